@@ -1,0 +1,28 @@
+# cmake --install: bin/tsprun, the libraries, the headers under include/tsp, and the CMake package tsp.
+#
+# Headers include each other from the project's root ("core/context.h"), so the installed target has include/tsp on its
+# include path beside include, under which a program says <tsp/tsp.h>.
+
+include(CMakePackageConfigHelpers)
+
+set(tsp_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tsp)
+
+set_target_properties(tsp_transport PROPERTIES EXPORT_NAME transport OUTPUT_NAME tsp_transport)
+set_target_properties(tsp_core PROPERTIES EXPORT_NAME core OUTPUT_NAME tsp_core)
+target_include_directories(tsp INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+                                         $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tsp>)
+target_compile_features(tsp INTERFACE cxx_std_20)
+
+install(TARGETS tsp tsp_core tsp_transport EXPORT tspTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET tsprun)
+  install(TARGETS tsprun EXPORT tspTargets RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+install(DIRECTORY transport core DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tsp FILES_MATCHING PATTERN "*.h")
+install(FILES cmake/tsp.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tsp)
+
+install(EXPORT tspTargets NAMESPACE tsp:: DESTINATION ${tsp_package_dir})
+configure_package_config_file(cmake/tspConfig.cmake.in ${PROJECT_BINARY_DIR}/tspConfig.cmake
+                              INSTALL_DESTINATION ${tsp_package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tspConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tspConfig.cmake ${PROJECT_BINARY_DIR}/tspConfigVersion.cmake cmake/FindxxHash.cmake
+        DESTINATION ${tsp_package_dir})

@@ -1,0 +1,13 @@
+# The Debian packages that the rooms link, as imported targets (whose headers CMake treats as system headers).
+# tools/packages.txt names the packages; cmake/tspConfig.cmake.in finds the same ones for an installed library.
+
+find_package(Threads REQUIRED)
+find_package(Boost 1.74 REQUIRED)
+find_package(fmt 9 REQUIRED)
+find_package(spdlog 1.10 REQUIRED)
+find_package(hwy 1.0 REQUIRED)
+find_package(xxHash REQUIRED)
+# Its headers only: the library is loaded when the first matrix is multiplied (core/kernels/blas.h).
+find_package(OpenBLAS 0.3 REQUIRED)
+find_package(CLI11 2.1 REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)

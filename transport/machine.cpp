@@ -1,0 +1,233 @@
+#include "transport/machine.h"
+
+#include "transport/cause.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sched.h>
+#include <sstream>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+namespace tsp::machine {
+
+namespace {
+
+constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
+
+std::optional<std::string> first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!file || !std::getline(file, line)) return std::nullopt;
+  return line;
+}
+
+std::optional<std::int64_t> to_number(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end == text.data()) return std::nullopt;
+  return value;
+}
+
+std::optional<std::int64_t> number_in(const std::string& path) {
+  const auto line = first_line(path);
+  return line ? to_number(*line) : std::nullopt;
+}
+
+bool holds_word(const std::string& list, std::string_view word) {
+  std::istringstream words(list);
+  for (std::string each; std::getline(words, each, ',');) {
+    if (each == word) return true;
+  }
+  return false;
+}
+
+/// The folders of this process's cgroup and all that enclose it, innermost first, for a v1 controller, or for v2 if `controller`
+/// is empty. Limits of any of them bind.
+std::vector<std::string> cgroup_folders(const std::string& controller) {
+  // hierarchy-id:controllers:path
+  std::string path;
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (controller.empty() ? controllers.empty() : holds_word(controllers, controller)) path = line.substr(second + 1);
+  }
+  if (path.empty()) return {};
+
+  // id parent device root mount-point options … - type source super-options
+  std::ifstream mounts("/proc/self/mountinfo");
+  for (std::string line; std::getline(mounts, line);) {
+    const std::size_t dash = line.find(" - ");
+    if (dash == std::string::npos) continue;
+    std::istringstream left(line.substr(0, dash));
+    std::istringstream right(line.substr(dash + 3));
+    std::string skip;
+    std::string root;
+    std::string mount_point;
+    std::string type;
+    std::string options;
+    left >> skip >> skip >> skip >> root >> mount_point;
+    right >> type >> skip >> options;
+    const bool fits = controller.empty() ? type == "cgroup2" : type == "cgroup" && holds_word(options, controller);
+    if (!fits) continue;
+
+    std::string below = path;
+    if (root != "/" && below.starts_with(root)) below.erase(0, root.size());
+    // A path outside the mount ("/../…", or one that doesn't exist here) says nothing about the limits: the mount's root does.
+    if (below.find("..") != std::string::npos || ::access((mount_point + below).c_str(), X_OK) != 0) below.clear();
+    std::vector<std::string> folders;
+    while (!below.empty() && below != "/") {
+      folders.push_back(mount_point + below);
+      below.erase(below.rfind('/'));
+    }
+    folders.push_back(mount_point);
+    return folders;
+  }
+  return {};
+}
+
+/// "max 100000" or "150000 100000" of cgroup v2; 0: none.
+double quota_v2(const std::string& folder) {
+  const auto line = first_line(folder + "/cpu.max");
+  if (!line) return 0;
+  const std::size_t space = line->find(' ');
+  if (space == std::string::npos) return 0;
+  const auto quota = to_number(std::string_view(*line).substr(0, space));
+  const auto period = to_number(std::string_view(*line).substr(space + 1));
+  if (!quota || !period || *quota <= 0 || *period <= 0) return 0;
+  return static_cast<double>(*quota) / static_cast<double>(*period);
+}
+
+double quota_v1(const std::string& folder) {
+  const auto quota = number_in(folder + "/cpu.cfs_quota_us");
+  const auto period = number_in(folder + "/cpu.cfs_period_us");
+  if (!quota || !period || *quota <= 0 || *period <= 0) return 0;
+  return static_cast<double>(*quota) / static_cast<double>(*period);
+}
+
+std::uint64_t memory_information(const std::string& key) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key) || line.size() <= key.size() || line[key.size()] != ':') continue;
+    std::istringstream rest(line.substr(key.size() + 1));
+    std::uint64_t kibibytes = 0;
+    if (rest >> kibibytes) return kibibytes * 1024;
+  }
+  return 0;
+}
+
+/// Bytes left under a cgroup's limit. Page cache that could be dropped counts as used, except for inactive files.
+std::uint64_t left_under(const std::string& folder, const char* limit_file, const char* usage_file, const char* inactive_key) {
+  const auto limit = number_in(folder + "/" + limit_file);
+  const auto usage = number_in(folder + "/" + usage_file);
+  if (!limit || !usage || *limit < 0 || *usage < 0) return kUnlimited;
+  std::int64_t reclaimable = 0;
+  std::ifstream statistics(folder + "/memory.stat");
+  for (std::string key, value; statistics >> key >> value;) {
+    if (key == inactive_key) reclaimable = to_number(value).value_or(0);
+  }
+  const std::int64_t used = std::max<std::int64_t>(0, *usage - reclaimable);
+  return *limit > used ? static_cast<std::uint64_t>(*limit - used) : 0;
+}
+
+std::uint64_t soft_limit(__rlimit_resource resource) {
+  rlimit limit{};
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kUnlimited;
+  return limit.rlim_cur;
+}
+
+}  // namespace
+
+int allowed_cores() {
+  // The kernel refuses masks shorter than its own; grow until it fits.
+  for (std::size_t cpus = 1024; cpus <= (std::size_t{1} << 20); cpus *= 2) {
+    cpu_set_t* mask = CPU_ALLOC(cpus);
+    if (mask == nullptr) break;
+    const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
+    CPU_ZERO_S(bytes, mask);
+    const bool known = ::sched_getaffinity(0, bytes, mask) == 0;
+    const bool too_short = !known && errno == EINVAL;
+    const int count = known ? CPU_COUNT_S(bytes, mask) : 0;
+    CPU_FREE(mask);
+    if (known && count > 0) return count;
+    if (!too_short) break;
+  }
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+double cpu_quota() {
+  double smallest = 0;
+  const auto consider = [&](double quota) {
+    if (quota > 0 && (smallest == 0 || quota < smallest)) smallest = quota;
+  };
+  for (const std::string& folder : cgroup_folders("")) consider(quota_v2(folder));
+  for (const std::string& folder : cgroup_folders("cpu")) consider(quota_v1(folder));
+  return smallest;
+}
+
+int usable_cores() {
+  const int allowed = allowed_cores();
+  const double quota = cpu_quota();
+  if (quota <= 0 || quota >= allowed) return allowed;
+  return std::max(1, static_cast<int>(quota));
+}
+
+std::uint64_t available_memory() {
+  std::uint64_t available = memory_information("MemAvailable");
+  for (const std::string& folder : cgroup_folders("")) {
+    available = std::min(available, left_under(folder, "memory.max", "memory.current", "inactive_file"));
+  }
+  for (const std::string& folder : cgroup_folders("memory")) {
+    available = std::min(available, left_under(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"));
+  }
+  return available;
+}
+
+std::uint64_t total_memory() { return memory_information("MemTotal"); }
+
+Space shared_memory_file_system() {
+  struct statvfs space {};
+  if (::statvfs("/dev/shm", &space) != 0) return {};
+  return {static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize,
+          static_cast<std::uint64_t>(space.f_blocks) * space.f_frsize};
+}
+
+std::uint64_t limit_open_files() { return soft_limit(RLIMIT_NOFILE); }
+std::uint64_t limit_processes() { return soft_limit(RLIMIT_NPROC); }
+std::uint64_t limit_locked_memory() { return soft_limit(RLIMIT_MEMLOCK); }
+std::uint64_t limit_address_space() { return soft_limit(RLIMIT_AS); }
+
+std::string huge_page_policy_for_shared_memory() {
+  // "always within_size advise [never] deny force"
+  const auto line = first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  if (!line) return {};
+  const std::size_t open = line->find('[');
+  const std::size_t close = line->find(']', open == std::string::npos ? 0 : open);
+  if (open == std::string::npos || close == std::string::npos) return {};
+  return line->substr(open + 1, close - open - 1);
+}
+
+std::string vector_level() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
+    return "avx512";
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "avx2";
+  if (__builtin_cpu_supports("sse4.2")) return "sse4";
+#endif
+  return "baseline";
+}
+
+}  // namespace tsp::machine

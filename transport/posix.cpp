@@ -1,0 +1,60 @@
+#include "transport/posix.h"
+
+#include "transport/cause.h"
+
+#include <boost/interprocess/file_mapping.hpp>
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <ctime>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace tsp::posix {
+
+namespace {
+/// What Boost's mapped_region asks of a "memory mappable": a descriptor and a mode.
+class MappableFd {
+ public:
+  explicit MappableFd(int fd) : fd_(fd) {}
+  boost::interprocess::mapping_handle_t get_mapping_handle() const { return {fd_, false}; }
+  boost::interprocess::mode_t get_mode() const { return boost::interprocess::read_write; }
+
+ private:
+  int fd_;
+};
+}  // namespace
+
+void UniqueFd::reset() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+void UniqueFd::set_close_on_exec(bool on) const {
+  const int flags = ::fcntl(fd_, F_GETFD);
+  const int wanted = on ? flags | FD_CLOEXEC : flags & ~FD_CLOEXEC;
+  if (flags < 0 || ::fcntl(fd_, F_SETFD, wanted) < 0) {
+    throw system_error(Cause::refused, fmt::format("setting close-on-exec of descriptor {}", fd_), errno);
+  }
+}
+
+Mapping::Mapping(const UniqueFd& file, std::size_t bytes) {
+  try {
+    region_ = boost::interprocess::mapped_region(MappableFd(file.get()), boost::interprocess::read_write, 0, bytes, nullptr,
+                                                 MAP_NORESERVE);
+  } catch (const boost::interprocess::interprocess_exception& failure) {
+    throw Error(Cause::out_of_memory,
+                fmt::format("mapping {} bytes of node memory: {} (is `ulimit -v` set?)", bytes, failure.what()));
+  }
+}
+
+std::span<std::byte> Mapping::bytes() const { return {static_cast<std::byte*>(region_.get_address()), region_.get_size()}; }
+
+std::uint64_t now_ns() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(time.tv_nsec);
+}
+
+}  // namespace tsp::posix

@@ -1,0 +1,55 @@
+// RAII for what the operating system hands out: file descriptors and mappings; and the monotonic clock.
+#pragma once
+
+#include <boost/interprocess/mapped_region.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+namespace tsp::posix {
+
+/// Owns a file descriptor.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~UniqueFd() { reset(); }
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
+  void reset();
+  /// Errors are thrown as Error(refused).
+  void set_close_on_exec(bool on) const;
+
+ private:
+  int fd_ = -1;
+};
+
+/// Owns a shared, read-write mapping of a file from its start (Boost.Interprocess does the mapping).
+class Mapping {
+ public:
+  Mapping() = default;
+  /// Throws Error(out_of_memory) if the address space can't be had.
+  Mapping(const UniqueFd& file, std::size_t bytes);
+
+  std::span<std::byte> bytes() const;
+
+ private:
+  boost::interprocess::mapped_region region_;
+};
+
+/// Nanoseconds of CLOCK_MONOTONIC: the same clock for all processes of a machine.
+std::uint64_t now_ns();
+
+}  // namespace tsp::posix

@@ -1,0 +1,68 @@
+// The shared part of a shm lane: single producer, single consumer, no lock, no compare-and-swap, nothing that a dying rank could
+// hold.
+//
+//       0 ┌──────────────────────────┐
+//         │ slots: 16 lines of 64 B  │  written by the sender; message t lies in slot t mod 16
+//    1024 ├──────────────────────────┤
+//         │ consumed                 │  written by the receiver: all messages up to this number are finished, their slots,
+//         │                          │  ring space and heap memory are the sender's again: the lane's credits
+//    4096 ├──────────────────────────┤
+//         │ ring: 32 KiB             │  written by the sender: payloads that are copied, but too large for the slot
+//   36864 └──────────────────────────┘
+//
+// Few slots, so that the lanes of all ranks that share a core stay in its caches: 16 instead of 64 make an all_gather of 1 KiB among
+// 8 ranks on 2 cores a third faster (bench/compare_mpi.py).
+//
+// A slot:
+//       0 ┌─────────┬─────────┬───────────┬──────────┬─────┐
+//         │ flag    │ bytes   │ signature │ sequence │ tag │   flag: the message's number, stored last (seq_cst: the doorbell's
+//      32 ├─────────┼─────────┴───────────┴──────────┴─────┤   protocol needs it); the receiver's acquire load of it makes
+//         │ kind    │ payload of up to 24 bytes,           │   everything else visible
+//         │         │ or where the payload lies            │
+//      64 └─────────┴──────────────────────────────────────┘
+#pragma once
+
+#include "transport/shm/node_memory.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace tsp::shm {
+
+inline constexpr std::uint64_t kSlots = 16;
+inline constexpr std::size_t kInlineBytes = 24;
+inline constexpr std::size_t kRingBytes = 32768;
+inline constexpr std::size_t kEagerBytes = 8192;  ///< largest payload that goes through the ring
+
+enum class SlotKind : std::uint64_t {
+  in_slot = 1,  ///< the payload lies in the slot
+  in_ring,      ///< `where` is an offset in the ring
+  in_heap,      ///< `where` is an offset in the sender's heap
+  put_done      ///< notification of a put; `where` is the offset in the receiver's heap
+};
+
+struct alignas(64) Slot {
+  std::atomic<std::uint64_t> flag;
+  std::uint64_t bytes;
+  std::uint64_t signature;
+  std::uint32_t sequence;
+  std::uint32_t tag;
+  SlotKind kind;
+  union {
+    std::uint64_t where;
+    std::byte payload[kInlineBytes];
+  };
+};
+static_assert(sizeof(Slot) == 64);
+
+struct LaneMemory {
+  Slot slots[kSlots];
+  alignas(128) std::atomic<std::uint64_t> consumed;
+  alignas(kPage) std::byte ring[kRingBytes];
+};
+static_assert(sizeof(LaneMemory) == kLaneSize);
+static_assert(offsetof(LaneMemory, consumed) == 1024 && offsetof(LaneMemory, ring) == 4096);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+}  // namespace tsp::shm

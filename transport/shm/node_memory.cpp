@@ -1,0 +1,184 @@
+#include "transport/shm/node_memory.h"
+
+#include "transport/cause.h"
+#include "transport/machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <random>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace tsp::shm {
+
+namespace {
+
+constexpr std::uint64_t kMagic = 0x747370'6e6f6465;  // "tspnode"
+constexpr std::uint32_t kVersion = 1;
+constexpr std::uint64_t kLargestHeap = 64ULL << 30;
+constexpr std::uint64_t kSmallestHeap = 1ULL << 20;
+
+/// The first page. Written by the maker before anyone else maps the object, then never again.
+struct Header {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t must_allocate;
+  std::uint64_t total_bytes;
+  NodeLayout layout;
+};
+static_assert(sizeof(Header) <= kPage && std::is_trivially_copyable_v<Header>);
+
+std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
+
+/// posix_fallocate that goes on after a signal. Returns an errno value.
+int allocate(int fd, std::size_t offset, std::size_t bytes) {
+  int result = 0;
+  do {
+    result = ::posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (result == EINTR);
+  return result;
+}
+
+Error full_shared_memory(std::size_t bytes, const std::string& what, int errno_value) {
+  const machine::Space space = machine::shared_memory_file_system();
+  return Error(Cause::out_of_memory,
+               fmt::format("/dev/shm is too small: {} needs {} KiB more, {} KiB of {} KiB are free ({}). Enlarge /dev/shm, or start "
+                           "the ranks with `tsprun run`, which doesn't use it",
+                           what, bytes / 1024, space.free / 1024, space.total / 1024, std::strerror(errno_value)));
+}
+
+void check(const NodeLayout& layout) {
+  if (layout.local_ranks < 1 || layout.local_ranks > kMaxLocalRanks) {
+    throw Error(Cause::refused, fmt::format("{} ranks on one node: 1 to {} work", layout.local_ranks, kMaxLocalRanks));
+  }
+  if (layout.heap_bytes < kSmallestHeap || layout.heap_bytes > kLargestHeap || layout.heap_bytes % kPage != 0) {
+    throw Error(Cause::refused, fmt::format("a heap of {} bytes: {} to {} in whole pages work", layout.heap_bytes, kSmallestHeap, kLargestHeap));
+  }
+  if (layout.world_size < layout.local_ranks || layout.first_rank > layout.world_size - layout.local_ranks) {
+    throw Error(Cause::refused, fmt::format("ranks {} to {} on this node don't fit a world of {}", layout.first_rank,
+                                            layout.first_rank + layout.local_ranks - 1, layout.world_size));
+  }
+}
+
+std::uint64_t random_id() {
+  std::random_device random;
+  return (std::uint64_t{random()} << 32) | random();
+}
+
+void write_header(int fd, const NodeLayout& layout, bool must_allocate) {
+  Header header{};
+  header.magic = kMagic;
+  header.version = kVersion;
+  header.must_allocate = must_allocate ? 1 : 0;
+  header.total_bytes = layout.total_bytes();
+  header.layout = layout;
+  if (::pwrite(fd, &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header)) {
+    throw system_error(Cause::out_of_memory, "writing the header of node memory", errno);
+  }
+}
+
+}  // namespace
+
+std::size_t NodeLayout::doorbells_offset() const { return pages_offset() + (std::size_t{1} + local_ranks) * kPage; }
+
+std::size_t NodeLayout::lanes_offset() const {
+  return round_up(doorbells_offset() + std::size_t{local_ranks} * sizeof(Doorbell), kPage);
+}
+
+std::size_t NodeLayout::heaps_offset() const {
+  return lanes_offset() + std::size_t{local_ranks} * local_ranks * kStreams * kLaneSize;
+}
+
+std::size_t NodeLayout::total_bytes() const { return heaps_offset() + std::size_t{local_ranks} * heap_bytes; }
+
+std::uint64_t default_heap_bytes() {
+  return std::clamp(std::bit_ceil(machine::total_memory()), kSmallestHeap, kLargestHeap);
+}
+
+NodeMemory NodeMemory::create_memfd(NodeLayout layout) {
+  check(layout);
+  layout.id = random_id();
+  posix::UniqueFd fd(::memfd_create("tsprun", MFD_CLOEXEC));
+  if (!fd) throw system_error(Cause::refused, "memfd_create", errno);
+  if (::ftruncate(fd.get(), static_cast<off_t>(layout.total_bytes())) != 0) {
+    throw system_error(Cause::out_of_memory, fmt::format("reserving {} bytes of node memory", layout.total_bytes()), errno);
+  }
+  write_header(fd.get(), layout, false);
+  return NodeMemory(layout, std::move(fd), false);
+}
+
+NodeMemory NodeMemory::create_posix(NodeLayout layout) {
+  check(layout);
+  layout.id = random_id();
+  const std::string path = fmt::format("/tsp-{}-{:016x}", ::getpid(), layout.id);
+  posix::UniqueFd fd(::shm_open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd) throw system_error(Cause::refused, fmt::format("shm_open {} (is /dev/shm mounted?)", path), errno);
+  ::shm_unlink(path.c_str());
+  if (::ftruncate(fd.get(), static_cast<off_t>(layout.total_bytes())) != 0) {
+    throw system_error(Cause::out_of_memory, fmt::format("reserving {} bytes in /dev/shm", layout.total_bytes()), errno);
+  }
+  // All that lies before the heaps is used without asking, so it is allocated now; heaps follow in commit().
+  const std::size_t bytes = layout.heaps_offset();
+  if (const int result = allocate(fd.get(), 0, bytes); result != 0) {
+    throw full_shared_memory(bytes, fmt::format("the lanes of {} ranks", layout.local_ranks), result);
+  }
+  write_header(fd.get(), layout, true);
+  return NodeMemory(layout, std::move(fd), true);
+}
+
+NodeMemory NodeMemory::attach(posix::UniqueFd descriptor) {
+  descriptor.set_close_on_exec(true);
+  Header header{};
+  if (::pread(descriptor.get(), &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header)) {
+    throw system_error(Cause::corrupt, fmt::format("reading the header of node memory from descriptor {}", descriptor.get()), errno);
+  }
+  if (header.magic != kMagic) throw Error(Cause::corrupt, "node memory: the descriptor leads to something else");
+  if (header.version != kVersion) {
+    throw Error(Cause::refused, fmt::format("node memory has version {}, this program speaks {}: build both from the same tsprun",
+                                            header.version, kVersion));
+  }
+  check(header.layout);
+  struct stat status {};
+  if (::fstat(descriptor.get(), &status) != 0) throw system_error(Cause::corrupt, "fstat of node memory", errno);
+  if (header.total_bytes != header.layout.total_bytes() || static_cast<std::uint64_t>(status.st_size) != header.total_bytes) {
+    throw Error(Cause::corrupt, fmt::format("node memory has {} bytes, its header says {}", status.st_size, header.total_bytes));
+  }
+  return NodeMemory(header.layout, std::move(descriptor), header.must_allocate != 0);
+}
+
+NodeMemory::NodeMemory(NodeLayout layout, posix::UniqueFd descriptor, bool must_allocate)
+    : layout_(layout),
+      descriptor_(std::move(descriptor)),
+      mapping_(descriptor_, layout_.total_bytes()),
+      base_(mapping_.bytes().data()),
+      doorbells_(reinterpret_cast<Doorbell*>(base_ + layout_.doorbells_offset())),
+      must_allocate_(must_allocate) {}
+
+std::span<std::byte> NodeMemory::page(int index) const {
+  return {base_ + layout_.pages_offset() + static_cast<std::size_t>(index) * kPage, kPage};
+}
+
+std::byte* NodeMemory::lane(int receiver, int sender, Stream stream) const {
+  const std::size_t pair = static_cast<std::size_t>(receiver) * layout_.local_ranks + static_cast<std::size_t>(sender);
+  return base_ + layout_.lanes_offset() + (pair * kStreams + static_cast<std::size_t>(stream)) * kLaneSize;
+}
+
+std::span<std::byte> NodeMemory::heap(int local_rank) const {
+  return {base_ + layout_.heaps_offset() + static_cast<std::size_t>(local_rank) * layout_.heap_bytes, layout_.heap_bytes};
+}
+
+void NodeMemory::commit(int local_rank, std::size_t offset, std::size_t bytes) {
+  if (!must_allocate_ || bytes == 0) return;
+  const std::size_t start = layout_.heaps_offset() + static_cast<std::size_t>(local_rank) * layout_.heap_bytes + offset;
+  if (const int result = allocate(descriptor_.get(), start, bytes); result != 0) {
+    throw full_shared_memory(bytes, fmt::format("the heap of local rank {}", local_rank), result);
+  }
+}
+
+}  // namespace tsp::shm

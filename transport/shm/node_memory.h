@@ -1,0 +1,94 @@
+// The memory that the ranks of one node share: one sparse object, mapped whole by every rank.
+//
+//   ┌──────────┬───────────────┬───────────────────┬──────────────────────────────┬───────────────────────────────┐
+//   │ header   │ pages         │ doorbells         │ lanes                        │ heaps                         │
+//   │ 4 KiB    │ (1+n) × 4 KiB │ n × 128 B         │ n × n × kStreams × kLaneSize │ n × heap_bytes                │
+//   └──────────┴───────────────┴───────────────────┴──────────────────────────────┴───────────────────────────────┘
+//
+// The header is written once, before any rank maps the object. Page 0 belongs to the node, page 1+i to local rank i; what they
+// hold is the business of those who use them (core's flight board). Only what is touched costs memory.
+//
+// Under tsprun the object is a memfd: no name to leak, not bounded by /dev/shm. Ranks that no tsprun started share a POSIX object
+// that is unlinked before anyone else opens it, and allocated before it is used, so that a full /dev/shm is an error instead of
+// a SIGBUS.
+#pragma once
+
+#include "transport/doorbell.h"
+#include "transport/message.h"
+#include "transport/posix.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace tsp::shm {
+
+inline constexpr std::size_t kPage = 4096;
+inline constexpr std::size_t kLaneSize = 36864;  ///< see lane.h
+inline constexpr int kMaxLocalRanks = 1024;
+
+/// What defines a node's memory.
+struct NodeLayout {
+  std::uint32_t local_ranks = 1;
+  std::uint64_t heap_bytes = 0;  ///< address space reserved for each rank's heap, a multiple of the page
+  std::uint32_t first_rank = 0;  ///< rank in the world of local rank 0
+  std::uint32_t world_size = 1;
+  std::uint32_t node = 0;
+  std::uint32_t nodes = 1;
+  std::uint64_t timeout_ns = 0;  ///< deadline of waits, for all ranks of the node
+  std::uint32_t cores = 1;       ///< cores that this node's ranks may use together (affinity, quota)
+  std::uint32_t supervised = 0;  ///< 1: a launcher watches the processes and writes their ends to the board
+  std::uint64_t id = 0;          ///< random, set by the maker: tells one job's memory from another's
+
+  std::size_t pages_offset() const { return kPage; }
+  std::size_t doorbells_offset() const;
+  std::size_t lanes_offset() const;
+  std::size_t heaps_offset() const;
+  std::size_t total_bytes() const;
+};
+
+/// Default heap reservation: the machine's memory rounded up to a power of two, at most 64 GiB.
+std::uint64_t default_heap_bytes();
+
+class NodeMemory {
+ public:
+  /// A memfd for the ranks that the caller will start. Throws Error(out_of_memory | refused).
+  static NodeMemory create_memfd(NodeLayout layout);
+  /// A POSIX object, unlinked at once; what is used of it is allocated first. Throws Error(out_of_memory) naming /dev/shm, what
+  /// was needed and what is free there.
+  static NodeMemory create_posix(NodeLayout layout);
+  /// Maps an object made by one of the above; takes the descriptor and makes it CLOEXEC. The header is checked (magic, version,
+  /// sizes against the object's true size). Throws Error(corrupt | refused).
+  static NodeMemory attach(posix::UniqueFd descriptor);
+
+  const NodeLayout& layout() const { return layout_; }
+  int descriptor() const { return descriptor_.get(); }
+  std::byte* base() const { return base_; }
+
+  /// Page 0: the node's; page 1+i: local rank i's. kPage bytes each, zero at first.
+  std::span<std::byte> page(int index) const;
+  Doorbell& doorbell(int local_rank) const { return doorbells_[local_rank]; }
+  /// Wakes a rank that sleeps. All wakers come through here, so that a rank may one day sleep on something else than its futex.
+  void ring(int local_rank) const { doorbell(local_rank).ring(); }
+  /// The lane on which `sender` writes and `receiver` reads.
+  std::byte* lane(int receiver, int sender, Stream stream) const;
+  /// The whole reservation of a rank's heap.
+  std::span<std::byte> heap(int local_rank) const;
+
+  /// Makes [offset, offset+bytes) of this rank's heap usable: allocates it in a POSIX object, does nothing for a memfd.
+  /// Throws Error(out_of_memory) with figures.
+  void commit(int local_rank, std::size_t offset, std::size_t bytes);
+
+ private:
+  NodeMemory(NodeLayout layout, posix::UniqueFd descriptor, bool must_allocate);
+
+  NodeLayout layout_;
+  posix::UniqueFd descriptor_;
+  posix::Mapping mapping_;
+  std::byte* base_ = nullptr;
+  Doorbell* doorbells_ = nullptr;
+  bool must_allocate_ = false;
+};
+
+}  // namespace tsp::shm

@@ -1,0 +1,78 @@
+// Shared memory between the ranks of one node, as GPUs talk over xGMI: peers read each other's heaps.
+//
+// Payloads of up to 24 bytes travel in the flag's own line, up to 8 KiB through the lane's ring, larger ones (and those sent by
+// reference) stay where they are in the sender's heap until the receiver has copied or viewed them: one copy, straight between
+// heaps. There is no work in the background: progress() has nothing to do.
+#pragma once
+
+#include "transport/shm/lane.h"
+#include "transport/transport.h"
+
+#include <memory>
+#include <vector>
+
+namespace tsp::shm {
+
+class ShmTransport final : public Transport {
+ public:
+  /// Peers are numbered by local rank. `memory` must outlive the transport.
+  ShmTransport(NodeMemory& memory, int local_rank);
+  ~ShmTransport() override;
+
+  std::string_view name() const override { return "shm"; }
+  std::vector<std::byte> address(int peer) override;
+  Reach can_reach(int peer, std::span<const std::byte> address) const override;
+  void connect(int peer, std::span<const std::byte> address) override;
+  bool connected(int peer) override;
+
+  void register_memory(std::span<std::byte> memory) override;
+  RemoteSpan remote(std::span<const std::byte> memory) const override;
+  bool is_registered(std::span<const std::byte> memory) const override;
+  std::size_t plain_limit() const override { return kEagerBytes; }
+  bool can_receive_into(std::span<const std::byte>) const override { return true; }
+
+  Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;
+  Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) override;
+  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override;
+  Outcome test_send(LaneId lane, Ticket ticket) override;
+  Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
+  Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
+  Outcome test_receive(LaneId lane, Ticket ticket) override;
+  bool can_view(int peer) const override;
+  std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override;
+  void release(LaneId lane, Ticket ticket) override;
+  Found found(LaneId lane) const override;
+
+  bool progress() override { return false; }
+  std::uint64_t arm() override { return kNoDeadline; }  // every send and every release rings the doorbell of its peer
+  void disarm() override {}
+  int descriptor() const override { return -1; }
+  bool close() override { return true; }  // what was sent lies in node memory, which outlives this process
+  const TrafficCounters& counters() const override { return counters_; }
+
+ private:
+  struct Outgoing;
+  struct Incoming;
+  struct Posted;
+  enum class Want : std::uint8_t { copy, view, put };
+
+  Outgoing& outgoing(LaneId lane);
+  Incoming& incoming(LaneId lane);
+  Outgoing& make_outgoing(LaneId lane);
+  Incoming& make_incoming(LaneId lane);
+  std::size_t index(LaneId lane) const;
+  Slot* free_slot(Outgoing& out);
+  Ticket publish(Outgoing& out, const Envelope& envelope, Slot& slot, std::uint64_t bytes);
+  Ticket post(LaneId lane, const Envelope& envelope, std::byte* into, std::size_t bytes, Want want);
+  Outcome inspect(Incoming& in, Ticket ticket, const Slot& slot, Posted& posted);
+  void finish(Incoming& in, Ticket ticket);
+
+  NodeMemory* memory_;
+  int local_rank_;
+  std::span<std::byte> heap_;
+  std::vector<std::unique_ptr<Outgoing>> outgoing_;  // by peer and stream, made on first use
+  std::vector<std::unique_ptr<Incoming>> incoming_;
+  TrafficCounters counters_;
+};
+
+}  // namespace tsp::shm
