@@ -1,0 +1,178 @@
+#include "core/board/flight_board.h"
+
+#include "transport/posix.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace tsp {
+
+namespace {
+
+constexpr auto relaxed = std::memory_order_relaxed;
+
+void copy_text(char (&to)[kErrorText], std::string_view text) {
+  const std::size_t length = std::min(text.size(), kErrorText - 1);
+  std::memcpy(to, text.data(), length);
+  to[length] = '\0';
+}
+
+/// Text out of shared memory: never trusts a missing terminator.
+std::string text_of(const char (&from)[kErrorText]) { return {from, ::strnlen(from, kErrorText)}; }
+
+Cause cause_of(std::uint32_t value) {
+  return value < 256 && is_cause(static_cast<std::uint8_t>(value)) ? static_cast<Cause>(value) : Cause::corrupt;
+}
+
+Op op_of(std::uint32_t value) { return value < kOps ? static_cast<Op>(value) : Op::barrier; }
+
+}  // namespace
+
+std::string_view name(Life life) {
+  switch (life) {
+    case Life::unborn: return "unborn";
+    case Life::alive: return "alive";
+    case Life::finished: return "finished";
+    case Life::exited: return "exited";
+    case Life::killed: return "killed";
+  }
+  return "unknown";
+}
+
+std::string Activity::describe(std::uint64_t now_ns) const {
+  std::string text = fmt::format("{} #{} ({}, {} B", name(op), sequence, name(dtype), bytes);
+  if (root >= 0) text += fmt::format(", {} {}", op == Op::send ? "to" : op == Op::recv ? "from" : "root", root);
+  text += ")";
+  if (stream != Stream::control) text += fmt::format(" on stream {}", name(stream));
+  if (waiting_for >= 0) {
+    text += fmt::format(", waiting for rank {}", waiting_for);
+    if (since_ns != 0 && now_ns > since_ns) text += fmt::format(" for {:.1f} s", static_cast<double>(now_ns - since_ns) * 1e-9);
+  }
+  return text;
+}
+
+FlightBoard::FlightBoard(const shm::NodeMemory& memory)
+    : memory_(&memory),
+      local_ranks_(static_cast<int>(memory.layout().local_ranks)),
+      first_rank_(static_cast<int>(memory.layout().first_rank)) {}
+
+RankPage& FlightBoard::page(int local_rank) const {
+  return *reinterpret_cast<RankPage*>(memory_->page(1 + local_rank).data());
+}
+
+NodePage& FlightBoard::node() const { return *reinterpret_cast<NodePage*>(memory_->page(0).data()); }
+
+bool FlightBoard::abort(const Failure& failure) const {
+  NodePage& node_page = node();
+  std::uint32_t none = 0;
+  const bool first = node_page.abort.compare_exchange_strong(none, 1);
+  if (first) {
+    node_page.cause.store(static_cast<std::uint32_t>(failure.cause), relaxed);
+    node_page.rank.store(failure.rank, relaxed);
+    node_page.code.store(failure.code, relaxed);
+    const std::optional<Op> op = op_from_name(failure.op);
+    node_page.op.store(op ? static_cast<std::uint32_t>(*op) + 1 : 0, relaxed);
+    node_page.sequence.store(failure.sequence, relaxed);
+    copy_text(node_page.detail, failure.detail);
+    node_page.abort.store(2);
+  }
+  for (int rank = 0; rank < local_ranks_; ++rank) memory_->ring(rank);
+  return first;
+}
+
+Failure FlightBoard::failure() const {
+  const NodePage& node_page = node();
+  Failure failure;
+  if (node_page.abort.load() != 2) return failure;
+  failure.cause = cause_of(node_page.cause.load(relaxed));
+  failure.rank = node_page.rank.load(relaxed);
+  failure.code = node_page.code.load(relaxed);
+  if (const std::uint32_t op = node_page.op.load(relaxed); op > 0) failure.op = name(op_of(op - 1));
+  failure.sequence = node_page.sequence.load(relaxed);
+  failure.detail = text_of(node_page.detail);
+  return failure;
+}
+
+Life FlightBoard::life(int local_rank) const {
+  const std::uint32_t value = page(local_rank).life.load(std::memory_order_acquire);
+  return value <= static_cast<std::uint32_t>(Life::killed) ? static_cast<Life>(value) : Life::killed;
+}
+
+std::uint32_t FlightBoard::pid(int local_rank) const { return page(local_rank).pid.load(relaxed); }
+
+std::optional<Activity> FlightBoard::activity(int local_rank, Stream stream) const {
+  const ActivityLine& line = page(local_rank).activity[static_cast<std::size_t>(stream)];
+  if (line.busy.load(relaxed) == 0) return std::nullopt;
+  Activity activity;
+  activity.stream = stream;
+  activity.op = op_of(line.op.load(relaxed));
+  activity.sequence = line.sequence.load(relaxed);
+  activity.group_sequence = line.group_sequence.load(relaxed);
+  activity.signature = line.signature.load(relaxed);
+  activity.group = line.group.load(relaxed);
+  activity.bytes = line.bytes.load(relaxed);
+  activity.segment = line.segment.load(relaxed);
+  activity.dtype = static_cast<DType>(line.dtype.load(relaxed) % 4);
+  activity.root = line.root.load(relaxed);
+  activity.waiting_for = line.waiting_for.load(relaxed);
+  activity.since_ns = line.since_ns.load(relaxed);
+  return activity;
+}
+
+std::optional<Activity> FlightBoard::activity(int local_rank) const {
+  const std::int32_t blocked_on = page(local_rank).blocked_on.load(relaxed);
+  if (blocked_on > 0 && blocked_on <= kStreams) {
+    if (std::optional<Activity> here = activity(local_rank, static_cast<Stream>(blocked_on - 1))) return here;
+  }
+  for (int stream = 0; stream < kStreams; ++stream) {
+    std::optional<Activity> here = activity(local_rank, static_cast<Stream>(stream));
+    if (!here) continue;
+    here->waiting_for = -1;  // left over from an earlier wait
+    return here;
+  }
+  return std::nullopt;
+}
+
+Failure FlightBoard::first_error(int local_rank) const {
+  const RankPage& rank_page = page(local_rank);
+  Failure failure;
+  if (rank_page.error_state.load() != 2) return failure;
+  failure.cause = cause_of(rank_page.error_cause.load(relaxed));
+  failure.rank = first_rank_ + local_rank;
+  failure.detail = text_of(rank_page.error_text);
+  return failure;
+}
+
+void FlightBoard::note_first_error(int local_rank, Cause cause, std::string_view text) const {
+  RankPage& rank_page = page(local_rank);
+  std::uint32_t none = 0;
+  if (!rank_page.error_state.compare_exchange_strong(none, 1)) return;
+  rank_page.error_cause.store(static_cast<std::uint32_t>(cause), relaxed);
+  copy_text(rank_page.error_text, text);
+  rank_page.error_state.store(2);
+}
+
+FlightBoard::Chain FlightBoard::wait_chain(int local_rank) const {
+  Chain chain;
+  int here = local_rank;
+  for (;;) {
+    if (const auto seen = std::find(chain.ranks.begin(), chain.ranks.end(), here); seen != chain.ranks.end()) {
+      chain.cycle = true;
+      return chain;
+    }
+    chain.ranks.push_back(here);
+    if (life(here) != Life::alive) return chain;
+    const std::optional<Activity> now = activity(here);
+    if (!now || now->waiting_for < 0) return chain;
+    const int next = now->waiting_for - first_rank_;
+    if (next < 0 || next >= local_ranks_) {
+      chain.beyond = now->waiting_for;
+      return chain;
+    }
+    here = next;
+  }
+}
+
+}  // namespace tsp

@@ -1,0 +1,170 @@
+// The flight board: one page of node memory per rank that says what the rank is doing now, and one page for the node with the
+// first failure. Ranks write their own page always (a few stores), every wait loop reads the others', the launcher reads all when
+// something ends or stalls, `tsprun status` any time.
+//
+// All fields are atomics with relaxed access: a reader may see a mixture of two moments, which is good enough to print and is
+// never used to address memory.
+//
+// Node page                                         written by
+//   0 ┌───────────────┐
+//     │ abort         │ 0 none, 1 being written,     whoever finds the first failure: 0→1 by CAS, then the fields, then 2
+//     │               │ 2 complete                   (the launcher completes it if its writer died in between)
+//  64 ├───────────────┤
+//     │ failure       │ cause, rank, signal, op,     the same
+//     │               │ sequence, detail text
+//     └───────────────┘
+// Rank page                                         written by
+//   0 ┌───────────────┐
+//     │ process       │ pid                          the rank
+//     │ life          │ Life, code                   the launcher; `finished` by the rank itself
+//     │ clock         │ last sign of life, ticks     the rank
+//  64 ├───────────────┤
+//     │ activity ×4   │ one line a stream: what the  the rank
+//     │               │ operation at its head does
+//     ├───────────────┤
+//     │ counts        │ operations begun, by kind    the rank
+//     ├───────────────┤
+//     │ first error   │ cause, text                  the rank
+//     └───────────────┘
+#pragma once
+
+#include "core/collectives/op.h"
+#include "core/tensor/dtype.h"
+#include "transport/cause.h"
+#include "transport/message.h"
+#include "transport/shm/node_memory.h"
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tsp {
+
+enum class Life : std::uint32_t {
+  unborn,    ///< not yet attached
+  alive,     ///< attached
+  finished,  ///< the rank closed its context in good order
+  exited,    ///< the process is gone; code = exit code
+  killed     ///< the process is gone; code = signal
+};
+std::string_view name(Life life);
+
+/// What the operation at the head of a stream is doing. One line; written by its rank alone.
+struct alignas(64) ActivityLine {
+  std::atomic<std::uint64_t> since_ns;   ///< when the current wait began to be slow; 0: not waiting
+  std::atomic<std::uint64_t> bytes;      ///< of the rank's own part
+  std::atomic<std::uint64_t> signature;  ///< see Envelope
+  std::atomic<std::uint64_t> group;      ///< hash of the group's members
+  std::atomic<std::uint32_t> sequence;   ///< of this kind of operation on this rank, from 1: reports and faults use it
+  std::atomic<std::uint32_t> group_sequence;  ///< of the operation in its group: what ranks compare
+  std::atomic<std::int32_t> waiting_for;      ///< a rank of the world, -1: none
+  std::atomic<std::uint32_t> segment;
+  std::atomic<std::uint8_t> op;  ///< Op, valid while busy
+  std::atomic<std::uint8_t> dtype;
+  std::atomic<std::uint8_t> reduction;
+  std::atomic<std::uint8_t> busy;  ///< 1 while an operation is at the head
+  std::atomic<std::int32_t> root;  ///< a rank of the world, -1: none
+};
+static_assert(sizeof(ActivityLine) == 64);
+
+inline constexpr std::size_t kErrorText = 1024;
+
+struct RankPage {
+  alignas(64) std::atomic<std::uint32_t> pid;
+  std::atomic<std::uint32_t> life;  ///< Life
+  std::atomic<std::int32_t> code;   ///< exit code or signal
+  std::atomic<std::int32_t> blocked_on;  ///< Stream + 1 while the rank waits for that stream's head; 0: it doesn't wait
+  std::atomic<std::uint64_t> last_sign_ns;  ///< last tick or step, CLOCK_MONOTONIC
+  std::atomic<std::uint64_t> ticks;
+  ActivityLine activity[kStreams];
+  std::atomic<std::uint64_t> counts[kOps];  ///< operations begun, by Op
+  alignas(64) std::atomic<std::uint32_t> error_state;  ///< 0 none, 2 complete
+  std::atomic<std::uint32_t> error_cause;              ///< Cause
+  char error_text[kErrorText];
+};
+static_assert(sizeof(RankPage) <= shm::kPage);
+
+struct NodePage {
+  alignas(64) std::atomic<std::uint32_t> abort;
+  alignas(64) std::atomic<std::uint32_t> cause;
+  std::atomic<std::int32_t> rank;  ///< culprit, -1 unknown
+  std::atomic<std::int32_t> code;  ///< signal or exit code, 0 none
+  std::atomic<std::int32_t> stream;  ///< on which the culprit's operation ran, -1: outside an operation
+  std::atomic<std::uint32_t> op;
+  std::atomic<std::uint32_t> sequence;
+  char detail[kErrorText];
+};
+static_assert(sizeof(NodePage) <= shm::kPage);
+
+/// The first failure of a job, as plain data.
+struct Failure {
+  Cause cause = Cause::none;
+  int rank = -1;
+  int code = 0;              ///< signal (killed) or exit code (exited)
+  std::string op;            ///< empty outside an operation
+  std::uint32_t sequence = 0;
+  std::string detail;
+};
+
+/// One rank's activity, as plain data.
+struct Activity {
+  Stream stream = Stream::control;
+  Op op = Op::barrier;
+  std::uint32_t sequence = 0;
+  std::uint32_t group_sequence = 0;
+  std::uint64_t signature = 0;
+  std::uint64_t group = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t segment = 0;
+  DType dtype = DType::byte;
+  int root = -1;
+  int waiting_for = -1;         ///< rank of the world, -1: busy, not waiting
+  std::uint64_t since_ns = 0;   ///< of the wait
+
+  /// "all_gather #42 (f32, 1024 B) on stream kv, waiting for rank 3 for 1.2 s"
+  std::string describe(std::uint64_t now_ns) const;
+};
+
+/// A view of all boards of a node. Cheap to copy; the node memory must outlive it.
+class FlightBoard {
+ public:
+  explicit FlightBoard(const shm::NodeMemory& memory);
+
+  int local_ranks() const { return local_ranks_; }
+  int first_rank() const { return first_rank_; }
+  RankPage& page(int local_rank) const;
+  NodePage& node() const;
+
+  bool aborted() const { return node().abort.load(std::memory_order_relaxed) != 0; }
+  /// Writes the first failure; returns false if there was one before. Rings every doorbell of the node.
+  bool abort(const Failure& failure) const;
+  /// The first failure, once complete. `cause` none: nothing failed.
+  Failure failure() const;
+
+  Life life(int local_rank) const;
+  std::uint32_t pid(int local_rank) const;
+  /// What the rank is blocked on; else a busy stream's activity (waiting_for -1: it computes). None: it is outside operations.
+  std::optional<Activity> activity(int local_rank) const;
+  std::optional<Activity> activity(int local_rank, Stream stream) const;
+  /// What the rank itself noted as its first error; cause none if nothing.
+  Failure first_error(int local_rank) const;
+  void note_first_error(int local_rank, Cause cause, std::string_view text) const;
+
+  /// Follows "who is blocked on whom" from a rank: the ranks on the way, that one first.
+  struct Chain {
+    std::vector<int> ranks;  ///< local ranks; the last is the root unless cycle or beyond
+    bool cycle = false;      ///< the chain runs into itself
+    int beyond = -1;         ///< rank of the world, on another node, that the last one waits for
+  };
+  Chain wait_chain(int local_rank) const;
+
+ private:
+  const shm::NodeMemory* memory_;
+  int local_ranks_;
+  int first_rank_;
+};
+
+}  // namespace tsp

@@ -1,0 +1,41 @@
+#include "core/board/peer_watch.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace tsp {
+
+PeerWatch::PeerWatch(FlightBoard board, const std::vector<int>& pids) : board_(board) {
+  for (std::size_t rank = 0; rank < pids.size(); ++rank) {
+    processes_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pids[rank], 0)));
+    if (!processes_.back() && errno != ESRCH) {
+      throw system_error(Cause::refused, fmt::format("pidfd_open of process {} (local rank {})", pids[rank], rank), errno);
+    }
+  }
+}
+
+void PeerWatch::look() {
+  for (std::size_t i = 0; i < processes_.size(); ++i) {
+    const int rank = static_cast<int>(i);
+    if (board_.life(rank) > Life::alive) continue;
+    bool gone = !processes_[i];
+    if (!gone) {
+      pollfd ready{processes_[i].get(), POLLIN, 0};
+      gone = ::poll(&ready, 1, 0) > 0 && (ready.revents & POLLIN) != 0;
+    }
+    // Looked at again: the rank may have finished in good order between the two looks.
+    if (gone && board_.life(rank) <= Life::alive) {
+      RankPage& page = board_.page(rank);
+      page.code.store(-1, std::memory_order_relaxed);  // only a parent learns the code
+      page.life.store(static_cast<std::uint32_t>(Life::exited), std::memory_order_release);
+    }
+  }
+}
+
+}  // namespace tsp

@@ -1,0 +1,103 @@
+#include "core/collectives/arguments.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+
+namespace tsp::arguments {
+
+namespace {
+
+[[noreturn]] void refuse(std::string_view operation, const std::string& why) {
+  throw Error(Cause::refused, fmt::format("{}: {}", operation, why), -1, std::string(operation));
+}
+
+/// "10 f32"
+std::string amount(ConstBuffer buffer) { return fmt::format("{} {}", buffer.count, name(buffer.dtype)); }
+
+bool overlap(ConstBuffer a, ConstBuffer b) {
+  const auto a_begin = reinterpret_cast<std::uintptr_t>(a.data);
+  const auto b_begin = reinterpret_cast<std::uintptr_t>(b.data);
+  return a.count != 0 && b.count != 0 && a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
+}
+
+}  // namespace
+
+void check_memory(std::string_view operation, std::string_view argument, ConstBuffer buffer) {
+  if (buffer.count != 0 && buffer.data == nullptr)
+    refuse(operation, fmt::format("{} has {} at a null address", argument, amount(buffer)));
+}
+
+void check_same_dtype(std::string_view operation, ConstBuffer send, ConstBuffer recv) {
+  if (send.dtype != recv.dtype) {
+    refuse(operation,
+           fmt::format("send holds {}, but recv holds {}: both must be of one type", name(send.dtype), name(recv.dtype)));
+  }
+}
+
+void check_summable(std::string_view operation, DType dtype) {
+  if (dtype == DType::byte) refuse(operation, "bytes can't be reduced; bf16, f32 and f64 can");
+}
+
+void check_member(std::string_view operation, std::string_view argument, int rank, int size) {
+  if (rank < 0 || rank >= size) {
+    refuse(operation,
+           fmt::format("{} = {}, but the group has {} rank{}: 0 to {}", argument, rank, size, size == 1 ? "" : "s", size - 1));
+  }
+}
+
+void check_whole(std::string_view operation, std::string_view whole_name, ConstBuffer whole, std::string_view part_name,
+                 ConstBuffer part, int ranks) {
+  std::size_t needed = 0;
+  const bool too_large = __builtin_mul_overflow(part.count, static_cast<std::size_t>(ranks), &needed);
+  if (too_large || whole.count != needed) {
+    refuse(operation, fmt::format("{} has {}, but {} ranks × {}'s {} = {} are needed", whole_name, amount(whole), ranks,
+                                  part_name, part.count, too_large ? "more than memory" : fmt::format("{}", needed)));
+  }
+}
+
+void check_counts(std::string_view operation, std::string_view counts_name, std::span<const std::size_t> counts, int ranks,
+                  std::string_view whole_name, ConstBuffer whole) {
+  if (counts.size() != static_cast<std::size_t>(ranks)) {
+    refuse(operation,
+           fmt::format("{} has {} entries, but the group has {} ranks: one each is needed", counts_name, counts.size(), ranks));
+  }
+  std::size_t sum = 0;
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    if (__builtin_add_overflow(sum, counts[r], &sum)) {
+      refuse(operation, fmt::format("{}[{}] = {}: so many elements don't exist", counts_name, r, counts[r]));
+    }
+  }
+  if (whole.count != sum)
+    refuse(operation, fmt::format("{} has {}, but {} add up to {}", whole_name, amount(whole), counts_name, sum));
+}
+
+void check_own_count(std::string_view operation, std::span<const std::size_t> counts, int rank, std::string_view part_name,
+                     ConstBuffer part) {
+  const std::size_t needed = counts[static_cast<std::size_t>(rank)];
+  if (part.count != needed)
+    refuse(operation, fmt::format("{} has {}, but counts[{}] = {}", part_name, amount(part), rank, needed));
+}
+
+void check_equal_counts(std::string_view operation, ConstBuffer send, ConstBuffer recv) {
+  if (send.count != recv.count) {
+    refuse(operation, fmt::format("send has {}, but recv has {}: both need as many", amount(send), amount(recv)));
+  }
+}
+
+void check_overlap(std::string_view operation, std::string_view part_name, ConstBuffer part, std::string_view whole_name,
+                   ConstBuffer whole, const std::byte* place) {
+  if (part.data != place && overlap(part, whole)) {
+    refuse(operation, fmt::format("{} overlaps {}; in place means that {} is exactly this rank's own part of {}", part_name,
+                                  whole_name, part_name, whole_name));
+  }
+}
+
+void check_disjoint(std::string_view operation, ConstBuffer send, ConstBuffer recv) {
+  if (overlap(send, recv)) refuse(operation, "send overlaps recv; this operation doesn't work in place");
+}
+
+}  // namespace tsp::arguments

@@ -1,0 +1,20 @@
+// The barrier: whoever has heard from all others knows that all have come.
+#include "core/collectives/operations.h"
+
+namespace tsp {
+
+Barrier::Barrier(const Call& call) : Collective(call) { messages_.fill(static_cast<std::size_t>(peers()), Incoming()); }
+
+bool Barrier::step(Engine& engine) {
+  while (sent_ < peers() && offer_.send(*this, peer(sent_), 0, 0, 0)) ++sent_;
+  while (posted_ < peers() && messages_[static_cast<std::size_t>(posted_)].post(*this, peer(posted_), 0, 0, nullptr)) ++posted_;
+  for (; arrived_ < posted_; ++arrived_) {
+    if (!messages_[static_cast<std::size_t>(arrived_)].arrived(*this, engine)) {
+      set_missing(peer(arrived_));
+      return false;
+    }
+  }
+  return sent_ == peers() && arrived_ == peers();
+}
+
+}  // namespace tsp

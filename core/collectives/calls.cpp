@@ -1,0 +1,281 @@
+// The public operations: each checks its arguments, chooses an algorithm and starts it.
+#include "core/collectives/arguments.h"
+#include "core/collectives/communicator.h"
+#include "core/collectives/start.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+namespace tsp {
+
+using namespace arguments;
+
+// --- broadcast ----------------------------------------------------------------------------------------------------------------
+
+Work Communicator::start_broadcast(Mode mode, Buffer buffer, int root, const CallOptions& options) {
+  check_member("broadcast", "root", root, size());
+  check_memory("broadcast", "buffer", buffer);
+  const Algorithm algorithm = choose(Op::broadcast, buffer.bytes(), options);
+  const OperationInfo info =
+      describe(Op::broadcast, buffer, Reduction::sum, algorithm, {.root = root, .count = buffer.count}, options);
+  if (algorithm == Algorithm::ring) return start<RingBroadcast>(mode, options, info, buffer, root);
+  return start<DirectBroadcast>(mode, options, info, buffer, root);
+}
+
+// --- all_gather ---------------------------------------------------------------------------------------------------------------
+
+Work Communicator::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, const Agreement& agreement,
+                                    const CallOptions& options) {
+  const Algorithm algorithm = choose(Op::all_gather, recv.bytes(), options);
+  const OperationInfo info = describe(Op::all_gather, send, Reduction::sum, algorithm, agreement, options);
+  if (algorithm == Algorithm::ring) return start<RingAllGather>(mode, options, info, send, recv, std::move(chunks));
+  return start<DirectAllGather>(mode, options, info, send, recv, std::move(chunks));
+}
+
+Work Communicator::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options) {
+  check_same_dtype("all_gather", send, recv);
+  check_whole("all_gather", "recv", recv, "send", send, size());
+  check_memory("all_gather", "send", send);
+  check_memory("all_gather", "recv", recv);
+  Chunks chunks = Chunks::uniform(size(), send.count);
+  check_overlap("all_gather", "send", send, "recv", recv, recv.slice(chunks.offset(rank()), send.count).data);
+  return start_all_gather(mode, send, recv, std::move(chunks), {.count = send.count}, options);
+}
+
+Work Communicator::start_all_gather_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
+                                      const CallOptions& options) {
+  check_same_dtype("all_gather_v", send, recv);
+  check_counts("all_gather_v", "counts", counts, size(), "recv", recv);
+  check_own_count("all_gather_v", counts, rank(), "send", send);
+  check_memory("all_gather_v", "send", send);
+  check_memory("all_gather_v", "recv", recv);
+  Chunks chunks = Chunks::listed(counts);
+  check_overlap("all_gather_v", "send", send, "recv", recv, recv.slice(chunks.offset(rank()), send.count).data);
+  return start_all_gather(mode, send, recv, std::move(chunks), {.count = recv.count, .counts = counts}, options);
+}
+
+// --- reduce_scatter -----------------------------------------------------------------------------------------------------------
+
+Work Communicator::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, Reduction reduction,
+                                        const Agreement& agreement, const CallOptions& options) {
+  const Algorithm algorithm = choose(Op::reduce_scatter, send.bytes(), options);
+  const OperationInfo info = describe(Op::reduce_scatter, send, reduction, algorithm, agreement, options);
+  if (algorithm == Algorithm::ring) return start<RingReduceScatter>(mode, options, info, send, recv, std::move(chunks));
+  return start<DirectReduceScatter>(mode, options, info, send, recv, std::move(chunks));
+}
+
+Work Communicator::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction,
+                                        const CallOptions& options) {
+  check_same_dtype("reduce_scatter", send, recv);
+  check_summable("reduce_scatter", send.dtype);
+  check_whole("reduce_scatter", "send", send, "recv", recv, size());
+  check_memory("reduce_scatter", "send", send);
+  check_memory("reduce_scatter", "recv", recv);
+  Chunks chunks = Chunks::uniform(size(), recv.count);
+  check_overlap("reduce_scatter", "recv", recv, "send", send, send.slice(chunks.offset(rank()), recv.count).data);
+  return start_reduce_scatter(mode, send, recv, std::move(chunks), reduction, {.count = recv.count}, options);
+}
+
+Work Communicator::start_reduce_scatter_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
+                                          Reduction reduction, const CallOptions& options) {
+  check_same_dtype("reduce_scatter_v", send, recv);
+  check_summable("reduce_scatter_v", send.dtype);
+  check_counts("reduce_scatter_v", "counts", counts, size(), "send", send);
+  check_own_count("reduce_scatter_v", counts, rank(), "recv", recv);
+  check_memory("reduce_scatter_v", "send", send);
+  check_memory("reduce_scatter_v", "recv", recv);
+  Chunks chunks = Chunks::listed(counts);
+  check_overlap("reduce_scatter_v", "recv", recv, "send", send, send.slice(chunks.offset(rank()), recv.count).data);
+  return start_reduce_scatter(mode, send, recv, std::move(chunks), reduction, {.count = send.count, .counts = counts}, options);
+}
+
+// --- all_reduce, reduce -------------------------------------------------------------------------------------------------------
+
+Work Communicator::start_all_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, const CallOptions& options) {
+  check_same_dtype("all_reduce", send, recv);
+  check_summable("all_reduce", send.dtype);
+  check_equal_counts("all_reduce", send, recv);
+  check_memory("all_reduce", "send", send);
+  check_memory("all_reduce", "recv", recv);
+  check_overlap("all_reduce", "send", send, "recv", recv, recv.data);
+  const Algorithm algorithm = choose(Op::all_reduce, send.bytes(), options);
+  const OperationInfo info = describe(Op::all_reduce, send, reduction, algorithm, {.count = send.count}, options);
+  switch (algorithm) {
+    case Algorithm::one_shot: return start<OneShotAllReduce>(mode, options, info, send, recv);
+    case Algorithm::ring: return start<RingAllReduce>(mode, options, info, send, recv);
+    default: return start<DirectAllReduce>(mode, options, info, send, recv);
+  }
+}
+
+Work Communicator::start_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, int root,
+                                const CallOptions& options) {
+  check_member("reduce", "root", root, size());
+  check_summable("reduce", send.dtype);
+  check_memory("reduce", "send", send);
+  if (rank() == root) {
+    check_same_dtype("reduce", send, recv);
+    check_equal_counts("reduce", send, recv);
+    check_memory("reduce", "recv", recv);
+    check_overlap("reduce", "send", send, "recv", recv, recv.data);
+  }
+  const Algorithm algorithm = choose(Op::reduce, send.bytes(), options);
+  const OperationInfo info = describe(Op::reduce, send, reduction, algorithm, {.root = root, .count = send.count}, options);
+  if (algorithm == Algorithm::ring) return start<RingReduce>(mode, options, info, send, recv, root);
+  return start<DirectReduce>(mode, options, info, send, recv, root);
+}
+
+// --- all_to_all ---------------------------------------------------------------------------------------------------------------
+
+Work Communicator::start_all_to_all(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options) {
+  check_same_dtype("all_to_all", send, recv);
+  check_equal_counts("all_to_all", send, recv);
+  if (send.count % static_cast<std::size_t>(size()) != 0) {
+    throw Error(
+        Cause::refused,
+        fmt::format("all_to_all: send has {} {}, which don't divide into equal chunks for {} ranks; all_to_all_v takes any",
+                    send.count, name(send.dtype), size()),
+        -1, "all_to_all");
+  }
+  check_memory("all_to_all", "send", send);
+  check_memory("all_to_all", "recv", recv);
+  check_disjoint("all_to_all", send, recv);
+  const Chunks chunks = Chunks::uniform(size(), send.count / static_cast<std::size_t>(size()));
+  const Algorithm algorithm = choose(Op::all_to_all, send.bytes(), options);
+  const OperationInfo info = describe(Op::all_to_all, send, Reduction::sum, algorithm, {.count = send.count}, options);
+  return start<DirectAllToAll>(mode, options, info, send, chunks, recv, chunks);
+}
+
+Work Communicator::start_all_to_all_v(Mode mode, ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
+                                      std::span<const std::size_t> recv_counts, const CallOptions& options) {
+  check_same_dtype("all_to_all_v", send, recv);
+  check_counts("all_to_all_v", "send_counts", send_counts, size(), "send", send);
+  check_counts("all_to_all_v", "recv_counts", recv_counts, size(), "recv", recv);
+  const std::size_t to_self = send_counts[static_cast<std::size_t>(rank())];
+  const std::size_t from_self = recv_counts[static_cast<std::size_t>(rank())];
+  if (to_self != from_self) {
+    throw Error(Cause::refused,
+                fmt::format("all_to_all_v: rank {} sends itself send_counts[{}] = {}, but expects recv_counts[{}] = {}", rank(),
+                            rank(), to_self, rank(), from_self),
+                -1, "all_to_all");
+  }
+  check_memory("all_to_all_v", "send", send);
+  check_memory("all_to_all_v", "recv", recv);
+  check_disjoint("all_to_all_v", send, recv);
+  const Algorithm algorithm = choose(Op::all_to_all, 0, options);
+  // The counts differ from pair to pair: what two ranks agree on is seen by the size of their message.
+  constexpr std::size_t kUneven = ~std::size_t{0};
+  const OperationInfo info = describe(Op::all_to_all, send, Reduction::sum, algorithm, {.count = kUneven}, options);
+  return start<DirectAllToAll>(mode, options, info, send, Chunks::listed(send_counts), recv, Chunks::listed(recv_counts));
+}
+
+// --- messages, barrier --------------------------------------------------------------------------------------------------------
+
+namespace {
+void check_other(std::string_view operation, std::string_view argument, int other, const Group& group) {
+  check_member(operation, argument, other, group.size());
+  if (other == group.rank) {
+    throw Error(Cause::refused,
+                fmt::format("{}: {} = {} is this rank itself; copy the buffer instead", operation, argument, other), -1,
+                std::string(operation));
+  }
+}
+}  // namespace
+
+Work Communicator::start_send(Mode mode, ConstBuffer buffer, int to, const CallOptions& options) {
+  check_other("send", "to", to, *group_);
+  check_memory("send", "buffer", buffer);
+  choose(Op::send, buffer.bytes(), options);
+  return start<Send>(mode, options, describe_message(Op::send, buffer, to, options), buffer, to);
+}
+
+Work Communicator::start_recv(Mode mode, Buffer buffer, int from, const CallOptions& options) {
+  check_other("recv", "from", from, *group_);
+  check_memory("recv", "buffer", buffer);
+  choose(Op::recv, buffer.bytes(), options);
+  return start<Recv>(mode, options, describe_message(Op::recv, buffer, from, options), buffer, from);
+}
+
+Work Communicator::start_barrier(Mode mode, const CallOptions& options) {
+  const Algorithm algorithm = choose(Op::barrier, 0, options);
+  return start<Barrier>(mode, options, describe(Op::barrier, {}, Reduction::sum, algorithm, {}, options));
+}
+
+// --- the blocking and the posted form of each ---------------------------------------------------------------------------------
+
+void Communicator::broadcast(Buffer buffer, int root, CallOptions options) {
+  start_broadcast(Mode::blocking, buffer, root, options);
+}
+Work Communicator::post_broadcast(Buffer buffer, int root, CallOptions options) {
+  return start_broadcast(Mode::posted, buffer, root, options);
+}
+
+void Communicator::all_gather(ConstBuffer send, Buffer recv, CallOptions options) {
+  start_all_gather(Mode::blocking, send, recv, options);
+}
+Work Communicator::post_all_gather(ConstBuffer send, Buffer recv, CallOptions options) {
+  return start_all_gather(Mode::posted, send, recv, options);
+}
+void Communicator::all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, CallOptions options) {
+  start_all_gather_v(Mode::blocking, send, recv, counts, options);
+}
+Work Communicator::post_all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, CallOptions options) {
+  return start_all_gather_v(Mode::posted, send, recv, counts, options);
+}
+
+void Communicator::reduce_scatter(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options) {
+  start_reduce_scatter(Mode::blocking, send, recv, reduction, options);
+}
+Work Communicator::post_reduce_scatter(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options) {
+  return start_reduce_scatter(Mode::posted, send, recv, reduction, options);
+}
+void Communicator::reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, Reduction reduction,
+                                    CallOptions options) {
+  start_reduce_scatter_v(Mode::blocking, send, recv, counts, reduction, options);
+}
+Work Communicator::post_reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, Reduction reduction,
+                                         CallOptions options) {
+  return start_reduce_scatter_v(Mode::posted, send, recv, counts, reduction, options);
+}
+
+void Communicator::all_reduce(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options) {
+  start_all_reduce(Mode::blocking, send, recv, reduction, options);
+}
+Work Communicator::post_all_reduce(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options) {
+  return start_all_reduce(Mode::posted, send, recv, reduction, options);
+}
+
+void Communicator::reduce(ConstBuffer send, Buffer recv, Reduction reduction, int root, CallOptions options) {
+  start_reduce(Mode::blocking, send, recv, reduction, root, options);
+}
+Work Communicator::post_reduce(ConstBuffer send, Buffer recv, Reduction reduction, int root, CallOptions options) {
+  return start_reduce(Mode::posted, send, recv, reduction, root, options);
+}
+
+void Communicator::all_to_all(ConstBuffer send, Buffer recv, CallOptions options) {
+  start_all_to_all(Mode::blocking, send, recv, options);
+}
+Work Communicator::post_all_to_all(ConstBuffer send, Buffer recv, CallOptions options) {
+  return start_all_to_all(Mode::posted, send, recv, options);
+}
+void Communicator::all_to_all_v(ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
+                                std::span<const std::size_t> recv_counts, CallOptions options) {
+  start_all_to_all_v(Mode::blocking, send, send_counts, recv, recv_counts, options);
+}
+Work Communicator::post_all_to_all_v(ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
+                                     std::span<const std::size_t> recv_counts, CallOptions options) {
+  return start_all_to_all_v(Mode::posted, send, send_counts, recv, recv_counts, options);
+}
+
+void Communicator::send(ConstBuffer buffer, int to, CallOptions options) { start_send(Mode::blocking, buffer, to, options); }
+Work Communicator::post_send(ConstBuffer buffer, int to, CallOptions options) {
+  return start_send(Mode::posted, buffer, to, options);
+}
+void Communicator::recv(Buffer buffer, int from, CallOptions options) { start_recv(Mode::blocking, buffer, from, options); }
+Work Communicator::post_recv(Buffer buffer, int from, CallOptions options) {
+  return start_recv(Mode::posted, buffer, from, options);
+}
+
+void Communicator::barrier(CallOptions options) { start_barrier(Mode::blocking, options); }
+Work Communicator::post_barrier(CallOptions options) { return start_barrier(Mode::posted, options); }
+
+}  // namespace tsp

@@ -1,0 +1,151 @@
+// The built-in choice of algorithms and the grammar of its overrides.
+#include "core/collectives/choice.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <iterator>
+
+namespace tsp {
+
+namespace {
+
+constexpr std::array<std::string_view, 4> kNames = {"automatic", "one_shot", "direct", "ring"};
+constexpr std::uint64_t kKi = 1024;
+/// Above it, a direct all_reduce's second round costs less than what one_shot reads and adds in excess.
+constexpr std::uint64_t kOneShotBytes = 16 * kKi;
+constexpr int kOneShotRanks = 64;
+/// Without views each peer's part needs a buffer of its own, and all lanes share one wire: beyond this size neighbours only.
+constexpr std::uint64_t kSmallBytes = 64 * kKi;
+
+constexpr std::uint64_t kAnyBytes = std::numeric_limits<std::uint64_t>::max();
+constexpr int kAnyRanks = std::numeric_limits<int>::max();
+
+std::vector<ChoiceRow> built_in() {
+  std::vector<ChoiceRow> rows;
+  rows.push_back({Op::all_reduce, kOneShotBytes, kOneShotRanks, false, Algorithm::one_shot});
+  for (const Op op : {Op::broadcast, Op::all_gather, Op::reduce_scatter, Op::all_reduce, Op::reduce}) {
+    rows.push_back({op, kAnyBytes, kAnyRanks, true, Algorithm::direct});
+    rows.push_back({op, kSmallBytes, kAnyRanks, false, Algorithm::direct});
+    rows.push_back({op, kAnyBytes, kAnyRanks, false, Algorithm::ring});
+  }
+  for (const Op op : {Op::all_to_all, Op::barrier, Op::send, Op::recv}) {
+    rows.push_back({op, kAnyBytes, kAnyRanks, false, Algorithm::direct});
+  }
+  return rows;
+}
+
+std::string operation_names() {
+  std::string names;
+  for (int i = 0; i < kOps; ++i) {
+    const Op op = static_cast<Op>(i);
+    if (!has_algorithm(op, Algorithm::ring)) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name(op));
+  }
+  return names;
+}
+
+[[noreturn]] void refuse(std::string_view part, const std::string& why) {
+  throw Error(Cause::refused,
+              fmt::format("choice of algorithms: \"{}\": {}; for example: all_reduce=ring,all_gather<64K=direct", part, why));
+}
+
+/// "64K": a size, of which fewer bytes fit the row.
+std::uint64_t parse_bound(std::string_view part, std::string_view text) {
+  std::uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  int shift = 0;
+  if (error == std::errc() && rest + 1 == end) {
+    shift = *rest == 'K' ? 10 : *rest == 'M' ? 20 : *rest == 'G' ? 30 : -1;
+  } else if (error != std::errc() || rest != end) {
+    shift = -1;
+  }
+  if (shift < 0 || value == 0 || value > kAnyBytes >> shift) {
+    refuse(part, fmt::format("\"{}\" is no size; sizes are written 65536, 64K, 16M or 2G", text));
+  }
+  return (value << shift) - 1;
+}
+
+ChoiceRow parse_override(std::string_view part) {
+  const std::size_t equals = part.find('=');
+  if (equals == std::string_view::npos) refuse(part, "OPERATION=ALGORITHM or OPERATION<SIZE=ALGORITHM is expected");
+  const std::string_view left = part.substr(0, equals);
+  const std::size_t less = left.find('<');
+  const std::string_view op_text = left.substr(0, less);
+  const std::string_view algorithm_text = part.substr(equals + 1);
+  const std::optional<Op> op = op_from_name(op_text);
+  if (!op || !has_algorithm(*op, Algorithm::ring)) {
+    refuse(part, fmt::format("\"{}\" is no operation that has a choice; {} have one", op_text, operation_names()));
+  }
+  const std::optional<Algorithm> algorithm = algorithm_from_name(algorithm_text);
+  if (!algorithm || !has_algorithm(*op, *algorithm)) {
+    refuse(part, fmt::format("{} has no algorithm \"{}\"; it has {}direct and ring", op_text, algorithm_text,
+                             has_algorithm(*op, Algorithm::one_shot) ? "one_shot, " : ""));
+  }
+  ChoiceRow row{*op, kAnyBytes, kAnyRanks, false, *algorithm};
+  if (less != std::string_view::npos) row.max_bytes = parse_bound(part, left.substr(less + 1));
+  return row;
+}
+
+}  // namespace
+
+std::string_view name(Algorithm algorithm) {
+  const auto index = static_cast<std::size_t>(algorithm);
+  return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+std::optional<Algorithm> algorithm_from_name(std::string_view text) {
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (text == kNames[i]) return static_cast<Algorithm>(i);
+  }
+  return std::nullopt;
+}
+
+bool has_algorithm(Op op, Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::automatic: return false;
+    case Algorithm::one_shot: return op == Op::all_reduce;
+    case Algorithm::direct: return true;
+    case Algorithm::ring: return op != Op::send && op != Op::recv && op != Op::all_to_all && op != Op::barrier;
+  }
+  return false;
+}
+
+ChoiceTable::ChoiceTable() : rows_(built_in()) {}
+
+ChoiceTable::ChoiceTable(std::string_view overrides) {
+  while (!overrides.empty()) {
+    const std::size_t comma = overrides.find(',');
+    rows_.push_back(parse_override(overrides.substr(0, comma)));
+    if (comma == std::string_view::npos) break;
+    overrides.remove_prefix(comma + 1);
+    if (overrides.empty()) refuse("", "something is expected after the last comma");
+  }
+  const std::vector<ChoiceRow> rest = built_in();
+  rows_.insert(rows_.end(), rest.begin(), rest.end());
+}
+
+Algorithm ChoiceTable::choose(Op op, std::uint64_t bytes, int ranks, bool views) const {
+  for (const ChoiceRow& row : rows_) {
+    if (row.op == op && bytes <= row.max_bytes && ranks <= row.max_ranks && (views || !row.needs_views)) return row.algorithm;
+  }
+  return Algorithm::direct;
+}
+
+std::string ChoiceTable::print() const {
+  std::string text =
+      fmt::format("{:<15} {:>12} {:>10} {:>6}  {}\n", "operation", "bytes up to", "ranks up to", "views", "algorithm");
+  for (const ChoiceRow& row : rows_) {
+    fmt::format_to(std::back_inserter(text), "{:<15} {:>12} {:>10} {:>6}  {}\n", name(row.op),
+                   row.max_bytes == kAnyBytes ? "any" : fmt::format("{}", row.max_bytes),
+                   row.max_ranks == kAnyRanks ? "any" : fmt::format("{}", row.max_ranks), row.needs_views ? "yes" : "any",
+                   name(row.algorithm));
+  }
+  return text;
+}
+
+}  // namespace tsp

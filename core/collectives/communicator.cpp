@@ -1,0 +1,181 @@
+// The communicator's inside: what a group is, what its ranks must agree on, and how a checked call becomes an operation.
+// calls.cpp holds the public operations.
+#include "core/collectives/communicator.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace tsp {
+
+namespace {
+
+/// All that the members must have in common, as one block of memory to hash.
+struct Signed {
+  std::uint64_t op;
+  std::uint64_t dtype;
+  std::uint64_t reduction;
+  std::uint64_t algorithm;
+  std::int64_t root;
+  std::uint64_t other;  // of messages: the receiver
+  std::uint64_t count;
+  std::uint64_t counts;  // hash of all counts
+  std::uint64_t group;
+};
+static_assert(sizeof(Signed) == 9 * 8, "no padding, or its bytes would be hashed");
+
+std::shared_ptr<const Group> make_group(Engine& engine, Heap& heap, Staging& staging, std::vector<int> ranks) {
+  auto group = std::make_shared<Group>();
+  group->engine = &engine;
+  group->heap = &heap;
+  group->staging = &staging;
+  group->plain_limit = std::numeric_limits<std::size_t>::max();
+  int rank = -1;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const int world = ranks[i];
+    if (world < 0 || world >= engine.world_size()) {
+      throw Error(Cause::refused, fmt::format("communicator: member {} is rank {}, but the world has ranks 0 to {}", i, world,
+                                              engine.world_size() - 1));
+    }
+    if (std::find(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(i), world) !=
+        ranks.begin() + static_cast<std::ptrdiff_t>(i)) {
+      throw Error(Cause::refused, fmt::format("communicator: rank {} is named twice", world));
+    }
+    Group::Member member{.world = world};
+    if (world == engine.world_rank()) {
+      rank = static_cast<int>(i);
+    } else {
+      const Route& route = engine.route(world);
+      if (route.transport == nullptr) {
+        throw Error(Cause::refused,
+                    fmt::format("communicator: no transport leads from rank {} to rank {}", engine.world_rank(), world), world);
+      }
+      member.transport = route.transport;
+      member.peer = route.peer;
+      member.can_view = route.transport->can_view(route.peer);
+      group->views = group->views && member.can_view;
+      group->plain_limit = std::min(group->plain_limit, route.transport->plain_limit());
+    }
+    group->members.push_back(member);
+  }
+  if (rank < 0) {
+    throw Error(Cause::refused, fmt::format("communicator: rank {} makes a group of {} ranks that it isn't a member of",
+                                            engine.world_rank(), ranks.size()));
+  }
+  group->rank = rank;
+  group->ranks = std::move(ranks);
+  group->id = engine.new_group(group->ranks);
+  return group;
+}
+
+}  // namespace
+
+Communicator::Communicator(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& choices, std::vector<int> members)
+    : group_(make_group(engine, heap, staging, std::move(members))), choices_(&choices) {}
+
+Communicator::Communicator(Communicator&&) noexcept = default;
+Communicator& Communicator::operator=(Communicator&&) noexcept = default;
+Communicator::~Communicator() = default;
+
+// --- groups -------------------------------------------------------------------------------------------------------------------
+
+Communicator Communicator::subgroup(std::span<const int> group_ranks) const {
+  std::vector<int> ranks;
+  ranks.reserve(group_ranks.size());
+  for (const int member : group_ranks) {
+    if (member < 0 || member >= size()) {
+      throw Error(Cause::refused, fmt::format("subgroup: {} is no rank of this group, which has 0 to {}", member, size() - 1));
+    }
+    ranks.push_back(world_rank(member));
+  }
+  return Communicator(*group_->engine, *group_->heap, *group_->staging, *choices_, std::move(ranks));
+}
+
+Communicator Communicator::split(int colour, int key) {
+  struct Vote {
+    std::int32_t colour;
+    std::int32_t key;
+  };
+  const Vote mine{colour, key};
+  std::vector<Vote> votes(static_cast<std::size_t>(size()));
+  all_gather(ConstBuffer(&mine, sizeof mine, DType::byte), Buffer(votes.data(), votes.size() * sizeof(Vote), DType::byte));
+  std::vector<int> alike;
+  for (int r = 0; r < size(); ++r) {
+    if (votes[static_cast<std::size_t>(r)].colour == colour) alike.push_back(r);
+  }
+  std::stable_sort(alike.begin(), alike.end(), [&votes](int a, int b) {
+    return votes[static_cast<std::size_t>(a)].key < votes[static_cast<std::size_t>(b)].key;
+  });
+  return subgroup(alike);
+}
+
+// --- calls --------------------------------------------------------------------------------------------------------------------
+
+Algorithm Communicator::choose(Op op, std::size_t bytes, const CallOptions& options) const {
+  if (options.algorithm != Algorithm::automatic && options.algorithm != Algorithm::ring &&
+      !has_algorithm(op, options.algorithm)) {
+    throw Error(Cause::refused, fmt::format("{}: there is no algorithm {} for it; direct{} there {}", name(op),
+                                            name(options.algorithm), has_algorithm(op, Algorithm::ring) ? " and ring" : "",
+                                            has_algorithm(op, Algorithm::ring) ? "are" : "is"));
+  }
+  if (size() == 1) return Algorithm::direct;
+  const Algorithm wanted =
+      options.algorithm == Algorithm::automatic ? choices_->choose(op, bytes, size(), group_->views) : options.algorithm;
+  return has_algorithm(op, wanted) ? wanted : Algorithm::direct;
+}
+
+OperationInfo Communicator::describe(Op op, ConstBuffer own, Reduction reduction, Algorithm algorithm, const Agreement& agreement,
+                                     const CallOptions& options) {
+  Signed all{.op = static_cast<std::uint64_t>(op),
+             .dtype = static_cast<std::uint64_t>(own.dtype),
+             .reduction = static_cast<std::uint64_t>(reduction),
+             .algorithm = static_cast<std::uint64_t>(algorithm),
+             .root = agreement.root,
+             .other = 0,
+             .count = agreement.count,
+             .counts = 0,
+             .group = group_->id};
+  if (!agreement.counts.empty()) all.counts = XXH3_64bits(agreement.counts.data(), agreement.counts.size_bytes());
+  return {.op = op,
+          .dtype = own.dtype,
+          .reduction = reduction,
+          .root = agreement.root < 0 ? -1 : world_rank(agreement.root),
+          .bytes = own.bytes(),
+          .group = group_->id,
+          .group_sequence = ++sequence_[static_cast<std::size_t>(options.stream)],
+          .signature = XXH3_64bits(&all, sizeof all),
+          .purpose = options.purpose};
+}
+
+OperationInfo Communicator::describe_message(Op op, ConstBuffer buffer, int other, const CallOptions& options) {
+  const int from = op == Op::send ? rank() : other;
+  const int to = op == Op::send ? other : rank();
+  const Signed all{.op = static_cast<std::uint64_t>(Op::send),
+                   .dtype = static_cast<std::uint64_t>(buffer.dtype),
+                   .reduction = 0,
+                   .algorithm = 0,
+                   .root = from,
+                   .other = static_cast<std::uint64_t>(to),
+                   .count = buffer.count,
+                   .counts = 0,
+                   .group = group_->id};
+  const auto stream = static_cast<std::size_t>(options.stream);
+  std::vector<std::uint32_t>& numbers = op == Op::send ? sent_[stream] : received_[stream];
+  if (numbers.empty()) numbers.resize(static_cast<std::size_t>(size()));
+  return {.op = op,
+          .dtype = buffer.dtype,
+          .reduction = Reduction::sum,
+          .root = world_rank(other),
+          .bytes = buffer.bytes(),
+          .group = group_->id,
+          .group_sequence = ++numbers[static_cast<std::size_t>(other)],
+          .signature = XXH3_64bits(&all, sizeof all),
+          .purpose = options.purpose};
+}
+
+}  // namespace tsp

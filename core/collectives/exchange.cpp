@@ -1,0 +1,211 @@
+#include "core/collectives/exchange.h"
+
+#include "core/streams/tag.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace tsp {
+
+// --- Collective ---------------------------------------------------------------------------------------------------------------
+
+void Collective::set_tag() {
+  // A send and its recv are one message.
+  const Op op = info_.op == Op::recv ? Op::send : info_.op;
+  tag_ = make_tag(op, info_.dtype, info_.reduction, 0);
+}
+
+Envelope Collective::envelope(std::uint32_t step) const {
+  return {.signature = info_.signature,
+          .sequence = info_.group_sequence,
+          .tag = tag_ | (step & 0xffff) << 16,
+          .purpose = info_.purpose};
+}
+
+void Collective::fail(Engine& engine, Outcome outcome, int group_rank) const {
+  const Group::Member& member = group_->member(group_rank);
+  engine.fail_receive(outcome, member.world, lane(group_rank), *member.transport, info_);
+}
+
+// --- Offer --------------------------------------------------------------------------------------------------------------------
+
+void Offer::set(const Group& group, std::span<const std::byte> memory, std::size_t largest, Readers readers, Owner owner) {
+  memory_ = memory;
+  const std::size_t copied_up_to = readers == Readers::one ? kCopiedOnceBytes : kCopiedBytes;
+  if (largest <= std::min<std::size_t>(copied_up_to, group.plain_limit)) {
+    way_ = Way::copied;
+  } else if (owner == Owner::operation) {
+    way_ = Way::in_place;
+  } else if (memory.size() <= kStagedBytes) {
+    way_ = Way::staged;
+  } else if (owner == Owner::caller && group.heap->contains(memory)) {
+    way_ = Way::in_place;
+  } else {
+    way_ = Way::mirrored;
+  }
+}
+
+void Offer::prepare(const Collective& operation, std::size_t offset, std::size_t bytes) {
+  if (bytes == 0 || way_ == Way::copied || way_ == Way::in_place) return;
+  std::byte* to = nullptr;
+  if (way_ == Way::staged) {
+    if (block_ == nullptr) block_ = &operation.group().staging->take(memory_.size());
+    to = block_->bytes().data();
+  } else {
+    if (mirror_.bytes().empty()) {
+      mirror_ = operation.group().heap->allocate(
+          memory_.size(), fmt::format("{}: a copy of a buffer that doesn't lie in the heap", name(operation.info().op)));
+    }
+    to = mirror_.bytes().data();
+  }
+  std::memcpy(to + offset, memory_.data() + offset, bytes);
+}
+
+bool Offer::prepare_all(const Collective& operation, Engine& engine, std::size_t& prepared, std::size_t& budget) {
+  if (way_ != Way::mirrored) {
+    if (prepared < memory_.size()) prepare(operation, 0, memory_.size());
+    prepared = memory_.size();
+    return true;
+  }
+  const std::size_t some = std::min(memory_.size() - prepared, budget);
+  prepare(operation, prepared, some);
+  prepared += some;
+  budget -= some;
+  if (some != 0) engine.moved();
+  return prepared == memory_.size();
+}
+
+bool Offer::send(Collective& operation, int to, std::uint32_t step, std::size_t offset, std::size_t bytes) {
+  const Group::Member& member = operation.group().member(to);
+  const std::byte* base = memory_.data();
+  if (block_ != nullptr) base = block_->bytes().data();
+  if (!mirror_.bytes().empty()) base = mirror_.bytes().data();
+  const std::span<const std::byte> payload = bytes == 0 ? std::span<const std::byte>() : std::span(base + offset, bytes);
+  const Delivery delivery = way_ == Way::copied ? Delivery::copy_if_small : Delivery::by_reference;
+  const Ticket ticket = member.transport->send(operation.lane(to), operation.envelope(step), payload, delivery);
+  if (ticket == kNotNow) {
+    operation.set_missing(to);
+    return false;
+  }
+  if (way_ != Way::copied && bytes != 0) pending_.push_back({member.transport, operation.lane(to), ticket, member.world});
+  return true;
+}
+
+void Offer::all_sent() {
+  if (block_ == nullptr) return;
+  for (const PendingSend& reader : pending_) block_->add_reader(reader);
+  pending_.clear();
+  block_->give_back();
+  block_ = nullptr;
+}
+
+bool Offer::drained(Collective& operation, Engine& engine) {
+  while (!pending_.empty()) {
+    const std::size_t last = pending_.size() - 1;
+    const PendingSend& pending = pending_[last];
+    switch (pending.transport->test_send(pending.lane, pending.ticket)) {
+      case Outcome::done: pending_.take_out(last); break;
+      case Outcome::pending: operation.set_missing_world(pending.world); return false;
+      case Outcome::disconnected:
+        engine.fail(Cause::disconnected, pending.world,
+                    fmt::format("{}: the way to rank {} was cut before it had read", name(operation.info().op), pending.world));
+      default:
+        engine.fail(Cause::corrupt, pending.world,
+                    fmt::format("{}: rank {} acknowledges messages that were never sent to it", name(operation.info().op),
+                                pending.world));
+    }
+  }
+  return true;
+}
+
+// --- Incoming -----------------------------------------------------------------------------------------------------------------
+
+bool Incoming::post(const Collective& operation, int from, std::uint32_t step, std::size_t bytes, std::byte* landing,
+                    std::size_t receive_up_to) {
+  const Group::Member& member = operation.group().member(from);
+  const LaneId lane = operation.lane(from);
+  from_ = from;
+  landing_ = landing;
+  here_ = false;
+  viewed_ = member.can_view && bytes > (landing == nullptr ? 0 : receive_up_to);
+  ticket_ = viewed_ ? member.transport->view(lane, operation.envelope(step), bytes)
+                    : member.transport->receive(lane, operation.envelope(step), {landing, bytes});
+  return ticket_ != kNotNow;
+}
+
+bool Incoming::arrived(const Collective& operation, Engine& engine) {
+  if (here_) return true;
+  const Outcome outcome = operation.group().member(from_).transport->test_receive(operation.lane(from_), ticket_);
+  if (outcome == Outcome::pending) return false;
+  if (outcome != Outcome::done) operation.fail(engine, outcome, from_);
+  here_ = true;
+  return true;
+}
+
+const std::byte* Incoming::bytes(const Collective& operation, std::size_t offset, std::size_t count) const {
+  if (!viewed_) return landing_ + offset;
+  return operation.group().member(from_).transport->access(operation.lane(from_), ticket_, offset, count).data();
+}
+
+void Incoming::release(const Collective& operation) {
+  if (viewed_) operation.group().member(from_).transport->release(operation.lane(from_), ticket_);
+  viewed_ = false;
+}
+
+// --- copies -------------------------------------------------------------------------------------------------------------------
+
+std::byte* Landing::of(const Collective& operation, int from, std::span<std::byte> whole, std::span<std::byte> place) {
+  const Group::Member& member = operation.group().member(from);
+  const bool fits =
+      member.can_view || place.size() <= member.transport->plain_limit() || member.transport->can_receive_into(place);
+  if (fits) return place.data();
+  if (block_.bytes().empty()) {
+    block_ = operation.group().heap->allocate(
+        whole.size(), fmt::format("{}: a landing for a buffer that doesn't lie in the heap", name(operation.info().op)));
+  }
+  return block_.bytes().data() + (place.data() - whole.data());
+}
+
+bool Arrival::post(const Collective& operation, int from, std::uint32_t step, std::span<std::byte> whole,
+                   std::span<std::byte> place, Landing& landing) {
+  std::byte* where = landing.of(operation, from, whole, place);
+  place_ = place.data();
+  bytes_ = place.size();
+  in_place_ = where == place_;
+  return message_.post(operation, from, step, bytes_, where);
+}
+
+bool Arrival::advance(const Collective& operation, Engine& engine, std::size_t& budget) {
+  if (done_ || !message_.arrived(operation, engine)) return false;
+  if (in_place_ && !message_.viewed()) {
+    copied_ = bytes_;
+    done_ = true;
+    budget -= std::min(budget, bytes_);
+    return true;
+  }
+  if (budget == 0) return false;
+  const std::size_t some = std::min(budget, bytes_ - copied_);
+  if (some != 0) std::memcpy(place_ + copied_, message_.bytes(operation, copied_, some), some);
+  copied_ += some;
+  budget -= some;
+  if (copied_ == bytes_) {
+    message_.release(operation);
+    done_ = true;
+  }
+  return true;
+}
+
+bool copy_some(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t& done, std::size_t& budget) {
+  const std::size_t some = std::min(bytes - done, budget);
+  if (some != 0) {
+    if (to != from) std::memcpy(to + done, from + done, some);
+    done += some;
+    budget -= to == from ? 0 : some;
+  }
+  return done == bytes;
+}
+
+}  // namespace tsp

@@ -1,0 +1,20 @@
+// The operations that a communicator offers, and the reductions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace tsp {
+
+enum class Op : std::uint8_t { send, recv, broadcast, all_gather, reduce_scatter, all_reduce, reduce, all_to_all, barrier };
+inline constexpr int kOps = 9;
+std::string_view name(Op op);
+std::optional<Op> op_from_name(std::string_view text);
+
+/// min and max propagate NaN.
+enum class Reduction : std::uint8_t { sum, max, min };
+std::string_view name(Reduction reduction);
+std::optional<Reduction> reduction_from_name(std::string_view text);
+
+}  // namespace tsp

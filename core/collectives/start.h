@@ -1,0 +1,25 @@
+// How a checked call becomes an operation: on the stack of a blocking call, or owned by the engine.
+#pragma once
+
+#include "core/collectives/communicator.h"
+#include "core/collectives/operations.h"
+
+#include <memory>
+#include <utility>
+
+namespace tsp {
+
+template <class Operation, class... Arguments>
+Work Communicator::start(Mode mode, const CallOptions& options, const OperationInfo& info, Arguments&&... arguments) {
+  Engine& engine = *group_->engine;
+  if (mode == Mode::posted) {
+    const Call call{.group = group_.get(), .keep = group_, .stream = options.stream, .info = info};
+    return engine.post(options.stream, std::make_unique<Operation>(call, std::forward<Arguments>(arguments)...));
+  }
+  const Call call{.group = group_.get(), .keep = nullptr, .stream = options.stream, .info = info};
+  Operation operation(call, std::forward<Arguments>(arguments)...);
+  engine.run(options.stream, operation);
+  return {};
+}
+
+}  // namespace tsp

@@ -1,0 +1,216 @@
+#include "core/context.h"
+
+#include "core/board/peer_watch.h"
+#include "core/collectives/staging.h"
+#include "transport/bootstrap/identity.h"
+#include "transport/bootstrap/meeting.h"
+#include "transport/cause.h"
+#include "transport/shm/shm_transport.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <optional>
+#include <unistd.h>
+
+namespace tsp {
+
+namespace {
+
+constexpr auto relaxed = std::memory_order_relaxed;
+constexpr std::uint64_t kDefaultTimeoutNs = 30'000'000'000;
+
+/// TSP_TIMEOUT: seconds, of ranks that no tsprun started.
+std::uint64_t timeout_from_environment() {
+  const char* text = std::getenv("TSP_TIMEOUT");
+  if (text == nullptr) return kDefaultTimeoutNs;
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), seconds);
+  if (error != std::errc() || *end != '\0' || !(seconds > 0) || seconds > 1e6) {
+    throw Error(Cause::refused, fmt::format("TSP_TIMEOUT={}: seconds are expected, more than 0 and at most 1000000", text));
+  }
+  return static_cast<std::uint64_t>(seconds * 1e9);
+}
+
+/// TSP_MEM_PER_RANK: bytes; tsprun sets it from --mem-per-rank.
+std::uint64_t budget_from_environment() {
+  const char* text = std::getenv("TSP_MEM_PER_RANK");
+  if (text == nullptr) return 0;
+  std::uint64_t bytes = 0;
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), bytes);
+  if (error != std::errc() || *end != '\0') throw Error(Cause::refused, fmt::format("TSP_MEM_PER_RANK={}: bytes are expected", text));
+  return bytes;
+}
+
+ContextOptions options_from_environment() {
+  ContextOptions options;
+  options.heap_budget = budget_from_environment();
+  if (const char* algorithms = std::getenv("TSP_ALGORITHMS"); algorithms != nullptr) options.algorithms = algorithms;
+  return options;
+}
+
+}  // namespace
+
+struct Context::Parts {
+  std::optional<shm::NodeMemory> owned_memory;
+  shm::NodeMemory* memory;
+  int local_rank;
+  FlightBoard board;
+  Heap heap;
+  shm::ShmTransport transport;
+  std::optional<PeerWatch> watch;
+  Staging staging;
+  Engine engine;
+  ChoiceTable choices;
+  std::optional<Communicator> world;
+  int exceptions_at_start = std::uncaught_exceptions();
+
+  Parts(std::optional<shm::NodeMemory> owned, shm::NodeMemory* borrowed, int rank, const ContextOptions& options,
+        const std::vector<int>& pids)
+      : owned_memory(std::move(owned)),
+        memory(owned_memory ? &*owned_memory : borrowed),
+        local_rank(checked(rank)),
+        board(*memory),
+        heap(memory->heap(local_rank), options.heap_budget,
+             [this](std::size_t offset, std::size_t bytes) { memory->commit(local_rank, offset, bytes); }),
+        transport(*memory, local_rank),
+        watch(pids.empty() ? std::nullopt : std::optional<PeerWatch>(std::in_place, board, pids)),
+        staging(heap),
+        engine(board, static_cast<int>(memory->layout().first_rank) + local_rank, routes(), memory->doorbell(local_rank),
+               {.timeout_ns = memory->layout().timeout_ns != 0 ? memory->layout().timeout_ns : kDefaultTimeoutNs,
+                .oversubscribed = memory->layout().local_ranks > memory->layout().cores,
+                .watch = watch ? &*watch : nullptr}),
+        choices(options.algorithms) {
+    std::vector<int> all(memory->layout().world_size);
+    std::iota(all.begin(), all.end(), 0);
+    world.emplace(engine, heap, staging, choices, std::move(all));
+    RankPage& page = board.page(local_rank);
+    page.pid.store(static_cast<std::uint32_t>(::getpid()), relaxed);
+    page.life.store(static_cast<std::uint32_t>(Life::alive), std::memory_order_release);
+  }
+
+  int checked(int rank) const {
+    if (rank < 0 || rank >= static_cast<int>(memory->layout().local_ranks)) {
+      throw Error(Cause::refused, fmt::format("local rank {} on a node of {} ranks", rank, memory->layout().local_ranks));
+    }
+    return rank;
+  }
+
+  /// All ranks of this node by shared memory.
+  std::vector<Route> routes() {
+    const shm::NodeLayout& layout = memory->layout();
+    std::vector<Route> table(layout.world_size);
+    for (std::uint32_t i = 0; i < layout.local_ranks; ++i) {
+      table[layout.first_rank + i] = {.transport = &transport, .peer = static_cast<int>(i)};
+    }
+    return table;
+  }
+};
+
+Context::Context(shm::NodeMemory memory, int local_rank, ContextOptions options)
+    : parts_(std::make_unique<Parts>(std::move(memory), nullptr, local_rank, options, std::vector<int>{})) {}
+
+Context::Context(shm::NodeMemory* memory, int local_rank, ContextOptions options)
+    : parts_(std::make_unique<Parts>(std::nullopt, memory, local_rank, options, std::vector<int>{})) {}
+
+Context::Context(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Context::Context(Context&&) noexcept = default;
+Context& Context::operator=(Context&&) noexcept = default;
+
+Context::~Context() {
+  if (!parts_) return;
+  const bool in_order = std::uncaught_exceptions() <= parts_->exceptions_at_start && parts_->engine.idle() && !parts_->board.aborted();
+  if (!in_order) return;
+  RankPage& page = parts_->board.page(parts_->local_rank);
+  page.life.store(static_cast<std::uint32_t>(Life::finished), std::memory_order_release);
+}
+
+Context Context::from_environment() {
+  const std::optional<bootstrap::Identity> identity = bootstrap::identity_from_environment();
+  const ContextOptions options = options_from_environment();
+  std::unique_ptr<Parts> parts;
+  if (!identity) {
+    const shm::NodeLayout alone{.heap_bytes = shm::default_heap_bytes(), .timeout_ns = timeout_from_environment()};
+    parts = std::make_unique<Parts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, options, std::vector<int>{});
+  } else if (identity->node_descriptor >= 0) {
+    parts = std::make_unique<Parts>(shm::NodeMemory::attach(posix::UniqueFd(identity->node_descriptor)), nullptr, identity->local_rank,
+                                    options, std::vector<int>{});
+  } else {
+    bootstrap::Meeting meeting = bootstrap::meet(*identity, timeout_from_environment());
+    parts = std::make_unique<Parts>(std::move(meeting.memory), nullptr, identity->local_rank, options, meeting.pids);
+  }
+  Context context(std::move(parts));
+  install_terminate_handler(context);
+  return context;
+}
+
+int Context::rank() const { return parts_->engine.world_rank(); }
+int Context::size() const { return parts_->engine.world_size(); }
+int Context::local_rank() const { return parts_->local_rank; }
+int Context::local_size() const { return static_cast<int>(parts_->memory->layout().local_ranks); }
+Communicator& Context::world() { return *parts_->world; }
+Heap& Context::heap() { return parts_->heap; }
+Engine& Context::engine() { return parts_->engine; }
+const FlightBoard& Context::board() const { return parts_->board; }
+const shm::NodeMemory& Context::node_memory() const { return *parts_->memory; }
+TrafficCounters Context::traffic() const { return parts_->transport.counters(); }
+
+// --- uncaught exceptions ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// The one thing that must be global: std::terminate takes no argument. A handler that outlives its context must still find the
+/// board, so the node memory's page is mapped for good.
+struct TerminateState {
+  RankPage* page = nullptr;
+  std::atomic<std::uint32_t>* abort = nullptr;
+  int rank = -1;
+};
+TerminateState terminate_state;
+
+[[noreturn]] void on_terminate() {
+  std::string text = "std::terminate without an exception";
+  bool job_was_over = false;
+  if (const std::exception_ptr current = std::current_exception()) {
+    try {
+      std::rethrow_exception(current);
+    } catch (const std::exception& error) {
+      text = error.what();
+    } catch (...) {
+      text = "an exception that is no std::exception";
+    }
+  }
+  job_was_over = terminate_state.abort != nullptr && terminate_state.abort->load() != 0;
+  std::string line = fmt::format("rank {}: uncaught exception: {}\n", terminate_state.rank, text);
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  if (job_was_over) ::_exit(1);  // the cause is another rank's; no core dump for this one
+  if (RankPage* page = terminate_state.page; page != nullptr) {
+    std::uint32_t none = 0;
+    if (page->error_state.compare_exchange_strong(none, 1)) {
+      page->error_cause.store(static_cast<std::uint32_t>(Cause::exception), relaxed);
+      const std::size_t length = std::min(text.size(), kErrorText - 1);
+      std::memcpy(page->error_text, text.data(), length);
+      page->error_text[length] = '\0';
+      page->error_state.store(2);
+    }
+  }
+  std::abort();
+}
+
+}  // namespace
+
+void install_terminate_handler(const Context& context) {
+  // A second mapping that is never unmapped: the handler may run after the context is gone.
+  static std::optional<shm::NodeMemory> kept;
+  kept.emplace(shm::NodeMemory::attach(posix::UniqueFd(::dup(context.node_memory().descriptor()))));
+  const FlightBoard board(*kept);
+  terminate_state = {.page = &board.page(context.local_rank()), .abort = &board.node().abort, .rank = context.rank()};
+  std::set_terminate(on_terminate);
+}
+
+}  // namespace tsp

@@ -1,0 +1,68 @@
+// A rank's context: everything that one rank has. A program gets its communicators with one call:
+//
+//   tsp::Context context = tsp::Context::from_environment();
+//   context.world().all_reduce(...);
+//
+// Nothing of a rank lives in globals, so that several ranks may live in one process (tests do it with threads).
+#pragma once
+
+#include "core/collectives/communicator.h"
+#include "core/memory/heap.h"
+#include "core/streams/engine.h"
+#include "transport/shm/node_memory.h"
+
+#include <memory>
+#include <string>
+
+namespace tsp {
+
+struct ContextOptions {
+  std::uint64_t heap_budget = 0;  ///< bytes; 0: the reservation
+  std::string algorithms;         ///< overrides of the choice table, see ChoiceTable
+};
+
+class Context {
+ public:
+  /// Joins the job that this process belongs to:
+  ///   · started by tsprun (`run` or a built-in command): through the inherited descriptor, TSP_NODE_FD;
+  ///   · started by torchrun, Slurm (srun), Open MPI/PMIx, all on this node: by their variables, through an abstract socket;
+  ///   · none of these: a world of one rank.
+  /// Reads TSP_ALGORITHMS (overrides of the choice table), TSP_MEM_PER_RANK (heap budget in bytes; tsprun sets it) and, where no
+  /// tsprun started the rank, TSP_TIMEOUT (deadline of waits in seconds, default 30). Installs the terminate handler.
+  /// Throws Error(refused | out_of_memory | stalled): says which variables were found, what is missing, who didn't come.
+  static Context from_environment();
+  /// Rank `local_rank` of a node whose memory exists.
+  Context(shm::NodeMemory memory, int local_rank, ContextOptions options = {});
+  /// The same on memory that the caller keeps: for ranks that are threads of one process and share one mapping (as TSan needs, to
+  /// see what they do to each other). `memory` must outlive the context.
+  Context(shm::NodeMemory* memory, int local_rank, ContextOptions options = {});
+
+  Context(Context&&) noexcept;
+  Context& operator=(Context&&) noexcept;
+  /// Closes the rank in good order: the board says `finished`, unless an exception is on its way or operations are pending.
+  ~Context();
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;
+  int local_size() const;
+
+  Communicator& world();
+  Heap& heap();
+  Engine& engine();
+  const FlightBoard& board() const;
+  const shm::NodeMemory& node_memory() const;
+  /// Sums over all transports.
+  TrafficCounters traffic() const;
+
+ private:
+  struct Parts;
+  explicit Context(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+/// Makes uncaught exceptions end this process loudly: the board gets the text, stderr one line, the exit code is 1 for failures
+/// that came from another rank and SIGABRT otherwise. from_environment() calls it.
+void install_terminate_handler(const Context& context);
+
+}  // namespace tsp

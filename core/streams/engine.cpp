@@ -1,0 +1,238 @@
+#include "core/streams/engine.h"
+
+#include "core/streams/patience.h"
+#include "core/streams/tag.h"
+#include "transport/posix.h"
+
+#include <fmt/format.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+
+namespace tsp {
+
+namespace {
+constexpr auto relaxed = std::memory_order_relaxed;
+}
+
+bool Work::test() { return engine_ == nullptr || engine_->test(stream_, number_); }
+
+void Work::wait() {
+  if (engine_ != nullptr) engine_->wait_for(stream_, number_);
+}
+
+Engine::Engine(FlightBoard board, int world_rank, std::vector<Route> routes, Doorbell& doorbell, EngineOptions options)
+    : board_(board),
+      world_rank_(world_rank),
+      routes_(std::move(routes)),
+      doorbell_(&doorbell),
+      options_(options),
+      page_(&board_.page(world_rank - board_.first_rank())),
+      local_rank_(world_rank - board_.first_rank()) {
+  for (const Route& route : routes_) {
+    if (route.transport != nullptr && std::find(transports_.begin(), transports_.end(), route.transport) == transports_.end()) {
+      transports_.push_back(route.transport);
+    }
+  }
+}
+
+Engine::~Engine() { abandon(); }
+
+/// Forgets all operations: those of run() lie on stacks that are about to unwind.
+void Engine::abandon() {
+  for (Queue& queue : queues_) {
+    while (queue.head != nullptr) {
+      Operation* operation = std::exchange(queue.head, queue.head->next_);
+      if (operation->owned_) delete operation;
+    }
+    queue.tail = nullptr;
+  }
+}
+
+bool Engine::idle() const {
+  return std::all_of(std::begin(queues_), std::end(queues_), [](const Queue& queue) { return queue.head == nullptr; });
+}
+
+// --- queues -------------------------------------------------------------------------------------------------------------------
+
+Work Engine::post(Stream stream, std::unique_ptr<Operation> operation) {
+  operation->owned_ = true;
+  const std::uint64_t number = append(stream, *operation.release());
+  step_head(stream);
+  return Work(this, stream, number);
+}
+
+void Engine::run(Stream stream, Operation& operation) {
+  const std::uint64_t number = append(stream, operation);
+  while (queue(stream).completed < number && step_head(stream)) {
+  }
+  wait_for(stream, number);
+}
+
+std::uint64_t Engine::append(Stream stream, Operation& operation) {
+  if (broken_ || board_.aborted()) {
+    if (operation.owned_) delete &operation;
+    throw_first_cause();
+  }
+  const auto kind = static_cast<std::size_t>(operation.info().op);
+  operation.sequence_ = static_cast<std::uint32_t>(page_->counts[kind].load(relaxed) + 1);
+  page_->counts[kind].store(operation.sequence_, relaxed);
+  Queue& q = queue(stream);
+  if (q.head == nullptr) {
+    q.head = &operation;
+  } else {
+    q.tail->next_ = &operation;
+  }
+  q.tail = &operation;
+  if (q.head == &operation) begin(stream, operation);
+  return ++q.posted;
+}
+
+void Engine::begin(Stream stream, Operation& operation) {
+  const OperationInfo& info = operation.info();
+  ActivityLine& now = line(stream);
+  now.since_ns.store(0, relaxed);
+  now.waiting_for.store(-1, relaxed);
+  now.bytes.store(info.bytes, relaxed);
+  now.signature.store(info.signature, relaxed);
+  now.group.store(info.group, relaxed);
+  now.sequence.store(operation.sequence_, relaxed);
+  now.group_sequence.store(info.group_sequence, relaxed);
+  now.op.store(static_cast<std::uint8_t>(info.op), relaxed);
+  now.dtype.store(static_cast<std::uint8_t>(info.dtype), relaxed);
+  now.reduction.store(static_cast<std::uint8_t>(info.reduction), relaxed);
+  now.root.store(info.root, relaxed);
+  now.busy.store(1, relaxed);
+}
+
+/// Steps the operation at the head; true if it completed.
+bool Engine::step_head(Stream stream) {
+  Queue& q = queue(stream);
+  Operation* operation = q.head;
+  if (operation == nullptr) return false;
+  try {
+    if (!operation->step(*this)) return false;
+  } catch (const Error& error) {
+    break_down(error);
+  }
+  q.head = operation->next_;
+  operation->next_ = nullptr;
+  ++q.completed;
+  sign_of_life();
+  if (operation->owned_) delete operation;
+  if (q.head != nullptr) {
+    begin(stream, *q.head);
+  } else {
+    line(stream).busy.store(0, relaxed);
+  }
+  return true;
+}
+
+bool Engine::progress() {
+  if (broken_) throw_first_cause();
+  bool completed = false;
+  for (Transport* transport : transports_) transport->progress();
+  for (int stream = 0; stream < kStreams; ++stream) {
+    while (step_head(static_cast<Stream>(stream))) completed = true;
+  }
+  return completed;
+}
+
+bool Engine::test(Stream stream, std::uint64_t number) {
+  if (queue(stream).completed >= number) return true;
+  if (broken_ || board_.aborted()) throw_first_cause();
+  progress();
+  return queue(stream).completed >= number;
+}
+
+void Engine::tick() {
+  page_->last_sign_ns.store(posix::now_ns(), relaxed);
+  sign_of_life();
+  if (broken_ || board_.aborted()) throw_first_cause();
+  progress();
+}
+
+std::uint64_t Engine::new_group(std::span<const int> members) {
+  const std::uint64_t hash = XXH3_64bits(members.data(), members.size_bytes());
+  const std::uint64_t parts[] = {hash, ++groups_[hash]};
+  return XXH3_64bits(parts, sizeof parts);
+}
+
+// --- failures -----------------------------------------------------------------------------------------------------------------
+
+/// An operation failed: the job is over, for all.
+void Engine::break_down(const Error& error) {
+  broken_ = true;
+  Failure failure{.cause = error.cause(),
+                  .rank = error.rank() >= 0 ? error.rank() : world_rank_,
+                  .code = 0,
+                  .op = error.op(),
+                  .sequence = static_cast<std::uint32_t>(error.sequence()),
+                  .detail = error.what()};
+  if (failure.op.empty()) {
+    if (const std::optional<Activity> here = board_.activity(local_rank_)) {
+      failure.op = name(here->op);
+      failure.sequence = here->sequence;
+    }
+  }
+  board_.note_first_error(local_rank_, failure.cause, failure.detail);
+  board_.abort(failure);
+  throw_first_cause();
+}
+
+/// Throws what the whole job failed of.
+void Engine::throw_first_cause() {
+  broken_ = true;
+  abandon();
+  Failure first = board_.failure();
+  // The writer of the first cause is between its two stores, or died there; then the launcher completes it.
+  const std::uint64_t patience_ends = posix::now_ns() + 100'000'000;
+  while (first.cause == Cause::none && posix::now_ns() < patience_ends) first = board_.failure();
+  if (first.cause == Cause::none) {
+    first.cause = Cause::interrupted;
+    first.detail = "the job was ended; nobody noted why";
+  }
+  board_.note_first_error(local_rank_, first.cause, "ended with the job: " + first.detail);
+  throw Error(first.cause, first.detail, first.rank, first.op, first.sequence);
+}
+
+void Engine::fail(Cause cause, int culprit, const std::string& detail) {
+  std::string op;
+  std::uint64_t sequence = 0;
+  const int local = culprit - board_.first_rank();
+  if (culprit >= 0 && local >= 0 && local < board_.local_ranks()) {
+    if (const std::optional<Activity> there = board_.activity(local)) {
+      op = name(there->op);
+      sequence = there->sequence;
+    }
+  }
+  throw Error(cause, detail, culprit, op, sequence);
+}
+
+void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine) {
+  const Found found = transport.found(lane);
+  const std::string me = fmt::format("rank {} is in {} ({} B of its own)", world_rank_,
+                                     describe_tag(make_tag(mine.op, mine.dtype, mine.reduction, 0)), mine.bytes);
+  switch (outcome) {
+    case Outcome::corrupt:
+      throw Error(Cause::corrupt, fmt::format("{}; a message from rank {} is damaged: its length, place or number can't be", me, world_peer),
+                  world_peer);
+    case Outcome::disconnected:
+      throw Error(Cause::disconnected, fmt::format("{}; the way to rank {} is cut", me, world_peer), world_peer);
+    default: break;
+  }
+  std::string they = fmt::format("sent a message of {} ({} B, group operation {})", describe_tag(found.envelope.tag), found.bytes,
+                                 found.envelope.sequence);
+  const int local = world_peer - board_.first_rank();
+  if (local >= 0 && local < board_.local_ranks()) {
+    if (const std::optional<Activity> now = board_.activity(local, lane.stream)) they += " and is in " + now->describe(0);
+  }
+  throw Error(Cause::mismatch,
+              fmt::format("{}, group operation {}; rank {} {}. All ranks of a group must call the same operations in the same order with "
+                          "the same arguments",
+                          me, mine.group_sequence, world_peer, they),
+              world_rank_, std::string(name(mine.op)), line(lane.stream).sequence.load(relaxed));
+}
+
+}  // namespace tsp

@@ -1,0 +1,185 @@
+// The engine of one rank: streams of operations, progress, and the one rule of waiting.
+//
+// An Operation is a resumable state machine. Each stream is a queue; only the operation at its head is stepped, so operations of a
+// stream run in the order they were issued, while those of different streams interleave. There is no thread: progress happens in
+// wait(), test(), tick() and run(), which are called by one thread at a time.
+//
+// The rule of waiting: a wait ends with success or with an Error that names a cause. A wait that finds nothing to do spins while
+// there are cores for all ranks, yields some fifty times where ranks outnumber cores, then sleeps on the doorbell. Every look at
+// the clock checks the abort word, the life of the rank waited for, and the deadline; the deadline runs from the last sign of life
+// of the rank at the root of the wait chain.
+//
+// After a failure the engine is broken: every later call throws the same first cause.
+#pragma once
+
+#include "core/board/flight_board.h"
+#include "transport/transport.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tsp {
+
+class Engine;
+class PeerWatch;
+struct Patience;
+
+/// What an operation is, for the board, for envelopes and for messages about mismatches.
+struct OperationInfo {
+  Op op = Op::barrier;
+  DType dtype = DType::byte;
+  Reduction reduction = Reduction::sum;
+  std::int32_t root = -1;            ///< rank of the world, or the other end of send and recv; -1: none
+  std::uint64_t bytes = 0;           ///< of this rank's own part
+  std::uint64_t group = 0;           ///< hash of the group
+  std::uint32_t group_sequence = 0;  ///< number of the operation in its group, from 1
+  std::uint64_t signature = 0;       ///< hash over all that the ranks must have in common
+  Purpose purpose = Purpose::other;
+};
+
+/// A resumable state machine. Subclasses hold all state; step() never waits.
+class Operation {
+ public:
+  explicit Operation(const OperationInfo& info) : info_(info) {}
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+  virtual ~Operation() = default;
+
+  /// Moves on without waiting, at most about a MiB of copying or reducing a call (then engine.moved() and false), so that other
+  /// streams get their turn. True: complete. Never calls tick(). Throws Error(mismatch | corrupt | disconnected | out_of_memory).
+  virtual bool step(Engine& engine) = 0;
+  /// The rank of the world that the last step() found missing.
+  virtual int waiting_for() const = 0;
+  const OperationInfo& info() const { return info_; }
+
+ protected:
+  OperationInfo info_;
+
+ private:
+  friend class Engine;
+  Operation* next_ = nullptr;
+  bool owned_ = false;
+  bool begun_ = false;
+  std::uint32_t sequence_ = 0;  // of this kind on this rank
+};
+
+/// Names a posted operation. Copy freely; dropping it is harmless: the operation goes on.
+class Work {
+ public:
+  Work() = default;
+  /// True once complete. Makes progress. Throws what the operation threw.
+  bool test();
+  /// Returns when complete. Throws what the operation threw, or why the wait failed.
+  void wait();
+
+ private:
+  friend class Engine;
+  Work(Engine* engine, Stream stream, std::uint64_t number) : engine_(engine), stream_(stream), number_(number) {}
+  Engine* engine_ = nullptr;
+  Stream stream_ = Stream::control;
+  std::uint64_t number_ = 0;
+};
+
+/// How to reach a rank of the world.
+struct Route {
+  Transport* transport = nullptr;  ///< null: no way
+  int peer = -1;                   ///< as the transport numbers it
+};
+
+struct EngineOptions {
+  std::uint64_t timeout_ns = 30'000'000'000;
+  bool oversubscribed = false;   ///< ranks outnumber cores: yield instead of spinning
+  PeerWatch* watch = nullptr;    ///< for ranks that no launcher supervises; borrowed
+};
+
+class Engine {
+ public:
+  /// `routes[r]` leads to world rank r. Board, transports and doorbell must outlive the engine.
+  Engine(FlightBoard board, int world_rank, std::vector<Route> routes, Doorbell& doorbell, EngineOptions options);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  ~Engine();
+
+  int world_rank() const { return world_rank_; }
+  int world_size() const { return static_cast<int>(routes_.size()); }
+  const Route& route(int world_rank) const { return routes_[static_cast<std::size_t>(world_rank)]; }
+  const FlightBoard& board() const { return board_; }
+  const EngineOptions& options() const { return options_; }
+
+  /// Appends an operation to a stream and steps it if it is at the head.
+  Work post(Stream stream, std::unique_ptr<Operation> operation);
+  /// The blocking form: appends, waits, returns when complete. The operation stays the caller's.
+  void run(Stream stream, Operation& operation);
+  /// Steps the heads of all streams once; true if any operation completed.
+  bool progress();
+  /// A sign of life from a long computation; makes progress. Cheap enough for every millisecond of work.
+  void tick();
+  /// For a step() that isn't complete but did move something: a sign of life, and the wait's patience starts anew.
+  void moved() {
+    moved_ = true;
+    sign_of_life();
+  }
+  /// No operation is pending on any stream.
+  bool idle() const;
+
+  /// For a test_receive() or test_send() that was neither pending nor done: describes both sides, marks the failure, throws
+  /// Error(mismatch | corrupt | disconnected).
+  [[noreturn]] void fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine);
+  /// A number for a new communicator that is the same on all members and differs from that of any other communicator, even on the
+  /// same members: all members create their communicators on these members in the same order.
+  std::uint64_t new_group(std::span<const int> members);
+  /// Marks the job as failed with this cause (the first wins), and throws what is then the first cause.
+  [[noreturn]] void fail(Cause cause, int culprit, const std::string& detail);
+
+ private:
+  friend class Work;
+  struct Queue {
+    Operation* head = nullptr;
+    Operation* tail = nullptr;
+    std::uint64_t posted = 0;
+    std::uint64_t completed = 0;
+  };
+
+  std::uint64_t append(Stream stream, Operation& operation);
+  void begin(Stream stream, Operation& operation);
+  bool step_head(Stream stream);
+  bool test(Stream stream, std::uint64_t number);
+  void wait_for(Stream stream, std::uint64_t number);
+  Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
+  const Queue& queue(Stream stream) const { return queues_[static_cast<std::size_t>(stream)]; }
+  ActivityLine& line(Stream stream) const { return page_->activity[static_cast<std::size_t>(stream)]; }
+  void sign_of_life() { page_->ticks.store(++ticks_, std::memory_order_relaxed); }
+  void abandon();
+  [[noreturn]] void break_down(const Error& error);
+  [[noreturn]] void throw_first_cause();
+
+  // waiting.cpp
+  void pause(Patience& patience);
+  void sleep(Patience& patience);
+  void look_around(Patience& patience);
+  void check_peer(Patience& patience, std::uint64_t now);
+  void check_arguments(Stream stream);
+  void check_deadline(Patience& patience, std::uint64_t now);
+  void note_waits(Stream blocked_on, std::uint64_t now);
+
+  FlightBoard board_;
+  int world_rank_;
+  std::vector<Route> routes_;
+  std::vector<Transport*> transports_;
+  Doorbell* doorbell_;
+  EngineOptions options_;
+  Queue queues_[kStreams];
+  RankPage* page_;  // this rank's
+  int local_rank_;
+  std::uint64_t ticks_ = 0;
+  std::map<std::uint64_t, std::uint64_t> groups_;  // communicators made so far, by hash of their members
+  bool broken_ = false;
+  bool moved_ = false;
+};
+
+}  // namespace tsp

@@ -1,0 +1,22 @@
+// Envelope tags: what the sender of a message is doing, in 32 bits that both ends compare and error messages can read.
+//
+//   bits 0–7 op · 8–11 dtype · 12–15 reduction · 16–31 step of the algorithm (ring: which hop; phases: which phase)
+#pragma once
+
+#include "core/collectives/op.h"
+#include "core/tensor/dtype.h"
+
+#include <cstdint>
+#include <string>
+
+namespace tsp {
+
+constexpr std::uint32_t make_tag(Op op, DType dtype, Reduction reduction, std::uint32_t step) {
+  return static_cast<std::uint32_t>(op) | static_cast<std::uint32_t>(dtype) << 8 | static_cast<std::uint32_t>(reduction) << 12 |
+         (step & 0xffff) << 16;
+}
+
+/// "all_reduce of f32 (sum)"; for a tag that nobody makes, its number.
+std::string describe_tag(std::uint32_t tag);
+
+}  // namespace tsp

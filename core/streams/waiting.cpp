@@ -1,0 +1,213 @@
+// How a rank waits: spin or yield, then sleep; and at every look at the clock the abort word, the life of the rank waited for, the
+// arguments of the others and the deadline.
+#include "core/board/peer_watch.h"
+#include "core/streams/engine.h"
+#include "core/streams/patience.h"
+#include "transport/posix.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sched.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tsp {
+
+namespace {
+
+constexpr auto relaxed = std::memory_order_relaxed;
+
+/// With a core for every rank: so many looks without and then with a pause instruction (it costs 60 ns on some cores, half of what a
+/// small message needs), and the clock is read every kLooksPerClock.
+constexpr std::uint32_t kHotLooks = 200;
+constexpr std::uint32_t kLooksPerClock = 256;
+constexpr std::uint64_t kSpinNs = 1'000'000;
+/// With more ranks than cores: yields before the first sleep. A barrier of 8 ranks on 2 cores takes 5 µs this way, 25 µs when every
+/// wait sleeps, 15 µs when every wait spins 100 times first.
+constexpr std::uint32_t kYields = 50;
+constexpr std::uint64_t kSleepNs = 100'000'000;
+/// Sleeps last 100 ms at most. Who sees more than this between two looks was itself stopped or starved.
+constexpr std::uint64_t kClockJumpNs = 2'000'000'000;
+
+void cpu_relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+bool is_collective(Op op) { return op != Op::send && op != Op::recv; }
+
+double seconds(std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+}  // namespace
+
+void Engine::wait_for(Stream stream, std::uint64_t number) {
+  Patience patience(stream);
+  Queue& q = queue(stream);
+  while (q.completed < number) {
+    if (progress() || moved_) {
+      moved_ = false;
+      patience.restart();
+    } else if (q.completed < number) {
+      pause(patience);
+    }
+  }
+  if (page_->blocked_on.load(relaxed) != 0) page_->blocked_on.store(0, relaxed);
+}
+
+/// Called after a look that found nothing to do.
+void Engine::pause(Patience& patience) {
+  if (board_.aborted()) {
+    note_waits(patience.stream, posix::now_ns());
+    throw_first_cause();
+  }
+  const std::uint32_t looks = ++patience.looks;
+  if (options_.oversubscribed) {
+    if (looks <= kYields) {
+      ::sched_yield();
+    } else {
+      sleep(patience);
+    }
+    return;
+  }
+  if (looks <= kHotLooks) return;
+  if (patience.started_ns == 0) patience.started_ns = posix::now_ns();
+  if (looks % kLooksPerClock != 0) {
+    cpu_relax();
+  } else if (posix::now_ns() - patience.started_ns >= kSpinNs) {
+    sleep(patience);
+  }
+}
+
+void Engine::sleep(Patience& patience) {
+  look_around(patience);
+  doorbell_->arm();
+  std::uint64_t wake_at = kNoDeadline;
+  for (Transport* transport : transports_) wake_at = std::min(wake_at, transport->arm());
+  const bool news = progress() || moved_ || board_.aborted();
+  if (!news && patience.suspect < 0) {
+    const std::uint64_t now = wake_at == kNoDeadline ? 0 : posix::now_ns();
+    doorbell_->sleep(wake_at == kNoDeadline ? kSleepNs : wake_at - std::min(wake_at, now));
+  }
+  for (Transport* transport : transports_) transport->disarm();
+  doorbell_->disarm();
+  if (news) {
+    moved_ = false;
+    patience.restart();
+  } else {
+    patience.looks = options_.oversubscribed ? kYields - 2 : kLooksPerClock * 2 - 1;  // woken: a few quick looks, then sleep again
+  }
+}
+
+/// The slow part of a wait, at most some ten times a second once nothing moves.
+void Engine::look_around(Patience& patience) {
+  const std::uint64_t now = posix::now_ns();
+  page_->last_sign_ns.store(now, relaxed);
+  if (patience.last_look_ns != 0 && now - patience.last_look_ns > kClockJumpNs) patience.chain_since_ns = 0;
+  patience.last_look_ns = now;
+  note_waits(patience.stream, now);
+  if (options_.watch != nullptr) options_.watch->look();
+  try {
+    check_arguments(patience.stream);
+    check_peer(patience, now);
+    check_deadline(patience, now);
+  } catch (const Error& error) {
+    break_down(error);
+  }
+}
+
+/// Writes for every busy stream whom it waits for, and on which one this rank is blocked: what the others, `status` and the verdict
+/// read.
+void Engine::note_waits(Stream blocked_on, std::uint64_t now) {
+  for (int i = 0; i < kStreams; ++i) {
+    const auto stream = static_cast<Stream>(i);
+    const Operation* head = queue(stream).head;
+    if (head == nullptr) continue;
+    ActivityLine& mine = line(stream);
+    if (mine.since_ns.load(relaxed) == 0) mine.since_ns.store(now, relaxed);
+    mine.waiting_for.store(head->waiting_for(), relaxed);
+  }
+  page_->blocked_on.store(static_cast<std::int32_t>(blocked_on) + 1, relaxed);
+}
+
+/// Ranks that exchange no message in an operation are compared on the board.
+void Engine::check_arguments(Stream stream) {
+  const Operation* head = queue(stream).head;
+  if (head == nullptr || !is_collective(head->info().op)) return;
+  const OperationInfo& mine = head->info();
+  for (int rank = 0; rank < board_.local_ranks(); ++rank) {
+    const std::optional<Activity> theirs = board_.activity(rank, stream);
+    if (!theirs || !is_collective(theirs->op) || theirs->group != mine.group || theirs->group_sequence != mine.group_sequence) continue;
+    if (theirs->signature == mine.signature) continue;
+    // The line may have been caught between two operations: only what stands still counts.
+    const std::optional<Activity> again = board_.activity(rank, stream);
+    if (!again || again->signature != theirs->signature || again->group_sequence != theirs->group_sequence || theirs->waiting_for < 0) continue;
+    const std::optional<Activity> here = board_.activity(local_rank_, stream);
+    throw Error(Cause::mismatch,
+                fmt::format("rank {} is in {}, rank {} is in {}: both are operation {} of their group, but the arguments differ",
+                            world_rank_, here ? here->describe(0) : name(mine.op), board_.first_rank() + rank, theirs->describe(0),
+                            mine.group_sequence),
+                world_rank_, std::string(name(mine.op)), line(stream).sequence.load(relaxed));
+  }
+}
+
+/// Is the rank that we wait for gone? Its last messages may still lie in the lane: so it is an error only if a further look at the
+/// lane, after the death was seen, found nothing.
+void Engine::check_peer(Patience& patience, std::uint64_t) {
+  const Operation* head = queue(patience.stream).head;
+  const int peer = head == nullptr ? -1 : head->waiting_for();
+  const int local = peer - board_.first_rank();
+  if (peer < 0 || peer == world_rank_ || local < 0 || local >= board_.local_ranks()) return;
+  const Life life = board_.life(local);
+  if (life == Life::alive || life == Life::unborn) {
+    patience.suspect = -1;
+    return;
+  }
+  if (patience.suspect != peer) {
+    patience.suspect = peer;
+    return;
+  }
+  const std::int32_t code = board_.page(local).code.load(relaxed);
+  const std::string how = life == Life::killed     ? fmt::format("was killed by signal {}", code)
+                          : life == Life::exited   ? fmt::format("exited (code {})", code)
+                                                   : "ended in good order";
+  throw Error(life == Life::killed ? Cause::killed : Cause::exited,
+              fmt::format("rank {} {}, but rank {} waits for it in {}", peer, how, world_rank_, name(head->info().op)), peer,
+              std::string(name(head->info().op)), line(patience.stream).sequence.load(relaxed));
+}
+
+void Engine::check_deadline(Patience& patience, std::uint64_t now) {
+  const FlightBoard::Chain chain = board_.wait_chain(local_rank_);
+  std::uint64_t ticks = 0;
+  for (std::size_t i = chain.cycle ? 0 : chain.ranks.size() - 1; i < chain.ranks.size(); ++i) {
+    ticks += board_.page(chain.ranks[i]).ticks.load(relaxed);
+  }
+  if (patience.chain_since_ns == 0 || chain.ranks != patience.chain || ticks != patience.chain_ticks) {
+    patience.chain = chain.ranks;
+    patience.chain_ticks = ticks;
+    patience.chain_since_ns = now;
+    return;
+  }
+  if (now - patience.chain_since_ns < options_.timeout_ns) return;
+
+  std::string waits;
+  for (const int rank : chain.ranks) {
+    const std::optional<Activity> activity = board_.activity(rank);
+    if (!waits.empty()) waits += "; ";
+    waits += fmt::format("rank {} is {}", board_.first_rank() + rank,
+                         activity ? "in " + activity->describe(now) : std::string("outside any operation"));
+  }
+  const int root = chain.beyond >= 0 ? chain.beyond : board_.first_rank() + chain.ranks.back();
+  if (chain.cycle) {
+    throw Error(Cause::deadlock, fmt::format("ranks wait for each other, and nothing moved for {:.1f} s: {}",
+                                             seconds(now - patience.chain_since_ns), waits), root);
+  }
+  fail(Cause::stalled, root,
+       fmt::format("rank {} gave no sign of life for {:.1f} s (--timeout {:g}): {}", root, seconds(now - patience.chain_since_ns),
+                   seconds(options_.timeout_ns), waits));
+}
+
+}  // namespace tsp
