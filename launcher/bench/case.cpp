@@ -1,0 +1,117 @@
+// Kinds and cases of a benchmark: see case.h.
+#include "launcher/bench/case.h"
+
+#include <algorithm>
+
+namespace tsp::bench {
+
+namespace {
+
+struct KindFacts {
+  Kind kind;
+  std::string_view name;
+  bool parts;
+  bool root;
+  bool reduces;
+};
+
+constexpr KindFacts kFacts[] = {
+#define TSP_X(name, parts, root, reduces) {Kind::name, #name, parts, root, reduces},
+    TSP_BENCH_KINDS(TSP_X)
+#undef TSP_X
+};
+
+const KindFacts& facts(Kind kind) { return kFacts[static_cast<std::size_t>(kind)]; }
+
+constexpr std::array<Kind, std::size(kFacts)> kKinds = [] {
+  std::array<Kind, std::size(kFacts)> kinds{};
+  for (std::size_t i = 0; i < kinds.size(); ++i) kinds[i] = kFacts[i].kind;
+  return kinds;
+}();
+
+}  // namespace
+
+std::span<const Kind> all_kinds() { return kKinds; }
+
+std::string_view name(Kind kind) { return facts(kind).name; }
+
+std::optional<Kind> kind_from_name(std::string_view text) {
+  for (const KindFacts& fact : kFacts) {
+    if (fact.name == text) return fact.kind;
+  }
+  return std::nullopt;
+}
+
+bool has_parts(Kind kind) { return facts(kind).parts; }
+
+bool has_root(Kind kind) { return facts(kind).root; }
+
+bool reduces(Kind kind) { return facts(kind).reduces; }
+
+std::size_t Case::count() const { return has_parts(kind) ? elements() / static_cast<std::size_t>(ranks) : elements(); }
+
+std::uint64_t Case::input_bytes() const {
+  switch (kind) {
+    case Kind::all_gather: return bytes / static_cast<std::uint64_t>(ranks);
+    case Kind::broadcast:
+    case Kind::barrier: return 0;
+    default: return bytes;
+  }
+}
+
+std::uint64_t Case::output_bytes() const {
+  switch (kind) {
+    case Kind::reduce_scatter: return bytes / static_cast<std::uint64_t>(ranks);
+    case Kind::barrier: return 0;
+    default: return bytes;
+  }
+}
+
+double Case::bus_factor() const {
+  const double n = ranks;
+  switch (kind) {
+    case Kind::all_reduce: return 2 * (n - 1) / n;
+    case Kind::all_gather:
+    case Kind::reduce_scatter:
+    case Kind::all_to_all: return (n - 1) / n;
+    default: return 1;
+  }
+}
+
+std::vector<Case> make_cases(std::span<const Kind> kinds, std::span<const std::uint64_t> sizes, DType dtype, int ranks) {
+  std::vector<Case> cases;
+  for (const Kind kind : kinds) {
+    if (kind == Kind::barrier) {
+      cases.push_back({kind, dtype, ranks, 0});
+      continue;
+    }
+    if (kind == Kind::pingpong && ranks < 2) continue;
+    const std::uint64_t unit = size_of(dtype) * (has_parts(kind) ? static_cast<std::uint64_t>(ranks) : 1);
+    for (const std::uint64_t size : sizes) {
+      const std::uint64_t bytes = size - size % unit;
+      if (bytes != 0) cases.push_back({kind, dtype, ranks, bytes});
+    }
+  }
+  return cases;
+}
+
+BufferBytes buffers_for(std::span<const Case> cases) {
+  BufferBytes need;
+  for (const Case& each : cases) {
+    need.input = std::max(need.input, each.input_bytes());
+    need.output = std::max(need.output, each.output_bytes());
+  }
+  return need;
+}
+
+std::vector<std::string> split_list(std::string_view text) {
+  std::vector<std::string> parts;
+  while (true) {
+    const std::size_t comma = text.find(',');
+    parts.emplace_back(text.substr(0, comma));
+    if (comma == std::string_view::npos) return parts;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+}  // namespace tsp::bench

@@ -1,0 +1,27 @@
+// Data whose every element is known: what ranks put in before a checked operation, and what must be there afterwards.
+//
+// An element is a small integer drawn by a hash of (seed, rank, index). f32 and f64 draw 14 bits and bf16 eight, so that each
+// value is exact in its type and sums over up to 1024 ranks are exact in f32, in any order: what is expected doesn't depend on
+// how a reduction was done. A bf16 sum is rounded once, to nearest, ties to even.
+#pragma once
+
+#include "core/tensor/dtype.h"
+
+#include <cstdint>
+#include <functional>
+
+namespace tsp::bench {
+
+/// Called now and then while a long buffer is walked over: a sign of life for peers that wait.
+using Tick = std::function<void()>;
+
+/// Fills the buffer with the values of `rank` from index `first` on.
+void fill(Buffer buffer, std::uint32_t seed, int rank, std::uint64_t first, const Tick& tick);
+
+/// Elements that aren't the values of `rank` from index `first` on.
+std::uint64_t count_wrong(ConstBuffer buffer, std::uint32_t seed, int rank, std::uint64_t first, const Tick& tick);
+
+/// Elements that aren't the sums over ranks 0 … ranks-1 of their values from index `first` on.
+std::uint64_t count_wrong_sums(ConstBuffer buffer, std::uint32_t seed, int ranks, std::uint64_t first, const Tick& tick);
+
+}  // namespace tsp::bench

@@ -1,0 +1,155 @@
+#include "launcher/cli.h"
+
+#include "launcher/commands/command.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <exception>
+#include <fcntl.h>
+#include <map>
+#include <new>
+#include <unistd.h>
+
+namespace tsp::launcher {
+
+namespace {
+
+constexpr int kRefused = 2;
+constexpr int kFailed = 1;
+
+/// Descriptors 0 to 2 must not become pipes or memory of ours, should tsprun be started with them closed.
+void open_standard_streams() {
+  for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
+    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDWR);
+  }
+}
+
+void set_up_logging(const GlobalOptions& options) {
+  auto logger = std::make_shared<spdlog::logger>("tsprun", std::make_shared<spdlog::sinks::stderr_sink_st>());
+  logger->set_pattern("tsprun: %l: %v");
+  logger->set_level(options.quiet ? spdlog::level::err : spdlog::level::from_str(options.log_level));
+  spdlog::set_default_logger(std::move(logger));
+}
+
+void say(const std::string& message) { fmt::print(stderr, "tsprun: {}\n", message); }
+
+std::string command_names(const CLI::App& app) {
+  std::string names;
+  for (const CLI::App* each : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names += (names.empty() ? "" : ", ") + each->get_name();
+  }
+  return names;
+}
+
+/// What was not expected, in words: CLI11 hands out the bare texts.
+std::string unexpected(const CLI::App& app, const std::vector<std::string>& extras) {
+  const auto option =
+      std::find_if(extras.begin(), extras.end(), [](const std::string& text) { return text.size() > 1 && text[0] == '-'; });
+  const auto chosen = app.get_subcommands();
+  const std::string command = chosen.empty() ? std::string() : chosen.front()->get_name();
+  const std::string manual = command.empty() ? "tsprun --help" : fmt::format("tsprun {} --help", command);
+  if (option != extras.end()) return fmt::format("unknown option {}; `{}` lists those that there are", *option, manual);
+  if (extras.empty()) return fmt::format("no command; there are {}", command_names(app));
+  if (command == "run")
+    return fmt::format("run {}: write -- before the program: tsprun run -- {}", extras.front(), extras.front());
+  if (!command.empty()) return fmt::format("{} {}: unexpected; `{}` says what it takes", command, extras.front(), manual);
+  return fmt::format("unknown command {}; there are {}", extras.front(), command_names(app));
+}
+
+/// The report of a request that was refused, if it is known where to write it.
+void report_refusal(Report& report, const std::string& command, const std::string& message) {
+  Failure failure;
+  failure.cause = Cause::refused;
+  failure.detail = message;
+  report.root()["command"] = command;
+  report.set_failure(failure, {});
+  report.write();
+}
+
+int execute(Command& command, GlobalOptions& global) {
+  set_up_logging(global);
+  Report report(global.json);
+  try {
+    validate_global(global, command.has_ranks(), command.processes_per_rank());
+    set_up_logging(global);
+    if (!global.program.empty() && command.name() != "run") {
+      throw Error(Cause::refused, fmt::format("{} -- {}: only `run` starts a program", command.name(), global.program.front()));
+    }
+    command.validate(global);
+  } catch (const Error& error) {
+    say(error.what());
+    report_refusal(report, command.name(), error.what());
+    return kRefused;
+  }
+  report.begin(command.name(), global, command.has_ranks());
+  int code = kFailed;
+  try {
+    code = command.run(global, report);
+  } catch (const Error& error) {
+    // The command's ranks throw in their own processes: what comes here kept them from starting.
+    say(error.what());
+    report_refusal(report, command.name(), error.what());
+    return error.cause() == Cause::refused || error.cause() == Cause::out_of_memory ? kRefused : kFailed;
+  }
+  report.write();
+  return code;
+}
+
+}  // namespace
+
+int tsprun(int argc, const char* const* argv) {
+  open_standard_streams();
+  try {
+    CLI::App app("tsprun: transformer parallelism run for real, a process per rank", "tsprun");
+    app.require_subcommand(1);
+    app.set_version_flag("--version", std::string("tsprun ") + TSP_VERSION);
+    GlobalOptions global;
+    add_global_options(app, global);
+    const std::vector<std::unique_ptr<Command>> commands = all_commands();
+    std::map<const CLI::App*, Command*> by_app;
+    for (const auto& command : commands) {
+      CLI::App* sub = app.add_subcommand(command->name(), command->help());
+      sub->fallthrough();
+      command->add_options(*sub);
+      by_app[sub] = command.get();
+    }
+
+    // What follows -- belongs to the user's program and isn't ours to understand.
+    std::vector<std::string> words(argv + 1, argv + argc);
+    const auto dashes = std::find(words.begin(), words.end(), "--");
+    if (dashes != words.end()) {
+      global.program.assign(dashes + 1, words.end());
+      words.erase(dashes, words.end());
+    }
+    std::reverse(words.begin(), words.end());  // as CLI11 wants them
+    try {
+      app.parse(words);
+    } catch (const CLI::Success& success) {
+      return app.exit(success);
+    } catch (const CLI::ExtrasError&) {
+      say(unexpected(app, app.remaining(true)));
+      return kRefused;
+    } catch (const CLI::RequiredError& error) {
+      say(app.get_subcommands().empty() ? unexpected(app, app.remaining(true)) : std::string(error.what()));
+      return kRefused;
+    } catch (const CLI::ParseError& error) {
+      say(fmt::format("{}; `tsprun --help` says what there is", error.what()));
+      return kRefused;
+    }
+    return execute(*by_app.at(app.get_subcommands().front()), global);
+  } catch (const Error& error) {
+    say(error.what());
+    return error.cause() == Cause::refused ? kRefused : kFailed;
+  } catch (const std::exception& error) {
+    say(error.what());
+    return kFailed;
+  }
+}
+
+}  // namespace tsp::launcher

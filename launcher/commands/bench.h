@@ -1,0 +1,43 @@
+// `tsprun bench OP[,OP…]|all`: micro-benchmarks of messages and collectives, with nccl-tests' columns.
+//
+// This file is the command: its options, what it refuses, what it prints. Every rank's part is bench_rank.h; how things are
+// measured is launcher/bench/measure.h.
+#pragma once
+
+#include "launcher/bench/measure.h"
+#include "launcher/commands/command.h"
+
+#include <string>
+#include <vector>
+
+namespace tsp::launcher {
+
+/// As typed, with defaults.
+struct BenchOptions {
+  std::string ops;
+  std::string sizes = "8,1K,64K,1M,16M";
+  std::string dtype = "f32";
+  std::string iterations = "auto";
+  double min_seconds = 0.3;
+  double max_seconds = 2;
+  bool check = true;
+};
+
+class BenchCommand final : public Command {
+ public:
+  std::string name() const override { return "bench"; }
+  std::string help() const override { return "measure messages and collectives between ranks, with nccl-tests' columns"; }
+  void add_options(CLI::App& app) override;
+  void validate(const GlobalOptions& global) override;
+  int run(const GlobalOptions& global, Report& report) override;
+
+ private:
+  BenchOptions options_;
+  // Results of validation.
+  std::vector<bench::Case> cases_;
+  bench::Pace pace_;
+  DType dtype_ = DType::f32;
+  std::vector<std::string> notes_;  // what was left out, and why
+};
+
+}  // namespace tsp::launcher

@@ -1,0 +1,123 @@
+// A rank of `tsprun bench`: see bench_rank.h.
+#include "launcher/commands/bench_rank.h"
+
+#include "launcher/bench/table.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <optional>
+
+namespace tsp::launcher {
+
+namespace {
+
+using bench::Case;
+using bench::Kind;
+
+class RankSubject final : public bench::Subject {
+ public:
+  RankSubject(Context& context, bench::BufferBytes need)
+      : context_(context),
+        world_(context.world()),
+        input_(context.heap().allocate(need.input, "bench input")),
+        output_(context.heap().allocate(need.output, "bench output")) {}
+
+  int rank() const override { return world_.rank(); }
+  int size() const override { return world_.size(); }
+  void barrier() override { world_.barrier(); }
+  void send(std::span<const double> values, int to) override { world_.send(ConstBuffer(values), to); }
+  void receive(std::span<double> values, int from) override { world_.recv(Buffer(values), from); }
+  std::span<std::byte> input() override { return input_.bytes(); }
+  std::span<std::byte> output() override { return output_.bytes(); }
+  void tick() override { context_.engine().tick(); }
+
+  void run(const Case& which, std::uint64_t times) override {
+    const ConstBuffer in(input_.bytes().data(), which.input_bytes() / size_of(which.dtype), which.dtype);
+    const Buffer out(output_.bytes().data(), which.output_bytes() / size_of(which.dtype), which.dtype);
+    for (std::uint64_t i = 0; i < times; ++i) run_once(which.kind, in, out);
+  }
+
+ private:
+  void run_once(Kind kind, ConstBuffer in, Buffer out) {
+    switch (kind) {
+      case Kind::pingpong:
+        if (rank() == 0) world_.send(in, 1);
+        if (rank() < 2) world_.recv(out, 1 - rank());
+        if (rank() == 1) world_.send(in, 0);
+        break;
+      case Kind::broadcast: world_.broadcast(out, 0); break;
+      case Kind::all_gather: world_.all_gather(in, out); break;
+      case Kind::reduce_scatter: world_.reduce_scatter(in, out, Reduction::sum); break;
+      case Kind::all_reduce: world_.all_reduce(in, out, Reduction::sum); break;
+      case Kind::all_to_all: world_.all_to_all(in, out); break;
+      case Kind::reduce: world_.reduce(in, rank() == 0 ? out : Buffer(), Reduction::sum, 0); break;
+      case Kind::barrier: world_.barrier(); break;
+    }
+  }
+
+  Context& context_;
+  Communicator& world_;
+  HeapBlock input_;
+  HeapBlock output_;
+};
+
+/// The transport between ranks 0 and 1, which on one node is that between any two.
+std::string_view transport_name(Context& context) {
+  if (context.size() < 2) return "none";
+  const Route& route = context.engine().route(context.rank() == 0 ? 1 : 0);
+  return route.transport->name();
+}
+
+/// Different in every run, the same on all ranks.
+std::uint32_t fresh_seed(bench::Subject& subject) {
+  double seed = static_cast<double>(std::chrono::steady_clock::now().time_since_epoch().count() & 0xFFFF'FFFF);
+  if (subject.rank() != 0) {
+    subject.receive({&seed, 1}, 0);
+  } else {
+    for (int to = 1; to < subject.size(); ++to) subject.send({&seed, 1}, to);
+  }
+  return static_cast<std::uint32_t>(seed);
+}
+
+void print_head(Context& context, ReportSink& sink, const BenchPlan& plan) {
+  // Of the node, not of this process, which may be bound to one of them.
+  const std::uint32_t cores = context.node_memory().layout().cores;
+  const std::string who = fmt::format("tsprun bench: {} rank{} on {} core{}, transport {}", context.size(),
+                                      context.size() == 1 ? "" : "s", cores, cores == 1 ? "" : "s", transport_name(context));
+  for (const std::string& line : bench::table_head(who)) sink.line(line);
+  for (const std::string& note : plan.notes) sink.line(note);
+}
+
+}  // namespace
+
+int bench_rank(Context& context, ReportSink& sink, const BenchPlan& plan) {
+  RankSubject subject(context, bench::buffers_for(plan.cases));
+  const bool speaks = context.rank() == 0;
+  if (speaks) print_head(context, sink, plan);
+
+  std::uint32_t seed = fresh_seed(subject);
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  std::optional<Kind> previous;
+  std::string wrong_rows;
+  for (const Case& which : plan.cases) {
+    if (speaks && previous != which.kind) sink.line(bench::kind_line(which.kind));
+    previous = which.kind;
+    const std::uint64_t wrong = plan.check ? bench::check(subject, which, seed) : bench::kUnchecked;
+    seed += bench::kCheckIterations;
+    const bench::Timing timing = bench::measure(subject, which, plan.pace);
+    if (!speaks) continue;
+    sink.line(bench::table_row(which, timing, wrong));
+    rows.push_back(bench::json_row(which, timing, wrong, transport_name(context)));
+    sink.set("bench", rows);
+    if (plan.check && wrong != 0) {
+      wrong_rows +=
+          fmt::format("{}{} of {} bytes: {} wrong", wrong_rows.empty() ? "" : "; ", bench::name(which.kind), which.bytes, wrong);
+    }
+  }
+  if (!wrong_rows.empty()) throw Error(Cause::corrupt, fmt::format("results were wrong: {}", wrong_rows));
+  return 0;
+}
+
+}  // namespace tsp::launcher

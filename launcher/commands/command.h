@@ -1,0 +1,54 @@
+// What a command of tsprun is. A new command is one file in this folder that defines a subclass of Command and its make_…()
+// function, and one line in registry.cpp.
+//
+//   parse     CLI11 fills the command's own option struct (add_options) and the global one
+//   validate  everything that can be refused is refused here, before any rank starts: throw Error(Cause::refused, …)
+//   run       does the work: commands with ranks call run_job() with a JobSpec whose rank_main every rank executes
+#pragma once
+
+#include "launcher/options.h"
+#include "launcher/report.h"
+#include "launcher/supervisor.h"
+
+#include <CLI/CLI.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tsp::launcher {
+
+class Command {
+ public:
+  Command() = default;
+  Command(const Command&) = delete;
+  Command& operator=(const Command&) = delete;
+  virtual ~Command() = default;
+
+  /// As typed.
+  virtual std::string name() const = 0;
+  /// One line for --help.
+  virtual std::string help() const = 0;
+  /// Adds the command's options to its subcommand. Options bind to members of this object; their texts may be left to validate().
+  virtual void add_options(CLI::App& app) = 0;
+  /// True if the command starts ranks: then global options about ranks are validated against this machine.
+  virtual bool has_ranks() const { return true; }
+  /// Processes that each rank takes.
+  virtual int processes_per_rank() const { return 1; }
+  /// Throws Error(Cause::refused, "option value: why; what would work"). Called after the global options were validated and
+  /// before anything starts.
+  virtual void validate(const GlobalOptions& global) { (void)global; }
+  /// Does it; returns the exit code. May set keys of the report (report.root()["bench"] = …); the keys that all commands share
+  /// and `failure` are set by the caller and run_job().
+  virtual int run(const GlobalOptions& global, Report& report) = 0;
+};
+
+std::unique_ptr<Command> make_run();
+std::unique_ptr<Command> make_bench();
+std::unique_ptr<Command> make_doctor();
+std::unique_ptr<Command> make_status();
+
+/// All commands, in the order of --help.
+std::vector<std::unique_ptr<Command>> all_commands();
+
+}  // namespace tsp::launcher

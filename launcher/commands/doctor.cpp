@@ -1,0 +1,113 @@
+// `tsprun doctor`: what this machine can do, and why each transport can or can't be used.
+#include "core/collectives/choice.h"
+#include "launcher/commands/command.h"
+#include "transport/cause.h"
+#include "transport/machine.h"
+#include "transport/shm/node_memory.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <string_view>
+
+namespace tsp::launcher {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string mebibytes(std::uint64_t bytes) { return fmt::format("{} MiB", bytes >> 20); }
+std::string limit_text(std::uint64_t limit) { return limit == UINT64_MAX ? "unlimited" : std::to_string(limit); }
+ordered_json limit_json(std::uint64_t limit) { return limit == UINT64_MAX ? ordered_json(nullptr) : ordered_json(limit); }
+
+/// Makes the smallest node memory and writes to it: the proof that shm works here, or the reason why it doesn't.
+struct Trial {
+  bool possible = true;
+  std::string why = "a memfd was made, mapped and written";
+};
+
+Trial try_shared_memory() {
+  Trial trial;
+  try {
+    shm::NodeLayout layout;
+    layout.heap_bytes = std::uint64_t{1} << 20;
+    const shm::NodeMemory memory = shm::NodeMemory::create_memfd(layout);
+    memory.heap(0).front() = std::byte{1};
+  } catch (const Error& error) {
+    trial = {false, error.what()};
+  }
+  return trial;
+}
+
+class Doctor : public Command {
+ public:
+  std::string name() const override { return "doctor"; }
+  std::string help() const override {
+    return "what this machine can do: cores and quota, memory, limits, transports, algorithms";
+  }
+  void add_options(CLI::App&) override {}
+  bool has_ranks() const override { return false; }
+
+  int run(const GlobalOptions&, Report& report) override {
+    const char* overrides = std::getenv("TSP_ALGORITHMS");
+    const ChoiceTable choices(overrides != nullptr ? std::string_view(overrides) : std::string_view());
+    const Trial shm = try_shared_memory();
+    const machine::Space space = machine::shared_memory_file_system();
+    const double quota = machine::cpu_quota();
+    const std::string policy = machine::huge_page_policy_for_shared_memory();
+    const int cores = machine::usable_cores();
+
+    const auto row = [](std::string_view key, const std::string& value) { fmt::print("{:<22}{}\n", key, value); };
+    row("cores", fmt::format("{} usable: {} by affinity, quota {}", cores, machine::allowed_cores(),
+                             quota > 0 ? fmt::format("{:.2f}", quota) : "none"));
+    row("vector level", machine::vector_level());
+    row("memory", fmt::format("{} available of {}", mebibytes(machine::available_memory()), mebibytes(machine::total_memory())));
+    row("/dev/shm",
+        fmt::format("{} free of {} (ranks started by tsprun don't use it)", mebibytes(space.free), mebibytes(space.total)));
+    row("heap reservation",
+        fmt::format("{} of address space a rank; only what is touched costs memory", mebibytes(shm::default_heap_bytes())));
+    row("open files", limit_text(machine::limit_open_files()));
+    row("processes", limit_text(machine::limit_processes()));
+    row("locked memory", fmt::format("{} bytes", limit_text(machine::limit_locked_memory())));
+    row("address space", fmt::format("{} bytes", limit_text(machine::limit_address_space())));
+    row("huge pages for shm", policy.empty() ? "unknown to this kernel" : fmt::format("{} (nothing here needs them)", policy));
+    row("ranks on this node",
+        fmt::format("at most {}; up to {} with a core of their own, more share cores by yielding and sleeping",
+                    shm::kMaxLocalRanks, cores));
+    fmt::print("\ntransports\n  shm   {}: {}\n", shm.possible ? "yes" : "no", shm.why);
+    fmt::print("\nalgorithms (first line that fits; TSP_ALGORITHMS overrides{})\n{}",
+               overrides != nullptr ? fmt::format(": {}", overrides) : "", choices.print());
+
+    ordered_json& json = report.root()["doctor"];
+    json["cores"] = {{"usable", cores},
+                     {"affinity", machine::allowed_cores()},
+                     {"quota", quota > 0 ? ordered_json(quota) : ordered_json(nullptr)}};
+    json["vector_level"] = machine::vector_level();
+    json["memory"] = {{"available_bytes", machine::available_memory()}, {"total_bytes", machine::total_memory()}};
+    json["dev_shm"] = {{"free_bytes", space.free}, {"total_bytes", space.total}};
+    json["heap_reservation_bytes"] = shm::default_heap_bytes();
+    json["limits"] = {{"open_files", limit_json(machine::limit_open_files())},
+                      {"processes", limit_json(machine::limit_processes())},
+                      {"locked_memory_bytes", limit_json(machine::limit_locked_memory())},
+                      {"address_space_bytes", limit_json(machine::limit_address_space())}};
+    json["huge_page_policy_for_shared_memory"] = policy.empty() ? ordered_json(nullptr) : ordered_json(policy);
+    json["most_local_ranks"] = shm::kMaxLocalRanks;
+    json["transports"] = ordered_json::array({ordered_json{{"kind", "shm"}, {"possible", shm.possible}, {"why", shm.why}}});
+    ordered_json& algorithms = json["algorithms"] = ordered_json::array();
+    for (const ChoiceRow& choice : choices.rows()) {
+      algorithms.push_back({{"op", std::string(tsp::name(choice.op))},
+                            {"max_bytes", limit_json(choice.max_bytes)},
+                            {"max_ranks", choice.max_ranks == std::numeric_limits<int>::max() ? ordered_json(nullptr)
+                                                                                              : ordered_json(choice.max_ranks)},
+                            {"needs_views", choice.needs_views},
+                            {"algorithm", std::string(tsp::name(choice.algorithm))}});
+    }
+    return shm.possible ? 0 : 1;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_doctor() { return std::make_unique<Doctor>(); }
+
+}  // namespace tsp::launcher

@@ -1,0 +1,15 @@
+// All commands of tsprun: a new one is a line here.
+#include "launcher/commands/command.h"
+
+namespace tsp::launcher {
+
+std::vector<std::unique_ptr<Command>> all_commands() {
+  std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(make_run());
+  commands.push_back(make_bench());
+  commands.push_back(make_doctor());
+  commands.push_back(make_status());
+  return commands;
+}
+
+}  // namespace tsp::launcher

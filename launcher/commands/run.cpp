@@ -1,0 +1,53 @@
+// `tsprun -n 4 run -- ./my_program args`: the user's own program on N ranks.
+#include "launcher/commands/command.h"
+#include "launcher/processes.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+namespace tsp::launcher {
+
+namespace {
+
+class Run : public Command {
+ public:
+  std::string name() const override { return "run"; }
+  std::string help() const override { return "launch your own program on N ranks: tsprun -n 4 run -- ./my_program args"; }
+
+  void add_options(CLI::App& app) override {
+    app.footer(
+        "Everything after -- is the program and its arguments. It finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
+        "MASTER_ADDR\n"
+        "and MASTER_PORT in its environment. Rank 0 has stdin, the others /dev/null. The exit code is that of the first rank "
+        "that\n"
+        "failed, or 128 + its signal.");
+  }
+
+  int processes_per_rank() const override { return 2; }
+
+  void validate(const GlobalOptions& global) override {
+    if (global.program.empty())
+      throw Error(Cause::refused, "run: no program; write it after --, such as: tsprun -n 4 run -- ./my_program");
+    const std::string& program = global.program.front();
+    if (find_program(program).empty()) {
+      const bool has_folder = program.find('/') != std::string::npos;
+      throw Error(
+          Cause::refused,
+          fmt::format("run -- {}: {}; try {}", program, has_folder ? "no such executable file" : "no such program in PATH",
+                      has_folder ? "the path of an executable file" : fmt::format("./{} if it lies here", program)));
+    }
+  }
+
+  int run(const GlobalOptions& global, Report& report) override {
+    JobSpec spec;
+    spec.global = &global;
+    spec.program = global.program;
+    return run_job(spec, report);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_run() { return std::make_unique<Run>(); }
+
+}  // namespace tsp::launcher

@@ -1,0 +1,105 @@
+// `tsprun status PID`: the flight board of a running job, read from the launcher's node memory through /proc.
+#include "core/board/flight_board.h"
+#include "launcher/commands/command.h"
+#include "launcher/processes.h"
+#include "launcher/verdict.h"
+#include "transport/cause.h"
+#include "transport/shm/node_memory.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+
+namespace tsp::launcher {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+/// The node memory's descriptor in another process, by the name that /proc shows for a memfd.
+posix::UniqueFd open_node_memory(int pid) {
+  const std::filesystem::path folder = fmt::format("/proc/{}/fd", pid);
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder, error);
+  if (error == std::errc::permission_denied) {
+    throw Error(Cause::refused, fmt::format("status {}: the process belongs to another user; only its owner may look", pid));
+  }
+  if (error)
+    throw Error(Cause::refused, fmt::format("status {}: {}; try a PID that `pgrep tsprun` prints", pid, error.message()));
+  for (const auto& entry : entries) {
+    std::error_code gone;
+    const std::filesystem::path target = std::filesystem::read_symlink(entry.path(), gone);
+    if (gone || !target.string().starts_with("/memfd:tsprun")) continue;
+    posix::UniqueFd file(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
+    if (!file) throw system_error(Cause::refused, fmt::format("status {}: opening its node memory", pid), errno);
+    return file;
+  }
+  throw Error(Cause::refused, fmt::format("status {}: this process holds no job; try a PID that `pgrep tsprun` prints", pid));
+}
+
+ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
+  ordered_json ranks = ordered_json::array();
+  for (int local_rank = 0; local_rank < board.local_ranks(); ++local_rank) {
+    const RankPage& page = board.page(local_rank);
+    const std::uint64_t last_sign = page.last_sign_ns.load(std::memory_order_relaxed);
+    ordered_json activities = ordered_json::array();
+    for (int stream = 0; stream < kStreams; ++stream) {
+      const std::optional<Activity> activity = board.activity(local_rank, static_cast<Stream>(stream));
+      if (!activity) continue;
+      activities.push_back({{"stream", std::string(tsp::name(activity->stream))},
+                            {"op", std::string(tsp::name(activity->op))},
+                            {"seq", activity->sequence},
+                            {"bytes", activity->bytes},
+                            {"for", activity->waiting_for >= 0 ? ordered_json(activity->waiting_for) : ordered_json(nullptr)}});
+    }
+    ranks.push_back({{"rank", board.first_rank() + local_rank},
+                     {"pid", board.pid(local_rank)},
+                     {"life", std::string(tsp::name(board.life(local_rank)))},
+                     {"seconds_since_sign", last_sign == 0 || now_ns < last_sign
+                                                ? ordered_json(nullptr)
+                                                : ordered_json(static_cast<double>(now_ns - last_sign) * 1e-9)},
+                     {"activities", std::move(activities)}});
+  }
+  return ranks;
+}
+
+class Status : public Command {
+ public:
+  std::string name() const override { return "status"; }
+  std::string help() const override { return "the flight board of a running job: what each rank does and whom it waits for"; }
+  bool has_ranks() const override { return false; }
+
+  void add_options(CLI::App& app) override { app.add_option("PID", pid_text_, "process of a running tsprun")->required(); }
+
+  void validate(const GlobalOptions&) override {
+    pid_ = static_cast<int>(parse_integer("status", pid_text_, 1, std::numeric_limits<int>::max()));
+    if (!process_stat(pid_)) {
+      throw Error(Cause::refused, fmt::format("status {}: there is no such process; try a PID that `pgrep tsprun` prints", pid_));
+    }
+  }
+
+  int run(const GlobalOptions&, Report& report) override {
+    const shm::NodeMemory memory = shm::NodeMemory::attach(open_node_memory(pid_));
+    const FlightBoard board(memory);
+    const std::uint64_t now = posix::now_ns();
+    fmt::print("{} ranks, deadline of waits {:.0f} s\n{}", board.local_ranks(),
+               static_cast<double>(memory.layout().timeout_ns) * 1e-9, print_board(board, now));
+    report.root()["status"] = board_json(board, now);
+    return 0;
+  }
+
+ private:
+  std::string pid_text_;
+  int pid_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_status() { return std::make_unique<Status>(); }
+
+}  // namespace tsp::launcher

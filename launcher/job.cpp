@@ -1,0 +1,298 @@
+#include "launcher/job.h"
+
+#include "launcher/processes.h"
+#include "transport/cause.h"
+#include "transport/machine.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utility>
+
+namespace tsp::launcher {
+
+namespace {
+
+constexpr std::uint64_t kMillisecond = 1'000'000;
+/// How often the abort word is looked at, which rings no bell here, and the terminal's foreground.
+constexpr int kTick_ms = 100;
+constexpr int kEndingTick_ms = 10;
+/// How long a failure that a rank began to write may stay half-written before it is taken for dead.
+constexpr std::uint64_t kHalfWritten_ns = 50 * kMillisecond;
+
+/// When ranks that don't end by themselves are made to.
+struct Patience {
+  std::uint64_t term_ns;
+  std::uint64_t kill_ns;
+};
+constexpr Patience kAfterFailure{250 * kMillisecond, 700 * kMillisecond};
+/// A user's program may have something to put away when it is interrupted.
+constexpr Patience kAfterInterrupt{1000 * kMillisecond, 3000 * kMillisecond};
+
+rlimit raise_open_files() {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  rlimit raised = before;
+  raised.rlim_cur = raised.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &raised);
+  return before;
+}
+
+}  // namespace
+
+Job::Job(const JobSpec& spec, shm::NodeMemory memory)
+    : spec_(&spec),
+      memory_(std::move(memory)),
+      board_(memory_),
+      stdout_(STDOUT_FILENO),
+      stderr_(STDERR_FILENO),
+      own_pidfd_(open_process(::getpid())),
+      records_(static_cast<std::size_t>(spec.global->ranks)) {
+  if (!own_pidfd_) throw system_error(Cause::refused, "pidfd_open of tsprun itself (Linux 5.3 or newer is needed)", errno);
+}
+
+Job::~Job() {
+  for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
+    if (!records_[rank].end.ended) signal_group(processes_[rank].pid, SIGKILL);
+  }
+  if (living_ > 0) kill_children({});
+}
+
+void Job::start() {
+  // What a killed rank leaves behind becomes tsprun's child, to be ended too.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const GlobalOptions& global = *spec_->global;
+  if (!built_in()) terminal_.emplace();
+  StartPlan plan;
+  plan.spec = spec_;
+  plan.memory = &memory_;
+  plan.launcher_pidfd = own_pidfd_.get();
+  plan.launcher = ::getpid();
+  plan.master_port = built_in() ? 0 : free_port();
+  plan.stdin_for_rank_0 = terminal_ ? terminal_->rank_end() : -1;
+  plan.open_files = raise_open_files();
+  plan.bind = global.bind == Bind::core || (global.bind == Bind::automatic && global.ranks <= machine::usable_cores());
+
+  processes_.reserve(records_.size());
+  for (int rank = 0; rank < global.ranks; ++rank) {
+    processes_.push_back(start_rank(plan, rank));
+    records_[static_cast<std::size_t>(rank)].pid = static_cast<std::uint32_t>(processes_.back().pid);
+    ++living_;
+    spdlog::debug("rank {} is process {}", rank, processes_.back().pid);
+  }
+  if (terminal_) terminal_->started();
+
+  loop_.watch(signals_.descriptor(), Source::signals);
+  for (int rank = 0; rank < global.ranks; ++rank) {
+    loop_.watch(process(rank).pidfd.get(), Source::process, rank);
+    loop_.watch(process(rank).results.get(), Source::rank_results, rank);
+  }
+}
+
+void Job::watch() {
+  while (living_ > 0) {
+    arrange_flow();
+    for (const Event& event : loop_.wait(ending_ ? kEndingTick_ms : kTick_ms)) handle(event);
+    stdout_.flush();
+    stderr_.flush();
+    if (stdout_.broken() && !ending_) interrupt(SIGPIPE);
+    if (!ending_ && board_.aborted()) begin_ending(std::nullopt);
+    if (ending_) end_patiently();
+  }
+  kill_children({});
+  if (ending_) {
+    complete_abort();
+    note_activities();
+    failure_ = board_.failure();
+    if (failure_.cause == Cause::none) failure_ = own_failure_;
+  }
+  pass_on_the_rest();
+}
+
+void Job::handle(const Event& event) {
+  switch (event.source) {
+    case Source::signals: handle_signals(); break;
+    case Source::terminal: terminal_->pump(); break;
+    case Source::process:
+      if (alive(event.rank)) rank_ended(event.rank);
+      break;
+    case Source::rank_stdout: read_relay(process(event.rank).out, stdout_); break;
+    case Source::rank_stderr: read_relay(process(event.rank).err, stderr_); break;
+    case Source::rank_results: read_results(event.rank); break;
+    case Source::stdout_room:
+    case Source::stderr_room: break;  // flushed in every round
+  }
+}
+
+void Job::handle_signals() {
+  while (const std::optional<int> signal = signals_.next()) {
+    switch (*signal) {
+      case SIGCHLD: follow_stops(); break;
+      case SIGTSTP: stop_all(); break;
+      case SIGCONT:
+        signal_ranks(SIGCONT);
+        // Nobody's patience runs while all are stopped.
+        if (ending_) ending_since_ns_ = posix::now_ns();
+        break;
+      case SIGUSR1: stderr_.append(print_board(board_, posix::now_ns())); break;
+      default: interrupt(*signal); break;
+    }
+  }
+}
+
+void Job::interrupt(int signal) {
+  if (interrupted_by_ != 0) {
+    signal_ranks(SIGKILL);
+    sent_kill_ = true;
+    return;
+  }
+  interrupted_by_ = signal;
+  Failure failure;
+  failure.cause = Cause::interrupted;
+  failure.code = signal;
+  failure.detail = fmt::format("tsprun got {}", signal_name(signal));
+  begin_ending(failure);
+  // Built-in ranks end by the board's word; a program may know nothing of it.
+  if (!built_in()) signal_ranks(signal);
+}
+
+void Job::stop_all() {
+  signal_ranks(SIGSTOP);
+  ::kill(::getpid(), SIGSTOP);
+}
+
+void Job::follow_stops() {
+  // A rank under `run` is a group: what stops or continues its small parent shall do so to the program.
+  siginfo_t information{};
+  while (::waitid(P_ALL, 0, &information, WSTOPPED | WCONTINUED | WNOHANG) == 0 && information.si_pid != 0) {
+    if (!built_in()) signal_group(information.si_pid, information.si_code == CLD_CONTINUED ? SIGCONT : SIGSTOP);
+    information = {};
+  }
+}
+
+void Job::rank_ended(int rank) {
+  RankProcess& ended = process(rank);
+  siginfo_t information{};
+  if (::waitid(P_PIDFD, static_cast<id_t>(ended.pidfd.get()), &information, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      information.si_pid == 0) {
+    return;
+  }
+  // While the dead process isn't reaped its number can't be anyone else's, nor that of its group.
+  signal_group(ended.pid, SIGKILL);
+  ::waitpid(ended.pid, nullptr, 0);
+
+  RankRecord& record = records_[static_cast<std::size_t>(rank)];
+  record.end.ended = true;
+  if (information.si_code == CLD_EXITED) record.end.exit_code = information.si_status;
+  else record.end.signal = information.si_status;
+  record.end.by_launcher = (sent_term_ && record.end.signal == SIGTERM) || (sent_kill_ && record.end.signal == SIGKILL) ||
+                           (record.stopped && ending_ && record.end.signal == SIGKILL);
+  --living_;
+  loop_.ignore(ended.pidfd.get());
+  ended.pidfd.reset();
+  judge(rank, record.end);
+
+  if (record.end.signal != 0 && !built_in()) {
+    std::vector<pid_t> spare;
+    for (int other = 0; other < spec_->global->ranks; ++other) {
+      if (alive(other)) spare.push_back(process(other).pid);
+    }
+    kill_children(spare);
+  }
+}
+
+void Job::judge(int rank, const RankEnd& end) {
+  if (end.failed()) {
+    if (first_failing_ < 0 && !end.by_launcher && interrupted_by_ == 0) first_failing_ = rank;
+    begin_ending(failure_of_end(board_, rank, end));
+  }
+  // The abort word first: who sees a peer gone shall find the full story.
+  RankPage& page = board_.page(rank);
+  if (!end.failed() && board_.life(rank) == Life::finished) return;
+  page.code.store(end.signal != 0 ? end.signal : end.exit_code, std::memory_order_relaxed);
+  page.life.store(static_cast<std::uint32_t>(end.signal != 0 ? Life::killed : Life::exited), std::memory_order_release);
+  // Those who wait for it look at once instead of at the end of their sleep.
+  for (int other = 0; other < spec_->global->ranks; ++other) memory_.doorbell(other).ring();
+}
+
+void Job::begin_ending(const std::optional<Failure>& own) {
+  if (ending_) return;
+  ending_ = true;
+  ending_since_ns_ = posix::now_ns();
+  note_activities();
+  if (own) {
+    own_failure_ = *own;
+    board_.abort(*own);
+  }
+  const Failure first = board_.failure();
+  for (int rank = 0; rank < spec_->global->ranks; ++rank) {
+    RankRecord& record = records_[static_cast<std::size_t>(rank)];
+    if (!alive(rank)) continue;
+    const std::uint32_t worker = board_.pid(rank) != 0 ? board_.pid(rank) : record.pid;
+    if (!is_stopped(static_cast<pid_t>(worker))) continue;
+    record.stopped = true;
+    record.pid = worker;
+    // A stopped process hears nothing but SIGKILL.
+    if (first.cause == Cause::stalled) signal_group(process(rank).pid, SIGKILL);
+  }
+}
+
+void Job::end_patiently() {
+  const std::uint64_t waited = posix::now_ns() - ending_since_ns_;
+  const Patience patience = interrupted_by_ != 0 && !built_in() ? kAfterInterrupt : kAfterFailure;
+  if (waited > kHalfWritten_ns) complete_abort();
+  if (waited > patience.term_ns && !sent_term_) {
+    sent_term_ = true;
+    signal_ranks(SIGTERM);
+  }
+  if (waited > patience.kill_ns && !sent_kill_) {
+    sent_kill_ = true;
+    signal_ranks(SIGKILL);
+  }
+}
+
+void Job::complete_abort() {
+  NodePage& page = board_.node();
+  if (page.abort.load() == 2) return;
+  if (own_failure_.cause == Cause::none) {
+    own_failure_.cause = Cause::exited;
+    own_failure_.detail = "a rank began to report a failure and ended before it was done";
+  }
+  // Its writer is dead or hangs: the word is put back, so that the usual way is free again.
+  page.abort.store(0);
+  board_.abort(own_failure_);
+}
+
+void Job::note_activities() {
+  for (int rank = 0; rank < spec_->global->ranks; ++rank) {
+    std::optional<Activity>& known = records_[static_cast<std::size_t>(rank)].activity;
+    std::optional<Activity> now = board_.activity(rank);
+    // The later look counts, unless it no longer sees a wait that the earlier one saw.
+    if (now && (now->waiting_for >= 0 || !known)) known = std::move(now);
+  }
+}
+
+void Job::signal_ranks(int signal) {
+  for (int rank = 0; rank < static_cast<int>(processes_.size()); ++rank) {
+    if (alive(rank)) signal_group(process(rank).pid, signal);
+  }
+}
+
+int Job::exit_code() const {
+  if (failure_.cause == Cause::none) return stdout_.broken() ? 128 + SIGPIPE : 0;
+  if (failure_.cause == Cause::interrupted) return 128 + failure_.code;
+  if (built_in()) return 1;
+  const auto culprit = static_cast<std::size_t>(failure_.rank);
+  if (failure_.rank >= 0 && culprit < records_.size() && records_[culprit].end.failed() && !records_[culprit].end.by_launcher) {
+    return records_[culprit].end.code();
+  }
+  return first_failing_ >= 0 ? records_[static_cast<std::size_t>(first_failing_)].end.code() : 1;
+}
+
+}  // namespace tsp::launcher

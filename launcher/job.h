@@ -1,0 +1,102 @@
+// The ranks of one job from their start to their end: a loop over everything that can happen to them.
+//
+//   running ──(a rank fails, the board says so, a signal comes)──▶ ending ──(all ranks are gone)──▶ over
+//
+// When a job is ending the board's abort word makes ranks end by themselves; those that don't get SIGTERM, then SIGKILL, so that
+// after a failure all are gone within a second.
+#pragma once
+
+#include "core/board/flight_board.h"
+#include "launcher/event_loop.h"
+#include "launcher/output.h"
+#include "launcher/rank_process.h"
+#include "launcher/report_sink.h"
+#include "launcher/signals.h"
+#include "launcher/supervisor.h"
+#include "launcher/terminal_relay.h"
+#include "launcher/verdict.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tsp::launcher {
+
+class Job {
+ public:
+  Job(const JobSpec& spec, shm::NodeMemory memory);
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  /// Kills what still runs.
+  ~Job();
+
+  /// Starts all ranks. Throws Error(refused) if that fails half-way; the destructor then ends those that had begun.
+  void start();
+  /// Returns when all ranks are gone and their output was passed on.
+  void watch();
+  /// Last words, after everything the ranks wrote.
+  void print_on_stderr(const std::string& text);
+
+  /// The first failure; cause none if the job succeeded.
+  const Failure& failure() const { return failure_; }
+  const std::vector<RankRecord>& records() const { return records_; }
+  /// tsprun's exit code.
+  int exit_code() const;
+  /// What rank 0 of a built-in command put into its sink.
+  const nlohmann::ordered_json& results() const { return results_; }
+
+ private:
+  bool built_in() const { return static_cast<bool>(spec_->rank_main); }
+  bool alive(int rank) const { return !records_[static_cast<std::size_t>(rank)].end.ended; }
+  RankProcess& process(int rank) { return processes_[static_cast<std::size_t>(rank)]; }
+
+  void handle(const Event& event);
+  void handle_signals();
+  void interrupt(int signal);
+  void stop_all();
+  void follow_stops();
+  void rank_ended(int rank);
+  void judge(int rank, const RankEnd& end);
+  void begin_ending(const std::optional<Failure>& own);
+  void end_patiently();
+  void complete_abort();
+  void note_activities();
+  void signal_ranks(int signal);
+
+  void read_results(int rank);
+  void read_relay(LineRelay& relay, Output& output);
+  void arrange_flow();
+  void read_ranks(Source source, bool on);
+  void pass_on_the_rest();
+
+  const JobSpec* spec_;
+  shm::NodeMemory memory_;
+  FlightBoard board_;
+  SignalReader signals_;
+  EventLoop loop_;
+  Output stdout_;
+  Output stderr_;
+  std::optional<TerminalRelay> terminal_;  // `run` only
+  FrameReader frames_;
+  posix::UniqueFd own_pidfd_;
+  std::vector<RankProcess> processes_;
+  std::vector<RankRecord> records_;
+  int living_ = 0;
+  bool reading_stdout_ = false;
+  bool reading_stderr_ = false;
+
+  bool ending_ = false;
+  bool sent_term_ = false;
+  bool sent_kill_ = false;
+  std::uint64_t ending_since_ns_ = 0;
+  int interrupted_by_ = 0;
+  Failure failure_;
+  Failure own_failure_;  // what tsprun itself would say, should the board's first failure never be completed
+  int first_failing_ = -1;
+  nlohmann::ordered_json results_ = nlohmann::ordered_json::object();
+};
+
+}  // namespace tsp::launcher

@@ -1,0 +1,106 @@
+// The part of Job that moves what ranks write: output relays, back pressure, rank 0's results.
+#include "launcher/job.h"
+
+#include "transport/cause.h"
+
+#include <spdlog/spdlog.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <unistd.h>
+
+namespace tsp::launcher {
+
+namespace {
+constexpr int kDrainTick_ms = 100;
+}
+
+void Job::read_results(int rank) {
+  RankProcess& from = process(rank);
+  std::array<char, 1 << 16> buffer;
+  while (from.results) {
+    const ssize_t count = ::read(from.results.get(), buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) break;
+    if (count <= 0 || !frames_.feed({buffer.data(), static_cast<std::size_t>(count)})) {
+      loop_.ignore(from.results.get());
+      from.results.reset();
+      break;
+    }
+    for (FrameReader::Frame frame; frames_.next(frame);) {
+      if (frame.kind == 'L') {
+        stdout_.append(frame.payload + "\n");
+        continue;
+      }
+      const auto values = nlohmann::ordered_json::parse(frame.payload, nullptr, false);
+      if (values.is_object()) results_.update(values);
+    }
+  }
+}
+
+void Job::read_relay(LineRelay& relay, Output& output) {
+  const int descriptor = relay.descriptor();
+  relay.read_into(output);
+  if (relay.open()) return;
+  loop_.ignore(descriptor);
+  relay.finish(output);
+}
+
+void Job::read_ranks(Source source, bool on) {
+  for (int rank = 0; rank < static_cast<int>(processes_.size()); ++rank) {
+    const LineRelay& relay = source == Source::rank_stdout ? process(rank).out : process(rank).err;
+    if (on) loop_.watch(relay.descriptor(), source, rank);
+    else loop_.ignore(relay.descriptor());
+  }
+}
+
+void Job::arrange_flow() {
+  // Ranks are read while there is room for what they write; otherwise they wait in their write(), as before a full pipe.
+  if (reading_stdout_ == stdout_.congested()) read_ranks(Source::rank_stdout, reading_stdout_ = !reading_stdout_);
+  if (reading_stderr_ == stderr_.congested()) read_ranks(Source::rank_stderr, reading_stderr_ = !reading_stderr_);
+  if (stdout_.pending()) loop_.watch(stdout_.descriptor(), Source::stdout_room, 0, true);
+  else loop_.ignore(stdout_.descriptor());
+  if (stderr_.pending()) loop_.watch(stderr_.descriptor(), Source::stderr_room, 0, true);
+  else loop_.ignore(stderr_.descriptor());
+  if (terminal_) {
+    terminal_->push();
+    if (terminal_->wants_input()) loop_.watch(STDIN_FILENO, Source::terminal);
+    else loop_.ignore(STDIN_FILENO);
+  }
+}
+
+void Job::pass_on_the_rest() {
+  bool impatient = false;
+  // Waits for the reader of our own output as long as it takes, unless a signal says that nobody wants it any more.
+  const auto drain = [&](Output& output) {
+    while (!impatient && !output.drain(kDrainTick_ms)) {
+      while (const std::optional<int> signal = signals_.next()) {
+        if (*signal == SIGTSTP) ::kill(::getpid(), SIGSTOP);
+        else if (*signal != SIGCHLD && *signal != SIGCONT && *signal != SIGUSR1) impatient = true;
+      }
+    }
+  };
+  const auto pass_on = [&](LineRelay& relay, Output& output) {
+    // No rank writes any more: what a pipe holds now is all. A stray process may hold its other end, so its end isn't waited for.
+    while (relay.read_into(output)) {
+      if (output.congested()) drain(output);
+      if (impatient) return;
+    }
+    relay.finish(output);
+  };
+  for (int rank = 0; rank < static_cast<int>(processes_.size()); ++rank) {
+    read_results(rank);
+    pass_on(process(rank).out, stdout_);
+    pass_on(process(rank).err, stderr_);
+  }
+  drain(stdout_);
+  drain(stderr_);
+}
+
+void Job::print_on_stderr(const std::string& text) {
+  stderr_.append(text);
+  stderr_.drain(-1);
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,210 @@
+#include "launcher/options.h"
+
+#include "transport/cause.h"
+#include "transport/machine.h"
+#include "transport/shm/node_memory.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <sys/resource.h>
+
+namespace tsp::launcher {
+
+namespace {
+
+constexpr std::uint64_t kSmallestBudget = std::uint64_t{1} << 20;
+constexpr std::uint64_t kLargestBudget = std::uint64_t{64} << 30;
+constexpr double kLongestTimeout = 86400 * 365;
+/// Descriptors that the launcher holds per rank (pidfd, two pipes), and for itself.
+constexpr std::uint64_t kDescriptorsPerRank = 3;
+constexpr std::uint64_t kOwnDescriptors = 32;
+constexpr std::array<std::string_view, 7> kLogLevels = {"trace", "debug", "info", "warn", "error", "critical", "off"};
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
+
+std::uint64_t hard_limit_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) return UINT64_MAX;
+  return limit.rlim_max;
+}
+
+void validate_ranks(GlobalOptions& options) {
+  const bool by_number = !options.ranks_text.empty();
+  const bool by_layout = !options.layout_text.empty();
+  if (by_number) options.ranks = static_cast<int>(parse_integer("-n", options.ranks_text, 1, shm::kMaxLocalRanks));
+  if (by_layout) {
+    options.layout = parse_layout(options.layout_text);
+    const int product = options.layout.product();
+    if (by_number && product != options.ranks) {
+      refuse(fmt::format("--layout {} needs {} ranks, but -n says {}; try -n {} or --layout {}", options.layout_text, product,
+                         options.ranks, product, default_layout(options.ranks).print()));
+    }
+    if (product > shm::kMaxLocalRanks) {
+      refuse(fmt::format("--layout {} needs {} ranks; at most {} fit on one node", options.layout_text, product,
+                         shm::kMaxLocalRanks));
+    }
+    options.ranks = product;
+  } else {
+    if (!by_number) options.ranks = 1;
+    options.layout = default_layout(options.ranks);
+  }
+}
+
+/// How the number of ranks was chosen, for messages.
+std::string ranks_option(const GlobalOptions& options) {
+  if (options.ranks_text.empty() && !options.layout_text.empty()) return fmt::format("--layout {}", options.layout_text);
+  return fmt::format("-n {}", options.ranks);
+}
+
+void validate_against_machine(const GlobalOptions& options, int processes_per_rank) {
+  const auto ranks = static_cast<std::uint64_t>(options.ranks);
+  const std::uint64_t processes = ranks * static_cast<std::uint64_t>(processes_per_rank);
+  const std::uint64_t process_limit = machine::limit_processes();
+  if (processes + 1 > process_limit) {
+    const std::uint64_t nearest =
+        (process_limit - std::min<std::uint64_t>(process_limit, 1)) / static_cast<std::uint64_t>(processes_per_rank);
+    refuse(fmt::format("{}: needs {} processes, `ulimit -u` allows {}; try -n {}, or raise the limit", ranks_option(options),
+                       processes + 1, process_limit, std::max<std::uint64_t>(1, nearest)));
+  }
+  const std::uint64_t descriptors = ranks * kDescriptorsPerRank + kOwnDescriptors;
+  const std::uint64_t descriptor_limit = hard_limit_open_files();
+  if (descriptors > descriptor_limit) {
+    const std::uint64_t nearest = (descriptor_limit - std::min(descriptor_limit, kOwnDescriptors)) / kDescriptorsPerRank;
+    refuse(fmt::format("{}: needs {} open files, `ulimit -Hn` allows {}; try -n {}, or raise the limit", ranks_option(options),
+                       descriptors, descriptor_limit, std::max<std::uint64_t>(1, nearest)));
+  }
+  const std::uint64_t available = machine::available_memory();
+  if (options.mem_per_rank != 0 && available != 0 && options.mem_per_rank > available / ranks) {
+    const std::uint64_t nearest = std::max(kSmallestBudget, (available / ranks) >> 20 << 20);
+    refuse(fmt::format("--mem-per-rank {}: {} ranks could take {} MiB together, {} MiB are available; try --mem-per-rank {}",
+                       options.mem_per_rank_text, options.ranks, (options.mem_per_rank * ranks) >> 20, available >> 20,
+                       format_size(nearest)));
+  }
+}
+
+}  // namespace
+
+void add_global_options(CLI::App& app, GlobalOptions& options) {
+  const std::string group = "Global options (before or after the command)";
+  app.add_option("-n,--ranks", options.ranks_text, "ranks in all; default: the product of --layout, else 1")
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--layout", options.layout_text,
+                 "axis=degree,…, outermost first; axes dp, tp, sp, tsp, zero3; -n N alone means tsp=N")
+      ->type_name("SPEC")
+      ->group(group);
+  app.add_option("--intra", options.intra, "transport within a node: auto, shm")
+      ->type_name("KIND")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--mem-per-rank", options.mem_per_rank_text, "hard budget of a rank's heap, such as 512M; default: none")
+      ->type_name("SIZE")
+      ->group(group);
+  app.add_option("--timeout", options.timeout_text, "deadline of waits, in seconds")
+      ->type_name("SECONDS")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--bind", options.bind_text, "pin ranks: core, none; default: core where each rank has a core of its own")
+      ->type_name("HOW")
+      ->group(group);
+  app.add_option("--json", options.json, "write the report for machines to FILE")->type_name("FILE")->group(group);
+  app.add_option("--log-level", options.log_level, "trace, debug, info, warn, error, critical, off")
+      ->type_name("LEVEL")
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("-q,--quiet", options.quiet, "only results, errors and verdicts")->group(group);
+  app.add_flag("--no-prefix", options.no_prefix, "don't put [rank] before the lines of ranks")->group(group);
+}
+
+void validate_global(GlobalOptions& options, bool against_machine, int processes_per_rank) {
+  validate_ranks(options);
+
+  if (options.intra != "auto" && options.intra != "shm") {
+    refuse(fmt::format("--intra {}: there is no such transport within a node; auto and shm work", options.intra));
+  }
+  if (!options.mem_per_rank_text.empty()) {
+    options.mem_per_rank = parse_size("--mem-per-rank", options.mem_per_rank_text);
+    if (options.mem_per_rank < kSmallestBudget || options.mem_per_rank > kLargestBudget) {
+      refuse(fmt::format("--mem-per-rank {}: {} to {} work; try {}", options.mem_per_rank_text, format_size(kSmallestBudget),
+                         format_size(kLargestBudget),
+                         format_size(std::clamp(options.mem_per_rank, kSmallestBudget, kLargestBudget))));
+    }
+  }
+
+  double seconds = 0;
+  const std::string& timeout = options.timeout_text;
+  const auto [end, error] = std::from_chars(timeout.data(), timeout.data() + timeout.size(), seconds);
+  if (error != std::errc{} || end != timeout.data() + timeout.size() || !std::isfinite(seconds)) {
+    refuse(fmt::format("--timeout {}: not a number of seconds; try --timeout 30", timeout));
+  }
+  if (seconds < 0.1 || seconds > kLongestTimeout) {
+    refuse(fmt::format("--timeout {}: 0.1 to {:.0f} seconds work; try --timeout {}", timeout, kLongestTimeout,
+                       seconds < 0.1 ? "0.1" : fmt::format("{:.0f}", kLongestTimeout)));
+  }
+  options.timeout_ns = static_cast<std::uint64_t>(seconds * 1e9);
+
+  if (options.bind_text.empty()) {
+    options.bind = Bind::automatic;
+  } else if (options.bind_text == "core") {
+    options.bind = Bind::core;
+  } else if (options.bind_text == "none") {
+    options.bind = Bind::none;
+  } else {
+    refuse(fmt::format("--bind {}: core and none work", options.bind_text));
+  }
+
+  if (std::find(kLogLevels.begin(), kLogLevels.end(), options.log_level) == kLogLevels.end()) {
+    refuse(fmt::format("--log-level {}: trace, debug, info, warn, error, critical and off work", options.log_level));
+  }
+  if (against_machine) validate_against_machine(options, processes_per_rank);
+}
+
+std::uint64_t parse_size(const std::string& option, const std::string& text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view suffix(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  int shift = 0;
+  if (suffix == "K" || suffix == "k") shift = 10;
+  else if (suffix == "M" || suffix == "m") shift = 20;
+  else if (suffix == "G" || suffix == "g") shift = 30;
+  else if (suffix == "T" || suffix == "t") shift = 40;
+  else if (!suffix.empty()) shift = -1;
+  if (error == std::errc::invalid_argument || shift < 0) {
+    refuse(fmt::format("{} {}: not a size; write bytes or use K, M, G (powers of 1024), such as 64K", option, text));
+  }
+  if (error == std::errc::result_out_of_range || value > (UINT64_MAX >> shift)) {
+    refuse(fmt::format("{} {}: too large for any memory; try 16G", option, text));
+  }
+  return value << shift;
+}
+
+std::string format_size(std::uint64_t bytes) {
+  static constexpr std::string_view kSuffixes[] = {"", "K", "M", "G", "T"};
+  std::size_t suffix = 0;
+  while (bytes != 0 && bytes % 1024 == 0 && suffix + 1 < std::size(kSuffixes)) {
+    bytes /= 1024;
+    ++suffix;
+  }
+  return fmt::format("{}{}", bytes, kSuffixes[suffix]);
+}
+
+std::int64_t parse_integer(const std::string& option, const std::string& text, std::int64_t lowest, std::int64_t highest) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = end == text.data() + text.size();
+  if (error == std::errc::invalid_argument || !whole) {
+    refuse(fmt::format("{} {}: not a whole number; {} to {} work", option, text, lowest, highest));
+  }
+  const bool too_large = error == std::errc::result_out_of_range && text.front() != '-';
+  const bool too_small = error == std::errc::result_out_of_range && text.front() == '-';
+  if (too_large || value > highest) refuse(fmt::format("{} {}: {} to {} work; try {}", option, text, lowest, highest, highest));
+  if (too_small || value < lowest) refuse(fmt::format("{} {}: {} to {} work; try {}", option, text, lowest, highest, lowest));
+  return value;
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,52 @@
+// The global options of tsprun: one struct with defaults, parsed by CLI11, validated in one place.
+#pragma once
+
+#include "launcher/layout.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tsp::launcher {
+
+enum class Bind : std::uint8_t { automatic, core, none };
+
+/// Texts as typed stand beside the values that validate_global() makes of them.
+struct GlobalOptions {
+  std::string ranks_text;
+  std::string layout_text;
+  std::string intra = "auto";
+  std::string mem_per_rank_text;
+  std::string timeout_text = "30";
+  std::string bind_text;
+  std::string json;
+  std::string log_level = "info";
+  bool quiet = false;
+  bool no_prefix = false;
+  std::vector<std::string> program;  ///< what stands after `--`: for `run`
+
+  // Results of validation.
+  int ranks = 1;
+  Layout layout;                   ///< its product is `ranks`
+  std::uint64_t mem_per_rank = 0;  ///< bytes; 0: no budget
+  std::uint64_t timeout_ns = 30'000'000'000;
+  Bind bind = Bind::automatic;
+};
+
+/// Declares the options on the application.
+void add_global_options(CLI::App& app, GlobalOptions& options);
+
+/// Turns texts into values. Throws Error(Cause::refused) naming the option, its value and the nearest values that work.
+/// With `against_machine` also what this machine can't do is refused (processes, descriptors, memory).
+void validate_global(GlobalOptions& options, bool against_machine, int processes_per_rank);
+
+/// "64K", "16M", "2G", "1048576": bytes, powers of 1024. Throws Error(Cause::refused) naming `option`.
+std::uint64_t parse_size(const std::string& option, const std::string& text);
+/// The shortest exact text: "64K", "1000".
+std::string format_size(std::uint64_t bytes);
+/// A whole number between two bounds. Throws Error(Cause::refused) naming `option`, the value and the nearest that works.
+std::int64_t parse_integer(const std::string& option, const std::string& text, std::int64_t lowest, std::int64_t highest);
+
+}  // namespace tsp::launcher

@@ -1,0 +1,117 @@
+#include "launcher/output.h"
+
+#include <array>
+#include <cerrno>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+namespace tsp::launcher {
+
+namespace {
+/// A pipe that polls writable takes this much without blocking (PIPE_BUF).
+constexpr std::size_t kPiece = 4096;
+/// A line longer than this is passed on in pieces.
+constexpr std::size_t kLongestLine = std::size_t{1} << 24;
+constexpr std::size_t kReadSize = std::size_t{1} << 16;
+}  // namespace
+
+Output::Output(int descriptor) : fd_(descriptor), copy_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3)) {
+  struct stat status {};
+  waits_ = ::fstat(fd_, &status) == 0 && !S_ISREG(status.st_mode) && copy_;
+}
+
+void Output::append(std::string_view text) {
+  if (!broken_) pending_.append(text);
+}
+
+bool Output::has_room(int milliseconds) const {
+  if (!waits_) return true;
+  pollfd event{copy_.get(), POLLOUT, 0};
+  return ::poll(&event, 1, milliseconds) > 0;
+}
+
+bool Output::write_some() {
+  const std::size_t left = pending_.size() - written_;
+  const ssize_t written = ::write(fd_, pending_.data() + written_, waits_ && left > kPiece ? kPiece : left);
+  if (written < 0) {
+    if (errno == EINTR) return true;
+    if (errno == EAGAIN) return false;
+    // Whatever else it is (closed, broken pipe, disk full), more of the same won't help.
+    broken_ = true;
+    pending_.clear();
+    written_ = 0;
+    return false;
+  }
+  written_ += static_cast<std::size_t>(written);
+  if (written_ == pending_.size()) {
+    pending_.clear();
+    written_ = 0;
+  }
+  return true;
+}
+
+void Output::flush() {
+  while (!pending_.empty() && has_room(0) && write_some()) {
+  }
+  if (written_ > kReadSize) {
+    pending_.erase(0, written_);
+    written_ = 0;
+  }
+}
+
+bool Output::drain(int milliseconds) {
+  while (!pending_.empty()) {
+    if (!has_room(milliseconds)) return false;
+    write_some();
+  }
+  return true;
+}
+
+LineRelay::LineRelay(posix::UniqueFd pipe, std::string prefix, bool whole_lines)
+    : pipe_(std::move(pipe)), prefix_(std::move(prefix)), whole_lines_(whole_lines) {
+  ::fcntl(pipe_.get(), F_SETFL, O_NONBLOCK);
+}
+
+bool LineRelay::read_into(Output& output) {
+  std::array<char, kReadSize> buffer;
+  while (pipe_) {
+    const ssize_t count = ::read(pipe_.get(), buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return false;
+    if (count <= 0) {
+      pipe_.reset();
+      return false;
+    }
+    pass_on({buffer.data(), static_cast<std::size_t>(count)}, output);
+    return true;
+  }
+  return false;
+}
+
+void LineRelay::pass_on(std::string_view bytes, Output& output) {
+  if (!whole_lines_) {
+    output.append(bytes);
+    return;
+  }
+  for (std::size_t newline = 0; (newline = bytes.find('\n')) != std::string_view::npos; bytes.remove_prefix(newline + 1)) {
+    output.append(prefix_);
+    output.append(partial_);
+    output.append(bytes.substr(0, newline + 1));
+    partial_.clear();
+  }
+  partial_.append(bytes);
+  if (partial_.size() > kLongestLine) finish(output);
+}
+
+void LineRelay::finish(Output& output) {
+  if (partial_.empty()) return;
+  output.append(prefix_);
+  output.append(partial_);
+  output.append("\n");
+  partial_.clear();
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,143 @@
+#include "launcher/processes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <climits>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <dirent.h>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string_view>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace tsp::launcher {
+
+namespace {
+
+constexpr std::uint64_t kKillDeadline_ns = 1'000'000'000;
+
+void sleep_ms(long milliseconds) {
+  const timespec time{0, milliseconds * 1'000'000};
+  ::nanosleep(&time, nullptr);
+}
+
+bool is_executable_file(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
+}
+
+}  // namespace
+
+std::optional<ProcessStat> process_stat(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  if (!file || !std::getline(file, line)) return std::nullopt;
+  // pid (name) state parent group …; the name may hold spaces and parentheses, so look for the last one.
+  const std::size_t close = line.rfind(')');
+  if (close == std::string::npos) return std::nullopt;
+  std::istringstream rest(line.substr(close + 1));
+  ProcessStat stat;
+  stat.pid = pid;
+  if (!(rest >> stat.state >> stat.parent >> stat.group)) return std::nullopt;
+  return stat;
+}
+
+std::vector<ProcessStat> all_processes() {
+  std::vector<ProcessStat> processes;
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc"), &::closedir);
+  if (!folder) return processes;
+  while (const dirent* entry = ::readdir(folder.get())) {
+    pid_t pid = 0;
+    const std::string_view text = entry->d_name;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
+    if (error != std::errc{} || end != text.data() + text.size()) continue;
+    if (const auto stat = process_stat(pid)) processes.push_back(*stat);
+  }
+  return processes;
+}
+
+bool is_stopped(pid_t pid) {
+  const auto stat = process_stat(pid);
+  return stat && (stat->state == 'T' || stat->state == 't');
+}
+
+posix::UniqueFd open_process(pid_t pid) {
+  // The header of glibc 2.36 declares pidfd_open() as a C++ function, so the system call it is.
+  return posix::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+std::string signal_name(int signal) {
+  const char* abbreviation = ::sigabbrev_np(signal);
+  return abbreviation != nullptr ? fmt::format("SIG{}", abbreviation) : fmt::format("signal {}", signal);
+}
+
+bool signal_group(pid_t leader, int signal) {
+  if (leader <= 1) return false;
+  return ::kill(-leader, signal) == 0 || ::kill(leader, signal) == 0;
+}
+
+void kill_children(std::span<const pid_t> spare) {
+  const pid_t self = ::getpid();
+  const std::uint64_t deadline = posix::now_ns() + kKillDeadline_ns;
+  while (true) {
+    // The usual case, without a look at every process of the machine.
+    siginfo_t information{};
+    if (::waitid(P_ALL, 0, &information, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD) return;
+    bool any = false;
+    for (const ProcessStat& process : all_processes()) {
+      if (process.parent != self || std::find(spare.begin(), spare.end(), process.pid) != spare.end()) continue;
+      any = true;
+      if (process.state != 'Z') ::kill(process.pid, SIGKILL);
+      ::waitpid(process.pid, nullptr, WNOHANG);
+    }
+    // Children of those just killed become ours when their parent's end is done, so a round that found some needs another.
+    if (!any || posix::now_ns() > deadline) return;
+    sleep_ms(1);
+  }
+}
+
+void close_descriptors_except(std::vector<int> keep) {
+  std::sort(keep.begin(), keep.end());
+  unsigned first = 0;
+  for (const int fd : keep) {
+    if (fd < 0) continue;
+    const auto kept = static_cast<unsigned>(fd);
+    if (kept > first) ::close_range(first, kept - 1, 0);
+    first = std::max(first, kept + 1);
+  }
+  ::close_range(first, UINT_MAX, 0);
+}
+
+void reset_signals() {
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  // Fails for SIGKILL, SIGSTOP and those that the C library keeps for itself, which need no reset.
+  for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &action, nullptr);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+std::string find_program(const std::string& program) {
+  if (program.empty()) return {};
+  if (program.find('/') != std::string::npos) return is_executable_file(program) ? program : std::string();
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string candidate = (folder.empty() ? std::string(".") : folder) + "/" + program;
+    if (is_executable_file(candidate)) return candidate;
+  }
+  return {};
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,51 @@
+// What /proc and the kernel tell about processes, and how to end those that nobody else would end.
+#pragma once
+
+#include "transport/posix.h"
+
+#include <optional>
+#include <span>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace tsp::launcher {
+
+struct ProcessStat {
+  pid_t pid = 0;
+  char state = '?';  ///< as /proc/PID/stat has it: R, S, D, T (stopped), t (traced), Z …
+  pid_t parent = 0;
+  pid_t group = 0;
+};
+
+/// None if there is no such process.
+std::optional<ProcessStat> process_stat(pid_t pid);
+/// Of all processes that /proc shows.
+std::vector<ProcessStat> all_processes();
+/// True if the process is stopped (SIGSTOP, SIGTSTP, a debugger).
+bool is_stopped(pid_t pid);
+
+/// A handle that stays with the process even if its number is given to another; readable once it has ended. Empty if the kernel
+/// has none (errno says why).
+posix::UniqueFd open_process(pid_t pid);
+
+/// "SIGKILL"; "signal 77" if it has no name.
+std::string signal_name(int signal);
+
+/// Sends a signal to a process group, or to the process alone if it hasn't made its group yet. False if neither exists.
+bool signal_group(pid_t leader, int signal);
+
+/// Kills all children of this process but those in `spare`, and theirs as they become children of this process (a subreaper), and
+/// reaps them. Returns when none is left, or after a second (a process that sleeps in the kernel can't be killed).
+void kill_children(std::span<const pid_t> spare);
+
+/// Closes every descriptor of this process but those in `keep`.
+void close_descriptors_except(std::vector<int> keep);
+
+/// All signals get their default action and none is blocked, as a fresh program expects.
+void reset_signals();
+
+/// The file that the shell would run for `program` (PATH look-up, must be executable); empty if there is none.
+std::string find_program(const std::string& program);
+
+}  // namespace tsp::launcher

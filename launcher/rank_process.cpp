@@ -1,0 +1,189 @@
+#include "launcher/rank_process.h"
+
+#include "launcher/guardian.h"
+#include "launcher/processes.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <arpa/inet.h>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <optional>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace tsp::launcher {
+
+namespace {
+
+/// A rank that lost its tsprun before it began.
+constexpr int kOrphaned = 1;
+
+struct Pipe {
+  posix::UniqueFd read;
+  posix::UniqueFd write;
+};
+
+Pipe make_pipe(int rank) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error(Cause::refused, fmt::format("a pipe for rank {}", rank), errno);
+  return {posix::UniqueFd(ends[0]), posix::UniqueFd(ends[1])};
+}
+
+/// Pins this process to the rank-th core that it may use. Failing to is no reason to end a job.
+void bind_to_core(int rank) {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) == 0) return;
+  int skip = rank % CPU_COUNT(&allowed);
+  for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed) || skip-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    ::sched_setaffinity(0, sizeof one, &one);
+    return;
+  }
+}
+
+/// The descriptors of the standard streams, safe from each other's dup2 since they lie above them.
+struct StandardStreams {
+  int in;
+  int out;
+  int err;
+};
+
+void take_standard_streams(const StandardStreams& streams) {
+  ::dup2(streams.in, STDIN_FILENO);
+  ::dup2(streams.out, STDOUT_FILENO);
+  ::dup2(streams.err, STDERR_FILENO);
+}
+
+/// Runs a built-in command's part in this rank. Errors go to the board, where tsprun reads them.
+int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
+  posix::UniqueFd spare(::fcntl(plan.memory->descriptor(), F_DUPFD_CLOEXEC, 3));
+  Cause cause = Cause::exception;
+  std::string text;
+  try {
+    ContextOptions options;
+    options.heap_budget = plan.spec->global->mem_per_rank;
+    if (const char* algorithms = std::getenv("TSP_ALGORITHMS")) options.algorithms = algorithms;
+    Context context(std::move(*plan.memory), rank, options);
+    return plan.spec->rank_main(context, sink);
+  } catch (const Error& error) {
+    cause = error.cause();
+    text = error.what();
+  } catch (const std::exception& error) {
+    text = error.what();
+  } catch (...) {
+    text = "an exception that is no std::exception";
+  }
+  try {
+    const shm::NodeMemory memory = shm::NodeMemory::attach(std::move(spare));
+    FlightBoard(memory).note_first_error(rank, cause, text);
+  } catch (const std::exception&) {
+    std::fprintf(stderr, "%s\n", text.c_str());
+  }
+  return 1;
+}
+
+[[noreturn]] void become_built_in(const StartPlan& plan, int rank, posix::UniqueFd results) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != plan.launcher) ::_exit(kOrphaned);
+  close_descriptors_except({STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, plan.memory->descriptor(), results.get()});
+  reset_signals();
+  int code = 1;
+  {
+    ReportSink sink(std::move(results));
+    code = run_built_in(plan, rank, sink);
+  }
+  std::fflush(nullptr);
+  // Not exit(): the static objects that it would destroy are copies of tsprun's.
+  ::_exit(code);
+}
+
+[[noreturn]] void become_guardian(const StartPlan& plan, int rank) {
+  // Should tsprun die while this rank is stopped, it must wake to see that; ending is its own business (see guardian.h).
+  ::prctl(PR_SET_PDEATHSIG, SIGCONT);
+  if (::getppid() != plan.launcher) ::_exit(kOrphaned);
+  close_descriptors_except({STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, plan.memory->descriptor(), plan.launcher_pidfd});
+  const int ranks = plan.spec->global->ranks;
+  GuardedProgram program;
+  program.arguments = plan.spec->program;
+  program.environment = {{"RANK", std::to_string(rank)},
+                         {"WORLD_SIZE", std::to_string(ranks)},
+                         {"LOCAL_RANK", std::to_string(rank)},
+                         {"LOCAL_WORLD_SIZE", std::to_string(ranks)},
+                         {"MASTER_ADDR", "127.0.0.1"},
+                         {"MASTER_PORT", std::to_string(plan.master_port)},
+                         {"TSP_NODE_FD", std::to_string(plan.memory->descriptor())}};
+  program.node_descriptor = plan.memory->descriptor();
+  program.launcher_pidfd = plan.launcher_pidfd;
+  program.launcher_group = ::getpgid(plan.launcher);
+  program.rank = rank;
+  guard_program(program);
+}
+
+}  // namespace
+
+RankProcess start_rank(const StartPlan& plan, int rank) {
+  const bool built_in = static_cast<bool>(plan.spec->rank_main);
+  Pipe out = make_pipe(rank);
+  Pipe err = make_pipe(rank);
+  std::optional<Pipe> results;
+  if (built_in && rank == 0) results = make_pipe(rank);
+
+  const pid_t child = ::fork();
+  if (child < 0) throw system_error(Cause::refused, fmt::format("fork for rank {} of {}", rank, plan.spec->global->ranks), errno);
+  if (child == 0) {
+    ::setpgid(0, 0);
+    ::setrlimit(RLIMIT_NOFILE, &plan.open_files);
+    if (plan.bind) bind_to_core(rank);
+    posix::UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const bool has_stdin = rank == 0 && plan.stdin_for_rank_0 >= 0;
+    take_standard_streams({has_stdin ? plan.stdin_for_rank_0 : null.get(), out.write.get(), err.write.get()});
+    if (built_in) become_built_in(plan, rank, results ? std::move(results->write) : posix::UniqueFd());
+    become_guardian(plan, rank);
+  }
+
+  RankProcess process;
+  process.pid = child;
+  process.pidfd = open_process(child);
+  if (!process.pidfd) {
+    const int reason = errno;
+    ::kill(child, SIGKILL);
+    throw system_error(Cause::refused, fmt::format("pidfd_open for rank {}", rank), reason);
+  }
+  const int ranks = plan.spec->global->ranks;
+  const bool prefix = ranks > 1 && !plan.spec->global->no_prefix;
+  const std::string text = prefix ? fmt::format("[{}] ", rank) : std::string();
+  process.out = LineRelay(std::move(out.read), text, ranks > 1);
+  process.err = LineRelay(std::move(err.read), text, ranks > 1);
+  if (results) {
+    process.results = std::move(results->read);
+    ::fcntl(process.results.get(), F_SETFL, O_NONBLOCK);
+  }
+  return process;
+}
+
+int free_port() {
+  const posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (!socket || ::bind(socket.get(), generic, length) != 0 || ::getsockname(socket.get(), generic, &length) != 0) {
+    throw system_error(Cause::refused, "finding a free port for MASTER_PORT", errno);
+  }
+  return ntohs(address.sin_port);
+}
+
+}  // namespace tsp::launcher

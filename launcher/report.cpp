@@ -1,0 +1,95 @@
+#include "launcher/report.h"
+
+#include "transport/cause.h"
+#include "transport/machine.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <fcntl.h>
+#include <string_view>
+#include <unistd.h>
+
+namespace tsp::launcher {
+
+using nlohmann::ordered_json;
+
+Report::Report(const std::string& path) : path_(path), root_(ordered_json::object()) {
+  if (path_.empty()) return;
+  file_ = posix::UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (!file_) {
+    throw system_error(Cause::refused,
+                       fmt::format("--json {}: the file can't be written; name one in a folder that exists", path_), errno);
+  }
+}
+
+void Report::begin(const std::string& command, const GlobalOptions& global, bool has_ranks) {
+  root_["command"] = command;
+  if (has_ranks) {
+    ordered_json layout = ordered_json::object();
+    for (const Axis& axis : global.layout.axes) layout[axis.name] = axis.degree;
+    root_["layout"] = std::move(layout);
+    root_["ranks"] = global.ranks;
+    root_["nodes"] = 1;
+    root_["dtype"] = nullptr;
+  }
+  root_["kernels"] = machine::vector_level();
+  if (has_ranks) {
+    ordered_json transports = ordered_json::array();
+    if (file_) {
+      for (int from = 0; from < global.ranks; ++from) {
+        for (int to = 0; to < global.ranks; ++to) {
+          if (from != to) transports.push_back({{"from", from}, {"to", to}, {"kind", "shm"}, {"why", "same node"}});
+        }
+      }
+    }
+    root_["transports"] = std::move(transports);
+  }
+  root_["failure"] = nullptr;
+}
+
+void Report::set_failure(const Failure& failure, const std::vector<Waiting>& waiting) {
+  root_["failure"] = failure_json(failure, waiting);
+}
+
+void Report::write() {
+  if (!file_) return;
+  // Last, as the keys' order in the document says.
+  ordered_json failure = root_.contains("failure") ? root_["failure"] : ordered_json(nullptr);
+  root_.erase("failure");
+  root_["failure"] = std::move(failure);
+
+  const std::string text = root_.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  // Devices and pipes can't be truncated and needn't be.
+  if (::ftruncate(file_.get(), 0) != 0 && errno != EINVAL) {
+    throw system_error(Cause::refused, fmt::format("--json {}: emptying the file", path_), errno);
+  }
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw system_error(Cause::refused, fmt::format("--json {}: writing the report", path_), errno);
+    rest.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& waiting) {
+  ordered_json json;
+  json["rank"] = failure.rank >= 0 ? ordered_json(failure.rank) : ordered_json(nullptr);
+  json["node"] = 0;
+  json["kind"] = std::string(name(failure.cause));
+  json["signal"] =
+      failure.cause == Cause::killed || failure.cause == Cause::interrupted ? ordered_json(failure.code) : ordered_json(nullptr);
+  json["exit_code"] = failure.cause == Cause::exited ? ordered_json(failure.code) : ordered_json(nullptr);
+  json["op"] = failure.op.empty() ? ordered_json(nullptr) : ordered_json(failure.op);
+  json["seq"] = failure.op.empty() ? ordered_json(nullptr) : ordered_json(failure.sequence);
+  json["detail"] = failure.detail;
+  ordered_json list = ordered_json::array();
+  for (const Waiting& each : waiting) {
+    list.push_back({{"rank", each.rank}, {"op", each.op}, {"seq", each.sequence}, {"for", each.waits_for}});
+  }
+  json["waiting"] = std::move(list);
+  return json;
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,45 @@
+// The report for machines (--json): keys that every command writes, and room for a command's own.
+#pragma once
+
+#include "core/board/flight_board.h"
+#include "launcher/options.h"
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+namespace tsp::launcher {
+
+/// One line of `failure.waiting`: what another rank was waiting for when the job failed.
+struct Waiting {
+  int rank = 0;
+  std::string op;
+  std::uint32_t sequence = 0;
+  int waits_for = -1;
+};
+
+class Report {
+ public:
+  /// Opens the file at once, so that a path that can't be written is refused before ranks start. An empty path: nothing is
+  /// written. Throws Error(refused).
+  explicit Report(const std::string& path);
+
+  /// command, layout, ranks, nodes, dtype (null), kernels, transports, failure (null).
+  void begin(const std::string& command, const GlobalOptions& global, bool has_ranks);
+  /// The whole document; commands add keys to it.
+  nlohmann::ordered_json& root() { return root_; }
+  void set_failure(const Failure& failure, const std::vector<Waiting>& waiting);
+  /// Writes the document. Throws Error(refused) if the file system won't take it.
+  void write();
+
+ private:
+  std::string path_;
+  posix::UniqueFd file_;
+  nlohmann::ordered_json root_;
+};
+
+/// `failure` as page-one JSON; signal, op and seq are null where they say nothing.
+nlohmann::ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& waiting);
+
+}  // namespace tsp::launcher

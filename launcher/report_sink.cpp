@@ -1,0 +1,61 @@
+#include "launcher/report_sink.h"
+
+#include "transport/cause.h"
+
+#include <cerrno>
+#include <cstring>
+#include <unistd.h>
+
+namespace tsp::launcher {
+
+namespace {
+constexpr std::size_t kHeader = 5;
+}
+
+void ReportSink::line(std::string_view text) { write_frame('L', text); }
+
+void ReportSink::set(std::string_view key, const nlohmann::ordered_json& value) {
+  nlohmann::ordered_json object;
+  object[std::string(key)] = value;
+  // Texts that aren't UTF-8 are mended rather than thrown on: a report is better than none.
+  write_frame('J', object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+void ReportSink::write_frame(char kind, std::string_view payload) {
+  if (!pipe_) return;
+  if (payload.size() > kMaxFrame) throw Error(Cause::refused, "a report of more than 64 MiB in one piece");
+  std::string frame(kHeader, kind);
+  for (std::size_t i = 0; i < 4; ++i) frame[1 + i] = static_cast<char>((payload.size() >> (8 * i)) & 0xff);
+  frame.append(payload);
+  std::string_view rest = frame;
+  while (!rest.empty()) {
+    const ssize_t written = ::write(pipe_.get(), rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw system_error(Cause::disconnected, "writing results to tsprun", errno);
+    rest.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+bool FrameReader::feed(std::string_view bytes) {
+  if (!damaged_) pending_.append(bytes);
+  return !damaged_;
+}
+
+bool FrameReader::next(Frame& frame) {
+  if (damaged_ || pending_.size() < kHeader) return false;
+  std::size_t length = 0;
+  for (std::size_t i = 0; i < 4; ++i) length |= static_cast<std::size_t>(static_cast<unsigned char>(pending_[1 + i])) << (8 * i);
+  const char kind = pending_[0];
+  if ((kind != 'L' && kind != 'J') || length > kMaxFrame) {
+    damaged_ = true;
+    pending_.clear();
+    return false;
+  }
+  if (pending_.size() < kHeader + length) return false;
+  frame.kind = kind;
+  frame.payload = pending_.substr(kHeader, length);
+  pending_.erase(0, kHeader + length);
+  return true;
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,54 @@
+// How rank 0 of a built-in command hands its results to the launcher: frames over a pipe.
+//
+//   frame   u8 kind ('L' line, 'J' JSON) · u32 length, little-endian · that many bytes
+//
+// The launcher doesn't trust lengths: a frame over kMaxFrame or of unknown kind ends the channel.
+#pragma once
+
+#include "transport/posix.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tsp::launcher {
+
+inline constexpr std::size_t kMaxFrame = std::size_t{64} << 20;
+
+/// The writing end. Every rank has one; those of ranks other than 0 swallow everything.
+class ReportSink {
+ public:
+  ReportSink() = default;
+  explicit ReportSink(posix::UniqueFd pipe) : pipe_(std::move(pipe)) {}
+
+  /// Prints one line (without the final newline) on tsprun's stdout at once, without a rank's prefix.
+  void line(std::string_view text);
+  /// Sets a key of the JSON report. Later values replace earlier ones.
+  void set(std::string_view key, const nlohmann::ordered_json& value);
+
+ private:
+  void write_frame(char kind, std::string_view payload);
+  posix::UniqueFd pipe_;
+};
+
+/// Takes frames apart, in whatever pieces they arrive.
+class FrameReader {
+ public:
+  struct Frame {
+    char kind = 0;
+    std::string payload;
+  };
+  /// Adds bytes as they came; false once the channel is damaged.
+  bool feed(std::string_view bytes);
+  /// Takes the next whole frame; false if there is none yet.
+  bool next(Frame& frame);
+
+ private:
+  std::string pending_;
+  bool damaged_ = false;
+};
+
+}  // namespace tsp::launcher

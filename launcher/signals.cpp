@@ -1,0 +1,43 @@
+#include "launcher/signals.h"
+
+#include "transport/cause.h"
+
+#include <cerrno>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+namespace tsp::launcher {
+
+SignalReader::SignalReader() {
+  sigset_t wanted;
+  ::sigemptyset(&wanted);
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGTSTP, SIGCONT, SIGUSR1, SIGCHLD}) ::sigaddset(&wanted, signal);
+  struct sigaction hangup {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) ::sigaddset(&wanted, SIGHUP);
+
+  ::sigprocmask(SIG_BLOCK, &wanted, &before_);
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &ignore, &pipe_before_);
+  // An ignored SIGCHLD (some parents leave it so) would make the kernel reap ranks before their end was read.
+  struct sigaction standard {};
+  standard.sa_handler = SIG_DFL;
+  ::sigaction(SIGCHLD, &standard, nullptr);
+  descriptor_ = posix::UniqueFd(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!descriptor_) throw system_error(Cause::refused, "signalfd", errno);
+}
+
+SignalReader::~SignalReader() {
+  ::sigaction(SIGPIPE, &pipe_before_, nullptr);
+  ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+}
+
+std::optional<int> SignalReader::next() const {
+  signalfd_siginfo information{};
+  if (::read(descriptor_.get(), &information, sizeof information) != static_cast<ssize_t>(sizeof information))
+    return std::nullopt;
+  return static_cast<int>(information.ssi_signo);
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,30 @@
+// tsprun's own signals, read through a descriptor so that they are one kind of event among others.
+#pragma once
+
+#include "transport/posix.h"
+
+#include <csignal>
+#include <optional>
+
+namespace tsp::launcher {
+
+/// While it lives: SIGINT, SIGTERM, SIGHUP (unless ignored, as under nohup), SIGQUIT, SIGTSTP, SIGCONT, SIGUSR1 and SIGCHLD are
+/// blocked and read from here, and SIGPIPE is ignored. What was before is restored.
+class SignalReader {
+ public:
+  SignalReader();
+  SignalReader(const SignalReader&) = delete;
+  SignalReader& operator=(const SignalReader&) = delete;
+  ~SignalReader();
+
+  int descriptor() const { return descriptor_.get(); }
+  /// The next signal that has arrived; none if there is none.
+  std::optional<int> next() const;
+
+ private:
+  sigset_t before_{};
+  struct sigaction pipe_before_ {};
+  posix::UniqueFd descriptor_;
+};
+
+}  // namespace tsp::launcher

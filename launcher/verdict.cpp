@@ -1,0 +1,149 @@
+#include "launcher/verdict.h"
+
+#include "launcher/processes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+
+namespace tsp::launcher {
+
+namespace {
+
+/// More lines than this help nobody at a terminal; the JSON report has all.
+constexpr std::size_t kMostLines = 32;
+
+std::string who(int rank) { return rank >= 0 ? fmt::format("rank {}", rank) : std::string("a rank"); }
+
+std::string headline(const Failure& failure) {
+  const std::string rank = who(failure.rank);
+  const std::string where = failure.op.empty() ? "" : fmt::format(" in {} #{}", failure.op, failure.sequence);
+  // Seen from outside: the operation is the rank's own if it was in one, else that of the rank that found it.
+  const std::string around = failure.op.empty() ? "" : fmt::format(" ({} #{})", failure.op, failure.sequence);
+  switch (failure.cause) {
+    case Cause::killed:
+      return fmt::format("{} was killed by signal {} ({}){}", rank, failure.code, signal_name(failure.code), where);
+    case Cause::exited:
+      if (failure.code == 0) return fmt::format("{} exited (code 0) before the job was done{}", rank, around);
+      return fmt::format("{} exited with code {}{}", rank, failure.code, where);
+    case Cause::exception: return fmt::format("{} ended by an exception{}", rank, where);
+    case Cause::stalled: return fmt::format("{} gave no sign of life until the deadline{}", rank, around);
+    case Cause::deadlock:
+      return fmt::format("ranks waited for each other in a circle until the deadline; {} is one of them", rank);
+    case Cause::mismatch:
+      return fmt::format("{} and another rank called different operations, or the same with different arguments; {} was{}", rank,
+                         rank, where.empty() ? " outside an operation" : where);
+    case Cause::corrupt: return fmt::format("{} found damaged bytes{}", rank, where);
+    case Cause::disconnected: return fmt::format("the way to {} is cut{}", rank, where);
+    case Cause::out_of_memory: return fmt::format("{} ran out of memory{}", rank, where);
+    case Cause::refused: return fmt::format("{} refused a request{}", rank, where);
+    case Cause::interrupted:
+      if (failure.code > 0) return fmt::format("the job was interrupted by {}", signal_name(failure.code));
+      return "the job was interrupted";
+    case Cause::none: break;
+  }
+  return "the job failed";
+}
+
+/// A culprit of this kind waits for nobody any more.
+bool is_gone(Cause cause) { return cause == Cause::killed || cause == Cause::exited || cause == Cause::exception; }
+
+std::string ago(std::uint64_t then_ns, std::uint64_t now_ns) {
+  if (then_ns == 0) return "never";
+  return fmt::format("{:.1f} s ago", now_ns > then_ns ? static_cast<double>(now_ns - then_ns) * 1e-9 : 0.0);
+}
+
+}  // namespace
+
+Failure failure_of_end(const FlightBoard& board, int local_rank, const RankEnd& end) {
+  Failure failure;
+  const Failure noted = board.first_error(local_rank);
+  // Whoever notes an error ends by exit or abort(); any other signal came from elsewhere and later.
+  const bool own_words = noted.cause != Cause::none && (end.signal == 0 || end.signal == SIGABRT);
+  if (own_words) {
+    failure = noted;
+  } else {
+    failure.cause = end.signal != 0 ? Cause::killed : Cause::exited;
+    failure.code = end.signal != 0 ? end.signal : end.exit_code;
+  }
+  failure.rank = board.first_rank() + local_rank;
+  // The other ranks throw this text: it must make sense without the rest.
+  if (failure.detail.empty()) failure.detail = headline(failure);
+  if (const std::optional<Activity> activity = board.activity(local_rank)) {
+    failure.op = name(activity->op);
+    failure.sequence = activity->sequence;
+  }
+  return failure;
+}
+
+std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank) {
+  std::vector<Waiting> waiting;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const std::optional<Activity>& activity = ranks[i].activity;
+    const int rank = first_rank + static_cast<int>(i);
+    if (!activity || activity->waiting_for < 0 || (rank == failure.rank && is_gone(failure.cause))) continue;
+    waiting.push_back({rank, std::string(name(activity->op)), activity->sequence, activity->waiting_for});
+  }
+  return waiting;
+}
+
+std::string print_verdict(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank) {
+  const std::string first_line = headline(failure);
+  std::string text = fmt::format("tsprun: {}\n", first_line);
+  const bool says_more = failure.cause != Cause::interrupted && !first_line.starts_with(failure.detail);
+  if (says_more) text += fmt::format("tsprun: why: {}\n", failure.detail);
+  std::size_t lines = 0;
+  std::size_t left_out = 0;
+  const auto add = [&](const std::string& line) {
+    if (lines++ < kMostLines) text += fmt::format("tsprun:   {}\n", line);
+    else ++left_out;
+  };
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const RankRecord& record = ranks[i];
+    const int rank = first_rank + static_cast<int>(i);
+    if (record.stopped)
+      add(fmt::format("rank {} is stopped (process {} is in state T): it was sent SIGSTOP or is held by a debugger", rank,
+                      record.pid));
+    if (record.activity) {
+      const Activity& activity = *record.activity;
+      if (activity.waiting_for >= 0 && !(rank == failure.rank && is_gone(failure.cause))) {
+        add(fmt::format("rank {} waited for rank {} in {} #{} ({}, {} B, stream {})", rank, activity.waiting_for,
+                        name(activity.op), activity.sequence, name(activity.dtype), activity.bytes, name(activity.stream)));
+      } else if (rank != failure.rank) {
+        add(fmt::format("rank {} was in {} #{} ({}, {} B, stream {})", rank, name(activity.op), activity.sequence,
+                        name(activity.dtype), activity.bytes, name(activity.stream)));
+      }
+    }
+    if (record.end.by_launcher && record.end.signal == SIGKILL && rank != failure.rank && !record.stopped) {
+      add(fmt::format("rank {} didn't end by itself and was killed", rank));
+    }
+  }
+  if (left_out > 0) text += fmt::format("tsprun:   and {} lines more, which the report of --json has\n", left_out);
+  return text;
+}
+
+std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {
+  std::string text = fmt::format("{:>5}  {:>8}  {:<9}  {:<12}  {}\n", "rank", "pid", "life", "last sign", "doing");
+  for (int local_rank = 0; local_rank < board.local_ranks(); ++local_rank) {
+    const RankPage& page = board.page(local_rank);
+    std::string life(name(board.life(local_rank)));
+    const std::int32_t code = page.code.load(std::memory_order_relaxed);
+    if (board.life(local_rank) == Life::exited) life += fmt::format(" {}", code);
+    if (board.life(local_rank) == Life::killed) life += fmt::format(" {}", code);
+    std::string doing;
+    for (int stream = 0; stream < kStreams; ++stream) {
+      const std::optional<Activity> activity = board.activity(local_rank, static_cast<Stream>(stream));
+      if (activity) doing += (doing.empty() ? "" : "; ") + activity->describe(now_ns);
+    }
+    const std::uint32_t pid = board.pid(local_rank);
+    text += fmt::format(
+        "{:>5}  {:>8}  {:<9}  {:<12}  {}\n", board.first_rank() + local_rank, pid != 0 ? std::to_string(pid) : "-", life,
+        ago(page.last_sign_ns.load(std::memory_order_relaxed), now_ns), doing.empty() ? "outside an operation" : doing);
+  }
+  const Failure failure = board.failure();
+  if (failure.cause != Cause::none) text += fmt::format("failed: {}\n", headline(failure));
+  return text;
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,46 @@
+// The last words on a failed job: who failed, how, in which operation, why, and what everyone else was waiting for.
+#pragma once
+
+#include "core/board/flight_board.h"
+#include "launcher/report.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tsp::launcher {
+
+/// How a rank's process ended.
+struct RankEnd {
+  bool ended = false;
+  int exit_code = 0;
+  int signal = 0;            ///< 0: it exited
+  bool by_launcher = false;  ///< tsprun's own signal ended it
+
+  bool failed() const { return ended && (signal != 0 || exit_code != 0); }
+  /// As a shell counts: the exit code, or 128 + signal.
+  int code() const { return signal != 0 ? 128 + signal : exit_code; }
+};
+
+/// What is known of a rank when the job is over.
+struct RankRecord {
+  RankEnd end;
+  std::optional<Activity> activity;  ///< when the job failed
+  bool stopped = false;              ///< its process was stopped (SIGSTOP) when the job failed
+  std::uint32_t pid = 0;
+};
+
+/// The failure that a rank's own end is, read off its board page: killed or exited, or what the rank noted as its first error.
+Failure failure_of_end(const FlightBoard& board, int local_rank, const RankEnd& end);
+
+/// The ranks that waited for another one; without the culprit if it is gone and waits for nobody.
+std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank);
+
+/// Lines for people, each ending in a newline.
+std::string print_verdict(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank);
+
+/// The board of all ranks, a line each: pid, life, operation, whom it waits for and how long, last sign of life.
+std::string print_board(const FlightBoard& board, std::uint64_t now_ns);
+
+}  // namespace tsp::launcher
