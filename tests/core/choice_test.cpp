@@ -1,0 +1,97 @@
+// The choice of algorithms: what the table says, and the grammar of its overrides.
+
+#include "core/collectives/choice.h"
+
+#include "transport/cause.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace tsp {
+namespace {
+
+std::string refusal(const std::string& overrides) {
+  try {
+    const ChoiceTable table(overrides);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.cause(), Cause::refused);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ChoiceTable, EveryOperationHasAnAlgorithmThatExistsForIt) {
+  const ChoiceTable table;
+  for (int i = 0; i < kOps; ++i) {
+    const Op op = static_cast<Op>(i);
+    for (const std::uint64_t bytes : {0ULL, 8ULL, 65536ULL, 65537ULL, 1ULL << 40}) {
+      for (const int ranks : {1, 2, 8, 64, 65, 1024}) {
+        for (const bool views : {false, true}) EXPECT_TRUE(has_algorithm(op, table.choose(op, bytes, ranks, views))) << name(op);
+      }
+    }
+  }
+}
+
+TEST(ChoiceTable, LargeBuffersGoDirectWherePeersCanBeViewedAndElseRound) {
+  const ChoiceTable table;
+  for (const Op op : {Op::broadcast, Op::all_gather, Op::reduce_scatter, Op::all_reduce, Op::reduce}) {
+    EXPECT_EQ(table.choose(op, 64 << 20, 8, true), Algorithm::direct);
+    EXPECT_EQ(table.choose(op, 64 << 20, 8, false), Algorithm::ring);
+  }
+  EXPECT_EQ(table.choose(Op::all_reduce, 8, 8, true), Algorithm::one_shot);
+}
+
+TEST(ChoiceTable, OverridesComeFirstAndOnlyForTheirSizes) {
+  const ChoiceTable table("all_reduce=ring,all_gather<64K=ring");
+  EXPECT_EQ(table.choose(Op::all_reduce, 8, 8, true), Algorithm::ring);
+  EXPECT_EQ(table.choose(Op::all_gather, 65535, 8, true), Algorithm::ring);
+  EXPECT_EQ(table.choose(Op::all_gather, 65536, 8, true), Algorithm::direct);
+  EXPECT_EQ(table.choose(Op::broadcast, 8, 8, true), Algorithm::direct);
+}
+
+TEST(ChoiceTable, TheFirstOfTwoOverridesWins) {
+  const ChoiceTable table("all_reduce<1M=one_shot,all_reduce=ring");
+  EXPECT_EQ(table.choose(Op::all_reduce, (1 << 20) - 1, 8, true), Algorithm::one_shot);
+  EXPECT_EQ(table.choose(Op::all_reduce, 1 << 20, 8, true), Algorithm::ring);
+}
+
+TEST(ChoiceTable, NoOverridesAreTheBuiltInTable) { EXPECT_EQ(ChoiceTable("").rows().size(), ChoiceTable().rows().size()); }
+
+TEST(ChoiceTable, WrongOverridesAreRefusedByName) {
+  EXPECT_NE(refusal("all_redux=ring").find("all_redux"), std::string::npos);
+  EXPECT_NE(refusal("all_redux=ring").find("all_reduce"), std::string::npos);
+  EXPECT_NE(refusal("broadcast=one_shot").find("broadcast has no algorithm \"one_shot\"; it has direct and ring"),
+            std::string::npos);
+  EXPECT_NE(refusal("all_to_all=ring").find("has a choice"), std::string::npos);
+  EXPECT_NE(refusal("all_reduce=automatic").find("automatic"), std::string::npos);
+  EXPECT_NE(refusal("all_reduce<64X=ring").find("64X"), std::string::npos);
+  for (const char* wrong : {"all_reduce", "=", "all_reduce=", "all_reduce<=ring", "all_reduce<0=ring", "all_reduce<-1=ring",
+                            "all_reduce<99999999999999999999=ring", "all_reduce<99999999999G=ring", "all_reduce=ring,",
+                            "all_reduce=ring,,broadcast=ring", " all_reduce=ring", "all_reduce<64KK=ring"}) {
+    EXPECT_NE(refusal(wrong), "") << wrong;
+  }
+}
+
+TEST(ChoiceTable, PrintsOneLineARowUnderAHeading) {
+  const ChoiceTable table("all_reduce<64K=ring");
+  const std::string text = table.print();
+  EXPECT_EQ(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')), table.rows().size() + 1);
+  EXPECT_NE(text.find("65535"), std::string::npos);
+}
+
+TEST(Names, GoThereAndBack) {
+  for (int i = 0; i < kOps; ++i) EXPECT_EQ(op_from_name(name(static_cast<Op>(i))), static_cast<Op>(i));
+  for (const Reduction reduction : {Reduction::sum, Reduction::max, Reduction::min}) {
+    EXPECT_EQ(reduction_from_name(name(reduction)), reduction);
+  }
+  for (const Algorithm algorithm : {Algorithm::automatic, Algorithm::one_shot, Algorithm::direct, Algorithm::ring}) {
+    EXPECT_EQ(algorithm_from_name(name(algorithm)), algorithm);
+  }
+  EXPECT_EQ(op_from_name("allreduce"), std::nullopt);
+  EXPECT_EQ(reduction_from_name("prod"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace tsp

@@ -1,0 +1,117 @@
+// Every collective against plain loops: 1 to 9 ranks, all dtypes and reductions, every algorithm, even and uneven and zero
+// counts, in and out of place, heap and plain memory, blocking and posted.
+
+#include "tests/support/calls.h"
+#include "tests/support/run_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace tsp::test {
+namespace {
+
+using Counts = std::vector<std::size_t>;
+
+/// Count tables that a group of n ranks shall survive: nothing at all, one element, single holes, sizes around the ranks' number
+/// and around what fits a message's header line, a lane's inline payload and staging memory.
+std::vector<Counts> count_tables(int n, std::uint64_t seed) {
+  const std::size_t ranks = static_cast<std::size_t>(n);
+  std::vector<Counts> tables = {Counts(ranks, 0), Counts(ranks, 1), Counts(ranks, ranks + 1), Counts(ranks, 1021)};
+  for (std::size_t largest : {std::size_t{3}, std::size_t{40}, std::size_t{3000}, std::size_t{30000}}) {
+    Counts random;
+    for (std::size_t r = 0; r < ranks; ++r) random.push_back(mix(seed, largest, r) % (largest + 1));
+    random[mix(seed, largest) % ranks] = 0;
+    random[0] = largest;
+    tables.push_back(random);
+  }
+  return tables;
+}
+
+class CollectiveValues : public testing::TestWithParam<std::tuple<Op, int>> {
+ protected:
+  Op op() const { return std::get<0>(GetParam()); }
+  int ranks() const { return std::get<1>(GetParam()); }
+
+  /// All calls that this operation has, over one table of counts at a time.
+  std::vector<Call> calls() const {
+    std::vector<Call> result;
+    std::uint64_t seed = mix(static_cast<std::uint64_t>(op()), static_cast<std::uint64_t>(ranks()));
+    for (const Counts& counts : count_tables(ranks(), seed)) {
+      for (DType dtype : kDTypes) {
+        if (reduces(op()) && dtype == DType::byte) continue;
+        for (Algorithm algorithm : algorithms_of(op())) {
+          for (bool uneven : {false, true}) {
+            if (uneven && !has_uneven_form(op())) continue;
+            Call call;
+            call.op = op();
+            call.dtype = dtype;
+            call.counts = counts;
+            call.uneven = uneven;
+            call.options.algorithm = algorithm;
+            call.seed = ++seed;
+            // The remaining choices are independent of each other: drawn, so that all combinations come up over the tables.
+            call.reduction = kReductions[mix(seed, 11) % std::size(kReductions)];
+            call.root = static_cast<int>(mix(seed, 12) % static_cast<std::uint64_t>(ranks()));
+            call.in_place = has_in_place_form(op()) && mix(seed, 13) % 2 == 0;
+            call.where = mix(seed, 14) % 2 == 0 ? Where::heap : Where::plain;
+            call.posted = mix(seed, 15) % 2 == 0;
+            call.options.stream = static_cast<Stream>(mix(seed, 16) % kStreams);
+            result.push_back(call);
+          }
+        }
+      }
+    }
+    return result;
+  }
+};
+
+TEST_P(CollectiveValues, MatchPlainLoops) {
+  const std::vector<Call> all = calls();
+  run_ranks(ranks(), [&](Context& context) {
+    for (const Call& call : all) run(context, context.world(), call);
+  });
+}
+
+std::string case_name(const testing::TestParamInfo<std::tuple<Op, int>>& info) {
+  return std::string(name(std::get<0>(info.param))) + "_" + std::to_string(std::get<1>(info.param)) + "_ranks";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CollectiveValues, testing::Combine(testing::ValuesIn(kCallable), testing::Range(1, 10)), case_name);
+
+// The tables above draw some choices; here all forms of a small and of a large call are spelled out.
+TEST(CollectiveForms, AllCombinationsOfMemoryPlaceAndPosting) {
+  std::vector<Call> all;
+  std::uint64_t seed = 77;
+  for (Op op : kCallable) {
+    for (std::size_t count : {std::size_t{13}, std::size_t{50'000}}) {
+      for (Reduction reduction : kReductions) {
+        if (!reduces(op) && reduction != Reduction::sum) continue;
+        for (Algorithm algorithm : algorithms_of(op)) {
+          for (int form = 0; form < 8; ++form) {
+            Call call;
+            call.op = op;
+            call.reduction = reduction;
+            call.counts = Counts(3, count);
+            call.in_place = (form & 1) != 0;
+            if (call.in_place && !has_in_place_form(op)) continue;
+            call.where = (form & 2) != 0 ? Where::plain : Where::heap;
+            call.posted = (form & 4) != 0;
+            call.root = static_cast<int>(seed % 3);
+            call.options.algorithm = algorithm;
+            call.seed = ++seed;
+            all.push_back(call);
+          }
+        }
+      }
+    }
+  }
+  run_ranks(3, [&](Context& context) {
+    for (const Call& call : all) run(context, context.world(), call);
+  });
+}
+
+}  // namespace
+}  // namespace tsp::test

@@ -1,0 +1,200 @@
+// The collectives on a transport through which no peer's memory can be viewed, as over a network: every algorithm gives what it
+// gives with views, bit for bit.
+
+#include "core/collectives/communicator.h"
+#include "core/collectives/staging.h"
+#include "transport/shm/shm_transport.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tsp {
+namespace {
+
+/// Shared memory that pretends to be a wire.
+class Blindfold final : public Transport {
+ public:
+  Blindfold(shm::NodeMemory& memory, int rank) : inner_(memory, rank) {}
+
+  std::string_view name() const override { return "blindfold"; }
+  std::vector<std::byte> address(int peer) override { return inner_.address(peer); }
+  Reach can_reach(int peer, std::span<const std::byte> address) const override { return inner_.can_reach(peer, address); }
+  void connect(int peer, std::span<const std::byte> address) override { inner_.connect(peer, address); }
+  bool connected(int peer) override { return inner_.connected(peer); }
+  void register_memory(std::span<std::byte> memory) override { inner_.register_memory(memory); }
+  RemoteSpan remote(std::span<const std::byte> memory) const override { return inner_.remote(memory); }
+  bool is_registered(std::span<const std::byte> memory) const override { return inner_.is_registered(memory); }
+  std::size_t plain_limit() const override { return 512; }
+  bool can_receive_into(std::span<const std::byte> memory) const override { return inner_.is_registered(memory); }
+  Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override {
+    return inner_.send(lane, envelope, payload, delivery);
+  }
+  Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) override {
+    return inner_.put(lane, envelope, where, payload);
+  }
+  Outcome test_send(LaneId lane, Ticket ticket) override { return inner_.test_send(lane, ticket); }
+  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override {
+    return inner_.receive_put(lane, envelope, where);
+  }
+  Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override {
+    if (into.size() > plain_limit() && !is_registered(into)) throw std::logic_error("received into memory that isn't registered");
+    return inner_.receive(lane, envelope, into);
+  }
+  Ticket view(LaneId, const Envelope&, std::size_t) override { throw std::logic_error("a view through a blindfold"); }
+  Outcome test_receive(LaneId lane, Ticket ticket) override { return inner_.test_receive(lane, ticket); }
+  bool can_view(int) const override { return false; }
+  std::span<const std::byte> access(LaneId, Ticket, std::size_t, std::size_t) override {
+    throw std::logic_error("an access through a blindfold");
+  }
+  void release(LaneId, Ticket) override { throw std::logic_error("a release through a blindfold"); }
+  Found found(LaneId lane) const override { return inner_.found(lane); }
+  bool progress() override { return inner_.progress(); }
+  std::uint64_t arm() override { return inner_.arm(); }
+  void disarm() override { inner_.disarm(); }
+  int descriptor() const override { return inner_.descriptor(); }
+  bool close() override { return inner_.close(); }
+  const TrafficCounters& counters() const override { return inner_.counters(); }
+
+ private:
+  shm::ShmTransport inner_;
+};
+
+/// One rank's parts, put together by hand. With `blind` by the transport above.
+struct Rank {
+  Rank(shm::NodeMemory& memory, int rank, bool blind)
+      : heap(memory.heap(rank), 0, {}),
+        sighted(memory, rank),
+        blindfold(memory, rank),
+        engine(FlightBoard(memory), rank, routes(memory, blind ? static_cast<Transport*>(&blindfold) : &sighted),
+               memory.doorbell(rank), {.timeout_ns = 60'000'000'000, .oversubscribed = true}),
+        staging(heap),
+        world(engine, heap, staging, choices, all(memory)) {}
+
+  static std::vector<Route> routes(const shm::NodeMemory& memory, Transport* transport) {
+    std::vector<Route> routes;
+    for (std::uint32_t r = 0; r < memory.layout().local_ranks; ++r) routes.push_back({transport, static_cast<int>(r)});
+    return routes;
+  }
+  static std::vector<int> all(const shm::NodeMemory& memory) {
+    std::vector<int> ranks(memory.layout().local_ranks);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+
+  Heap heap;
+  shm::ShmTransport sighted;
+  Blindfold blindfold;
+  Engine engine;
+  Staging staging;
+  ChoiceTable choices;
+  Communicator world;
+};
+
+/// Every operation once; all results one after another.
+std::vector<float> all_operations(Rank& rank, std::size_t count, Algorithm algorithm, bool in_heap) {
+  Communicator& world = rank.world;
+  const auto n = static_cast<std::size_t>(world.size());
+  const auto p = static_cast<std::size_t>(world.rank());
+  const CallOptions one_shot{.algorithm = algorithm};
+  const CallOptions options{.algorithm = algorithm == Algorithm::one_shot ? Algorithm::direct : algorithm};
+  HeapBlock block;
+  std::vector<float> plain;
+  std::span<float> input;
+  if (in_heap) {
+    block = rank.heap.allocate_elements<float>(n * count, "input");
+    input = block.as<float>();
+  } else {
+    plain.resize(n * count);
+    input = plain;
+  }
+  for (std::size_t i = 0; i < input.size(); ++i) input[i] = 1.0F / static_cast<float>(1 + (i * 31 + p * 17) % 1009);
+
+  std::vector<float> results;
+  const auto keep = [&results](const std::vector<float>& values) { results.insert(results.end(), values.begin(), values.end()); };
+  std::vector<float> whole(n * count);
+  std::vector<float> part(count);
+  world.all_gather(input.first(count), std::span(whole), options);
+  keep(whole);
+  world.all_to_all(input, std::span(whole), options);
+  keep(whole);
+  world.all_reduce(input, std::span(whole), Reduction::sum, one_shot);
+  keep(whole);
+  world.reduce_scatter(input, std::span(part), Reduction::sum, options);
+  keep(part);
+  world.reduce(input.first(count), std::span(part), Reduction::max, world.size() - 1, options);
+  keep(part);
+  if (p == 0) std::copy_n(input.begin(), count, part.begin());
+  world.broadcast(std::span(part), 0, options);
+  keep(part);
+  if (world.size() > 1) {
+    const int right = (world.rank() + 1) % world.size();
+    const int left = (world.rank() + world.size() - 1) % world.size();
+    if (p == 0) {
+      world.send(input.first(count), right);
+      world.recv(std::span(part), left);
+    } else {
+      world.recv(std::span(part), left);
+      world.send(input.first(count), right);
+    }
+    keep(part);
+  }
+  world.barrier();
+  return results;
+}
+
+std::vector<std::vector<float>> run(int ranks, std::size_t count, Algorithm algorithm, bool in_heap, bool blind) {
+  shm::NodeMemory memory = shm::NodeMemory::create_memfd({.local_ranks = static_cast<std::uint32_t>(ranks),
+                                                          .heap_bytes = 256 << 20,
+                                                          .world_size = static_cast<std::uint32_t>(ranks)});
+  std::vector<std::vector<float>> results(static_cast<std::size_t>(ranks));
+  std::vector<std::string> failures(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      const auto i = static_cast<std::size_t>(r);
+      try {
+        Rank rank(memory, r, blind);
+        results[i] = all_operations(rank, count, algorithm, in_heap);
+      } catch (const std::exception& failure) {
+        failures[i] = failure.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& failure : failures) EXPECT_EQ(failure, "");
+  return results;
+}
+
+class WithoutViews : public testing::TestWithParam<Algorithm> {};
+
+TEST_P(WithoutViews, ResultsAreThoseWithViewsBitForBit) {
+  for (const int ranks : {1, 2, 3, 5, 8}) {
+    // Within a line, beyond the plain limit, and several ring pieces.
+    for (const std::size_t count : std::initializer_list<std::size_t>{0, 3, 700, 100'003}) {
+      for (const bool in_heap : {false, true}) {
+        const auto blind = run(ranks, count, GetParam(), in_heap, true);
+        const auto sighted = run(ranks, count, GetParam(), in_heap, false);
+        for (std::size_t r = 0; r < blind.size(); ++r) {
+          ASSERT_EQ(blind[r].size(), sighted[r].size());
+          if (blind[r].empty()) continue;
+          ASSERT_EQ(std::memcmp(blind[r].data(), sighted[r].data(), blind[r].size() * sizeof(float)), 0)
+              << ranks << " ranks, " << count << " elements, rank " << r;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, WithoutViews,
+                         testing::Values(Algorithm::automatic, Algorithm::one_shot, Algorithm::direct, Algorithm::ring),
+                         [](const testing::TestParamInfo<Algorithm>& parameter) { return std::string(name(parameter.param)); });
+
+}  // namespace
+}  // namespace tsp

@@ -1,0 +1,45 @@
+# Installs the package into a fresh prefix, builds the example against it and nothing else, runs it under the installed tsprun
+# and alone, and compares what it prints.
+#   cmake -DBUILD_DIR=… -DSOURCE_DIR=… -DCXX_COMPILER=… -P check.cmake
+
+set(work ${BUILD_DIR}/example_project)
+set(prefix ${work}/prefix)
+file(REMOVE_RECURSE ${work})
+
+# Runs a command; a code other than 0 ends the test with the command's output.
+function(run result)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE errors)
+  if(NOT code EQUAL 0)
+    list(JOIN ARGN " " command)
+    message(FATAL_ERROR "${command}\nended with ${code}\n${output}\n${errors}")
+  endif()
+  set(${result} "${output}" PARENT_SCOPE)
+endfunction()
+
+# The lines of `actual`, sorted, must be `expected`: ranks print in any order.
+function(expect_lines what actual expected)
+  string(STRIP "${actual}" actual)
+  string(REPLACE "\n" ";" lines "${actual}")
+  list(SORT lines)
+  list(JOIN lines "\n" sorted)
+  if(NOT sorted STREQUAL expected)
+    message(FATAL_ERROR "${what} printed\n${sorted}\nbut should print\n${expected}")
+  endif()
+endfunction()
+
+run(ignored ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
+run(ignored ${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${work}/build -G Ninja -DCMAKE_CXX_COMPILER=${CXX_COMPILER}
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH=${prefix})
+run(ignored ${CMAKE_COMMAND} --build ${work}/build)
+
+run(four ${prefix}/bin/tsprun -n 4 --no-prefix run -- ${work}/build/example)
+expect_lines("tsprun -n 4 run" "${four}"
+"rank 0 of 4: sum 10, gathered 1 2 3 4
+rank 1 of 4: sum 10, gathered 1 2 3 4
+rank 2 of 4: sum 10, gathered 1 2 3 4
+rank 3 of 4: sum 10, gathered 1 2 3 4")
+
+run(alone ${work}/build/example)
+expect_lines("the program alone" "${alone}" "rank 0 of 1: sum 1, gathered 1")
+
+file(REMOVE_RECURSE ${work})

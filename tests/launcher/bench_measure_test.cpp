@@ -1,0 +1,199 @@
+// What `tsprun bench` relies on: sizes and factors of its rows, data that shows any damage, statistics, a check that catches
+// wrong results. The subjects here are one-rank fakes; real ranks run in the multi-process tests.
+#include "launcher/bench/measure.h"
+#include "launcher/bench/pattern.h"
+#include "launcher/bench/table.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+namespace tsp::bench {
+namespace {
+
+const Tick kNoTick = [] {};
+
+TEST(BenchCases, SizesRoundDownToWhatTheOperationDividesAndEmptyRowsAreLeftOut) {
+  const std::array kinds = {Kind::pingpong, Kind::all_gather, Kind::all_reduce, Kind::barrier};
+  const std::array<std::uint64_t, 3> sizes = {3, 8, 1001};
+  const std::vector<Case> cases = make_cases(kinds, sizes, DType::f32, 3);
+  std::vector<std::pair<Kind, std::uint64_t>> rows;
+  for (const Case& each : cases) rows.emplace_back(each.kind, each.bytes);
+  const std::vector<std::pair<Kind, std::uint64_t>> expected = {{Kind::pingpong, 8},      {Kind::pingpong, 1000},
+                                                                {Kind::all_gather, 996},  {Kind::all_reduce, 8},
+                                                                {Kind::all_reduce, 1000}, {Kind::barrier, 0}};
+  EXPECT_EQ(rows, expected);
+}
+
+TEST(BenchCases, PingpongHasNoRowOnOneRank) {
+  const std::array<std::uint64_t, 1> sizes = {64};
+  EXPECT_TRUE(make_cases(std::array{Kind::pingpong}, sizes, DType::f32, 1).empty());
+}
+
+TEST(BenchCases, BuffersHoldGatheredOutputsAndUnscatteredInputs) {
+  const Case gather{Kind::all_gather, DType::f64, 4, 4096};
+  EXPECT_EQ(gather.input_bytes(), 1024U);
+  EXPECT_EQ(gather.output_bytes(), 4096U);
+  EXPECT_EQ(gather.count(), 128U);
+  const Case scatter{Kind::reduce_scatter, DType::bf16, 4, 4096};
+  EXPECT_EQ(scatter.input_bytes(), 4096U);
+  EXPECT_EQ(scatter.output_bytes(), 1024U);
+  EXPECT_EQ(scatter.count(), 512U);
+  const std::array both = {gather, scatter};
+  EXPECT_EQ(buffers_for(both).total(), 8192U);
+}
+
+TEST(BenchCases, BusFactorsAreThoseOfNcclTests) {
+  const auto factor = [](Kind kind) { return Case{kind, DType::f32, 8, 1024}.bus_factor(); };
+  EXPECT_DOUBLE_EQ(factor(Kind::all_reduce), 1.75);
+  EXPECT_DOUBLE_EQ(factor(Kind::all_gather), 0.875);
+  EXPECT_DOUBLE_EQ(factor(Kind::reduce_scatter), 0.875);
+  EXPECT_DOUBLE_EQ(factor(Kind::all_to_all), 0.875);
+  EXPECT_DOUBLE_EQ(factor(Kind::broadcast), 1);
+  EXPECT_DOUBLE_EQ(factor(Kind::reduce), 1);
+}
+
+class BenchPattern : public testing::TestWithParam<DType> {};
+
+TEST_P(BenchPattern, EveryDamagedElementCountsAndNoOther) {
+  constexpr std::size_t kCount = 3000;  // several blocks, the last one short
+  std::vector<std::byte> memory(kCount * size_of(GetParam()));
+  const Buffer buffer(memory.data(), kCount, GetParam());
+  fill(buffer, 7, 2, 100, kNoTick);
+  EXPECT_EQ(count_wrong(buffer, 7, 2, 100, kNoTick), 0U);
+  for (const std::size_t index : {std::size_t{0}, std::size_t{1023}, std::size_t{1024}, kCount - 1}) {
+    memory[(index + 1) * size_of(GetParam()) - 1] ^= std::byte{0x40};
+  }
+  EXPECT_EQ(count_wrong(buffer, 7, 2, 100, kNoTick), 4U);
+}
+
+TEST_P(BenchPattern, OtherSeedsRanksAndPlacesHaveOtherValues) {
+  constexpr std::size_t kCount = 4096;
+  std::vector<std::byte> memory(kCount * size_of(GetParam()));
+  const Buffer buffer(memory.data(), kCount, GetParam());
+  fill(buffer, 7, 2, 0, kNoTick);
+  EXPECT_GT(count_wrong(buffer, 8, 2, 0, kNoTick), kCount * 9 / 10);
+  EXPECT_GT(count_wrong(buffer, 7, 3, 0, kNoTick), kCount * 9 / 10);
+  EXPECT_GT(count_wrong(buffer, 7, 2, 1, kNoTick), kCount * 9 / 10);
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, BenchPattern, testing::Values(DType::f32, DType::f64, DType::bf16));
+
+TEST(BenchPatternSums, AreThePlainSumsOfWhatTheRanksPutIn) {
+  constexpr std::size_t kCount = 2500;
+  constexpr int kRanks = 9;
+  std::vector<double> sums(kCount);
+  std::vector<double> one(kCount);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    fill(Buffer(std::span(one)), 3, rank, 40, kNoTick);
+    for (std::size_t i = 0; i < kCount; ++i) sums[i] += one[i];
+  }
+  EXPECT_EQ(count_wrong_sums(ConstBuffer(std::span(sums)), 3, kRanks, 40, kNoTick), 0U);
+  sums[1234] += 1;
+  EXPECT_EQ(count_wrong_sums(ConstBuffer(std::span(sums)), 3, kRanks, 40, kNoTick), 1U);
+}
+
+TEST(BenchPatternSums, RoundOnceInBf16) {
+  constexpr std::size_t kCount = 5000;
+  constexpr int kRanks = 200;  // sums of more than eight bits
+  std::vector<float> sums(kCount);
+  std::vector<bf16> one(kCount);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    fill(Buffer(std::span(one)), 3, rank, 0, kNoTick);
+    for (std::size_t i = 0; i < kCount; ++i) sums[i] += static_cast<float>(one[i]);
+  }
+  std::vector<bf16> rounded(kCount);
+  std::transform(sums.begin(), sums.end(), rounded.begin(), [](float sum) { return bf16(sum); });
+  EXPECT_GT(*std::max_element(sums.begin(), sums.end()), 1024);
+  EXPECT_EQ(count_wrong_sums(ConstBuffer(std::span(rounded)), 3, kRanks, 0, kNoTick), 0U);
+}
+
+TEST(BenchPattern, IndicesBeyond32BitsHaveValuesOfTheirOwn) {
+  std::vector<float> low(2048);
+  std::vector<float> high(2048);
+  const std::uint64_t far = std::uint64_t{1} << 32;
+  fill(Buffer(std::span(low)), 1, 0, 0, kNoTick);
+  fill(Buffer(std::span(high)), 1, 0, far - 1024, kNoTick);
+  EXPECT_EQ(count_wrong(ConstBuffer(std::span(high)), 1, 0, far - 1024, kNoTick), 0U);
+  const ConstBuffer crossed = ConstBuffer(std::span(high)).slice(1024, 1024);
+  EXPECT_EQ(count_wrong(crossed, 1, 0, far, kNoTick), 0U);
+  EXPECT_GT(count_wrong(crossed, 1, 0, 0, kNoTick), 900U);
+}
+
+TEST(BenchStatistics, MedianAndPercentileByNearestRank) {
+  const std::array<double, 4> four = {1, 2, 4, 8};
+  EXPECT_DOUBLE_EQ(median(four), 3);
+  EXPECT_DOUBLE_EQ(median(std::span(four).first(3)), 2);
+  std::vector<double> hundred(100);
+  for (std::size_t i = 0; i < hundred.size(); ++i) hundred[i] = static_cast<double>(i + 1);
+  EXPECT_DOUBLE_EQ(percentile(hundred, 0.99), 99);
+  EXPECT_DOUBLE_EQ(percentile(std::span(four).first(1), 0.99), 1);
+}
+
+/// One rank whose all_reduce is a copy that may be damaged.
+class LonelySubject final : public Subject {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  void barrier() override { ++barriers; }
+  void send(std::span<const double>, int) override { FAIL() << "a lonely rank has no peers"; }
+  void receive(std::span<double>, int) override { FAIL() << "a lonely rank has no peers"; }
+  void run(const Case& which, std::uint64_t times) override {
+    runs += times;
+    for (std::uint64_t i = 0; i < times; ++i) std::memcpy(output_.data(), input_.data(), which.bytes);
+    if (which.bytes > 8) output_[8] ^= damage;
+  }
+  std::span<std::byte> input() override { return input_; }
+  std::span<std::byte> output() override { return output_; }
+
+  std::byte damage{0};
+  std::uint64_t barriers = 0;
+  std::uint64_t runs = 0;
+
+ private:
+  std::vector<std::byte> input_ = std::vector<std::byte>(65536);
+  std::vector<std::byte> output_ = std::vector<std::byte>(65536);
+};
+
+TEST(BenchCheck, CountsOneWrongElementInEachOfItsIterations) {
+  LonelySubject subject;
+  const Case which{Kind::all_reduce, DType::f32, 1, 65536};
+  EXPECT_EQ(check(subject, which, 1), 0U);
+  subject.damage = std::byte{1};
+  EXPECT_EQ(check(subject, which, 1), static_cast<std::uint64_t>(kCheckIterations));
+}
+
+TEST(BenchMeasure, BatchesOfSmallOperationsAndExactlyTheIterationsAskedFor) {
+  LonelySubject subject;
+  const Case which{Kind::all_reduce, DType::f32, 1, 1024};
+  const Timing timing = measure(subject, which, {.iterations = 7, .min_seconds = 0, .max_seconds = 1});
+  EXPECT_EQ(timing.iterations, 7U);
+  EXPECT_GT(timing.batch, 1U);
+  EXPECT_GE(subject.runs, 7 * timing.batch);
+  EXPECT_GE(subject.barriers, 7U);
+  EXPECT_LE(timing.seconds_min, timing.seconds_p50);
+  EXPECT_LE(timing.seconds_p50, timing.seconds_p99);
+}
+
+TEST(BenchTable, JsonRowHasTheReportsKeysAndNullWhereNothingWasChecked) {
+  const Case which{Kind::all_gather, DType::f32, 4, 1 << 20};
+  Timing timing;
+  timing.seconds_p50 = 1e-3;
+  timing.seconds_p99 = 2e-3;
+  const nlohmann::ordered_json row = json_row(which, timing, kUnchecked, "shm");
+  for (const char* key :
+       {"op", "ranks", "bytes", "dtype", "transport", "seconds_p50", "seconds_p99", "algbw_gbps", "busbw_gbps", "wrong"}) {
+    EXPECT_TRUE(row.contains(key)) << key;
+  }
+  EXPECT_TRUE(row["wrong"].is_null());
+  EXPECT_NEAR(row["algbw_gbps"].get<double>(), 1.048576, 1e-9);
+  EXPECT_NEAR(row["busbw_gbps"].get<double>(), 0.786432, 1e-9);
+  EXPECT_EQ(json_row(which, timing, 3, "shm")["wrong"], 3);
+}
+
+}  // namespace
+}  // namespace tsp::bench

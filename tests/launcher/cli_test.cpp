@@ -1,0 +1,76 @@
+// Command lines that are refused: exit code 2, one line that names what is wrong, no rank started.
+#include "launcher/cli.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+namespace tsp::launcher {
+namespace {
+
+struct Answer {
+  int code;
+  std::string text;
+};
+
+Answer ask(std::vector<const char*> words) {
+  words.insert(words.begin(), "tsprun");
+  testing::internal::CaptureStderr();
+  const int code = tsprun(static_cast<int>(words.size()), words.data());
+  return {code, testing::internal::GetCapturedStderr()};
+}
+
+void expect_refused(const std::vector<const char*>& words, const std::string& part) {
+  const Answer answer = ask(words);
+  EXPECT_EQ(answer.code, 2) << answer.text;
+  EXPECT_NE(answer.text.find(part), std::string::npos) << answer.text;
+  EXPECT_EQ(std::count(answer.text.begin(), answer.text.end(), '\n'), 1) << answer.text;
+}
+
+TEST(CommandLine, WhatIsUnknownIsNamed) {
+  expect_refused({}, "no command");
+  expect_refused({"frobnicate"}, "unknown command frobnicate");
+  expect_refused({"--warp", "9", "doctor"}, "unknown option --warp");
+  expect_refused({"run", "--warp", "9", "--", "true"}, "unknown option --warp");
+  expect_refused({"bench", "frobnicate"}, "frobnicate");
+}
+
+TEST(CommandLine, ImpossibleRequestsAreRefused) {
+  expect_refused({"-n", "0", "run", "--", "true"}, "-n 0");
+  expect_refused({"-n", "100000", "run", "--", "true"}, "-n 100000");
+  expect_refused({"-n", "6", "--layout", "tsp=4", "run", "--", "true"}, "--layout tsp=4");
+  expect_refused({"run", "--", "no-such-program-anywhere"}, "no-such-program-anywhere");
+  expect_refused({"run", "--", "./no/such/program"}, "./no/such/program");
+  expect_refused({"run", "--", "/"}, "run -- /");
+  expect_refused({"run"}, "no program");
+  expect_refused({"run", "true"}, "write -- before the program");
+  expect_refused({"doctor", "--", "true"}, "only `run`");
+  expect_refused({"--json", "/no/such/folder/report.json", "doctor"}, "--json /no/such/folder/report.json");
+  expect_refused({"status", "1x"}, "status 1x");
+}
+
+TEST(CommandLine, GlobalOptionsStandBeforeOrAfterTheCommand) {
+  expect_refused({"run", "-n", "0", "--", "true"}, "-n 0");
+  expect_refused({"--timeout", "0", "run", "--", "true"}, "--timeout 0");
+  expect_refused({"run", "--timeout", "0", "--", "true"}, "--timeout 0");
+}
+
+TEST(CommandLine, ARefusalIsInTheReport) {
+  const std::string path = testing::TempDir() + "tsprun_refusal_" + std::to_string(::getpid()) + ".json";
+  expect_refused({"--json", path.c_str(), "-n", "0", "run", "--", "true"}, "-n 0");
+  std::ifstream file(path);
+  const auto report = nlohmann::json::parse(file);
+  std::remove(path.c_str());
+  EXPECT_EQ(report["command"], "run");
+  EXPECT_EQ(report["failure"]["kind"], "refused");
+  EXPECT_NE(report["failure"]["detail"].get<std::string>().find("-n 0"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tsp::launcher

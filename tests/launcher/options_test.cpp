@@ -1,0 +1,114 @@
+// Sizes, numbers and the validation of global options.
+#include "launcher/options.h"
+
+#include "transport/cause.h"
+
+#include <gtest/gtest.h>
+
+namespace tsp::launcher {
+namespace {
+
+template <class Call>
+std::string refusal(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.cause(), Cause::refused);
+    return error.what();
+  }
+  return {};
+}
+
+TEST(Sizes, SuffixesArePowersOf1024) {
+  EXPECT_EQ(parse_size("--sizes", "8"), 8U);
+  EXPECT_EQ(parse_size("--sizes", "64K"), 65536U);
+  EXPECT_EQ(parse_size("--sizes", "16M"), 16777216U);
+  EXPECT_EQ(parse_size("--sizes", "2G"), 2147483648U);
+  EXPECT_EQ(parse_size("--sizes", "2g"), 2147483648U);
+  EXPECT_EQ(parse_size("--sizes", "0"), 0U);
+}
+
+TEST(Sizes, WhatIsNoSizeIsRefusedByName) {
+  for (const char* text : {"", "K", "64X", "64KB", "-1", " 8", "1.5M", "0x10"}) {
+    EXPECT_NE(refusal([&] { parse_size("--sizes", text); }).find("--sizes"), std::string::npos) << text;
+  }
+}
+
+TEST(Sizes, OverflowIsRefused) {
+  EXPECT_NE(refusal([] { parse_size("--sizes", "18446744073709551616"); }), "");
+  EXPECT_NE(refusal([] { parse_size("--sizes", "17179869184G"); }), "");
+  EXPECT_EQ(parse_size("--sizes", "17179869183G"), 17179869183ULL << 30);
+}
+
+TEST(Sizes, TextIsTheShortestThatParsesBack) {
+  for (const std::uint64_t bytes : {0ULL, 1ULL, 1000ULL, 1024ULL, 65536ULL, 65537ULL, 1ULL << 30, 3ULL << 40}) {
+    EXPECT_EQ(parse_size("", format_size(bytes)), bytes);
+  }
+  EXPECT_EQ(format_size(65536), "64K");
+}
+
+TEST(Integers, BoundsHoldAndTheNearestValueIsNamed) {
+  EXPECT_EQ(parse_integer("-n", "7", 1, 10), 7);
+  EXPECT_EQ(refusal([] { parse_integer("-n", "0", 1, 10); }), "-n 0: 1 to 10 work; try 1");
+  EXPECT_EQ(refusal([] { parse_integer("-n", "11", 1, 10); }), "-n 11: 1 to 10 work; try 10");
+  EXPECT_EQ(refusal([] { parse_integer("-n", "99999999999999999999", 1, 10); }), "-n 99999999999999999999: 1 to 10 work; try 10");
+  EXPECT_EQ(refusal([] { parse_integer("-n", "-99999999999999999999", 1, 10); }),
+            "-n -99999999999999999999: 1 to 10 work; try 1");
+  for (const char* text : {"", "x", "3x", "3.5"}) EXPECT_NE(refusal([&] { parse_integer("-n", text, 1, 10); }), "") << text;
+}
+
+TEST(GlobalOptions, RanksComeFromNumberOrLayout) {
+  GlobalOptions by_number;
+  by_number.ranks_text = "4";
+  validate_global(by_number, false, 1);
+  EXPECT_EQ(by_number.ranks, 4);
+  EXPECT_EQ(by_number.layout.print(), "tsp=4");
+
+  GlobalOptions by_layout;
+  by_layout.layout_text = "tp=2,sp=3";
+  validate_global(by_layout, false, 1);
+  EXPECT_EQ(by_layout.ranks, 6);
+
+  GlobalOptions by_nothing;
+  validate_global(by_nothing, false, 1);
+  EXPECT_EQ(by_nothing.ranks, 1);
+}
+
+TEST(GlobalOptions, DisagreementNamesBoth) {
+  GlobalOptions options;
+  options.ranks_text = "6";
+  options.layout_text = "tp=2,sp=2";
+  const std::string message = refusal([&] { validate_global(options, false, 1); });
+  EXPECT_EQ(message, "--layout tp=2,sp=2 needs 4 ranks, but -n says 6; try -n 4 or --layout tsp=6");
+}
+
+TEST(GlobalOptions, TooManyRanksAreRefused) {
+  GlobalOptions options;
+  options.ranks_text = "100000";
+  EXPECT_EQ(refusal([&] { validate_global(options, false, 1); }), "-n 100000: 1 to 1024 work; try 1024");
+}
+
+TEST(GlobalOptions, BudgetsBeyondTheMachineAreRefused) {
+  GlobalOptions options;
+  options.ranks_text = "1024";
+  options.mem_per_rank_text = "64G";
+  EXPECT_NE(refusal([&] { validate_global(options, true, 1); }).find("try --mem-per-rank"), std::string::npos);
+}
+
+TEST(GlobalOptions, WrongTextsAreRefusedByName) {
+  const auto with = [](std::string GlobalOptions::*member, const char* text) {
+    GlobalOptions options;
+    options.*member = text;
+    return refusal([&] { validate_global(options, false, 1); });
+  };
+  EXPECT_NE(with(&GlobalOptions::intra, "tcp").find("--intra tcp"), std::string::npos);
+  EXPECT_NE(with(&GlobalOptions::bind_text, "socket").find("--bind socket"), std::string::npos);
+  EXPECT_NE(with(&GlobalOptions::log_level, "loud").find("--log-level loud"), std::string::npos);
+  for (const char* text : {"0", "-1", "nan", "inf", "1e99", "", "3s"}) {
+    EXPECT_NE(with(&GlobalOptions::timeout_text, text).find("--timeout"), std::string::npos) << text;
+  }
+  EXPECT_EQ(with(&GlobalOptions::timeout_text, "0.5"), "");
+}
+
+}  // namespace
+}  // namespace tsp::launcher

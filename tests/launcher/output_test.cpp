@@ -1,0 +1,81 @@
+// Ranks' lines on their way to the user.
+#include "launcher/output.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace tsp::launcher {
+namespace {
+
+struct Pipe {
+  Pipe() {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    read = posix::UniqueFd(ends[0]);
+    write = posix::UniqueFd(ends[1]);
+  }
+  posix::UniqueFd read;
+  posix::UniqueFd write;
+};
+
+void put(const Pipe& pipe, std::string_view text) {
+  ASSERT_EQ(::write(pipe.write.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+}
+
+std::string take(const Pipe& pipe) {
+  std::array<char, 65536> buffer;
+  ::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK);
+  const ssize_t count = ::read(pipe.read.get(), buffer.data(), buffer.size());
+  return count > 0 ? std::string(buffer.data(), static_cast<std::size_t>(count)) : std::string();
+}
+
+class Relayed : public testing::Test {
+ protected:
+  std::string relay(bool whole_lines, const std::vector<std::string>& pieces) {
+    Pipe from_rank;
+    LineRelay relay(std::move(from_rank.read), whole_lines ? "[3] " : "", whole_lines);
+    Output output(to_user_.write.get());
+    for (const std::string& piece : pieces) {
+      put(from_rank, piece);
+      EXPECT_TRUE(relay.read_into(output));
+    }
+    from_rank.write.reset();
+    EXPECT_FALSE(relay.read_into(output));
+    EXPECT_FALSE(relay.open());
+    relay.finish(output);
+    EXPECT_TRUE(output.drain(1000));
+    return take(to_user_);
+  }
+  Pipe to_user_;
+};
+
+TEST_F(Relayed, EveryLineBearsItsPrefixAndIsWhole) {
+  EXPECT_EQ(relay(true, {"one\ntw", "o\n", "\n"}), "[3] one\n[3] two\n[3] \n");
+}
+
+TEST_F(Relayed, TheLastLineNeedsNoNewline) { EXPECT_EQ(relay(true, {"one\npart", "ial"}), "[3] one\n[3] partial\n"); }
+
+TEST_F(Relayed, WithoutWholeLinesBytesPassAsTheyAre) { EXPECT_EQ(relay(false, {"prompt> ", "x\ry"}), "prompt> x\ry"); }
+
+TEST(Output, AFullPipeKeepsTheRestInsteadOfBlocking) {
+  Pipe to_user;
+  Output output(to_user.write.get());
+  const std::string text(std::size_t{3} << 20, 'x');
+  output.append(text);
+  output.flush();
+  EXPECT_TRUE(output.pending());
+  EXPECT_TRUE(output.congested());
+  std::size_t arrived = 0;
+  while (output.pending()) {
+    arrived += take(to_user).size();
+    output.flush();
+  }
+  for (std::string rest = take(to_user); !rest.empty(); rest = take(to_user)) arrived += rest.size();
+  EXPECT_EQ(arrived, text.size());
+}
+
+}  // namespace
+}  // namespace tsp::launcher

@@ -1,0 +1,106 @@
+// The last words on a job, for people and for machines.
+#include "launcher/verdict.h"
+
+#include "launcher/report.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <csignal>
+
+namespace tsp::launcher {
+namespace {
+
+/// Four ranks; 0, 1 and 2 waited for rank 3 in all_gather #42, rank 3 waited for rank 0.
+std::vector<RankRecord> four_ranks() {
+  std::vector<RankRecord> ranks(4);
+  for (int rank = 0; rank < 4; ++rank) {
+    Activity activity;
+    activity.op = Op::all_gather;
+    activity.sequence = 42;
+    activity.dtype = DType::f32;
+    activity.bytes = 1024;
+    activity.stream = Stream::kv;
+    activity.waiting_for = rank == 3 ? 0 : 3;
+    ranks[static_cast<std::size_t>(rank)].activity = activity;
+  }
+  return ranks;
+}
+
+Failure killed() {
+  Failure failure;
+  failure.cause = Cause::killed;
+  failure.rank = 3;
+  failure.code = SIGKILL;
+  failure.op = "all_gather";
+  failure.sequence = 42;
+  failure.detail = "rank 3 was killed by signal 9 (SIGKILL)";
+  return failure;
+}
+
+TEST(Verdict, SaysWhoHowWhereAndWhatTheOthersWaitedFor) {
+  const std::string text = print_verdict(killed(), four_ranks(), 0);
+  EXPECT_EQ(text,
+            "tsprun: rank 3 was killed by signal 9 (SIGKILL) in all_gather #42\n"
+            "tsprun:   rank 0 waited for rank 3 in all_gather #42 (f32, 1024 B, stream kv)\n"
+            "tsprun:   rank 1 waited for rank 3 in all_gather #42 (f32, 1024 B, stream kv)\n"
+            "tsprun:   rank 2 waited for rank 3 in all_gather #42 (f32, 1024 B, stream kv)\n");
+}
+
+TEST(Verdict, AStoppedRankIsCalledStopped) {
+  std::vector<RankRecord> ranks(2);
+  ranks[1].stopped = true;
+  ranks[1].pid = 77;
+  Failure failure;
+  failure.cause = Cause::stalled;
+  failure.rank = 1;
+  failure.detail = "no sign of life for 30 s";
+  const std::string text = print_verdict(failure, ranks, 0);
+  EXPECT_NE(text.find("why: no sign of life for 30 s"), std::string::npos);
+  EXPECT_NE(text.find("rank 1 is stopped (process 77"), std::string::npos);
+}
+
+TEST(Verdict, EveryCauseHasItsOwnFirstLine) {
+  std::vector<std::string> lines;
+  for (std::uint8_t cause = 1; is_cause(cause); ++cause) {
+    Failure failure;
+    failure.cause = static_cast<Cause>(cause);
+    failure.rank = 1;
+    failure.code = SIGTERM;
+    const std::string line = print_verdict(failure, {}, 0);
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), line), 0) << line;
+    EXPECT_EQ(line.find("the job failed"), std::string::npos) << name(failure.cause);
+    lines.push_back(line);
+  }
+}
+
+TEST(Verdict, ManyRanksAreCutShort) {
+  std::vector<RankRecord> ranks;
+  for (int i = 0; i < 64; ++i) ranks.push_back(four_ranks()[0]);
+  const std::string text = print_verdict(killed(), ranks, 0);
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 40);
+  EXPECT_NE(text.find("--json"), std::string::npos);
+}
+
+TEST(FailureJson, HasTheKeysThatScriptsRelyOn) {
+  const auto json = failure_json(killed(), waiting_ranks(killed(), four_ranks(), 0));
+  EXPECT_EQ(json["rank"], 3);
+  EXPECT_EQ(json["node"], 0);
+  EXPECT_EQ(json["kind"], "killed");
+  EXPECT_EQ(json["signal"], 9);
+  EXPECT_EQ(json["op"], "all_gather");
+  EXPECT_EQ(json["seq"], 42);
+  ASSERT_EQ(json["waiting"].size(), 3U);
+  EXPECT_EQ(json["waiting"][0].dump(), R"({"rank":0,"op":"all_gather","seq":42,"for":3})");
+}
+
+TEST(FailureJson, WhatSaysNothingIsNull) {
+  Failure failure;
+  failure.cause = Cause::refused;
+  const auto json = failure_json(failure, {});
+  for (const char* key : {"rank", "signal", "op", "seq"}) EXPECT_TRUE(json[key].is_null()) << key;
+}
+
+}  // namespace
+}  // namespace tsp::launcher

@@ -1,0 +1,216 @@
+// When a rank dies, stalls or ranks deadlock: all others end at once, the last words say who, how, where and who waited, the
+// report holds the same, and nothing is left.
+
+#include "tests/support/process.h"
+#include "transport/posix.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+namespace tsp::test {
+namespace {
+
+/// From a death to the end of tsprun. One second is what the product promises; sanitizers slow the processes' end.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kPromptly = 4.0;
+#else
+constexpr double kPromptly = 1.0;
+#endif
+
+struct Death {
+  const char* how;   ///< as the actor takes it
+  const char* kind;  ///< in the report
+  int signal;        ///< in the report; 0: null
+  int code;          ///< tsprun's; -1: any but 0
+  double deadline;   ///< seconds until it can be noticed
+};
+
+class DeathInOperation : public testing::TestWithParam<Death> {};
+
+TEST_P(DeathInOperation, IsReportedByAllMeansAndEndsTheJob) {
+  const Death& death = GetParam();
+  const TemporaryDirectory directory;
+  const std::string report_path = directory.path("report.json");
+  const std::string time_path = directory.path("time");
+  const Finished run =
+      run_program(tsprun_actor({"-n", "4", "--timeout", "2", "--json", report_path}, {"fail", death.how, "2", "5", time_path}));
+  const double end = static_cast<double>(posix::now_ns()) * 1e-9;
+
+  // Who, how, where, and what others waited for.
+  if (death.code >= 0) {
+    EXPECT_EQ(run.end.code, death.code) << run.describe();
+  } else {
+    EXPECT_NE(run.end.code, 0) << run.describe();
+  }
+  EXPECT_NE(run.err.find("rank 2"), std::string::npos) << run.describe();
+  EXPECT_NE(run.err.find("all_reduce"), std::string::npos) << run.describe();
+  EXPECT_NE(run.err.find("6"), std::string::npos) << run.describe();
+  if (death.signal != 0) {
+    EXPECT_NE(run.err.find(std::to_string(death.signal)), std::string::npos) << run.describe();
+  }
+  if (std::string(death.how) == "throw") {
+    EXPECT_NE(run.err.find("the actor was told to throw"), std::string::npos) << run.describe();
+  }
+
+  const nlohmann::json report = read_json(report_path);
+  ASSERT_TRUE(report.is_object() && report.at("failure").is_object()) << run.describe();
+  const nlohmann::json& failure = report.at("failure");
+  EXPECT_EQ(failure.at("kind"), death.kind) << failure;
+  EXPECT_EQ(failure.at("rank"), 2) << failure;
+  EXPECT_EQ(failure.at("node"), 0) << failure;
+  EXPECT_EQ(failure.at("op"), "all_reduce") << failure;
+  EXPECT_EQ(failure.at("seq"), 6) << failure;
+  EXPECT_TRUE(failure.at("detail").is_string()) << failure;
+  if (death.signal != 0) {
+    EXPECT_EQ(failure.at("signal"), death.signal) << failure;
+  }
+  // All others were in the same operation; at least one waited for the dead one itself.
+  bool someone_waited_for_it = false;
+  EXPECT_GE(failure.at("waiting").size(), 1U) << failure;
+  for (const nlohmann::json& waiting : failure.at("waiting")) {
+    if (waiting.at("rank") == 2) continue;
+    EXPECT_EQ(waiting.at("op"), "all_reduce") << failure;
+    EXPECT_EQ(waiting.at("seq"), 6) << failure;
+    someone_waited_for_it = someone_waited_for_it || waiting.at("for") == 2;
+  }
+  EXPECT_TRUE(someone_waited_for_it) << failure;
+
+  std::uint64_t died_at = 0;
+  std::ifstream(time_path) >> died_at;
+  ASSERT_NE(died_at, 0U);
+  EXPECT_LT(end - static_cast<double>(died_at) * 1e-9, death.deadline + kPromptly + 0.6) << run.describe();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeathInOperation,
+                         testing::Values(Death{"kill", "killed", SIGKILL, 128 + SIGKILL, 0},
+                                         Death{"segv", "killed", SIGSEGV, 128 + SIGSEGV, 0}, Death{"exit3", "exited", 0, 3, 0},
+                                         Death{"quick_exit0", "exited", 0, -1, 0}, Death{"throw", "exception", 0, -1, 0},
+                                         Death{"abort", "killed", SIGABRT, 128 + SIGABRT, 0}, Death{"stop", "stalled", 0, -1, 2}),
+                         [](const auto& test) { return std::string(test.param.how); });
+
+TEST(DeathOutsideOfOperations, IsReportedWithoutAnOperation) {
+  for (const char* how : {"kill", "exit3"}) {
+    const TemporaryDirectory directory;
+    const Finished run = run_program(tsprun_actor({"-n", "3", "--json", directory.path("r")}, {"fail_outside", how, "1"}));
+    EXPECT_NE(run.end.code, 0) << run.describe();
+    EXPECT_LT(run.end.seconds, 5) << run.describe();
+    const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+    EXPECT_EQ(failure.at("rank"), 1) << failure;
+    EXPECT_TRUE(failure.at("op").is_null()) << failure;
+    EXPECT_TRUE(failure.at("seq").is_null()) << failure;
+    ASSERT_GE(failure.at("waiting").size(), 1U) << failure;
+    EXPECT_EQ(failure.at("waiting").at(0).at("op"), "barrier") << failure;
+  }
+}
+
+TEST(Deadlock, IsNamedAtTheDeadline) {
+  const TemporaryDirectory directory;
+  const Finished run = run_program(tsprun_actor({"-n", "4", "--timeout", "1", "--json", directory.path("r")}, {"deadlock"}));
+  EXPECT_EQ(run.end.code == 0, false) << run.describe();
+  EXPECT_GT(run.end.seconds, 0.9) << run.describe();
+  EXPECT_LT(run.end.seconds, 6) << run.describe();
+  EXPECT_NE(run.err.find("circle"), std::string::npos) << run.describe();
+  EXPECT_NE(run.err.find("recv"), std::string::npos) << run.describe();
+  const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+  EXPECT_EQ(failure.at("kind"), "deadlock") << failure;
+  EXPECT_EQ(failure.at("op"), "recv") << failure;
+  EXPECT_EQ(failure.at("seq"), 1) << failure;
+  // Who is in the circle, and who only waits for it.
+  int waits_for[4] = {-1, -1, -1, -1};
+  for (const nlohmann::json& waiting : failure.at("waiting"))
+    waits_for[waiting.at("rank").get<std::size_t>()] = waiting.at("for");
+  EXPECT_EQ(waits_for[0], 1) << failure;
+  EXPECT_EQ(waits_for[1], 0) << failure;
+}
+
+TEST(Mismatch, IsNamedWithBothSides) {
+  const TemporaryDirectory directory;
+  const Finished run = run_program(tsprun_actor({"-n", "3", "--json", directory.path("r")}, {"mismatch"}));
+  EXPECT_NE(run.end.code, 0) << run.describe();
+  EXPECT_LT(run.end.seconds, 10) << run.describe();
+  EXPECT_NE(run.err.find("all_gather"), std::string::npos) << run.describe();
+  EXPECT_NE(run.err.find("all_reduce"), std::string::npos) << run.describe();
+  EXPECT_EQ(read_json(directory.path("r")).at("failure").at("kind"), "mismatch");
+}
+
+TEST(OutOfMemory, NamesTheBufferAndTheBudget) {
+  const TemporaryDirectory directory;
+  const Finished run =
+      run_program(tsprun_actor({"-n", "2", "--mem-per-rank", "16M", "--json", directory.path("r")}, {"heap", "64"}));
+  EXPECT_NE(run.end.code, 0) << run.describe();
+  EXPECT_NE(run.err.find("what the actor asked for"), std::string::npos) << run.describe();
+  EXPECT_EQ(read_json(directory.path("r")).at("failure").at("kind"), "out_of_memory");
+}
+
+// --- the launcher's own end -------------------------------------------------------------------------------------------------
+
+class Interruption : public testing::TestWithParam<int> {};
+
+TEST_P(Interruption, EndsTheJobCleanly) {
+  for (const char* action : {"loop", "sleep", "children"}) {
+    const TemporaryDirectory directory;
+    Process process(tsprun_actor({"-n", "3", "--json", directory.path("r")}, {action}));
+    ASSERT_TRUE(process.wait_for_output("ready", 3)) << process.err();
+    const std::uint64_t start = posix::now_ns();
+    process.signal(GetParam());
+    EXPECT_EQ(process.wait(10).code, 128 + GetParam()) << action << process.err();
+    EXPECT_LT(static_cast<double>(posix::now_ns() - start) * 1e-9, kPromptly + 2) << action;
+    EXPECT_TRUE(process.wait_until_nothing_is_left(0.5)) << action;
+    const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+    EXPECT_EQ(failure.at("kind"), "interrupted") << failure;
+  }
+}
+
+TEST_P(Interruption, EndsEvenThoseThatIgnoreIt) {
+  Process process(tsprun_actor({"-n", "2"}, {"stubborn"}));
+  ASSERT_TRUE(process.wait_for_output("ready", 2)) << process.err();
+  process.signal(GetParam());
+  EXPECT_EQ(process.wait(10).code, 128 + GetParam()) << process.err();
+  EXPECT_TRUE(process.wait_until_nothing_is_left(0.5));
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, Interruption, testing::Values(SIGINT, SIGTERM),
+                         [](const auto& test) { return test.param == SIGINT ? "SIGINT" : "SIGTERM"; });
+
+TEST(KilledLauncher, TakesItsRanksAndTheirChildrenWithIt) {
+  const auto before = shared_names();
+  for (const char* action : {"loop", "sleep", "stubborn", "children"}) {
+    Process process(tsprun_actor({"-n", "3"}, {action}));
+    ASSERT_TRUE(process.wait_for_output("ready", 3)) << process.err();
+    process.signal(SIGKILL);
+    process.wait();
+    EXPECT_TRUE(process.wait_until_nothing_is_left(2)) << action << " left " << process.marked().size() << " processes";
+  }
+  EXPECT_EQ(shared_names(), before);
+}
+
+TEST(KilledLauncher, OfABuiltInCommandTakesItsRanksWithIt) {
+  Process process({tsprun_path(), "-n", "3", "bench", "all_reduce", "--sizes", "1M", "--iters", "100000"});
+  for (int i = 0; i < 1000 && process.marked().size() < 4; ++i) ::usleep(5000);
+  ASSERT_GE(process.marked().size(), 4U) << process.err();
+  process.signal(SIGKILL);
+  process.wait();
+  EXPECT_TRUE(process.wait_until_nothing_is_left(2)) << process.marked().size() << " processes are left";
+}
+
+TEST(StoppedJob, ContinuesWithoutAFalseAlarm) {
+  // Ctrl-Z for longer than the deadline.
+  Process process(tsprun_actor({"-n", "3", "--timeout", "1"}, {"loop"}));
+  ASSERT_TRUE(process.wait_for_output("ready", 3)) << process.err();
+  process.signal(SIGTSTP);
+  ::usleep(2'500'000);
+  process.signal(SIGCONT);
+  ::usleep(1'500'000);
+  EXPECT_EQ(process.wait(0.1).ended, false) << process.err();
+  process.signal(SIGTERM);
+  EXPECT_EQ(process.wait(10).code, 128 + SIGTERM) << process.err();
+}
+
+}  // namespace
+}  // namespace tsp::test

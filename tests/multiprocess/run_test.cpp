@@ -1,0 +1,218 @@
+// What `tsprun run` gives a program, what it does with the program's output, and how it ends.
+
+#include "tests/support/process.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tsp::test {
+namespace {
+
+Finished run_actor(const std::vector<std::string>& options, const std::vector<std::string>& action,
+                   const ProcessOptions& process = {}) {
+  return run_program(tsprun_actor(options, action), process);
+}
+
+/// The lines of each rank without their prefix.
+std::map<int, std::vector<std::string>> by_rank(const std::string& text, int ranks) {
+  std::map<int, std::vector<std::string>> result;
+  for (const std::string& line : lines_of(text)) {
+    bool found = false;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::string prefix = fmt::format("[{}] ", rank);
+      if (line.rfind(prefix, 0) != 0) continue;
+      result[rank].push_back(line.substr(prefix.size()));
+      found = true;
+    }
+    EXPECT_TRUE(found) << "a line without a rank: " << line.substr(0, 200);
+  }
+  return result;
+}
+
+TEST(RunOutput, LinesBearTheirRank) {
+  const Finished run = run_actor({"-n", "3"}, {"print"});
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  const auto out = by_rank(run.out, 3);
+  const auto err = by_rank(run.err, 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(out.at(rank), (std::vector<std::string>{fmt::format("out of {}", rank), fmt::format("unended line of {}", rank)}))
+        << run.describe();
+    EXPECT_EQ(err.at(rank), std::vector<std::string>{fmt::format("err of {}", rank)}) << run.describe();
+  }
+}
+
+TEST(RunOutput, OfOneRankBearsNothing) {
+  const Finished run = run_actor({"-n", "1"}, {"print"});
+  EXPECT_EQ(lines_of(run.out), (std::vector<std::string>{"out of 0", "unended line of 0"})) << run.describe();
+  EXPECT_EQ(lines_of(run.err), std::vector<std::string>{"err of 0"}) << run.describe();
+}
+
+TEST(RunOutput, BearsNothingOnRequest) {
+  const Finished run = run_actor({"-n", "2", "--no-prefix"}, {"print"});
+  std::vector<std::string> lines = lines_of(run.err);
+  std::sort(lines.begin(), lines.end());
+  EXPECT_EQ(lines, (std::vector<std::string>{"err of 0", "err of 1"})) << run.describe();
+}
+
+TEST(RunOutput, LinesOfManyRanksStayWhole) {
+  constexpr int kRanks = 4;
+  constexpr int kLines = 3000;
+  const Finished run = run_actor({"-n", std::to_string(kRanks)}, {"lines", std::to_string(kLines), "300"});
+  EXPECT_EQ(run.end.code, 0);
+  const auto out = by_rank(run.out, kRanks);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(out.at(rank), std::vector<std::string>(kLines, std::string(300, static_cast<char>('a' + rank))));
+  }
+}
+
+TEST(RunOutput, AVeryLongLineGetsThrough) {
+  const Finished run = run_actor({"-n", "2"}, {"lines", "1", "3000000"});
+  EXPECT_EQ(run.end.code, 0);
+  for (char letter : {'a', 'b'}) EXPECT_EQ(std::count(run.out.begin(), run.out.end(), letter), 3'000'000);
+}
+
+TEST(RunEnvironment, TellsARankItsPlace) {
+  const Finished run = run_actor({"-n", "2"}, {"environment"});
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  const auto out = by_rank(run.out, 2);
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto& lines = out.at(rank);
+    auto has = [&](const std::string& line) { return std::find(lines.begin(), lines.end(), line) != lines.end(); };
+    EXPECT_TRUE(has(fmt::format("RANK={}", rank))) << run.describe();
+    EXPECT_TRUE(has(fmt::format("LOCAL_RANK={}", rank))) << run.describe();
+    EXPECT_TRUE(has("WORLD_SIZE=2")) << run.describe();
+    EXPECT_TRUE(has("LOCAL_WORLD_SIZE=2")) << run.describe();
+    EXPECT_FALSE(has("MASTER_ADDR=unset")) << run.describe();
+    EXPECT_EQ(has("MASTER_PORT is free"), rank == 0) << run.describe();
+  }
+}
+
+TEST(RunEnvironment, OnlyRankZeroHasInput) {
+  ProcessOptions options;
+  options.input = "one\ntwo\nthree\n";
+  const Finished run = run_actor({"-n", "3"}, {"stdin"}, options);
+  const auto out = by_rank(run.out, 3);
+  EXPECT_EQ(out.at(0), std::vector<std::string>{"3 lines of input"}) << run.describe();
+  for (int rank : {1, 2}) EXPECT_EQ(out.at(rank), std::vector<std::string>{"0 lines of input"}) << run.describe();
+}
+
+TEST(RunCollectives, AreRightOnManyRanks) {
+  for (int ranks : {1, 2, 5}) {
+    const Finished run = run_actor({"-n", std::to_string(ranks)}, {"sum"});
+    EXPECT_EQ(run.end.code, 0) << run.describe();
+    EXPECT_EQ(static_cast<int>(lines_of(run.out).size()), ranks) << run.describe();
+  }
+}
+
+TEST(RunCollectives, AreRightWithEightRanksPerCore) {
+  ProcessOptions options;
+  options.cores = 2;
+  const Finished run = run_actor({"-n", "16"}, {"sum", "5"}, options);
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  EXPECT_EQ(lines_of(run.out).size(), 16U) << run.describe();
+}
+
+TEST(RunCollectives, OfTwoJobsDoNotMeet) {
+  Process first(tsprun_actor({"-n", "4"}, {"sum", "30"}));
+  Process second(tsprun_actor({"-n", "3"}, {"sum", "30"}));
+  EXPECT_EQ(first.wait().code, 0) << first.err();
+  EXPECT_EQ(second.wait().code, 0) << second.err();
+  EXPECT_TRUE(first.wait_for_output("sum over 4 ranks is right", 4, 5)) << first.out();
+  EXPECT_TRUE(second.wait_for_output("sum over 3 ranks is right", 3, 5)) << second.out();
+}
+
+TEST(RunCollectives, OfARankThatComputesLongerThanTheDeadlineGoOn) {
+  const Finished run = run_actor({"-n", "3", "--timeout", "1"}, {"compute", "3"});
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+}
+
+TEST(RunExitCode, IsThatOfTheFirstFailingRank) {
+  const std::string program = "if [ $RANK = 1 ]; then exit 3; fi; sleep 20";
+  const Finished run = run_tsprun({"-n", "3", "run", "--", "sh", "-c", program});
+  EXPECT_EQ(run.end.code, 3) << run.describe();
+  EXPECT_LT(run.end.seconds, 5) << run.describe();
+  EXPECT_NE(run.err.find("rank 1"), std::string::npos) << run.describe();
+}
+
+TEST(RunExitCode, IsASignalPlus128) {
+  const Finished run = run_tsprun({"-n", "2", "run", "--", "sh", "-c", "if [ $RANK = 0 ]; then kill -USR1 $$; fi; sleep 20"});
+  EXPECT_EQ(run.end.code, 128 + 10) << run.describe();
+  EXPECT_LT(run.end.seconds, 5) << run.describe();
+}
+
+TEST(RunExitCode, IsZeroWhenAllSucceed) {
+  const Finished run = run_tsprun({"-n", "3", "run", "--", "true"});
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  EXPECT_EQ(run.err, "");
+}
+
+TEST(RunReport, HoldsNoFailureAfterSuccess) {
+  const TemporaryDirectory directory;
+  const Finished run = run_actor({"-n", "2", "--json", directory.path("report.json")}, {"sum"});
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  const nlohmann::json report = read_json(directory.path("report.json"));
+  EXPECT_EQ(report.at("command"), "run");
+  EXPECT_EQ(report.at("ranks"), 2);
+  EXPECT_TRUE(report.at("failure").is_null());
+}
+
+TEST(RunChildren, LeftBehindByAProgramAreEnded) {
+  const Finished run = run_actor({"-n", "2"}, {"children", "leave"});
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+}
+
+// --- requests that can't be served ------------------------------------------------------------------------------------------
+
+/// tsprun must refuse: exit code 2, nothing on stdout, a message that holds all of `words`.
+void expect_refused(const std::vector<std::string>& arguments, const std::vector<std::string>& words) {
+  const Finished run = run_tsprun(arguments);
+  EXPECT_EQ(run.end.code, 2) << run.describe();
+  EXPECT_EQ(run.out, "") << run.describe();
+  EXPECT_LT(run.end.seconds, 5);
+  for (const std::string& word : words) {
+    EXPECT_NE(run.err.find(word), std::string::npos) << "\"" << word << "\" is missing\n" << run.describe();
+  }
+}
+
+TEST(Refusal, OfImpossibleNumbersOfRanks) {
+  expect_refused({"-n", "0", "run", "--", "true"}, {"-n 0", "1"});
+  expect_refused({"-n", "100000", "run", "--", "true"}, {"-n 100000"});
+  expect_refused({"-n", "-4", "run", "--", "true"}, {"-n -4"});
+  expect_refused({"-n", "two", "run", "--", "true"}, {"-n two"});
+  expect_refused({"-n", "99999999999999999999", "run", "--", "true"}, {"-n 99999999999999999999"});
+  expect_refused({"run", "-n", "0", "--", "true"}, {"-n 0"});
+}
+
+TEST(Refusal, OfALayoutThatContradictsTheRanks) {
+  expect_refused({"-n", "4", "--layout", "tsp=2", "run", "--", "true"}, {"tsp=2", "4"});
+  expect_refused({"--layout", "nonsense=2", "run", "--", "true"}, {"nonsense"});
+}
+
+TEST(Refusal, OfAnUnknownOperation) { expect_refused({"-n", "2", "bench", "all_gahter"}, {"all_gahter", "all_gather"}); }
+
+TEST(Refusal, OfASizeBeyondTheMemory) {
+  expect_refused({"-n", "2", "bench", "all_gather", "--sizes", "100000G"}, {"100000G"});
+  expect_refused({"-n", "2", "bench", "all_gather", "--sizes", "many"}, {"many"});
+  expect_refused({"-n", "2", "--mem-per-rank", "60000G", "run", "--", "true"}, {"60000G"});
+}
+
+TEST(Refusal, OfAProgramThatIsNotThere) {
+  expect_refused({"-n", "2", "run", "--", "/nonexistent/program"}, {"/nonexistent/program"});
+  expect_refused({"-n", "2", "run"}, {"program"});
+}
+
+TEST(Refusal, OfUnknownCommandsAndOptions) {
+  expect_refused({"-n", "2", "dance"}, {"dance"});
+  expect_refused({"--no-such-option", "run", "--", "true"}, {"--no-such-option"});
+  expect_refused({"--timeout", "soon", "run", "--", "true"}, {"soon"});
+  expect_refused({"--json", "/nonexistent/report.json", "run", "--", "true"}, {"/nonexistent/report.json"});
+  expect_refused({}, {});
+}
+
+}  // namespace
+}  // namespace tsp::test

@@ -1,0 +1,166 @@
+// Ranks that no tsprun started: one by one, with the environment of torchrun, Slurm or Open MPI.
+
+#include "tests/support/process.h"
+#include "transport/posix.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+namespace tsp::test {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+Environment torchrun(int rank, int size) {
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(size)},
+          {"LOCAL_RANK", std::to_string(rank)},
+          {"LOCAL_WORLD_SIZE", std::to_string(size)},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", "29511"},
+          {"TORCHELASTIC_RUN_ID", fmt::format("test-{}", ::getpid())}};
+}
+
+Environment slurm(int rank, int size) {
+  return {{"SLURM_PROCID", std::to_string(rank)},
+          {"SLURM_LOCALID", std::to_string(rank)},
+          {"SLURM_NTASKS", std::to_string(size)},
+          {"SLURM_STEP_NUM_TASKS", std::to_string(size)},
+          {"SLURM_STEP_TASKS_PER_NODE", std::to_string(size)},
+          {"SLURM_NODEID", "0"},
+          {"SLURM_JOB_ID", std::to_string(::getpid())},
+          {"SLURM_STEP_ID", "0"}};
+}
+
+Environment open_mpi(int rank, int size) {
+  return {{"OMPI_COMM_WORLD_RANK", std::to_string(rank)},       {"OMPI_COMM_WORLD_SIZE", std::to_string(size)},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", std::to_string(rank)}, {"OMPI_COMM_WORLD_LOCAL_SIZE", std::to_string(size)},
+          {"PMIX_NAMESPACE", fmt::format("{}", ::getpid())},    {"PMIX_RANK", std::to_string(rank)}};
+}
+
+using Starter = Environment (*)(int rank, int size);
+using Ranks = std::vector<std::unique_ptr<Process>>;
+
+/// Starts those ranks in that order, a moment apart.
+Ranks start(Starter starter, int size, const std::vector<int>& order, const std::vector<std::string>& command,
+            const Environment& more = {}) {
+  Ranks ranks;
+  for (int rank : order) {
+    ProcessOptions options;
+    options.environment = starter(rank, size);
+    options.environment.insert(more.begin(), more.end());
+    ranks.push_back(std::make_unique<Process>(command, options));
+    ::usleep(30'000);
+  }
+  return ranks;
+}
+
+class StartedBy : public testing::TestWithParam<Starter> {};
+
+TEST_P(StartedBy, RanksFindEachOther) {
+  const auto before = shared_names();
+  for (const std::vector<int>& order : std::vector<std::vector<int>>{{0, 1, 2, 3}, {3, 1, 2, 0}}) {
+    Ranks ranks = start(GetParam(), 4, order, {program_path("actor"), "sum"});
+    for (const auto& rank : ranks) {
+      EXPECT_EQ(rank->wait().code, 0) << rank->err();
+      EXPECT_NE(rank->out().find("sum over 4 ranks is right"), std::string::npos) << rank->out();
+    }
+  }
+  EXPECT_EQ(shared_names(), before);
+}
+
+TEST_P(StartedBy, AMissingRankIsNamedAtTheDeadline) {
+  const auto before = shared_names();
+  const std::uint64_t begin = posix::now_ns();
+  Ranks ranks = start(GetParam(), 4, {1, 0, 3}, {program_path("actor"), "sum"}, {{"TSP_TIMEOUT", "1"}});
+  for (const auto& rank : ranks) {
+    EXPECT_NE(rank->wait(10).code, 0);
+    EXPECT_NE(rank->err().find("local rank 2"), std::string::npos) << rank->err();
+  }
+  EXPECT_LT(posix::now_ns() - begin, 6'000'000'000U);
+  EXPECT_EQ(shared_names(), before);
+}
+
+TEST_P(StartedBy, ADeathIsNoticedWithoutALauncher) {
+  const auto before = shared_names();
+  Ranks ranks = start(GetParam(), 3, {0, 1, 2}, {program_path("actor"), "loop"});
+  for (const auto& rank : ranks) ASSERT_TRUE(rank->wait_for_output("ready")) << rank->err();
+  const std::uint64_t begin = posix::now_ns();
+  ranks[1]->signal(SIGKILL);
+  for (int rank : {0, 2}) {
+    Process& process = *ranks[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(process.wait(10).code, 1) << process.err();
+    EXPECT_NE(process.err().find("rank 1"), std::string::npos) << process.err();
+  }
+#if !defined(__SANITIZE_ADDRESS__)
+  EXPECT_LT(static_cast<double>(posix::now_ns() - begin) * 1e-9, 1.5);
+#endif
+  EXPECT_EQ(shared_names(), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StartedBy, testing::Values(torchrun, slurm, open_mpi), [](const auto& test) {
+  return test.param == torchrun ? "torchrun" : test.param == slurm ? "slurm" : "open_mpi";
+});
+
+TEST(StartedByNobody, AProgramIsAWorldOfOne) {
+  const Finished run = run_program({program_path("actor"), "sum"});
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  EXPECT_NE(run.out.find("sum over 1 ranks is right"), std::string::npos) << run.describe();
+}
+
+TEST(StartedWrongly, AProgramSaysWhichVariableIsMissing) {
+  ProcessOptions options;
+  options.environment = {{"RANK", "0"}, {"WORLD_SIZE", "2"}};
+  const Finished run = run_program({program_path("actor"), "sum"}, options);
+  EXPECT_NE(run.end.code, 0) << run.describe();
+  EXPECT_NE(run.err.find("LOCAL_"), std::string::npos) << run.describe();
+}
+
+// --- a /dev/shm of 1 MB -----------------------------------------------------------------------------------------------------
+
+/// The command with a /dev/shm of one megabyte of its own.
+std::vector<std::string> with_small_shared_memory(std::vector<std::string> command) {
+  std::vector<std::string> words = {"unshare", "-m", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /dev/shm && exec \"$@\"", "sh"};
+  words.insert(words.end(), command.begin(), command.end());
+  return words;
+}
+
+class SmallSharedMemory : public testing::Test {
+ protected:
+  void SetUp() override {
+    Process probe(with_small_shared_memory({"true"}));
+    if (probe.wait().code != 0) GTEST_SKIP() << "a mount namespace of its own needs root: " << probe.err();
+  }
+};
+
+TEST_F(SmallSharedMemory, IsAnErrorThatNamesItWhenLanesDoNotFit) {
+  Ranks ranks = start(torchrun, 6, {0, 1, 2, 3, 4, 5}, with_small_shared_memory({program_path("actor"), "sum"}));
+  for (const auto& rank : ranks) {
+    EXPECT_NE(rank->wait(20).code, 0);
+    EXPECT_NE(rank->err().find("/dev/shm"), std::string::npos) << rank->err();
+  }
+}
+
+TEST_F(SmallSharedMemory, IsAnErrorThatNamesItWhenAHeapDoesNotFit) {
+  Ranks ranks = start(torchrun, 2, {0, 1}, with_small_shared_memory({program_path("actor"), "heap", "8"}));
+  for (const auto& rank : ranks) EXPECT_NE(rank->wait(20).code, 0);
+  EXPECT_NE((ranks[0]->err() + ranks[1]->err()).find("/dev/shm"), std::string::npos) << ranks[0]->err() << ranks[1]->err();
+}
+
+TEST_F(SmallSharedMemory, IsNothingThatTsprunMinds) {
+  const Finished run = run_program(with_small_shared_memory(tsprun_actor({"-n", "6"}, {"sum"})));
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  const Finished heap = run_program(with_small_shared_memory(tsprun_actor({"-n", "2"}, {"heap", "64"})));
+  EXPECT_EQ(heap.end.code, 0) << heap.describe();
+}
+
+}  // namespace
+}  // namespace tsp::test

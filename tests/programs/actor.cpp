@@ -1,0 +1,263 @@
+// A rank that does what a test tells it: `actor ACTION [ARGUMENTS…]`. Started under `tsprun run`, or one by one with the
+// environment of another starter. "ready" on stdout says that its first collective is behind it.
+
+#include "core/tsp.h"
+#include "transport/posix.h"
+
+#include <fmt/format.h>
+
+#include <arpa/inet.h>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <netinet/in.h>
+#include <stdexcept>
+#include <string>
+#include <sys/socket.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+int number(const Arguments& arguments, std::size_t index, int otherwise) {
+  return index < arguments.size() ? std::stoi(arguments[index]) : otherwise;
+}
+
+void say(const std::string& line) { std::cout << line << std::endl; }
+
+/// all_reduce of ones; throws if the sum isn't the number of ranks.
+void reduce_ones(tsp::Context& context, std::size_t count) {
+  std::vector<float> data(count, 1.0F);
+  context.world().all_reduce(tsp::Buffer(std::span<float>(data)), tsp::Reduction::sum);
+  for (float value : data) {
+    if (value != static_cast<float>(context.size()))
+      throw std::runtime_error(fmt::format("a sum of {} ones is {}", context.size(), value));
+  }
+}
+
+/// Leaves a mark of the moment, for tests that measure what follows it.
+void note_time(const std::string& file) {
+  if (!file.empty()) std::ofstream(file) << tsp::posix::now_ns() << std::endl;
+}
+
+/// Ends this process, or its ability to go on, in the given way.
+void fail(const std::string& how) {
+  if (how == "kill") ::kill(::getpid(), SIGKILL);
+  if (how == "segv") {
+    // Sanitizers have a handler of their own.
+    std::signal(SIGSEGV, SIG_DFL);
+    std::raise(SIGSEGV);
+  }
+  if (how == "stop") std::raise(SIGSTOP);
+  if (how == "exit3") std::exit(3);
+  if (how == "quick_exit0") std::_Exit(0);
+  if (how == "throw") throw std::runtime_error("the actor was told to throw");
+  if (how == "abort") std::abort();
+}
+
+// --- actions ----------------------------------------------------------------------------------------------------------------
+
+/// print: a line on each of stdout and stderr, and the last one without an end.
+int print(const Arguments&) {
+  const char* rank = std::getenv("RANK");
+  say(fmt::format("out of {}", rank));
+  std::cerr << fmt::format("err of {}", rank) << std::endl;
+  std::cout << fmt::format("unended line of {}", rank) << std::flush;
+  return 0;
+}
+
+/// lines COUNT LENGTH: that many lines, each of one letter that the rank chooses.
+int lines(const Arguments& arguments) {
+  const char letter = static_cast<char>('a' + std::atoi(std::getenv("RANK")));
+  const std::string line(static_cast<std::size_t>(number(arguments, 1, 100)), letter);
+  for (int i = 0; i < number(arguments, 0, 1); ++i) std::cout << line << '\n';
+  std::cout << std::flush;
+  return 0;
+}
+
+/// environment: the variables that tsprun promises, and whether MASTER_PORT is free to bind (rank 0).
+int environment(const Arguments&) {
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
+    const char* value = std::getenv(name);
+    say(fmt::format("{}={}", name, value != nullptr ? value : "unset"));
+  }
+  if (std::string(std::getenv("RANK")) != "0") return 0;
+  const tsp::posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(std::atoi(std::getenv("MASTER_PORT"))));
+  const bool free = ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  say(free ? "MASTER_PORT is free" : "MASTER_PORT is taken");
+  return 0;
+}
+
+/// stdin: how many lines it has.
+int count_stdin(const Arguments&) {
+  int count = 0;
+  for (std::string line; std::getline(std::cin, line);) ++count;
+  say(fmt::format("{} lines of input", count));
+  return 0;
+}
+
+/// sum [ROUNDS]: collectives of several sizes.
+int sum(const Arguments& arguments) {
+  tsp::Context context = tsp::Context::from_environment();
+  for (int round = 0; round < number(arguments, 0, 3); ++round) {
+    for (std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{200'000}}) reduce_ones(context, count);
+  }
+  say(fmt::format("sum over {} ranks is right on rank {}", context.size(), context.rank()));
+  return 0;
+}
+
+/// loop: all_reduces for ever.
+int loop(const Arguments&) {
+  tsp::Context context = tsp::Context::from_environment();
+  reduce_ones(context, 10);
+  say("ready");
+  for (std::size_t i = 0;; ++i) reduce_ones(context, i % 10 == 0 ? 100'000 : 100);
+}
+
+/// fail HOW RANK AFTER [FILE]: all_reduces without end; that rank fails in the middle of number AFTER+1, noting when in FILE.
+int fail_in_operation(const Arguments& arguments) {
+  tsp::Context context = tsp::Context::from_environment();
+  const std::string how = arguments.at(0);
+  const int rank = number(arguments, 1, 0);
+  const int after = number(arguments, 2, 5);
+  for (int i = 0; i < after; ++i) reduce_ones(context, 1000);
+  if (context.rank() != rank) {
+    for (;;) reduce_ones(context, 1'000'000);
+  }
+  std::vector<float> data(1'000'000, 1.0F);
+  tsp::Work work = context.world().post_all_reduce(std::span<const float>(data), std::span<float>(data), tsp::Reduction::sum);
+  // The others are in it by now, for it can't be over without this rank.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  note_time(arguments.size() > 3 ? arguments[3] : "");
+  fail(how);
+  work.wait();
+  for (;;) reduce_ones(context, 1'000'000);
+}
+
+/// fail_outside HOW RANK: that rank fails between operations while the others wait for it in a barrier.
+int fail_outside(const Arguments& arguments) {
+  tsp::Context context = tsp::Context::from_environment();
+  reduce_ones(context, 10);
+  if (context.rank() == number(arguments, 1, 0)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    fail(arguments.at(0));
+  }
+  context.world().barrier();
+  return 0;
+}
+
+/// deadlock: ranks 0 and 1 receive from each other, the rest wait in a barrier.
+int deadlock(const Arguments&) {
+  tsp::Context context = tsp::Context::from_environment();
+  std::array<float, 4> data{};
+  if (context.rank() < 2) context.world().recv(std::span<float>(data), 1 - context.rank());
+  context.world().barrier();
+  return 0;
+}
+
+/// mismatch: rank 1 gathers where the others reduce.
+int mismatch(const Arguments&) {
+  tsp::Context context = tsp::Context::from_environment();
+  if (context.rank() == 1) {
+    const std::vector<float> own(1, 1.0F);
+    std::vector<float> gathered(static_cast<std::size_t>(context.size()));
+    context.world().all_gather(std::span<const float>(own), std::span<float>(gathered));
+  } else {
+    reduce_ones(context, 1);
+  }
+  context.world().barrier();
+  return 0;
+}
+
+/// compute SECONDS: rank 0 computes that long, ticking, while the others wait.
+int compute(const Arguments& arguments) {
+  tsp::Context context = tsp::Context::from_environment();
+  if (context.rank() == 0) {
+    const std::uint64_t end = tsp::posix::now_ns() + static_cast<std::uint64_t>(number(arguments, 0, 1)) * 1'000'000'000;
+    while (tsp::posix::now_ns() < end) {
+      context.engine().tick();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  context.world().barrier();
+  return 0;
+}
+
+/// children [WHAT]: forks three children, one of which orphans a grandchild, then loops (or, with WHAT = leave, returns 0).
+int children(const Arguments& arguments) {
+  for (int i = 0; i < 3; ++i) {
+    if (::fork() == 0) {
+      if (i == 0 && ::fork() != 0) ::_exit(0);
+      // Deaf to what a polite end would be.
+      std::signal(SIGTERM, SIG_IGN);
+      std::signal(SIGINT, SIG_IGN);
+      std::signal(SIGHUP, SIG_IGN);
+      for (;;) ::pause();
+    }
+  }
+  if (!arguments.empty() && arguments[0] == "leave") return 0;
+  return loop({});
+}
+
+/// heap MEBIBYTES: allocates and touches that much of its heap.
+int use_heap(const Arguments& arguments) {
+  tsp::Context context = tsp::Context::from_environment();
+  const tsp::HeapBlock block =
+      context.heap().allocate(static_cast<std::size_t>(number(arguments, 0, 1)) << 20, "what the actor asked for");
+  std::fill(block.bytes().begin(), block.bytes().end(), std::byte{1});
+  context.world().barrier();
+  return 0;
+}
+
+/// sleep: says ready and sleeps; knows nothing of collectives.
+int sleep_for_ever(const Arguments&) {
+  say("ready");
+  for (;;) ::pause();
+}
+
+/// stubborn: as sleep, but ignores what can be ignored.
+int stubborn(const Arguments& arguments) {
+  std::signal(SIGTERM, SIG_IGN);
+  std::signal(SIGINT, SIG_IGN);
+  return sleep_for_ever(arguments);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::map<std::string, std::function<int(const Arguments&)>> actions = {{"print", print},
+                                                                               {"lines", lines},
+                                                                               {"environment", environment},
+                                                                               {"stdin", count_stdin},
+                                                                               {"sum", sum},
+                                                                               {"loop", loop},
+                                                                               {"fail", fail_in_operation},
+                                                                               {"fail_outside", fail_outside},
+                                                                               {"deadlock", deadlock},
+                                                                               {"mismatch", mismatch},
+                                                                               {"compute", compute},
+                                                                               {"children", children},
+                                                                               {"heap", use_heap},
+                                                                               {"sleep", sleep_for_ever},
+                                                                               {"stubborn", stubborn}};
+  const Arguments words(argv + 1, argv + argc);
+  const auto action = words.empty() ? actions.end() : actions.find(words[0]);
+  if (action == actions.end()) {
+    std::cerr << "actor: no such action\n";
+    return 99;
+  }
+  return action->second(Arguments(words.begin() + 1, words.end()));
+}

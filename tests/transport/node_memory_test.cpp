@@ -1,0 +1,162 @@
+// The memory that the ranks of a node share.
+
+#include "transport/shm/node_memory.h"
+#include "transport/cause.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <vector>
+
+namespace tsp::shm {
+namespace {
+
+NodeLayout layout_of(std::uint32_t ranks, std::uint64_t heap_bytes = 16ULL << 20) {
+  NodeLayout layout;
+  layout.local_ranks = layout.world_size = ranks;
+  layout.heap_bytes = heap_bytes;
+  layout.timeout_ns = 5;
+  layout.cores = 3;
+  return layout;
+}
+
+posix::UniqueFd duplicate(const NodeMemory& memory) { return posix::UniqueFd(::fcntl(memory.descriptor(), F_DUPFD, 0)); }
+
+/// Memory that the kernel really gave to an object.
+std::uint64_t committed_bytes(const NodeMemory& memory) {
+  struct stat status {};
+  EXPECT_EQ(::fstat(memory.descriptor(), &status), 0);
+  return static_cast<std::uint64_t>(status.st_blocks) * 512;
+}
+
+void expect_error(Cause cause, const std::function<void()>& action) {
+  try {
+    action();
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.cause(), cause) << error.what();
+    EXPECT_NE(std::string(error.what()), "");
+  }
+}
+
+TEST(NodeMemory, IsTheSameForAllWhoAttach) {
+  for (const bool posix_object : {false, true}) {
+    const NodeMemory maker = posix_object ? NodeMemory::create_posix(layout_of(3)) : NodeMemory::create_memfd(layout_of(3));
+    const NodeMemory other = NodeMemory::attach(duplicate(maker));
+    EXPECT_EQ(other.layout().local_ranks, 3U);
+    EXPECT_EQ(other.layout().heap_bytes, 16U << 20);
+    EXPECT_EQ(other.layout().timeout_ns, 5U);
+    EXPECT_EQ(other.layout().cores, 3U);
+    EXPECT_NE(other.base(), maker.base());
+    maker.page(2)[7] = std::byte{7};
+    EXPECT_EQ(other.page(2)[7], std::byte{7});
+    other.doorbell(2).arm();
+    EXPECT_EQ(maker.doorbell(2).armed.load(), 1U);
+  }
+}
+
+TEST(NodeMemory, PartsNeitherOverlapNorLeaveTheObject) {
+  const NodeMemory memory = NodeMemory::create_memfd(layout_of(4));
+  struct Part {
+    const std::byte* begin;
+    std::size_t bytes;
+  };
+  std::vector<Part> parts;
+  for (int i = 0; i <= 4; ++i) parts.push_back({memory.page(i).data(), memory.page(i).size()});
+  for (int i = 0; i < 4; ++i) {
+    parts.push_back({reinterpret_cast<const std::byte*>(&memory.doorbell(i)), sizeof(Doorbell)});
+    parts.push_back({memory.heap(i).data(), memory.heap(i).size()});
+    EXPECT_EQ(memory.heap(i).size(), 16U << 20);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.heap(i).data()) % kPage, 0U);
+    for (int j = 0; j < 4; ++j) {
+      for (int stream = 0; stream < kStreams; ++stream)
+        parts.push_back({memory.lane(i, j, static_cast<Stream>(stream)), kLaneSize});
+    }
+  }
+  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.begin < b.begin; });
+  EXPECT_GE(parts.front().begin, memory.base() + kPage) << "a part lies over the header";
+  for (std::size_t i = 1; i < parts.size(); ++i) EXPECT_LE(parts[i - 1].begin + parts[i - 1].bytes, parts[i].begin);
+  EXPECT_LE(parts.back().begin + parts.back().bytes, memory.base() + memory.layout().total_bytes());
+}
+
+TEST(NodeMemory, OfAMemfdCostsOnlyWhatIsTouched) {
+  const NodeMemory memory = NodeMemory::create_memfd(layout_of(8, 8ULL << 30));
+  EXPECT_LT(committed_bytes(memory), 64U << 10);
+  memory.heap(3)[5ULL << 30] = std::byte{1};
+  EXPECT_LT(committed_bytes(memory), 128U << 10);
+}
+
+TEST(NodeMemory, OfAPosixObjectHasNoNameAndIsAllocatedBeforeUse) {
+  auto names = [] {
+    std::vector<std::string> result;
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) result.push_back(entry.path());
+    return result;
+  };
+  const auto before = names();
+  NodeMemory memory = NodeMemory::create_posix(layout_of(2));
+  EXPECT_EQ(names(), before);
+  EXPECT_GE(committed_bytes(memory), memory.layout().heaps_offset());
+  const std::uint64_t without_heap = committed_bytes(memory);
+  memory.commit(1, 1 << 20, 3 << 20);
+  EXPECT_EQ(committed_bytes(memory), without_heap + (3 << 20));
+}
+
+TEST(NodeMemory, OfAPosixObjectThatDoesNotFitSaysSo) {
+  // No /dev/shm holds this much beside what it is bounded by: the reservation is sparse, its use is not.
+  NodeMemory memory = NodeMemory::create_posix(layout_of(2, 64ULL << 30));
+  const auto space = std::filesystem::space("/dev/shm");
+  if (space.available > (60ULL << 30))
+    GTEST_SKIP() << "/dev/shm has " << space.available << " bytes free: it can't be filled here";
+  try {
+    memory.commit(0, 0, 64ULL << 30);
+    ADD_FAILURE() << "64 GiB were found";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.cause(), Cause::out_of_memory);
+    EXPECT_NE(std::string(error.what()).find("/dev/shm"), std::string::npos) << error.what();
+  }
+}
+
+TEST(NodeMemory, RefusesImpossibleLayouts) {
+  expect_error(Cause::refused, [] { NodeMemory::create_memfd(layout_of(0)); });
+  expect_error(Cause::refused, [] { NodeMemory::create_memfd(layout_of(kMaxLocalRanks + 1)); });
+  expect_error(Cause::refused, [] { NodeMemory::create_memfd(layout_of(2, 0)); });
+  expect_error(Cause::refused, [] { NodeMemory::create_memfd(layout_of(2, (16ULL << 20) + 1)); });
+  expect_error(Cause::refused, [] { NodeMemory::create_memfd(layout_of(2, 1ULL << 62)); });
+  NodeLayout layout = layout_of(4);
+  layout.first_rank = 1;
+  expect_error(Cause::refused, [&] { NodeMemory::create_memfd(layout); });
+}
+
+TEST(NodeMemory, AttachChecksWhatItIsGiven) {
+  auto memfd = [](const std::string& content) {
+    posix::UniqueFd fd(::memfd_create("test", MFD_CLOEXEC));
+    EXPECT_EQ(::write(fd.get(), content.data(), content.size()), static_cast<ssize_t>(content.size()));
+    return fd;
+  };
+  expect_error(Cause::corrupt, [&] { NodeMemory::attach(memfd("")); });
+  expect_error(Cause::corrupt, [&] { NodeMemory::attach(memfd("short")); });
+  expect_error(Cause::corrupt, [&] { NodeMemory::attach(memfd(std::string(10'000, 'x'))); });
+  EXPECT_THROW(NodeMemory::attach(posix::UniqueFd(::open("/dev/null", O_RDWR))), Error);
+  EXPECT_THROW(NodeMemory::attach(posix::UniqueFd()), Error);
+  // A true object, but cut short: touching its end would be a SIGBUS.
+  const NodeMemory memory = NodeMemory::create_memfd(layout_of(2));
+  ASSERT_EQ(::ftruncate(memory.descriptor(), 1 << 20), 0);
+  expect_error(Cause::corrupt, [&] { NodeMemory::attach(duplicate(memory)); });
+}
+
+TEST(NodeMemory, AttachMakesTheDescriptorCloseOnExec) {
+  const NodeMemory maker = NodeMemory::create_memfd(layout_of(1));
+  const NodeMemory memory = NodeMemory::attach(duplicate(maker));
+  EXPECT_NE(::fcntl(memory.descriptor(), F_GETFD) & FD_CLOEXEC, 0);
+}
+
+}  // namespace
+}  // namespace tsp::shm
