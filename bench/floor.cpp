@@ -1,0 +1,229 @@
+// The floor under every collective: bare loops that move the same bytes with as many threads as cores (at most one a rank), all
+// bytes of an operation split evenly between them.
+//
+//   broadcast                n−1 copies of the buffer
+//   all_gather, all_to_all   n copies
+//   reduce_scatter, reduce   a sum of n streams
+//   all_reduce               both: a sum of n streams, n copies
+//   pingpong                 one copy by one thread each way; up to 64 B a bare flag between two threads
+//
+// Measured by the code that measures tsprun and MPI. A barrier has no floor but the flag; it is left out.
+#include "bench/arguments.h"
+#include "bench/floor_loops.h"
+#include "bench/team.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace tsp::bench {
+
+namespace {
+
+constexpr std::uint64_t kFlagBytes = 64;
+
+struct FreeDeleter {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+
+/// The buffers of n imagined ranks, shared by all threads.
+class Buffers {
+ public:
+  Buffers(BufferBytes need, int ranks) : input_bytes_(round(need.input)), output_bytes_(round(need.output)) {
+    const std::uint64_t all = (input_bytes_ + output_bytes_) * static_cast<std::uint64_t>(ranks);
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, all)));
+    if (!memory_) throw std::bad_alloc();
+  }
+  std::byte* input(int rank) const { return memory_.get() + static_cast<std::uint64_t>(rank) * (input_bytes_ + output_bytes_); }
+  std::byte* output(int rank) const { return input(rank) + input_bytes_; }
+  std::uint64_t input_bytes() const { return input_bytes_; }
+  std::uint64_t output_bytes() const { return output_bytes_; }
+
+ private:
+  static std::uint64_t round(std::uint64_t bytes) { return (bytes + 4095) / 4096 * 4096 + 4096; }
+  std::uint64_t input_bytes_;
+  std::uint64_t output_bytes_;
+  std::unique_ptr<std::byte, FreeDeleter> memory_;
+};
+
+/// One thread of the team.
+class FloorSubject final : public Subject {
+ public:
+  FloorSubject(Team& team, const Buffers& buffers, int ranks, int thread)
+      : team_(team), buffers_(buffers), ranks_(ranks), thread_(thread) {}
+
+  int rank() const override { return thread_; }
+  int size() const override { return team_.size(); }
+  void barrier() override { team_.barrier(thread_); }
+  void send(std::span<const double> values, int to) override { team_.send(thread_, to, values); }
+  void receive(std::span<double> values, int from) override { team_.receive(from, thread_, values); }
+  std::span<std::byte> input() override { return {buffers_.input(thread_), buffers_.input_bytes()}; }
+  std::span<std::byte> output() override { return {buffers_.output(thread_), buffers_.output_bytes()}; }
+
+  void run(const Case& which, std::uint64_t times) override {
+    if (which.kind == Kind::pingpong && which.bytes <= kFlagBytes) return team_.flag_pingpong(thread_, times);
+    for (std::uint64_t i = 0; i < times; ++i) run_once(which);
+  }
+
+  /// Touches the buffers of those imagined ranks that have no thread.
+  void prepare() {
+    for (int rank = thread_; rank < ranks_; rank += team_.size()) {
+      std::memset(buffers_.input(rank), 0, buffers_.input_bytes());
+      std::memset(buffers_.output(rank), 0, buffers_.output_bytes());
+    }
+    barrier();
+  }
+
+ private:
+  // This thread's share [first, last) of `elements`.
+  std::size_t share(std::size_t elements, int thread) const {
+    return elements * static_cast<std::size_t>(thread) / static_cast<std::size_t>(team_.size());
+  }
+
+  void run_once(const Case& which) {
+    switch (which.kind) {
+      case Kind::pingpong:
+        if (thread_ == 0) {
+          std::memcpy(buffers_.output(1), buffers_.input(0), which.bytes);
+          std::memcpy(buffers_.output(0), buffers_.input(1), which.bytes);
+        }
+        break;
+      case Kind::broadcast: copy_shares(which, 1); break;
+      case Kind::all_gather: gather_shares(which); break;
+      case Kind::all_to_all: exchange_shares(which); break;
+      case Kind::reduce_scatter:
+      case Kind::reduce: sum_shares(which); break;
+      case Kind::all_reduce:
+        sum_shares(which);
+        // The copies read what other threads summed.
+        barrier();
+        copy_shares(which, 0);
+        break;
+      case Kind::barrier: break;
+    }
+  }
+
+  // Rank 0's output to the outputs of ranks first_rank … n-1; with first_rank 0 the last of n copies goes to rank 0's input.
+  void copy_shares(const Case& which, int first_rank) {
+    const std::size_t first = share(which.elements(), thread_) * size_of(which.dtype);
+    const std::size_t last = share(which.elements(), thread_ + 1) * size_of(which.dtype);
+    const std::byte* from = buffers_.output(0);
+    for (int rank = first_rank; rank < ranks_; ++rank) {
+      std::byte* to = rank == 0 ? buffers_.input(0) : buffers_.output(rank);
+      std::memcpy(to + first, from + first, last - first);
+    }
+  }
+
+  // Every rank's part of the input to every rank's output.
+  void gather_shares(const Case& which) {
+    const std::size_t part = which.count() * size_of(which.dtype);
+    const std::size_t first = share(which.count(), thread_) * size_of(which.dtype);
+    const std::size_t last = share(which.count(), thread_ + 1) * size_of(which.dtype);
+    for (int to = 0; to < ranks_; ++to) {
+      for (int from = 0; from < ranks_; ++from) {
+        const std::size_t at = static_cast<std::size_t>(from) * part + first;
+        std::memcpy(buffers_.output(to) + at, buffers_.input(from) + first, last - first);
+      }
+    }
+  }
+
+  void exchange_shares(const Case& which) {
+    const std::size_t part = which.count() * size_of(which.dtype);
+    const std::size_t first = share(which.count(), thread_) * size_of(which.dtype);
+    const std::size_t last = share(which.count(), thread_ + 1) * size_of(which.dtype);
+    for (int to = 0; to < ranks_; ++to) {
+      for (int from = 0; from < ranks_; ++from) {
+        std::memcpy(buffers_.output(to) + static_cast<std::size_t>(from) * part + first,
+                    buffers_.input(from) + static_cast<std::size_t>(to) * part + first, last - first);
+      }
+    }
+  }
+
+  template <class T>
+  void sum_elements(std::size_t first, std::size_t last, std::byte* to) {
+    std::vector<const T*> streams;
+    for (int rank = 0; rank < ranks_; ++rank) streams.push_back(reinterpret_cast<const T*>(buffers_.input(rank)) + first);
+    sum_streams(reinterpret_cast<T*>(to), streams, last - first);
+  }
+
+  // Sums of all ranks' inputs. They go where a reduce_scatter puts them, to each rank's own output, elsewhere to rank 0's.
+  void sum_shares(const Case& which) {
+    const std::size_t per_output = which.count();
+    std::size_t first = share(which.elements(), thread_);
+    const std::size_t end = share(which.elements(), thread_ + 1);
+    while (first < end) {
+      const std::size_t rank = first / per_output;
+      const std::size_t last = std::min(end, (rank + 1) * per_output);
+      std::byte* to = buffers_.output(static_cast<int>(rank)) + (first - rank * per_output) * size_of(which.dtype);
+      if (which.dtype == DType::f64) {
+        sum_elements<double>(first, last, to);
+      } else {
+        sum_elements<float>(first, last, to);
+      }
+      first = last;
+    }
+  }
+
+  Team& team_;
+  const Buffers& buffers_;
+  int ranks_;
+  int thread_;
+};
+
+void measure_all(const Arguments& arguments, int ranks) {
+  const int threads = std::min(ranks, static_cast<int>(allowed_cpus().size()));
+  std::vector<Case> cases = arguments.cases(ranks);
+  std::erase_if(cases, [threads](const Case& each) {
+    return each.kind == Kind::barrier || (each.kind == Kind::pingpong && threads < 2 && each.bytes <= kFlagBytes);
+  });
+  if (cases.empty()) throw std::invalid_argument("nothing to measure: no operation asked for has a floor at these sizes");
+  const Buffers buffers(buffers_for(cases), ranks);
+  Team team(threads);
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const std::string& line :
+       table_head("floor: bare loops for " + std::to_string(ranks) + " ranks on " + std::to_string(threads) + " threads")) {
+    std::puts(line.c_str());
+  }
+  team.run([&](int thread) {
+    FloorSubject subject(team, buffers, ranks, thread);
+    subject.prepare();
+    const Case* previous = nullptr;
+    for (const Case& which : cases) {
+      const Timing timing = measure(subject, which, arguments.pace);
+      if (thread == 0) {
+        if (previous == nullptr || previous->kind != which.kind) std::puts(kind_line(which.kind).c_str());
+        std::puts(table_row(which, timing, kUnchecked).c_str());
+        std::fflush(stdout);
+        rows.push_back(json_row(which, timing, kUnchecked, "floor"));
+      }
+      previous = &which;
+    }
+  });
+  arguments.write(rows);
+}
+
+}  // namespace
+
+}  // namespace tsp::bench
+
+int main(int argc, char** argv) {
+  CLI::App app("bare loops over the bytes of collective operations: the floor that bench/README.md compares with");
+  tsp::bench::Arguments arguments;
+  int ranks = 2;
+  arguments.add_to(app);
+  app.add_option("-n,--ranks", ranks, "how many ranks' bytes to move")->check(CLI::Range(1, 1024))->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    tsp::bench::measure_all(arguments, ranks);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "floor: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
