@@ -1,0 +1,114 @@
+#!/bin/bash
+# Installs what is missing, builds, and runs the tests.
+#
+#   tools/test.sh          release build, all tests but the slow ones
+#   tools/test.sh --full   besides: the slow ones, the sanitizers, clang++, fuzzing, clang-format and clang-tidy
+#
+# A part that fails doesn't keep the others from running. The last line says passed or failed, with the counts; the exit code is
+# 0 or 1, and 2 for a wrong argument.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+full=false
+case "$#:${1:-}" in
+  0:) ;;
+  1:--full) full=true ;;
+  *)
+    echo "test.sh: unknown arguments '$*'; give none, or --full" >&2
+    exit 2
+    ;;
+esac
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+tests=0
+failed_tests=0
+parts=0
+failed_parts=()
+
+# part NAME COMMAND…: runs one part, adds up the tests that ctest counted in it, remembers a failure.
+part() {
+  local name=$1 begin=$SECONDS code=0 summary
+  shift
+  say "$name"
+  parts=$((parts + 1))
+  "$@" 2>&1 | tee "$log" || code=$?
+  # ctest's "97% tests passed, 3 tests failed out of 100"
+  summary=$(sed -n 's/^[0-9]*% tests passed, \([0-9]*\) tests* failed out of \([0-9]*\)$/\1 \2/p' "$log" | tail -n 1)
+  if [ -n "$summary" ]; then
+    failed_tests=$((failed_tests + ${summary% *}))
+    tests=$((tests + ${summary#* }))
+  fi
+  if [ "$code" -eq 0 ]; then
+    echo "-- $name: passed, $(duration $((SECONDS - begin)))"
+  else
+    failed_parts+=("$name")
+    echo "-- $name: FAILED, $(duration $((SECONDS - begin)))"
+  fi
+}
+
+# build_and_test PRESET [CTEST ARGUMENTS…]
+build_and_test() {
+  local preset=$1 wrap=()
+  shift
+  # ThreadSanitizer of these compilers can't map its shadow where the kernel randomises addresses by more than 28 bits.
+  if [ "$preset" = tsan ] && [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ]; then wrap=(setarch -R); fi
+  build_preset "$preset" || return 1
+  (cd "$root" && "${wrap[@]}" ctest --preset "$preset" -j "$(nproc)" "$@")
+}
+
+# The project's own sources.
+sources() {
+  (cd "$root" && find [a-z]* -path build -prune -o \( -name '*.cpp' -o -name '*.h' \) -print | sort)
+}
+
+check_format() {
+  (cd "$root" && sources | xargs -r clang-format --dry-run --Werror)
+}
+
+# tidy_one SOURCE: a source that passed is skipped until it, a header or the rules change (a stamp under build/tidy).
+tidy_one() {
+  local source=$1 stamp
+  stamp=build/tidy/$(cat "$source" "$TIDY_COMMON" | sha256sum | cut -c1-32)
+  [ -e "$stamp" ] && return
+  echo "clang-tidy $source"
+  clang-tidy --quiet -p build/clang "$source" 2>/dev/null && touch "$stamp"
+}
+export -f tidy_one
+
+# What clang++ compiled, so that every source has its flags; all cores at once.
+check_tidy() {
+  cd "$root"
+  mkdir -p build/tidy
+  export TIDY_COMMON=build/tidy/common
+  sources | grep '\.h$' | xargs cat .clang-tidy >"$TIDY_COMMON"
+  grep -o '"file": "[^"]*"' build/clang/compile_commands.json | cut -d'"' -f4 | sed "s|^$root/||" | sort -u |
+    xargs -P "$(nproc)" -I{} timeout 300 bash -c 'tidy_one {}'
+}
+
+# One function, so that bash has read the script before the first part starts: an edit meanwhile changes the next run, not this one.
+main() {
+  if $full; then
+    install_missing build full
+    part "release, all tests" build_and_test release
+    part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE slow
+    part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE slow
+    part "clang: release by clang++" build_and_test clang -LE slow
+    if compgen -G "$root/tests/fuzz/*_fuzz.cpp" >/dev/null; then part "fuzz: each target for 30 s" build_and_test fuzz; fi
+    part "clang-format" check_format
+    part "clang-tidy" check_tidy
+  else
+    install_missing build
+    part "release, all tests but the slow ones" build_and_test release -LE slow
+  fi
+
+  say "$(duration $SECONDS)"
+  if [ ${#failed_parts[@]} -eq 0 ]; then
+    echo "test.sh: passed: $tests tests in $parts part$([ "$parts" -eq 1 ] || echo s)"
+  else
+    echo "test.sh: failed: $failed_tests of $tests tests; failed parts: $(IFS=';'; echo "${failed_parts[*]}")"
+    exit 1
+  fi
+}
+
+main
