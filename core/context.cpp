@@ -42,7 +42,8 @@ std::uint64_t budget_from_environment() {
   if (text == nullptr) return 0;
   std::uint64_t bytes = 0;
   const auto [end, error] = std::from_chars(text, text + std::strlen(text), bytes);
-  if (error != std::errc() || *end != '\0') throw Error(Cause::refused, fmt::format("TSP_MEM_PER_RANK={}: bytes are expected", text));
+  if (error != std::errc() || *end != '\0')
+    throw Error(Cause::refused, fmt::format("TSP_MEM_PER_RANK={}: bytes are expected", text));
   return bytes;
 }
 
@@ -124,7 +125,8 @@ Context& Context::operator=(Context&&) noexcept = default;
 
 Context::~Context() {
   if (!parts_) return;
-  const bool in_order = std::uncaught_exceptions() <= parts_->exceptions_at_start && parts_->engine.idle() && !parts_->board.aborted();
+  const bool in_order =
+      std::uncaught_exceptions() <= parts_->exceptions_at_start && parts_->engine.idle() && !parts_->board.aborted();
   if (!in_order) return;
   RankPage& page = parts_->board.page(parts_->local_rank);
   page.life.store(static_cast<std::uint32_t>(Life::finished), std::memory_order_release);
@@ -138,8 +140,8 @@ Context Context::from_environment() {
     const shm::NodeLayout alone{.heap_bytes = shm::default_heap_bytes(), .timeout_ns = timeout_from_environment()};
     parts = std::make_unique<Parts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, options, std::vector<int>{});
   } else if (identity->node_descriptor >= 0) {
-    parts = std::make_unique<Parts>(shm::NodeMemory::attach(posix::UniqueFd(identity->node_descriptor)), nullptr, identity->local_rank,
-                                    options, std::vector<int>{});
+    parts = std::make_unique<Parts>(shm::NodeMemory::attach(posix::UniqueFd(identity->node_descriptor)), nullptr,
+                                    identity->local_rank, options, std::vector<int>{});
   } else {
     bootstrap::Meeting meeting = bootstrap::meet(*identity, timeout_from_environment());
     parts = std::make_unique<Parts>(std::move(meeting.memory), nullptr, identity->local_rank, options, meeting.pids);
@@ -175,10 +177,14 @@ TerminateState terminate_state;
 
 [[noreturn]] void on_terminate() {
   std::string text = "std::terminate without an exception";
+  Cause cause = Cause::exception;
   bool job_was_over = false;
   if (const std::exception_ptr current = std::current_exception()) {
     try {
       std::rethrow_exception(current);
+    } catch (const Error& error) {
+      text = error.what();
+      cause = error.cause();
     } catch (const std::exception& error) {
       text = error.what();
     } catch (...) {
@@ -192,7 +198,7 @@ TerminateState terminate_state;
   if (RankPage* page = terminate_state.page; page != nullptr) {
     std::uint32_t none = 0;
     if (page->error_state.compare_exchange_strong(none, 1)) {
-      page->error_cause.store(static_cast<std::uint32_t>(Cause::exception), relaxed);
+      page->error_cause.store(static_cast<std::uint32_t>(cause), relaxed);
       const std::size_t length = std::min(text.size(), kErrorText - 1);
       std::memcpy(page->error_text, text.data(), length);
       page->error_text[length] = '\0';

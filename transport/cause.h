@@ -10,18 +10,18 @@
 namespace tsp {
 
 // X(enumerator = name in reports, explanation)
-#define TSP_CAUSES(X)                                                              \
-  X(none, "nothing failed")                                                        \
-  X(killed, "the rank's process was ended by a signal")                            \
-  X(exited, "the rank's process ended before the job was done")                    \
-  X(exception, "the rank ended by an exception that nobody caught")                \
-  X(stalled, "the rank gave no sign of life until the deadline")                   \
-  X(deadlock, "ranks waited for each other in a circle until the deadline")        \
+#define TSP_CAUSES(X)                                                                        \
+  X(none, "nothing failed")                                                                  \
+  X(killed, "the rank's process was ended by a signal")                                      \
+  X(exited, "the rank's process ended before the job was done")                              \
+  X(exception, "the rank ended by an exception that nobody caught")                          \
+  X(stalled, "the rank gave no sign of life until the deadline")                             \
+  X(deadlock, "ranks waited for each other in a circle until the deadline")                  \
   X(mismatch, "two ranks called different operations, or the same with different arguments") \
-  X(corrupt, "bytes that arrived are damaged")                                     \
-  X(disconnected, "the way to a rank is cut")                                      \
-  X(out_of_memory, "a memory budget or the machine's memory is exhausted")         \
-  X(refused, "the request can't be served")                                        \
+  X(corrupt, "bytes that arrived are damaged")                                               \
+  X(disconnected, "the way to a rank is cut")                                                \
+  X(out_of_memory, "a memory budget or the machine's memory is exhausted")                   \
+  X(refused, "the request can't be served")                                                  \
   X(interrupted, "the job was ended from outside")
 
 enum class Cause : std::uint8_t {

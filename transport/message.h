@@ -27,8 +27,8 @@ inline constexpr int kPurposes = 7;
 std::string_view name(Purpose purpose);
 
 /// What both ends must agree on. Two envelopes match if signature, sequence and tag are equal; the transport compares them before
-/// any byte reaches a user's buffer and knows nothing more about them. Consecutive messages of a lane differ in sequence or tag, so
-/// that a lost or doubled one can't pass for its neighbour.
+/// any byte reaches a user's buffer and knows nothing more about them. Consecutive messages of a lane differ in sequence or tag,
+/// so that a lost or doubled one can't pass for its neighbour.
 struct Envelope {
   std::uint64_t signature = 0;  ///< hash over all arguments that both ends must have in common
   std::uint32_t sequence = 0;   ///< number of the operation within its group

@@ -12,7 +12,8 @@
 //             by receive_put(). Nothing is put before the receiver has told its RemoteSpan in a message of its own.
 //
 // Rules
-//   · Nothing blocks; every call returns at once with a ticket or kNotNow (no credit at present). Order is strict within a lane, none
+//   · Nothing blocks; every call returns at once with a ticket or kNotNow (no credit at present). Order is strict within a lane,
+//   none
 //     between lanes. Calls are not safe against each other: whoever drives a rank's transports serialises them.
 //   · Whether a message is small or large depends on its byte count alone, which both ends know, so no request to send is needed.
 //   · A broken lane still hands out tickets; their test says `disconnected` and found() why. progress() never throws.
@@ -49,8 +50,8 @@ static_assert(sizeof(RemoteSpan) == 16);
 /// How a send may treat its payload.
 enum class Delivery : std::uint8_t {
   copy_if_small,  ///< small payloads are copied away at once: the ticket is done when send() returns
-  by_reference    ///< for payloads that many peers view: never copied by the sender where views exist; the ticket is done when the
-                  ///< peer has released it
+  by_reference  ///< for payloads that many peers view: never copied by the sender where views exist; the ticket is done when the
+                ///< peer has released it
 };
 
 /// Payload bytes that crossed lanes, by purpose. Views count what was accessed, when it was accessed.
@@ -97,8 +98,8 @@ class Transport {
                       Delivery delivery = Delivery::copy_if_small) = 0;
   /// Writes `payload` (registered) to `where` in the peer and notifies it through the lane.
   virtual Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) = 0;
-  /// The lane's next unmatched message shall be the notification of a put of exactly where.size() bytes to `where`, which the peer
-  /// was told as a RemoteSpan. Tested as any receive.
+  /// The lane's next unmatched message shall be the notification of a put of exactly where.size() bytes to `where`, which the
+  /// peer was told as a RemoteSpan. Tested as any receive.
   virtual Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) = 0;
   /// Has the peer taken, or the transport copied away, the message of that ticket?
   virtual Outcome test_send(LaneId lane, Ticket ticket) = 0;

@@ -58,9 +58,7 @@ FlightBoard::FlightBoard(const shm::NodeMemory& memory)
       local_ranks_(static_cast<int>(memory.layout().local_ranks)),
       first_rank_(static_cast<int>(memory.layout().first_rank)) {}
 
-RankPage& FlightBoard::page(int local_rank) const {
-  return *reinterpret_cast<RankPage*>(memory_->page(1 + local_rank).data());
-}
+RankPage& FlightBoard::page(int local_rank) const { return *reinterpret_cast<RankPage*>(memory_->page(1 + local_rank).data()); }
 
 NodePage& FlightBoard::node() const { return *reinterpret_cast<NodePage*>(memory_->page(0).data()); }
 

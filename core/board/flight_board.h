@@ -54,11 +54,11 @@ std::string_view name(Life life);
 
 /// What the operation at the head of a stream is doing. One line; written by its rank alone.
 struct alignas(64) ActivityLine {
-  std::atomic<std::uint64_t> since_ns;   ///< when the current wait began to be slow; 0: not waiting
-  std::atomic<std::uint64_t> bytes;      ///< of the rank's own part
-  std::atomic<std::uint64_t> signature;  ///< see Envelope
-  std::atomic<std::uint64_t> group;      ///< hash of the group's members
-  std::atomic<std::uint32_t> sequence;   ///< of this kind of operation on this rank, from 1: reports and faults use it
+  std::atomic<std::uint64_t> since_ns;        ///< when the current wait began to be slow; 0: not waiting
+  std::atomic<std::uint64_t> bytes;           ///< of the rank's own part
+  std::atomic<std::uint64_t> signature;       ///< see Envelope
+  std::atomic<std::uint64_t> group;           ///< hash of the group's members
+  std::atomic<std::uint32_t> sequence;        ///< of this kind of operation on this rank, from 1: reports and faults use it
   std::atomic<std::uint32_t> group_sequence;  ///< of the operation in its group: what ranks compare
   std::atomic<std::int32_t> waiting_for;      ///< a rank of the world, -1: none
   std::atomic<std::uint32_t> segment;
@@ -74,13 +74,13 @@ inline constexpr std::size_t kErrorText = 1024;
 
 struct RankPage {
   alignas(64) std::atomic<std::uint32_t> pid;
-  std::atomic<std::uint32_t> life;  ///< Life
-  std::atomic<std::int32_t> code;   ///< exit code or signal
-  std::atomic<std::int32_t> blocked_on;  ///< Stream + 1 while the rank waits for that stream's head; 0: it doesn't wait
+  std::atomic<std::uint32_t> life;          ///< Life
+  std::atomic<std::int32_t> code;           ///< exit code or signal
+  std::atomic<std::int32_t> blocked_on;     ///< Stream + 1 while the rank waits for that stream's head; 0: it doesn't wait
   std::atomic<std::uint64_t> last_sign_ns;  ///< last tick or step, CLOCK_MONOTONIC
   std::atomic<std::uint64_t> ticks;
   ActivityLine activity[kStreams];
-  std::atomic<std::uint64_t> counts[kOps];  ///< operations begun, by Op
+  std::atomic<std::uint64_t> counts[kOps];             ///< operations begun, by Op
   alignas(64) std::atomic<std::uint32_t> error_state;  ///< 0 none, 2 complete
   std::atomic<std::uint32_t> error_cause;              ///< Cause
   char error_text[kErrorText];
@@ -90,8 +90,8 @@ static_assert(sizeof(RankPage) <= shm::kPage);
 struct NodePage {
   alignas(64) std::atomic<std::uint32_t> abort;
   alignas(64) std::atomic<std::uint32_t> cause;
-  std::atomic<std::int32_t> rank;  ///< culprit, -1 unknown
-  std::atomic<std::int32_t> code;  ///< signal or exit code, 0 none
+  std::atomic<std::int32_t> rank;    ///< culprit, -1 unknown
+  std::atomic<std::int32_t> code;    ///< signal or exit code, 0 none
   std::atomic<std::int32_t> stream;  ///< on which the culprit's operation ran, -1: outside an operation
   std::atomic<std::uint32_t> op;
   std::atomic<std::uint32_t> sequence;
@@ -103,8 +103,8 @@ static_assert(sizeof(NodePage) <= shm::kPage);
 struct Failure {
   Cause cause = Cause::none;
   int rank = -1;
-  int code = 0;              ///< signal (killed) or exit code (exited)
-  std::string op;            ///< empty outside an operation
+  int code = 0;    ///< signal (killed) or exit code (exited)
+  std::string op;  ///< empty outside an operation
   std::uint32_t sequence = 0;
   std::string detail;
 };
@@ -121,8 +121,8 @@ struct Activity {
   std::uint32_t segment = 0;
   DType dtype = DType::byte;
   int root = -1;
-  int waiting_for = -1;         ///< rank of the world, -1: busy, not waiting
-  std::uint64_t since_ns = 0;   ///< of the wait
+  int waiting_for = -1;        ///< rank of the world, -1: busy, not waiting
+  std::uint64_t since_ns = 0;  ///< of the wait
 
   /// "all_gather #42 (f32, 1024 B) on stream kv, waiting for rank 3 for 1.2 s"
   std::string describe(std::uint64_t now_ns) const;

@@ -184,14 +184,14 @@ void check_other(std::string_view operation, std::string_view argument, int othe
 Work Communicator::start_send(Mode mode, ConstBuffer buffer, int to, const CallOptions& options) {
   check_other("send", "to", to, *group_);
   check_memory("send", "buffer", buffer);
-  choose(Op::send, buffer.bytes(), options);
+  if (options.algorithm != Algorithm::automatic) choose(Op::send, buffer.bytes(), options);  // refuses what there isn't
   return start<Send>(mode, options, describe_message(Op::send, buffer, to, options), buffer, to);
 }
 
 Work Communicator::start_recv(Mode mode, Buffer buffer, int from, const CallOptions& options) {
   check_other("recv", "from", from, *group_);
   check_memory("recv", "buffer", buffer);
-  choose(Op::recv, buffer.bytes(), options);
+  if (options.algorithm != Algorithm::automatic) choose(Op::recv, buffer.bytes(), options);
   return start<Recv>(mode, options, describe_message(Op::recv, buffer, from, options), buffer, from);
 }
 

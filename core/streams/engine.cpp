@@ -41,6 +41,7 @@ Engine::~Engine() { abandon(); }
 
 /// Forgets all operations: those of run() lie on stacks that are about to unwind.
 void Engine::abandon() {
+  busy_ = 0;
   for (Queue& queue : queues_) {
     while (queue.head != nullptr) {
       Operation* operation = std::exchange(queue.head, queue.head->next_);
@@ -81,6 +82,7 @@ std::uint64_t Engine::append(Stream stream, Operation& operation) {
   Queue& q = queue(stream);
   if (q.head == nullptr) {
     q.head = &operation;
+    ++busy_;
   } else {
     q.tail->next_ = &operation;
   }
@@ -125,6 +127,7 @@ bool Engine::step_head(Stream stream) {
     begin(stream, *q.head);
   } else {
     line(stream).busy.store(0, relaxed);
+    --busy_;
   }
   return true;
 }
@@ -216,7 +219,8 @@ void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transpor
                                      describe_tag(make_tag(mine.op, mine.dtype, mine.reduction, 0)), mine.bytes);
   switch (outcome) {
     case Outcome::corrupt:
-      throw Error(Cause::corrupt, fmt::format("{}; a message from rank {} is damaged: its length, place or number can't be", me, world_peer),
+      throw Error(Cause::corrupt,
+                  fmt::format("{}; a message from rank {} is damaged: its length, place or number can't be", me, world_peer),
                   world_peer);
     case Outcome::disconnected:
       throw Error(Cause::disconnected, fmt::format("{}; the way to rank {} is cut", me, world_peer), world_peer);
@@ -228,11 +232,12 @@ void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transpor
   if (local >= 0 && local < board_.local_ranks()) {
     if (const std::optional<Activity> now = board_.activity(local, lane.stream)) they += " and is in " + now->describe(0);
   }
-  throw Error(Cause::mismatch,
-              fmt::format("{}, group operation {}; rank {} {}. All ranks of a group must call the same operations in the same order with "
-                          "the same arguments",
-                          me, mine.group_sequence, world_peer, they),
-              world_rank_, std::string(name(mine.op)), line(lane.stream).sequence.load(relaxed));
+  throw Error(
+      Cause::mismatch,
+      fmt::format("{}, group operation {}; rank {} {}. All ranks of a group must call the same operations in the same order with "
+                  "the same arguments",
+                  me, mine.group_sequence, world_peer, they),
+      world_rank_, std::string(name(mine.op)), line(lane.stream).sequence.load(relaxed));
 }
 
 }  // namespace tsp

@@ -1,13 +1,13 @@
 // The engine of one rank: streams of operations, progress, and the one rule of waiting.
 //
-// An Operation is a resumable state machine. Each stream is a queue; only the operation at its head is stepped, so operations of a
-// stream run in the order they were issued, while those of different streams interleave. There is no thread: progress happens in
-// wait(), test(), tick() and run(), which are called by one thread at a time.
+// An Operation is a resumable state machine. Each stream is a queue; only the operation at its head is stepped, so operations of
+// a stream run in the order they were issued, while those of different streams interleave. There is no thread: progress happens
+// in wait(), test(), tick() and run(), which are called by one thread at a time.
 //
 // The rule of waiting: a wait ends with success or with an Error that names a cause. A wait that finds nothing to do spins while
 // there are cores for all ranks, yields some fifty times where ranks outnumber cores, then sleeps on the doorbell. Every look at
-// the clock checks the abort word, the life of the rank waited for, and the deadline; the deadline runs from the last sign of life
-// of the rank at the root of the wait chain.
+// the clock checks the abort word, the life of the rank waited for, and the deadline; the deadline runs from the last sign of
+// life of the rank at the root of the wait chain.
 //
 // After a failure the engine is broken: every later call throws the same first cause.
 #pragma once
@@ -93,8 +93,8 @@ struct Route {
 
 struct EngineOptions {
   std::uint64_t timeout_ns = 30'000'000'000;
-  bool oversubscribed = false;   ///< ranks outnumber cores: yield instead of spinning
-  PeerWatch* watch = nullptr;    ///< for ranks that no launcher supervises; borrowed
+  bool oversubscribed = false;  ///< ranks outnumber cores: yield instead of spinning
+  PeerWatch* watch = nullptr;   ///< for ranks that no launcher supervises; borrowed
 };
 
 class Engine {
@@ -150,6 +150,8 @@ class Engine {
   bool step_head(Stream stream);
   bool test(Stream stream, std::uint64_t number);
   void wait_for(Stream stream, std::uint64_t number);
+  bool look(Stream stream);
+  void learn(const Patience& patience);
   Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
   const Queue& queue(Stream stream) const { return queues_[static_cast<std::size_t>(stream)]; }
   ActivityLine& line(Stream stream) const { return page_->activity[static_cast<std::size_t>(stream)]; }
@@ -180,6 +182,9 @@ class Engine {
   std::map<std::uint64_t, std::uint64_t> groups_;  // communicators made so far, by hash of their members
   bool broken_ = false;
   bool moved_ = false;
+  std::uint32_t busy_ = 0;         // streams with an operation
+  std::uint32_t spin_looks_ = 0;   // where ranks outnumber cores: fruitless looks before the first yield
+  std::uint32_t spin_misses_ = 0;  // waits since those last sufficed
 };
 
 }  // namespace tsp

@@ -1,5 +1,5 @@
-// How a rank waits: spin or yield, then sleep; and at every look at the clock the abort word, the life of the rank waited for, the
-// arguments of the others and the deadline.
+// How a rank waits: spin or yield, then sleep; and at every look at the clock the abort word, the life of the rank waited for,
+// the arguments of the others and the deadline.
 #include "core/board/peer_watch.h"
 #include "core/streams/engine.h"
 #include "core/streams/patience.h"
@@ -20,14 +20,18 @@ namespace {
 
 constexpr auto relaxed = std::memory_order_relaxed;
 
-/// With a core for every rank: so many looks without and then with a pause instruction (it costs 60 ns on some cores, half of what a
-/// small message needs), and the clock is read every kLooksPerClock.
+/// With a core for every rank: so many looks without and then with a pause instruction (it costs 60 ns on some cores, half of
+/// what a small message needs), and the clock is read every kLooksPerClock.
 constexpr std::uint32_t kHotLooks = 200;
 constexpr std::uint32_t kLooksPerClock = 256;
 constexpr std::uint64_t kSpinNs = 1'000'000;
-/// With more ranks than cores: yields before the first sleep. A barrier of 8 ranks on 2 cores takes 5 µs this way, 25 µs when every
-/// wait sleeps, 15 µs when every wait spins 100 times first.
+/// With more ranks than cores: yields before the first sleep. A barrier of 8 ranks on 2 cores takes 5 µs this way, 25 µs when
+/// every wait sleeps, 15 µs when every wait spins 100 times first.
 constexpr std::uint32_t kYields = 50;
+/// Looks that a spin lasts (a microsecond or two), misses that end the spinning, and waits after which it is tried again.
+constexpr std::uint32_t kSpinLooks = 60;
+constexpr std::uint32_t kSpinMisses = 3;
+constexpr std::uint32_t kSpinRetry = 64;
 constexpr std::uint64_t kSleepNs = 100'000'000;
 /// Sleeps last 100 ms at most. Who sees more than this between two looks was itself stopped or starved.
 constexpr std::uint64_t kClockJumpNs = 2'000'000'000;
@@ -48,14 +52,36 @@ void Engine::wait_for(Stream stream, std::uint64_t number) {
   Patience patience(stream);
   Queue& q = queue(stream);
   while (q.completed < number) {
-    if (progress() || moved_) {
+    if (look(stream) || moved_) {
       moved_ = false;
+      learn(patience);
       patience.restart();
-    } else if (q.completed < number) {
+    } else {
       pause(patience);
     }
   }
   if (page_->blocked_on.load(relaxed) != 0) page_->blocked_on.store(0, relaxed);
+}
+
+/// progress(), without a round of all streams where only one has something to do.
+bool Engine::look(Stream stream) {
+  if (broken_ || busy_ != 1) return progress();
+  for (Transport* transport : transports_) transport->progress();
+  return step_head(stream);
+}
+
+/// Where ranks outnumber cores a wait may still be short: the peer may run on the other core, as in a ping-pong of two among many
+/// that sleep. Spinning before the first yield is kept up while it pays, and tried again now and then.
+void Engine::learn(const Patience& patience) {
+  if (!options_.oversubscribed || patience.looks == 0) return;
+  if (spin_looks_ != 0 && patience.looks <= spin_looks_) {
+    spin_misses_ = 0;
+  } else if (++spin_misses_ == kSpinMisses) {
+    spin_looks_ = 0;
+  } else if (spin_misses_ >= kSpinRetry) {
+    spin_looks_ = kSpinLooks;
+    spin_misses_ = kSpinMisses - 1;  // one more miss ends it
+  }
 }
 
 /// Called after a look that found nothing to do.
@@ -66,7 +92,8 @@ void Engine::pause(Patience& patience) {
   }
   const std::uint32_t looks = ++patience.looks;
   if (options_.oversubscribed) {
-    if (looks <= kYields) {
+    if (looks <= spin_looks_) return;
+    if (looks <= spin_looks_ + kYields) {
       ::sched_yield();
     } else {
       sleep(patience);
@@ -98,7 +125,8 @@ void Engine::sleep(Patience& patience) {
     moved_ = false;
     patience.restart();
   } else {
-    patience.looks = options_.oversubscribed ? kYields - 2 : kLooksPerClock * 2 - 1;  // woken: a few quick looks, then sleep again
+    patience.looks = options_.oversubscribed ? spin_looks_ + kYields - 2
+                                             : kLooksPerClock * 2 - 1;  // woken: a few quick looks, then sleep again
   }
 }
 
@@ -119,8 +147,8 @@ void Engine::look_around(Patience& patience) {
   }
 }
 
-/// Writes for every busy stream whom it waits for, and on which one this rank is blocked: what the others, `status` and the verdict
-/// read.
+/// Writes for every busy stream whom it waits for, and on which one this rank is blocked: what the others, `status` and the
+/// verdict read.
 void Engine::note_waits(Stream blocked_on, std::uint64_t now) {
   for (int i = 0; i < kStreams; ++i) {
     const auto stream = static_cast<Stream>(i);
@@ -140,22 +168,25 @@ void Engine::check_arguments(Stream stream) {
   const OperationInfo& mine = head->info();
   for (int rank = 0; rank < board_.local_ranks(); ++rank) {
     const std::optional<Activity> theirs = board_.activity(rank, stream);
-    if (!theirs || !is_collective(theirs->op) || theirs->group != mine.group || theirs->group_sequence != mine.group_sequence) continue;
+    if (!theirs || !is_collective(theirs->op) || theirs->group != mine.group || theirs->group_sequence != mine.group_sequence)
+      continue;
     if (theirs->signature == mine.signature) continue;
     // The line may have been caught between two operations: only what stands still counts.
     const std::optional<Activity> again = board_.activity(rank, stream);
-    if (!again || again->signature != theirs->signature || again->group_sequence != theirs->group_sequence || theirs->waiting_for < 0) continue;
+    if (!again || again->signature != theirs->signature || again->group_sequence != theirs->group_sequence ||
+        theirs->waiting_for < 0)
+      continue;
     const std::optional<Activity> here = board_.activity(local_rank_, stream);
     throw Error(Cause::mismatch,
                 fmt::format("rank {} is in {}, rank {} is in {}: both are operation {} of their group, but the arguments differ",
-                            world_rank_, here ? here->describe(0) : name(mine.op), board_.first_rank() + rank, theirs->describe(0),
-                            mine.group_sequence),
+                            world_rank_, here ? here->describe(0) : name(mine.op), board_.first_rank() + rank,
+                            theirs->describe(0), mine.group_sequence),
                 world_rank_, std::string(name(mine.op)), line(stream).sequence.load(relaxed));
   }
 }
 
-/// Is the rank that we wait for gone? Its last messages may still lie in the lane: so it is an error only if a further look at the
-/// lane, after the death was seen, found nothing.
+/// Is the rank that we wait for gone? Its last messages may still lie in the lane: so it is an error only if a further look at
+/// the lane, after the death was seen, found nothing.
 void Engine::check_peer(Patience& patience, std::uint64_t) {
   const Operation* head = queue(patience.stream).head;
   const int peer = head == nullptr ? -1 : head->waiting_for();
@@ -171,9 +202,9 @@ void Engine::check_peer(Patience& patience, std::uint64_t) {
     return;
   }
   const std::int32_t code = board_.page(local).code.load(relaxed);
-  const std::string how = life == Life::killed     ? fmt::format("was killed by signal {}", code)
-                          : life == Life::exited   ? fmt::format("exited (code {})", code)
-                                                   : "ended in good order";
+  const std::string how = life == Life::killed   ? fmt::format("was killed by signal {}", code)
+                          : life == Life::exited ? fmt::format("exited (code {})", code)
+                                                 : "ended in good order";
   throw Error(life == Life::killed ? Cause::killed : Cause::exited,
               fmt::format("rank {} {}, but rank {} waits for it in {}", peer, how, world_rank_, name(head->info().op)), peer,
               std::string(name(head->info().op)), line(patience.stream).sequence.load(relaxed));
@@ -202,8 +233,10 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
   }
   const int root = chain.beyond >= 0 ? chain.beyond : board_.first_rank() + chain.ranks.back();
   if (chain.cycle) {
-    throw Error(Cause::deadlock, fmt::format("ranks wait for each other, and nothing moved for {:.1f} s: {}",
-                                             seconds(now - patience.chain_since_ns), waits), root);
+    throw Error(Cause::deadlock,
+                fmt::format("ranks wait for each other, and nothing moved for {:.1f} s: {}",
+                            seconds(now - patience.chain_since_ns), waits),
+                root);
   }
   fail(Cause::stalled, root,
        fmt::format("rank {} gave no sign of life for {:.1f} s (--timeout {:g}): {}", root, seconds(now - patience.chain_since_ns),

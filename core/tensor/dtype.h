@@ -35,8 +35,8 @@ struct bf16 {
 static_assert(sizeof(bf16) == 2);
 
 template <class T>
-concept Element = std::same_as<T, std::byte> || std::same_as<T, unsigned char> || std::same_as<T, char> || std::same_as<T, bf16> ||
-                  std::same_as<T, float> || std::same_as<T, double>;
+concept Element = std::same_as<T, std::byte> || std::same_as<T, unsigned char> || std::same_as<T, char> ||
+    std::same_as<T, bf16> || std::same_as<T, float> || std::same_as<T, double>;
 
 template <Element T>
 constexpr DType dtype_of() {
@@ -72,8 +72,7 @@ struct Buffer {
   DType dtype = DType::byte;
 
   Buffer() = default;
-  Buffer(void* first, std::size_t elements, DType type)
-      : data(static_cast<std::byte*>(first)), count(elements), dtype(type) {}
+  Buffer(void* first, std::size_t elements, DType type) : data(static_cast<std::byte*>(first)), count(elements), dtype(type) {}
   template <Element T>
   Buffer(std::span<T> elements) : Buffer(elements.data(), elements.size(), dtype_of<T>()) {}
 

@@ -10,8 +10,8 @@
 //         │ ring: 32 KiB             │  written by the sender: payloads that are copied, but too large for the slot
 //   36864 └──────────────────────────┘
 //
-// Few slots, so that the lanes of all ranks that share a core stay in its caches: 16 instead of 64 make an all_gather of 1 KiB among
-// 8 ranks on 2 cores a third faster (bench/compare_mpi.py).
+// Few slots, so that the lanes of all ranks that share a core stay in its caches: 16 instead of 64 make an all_gather of 1 KiB
+// among 8 ranks on 2 cores a third faster (bench/compare_mpi.py).
 //
 // A slot:
 //       0 ┌─────────┬─────────┬───────────┬──────────┬─────┐

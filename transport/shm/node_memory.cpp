@@ -47,10 +47,11 @@ int allocate(int fd, std::size_t offset, std::size_t bytes) {
 
 Error full_shared_memory(std::size_t bytes, const std::string& what, int errno_value) {
   const machine::Space space = machine::shared_memory_file_system();
-  return Error(Cause::out_of_memory,
-               fmt::format("/dev/shm is too small: {} needs {} KiB more, {} KiB of {} KiB are free ({}). Enlarge /dev/shm, or start "
-                           "the ranks with `tsprun run`, which doesn't use it",
-                           what, bytes / 1024, space.free / 1024, space.total / 1024, std::strerror(errno_value)));
+  return Error(
+      Cause::out_of_memory,
+      fmt::format("/dev/shm is too small: {} needs {} KiB more, {} KiB of {} KiB are free ({}). Enlarge /dev/shm, or start "
+                  "the ranks with `tsprun run`, which doesn't use it",
+                  what, bytes / 1024, space.free / 1024, space.total / 1024, std::strerror(errno_value)));
 }
 
 void check(const NodeLayout& layout) {
@@ -58,7 +59,8 @@ void check(const NodeLayout& layout) {
     throw Error(Cause::refused, fmt::format("{} ranks on one node: 1 to {} work", layout.local_ranks, kMaxLocalRanks));
   }
   if (layout.heap_bytes < kSmallestHeap || layout.heap_bytes > kLargestHeap || layout.heap_bytes % kPage != 0) {
-    throw Error(Cause::refused, fmt::format("a heap of {} bytes: {} to {} in whole pages work", layout.heap_bytes, kSmallestHeap, kLargestHeap));
+    throw Error(Cause::refused,
+                fmt::format("a heap of {} bytes: {} to {} in whole pages work", layout.heap_bytes, kSmallestHeap, kLargestHeap));
   }
   if (layout.world_size < layout.local_ranks || layout.first_rank > layout.world_size - layout.local_ranks) {
     throw Error(Cause::refused, fmt::format("ranks {} to {} on this node don't fit a world of {}", layout.first_rank,
@@ -97,9 +99,7 @@ std::size_t NodeLayout::heaps_offset() const {
 
 std::size_t NodeLayout::total_bytes() const { return heaps_offset() + std::size_t{local_ranks} * heap_bytes; }
 
-std::uint64_t default_heap_bytes() {
-  return std::clamp(std::bit_ceil(machine::total_memory()), kSmallestHeap, kLargestHeap);
-}
+std::uint64_t default_heap_bytes() { return std::clamp(std::bit_ceil(machine::total_memory()), kSmallestHeap, kLargestHeap); }
 
 NodeMemory NodeMemory::create_memfd(NodeLayout layout) {
   check(layout);
@@ -136,7 +136,8 @@ NodeMemory NodeMemory::attach(posix::UniqueFd descriptor) {
   descriptor.set_close_on_exec(true);
   Header header{};
   if (::pread(descriptor.get(), &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header)) {
-    throw system_error(Cause::corrupt, fmt::format("reading the header of node memory from descriptor {}", descriptor.get()), errno);
+    throw system_error(Cause::corrupt, fmt::format("reading the header of node memory from descriptor {}", descriptor.get()),
+                       errno);
   }
   if (header.magic != kMagic) throw Error(Cause::corrupt, "node memory: the descriptor leads to something else");
   if (header.version != kVersion) {

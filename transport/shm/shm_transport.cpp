@@ -12,8 +12,8 @@ namespace tsp::shm {
 
 namespace {
 
-/// The receiver tells the sender of finished copies only now and then (each telling moves a cache line): by messages and by bytes.
-/// Both leave the sender room enough to go on: 12 slots, 24 KiB of ring.
+/// The receiver tells the sender of finished copies only now and then (each telling moves a cache line): by messages and by
+/// bytes. Both leave the sender room enough to go on: 12 slots, 24 KiB of ring.
 constexpr std::uint64_t kTellAfterMessages = 4;
 constexpr std::uint64_t kTellAfterBytes = 8192;
 
@@ -57,11 +57,11 @@ struct ShmTransport::Incoming {
   LaneMemory* memory = nullptr;
   int peer = -1;
   std::span<const std::byte> sender_heap;
-  Ticket last = 0;                // newest posted
-  std::uint64_t prefix = 0;       // all messages up to this one are finished
-  std::uint64_t finished = 0;     // bit t%64: message t > prefix is finished
-  std::uint64_t urgent = 0;       // bit t%64: message t was sent by reference: its sender may wait for us
-  std::uint64_t told = 0;         // what `consumed` says
+  Ticket last = 0;             // newest posted
+  std::uint64_t prefix = 0;    // all messages up to this one are finished
+  std::uint64_t finished = 0;  // bit t%64: message t > prefix is finished
+  std::uint64_t urgent = 0;    // bit t%64: message t was sent by reference: its sender may wait for us
+  std::uint64_t told = 0;      // what `consumed` says
   std::uint64_t untold_bytes = 0;
   Found found;
   std::array<Posted, kSlots> posted{};
@@ -212,8 +212,9 @@ Ticket ShmTransport::put(LaneId lane, const Envelope& envelope, RemoteSpan where
   if (slot == nullptr) return kNotNow;
   const std::span<std::byte> peer_heap = memory_->heap(lane.peer);
   if (where.offset > peer_heap.size() || payload.size() > peer_heap.size() - where.offset) {
-    throw Error(Cause::refused, fmt::format("shm: a put of {} bytes to offset {} leaves the peer's heap of {} bytes", payload.size(),
-                                            where.offset, peer_heap.size()),
+    throw Error(Cause::refused,
+                fmt::format("shm: a put of {} bytes to offset {} leaves the peer's heap of {} bytes", payload.size(),
+                            where.offset, peer_heap.size()),
                 lane.peer);
   }
   if (!payload.empty()) std::memcpy(peer_heap.data() + where.offset, payload.data(), payload.size());
