@@ -42,7 +42,9 @@ class Team {
     Flag taken;
     const double* values = nullptr;
   };
-  Mailbox& mailbox(int from, int to) { return mailboxes_[static_cast<std::size_t>(from * size_ + to)]; }
+  Mailbox& mailbox(int from, int to) {
+    return mailboxes_[static_cast<std::size_t>(from) * static_cast<std::size_t>(size_) + static_cast<std::size_t>(to)];
+  }
 
   int size_;
   std::vector<Flag> arrived_;  // by thread: barriers it came to

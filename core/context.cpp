@@ -112,10 +112,10 @@ struct Context::Parts {
   }
 };
 
-Context::Context(shm::NodeMemory memory, int local_rank, ContextOptions options)
+Context::Context(shm::NodeMemory memory, int local_rank, const ContextOptions& options)
     : parts_(std::make_unique<Parts>(std::move(memory), nullptr, local_rank, options, std::vector<int>{})) {}
 
-Context::Context(shm::NodeMemory* memory, int local_rank, ContextOptions options)
+Context::Context(shm::NodeMemory* memory, int local_rank, const ContextOptions& options)
     : parts_(std::make_unique<Parts>(std::nullopt, memory, local_rank, options, std::vector<int>{})) {}
 
 Context::Context(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -192,7 +192,8 @@ TerminateState terminate_state;
     }
   }
   job_was_over = terminate_state.abort != nullptr && terminate_state.abort->load() != 0;
-  std::string line = fmt::format("rank {}: uncaught exception: {}\n", terminate_state.rank, text);
+  const std::string line =
+      fmt::format("rank {}: {}: {}\n", terminate_state.rank, job_was_over ? "ended with the job" : "uncaught exception", text);
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   if (job_was_over) ::_exit(1);  // the cause is another rank's; no core dump for this one
   if (RankPage* page = terminate_state.page; page != nullptr) {

@@ -32,10 +32,10 @@ class Context {
   /// Throws Error(refused | out_of_memory | stalled): says which variables were found, what is missing, who didn't come.
   static Context from_environment();
   /// Rank `local_rank` of a node whose memory exists.
-  Context(shm::NodeMemory memory, int local_rank, ContextOptions options = {});
+  Context(shm::NodeMemory memory, int local_rank, const ContextOptions& options = {});
   /// The same on memory that the caller keeps: for ranks that are threads of one process and share one mapping (as TSan needs, to
   /// see what they do to each other). `memory` must outlive the context.
-  Context(shm::NodeMemory* memory, int local_rank, ContextOptions options = {});
+  Context(shm::NodeMemory* memory, int local_rank, const ContextOptions& options = {});
 
   Context(Context&&) noexcept;
   Context& operator=(Context&&) noexcept;

@@ -233,10 +233,9 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
   }
   const int root = chain.beyond >= 0 ? chain.beyond : board_.first_rank() + chain.ranks.back();
   if (chain.cycle) {
-    throw Error(Cause::deadlock,
-                fmt::format("ranks wait for each other, and nothing moved for {:.1f} s: {}",
-                            seconds(now - patience.chain_since_ns), waits),
-                root);
+    fail(Cause::deadlock, root,
+         fmt::format("ranks wait for each other, and nothing moved for {:.1f} s: {}", seconds(now - patience.chain_since_ns),
+                     waits));
   }
   fail(Cause::stalled, root,
        fmt::format("rank {} gave no sign of life for {:.1f} s (--timeout {:g}): {}", root, seconds(now - patience.chain_since_ns),
