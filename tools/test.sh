@@ -3,21 +3,25 @@
 #
 #   tools/test.sh          release build, all tests but the slow ones
 #   tools/test.sh --full   besides: the slow ones, the sanitizers, clang++, fuzzing, clang-format and clang-tidy
+#   tools/test.sh PART...  those parts of --full: release asan tsan clang fuzz format tidy (tidy needs clang)
 #
 # A part that fails doesn't keep the others from running. The last line says passed or failed, with the counts; the exit code is
 # 0 or 1, and 2 for a wrong argument.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-full=false
-case "$#:${1:-}" in
-  0:) ;;
-  1:--full) full=true ;;
-  *)
-    echo "test.sh: unknown arguments '$*'; give none, or --full" >&2
-    exit 2
-    ;;
-esac
+all_parts=(release asan tsan clang fuzz format tidy)
+chosen=("$@")
+if [ "$*" = --full ]; then chosen=("${all_parts[@]}"); fi
+for argument in "${chosen[@]}"; do
+  case " ${all_parts[*]} " in
+    *" $argument "*) ;;
+    *)
+      echo "test.sh: unknown argument '$argument'; give none, --full, or some of: ${all_parts[*]}" >&2
+      exit 2
+      ;;
+  esac
+done
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -86,17 +90,25 @@ check_tidy() {
     xargs -P "$(nproc)" -I{} timeout 300 bash -c 'tidy_one {}'
 }
 
+run_part() {
+  case $1 in
+    release) part "release, all tests" build_and_test release ;;
+    asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE slow ;;
+    tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE slow ;;
+    clang) part "clang: release by clang++" build_and_test clang -LE slow ;;
+    fuzz)
+      if compgen -G "$root/tests/fuzz/*_fuzz.cpp" >/dev/null; then part "fuzz: each target for 30 s" build_and_test fuzz; fi
+      ;;
+    format) part "clang-format" check_format ;;
+    tidy) part "clang-tidy" check_tidy ;;
+  esac
+}
+
 # One function, so that bash has read the script before the first part starts: an edit meanwhile changes the next run, not this one.
 main() {
-  if $full; then
+  if [ ${#chosen[@]} -gt 0 ]; then
     install_missing build full
-    part "release, all tests" build_and_test release
-    part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE slow
-    part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE slow
-    part "clang: release by clang++" build_and_test clang -LE slow
-    if compgen -G "$root/tests/fuzz/*_fuzz.cpp" >/dev/null; then part "fuzz: each target for 30 s" build_and_test fuzz; fi
-    part "clang-format" check_format
-    part "clang-tidy" check_tidy
+    for argument in "${chosen[@]}"; do run_part "$argument"; done
   else
     install_missing build
     part "release, all tests but the slow ones" build_and_test release -LE slow

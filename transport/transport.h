@@ -50,8 +50,8 @@ static_assert(sizeof(RemoteSpan) == 16);
 /// How a send may treat its payload.
 enum class Delivery : std::uint8_t {
   copy_if_small,  ///< small payloads are copied away at once: the ticket is done when send() returns
-  by_reference  ///< for payloads that many peers view: never copied by the sender where views exist; the ticket is done when the
-                ///< peer has released it
+  by_reference  ///< for payloads that many peers view: not copied by the sender where views exist (but for the few bytes that fit
+                ///< a message's header); the ticket is done when the peer has released it
 };
 
 /// Payload bytes that crossed lanes, by purpose. Views count what was accessed, when it was accessed.
