@@ -1,0 +1,216 @@
+// The large kernels against the machine's SGEMM peak: one 512³ product by OpenBLAS, on the same thread, in the same run.
+//
+// Each round times the peak, then every subject once; the table shows medians over the rounds and the ratio of a subject's speed to the
+// peak's. FLOPs of attention are counted causal: 4·n·d·S(S+1)/2 forward, 2.5 times that backward.
+#include "core/kernels/activation.h"
+#include "core/kernels/blas.h"
+#include "core/kernels/flash.h"
+#include "core/kernels/gemm.h"
+#include "core/kernels/level.h"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using tsp::ConstTensor;
+using tsp::DType;
+using tsp::Tensor;
+namespace kernels = tsp::kernels;
+
+struct Options {
+  std::size_t seq = 4096;
+  std::size_t tokens = 1024;
+  int rounds = 7;
+  std::string json;
+};
+
+struct Subject {
+  std::string name;
+  double bar;  // of the peak, 0: none
+  double flops;
+  std::function<void()> run;
+  std::vector<double> seconds;
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+double seconds_of(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Memory of a tensor of normal numbers.
+class Array {
+ public:
+  Array(DType dtype, std::vector<std::size_t> sizes, unsigned seed = 1) : dtype_(dtype), sizes_(std::move(sizes)) {
+    std::size_t count = 1;
+    for (const std::size_t size : sizes_) count *= size;
+    bytes_.resize(count * size_of(dtype));
+    std::minstd_rand generator(seed);
+    std::uniform_real_distribution<float> distribution(-1, 1);
+    for (std::size_t i = 0; i < count; ++i) {
+      const float value = distribution(generator);
+      if (dtype == DType::bf16) {
+        view().as<tsp::bf16>()[i] = tsp::bf16(value);
+      } else {
+        view().as<float>()[i] = value;
+      }
+    }
+  }
+  Tensor view() { return {bytes_.data(), dtype_, sizes_}; }
+
+ private:
+  DType dtype_;
+  std::vector<std::size_t> sizes_;
+  std::vector<std::byte> bytes_;
+};
+
+/// What a subject's kernels work on; lives as long as its `run`.
+struct Attention {
+  kernels::Attention attention;
+  Array q, k, v, o, d_o, dq, dk, dv, lse, delta;
+
+  Attention(DType dtype, std::size_t seq, std::size_t heads, std::size_t d)
+      : attention{1 / std::sqrt(static_cast<double>(d)), kernels::Mask::from_positions(0, 0), {}},
+        q(dtype, {1, seq, heads, d}, 1), k(dtype, {1, seq, heads, d}, 2), v(dtype, {1, seq, heads, d}, 3), o(dtype, {1, seq, heads, d}),
+        d_o(dtype, {1, seq, heads, d}, 4), dq(DType::f32, {1, seq, heads, d}), dk(DType::f32, {1, seq, heads, d}),
+        dv(DType::f32, {1, seq, heads, d}), lse(DType::f32, {1, heads, seq}), delta(DType::f32, {1, heads, seq}) {}
+
+  void forward(const kernels::Compute& on) {
+    kernels::flash_forward(on, attention, o.view(), lse.view(), q.view(), k.view(), v.view());
+  }
+  void backward(const kernels::Compute& on) {
+    kernels::flash_delta(on, delta.view(), d_o.view(), o.view());
+    kernels::flash_backward(on, attention, dq.view(), dk.view(), dv.view(), d_o.view(), lse.view(), delta.view(), q.view(), k.view(),
+                            v.view());
+  }
+};
+
+struct Mlp {
+  Array x, w1, w3, w2, gate, up, act, y, dy, dact, dgate, dup, dx, dw1, dw3, dw2;
+
+  Mlp(DType t, std::size_t tokens, std::size_t h, std::size_t f)
+      : x(t, {tokens, h}), w1(t, {f, h}), w3(t, {f, h}), w2(t, {h, f}), gate(t, {tokens, f}), up(t, {tokens, f}), act(t, {tokens, f}),
+        y(DType::f32, {tokens, h}), dy(t, {tokens, h}), dact(t, {tokens, f}), dgate(t, {tokens, f}), dup(t, {tokens, f}),
+        dx(DType::f32, {tokens, h}), dw1(DType::f32, {f, h}), dw3(DType::f32, {f, h}), dw2(DType::f32, {h, f}) {}
+
+  void forward(const kernels::Compute& on) {
+    kernels::gemm(on, gate.view(), x.view(), w1.view().transposed(0, 1));
+    kernels::gemm(on, up.view(), x.view(), w3.view().transposed(0, 1));
+    kernels::swiglu(on, act.view(), gate.view(), up.view());
+    kernels::gemm(on, y.view(), act.view(), w2.view().transposed(0, 1));
+  }
+  void backward(const kernels::Compute& on) {
+    kernels::gemm(on, dact.view(), dy.view(), w2.view());
+    kernels::swiglu(on, act.view(), gate.view(), up.view());
+    kernels::swiglu_backward(on, dgate.view(), dup.view(), dact.view(), gate.view(), up.view());
+    kernels::gemm(on, dx.view(), dgate.view(), w1.view());
+    kernels::gemm(on, dx.view(), dup.view(), w3.view(), kernels::Write::add);
+    kernels::gemm(on, dw1.view(), dgate.view().transposed(0, 1), x.view());
+    kernels::gemm(on, dw3.view(), dup.view().transposed(0, 1), x.view());
+    kernels::gemm(on, dw2.view(), dy.view().transposed(0, 1), act.view());
+  }
+};
+
+std::vector<Subject> subjects(const Options& options, const kernels::Compute& on) {
+  constexpr std::size_t kHeads = 2;
+  constexpr std::size_t kHidden = 1024;
+  constexpr std::size_t kIntermediate = 2816;
+  std::vector<Subject> result;
+  const auto seq = static_cast<double>(options.seq);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const bool has_bar = dtype == DType::f32;
+    for (const std::size_t d : {64U, 128U}) {
+      const auto attention = std::make_shared<Attention>(dtype, options.seq, kHeads, d);
+      const double flops = 4 * static_cast<double>(kHeads * d) * seq * (seq + 1) / 2;
+      result.push_back({fmt::format("flash forward d={} {}", d, name(dtype)), has_bar ? 0.6 : 0, flops,
+                        [=] { attention->forward(on); }, {}});
+      result.push_back({fmt::format("flash backward d={} {}", d, name(dtype)), has_bar ? 0.5 : 0, 2.5 * flops,
+                        [=] { attention->backward(on); }, {}});
+    }
+    const auto mlp = std::make_shared<Mlp>(dtype, options.tokens, kHidden, kIntermediate);
+    const double flops = 6.0 * static_cast<double>(options.tokens * kHidden * kIntermediate);
+    result.push_back({fmt::format("gated MLP forward {}", name(dtype)), has_bar ? 0.85 : 0, flops, [=] { mlp->forward(on); }, {}});
+    result.push_back({fmt::format("gated MLP backward {}", name(dtype)), has_bar ? 0.85 : 0, 2 * flops, [=] { mlp->backward(on); }, {}});
+  }
+  return result;
+}
+
+Subject peak() {
+  constexpr std::size_t n = 512;
+  const auto a = std::make_shared<std::vector<float>>(n * n, 0.5F);
+  const auto b = std::make_shared<std::vector<float>>(n * n, 0.25F);
+  const auto c = std::make_shared<std::vector<float>>(n * n);
+  constexpr int kRepeats = 20;
+  return {"SGEMM 512³", 0, kRepeats * 2.0 * n * n * n, [=] {
+            for (int i = 0; i < kRepeats; ++i) {
+              kernels::blas::multiply({.m = n, .n = n, .k = n, .a = a->data(), .a_step = n, .b = b->data(), .b_step = n,
+                                       .c = c->data(), .c_step = n});
+            }
+          }, {}};
+}
+
+int run(const Options& options) {
+  std::vector<std::byte> workspace(std::size_t{32} << 20);
+  kernels::Compute on;
+  on.workspace = workspace;
+  Subject top = peak();
+  std::vector<Subject> all = subjects(options, on);
+  top.run();
+  for (int round = 0; round < options.rounds; ++round) {
+    for (Subject& subject : all) {
+      top.seconds.push_back(seconds_of(top.run));
+      subject.seconds.push_back(seconds_of(subject.run));
+    }
+  }
+  const double top_speed = top.flops / median(top.seconds);
+  fmt::print("kernels {}, one thread, S {}, {} MLP tokens, {} rounds\n", name(kernels::level()), options.seq, options.tokens,
+             options.rounds);
+  fmt::print("{:<28} {:>9} {:>9} {:>6}\n", "", "GFLOP/s", "of peak", "bar");
+  fmt::print("{:<28} {:>9.1f} {:>9.2f}\n", top.name, top_speed / 1e9, 1.0);
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Subject& subject : all) {
+    const double speed = subject.flops / median(subject.seconds);
+    fmt::print("{:<28} {:>9.1f} {:>9.2f} {:>6}\n", subject.name, speed / 1e9, speed / top_speed,
+               subject.bar == 0 ? "" : fmt::format("{:.2f}", subject.bar));
+    rows.push_back({{"name", subject.name}, {"gflops", speed / 1e9}, {"of_peak", speed / top_speed}, {"bar", subject.bar}});
+  }
+  if (!options.json.empty()) {
+    std::ofstream file(options.json);
+    file << nlohmann::json{{"kernels", name(kernels::level())}, {"peak_gflops", top_speed / 1e9}, {"bench", rows}}.dump(1) << "\n";
+    if (!file) {
+      fmt::print(stderr, "{}: can't be written\n", options.json);
+      return 1;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Flash attention and the gated MLP against the machine's SGEMM peak");
+  Options options;
+  app.add_option("--seq", options.seq, "sequence length of attention")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--tokens", options.tokens, "tokens of the MLP")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--rounds", options.rounds, "times each subject runs")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--json", options.json, "write the table here");
+  CLI11_PARSE(app, argc, argv);
+  return run(options);
+}

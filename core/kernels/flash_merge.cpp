@@ -1,0 +1,183 @@
+// The row-wise companions of flash attention: delta before the backward, and the merge of partial outputs.
+#include "core/kernels/check.h"
+#include "core/kernels/flash.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <type_traits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/flash_merge.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, as Highway asks.
+#include "core/kernels/lanes-inl.h"
+
+#ifndef TSP_KERNELS_MERGE_TYPES
+#define TSP_KERNELS_MERGE_TYPES
+namespace tsp::kernels {
+inline constexpr std::size_t kMaxParts = 64;
+/// One output row of a merge.
+struct MergeRow {
+  std::byte* out;
+  DType out_type;
+  std::array<const std::byte*, kMaxParts> parts;
+  DType part_type;
+  std::array<double, kMaxParts> weights;  // of unit sum, or all zero
+  std::size_t count;
+  std::size_t width;
+};
+}  // namespace tsp::kernels
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace tsp::kernels {
+namespace HWY_NAMESPACE {
+
+template <class A, class B>
+Accumulator<A> dot_row(const A* a, const B* b, std::size_t count) {
+  const Tag<A> d;
+  auto sum = hn::Zero(d);
+  for_lanes(d, count, [&](std::size_t i, std::size_t n) HWY_ATTR { sum = hn::MulAdd(load(d, a + i, n), load(d, b + i, n), sum); });
+  return sum_of_lanes(d, sum);
+}
+
+double dot(DType a_type, const std::byte* a, DType b_type, const std::byte* b, std::size_t count) {
+  const auto* a_f32 = reinterpret_cast<const float*>(a);
+  const auto* a_bf16 = reinterpret_cast<const bf16*>(a);
+  const auto* b_f32 = reinterpret_cast<const float*>(b);
+  const auto* b_bf16 = reinterpret_cast<const bf16*>(b);
+  if (a_type == DType::f64) return dot_row(reinterpret_cast<const double*>(a), reinterpret_cast<const double*>(b), count);
+  if (a_type == DType::f32) return b_type == DType::f32 ? dot_row(a_f32, b_f32, count) : dot_row(a_f32, b_bf16, count);
+  return b_type == DType::f32 ? dot_row(a_bf16, b_f32, count) : dot_row(a_bf16, b_bf16, count);
+}
+
+template <class Out, class Part>
+void merge_typed(const MergeRow& row) {
+  const Tag<Part> d;
+  using T = hn::TFromD<decltype(d)>;
+  for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
+    auto sum = hn::Zero(d);
+    for (std::size_t p = 0; p < row.count; ++p) {
+      // A part of weight zero may hold anything: it saw no key.
+      if (row.weights[p] == 0) continue;
+      sum = hn::MulAdd(hn::Set(d, static_cast<T>(row.weights[p])), load(d, reinterpret_cast<const Part*>(row.parts[p]) + i, n), sum);
+    }
+    store(d, sum, reinterpret_cast<Out*>(row.out) + i, n);
+  });
+}
+
+void merge_row(const MergeRow& row) {
+  if (row.out_type == DType::f64) return merge_typed<double, double>(row);
+  if (row.out_type == DType::f32) {
+    return row.part_type == DType::f32 ? merge_typed<float, float>(row) : merge_typed<float, bf16>(row);
+  }
+  return row.part_type == DType::f32 ? merge_typed<bf16, float>(row) : merge_typed<bf16, bf16>(row);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tsp::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace tsp::kernels {
+
+HWY_EXPORT(dot);
+HWY_EXPORT(merge_row);
+
+namespace {
+
+/// [B, S, n, d] and [B, n, S] belong together.
+bool fits(const ConstTensor& values, const ConstTensor& o) {
+  return values.dims() == 3 && o.dims() == 4 && values.size(0) == o.size(0) && values.size(1) == o.size(2) &&
+         values.size(2) == o.size(1) && values.dtype() == summed_in(o.dtype());
+}
+
+/// Row `row` of o, [B, S, n] in row-major order, as an element of lse [B, n, S].
+std::size_t value_offset(const ConstTensor& values, const ConstTensor& o, std::size_t row) {
+  const std::size_t number = row % o.size(2);
+  const std::size_t token = row / o.size(2) % o.size(1);
+  const std::size_t batch = row / o.size(2) / o.size(1);
+  return batch * values.stride(0) + number * values.stride(1) + token * values.stride(2);
+}
+
+template <class T>
+void merge_views(const Compute& on, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
+                 std::span<const ConstTensor> part_lse) {
+  constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  for_rows(on, row_count(o), o.size(3) * part_o.size(), [&](std::size_t first, std::size_t end) {
+    MergeRow row{};
+    row.out_type = o.dtype();
+    row.part_type = part_o[0].dtype();
+    row.count = part_o.size();
+    row.width = o.size(3);
+    for (std::size_t r = first; r < end; ++r) {
+      T maximum = -kInfinity;
+      for (std::size_t p = 0; p < row.count; ++p) {
+        const T value = part_lse[p].as<T>()[value_offset(part_lse[p], o, r)];
+        row.weights[p] = static_cast<double>(value);
+        maximum = value > maximum ? value : maximum;
+        row.parts[p] = part_o[p].data() + row_offset(part_o[p], r) * size_of(row.part_type);
+      }
+      T sum = 0;
+      for (std::size_t p = 0; p < row.count; ++p) {
+        const T weight = maximum == -kInfinity ? T{0} : std::exp(static_cast<T>(row.weights[p]) - maximum);
+        row.weights[p] = static_cast<double>(weight);
+        sum += weight;
+      }
+      for (std::size_t p = 0; p < row.count && sum != T{0}; ++p) row.weights[p] /= static_cast<double>(sum);
+      row.out = o.data() + row_offset(o, r) * size_of(o.dtype());
+      HWY_DYNAMIC_DISPATCH(merge_row)(row);
+      lse.as<T>()[value_offset(lse, o, r)] = sum == T{0} ? -kInfinity : maximum + std::log(sum);
+    }
+  });
+}
+
+}  // namespace
+
+void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o, const ConstTensor& o) {
+  require(d_o.dims() == 4 && dense_rows(d_o) && d_o.dtype() != DType::byte, "flash_delta", "do must be [B, S, n, d] of a float type", d_o);
+  require(same_shape(o, d_o) && dense_rows(o) && (o.dtype() == DType::f64) == (d_o.dtype() == DType::f64) && o.dtype() != DType::byte,
+          "flash_delta", "o must have do's shape, f64 with f64", o);
+  require(fits(delta, d_o), "flash_delta", "delta must be [B, n, S] of the type of sums", delta);
+  for_rows(on, row_count(o), o.size(3), [&](std::size_t first, std::size_t end) {
+    for (std::size_t row = first; row < end; ++row) {
+      const double value = HWY_DYNAMIC_DISPATCH(dot)(d_o.dtype(), d_o.data() + row_offset(d_o, row) * size_of(d_o.dtype()), o.dtype(),
+                                                     o.data() + row_offset(o, row) * size_of(o.dtype()), o.size(3));
+      const std::size_t at = value_offset(delta, o, row);
+      if (delta.dtype() == DType::f64) {
+        delta.as<double>()[at] = value;
+      } else {
+        delta.as<float>()[at] = static_cast<float>(value);
+      }
+    }
+  });
+}
+
+void merge_attention(const Compute& on, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
+                     std::span<const ConstTensor> part_lse) {
+  require(o.dims() == 4 && dense_rows(o) && o.dtype() != DType::byte, "merge_attention", "o must be [B, S, n, d] of a float type", o);
+  require(fits(lse, o), "merge_attention", "lse must be [B, n, S] of the type of sums", lse);
+  if (part_o.empty() || part_o.size() != part_lse.size() || part_o.size() > kMaxParts) {
+    throw std::invalid_argument("merge_attention: takes 1 to 64 parts, as many outputs as log-sum-exps, not " +
+                                std::to_string(part_o.size()) + " and " + std::to_string(part_lse.size()));
+  }
+  for (std::size_t p = 0; p < part_o.size(); ++p) {
+    require(same_shape(part_o[p], o) && dense_rows(part_o[p]) && part_o[p].dtype() == part_o[0].dtype() &&
+                summed_in(part_o[p].dtype()) == summed_in(o.dtype()),
+            "merge_attention", "the parts must have o's shape and one dtype", part_o[p]);
+    require(same_shape(part_lse[p], lse) && part_lse[p].dtype() == lse.dtype(), "merge_attention",
+            "the parts' log-sum-exps must have lse's shape and type", part_lse[p]);
+  }
+  if (lse.dtype() == DType::f64) {
+    merge_views<double>(on, o, lse, part_o, part_lse);
+  } else {
+    merge_views<float>(on, o, lse, part_o, part_lse);
+  }
+}
+
+}  // namespace tsp::kernels
+
+#endif  // HWY_ONCE

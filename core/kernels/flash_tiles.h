@@ -1,0 +1,95 @@
+// What flash attention's two directions share: which tiles are visible, which heads belong together, widened views.
+#pragma once
+
+#include "core/kernels/check.h"
+#include "core/kernels/elementwise.h"
+#include "core/kernels/flash.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <stdexcept>
+#include <type_traits>
+
+namespace tsp::kernels::flash {
+
+/// The causal mask in indices of the views.
+class Visibility {
+ public:
+  Visibility(const Mask& mask, std::size_t keys) : mask_(mask), keys_(keys) {}
+
+  /// Keys [0, result) are all that query `query` sees.
+  std::size_t keys_seen_by(std::size_t query) const {
+    if (!mask_.causal) return keys_;
+    const std::size_t position = mask_.query_start + query;
+    return position < mask_.key_start ? 0 : std::min(keys_, position - mask_.key_start + 1);
+  }
+  /// The first query of the view that sees key `key` (which may be beyond the view's last).
+  std::size_t first_query_of(std::size_t key) const {
+    if (!mask_.causal) return 0;
+    const std::size_t position = mask_.key_start + key;
+    return position <= mask_.query_start ? 0 : position - mask_.query_start;
+  }
+  /// For a tile whose first key and query are these: query i doesn't see key j where i < j + diagonal.
+  std::ptrdiff_t diagonal(std::size_t key, std::size_t query, std::size_t tile_keys) const {
+    if (!mask_.causal) return -static_cast<std::ptrdiff_t>(tile_keys);
+    return static_cast<std::ptrdiff_t>(mask_.key_start + key) - static_cast<std::ptrdiff_t>(mask_.query_start + query);
+  }
+
+ private:
+  Mask mask_;
+  std::size_t keys_;
+};
+
+/// One head of one sequence as a matrix [S, d].
+inline ConstTensor head(const ConstTensor& view, std::size_t batch, std::size_t number) {
+  return view.select(0, batch).select(1, number);
+}
+inline Tensor head(const Tensor& view, std::size_t batch, std::size_t number) { return view.select(0, batch).select(1, number); }
+
+/// A matrix as elements of the type of sums: the view itself, or widened copies at `scratch`. `step`: distance between rows.
+template <class T>
+struct Rows {
+  const T* data = nullptr;
+  std::size_t step = 0;
+
+  Rows(const ConstTensor& view, T* scratch) {
+    if (scratch == nullptr) {
+      data = view.as<T>();
+      step = view.stride(0);
+    } else {
+      convert({}, Tensor(reinterpret_cast<std::byte*>(scratch), dtype_of<T>(), {view.size(0), view.size(1)}), view);
+      data = scratch;
+      step = view.size(1);
+    }
+  }
+};
+
+inline void check_heads(const char* kernel, const HeadMap& heads, const ConstTensor& q, const ConstTensor& k) {
+  require(heads.group > 0, kernel, "query heads per K/V head must be at least 1", q);
+  if (q.size(2) == 0) return;
+  const bool covered = heads.first_query / heads.group >= heads.first_kv &&
+                       (heads.first_query + q.size(2) - 1) / heads.group - heads.first_kv < k.size(2);
+  require(covered, kernel, "the K/V view must hold every head that the query view's heads read", k);
+}
+
+inline void check_operands(const char* kernel, const Attention& attention, const ConstTensor& q, const ConstTensor& k,
+                           const ConstTensor& v) {
+  require(q.dims() == 4 && dense_rows(q) && q.dtype() != DType::byte, kernel, "q must be [B, Sq, n, d] of a float type", q);
+  for (const ConstTensor* view : {&k, &v}) {
+    require(view->dims() == 4 && dense_rows(*view) && view->dtype() == q.dtype(), kernel, "k and v must be [B, Sk, n_kv, d] of q's type",
+            *view);
+    require(view->size(0) == q.size(0) && view->size(3) == q.size(3), kernel, "k and v must have q's batch and head dim", *view);
+  }
+  require(same_shape(k, v), kernel, "v must have k's shape", v);
+  if (!(attention.scale > 0)) throw std::invalid_argument(std::string(kernel) + ": the scale of scores must be positive");
+  check_heads(kernel, attention.heads, q, k);
+}
+
+/// lse or delta.
+inline void check_row_values(const char* kernel, const ConstTensor& values, const ConstTensor& q) {
+  require(values.dims() == 3 && values.size(0) == q.size(0) && values.size(1) == q.size(2) && values.size(2) == q.size(1) &&
+              values.dtype() == summed_in(q.dtype()),
+          kernel, "lse and delta must be [B, n, Sq] of the type of sums", values);
+}
+
+}  // namespace tsp::kernels::flash

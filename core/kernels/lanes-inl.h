@@ -1,0 +1,136 @@
+// How stored elements become vectors and back, for the kernels that are compiled once for every vector level (Highway's
+// foreach_target).
+//
+// Arithmetic happens in Accumulator<T>: f32 for f32 and bf16, f64 for f64. bf16 is widened when it is loaded and rounded (to
+// nearest, ties to even) when it is stored. `count` is at most the number of lanes; lanes beyond it are read as zeros and not
+// written. This header is included by source files below foreach_target.h, hence the guard that toggles.
+#include <hwy/highway.h>
+
+#include "core/kernels/check.h"
+#include "core/tensor/dtype.h"
+
+#include <cstdint>
+#include <cstring>
+
+#ifndef TSP_KERNELS_LANES_TYPES
+#define TSP_KERNELS_LANES_TYPES
+namespace tsp::kernels {
+template <class T>
+struct AccumulatorOf {
+  using Type = T;
+};
+template <>
+struct AccumulatorOf<bf16> {
+  using Type = float;
+};
+/// What elements of type T are computed and summed in.
+template <class T>
+using Accumulator = typename AccumulatorOf<T>::Type;
+}  // namespace tsp::kernels
+#endif
+
+#if defined(TSP_KERNELS_LANES_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef TSP_KERNELS_LANES_INL
+#undef TSP_KERNELS_LANES_INL
+#else
+#define TSP_KERNELS_LANES_INL
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace tsp::kernels {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class T>
+using Tag = hn::ScalableTag<Accumulator<T>>;
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_full(D d, const hn::TFromD<D>* from) {
+  return hn::LoadU(d, from);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load_full(D d, const bf16* from) {
+  const hn::Rebind<std::uint16_t, D> narrow;
+  const hn::Rebind<std::uint32_t, D> wide;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(wide, hn::LoadU(narrow, reinterpret_cast<const std::uint16_t*>(from)))));
+}
+
+template <class D>
+HWY_INLINE void store_full(D d, hn::Vec<D> value, hn::TFromD<D>* to) {
+  hn::StoreU(value, d, to);
+}
+template <class D>
+HWY_INLINE void store_full(D /* d */, hn::Vec<D> value, bf16* to) {
+  const hn::Rebind<std::uint16_t, D> narrow;
+  const hn::Rebind<std::int32_t, D> signed_wide;
+  const hn::Rebind<std::uint32_t, D> wide;
+  const auto bits = hn::BitCast(wide, value);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(wide, 1));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(wide, 0x7fff))));
+  // A NaN stays one: rounding could carry its bits out of the mantissa.
+  const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(wide, 0x40));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(wide, hn::IsNaN(value)), quiet, rounded);
+  hn::StoreU(hn::DemoteTo(narrow, hn::BitCast(signed_wide, chosen)), narrow, reinterpret_cast<std::uint16_t*>(to));
+}
+
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load(D d, const T* from, std::size_t count) {
+  if (HWY_LIKELY(count == hn::Lanes(d))) return load_full(d, from);
+  alignas(64) T padded[HWY_LANES(hn::TFromD<D>)] = {};
+  std::memcpy(static_cast<void*>(padded), from, HWY_MIN(count, hn::Lanes(d)) * sizeof(T));
+  return load_full(d, padded);
+}
+
+template <class D, class T>
+HWY_INLINE void store(D d, hn::Vec<D> value, T* to, std::size_t count) {
+  if (HWY_LIKELY(count == hn::Lanes(d))) return store_full(d, value, to);
+  alignas(64) T padded[HWY_LANES(hn::TFromD<D>)];
+  store_full(d, value, padded);
+  std::memcpy(static_cast<void*>(to), padded, HWY_MIN(count, hn::Lanes(d)) * sizeof(T));
+}
+
+/// Elements [first, first + count) of a row whose type is known when the program runs: f64 where D is, else f32 or bf16.
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const ConstRow& row, std::size_t first, std::size_t count) {
+  if constexpr (sizeof(hn::TFromD<D>) == 8) {
+    return load(d, reinterpret_cast<const double*>(row.data) + first, count);
+  } else {
+    if (row.dtype == DType::bf16) return load(d, reinterpret_cast<const bf16*>(row.data) + first, count);
+    return load(d, reinterpret_cast<const float*>(row.data) + first, count);
+  }
+}
+template <class D>
+HWY_INLINE void store(D d, hn::Vec<D> value, const Row& row, std::size_t first, std::size_t count) {
+  if constexpr (sizeof(hn::TFromD<D>) == 8) {
+    store(d, value, reinterpret_cast<double*>(row.data) + first, count);
+  } else if (row.dtype == DType::bf16) {
+    store(d, value, reinterpret_cast<bf16*>(row.data) + first, count);
+  } else {
+    store(d, value, reinterpret_cast<float*>(row.data) + first, count);
+  }
+}
+
+/// Calls body(first, count) for consecutive pieces of [0, total), all of them full vectors but for the last.
+template <class D, class Body>
+HWY_INLINE void for_lanes(D d, std::size_t total, Body&& body) {
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + lanes <= total; i += lanes) body(i, lanes);
+  if (i < total) body(i, total - i);
+}
+
+template <class D>
+HWY_INLINE hn::TFromD<D> sum_of_lanes(D d, hn::Vec<D> value) {
+  return hn::GetLane(hn::SumOfLanes(d, value));
+}
+template <class D>
+HWY_INLINE hn::TFromD<D> max_of_lanes(D d, hn::Vec<D> value) {
+  return hn::GetLane(hn::MaxOfLanes(d, value));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tsp::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target guard

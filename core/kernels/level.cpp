@@ -1,0 +1,69 @@
+// Highway's targets, by name. The level is a property of the process, like the instruction set of its machine.
+#include "core/kernels/level.h"
+
+#include "core/kernels/blas.h"
+
+#include <hwy/targets.h>
+
+#include <array>
+#include <atomic>
+#include <stdexcept>
+#include <string>
+
+namespace tsp::kernels {
+
+namespace {
+constexpr std::array<std::string_view, 3> kNames = {"baseline", "avx2", "avx512"};
+// All of Highway's AVX-512 targets count as one: they differ in instructions that change no result here.
+constexpr std::int64_t kAvx512 = HWY_AVX3 | HWY_AVX3_DL;
+
+/// -1: not held, the best.
+std::atomic<int>& held() {
+  static std::atomic<int> level{-1};
+  return level;
+}
+
+Level detect() {
+  const std::int64_t targets = hwy::SupportedTargets();
+  if ((targets & kAvx512) != 0) return Level::avx512;
+  return (targets & HWY_AVX2) != 0 ? Level::avx2 : Level::baseline;
+}
+}  // namespace
+
+std::string_view name(Level level) { return kNames[static_cast<std::size_t>(level)]; }
+
+std::optional<Level> level_from_name(std::string_view text) {
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (text == kNames[i]) return static_cast<Level>(i);
+  }
+  return std::nullopt;
+}
+
+Level best_level() {
+  static const Level best = detect();
+  return best;
+}
+
+void set_level(Level wanted) {
+  const Level best = best_level();
+  if (wanted > best) {
+    throw std::invalid_argument("kernel level " + std::string(name(wanted)) + ": this machine offers " + std::string(name(best)) +
+                                " at most");
+  }
+  if (blas::loaded() && wanted != level()) {
+    throw std::logic_error("kernel level " + std::string(name(wanted)) + ": kernels already run at " +
+                           std::string(name(level())));
+  }
+  held().store(static_cast<int>(wanted));
+  std::int64_t disabled = 0;
+  if (wanted < Level::avx512) disabled |= kAvx512;
+  if (wanted < Level::avx2) disabled |= HWY_AVX2;
+  hwy::DisableTargets(disabled);
+}
+
+Level level() {
+  const int value = held().load();
+  return value < 0 ? best_level() : static_cast<Level>(value);
+}
+
+}  // namespace tsp::kernels

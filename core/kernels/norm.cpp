@@ -1,0 +1,261 @@
+// Norms by rows; gain and bias gradients by columns.
+//
+// A backward takes blocks of rows: first the statistics of each row of the block, then the column sums, then dx. So the sums over rows
+// are never cut, and the workspace is that of a block.
+#include "core/kernels/norm.h"
+
+#include "core/kernels/check.h"
+
+#include <algorithm>
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/norm.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, as Highway asks.
+#include "core/kernels/lanes-inl.h"
+
+#ifndef TSP_KERNELS_NORM_TYPES
+#define TSP_KERNELS_NORM_TYPES
+namespace tsp::kernels {
+/// x̂ = (x − mean)·rate. RMSNorm: mean = 0.
+struct Statistics {
+  double mean;
+  double rate;
+};
+/// A norm's parameters and where a row of it lies.
+struct NormRow {
+  bool centered;  // LayerNorm
+  double epsilon;
+  std::size_t width;
+  ConstRow x;
+  ConstRow gain;
+  ConstRow bias;  // LayerNorm, forward
+  ConstRow dy;
+  Row out;  // y or dx
+  bool add;
+};
+/// Columns [first, end) of the sums over a block's rows.
+struct ColumnSums {
+  const Tensor* dgain;
+  const Tensor* dbias;  // null: RMSNorm
+  const ConstTensor* dy;
+  const ConstTensor* x;
+  const Statistics* statistics;
+  std::size_t first_row;
+  std::size_t rows;
+};
+}  // namespace tsp::kernels
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace tsp::kernels {
+namespace HWY_NAMESPACE {
+
+template <class T>
+Statistics statistics_of(const NormRow& row) {
+  const hn::ScalableTag<T> d;
+  const auto width = static_cast<T>(row.width);
+  T mean = 0;
+  if (row.centered) {
+    auto sum = hn::Zero(d);
+    for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR { sum = hn::Add(sum, load(d, row.x, i, n)); });
+    mean = sum_of_lanes(d, sum) / width;
+  }
+  auto squares = hn::Zero(d);
+  const auto center = hn::Set(d, mean);
+  for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
+    const auto x = hn::IfThenElseZero(hn::FirstN(d, n), hn::Sub(load(d, row.x, i, n), center));
+    squares = hn::MulAdd(x, x, squares);
+  });
+  const T variance = sum_of_lanes(d, squares) / width;
+  return {static_cast<double>(mean), static_cast<double>(T{1} / std::sqrt(variance + static_cast<T>(row.epsilon)))};
+}
+
+template <class T>
+void forward_typed(const NormRow& row) {
+  const hn::ScalableTag<T> d;
+  const Statistics statistics = statistics_of<T>(row);
+  const auto mean = hn::Set(d, static_cast<T>(statistics.mean));
+  const auto rate = hn::Set(d, static_cast<T>(statistics.rate));
+  for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
+    auto y = hn::Mul(hn::Mul(hn::Sub(load(d, row.x, i, n), mean), rate), load(d, row.gain, i, n));
+    if (row.centered) y = hn::Add(y, load(d, row.bias, i, n));
+    store(d, y, row.out, i, n);
+  });
+}
+
+template <class T>
+void backward_typed(const NormRow& row, const Statistics& statistics) {
+  const hn::ScalableTag<T> d;
+  const auto mean = hn::Set(d, static_cast<T>(statistics.mean));
+  const auto rate = hn::Set(d, static_cast<T>(statistics.rate));
+  auto sum = hn::Zero(d);
+  auto product = hn::Zero(d);
+  for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
+    const auto normal = hn::Mul(hn::Sub(load(d, row.x, i, n), mean), rate);
+    const auto gradient = hn::Mul(load(d, row.gain, i, n), load(d, row.dy, i, n));
+    sum = hn::Add(sum, gradient);
+    product = hn::MulAdd(gradient, normal, product);
+  });
+  const auto width = static_cast<T>(row.width);
+  const auto mean_gradient = hn::Set(d, row.centered ? sum_of_lanes(d, sum) / width : T{0});
+  const auto mean_product = hn::Set(d, sum_of_lanes(d, product) / width);
+  for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
+    const auto normal = hn::Mul(hn::Sub(load(d, row.x, i, n), mean), rate);
+    const auto gradient = hn::Mul(load(d, row.gain, i, n), load(d, row.dy, i, n));
+    auto dx = hn::Mul(rate, hn::Sub(hn::Sub(gradient, mean_gradient), hn::Mul(normal, mean_product)));
+    if (row.add) dx = hn::Add(load(d, ConstRow(row.out), i, n), dx);
+    store(d, dx, row.out, i, n);
+  });
+}
+
+template <class T>
+void columns_typed(const ColumnSums& sums, std::size_t first, std::size_t end) {
+  const hn::ScalableTag<T> d;
+  T* dgain = sums.dgain->as<T>();
+  T* dbias = sums.dbias == nullptr ? nullptr : sums.dbias->as<T>();
+  for (std::size_t r = 0; r < sums.rows; ++r) {
+    const ConstRow x = row_of(*sums.x, sums.first_row + r);
+    const ConstRow dy = row_of(*sums.dy, sums.first_row + r);
+    const auto mean = hn::Set(d, static_cast<T>(sums.statistics[r].mean));
+    const auto rate = hn::Set(d, static_cast<T>(sums.statistics[r].rate));
+    for_lanes(d, end - first, [&](std::size_t at, std::size_t n) HWY_ATTR {
+      const std::size_t i = first + at;
+      const auto normal = hn::Mul(hn::Sub(load(d, x, i, n), mean), rate);
+      const auto gradient = load(d, dy, i, n);
+      store(d, hn::MulAdd(gradient, normal, load(d, dgain + i, n)), dgain + i, n);
+      if (dbias != nullptr) store(d, hn::Add(load(d, dbias + i, n), gradient), dbias + i, n);
+    });
+  }
+}
+
+bool wide(const ConstRow& row) { return row.dtype == DType::f64; }
+
+void norm_forward(const NormRow& row) { wide(row.x) ? forward_typed<double>(row) : forward_typed<float>(row); }
+Statistics norm_statistics(const NormRow& row) { return wide(row.x) ? statistics_of<double>(row) : statistics_of<float>(row); }
+void norm_dx(const NormRow& row, const Statistics& statistics) {
+  wide(row.x) ? backward_typed<double>(row, statistics) : backward_typed<float>(row, statistics);
+}
+void norm_columns(const ColumnSums& sums, std::size_t first, std::size_t end) {
+  sums.x->dtype() == DType::f64 ? columns_typed<double>(sums, first, end) : columns_typed<float>(sums, first, end);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tsp::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace tsp::kernels {
+
+HWY_EXPORT(norm_forward);
+HWY_EXPORT(norm_statistics);
+HWY_EXPORT(norm_dx);
+HWY_EXPORT(norm_columns);
+
+namespace {
+
+constexpr std::size_t kBlockRows = 1024;
+/// Columns of a task: their sums stay in the first-level cache while the rows pass by.
+constexpr std::size_t kTaskColumns = 256;
+
+void check_parameter(const char* kernel, const ConstTensor& parameter, const ConstTensor& x) {
+  require(parameter.dims() == 1 && parameter.size(0) == x.size(x.dims() - 1) && dense_rows(parameter) &&
+              mixes(parameter.dtype(), x.dtype()),
+          kernel, "gain and bias must be [h], f64 where x is", parameter);
+}
+
+void forward(const Compute& on, const char* kernel, const Tensor& y, const ConstTensor& x, const ConstTensor& gain,
+             const ConstTensor* bias, double epsilon) {
+  require(dense_rows(x) && x.dtype() != DType::byte, kernel, "x must have dense rows of a float type", x);
+  check_like(kernel, "y must have x's shape and dense rows", y, x);
+  check_parameter(kernel, gain, x);
+  if (bias != nullptr) check_parameter(kernel, *bias, x);
+  if (x.empty()) return;
+  const std::size_t width = x.size(x.dims() - 1);
+  for_rows(on, row_count(x), width, [&](std::size_t first, std::size_t end) {
+    NormRow row{};
+    row.centered = bias != nullptr;
+    row.epsilon = epsilon;
+    row.width = width;
+    row.gain = row_of(gain, 0);
+    if (bias != nullptr) row.bias = row_of(*bias, 0);
+    for (std::size_t r = first; r < end; ++r) {
+      row.x = row_of(x, r);
+      row.out = row_of(y, r);
+      HWY_DYNAMIC_DISPATCH(norm_forward)(row);
+    }
+  });
+}
+
+void backward(const Compute& on, const char* kernel, const Tensor& dx, const Tensor& dgain, const Tensor* dbias, const ConstTensor& dy,
+              const ConstTensor& x, const ConstTensor& gain, double epsilon, Write write) {
+  require(dense_rows(x) && x.dtype() != DType::byte, kernel, "x must have dense rows of a float type", x);
+  check_like(kernel, "dy must have x's shape and dense rows", dy, x);
+  check_like(kernel, "dx must have x's shape and dense rows", dx, x);
+  check_parameter(kernel, gain, x);
+  for (const Tensor* sums : {&dgain, dbias}) {
+    if (sums == nullptr) continue;
+    check_parameter(kernel, *sums, x);
+    require(sums->dtype() == summed_in(x.dtype()), kernel, "dgain and dbias must be of the type of sums", *sums);
+  }
+  check_workspace(on, kernel, norm_backward_workspace());
+  if (x.empty()) return;
+  const std::size_t rows = row_count(x);
+  const std::size_t width = x.size(x.dims() - 1);
+  Statistics* statistics = Carver(on.workspace).take<Statistics>(kBlockRows);
+  const NormRow blank{.centered = dbias != nullptr, .epsilon = epsilon, .width = width, .x = {}, .gain = row_of(gain, 0), .bias = {},
+                      .dy = {}, .out = {}, .add = write == Write::add};
+  for (std::size_t block = 0; block < rows; block += kBlockRows) {
+    const std::size_t count = std::min(kBlockRows, rows - block);
+    for_rows(on, count, width, [&](std::size_t first, std::size_t end) {
+      NormRow row = blank;
+      for (std::size_t r = first; r < end; ++r) {
+        row.x = row_of(x, block + r);
+        statistics[r] = HWY_DYNAMIC_DISPATCH(norm_statistics)(row);
+      }
+    });
+    const ColumnSums sums{&dgain, dbias, &dy, &x, statistics, block, count};
+    on.run((width + kTaskColumns - 1) / kTaskColumns, [&](std::size_t task, std::size_t) {
+      const std::size_t first = task * kTaskColumns;
+      HWY_DYNAMIC_DISPATCH(norm_columns)(sums, first, std::min(width, first + kTaskColumns));
+    });
+    for_rows(on, count, width, [&](std::size_t first, std::size_t end) {
+      NormRow row = blank;
+      for (std::size_t r = first; r < end; ++r) {
+        row.x = row_of(x, block + r);
+        row.dy = row_of(dy, block + r);
+        row.out = row_of(dx, block + r);
+        HWY_DYNAMIC_DISPATCH(norm_dx)(row, statistics[r]);
+      }
+    });
+  }
+}
+
+}  // namespace
+
+void rms_norm(const Compute& on, const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon) {
+  forward(on, "rms_norm", y, x, gain, nullptr, epsilon);
+}
+
+void rms_norm_backward(const Compute& on, const Tensor& dx, const Tensor& dgain, const ConstTensor& dy, const ConstTensor& x,
+                       const ConstTensor& gain, double epsilon, Write write) {
+  backward(on, "rms_norm_backward", dx, dgain, nullptr, dy, x, gain, epsilon, write);
+}
+
+void layer_norm(const Compute& on, const Tensor& y, const ConstTensor& x, const ConstTensor& gain, const ConstTensor& bias,
+                double epsilon) {
+  forward(on, "layer_norm", y, x, gain, &bias, epsilon);
+}
+
+void layer_norm_backward(const Compute& on, const Tensor& dx, const Tensor& dgain, const Tensor& dbias, const ConstTensor& dy,
+                         const ConstTensor& x, const ConstTensor& gain, double epsilon, Write write) {
+  backward(on, "layer_norm_backward", dx, dgain, &dbias, dy, x, gain, epsilon, write);
+}
+
+std::size_t norm_backward_workspace() { return workspace_bytes(kBlockRows * sizeof(Statistics), 1); }
+
+}  // namespace tsp::kernels
+
+#endif  // HWY_ONCE

@@ -1,0 +1,88 @@
+// A rotation per pair of elements, vectorised over pairs.
+#include "core/kernels/rope.h"
+
+#include "core/kernels/check.h"
+
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/rope.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, as Highway asks.
+#include "core/kernels/lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tsp::kernels {
+namespace HWY_NAMESPACE {
+
+template <class T>
+void rotate_typed(const Row& x, const ConstRow& table, std::size_t half, bool inverse) {
+  const hn::ScalableTag<T> d;
+  const auto sign = hn::Set(d, inverse ? T{-1} : T{1});
+  for_lanes(d, half, [&](std::size_t i, std::size_t n) HWY_ATTR {
+    const auto cosine = load(d, table, i, n);
+    const auto sine = hn::Mul(sign, load(d, table, half + i, n));
+    const auto a = load(d, ConstRow(x), i, n);
+    const auto b = load(d, ConstRow(x), half + i, n);
+    store(d, hn::Sub(hn::Mul(a, cosine), hn::Mul(b, sine)), x, i, n);
+    store(d, hn::MulAdd(b, cosine, hn::Mul(a, sine)), x, half + i, n);
+  });
+}
+
+void rotate(const Row& x, const ConstRow& table, std::size_t half, bool inverse) {
+  x.dtype == DType::f64 ? rotate_typed<double>(x, table, half, inverse) : rotate_typed<float>(x, table, half, inverse);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tsp::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace tsp::kernels {
+
+HWY_EXPORT(rotate);
+
+void rope_table(const Compute& on, const Tensor& table, std::span<const std::int64_t> positions, double theta) {
+  require(table.dims() == 2 && dense_rows(table) && (table.dtype() == DType::f32 || table.dtype() == DType::f64), "rope_table",
+          "the table must be [S, d] of f32 or f64", table);
+  require(table.size(0) == positions.size(), "rope_table", "the table must have a row for each position", table);
+  require(table.size(1) % 2 == 0, "rope_table", "the head dim must be even", table);
+  const std::size_t half = table.size(1) / 2;
+  for_rows(on, table.size(0), 64 * table.size(1), [&](std::size_t first, std::size_t end) {
+    for (std::size_t row = first; row < end; ++row) {
+      for (std::size_t i = 0; i < half; ++i) {
+        const double frequency = std::pow(theta, -2 * static_cast<double>(i) / static_cast<double>(table.size(1)));
+        const double angle = static_cast<double>(positions[row]) * frequency;
+        if (table.dtype() == DType::f64) {
+          double* out = table.as<double>() + row * table.stride(0);
+          out[i] = std::cos(angle);
+          out[half + i] = std::sin(angle);
+        } else {
+          float* out = table.as<float>() + row * table.stride(0);
+          out[i] = static_cast<float>(std::cos(angle));
+          out[half + i] = static_cast<float>(std::sin(angle));
+        }
+      }
+    }
+  });
+}
+
+void rope(const Compute& on, const Tensor& x, const ConstTensor& table, Rotation rotation) {
+  require(x.dims() == 4 && dense_rows(x) && x.dtype() != DType::byte && x.size(3) % 2 == 0, "rope",
+          "x must be [B, S, n, d] of a float type, d even", x);
+  require(table.dims() == 2 && table.size(0) == x.size(1) && table.size(1) == x.size(3) && dense_rows(table) &&
+              table.dtype() == summed_in(x.dtype()),
+          "rope", "the table must be [S, d] of the type of sums", table);
+  if (x.empty()) return;
+  for_rows(on, row_count(x), x.size(3), [&](std::size_t first, std::size_t end) {
+    for (std::size_t row = first; row < end; ++row) {
+      const std::size_t token = row / x.size(2) % x.size(1);
+      HWY_DYNAMIC_DISPATCH(rotate)(row_of(x, row), row_of(table, token), x.size(3) / 2, rotation == Rotation::inverse);
+    }
+  });
+}
+
+}  // namespace tsp::kernels
+
+#endif  // HWY_ONCE

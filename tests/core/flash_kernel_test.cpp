@@ -1,0 +1,354 @@
+// Flash attention against the textbook's formula in f64, which holds all scores in memory.
+
+#include "core/kernels/flash.h"
+#include "tests/core/kernel_support.h"
+
+#include <limits>
+
+namespace tsp::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Case {
+  std::size_t batch, queries, keys, heads, kv_heads, d;
+  kernels::Mask mask;
+  kernels::HeadMap map;
+};
+
+/// Everything that attention has to do with, by name.
+struct Problem {
+  Case shape;
+  kernels::Attention attention;
+  Array q, k, v, d_o;
+
+  Problem(const Case& wanted, DType dtype)
+      : shape(wanted),
+        attention{1 / std::sqrt(static_cast<double>(wanted.d)), wanted.mask, wanted.map},
+        q(Array::normal(dtype, {wanted.batch, wanted.queries, wanted.heads, wanted.d}, 1)),
+        k(Array::normal(dtype, {wanted.batch, wanted.keys, wanted.kv_heads, wanted.d}, 2)),
+        v(Array::normal(dtype, {wanted.batch, wanted.keys, wanted.kv_heads, wanted.d}, 3)),
+        d_o(Array::normal(dtype, {wanted.batch, wanted.queries, wanted.heads, wanted.d}, 4)) {}
+};
+
+struct Expected {
+  std::vector<double> o, lse, dq, dk, dv;
+};
+
+Expected naive(const Problem& problem) {
+  const Case& s = problem.shape;
+  Expected result{std::vector<double>(problem.q.count()), std::vector<double>(s.batch * s.heads * s.queries),
+                  std::vector<double>(problem.q.count()), std::vector<double>(problem.k.count()),
+                  std::vector<double>(problem.k.count())};
+  for (std::size_t b = 0; b < s.batch; ++b) {
+    for (std::size_t head = 0; head < s.heads; ++head) {
+      const std::size_t kv = (s.map.first_query + head) / s.map.group - s.map.first_kv;
+      const auto q_at = [&](std::size_t i, std::size_t c) { return ((b * s.queries + i) * s.heads + head) * s.d + c; };
+      const auto k_at = [&](std::size_t j, std::size_t c) { return ((b * s.keys + j) * s.kv_heads + kv) * s.d + c; };
+      for (std::size_t i = 0; i < s.queries; ++i) {
+        const auto sees = [&](std::size_t j) { return !s.mask.causal || s.mask.key_start + j <= s.mask.query_start + i; };
+        std::vector<double> p(s.keys);
+        double maximum = -kInfinity;
+        for (std::size_t j = 0; j < s.keys; ++j) {
+          if (!sees(j)) continue;
+          for (std::size_t c = 0; c < s.d; ++c) p[j] += problem.q[q_at(i, c)] * problem.k[k_at(j, c)];
+          p[j] *= problem.attention.scale;
+          maximum = std::max(maximum, p[j]);
+        }
+        double sum = 0;
+        for (std::size_t j = 0; j < s.keys; ++j) {
+          p[j] = sees(j) ? std::exp(p[j] - maximum) : 0;
+          sum += p[j];
+        }
+        result.lse[(b * s.heads + head) * s.queries + i] = sum == 0 ? -kInfinity : maximum + std::log(sum);
+        double delta = 0;
+        std::vector<double> dp(s.keys);
+        for (std::size_t j = 0; j < s.keys; ++j) {
+          if (sum != 0) p[j] /= sum;
+          for (std::size_t c = 0; c < s.d; ++c) {
+            result.o[q_at(i, c)] += p[j] * problem.v[k_at(j, c)];
+            result.dv[k_at(j, c)] += p[j] * problem.d_o[q_at(i, c)];
+            dp[j] += problem.d_o[q_at(i, c)] * problem.v[k_at(j, c)];
+          }
+          delta += p[j] * dp[j];
+        }
+        for (std::size_t j = 0; j < s.keys; ++j) {
+          const double ds = problem.attention.scale * p[j] * (dp[j] - delta);
+          for (std::size_t c = 0; c < s.d; ++c) {
+            result.dq[q_at(i, c)] += ds * problem.k[k_at(j, c)];
+            result.dk[k_at(j, c)] += ds * problem.q[q_at(i, c)];
+          }
+        }
+      }
+    }
+  }
+  return result;
+}
+
+struct Results {
+  Array o, lse, delta, dq, dk, dv;
+
+  explicit Results(const Problem& problem)
+      : o(problem.q.dtype(), {problem.shape.batch, problem.shape.queries, problem.shape.heads, problem.shape.d}),
+        lse(sums(problem.q.dtype()), {problem.shape.batch, problem.shape.heads, problem.shape.queries}),
+        delta(lse),
+        dq(sums(problem.q.dtype()), {problem.shape.batch, problem.shape.queries, problem.shape.heads, problem.shape.d}),
+        dk(sums(problem.q.dtype()), {problem.shape.batch, problem.shape.keys, problem.shape.kv_heads, problem.shape.d}),
+        dv(dk) {}
+};
+
+Results run(const Problem& problem, std::size_t threads = 1) {
+  Results results(problem);
+  const DType dtype = problem.q.dtype();
+  Bench bench(threads, std::max(kernels::flash_forward_workspace(dtype, problem.shape.d, threads),
+                                kernels::flash_backward_workspace(dtype, problem.shape.d, threads)));
+  const kernels::Compute on = bench.on();
+  kernels::flash_forward(on, problem.attention, results.o.view(), results.lse.view(), problem.q.view(), problem.k.view(),
+                         problem.v.view());
+  kernels::flash_delta(on, results.delta.view(), problem.d_o.view(), results.o.view());
+  kernels::flash_backward(on, problem.attention, results.dq.view(), results.dk.view(), results.dv.view(), problem.d_o.view(),
+                          results.lse.view(), results.delta.view(), problem.q.view(), problem.k.view(), problem.v.view());
+  return results;
+}
+
+void check(const Case& shape, DType dtype, std::size_t threads = 1) {
+  const Problem problem(shape, dtype);
+  const Expected expected = naive(problem);
+  const Results results = run(problem, threads);
+  // Delta is made of the rounded output in bf16: its error enters dq and dk.
+  const double bound = dtype == DType::bf16 ? 1e-2 : dtype == DType::f32 ? 4e-6 : 1e-12;
+  std::string where = std::string(name(dtype)) + " B " + std::to_string(shape.batch) + " Sq " + std::to_string(shape.queries) + " Sk " +
+                      std::to_string(shape.keys) + " n " + std::to_string(shape.heads) + "/" + std::to_string(shape.kv_heads) + " d " +
+                      std::to_string(shape.d) + (shape.mask.causal ? " causal " : " full ") + std::to_string(shape.mask.query_start) +
+                      "/" + std::to_string(shape.mask.key_start);
+  EXPECT_LE(distance(results.o, expected.o), bound) << where;
+  EXPECT_LE(distance(results.lse, expected.lse), dtype == DType::f64 ? 1e-13 : 2e-6) << where;
+  EXPECT_LE(distance(results.dq, expected.dq), bound) << where;
+  EXPECT_LE(distance(results.dk, expected.dk), bound) << where;
+  EXPECT_LE(distance(results.dv, expected.dv), bound) << where;
+}
+
+constexpr kernels::Mask kFull = {};
+kernels::Mask causal(std::size_t query_start, std::size_t key_start) { return kernels::Mask::from_positions(query_start, key_start); }
+
+TEST(FlashAttention, EqualsTheFormulaForOddShapes) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const kernels::Mask& mask : {kFull, causal(0, 0)}) {
+      check({1, 1, 1, 1, 1, 1, mask, {}}, dtype);
+      check({2, 3, 3, 2, 2, 4, mask, {}}, dtype);
+      check({1, 37, 37, 3, 3, 20, mask, {}}, dtype);
+      check({2, 130, 130, 2, 2, 64, mask, {}}, dtype);
+      check({1, 300, 300, 1, 1, 33, mask, {}}, dtype);
+    }
+  }
+}
+
+TEST(FlashAttention, EqualsTheFormulaOverManyTiles) {
+  check({1, 700, 700, 1, 1, 64, causal(0, 0), {}}, DType::f32);
+  check({1, 520, 520, 1, 1, 128, causal(0, 0), {}}, DType::f64);
+  check({1, 515, 1300, 1, 1, 16, kFull, {}}, DType::f32);
+  check({1, 300, 1111, 1, 1, 16, causal(811, 0), {}}, DType::f64, 2);
+}
+
+TEST(FlashAttention, AlignsThePrefixMaskToTheBottomRight) {
+  // A chunk's queries on all keys up to the chunk's end, chunk starts that no tile is aligned to.
+  for (const std::size_t start : {1U, 5U, 127U, 128U, 300U}) {
+    for (const std::size_t queries : {1U, 7U, 150U}) {
+      check({1, queries, start + queries, 2, 1, 8, causal(start, 0), {.group = 2}}, DType::f64);
+    }
+  }
+}
+
+TEST(FlashAttention, MasksChunksOfARingByTheirPositions) {
+  for (const auto& [query_start, key_start] : {std::pair<std::size_t, std::size_t>{100, 0}, {0, 100}, {50, 50}, {50, 80}, {80, 50}}) {
+    check({1, 60, 45, 1, 1, 8, causal(query_start, key_start), {}}, DType::f64);
+    check({1, 200, 310, 2, 2, 16, causal(query_start, key_start), {}}, DType::f32);
+  }
+}
+
+TEST(FlashAttention, GivesZeroAndMinusInfinityToQueriesThatSeeNothing) {
+  const Problem problem({1, 40, 40, 1, 1, 8, causal(0, 20), {}}, DType::f32);
+  const Results results = run(problem);
+  for (std::size_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(results.lse[i], -kInfinity);
+    for (std::size_t c = 0; c < 8; ++c) {
+      EXPECT_EQ(results.o[i * 8 + c], 0);
+      EXPECT_EQ(results.dq[i * 8 + c], 0);
+    }
+  }
+}
+
+TEST(FlashAttention, AcceptsNoQueriesAndNoKeys) {
+  check({1, 0, 5, 2, 2, 8, causal(0, 0), {}}, DType::f32);
+  check({2, 5, 0, 2, 2, 8, kFull, {}}, DType::f64);
+  check({0, 5, 5, 2, 2, 8, kFull, {}}, DType::f32);
+}
+
+TEST(FlashAttention, MapsQueryHeadsToTheirKvHeads) {
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    check({1, 50, 50, 8, 2, 8, causal(0, 0), {.group = 4}}, dtype);
+    check({1, 50, 50, 6, 1, 8, causal(0, 0), {.group = 6}}, dtype);
+    // Query heads 5…9 of groups of 3 read K/V heads 1…3; the view also holds head 4, which nobody reads.
+    check({2, 50, 50, 5, 4, 8, causal(0, 0), {.group = 3, .first_query = 5, .first_kv = 1}}, dtype);
+    check({1, 200, 200, 5, 4, 8, kFull, {.group = 3, .first_query = 5, .first_kv = 1}}, dtype, 3);
+  }
+}
+
+TEST(FlashAttention, RefusesAViewWithoutTheKvHeadThatAQueryHeadReads) {
+  const Problem problem({1, 4, 4, 4, 1, 8, kFull, {.group = 2}}, DType::f32);
+  EXPECT_THROW(run(problem), std::invalid_argument);
+  const Problem before({1, 4, 4, 2, 1, 8, kFull, {.group = 2, .first_query = 0, .first_kv = 1}}, DType::f32);
+  EXPECT_THROW(run(before), std::invalid_argument);
+}
+
+TEST(FlashAttention, HasTheSameBitsForAnyNumberOfThreads) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    // One K/V head: threads share it in waves. Six: a head is a task.
+    for (const std::size_t kv_heads : {1U, 6U}) {
+      const Problem problem({1, 450, 600, 6, kv_heads, 32, causal(150, 0), {.group = 6 / kv_heads}}, dtype);
+      const Results one = run(problem, 1);
+      for (const std::size_t threads : {2U, 4U, 5U}) {
+        const Results many = run(problem, threads);
+        EXPECT_TRUE(one.o == many.o && one.lse == many.lse && one.dq == many.dq && one.dk == many.dk && one.dv == many.dv)
+            << name(dtype) << ", " << threads << " threads, " << kv_heads << " K/V heads";
+      }
+    }
+  }
+}
+
+TEST(FlashAttention, AddsGradientsOfSeveralChunks) {
+  // Two chunks of queries on the same keys: together they are one call over both.
+  const Problem whole({1, 90, 90, 2, 1, 8, causal(0, 0), {.group = 2}}, DType::f64);
+  const Results expected = run(whole);
+  Results results(whole);
+  Bench bench;
+  const auto call = [&](std::size_t first, std::size_t count, std::size_t keys, kernels::Write write) {
+    kernels::Attention attention = whole.attention;
+    attention.mask = causal(first, 0);
+    const auto rows = [&](const auto& view) { return view.slice(1, first, count); };
+    const auto prefix = [&](const auto& view) { return view.slice(1, 0, keys); };
+    kernels::flash_backward(bench.on(), attention, rows(results.dq.view()), prefix(results.dk.view()), prefix(results.dv.view()),
+                            rows(whole.d_o.view()), expected.lse.view().slice(2, first, count),
+                            expected.delta.view().slice(2, first, count), rows(whole.q.view()), prefix(whole.k.view()),
+                            prefix(whole.v.view()), write);
+  };
+  call(50, 40, 90, kernels::Write::replace);
+  call(0, 50, 50, kernels::Write::add);
+  EXPECT_LE(distance(results.dq, expected.dq.values()), 1e-14);
+  EXPECT_LE(distance(results.dk, expected.dk.values()), 1e-14);
+  EXPECT_LE(distance(results.dv, expected.dv.values()), 1e-14);
+}
+
+TEST(FlashAttention, ReadsHeadsThatAreSlicesOfAWiderTensor) {
+  const Problem problem({2, 40, 40, 4, 4, 8, causal(0, 0), {}}, DType::f32);
+  const Results whole = run(problem);
+  // Heads 1 and 2 alone.
+  Results part(problem);
+  Bench bench;
+  const auto heads = [](const auto& view) { return view.slice(2, 1, 2); };
+  kernels::flash_forward(bench.on(), problem.attention, heads(part.o.view()), part.lse.view().slice(1, 1, 2), heads(problem.q.view()),
+                         heads(problem.k.view()), heads(problem.v.view()));
+  for (std::size_t i = 0; i < whole.o.count(); ++i) {
+    const std::size_t head = i / 8 % 4;
+    EXPECT_EQ(part.o[i], head == 1 || head == 2 ? whole.o[i] : 0);
+  }
+}
+
+TEST(FlashAttention, StoresTheOutputOfBf16OperandsInF32) {
+  const Problem problem({1, 40, 40, 2, 2, 16, causal(0, 0), {}}, DType::bf16);
+  Array o(DType::f32, {1, 40, 2, 16});
+  Array lse(DType::f32, {1, 2, 40});
+  Bench bench;
+  kernels::flash_forward(bench.on(), problem.attention, o.view(), lse.view(), problem.q.view(), problem.k.view(), problem.v.view());
+  EXPECT_LE(distance(o, naive(problem).o), 2e-6);
+}
+
+TEST(FlashAttention, SurvivesScoresFarFromZero) {
+  Problem problem({1, 30, 30, 1, 1, 8, causal(0, 0), {}}, DType::f32);
+  for (std::size_t i = 0; i < problem.q.count(); ++i) problem.q.set(i, 100 * problem.q[i]);
+  const Results results = run(problem);
+  const Expected expected = naive(problem);
+  EXPECT_LE(distance(results.o, expected.o), 1e-4);
+  EXPECT_LE(distance(results.lse, expected.lse), 1e-6);
+}
+
+TEST(FlashAttention, LetsNansThrough) {
+  // A NaN in key 20 reaches all queries that see it, and only those.
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    Problem problem({1, 40, 40, 1, 1, 8, causal(0, 0), {}}, dtype);
+    problem.k.set(20 * 8 + 3, std::nan(""));
+    const Results results = run(problem);
+    for (std::size_t i = 0; i < 40; ++i) EXPECT_EQ(std::isnan(results.o[i * 8]), i >= 20) << "query " << i;
+  }
+}
+
+TEST(FlashAttention, TicksWhileItWorks) {
+  const Problem problem({1, 600, 600, 1, 1, 32, causal(0, 0), {}}, DType::f32);
+  Results results(problem);
+  Bench bench;
+  int ticks = 0;
+  const auto count = [&] { ++ticks; };
+  kernels::Compute on = bench.on();
+  on.tick = count;
+  kernels::flash_forward(on, problem.attention, results.o.view(), results.lse.view(), problem.q.view(), problem.k.view(),
+                         problem.v.view());
+  EXPECT_GE(ticks, 4);
+  ticks = 0;
+  kernels::flash_backward(on, problem.attention, results.dq.view(), results.dk.view(), results.dv.view(), problem.d_o.view(),
+                          results.lse.view(), results.delta.view(), problem.q.view(), problem.k.view(), problem.v.view());
+  EXPECT_GE(ticks, 15);
+}
+
+TEST(MergeAttention, JoinsDisjointSetsOfKeys) {
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    const Problem problem({2, 9, 30, 3, 3, 8, kFull, {}}, dtype);
+    const Expected expected = naive(problem);
+    Bench bench;
+    std::vector<Results> parts;
+    std::vector<ConstTensor> part_o;
+    std::vector<ConstTensor> part_lse;
+    const std::size_t starts[] = {0, 11, 11, 29, 30};  // the second part is empty
+    for (std::size_t p = 0; p < 4; ++p) parts.emplace_back(problem);
+    for (std::size_t p = 0; p < 4; ++p) {
+      const auto keys = [&](const ConstTensor& view) { return view.slice(1, starts[p], starts[p + 1] - starts[p]); };
+      kernels::flash_forward(bench.on(), problem.attention, parts[p].o.view(), parts[p].lse.view(), problem.q.view(),
+                             keys(problem.k.view()), keys(problem.v.view()));
+      part_o.push_back(parts[p].o.view());
+      part_lse.push_back(parts[p].lse.view());
+    }
+    Results merged(problem);
+    kernels::merge_attention(bench.on(), merged.o.view(), merged.lse.view(), part_o, part_lse);
+    EXPECT_LE(distance(merged.o, expected.o), tolerance(dtype));
+    EXPECT_LE(distance(merged.lse, expected.lse), tolerance(dtype));
+    // In place, one part after another, as a ring does it.
+    Results& sum = parts[0];
+    for (std::size_t p = 1; p < 4; ++p) {
+      const ConstTensor two_o[] = {sum.o.view(), part_o[p]};
+      const ConstTensor two_lse[] = {sum.lse.view(), part_lse[p]};
+      kernels::merge_attention(bench.on(), sum.o.view(), sum.lse.view(), two_o, two_lse);
+    }
+    EXPECT_LE(distance(sum.o, expected.o), 2 * tolerance(dtype));
+  }
+}
+
+TEST(MergeAttention, OfNothingSeenIsZeroAndMinusInfinity) {
+  Array o = Array::normal(DType::f32, {1, 2, 1, 4}, 1);
+  Array lse(DType::f32, {1, 1, 2});
+  lse.set(0, -kInfinity);
+  lse.set(1, -kInfinity);
+  const Array nan_o = [] {
+    Array array(DType::f32, {1, 2, 1, 4});
+    for (std::size_t i = 0; i < 8; ++i) array.set(i, std::nan(""));
+    return array;
+  }();
+  Array merged(DType::f32, {1, 2, 1, 4});
+  Array merged_lse(DType::f32, {1, 1, 2});
+  const ConstTensor part_o[] = {o.view(), nan_o.view()};
+  const ConstTensor part_lse[] = {lse.view(), lse.view()};
+  kernels::merge_attention({}, merged.view(), merged_lse.view(), part_o, part_lse);
+  EXPECT_TRUE(merged == Array(DType::f32, {1, 2, 1, 4}));
+  EXPECT_EQ(merged_lse[0], -kInfinity);
+}
+
+}  // namespace
+}  // namespace tsp::test

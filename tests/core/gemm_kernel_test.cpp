@@ -1,0 +1,157 @@
+// gemm() against triple loops in f64.
+
+#include "core/kernels/blas.h"
+#include "core/kernels/gemm.h"
+#include "tests/core/kernel_support.h"
+
+#include <atomic>
+
+namespace tsp::test {
+namespace {
+
+struct Case {
+  std::size_t m, n, k;
+  bool a_transposed, b_transposed;
+  DType a, b, c;
+};
+
+std::vector<double> naive(const Array& a, const Array& b, const Array& c, const Case& shape, bool add) {
+  std::vector<double> result(shape.m * shape.n);
+  for (std::size_t i = 0; i < shape.m; ++i) {
+    for (std::size_t j = 0; j < shape.n; ++j) {
+      double sum = add ? c[i * shape.n + j] : 0;
+      for (std::size_t l = 0; l < shape.k; ++l) {
+        sum += a[shape.a_transposed ? l * shape.m + i : i * shape.k + l] * b[shape.b_transposed ? j * shape.k + l : l * shape.n + j];
+      }
+      result[i * shape.n + j] = sum;
+    }
+  }
+  return result;
+}
+
+void check(const Case& shape, std::size_t threads = 1) {
+  const Array a = Array::normal(shape.a, shape.a_transposed ? std::vector{shape.k, shape.m} : std::vector{shape.m, shape.k}, 1);
+  const Array b = Array::normal(shape.b, shape.b_transposed ? std::vector{shape.n, shape.k} : std::vector{shape.k, shape.n}, 2);
+  const ConstTensor a_view = shape.a_transposed ? a.view().transposed(0, 1) : a.view();
+  const ConstTensor b_view = shape.b_transposed ? b.view().transposed(0, 1) : b.view();
+  for (const bool add : {false, true}) {
+    Array c = Array::normal(shape.c, {shape.m, shape.n}, 3);
+    const std::vector<double> expected = naive(a, b, c, shape, add);
+    Bench bench(threads, kernels::gemm_workspace(c.view(), a_view, b_view, threads));
+    kernels::gemm(bench.on(), c.view(), a_view, b_view, add ? kernels::Write::add : kernels::Write::replace);
+    EXPECT_LE(distance(c, expected), tolerance(shape.c))
+        << shape.m << "x" << shape.n << "x" << shape.k << " add " << add << " transposed " << shape.a_transposed << shape.b_transposed;
+  }
+}
+
+TEST(Gemm, EqualsTripleLoopsForAllTransposesAndTypes) {
+  const DType f64 = DType::f64, f32 = DType::f32, bf = DType::bf16;
+  for (const auto& [ta, tb] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
+    for (const auto& [a, b, c] : {std::tuple{f64, f64, f64}, {f32, f32, f32}, {bf, bf, bf}, {bf, bf, f32}, {f32, bf, f32}, {f32, f32, bf}}) {
+      check({1, 1, 1, ta, tb, a, b, c});
+      check({3, 5, 7, ta, tb, a, b, c});
+      check({33, 1, 65, ta, tb, a, b, c});
+      check({1, 70, 33, ta, tb, a, b, c});
+      check({67, 45, 1, ta, tb, a, b, c});
+      check({5, 6, 0, ta, tb, a, b, c});
+    }
+  }
+}
+
+TEST(Gemm, EqualsTripleLoopsWhereThereAreManyTiles) {
+  check({300, 290, 910, false, true, DType::f64, DType::f64, DType::f64}, 2);
+  check({700, 33, 1000, false, false, DType::f32, DType::f32, DType::f32}, 3);
+  check({33, 700, 1000, true, false, DType::bf16, DType::bf16, DType::bf16}, 2);
+}
+
+TEST(Gemm, WithoutAnySummandWritesZerosOrAddsNothing) {
+  Array a(DType::f32, {4, 0});
+  Array b(DType::f32, {0, 3});
+  Array c = Array::normal(DType::f32, {4, 3}, 1);
+  const Array before = c;
+  kernels::gemm({}, c.view(), a.view(), b.view(), kernels::Write::add);
+  EXPECT_TRUE(c == before);
+  c.set(0, std::nan(""));
+  kernels::gemm({}, c.view(), a.view(), b.view());
+  EXPECT_TRUE(c == Array(DType::f32, {4, 3}));
+}
+
+TEST(Gemm, IgnoresWhatTheOutputHeldBefore) {
+  const Array a = Array::normal(DType::f32, {9, 9}, 1);
+  Array c(DType::f32, {9, 9});
+  Array poisoned(DType::f32, {9, 9});
+  for (std::size_t i = 0; i < poisoned.count(); ++i) poisoned.set(i, std::nan(""));
+  kernels::gemm({}, c.view(), a.view(), a.view());
+  kernels::gemm({}, poisoned.view(), a.view(), a.view());
+  EXPECT_TRUE(c == poisoned);
+}
+
+TEST(Gemm, WorksOnSlicesAndLeavesTheRestAlone) {
+  const Array a = Array::normal(DType::f64, {10, 20}, 1);
+  const Array b = Array::normal(DType::f64, {20, 12}, 2);
+  Array c(DType::f64, {10, 12});
+  kernels::gemm({}, c.view().slice(0, 2, 5).slice(1, 3, 4), a.view().slice(0, 1, 5).slice(1, 6, 7), b.view().slice(0, 9, 7).slice(1, 8, 4));
+  for (std::size_t i = 0; i < 10; ++i) {
+    for (std::size_t j = 0; j < 12; ++j) {
+      double expected = 0;
+      if (i >= 2 && i < 7 && j >= 3 && j < 7) {
+        for (std::size_t l = 0; l < 7; ++l) expected += a[(i - 1) * 20 + 6 + l] * b[(9 + l) * 12 + j + 5];
+      }
+      EXPECT_NEAR(c[i * 12 + j], expected, 1e-13);
+    }
+  }
+}
+
+TEST(Gemm, HasTheSameBitsForAnyNumberOfThreads) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    const Array a = Array::normal(dtype, {517, 470}, 1);
+    const Array b = Array::normal(dtype, {470, 391}, 2);
+    Array one(dtype, {517, 391});
+    Bench alone;
+    kernels::gemm(alone.on(), one.view(), a.view(), b.view());
+    for (const std::size_t threads : {2U, 3U, 5U}) {
+      Array many(dtype, {517, 391});
+      Bench bench(threads, std::size_t{64} << 20);
+      kernels::gemm(bench.on(), many.view(), a.view(), b.view());
+      EXPECT_TRUE(one == many) << name(dtype) << " with " << threads << " threads";
+    }
+  }
+}
+
+TEST(Gemm, TicksBetweenTiles) {
+  const Array a = Array::normal(DType::f32, {600, 1000}, 1);
+  const Array b = Array::normal(DType::f32, {1000, 600}, 2);
+  Array c(DType::f32, {600, 600});
+  int ticks = 0;
+  const auto count = [&] { ++ticks; };
+  kernels::Compute on;
+  on.tick = count;
+  kernels::gemm(on, c.view(), a.view(), b.view());
+  // 3.6e8 products in tiles of at most 8e7.
+  EXPECT_GE(ticks, 5);
+}
+
+TEST(Gemm, RefusesViewsThatDontFit) {
+  Array a(DType::f32, {4, 5});
+  Array b(DType::f32, {6, 3});
+  Array c(DType::f32, {4, 3});
+  EXPECT_THROW(kernels::gemm({}, c.view(), a.view(), b.view()), std::invalid_argument);
+  Array wide(DType::f64, {5, 3});
+  EXPECT_THROW(kernels::gemm({}, c.view(), a.view(), wide.view()), std::invalid_argument);
+  Array narrow(DType::bf16, {5, 3});
+  EXPECT_THROW(kernels::gemm({}, c.view(), a.view(), narrow.view()), std::invalid_argument) << "no workspace";
+}
+
+TEST(Blas, IsLoadedForTheLevelOfTheKernels) {
+  using kernels::Level;
+  const Level level = kernels::level();
+  const std::string core = kernels::blas::core_name();
+  if (level != Level::baseline) {
+    EXPECT_EQ(core, level == Level::avx512 ? "SkylakeX" : "Haswell");
+    EXPECT_THROW(kernels::set_level(Level::baseline), std::logic_error);
+  }
+  EXPECT_NO_THROW(kernels::set_level(level));
+}
+
+}  // namespace
+}  // namespace tsp::test

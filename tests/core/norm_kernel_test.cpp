@@ -1,0 +1,163 @@
+// Norms against their formulas in f64, backwards against finite differences.
+
+#include "core/kernels/norm.h"
+#include "tests/core/kernel_support.h"
+
+namespace tsp::test {
+namespace {
+
+constexpr double kEpsilon = 1e-5;
+
+enum class Kind { rms, layer };
+
+void forward(Kind kind, const kernels::Compute& on, const Tensor& y, const Array& x, const Array& gain, const Array& bias) {
+  if (kind == Kind::rms) {
+    kernels::rms_norm(on, y, x.view(), gain.view(), kEpsilon);
+  } else {
+    kernels::layer_norm(on, y, x.view(), gain.view(), bias.view(), kEpsilon);
+  }
+}
+
+std::vector<double> naive(Kind kind, const Array& x, const Array& gain, const Array& bias) {
+  const std::size_t h = gain.count();
+  std::vector<double> y(x.count());
+  for (std::size_t row = 0; row < x.count() / h; ++row) {
+    double mean = 0;
+    for (std::size_t i = 0; i < h; ++i) mean += x[row * h + i] / static_cast<double>(h);
+    if (kind == Kind::rms) mean = 0;
+    double variance = 0;
+    for (std::size_t i = 0; i < h; ++i) variance += std::pow(x[row * h + i] - mean, 2) / static_cast<double>(h);
+    for (std::size_t i = 0; i < h; ++i) {
+      y[row * h + i] = (x[row * h + i] - mean) / std::sqrt(variance + kEpsilon) * gain[i] + (kind == Kind::layer ? bias[i] : 0);
+    }
+  }
+  return y;
+}
+
+struct Gradients {
+  Array dx, dgain, dbias;
+};
+
+Gradients backward(Kind kind, Bench& bench, const Array& dy, const Array& x, const Array& gain) {
+  Gradients result{Array(dy.dtype(), {x.count() / gain.count(), gain.count()}), Array(sums(x.dtype()), {gain.count()}),
+                   Array(sums(x.dtype()), {gain.count()})};
+  if (kind == Kind::rms) {
+    kernels::rms_norm_backward(bench.on(), result.dx.view(), result.dgain.view(), dy.view(), x.view(), gain.view(), kEpsilon);
+  } else {
+    kernels::layer_norm_backward(bench.on(), result.dx.view(), result.dgain.view(), result.dbias.view(), dy.view(), x.view(),
+                                 gain.view(), kEpsilon);
+  }
+  return result;
+}
+
+TEST(Norm, EqualsTheFormula) {
+  for (const Kind kind : {Kind::rms, Kind::layer}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+      for (const std::size_t h : {1U, 2U, 15U, 64U, 333U}) {
+        Array x = Array::normal(dtype, {5, h}, 1);
+        for (std::size_t i = 0; i < h; ++i) x.set(i, x[i] + 3);  // a mean far from zero
+        const Array gain = Array::normal(dtype, {h}, 2);
+        const Array bias = Array::normal(dtype, {h}, 3);
+        Array y(dtype, {5, h});
+        forward(kind, {}, y.view(), x, gain, bias);
+        EXPECT_LE(distance(y, naive(kind, x, gain, bias)), tolerance(dtype)) << name(dtype) << " h " << h;
+      }
+    }
+  }
+}
+
+TEST(Norm, BackwardEqualsFiniteDifferences) {
+  for (const Kind kind : {Kind::rms, Kind::layer}) {
+    for (const std::size_t h : {2U, 13U, 40U}) {
+      Array x = Array::normal(DType::f64, {4, h}, 1);
+      Array gain = Array::normal(DType::f64, {h}, 2);
+      Array bias = Array::normal(DType::f64, {h}, 3);
+      const Array dy = Array::normal(DType::f64, {4, h}, 4);
+      Array y(DType::f64, {4, h});
+      const auto loss = [&] {
+        forward(kind, {}, y.view(), x, gain, bias);
+        return weighted(y, dy);
+      };
+      Bench bench;
+      const Gradients gradients = backward(kind, bench, dy, x, gain);
+      EXPECT_LE(distance(gradients.dx, finite_differences(x, loss, 1e-6)), h == 2 ? 1e-4 : 1e-7) << "h " << h;
+      EXPECT_LE(distance(gradients.dgain, finite_differences(gain, loss)), 1e-8);
+      if (kind == Kind::layer) {
+        EXPECT_LE(distance(gradients.dbias, finite_differences(bias, loss)), 1e-8);
+      }
+    }
+  }
+}
+
+TEST(Norm, BackwardInNarrowTypesStaysNearF64) {
+  for (const Kind kind : {Kind::rms, Kind::layer}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Array x = Array::normal(dtype, {2100, 70}, 1);
+      const Array gain = Array::normal(dtype, {70}, 2);
+      const Array dy = Array::normal(dtype, {2100, 70}, 3);
+      const auto widen = [](const Array& narrow, std::vector<std::size_t> sizes) {
+        Array wide(DType::f64, std::move(sizes));
+        for (std::size_t i = 0; i < wide.count(); ++i) wide.set(i, narrow[i]);
+        return wide;
+      };
+      Bench bench;
+      const Gradients exact = backward(kind, bench, widen(dy, {2100, 70}), widen(x, {2100, 70}), widen(gain, {70}));
+      const Gradients gradients = backward(kind, bench, dy, x, gain);
+      EXPECT_LE(distance(gradients.dx, exact.dx.values()), tolerance(dtype));
+      EXPECT_LE(distance(gradients.dgain, exact.dgain.values()), 1e-5);
+      if (kind == Kind::layer) {
+        EXPECT_LE(distance(gradients.dbias, exact.dbias.values()), 1e-5);
+      }
+    }
+  }
+}
+
+TEST(Norm, BackwardAddsWhereAskedTo) {
+  const Array x = Array::normal(DType::f32, {6, 20}, 1);
+  const Array gain = Array::normal(DType::f32, {20}, 2);
+  const Array dy = Array::normal(DType::f32, {6, 20}, 3);
+  Bench bench;
+  const Gradients plain = backward(Kind::rms, bench, dy, x, gain);
+  Array dx = Array::normal(DType::f32, {6, 20}, 4);
+  Array dgain = Array::normal(DType::f32, {20}, 5);
+  std::vector<double> expected_dx = dx.values();
+  std::vector<double> expected_dgain = dgain.values();
+  for (std::size_t i = 0; i < expected_dx.size(); ++i) expected_dx[i] += plain.dx[i];
+  for (std::size_t i = 0; i < expected_dgain.size(); ++i) expected_dgain[i] += plain.dgain[i];
+  kernels::rms_norm_backward(bench.on(), dx.view(), dgain.view(), dy.view(), x.view(), gain.view(), kEpsilon, kernels::Write::add);
+  EXPECT_LE(distance(dx, expected_dx), 1e-6);
+  EXPECT_LE(distance(dgain, expected_dgain), 1e-6);
+}
+
+TEST(Norm, BackwardMayOverwriteItsGradient) {
+  const Array x = Array::normal(DType::f32, {1500, 20}, 1);
+  const Array gain = Array::normal(DType::f32, {20}, 2);
+  Array dy = Array::normal(DType::f32, {1500, 20}, 3);
+  Bench bench(2);
+  const Gradients expected = backward(Kind::rms, bench, dy, x, gain);
+  Array dgain(DType::f32, {20});
+  kernels::rms_norm_backward(bench.on(), dy.view(), dgain.view(), dy.view(), x.view(), gain.view(), kEpsilon);
+  EXPECT_TRUE(dy == expected.dx);
+  EXPECT_TRUE(dgain == expected.dgain);
+}
+
+TEST(Norm, HasTheSameBitsForAnyNumberOfThreads) {
+  const Array x = Array::normal(DType::f32, {1500, 600}, 1);
+  const Array gain = Array::normal(DType::f32, {600}, 2);
+  const Array dy = Array::normal(DType::f32, {1500, 600}, 3);
+  Bench alone(1);
+  Bench three(3);
+  const Gradients one = backward(Kind::layer, alone, dy, x, gain);
+  const Gradients many = backward(Kind::layer, three, dy, x, gain);
+  EXPECT_TRUE(one.dx == many.dx && one.dgain == many.dgain && one.dbias == many.dbias);
+}
+
+TEST(Norm, OfNoRowsAddsNothing) {
+  const Array x(DType::f32, {0, 20});
+  const Array gain = Array::normal(DType::f32, {20}, 2);
+  Bench bench;
+  EXPECT_TRUE(backward(Kind::rms, bench, x, x, gain).dgain == Array(DType::f32, {20}));
+}
+
+}  // namespace
+}  // namespace tsp::test
