@@ -1,0 +1,337 @@
+#include "layers/model/config.h"
+
+#include "layers/model/json_text.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <set>
+
+namespace tsp {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMaxSize = std::numeric_limits<std::int32_t>::max();
+constexpr std::size_t kMaxLayers = 10'000;
+constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
+
+// Hugging Face's defaults, which a file may rely on.
+constexpr std::size_t kDefaultMaxPositions = 2048;
+constexpr double kDefaultNormEpsilon = 1e-6;
+constexpr double kDefaultRopeTheta = 10000.0;
+
+/// Fields that change the computation; only the neutral values are computed here. null is always neutral.
+struct Restricted {
+  std::string_view field;
+  std::vector<json> neutral;
+};
+const std::vector<Restricted>& restricted_fields() {
+  static const std::vector<Restricted> fields = {
+      {"model_type", {"llama"}},
+      {"hidden_act", {"silu", "swish"}},
+      {"attention_bias", {false}},
+      {"mlp_bias", {false}},
+      {"bias", {false}},
+      {"use_bias", {false}},
+      {"qkv_bias", {false}},
+      {"sliding_window", {}},
+      {"use_sliding_window", {false}},
+      {"attention_dropout", {0}},
+      {"hidden_dropout", {0}},
+      {"residual_dropout", {0}},
+      {"partial_rotary_factor", {1}},
+      {"attn_logit_softcapping", {}},
+      {"final_logit_softcapping", {}},
+      {"logits_scaling", {1}},
+      {"logit_scale", {1}},
+      {"embedding_multiplier", {1}},
+      {"residual_multiplier", {1}},
+      {"attention_multiplier", {}},
+      {"query_pre_attn_scalar", {}},
+      {"use_qk_norm", {false}},
+      {"qk_norm", {false}},
+      {"parallel_attn", {false}},
+      {"is_encoder_decoder", {false}},
+      {"add_cross_attention", {false}},
+      {"num_local_experts", {0}},
+      {"num_experts", {0}},
+      {"quantization_config", {}},
+  };
+  return fields;
+}
+
+/// Fields read below, or without influence on what is computed.
+constexpr std::string_view kKnownFields[] = {
+    // read
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
+    "vocab_size", "max_position_embeddings", "rms_norm_eps", "rope_theta", "tie_word_embeddings", "rope_scaling",
+    "rope_parameters", "layer_types", "architectures",
+    // without influence
+    "_name_or_path", "auto_map", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "dtype",
+    "torch_dtype", "transformers_version", "use_cache", "initializer_range", "pretraining_tp", "return_dict", "output_attentions",
+    "output_hidden_states", "max_window_layers", "chunk_size_feed_forward", "id2label", "label2id", "_attn_implementation",
+    "_attn_implementation_autoset"};
+
+/// The fields of one file, with errors that name it.
+class Fields {
+ public:
+  Fields(const json& object, const std::string& where) : object_(object), where_(where) {}
+
+  /// Null counts as missing.
+  const json* find(std::string_view field) const {
+    const auto at = object_.find(field);
+    return at == object_.end() || at->is_null() ? nullptr : &*at;
+  }
+
+  [[noreturn]] void refuse(std::string_view field, std::string_view expected) const {
+    const auto at = object_.find(field);
+    throw Error(Cause::refused,
+                at == object_.end()
+                    ? fmt::format("{}: field \"{}\" is missing; expected {}", where_, field, expected)
+                    : fmt::format("{}: field \"{}\": expected {}, found {}", where_, field, expected, shown_value(*at)));
+  }
+
+  std::size_t size(std::string_view field, std::optional<std::size_t> fallback = std::nullopt,
+                   std::size_t largest = kMaxSize) const {
+    const json* value = find(field);
+    if (value == nullptr && fallback) return *fallback;
+    if (value == nullptr || !value->is_number_unsigned() || value->get<std::uint64_t>() < 1 ||
+        value->get<std::uint64_t>() > largest) {
+      refuse(field, fmt::format("an integer from 1 to {}", largest));
+    }
+    return value->get<std::size_t>();
+  }
+
+  double positive(std::string_view field, double fallback) const {
+    const json* value = find(field);
+    if (value == nullptr) return fallback;
+    if (!value->is_number() || !std::isfinite(value->get<double>()) || value->get<double>() <= 0) {
+      refuse(field, "a positive finite number");
+    }
+    return value->get<double>();
+  }
+
+  bool flag(std::string_view field, bool fallback) const {
+    const json* value = find(field);
+    if (value == nullptr) return fallback;
+    if (!value->is_boolean()) refuse(field, "true or false");
+    return value->get<bool>();
+  }
+
+ private:
+  const json& object_;
+  const std::string& where_;
+};
+
+void refuse_restricted(const Fields& fields) {
+  for (const auto& [field, neutral] : restricted_fields()) {
+    const json* value = fields.find(field);
+    if (value == nullptr || std::find(neutral.begin(), neutral.end(), *value) != neutral.end()) continue;
+    std::vector<std::string> values;
+    values.reserve(neutral.size() + 1);
+    for (const json& each : neutral) values.push_back(each.dump());
+    values.emplace_back("null");
+    fields.refuse(field, fmt::format("{} (nothing else is supported)", fmt::join(values, " or ")));
+  }
+  if (const json* types = fields.find("layer_types")) {
+    const bool full =
+        types->is_array() && std::all_of(types->begin(), types->end(), [](const json& type) { return type == "full_attention"; });
+    if (!full) fields.refuse("layer_types", "\"full_attention\" for every layer (nothing else is supported)");
+  }
+  if (const json* architectures = fields.find("architectures")) {
+    const bool llama = architectures->is_array() &&
+                       std::any_of(architectures->begin(), architectures->end(),
+                                   [](const json& each) { return each == "LlamaForCausalLM" || each == "LlamaModel"; });
+    if (!llama) fields.refuse("architectures", "[\"LlamaForCausalLM\"] (nothing else is supported)");
+  }
+}
+
+/// Rotary embedding without scaling; its base stands at the top, or under rope_parameters in newer files.
+double read_rope_theta(const Fields& fields, const std::string& where) {
+  double theta = fields.positive("rope_theta", kDefaultRopeTheta);
+  for (const std::string_view field : {"rope_scaling", "rope_parameters"}) {
+    const json* scaling = fields.find(field);
+    if (scaling == nullptr) continue;
+    if (!scaling->is_object()) fields.refuse(field, "null or an object of type \"default\"");
+    const std::string inside = fmt::format("{}: in field \"{}\"", where, field);
+    const Fields inner(*scaling, inside);
+    for (const auto& [key, value] : scaling->items()) {
+      const bool is_type = key == "rope_type" || key == "type";
+      const bool neutral = is_type ? value == "default" : key == "partial_rotary_factor" ? value == 1 : key == "rope_theta";
+      if (!neutral && !value.is_null())
+        inner.refuse(key, is_type ? "\"default\" (rope scaling isn't supported)" : "no such field");
+    }
+    const double inner_theta = inner.positive("rope_theta", theta);
+    if (fields.find("rope_theta") != nullptr && inner_theta != theta) {
+      inner.refuse("rope_theta", fmt::format("the same as rope_theta beside it, {}", theta));
+    }
+    theta = inner_theta;
+  }
+  return theta;
+}
+
+std::vector<std::string> unknown_fields(const json& object, const std::string& where) {
+  std::set<std::string_view> known(std::begin(kKnownFields), std::end(kKnownFields));
+  for (const Restricted& each : restricted_fields()) known.insert(each.field);
+  std::vector<std::string> warnings;
+  for (const auto& [key, value] : object.items()) {
+    if (!known.contains(key)) warnings.push_back(fmt::format("{}: field \"{}\" is not known and ignored", where, shown(key)));
+  }
+  return warnings;
+}
+
+ModelConfig built_in(std::string name, std::array<std::size_t, 8> sizes) {
+  ModelConfig config;
+  config.name = std::move(name);
+  config.hidden = sizes[0];
+  config.layers = sizes[1];
+  config.query_heads = sizes[2];
+  config.kv_heads = sizes[3];
+  config.head_dim = sizes[4];
+  config.intermediate = sizes[5];
+  config.vocabulary = sizes[6];
+  config.max_positions = sizes[7];
+  return config;
+}
+
+}  // namespace
+
+bool ModelConfig::same_model(const ModelConfig& other) const {
+  return hidden == other.hidden && layers == other.layers && query_heads == other.query_heads && kv_heads == other.kv_heads &&
+         head_dim == other.head_dim && intermediate == other.intermediate && vocabulary == other.vocabulary &&
+         max_positions == other.max_positions && norm_epsilon == other.norm_epsilon && rope_theta == other.rope_theta &&
+         tied_embeddings == other.tied_embeddings;
+}
+
+const std::vector<ModelConfig>& built_in_configs() {
+  //                                             h    L  n_h n_kv  d     f      V       S
+  static const std::vector<ModelConfig> configs = {
+      built_in("nano", {64, 2, 8, 4, 8, 176, 256, 256}),
+      built_in("micro", {256, 4, 8, 4, 32, 704, 256, 1024}),
+      built_in("small", {1024, 12, 16, 8, 64, 2816, 256, 2048}),
+      built_in("paper-7b", {4096, 32, 32, 32, 128, 16384, 32000, 131072}),
+  };
+  return configs;
+}
+
+LoadedConfig find_config(const std::string& name_or_file) {
+  std::vector<std::string_view> names;
+  for (const ModelConfig& config : built_in_configs()) {
+    if (config.name == name_or_file) return {config, {}};
+    names.push_back(config.name);
+  }
+  std::error_code error;
+  if (!std::filesystem::exists(name_or_file, error)) {
+    throw Error(Cause::refused, fmt::format("--config {}: neither a built-in configuration ({}) nor a file", shown(name_or_file),
+                                            fmt::join(names, ", ")));
+  }
+  return read_config(name_or_file);
+}
+
+LoadedConfig read_config(const std::filesystem::path& file) {
+  const std::string where = file.string();
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error)) {
+    throw Error(Cause::refused, fmt::format("{}: {}; expected a config.json", where,
+                                            std::filesystem::exists(file, error) ? "not a regular file" : "no such file"));
+  }
+  if (const auto bytes = std::filesystem::file_size(file, error); error || bytes > kMaxFileBytes) {
+    throw Error(Cause::refused, fmt::format("{}: {} bytes; expected a config.json of at most {}", where, bytes, kMaxFileBytes));
+  }
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  if (stream.bad() || !stream.is_open()) throw Error(Cause::refused, fmt::format("{}: can't be read", where));
+  return parse_config(text, where);
+}
+
+LoadedConfig parse_config(std::string_view text, const std::string& where) {
+  const json object = parse_json(text, where);
+  if (!object.is_object())
+    throw Error(Cause::refused, fmt::format("{}: expected a JSON object, found {}", where, shown_value(object)));
+  const Fields fields(object, where);
+  refuse_restricted(fields);
+
+  ModelConfig config;
+  config.name = where;
+  config.hidden = fields.size("hidden_size");
+  config.layers = fields.size("num_hidden_layers", std::nullopt, kMaxLayers);
+  config.query_heads = fields.size("num_attention_heads");
+  config.kv_heads = fields.size("num_key_value_heads", config.query_heads);
+  if (fields.find("head_dim") == nullptr && config.hidden % config.query_heads != 0) {
+    fields.refuse("head_dim", fmt::format("a number, because num_attention_heads {} doesn't divide hidden_size {}",
+                                          config.query_heads, config.hidden));
+  }
+  config.head_dim = fields.size("head_dim", config.hidden / config.query_heads);
+  config.intermediate = fields.size("intermediate_size");
+  config.vocabulary = fields.size("vocab_size");
+  config.max_positions = fields.size("max_position_embeddings", kDefaultMaxPositions);
+  config.norm_epsilon = fields.positive("rms_norm_eps", kDefaultNormEpsilon);
+  config.rope_theta = read_rope_theta(fields, where);
+  config.tied_embeddings = fields.flag("tie_word_embeddings", false);
+  check_config(config, where);
+  return {config, unknown_fields(object, where)};
+}
+
+void check_config(const ModelConfig& config, const std::string& where) {
+  const auto refuse = [&](std::string_view field, const std::string& why) {
+    throw Error(Cause::refused, fmt::format("{}: field \"{}\": {}", where, field, why));
+  };
+  if (config.query_heads % config.kv_heads != 0) {
+    refuse("num_key_value_heads",
+           fmt::format("expected a divisor of num_attention_heads {}, found {}", config.query_heads, config.kv_heads));
+  }
+  if (config.head_dim % 2 != 0) {
+    refuse("head_dim", fmt::format("expected an even number (rotary embedding turns pairs), found {}", config.head_dim));
+  }
+  // Every count of elements or bytes anywhere must fit into 64 bits with room to spare.
+  constexpr double kMaxElements = 0x1p48;
+  const auto product = [](std::size_t a, std::size_t b, std::size_t c = 1) {
+    return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
+  };
+  const double layers = static_cast<double>(config.layers);
+  const double total = layers * (2 * product(config.hidden, config.query_heads, config.head_dim) +
+                                 2 * product(config.hidden, config.kv_heads, config.head_dim) +
+                                 3 * product(config.hidden, config.intermediate) + 2 * product(config.hidden, 1)) +
+                       2 * product(config.hidden, config.vocabulary);
+  if (total > kMaxElements) {
+    refuse("hidden_size",
+           fmt::format("the model would have {:.3g} parameters; expected at most 2^48 (see also intermediate_size, "
+                       "vocab_size, num_hidden_layers and the heads)",
+                       total));
+  }
+}
+
+std::string hugging_face_json(const ModelConfig& config, std::string_view torch_dtype) {
+  nlohmann::ordered_json object;
+  object["architectures"] = {"LlamaForCausalLM"};
+  object["model_type"] = "llama";
+  object["hidden_size"] = config.hidden;
+  object["num_hidden_layers"] = config.layers;
+  object["num_attention_heads"] = config.query_heads;
+  object["num_key_value_heads"] = config.kv_heads;
+  object["head_dim"] = config.head_dim;
+  object["intermediate_size"] = config.intermediate;
+  object["vocab_size"] = config.vocabulary;
+  object["max_position_embeddings"] = config.max_positions;
+  object["hidden_act"] = "silu";
+  object["rms_norm_eps"] = config.norm_epsilon;
+  object["rope_theta"] = config.rope_theta;
+  object["tie_word_embeddings"] = config.tied_embeddings;
+  object["attention_bias"] = false;
+  object["mlp_bias"] = false;
+  object["torch_dtype"] = torch_dtype;
+  return object.dump(2) + "\n";
+}
+
+}  // namespace tsp

@@ -1,0 +1,61 @@
+// The configuration of a decoder-only model of Llama's kind: built-in ones by name, others as Hugging Face's config.json. What
+// the file asks for and this program doesn't compute is refused by the field's name, never ignored.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tsp {
+
+/// Sizes of the model; the letters are those of the paper. Default-constructed it is no model: take a built-in or read a file.
+struct ModelConfig {
+  std::string name;              ///< the built-in's name, or the file it was read from
+  std::size_t hidden = 0;        ///< h
+  std::size_t layers = 0;        ///< L
+  std::size_t query_heads = 0;   ///< n_h
+  std::size_t kv_heads = 0;      ///< n_kv; divides n_h
+  std::size_t head_dim = 0;      ///< d, even; n_h·d may differ from h
+  std::size_t intermediate = 0;  ///< f
+  std::size_t vocabulary = 0;    ///< V
+  std::size_t max_positions = 0;
+  double norm_epsilon = 1e-6;
+  double rope_theta = 10000.0;
+  bool tied_embeddings = false;  ///< the head is the embedding, transposed
+
+  std::size_t query_width() const { return query_heads * head_dim; }        ///< a = n_h·d
+  std::size_t kv_width() const { return kv_heads * head_dim; }              ///< k = n_kv·d
+  std::size_t heads_per_kv_head() const { return query_heads / kv_heads; }  ///< g
+
+  /// All but the name.
+  bool same_model(const ModelConfig& other) const;
+};
+
+struct LoadedConfig {
+  ModelConfig config;
+  std::vector<std::string> warnings;  ///< a line for each field that isn't known; the caller prints them once
+};
+
+/// nano, micro, small, paper-7b.
+const std::vector<ModelConfig>& built_in_configs();
+
+/// `--config`: the name of a built-in, else a file. Throws Error(refused).
+LoadedConfig find_config(const std::string& name_or_file);
+
+/// Reads a config.json. Fields that Hugging Face gives a default (num_key_value_heads, head_dim, rms_norm_eps, rope_theta,
+/// max_position_embeddings, tie_word_embeddings) may be missing or null. Throws Error(refused) with file, field and what was
+/// expected.
+LoadedConfig read_config(const std::filesystem::path& file);
+
+/// The same for text; `where` begins the messages.
+LoadedConfig parse_config(std::string_view text, const std::string& where);
+
+/// Checks what must hold between the sizes, and that no product of them overflows. Throws Error(refused), beginning with `where`.
+void check_config(const ModelConfig& config, const std::string& where);
+
+/// The model as Hugging Face's config.json; `torch_dtype` is the element type of the weights beside it ("float32", "bfloat16").
+std::string hugging_face_json(const ModelConfig& config, std::string_view torch_dtype);
+
+}  // namespace tsp

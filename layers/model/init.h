@@ -1,0 +1,29 @@
+// Fresh weights: N(0, 0.02), W_O and W_2 divided by √(2L), gains 1. A weight is a pure function of seed, parameter name and the
+// element's index in the whole tensor, so a rank draws its slice alone and the model doesn't depend on the layout.
+#pragma once
+
+#include "core/tensor/dtype.h"
+#include "layers/model/parameters.h"
+#include "layers/model/safetensors.h"
+
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+namespace tsp {
+
+/// Standard deviation of a matrix' fresh elements.
+double fresh_deviation(ParameterRole role, std::size_t layers);
+
+/// Two independent numbers of N(0, 1): those of elements 2·pair and 2·pair + 1 of the tensor of that name. Only basic IEEE
+/// operations: the same bits on every machine.
+std::pair<double, double> normal_pair(std::uint64_t seed, std::uint64_t name_hash, std::uint64_t pair);
+
+/// What stands for a tensor's name in the counter.
+std::uint64_t name_hash(std::string_view name);
+
+/// Fills contiguous memory of block.rows × block.columns elements (f64, f32, bf16) with a block of a fresh parameter. Values are
+/// drawn in f64 and rounded once.
+void fill_fresh(const Parameter& parameter, std::size_t layers, std::uint64_t seed, const safetensors::Block& block, Buffer into);
+
+}  // namespace tsp

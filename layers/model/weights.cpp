@@ -1,0 +1,137 @@
+#include "layers/model/weights.h"
+
+#include "layers/model/file.h"
+#include "layers/model/json_text.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+namespace tsp {
+
+namespace {
+
+constexpr std::string_view kSingle = "model.safetensors";
+constexpr std::string_view kIndex = "model.safetensors.index.json";
+
+std::string read_text(const std::filesystem::path& path) {
+  const posix::UniqueFd file = file::open_to_read(path);
+  const std::uint64_t bytes = file::size(file, path);
+  if (bytes > safetensors::kMaxHeaderBytes) {
+    throw Error(Cause::refused,
+                fmt::format("{}: {} bytes; expected at most {}", path.string(), bytes, safetensors::kMaxHeaderBytes));
+  }
+  std::string text(bytes, '\0');
+  file::read(file, path, 0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+/// tensor -> shard, as the index says. Shards lie in the folder itself: a name with a path in it could reach anything.
+std::map<std::string, std::string> read_index(const std::filesystem::path& path) {
+  const nlohmann::json object = parse_json(read_text(path), path.string());
+  const auto map = object.is_object() ? object.find("weight_map") : object.end();
+  if (map == object.end() || !map->is_object() || map->empty()) {
+    throw Error(Cause::refused,
+                fmt::format("{}: field \"weight_map\": expected an object of tensor names and shards", path.string()));
+  }
+  std::map<std::string, std::string> index;
+  for (const auto& [tensor, shard] : map->items()) {
+    const bool is_name =
+        shard.is_string() && !shard.get_ref<const std::string&>().empty() &&
+        std::filesystem::path(shard.get_ref<const std::string&>()).filename() == shard.get_ref<const std::string&>() &&
+        shard != "." && shard != "..";
+    if (!is_name) {
+      throw Error(Cause::refused,
+                  fmt::format("{}: field \"weight_map.{}\": expected the name of a file in the same folder, found {}",
+                              path.string(), shown(tensor), shown_value(shard)));
+    }
+    index.emplace(tensor, shard.get<std::string>());
+  }
+  return index;
+}
+
+}  // namespace
+
+Weights::Weights(const std::filesystem::path& folder_or_file) : path_(folder_or_file) {
+  std::error_code error;
+  const std::filesystem::path single = std::filesystem::is_directory(path_, error) ? path_ / kSingle : path_;
+  if (single == path_ || std::filesystem::exists(single, error)) {
+    files_.emplace_back(single);
+    for (const safetensors::TensorInfo& tensor : files_.front().tensors()) where_.emplace(tensor.name, 0);
+    return;
+  }
+
+  const std::filesystem::path index_path = path_ / kIndex;
+  if (!std::filesystem::exists(index_path, error)) {
+    throw Error(Cause::refused, fmt::format("{}: holds no weights; expected {} or {}", path_.string(), kSingle, kIndex));
+  }
+  std::map<std::string, std::size_t> shards;
+  for (const auto& [tensor, shard] : read_index(index_path)) {
+    auto at = shards.find(shard);
+    if (at == shards.end()) {
+      if (!std::filesystem::exists(path_ / shard, error)) {
+        throw Error(Cause::refused, fmt::format("{}: is missing; {} expects tensor \"{}\" there", (path_ / shard).string(),
+                                                index_path.string(), shown(tensor)));
+      }
+      at = shards.emplace(shard, files_.size()).first;
+      files_.emplace_back(path_ / shard);
+    }
+    if (files_[at->second].find(tensor) == nullptr) {
+      throw Error(Cause::refused, fmt::format("{}: tensor \"{}\" is missing; {} expects it there", (path_ / shard).string(),
+                                              shown(tensor), index_path.string()));
+    }
+    where_.emplace(tensor, at->second);
+  }
+}
+
+std::vector<std::string> Weights::check(std::span<const Parameter> parameters) const {
+  std::set<std::string_view> wanted;
+  for (const Parameter& parameter : parameters) {
+    wanted.insert(parameter.name);
+    if (parameter.role == ParameterRole::head && find(parameter.name) == nullptr) {
+      throw Error(
+          Cause::refused,
+          fmt::format("{}: tensor \"{}\" is missing; expected {} (or \"tie_word_embeddings\": true in the config, if the head is "
+                      "the embedding)",
+                      path_.string(), parameter.name, safetensors::describe(parameter.shape)));
+    }
+    file_of(parameter.name).require(parameter.name, parameter.shape);
+  }
+  std::vector<std::string> warnings;
+  for (const auto& [name, index] : where_) {
+    if (wanted.contains(name)) continue;
+    if (name.ends_with(".bias")) {
+      throw Error(Cause::refused,
+                  fmt::format("{}: tensor \"{}\": biases aren't supported", files_[index].path().string(), shown(name)));
+    }
+    warnings.push_back(
+        fmt::format("{}: tensor \"{}\" is no part of the model and ignored", files_[index].path().string(), shown(name)));
+  }
+  return warnings;
+}
+
+void Weights::read(std::string_view name, const safetensors::Block& block, Buffer into) const {
+  const safetensors::File& file = file_of(name);
+  file.read(*file.find(name), block, into);
+}
+
+void Weights::read(std::string_view name, Buffer into) const {
+  const safetensors::File& file = file_of(name);
+  file.read(*file.find(name), into);
+}
+
+const safetensors::TensorInfo* Weights::find(std::string_view name) const {
+  const auto at = where_.find(name);
+  return at == where_.end() ? nullptr : files_[at->second].find(name);
+}
+
+const safetensors::File& Weights::file_of(std::string_view name) const {
+  const auto at = where_.find(name);
+  if (at == where_.end()) {
+    throw Error(Cause::refused, fmt::format("{}: tensor \"{}\" is missing", path_.string(), shown(name)));
+  }
+  return files_[at->second];
+}
+
+}  // namespace tsp

@@ -1,0 +1,42 @@
+// The weights of a Hugging Face model folder: model.safetensors, or shards named by model.safetensors.index.json. Opening reads
+// the headers alone; each rank then reads the slices that it owns.
+#pragma once
+
+#include "layers/model/parameters.h"
+#include "layers/model/safetensors.h"
+
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tsp {
+
+class Weights {
+ public:
+  /// A folder, or one safetensors file. Throws Error(refused): no weights there, a shard that is missing or doesn't hold what the
+  /// index says, a header that lies.
+  explicit Weights(const std::filesystem::path& folder_or_file);
+
+  /// Checks that every parameter is there, as numbers, in its shape, and that nothing else is that would change the computation
+  /// (biases). Throws Error(refused). Returns a line for each tensor that is ignored; the caller prints them once.
+  std::vector<std::string> check(std::span<const Parameter> parameters) const;
+
+  /// Reads a block of a tensor into contiguous memory, converted to into.dtype. Throws Error(refused).
+  void read(std::string_view name, const safetensors::Block& block, Buffer into) const;
+  /// All of a tensor.
+  void read(std::string_view name, Buffer into) const;
+
+  const safetensors::TensorInfo* find(std::string_view name) const;
+
+ private:
+  const safetensors::File& file_of(std::string_view name) const;
+
+  std::filesystem::path path_;
+  std::vector<safetensors::File> files_;
+  std::map<std::string, std::size_t, std::less<>> where_;  // tensor -> index in files_
+};
+
+}  // namespace tsp

@@ -1,0 +1,52 @@
+// What the exact counts are counted for: a model, its input, and how many bytes an element has where.
+#pragma once
+
+#include "core/tensor/dtype.h"
+#include "layers/model/config.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tsp {
+
+/// What a layer keeps of its forward pass for its backward pass. Norm outputs and σ(gate)∘up are always made again, attention
+/// probabilities never exist, gathered K and V are never kept.
+enum class Recompute : std::uint8_t {
+  none,       ///< keeps x1, x2 (the sublayers' inputs), Q, K, V, O, the log-sum-exp, gate and up
+  selective,  ///< keeps x1, x2, O, the log-sum-exp
+  full        ///< keeps x1, x2
+};
+
+}  // namespace tsp
+
+namespace tsp::theory {
+
+struct ElementBytes {
+  std::uint64_t element;      ///< β: a parameter or an activation
+  std::uint64_t accumulated;  ///< β_a: an accumulated element on the wire, a gradient's partial sum
+  std::uint64_t lse;          ///< β_l: a log-sum-exp
+
+  /// Of a run in f32, f64 or bf16, which accumulates in f32.
+  static constexpr ElementBytes of(DType dtype) {
+    const std::uint64_t sum = dtype == DType::f64 ? 8 : 4;
+    return {size_of(dtype), sum, sum};
+  }
+};
+
+struct Setting {
+  ModelConfig model;
+  std::size_t batch = 1;     ///< B
+  std::size_t sequence = 1;  ///< S
+  ElementBytes bytes = ElementBytes::of(DType::f32);
+  Recompute recompute = Recompute::none;
+
+  std::uint64_t tokens() const { return batch * sequence; }                      ///< BS
+  std::uint64_t hidden_elements() const { return tokens() * model.hidden; }      ///< BSh
+  std::uint64_t kv_elements() const { return 2 * tokens() * model.kv_width(); }  ///< KV
+  /// P_attn = 2·h·d·(n_h + n_kv)
+  std::uint64_t attention_parameters() const { return 2 * model.hidden * (model.query_width() + model.kv_width()); }
+  std::uint64_t mlp_parameters() const { return 3 * model.intermediate * model.hidden; }        ///< P_mlp
+  std::uint64_t block_parameters() const { return attention_parameters() + mlp_parameters(); }  ///< P_L, without norm gains
+};
+
+}  // namespace tsp::theory

@@ -1,0 +1,23 @@
+// Any bytes as a config.json: refused with an Error, or a configuration that holds together and survives being written and read
+// again.
+#include "layers/model/config.h"
+#include "layers/model/parameters.h"
+#include "transport/cause.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  tsp::LoadedConfig loaded;
+  try {
+    loaded = tsp::parse_config({reinterpret_cast<const char*>(data), size}, "config.json");
+  } catch (const tsp::Error&) {
+    return 0;
+  }
+  const tsp::LoadedConfig again = tsp::parse_config(tsp::hugging_face_json(loaded.config, "float32"), "again");
+  if (!again.config.same_model(loaded.config)) std::abort();
+  if (loaded.config.layers < 100 && tsp::model_parameters(loaded.config).size() < 9 * loaded.config.layers) std::abort();
+  return 0;
+}

@@ -1,0 +1,280 @@
+// Model configurations: the built-in ones as the specification lists them, Hugging Face's files, and what is refused by name.
+#include "layers/model/config.h"
+#include "layers/model/parameters.h"
+#include "tests/layers/temporary_folder.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <map>
+#include <numeric>
+#include <set>
+#include <string>
+
+namespace tsp {
+namespace {
+
+using nlohmann::json;
+
+/// A config.json as Hugging Face writes it.
+json good() {
+  return json::parse(R"({
+    "_name_or_path": "some/model", "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 64, "initializer_range": 0.02,
+    "intermediate_size": 172, "max_position_embeddings": 128, "mlp_bias": false, "model_type": "llama",
+    "num_attention_heads": 8, "num_hidden_layers": 3, "num_key_value_heads": 2, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+    "rope_scaling": null, "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "transformers_version": "4.41.0", "use_cache": true, "vocab_size": 257})");
+}
+
+LoadedConfig parse(const json& object) { return parse_config(object.dump(), "config.json"); }
+
+json with(std::string_view field, const json& value) {
+  json object = good();
+  object[std::string(field)] = value;
+  return object;
+}
+
+json without(std::string_view field) {
+  json object = good();
+  object.erase(std::string(field));
+  return object;
+}
+
+TEST(BuiltInConfigs, AreThoseOfTheSpecification) {
+  // h, L, n_h, n_kv, d, intermediate, V, S
+  const std::map<std::string, std::vector<std::size_t>> expected = {
+      {"nano", {64, 2, 8, 4, 8, 176, 256, 256}},
+      {"micro", {256, 4, 8, 4, 32, 704, 256, 1024}},
+      {"small", {1024, 12, 16, 8, 64, 2816, 256, 2048}},
+  };
+  for (const auto& [name, sizes] : expected) {
+    const ModelConfig c = find_config(name).config;
+    EXPECT_EQ((std::vector<std::size_t>{c.hidden, c.layers, c.query_heads, c.kv_heads, c.head_dim, c.intermediate, c.vocabulary,
+                                        c.max_positions}),
+              sizes)
+        << name;
+  }
+  const ModelConfig paper = find_config("paper-7b").config;
+  EXPECT_EQ(paper.hidden, 4096U);
+  EXPECT_EQ(paper.layers, 32U);
+  EXPECT_EQ(paper.query_heads, 32U);
+  EXPECT_EQ(paper.kv_heads, 32U);
+  EXPECT_EQ(paper.head_dim, 128U);
+  EXPECT_EQ(paper.intermediate, 4U * 4096);
+  EXPECT_EQ(paper.vocabulary, 32000U);
+  for (const ModelConfig& config : built_in_configs()) EXPECT_NO_THROW(check_config(config, config.name));
+}
+
+TEST(ConfigFile, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(good());
+  const ModelConfig& c = loaded.config;
+  EXPECT_EQ(c.hidden, 64U);
+  EXPECT_EQ(c.layers, 3U);
+  EXPECT_EQ(c.query_heads, 8U);
+  EXPECT_EQ(c.kv_heads, 2U);
+  EXPECT_EQ(c.heads_per_kv_head(), 4U);
+  EXPECT_EQ(c.head_dim, 8U);
+  EXPECT_EQ(c.intermediate, 172U);
+  EXPECT_EQ(c.vocabulary, 257U);
+  EXPECT_EQ(c.max_positions, 128U);
+  EXPECT_EQ(c.norm_epsilon, 1e-5);
+  EXPECT_EQ(c.rope_theta, 500000.0);
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_TRUE(loaded.warnings.empty()) << loaded.warnings.front();
+}
+
+TEST(ConfigFile, HeadDimMayDifferFromHiddenOverHeads) {
+  const ModelConfig c = parse(with("head_dim", 32)).config;
+  EXPECT_EQ(c.head_dim, 32U);
+  EXPECT_EQ(c.query_width(), 256U);
+  EXPECT_EQ(c.kv_width(), 64U);
+  json odd_hidden = with("hidden_size", 60);
+  EXPECT_REFUSED(parse(odd_hidden), "config.json", "\"head_dim\"", "num_attention_heads 8", "hidden_size 60");
+  odd_hidden["head_dim"] = 8;
+  EXPECT_NO_THROW(parse(odd_hidden));
+}
+
+TEST(ConfigFile, LeavesOutWhatHuggingFaceHasDefaultsFor) {
+  json object = good();
+  for (const char* field :
+       {"num_key_value_heads", "rms_norm_eps", "rope_theta", "tie_word_embeddings", "max_position_embeddings"}) {
+    object.erase(field);
+  }
+  object["head_dim"] = nullptr;
+  const ModelConfig c = parse(object).config;
+  EXPECT_EQ(c.kv_heads, 8U);
+  EXPECT_EQ(c.norm_epsilon, 1e-6);
+  EXPECT_EQ(c.rope_theta, 10000.0);
+  EXPECT_FALSE(c.tied_embeddings);
+  EXPECT_EQ(c.max_positions, 2048U);
+}
+
+TEST(ConfigFile, RefusesSizesThatAreNone) {
+  const std::vector<json> bad = {0, -64, 2.5, 64.0, "64", true, json::array(), json::object(), 1e30, 4294967296};
+  for (const char* field : {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+                            "intermediate_size", "vocab_size", "max_position_embeddings"}) {
+    for (const json& value : bad) {
+      EXPECT_REFUSED(parse(with(field, value)), "config.json", std::string("\"") + field + "\"", "an integer from 1 to");
+    }
+  }
+  for (const char* field : {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"}) {
+    EXPECT_REFUSED(parse(without(field)), "config.json", std::string("\"") + field + "\" is missing", "an integer");
+    EXPECT_REFUSED(parse(with(field, nullptr)), std::string("\"") + field + "\"", "an integer", "null");
+  }
+}
+
+TEST(ConfigFile, RefusesNumbersThatArentPositiveAndFinite) {
+  for (const char* field : {"rms_norm_eps", "rope_theta"}) {
+    for (const json& value : {json(0), json(0.0), json(-1e-5), json("1e-5"), json(true)}) {
+      EXPECT_REFUSED(parse(with(field, value)), "config.json", std::string("\"") + field + "\"", "a positive finite number");
+    }
+    for (const char* word : {"NaN", "Infinity", "-Infinity", "nan", "1e999", "-1e999"}) {
+      std::string text = with(field, "HERE").dump();
+      text.replace(text.find("\"HERE\""), 6, word);
+      EXPECT_REFUSED(parse_config(text, "config.json"), "config.json", std::string("\"") + field + "\"", "a finite number");
+    }
+  }
+  std::string text = with("hidden_size", "HERE").dump();
+  text.replace(text.find("\"HERE\""), 6, "NaN");
+  EXPECT_REFUSED(parse_config(text, "config.json"), "\"hidden_size\"", "found NaN");
+}
+
+TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
+  const std::vector<std::pair<const char*, json>> bad = {
+      {"model_type", "mistral"},
+      {"model_type", "qwen2"},
+      {"hidden_act", "gelu"},
+      {"attention_bias", true},
+      {"mlp_bias", true},
+      {"sliding_window", 4096},
+      {"use_sliding_window", true},
+      {"attention_dropout", 0.1},
+      {"partial_rotary_factor", 0.5},
+      {"quantization_config", {{"bits", 4}}},
+      {"architectures", {"MistralForCausalLM"}},
+      {"layer_types", {"full_attention", "sliding_attention", "full_attention"}},
+      {"num_local_experts", 8},
+      {"final_logit_softcapping", 30.0},
+      {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
+      {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}},
+      {"rope_scaling", "dynamic"},
+      {"rope_scaling", {{"factor", 8.0}}},
+      {"rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 500000.0}}},
+      {"rope_parameters", {{"rope_theta", 1.0}}},
+      {"tie_word_embeddings", 1},
+      {"num_key_value_heads", 3},
+  };
+  for (const auto& [field, value] : bad)
+    EXPECT_REFUSED(parse(with(field, value)), "config.json", std::string("\"") + field + "\"");
+  EXPECT_REFUSED(parse(with("head_dim", 7)), "\"head_dim\"", "even");
+}
+
+TEST(ConfigFile, AcceptsNeutralValues) {
+  for (const auto& [field, value] :
+       std::vector<std::pair<const char*, json>>{{"sliding_window", nullptr},
+                                                 {"rope_scaling", {{"rope_type", "default"}}},
+                                                 {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 500000.0}}},
+                                                 {"layer_types", {"full_attention", "full_attention", "full_attention"}},
+                                                 {"hidden_act", "swish"},
+                                                 {"attention_dropout", 0}}) {
+    EXPECT_NO_THROW(EXPECT_TRUE(parse(with(field, value)).warnings.empty())) << field;
+  }
+  json newer = without("rope_theta");
+  newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1234.0}};
+  EXPECT_EQ(parse(newer).config.rope_theta, 1234.0);
+}
+
+TEST(ConfigFile, WarnsOnceOfEachUnknownField) {
+  json object = good();
+  object["my_new_field"] = 1;
+  object["another"] = {{"hidden_size", 3}};
+  const LoadedConfig loaded = parse(object);
+  ASSERT_EQ(loaded.warnings.size(), 2U);
+  EXPECT_NE(loaded.warnings[0].find("another"), std::string::npos);
+  EXPECT_NE(loaded.warnings[1].find("my_new_field"), std::string::npos);
+}
+
+TEST(ConfigFile, RefusesWhatIsntOneJsonObject) {
+  EXPECT_REFUSED(parse_config("", "c.json"), "c.json", "expected JSON");
+  EXPECT_REFUSED(parse_config("[1]", "c.json"), "c.json", "object");
+  EXPECT_REFUSED(parse_config(good().dump() + "x", "c.json"), "c.json");
+  EXPECT_REFUSED(parse_config(good().dump().substr(0, 100), "c.json"), "c.json", "expected JSON");
+  EXPECT_REFUSED(parse_config(R"({"hidden_size": 64, "hidden_size": 128})", "c.json"), "\"hidden_size\" is given twice");
+  EXPECT_REFUSED(parse_config(R"({"a": {"b": 1, "b": 2}})", "c.json"), "\"a.b\" is given twice");
+  EXPECT_REFUSED(parse_config(std::string(100000, '['), "c.json"), "nested deeper");
+  EXPECT_REFUSED(parse_config("{\"a\": \"\xff\xfe\"}", "c.json"), "c.json");
+}
+
+TEST(ConfigFile, TheSameNameInTwoObjectsIsNoDuplicate) {
+  json object = good();
+  object["id2label"] = {{"x", 1}};
+  object["label2id"] = {{"x", 1}};
+  EXPECT_NO_THROW(parse(object));
+}
+
+TEST(ConfigFile, RefusesSizesWhoseProductsOverflow) {
+  json object = good();
+  object["hidden_size"] = 2147483647;
+  object["head_dim"] = 2147483646;
+  object["num_attention_heads"] = 2147483647;
+  object["num_key_value_heads"] = 1;
+  EXPECT_REFUSED(parse(object), "\"hidden_size\"", "2^48");
+  EXPECT_REFUSED(parse(with("num_hidden_layers", 2000000000)), "\"num_hidden_layers\"", "10000");
+}
+
+TEST(FindConfig, NamesTheBuiltInsIfThereIsNothingOfThatName) {
+  EXPECT_REFUSED(find_config("nanno"), "--config nanno", "nano, micro, small, paper-7b");
+  const test::TemporaryFolder folder;
+  EXPECT_REFUSED(find_config(folder.path().string()), "not a regular file");
+  EXPECT_REFUSED(read_config(folder / "none.json"), "none.json", "no such file");
+  const auto file = folder.write("config.json", good().dump());
+  EXPECT_EQ(find_config(file.string()).config.hidden, 64U);
+  EXPECT_EQ(find_config(file.string()).config.name, file.string());
+}
+
+TEST(HuggingFaceJson, IsReadBackAsTheSameModelWithoutWarnings) {
+  std::vector<ModelConfig> configs = built_in_configs();
+  configs.push_back(parse(with("head_dim", 32)).config);
+  configs.back().norm_epsilon = 0.1 + 0.2;
+  for (const ModelConfig& config : configs) {
+    const LoadedConfig again = parse_config(hugging_face_json(config, "float32"), "again");
+    EXPECT_TRUE(again.config.same_model(config)) << config.name;
+    EXPECT_TRUE(again.warnings.empty());
+  }
+}
+
+TEST(ModelParameters, BearHuggingFacesNamesAndShapes) {
+  ModelConfig config = parse(with("head_dim", 32)).config;
+  config.tied_embeddings = false;
+  std::map<std::string, std::vector<std::size_t>> shapes;
+  for (const Parameter& parameter : model_parameters(config)) shapes[parameter.name] = parameter.shape;
+  using Shape = std::vector<std::size_t>;
+  EXPECT_EQ(shapes.size(), 3U + 9 * 3);
+  EXPECT_EQ(shapes.at("model.embed_tokens.weight"), (Shape{257, 64}));
+  EXPECT_EQ(shapes.at("model.norm.weight"), (Shape{64}));
+  EXPECT_EQ(shapes.at("lm_head.weight"), (Shape{257, 64}));
+  EXPECT_EQ(shapes.at("model.layers.2.input_layernorm.weight"), (Shape{64}));
+  EXPECT_EQ(shapes.at("model.layers.2.post_attention_layernorm.weight"), (Shape{64}));
+  EXPECT_EQ(shapes.at("model.layers.0.self_attn.q_proj.weight"), (Shape{256, 64}));
+  EXPECT_EQ(shapes.at("model.layers.0.self_attn.k_proj.weight"), (Shape{64, 64}));
+  EXPECT_EQ(shapes.at("model.layers.0.self_attn.v_proj.weight"), (Shape{64, 64}));
+  EXPECT_EQ(shapes.at("model.layers.0.self_attn.o_proj.weight"), (Shape{64, 256}));
+  EXPECT_EQ(shapes.at("model.layers.0.mlp.gate_proj.weight"), (Shape{172, 64}));
+  EXPECT_EQ(shapes.at("model.layers.0.mlp.up_proj.weight"), (Shape{172, 64}));
+  EXPECT_EQ(shapes.at("model.layers.0.mlp.down_proj.weight"), (Shape{64, 172}));
+
+  config.tied_embeddings = true;
+  EXPECT_EQ(model_parameters(config).size(), 2U + 9 * 3);
+}
+
+TEST(ModelParameters, OfThePapersModelAreAsManyAsThePaperSays) {
+  std::size_t elements = 0;
+  for (const Parameter& parameter : block_parameters(find_config("paper-7b").config, 0)) {
+    if (parameter.is_matrix()) elements += parameter.elements();
+  }
+  EXPECT_EQ(elements, 268'435'456U);
+}
+
+}  // namespace
+}  // namespace tsp

@@ -1,0 +1,141 @@
+// Token streams of hand-made files, evaluation windows by brute force, and the placing of training sequences.
+#include "layers/model/data.h"
+#include "tests/layers/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <sys/stat.h>
+#include <vector>
+
+namespace tsp {
+namespace {
+
+std::vector<Token> read(const TokenStream& stream, std::uint64_t first, std::size_t count) {
+  std::vector<Token> tokens(count);
+  stream.read(first, tokens);
+  return tokens;
+}
+
+TEST(TokenStream, ReadsTextAsBytesAndBinAsLittleEndianIds) {
+  const test::TemporaryFolder folder;
+  const auto text = folder.write("a.txt", "A\xc3\xa9\n");
+  const auto ids = folder.write("b.bin", std::string("\x01\x02\xff\xff\x00\x00", 6));
+  EXPECT_EQ(read(TokenStream({text}), 0, 4), (std::vector<Token>{65, 0xc3, 0xa9, 10}));
+  EXPECT_EQ(read(TokenStream({ids}), 0, 3), (std::vector<Token>{0x0201, 65535, 0}));
+}
+
+TEST(TokenStream, JoinsFilesInTheirOrder) {
+  const test::TemporaryFolder folder;
+  const auto text = folder.write("a.txt", "ab");
+  const auto empty = folder.write("empty.txt", "");
+  const auto ids = folder.write("b.bin", std::string("\x2c\x01\x2d\x01", 4));
+  const TokenStream stream({empty, text, empty, ids, text, empty});
+  const std::vector<Token> all = {'a', 'b', 300, 301, 'a', 'b'};
+  EXPECT_EQ(stream.size(), all.size());
+  for (std::size_t first = 0; first <= all.size(); ++first) {
+    for (std::size_t end = first; end <= all.size(); ++end) {
+      EXPECT_EQ(read(stream, first, end - first), std::vector<Token>(all.begin() + static_cast<std::ptrdiff_t>(first),
+                                                                     all.begin() + static_cast<std::ptrdiff_t>(end)));
+    }
+  }
+  EXPECT_REFUSED(read(stream, 3, 4), "tokens 3 to 7 of 6");
+  EXPECT_REFUSED(read(stream, ~std::uint64_t{0}, 2), "of 6");
+}
+
+TEST(TokenStream, ReadsMoreThanItsScratch) {
+  const test::TemporaryFolder folder;
+  std::string bytes(700'000, '\0');
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 % 251);
+  const TokenStream stream({folder.write("a.txt", bytes)});
+  const std::vector<Token> tokens = read(stream, 1, bytes.size() - 1);
+  for (std::size_t i = 0; i < tokens.size(); ++i) ASSERT_EQ(tokens[i], static_cast<Token>((i + 1) * 7 % 251));
+}
+
+TEST(TokenStream, RefusesWhatHoldsNoTwoTokens) {
+  const test::TemporaryFolder folder;
+  EXPECT_REFUSED(TokenStream({}), "--data", "no files");
+  EXPECT_REFUSED(TokenStream({folder.write("empty.txt", "")}), "empty.txt", "empty", "at least two tokens");
+  EXPECT_REFUSED(TokenStream({folder.write("one.txt", "x")}), "one.txt", "one token", "at least two");
+  EXPECT_REFUSED(TokenStream({folder.write("one.bin", "xy")}), "one.bin", "one token");
+  EXPECT_REFUSED(TokenStream({folder.write("odd.bin", "xyz")}), "odd.bin", "3 bytes", "even");
+  EXPECT_REFUSED(TokenStream({folder / "none.txt"}), "none.txt", "No such file");
+  EXPECT_REFUSED(TokenStream({folder.path()}), "regular file");
+  ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0600), 0);
+  EXPECT_REFUSED(TokenStream({folder / "fifo"}), "fifo", "regular file");
+}
+
+TEST(TokenStream, NamesTheFirstTokenBeyondTheVocabulary) {
+  const test::TemporaryFolder folder;
+  const auto text = folder.write("a.txt", "abc");
+  const auto ids = folder.write("b.bin", std::string("\x10\x00\x00\x01\x20\x00", 6));
+  const TokenStream stream({text, ids});
+  EXPECT_NO_THROW(stream.check_vocabulary(257));
+  EXPECT_REFUSED(stream.check_vocabulary(256), "b.bin", "token id 256", "byte 2", "256");
+  EXPECT_REFUSED(stream.check_vocabulary(99), "a.txt", "token id 99", "byte 2");
+  EXPECT_NO_THROW(TokenStream({text}).check_vocabulary(100));
+}
+
+TEST(TokenStream, RefusesTextForAModelWithATokenizer) {
+  const test::TemporaryFolder folder;
+  const auto text = folder.write("a.txt", "abc");
+  const auto ids = folder.write("b.bin", "abcd");
+  EXPECT_NO_THROW(refuse_text_beside_tokenizer({text, ids}, folder.path()));
+  folder.write("tokenizer.json", "{}");
+  EXPECT_REFUSED(refuse_text_beside_tokenizer({ids, text}, folder.path()), "a.txt", "tokenizer.json", "give .bin ids");
+  EXPECT_NO_THROW(refuse_text_beside_tokenizer({ids}, folder.path()));
+}
+
+TEST(EvaluationWindows, PredictEachTokenButTheFirstOnce) {
+  for (std::uint64_t tokens = 2; tokens < 40; ++tokens) {
+    for (std::size_t sequence = 1; sequence < 12; ++sequence) {
+      std::vector<int> predicted(tokens);
+      const std::uint64_t windows = window_count(tokens, sequence);
+      for (std::uint64_t w = 0; w < windows; ++w) {
+        const Window each = window(tokens, sequence, w);
+        EXPECT_EQ(each.first, w * sequence);
+        EXPECT_GE(each.length, 1U);
+        EXPECT_TRUE(each.length == sequence || w + 1 == windows);
+        for (std::size_t i = 0; i < each.length; ++i) ++predicted[each.first + i + 1];
+      }
+      EXPECT_EQ(predicted[0], 0);
+      for (std::uint64_t t = 1; t < tokens; ++t) EXPECT_EQ(predicted[t], 1);
+    }
+  }
+}
+
+TEST(TrainingOffsets, AreEvenlySpreadAndDifferBySeedStepAndSequence) {
+  constexpr std::uint64_t kTokens = 110;
+  constexpr std::size_t kSequence = 10;  // 100 places
+  std::vector<int> hits(kTokens - kSequence);
+  constexpr int kDraws = 100'000;
+  for (int i = 0; i < kDraws; ++i) {
+    const std::uint64_t offset =
+        training_offset(kTokens, kSequence, 5, static_cast<std::uint64_t>(i / 10), static_cast<std::uint64_t>(i % 10));
+    ASSERT_LE(offset + kSequence + 1, kTokens);
+    ++hits[offset];
+  }
+  double chi_squared = 0;
+  for (const int hit : hits) chi_squared += std::pow(hit - 1000.0, 2) / 1000.0;
+  EXPECT_LT(chi_squared, 160);  // 99 degrees of freedom: p < 1e-4
+  EXPECT_GT(chi_squared, 50);
+
+  constexpr std::uint64_t kMany = std::uint64_t{1} << 60;
+  std::set<std::uint64_t> seen;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      for (std::uint64_t index = 0; index < 4; ++index) seen.insert(training_offset(kMany, kSequence, seed, step, index));
+    }
+  }
+  EXPECT_EQ(seen.size(), 64U);
+  EXPECT_EQ(training_offset(kSequence + 1, kSequence, 1, 2, 3), 0U);
+}
+
+TEST(TrainingData, MustHoldOneSequenceAndItsLabels) {
+  EXPECT_NO_THROW(check_training_data(11, 10));
+  EXPECT_REFUSED(check_training_data(10, 10), "10 tokens", "--seq 10", "at least 11", "try --seq 9");
+}
+
+}  // namespace
+}  // namespace tsp

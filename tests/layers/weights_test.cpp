@@ -1,0 +1,122 @@
+// Model folders: one file or shards, and what an index can get wrong.
+#include "layers/model/weights.h"
+#include "layers/model/safetensors_writer.h"
+#include "tests/layers/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace tsp {
+namespace {
+
+ModelConfig tiny() {
+  ModelConfig config = find_config("nano").config;
+  config.layers = 1;
+  return config;
+}
+
+/// Writes parameters [first, end) of the model, every element its index in the tensor plus 1000 × the parameter's number.
+void write_shard(const std::filesystem::path& path, const std::vector<Parameter>& parameters, std::size_t first,
+                 std::size_t end) {
+  std::vector<safetensors::PlannedTensor> planned;
+  for (std::size_t i = first; i < end; ++i) planned.push_back({parameters[i].name, DType::f32, parameters[i].shape});
+  const safetensors::Plan plan(planned);
+  safetensors::Writer writer = safetensors::Writer::create(path, plan);
+  for (std::size_t i = first; i < end; ++i) {
+    std::vector<float> values(parameters[i].elements());
+    for (std::size_t j = 0; j < values.size(); ++j) values[j] = static_cast<float>(1000 * i + j);
+    writer.write(parameters[i].name, std::span(values));
+  }
+  writer.publish();
+}
+
+std::string index_of(const std::vector<Parameter>& parameters, std::size_t cut) {
+  std::string text = R"({"metadata":{"total_size":1},"weight_map":{)";
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    text += (i == 0 ? "\"" : ",\"") + parameters[i].name + "\":\"" + (i < cut ? "one" : "two") + ".safetensors\"";
+  }
+  return text + "}}";
+}
+
+void expect_all(const Weights& weights, const std::vector<Parameter>& parameters) {
+  EXPECT_TRUE(weights.check(parameters).empty());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    std::vector<double> values(parameters[i].elements());
+    weights.read(parameters[i].name, std::span(values));
+    for (std::size_t j = 0; j < values.size(); ++j) ASSERT_EQ(values[j], static_cast<double>(1000 * i + j)) << parameters[i].name;
+  }
+}
+
+TEST(Weights, AreReadFromOneFileOrShards) {
+  const test::TemporaryFolder folder;
+  const std::vector<Parameter> parameters = model_parameters(tiny());
+  write_shard(folder / "one.safetensors", parameters, 0, 5);
+  write_shard(folder / "two.safetensors", parameters, 5, parameters.size());
+  folder.write("model.safetensors.index.json", index_of(parameters, 5));
+  const Weights sharded(folder.path());
+  expect_all(sharded, parameters);
+  std::vector<float> rows(2 * 64);
+  sharded.read(parameters[2].name, {3, 2, 0, 64}, std::span(rows));
+  EXPECT_EQ(rows.front(), 2000.0F + 3 * 64);
+
+  write_shard(folder / "model.safetensors", parameters, 0, parameters.size());
+  expect_all(Weights(folder.path()), parameters);
+  expect_all(Weights(folder / "model.safetensors"), parameters);
+}
+
+TEST(Weights, RefuseAnIndexThatLies) {
+  const test::TemporaryFolder folder;
+  const std::vector<Parameter> parameters = model_parameters(tiny());
+  EXPECT_REFUSED(Weights(folder.path()), "model.safetensors", "model.safetensors.index.json");
+  EXPECT_REFUSED(Weights(folder / "none"), "none");
+  write_shard(folder / "one.safetensors", parameters, 0, 5);
+  const std::string index = "model.safetensors.index.json";
+  folder.write(index, index_of(parameters, 5));
+  EXPECT_REFUSED(Weights(folder.path()), "two.safetensors", "is missing", index);
+  write_shard(folder / "two.safetensors", parameters, 5, parameters.size());
+  folder.write(index, index_of(parameters, 6));
+  EXPECT_REFUSED(Weights(folder.path()), "one.safetensors", parameters[5].name, "is missing", index);
+  for (const char* shard : {"\"../one.safetensors\"", "\"/etc/passwd\"", "\"\"", "\"..\"", "\"a/b\"", "3", "null"}) {
+    folder.write(index, std::string(R"({"weight_map":{"w":)") + shard + "}}");
+    EXPECT_REFUSED(Weights(folder.path()), index, "weight_map.w", "name of a file");
+  }
+  for (const char* text : {"[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{}})"}) {
+    folder.write(index, text);
+    EXPECT_REFUSED(Weights(folder.path()), index, "weight_map");
+  }
+  folder.write(index, R"({"weight_map":{"w":"one.safetensors","w":"two.safetensors"}})");
+  EXPECT_REFUSED(Weights(folder.path()), index, "weight_map.w", "twice");
+}
+
+TEST(Weights, AreHeldAgainstTheModel) {
+  const test::TemporaryFolder folder;
+  std::vector<Parameter> parameters = model_parameters(tiny());
+  write_shard(folder / "model.safetensors", parameters, 0, parameters.size());
+  const Weights weights(folder.path());
+
+  std::vector<Parameter> other = parameters;
+  other[3].shape = {parameters[3].shape[0] + 8, parameters[3].shape[1]};
+  EXPECT_REFUSED(weights.check(other), parameters[3].name, "shape", "expected [40, 64], found [32, 64]");
+  ModelConfig deeper = tiny();
+  deeper.layers = 2;
+  EXPECT_REFUSED(weights.check(model_parameters(deeper)), "model.layers.1", "is missing");
+
+  // A tied model ignores a head in the file, and says so.
+  ModelConfig tied = tiny();
+  tied.tied_embeddings = true;
+  const std::vector<std::string> warnings = weights.check(model_parameters(tied));
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings.front().find("lm_head.weight"), std::string::npos);
+
+  write_shard(folder / "model.safetensors", parameters, 0, parameters.size() - 1);
+  EXPECT_REFUSED(Weights(folder.path()).check(parameters), "lm_head.weight", "is missing", "tie_word_embeddings");
+  parameters.push_back({"model.layers.0.self_attn.q_proj.bias", ParameterRole::query, 0, {64}});
+  write_shard(folder / "model.safetensors", parameters, 0, parameters.size());
+  parameters.pop_back();
+  EXPECT_REFUSED(Weights(folder.path()).check(parameters), "q_proj.bias", "biases aren't supported");
+}
+
+}  // namespace
+}  // namespace tsp
