@@ -24,7 +24,7 @@ constexpr std::size_t alignment_of(std::size_t bytes) { return bytes >= kPage ? 
 }  // namespace
 
 void HeapBlock::reset() {
-  if (heap_ != nullptr) heap_->free(bytes_);
+  if (heap_ != nullptr) heap_->free(bytes_, category_);
   heap_ = nullptr;
   bytes_ = {};
 }
@@ -36,14 +36,14 @@ Heap::Heap(std::span<std::byte> reservation, std::uint64_t budget, Commit commit
   if (!reservation.empty()) free_.emplace(0, reservation.size());
 }
 
-HeapBlock Heap::allocate(std::size_t bytes, std::string_view what) {
+HeapBlock Heap::allocate(std::size_t bytes, std::string_view what, Category category) {
   if (bytes == 0) return {};
   const std::size_t alignment = alignment_of(bytes);
   // The first test keeps the rounding from overflowing.
   if (bytes > budget_ || round_up(bytes, alignment) > budget_ - std::min<std::uint64_t>(in_use_, budget_)) {
     throw Error(Cause::out_of_memory,
-                fmt::format("{}: {} bytes don't fit into the rank's heap: {} of its budget of {} are in use", what, bytes,
-                            in_use_, budget_));
+                fmt::format("{}: {} bytes of {} don't fit into the rank's heap: {} of its budget of {} are in use{}", what, bytes,
+                            name(category), in_use_, budget_, breakdown()));
   }
   const std::size_t needed = round_up(bytes, alignment);
   std::size_t largest = 0;
@@ -68,16 +68,36 @@ HeapBlock Heap::allocate(std::size_t bytes, std::string_view what) {
     }
     in_use_ += needed;
     peak_ = std::max(peak_, in_use_);
-    return HeapBlock(this, reservation_.subspan(offset, bytes));
+    count(category, bytes);
+    return HeapBlock(this, reservation_.subspan(offset, bytes), category);
   }
   throw Error(
       Cause::out_of_memory,
-      fmt::format("{}: no {} bytes in one piece are free in the rank's heap: {} of its budget of {} are in use, the largest "
+      fmt::format("{}: no {} bytes in one piece are free in the rank's heap: {} of its budget of {} are in use{}, the largest "
                   "free piece has {}",
-                  what, bytes, in_use_, budget_, largest));
+                  what, bytes, in_use_, budget_, breakdown(), largest));
 }
 
-void Heap::free(std::span<std::byte> bytes) {
+void Heap::count(Category category, std::size_t bytes) {
+  use_[category] += bytes;
+  use_.total += bytes;
+  peaks_[category] = std::max(peaks_[category], use_[category]);
+  peaks_.total = std::max(peaks_.total, use_.total);
+}
+
+/// " (parameters 4096, activations 1024)"; nothing where nothing is in use.
+std::string Heap::breakdown() const {
+  std::string text;
+  for (std::size_t i = 0; i < kCategories; ++i) {
+    if (use_.of[i] == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? " (" : ", ", name(static_cast<Category>(i)), use_.of[i]);
+  }
+  return text.empty() ? text : text + ")";
+}
+
+void Heap::free(std::span<std::byte> bytes, Category category) {
+  use_[category] -= bytes.size();
+  use_.total -= bytes.size();
   std::size_t start = static_cast<std::size_t>(bytes.data() - reservation_.data());
   std::size_t length = round_up(bytes.size(), alignment_of(bytes.size()));
   in_use_ -= length;

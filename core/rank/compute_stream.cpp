@@ -1,0 +1,188 @@
+#include "core/rank/compute_stream.h"
+
+#include "core/trace/trace.h"
+#include "transport/posix.h"
+
+#include <algorithm>
+
+namespace tsp {
+
+namespace {
+
+/// Query-key pairs that a mask leaves, for one head of one sequence.
+double visible_pairs(const kernels::Mask& mask, std::size_t queries, std::size_t keys) {
+  if (!mask.causal) return static_cast<double>(queries) * static_cast<double>(keys);
+  double pairs = 0;
+  for (std::size_t i = 0; i < queries; ++i) {
+    const std::size_t position = mask.query_start + i;
+    pairs += static_cast<double>(position < mask.key_start ? 0 : std::min(keys, position - mask.key_start + 1));
+  }
+  return pairs;
+}
+
+/// Products of one pass over the visible pairs: two for q·kᵀ and two for p·v, each d long.
+double attention_flops(const kernels::Attention& attention, const ConstTensor& q, const ConstTensor& k) {
+  const double pairs = visible_pairs(attention.mask, q.size(1), k.size(1));
+  return 4 * pairs * static_cast<double>(q.size(0) * q.size(2) * q.size(3));
+}
+
+}  // namespace
+
+ComputeStream::ComputeStream(Engine& engine, Heap& heap, std::size_t threads, Trace* trace)
+    : engine_(engine), heap_(heap), pool_(threads), trace_(trace) {}
+
+std::span<std::byte> ComputeStream::workspace(std::size_t bytes) {
+  if (workspace_.bytes().size() < bytes) {
+    workspace_.reset();
+    workspace_ = heap_.allocate(bytes, "workspace of kernels", Category::workspace);
+  }
+  return workspace_.bytes();
+}
+
+void ComputeStream::tick() {
+  if (engine_.idle()) {
+    engine_.tick();
+    return;
+  }
+  const std::uint64_t begin = posix::now_ns();
+  engine_.tick();
+  tick_ns_ += posix::now_ns() - begin;
+}
+
+template <class Kernel>
+void ComputeStream::run(const char* name, std::size_t bytes, double flops, Kernel&& kernel) {
+  const auto tick_of_this = [this] { tick(); };
+  const kernels::Compute on{.pool = &pool_, .workspace = workspace(bytes), .tick = tick_of_this};
+  const std::uint64_t begin = posix::now_ns();
+  kernel(on);
+  const std::uint64_t end = posix::now_ns();
+  kernel_ns_ += end - begin;
+  flops_ += flops;
+  if (trace_ != nullptr) trace_->add({.begin_ns = begin, .end_ns = end, .name = name, .flops = flops});
+}
+
+void ComputeStream::gemm(const Tensor& c, const ConstTensor& a, const ConstTensor& b, kernels::Write write) {
+  const double flops = 2.0 * static_cast<double>(a.size(0)) * static_cast<double>(a.size(1)) * static_cast<double>(b.size(1));
+  run("gemm", kernels::gemm_workspace(c, a, b, threads()), flops,
+      [&](const kernels::Compute& on) { kernels::gemm(on, c, a, b, write); });
+}
+
+void ComputeStream::flash_forward(const kernels::Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
+                                  const ConstTensor& k, const ConstTensor& v) {
+  run("flash forward", kernels::flash_forward_workspace(q.dtype(), q.size(3), threads()), attention_flops(attention, q, k),
+      [&](const kernels::Compute& on) { kernels::flash_forward(on, attention, o, lse, q, k, v); });
+}
+
+void ComputeStream::flash_delta(const Tensor& delta, const ConstTensor& d_o, const ConstTensor& o) {
+  run("flash delta", 0, 0, [&](const kernels::Compute& on) { kernels::flash_delta(on, delta, d_o, o); });
+}
+
+void ComputeStream::flash_backward(const kernels::Attention& attention, const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                                   const ConstTensor& d_o, const ConstTensor& lse, const ConstTensor& delta, const ConstTensor& q,
+                                   const ConstTensor& k, const ConstTensor& v, kernels::Write write) {
+  run("flash backward", kernels::flash_backward_workspace(q.dtype(), q.size(3), threads()),
+      2.5 * attention_flops(attention, q, k),
+      [&](const kernels::Compute& on) { kernels::flash_backward(on, attention, dq, dk, dv, d_o, lse, delta, q, k, v, write); });
+}
+
+void ComputeStream::merge_attention(const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
+                                    std::span<const ConstTensor> part_lse) {
+  run("merge attention", 0, 0, [&](const kernels::Compute& on) { kernels::merge_attention(on, o, lse, part_o, part_lse); });
+}
+
+void ComputeStream::rms_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon) {
+  run("norm", 0, 0, [&](const kernels::Compute& on) { kernels::rms_norm(on, y, x, gain, epsilon); });
+}
+
+void ComputeStream::rms_norm_backward(const Tensor& dx, const Tensor& dgain, const ConstTensor& dy, const ConstTensor& x,
+                                      const ConstTensor& gain, double epsilon, kernels::Write write) {
+  run("norm backward", kernels::norm_backward_workspace(), 0,
+      [&](const kernels::Compute& on) { kernels::rms_norm_backward(on, dx, dgain, dy, x, gain, epsilon, write); });
+}
+
+void ComputeStream::rope_table(const Tensor& table, std::span<const std::int64_t> positions, double theta) {
+  run("rope table", 0, 0, [&](const kernels::Compute& on) { kernels::rope_table(on, table, positions, theta); });
+}
+
+void ComputeStream::rope(const Tensor& x, const ConstTensor& table, kernels::Rotation rotation) {
+  run("rope", 0, 0, [&](const kernels::Compute& on) { kernels::rope(on, x, table, rotation); });
+}
+
+void ComputeStream::swiglu(const Tensor& y, const ConstTensor& gate, const ConstTensor& up) {
+  run("swiglu", 0, 0, [&](const kernels::Compute& on) { kernels::swiglu(on, y, gate, up); });
+}
+
+void ComputeStream::swiglu_backward(const Tensor& dgate, const Tensor& dup, const ConstTensor& dy, const ConstTensor& gate,
+                                    const ConstTensor& up) {
+  run("swiglu backward", 0, 0, [&](const kernels::Compute& on) { kernels::swiglu_backward(on, dgate, dup, dy, gate, up); });
+}
+
+void ComputeStream::gather_rows(const Tensor& out, const ConstTensor& table, std::span<const std::uint32_t> rows) {
+  run("gather rows", 0, 0, [&](const kernels::Compute& on) { kernels::gather_rows(on, out, table, rows); });
+}
+
+void ComputeStream::scatter_add_rows(const Tensor& table, const ConstTensor& values, std::span<const std::uint32_t> rows) {
+  run("scatter rows", 0, 0, [&](const kernels::Compute& on) { kernels::scatter_add_rows(on, table, values, rows); });
+}
+
+void ComputeStream::convert(const Tensor& to, const ConstTensor& from) {
+  run("copy", 0, 0, [&](const kernels::Compute& on) { kernels::convert(on, to, from); });
+}
+
+void ComputeStream::add(const Tensor& out, const ConstTensor& a, const ConstTensor& b) {
+  run("add", 0, 0, [&](const kernels::Compute& on) { kernels::add(on, out, a, b); });
+}
+
+void ComputeStream::scale(const Tensor& out, const ConstTensor& a, double factor) {
+  run("scale", 0, 0, [&](const kernels::Compute& on) { kernels::scale(on, out, a, factor); });
+}
+
+void ComputeStream::fill_zero(const Tensor& out) {
+  run("zero", 0, 0, [&](const kernels::Compute& on) { kernels::fill_zero(on, out); });
+}
+
+void ComputeStream::cross_entropy_begin(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit) {
+  run("loss begin", 0, 0, [&](const kernels::Compute&) { kernels::cross_entropy_begin(maximum, sum, label_logit); });
+}
+
+void ComputeStream::cross_entropy_update(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit,
+                                         const ConstTensor& logits, std::span<const std::int64_t> labels, std::int64_t first_id) {
+  run("loss", 0, 0, [&](const kernels::Compute& on) {
+    kernels::cross_entropy_update(on, maximum, sum, label_logit, logits, labels, first_id);
+  });
+}
+
+void ComputeStream::cross_entropy_finish(const Tensor& lse, const ConstTensor& maximum, const ConstTensor& sum) {
+  run("loss finish", 0, 0, [&](const kernels::Compute&) { kernels::cross_entropy_finish(lse, maximum, sum); });
+}
+
+void ComputeStream::merge_log_sum_exp(const Tensor& lse, std::span<const ConstTensor> parts) {
+  run("loss merge", 0, 0, [&](const kernels::Compute&) { kernels::merge_log_sum_exp(lse, parts); });
+}
+
+double ComputeStream::cross_entropy_loss(const ConstTensor& lse, const ConstTensor& label_logit,
+                                         std::span<const std::int64_t> labels) {
+  double loss = 0;
+  run("loss sum", 0, 0, [&](const kernels::Compute&) { loss = kernels::cross_entropy_loss(lse, label_logit, labels); });
+  return loss;
+}
+
+void ComputeStream::cross_entropy_backward(const Tensor& dlogits, const ConstTensor& logits, const ConstTensor& lse,
+                                           std::span<const std::int64_t> labels, std::int64_t first_id, double weight) {
+  run("loss backward", 0, 0,
+      [&](const kernels::Compute& on) { kernels::cross_entropy_backward(on, dlogits, logits, lse, labels, first_id, weight); });
+}
+
+void ComputeStream::adamw(const kernels::AdamW& options, const Tensor& parameters, const Tensor& master, const Tensor& m,
+                          const Tensor& v, const ConstTensor& gradient) {
+  run("adamw", 0, 0, [&](const kernels::Compute& on) { kernels::adamw(on, options, parameters, master, m, v, gradient); });
+}
+
+double ComputeStream::sum_of_squares(const ConstTensor& x) {
+  double sum = 0;
+  run("sum of squares", kernels::sum_of_squares_workspace(x.elements()), 0,
+      [&](const kernels::Compute& on) { sum = kernels::sum_of_squares(on, x); });
+  return sum;
+}
+
+}  // namespace tsp

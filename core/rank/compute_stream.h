@@ -1,0 +1,104 @@
+// The compute stream of a rank: kernels run on it one after another, on the rank's threads, while communication streams make
+// progress in the ticks between their tasks.
+//
+// A schedule calls kernels here and nowhere else: the stream brings workspace and threads, counts time and FLOPs and fills the
+// trace. What each kernel does is said where it is declared, in core/kernels/.
+#pragma once
+
+#include "core/kernels/activation.h"
+#include "core/kernels/cross_entropy.h"
+#include "core/kernels/elementwise.h"
+#include "core/kernels/embedding.h"
+#include "core/kernels/flash.h"
+#include "core/kernels/gemm.h"
+#include "core/kernels/norm.h"
+#include "core/kernels/optimizer.h"
+#include "core/kernels/parallel.h"
+#include "core/kernels/rope.h"
+#include "core/memory/owned_tensor.h"
+#include "core/streams/engine.h"
+
+#include <cstdint>
+#include <span>
+
+namespace tsp {
+
+class Trace;
+
+class ComputeStream {
+ public:
+  /// `threads` ≥ 1. `trace` may be null; all are borrowed.
+  ComputeStream(Engine& engine, Heap& heap, std::size_t threads, Trace* trace = nullptr);
+  ComputeStream(const ComputeStream&) = delete;
+  ComputeStream& operator=(const ComputeStream&) = delete;
+
+  std::size_t threads() const { return pool_.threads(); }
+  /// Seconds in kernels, without the communication that moved in their ticks.
+  double seconds() const { return static_cast<double>(kernel_ns_ - tick_ns_) * 1e-9; }
+  /// Seconds that communication took out of kernels' ticks.
+  double tick_seconds() const { return static_cast<double>(tick_ns_) * 1e-9; }
+  /// Floating point operations of matrix products and attention (counted causal).
+  double flops() const { return flops_; }
+
+  // --- matrix products and attention
+  void gemm(const Tensor& c, const ConstTensor& a, const ConstTensor& b, kernels::Write write = kernels::Write::replace);
+  void flash_forward(const kernels::Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
+                     const ConstTensor& k, const ConstTensor& v);
+  void flash_delta(const Tensor& delta, const ConstTensor& d_o, const ConstTensor& o);
+  void flash_backward(const kernels::Attention& attention, const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                      const ConstTensor& d_o, const ConstTensor& lse, const ConstTensor& delta, const ConstTensor& q,
+                      const ConstTensor& k, const ConstTensor& v, kernels::Write write = kernels::Write::replace);
+  void merge_attention(const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
+                       std::span<const ConstTensor> part_lse);
+
+  // --- rows
+  void rms_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon);
+  void rms_norm_backward(const Tensor& dx, const Tensor& dgain, const ConstTensor& dy, const ConstTensor& x,
+                         const ConstTensor& gain, double epsilon, kernels::Write write = kernels::Write::replace);
+  void rope_table(const Tensor& table, std::span<const std::int64_t> positions, double theta);
+  void rope(const Tensor& x, const ConstTensor& table, kernels::Rotation rotation);
+  void swiglu(const Tensor& y, const ConstTensor& gate, const ConstTensor& up);
+  void swiglu_backward(const Tensor& dgate, const Tensor& dup, const ConstTensor& dy, const ConstTensor& gate,
+                       const ConstTensor& up);
+  void gather_rows(const Tensor& out, const ConstTensor& table, std::span<const std::uint32_t> rows);
+  void scatter_add_rows(const Tensor& table, const ConstTensor& values, std::span<const std::uint32_t> rows);
+
+  // --- elements
+  void convert(const Tensor& to, const ConstTensor& from);
+  void add(const Tensor& out, const ConstTensor& a, const ConstTensor& b);
+  void scale(const Tensor& out, const ConstTensor& a, double factor);
+  void fill_zero(const Tensor& out);
+
+  // --- loss
+  void cross_entropy_begin(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit);
+  void cross_entropy_update(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit, const ConstTensor& logits,
+                            std::span<const std::int64_t> labels, std::int64_t first_id);
+  void cross_entropy_finish(const Tensor& lse, const ConstTensor& maximum, const ConstTensor& sum);
+  void merge_log_sum_exp(const Tensor& lse, std::span<const ConstTensor> parts);
+  double cross_entropy_loss(const ConstTensor& lse, const ConstTensor& label_logit, std::span<const std::int64_t> labels);
+  void cross_entropy_backward(const Tensor& dlogits, const ConstTensor& logits, const ConstTensor& lse,
+                              std::span<const std::int64_t> labels, std::int64_t first_id, double weight);
+
+  // --- optimizer
+  void adamw(const kernels::AdamW& options, const Tensor& parameters, const Tensor& master, const Tensor& m, const Tensor& v,
+             const ConstTensor& gradient);
+  double sum_of_squares(const ConstTensor& x);
+
+ private:
+  /// Runs kernel(compute) with that much workspace, timed.
+  template <class Kernel>
+  void run(const char* name, std::size_t workspace, double flops, Kernel&& kernel);
+  std::span<std::byte> workspace(std::size_t bytes);
+  void tick();
+
+  Engine& engine_;
+  Heap& heap_;
+  kernels::Pool pool_;
+  HeapBlock workspace_;
+  Trace* trace_;
+  std::uint64_t kernel_ns_ = 0;
+  std::uint64_t tick_ns_ = 0;
+  double flops_ = 0;
+};
+
+}  // namespace tsp

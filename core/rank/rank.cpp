@@ -1,0 +1,39 @@
+#include "core/rank/rank.h"
+
+#include "core/trace/trace.h"
+#include "transport/posix.h"
+
+namespace tsp {
+
+Rank::Rank(Context& context, const RankOptions& options)
+    : context_(context), compute_(context.engine(), context.heap(), options.threads, options.trace), begun_ns_(posix::now_ns()) {}
+
+OwnedTensor Rank::tensor(Category category, DType dtype, std::span<const std::size_t> sizes, std::string_view what) {
+  std::size_t bytes = size_of(dtype);
+  for (const std::size_t size : sizes) bytes *= size;
+  return {context_.heap().allocate(bytes, what, category), dtype, sizes};
+}
+
+void Rank::wait(Work work) {
+  const std::uint64_t begin = posix::now_ns();
+  work.wait();
+  waited_ns_ += posix::now_ns() - begin;
+}
+
+RankTimes Rank::times() const {
+  const double waited = static_cast<double>(waited_ns_) * 1e-9;
+  return {.total = static_cast<double>(posix::now_ns() - begun_ns_) * 1e-9,
+          .compute = compute_.seconds() - before_.compute,
+          .communication = compute_.tick_seconds() + waited - before_.communication,
+          .exposed_communication = waited - before_.exposed_communication};
+}
+
+void Rank::reset_times() {
+  const RankTimes now = times();
+  before_.compute += now.compute;
+  before_.communication += now.communication;
+  before_.exposed_communication += now.exposed_communication;
+  begun_ns_ = posix::now_ns();
+}
+
+}  // namespace tsp
