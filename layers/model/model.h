@@ -1,0 +1,95 @@
+// A decoder-only transformer of Llama's kind on the ranks of an axis: embedding, blocks, final norm, head, loss, forward and
+// backward, and the optimizer. Written once for all strategies; all ranks of the axis call the same functions with the same
+// arguments.
+#pragma once
+
+#include "core/rank/rank.h"
+#include "layers/model/config.h"
+#include "layers/model/data.h"
+#include "layers/model/parameter_store.h"
+#include "layers/model/strategy.h"
+#include "layers/model/vocabulary.h"
+#include "layers/theory/setting.h"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace tsp {
+
+struct ModelOptions {
+  ModelConfig config;
+  DType dtype = DType::f32;  ///< of parameters and activations: f32, f64, bf16
+  Recompute recompute = Recompute::none;
+  bool training = false;            ///< gradients and optimizer states exist
+  std::size_t kv_bucket_heads = 0;  ///< K/V heads that are gathered at a time; 0: as the strategy chooses
+};
+
+/// The tokens of one pass, in natural order, the same on all ranks of the axis.
+struct TokenBatch {
+  std::size_t batch = 1;                 ///< B
+  std::size_t sequence = 0;              ///< S
+  std::span<const Token> ids;            ///< [B, S]
+  std::span<const std::int64_t> labels;  ///< [B, S]; kernels::kNoLabel where nothing is predicted
+};
+
+/// Mean loss in nats over the predicted tokens of all ranks, and how many they are.
+struct Loss {
+  double mean = 0;
+  std::uint64_t tokens = 0;
+};
+
+/// How parameters are updated; defaults as the command line's.
+struct UpdateOptions {
+  double learning_rate = 3e-4;
+  double weight_decay = 0.01;  ///< of matrices only
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double clip = 1.0;       ///< of the global gradient norm; 0: none
+  std::uint64_t step = 1;  ///< of this update, from 1
+};
+
+class Model {
+ public:
+  /// Takes the memory of the parameters, which are then to be filled (parameters().fill_fresh or load). `axis`: the ranks among
+  /// which weights and sequence are cut (TSP). Throws Error(refused | out_of_memory).
+  Model(Rank& rank, Communicator& axis, const ModelOptions& options);
+  ~Model();
+
+  ParameterStore& parameters() { return store_; }
+  const ModelOptions& options() const { return options_; }
+
+  /// Loss of a batch; keeps nothing. `logits` (may be null) is called for tiles of the logits, on the rank that computes them.
+  Loss evaluate(const TokenBatch& tokens, const LogitsSink* logits = nullptr);
+  /// Loss and gradients of a batch: every part's gradient is replaced. Requires `training`.
+  Loss forward_backward(const TokenBatch& tokens);
+  /// ‖gradient‖₂ over all parameters of the model, each counted once.
+  double gradient_norm();
+  /// AdamW with the gradients scaled by the clip's factor for `norm`, what gradient_norm() gave.
+  void update(const UpdateOptions& options, double norm);
+
+  /// Payload bytes by purpose of the last forward and backward pass on this rank.
+  const TrafficCounters& forward_traffic() const { return forward_traffic_; }
+  const TrafficCounters& backward_traffic() const { return backward_traffic_; }
+
+ private:
+  struct Saved;
+  Loss forward(const TokenBatch& tokens, const LogitsSink* logits, bool keep);
+  void backward();
+  void set_layout(std::size_t batch, std::size_t sequence);
+
+  Rank& rank_;
+  Communicator& axis_;
+  ModelOptions options_;
+  std::unique_ptr<Strategy> strategy_;
+  ParameterStore store_;
+  std::unique_ptr<TokenLayout> layout_;
+  std::unique_ptr<Vocabulary> vocabulary_;
+  std::unique_ptr<Saved> saved_;
+  TrafficCounters forward_traffic_;
+  TrafficCounters backward_traffic_;
+};
+
+}  // namespace tsp

@@ -1,0 +1,55 @@
+// A way to compute a block's two sublayers on the ranks of an axis. The model (model.h) does everything else: norms, residuals,
+// embedding, head, loss, optimizer.
+//
+// Shapes: x, dx, y, dy [B, S_p, h]. x is the normed input, in the model's dtype; y, dx and dy are in the type of sums. A sublayer
+// writes all of y, of dx, and the gradients of its pack in the store.
+#pragma once
+
+#include "layers/model/parameter_store.h"
+#include "layers/model/token_layout.h"
+
+#include <cstddef>
+
+namespace tsp {
+
+/// What attention keeps for its backward pass. A tensor that doesn't exist isn't kept, and is made again.
+struct AttentionSaved {
+  OwnedTensor q;    ///< [B, S_p, n_h, d], after RoPE
+  OwnedTensor k;    ///< [B, S_p, n_kv, d], after RoPE
+  OwnedTensor v;    ///< [B, S_p, n_kv, d]
+  OwnedTensor o;    ///< [B, S_p, n_h, d], before W_O
+  OwnedTensor lse;  ///< [B, n_h, S_p], of the type of sums
+};
+
+/// What the MLP keeps.
+struct MlpSaved {
+  OwnedTensor gate;  ///< [B, S_p, f]
+  OwnedTensor up;    ///< [B, S_p, f]
+};
+
+class Strategy {
+ public:
+  Strategy() = default;
+  Strategy(const Strategy&) = delete;
+  Strategy& operator=(const Strategy&) = delete;
+  virtual ~Strategy() = default;
+
+  /// This rank's part of a layer's W_Q, W_K, W_V, W_O and of its W_1 (gate), W_3 (up), W_2 (down).
+  virtual PackPlan attention_pack(std::size_t layer) const = 0;
+  virtual PackPlan mlp_pack(std::size_t layer) const = 0;
+
+  /// A pass begins: `tokens` and `store` stay until the next. Weights may begin to move.
+  virtual void begin_forward(const ParameterStore& store, const TokenLayout& tokens) = 0;
+  virtual void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) = 0;
+  virtual void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) = 0;
+
+  virtual void begin_backward() = 0;
+  virtual void mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                            const MlpSaved& saved) = 0;
+  virtual void attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                                  const AttentionSaved& saved) = 0;
+  /// Returns when all that the pass began is complete: gradients are in the store, nobody reads its weights.
+  virtual void end() = 0;
+};
+
+}  // namespace tsp

@@ -1,0 +1,16 @@
+#include "layers/model/token_layout.h"
+
+#include "core/kernels/check.h"
+
+namespace tsp {
+
+TokenLayout::TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part,
+                         int parts)
+    : batch_(batch),
+      part_(part),
+      cut_(sequence, parts),
+      rope_(rank.tensor(Category::workspace, kernels::summed_in(dtype), {local(), config.head_dim}, "RoPE table")) {
+  rank.compute().rope_table(rope_, cut_.positions(part), config.rope_theta);
+}
+
+}  // namespace tsp

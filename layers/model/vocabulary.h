@@ -1,0 +1,85 @@
+// Embedding, head and loss of a model whose vocabulary rows are cut over the ranks of an axis.
+//
+// Embedding: every rank knows all ids of the batch, so it knows which of its rows each other rank needs; rows travel by
+// all_to_all, their gradients the same way back. Head: either the shards of W travel round the ring while every rank keeps an
+// online log-sum-exp of its own tokens, or the tokens' x is gathered and every rank computes its shard's part of the log-sum-exp:
+// whichever moves less.
+#pragma once
+
+#include "core/rank/rank.h"
+#include "layers/model/data.h"
+#include "layers/model/parameter_store.h"
+#include "layers/model/token_layout.h"
+#include "layers/theory/traffic.h"
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace tsp {
+
+/// Logits of some tokens: `rows` are their numbers b·S + s in natural order, `logits` [rows, ids] of the type of sums, for token
+/// ids first_id, first_id + 1, …
+using LogitsSink = std::function<void(std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& logits)>;
+
+class Vocabulary {
+ public:
+  /// `embedding` and `head`: this rank's rows [V_p, h] and their gradients (no dims without training); the same tensors if tied.
+  struct Weights {
+    Tensor embedding;
+    Tensor embedding_gradient;
+    Tensor head;
+    Tensor head_gradient;
+    bool tied = false;
+  };
+
+  /// `rows`: how the vocabulary is cut over the axis.
+  Vocabulary(Rank& rank, Communicator& axis, const Chunks& rows, theory::HeadPlan plan, const Weights& weights);
+
+  /// x [B·S_p, h] = rows of the embedding for this rank's tokens. `ids` [B, S] in natural order.
+  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids);
+  /// The gradients of the embedding's rows: of dx [B·S_p, h], to their owners. Replaces the embedding's gradient, or adds to it
+  /// where head and embedding are tied. After embed() of the same tokens.
+  void embed_backward(const ConstTensor& dx, const TokenLayout& tokens);
+
+  /// Sum over this rank's predicted tokens of (log-sum-exp − label's logit) under HeadPlan::rotate_weights; under
+  /// gather_activations a part of the sum that is right when added up over the ranks. x [B·S_p, h]; `labels` [B, S] in natural
+  /// order; `lse` [B·S_p] is written, for head_backward().
+  double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
+              const LogitsSink* logits, bool keep);
+  /// dx [B·S_p, h] of the type of sums, and the head's gradient, both replaced. `weight`: one over the number of predicted
+  /// tokens. After head(…, keep = true) of the same tokens.
+  void head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens, double weight);
+  /// Returns when nobody reads this rank's weights any more.
+  void end();
+
+ private:
+  struct Rotation;
+  double head_rotated(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, const LogitsSink* logits);
+  double head_gathered(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, const LogitsSink* logits, bool keep);
+  void head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight);
+  void head_backward_gathered(const Tensor& dx, const TokenLayout& tokens, double weight);
+  void plan_rows(const TokenLayout& tokens, std::span<const Token> ids);
+  std::size_t hidden() const { return weights_.embedding.size(1); }
+  int size() const { return axis_.size(); }
+  int me() const { return axis_.rank(); }
+
+  Rank& rank_;
+  Communicator& axis_;
+  Chunks rows_;
+  theory::HeadPlan plan_;
+  Weights weights_;
+
+  // The embedding's exchange, by rank of the axis: which of my rows it needs, in its order; where what it sends me belongs.
+  std::vector<std::vector<std::uint32_t>> wanted_;
+  std::vector<std::vector<std::uint32_t>> places_;
+
+  std::vector<std::int64_t> labels_;      // of this rank's tokens, or of all tokens in rank order (gathered)
+  std::vector<std::size_t> row_numbers_;  // b·S + s of the same
+  OwnedTensor gathered_x_;                // [BS, h] in rank order, kept from head() to head_backward()
+  OwnedTensor gathered_lse_;              // [BS]
+  Work last_weights_;
+};
+
+}  // namespace tsp
