@@ -43,7 +43,9 @@ std::string_view name(Life life) {
 
 std::string Activity::describe(std::uint64_t now_ns) const {
   std::string text = fmt::format("{} #{} ({}, {} B", name(op), sequence, name(dtype), bytes);
-  if (root >= 0) text += fmt::format(", {} {}", op == Op::send ? "to" : op == Op::recv ? "from" : "root", root);
+  if (root >= 0)
+    text += fmt::format(", {} {}", op == Op::send || op == Op::send_recv ? "to" : op == Op::recv ? "from" : "root", root);
+  if (source >= 0) text += fmt::format(", from {}", source);
   text += ")";
   if (stream != Stream::control) text += fmt::format(" on stream {}", name(stream));
   if (waiting_for >= 0) {
@@ -114,6 +116,7 @@ std::optional<Activity> FlightBoard::activity(int local_rank, Stream stream) con
   activity.segment = line.segment.load(relaxed);
   activity.dtype = static_cast<DType>(line.dtype.load(relaxed) % 4);
   activity.root = line.root.load(relaxed);
+  activity.source = line.source.load(relaxed);
   activity.waiting_for = line.waiting_for.load(relaxed);
   activity.since_ns = line.since_ns.load(relaxed);
   return activity;

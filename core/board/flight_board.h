@@ -65,8 +65,9 @@ struct alignas(64) ActivityLine {
   std::atomic<std::uint8_t> op;  ///< Op, valid while busy
   std::atomic<std::uint8_t> dtype;
   std::atomic<std::uint8_t> reduction;
-  std::atomic<std::uint8_t> busy;  ///< 1 while an operation is at the head
-  std::atomic<std::int32_t> root;  ///< a rank of the world, -1: none
+  std::atomic<std::uint8_t> busy;    ///< 1 while an operation is at the head
+  std::atomic<std::int32_t> root;    ///< a rank of the world, -1: none; of messages the other end (of a send_recv: the receiver)
+  std::atomic<std::int32_t> source;  ///< of a send_recv: from whom it receives, a rank of the world; else -1
 };
 static_assert(sizeof(ActivityLine) == 64);
 
@@ -121,6 +122,7 @@ struct Activity {
   std::uint32_t segment = 0;
   DType dtype = DType::byte;
   int root = -1;
+  int source = -1;
   int waiting_for = -1;        ///< rank of the world, -1: busy, not waiting
   std::uint64_t since_ns = 0;  ///< of the wait
 

@@ -4,8 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tsp::arguments {
 
@@ -17,6 +19,13 @@ namespace {
 
 /// "10 f32"
 std::string amount(ConstBuffer buffer) { return fmt::format("{} {}", buffer.count, name(buffer.dtype)); }
+
+void check_one_each(std::string_view operation, std::string_view list_name, std::span<const std::size_t> list, int ranks) {
+  if (list.size() != static_cast<std::size_t>(ranks)) {
+    refuse(operation,
+           fmt::format("{} has {} entries, but the group has {} ranks: one each is needed", list_name, list.size(), ranks));
+  }
+}
 
 bool overlap(ConstBuffer a, ConstBuffer b) {
   const auto a_begin = reinterpret_cast<std::uintptr_t>(a.data);
@@ -61,10 +70,7 @@ void check_whole(std::string_view operation, std::string_view whole_name, ConstB
 
 void check_counts(std::string_view operation, std::string_view counts_name, std::span<const std::size_t> counts, int ranks,
                   std::string_view whole_name, ConstBuffer whole) {
-  if (counts.size() != static_cast<std::size_t>(ranks)) {
-    refuse(operation,
-           fmt::format("{} has {} entries, but the group has {} ranks: one each is needed", counts_name, counts.size(), ranks));
-  }
+  check_one_each(operation, counts_name, counts, ranks);
   std::size_t sum = 0;
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (__builtin_add_overflow(sum, counts[r], &sum)) {
@@ -73,6 +79,32 @@ void check_counts(std::string_view operation, std::string_view counts_name, std:
   }
   if (whole.count != sum)
     refuse(operation, fmt::format("{} has {}, but {} add up to {}", whole_name, amount(whole), counts_name, sum));
+}
+
+void check_chunks(std::string_view operation, std::span<const std::size_t> counts,
+                  const std::optional<std::span<const std::size_t>>& offsets, int ranks, std::string_view whole_name,
+                  ConstBuffer whole) {
+  if (!offsets) return check_counts(operation, "counts", counts, ranks, whole_name, whole);
+  check_one_each(operation, "counts", counts, ranks);
+  check_one_each(operation, "offsets", *offsets, ranks);
+  std::vector<std::size_t> order;  // of the chunks that hold anything
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    if (counts[r] == 0) continue;
+    if (counts[r] > whole.count || (*offsets)[r] > whole.count - counts[r]) {
+      refuse(operation, fmt::format("chunk {} of {} elements at offset {} doesn't lie within {}, which has {}", r, counts[r],
+                                    (*offsets)[r], whole_name, amount(whole)));
+    }
+    order.push_back(r);
+  }
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return (*offsets)[a] < (*offsets)[b]; });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const std::size_t before = order[i - 1];
+    const std::size_t after = order[i];
+    if ((*offsets)[after] - (*offsets)[before] >= counts[before]) continue;
+    refuse(operation,
+           fmt::format("chunk {} ({} elements at offset {}) overlaps chunk {} (at offset {}) of {}; chunks must lie apart",
+                       before, counts[before], (*offsets)[before], after, (*offsets)[after], whole_name));
+  }
 }
 
 void check_own_count(std::string_view operation, std::span<const std::size_t> counts, int rank, std::string_view part_name,

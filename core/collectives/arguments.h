@@ -5,6 +5,7 @@
 #include "core/tensor/dtype.h"
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -22,6 +23,10 @@ void check_whole(std::string_view operation, std::string_view whole_name, ConstB
 /// One count a rank, adding up to `whole`.
 void check_counts(std::string_view operation, std::string_view counts_name, std::span<const std::size_t> counts, int ranks,
                   std::string_view whole_name, ConstBuffer whole);
+/// One chunk a rank within `whole`: one after another and filling it, or, with `offsets`, wherever they say, not overlapping.
+void check_chunks(std::string_view operation, std::span<const std::size_t> counts,
+                  const std::optional<std::span<const std::size_t>>& offsets, int ranks, std::string_view whole_name,
+                  ConstBuffer whole);
 /// `part` has the count of this rank.
 void check_own_count(std::string_view operation, std::span<const std::size_t> counts, int rank, std::string_view part_name,
                      ConstBuffer part);

@@ -26,7 +26,7 @@ Work Communicator::start_broadcast(Mode mode, Buffer buffer, int root, const Cal
 
 Work Communicator::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, const Agreement& agreement,
                                     const CallOptions& options) {
-  const Algorithm algorithm = choose(Op::all_gather, recv.bytes(), options);
+  const Algorithm algorithm = choose(Op::all_gather, chunks.total() * size_of(recv.dtype), options);
   const OperationInfo info = describe(Op::all_gather, send, Reduction::sum, algorithm, agreement, options);
   if (algorithm == Algorithm::ring) return start<RingAllGather>(mode, options, info, send, recv, std::move(chunks));
   return start<DirectAllGather>(mode, options, info, send, recv, std::move(chunks));
@@ -43,22 +43,23 @@ Work Communicator::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, co
 }
 
 Work Communicator::start_all_gather_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
-                                      const CallOptions& options) {
+                                      const Placement& placement, const CallOptions& options) {
   check_same_dtype("all_gather_v", send, recv);
-  check_counts("all_gather_v", "counts", counts, size(), "recv", recv);
+  check_chunks("all_gather_v", counts, placement, size(), "recv", recv);
   check_own_count("all_gather_v", counts, rank(), "send", send);
   check_memory("all_gather_v", "send", send);
   check_memory("all_gather_v", "recv", recv);
-  Chunks chunks = Chunks::listed(counts);
+  Chunks chunks = placement ? Chunks::placed(counts, *placement) : Chunks::listed(counts);
+  const std::size_t total = chunks.total();
   check_overlap("all_gather_v", "send", send, "recv", recv, recv.slice(chunks.offset(rank()), send.count).data);
-  return start_all_gather(mode, send, recv, std::move(chunks), {.count = recv.count, .counts = counts}, options);
+  return start_all_gather(mode, send, recv, std::move(chunks), {.count = total, .counts = counts}, options);
 }
 
 // --- reduce_scatter -----------------------------------------------------------------------------------------------------------
 
 Work Communicator::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, Reduction reduction,
                                         const Agreement& agreement, const CallOptions& options) {
-  const Algorithm algorithm = choose(Op::reduce_scatter, send.bytes(), options);
+  const Algorithm algorithm = choose(Op::reduce_scatter, chunks.total() * size_of(send.dtype), options);
   const OperationInfo info = describe(Op::reduce_scatter, send, reduction, algorithm, agreement, options);
   if (algorithm == Algorithm::ring) return start<RingReduceScatter>(mode, options, info, send, recv, std::move(chunks));
   return start<DirectReduceScatter>(mode, options, info, send, recv, std::move(chunks));
@@ -77,16 +78,17 @@ Work Communicator::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv
 }
 
 Work Communicator::start_reduce_scatter_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
-                                          Reduction reduction, const CallOptions& options) {
+                                          const Placement& placement, Reduction reduction, const CallOptions& options) {
   check_same_dtype("reduce_scatter_v", send, recv);
   check_summable("reduce_scatter_v", send.dtype);
-  check_counts("reduce_scatter_v", "counts", counts, size(), "send", send);
+  check_chunks("reduce_scatter_v", counts, placement, size(), "send", send);
   check_own_count("reduce_scatter_v", counts, rank(), "recv", recv);
   check_memory("reduce_scatter_v", "send", send);
   check_memory("reduce_scatter_v", "recv", recv);
-  Chunks chunks = Chunks::listed(counts);
+  Chunks chunks = placement ? Chunks::placed(counts, *placement) : Chunks::listed(counts);
+  const std::size_t total = chunks.total();
   check_overlap("reduce_scatter_v", "recv", recv, "send", send, send.slice(chunks.offset(rank()), recv.count).data);
-  return start_reduce_scatter(mode, send, recv, std::move(chunks), reduction, {.count = send.count, .counts = counts}, options);
+  return start_reduce_scatter(mode, send, recv, std::move(chunks), reduction, {.count = total, .counts = counts}, options);
 }
 
 // --- all_reduce, reduce -------------------------------------------------------------------------------------------------------
@@ -185,14 +187,41 @@ Work Communicator::start_send(Mode mode, ConstBuffer buffer, int to, const CallO
   check_other("send", "to", to, *group_);
   check_memory("send", "buffer", buffer);
   if (options.algorithm != Algorithm::automatic) choose(Op::send, buffer.bytes(), options);  // refuses what there isn't
-  return start<Send>(mode, options, describe_message(Op::send, buffer, to, options), buffer, to);
+  return start<Send>(mode, options, describe_message(Op::send, true, buffer, to, options), buffer, to);
 }
 
 Work Communicator::start_recv(Mode mode, Buffer buffer, int from, const CallOptions& options) {
   check_other("recv", "from", from, *group_);
   check_memory("recv", "buffer", buffer);
   if (options.algorithm != Algorithm::automatic) choose(Op::recv, buffer.bytes(), options);
-  return start<Recv>(mode, options, describe_message(Op::recv, buffer, from, options), buffer, from);
+  return start<Recv>(mode, options, describe_message(Op::recv, false, buffer, from, options), buffer, from);
+}
+
+Work Communicator::start_send_recv(Mode mode, ConstBuffer send, int to, Buffer recv, int from, const CallOptions& options) {
+  check_member("send_recv", "to", to, size());
+  check_member("send_recv", "from", from, size());
+  check_memory("send_recv", "send", send);
+  check_memory("send_recv", "recv", recv);
+  check_disjoint("send_recv", send, recv);
+  if (options.algorithm != Algorithm::automatic) choose(Op::send_recv, 0, options);
+  if ((to == rank()) != (from == rank())) {
+    throw Error(
+        Cause::refused,
+        fmt::format("send_recv: to = {}, from = {}, and this is rank {}: what a rank sends to itself only it can receive; "
+                    "give its own rank for both or for neither",
+                    to, from, rank()),
+        -1, "send_recv");
+  }
+  if (to == rank()) {
+    check_same_dtype("send_recv", send, recv);
+    check_equal_counts("send_recv", send, recv);
+  }
+  OperationInfo info = describe_message(Op::send_recv, true, send, to, options);
+  OperationInfo expected = describe_message(Op::send_recv, false, recv, from, options);
+  info.source = expected.source = expected.root;
+  expected.root = info.root;
+  if (to == rank()) return start<SelfCopy>(mode, options, info, send, recv);
+  return start<SendRecv>(mode, options, info, expected, send, to, recv, from);
 }
 
 Work Communicator::start_barrier(Mode mode, const CallOptions& options) {
@@ -216,10 +245,18 @@ Work Communicator::post_all_gather(ConstBuffer send, Buffer recv, CallOptions op
   return start_all_gather(Mode::posted, send, recv, options);
 }
 void Communicator::all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, CallOptions options) {
-  start_all_gather_v(Mode::blocking, send, recv, counts, options);
+  start_all_gather_v(Mode::blocking, send, recv, counts, {}, options);
 }
 Work Communicator::post_all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, CallOptions options) {
-  return start_all_gather_v(Mode::posted, send, recv, counts, options);
+  return start_all_gather_v(Mode::posted, send, recv, counts, {}, options);
+}
+void Communicator::all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
+                                std::span<const std::size_t> offsets, CallOptions options) {
+  start_all_gather_v(Mode::blocking, send, recv, counts, offsets, options);
+}
+Work Communicator::post_all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
+                                     std::span<const std::size_t> offsets, CallOptions options) {
+  return start_all_gather_v(Mode::posted, send, recv, counts, offsets, options);
 }
 
 void Communicator::reduce_scatter(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options) {
@@ -230,11 +267,19 @@ Work Communicator::post_reduce_scatter(ConstBuffer send, Buffer recv, Reduction 
 }
 void Communicator::reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, Reduction reduction,
                                     CallOptions options) {
-  start_reduce_scatter_v(Mode::blocking, send, recv, counts, reduction, options);
+  start_reduce_scatter_v(Mode::blocking, send, recv, counts, {}, reduction, options);
 }
 Work Communicator::post_reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, Reduction reduction,
                                          CallOptions options) {
-  return start_reduce_scatter_v(Mode::posted, send, recv, counts, reduction, options);
+  return start_reduce_scatter_v(Mode::posted, send, recv, counts, {}, reduction, options);
+}
+void Communicator::reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
+                                    std::span<const std::size_t> offsets, Reduction reduction, CallOptions options) {
+  start_reduce_scatter_v(Mode::blocking, send, recv, counts, offsets, reduction, options);
+}
+Work Communicator::post_reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
+                                         std::span<const std::size_t> offsets, Reduction reduction, CallOptions options) {
+  return start_reduce_scatter_v(Mode::posted, send, recv, counts, offsets, reduction, options);
 }
 
 void Communicator::all_reduce(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options) {
@@ -273,6 +318,12 @@ Work Communicator::post_send(ConstBuffer buffer, int to, CallOptions options) {
 void Communicator::recv(Buffer buffer, int from, CallOptions options) { start_recv(Mode::blocking, buffer, from, options); }
 Work Communicator::post_recv(Buffer buffer, int from, CallOptions options) {
   return start_recv(Mode::posted, buffer, from, options);
+}
+void Communicator::send_recv(ConstBuffer send, int to, Buffer recv, int from, CallOptions options) {
+  start_send_recv(Mode::blocking, send, to, recv, from, options);
+}
+Work Communicator::post_send_recv(ConstBuffer send, int to, Buffer recv, int from, CallOptions options) {
+  return start_send_recv(Mode::posted, send, to, recv, from, options);
 }
 
 void Communicator::barrier(CallOptions options) { start_barrier(Mode::blocking, options); }

@@ -32,7 +32,7 @@ std::vector<ChoiceRow> built_in() {
     rows.push_back({op, kSmallBytes, kAnyRanks, false, Algorithm::direct});
     rows.push_back({op, kAnyBytes, kAnyRanks, false, Algorithm::ring});
   }
-  for (const Op op : {Op::all_to_all, Op::barrier, Op::send, Op::recv}) {
+  for (const Op op : {Op::all_to_all, Op::barrier, Op::send, Op::recv, Op::send_recv}) {
     rows.push_back({op, kAnyBytes, kAnyRanks, false, Algorithm::direct});
   }
   return rows;
@@ -110,7 +110,7 @@ bool has_algorithm(Op op, Algorithm algorithm) {
     case Algorithm::automatic: return false;
     case Algorithm::one_shot: return op == Op::all_reduce;
     case Algorithm::direct: return true;
-    case Algorithm::ring: return op != Op::send && op != Op::recv && op != Op::all_to_all && op != Op::barrier;
+    case Algorithm::ring: return is_collective(op) && op != Op::all_to_all && op != Op::barrier;
   }
   return false;
 }

@@ -25,8 +25,8 @@ enum class Algorithm : std::uint8_t {
 std::string_view name(Algorithm algorithm);
 std::optional<Algorithm> algorithm_from_name(std::string_view text);
 
-/// Whether an operation has a form for this algorithm. send, recv, barrier and all_to_all have the direct one only (where each
-/// rank has something else for every other, neighbours would only forward).
+/// Whether an operation has a form for this algorithm. send, recv, send_recv, barrier and all_to_all have the direct one
+/// only (where each rank has something else for every other, neighbours would only forward).
 bool has_algorithm(Op op, Algorithm algorithm);
 
 /// One line of the table; the first that fits wins.

@@ -152,9 +152,9 @@ OperationInfo Communicator::describe(Op op, ConstBuffer own, Reduction reduction
           .purpose = options.purpose};
 }
 
-OperationInfo Communicator::describe_message(Op op, ConstBuffer buffer, int other, const CallOptions& options) {
-  const int from = op == Op::send ? rank() : other;
-  const int to = op == Op::send ? other : rank();
+OperationInfo Communicator::describe_message(Op op, bool sends, ConstBuffer buffer, int other, const CallOptions& options) {
+  const int from = sends ? rank() : other;
+  const int to = sends ? other : rank();
   const Signed all{.op = static_cast<std::uint64_t>(Op::send),
                    .dtype = static_cast<std::uint64_t>(buffer.dtype),
                    .reduction = 0,
@@ -165,7 +165,7 @@ OperationInfo Communicator::describe_message(Op op, ConstBuffer buffer, int othe
                    .counts = 0,
                    .group = group_->id};
   const auto stream = static_cast<std::size_t>(options.stream);
-  std::vector<std::uint32_t>& numbers = op == Op::send ? sent_[stream] : received_[stream];
+  std::vector<std::uint32_t>& numbers = sends ? sent_[stream] : received_[stream];
   if (numbers.empty()) numbers.resize(static_cast<std::size_t>(size()));
   return {.op = op,
           .dtype = buffer.dtype,

@@ -27,6 +27,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -72,18 +73,30 @@ class Communicator {
   /// recv [n·count] = concatenation of the ranks' send [count].
   void all_gather(ConstBuffer send, Buffer recv, CallOptions options = {});
   Work post_all_gather(ConstBuffer send, Buffer recv, CallOptions options = {});
-  /// Chunk r of recv has counts[r] elements and comes from rank r; send has counts[p].
+  /// Chunk r of recv has counts[r] elements and comes from rank r; send has counts[p]. Chunks lie one after another.
   void all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, CallOptions options = {});
   Work post_all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, CallOptions options = {});
+  /// The same, but chunk r lies at element offsets[r] of recv: chunks in any order and with holes, which stay untouched. They
+  /// must not overlap, and lie within recv; where an empty chunk lies is of no account. Offsets are each rank's own affair:
+  /// others may have laid out their buffers differently.
+  void all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, std::span<const std::size_t> offsets,
+                    CallOptions options = {});
+  Work post_all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, std::span<const std::size_t> offsets,
+                         CallOptions options = {});
 
   /// recv [count] = reduction over ranks of chunk p of send [n·count].
   void reduce_scatter(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options = {});
   Work post_reduce_scatter(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options = {});
-  /// Chunk r of send has counts[r] elements and ends on rank r.
+  /// Chunk r of send has counts[r] elements and ends on rank r. Chunks lie one after another.
   void reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, Reduction reduction,
                         CallOptions options = {});
   Work post_reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, Reduction reduction,
                              CallOptions options = {});
+  /// The same, but chunk r lies at element offsets[r] of send, as for all_gather_v.
+  void reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, std::span<const std::size_t> offsets,
+                        Reduction reduction, CallOptions options = {});
+  Work post_reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
+                             std::span<const std::size_t> offsets, Reduction reduction, CallOptions options = {});
 
   /// recv = reduction over ranks of send, on every rank.
   void all_reduce(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options = {});
@@ -111,6 +124,11 @@ class Communicator {
   Work post_send(ConstBuffer buffer, int to, CallOptions options = {});
   void recv(Buffer buffer, int from, CallOptions options = {});
   Work post_recv(Buffer buffer, int from, CallOptions options = {});
+  /// A send and a recv at once, neither of which waits for the other: all ranks of a circle may call it on one stream. The two
+  /// peers, counts and dtypes may differ. On the other side each half may be met by a send_recv as well as by a plain recv or
+  /// send; both count in the order of messages above. With to == from == rank() it is a copy. send and recv must not overlap.
+  void send_recv(ConstBuffer send, int to, Buffer recv, int from, CallOptions options = {});
+  Work post_send_recv(ConstBuffer send, int to, Buffer recv, int from, CallOptions options = {});
 
   /// Returns when all ranks of the group have called it.
   void barrier(CallOptions options = {});
@@ -126,10 +144,14 @@ class Communicator {
     std::span<const std::size_t> counts = {};  ///< of a `v` operation
   };
 
+  /// Where the chunks of a `v` operation lie; none: one after another.
+  using Placement = std::optional<std::span<const std::size_t>>;
+
   Algorithm choose(Op op, std::size_t bytes, const CallOptions& options) const;
   OperationInfo describe(Op op, ConstBuffer own, Reduction reduction, Algorithm algorithm, const Agreement& agreement,
                          const CallOptions& options);
-  OperationInfo describe_message(Op op, ConstBuffer buffer, int other, const CallOptions& options);
+  /// Of a message that goes to (sends) or comes from `other`.
+  OperationInfo describe_message(Op op, bool sends, ConstBuffer buffer, int other, const CallOptions& options);
   template <class Operation, class... Arguments>
   Work start(Mode mode, const CallOptions& options, const OperationInfo& info, Arguments&&... arguments);
 
@@ -138,12 +160,12 @@ class Communicator {
                         const CallOptions& options);
   Work start_all_gather(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options);
   Work start_all_gather_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
-                          const CallOptions& options);
+                          const Placement& placement, const CallOptions& options);
   Work start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, Reduction reduction,
                             const Agreement& agreement, const CallOptions& options);
   Work start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, const CallOptions& options);
-  Work start_reduce_scatter_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, Reduction reduction,
-                              const CallOptions& options);
+  Work start_reduce_scatter_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
+                              const Placement& placement, Reduction reduction, const CallOptions& options);
   Work start_all_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, const CallOptions& options);
   Work start_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, int root, const CallOptions& options);
   Work start_all_to_all(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options);
@@ -151,6 +173,7 @@ class Communicator {
                           std::span<const std::size_t> recv_counts, const CallOptions& options);
   Work start_send(Mode mode, ConstBuffer buffer, int to, const CallOptions& options);
   Work start_recv(Mode mode, Buffer buffer, int from, const CallOptions& options);
+  Work start_send_recv(Mode mode, ConstBuffer send, int to, Buffer recv, int from, const CallOptions& options);
   Work start_barrier(Mode mode, const CallOptions& options);
 
   std::shared_ptr<const Group> group_;  // shared with posted operations, which may outlive the communicator

@@ -12,22 +12,18 @@ namespace tsp {
 
 // --- Collective ---------------------------------------------------------------------------------------------------------------
 
-void Collective::set_tag() {
+Envelope Collective::envelope_of(const OperationInfo& info) {
   // A send and its recv are one message.
-  const Op op = info_.op == Op::recv ? Op::send : info_.op;
-  tag_ = make_tag(op, info_.dtype, info_.reduction, 0);
-}
-
-Envelope Collective::envelope(std::uint32_t step) const {
-  return {.signature = info_.signature,
-          .sequence = info_.group_sequence,
-          .tag = tag_ | (step & 0xffff) << 16,
-          .purpose = info_.purpose};
+  const Op op = is_collective(info.op) ? info.op : Op::send;
+  return {.signature = info.signature,
+          .sequence = info.group_sequence,
+          .tag = make_tag(op, info.dtype, info.reduction, 0),
+          .purpose = info.purpose};
 }
 
 void Collective::fail(Engine& engine, Outcome outcome, int group_rank) const {
   const Group::Member& member = group_->member(group_rank);
-  engine.fail_receive(outcome, member.world, lane(group_rank), *member.transport, info_);
+  engine.fail_receive(outcome, member.world, lane(group_rank), *member.transport, expected_info());
 }
 
 // --- Offer --------------------------------------------------------------------------------------------------------------------
@@ -85,7 +81,7 @@ bool Offer::send(Collective& operation, int to, std::uint32_t step, std::size_t 
   if (!mirror_.bytes().empty()) base = mirror_.bytes().data();
   const std::span<const std::byte> payload = bytes == 0 ? std::span<const std::byte>() : std::span(base + offset, bytes);
   const Delivery delivery = way_ == Way::copied ? Delivery::copy_if_small : Delivery::by_reference;
-  const Ticket ticket = member.transport->send(operation.lane(to), operation.envelope(step), payload, delivery);
+  const Ticket ticket = member.transport->send(operation.lane(to), operation.sent_envelope(step), payload, delivery);
   if (ticket == kNotNow) {
     operation.set_missing(to);
     return false;
@@ -131,8 +127,8 @@ bool Incoming::post(const Collective& operation, int from, std::uint32_t step, s
   landing_ = landing;
   here_ = false;
   viewed_ = member.can_view && bytes > (landing == nullptr ? 0 : receive_up_to);
-  ticket_ = viewed_ ? member.transport->view(lane, operation.envelope(step), bytes)
-                    : member.transport->receive(lane, operation.envelope(step), {landing, bytes});
+  ticket_ = viewed_ ? member.transport->view(lane, operation.expected_envelope(step), bytes)
+                    : member.transport->receive(lane, operation.expected_envelope(step), {landing, bytes});
   return ticket_ != kNotNow;
 }
 

@@ -44,7 +44,9 @@ class Collective : public Operation {
   /// The i-th peer, from 0: everyone starts at another one, so that not all read the same memory at once.
   int peer(int i) const { return rank() + 1 + i < size() ? rank() + 1 + i : rank() + 1 + i - size(); }
   LaneId lane(int group_rank) const { return {group_->member(group_rank).peer, stream_}; }
-  Envelope envelope(std::uint32_t step) const;
+  /// Of the messages that this operation sends, and of those that it expects.
+  Envelope sent_envelope(std::uint32_t step) const { return with_step(sent_, step); }
+  Envelope expected_envelope(std::uint32_t step) const { return with_step(expected_, step); }
 
   /// Notes whom the operation waits for.
   void set_missing(int group_rank) { missing_ = group_->member(group_rank).world; }
@@ -53,18 +55,30 @@ class Collective : public Operation {
   [[noreturn]] void fail(Engine& engine, Outcome outcome, int group_rank) const;
 
  protected:
-  explicit Collective(const Call& call)
-      : Operation(call.info), group_(call.group), keep_(call.keep), stream_(call.stream), tag_(0) {
-    set_tag();
-  }
+  explicit Collective(const Call& call) : Collective(call, call.info) {}
+  /// `expected`: what is agreed about the messages that come, where it isn't the same as for those that go.
+  Collective(const Call& call, const OperationInfo& expected)
+      : Operation(call.info),
+        group_(call.group),
+        keep_(call.keep),
+        stream_(call.stream),
+        sent_(envelope_of(call.info)),
+        expected_(envelope_of(expected)) {}
 
  private:
-  void set_tag();
+  static Envelope envelope_of(const OperationInfo& info);
+  static Envelope with_step(Envelope envelope, std::uint32_t step) {
+    envelope.tag |= (step & 0xffff) << 16;
+    return envelope;
+  }
+  /// What a message that isn't the expected one is held against.
+  virtual const OperationInfo& expected_info() const { return info_; }
 
   const Group* group_;
   std::shared_ptr<const Group> keep_;
   Stream stream_;
-  std::uint32_t tag_;
+  Envelope sent_;
+  Envelope expected_;
   int missing_ = -1;
 };
 

@@ -6,8 +6,8 @@
 namespace tsp {
 
 namespace {
-constexpr std::array<std::string_view, kOps> kOpNames = {"send",       "recv",   "broadcast",  "all_gather", "reduce_scatter",
-                                                         "all_reduce", "reduce", "all_to_all", "barrier"};
+constexpr std::array<std::string_view, kOps> kOpNames = {"send",           "recv",       "send_recv", "broadcast",  "all_gather",
+                                                         "reduce_scatter", "all_reduce", "reduce",    "all_to_all", "barrier"};
 constexpr std::array<std::string_view, 3> kReductionNames = {"sum", "max", "min"};
 }  // namespace
 

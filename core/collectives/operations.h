@@ -1,6 +1,6 @@
-// The algorithms: a resumable state machine for each operation and each way to do it. Their arguments were checked by the
-// communicator. Words: a *chunk* is one rank's part of the buffer, a *segment* (or, in rings, a *piece*) what is passed on at
-// once.
+// The algorithms of what a group does together: a resumable state machine for each operation and each way to do it. Their
+// arguments were checked by the communicator. Words: a *chunk* is one rank's part of the buffer, a *segment* (or, in rings, a
+// *piece*) what is passed on at once.
 #pragma once
 
 #include "core/collectives/chunks.h"
@@ -353,34 +353,6 @@ class RingReduce final : public Collective {
   bool filled_ = false;
   RingSlots slots_;
   Incoming incoming_;
-};
-
-// --- point to point
-// -----------------------------------------------------------------------------------------------------------------
-
-class Send final : public Collective {
- public:
-  Send(const Call& call, ConstBuffer buffer, int to);
-  bool step(Engine& engine) override;
-
- private:
-  ConstBuffer buffer_;
-  int to_;
-  Offer offer_;
-  std::size_t prepared_ = 0;
-  bool sent_ = false;
-};
-
-class Recv final : public Collective {
- public:
-  Recv(const Call& call, Buffer buffer, int from);
-  bool step(Engine& engine) override;
-
- private:
-  Buffer buffer_;
-  int from_;
-  Arrival arrival_;
-  Landing landing_;
 };
 
 }  // namespace tsp

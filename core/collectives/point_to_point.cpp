@@ -1,5 +1,4 @@
-// send and recv: one message.
-#include "core/collectives/operations.h"
+#include "core/collectives/point_to_point.h"
 
 namespace tsp {
 
@@ -25,6 +24,33 @@ bool Recv::step(Engine& engine) {
   std::size_t budget = kSegmentBytes;
   if (arrival_.advance(*this, engine, budget) && !arrival_.done()) engine.moved();
   return arrival_.done();
+}
+
+SendRecv::SendRecv(const Call& call, const OperationInfo& expected, ConstBuffer send, int to, Buffer recv, int from)
+    : Collective(call, expected), expected_(expected), send_(send), to_(to), recv_(recv), from_(from) {
+  offer_.set(group(), send_.as_bytes(), send_.bytes(), Readers::one);
+}
+
+bool SendRecv::step(Engine& engine) {
+  std::size_t budget = kSegmentBytes;
+  if (!sent_ && offer_.prepare_all(*this, engine, prepared_, budget) && offer_.send(*this, to_, 0, 0, send_.bytes())) {
+    offer_.all_sent();
+    sent_ = true;
+  }
+  // Looked for whether or not ours could go: the peer's may be what stands in the way of its taking ours.
+  if (arrival_.posted() || arrival_.post(*this, from_, 0, recv_.as_bytes(), recv_.as_bytes(), landing_)) {
+    if (arrival_.advance(*this, engine, budget)) engine.moved();
+  }
+  const bool gone = sent_ && offer_.drained(*this, engine);
+  if (!arrival_.done()) set_missing(from_);
+  return gone && arrival_.done();
+}
+
+bool SelfCopy::step(Engine& engine) {
+  std::size_t budget = kSegmentBytes;
+  if (copy_some(recv_.data, send_.data, send_.bytes(), copied_, budget)) return true;
+  engine.moved();
+  return false;
 }
 
 }  // namespace tsp

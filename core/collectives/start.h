@@ -3,6 +3,7 @@
 
 #include "core/collectives/communicator.h"
 #include "core/collectives/operations.h"
+#include "core/collectives/point_to_point.h"
 
 #include <memory>
 #include <utility>

@@ -105,6 +105,7 @@ void Engine::begin(Stream stream, Operation& operation) {
   now.dtype.store(static_cast<std::uint8_t>(info.dtype), relaxed);
   now.reduction.store(static_cast<std::uint8_t>(info.reduction), relaxed);
   now.root.store(info.root, relaxed);
+  now.source.store(info.source, relaxed);
   now.busy.store(1, relaxed);
 }
 

@@ -34,7 +34,8 @@ struct OperationInfo {
   Op op = Op::barrier;
   DType dtype = DType::byte;
   Reduction reduction = Reduction::sum;
-  std::int32_t root = -1;            ///< rank of the world, or the other end of send and recv; -1: none
+  std::int32_t root = -1;            ///< rank of the world, or the other end of send, recv and send_recv; -1: none
+  std::int32_t source = -1;          ///< of a send_recv: from whom it receives, a rank of the world; else -1
   std::uint64_t bytes = 0;           ///< of this rank's own part
   std::uint64_t group = 0;           ///< hash of the group
   std::uint32_t group_sequence = 0;  ///< number of the operation in its group, from 1

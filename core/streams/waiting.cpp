@@ -42,8 +42,6 @@ void cpu_relax() {
 #endif
 }
 
-bool is_collective(Op op) { return op != Op::send && op != Op::recv; }
-
 double seconds(std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 }  // namespace

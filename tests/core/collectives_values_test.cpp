@@ -53,6 +53,7 @@ class CollectiveValues : public testing::TestWithParam<std::tuple<Op, int>> {
             call.options.algorithm = algorithm;
             call.seed = ++seed;
             // The remaining choices are independent of each other: drawn, so that all combinations come up over the tables.
+            call.scattered = uneven && has_scattered_form(op()) && mix(seed, 17) % 2 == 0;
             call.reduction = kReductions[mix(seed, 11) % std::size(kReductions)];
             call.root = static_cast<int>(mix(seed, 12) % static_cast<std::uint64_t>(ranks()));
             call.in_place = has_in_place_form(op()) && mix(seed, 13) % 2 == 0;

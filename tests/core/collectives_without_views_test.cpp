@@ -145,6 +145,25 @@ std::vector<float> all_operations(Rank& rank, std::size_t count, Algorithm algor
     }
     keep(part);
   }
+  const int two_on = (world.rank() + 2) % world.size();
+  const int two_back = (world.rank() + 2 * world.size() - 2) % world.size();
+  world.send_recv(input.first(count), two_on, std::span(part), two_back);
+  keep(part);
+  // The last chunk first, a hole before each.
+  std::vector<std::size_t> counts(n);
+  std::vector<std::size_t> offsets(n);
+  std::size_t end = 0;
+  for (std::size_t r = n; r-- > 0;) {
+    counts[r] = count / (1 + r % 3);
+    offsets[r] = end + r % 2;
+    end = offsets[r] + counts[r];
+  }
+  std::vector<float> spread(end, 7.0F);
+  world.all_gather_v(input.first(counts[p]), std::span(spread), counts, offsets, options);
+  keep(spread);
+  world.reduce_scatter_v(std::span<const float>(spread), std::span(part).first(counts[p]), counts, offsets, Reduction::sum,
+                         options);
+  keep(part);
   world.barrier();
   return results;
 }

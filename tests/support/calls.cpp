@@ -25,10 +25,15 @@ class TypedCall : public Running {
       : context_(context), group_(group), call_(call), n_(group.size()), p_(group.rank()) {
     for (int rank = 0; rank < n_; ++rank)
       counts_.push_back(call.uneven ? call.counts[static_cast<std::size_t>(rank)] : call.counts[0]);
+    place_chunks();
   }
 
   std::size_t count(int rank) const { return counts_[static_cast<std::size_t>(rank)]; }
-  std::size_t offset(int rank) const { return std::accumulate(counts_.begin(), counts_.begin() + rank, std::size_t{0}); }
+  std::size_t offset(int rank) const { return offsets_[static_cast<std::size_t>(rank)]; }
+  /// Elements of the chunks before that of `rank`.
+  std::size_t element(int rank) const { return std::accumulate(counts_.begin(), counts_.begin() + rank, std::size_t{0}); }
+  /// Of the whole buffer, holes included.
+  std::size_t extent() const { return extent_; }
   Guarded<T> make(std::size_t elements) const {
     return Guarded<T>(call_.where == Where::heap ? &context_.heap() : nullptr, elements, call_.seed);
   }
@@ -58,13 +63,53 @@ class TypedCall : public Running {
     EXPECT_TRUE(memory.guards_intact()) << place() << " wrote outside of " << what;
   }
 
+  /// What lies in the holes between the chunks is still what make() wrote there.
+  void expect_holes(const Guarded<T>& memory, const char* what) const {
+    std::vector<bool> in_chunk(extent_);
+    for (int rank = 0; rank < n_; ++rank) {
+      for (std::size_t i = 0; i < count(rank); ++i) in_chunk[offset(rank) + i] = true;
+    }
+    const Samples<T> samples(call_.seed, kHoles);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < extent_; ++i)
+      wrong += static_cast<std::size_t>(!in_chunk[i] && !same_bits(memory.elements()[i], samples[i]));
+    EXPECT_EQ(wrong, 0U) << place() << " wrote between the chunks of " << what;
+  }
+  /// The whole buffer of a call that is cut into chunks, holes filled.
+  Guarded<T> make_whole() const {
+    Guarded<T> memory = make(extent_);
+    if (call_.scattered) fill(memory.elements(), call_.seed, kHoles);
+    return memory;
+  }
+
   Context& context_;
   Communicator& group_;
   Call call_;
   int n_;
   int p_;
   Counts counts_;
+  Counts offsets_;
+  std::size_t extent_ = 0;
   Work work_;
+
+ private:
+  static constexpr int kHoles = 1'000'000;  // a rank whose samples no chunk holds
+
+  /// Chunks one after another; or scattered: in an order and with holes that every rank draws for itself.
+  void place_chunks() {
+    const auto n = static_cast<std::size_t>(n_);
+    Counts order(n);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    const std::uint64_t seed = mix(call_.seed, 17, static_cast<std::uint64_t>(p_));
+    for (std::size_t i = n - 1; call_.scattered && i > 0; --i) std::swap(order[i], order[mix(seed, i) % (i + 1)]);
+    offsets_.resize(n);
+    for (const std::size_t chunk : order) {
+      if (call_.scattered) extent_ += mix(seed, chunk, 1) % 4 * 5;
+      offsets_[chunk] = extent_;
+      extent_ += counts_[chunk];
+    }
+    if (call_.scattered) extent_ += mix(seed, 2) % 3;
+  }
 };
 
 template <Element T>
@@ -90,7 +135,7 @@ template <Element T>
 class AllGatherCall final : public TypedCall<T> {
  public:
   AllGatherCall(Context& context, Communicator& group, const Call& call)
-      : TypedCall<T>(context, group, call), recv_(this->make(sum(this->counts_))) {
+      : TypedCall<T>(context, group, call), recv_(this->make_whole()) {
     const int p = this->p_;
     std::span<T> own = recv_.elements().subspan(this->offset(p), this->count(p));
     if (!call.in_place) {
@@ -100,7 +145,10 @@ class AllGatherCall final : public TypedCall<T> {
     fill(own, call.seed, p);
     const ConstBuffer send(own);
     const Buffer recv(recv_.elements());
-    if (call.uneven) {
+    if (call.scattered) {
+      if (call.posted) this->work_ = group.post_all_gather_v(send, recv, this->counts_, this->offsets_, call.options);
+      else group.all_gather_v(send, recv, this->counts_, this->offsets_, call.options);
+    } else if (call.uneven) {
       if (call.posted) this->work_ = group.post_all_gather_v(send, recv, this->counts_, call.options);
       else group.all_gather_v(send, recv, this->counts_, call.options);
     } else {
@@ -114,6 +162,7 @@ class AllGatherCall final : public TypedCall<T> {
       this->expect_samples("recv", recv_.elements().subspan(this->offset(rank), this->count(rank)), this->call_.seed, rank);
     }
     this->expect_guards(recv_, "recv");
+    if (this->call_.scattered) this->expect_holes(recv_, "recv");
     if (send_) {
       this->expect_samples("send", send_->elements(), this->call_.seed, this->p_);
       this->expect_guards(*send_, "send");
@@ -129,9 +178,9 @@ template <Element T>
 class ReduceScatterCall final : public TypedCall<T> {
  public:
   ReduceScatterCall(Context& context, Communicator& group, const Call& call)
-      : TypedCall<T>(context, group, call), send_(this->make(sum(this->counts_))) {
+      : TypedCall<T>(context, group, call), send_(this->make_whole()) {
     const int p = this->p_;
-    fill(send_.elements(), call.seed, p);
+    fill_chunks();
     own_ = send_.elements().subspan(this->offset(p), this->count(p));
     if (!call.in_place) {
       recv_.emplace(this->make(this->count(p)));
@@ -139,7 +188,11 @@ class ReduceScatterCall final : public TypedCall<T> {
     }
     const ConstBuffer send(send_.elements());
     const Buffer recv(own_);
-    if (call.uneven) {
+    if (call.scattered) {
+      if (call.posted)
+        this->work_ = group.post_reduce_scatter_v(send, recv, this->counts_, this->offsets_, call.reduction, call.options);
+      else group.reduce_scatter_v(send, recv, this->counts_, this->offsets_, call.reduction, call.options);
+    } else if (call.uneven) {
       if (call.posted) this->work_ = group.post_reduce_scatter_v(send, recv, this->counts_, call.reduction, call.options);
       else group.reduce_scatter_v(send, recv, this->counts_, call.reduction, call.options);
     } else {
@@ -149,16 +202,30 @@ class ReduceScatterCall final : public TypedCall<T> {
   }
   void finish() override {
     this->finish_work();
-    const std::size_t first = this->offset(this->p_);
+    const std::size_t first = this->element(this->p_);
     this->expect("recv", own_, [&, sums = this->reductions()](std::size_t i) { return sums.at(first + i, this->p_); });
     this->expect_guards(send_, "send");
+    if (this->call_.scattered) this->expect_holes(send_, "send");
     if (recv_) {
       this->expect_guards(*recv_, "recv");
-      this->expect_samples("send", send_.elements(), this->call_.seed, this->p_);
+      for (int chunk = 0; chunk < this->n_; ++chunk) {
+        const Samples<T> samples(this->call_.seed, this->p_);
+        this->expect("send", send_.elements().subspan(this->offset(chunk), this->count(chunk)),
+                     [&](std::size_t i) { return samples[this->element(chunk) + i]; });
+      }
     }
   }
 
  private:
+  /// Wherever a chunk lies, its values are those that it would have if chunks lay one after another.
+  void fill_chunks() {
+    const Samples<T> samples(this->call_.seed, this->p_);
+    for (int chunk = 0; chunk < this->n_; ++chunk) {
+      const std::span<T> elements = send_.elements().subspan(this->offset(chunk), this->count(chunk));
+      for (std::size_t i = 0; i < elements.size(); ++i) elements[i] = samples[this->element(chunk) + i];
+    }
+  }
+
   Guarded<T> send_;
   std::optional<Guarded<T>> recv_;
   std::span<T> own_;
@@ -330,6 +397,36 @@ class ShiftCall final : public TypedCall<T> {
   Work receive_;
 };
 
+/// Every rank sends to the one `root` places on, and receives from the one as many places back, all at once.
+template <Element T>
+class ExchangeCall final : public TypedCall<T> {
+ public:
+  ExchangeCall(Context& context, Communicator& group, const Call& call)
+      : TypedCall<T>(context, group, call),
+        from_((this->p_ + this->n_ - call.root) % this->n_),
+        send_(this->make(this->count(this->p_))),
+        recv_(this->make(this->count(from_))) {
+    fill(send_.elements(), call.seed, this->p_);
+    const int to = (this->p_ + call.root) % this->n_;
+    const ConstBuffer send(send_.elements());
+    const Buffer recv(recv_.elements());
+    if (call.posted) this->work_ = group.post_send_recv(send, to, recv, from_, call.options);
+    else group.send_recv(send, to, recv, from_, call.options);
+  }
+  void finish() override {
+    this->finish_work();
+    this->expect_samples("recv", recv_.elements(), this->call_.seed, from_);
+    this->expect_samples("send", send_.elements(), this->call_.seed, this->p_);
+    this->expect_guards(send_, "send");
+    this->expect_guards(recv_, "recv");
+  }
+
+ private:
+  int from_;
+  Guarded<T> send_;
+  Guarded<T> recv_;
+};
+
 class BarrierCall final : public Running {
  public:
   BarrierCall(Communicator& group, const Call& call) : posted_(call.posted) {
@@ -350,6 +447,7 @@ std::unique_ptr<Running> start_moving(Context& context, Communicator& group, con
   switch (call.op) {
     case Op::send:
     case Op::recv: return std::make_unique<ShiftCall<T>>(context, group, call);
+    case Op::send_recv: return std::make_unique<ExchangeCall<T>>(context, group, call);
     case Op::broadcast: return std::make_unique<BroadcastCall<T>>(context, group, call);
     case Op::all_gather: return std::make_unique<AllGatherCall<T>>(context, group, call);
     case Op::all_to_all: return std::make_unique<AllToAllCall<T>>(context, group, call);
@@ -370,10 +468,12 @@ std::unique_ptr<Running> start_moving(Context& context, Communicator& group, con
 
 std::string Call::describe() const {
   return fmt::format("{}{} {} of {} elements [{}]{}{}{} in {} memory, algorithm {}, stream {}, seed {}", name(op),
-                     uneven ? "_v" : "", name(dtype), reduces(op) ? fmt::format("({})", name(reduction)) : "",
-                     fmt::join(counts, ","), has_root(op) ? fmt::format(" root {}", root) : "", in_place ? " in place" : "",
-                     posted ? " posted" : "", where == Where::heap ? "heap" : "plain", name(options.algorithm),
-                     name(options.stream), seed);
+                     scattered ? "_v scattered"
+                     : uneven  ? "_v"
+                               : "",
+                     name(dtype), reduces(op) ? fmt::format("({})", name(reduction)) : "", fmt::join(counts, ","),
+                     has_root(op) ? fmt::format(" root {}", root) : "", in_place ? " in place" : "", posted ? " posted" : "",
+                     where == Where::heap ? "heap" : "plain", name(options.algorithm), name(options.stream), seed);
 }
 
 std::unique_ptr<Running> start(Context& context, Communicator& group, const Call& call) {
@@ -395,14 +495,18 @@ std::size_t all_to_all_count(const Call& call, int from, int to) {
 }
 
 bool reduces(Op op) { return op == Op::reduce_scatter || op == Op::all_reduce || op == Op::reduce; }
-bool has_root(Op op) { return op == Op::broadcast || op == Op::reduce; }
-bool has_uneven_form(Op op) { return op == Op::all_gather || op == Op::reduce_scatter || op == Op::all_to_all || op == Op::send; }
+bool has_root(Op op) { return op == Op::broadcast || op == Op::reduce || op == Op::send_recv; }
+bool has_uneven_form(Op op) {
+  return op == Op::all_gather || op == Op::reduce_scatter || op == Op::all_to_all || op == Op::send || op == Op::send_recv;
+}
+bool has_scattered_form(Op op) { return op == Op::all_gather || op == Op::reduce_scatter; }
 bool has_in_place_form(Op op) { return op == Op::all_gather || reduces(op); }
 
 std::vector<Algorithm> algorithms_of(Op op) {
   switch (op) {
     case Op::send:
     case Op::recv:
+    case Op::send_recv:
     case Op::barrier: return {Algorithm::automatic};
     case Op::all_reduce: return {Algorithm::automatic, Algorithm::one_shot, Algorithm::direct, Algorithm::ring};
     default: return {Algorithm::automatic, Algorithm::direct, Algorithm::ring};
@@ -429,6 +533,7 @@ Call random_call(std::uint64_t seed, int ranks, std::size_t largest_count) {
   call.reduction = kReductions[pick(3)];
   call.root = static_cast<int>(pick(static_cast<std::size_t>(ranks)));
   call.uneven = has_uneven_form(call.op) && pick(2) == 0;
+  call.scattered = call.uneven && has_scattered_form(call.op) && pick(2) == 0;
   call.in_place = has_in_place_form(call.op) && pick(2) == 0;
   call.posted = pick(2) == 0;
   call.where = pick(2) == 0 ? Where::heap : Where::plain;

@@ -17,14 +17,16 @@ namespace tsp::test {
 enum class Where { heap, plain };
 
 struct Call {
-  Op op = Op::barrier;  ///< send: every rank sends to its successor and receives from its predecessor
+  Op op = Op::barrier;  ///< send: every rank sends to its successor and receives from its predecessor; send_recv: to the rank
+                        ///< `root` places on and from the one as many places back, all at once
   DType dtype = DType::f32;
   Reduction reduction = Reduction::sum;
   int root = 0;
-  /// Elements. With `uneven` (all_gather, reduce_scatter, all_to_all, send) of each rank, else counts[0] everywhere.
+  /// Elements. With `uneven` (all_gather, reduce_scatter, all_to_all, send, send_recv) of each rank, else counts[0] everywhere.
   std::vector<std::size_t> counts;
   bool uneven = false;
-  bool in_place = false;  ///< where the operation has such a form; else without meaning
+  bool scattered = false;  ///< with `uneven`, of all_gather and reduce_scatter: chunks in random order, with holes
+  bool in_place = false;   ///< where the operation has such a form; else without meaning
   bool posted = false;
   Where where = Where::heap;
   CallOptions options;
@@ -54,13 +56,14 @@ std::size_t all_to_all_count(const Call& call, int from, int to);
 bool reduces(Op op);
 bool has_root(Op op);
 bool has_uneven_form(Op op);
+bool has_scattered_form(Op op);
 bool has_in_place_form(Op op);
 
 /// The algorithms that one may ask for.
 std::vector<Algorithm> algorithms_of(Op op);
 
 /// All operations that a Call can make: all but recv, which comes with send.
-inline constexpr Op kCallable[] = {Op::send,       Op::broadcast, Op::all_gather, Op::reduce_scatter,
+inline constexpr Op kCallable[] = {Op::send,       Op::send_recv, Op::broadcast,  Op::all_gather, Op::reduce_scatter,
                                    Op::all_reduce, Op::reduce,    Op::all_to_all, Op::barrier};
 inline constexpr DType kDTypes[] = {DType::byte, DType::bf16, DType::f32, DType::f64};
 inline constexpr Reduction kReductions[] = {Reduction::sum, Reduction::max, Reduction::min};
