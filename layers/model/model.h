@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/rank/rank.h"
+#include "layers/model/block.h"
 #include "layers/model/config.h"
 #include "layers/model/data.h"
 #include "layers/model/parameter_store.h"
@@ -12,6 +13,7 @@
 #include "layers/theory/setting.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -59,8 +61,21 @@ class Model {
   ~Model();
 
   ParameterStore& parameters() { return store_; }
+  const ParameterStore& parameters() const { return store_; }
+  Communicator& axis() const { return axis_; }
+  /// Rows of the vocabulary by rank of the axis.
+  const Chunks& vocabulary_rows() const { return vocabulary_rows_; }
+  /// This rank's rows of embedding and head [V_p, h].
+  Vocabulary::Weights vocabulary_weights() const;
+  /// Gains of a layer's norms, [1, h]; that of the final norm.
+  BlockGains gains(std::size_t layer) const;
+  Tensor final_gain() const { return store_.values(norm_pack(), 2 * options_.config.layers, 1); }
   const ModelOptions& options() const { return options_; }
 
+  /// Called with K (after RoPE) and V [1, S_p, n_kv, d] of this rank's tokens.
+  using KvSink = std::function<void(std::size_t layer, const Tensor& k, const Tensor& v, const TokenLayout& tokens)>;
+  /// One sequence through all blocks, for its K and V alone.
+  void prefill(std::span<const Token> ids, const KvSink& sink);
   /// Loss of a batch; keeps nothing. `logits` (may be null) is called for tiles of the logits, on the rank that computes them.
   Loss evaluate(const TokenBatch& tokens, const LogitsSink* logits = nullptr);
   /// Loss and gradients of a batch: every part's gradient is replaced. Requires `training`.
@@ -75,19 +90,32 @@ class Model {
   const TrafficCounters& backward_traffic() const { return backward_traffic_; }
 
  private:
-  struct Saved;
+  /// What the forward pass keeps for the backward pass.
+  struct Saved {
+    std::vector<BlockSaved> blocks;
+    OwnedTensor x;      // the final residual [B, S_p, h]
+    OwnedTensor lse;    // of the head, [B·S_p]
+    double weight = 0;  // one over the number of predicted tokens
+  };
+
+  std::vector<PackPlan> plan_packs() const;
+  std::size_t norm_pack() const { return 2 * options_.config.layers; }
   Loss forward(const TokenBatch& tokens, const LogitsSink* logits, bool keep);
   void backward();
+  void check_tokens(const TokenBatch& tokens) const;
   void set_layout(std::size_t batch, std::size_t sequence);
+  OwnedTensor final_norm(const Tensor& x);
 
   Rank& rank_;
   Communicator& axis_;
   ModelOptions options_;
+  Chunks vocabulary_rows_;
   std::unique_ptr<Strategy> strategy_;
   ParameterStore store_;
+  Block block_;
   std::unique_ptr<TokenLayout> layout_;
   std::unique_ptr<Vocabulary> vocabulary_;
-  std::unique_ptr<Saved> saved_;
+  Saved saved_;
   TrafficCounters forward_traffic_;
   TrafficCounters backward_traffic_;
 };

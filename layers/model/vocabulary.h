@@ -10,6 +10,7 @@
 #include "layers/model/data.h"
 #include "layers/model/parameter_store.h"
 #include "layers/model/token_layout.h"
+#include "layers/ring.h"
 #include "layers/theory/traffic.h"
 
 #include <cstdint>
@@ -22,6 +23,9 @@ namespace tsp {
 /// Logits of some tokens: `rows` are their numbers b·S + s in natural order, `logits` [rows, ids] of the type of sums, for token
 /// ids first_id, first_id + 1, …
 using LogitsSink = std::function<void(std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& logits)>;
+
+/// What is kept of the ids and labels of one token.
+inline constexpr std::uint64_t kTokenBytes = sizeof(std::uint32_t) + sizeof(std::int64_t);
 
 class Vocabulary {
  public:
@@ -37,11 +41,12 @@ class Vocabulary {
   /// `rows`: how the vocabulary is cut over the axis.
   Vocabulary(Rank& rank, Communicator& axis, const Chunks& rows, theory::HeadPlan plan, const Weights& weights);
 
-  /// x [B·S_p, h] = rows of the embedding for this rank's tokens. `ids` [B, S] in natural order.
-  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids);
+  /// x [B·S_p, h] = rows of the embedding for this rank's tokens. `ids` [B, S] in natural order. `kept`: what the memory of this
+  /// rank's ids and labels counts as.
+  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept);
   /// The gradients of the embedding's rows: of dx [B·S_p, h], to their owners. Replaces the embedding's gradient, or adds to it
   /// where head and embedding are tied. After embed() of the same tokens.
-  void embed_backward(const ConstTensor& dx, const TokenLayout& tokens);
+  void embed_backward(const ConstTensor& dx);
 
   /// Sum over this rank's predicted tokens of (log-sum-exp − label's logit) under HeadPlan::rotate_weights; under
   /// gather_activations a part of the sum that is right when added up over the ranks. x [B·S_p, h]; `labels` [B, S] in natural
@@ -51,16 +56,15 @@ class Vocabulary {
   /// dx [B·S_p, h] of the type of sums, and the head's gradient, both replaced. `weight`: one over the number of predicted
   /// tokens. After head(…, keep = true) of the same tokens.
   void head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens, double weight);
-  /// Returns when nobody reads this rank's weights any more.
-  void end();
 
  private:
-  struct Rotation;
-  double head_rotated(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, const LogitsSink* logits);
+  RingWeights rotation();
+  double head_rotated(const ConstTensor& x, const Tensor& lse, const LogitsSink* logits);
   double head_gathered(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, const LogitsSink* logits, bool keep);
   void head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight);
   void head_backward_gathered(const Tensor& dx, const TokenLayout& tokens, double weight);
-  void plan_rows(const TokenLayout& tokens, std::span<const Token> ids);
+  void plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept);
+  std::size_t rows_for_others() const;
   std::size_t hidden() const { return weights_.embedding.size(1); }
   int size() const { return axis_.size(); }
   int me() const { return axis_.rank(); }
@@ -71,15 +75,23 @@ class Vocabulary {
   theory::HeadPlan plan_;
   Weights weights_;
 
-  // The embedding's exchange, by rank of the axis: which of my rows it needs, in its order; where what it sends me belongs.
+  // The embedding's exchange, by rank of the axis: which of my rows it needs, in its order; how many of its rows I need.
   std::vector<std::vector<std::uint32_t>> wanted_;
-  std::vector<std::vector<std::uint32_t>> places_;
+  std::vector<std::size_t> needed_;
 
-  std::vector<std::int64_t> labels_;      // of this rank's tokens, or of all tokens in rank order (gathered)
-  std::vector<std::size_t> row_numbers_;  // b·S + s of the same
+  // Of this rank's tokens, kTokenBytes each: the order in which their rows come from the ranks, and their labels.
+  HeapBlock token_memory_;
+  std::span<std::uint32_t> order_;
+  std::span<std::int64_t> own_labels_;
+
+  std::vector<std::int64_t> all_labels_;  // of all tokens in rank order, where X is gathered
+  std::span<const std::int64_t> labels_;  // one of both
+  std::vector<std::size_t> row_numbers_;  // b·S + s of the same, if somebody wants logits
   OwnedTensor gathered_x_;                // [BS, h] in rank order, kept from head() to head_backward()
   OwnedTensor gathered_lse_;              // [BS]
-  Work last_weights_;
 };
+
+/// Rows of logits that are computed at a time for so many ids: 8 MiB, at least 64 rows.
+std::size_t logit_tile_rows(std::size_t ids, DType sums);
 
 }  // namespace tsp

@@ -1,0 +1,168 @@
+// One transformer block forward and backward on the ranks that started it: alone, or as TSP under `tsprun -n N run --
+// block_bench`.
+//
+// Every rank times its own rounds between barriers; a round's time is the slowest rank's. Rank 0 prints one line and, with
+// --json, writes {"milliseconds", "tokens_per_s", "rounds", …}.
+#include "core/rank/rank.h"
+#include "layers/model/block.h"
+#include "layers/model/token_layout.h"
+#include "layers/tsp/packs.h"
+#include "layers/tsp/tsp.h"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Options {
+  std::size_t hidden = 1024;
+  std::size_t heads = 16;
+  std::size_t kv_heads = 16;
+  std::size_t head_dim = 64;
+  std::size_t intermediate = 2816;
+  std::size_t sequence = 4096;
+  std::size_t batch = 1;
+  std::size_t threads = 1;
+  std::size_t bucket_heads = 0;
+  int rounds = 5;
+  std::string dtype = "f32";
+  std::string recompute = "none";
+  std::string json;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  CLI::App app("one transformer block, forward and backward");
+  app.add_option("--hidden", options.hidden)->capture_default_str();
+  app.add_option("--heads", options.heads)->capture_default_str();
+  app.add_option("--kv-heads", options.kv_heads)->capture_default_str();
+  app.add_option("--head-dim", options.head_dim)->capture_default_str();
+  app.add_option("--intermediate", options.intermediate)->capture_default_str();
+  app.add_option("--seq", options.sequence)->capture_default_str();
+  app.add_option("--batch", options.batch)->capture_default_str();
+  app.add_option("--threads", options.threads, "compute threads a rank")->capture_default_str();
+  app.add_option("--bucket-heads", options.bucket_heads)->capture_default_str();
+  app.add_option("--rounds", options.rounds)->capture_default_str();
+  app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"f32", "f64", "bf16"}))->capture_default_str();
+  app.add_option("--recompute", options.recompute)->check(CLI::IsMember({"none", "selective", "full"}))->capture_default_str();
+  app.add_option("--json", options.json);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  return options;
+}
+
+void fill_normal(const tsp::Tensor& tensor, double deviation, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, static_cast<float>(deviation));
+  for (std::size_t i = 0; i < tensor.elements(); ++i) {
+    const float value = normal(random);
+    if (tensor.dtype() == tsp::DType::f64) tensor.as<double>()[i] = static_cast<double>(value);
+    else if (tensor.dtype() == tsp::DType::f32) tensor.as<float>()[i] = value;
+    else tensor.as<tsp::bf16>()[i] = tsp::bf16(value);
+  }
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace tsp;
+  const Options options = parse(argc, argv);
+  const DType dtype = *dtype_from_name(options.dtype);
+  const Recompute recompute = options.recompute == "none"        ? Recompute::none
+                              : options.recompute == "selective" ? Recompute::selective
+                                                                 : Recompute::full;
+  ModelConfig config;
+  config.name = "bench";
+  config.hidden = options.hidden;
+  config.layers = 1;
+  config.query_heads = options.heads;
+  config.kv_heads = options.kv_heads;
+  config.head_dim = options.head_dim;
+  config.intermediate = options.intermediate;
+  config.vocabulary = 1;
+  config.max_positions = options.sequence;
+
+  Context context = Context::from_environment();
+  Rank rank(context, {.threads = options.threads});
+  Communicator& world = context.world();
+  Tsp strategy(rank, world, {.config = config, .dtype = dtype, .kv_bucket_heads = options.bucket_heads});
+  std::vector<PackPlan> packs{strategy.attention_pack(0), strategy.mlp_pack(0)};
+  PackPlan norms;
+  for (const Parameter& parameter : block_parameters(config, 0)) {
+    if (parameter.is_matrix()) continue;
+    norms.parts.push_back({.parameter = parameter, .block = {0, 1, 0, config.hidden}});
+  }
+  packs.push_back(norms);
+  ParameterStore store(rank, dtype, packs, true);
+  store.fill_fresh(1, 1);
+  const TokenLayout tokens(rank, config, dtype, options.batch, options.sequence, world.rank(), world.size());
+  const BlockGains gains{.attention = store.values(2, 0, 1),
+                         .mlp = store.values(2, 1, 1),
+                         .attention_gradient = store.gradients(2, 0, 1),
+                         .mlp_gradient = store.gradients(2, 1, 1)};
+  Block block(rank, strategy, config, dtype, recompute);
+
+  std::vector<double> forward_ms;
+  std::vector<double> total_ms;
+  RankTimes times;
+  const auto slowest = [&](double seconds) {
+    world.all_reduce(ConstBuffer(&seconds, 1, DType::f64), Buffer(&seconds, 1, DType::f64), Reduction::max);
+    return seconds;
+  };
+  for (int round = -1; round < options.rounds; ++round) {
+    OwnedTensor x = rank.tensor(Category::activations, dtype, {options.batch, tokens.local(), config.hidden}, "input");
+    OwnedTensor d = rank.tensor(Category::workspace, dtype == DType::f64 ? DType::f64 : DType::f32,
+                                {options.batch, tokens.local(), config.hidden}, "gradient");
+    fill_normal(x, 1, static_cast<unsigned>(world.rank()));
+    fill_normal(d, 1, static_cast<unsigned>(world.rank() + 100));
+    BlockSaved saved;
+    world.barrier();
+    rank.reset_times();
+    const auto begin = std::chrono::steady_clock::now();
+    strategy.begin_forward(store, tokens);
+    const OwnedTensor y = block.forward(0, std::move(x), gains, Keep::backward, saved);
+    const auto half = std::chrono::steady_clock::now();
+    strategy.begin_backward();
+    block.backward(0, d, gains, saved);
+    strategy.end();
+    const auto end = std::chrono::steady_clock::now();
+    times = rank.times();
+    const double forward = slowest(std::chrono::duration<double>(half - begin).count());
+    const double total = slowest(std::chrono::duration<double>(end - begin).count());
+    if (round < 0) continue;  // caches, page faults
+    forward_ms.push_back(forward * 1e3);
+    total_ms.push_back(total * 1e3);
+  }
+  if (world.rank() != 0) return 0;
+  const double ms = median(total_ms);
+  const double tokens_per_s = static_cast<double>(options.batch * options.sequence) / ms * 1e3;
+  fmt::print(
+      "{} rank(s) x {} thread(s): forward {:.1f} ms, forward and backward {:.1f} ms, {:.0f} tokens/s; last round of rank 0: "
+      "compute {:.1f}, communication {:.1f}, exposed {:.1f} ms\n",
+      world.size(), options.threads, median(forward_ms), ms, tokens_per_s, times.compute * 1e3, times.communication * 1e3,
+      times.exposed_communication * 1e3);
+  if (!options.json.empty()) {
+    std::ofstream(options.json)
+        << nlohmann::json{{"ranks", world.size()}, {"threads", options.threads},   {"forward_ms", median(forward_ms)},
+                          {"milliseconds", ms},    {"tokens_per_s", tokens_per_s}, {"rounds", total_ms}}
+               .dump()
+        << '\n';
+  }
+  return 0;
+}

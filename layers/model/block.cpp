@@ -1,0 +1,86 @@
+#include "layers/model/block.h"
+
+#include "core/kernels/check.h"
+
+namespace tsp {
+
+using kernels::Write;
+
+OwnedTensor Block::like(const Tensor& x, DType dtype, Category category, std::string_view what) {
+  return rank_.tensor(category, dtype, {x.size(0), x.size(1), x.size(2)}, what);
+}
+
+OwnedTensor Block::normed(const Tensor& x, const Tensor& gain) {
+  OwnedTensor y = like(x, dtype_, Category::workspace, "normed input");
+  rank_.compute().rms_norm(y, x, gain.select(0, 0), config_.norm_epsilon);
+  return y;
+}
+
+OwnedTensor Block::residual(const Tensor& x, const Tensor& y, Category category, std::string_view what) {
+  OwnedTensor sum = like(x, dtype_, category, what);
+  rank_.compute().add(sum, x, y);
+  return sum;
+}
+
+/// The tensors that are kept.
+void Block::make_room(const Tensor& x, Keep keep, BlockSaved& saved) {
+  const std::size_t B = x.size(0);
+  const std::size_t S = x.size(1);
+  const auto room = [&](std::initializer_list<std::size_t> sizes, std::string_view what) {
+    return rank_.tensor(Category::activations, dtype_, sizes, what);
+  };
+  const auto room_for_kv = [&] {
+    saved.attention.k = room({B, S, config_.kv_heads, config_.head_dim}, "saved keys");
+    saved.attention.v = room({B, S, config_.kv_heads, config_.head_dim}, "saved values");
+  };
+  if (keep == Keep::kv) room_for_kv();
+  if (keep != Keep::backward || recompute_ == Recompute::full) return;
+  saved.attention.o = room({B, S, config_.query_heads, config_.head_dim}, "saved attention output");
+  saved.attention.lse =
+      rank_.tensor(Category::activations, kernels::summed_in(dtype_), {B, config_.query_heads, S}, "saved log-sum-exp");
+  if (recompute_ == Recompute::selective) return;
+  saved.attention.q = room({B, S, config_.query_heads, config_.head_dim}, "saved queries");
+  room_for_kv();
+  saved.mlp.gate = room({B, S, config_.intermediate}, "saved gate");
+  saved.mlp.up = room({B, S, config_.intermediate}, "saved up");
+}
+
+OwnedTensor Block::forward(std::size_t layer, OwnedTensor x, const BlockGains& gains, Keep keep, BlockSaved& saved) {
+  const DType sums = kernels::summed_in(dtype_);
+  const Category kept = keep == Keep::backward ? Category::activations : Category::workspace;
+  make_room(x, keep, saved);
+  saved.x1 = std::move(x);
+  {
+    const OwnedTensor y = like(saved.x1, sums, Category::workspace, "attention result");
+    strategy_.attention_forward(layer, y, normed(saved.x1, gains.attention), saved.attention);
+    saved.x2 = residual(saved.x1, y, kept, "residual before the MLP");
+  }
+  if (keep != Keep::backward) saved.x1.reset();
+  OwnedTensor x3;
+  {
+    const OwnedTensor y = like(saved.x2, sums, Category::workspace, "MLP result");
+    strategy_.mlp_forward(layer, y, normed(saved.x2, gains.mlp), saved.mlp);
+    x3 = residual(saved.x2, y, kept, "residual after the block");
+  }
+  if (keep != Keep::backward) saved.x2.reset();
+  return x3;
+}
+
+void Block::backward(std::size_t layer, const Tensor& d, const BlockGains& gains, BlockSaved& saved) {
+  ComputeStream& compute = rank_.compute();
+  {
+    const OwnedTensor dx = like(d, d.dtype(), Category::workspace, "gradient of the MLP's input");
+    strategy_.mlp_backward(layer, dx, d, normed(saved.x2, gains.mlp), saved.mlp);
+    compute.rms_norm_backward(d, gains.mlp_gradient.select(0, 0), dx, saved.x2.view(), gains.mlp.select(0, 0),
+                              config_.norm_epsilon, Write::add);
+  }
+  saved.mlp = {};
+  saved.x2.reset();
+  const OwnedTensor dx = like(d, d.dtype(), Category::workspace, "gradient of the attention's input");
+  strategy_.attention_backward(layer, dx, d, normed(saved.x1, gains.attention), saved.attention);
+  compute.rms_norm_backward(d, gains.attention_gradient.select(0, 0), dx, saved.x1.view(), gains.attention.select(0, 0),
+                            config_.norm_epsilon, Write::add);
+  saved = {};
+}
+
+}  // namespace tsp

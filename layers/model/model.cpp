@@ -1,0 +1,256 @@
+#include "layers/model/model.h"
+
+#include "core/kernels/check.h"
+#include "layers/theory/traffic.h"
+#include "layers/tsp/tsp.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tsp {
+
+namespace {
+
+/// Packs after those of the blocks: all norm gains [2L + 1, h] (attention, MLP of layer 0, …, final), embedding, head.
+constexpr std::size_t kEmbeddingAfterNorms = 1;
+constexpr std::size_t kHeadAfterNorms = 2;
+
+TrafficCounters operator-(const TrafficCounters& after, const TrafficCounters& before) {
+  TrafficCounters difference;
+  for (int i = 0; i < kPurposes; ++i) {
+    difference.sent[i] = after.sent[i] - before.sent[i];
+    difference.received[i] = after.received[i] - before.received[i];
+  }
+  return difference;
+}
+
+PartPlan whole(const Parameter& parameter) {
+  return {.parameter = parameter,
+          .block = {.first_row = 0, .rows = parameter.rows(), .first_column = 0, .columns = parameter.columns()}};
+}
+
+}  // namespace
+
+Model::Model(Rank& rank, Communicator& axis, const ModelOptions& options)
+    : rank_(rank),
+      axis_(axis),
+      options_(options),
+      vocabulary_rows_(Chunks::balanced(axis.size(), options.config.vocabulary)),
+      strategy_(std::make_unique<Tsp>(
+          rank, axis, TspOptions{.config = options.config, .dtype = options.dtype, .kv_bucket_heads = options.kv_bucket_heads})),
+      store_(rank, options.dtype, plan_packs(), options.training),
+      block_(rank, *strategy_, options.config, options.dtype, options.recompute) {}
+
+Model::~Model() = default;
+
+// --- parameters
+// -----------------------------------------------------------------------------------------------------------------
+
+std::vector<PackPlan> Model::plan_packs() const {
+  std::vector<PackPlan> packs;
+  for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
+    packs.push_back(strategy_->attention_pack(layer));
+    packs.push_back(strategy_->mlp_pack(layer));
+  }
+  PackPlan norms;
+  PackPlan embedding;
+  PackPlan head;
+  for (const Parameter& parameter : model_parameters(options_.config)) {
+    PartPlan part = whole(parameter);
+    switch (parameter.role) {
+      case ParameterRole::attention_norm:
+      case ParameterRole::mlp_norm:
+      case ParameterRole::final_norm:
+        part.counted = axis_.rank() == 0;  // every rank has them
+        norms.parts.push_back(std::move(part));
+        break;
+      case ParameterRole::embedding:
+      case ParameterRole::head:
+        part.block.first_row = vocabulary_rows_.offset(axis_.rank());
+        part.block.rows = vocabulary_rows_.count(axis_.rank());
+        (parameter.role == ParameterRole::head ? head : embedding).parts.push_back(std::move(part));
+        break;
+      default: break;
+    }
+  }
+  packs.push_back(std::move(norms));
+  packs.push_back(std::move(embedding));
+  if (!options_.config.tied_embeddings) packs.push_back(std::move(head));
+  return packs;
+}
+
+Vocabulary::Weights Model::vocabulary_weights() const {
+  const std::size_t embedding = norm_pack() + kEmbeddingAfterNorms;
+  const std::size_t head = options_.config.tied_embeddings ? embedding : norm_pack() + kHeadAfterNorms;
+  Vocabulary::Weights weights{.embedding = store_.values(embedding, 0, 1),
+                              .embedding_gradient = {},
+                              .head = store_.values(head, 0, 1),
+                              .head_gradient = {},
+                              .tied = options_.config.tied_embeddings};
+  if (options_.training) {
+    weights.embedding_gradient = store_.gradients(embedding, 0, 1);
+    weights.head_gradient = store_.gradients(head, 0, 1);
+  }
+  return weights;
+}
+
+BlockGains Model::gains(std::size_t layer) const {
+  BlockGains gains{.attention = store_.values(norm_pack(), 2 * layer, 1),
+                   .mlp = store_.values(norm_pack(), 2 * layer + 1, 1),
+                   .attention_gradient = {},
+                   .mlp_gradient = {}};
+  if (options_.training) {
+    gains.attention_gradient = store_.gradients(norm_pack(), 2 * layer, 1);
+    gains.mlp_gradient = store_.gradients(norm_pack(), 2 * layer + 1, 1);
+  }
+  return gains;
+}
+
+// --- a pass
+// ---------------------------------------------------------------------------------------------------------------------
+
+void Model::check_tokens(const TokenBatch& tokens) const {
+  if (tokens.sequence == 0 || tokens.batch == 0 || tokens.ids.size() != tokens.batch * tokens.sequence ||
+      tokens.labels.size() != tokens.ids.size()) {
+    throw Error(Cause::refused, fmt::format("a batch of {} × {} tokens with {} ids and {} labels", tokens.batch, tokens.sequence,
+                                            tokens.ids.size(), tokens.labels.size()));
+  }
+}
+
+void Model::set_layout(std::size_t batch, std::size_t sequence) {
+  if (layout_ && layout_->batch() == batch && layout_->sequence() == sequence) return;
+  vocabulary_.reset();
+  layout_.reset();
+  layout_ = std::make_unique<TokenLayout>(rank_, options_.config, options_.dtype, batch, sequence, axis_.rank(), axis_.size());
+  const theory::Setting setting{.model = options_.config,
+                                .batch = batch,
+                                .sequence = sequence,
+                                .bytes = theory::ElementBytes::of(options_.dtype),
+                                .recompute = options_.recompute};
+  vocabulary_ = std::make_unique<Vocabulary>(rank_, axis_, vocabulary_rows_, theory::head_plan(setting), vocabulary_weights());
+}
+
+OwnedTensor Model::final_norm(const Tensor& x) {
+  OwnedTensor y = rank_.tensor(Category::workspace, options_.dtype, {layout_->rows(), options_.config.hidden}, "normed output");
+  rank_.compute().rms_norm(y, x.merged(0), final_gain().select(0, 0), options_.config.norm_epsilon);
+  return y;
+}
+
+Loss Model::forward(const TokenBatch& tokens, const LogitsSink* logits, bool keep) {
+  const TrafficCounters before = rank_.context().traffic();
+  check_tokens(tokens);
+  set_layout(tokens.batch, tokens.sequence);
+  saved_ = {};
+  Loss loss;
+  loss.tokens = static_cast<std::uint64_t>(std::ranges::count_if(tokens.labels, [](std::int64_t label) { return label >= 0; }));
+
+  strategy_->begin_forward(store_, *layout_);
+  const Category kept = keep ? Category::activations : Category::workspace;
+  OwnedTensor x = rank_.tensor(kept, options_.dtype, {tokens.batch, layout_->local(), options_.config.hidden}, "embedded tokens");
+  vocabulary_->embed(x->merged(0), *layout_, tokens.ids, kept);
+  if (keep) saved_.blocks.resize(options_.config.layers);
+  for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
+    BlockSaved nothing;
+    x = block_.forward(layer, std::move(x), gains(layer), keep ? Keep::backward : Keep::nothing,
+                       keep ? saved_.blocks[layer] : nothing);
+  }
+  OwnedTensor lse = rank_.tensor(kept, kernels::summed_in(options_.dtype), {layout_->rows()}, "log-sum-exp of the head");
+  loss.mean = vocabulary_->head(final_norm(x).view(), lse, *layout_, tokens.labels, logits, keep);
+  rank_.wait(axis_.post_all_reduce(ConstBuffer(&loss.mean, 1, DType::f64), Buffer(&loss.mean, 1, DType::f64), Reduction::sum));
+  const double weight = loss.tokens == 0 ? 0 : 1 / static_cast<double>(loss.tokens);
+  loss.mean *= weight;
+  if (keep) {
+    saved_.x = std::move(x);
+    saved_.lse = std::move(lse);
+    saved_.weight = weight;
+  } else {
+    strategy_->end();
+  }
+  forward_traffic_ = rank_.context().traffic() - before;
+  return loss;
+}
+
+void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
+  set_layout(1, ids.size());
+  strategy_->begin_forward(store_, *layout_);
+  OwnedTensor x =
+      rank_.tensor(Category::workspace, options_.dtype, {1, layout_->local(), options_.config.hidden}, "embedded tokens");
+  vocabulary_->embed(x->merged(0), *layout_, ids, Category::workspace);
+  for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
+    BlockSaved saved;
+    x = block_.forward(layer, std::move(x), gains(layer), Keep::kv, saved);
+    sink(layer, saved.attention.k, saved.attention.v, *layout_);
+  }
+  strategy_->end();
+}
+
+Loss Model::evaluate(const TokenBatch& tokens, const LogitsSink* logits) { return forward(tokens, logits, false); }
+
+Loss Model::forward_backward(const TokenBatch& tokens) {
+  if (!options_.training) throw Error(Cause::refused, "a model that wasn't made for training has no gradients");
+  const Loss loss = forward(tokens, nullptr, true);
+  backward();
+  return loss;
+}
+
+void Model::backward() {
+  ComputeStream& compute = rank_.compute();
+  const TrafficCounters before = rank_.context().traffic();
+  const std::size_t norms = 2 * options_.config.layers + 1;
+  const Tensor norm_gradients = store_.gradients(norm_pack(), 0, norms);
+  compute.fill_zero(norm_gradients);
+
+  strategy_->begin_backward();
+  const OwnedTensor d = rank_.tensor(Category::workspace, kernels::summed_in(options_.dtype),
+                                     {layout_->batch(), layout_->local(), options_.config.hidden}, "gradient of the residual");
+  {
+    const OwnedTensor dx =
+        rank_.tensor(Category::workspace, d->dtype(), {layout_->rows(), options_.config.hidden}, "gradient of the head's input");
+    vocabulary_->head_backward(dx, final_norm(saved_.x).view(), saved_.lse, *layout_, saved_.weight);
+    compute.rms_norm_backward(d->merged(0), norm_gradients.select(0, norms - 1), dx, saved_.x->merged(0),
+                              final_gain().select(0, 0), options_.config.norm_epsilon);
+  }
+  saved_.x.reset();
+  saved_.lse.reset();
+  for (std::size_t layer = options_.config.layers; layer-- > 0;) {
+    block_.backward(layer, d, gains(layer), saved_.blocks[layer]);
+  }
+  vocabulary_->embed_backward(d->merged(0));
+  const Buffer all_norms = buffer_of(norm_gradients);
+  rank_.wait(
+      axis_.post_all_reduce(all_norms, all_norms, Reduction::sum, {.stream = Stream::gradients, .purpose = Purpose::other}));
+  strategy_->end();
+  saved_ = {};
+  backward_traffic_ = rank_.context().traffic() - before;
+}
+
+// --- optimizer
+// ------------------------------------------------------------------------------------------------------------------
+
+double Model::gradient_norm() {
+  double sum = 0;
+  for (const ParameterPart& part : store_.parts()) {
+    if (part.plan.counted) sum += rank_.compute().sum_of_squares(part.gradient);
+  }
+  rank_.wait(axis_.post_all_reduce(ConstBuffer(&sum, 1, DType::f64), Buffer(&sum, 1, DType::f64), Reduction::sum));
+  return std::sqrt(sum);
+}
+
+void Model::update(const UpdateOptions& options, double norm) {
+  kernels::AdamW step{.learning_rate = options.learning_rate,
+                      .beta1 = options.beta1,
+                      .beta2 = options.beta2,
+                      .epsilon = options.epsilon,
+                      .weight_decay = 0,
+                      .step = options.step,
+                      .gradient_scale = kernels::clip_factor(norm, options.clip)};
+  for (const ParameterPart& part : store_.parts()) {
+    step.weight_decay = part.plan.parameter.is_matrix() ? options.weight_decay : 0;
+    rank_.compute().adamw(step, part.value, part.master, part.m, part.v, part.gradient);
+  }
+}
+
+}  // namespace tsp

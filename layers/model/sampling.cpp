@@ -1,0 +1,58 @@
+#include "layers/model/sampling.h"
+
+#include "layers/model/philox.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+namespace tsp {
+
+namespace {
+
+std::vector<double> as_doubles(const ConstTensor& logits) {
+  std::vector<double> values(logits.elements());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = logits.dtype() == DType::f64 ? logits.as<double>()[i] : static_cast<double>(logits.as<float>()[i]);
+    if (std::isnan(values[i])) throw Error(Cause::refused, fmt::format("the logit of token {} is NaN: the model diverged", i));
+  }
+  return values;
+}
+
+/// Uniform in [0, 1), 53 bits.
+double uniform(std::uint64_t seed, std::uint64_t index) {
+  constexpr std::uint64_t kSampling = 0x73616d706c696e67;  // sets these numbers apart from all others of the same seed
+  return static_cast<double>(philox(seed, index, kSampling)[0] >> 11) * 0x1p-53;
+}
+
+}  // namespace
+
+Token sample(const ConstTensor& logits, const SamplingOptions& options, std::uint64_t index) {
+  std::vector<double> values = as_doubles(logits);
+  if (options.temperature == 0) return static_cast<Token>(std::ranges::max_element(values) - values.begin());
+
+  std::vector<std::size_t> order(values.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return values[a] > values[b]; });
+  if (options.top_k != 0 && options.top_k < order.size()) order.resize(options.top_k);
+  const double highest = values[order[0]];
+  std::vector<double> weights;
+  for (const std::size_t id : order) weights.push_back(std::exp((values[id] - highest) / options.temperature));
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+
+  double kept = 0;
+  std::size_t count = 0;
+  while (count < weights.size() && (count == 0 || kept < options.top_p * total)) kept += weights[count++];
+  double left = uniform(options.seed, index) * kept;
+  for (std::size_t i = 0; i < count; ++i) {
+    left -= weights[i];
+    if (left < 0) return static_cast<Token>(order[i]);
+  }
+  return static_cast<Token>(order[count - 1]);
+}
+
+}  // namespace tsp

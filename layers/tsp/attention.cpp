@@ -1,0 +1,485 @@
+#include "layers/tsp/attention.h"
+
+#include "layers/tsp/packs.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tsp {
+
+using kernels::Rotation;
+using kernels::Write;
+
+/// A bucket in natural order, and its gradients.
+struct TspAttention::Gathered {
+  OwnedTensor kv;  // [S, 2, B, b·d]
+  std::array<Work, 2> arriving;
+  OwnedTensor dkv;  // the same, in the type of sums
+  std::array<Work, 2> leaving;
+
+  /// K (0) or V (1) as [B, S, b, d].
+  static Tensor of(const Tensor& both, std::size_t which, std::size_t d) {
+    return both.select(1, which).transposed(0, 1).split(2, d);
+  }
+};
+
+/// One call of forward() or backward().
+struct TspAttention::Pass {
+  std::size_t layer;
+  bool backward;
+  ConstTensor X;                // [B·S_p, h]
+  Tensor Y;                     // forward: y; backward: dx
+  ConstTensor dY;               // backward
+  const AttentionSaved* saved;  // forward fills its tensors
+  std::vector<Gathered> gathered;
+  std::deque<std::size_t> scattering;  // buckets whose gradients are on their way to their tokens' ranks
+  bool wrote = false;                  // Y holds something
+};
+
+namespace {
+
+/// counts[r] and offsets[r], in elements, of the chunk that rank r has in one half of the sequence.
+struct HalfChunks {
+  std::vector<std::size_t> counts;
+  std::vector<std::size_t> offsets;
+
+  HalfChunks(const Zigzag& cut, std::size_t half, std::size_t token_elements) {
+    for (int r = 0; r < cut.ranks(); ++r) {
+      const int chunk = cut.chunks_of(r)[half];
+      counts.push_back(cut.chunk_size(chunk) * token_elements);
+      offsets.push_back(cut.chunk_start(chunk) * token_elements);
+    }
+  }
+};
+
+/// Where the chunks of a rank lie among its own tokens.
+struct LocalChunk {
+  int chunk;
+  std::size_t first;
+  std::size_t count;
+};
+std::array<LocalChunk, 2> local_chunks(const TokenLayout& tokens) {
+  const std::array<int, 2> mine = tokens.cut().chunks_of(tokens.part());
+  const std::size_t first = tokens.cut().chunk_size(mine[0]);
+  return {LocalChunk{mine[0], 0, first}, LocalChunk{mine[1], first, tokens.cut().chunk_size(mine[1])}};
+}
+
+constexpr std::size_t kHalves = 2;
+
+}  // namespace
+
+TspAttention::TspAttention(TspAxis& axis) : axis_(axis), turns_(static_cast<std::size_t>(axis.D())) {}
+
+PackPlan TspAttention::pack(std::size_t layer) const {
+  return attention_pack_plan(axis_.config, layer, axis_.heads.query_heads(axis_.p()), axis_.heads.kv_heads_owned(axis_.p()));
+}
+
+// --- the order of work
+// ----------------------------------------------------------------------------------------------------------
+
+void TspAttention::plan_units(std::size_t bucket_heads) {
+  if (planned_heads_ == bucket_heads) return;
+  planned_heads_ = bucket_heads;
+  buckets_.clear();
+  units_.clear();
+  const HeadCut& heads = axis_.heads;
+  std::vector<std::size_t> bucket_of(axis_.config.kv_heads);
+  for (int r = 0; r < axis_.D(); ++r) {
+    const HeadRange owned = heads.kv_heads_owned(r);
+    for (std::size_t head = owned.first; head < owned.end(); ++head) {
+      // A head that later turns read stays longer than its neighbours: a bucket of its own.
+      const bool joins = head > owned.first && buckets_.back().heads.count < bucket_heads &&
+                         heads.kv_last_reader(head) == heads.kv_last_reader(head - 1);
+      if (joins) ++buckets_.back().heads.count;
+      else buckets_.push_back({.owner = r, .heads = {head, 1}});
+      bucket_of[head] = buckets_.size() - 1;
+    }
+  }
+  for (int r = 0; r < axis_.D(); ++r) {
+    const HeadRange queries = heads.query_heads(r);
+    for (std::size_t head = queries.first; head < queries.end(); ++head) {
+      const std::size_t bucket = bucket_of[heads.kv_head_of(head)];
+      if (head > queries.first && units_.back().bucket == bucket) {
+        ++units_.back().queries.count;
+        continue;
+      }
+      units_.push_back({.turn = r,
+                        .bucket = bucket,
+                        .queries = {head, 1},
+                        .first_of_turn = head == queries.first,
+                        .last_of_turn = false,
+                        .first_of_bucket = units_.empty() || units_.back().bucket != bucket,
+                        .last_of_bucket = false});
+    }
+  }
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    const bool end = u + 1 == units_.size();
+    units_[u].last_of_turn = end || units_[u + 1].turn != units_[u].turn;
+    units_[u].last_of_bucket = end || units_[u + 1].bucket != units_[u].bucket;
+  }
+}
+
+// --- weights
+// --------------------------------------------------------------------------------------------------------------------
+
+std::size_t TspAttention::part_rows(int r, std::size_t part) const {
+  const bool kv = part == kPartK || part == kPartV;
+  return (kv ? axis_.heads.kv_heads_owned(r).count : axis_.heads.query_heads(r).count) * axis_.d();
+}
+
+TspAttention::Weights TspAttention::fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count) {
+  Weights weights;
+  if (r == axis_.p()) {
+    weights.rows = axis_.store->values(attention_pack_number(layer), first, count);
+  } else {
+    std::size_t rows = 0;
+    for (std::size_t part = first; part < first + count; ++part) rows += part_rows(r, part);
+    weights.memory = axis_.rank.tensor(Category::communication, axis_.dtype, {rows, axis_.h()}, "attention weight shard");
+    weights.rows = weights.memory;
+  }
+  if (weights.rows.elements() > 0) {
+    weights.work =
+        axis_.group.post_broadcast(buffer_of(weights.rows), r, {.stream = Stream::weights, .purpose = Purpose::weights});
+  }
+  return weights;
+}
+
+void TspAttention::fetch(Turn& turn, std::size_t layer, int r, bool backward) {
+  constexpr std::size_t kForwardFirst = kPartO - kPartK;
+  constexpr std::size_t kBackwardFirst = kPartQ - kPartK;
+  const std::size_t first = backward ? kBackwardFirst : kForwardFirst;
+  turn.W_KVQ = fetch_parts(layer, r, kPartK, first);
+  turn.W_O = fetch_parts(layer, r, first, kAttentionParts - first);
+  fetched_ = r + 1;
+}
+
+void TspAttention::begin(std::size_t layer, bool backward) {
+  const TokenLayout& tokens = *axis_.tokens;
+  plan_units(axis_.bucket_heads != 0
+                 ? axis_.bucket_heads
+                 : tsp_bucket_heads(tokens.batch(), tokens.sequence(), axis_.d(), size_of(axis_.dtype), axis_.config.kv_heads));
+  fetched_ = 0;
+  for (int r = 0; r < std::min(2, axis_.D()); ++r) fetch(turns_[static_cast<std::size_t>(r)], layer, r, backward);
+}
+
+// --- both directions: q, k, v of a turn, and the gathering of its buckets
+// -------------------------------------------------------
+
+/// What this rank has of [B, S_p, heads, d]: a stretch of the saved heads, or memory of its own.
+static Tensor heads_of(TspAxis& axis, const OwnedTensor& saved, const HeadRange& heads, OwnedTensor& own, std::string_view what) {
+  if (saved.exists()) return saved->slice(2, heads.first, heads.count);
+  own = axis.step(axis.dtype, {axis.tokens->batch(), axis.tokens->local(), heads.count, axis.d()}, what);
+  return own;
+}
+
+/// [B, S_p, heads, d] as the matrix [B·S_p, heads·d].
+template <class View>
+static View matrix_of(const View& heads) {
+  return heads.merged(2).merged(0);
+}
+
+void TspAttention::project(Pass& pass, Turn& turn, int r) {
+  ComputeStream& compute = axis_.compute();
+  const HeadRange queries = axis_.heads.query_heads(r);
+  const HeadRange kv = axis_.heads.kv_heads_owned(r);
+  turn.q = heads_of(axis_, pass.saved->q, queries, turn.q_memory, "queries");
+  turn.k = heads_of(axis_, pass.saved->k, kv, turn.k_memory, "keys");
+  turn.v = heads_of(axis_, pass.saved->v, kv, turn.v_memory, "values");
+  turn.o = heads_of(axis_, pass.saved->o, queries, turn.o_memory, "attention output");
+  if (pass.saved->lse.exists()) {
+    turn.lse = pass.saved->lse->slice(1, queries.first, queries.count);
+  } else {
+    turn.lse_memory = axis_.step(axis_.sums, {axis_.tokens->batch(), queries.count, axis_.tokens->local()}, "log-sum-exp");
+    turn.lse = turn.lse_memory;
+  }
+  if (pass.backward && pass.saved->q.exists()) return;  // loaded, not made again
+  axis_.rank.wait(turn.W_KVQ.work);
+  if (pass.backward) axis_.rank.wait(turn.W_O.work);
+
+  const std::size_t kv_rows = part_rows(r, kPartK);
+  const Tensor W_K = turn.W_KVQ.rows.slice(0, 0, kv_rows);
+  const Tensor W_V = turn.W_KVQ.rows.slice(0, kv_rows, kv_rows);
+  const Tensor W_Q = pass.backward ? turn.W_O.rows.slice(0, 0, part_rows(r, kPartQ))
+                                   : turn.W_KVQ.rows.slice(0, 2 * kv_rows, part_rows(r, kPartQ));
+  const Tensor& angles = axis_.tokens->rope_table();
+  compute.gemm(matrix_of(turn.q), pass.X, W_Q.transposed(0, 1));
+  compute.rope(turn.q, angles, Rotation::forward);
+  if (kv.count == 0) return;
+  compute.gemm(matrix_of(turn.k), pass.X, W_K.transposed(0, 1));
+  compute.gemm(matrix_of(turn.v), pass.X, W_V.transposed(0, 1));
+  compute.rope(turn.k, angles, Rotation::forward);
+}
+
+void TspAttention::gather(Pass& pass, const Bucket& bucket, Gathered& into, const ConstTensor& k, const ConstTensor& v) {
+  const TokenLayout& tokens = *axis_.tokens;
+  const std::size_t width = bucket.heads.count * axis_.d();
+  into.kv = axis_.rank.tensor(Category::communication, axis_.dtype, {tokens.sequence(), 2, tokens.batch(), width}, "K/V bucket");
+  const std::size_t first_head = bucket.heads.first - axis_.heads.kv_heads_owned(bucket.owner).first;
+  const std::array<LocalChunk, kHalves> mine = local_chunks(tokens);
+  for (std::size_t half = 0; half < kHalves; ++half) {
+    const LocalChunk& chunk = mine[half];
+    const Tensor place = into.kv->slice(0, tokens.cut().chunk_start(chunk.chunk), chunk.count);
+    std::size_t which = 0;
+    for (const ConstTensor* from : {&k, &v}) {
+      const ConstTensor rows = from->slice(1, chunk.first, chunk.count).slice(2, first_head, bucket.heads.count).merged(2);
+      axis_.compute().convert(place.select(1, which++).transposed(0, 1), rows);
+    }
+    const HalfChunks chunks(tokens.cut(), half, 2 * tokens.batch() * width);
+    into.arriving[half] = axis_.group.post_all_gather_v(buffer_of(place), buffer_of(into.kv.view()), chunks.counts,
+                                                        chunks.offsets, {.stream = Stream::kv, .purpose = Purpose::kv});
+  }
+  (void)pass;
+}
+
+void TspAttention::prepare(Pass& pass, const Unit& unit) {
+  Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
+  if (unit.first_of_turn) {
+    project(pass, turn, unit.turn);
+    if (!pass.backward) turn.W_KVQ = {};
+    if (fetched_ == unit.turn + 1 && fetched_ < axis_.D()) {
+      fetch(turns_[static_cast<std::size_t>(fetched_)], pass.layer, fetched_, pass.backward);
+    }
+  }
+  const Bucket& bucket = buckets_[unit.bucket];
+  if (unit.first_of_bucket) gather(pass, bucket, pass.gathered[unit.bucket], turn.k, turn.v);
+  if (unit.last_of_turn) {
+    // All buckets that the turn owns are under way.
+    turn.k = turn.v = {};
+    turn.k_memory.reset();
+    turn.v_memory.reset();
+  }
+}
+
+// --- forward
+// --------------------------------------------------------------------------------------------------------------------
+
+/// Both chunks of this rank on the prefix up to each chunk's end.
+void TspAttention::flash_forward(Pass& pass, const Unit& unit) {
+  Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
+  const Bucket& bucket = buckets_[unit.bucket];
+  const Gathered& gathered = pass.gathered[unit.bucket];
+  const Tensor K = Gathered::of(gathered.kv, 0, axis_.d());
+  const Tensor V = Gathered::of(gathered.kv, 1, axis_.d());
+  const std::size_t head = unit.queries.first - axis_.heads.query_heads(unit.turn).first;
+  for (const LocalChunk& chunk : local_chunks(*axis_.tokens)) {
+    if (chunk.count == 0) continue;
+    const std::size_t start = axis_.tokens->cut().chunk_start(chunk.chunk);
+    const kernels::Attention attention{.scale = 1 / std::sqrt(static_cast<double>(axis_.d())),
+                                       .mask = kernels::Mask::from_positions(start, 0),
+                                       .heads = {axis_.heads.heads_per_kv_head(), unit.queries.first, bucket.heads.first}};
+    const auto part = [&](const Tensor& all) {
+      return all.slice(1, chunk.first, chunk.count).slice(2, head, unit.queries.count);
+    };
+    axis_.compute().flash_forward(attention, part(turn.o),
+                                  turn.lse.slice(1, head, unit.queries.count).slice(2, chunk.first, chunk.count), part(turn.q),
+                                  K.slice(1, 0, start + chunk.count), V.slice(1, 0, start + chunk.count));
+  }
+}
+
+void TspAttention::compute_forward(Pass& pass, const Unit& unit) {
+  Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
+  for (const Work& half : pass.gathered[unit.bucket].arriving) axis_.rank.wait(half);
+  flash_forward(pass, unit);
+  if (unit.last_of_bucket) pass.gathered[unit.bucket] = {};
+  if (!unit.last_of_turn) return;
+  axis_.rank.wait(turn.W_O.work);
+  axis_.compute().gemm(pass.Y, matrix_of(turn.o), turn.W_O.rows, pass.wrote ? Write::add : Write::replace);
+  pass.wrote = true;
+  turn = {};
+}
+
+void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
+  Pass pass{.layer = layer,
+            .backward = false,
+            .X = x.merged(0),
+            .Y = y.merged(0),
+            .dY = {},
+            .saved = &saved,
+            .gathered = {},
+            .scattering = {}};
+  pass.gathered.resize(buckets_.size());
+  prepare(pass, units_[0]);
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (u + 1 < units_.size()) prepare(pass, units_[u + 1]);
+    compute_forward(pass, units_[u]);
+  }
+}
+
+// --- backward
+// -------------------------------------------------------------------------------------------------------------------
+
+void TspAttention::compute_backward(Pass& pass, const Unit& unit) {
+  ComputeStream& compute = axis_.compute();
+  Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
+  Gathered& gathered = pass.gathered[unit.bucket];
+  const Bucket& bucket = buckets_[unit.bucket];
+  const TokenLayout& tokens = *axis_.tokens;
+  const std::size_t heads = axis_.heads.query_heads(unit.turn).count;
+  if (unit.first_of_turn) {
+    axis_.rank.wait(turn.W_O.work);
+    const Tensor W_Ot = turn.W_O.rows.slice(0, part_rows(unit.turn, kPartQ), part_rows(unit.turn, kPartO));
+    turn.dO = axis_.step(axis_.dtype, {tokens.batch(), tokens.local(), heads, axis_.d()}, "gradient of attention output");
+    compute.gemm(matrix_of(turn.dO.view()), pass.dY, W_Ot.transposed(0, 1));
+    turn.dq = axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads, axis_.d()}, "gradient of queries");
+    compute.fill_zero(turn.dq);
+  }
+  for (const Work& half : gathered.arriving) axis_.rank.wait(half);
+  if (!pass.saved->o.exists()) flash_forward(pass, unit);
+  if (unit.first_of_bucket) {
+    gathered.dkv = axis_.rank.tensor(Category::communication, axis_.sums,
+                                     {tokens.sequence(), 2, tokens.batch(), bucket.heads.count * axis_.d()}, "dK/dV bucket");
+    compute.fill_zero(gathered.dkv);
+  }
+  const Tensor K = Gathered::of(gathered.kv, 0, axis_.d());
+  const Tensor V = Gathered::of(gathered.kv, 1, axis_.d());
+  const Tensor dK = Gathered::of(gathered.dkv, 0, axis_.d());
+  const Tensor dV = Gathered::of(gathered.dkv, 1, axis_.d());
+  const std::size_t head = unit.queries.first - axis_.heads.query_heads(unit.turn).first;
+  const OwnedTensor delta = axis_.step(axis_.sums, {tokens.batch(), unit.queries.count, tokens.local()}, "delta of attention");
+  compute.flash_delta(delta, turn.dO->slice(2, head, unit.queries.count), turn.o.slice(2, head, unit.queries.count));
+  for (const LocalChunk& chunk : local_chunks(tokens)) {
+    if (chunk.count == 0) continue;
+    const std::size_t start = tokens.cut().chunk_start(chunk.chunk);
+    const std::size_t end = start + chunk.count;
+    const kernels::Attention attention{.scale = 1 / std::sqrt(static_cast<double>(axis_.d())),
+                                       .mask = kernels::Mask::from_positions(start, 0),
+                                       .heads = {axis_.heads.heads_per_kv_head(), unit.queries.first, bucket.heads.first}};
+    const auto part = [&](const Tensor& all) {
+      return all.slice(1, chunk.first, chunk.count).slice(2, head, unit.queries.count);
+    };
+    compute.flash_backward(attention, part(turn.dq), dK.slice(1, 0, end), dV.slice(1, 0, end), part(turn.dO),
+                           turn.lse.slice(1, head, unit.queries.count).slice(2, chunk.first, chunk.count),
+                           delta->slice(2, chunk.first, chunk.count), part(turn.q), K.slice(1, 0, end), V.slice(1, 0, end),
+                           Write::add);
+  }
+  if (unit.last_of_bucket) {
+    gathered.kv.reset();
+    const std::array<LocalChunk, kHalves> mine = local_chunks(tokens);
+    for (std::size_t half = 0; half < kHalves; ++half) {
+      const Tensor place = gathered.dkv->slice(0, tokens.cut().chunk_start(mine[half].chunk), mine[half].count);
+      const HalfChunks chunks(tokens.cut(), half, gathered.dkv->elements() / std::max<std::size_t>(tokens.sequence(), 1));
+      gathered.leaving[half] =
+          axis_.group.post_reduce_scatter_v(buffer_of(ConstTensor(gathered.dkv.view())), buffer_of(place), chunks.counts,
+                                            chunks.offsets, Reduction::sum, {.stream = Stream::kv, .purpose = Purpose::kv});
+    }
+    pass.scattering.push_back(unit.bucket);
+  }
+  if (unit.last_of_turn) end_turn_backward(pass, unit);
+}
+
+/// dX += dq·W_Q; dW_Q = dqᵀ·X; dW_Oᵀ = Oᵀ·dY.
+void TspAttention::end_turn_backward(Pass& pass, const Unit& unit) {
+  ComputeStream& compute = axis_.compute();
+  Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
+  const std::size_t rows = part_rows(unit.turn, kPartQ);
+  turn.dO.reset();
+  compute.rope(turn.dq, axis_.tokens->rope_table(), Rotation::inverse);
+  const Tensor dq = matrix_of(turn.dq.view());
+  compute.gemm(pass.Y, dq, turn.W_O.rows.slice(0, 0, rows), pass.wrote ? Write::add : Write::replace);
+  pass.wrote = true;
+  turn.W_O = {};
+  OwnedTensor memory;
+  const Tensor dW = gradient_shard(pass.layer, unit.turn, kPartQ, 2, memory);
+  compute.gemm(dW.slice(0, 0, rows), dq.transposed(0, 1), pass.X);
+  compute.gemm(dW.slice(0, rows, rows), matrix_of(turn.o).transposed(0, 1), pass.dY);
+  send_home(std::move(memory), dW, unit.turn);
+  turn.dq.reset();
+  turn.q = turn.o = turn.lse = {};
+  turn.q_memory.reset();
+  turn.o_memory.reset();
+  turn.lse_memory.reset();
+}
+
+/// dK and dV of this rank's tokens are here: dX += dk·W_K + dv·W_V; dW_K = dkᵀ·X, dW_V = dvᵀ·X.
+void TspAttention::finish_bucket(Pass& pass, std::size_t bucket) {
+  ComputeStream& compute = axis_.compute();
+  const TokenLayout& tokens = *axis_.tokens;
+  Gathered& gathered = pass.gathered[bucket];
+  const auto& [owner, heads] = buckets_[bucket];
+  Turn& turn = turns_[static_cast<std::size_t>(owner)];
+  for (const Work& half : gathered.leaving) axis_.rank.wait(half);
+  axis_.rank.wait(turn.W_KVQ.work);
+  const std::size_t kv_rows = part_rows(owner, kPartK);
+  const std::size_t first_row = (heads.first - axis_.heads.kv_heads_owned(owner).first) * axis_.d();
+  const std::size_t width = heads.count * axis_.d();
+  if (turn.unfinished == 0) {
+    turn.unfinished = static_cast<std::size_t>(
+        std::ranges::count_if(buckets_, [owner = owner](const Bucket& other) { return other.owner == owner; }));
+    turn.dW_KV = gradient_shard(pass.layer, owner, kPartK, 2, turn.dW_KV_memory);
+  }
+  for (std::size_t which = 0; which < 2; ++which) {
+    const OwnedTensor own =
+        axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads.count, axis_.d()}, "gradient of keys or values");
+    for (const LocalChunk& chunk : local_chunks(tokens)) {
+      const std::size_t start = tokens.cut().chunk_start(chunk.chunk);
+      compute.convert(own->slice(1, chunk.first, chunk.count).merged(2),
+                      gathered.dkv->slice(0, start, chunk.count).select(1, which).transposed(0, 1));
+    }
+    if (which == 0) compute.rope(own, tokens.rope_table(), Rotation::inverse);
+    const Tensor gradient = matrix_of(own.view());
+    const std::size_t row = which * kv_rows + first_row;
+    compute.gemm(pass.Y, gradient, turn.W_KVQ.rows.slice(0, row, width), pass.wrote ? Write::add : Write::replace);
+    pass.wrote = true;
+    compute.gemm(turn.dW_KV.slice(0, row, width), gradient.transposed(0, 1), pass.X);
+  }
+  gathered = {};
+  if (--turn.unfinished > 0) return;
+  send_home(std::move(turn.dW_KV_memory), turn.dW_KV, owner);
+  turn.dW_KV = {};
+  turn.W_KVQ = {};
+}
+
+/// Where this rank's part of an owner's gradients is computed: in place if it is the owner.
+Tensor TspAttention::gradient_shard(std::size_t layer, int r, std::size_t first, std::size_t count, OwnedTensor& memory) {
+  constexpr std::size_t kOnTheirWay = 2;
+  while (going_home_.size() > kOnTheirWay) {
+    axis_.rank.wait(going_home_.front().work);
+    going_home_.pop_front();
+  }
+  if (r == axis_.p()) return axis_.store->gradients(attention_pack_number(layer), first, count);
+  std::size_t rows = 0;
+  for (std::size_t part = first; part < first + count; ++part) rows += part_rows(r, part);
+  memory = axis_.rank.tensor(Category::communication, axis_.sums, {rows, axis_.h()}, "attention gradient shard");
+  return memory;
+}
+
+void TspAttention::send_home(OwnedTensor memory, const Tensor& gradient, int owner) {
+  if (gradient.elements() == 0) return;
+  const Buffer buffer = buffer_of(gradient);
+  Work work = axis_.group.post_reduce(buffer, owner == axis_.p() ? buffer : Buffer(), Reduction::sum, owner,
+                                      {.stream = Stream::gradients, .purpose = Purpose::gradients});
+  going_home_.push_back({.tensor = std::move(memory), .work = work});
+}
+
+void TspAttention::settle() {
+  for (Transfer& transfer : going_home_) axis_.rank.wait(transfer.work);
+  going_home_.clear();
+}
+
+void TspAttention::backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                            const AttentionSaved& saved, const std::function<void()>& after_first_unit) {
+  Pass pass{.layer = layer,
+            .backward = true,
+            .X = x.merged(0),
+            .Y = dx.merged(0),
+            .dY = dy.merged(0),
+            .saved = &saved,
+            .gathered = {},
+            .scattering = {}};
+  pass.gathered.resize(buckets_.size());
+  prepare(pass, units_[0]);
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (u + 1 < units_.size()) prepare(pass, units_[u + 1]);
+    const std::size_t begun = pass.scattering.size();
+    compute_backward(pass, units_[u]);
+    if (u == 0) after_first_unit();
+    // What began to leave before this unit has had its time.
+    for (std::size_t i = 0; i < begun; ++i) {
+      finish_bucket(pass, pass.scattering.front());
+      pass.scattering.pop_front();
+    }
+  }
+  for (const std::size_t bucket : pass.scattering) finish_bucket(pass, bucket);
+}
+
+}  // namespace tsp

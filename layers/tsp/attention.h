@@ -1,0 +1,104 @@
+// TSP attention: every rank keeps its tokens; weight shards are broadcast one after another, K and V of the shard's heads are
+// gathered along the sequence. The paper's Algorithm 1; page "TSP attention".
+//
+// Turns and units. Turn r works with the weights of owner r. Its query heads are computed in *units*: those that read one
+// *bucket* of K/V heads. A bucket is gathered once, in its owner's turn, and stays until the last turn whose query heads read it
+// (where n_kv < D, or where cuts don't meet). The pipeline prepares unit u + 1 (project, rotate, begin to gather) before it
+// computes unit u.
+//
+// A gathered bucket holds K and V in natural order: [S, {K, V}, B, b·d]. Its zigzag chunks arrive where they belong, by two
+// gathers: of the chunks of the first half (rank p's is number p) and of the second (2D − 1 − p).
+#pragma once
+
+#include "layers/tsp/axis.h"
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <vector>
+
+namespace tsp {
+
+class TspAttention {
+ public:
+  explicit TspAttention(TspAxis& axis);
+
+  PackPlan pack(std::size_t layer) const;
+
+  /// Weights of the first turns begin to move.
+  void begin_forward(std::size_t layer) { begin(layer, false); }
+  /// After begin_forward(layer). y, and q, k, v, o, lse where `saved` has room for them.
+  void forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved);
+  void begin_backward(std::size_t layer) { begin(layer, true); }
+  /// After begin_backward(layer). dx; the gradients of the last turns may still be on their way until settle().
+  /// `after_first_unit` is called when something was computed under which the previous sublayer's last messages could arrive.
+  void backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const AttentionSaved& saved,
+                const std::function<void()>& after_first_unit);
+  /// Returns when all gradients have reached their owners.
+  void settle();
+
+ private:
+  /// K/V heads that are gathered together.
+  struct Bucket {
+    int owner;
+    HeadRange heads;
+  };
+  /// Query heads of one turn that read one bucket.
+  struct Unit {
+    int turn;
+    std::size_t bucket;
+    HeadRange queries;
+    bool first_of_turn;
+    bool last_of_turn;
+    bool first_of_bucket;
+    bool last_of_bucket;
+  };
+  /// Neighbouring parts of a pack: the store's own rows, or a copy that is on its way.
+  struct Weights {
+    Tensor rows;
+    OwnedTensor memory;
+    Work work;
+  };
+  /// What one turn holds.
+  struct Turn {
+    Weights W_KVQ;  // forward: [W_K; W_V; W_Q], until projected. Backward: [W_K; W_V], until its buckets are finished
+    Weights W_O;    // forward: W_Oᵀ. Backward: [W_Q; W_Oᵀ]. Until the turn's last unit
+    OwnedTensor q_memory, k_memory, v_memory, o_memory, lse_memory;  // of what isn't saved
+    Tensor q, k, v, o;                                               // [B, S_p, heads, d] of the turn's heads
+    Tensor lse;                                                      // [B, heads, S_p]
+    OwnedTensor dO;                                                  // [B, S_p, heads, d]
+    OwnedTensor dq;                                                  // the same, in the type of sums
+    std::size_t unfinished = 0;                                      // backward: buckets that its K/V weights wait for
+    OwnedTensor dW_KV_memory;                                        // [dW_K; dW_V]
+    Tensor dW_KV;
+  };
+  struct Gathered;
+  struct Pass;
+
+  void plan_units(std::size_t bucket_heads);
+  void begin(std::size_t layer, bool backward);
+  void fetch(Turn& turn, std::size_t layer, int r, bool backward);
+  Weights fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count);
+  std::size_t part_rows(int r, std::size_t part) const;
+
+  void prepare(Pass& pass, const Unit& unit);
+  void project(Pass& pass, Turn& turn, int r);
+  void gather(Pass& pass, const Bucket& bucket, Gathered& into, const ConstTensor& k, const ConstTensor& v);
+  void flash_forward(Pass& pass, const Unit& unit);
+  void compute_forward(Pass& pass, const Unit& unit);
+  void compute_backward(Pass& pass, const Unit& unit);
+  void end_turn_backward(Pass& pass, const Unit& unit);
+  void finish_bucket(Pass& pass, std::size_t bucket);
+  void send_home(OwnedTensor memory, const Tensor& gradient, int owner);
+  Tensor gradient_shard(std::size_t layer, int r, std::size_t first, std::size_t count, OwnedTensor& memory);
+
+  TspAxis& axis_;
+  std::size_t planned_heads_ = 0;
+  std::vector<Bucket> buckets_;
+  std::vector<Unit> units_;
+  std::vector<Turn> turns_;
+  int fetched_ = 0;                  // turns of the present sublayer whose weights were asked for
+  std::deque<Transfer> going_home_;  // gradient shards on their way to their owners
+};
+
+}  // namespace tsp

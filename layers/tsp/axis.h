@@ -1,0 +1,56 @@
+// What the schedules of TSP share: the axis, how weights are cut over it, element types, and the shape of the present pass.
+#pragma once
+
+#include "core/collectives/chunks.h"
+#include "core/rank/rank.h"
+#include "layers/heads.h"
+#include "layers/model/config.h"
+#include "layers/model/parameter_store.h"
+#include "layers/model/strategy.h"
+#include "layers/model/token_layout.h"
+
+#include <cstddef>
+
+namespace tsp {
+
+struct TspOptions {
+  ModelConfig config;
+  DType dtype = DType::f32;
+  std::size_t kv_bucket_heads = 0;  ///< K/V heads that are gathered at a time; 0: tsp_bucket_heads()
+};
+
+/// K/V heads in a bucket: as many as one bucket of 64 MiB holds, at least one, at most `heads`. Both K and V of a whole sequence.
+std::size_t tsp_bucket_heads(std::size_t batch, std::size_t sequence, std::size_t head_dim, std::size_t element,
+                             std::size_t heads);
+
+/// One rank's place on the axis. Borrowed by the schedules of both sublayers.
+struct TspAxis {
+  Rank& rank;
+  Communicator& group;
+  ModelConfig config;
+  DType dtype;
+  DType sums;
+  HeadCut heads;
+  Chunks mlp_rows;
+  std::size_t bucket_heads;
+  const ParameterStore* store = nullptr;  ///< of the present pass, as `tokens`
+  const TokenLayout* tokens = nullptr;
+
+  TspAxis(Rank& on, Communicator& axis, const TspOptions& options);
+
+  int D() const { return group.size(); }
+  int p() const { return group.rank(); }
+  int left() const { return (p() + D() - 1) % D(); }
+  int right() const { return (p() + 1) % D(); }
+  ComputeStream& compute() const { return rank.compute(); }
+  std::size_t h() const { return config.hidden; }
+  std::size_t d() const { return config.head_dim; }
+  std::size_t rows() const { return tokens->rows(); }  ///< B·S_p
+
+  /// A tensor of one step of the schedule.
+  OwnedTensor step(DType of, std::initializer_list<std::size_t> sizes, std::string_view what) const {
+    return rank.tensor(Category::workspace, of, sizes, what);
+  }
+};
+
+}  // namespace tsp

@@ -1,0 +1,38 @@
+// TSP gated MLP: weight shards travel round the ring while every rank keeps its tokens. The paper's Algorithm 2; page "TSP gated
+// MLP".
+//
+// A shard is the pack [W1; W3; W2ᵀ] of f_r rows each, width h: one message. Step t works with shard (p − t) mod D, while the
+// shard goes on to p + 1 and the next arrives from p − 1 (layers/ring.h).
+#pragma once
+
+#include "layers/ring.h"
+#include "layers/tsp/axis.h"
+
+#include <functional>
+
+namespace tsp {
+
+class TspMlp {
+ public:
+  explicit TspMlp(TspAxis& axis) : axis_(axis) {}
+
+  PackPlan pack(std::size_t layer) const;
+
+  /// y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ, and gate and up where `saved` has room for them. `last_step` is called when the last shard is
+  /// here and its memory the only one in use: the next sublayer's weights may begin to move.
+  void forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved, const std::function<void()>& last_step);
+  /// dx, and this rank's gradients in the store; the own shard's sum may still be on its way home until settle().
+  void backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const MlpSaved& saved,
+                const std::function<void()>& last_step);
+  void settle() { sums_.settle(); }
+
+ private:
+  struct Activations;
+  RingWeights weights(std::size_t layer);
+  Activations activations(const ConstTensor& X, int shard, const MlpSaved& saved) const;
+
+  TspAxis& axis_;
+  RingSums sums_;
+};
+
+}  // namespace tsp

@@ -1,0 +1,25 @@
+// Packs of weights: which rows of a block's parameters lie together, for strategies that cut query heads, K/V heads and MLP rows.
+#pragma once
+
+#include "layers/heads.h"
+#include "layers/model/config.h"
+#include "layers/model/parameter_store.h"
+
+#include <cstddef>
+
+namespace tsp {
+
+/// Rows of the parts of an attention pack, in the order in which they lie. K/V first and W_Oᵀ last, so that {K, V}, {K, V, Q},
+/// {Q, Oᵀ} and {Oᵀ} are each in one piece.
+enum AttentionPart : std::size_t { kPartK, kPartV, kPartQ, kPartO, kAttentionParts };
+
+/// [W_K; W_V; W_Q; W_Oᵀ] of these heads, width h.
+PackPlan attention_pack_plan(const ModelConfig& config, std::size_t layer, const HeadRange& queries, const HeadRange& kv);
+/// [W_1; W_3; W_2ᵀ] of these rows of the MLP, width h.
+PackPlan mlp_pack_plan(const ModelConfig& config, std::size_t layer, std::size_t first, std::size_t count);
+
+/// The store's packs begin with those of the blocks: attention and MLP of layer 0, of layer 1, …
+constexpr std::size_t attention_pack_number(std::size_t layer) { return 2 * layer; }
+constexpr std::size_t mlp_pack_number(std::size_t layer) { return 2 * layer + 1; }
+
+}  // namespace tsp

@@ -1,0 +1,45 @@
+// The order of sublayers, and what one of them begins for the next: while an MLP works with its last shard, the weights of the
+// next attention's first turns are already on their way, in the memory that the other shard has left.
+#include "layers/tsp/tsp.h"
+
+namespace tsp {
+
+Tsp::Tsp(Rank& rank, Communicator& axis, const TspOptions& options)
+    : axis_(rank, axis, options), attention_(axis_), mlp_(axis_) {}
+
+void Tsp::begin_forward(const ParameterStore& store, const TokenLayout& tokens) {
+  axis_.store = &store;
+  axis_.tokens = &tokens;
+  attention_.begin_forward(0);
+}
+
+void Tsp::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
+  attention_.forward(layer, y, x, saved);
+}
+
+void Tsp::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
+  mlp_.forward(layer, y, x, saved, [&] {
+    if (layer + 1 < axis_.config.layers) attention_.begin_forward(layer + 1);
+  });
+}
+
+void Tsp::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const MlpSaved& saved) {
+  attention_.settle();
+  mlp_.backward(layer, dx, dy, x, saved, [&] { attention_.begin_backward(layer); });
+}
+
+void Tsp::attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                             const AttentionSaved& saved) {
+  attention_.backward(layer, dx, dy, x, saved, [&] { mlp_.settle(); });
+}
+
+void Tsp::end() {
+  mlp_.settle();
+  attention_.settle();
+  // Whatever else was begun (weights that others still read) is complete when what follows it on its stream is.
+  for (const Stream stream : {Stream::weights, Stream::kv, Stream::gradients}) {
+    axis_.rank.wait(axis_.group.post_barrier({.stream = stream}));
+  }
+}
+
+}  // namespace tsp

@@ -1,0 +1,36 @@
+// TSP: tensor and sequence parallelism folded onto one axis (arXiv 2604.26294). Every rank keeps 1/D of the weights and 1/D of
+// the tokens; weights travel to the tokens, K and V are gathered along the sequence. With one rank it is the plain transformer.
+#pragma once
+
+#include "layers/model/strategy.h"
+#include "layers/tsp/attention.h"
+#include "layers/tsp/axis.h"
+#include "layers/tsp/mlp.h"
+
+namespace tsp {
+
+class Tsp final : public Strategy {
+ public:
+  /// `rank` and `axis` must outlive it. Throws Error(refused) if the axis doesn't divide the query heads.
+  Tsp(Rank& rank, Communicator& axis, const TspOptions& options);
+
+  PackPlan attention_pack(std::size_t layer) const override { return attention_.pack(layer); }
+  PackPlan mlp_pack(std::size_t layer) const override { return mlp_.pack(layer); }
+
+  void begin_forward(const ParameterStore& store, const TokenLayout& tokens) override;
+  void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
+  void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
+  void begin_backward() override {}
+  void mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                    const MlpSaved& saved) override;
+  void attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                          const AttentionSaved& saved) override;
+  void end() override;
+
+ private:
+  TspAxis axis_;
+  TspAttention attention_;
+  TspMlp mlp_;
+};
+
+}  // namespace tsp

@@ -1,0 +1,196 @@
+// Runs a model on D ranks that are threads, and puts the shards of its gradients together, in natural order and f64.
+#pragma once
+
+#include "core/rank/rank.h"
+#include "layers/model/model.h"
+#include "tests/support/run_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace tsp::test {
+
+/// A model, its input, and how it is computed.
+struct ModelCase {
+  ModelConfig config;
+  std::size_t batch = 1;
+  std::size_t sequence = 1;
+  DType dtype = DType::f64;
+  Recompute recompute = Recompute::none;
+  std::size_t kv_bucket_heads = 0;
+  std::uint64_t seed = 1;
+  std::string algorithms = {};
+  std::size_t threads = 1;
+
+  theory::Setting setting() const {
+    return {
+        .model = config, .batch = batch, .sequence = sequence, .bytes = theory::ElementBytes::of(dtype), .recompute = recompute};
+  }
+  std::string describe() const {
+    return "h " + std::to_string(config.hidden) + ", L " + std::to_string(config.layers) + ", heads " +
+           std::to_string(config.query_heads) + "/" + std::to_string(config.kv_heads) + " x " + std::to_string(config.head_dim) +
+           ", f " + std::to_string(config.intermediate) + ", V " + std::to_string(config.vocabulary) + ", B " +
+           std::to_string(batch) + ", S " + std::to_string(sequence) + ", recompute " +
+           std::to_string(static_cast<int>(recompute)) + (config.tied_embeddings ? ", tied" : "") + ", bucket " +
+           std::to_string(kv_bucket_heads) + ", " + std::string(name(dtype));
+  }
+};
+
+inline ModelConfig small_config(std::size_t hidden, std::size_t layers, std::size_t query_heads, std::size_t kv_heads,
+                                std::size_t head_dim, std::size_t intermediate, std::size_t vocabulary, bool tied = false) {
+  ModelConfig config;
+  config.name = "test";
+  config.hidden = hidden;
+  config.layers = layers;
+  config.query_heads = query_heads;
+  config.kv_heads = kv_heads;
+  config.head_dim = head_dim;
+  config.intermediate = intermediate;
+  config.vocabulary = vocabulary;
+  config.max_positions = 4096;
+  config.norm_epsilon = 1e-5;
+  config.tied_embeddings = tied;
+  return config;
+}
+
+/// Ids and labels of a batch; some labels are missing.
+struct BatchData {
+  std::vector<Token> ids;
+  std::vector<std::int64_t> labels;
+
+  explicit BatchData(const ModelCase& of) {
+    std::mt19937_64 random(of.seed * 7919 + 13);
+    std::uniform_int_distribution<Token> id(0, static_cast<Token>(of.config.vocabulary) - 1);
+    for (std::size_t i = 0; i < of.batch * of.sequence; ++i) {
+      ids.push_back(id(random));
+      labels.push_back(random() % 11 == 0 ? -1 : id(random));
+    }
+    labels.back() = 0;
+  }
+  TokenBatch view(const ModelCase& of) const {
+    return {.batch = of.batch, .sequence = of.sequence, .ids = ids, .labels = labels};
+  }
+};
+
+using Tensors = std::map<std::string, std::vector<double>>;
+
+struct ModelRun {
+  double loss = 0;
+  double gradient_norm = 0;
+  Tensors gradients;  ///< by parameter, natural order
+  std::vector<TrafficCounters> forward;
+  std::vector<TrafficCounters> backward;
+  std::vector<CategoryBytes> peaks;
+  std::vector<CategoryBytes> after_forward;
+};
+
+inline double element(ConstBuffer buffer, std::size_t i) {
+  switch (buffer.dtype) {
+    case DType::f64: return reinterpret_cast<const double*>(buffer.data)[i];
+    case DType::f32: return static_cast<double>(reinterpret_cast<const float*>(buffer.data)[i]);
+    default: return static_cast<double>(static_cast<float>(reinterpret_cast<const bf16*>(buffer.data)[i]));
+  }
+}
+
+/// Puts this rank's part of a tensor where it belongs in the whole.
+inline void collect(Rank& rank, const PartPlan& plan, const Tensor& tensor, Tensors& whole, std::mutex& mutex) {
+  for_natural_blocks(rank, plan, tensor, [&](const safetensors::Block& block, ConstBuffer values) {
+    const std::lock_guard lock(mutex);
+    std::vector<double>& all = whole[plan.parameter.name];
+    all.resize(plan.parameter.elements(), std::numeric_limits<double>::quiet_NaN());
+    for (std::size_t i = 0; i < block.rows; ++i) {
+      for (std::size_t j = 0; j < block.columns; ++j) {
+        all[(block.first_row + i) * plan.parameter.columns() + block.first_column + j] = element(values, i * block.columns + j);
+      }
+    }
+  });
+}
+
+/// Gains and matrices that aren't near zero, so that every term of a gradient matters.
+inline void disturb(const ParameterStore& store) {
+  for (const ParameterPart& part : store.parts()) {
+    const double factor = part.plan.parameter.is_matrix() ? 10 : 0.7;
+    for (std::size_t i = 0; i < part.value.elements(); ++i) {
+      if (part.value.dtype() == DType::f64) part.value.as<double>()[i] *= factor;
+      if (part.value.dtype() == DType::f32) part.value.as<float>()[i] *= static_cast<float>(factor);
+      if (part.value.dtype() == DType::bf16) {
+        part.value.as<bf16>()[i] = bf16(static_cast<float>(part.value.as<bf16>()[i]) * static_cast<float>(factor));
+      }
+    }
+  }
+}
+
+/// One step on `ranks` ranks. `weights`, if not null, gets the parameters.
+inline ModelRun run_model(const ModelCase& of, int ranks, Tensors* weights = nullptr) {
+  ModelRun result;
+  const auto count = static_cast<std::size_t>(ranks);
+  result.forward.resize(count);
+  result.backward.resize(count);
+  result.peaks.resize(count);
+  const BatchData data(of);
+  std::mutex mutex;
+  run_ranks(ranks,
+            [&](Context& context) {
+              tsp::RankOptions options;
+              options.threads = of.threads;
+              Rank rank(context, options);
+              Model model(rank, context.world(),
+                          {.config = of.config,
+                           .dtype = of.dtype,
+                           .recompute = of.recompute,
+                           .training = true,
+                           .kv_bucket_heads = of.kv_bucket_heads});
+              model.parameters().fill_fresh(of.config.layers, of.seed);
+              disturb(model.parameters());
+              const Loss loss = model.forward_backward(data.view(of));
+              const double norm = model.gradient_norm();
+              for (const ParameterPart& part : model.parameters().parts()) {
+                if (!part.plan.counted) continue;
+                collect(rank, part.plan, part.gradient, result.gradients, mutex);
+                if (weights != nullptr) collect(rank, part.plan, part.value, *weights, mutex);
+              }
+              const std::lock_guard lock(mutex);
+              const auto me = static_cast<std::size_t>(context.rank());
+              if (me == 0) {
+                result.loss = loss.mean;
+                result.gradient_norm = norm;
+              }
+              result.forward[me] = model.forward_traffic();
+              result.backward[me] = model.backward_traffic();
+              result.peaks[me] = context.heap().peaks();
+            },
+            {.algorithms = of.algorithms});
+  return result;
+}
+
+inline double norm_of(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return std::sqrt(sum);
+}
+
+/// ‖a − b‖ ≤ tolerance·max(‖b‖, 1e-2·largest gradient norm), for every tensor.
+inline void expect_close(const Tensors& actual, const Tensors& expected, double tolerance, const std::string& where) {
+  double largest = 0;
+  for (const auto& [name, values] : expected) largest = std::max(largest, norm_of(values));
+  ASSERT_EQ(actual.size(), expected.size()) << where;
+  for (const auto& [name, values] : expected) {
+    ASSERT_TRUE(actual.contains(name)) << name << ", " << where;
+    const std::vector<double>& found = actual.at(name);
+    ASSERT_EQ(found.size(), values.size()) << name;
+    std::vector<double> difference(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) difference[i] = found[i] - values[i];
+    EXPECT_LE(norm_of(difference), tolerance * std::max(norm_of(values), 1e-2 * largest)) << name << ", " << where;
+  }
+}
+
+}  // namespace tsp::test

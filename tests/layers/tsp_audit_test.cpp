@@ -1,0 +1,92 @@
+// Traffic and memory of a training step under TSP against the formulas: as integers, by purpose, forward and backward.
+#include "layers/theory/memory.h"
+#include "layers/theory/shards.h"
+#include "layers/theory/traffic.h"
+#include "tests/layers/model_run.h"
+
+#include <gtest/gtest.h>
+
+namespace tsp::test {
+namespace {
+
+theory::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
+  theory::PurposeBytes sum;
+  for (const TrafficCounters& rank : ranks) {
+    for (int i = 0; i < kPurposes; ++i) sum[static_cast<Purpose>(i)] += rank.received[i];
+  }
+  return sum;
+}
+
+/// Tokens whose embedding row lives on another rank, from the ids.
+std::uint64_t remote_rows(const ModelCase& of, int ranks) {
+  const BatchData data(of);
+  const Zigzag cut(of.sequence, ranks);
+  const Chunks rows = Chunks::balanced(ranks, of.config.vocabulary);
+  std::uint64_t remote = 0;
+  for (std::size_t i = 0; i < data.ids.size(); ++i) {
+    const int holder = cut.owner(i % of.sequence).rank;
+    const auto id = static_cast<std::size_t>(data.ids[i]);
+    remote += id < rows.offset(holder) || id >= rows.offset(holder) + rows.count(holder);
+  }
+  return remote;
+}
+
+std::vector<ModelCase> cases() {
+  std::vector<ModelCase> all;
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+    all.push_back({.config = small_config(24, 2, 8, 8, 4, 21, 40), .batch = 2, .sequence = 29, .recompute = recompute});
+    all.push_back({.config = small_config(24, 3, 8, 2, 6, 23, 41, true),
+                   .batch = 1,
+                   .sequence = 37,
+                   .dtype = DType::f32,
+                   .recompute = recompute});
+    all.push_back({.config = small_config(16, 1, 8, 4, 4, 13, 300),
+                   .batch = 1,
+                   .sequence = 11,
+                   .dtype = DType::bf16,
+                   .recompute = recompute});
+    all.push_back({.config = small_config(16, 2, 8, 1, 4, 13, 17), .batch = 3, .sequence = 5, .recompute = recompute});
+  }
+  return all;
+}
+
+TEST(TspAudit, ReceivedBytesEqualTheFormulasByPurpose) {
+  for (const ModelCase& of : cases()) {
+    for (const int ranks : {1, 2, 4, 8}) {
+      const std::string where = of.describe() + ", D " + std::to_string(ranks);
+      const ModelRun run = run_model(of, ranks);
+      const theory::Traffic theory = theory::tsp_step(of.setting(), ranks, remote_rows(of, ranks));
+      const theory::PurposeBytes forward = received(run.forward);
+      const theory::PurposeBytes backward = received(run.backward);
+      for (int i = 0; i < kPurposes; ++i) {
+        const auto purpose = static_cast<Purpose>(i);
+        if (purpose == Purpose::other) continue;  // norms, loss and statistics may use any algorithm
+        EXPECT_EQ(forward[purpose], theory.forward[purpose]) << name(purpose) << " forward, " << where;
+        EXPECT_EQ(backward[purpose], theory.backward[purpose]) << name(purpose) << " backward, " << where;
+      }
+    }
+  }
+}
+
+TEST(TspAudit, MemoryOfParametersGradientsOptimizerAndActivationsIsExact) {
+  for (const ModelCase& of : cases()) {
+    for (const int ranks : {1, 2, 4, 8}) {
+      const std::string where = of.describe() + ", D " + std::to_string(ranks);
+      const ModelRun run = run_model(of, ranks);
+      const theory::TspShards shards(of.config, ranks);
+      const Zigzag cut(of.sequence, ranks);
+      const theory::ElementBytes bytes = theory::ElementBytes::of(of.dtype);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];
+        const std::uint64_t elements = shards.total(rank);
+        EXPECT_EQ(peak[Category::parameters], elements * bytes.element) << where;
+        EXPECT_EQ(peak[Category::gradients], elements * bytes.accumulated) << where;
+        EXPECT_EQ(peak[Category::optimizer], elements * bytes.accumulated * (of.dtype == DType::bf16 ? 3U : 2U)) << where;
+        EXPECT_EQ(peak[Category::activations], theory::activation_bytes(of.setting(), cut.tokens(rank), kTokenBytes)) << where;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tsp::test
