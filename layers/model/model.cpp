@@ -46,8 +46,7 @@ Model::Model(Rank& rank, Communicator& axis, const ModelOptions& options)
 
 Model::~Model() = default;
 
-// --- parameters
-// -----------------------------------------------------------------------------------------------------------------
+// --- parameters --------------------------------------------------------------------------------------------------------------
 
 std::vector<PackPlan> Model::plan_packs() const {
   std::vector<PackPlan> packs;
@@ -109,8 +108,7 @@ BlockGains Model::gains(std::size_t layer) const {
   return gains;
 }
 
-// --- a pass
-// ---------------------------------------------------------------------------------------------------------------------
+// --- a pass ------------------------------------------------------------------------------------------------------------------
 
 void Model::check_tokens(const TokenBatch& tokens) const {
   if (tokens.sequence == 0 || tokens.batch == 0 || tokens.ids.size() != tokens.batch * tokens.sequence ||
@@ -227,8 +225,7 @@ void Model::backward() {
   backward_traffic_ = rank_.context().traffic() - before;
 }
 
-// --- optimizer
-// ------------------------------------------------------------------------------------------------------------------
+// --- optimizer ---------------------------------------------------------------------------------------------------------------
 
 double Model::gradient_norm() {
   double sum = 0;

@@ -39,8 +39,7 @@ int owner_of(const Chunks& rows, int ranks, std::size_t id) {
 Vocabulary::Vocabulary(Rank& rank, Communicator& axis, const Chunks& rows, theory::HeadPlan plan, const Weights& weights)
     : rank_(rank), axis_(axis), rows_(rows), plan_(plan), weights_(weights) {}
 
-// --- embedding
-// ------------------------------------------------------------------------------------------------------------------
+// --- embedding ---------------------------------------------------------------------------------------------------------------
 
 void Vocabulary::plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
   const auto ranks = static_cast<std::size_t>(size());
@@ -116,8 +115,7 @@ void Vocabulary::embed_backward(const ConstTensor& dx) {
   }
 }
 
-// --- head and loss
-// --------------------------------------------------------------------------------------------------------------
+// --- head and loss -----------------------------------------------------------------------------------------------------------
 
 std::size_t logit_tile_rows(std::size_t ids, DType sums) {
   constexpr std::size_t kTileBytes = std::size_t{8} << 20;

@@ -35,8 +35,7 @@ struct Traffic {
   bool operator==(const Traffic&) const = default;
 };
 
-// --- one block (attention and MLP, without its norm gains), over all ranks of the axes
-// -----------------------------------------------
+// --- one block (attention and MLP, without its norm gains), over all ranks of the axes ---------------------------------------
 
 /// Weights broadcast and rotated, gradients summed to their owners, K/V gathered and dK/dV scattered. No recomputation adds to
 /// it.
@@ -56,8 +55,7 @@ Traffic zero3_block(const Setting& setting, int ranks);
 /// Gradients of whole blocks, all-reduced. (B doesn't matter.)
 Traffic dp_block(const Setting& setting, int ranks);
 
-// --- what else a model has, where the tokens differ between the ranks of one axis
-// ------------------------------------------------------
+// --- what else a model has, where the tokens differ between the ranks of one axis --------------------------------------------
 
 /// All-reduce of one norm gain's gradient.
 Traffic norm_gain(const Setting& setting, int ranks);
@@ -76,8 +74,7 @@ Traffic tp_head(const Setting& setting, int ranks);
 /// A whole training step under TSP: blocks, norm gains, embedding, head.
 Traffic tsp_step(const Setting& setting, int ranks, std::uint64_t remote_rows);
 
-// --- one rank's part
-// ------------------------------------------------------------------------------------------------------------------
+// --- one rank's part ---------------------------------------------------------------------------------------------------------
 
 /// How sums reach their owner: read from every peer at the end, or handed on around the ring. Totals are the same.
 enum class SumPath { direct, ring };

@@ -74,53 +74,7 @@ PackPlan TspAttention::pack(std::size_t layer) const {
   return attention_pack_plan(axis_.config, layer, axis_.heads.query_heads(axis_.p()), axis_.heads.kv_heads_owned(axis_.p()));
 }
 
-// --- the order of work
-// ----------------------------------------------------------------------------------------------------------
-
-void TspAttention::plan_units(std::size_t bucket_heads) {
-  if (planned_heads_ == bucket_heads) return;
-  planned_heads_ = bucket_heads;
-  buckets_.clear();
-  units_.clear();
-  const HeadCut& heads = axis_.heads;
-  std::vector<std::size_t> bucket_of(axis_.config.kv_heads);
-  for (int r = 0; r < axis_.D(); ++r) {
-    const HeadRange owned = heads.kv_heads_owned(r);
-    for (std::size_t head = owned.first; head < owned.end(); ++head) {
-      // A head that later turns read stays longer than its neighbours: a bucket of its own.
-      const bool joins = head > owned.first && buckets_.back().heads.count < bucket_heads &&
-                         heads.kv_last_reader(head) == heads.kv_last_reader(head - 1);
-      if (joins) ++buckets_.back().heads.count;
-      else buckets_.push_back({.owner = r, .heads = {head, 1}});
-      bucket_of[head] = buckets_.size() - 1;
-    }
-  }
-  for (int r = 0; r < axis_.D(); ++r) {
-    const HeadRange queries = heads.query_heads(r);
-    for (std::size_t head = queries.first; head < queries.end(); ++head) {
-      const std::size_t bucket = bucket_of[heads.kv_head_of(head)];
-      if (head > queries.first && units_.back().bucket == bucket) {
-        ++units_.back().queries.count;
-        continue;
-      }
-      units_.push_back({.turn = r,
-                        .bucket = bucket,
-                        .queries = {head, 1},
-                        .first_of_turn = head == queries.first,
-                        .last_of_turn = false,
-                        .first_of_bucket = units_.empty() || units_.back().bucket != bucket,
-                        .last_of_bucket = false});
-    }
-  }
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    const bool end = u + 1 == units_.size();
-    units_[u].last_of_turn = end || units_[u + 1].turn != units_[u].turn;
-    units_[u].last_of_bucket = end || units_[u + 1].bucket != units_[u].bucket;
-  }
-}
-
-// --- weights
-// --------------------------------------------------------------------------------------------------------------------
+// --- weights -----------------------------------------------------------------------------------------------------------------
 
 std::size_t TspAttention::part_rows(int r, std::size_t part) const {
   const bool kv = part == kPartK || part == kPartV;
@@ -155,15 +109,18 @@ void TspAttention::fetch(Turn& turn, std::size_t layer, int r, bool backward) {
 
 void TspAttention::begin(std::size_t layer, bool backward) {
   const TokenLayout& tokens = *axis_.tokens;
-  plan_units(axis_.bucket_heads != 0
-                 ? axis_.bucket_heads
-                 : tsp_bucket_heads(tokens.batch(), tokens.sequence(), axis_.d(), size_of(axis_.dtype), axis_.config.kv_heads));
+  const std::size_t bucket_heads = axis_.bucket_heads != 0 ? axis_.bucket_heads
+                                                           : tsp_bucket_heads(tokens.batch(), tokens.sequence(), axis_.d(),
+                                                                              size_of(axis_.dtype), axis_.config.kv_heads);
+  if (planned_heads_ != bucket_heads) {
+    planned_heads_ = bucket_heads;
+    plan_ = plan_units(axis_.heads, axis_.config.kv_heads, bucket_heads);
+  }
   fetched_ = 0;
   for (int r = 0; r < std::min(2, axis_.D()); ++r) fetch(turns_[static_cast<std::size_t>(r)], layer, r, backward);
 }
 
-// --- both directions: q, k, v of a turn, and the gathering of its buckets
-// -------------------------------------------------------
+// --- both directions: q, k, v of a turn, and the gathering of its buckets ----------------------------------------------------
 
 /// What this rank has of [B, S_p, heads, d]: a stretch of the saved heads, or memory of its own.
 static Tensor heads_of(TspAxis& axis, const OwnedTensor& saved, const HeadRange& heads, OwnedTensor& own, std::string_view what) {
@@ -210,7 +167,7 @@ void TspAttention::project(Pass& pass, Turn& turn, int r) {
   compute.rope(turn.k, angles, Rotation::forward);
 }
 
-void TspAttention::gather(Pass& pass, const Bucket& bucket, Gathered& into, const ConstTensor& k, const ConstTensor& v) {
+void TspAttention::gather(Pass& pass, const TspBucket& bucket, Gathered& into, const ConstTensor& k, const ConstTensor& v) {
   const TokenLayout& tokens = *axis_.tokens;
   const std::size_t width = bucket.heads.count * axis_.d();
   into.kv = axis_.rank.tensor(Category::communication, axis_.dtype, {tokens.sequence(), 2, tokens.batch(), width}, "K/V bucket");
@@ -231,7 +188,7 @@ void TspAttention::gather(Pass& pass, const Bucket& bucket, Gathered& into, cons
   (void)pass;
 }
 
-void TspAttention::prepare(Pass& pass, const Unit& unit) {
+void TspAttention::prepare(Pass& pass, const TspUnit& unit) {
   Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
   if (unit.first_of_turn) {
     project(pass, turn, unit.turn);
@@ -240,7 +197,7 @@ void TspAttention::prepare(Pass& pass, const Unit& unit) {
       fetch(turns_[static_cast<std::size_t>(fetched_)], pass.layer, fetched_, pass.backward);
     }
   }
-  const Bucket& bucket = buckets_[unit.bucket];
+  const TspBucket& bucket = plan_.buckets[unit.bucket];
   if (unit.first_of_bucket) gather(pass, bucket, pass.gathered[unit.bucket], turn.k, turn.v);
   if (unit.last_of_turn) {
     // All buckets that the turn owns are under way.
@@ -250,13 +207,12 @@ void TspAttention::prepare(Pass& pass, const Unit& unit) {
   }
 }
 
-// --- forward
-// --------------------------------------------------------------------------------------------------------------------
+// --- forward -----------------------------------------------------------------------------------------------------------------
 
 /// Both chunks of this rank on the prefix up to each chunk's end.
-void TspAttention::flash_forward(Pass& pass, const Unit& unit) {
+void TspAttention::flash_forward(Pass& pass, const TspUnit& unit) {
   Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
-  const Bucket& bucket = buckets_[unit.bucket];
+  const TspBucket& bucket = plan_.buckets[unit.bucket];
   const Gathered& gathered = pass.gathered[unit.bucket];
   const Tensor K = Gathered::of(gathered.kv, 0, axis_.d());
   const Tensor V = Gathered::of(gathered.kv, 1, axis_.d());
@@ -276,7 +232,7 @@ void TspAttention::flash_forward(Pass& pass, const Unit& unit) {
   }
 }
 
-void TspAttention::compute_forward(Pass& pass, const Unit& unit) {
+void TspAttention::compute_forward(Pass& pass, const TspUnit& unit) {
   Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
   for (const Work& half : pass.gathered[unit.bucket].arriving) axis_.rank.wait(half);
   flash_forward(pass, unit);
@@ -297,22 +253,21 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
             .saved = &saved,
             .gathered = {},
             .scattering = {}};
-  pass.gathered.resize(buckets_.size());
-  prepare(pass, units_[0]);
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    if (u + 1 < units_.size()) prepare(pass, units_[u + 1]);
-    compute_forward(pass, units_[u]);
+  pass.gathered.resize(plan_.buckets.size());
+  prepare(pass, plan_.units[0]);
+  for (std::size_t u = 0; u < plan_.units.size(); ++u) {
+    if (u + 1 < plan_.units.size()) prepare(pass, plan_.units[u + 1]);
+    compute_forward(pass, plan_.units[u]);
   }
 }
 
-// --- backward
-// -------------------------------------------------------------------------------------------------------------------
+// --- backward ----------------------------------------------------------------------------------------------------------------
 
-void TspAttention::compute_backward(Pass& pass, const Unit& unit) {
+void TspAttention::compute_backward(Pass& pass, const TspUnit& unit) {
   ComputeStream& compute = axis_.compute();
   Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
   Gathered& gathered = pass.gathered[unit.bucket];
-  const Bucket& bucket = buckets_[unit.bucket];
+  const TspBucket& bucket = plan_.buckets[unit.bucket];
   const TokenLayout& tokens = *axis_.tokens;
   const std::size_t heads = axis_.heads.query_heads(unit.turn).count;
   if (unit.first_of_turn) {
@@ -368,7 +323,7 @@ void TspAttention::compute_backward(Pass& pass, const Unit& unit) {
 }
 
 /// dX += dq·W_Q; dW_Q = dqᵀ·X; dW_Oᵀ = Oᵀ·dY.
-void TspAttention::end_turn_backward(Pass& pass, const Unit& unit) {
+void TspAttention::end_turn_backward(Pass& pass, const TspUnit& unit) {
   ComputeStream& compute = axis_.compute();
   Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
   const std::size_t rows = part_rows(unit.turn, kPartQ);
@@ -395,7 +350,7 @@ void TspAttention::finish_bucket(Pass& pass, std::size_t bucket) {
   ComputeStream& compute = axis_.compute();
   const TokenLayout& tokens = *axis_.tokens;
   Gathered& gathered = pass.gathered[bucket];
-  const auto& [owner, heads] = buckets_[bucket];
+  const auto& [owner, heads] = plan_.buckets[bucket];
   Turn& turn = turns_[static_cast<std::size_t>(owner)];
   for (const Work& half : gathered.leaving) axis_.rank.wait(half);
   axis_.rank.wait(turn.W_KVQ.work);
@@ -404,7 +359,7 @@ void TspAttention::finish_bucket(Pass& pass, std::size_t bucket) {
   const std::size_t width = heads.count * axis_.d();
   if (turn.unfinished == 0) {
     turn.unfinished = static_cast<std::size_t>(
-        std::ranges::count_if(buckets_, [owner = owner](const Bucket& other) { return other.owner == owner; }));
+        std::ranges::count_if(plan_.buckets, [owner = owner](const TspBucket& other) { return other.owner == owner; }));
     turn.dW_KV = gradient_shard(pass.layer, owner, kPartK, 2, turn.dW_KV_memory);
   }
   for (std::size_t which = 0; which < 2; ++which) {
@@ -466,12 +421,12 @@ void TspAttention::backward(std::size_t layer, const Tensor& dx, const ConstTens
             .saved = &saved,
             .gathered = {},
             .scattering = {}};
-  pass.gathered.resize(buckets_.size());
-  prepare(pass, units_[0]);
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    if (u + 1 < units_.size()) prepare(pass, units_[u + 1]);
+  pass.gathered.resize(plan_.buckets.size());
+  prepare(pass, plan_.units[0]);
+  for (std::size_t u = 0; u < plan_.units.size(); ++u) {
+    if (u + 1 < plan_.units.size()) prepare(pass, plan_.units[u + 1]);
     const std::size_t begun = pass.scattering.size();
-    compute_backward(pass, units_[u]);
+    compute_backward(pass, plan_.units[u]);
     if (u == 0) after_first_unit();
     // What began to leave before this unit has had its time.
     for (std::size_t i = 0; i < begun; ++i) {

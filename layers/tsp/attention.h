@@ -1,9 +1,7 @@
 // TSP attention: every rank keeps its tokens; weight shards are broadcast one after another, K and V of the shard's heads are
 // gathered along the sequence. The paper's Algorithm 1; page "TSP attention".
 //
-// Turns and units. Turn r works with the weights of owner r. Its query heads are computed in *units*: those that read one
-// *bucket* of K/V heads. A bucket is gathered once, in its owner's turn, and stays until the last turn whose query heads read it
-// (where n_kv < D, or where cuts don't meet). The pipeline prepares unit u + 1 (project, rotate, begin to gather) before it
+// Turns, units and buckets: layers/tsp/units.h. The pipeline prepares unit u + 1 (project, rotate, begin to gather) before it
 // computes unit u.
 //
 // A gathered bucket holds K and V in natural order: [S, {K, V}, B, b·d]. Its zigzag chunks arrive where they belong, by two
@@ -11,6 +9,7 @@
 #pragma once
 
 #include "layers/tsp/axis.h"
+#include "layers/tsp/units.h"
 
 #include <array>
 #include <deque>
@@ -38,21 +37,6 @@ class TspAttention {
   void settle();
 
  private:
-  /// K/V heads that are gathered together.
-  struct Bucket {
-    int owner;
-    HeadRange heads;
-  };
-  /// Query heads of one turn that read one bucket.
-  struct Unit {
-    int turn;
-    std::size_t bucket;
-    HeadRange queries;
-    bool first_of_turn;
-    bool last_of_turn;
-    bool first_of_bucket;
-    bool last_of_bucket;
-  };
   /// Neighbouring parts of a pack: the store's own rows, or a copy that is on its way.
   struct Weights {
     Tensor rows;
@@ -75,27 +59,25 @@ class TspAttention {
   struct Gathered;
   struct Pass;
 
-  void plan_units(std::size_t bucket_heads);
   void begin(std::size_t layer, bool backward);
   void fetch(Turn& turn, std::size_t layer, int r, bool backward);
   Weights fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count);
   std::size_t part_rows(int r, std::size_t part) const;
 
-  void prepare(Pass& pass, const Unit& unit);
+  void prepare(Pass& pass, const TspUnit& unit);
   void project(Pass& pass, Turn& turn, int r);
-  void gather(Pass& pass, const Bucket& bucket, Gathered& into, const ConstTensor& k, const ConstTensor& v);
-  void flash_forward(Pass& pass, const Unit& unit);
-  void compute_forward(Pass& pass, const Unit& unit);
-  void compute_backward(Pass& pass, const Unit& unit);
-  void end_turn_backward(Pass& pass, const Unit& unit);
+  void gather(Pass& pass, const TspBucket& bucket, Gathered& into, const ConstTensor& k, const ConstTensor& v);
+  void flash_forward(Pass& pass, const TspUnit& unit);
+  void compute_forward(Pass& pass, const TspUnit& unit);
+  void compute_backward(Pass& pass, const TspUnit& unit);
+  void end_turn_backward(Pass& pass, const TspUnit& unit);
   void finish_bucket(Pass& pass, std::size_t bucket);
   void send_home(OwnedTensor memory, const Tensor& gradient, int owner);
   Tensor gradient_shard(std::size_t layer, int r, std::size_t first, std::size_t count, OwnedTensor& memory);
 
   TspAxis& axis_;
   std::size_t planned_heads_ = 0;
-  std::vector<Bucket> buckets_;
-  std::vector<Unit> units_;
+  TspUnits plan_;
   std::vector<Turn> turns_;
   int fetched_ = 0;                  // turns of the present sublayer whose weights were asked for
   std::deque<Transfer> going_home_;  // gradient shards on their way to their owners

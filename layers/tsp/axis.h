@@ -19,10 +19,6 @@ struct TspOptions {
   std::size_t kv_bucket_heads = 0;  ///< K/V heads that are gathered at a time; 0: tsp_bucket_heads()
 };
 
-/// K/V heads in a bucket: as many as one bucket of 64 MiB holds, at least one, at most `heads`. Both K and V of a whole sequence.
-std::size_t tsp_bucket_heads(std::size_t batch, std::size_t sequence, std::size_t head_dim, std::size_t element,
-                             std::size_t heads);
-
 /// One rank's place on the axis. Borrowed by the schedules of both sublayers.
 struct TspAxis {
   Rank& rank;

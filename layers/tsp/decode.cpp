@@ -44,8 +44,7 @@ std::size_t TspDecoder::cached(std::size_t length) const {
   return length / ranks + (me < length % ranks ? 1 : 0);
 }
 
-// --- the prompt
-// -----------------------------------------------------------------------------------------------------------------
+// --- the prompt --------------------------------------------------------------------------------------------------------------
 
 /// Rows of `from` [S_p, n_kv·d], this rank's tokens by zigzag, to the ranks that cache their positions; `to` [cached, n_kv·d] by
 /// position.
@@ -100,8 +99,7 @@ ConstTensor TspDecoder::prompt(std::span<const Token> ids) {
   return step(ids.back());
 }
 
-// --- one token
-// ------------------------------------------------------------------------------------------------------------------
+// --- one token ---------------------------------------------------------------------------------------------------------------
 
 /// x [1, h], from the rank that has the token's row.
 OwnedTensor TspDecoder::embed(Token token) {

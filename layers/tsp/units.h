@@ -1,0 +1,44 @@
+// The order of work of TSP attention: which K/V heads are gathered together, and which query heads are computed together.
+//
+// Turn r works with the weights of owner r. Its query heads are computed in *units*: those that read one *bucket* of K/V heads. A
+// bucket is gathered once, in its owner's turn, and stays until the last turn whose query heads read it (where n_kv < D, or where
+// cuts don't meet).
+#pragma once
+
+#include "layers/heads.h"
+
+#include <cstddef>
+#include <vector>
+
+namespace tsp {
+
+/// K/V heads that are gathered together.
+struct TspBucket {
+  int owner;
+  HeadRange heads;
+};
+
+/// Query heads of one turn that read one bucket.
+struct TspUnit {
+  int turn;
+  std::size_t bucket;
+  HeadRange queries;
+  bool first_of_turn;
+  bool last_of_turn;
+  bool first_of_bucket;
+  bool last_of_bucket;
+};
+
+struct TspUnits {
+  std::vector<TspBucket> buckets;
+  std::vector<TspUnit> units;
+};
+
+/// Buckets of at most `bucket_heads` heads.
+TspUnits plan_units(const HeadCut& heads, std::size_t kv_heads, std::size_t bucket_heads);
+
+/// K/V heads in a bucket: as many as 64 MiB hold, K and V of a whole sequence; at least one, at most `heads`.
+std::size_t tsp_bucket_heads(std::size_t batch, std::size_t sequence, std::size_t head_dim, std::size_t element,
+                             std::size_t heads);
+
+}  // namespace tsp
