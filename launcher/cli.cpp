@@ -81,6 +81,10 @@ int execute(Command& command, GlobalOptions& global) {
     if (!global.program.empty() && command.name() != "run") {
       throw Error(Cause::refused, fmt::format("{} -- {}: only `run` starts a program", command.name(), global.program.front()));
     }
+    if (!global.trace.empty() && !command.has_trace()) {
+      throw Error(Cause::refused,
+                  fmt::format("--trace {}: {} has no trace; train, eval and block write one", global.trace, command.name()));
+    }
     command.validate(global);
   } catch (const Error& error) {
     say(error.what());

@@ -77,7 +77,8 @@ void Job::start() {
   plan.master_port = built_in() ? 0 : free_port();
   plan.stdin_for_rank_0 = terminal_ ? terminal_->rank_end() : -1;
   plan.open_files = raise_open_files();
-  plan.bind = global.bind == Bind::core || (global.bind == Bind::automatic && global.ranks <= machine::usable_cores());
+  plan.bind =
+      global.bind == Bind::core || (global.bind == Bind::automatic && global.ranks * global.threads <= machine::usable_cores());
 
   processes_.reserve(records_.size());
   for (int rank = 0; rank < global.ranks; ++rank) {

@@ -33,8 +33,21 @@ void Job::read_results(int rank) {
         stdout_.append(frame.payload + "\n");
         continue;
       }
+      if (frame.kind == 'P') {
+        stdout_.show_status(frame.payload);
+        continue;
+      }
       const auto values = nlohmann::ordered_json::parse(frame.payload, nullptr, false);
-      if (values.is_object()) results_.update(values);
+      if (!values.is_object()) continue;
+      if (frame.kind == 'J') {
+        results_.update(values);
+        continue;
+      }
+      for (const auto& [key, value] : values.items()) {
+        nlohmann::ordered_json& list = results_[key];
+        if (!list.is_array()) list = nlohmann::ordered_json::array();
+        list.push_back(value);
+      }
     }
   }
 }
@@ -71,6 +84,7 @@ void Job::arrange_flow() {
 }
 
 void Job::pass_on_the_rest() {
+  stdout_.show_status({});
   bool impatient = false;
   // Waits for the reader of our own output as long as it takes, unless a signal says that nobody wants it any more.
   const auto drain = [&](Output& output) {

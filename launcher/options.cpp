@@ -20,6 +20,7 @@ namespace {
 constexpr std::uint64_t kSmallestBudget = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLargestBudget = std::uint64_t{64} << 30;
 constexpr double kLongestTimeout = 86400 * 365;
+constexpr int kMostThreads = 1024;
 /// Descriptors that the launcher holds per rank (pidfd, two pipes), and for itself.
 constexpr std::uint64_t kDescriptorsPerRank = 3;
 constexpr std::uint64_t kOwnDescriptors = 32;
@@ -112,6 +113,11 @@ void add_global_options(CLI::App& app, GlobalOptions& options) {
   app.add_option("--bind", options.bind_text, "pin ranks: core, none; default: core where each rank has a core of its own")
       ->type_name("HOW")
       ->group(group);
+  app.add_option("--threads", options.threads_text,
+                 "compute threads a rank; they never change a bit of the result; default: this node's cores over its ranks")
+      ->type_name("T")
+      ->group(group);
+  app.add_option("--trace", options.trace, "write a trace of all ranks for Perfetto to FILE")->type_name("FILE")->group(group);
   app.add_option("--json", options.json, "write the report for machines to FILE")->type_name("FILE")->group(group);
   app.add_option("--log-level", options.log_level, "trace, debug, info, warn, error, critical, off")
       ->type_name("LEVEL")
@@ -156,6 +162,11 @@ void validate_global(GlobalOptions& options, bool against_machine, int processes
     options.bind = Bind::none;
   } else {
     refuse(fmt::format("--bind {}: core and none work", options.bind_text));
+  }
+
+  options.threads = std::max(1, machine::usable_cores() / options.ranks);
+  if (!options.threads_text.empty()) {
+    options.threads = static_cast<int>(parse_integer("--threads", options.threads_text, 1, kMostThreads));
   }
 
   if (std::find(kLogLevels.begin(), kLogLevels.end(), options.log_level) == kLogLevels.end()) {

@@ -21,6 +21,8 @@ struct GlobalOptions {
   std::string mem_per_rank_text;
   std::string timeout_text = "30";
   std::string bind_text;
+  std::string threads_text;
+  std::string trace;
   std::string json;
   std::string log_level = "info";
   bool quiet = false;
@@ -33,6 +35,7 @@ struct GlobalOptions {
   std::uint64_t mem_per_rank = 0;  ///< bytes; 0: no budget
   std::uint64_t timeout_ns = 30'000'000'000;
   Bind bind = Bind::automatic;
+  int threads = 1;  ///< compute threads of a rank
 };
 
 /// Declares the options on the application.

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
@@ -16,15 +17,35 @@ constexpr std::size_t kPiece = 4096;
 /// A line longer than this is passed on in pieces.
 constexpr std::size_t kLongestLine = std::size_t{1} << 24;
 constexpr std::size_t kReadSize = std::size_t{1} << 16;
+/// To the line's beginning, and clear it.
+constexpr std::string_view kEraseLine = "\r\033[K";
+/// Of terminals that don't say how wide they are.
+constexpr std::size_t kUsualColumns = 80;
+
+std::size_t columns(int terminal) {
+  winsize size{};
+  return ::ioctl(terminal, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsualColumns;
+}
 }  // namespace
 
-Output::Output(int descriptor) : fd_(descriptor), copy_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3)) {
+Output::Output(int descriptor)
+    : fd_(descriptor), copy_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3)), is_terminal_(::isatty(descriptor) == 1) {
   struct stat status {};
   waits_ = ::fstat(fd_, &status) == 0 && !S_ISREG(status.st_mode) && copy_;
 }
 
 void Output::append(std::string_view text) {
-  if (!broken_) pending_.append(text);
+  if (broken_) return;
+  show_status({});
+  pending_.append(text);
+}
+
+void Output::show_status(std::string_view text) {
+  if (!is_terminal_ || broken_) return;
+  if (shows_status_) pending_.append(kEraseLine);
+  // A line that fills the terminal would scroll it.
+  pending_.append(text.substr(0, columns(fd_) - 1));
+  shows_status_ = !text.empty();
 }
 
 bool Output::has_room(int milliseconds) const {

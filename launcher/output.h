@@ -17,6 +17,8 @@ class Output {
   explicit Output(int descriptor);
 
   void append(std::string_view text);
+  /// On a terminal: replaces the line that stands below everything else; empty: takes it away. Elsewhere nothing.
+  void show_status(std::string_view text);
   /// Writes what goes without blocking.
   void flush();
   /// Writes all; waits for the reader at most `milliseconds`, -1: as long as it takes. False if something is left.
@@ -38,6 +40,8 @@ class Output {
   int fd_;
   posix::UniqueFd copy_;
   bool waits_;  // a pipe, socket or terminal, which may be full
+  bool is_terminal_;
+  bool shows_status_ = false;
   bool broken_ = false;
   std::string pending_;
   std::size_t written_ = 0;

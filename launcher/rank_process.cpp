@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <arpa/inet.h>
 #include <cerrno>
 #include <csignal>
@@ -38,19 +39,23 @@ Pipe make_pipe(int rank) {
   return {posix::UniqueFd(ends[0]), posix::UniqueFd(ends[1])};
 }
 
-/// Pins this process to the rank-th core that it may use. Failing to is no reason to end a job.
-void bind_to_core(int rank) {
+/// Pins this process to the rank-th `width` cores of those that it may use, as many as its threads. Failing to is no reason to
+/// end a job.
+void bind_to_cores(int rank, int width) {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) == 0) return;
-  int skip = rank % CPU_COUNT(&allowed);
+  const int cores = CPU_COUNT(&allowed);
+  width = std::min(width, cores);
+  const int first = rank % (cores / width) * width;
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  int number = 0;
   for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &allowed) || skip-- > 0) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(core, &one);
-    ::sched_setaffinity(0, sizeof one, &one);
-    return;
+    if (!CPU_ISSET(core, &allowed)) continue;
+    if (number >= first && number < first + width) CPU_SET(core, &own);
+    ++number;
   }
+  ::sched_setaffinity(0, sizeof own, &own);
 }
 
 /// The descriptors of the standard streams, safe from each other's dup2 since they lie above them.
@@ -145,7 +150,7 @@ RankProcess start_rank(const StartPlan& plan, int rank) {
   if (child == 0) {
     ::setpgid(0, 0);
     ::setrlimit(RLIMIT_NOFILE, &plan.open_files);
-    if (plan.bind) bind_to_core(rank);
+    if (plan.bind) bind_to_cores(rank, plan.spec->global->threads);
     posix::UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     const bool has_stdin = rank == 0 && plan.stdin_for_rank_0 >= 0;
     take_standard_streams({has_stdin ? plan.stdin_for_rank_0 : null.get(), out.write.get(), err.write.get()});

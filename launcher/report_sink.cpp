@@ -21,6 +21,14 @@ void ReportSink::set(std::string_view key, const nlohmann::ordered_json& value) 
   write_frame('J', object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
+void ReportSink::append(std::string_view key, const nlohmann::ordered_json& value) {
+  nlohmann::ordered_json object;
+  object[std::string(key)] = value;
+  write_frame('A', object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+void ReportSink::progress(std::string_view text) { write_frame('P', text); }
+
 void ReportSink::write_frame(char kind, std::string_view payload) {
   if (!pipe_) return;
   if (payload.size() > kMaxFrame) throw Error(Cause::refused, "a report of more than 64 MiB in one piece");
@@ -46,7 +54,7 @@ bool FrameReader::next(Frame& frame) {
   std::size_t length = 0;
   for (std::size_t i = 0; i < 4; ++i) length |= static_cast<std::size_t>(static_cast<unsigned char>(pending_[1 + i])) << (8 * i);
   const char kind = pending_[0];
-  if ((kind != 'L' && kind != 'J') || length > kMaxFrame) {
+  if (std::string_view("LJAP").find(kind) == std::string_view::npos || length > kMaxFrame) {
     damaged_ = true;
     pending_.clear();
     return false;

@@ -1,6 +1,6 @@
 // How rank 0 of a built-in command hands its results to the launcher: frames over a pipe.
 //
-//   frame   u8 kind ('L' line, 'J' JSON) · u32 length, little-endian · that many bytes
+//   frame   u8 kind ('L' line, 'J' JSON, 'A' JSON to append, 'P' progress) · u32 length, little-endian · that many bytes
 //
 // The launcher doesn't trust lengths: a frame over kMaxFrame or of unknown kind ends the channel.
 #pragma once
@@ -28,6 +28,10 @@ class ReportSink {
   void line(std::string_view text);
   /// Sets a key of the JSON report. Later values replace earlier ones.
   void set(std::string_view key, const nlohmann::ordered_json& value);
+  /// Appends to an array in the JSON report, which begins empty.
+  void append(std::string_view key, const nlohmann::ordered_json& value);
+  /// What a terminal shows below everything else until the next such text or line. Elsewhere it isn't shown. One line of ASCII.
+  void progress(std::string_view text);
 
  private:
   void write_frame(char kind, std::string_view payload);

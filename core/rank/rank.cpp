@@ -6,7 +6,16 @@
 namespace tsp {
 
 Rank::Rank(Context& context, const RankOptions& options)
-    : context_(context), compute_(context.engine(), context.heap(), options.threads, options.trace), begun_ns_(posix::now_ns()) {}
+    : context_(context),
+      trace_(options.trace),
+      compute_(context.engine(), context.heap(), options.threads, options.trace),
+      begun_ns_(posix::now_ns()) {
+  if (trace_ != nullptr) context_.engine().observe(trace_);
+}
+
+Rank::~Rank() {
+  if (trace_ != nullptr) context_.engine().observe(nullptr);
+}
 
 OwnedTensor Rank::tensor(Category category, DType dtype, std::span<const std::size_t> sizes, std::string_view what) {
   std::size_t bytes = size_of(dtype);
@@ -17,7 +26,9 @@ OwnedTensor Rank::tensor(Category category, DType dtype, std::span<const std::si
 void Rank::wait(Work work) {
   const std::uint64_t begin = posix::now_ns();
   work.wait();
-  waited_ns_ += posix::now_ns() - begin;
+  const std::uint64_t end = posix::now_ns();
+  waited_ns_ += end - begin;
+  if (trace_ != nullptr) trace_->add({.begin_ns = begin, .end_ns = end, .name = "wait"});
 }
 
 RankTimes Rank::times() const {

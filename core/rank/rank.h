@@ -15,7 +15,7 @@ namespace tsp {
 
 struct RankOptions {
   std::size_t threads = 1;  ///< compute threads; never change a bit of a result
-  Trace* trace = nullptr;   ///< borrowed; null: no trace
+  Trace* trace = nullptr;   ///< borrowed; notes kernels, waits and operations; null: no trace
 };
 
 /// Seconds of a rank since it began (or since reset_times()).
@@ -32,6 +32,7 @@ class Rank {
   explicit Rank(Context& context, const RankOptions& options = {});
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
+  ~Rank();
 
   int rank() const { return context_.rank(); }
   int size() const { return context_.size(); }
@@ -56,6 +57,7 @@ class Rank {
 
  private:
   Context& context_;
+  Trace* trace_;
   ComputeStream compute_;
   std::uint64_t begun_ns_;
   std::uint64_t waited_ns_ = 0;

@@ -107,6 +107,7 @@ void Engine::begin(Stream stream, Operation& operation) {
   now.root.store(info.root, relaxed);
   now.source.store(info.source, relaxed);
   now.busy.store(1, relaxed);
+  if (observer_ != nullptr) begun_ns_[static_cast<std::size_t>(stream)] = posix::now_ns();
 }
 
 /// Steps the operation at the head; true if it completed.
@@ -123,6 +124,9 @@ bool Engine::step_head(Stream stream) {
   operation->next_ = nullptr;
   ++q.completed;
   sign_of_life();
+  if (observer_ != nullptr) {
+    observer_->completed(stream, operation->info(), begun_ns_[static_cast<std::size_t>(stream)], posix::now_ns());
+  }
   if (operation->owned_) delete operation;
   if (q.head != nullptr) {
     begin(stream, *q.head);
@@ -160,7 +164,14 @@ void Engine::tick() {
 std::uint64_t Engine::new_group(std::span<const int> members) {
   const std::uint64_t hash = XXH3_64bits(members.data(), members.size_bytes());
   const std::uint64_t parts[] = {hash, ++groups_[hash]};
-  return XXH3_64bits(parts, sizeof parts);
+  const std::uint64_t group = XXH3_64bits(parts, sizeof parts);
+  members_of_.emplace(group, std::vector<int>(members.begin(), members.end()));
+  return group;
+}
+
+std::span<const int> Engine::members_of(std::uint64_t group) const {
+  const auto at = members_of_.find(group);
+  return at == members_of_.end() ? std::span<const int>() : std::span<const int>(at->second);
 }
 
 // --- failures -----------------------------------------------------------------------------------------------------------------

@@ -43,6 +43,17 @@ struct OperationInfo {
   Purpose purpose = Purpose::other;
 };
 
+/// Is told of every operation that completed: when it came to the head of its stream, and when it was done. Called on the engine's
+/// thread; must not throw or post.
+class OperationObserver {
+ public:
+  OperationObserver() = default;
+  OperationObserver(const OperationObserver&) = delete;
+  OperationObserver& operator=(const OperationObserver&) = delete;
+  virtual ~OperationObserver() = default;
+  virtual void completed(Stream stream, const OperationInfo& info, std::uint64_t begin_ns, std::uint64_t end_ns) = 0;
+};
+
 /// A resumable state machine. Subclasses hold all state; step() never waits.
 class Operation {
  public:
@@ -127,6 +138,8 @@ class Engine {
   }
   /// No operation is pending on any stream.
   bool idle() const;
+  /// Whom to tell of operations from now on; null: nobody, which costs nothing. Borrowed. Precondition: idle().
+  void observe(OperationObserver* observer) { observer_ = observer; }
 
   /// For a test_receive() or test_send() that was neither pending nor done: describes both sides, marks the failure, throws
   /// Error(mismatch | corrupt | disconnected).
@@ -134,6 +147,8 @@ class Engine {
   /// A number for a new communicator that is the same on all members and differs from that of any other communicator, even on the
   /// same members: all members create their communicators on these members in the same order.
   std::uint64_t new_group(std::span<const int> members);
+  /// World ranks of a group that new_group() numbered, in group order.
+  std::span<const int> members_of(std::uint64_t group) const;
   /// Marks the job as failed with this cause (the first wins), and throws what is then the first cause.
   [[noreturn]] void fail(Cause cause, int culprit, const std::string& detail);
 
@@ -180,7 +195,10 @@ class Engine {
   RankPage* page_;  // this rank's
   int local_rank_;
   std::uint64_t ticks_ = 0;
-  std::map<std::uint64_t, std::uint64_t> groups_;  // communicators made so far, by hash of their members
+  std::map<std::uint64_t, std::uint64_t> groups_;         // communicators made so far, by hash of their members
+  std::map<std::uint64_t, std::vector<int>> members_of_;  // by group
+  OperationObserver* observer_ = nullptr;
+  std::uint64_t begun_ns_[kStreams] = {};  // of the heads, while somebody observes
   bool broken_ = false;
   bool moved_ = false;
   std::uint32_t busy_ = 0;         // streams with an operation

@@ -33,6 +33,8 @@ class Command {
   virtual void add_options(CLI::App& app) = 0;
   /// True if the command starts ranks: then global options about ranks are validated against this machine.
   virtual bool has_ranks() const { return true; }
+  /// True if the command's ranks write the trace that --trace asks for.
+  virtual bool has_trace() const { return false; }
   /// Processes that each rank takes.
   virtual int processes_per_rank() const { return 1; }
   /// Throws Error(Cause::refused, "option value: why; what would work"). Called after the global options were validated and

@@ -1,0 +1,311 @@
+#include "launcher/model/model_options.h"
+
+#include "core/kernels/level.h"
+#include "layers/heads.h"
+#include "layers/model/data.h"
+#include "layers/model/parameters.h"
+#include "layers/model/weights.h"
+#include "layers/theory/memory.h"
+#include "layers/theory/shards.h"
+#include "layers/zigzag.h"
+#include "transport/cause.h"
+#include "transport/machine.h"
+#include "transport/posix.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <fcntl.h>
+#include <limits>
+#include <unistd.h>
+
+namespace tsp::launcher {
+
+namespace {
+
+constexpr std::size_t kUsualSequence = 1024;
+constexpr std::int64_t kLargestBatch = 1 << 20;
+constexpr std::size_t kMostTokens = std::size_t{1} << 31;
+/// More bytes than any machine has, and far from overflow.
+constexpr double kUncountable = 0x1p60;
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
+
+Recompute parse_recompute(const std::string& text) {
+  if (text == "none") return Recompute::none;
+  if (text == "selective") return Recompute::selective;
+  if (text == "full") return Recompute::full;
+  refuse(fmt::format("--recompute {}: none, selective and full work", text));
+}
+
+std::uint64_t parse_seed(const std::string& text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) {
+    refuse(fmt::format("--seed {}: a whole number from 0 to {} works; try --seed 0", text,
+                       std::numeric_limits<std::uint64_t>::max()));
+  }
+  return value;
+}
+
+void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
+  if (use.model_folder && options.config.empty() && options.model.empty()) {
+    refuse("no model: give --config NAME|FILE (nano, micro, small, paper-7b, or a config.json) or --model DIR");
+  }
+  if (!options.config.empty() && !options.model.empty()) {
+    refuse(fmt::format("--config {} and --model {}: a model folder brings its own config; give one of them", options.config,
+                       options.model));
+  }
+  LoadedConfig loaded;
+  if (options.model.empty()) {
+    loaded = find_config(options.config);
+  } else {
+    std::error_code error;
+    if (!std::filesystem::is_directory(options.model, error)) {
+      refuse(fmt::format("--model {}: no such folder; expected one with config.json and model.safetensors", options.model));
+    }
+    loaded = read_config(std::filesystem::path(options.model) / "config.json");
+    const Weights weights(options.model);
+    for (const std::string& warning : weights.check(model_parameters(loaded.config))) spdlog::warn("{}", warning);
+  }
+  for (const std::string& warning : loaded.warnings) spdlog::warn("{}", warning);
+  options.shape = loaded.config;
+}
+
+void find_sequence(ModelCommandOptions& options) {
+  const std::size_t most = options.shape.max_positions;
+  options.sequence = std::min(kUsualSequence, most);
+  if (options.sequence_text.empty()) return;
+  const std::string& text = options.sequence_text;
+  std::uint64_t wanted = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), wanted);
+  if (end == text.data() + text.size() && (error == std::errc::result_out_of_range || wanted > most)) {
+    refuse(fmt::format("--seq {}: {} has {} positions; try --seq {}", text, options.shape.name, most, most));
+  }
+  options.sequence = static_cast<std::size_t>(parse_integer("--seq", text, 1, static_cast<std::int64_t>(most)));
+}
+
+/// The kernels' level that TSP_KERNELS asks for must exist, and on this machine.
+void check_kernel_level() {
+  const char* text = std::getenv("TSP_KERNELS");
+  if (text == nullptr) return;
+  const std::optional<kernels::Level> level = kernels::level_from_name(text);
+  if (!level) refuse(fmt::format("TSP_KERNELS={}: baseline, avx2 and avx512 work", text));
+  if (*level > kernels::best_level()) {
+    refuse(fmt::format("TSP_KERNELS={}: this machine offers {} at most", text, kernels::name(kernels::best_level())));
+  }
+}
+
+std::string mebibytes(double bytes) { return fmt::format("{:.1f} MiB", bytes / (1 << 20)); }
+
+/// Bytes that a rank holds for certain.
+struct Holdings {
+  double parameters = 0;
+  double gradients = 0;
+  double optimizer = 0;
+  double activations = 0;
+  double total() const { return parameters + gradients + optimizer + activations; }
+};
+
+Holdings holdings(const ModelCommandOptions& options, int ranks, int rank, ModelUse use) {
+  const theory::Setting setting = options.setting();
+  const auto elements = static_cast<double>(theory::TspShards(setting.model, ranks).total(rank));
+  const auto element = static_cast<double>(setting.bytes.element);
+  const auto sum = static_cast<double>(setting.bytes.accumulated);
+  Holdings result;
+  result.parameters = elements * element;
+  if (use == ModelUse::inference) return result;
+  result.gradients = elements * sum;
+  result.optimizer = elements * sum * (options.dtype == DType::bf16 ? 3 : 2);
+  const std::size_t tokens = options.batch * Zigzag(options.sequence, ranks).tokens(rank);
+  result.activations = static_cast<double>(tokens) *
+                       (static_cast<double>(theory::saved_bytes_per_token(setting)) * static_cast<double>(setting.model.layers) +
+                        static_cast<double>(setting.model.hidden) * element);
+  return result;
+}
+
+}  // namespace
+
+theory::Setting ModelCommandOptions::setting() const {
+  theory::Setting setting;
+  setting.model = shape;
+  setting.batch = batch;
+  setting.sequence = sequence;
+  setting.bytes = theory::ElementBytes::of(dtype);
+  setting.recompute = recompute;
+  return setting;
+}
+
+void add_model_options(CLI::App& app, ModelCommandOptions& options, const ModelOptionUse& use) {
+  const std::string group = "Model";
+  CLI::Option* config =
+      app.add_option("--config", options.config, "a built-in model (nano, micro, small, paper-7b) or a Hugging Face config.json")
+          ->type_name("NAME|FILE")
+          ->group(group);
+  if (use.model_folder) {
+    app.add_option("--model", options.model, "a Hugging Face folder: config.json, model.safetensors or shards with their index")
+        ->type_name("DIR")
+        ->group(group);
+  } else {
+    config->required();
+  }
+  if (use.data) {
+    app.add_option("--data", options.data, "files that make one stream: text is bytes, .bin is little-endian uint16 token ids")
+        ->type_name("FILE")
+        ->expected(1, -1)
+        ->group(group);
+    app.add_option("--batch", options.batch_text, "sequences in all")->type_name("B")->capture_default_str()->group(group);
+    app.add_option("--seq", options.sequence_text, "tokens of a sequence; default: 1024, or the config's maximum if less")
+        ->type_name("S")
+        ->group(group);
+  }
+  app.add_option("--dtype", options.dtype_text, "of weights and activations: f32, f64, bf16")
+      ->type_name("TYPE")
+      ->capture_default_str()
+      ->group(group);
+  if (use.recompute) {
+    app.add_option("--recompute", options.recompute_text, "what the backward pass makes again: none, selective, full")
+        ->type_name("MODE")
+        ->capture_default_str()
+        ->group(group);
+  }
+  if (use.seed) {
+    app.add_option("--seed", options.seed_text, "of fresh weights and training data")
+        ->type_name("N")
+        ->capture_default_str()
+        ->group(group);
+  }
+}
+
+void validate_model(ModelCommandOptions& options, const GlobalOptions& global, const ModelOptionUse& use) {
+  const int ranks = tsp_ranks(global);
+  check_kernel_level();
+  if (!global.trace.empty()) check_writable("--trace", global.trace);
+  options.dtype = parse_dtype(options.dtype_text);
+  options.recompute = parse_recompute(options.recompute_text);
+  options.seed = parse_seed(options.seed_text);
+  options.batch = static_cast<std::size_t>(parse_integer("--batch", options.batch_text, 1, kLargestBatch));
+  find_model(options, use);
+  try {
+    const HeadCut heads(options.shape.query_heads, options.shape.kv_heads, ranks);
+  } catch (const Error& error) {
+    refuse(fmt::format("{}: {}", ranks_as_typed(global), error.what()));
+  }
+  if (!use.data) return;
+  find_sequence(options);
+  if (options.batch > kMostTokens / options.sequence) {
+    refuse(fmt::format("--batch {}: times --seq {} is more than 2^31 tokens; try --batch {}", options.batch, options.sequence,
+                       std::max<std::size_t>(1, kMostTokens / options.sequence)));
+  }
+}
+
+void validate_data(ModelCommandOptions& options, bool sequence_needed) {
+  if (options.data.empty()) refuse("no data: give --data FILE… (text is bytes, .bin is little-endian uint16 token ids)");
+  options.files.assign(options.data.begin(), options.data.end());
+  if (!options.model.empty()) refuse_text_beside_tokenizer(options.files, options.model);
+  const TokenStream stream(options.files);
+  options.tokens = stream.size();
+  if (sequence_needed) check_training_data(options.tokens, options.sequence);
+  stream.check_vocabulary(options.shape.vocabulary);
+}
+
+void validate_memory(const ModelCommandOptions& options, const GlobalOptions& global, ModelUse use) {
+  const int ranks = tsp_ranks(global);
+  Holdings largest;
+  int where = 0;
+  double together = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Holdings each = holdings(options, ranks, rank, use);
+    together += each.total();
+    if (each.total() > largest.total()) {
+      largest = each;
+      where = rank;
+    }
+  }
+  const std::string parts =
+      use == ModelUse::inference
+          ? fmt::format("parameters {}", mebibytes(largest.parameters))
+          : fmt::format("parameters {}, gradients {}, optimizer {}, saved activations {}", mebibytes(largest.parameters),
+                        mebibytes(largest.gradients), mebibytes(largest.optimizer), mebibytes(largest.activations));
+  const auto budget = static_cast<double>(global.mem_per_rank);
+  if (global.mem_per_rank != 0 && largest.total() > budget) {
+    refuse(
+        fmt::format("--mem-per-rank {}: too small by at least {}: rank {} holds {}, and buffers beside it; more ranks, "
+                    "--recompute full or a shorter --seq need less",
+                    global.mem_per_rank_text, mebibytes(largest.total() - budget), where, parts));
+  }
+  const auto available = static_cast<double>(machine::available_memory());
+  if (together > kUncountable || (available > 0 && together > available)) {
+    refuse(
+        fmt::format("{}: {} ranks would hold {} together (rank {}: {}), {} are available; take a smaller --config, --batch or "
+                    "--seq",
+                    options.shape.name, ranks, mebibytes(together), where, parts, mebibytes(available)));
+  }
+}
+
+int tsp_ranks(const GlobalOptions& global) {
+  int degree = 1;
+  for (const Axis& axis : global.layout.axes) {
+    if (axis.degree == 1) continue;
+    if (axis.name != "tsp") {
+      refuse(fmt::format("--layout {}: models over axis {} aren't part of this version; try --layout tsp={}",
+                         global.layout.print(), axis.name, global.layout.product()));
+    }
+    degree *= axis.degree;
+  }
+  return degree;
+}
+
+std::string ranks_as_typed(const GlobalOptions& global) {
+  if (global.ranks_text.empty() && !global.layout_text.empty()) return fmt::format("--layout {}", global.layout_text);
+  return fmt::format("-n {}", global.ranks);
+}
+
+void report_model(Report& report, const ModelCommandOptions& options) {
+  report.root()["dtype"] = std::string(name(options.dtype));
+  report.root()["batch"] = options.batch;
+  report.root()["seq"] = options.sequence;
+  report.root()["recompute"] = options.recompute_text;
+}
+
+Progress::Style progress_style(const GlobalOptions& global) {
+  if (global.quiet) return Progress::Style::silent;
+  return ::isatty(STDOUT_FILENO) == 1 ? Progress::Style::terminal : Progress::Style::lines;
+}
+
+void check_writable(const std::string& option, const std::string& path) {
+  const posix::UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (!file) {
+    throw system_error(Cause::refused,
+                       fmt::format("{} {}: the file can't be written; name one in a folder that exists", option, path), errno);
+  }
+}
+
+double parse_number(const std::string& option, const std::string& text, const NumberRange& range) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string works = fmt::format("{} {} {} {} work", range.open ? "above" : "from", range.lowest,
+                                        range.below ? "to below" : "to", range.highest);
+  if (error != std::errc{} || end != text.data() + text.size() || std::isnan(value)) {
+    refuse(fmt::format("{} {}: not a number; numbers {}; try {}", option, text, works, range.usual));
+  }
+  const bool too_low = value < range.lowest || (range.open && value == range.lowest);
+  const bool too_high = value > range.highest || (range.below && value == range.highest);
+  if (!too_low && !too_high) return value;
+  const bool end_works = too_low ? !range.open : !range.below;
+  refuse(fmt::format("{} {}: numbers {}; try {}", option, text, works,
+                     end_works ? (too_low ? range.lowest : range.highest) : range.usual));
+}
+
+DType parse_dtype(const std::string& text) {
+  const std::optional<DType> dtype = dtype_from_name(text);
+  if (!dtype || *dtype == DType::byte) refuse(fmt::format("--dtype {}: f32, f64 and bf16 work", text));
+  return *dtype;
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,91 @@
+// The options that all model commands share: which model, which data, how it is computed. Texts in, checked values out; every
+// refusal names option, value and what works. What is refused here never starts a rank.
+#pragma once
+
+#include "launcher/model/progress.h"
+#include "launcher/options.h"
+#include "launcher/report.h"
+#include "layers/model/config.h"
+#include "layers/theory/setting.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tsp::launcher {
+
+/// Which of the options a command takes.
+struct ModelOptionUse {
+  bool model_folder = true;  ///< --model beside --config
+  bool data = true;          ///< --data, --batch, --seq
+  bool seed = true;
+  bool recompute = true;
+};
+
+/// Texts as typed stand beside the values that validate_model() makes of them.
+struct ModelCommandOptions {
+  std::string config;
+  std::string model;
+  std::vector<std::string> data;
+  std::string dtype_text = "f32";
+  std::string recompute_text = "none";
+  std::string batch_text = "1";
+  std::string sequence_text;
+  std::string seed_text = "0";
+
+  // Results of validation.
+  ModelConfig shape;         ///< of --config or the folder's config.json
+  DType dtype = DType::f32;  ///< f32, f64, bf16
+  Recompute recompute = Recompute::none;
+  std::size_t batch = 1;     ///< B, over all ranks
+  std::size_t sequence = 1;  ///< S
+  std::uint64_t seed = 0;
+  std::vector<std::filesystem::path> files;  ///< --data
+  std::uint64_t tokens = 0;                  ///< in all files
+
+  /// What theory counts.
+  theory::Setting setting() const;
+};
+
+/// What ranks will hold, for the check of memory.
+enum class ModelUse : std::uint8_t { training, inference };
+
+/// Declares them on a command.
+void add_model_options(CLI::App& app, ModelCommandOptions& options, const ModelOptionUse& use = {});
+
+/// Turns texts into values and looks at all files: config, headers of weights, data. Throws Error(refused). Prints a warning for
+/// each field or tensor that is ignored.
+void validate_model(ModelCommandOptions& options, const GlobalOptions& global, const ModelOptionUse& use = {});
+/// Opens the data. `sequence_needed`: a training sequence must fit. Throws Error(refused).
+void validate_data(ModelCommandOptions& options, bool sequence_needed);
+/// Throws Error(refused) if what a rank holds for certain (parameters and, in training, gradients, optimizer states and saved
+/// activations) exceeds --mem-per-rank, or all ranks' together the machine: by how much, for what.
+void validate_memory(const ModelCommandOptions& options, const GlobalOptions& global, ModelUse use);
+
+/// The number of ranks that share weights and sequence. Throws Error(refused) for layouts that this version has no strategy for.
+int tsp_ranks(const GlobalOptions& global);
+/// How the number of ranks was chosen, for messages: "--layout tsp=6", "-n 6".
+std::string ranks_as_typed(const GlobalOptions& global);
+
+/// dtype, batch, seq, recompute of the report.
+void report_model(Report& report, const ModelCommandOptions& options);
+/// A bar on a terminal, lines elsewhere, nothing with --quiet.
+Progress::Style progress_style(const GlobalOptions& global);
+
+/// Throws Error(refused) unless the file can be created or written.
+void check_writable(const std::string& option, const std::string& path);
+struct NumberRange {
+  double lowest;
+  double highest;
+  double usual;        ///< what a refusal proposes where an end itself doesn't work
+  bool open = false;   ///< `lowest` itself doesn't work
+  bool below = false;  ///< `highest` itself doesn't work
+};
+/// Throws Error(refused) naming the option, the value and the nearest that works.
+double parse_number(const std::string& option, const std::string& text, const NumberRange& range);
+DType parse_dtype(const std::string& text);
+
+}  // namespace tsp::launcher

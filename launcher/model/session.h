@@ -1,0 +1,39 @@
+// What every rank of a model command begins and ends with: all ranks compute with the same vector instructions, kernels run on
+// --threads threads, and --trace is written at the end.
+#pragma once
+
+#include "core/rank/rank.h"
+#include "core/trace/trace.h"
+#include "launcher/options.h"
+#include "launcher/report_sink.h"
+
+#include <optional>
+#include <string>
+
+namespace tsp::launcher {
+
+class Session {
+ public:
+  /// Collective. Holds this process at the lowest kernel level of all ranks (each rank's own: TSP_KERNELS, else the best that its
+  /// machine has) and puts `kernels` in the report. Before any kernel runs. `global` must outlive it.
+  Session(Context& context, ReportSink& sink, const GlobalOptions& global);
+
+  Rank& rank() { return *rank_; }
+  ReportSink& sink() { return sink_; }
+  /// The ranks that share weights and sequence.
+  Communicator& axis() { return context_.world(); }
+  bool speaks() const { return context_.rank() == 0; }
+  const GlobalOptions& global() const { return global_; }
+
+  /// Collective: writes the trace, if one was asked for.
+  void finish();
+
+ private:
+  Context& context_;
+  ReportSink& sink_;
+  const GlobalOptions& global_;
+  std::optional<Trace> trace_;
+  std::optional<Rank> rank_;
+};
+
+}  // namespace tsp::launcher

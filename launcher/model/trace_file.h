@@ -1,0 +1,19 @@
+// The trace of a job: one JSON file in Chrome's trace event format, which Perfetto and chrome://tracing load. A process a rank, a
+// row a stream; FLOPs and bytes as arguments; an arrow from each sender to each receiver of an operation.
+#pragma once
+
+#include "core/context.h"
+#include "core/trace/trace.h"
+
+#include <string>
+
+namespace tsp::launcher {
+
+/// Every rank of the world appends its events to `path`, one after another; rank 0 empties it first. Collective. Throws
+/// Error(refused) if the file system won't take it.
+void write_trace(Context& context, const Trace& trace, const std::string& path);
+
+/// The name of the arrow between two ranks for one operation: the same number on both.
+std::uint64_t arrow_id(const TraceEvent& event, int from, int to);
+
+}  // namespace tsp::launcher

@@ -1,0 +1,81 @@
+#include "layers/theory/step.h"
+
+#include "layers/theory/shards.h"
+#include "layers/zigzag.h"
+
+#include <algorithm>
+
+namespace tsp::theory {
+
+namespace {
+
+std::uint64_t hops(int ranks) { return static_cast<std::uint64_t>(ranks - 1); }
+
+/// The rank whose sum a rank starts on the ring, the only one that it doesn't receive.
+int started_by(int rank, int ranks) { return (rank + ranks - 1) % ranks; }
+
+Traffic head_of_rank(const Setting& setting, int ranks, int rank, SumPath path) {
+  const auto& [element, accumulated, lse] = setting.bytes;
+  const std::uint64_t h = setting.model.hidden;
+  Traffic traffic;
+  if (head_plan(setting) == HeadPlan::rotate_weights) {
+    const Chunks rows = Chunks::balanced(ranks, setting.model.vocabulary);
+    const std::uint64_t weights = (setting.model.vocabulary - rows.count(rank)) * h;
+    const std::uint64_t sums = (setting.model.vocabulary - rows.count(started_by(rank, ranks))) * h;
+    traffic.forward[Purpose::head] = weights * element;
+    traffic.backward[Purpose::head] = weights * element + sums * accumulated;
+    return traffic;
+  }
+  const Zigzag zigzag(setting.sequence, ranks);
+  const auto tokens = [&](int of) { return setting.batch * zigzag.tokens(of); };
+  const std::uint64_t others = setting.tokens() - tokens(rank);
+  traffic.forward[Purpose::head] = others * (h * element + lse) + hops(ranks) * tokens(rank) * lse;
+  const std::uint64_t scattered =
+      path == SumPath::direct ? hops(ranks) * tokens(rank) : setting.tokens() - tokens(started_by(rank, ranks));
+  traffic.backward[Purpose::head] = scattered * h * accumulated;
+  return traffic;
+}
+
+/// The gradients of all gains, all-reduced as one: reduced by chunk, then gathered.
+std::uint64_t norm_gains_of_rank(const Setting& setting, int ranks, int rank, SumPath path) {
+  const std::uint64_t all = (2 * setting.model.layers + 1) * setting.model.hidden;
+  const Chunks chunks = Chunks::balanced(ranks, all);
+  const std::uint64_t reduced =
+      path == SumPath::direct ? hops(ranks) * chunks.count(rank) : all - chunks.count(started_by(rank, ranks));
+  return (reduced + all - chunks.count(rank)) * setting.bytes.accumulated;
+}
+
+}  // namespace
+
+std::vector<RemoteRows> remote_rows(std::span<const std::int32_t> ids, const Setting& setting, int ranks) {
+  const Zigzag zigzag(setting.sequence, ranks);
+  const Chunks cut = Chunks::balanced(ranks, setting.model.vocabulary);
+  std::vector<RemoteRows> rows(static_cast<std::size_t>(ranks));
+  for (std::size_t token = 0; token < ids.size(); ++token) {
+    const int reader = zigzag.owner(token % setting.sequence).rank;
+    int owner = 0;
+    while (owner + 1 < ranks && static_cast<std::size_t>(ids[token]) >= cut.offset(owner) + cut.count(owner)) ++owner;
+    if (owner == reader) continue;
+    ++rows[static_cast<std::size_t>(reader)].needed;
+    ++rows[static_cast<std::size_t>(owner)].wanted;
+  }
+  return rows;
+}
+
+std::uint64_t remote_rows_of_all(std::span<const RemoteRows> rows) {
+  std::uint64_t sum = 0;
+  for (const RemoteRows& each : rows) sum += each.needed;
+  return sum;
+}
+
+Traffic tsp_step_of_rank(const Setting& setting, int ranks, int rank, SumPath path, const RemoteRows& rows, bool backward) {
+  Traffic step = tsp_block_of_rank(setting, ranks, rank, path).times(setting.model.layers);
+  step += head_of_rank(setting, ranks, rank, path);
+  step.forward[Purpose::embedding] += rows.needed * setting.model.hidden * setting.bytes.element;
+  step.backward[Purpose::embedding] += rows.wanted * setting.model.hidden * setting.bytes.accumulated;
+  step.backward[Purpose::other] += norm_gains_of_rank(setting, ranks, rank, path);
+  if (!backward) step.backward = {};
+  return step;
+}
+
+}  // namespace tsp::theory
