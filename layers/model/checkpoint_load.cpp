@@ -1,0 +1,69 @@
+// Reading a checkpoint into a store, under any layout: each rank reads the rectangles that its parts are.
+#include "layers/model/checkpoint.h"
+
+#include "layers/model/agreement.h"
+#include "layers/model/checkpoint_tensors.h"
+#include "layers/model/safetensors.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+namespace tsp {
+
+namespace {
+
+// Between signs of life.
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+
+void read_part(Rank& rank, const safetensors::File& file, const ParameterPart& part, const Tensor& tensor) {
+  const Parameter& parameter = part.plan.parameter;
+  const safetensors::TensorInfo& info = file.require(parameter.name, parameter.shape);
+  fill_natural_blocks(rank, part.plan, tensor, [&](const safetensors::Block& block, Buffer into) {
+    const std::size_t row_bytes = std::max<std::size_t>(1, block.columns * size_of(into.dtype));
+    const std::size_t step = std::max<std::size_t>(1, kPieceBytes / row_bytes);
+    for (std::size_t row = 0; row < block.rows; row += step) {
+      safetensors::Block piece = block;
+      piece.first_row += row;
+      piece.rows = std::min(step, block.rows - row);
+      file.read(info, piece, into.slice(row * block.columns, piece.rows * block.columns));
+      rank.tick();
+    }
+  });
+}
+
+/// On several nodes each launcher finds the newest checkpoint for itself.
+void check_same(Communicator& ranks, const FoundCheckpoint& checkpoint) {
+  std::vector<double> digits;
+  for (const char c : checkpoint.checksum) digits.push_back(c);
+  std::vector<double> largest = digits;
+  ranks.all_reduce(std::span(largest), Reduction::max);
+  ranks.all_reduce(std::span(digits), Reduction::min);
+  if (largest != digits) {
+    throw Error(Cause::refused, fmt::format("{}: nodes see different checkpoints; expected a folder that all nodes share",
+                                            checkpoint.folder.string()));
+  }
+}
+
+}  // namespace
+
+void load_checkpoint(Rank& rank, Communicator& ranks, ParameterStore& store, const FoundCheckpoint& checkpoint) {
+  check_same(ranks, checkpoint);
+  agree(ranks, [&] {
+    if (store.dtype() != checkpoint.state.dtype) {
+      throw Error(Cause::refused, fmt::format("{}: holds {} parameters; expected --dtype {}", checkpoint.folder.string(),
+                                              name(checkpoint.state.dtype), name(store.dtype())));
+    }
+    for (const CheckpointTensors& kind : checkpoint_tensors(store.dtype())) {
+      if (!store.training() && kind.member != &ParameterPart::value) continue;
+      const safetensors::File file(checkpoint.folder / kind.file);
+      for (const ParameterPart& part : store.parts()) read_part(rank, file, part, part.*kind.member);
+      rank.tick();
+    }
+  });
+}
+
+}  // namespace tsp
