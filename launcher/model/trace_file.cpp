@@ -91,6 +91,7 @@ std::vector<int> partners(const TraceEvent& event, std::span<const int> members,
   const auto only_peer = [&] { others.push_back(event.peer); };
   switch (*event.op) {
     case Op::send:
+    case Op::send_recv:
       if (out) only_peer();
       break;
     case Op::recv:
