@@ -45,6 +45,9 @@ class Command {
   virtual int run(const GlobalOptions& global, Report& report) = 0;
 };
 
+std::unique_ptr<Command> make_train();
+std::unique_ptr<Command> make_eval();
+std::unique_ptr<Command> make_block();
 std::unique_ptr<Command> make_run();
 std::unique_ptr<Command> make_bench();
 std::unique_ptr<Command> make_doctor();
