@@ -24,6 +24,7 @@ struct TraceEvent {
   std::uint64_t sequence = 0;  ///< of an operation in its group and stream, from 1
   std::uint64_t group = 0;     ///< of an operation: the group's number, as Engine::members_of() takes it
   std::int32_t peer = -1;      ///< world rank: a broadcast's or reduction's root, a message's other end
+  std::int32_t source = -1;    ///< of a send_recv: from whom it receives
   std::uint8_t row = kCompute;
   std::optional<Op> op = std::nullopt;  ///< of an operation
   Purpose purpose = Purpose::other;     ///< of an operation
@@ -48,6 +49,7 @@ class Trace final : public OperationObserver {
          .sequence = info.group_sequence,
          .group = info.group,
          .peer = info.root,
+         .source = info.source,
          .row = static_cast<std::uint8_t>(1 + static_cast<int>(stream)),
          .op = info.op,
          .purpose = info.purpose});

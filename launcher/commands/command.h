@@ -45,8 +45,12 @@ class Command {
   virtual int run(const GlobalOptions& global, Report& report) = 0;
 };
 
+std::unique_ptr<Command> make_train();
+std::unique_ptr<Command> make_eval();
+std::unique_ptr<Command> make_block();
 std::unique_ptr<Command> make_run();
 std::unique_ptr<Command> make_bench();
+std::unique_ptr<Command> make_generate();
 std::unique_ptr<Command> make_doctor();
 std::unique_ptr<Command> make_status();
 

@@ -13,8 +13,10 @@
 #include <cstring>
 #include <fcntl.h>
 #include <iterator>
+#include <map>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <unistd.h>
 #include <vector>
 
@@ -81,57 +83,67 @@ void print_slice(TraceFile& file, const TraceEvent& event, int rank, std::uint64
   file.print("}}}}");
 }
 
-/// Whom this rank sends to (`out`) or receives from in an operation.
-std::vector<int> partners(const TraceEvent& event, std::span<const int> members, int rank, bool out) {
-  const bool root = event.peer == rank;
+/// The ends of one operation's arrows on this rank.
+struct Partners {
+  std::vector<int> to;
+  std::vector<int> from;
+};
+
+Partners partners(const TraceEvent& event, std::span<const int> members, int rank) {
   std::vector<int> others;
-  const auto all = [&] {
-    std::copy_if(members.begin(), members.end(), std::back_inserter(others), [&](int member) { return member != rank; });
-  };
-  const auto only_peer = [&] { others.push_back(event.peer); };
+  std::copy_if(members.begin(), members.end(), std::back_inserter(others), [&](int member) { return member != rank; });
+  const bool root = event.peer == rank;
   switch (*event.op) {
-    case Op::send:
+    case Op::send: return {.to = {event.peer}, .from = {}};
+    case Op::recv: return {.to = {}, .from = {event.peer}};
     case Op::send_recv:
-      if (out) only_peer();
-      break;
-    case Op::recv:
-      if (!out) only_peer();
-      break;
-    case Op::broadcast:
-      if (root && out) all();
-      if (!root && !out) only_peer();
-      break;
-    case Op::reduce:
-      if (root && !out) all();
-      if (!root && out) only_peer();
-      break;
+      if (root) return {};  // a copy
+      return {.to = {event.peer}, .from = {event.source}};
+    case Op::broadcast: return root ? Partners{.to = others, .from = {}} : Partners{.to = {}, .from = {event.peer}};
+    case Op::reduce: return root ? Partners{.to = {}, .from = others} : Partners{.to = {event.peer}, .from = {}};
     case Op::all_gather:
     case Op::reduce_scatter:
     case Op::all_reduce:
-    case Op::all_to_all: all(); break;
+    case Op::all_to_all: return {.to = others, .from = others};
     case Op::barrier: break;
   }
-  return others;
+  return {};
 }
 
-/// An arrow leaves a slice where it begins and arrives where the other slice ends.
-void print_arrows(TraceFile& file, const TraceEvent& event, std::span<const int> members, int rank, std::uint64_t zero_ns) {
-  for (const int to : partners(event, members, rank, true)) {
-    file.print(",\n{{\"ph\":\"s\",\"id\":\"{:#x}\",\"cat\":\"flow\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{:.3f}}}",
-               arrow_id(event, rank, to), name(event.purpose), rank, event.row, micro(event.begin_ns, zero_ns));
+/// Names arrows alike on both ends: a collective by its number in the group, the k-th message to a rank by k.
+class ArrowNames {
+ public:
+  std::uint64_t operator()(const TraceEvent& event, int from, int to) {
+    const bool collective = is_collective(*event.op);
+    const std::uint64_t number = collective ? event.sequence : ++messages_[{event.group, event.row, from, to}];
+    const std::array<std::uint64_t, 6> parts = {
+        event.group, number, event.row, collective ? 1U : 0U, static_cast<std::uint64_t>(from), static_cast<std::uint64_t>(to)};
+    return XXH3_64bits(parts.data(), sizeof parts);
   }
-  for (const int from : partners(event, members, rank, false)) {
-    file.print(
-        ",\n{{\"ph\":\"f\",\"bp\":\"e\",\"id\":\"{:#x}\",\"cat\":\"flow\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{:.3f}}}",
-        arrow_id(event, from, rank), name(event.purpose), rank, event.row,
-        micro(std::max(event.begin_ns, event.end_ns - 1), zero_ns));
+
+ private:
+  std::map<std::tuple<std::uint64_t, int, int, int>, std::uint64_t> messages_;
+};
+
+/// An arrow leaves a slice where it begins and arrives where the other slice ends.
+void print_arrows(TraceFile& file, const TraceEvent& event, std::span<const int> members, int rank, std::uint64_t zero_ns,
+                  ArrowNames& names) {
+  const Partners ends = partners(event, members, rank);
+  const auto print = [&](const char* phase, std::uint64_t id, std::uint64_t at_ns) {
+    file.print(",\n{{\"ph\":{},\"id\":\"{:#x}\",\"cat\":\"flow\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{:.3f}}}", phase,
+               id, name(event.purpose), rank, event.row, micro(at_ns, zero_ns));
+  };
+  for (const int to : ends.to) print("\"s\"", names(event, rank, to), event.begin_ns);
+  for (const int from : ends.from) {
+    print("\"f\",\"bp\":\"e\"", names(event, from, rank), std::max(event.begin_ns, event.end_ns - 1));
   }
 }
 
 void print_events(TraceFile& file, Context& context, const Trace& trace, std::uint64_t zero_ns) {
+  ArrowNames names;
   for (const TraceEvent& event : trace.events()) {
     print_slice(file, event, context.rank(), zero_ns);
-    if (event.op) print_arrows(file, event, context.engine().members_of(event.group), context.rank(), zero_ns);
+    if (event.op) print_arrows(file, event, context.engine().members_of(event.group), context.rank(), zero_ns, names);
     if (!file.full()) continue;
     file.flush();
     context.engine().tick();
@@ -144,17 +156,6 @@ void print_events(TraceFile& file, Context& context, const Trace& trace, std::ui
 }
 
 }  // namespace
-
-std::uint64_t arrow_id(const TraceEvent& event, int from, int to) {
-  const bool message = event.op == Op::send || event.op == Op::recv;
-  const std::array<std::uint64_t, 6> parts = {event.group,
-                                              event.sequence,
-                                              event.row,
-                                              message ? 1U : 0U,
-                                              static_cast<std::uint64_t>(from),
-                                              static_cast<std::uint64_t>(to)};
-  return XXH3_64bits(parts.data(), sizeof parts);
-}
 
 void write_trace(Context& context, const Trace& trace, const std::string& path) {
   Communicator& world = context.world();

@@ -13,7 +13,4 @@ namespace tsp::launcher {
 /// Error(refused) if the file system won't take it.
 void write_trace(Context& context, const Trace& trace, const std::string& path);
 
-/// The name of the arrow between two ranks for one operation: the same number on both.
-std::uint64_t arrow_id(const TraceEvent& event, int from, int to);
-
 }  // namespace tsp::launcher

@@ -1,0 +1,137 @@
+// The command `generate`: see generate.h.
+#include "launcher/commands/generate.h"
+
+#include "launcher/model/model_rank.h"
+#include "launcher/model/session.h"
+#include "layers/tsp/decode.h"
+#include "transport/cause.h"
+#include "transport/posix.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <span>
+
+namespace tsp::launcher {
+
+namespace {
+
+constexpr ModelOptionUse kUse{.model_folder = true, .data = false, .seed = true, .recompute = false};
+constexpr Token kBytes = 256;
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
+
+/// Text as JSON may hold it: what is no UTF-8 becomes U+FFFD.
+nlohmann::ordered_json utf8(const std::string& text) {
+  const nlohmann::ordered_json raw = text;
+  return nlohmann::ordered_json::parse(raw.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& global, const ModelCommandOptions& shape,
+                  const GenerateOptions& options) {
+  Session session(context, sink, global);
+  Rank& rank = session.rank();
+  Model model(rank, session.axis(), model_options(shape, false));
+  fill_weights(model, shape);
+  // The last token's own K and V are never needed.
+  TspDecoder decoder(rank, model, options.ids.size() + options.tokens - 1);
+  rank.reset_times();
+  const std::uint64_t begun = posix::now_ns();
+  std::vector<Token> ids;
+  ConstTensor logits = decoder.prompt(options.ids);
+  const TrafficCounters before = context.traffic();
+  while (true) {
+    ids.push_back(sample(logits, options.sampling, ids.size()));
+    if (ids.size() == options.tokens) break;
+    logits = decoder.step(ids.back());
+  }
+  const TrafficCounters after = context.traffic();
+  if (session.speaks()) {
+    const double seconds = static_cast<double>(posix::now_ns() - begun) * 1e-9;
+    std::uint64_t received = 0;
+    for (int i = 0; i < kPurposes; ++i) received += after.received[i] - before.received[i];
+    const std::string text = text_of(ids);
+    sink.line(text_of(options.ids) + text);
+    sink.set("generate", {{"text", utf8(text)},
+                          {"tokens", ids},
+                          {"prompt", utf8(text_of(options.ids))},
+                          {"tokens_per_s", static_cast<double>(ids.size()) / seconds},
+                          {"received_bytes_per_token", ids.size() > 1 ? received / (ids.size() - 1) : 0}});
+  }
+  session.finish();
+  return 0;
+}
+
+}  // namespace
+
+std::string text_of(std::span<const Token> ids) {
+  std::string text;
+  for (const Token id : ids) {
+    if (id < kBytes) text += static_cast<char>(id);
+    else text += fmt::format("<{}>", id);
+  }
+  return text;
+}
+
+void GenerateCommand::add_options(CLI::App& app) {
+  add_model_options(app, model_, kUse);
+  const std::string group = "Generation";
+  const auto add = [&](const char* name, std::string& text, const char* type, const char* help) {
+    return app.add_option(name, text, help)->type_name(type)->capture_default_str()->group(group);
+  };
+  add("--prompt", options_.prompt, "TEXT|FILE.bin", "what the text begins with; a .bin file holds token ids")->required();
+  add("--tokens", options_.tokens_text, "N", "tokens to add");
+  add("--temperature", options_.temperature_text, "T", "of the logits; 0: always the likeliest token");
+  add("--top-k", options_.top_k_text, "K", "only the K likeliest; 0: all");
+  add("--top-p", options_.top_p_text, "P", "only the likeliest that together have this probability");
+}
+
+void GenerateCommand::read_prompt() {
+  const std::filesystem::path path(options_.prompt);
+  if (path.extension() == ".bin" && std::filesystem::is_regular_file(path)) {
+    const TokenStream stream({path});
+    options_.ids.resize(static_cast<std::size_t>(stream.size()));
+    stream.read(0, options_.ids);
+  } else {
+    if (!model_.model.empty()) refuse_text_beside_tokenizer({"--prompt"}, model_.model);
+    for (const char byte : options_.prompt) options_.ids.push_back(static_cast<unsigned char>(byte));
+  }
+  if (options_.ids.empty()) refuse("--prompt '': a text begins with at least one byte; try --prompt 'The '");
+  for (const Token id : options_.ids) {
+    if (static_cast<std::size_t>(id) >= model_.shape.vocabulary) {
+      refuse(fmt::format("--prompt: token {} isn't below the vocabulary's {} ids", id, model_.shape.vocabulary));
+    }
+  }
+}
+
+void GenerateCommand::validate(const GlobalOptions& global) {
+  validate_model(model_, global, kUse);
+  read_prompt();
+  constexpr double kHottest = 1e6;
+  const std::size_t room = model_.shape.max_positions;
+  const auto most = static_cast<std::int64_t>(room > options_.ids.size() ? room - options_.ids.size() : 0);
+  if (most == 0) {
+    refuse(fmt::format("--prompt: {} tokens leave no room for more: the model has {} positions", options_.ids.size(), room));
+  }
+  options_.tokens = static_cast<std::size_t>(parse_integer("--tokens", options_.tokens_text, 1, most));
+  options_.sampling.temperature =
+      parse_number("--temperature", options_.temperature_text, {.lowest = 0, .highest = kHottest, .usual = 1});
+  options_.sampling.top_k = static_cast<std::size_t>(
+      parse_integer("--top-k", options_.top_k_text, 0, static_cast<std::int64_t>(model_.shape.vocabulary)));
+  options_.sampling.top_p = parse_number("--top-p", options_.top_p_text, {.lowest = 0, .highest = 1, .usual = 1, .open = true});
+  options_.sampling.seed = model_.seed;
+  validate_memory(model_, global, ModelUse::inference);
+}
+
+int GenerateCommand::run(const GlobalOptions& global, Report& report) {
+  report_model(report, model_);
+  JobSpec spec;
+  spec.global = &global;
+  spec.rank_main = [&](Context& context, ReportSink& sink) { return generate_rank(context, sink, global, model_, options_); };
+  return run_job(spec, report);
+}
+
+std::unique_ptr<Command> make_generate() { return std::make_unique<GenerateCommand>(); }
+
+}  // namespace tsp::launcher

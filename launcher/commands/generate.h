@@ -1,0 +1,49 @@
+// `tsprun generate`: samples text from a model. The prompt goes through the training schedule's forward pass; then every token
+// moves activations, never weights.
+#pragma once
+
+#include "launcher/commands/command.h"
+#include "launcher/model/model_options.h"
+#include "layers/model/data.h"
+#include "layers/model/sampling.h"
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tsp::launcher {
+
+/// Texts as typed stand beside the values that validation makes of them.
+struct GenerateOptions {
+  std::string prompt;
+  std::string tokens_text = "64";
+  std::string temperature_text = "1";
+  std::string top_k_text = "0";
+  std::string top_p_text = "1";
+
+  // Results of validation.
+  std::vector<Token> ids;  ///< of the prompt
+  std::size_t tokens = 64;
+  SamplingOptions sampling;
+};
+
+/// Bytes of the ids; an id that is no byte stands as "<300>".
+std::string text_of(std::span<const Token> ids);
+
+class GenerateCommand final : public Command {
+ public:
+  std::string name() const override { return "generate"; }
+  std::string help() const override { return "sample text from a model"; }
+  void add_options(CLI::App& app) override;
+  void validate(const GlobalOptions& global) override;
+  int run(const GlobalOptions& global, Report& report) override;
+
+ private:
+  void read_prompt();
+
+  ModelCommandOptions model_;
+  GenerateOptions options_;
+};
+
+}  // namespace tsp::launcher

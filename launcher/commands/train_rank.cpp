@@ -1,0 +1,86 @@
+// A rank of `tsprun train`: see train_rank.h.
+#include "launcher/commands/train_rank.h"
+
+#include "launcher/model/audit.h"
+#include "launcher/model/model_rank.h"
+#include "launcher/model/session.h"
+#include "transport/posix.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace tsp::launcher {
+
+namespace {
+
+/// The tokens of one training step, for all ranks the same.
+class TrainingBatch {
+ public:
+  TrainingBatch(const ModelCommandOptions& options)
+      : options_(options),
+        stream_(options.files),
+        ids_(options.batch * options.sequence),
+        labels_(ids_.size()),
+        window_(options.sequence + 1) {}
+
+  /// `step` from 1.
+  TokenBatch of_step(std::uint64_t step) {
+    const std::size_t S = options_.sequence;
+    for (std::size_t b = 0; b < options_.batch; ++b) {
+      stream_.read(training_offset(stream_.size(), S, options_.seed, step, b), window_);
+      for (std::size_t s = 0; s < S; ++s) {
+        ids_[b * S + s] = window_[s];
+        labels_[b * S + s] = window_[s + 1];
+      }
+    }
+    return {.batch = options_.batch, .sequence = S, .ids = ids_, .labels = labels_};
+  }
+  std::span<const Token> ids() const { return ids_; }
+
+ private:
+  const ModelCommandOptions& options_;
+  TokenStream stream_;
+  std::vector<Token> ids_;
+  std::vector<std::int64_t> labels_;
+  std::vector<Token> window_;
+};
+
+}  // namespace
+
+int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
+  const ModelCommandOptions& options = *plan.model;
+  Session session(context, sink, *plan.global);
+  Rank& rank = session.rank();
+  Model model(rank, session.axis(), model_options(options, true));
+  fill_weights(model, options);
+  TrainingBatch batch(options);
+
+  Progress progress(sink, session.speaks() ? plan.progress : Progress::Style::silent, "step", plan.train->steps);
+  const auto tokens = static_cast<double>(options.batch * options.sequence);
+  double loss = 0;
+  rank.reset_times();
+  for (std::uint64_t step = 1; step <= plan.train->steps; ++step) {
+    const std::uint64_t begin = posix::now_ns();
+    loss = model.forward_backward(batch.of_step(step)).mean;
+    const double norm = model.gradient_norm();
+    UpdateOptions update = plan.train->update;
+    update.learning_rate = plan.train->learning_rate(step);
+    update.step = step;
+    model.update(update, norm);
+    const double seconds = static_cast<double>(posix::now_ns() - begin) * 1e-9;
+    if (!session.speaks()) continue;
+    sink.append("steps", {{"step", step}, {"loss", loss}, {"grad_norm", norm}, {"tokens_per_s", tokens / seconds}});
+    progress.update(step, tokens, fmt::format("loss {:.4f}  grad_norm {:.3f}", loss, norm));
+  }
+
+  const RankAudit mine{.memory_peak = rank.memory_peaks(),
+                       .forward = model.forward_traffic(),
+                       .backward = model.backward_traffic(),
+                       .seconds = rank.times()};
+  if (session.speaks()) sink.set("loss", loss);
+  finish_with_audit(session, mine, options, batch.ids(), true);
+  return 0;
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,22 @@
+// One rank's part of `tsprun train`.
+#pragma once
+
+#include "core/context.h"
+#include "launcher/commands/train.h"
+#include "launcher/model/progress.h"
+#include "launcher/report_sink.h"
+
+namespace tsp::launcher {
+
+/// Everything is borrowed.
+struct TrainPlan {
+  const GlobalOptions* global;
+  const ModelCommandOptions* model;
+  const TrainOptions* train;
+  Progress::Style progress;
+};
+
+/// Trains, prints progress and the audit, sets `steps`, `loss`, `per_rank` and `theory` in the report. Returns the exit code.
+int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan);
+
+}  // namespace tsp::launcher

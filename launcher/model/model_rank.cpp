@@ -1,0 +1,32 @@
+#include "launcher/model/model_rank.h"
+
+#include "layers/model/weights.h"
+
+namespace tsp::launcher {
+
+ModelOptions model_options(const ModelCommandOptions& options, bool training) {
+  return {.config = options.shape, .dtype = options.dtype, .recompute = options.recompute, .training = training};
+}
+
+void fill_weights(Model& model, const ModelCommandOptions& options) {
+  if (options.model.empty()) {
+    model.parameters().fill_fresh(options.shape.layers, options.seed);
+  } else {
+    model.parameters().load(Weights(options.model));
+  }
+}
+
+void finish_with_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options, std::span<const Token> ids,
+                       bool training) {
+  const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
+  if (session.speaks()) {
+    const std::vector<RankForecast> forecasts = forecast(options.setting(), options.dtype, session.rank().size(), ids, training);
+    report_audit(session.sink(), audits, forecasts);
+    if (!session.global().quiet) {
+      for (const std::string& line : audit_table(audits, forecasts)) session.sink().line(line);
+    }
+  }
+  session.finish();
+}
+
+}  // namespace tsp::launcher

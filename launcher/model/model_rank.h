@@ -1,0 +1,20 @@
+// What the ranks of the model commands have in common: options for the model, its weights, and the audit at the end.
+#pragma once
+
+#include "launcher/model/audit.h"
+#include "launcher/model/model_options.h"
+#include "launcher/model/session.h"
+#include "layers/model/model.h"
+
+#include <span>
+
+namespace tsp::launcher {
+
+ModelOptions model_options(const ModelCommandOptions& options, bool training);
+/// The folder's weights, or fresh ones.
+void fill_weights(Model& model, const ModelCommandOptions& options);
+/// Collective: reports and prints the audit, and writes the trace. `ids` [B, S]: those of the audited step.
+void finish_with_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options, std::span<const Token> ids,
+                       bool training);
+
+}  // namespace tsp::launcher
