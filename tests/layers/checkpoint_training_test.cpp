@@ -1,0 +1,97 @@
+// A training run that is cut in two by a checkpoint: the same curve, bit by bit under the same layout, within rounding under
+// another.
+#include "layers/model/checkpoint.h"
+#include "layers/model/model.h"
+#include "tests/layers/model_run.h"
+#include "tests/layers/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+namespace tsp::test {
+namespace {
+
+constexpr std::uint64_t kSteps = 8;
+constexpr std::uint64_t kSavedAt = 4;
+
+ModelConfig trained_config(bool tied) { return small_config(32, 2, 6, 2, 8, 44, 50, tied); }
+
+struct Curve {
+  std::vector<double> losses;  // by step, from the first that ran
+  std::vector<double> norms;
+};
+
+/// Steps first … kSteps, of which `save_to` gets the one of kSavedAt.
+Curve train(int ranks, DType dtype, bool tied, const std::optional<FoundCheckpoint>& from,
+            const std::optional<std::filesystem::path>& save_to) {
+  Curve curve;
+  run_ranks(ranks, [&](Context& context) {
+    Rank rank(context);
+    const ModelConfig config = trained_config(tied);
+    Model model(rank, context.world(), {.config = config, .dtype = dtype, .training = true});
+    std::uint64_t step = 1;
+    if (from) {
+      load_checkpoint(rank, context.world(), model.parameters(), *from);
+      step = from->state.step + 1;
+    } else {
+      model.parameters().fill_fresh(config.layers, 7);
+    }
+    for (; step <= kSteps; ++step) {
+      const ModelCase of{.config = config, .batch = 2, .sequence = 23, .seed = step};
+      const BatchData data(of);
+      const Loss loss = model.forward_backward(data.view(of));
+      const double norm = model.gradient_norm();
+      model.update({.learning_rate = 1e-2, .step = step}, norm);
+      if (rank.rank() == 0) {
+        curve.losses.push_back(loss.mean);
+        curve.norms.push_back(norm);
+      }
+      if (save_to && step == kSavedAt) {
+        CheckpointState state;
+        state.step = step;
+        state.dtype = dtype;
+        state.ranks = ranks;
+        save_checkpoint(rank, context.world(), model.parameters(), config, state, *save_to);
+      }
+    }
+  });
+  return curve;
+}
+
+std::vector<double> tail(const std::vector<double>& values) { return {values.begin() + kSavedAt, values.end()}; }
+
+void expect_same_curve(DType dtype, bool tied, double tolerance) {
+  for (const int ranks : {1, 2, 3}) {
+    const TemporaryFolder folder;
+    const Curve whole = train(ranks, dtype, tied, std::nullopt, folder.path());
+    ASSERT_EQ(whole.losses.size(), kSteps);
+    EXPECT_LT(whole.losses.back(), whole.losses.front() * 1.2) << "the run diverges: it would prove little";
+    std::vector<std::string> skipped;
+    const FoundCheckpoint found = find_checkpoint(folder.path(), skipped);
+    for (const int again : {ranks, 1, 2, 6}) {
+      const Curve resumed = train(again, dtype, tied, found, std::nullopt);
+      ASSERT_EQ(resumed.losses.size(), kSteps - kSavedAt);
+      if (again == ranks) {
+        EXPECT_EQ(resumed.losses, tail(whole.losses)) << ranks;
+        EXPECT_EQ(resumed.norms, tail(whole.norms)) << ranks;
+        continue;
+      }
+      for (std::size_t i = 0; i < resumed.losses.size(); ++i) {
+        EXPECT_NEAR(resumed.losses[i], whole.losses[kSavedAt + i], tolerance * whole.losses[kSavedAt + i])
+            << ranks << " then " << again << ", step " << kSavedAt + i + 1;
+      }
+    }
+  }
+}
+
+TEST(CheckpointTraining, GoesOnBitIdenticallyInF64) { expect_same_curve(DType::f64, false, 1e-11); }
+TEST(CheckpointTraining, GoesOnBitIdenticallyInF32) { expect_same_curve(DType::f32, false, 1e-4); }
+TEST(CheckpointTraining, GoesOnBitIdenticallyInBf16WithItsMasterWeights) { expect_same_curve(DType::bf16, false, 2e-2); }
+TEST(CheckpointTraining, GoesOnBitIdenticallyWithTiedEmbeddings) { expect_same_curve(DType::f32, true, 1e-4); }
+
+}  // namespace
+}  // namespace tsp::test
