@@ -1,4 +1,4 @@
-// One transformer block forward and backward on the ranks that started it: alone, or as TSP under `tsprun -n N run --
+// Transformer blocks forward and backward on the ranks that started it: alone, or as TSP under `tsprun -n N run --
 // block_bench`.
 //
 // Every rank times its own rounds between barriers; a round's time is the slowest rank's. Rank 0 prints one line and, with
@@ -32,6 +32,7 @@ struct Options {
   std::size_t batch = 1;
   std::size_t threads = 1;
   std::size_t bucket_heads = 0;
+  std::size_t layers = 1;
   int rounds = 5;
   std::string dtype = "f32";
   std::string recompute = "none";
@@ -50,6 +51,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--batch", options.batch)->capture_default_str();
   app.add_option("--threads", options.threads, "compute threads a rank")->capture_default_str();
   app.add_option("--bucket-heads", options.bucket_heads)->capture_default_str();
+  app.add_option("--layers", options.layers, "blocks, one after another")->capture_default_str();
   app.add_option("--rounds", options.rounds)->capture_default_str();
   app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"f32", "f64", "bf16"}))->capture_default_str();
   app.add_option("--recompute", options.recompute)->check(CLI::IsMember({"none", "selective", "full"}))->capture_default_str();
@@ -90,7 +92,7 @@ int main(int argc, char** argv) {
   ModelConfig config;
   config.name = "bench";
   config.hidden = options.hidden;
-  config.layers = 1;
+  config.layers = options.layers;
   config.query_heads = options.heads;
   config.kv_heads = options.kv_heads;
   config.head_dim = options.head_dim;
@@ -102,25 +104,32 @@ int main(int argc, char** argv) {
   Rank rank(context, {.threads = options.threads});
   Communicator& world = context.world();
   Tsp strategy(rank, world, {.config = config, .dtype = dtype, .kv_bucket_heads = options.bucket_heads});
-  std::vector<PackPlan> packs{strategy.attention_pack(0), strategy.mlp_pack(0)};
+  std::vector<PackPlan> packs;
   PackPlan norms;
-  for (const Parameter& parameter : block_parameters(config, 0)) {
-    if (parameter.is_matrix()) continue;
-    norms.parts.push_back({.parameter = parameter, .block = {0, 1, 0, config.hidden}});
+  for (std::size_t layer = 0; layer < config.layers; ++layer) {
+    packs.push_back(strategy.attention_pack(layer));
+    packs.push_back(strategy.mlp_pack(layer));
+    for (const Parameter& parameter : block_parameters(config, layer)) {
+      if (!parameter.is_matrix()) norms.parts.push_back({.parameter = parameter, .block = {0, 1, 0, config.hidden}});
+    }
   }
   packs.push_back(norms);
   ParameterStore store(rank, dtype, packs, true);
-  store.fill_fresh(1, 1);
+  store.fill_fresh(config.layers, 1);
   const TokenLayout tokens(rank, config, dtype, options.batch, options.sequence, world.rank(), world.size());
-  const BlockGains gains{.attention = store.values(2, 0, 1),
-                         .mlp = store.values(2, 1, 1),
-                         .attention_gradient = store.gradients(2, 0, 1),
-                         .mlp_gradient = store.gradients(2, 1, 1)};
+  const auto gains = [&](std::size_t layer) {
+    const std::size_t pack = 2 * config.layers;
+    return BlockGains{.attention = store.values(pack, 2 * layer, 1),
+                      .mlp = store.values(pack, 2 * layer + 1, 1),
+                      .attention_gradient = store.gradients(pack, 2 * layer, 1),
+                      .mlp_gradient = store.gradients(pack, 2 * layer + 1, 1)};
+  };
   Block block(rank, strategy, config, dtype, recompute);
 
   std::vector<double> forward_ms;
   std::vector<double> total_ms;
   RankTimes times;
+  std::uint64_t received = 0;
   const auto slowest = [&](double seconds) {
     world.all_reduce(ConstBuffer(&seconds, 1, DType::f64), Buffer(&seconds, 1, DType::f64), Reduction::max);
     return seconds;
@@ -131,18 +140,24 @@ int main(int argc, char** argv) {
                                 {options.batch, tokens.local(), config.hidden}, "gradient");
     fill_normal(x, 1, static_cast<unsigned>(world.rank()));
     fill_normal(d, 1, static_cast<unsigned>(world.rank() + 100));
-    BlockSaved saved;
+    std::vector<BlockSaved> saved(config.layers);
+    const TrafficCounters before = context.traffic();
     world.barrier();
     rank.reset_times();
     const auto begin = std::chrono::steady_clock::now();
     strategy.begin_forward(store, tokens);
-    const OwnedTensor y = block.forward(0, std::move(x), gains, Keep::backward, saved);
+    for (std::size_t layer = 0; layer < config.layers; ++layer) {
+      x = block.forward(layer, std::move(x), gains(layer), Keep::backward, saved[layer]);
+    }
     const auto half = std::chrono::steady_clock::now();
     strategy.begin_backward();
-    block.backward(0, d, gains, saved);
+    for (std::size_t layer = config.layers; layer-- > 0;) block.backward(layer, d, gains(layer), saved[layer]);
     strategy.end();
     const auto end = std::chrono::steady_clock::now();
     times = rank.times();
+    const TrafficCounters after = context.traffic();
+    received = 0;
+    for (int i = 0; i < kPurposes; ++i) received += after.received[i] - before.received[i];
     const double forward = slowest(std::chrono::duration<double>(half - begin).count());
     const double total = slowest(std::chrono::duration<double>(end - begin).count());
     if (round < 0) continue;  // caches, page faults
@@ -154,15 +169,21 @@ int main(int argc, char** argv) {
   const double tokens_per_s = static_cast<double>(options.batch * options.sequence) / ms * 1e3;
   fmt::print(
       "{} rank(s) x {} thread(s): forward {:.1f} ms, forward and backward {:.1f} ms, {:.0f} tokens/s; last round of rank 0: "
-      "compute {:.1f}, communication {:.1f}, exposed {:.1f} ms\n",
+      "compute {:.1f}, communication {:.1f}, exposed {:.1f} ms, {:.1f} MB received\n",
       world.size(), options.threads, median(forward_ms), ms, tokens_per_s, times.compute * 1e3, times.communication * 1e3,
-      times.exposed_communication * 1e3);
+      times.exposed_communication * 1e3, static_cast<double>(received) * 1e-6);
   if (!options.json.empty()) {
-    std::ofstream(options.json)
-        << nlohmann::json{{"ranks", world.size()}, {"threads", options.threads},   {"forward_ms", median(forward_ms)},
-                          {"milliseconds", ms},    {"tokens_per_s", tokens_per_s}, {"rounds", total_ms}}
-               .dump()
-        << '\n';
+    std::ofstream(options.json) << nlohmann::json{{"ranks", world.size()},
+                                                  {"threads", options.threads},
+                                                  {"forward_ms", median(forward_ms)},
+                                                  {"milliseconds", ms},
+                                                  {"tokens_per_s", tokens_per_s},
+                                                  {"rounds", total_ms},
+                                                  {"compute_ms", times.compute * 1e3},
+                                                  {"exposed_ms", times.exposed_communication * 1e3},
+                                                  {"received_bytes", received}}
+                                       .dump()
+                                << '\n';
   }
   return 0;
 }

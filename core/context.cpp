@@ -5,6 +5,7 @@
 #include "transport/bootstrap/identity.h"
 #include "transport/bootstrap/meeting.h"
 #include "transport/cause.h"
+#include "transport/fault/delay_transport.h"
 #include "transport/shm/shm_transport.h"
 
 #include <fmt/format.h>
@@ -51,6 +52,9 @@ ContextOptions options_from_environment() {
   ContextOptions options;
   options.heap_budget = budget_from_environment();
   if (const char* algorithms = std::getenv("TSP_ALGORITHMS"); algorithms != nullptr) options.algorithms = algorithms;
+  if (const char* blocking = std::getenv("TSP_BLOCKING"); blocking != nullptr)
+    options.blocking = std::string_view(blocking) == "1";
+  if (const char* speed = std::getenv("TSP_LINK_GBPS"); speed != nullptr) options.link_gbps = std::strtod(speed, nullptr);
   return options;
 }
 
@@ -63,6 +67,7 @@ struct Context::Parts {
   FlightBoard board;
   Heap heap;
   shm::ShmTransport transport;
+  std::optional<fault::DelayTransport> slow;
   std::optional<PeerWatch> watch;
   Staging staging;
   Engine engine;
@@ -79,12 +84,16 @@ struct Context::Parts {
         heap(memory->heap(local_rank), options.heap_budget,
              [this](std::size_t offset, std::size_t bytes) { memory->commit(local_rank, offset, bytes); }),
         transport(*memory, local_rank),
+        slow(options.link_gbps > 0
+                 ? std::optional<fault::DelayTransport>(std::in_place, transport, fault::LinkSpeed{options.link_gbps, 0})
+                 : std::nullopt),
         watch(pids.empty() ? std::nullopt : std::optional<PeerWatch>(std::in_place, board, pids)),
         staging(heap),
         engine(board, static_cast<int>(memory->layout().first_rank) + local_rank, routes(), memory->doorbell(local_rank),
                {.timeout_ns = memory->layout().timeout_ns != 0 ? memory->layout().timeout_ns : kDefaultTimeoutNs,
                 .oversubscribed = memory->layout().local_ranks > memory->layout().cores,
-                .watch = watch ? &*watch : nullptr}),
+                .watch = watch ? &*watch : nullptr,
+                .blocking = options.blocking}),
         choices(options.algorithms) {
     std::vector<int> all(memory->layout().world_size);
     std::iota(all.begin(), all.end(), 0);
@@ -106,7 +115,8 @@ struct Context::Parts {
     const shm::NodeLayout& layout = memory->layout();
     std::vector<Route> table(layout.world_size);
     for (std::uint32_t i = 0; i < layout.local_ranks; ++i) {
-      table[layout.first_rank + i] = {.transport = &transport, .peer = static_cast<int>(i)};
+      table[layout.first_rank + i] = {.transport = slow ? static_cast<Transport*>(&*slow) : &transport,
+                                      .peer = static_cast<int>(i)};
     }
     return table;
   }

@@ -32,7 +32,7 @@ void Rank::wait(Work work) {
 }
 
 RankTimes Rank::times() const {
-  const double waited = static_cast<double>(waited_ns_) * 1e-9;
+  const double waited = static_cast<double>(waited_ns_ + context_.engine().blocked_ns()) * 1e-9;
   return {.total = static_cast<double>(posix::now_ns() - begun_ns_) * 1e-9,
           .compute = compute_.seconds() - before_.compute,
           .communication = compute_.tick_seconds() + waited - before_.communication,

@@ -61,6 +61,11 @@ Work Engine::post(Stream stream, std::unique_ptr<Operation> operation) {
   operation->owned_ = true;
   const std::uint64_t number = append(stream, *operation.release());
   step_head(stream);
+  if (options_.blocking) {
+    const std::uint64_t begin = posix::now_ns();
+    wait_for(stream, number);
+    blocked_ns_ += posix::now_ns() - begin;
+  }
   return Work(this, stream, number);
 }
 

@@ -107,6 +107,7 @@ struct EngineOptions {
   std::uint64_t timeout_ns = 30'000'000'000;
   bool oversubscribed = false;  ///< ranks outnumber cores: yield instead of spinning
   PeerWatch* watch = nullptr;   ///< for ranks that no launcher supervises; borrowed
+  bool blocking = false;        ///< post() returns when the operation is complete
 };
 
 class Engine {
@@ -136,6 +137,8 @@ class Engine {
     moved_ = true;
     sign_of_life();
   }
+  /// Time that post() waited, with EngineOptions::blocking.
+  std::uint64_t blocked_ns() const { return blocked_ns_; }
   /// No operation is pending on any stream.
   bool idle() const;
   /// Whom to tell of operations from now on; null: nobody, which costs nothing. Borrowed. Precondition: idle().
@@ -201,6 +204,7 @@ class Engine {
   std::uint64_t begun_ns_[kStreams] = {};  // of the heads, while somebody observes
   bool broken_ = false;
   bool moved_ = false;
+  std::uint64_t blocked_ns_ = 0;
   std::uint32_t busy_ = 0;         // streams with an operation
   std::uint32_t spin_looks_ = 0;   // where ranks outnumber cores: fruitless looks before the first yield
   std::uint32_t spin_misses_ = 0;  // waits since those last sufficed
