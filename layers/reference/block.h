@@ -1,0 +1,66 @@
+// One transformer block, forward and backward, on one rank in plain loops:
+//
+//   x₂ = x  + attention(RoPE(n·W_Qᵀ), RoPE(n·W_Kᵀ), n·W_Vᵀ)·W_Oᵀ     with n = RMSNorm(x)
+//   y  = x₂ + swiglu(n·W_gateᵀ, n·W_upᵀ)·W_downᵀ                      with n = RMSNorm(x₂)
+#pragma once
+
+#include "layers/model/config.h"
+#include "layers/model/parameters.h"
+#include "layers/reference/operations.h"
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tsp::reference {
+
+/// Tensors by the names of layers/model/parameters.h; elements in natural order, matrices [out, in].
+template <class T>
+using Tensors = std::map<std::string, std::vector<T>, std::less<>>;
+
+/// Throws Error(refused), naming the tensor, unless every parameter is there with its number of elements.
+template <class T>
+void check_tensors(const Tensors<T>& tensors, const std::vector<Parameter>& parameters);
+
+/// Tensors of zeros in the parameters' shapes.
+template <class T>
+Tensors<T> zeros(const std::vector<Parameter>& parameters);
+
+/// All that the forward pass of a block computes, with the names of the comment above. N = B·S tokens.
+template <class T>
+struct BlockActivations {
+  std::size_t batch;
+  std::size_t sequence;
+  std::vector<T> x;              // [N, h]
+  std::vector<T> norm1;          // [N, h]
+  std::vector<T> q, k;           // [N, n_h, d], [N, n_kv, d], after RoPE
+  std::vector<T> v;              // [N, n_kv, d]
+  Attention<T> attention;        // output [N, n_h, d]
+  std::vector<T> x2;             // [N, h]
+  std::vector<T> norm2;          // [N, h]
+  std::vector<T> gate, up, act;  // [N, f]: pre-activations, swiglu of them
+  std::vector<T> y;              // [N, h]
+};
+
+/// x [B, S, h]; the weights of block `layer`. Throws Error(refused) if a weight or x has another size.
+template <class T>
+BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, std::size_t batch, std::size_t sequence,
+                                  const Tensors<T>& weights, const std::vector<T>& x);
+/// Returns dx [B, S, h] and adds to the gradients of the block's weights. dy [B, S, h].
+template <class T>
+std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, const Tensors<T>& weights,
+                              const BlockActivations<T>& saved, const std::vector<T>& dy, Tensors<T>& gradients);
+
+template <class T>
+struct BlockResult {
+  std::vector<T> y;      // [B, S, h]
+  std::vector<T> dx;     // [B, S, h]; empty without dy
+  Tensors<T> gradients;  // by the weights' names; empty without dy
+};
+/// Block 0 by itself: forward, and backward if dy [B, S, h] is given.
+template <class T>
+BlockResult<T> block(const ModelConfig& config, std::size_t batch, std::size_t sequence, const Tensors<T>& weights,
+                     const std::vector<T>& x, const std::vector<T>& dy = {});
+
+}  // namespace tsp::reference

@@ -1,0 +1,157 @@
+#include "layers/reference/model.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+namespace tsp::reference {
+
+namespace {
+
+constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
+constexpr std::string_view kFinalNorm = "model.norm.weight";
+
+/// The head's name; that of the embedding if they are tied.
+std::string_view head_name(const ModelConfig& config) { return config.tied_embeddings ? kEmbedding : "lm_head.weight"; }
+
+template <class Integer>
+void check_tokens(const char* what, std::span<const Integer> tokens, std::size_t count, Integer lowest, std::size_t vocabulary) {
+  if (tokens.size() != count) {
+    throw Error(Cause::refused, fmt::format("reference: there are {} {}; expected B·S = {}", tokens.size(), what, count));
+  }
+  for (const Integer token : tokens) {
+    if (token >= lowest && (token < 0 || static_cast<std::size_t>(token) < vocabulary)) continue;
+    throw Error(Cause::refused, fmt::format("reference: {}: {} is not in a vocabulary of {}", what, token, vocabulary));
+  }
+}
+
+/// All that the forward pass computes.
+template <class T>
+struct Activations {
+  std::vector<BlockActivations<T>> blocks;
+  std::vector<T> last;    // [N, h], out of the last block
+  std::vector<T> normed;  // [N, h]
+  std::vector<T> logits;  // [N, V]
+};
+
+template <class T>
+Activations<T> forward(const ModelConfig& config, std::size_t batch, std::size_t sequence, const Tensors<T>& weights,
+                       std::span<const std::int32_t> ids) {
+  Activations<T> s;
+  s.last = embedding(weights.find(kEmbedding)->second, ids, config.hidden);
+  for (std::size_t layer = 0; layer < config.layers; ++layer) {
+    s.blocks.push_back(block_forward(config, layer, batch, sequence, weights, s.last));
+    s.last = s.blocks.back().y;
+  }
+  s.normed = rms_norm(s.last, weights.find(kFinalNorm)->second, config.norm_epsilon);
+  s.logits = linear(s.normed, weights.find(head_name(config))->second, config.hidden, config.vocabulary);
+  return s;
+}
+
+template <class T>
+Tensors<T> backward(const ModelConfig& config, const Tensors<T>& weights, std::span<const std::int32_t> ids,
+                    std::span<const std::int64_t> labels, const Activations<T>& s) {
+  Tensors<T> gradients = zeros<T>(model_parameters(config));
+  std::vector<T> dlogits(s.logits.size());
+  std::vector<T> dnormed(s.normed.size());
+  std::vector<T> dx(s.last.size());
+  cross_entropy_backward(dlogits, s.logits, labels, config.vocabulary);
+  linear_backward(dnormed, gradients.find(head_name(config))->second, dlogits, s.normed, weights.find(head_name(config))->second,
+                  config.hidden, config.vocabulary);
+  rms_norm_backward(dx, gradients.find(kFinalNorm)->second, dnormed, s.last, weights.find(kFinalNorm)->second,
+                    config.norm_epsilon);
+  for (std::size_t layer = config.layers; layer-- > 0;) {
+    dx = block_backward(config, layer, weights, s.blocks[layer], dx, gradients);
+  }
+  embedding_backward(gradients.find(kEmbedding)->second, dx, ids, config.hidden);
+  return gradients;
+}
+
+}  // namespace
+
+template <class T>
+StepResult<T> model(const ModelConfig& config, std::size_t batch, std::size_t sequence, const Tensors<T>& weights,
+                    std::span<const std::int32_t> ids, std::span<const std::int64_t> labels, bool with_gradients) {
+  check_tensors(weights, model_parameters(config));
+  check_tokens<std::int32_t>("ids", ids, batch * sequence, 0, config.vocabulary);
+  check_tokens<std::int64_t>("labels", labels, batch * sequence, -1, config.vocabulary);
+  Activations<T> s = forward(config, batch, sequence, weights, ids);
+  StepResult<T> result{cross_entropy(s.logits, labels, config.vocabulary), {}, {}};
+  if (with_gradients) result.gradients = backward(config, weights, ids, labels, s);
+  result.logits = std::move(s.logits);
+  return result;
+}
+
+template <class T>
+std::vector<std::int32_t> generate_greedily(const ModelConfig& config, const Tensors<T>& weights,
+                                            std::span<const std::int32_t> prompt, std::size_t count) {
+  check_tensors(weights, model_parameters(config));
+  check_tokens<std::int32_t>("ids", prompt, prompt.size(), 0, config.vocabulary);
+  std::vector<std::int32_t> ids(prompt.begin(), prompt.end());
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::vector<T> logits = forward(config, 1, ids.size(), weights, ids).logits;
+    const auto last = logits.end() - static_cast<std::ptrdiff_t>(config.vocabulary);
+    ids.push_back(static_cast<std::int32_t>(std::max_element(last, logits.end()) - last));
+  }
+  return {ids.begin() + static_cast<std::ptrdiff_t>(prompt.size()), ids.end()};
+}
+
+template <class T>
+double adamw_step(const ModelConfig& config, const AdamWOptions& options, AdamWState<T>& state, Tensors<T>& weights,
+                  const Tensors<T>& gradients) {
+  const std::vector<Parameter> parameters = model_parameters(config);
+  if (state.step == 0) {
+    state.m = zeros<T>(parameters);
+    state.v = zeros<T>(parameters);
+  }
+  check_tensors(weights, parameters);
+  check_tensors(gradients, parameters);
+  check_tensors(state.m, parameters);
+  check_tensors(state.v, parameters);
+  ++state.step;
+
+  double squares = 0;
+  for (const Parameter& parameter : parameters) {
+    for (const T g : gradients.at(parameter.name)) squares += static_cast<double>(g) * static_cast<double>(g);
+  }
+  const double norm = std::sqrt(squares);
+  const double scale = options.clip > 0 ? std::min(1.0, options.clip / (norm + 1e-6)) : 1.0;
+
+  const double correction1 = 1 - std::pow(options.beta1, static_cast<double>(state.step));
+  const double correction2 = 1 - std::pow(options.beta2, static_cast<double>(state.step));
+  for (const Parameter& parameter : parameters) {
+    const double decay = parameter.is_matrix() ? options.weight_decay : 0;
+    std::vector<T>& weight = weights.at(parameter.name);
+    std::vector<T>& m = state.m.at(parameter.name);
+    std::vector<T>& v = state.v.at(parameter.name);
+    const std::vector<T>& gradient = gradients.at(parameter.name);
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      const double g = scale * static_cast<double>(gradient[i]);
+      const double m_i = options.beta1 * static_cast<double>(m[i]) + (1 - options.beta1) * g;
+      const double v_i = options.beta2 * static_cast<double>(v[i]) + (1 - options.beta2) * g * g;
+      const double step = (m_i / correction1) / (std::sqrt(v_i / correction2) + options.epsilon);
+      const double kept = static_cast<double>(weight[i]) * (1 - options.learning_rate * decay);
+      weight[i] = static_cast<T>(kept - options.learning_rate * step);
+      m[i] = static_cast<T>(m_i);
+      v[i] = static_cast<T>(v_i);
+    }
+  }
+  return norm;
+}
+
+#define TSP_INSTANTIATE(T)                                                                                                     \
+  template StepResult<T> model(const ModelConfig&, std::size_t, std::size_t, const Tensors<T>&, std::span<const std::int32_t>, \
+                               std::span<const std::int64_t>, bool);                                                           \
+  template std::vector<std::int32_t> generate_greedily(const ModelConfig&, const Tensors<T>&, std::span<const std::int32_t>,   \
+                                                       std::size_t);                                                           \
+  template double adamw_step(const ModelConfig&, const AdamWOptions&, AdamWState<T>&, Tensors<T>&, const Tensors<T>&);
+
+TSP_INSTANTIATE(float)
+TSP_INSTANTIATE(double)
+
+}  // namespace tsp::reference

@@ -1,0 +1,309 @@
+#include "layers/reference/operations.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tsp::reference {
+
+template <class T>
+std::vector<T> linear(const std::vector<T>& x, const std::vector<T>& w, std::size_t in, std::size_t out) {
+  const std::size_t rows = x.size() / in;
+  std::vector<T> y(rows * out);
+  for (std::size_t n = 0; n < rows; ++n) {
+    for (std::size_t o = 0; o < out; ++o) {
+      T sum = 0;
+      for (std::size_t i = 0; i < in; ++i) sum += x[n * in + i] * w[o * in + i];
+      y[n * out + o] = sum;
+    }
+  }
+  return y;
+}
+
+template <class T>
+void linear_backward(std::vector<T>& dx, std::vector<T>& dw, const std::vector<T>& dy, const std::vector<T>& x,
+                     const std::vector<T>& w, std::size_t in, std::size_t out) {
+  const std::size_t rows = x.size() / in;
+  for (std::size_t n = 0; n < rows; ++n) {
+    for (std::size_t o = 0; o < out; ++o) {
+      const T d = dy[n * out + o];
+      for (std::size_t i = 0; i < in; ++i) {
+        dx[n * in + i] += d * w[o * in + i];
+        dw[o * in + i] += d * x[n * in + i];
+      }
+    }
+  }
+}
+
+namespace {
+
+/// 1/√(mean(x²) + ε) of one row.
+template <class T>
+T inverse_rms(const T* x, std::size_t h, double epsilon) {
+  T squares = 0;
+  for (std::size_t i = 0; i < h; ++i) squares += x[i] * x[i];
+  return 1 / std::sqrt(squares / static_cast<T>(h) + static_cast<T>(epsilon));
+}
+
+}  // namespace
+
+template <class T>
+std::vector<T> rms_norm(const std::vector<T>& x, const std::vector<T>& gain, double epsilon) {
+  const std::size_t h = gain.size();
+  std::vector<T> y(x.size());
+  for (std::size_t row = 0; row < x.size(); row += h) {
+    const T r = inverse_rms(&x[row], h, epsilon);
+    for (std::size_t i = 0; i < h; ++i) y[row + i] = gain[i] * x[row + i] * r;
+  }
+  return y;
+}
+
+template <class T>
+void rms_norm_backward(std::vector<T>& dx, std::vector<T>& dgain, const std::vector<T>& dy, const std::vector<T>& x,
+                       const std::vector<T>& gain, double epsilon) {
+  const std::size_t h = gain.size();
+  for (std::size_t row = 0; row < x.size(); row += h) {
+    const T r = inverse_rms(&x[row], h, epsilon);
+    T mean = 0;  // of dy ∘ gain ∘ x·r
+    for (std::size_t i = 0; i < h; ++i) mean += dy[row + i] * gain[i] * x[row + i] * r;
+    mean /= static_cast<T>(h);
+    for (std::size_t i = 0; i < h; ++i) {
+      dx[row + i] += r * (dy[row + i] * gain[i] - x[row + i] * r * mean);
+      dgain[i] += dy[row + i] * x[row + i] * r;
+    }
+  }
+}
+
+namespace {
+
+/// Adds the heads of x, turned forward (direction 1) or back (−1), to y.
+template <class T>
+void add_turned(std::vector<T>& y, const std::vector<T>& x, std::size_t sequence, std::size_t heads, std::size_t head_dim,
+                double theta, double direction) {
+  const std::size_t half = head_dim / 2;
+  const std::size_t tokens = x.size() / (heads * head_dim);
+  for (std::size_t token = 0; token < tokens; ++token) {
+    for (std::size_t i = 0; i < half; ++i) {
+      const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+      const double angle = direction * static_cast<double>(token % sequence) * frequency;
+      const T cosine = static_cast<T>(std::cos(angle));
+      const T sine = static_cast<T>(std::sin(angle));
+      for (std::size_t head = 0; head < heads; ++head) {
+        const std::size_t first = (token * heads + head) * head_dim + i;
+        const std::size_t second = first + half;
+        y[first] += x[first] * cosine - x[second] * sine;
+        y[second] += x[second] * cosine + x[first] * sine;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+template <class T>
+std::vector<T> rope(const std::vector<T>& x, std::size_t sequence, std::size_t heads, std::size_t head_dim, double theta) {
+  std::vector<T> y(x.size());
+  add_turned(y, x, sequence, heads, head_dim, theta, 1);
+  return y;
+}
+
+template <class T>
+void rope_backward(std::vector<T>& dx, const std::vector<T>& dy, std::size_t sequence, std::size_t heads, std::size_t head_dim,
+                   double theta) {
+  add_turned(dx, dy, sequence, heads, head_dim, theta, -1);
+}
+
+namespace {
+
+/// Where the vectors of tokens and heads begin.
+struct Places {
+  const AttentionSizes& sizes;
+
+  std::size_t query(std::size_t b, std::size_t t, std::size_t head) const {
+    return ((b * sizes.sequence + t) * sizes.query_heads + head) * sizes.head_dim;
+  }
+  /// Of the K/V head that this query head reads.
+  std::size_t key(std::size_t b, std::size_t t, std::size_t head) const {
+    const std::size_t group = sizes.query_heads / sizes.kv_heads;
+    return ((b * sizes.sequence + t) * sizes.kv_heads + head / group) * sizes.head_dim;
+  }
+  std::size_t probability(std::size_t b, std::size_t head, std::size_t t) const {
+    return ((b * sizes.query_heads + head) * sizes.sequence + t) * sizes.sequence;
+  }
+};
+
+}  // namespace
+
+template <class T>
+Attention<T> attention(const std::vector<T>& q, const std::vector<T>& k, const std::vector<T>& v, const AttentionSizes& sizes) {
+  const Places at{sizes};
+  const std::size_t d = sizes.head_dim;
+  const T scale = 1 / std::sqrt(static_cast<T>(d));
+  Attention<T> result{std::vector<T>(q.size()),
+                      std::vector<T>(sizes.batch * sizes.query_heads * sizes.sequence * sizes.sequence)};
+  for (std::size_t b = 0; b < sizes.batch; ++b) {
+    for (std::size_t head = 0; head < sizes.query_heads; ++head) {
+      for (std::size_t t = 0; t < sizes.sequence; ++t) {
+        const T* query = &q[at.query(b, t, head)];
+        T* output = &result.output[at.query(b, t, head)];
+        T* p = &result.probabilities[at.probability(b, head, t)];
+        for (std::size_t u = 0; u <= t; ++u) {
+          const T* key = &k[at.key(b, u, head)];
+          for (std::size_t i = 0; i < d; ++i) p[u] += query[i] * key[i];
+          p[u] *= scale;
+        }
+        const T largest = *std::max_element(p, p + t + 1);
+        T sum = 0;
+        for (std::size_t u = 0; u <= t; ++u) sum += p[u] = std::exp(p[u] - largest);
+        for (std::size_t u = 0; u <= t; ++u) {
+          p[u] /= sum;
+          const T* value = &v[at.key(b, u, head)];
+          for (std::size_t i = 0; i < d; ++i) output[i] += p[u] * value[i];
+        }
+      }
+    }
+  }
+  return result;
+}
+
+template <class T>
+void attention_backward(std::vector<T>& dq, std::vector<T>& dk, std::vector<T>& dv, const std::vector<T>& doutput,
+                        const std::vector<T>& probabilities, const std::vector<T>& q, const std::vector<T>& k,
+                        const std::vector<T>& v, const AttentionSizes& sizes) {
+  const Places at{sizes};
+  const std::size_t d = sizes.head_dim;
+  const T scale = 1 / std::sqrt(static_cast<T>(d));
+  std::vector<T> dp(sizes.sequence);
+  for (std::size_t b = 0; b < sizes.batch; ++b) {
+    for (std::size_t head = 0; head < sizes.query_heads; ++head) {
+      for (std::size_t t = 0; t < sizes.sequence; ++t) {
+        const std::size_t query = at.query(b, t, head);
+        const T* p = &probabilities[at.probability(b, head, t)];
+        T mean = 0;  // Σ p∘dp
+        for (std::size_t u = 0; u <= t; ++u) {
+          const std::size_t key = at.key(b, u, head);
+          dp[u] = 0;
+          for (std::size_t i = 0; i < d; ++i) {
+            dp[u] += doutput[query + i] * v[key + i];
+            dv[key + i] += p[u] * doutput[query + i];
+          }
+          mean += p[u] * dp[u];
+        }
+        for (std::size_t u = 0; u <= t; ++u) {
+          const std::size_t key = at.key(b, u, head);
+          const T dscore = p[u] * (dp[u] - mean) * scale;
+          for (std::size_t i = 0; i < d; ++i) {
+            dq[query + i] += dscore * k[key + i];
+            dk[key + i] += dscore * q[query + i];
+          }
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+std::vector<T> swiglu(const std::vector<T>& gate, const std::vector<T>& up) {
+  std::vector<T> y(gate.size());
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const T sigmoid = 1 / (1 + std::exp(-gate[i]));
+    y[i] = gate[i] * sigmoid * up[i];
+  }
+  return y;
+}
+
+template <class T>
+void swiglu_backward(std::vector<T>& dgate, std::vector<T>& dup, const std::vector<T>& dy, const std::vector<T>& gate,
+                     const std::vector<T>& up) {
+  for (std::size_t i = 0; i < dy.size(); ++i) {
+    const T sigmoid = 1 / (1 + std::exp(-gate[i]));
+    dgate[i] += dy[i] * up[i] * sigmoid * (1 + gate[i] * (1 - sigmoid));
+    dup[i] += dy[i] * gate[i] * sigmoid;
+  }
+}
+
+template <class T>
+std::vector<T> embedding(const std::vector<T>& table, std::span<const std::int32_t> ids, std::size_t h) {
+  std::vector<T> y(ids.size() * h);
+  for (std::size_t n = 0; n < ids.size(); ++n) {
+    for (std::size_t i = 0; i < h; ++i) y[n * h + i] = table[static_cast<std::size_t>(ids[n]) * h + i];
+  }
+  return y;
+}
+
+template <class T>
+void embedding_backward(std::vector<T>& dtable, const std::vector<T>& dy, std::span<const std::int32_t> ids, std::size_t h) {
+  for (std::size_t n = 0; n < ids.size(); ++n) {
+    for (std::size_t i = 0; i < h; ++i) dtable[static_cast<std::size_t>(ids[n]) * h + i] += dy[n * h + i];
+  }
+}
+
+namespace {
+
+std::size_t count_labels(std::span<const std::int64_t> labels) {
+  return static_cast<std::size_t>(std::count_if(labels.begin(), labels.end(), [](std::int64_t label) { return label >= 0; }));
+}
+
+/// log Σ exp of one row.
+template <class T>
+T log_sum_exp(const T* row, std::size_t count) {
+  const T largest = *std::max_element(row, row + count);
+  T sum = 0;
+  for (std::size_t i = 0; i < count; ++i) sum += std::exp(row[i] - largest);
+  return largest + std::log(sum);
+}
+
+}  // namespace
+
+template <class T>
+double cross_entropy(const std::vector<T>& logits, std::span<const std::int64_t> labels, std::size_t vocabulary) {
+  const std::size_t predicted = count_labels(labels);
+  if (predicted == 0) return 0;
+  double sum = 0;
+  for (std::size_t n = 0; n < labels.size(); ++n) {
+    if (labels[n] < 0) continue;
+    const T* row = &logits[n * vocabulary];
+    sum += static_cast<double>(log_sum_exp(row, vocabulary) - row[labels[n]]);
+  }
+  return sum / static_cast<double>(predicted);
+}
+
+template <class T>
+void cross_entropy_backward(std::vector<T>& dlogits, const std::vector<T>& logits, std::span<const std::int64_t> labels,
+                            std::size_t vocabulary) {
+  const T predicted = static_cast<T>(count_labels(labels));
+  for (std::size_t n = 0; n < labels.size(); ++n) {
+    if (labels[n] < 0) continue;
+    const T* row = &logits[n * vocabulary];
+    const T all = log_sum_exp(row, vocabulary);
+    for (std::size_t i = 0; i < vocabulary; ++i) {
+      const T target = i == static_cast<std::size_t>(labels[n]) ? 1 : 0;
+      dlogits[n * vocabulary + i] += (std::exp(row[i] - all) - target) / predicted;
+    }
+  }
+}
+
+#define TSP_INSTANTIATE(T)                                                                                                     \
+  template std::vector<T> linear(const std::vector<T>&, const std::vector<T>&, std::size_t, std::size_t);                      \
+  template void linear_backward(std::vector<T>&, std::vector<T>&, const std::vector<T>&, const std::vector<T>&,                \
+                                const std::vector<T>&, std::size_t, std::size_t);                                              \
+  template std::vector<T> rms_norm(const std::vector<T>&, const std::vector<T>&, double);                                      \
+  template void rms_norm_backward(std::vector<T>&, std::vector<T>&, const std::vector<T>&, const std::vector<T>&,              \
+                                  const std::vector<T>&, double);                                                              \
+  template std::vector<T> rope(const std::vector<T>&, std::size_t, std::size_t, std::size_t, double);                          \
+  template void rope_backward(std::vector<T>&, const std::vector<T>&, std::size_t, std::size_t, std::size_t, double);          \
+  template Attention<T> attention(const std::vector<T>&, const std::vector<T>&, const std::vector<T>&, const AttentionSizes&); \
+  template void attention_backward(std::vector<T>&, std::vector<T>&, std::vector<T>&, const std::vector<T>&,                   \
+                                   const std::vector<T>&, const std::vector<T>&, const std::vector<T>&, const std::vector<T>&, \
+                                   const AttentionSizes&);                                                                     \
+  template std::vector<T> swiglu(const std::vector<T>&, const std::vector<T>&);                                                \
+  template void swiglu_backward(std::vector<T>&, std::vector<T>&, const std::vector<T>&, const std::vector<T>&,                \
+                                const std::vector<T>&);                                                                        \
+  template std::vector<T> embedding(const std::vector<T>&, std::span<const std::int32_t>, std::size_t);                        \
+  template void embedding_backward(std::vector<T>&, const std::vector<T>&, std::span<const std::int32_t>, std::size_t);        \
+  template double cross_entropy(const std::vector<T>&, std::span<const std::int64_t>, std::size_t);                            \
+  template void cross_entropy_backward(std::vector<T>&, const std::vector<T>&, std::span<const std::int64_t>, std::size_t);
+
+TSP_INSTANTIATE(float)
+TSP_INSTANTIATE(double)
+
+}  // namespace tsp::reference
