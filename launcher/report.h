@@ -29,6 +29,7 @@ class Report {
   void begin(const std::string& command, const GlobalOptions& global, bool has_ranks);
   /// The whole document; commands add keys to it.
   nlohmann::ordered_json& root() { return root_; }
+  const nlohmann::ordered_json& root() const { return root_; }
   void set_failure(const Failure& failure, const std::vector<Waiting>& waiting);
   /// Writes the document. Throws Error(refused) if the file system won't take it.
   void write();

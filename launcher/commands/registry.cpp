@@ -6,7 +6,9 @@ namespace tsp::launcher {
 std::vector<std::unique_ptr<Command>> all_commands() {
   std::vector<std::unique_ptr<Command>> commands;
   commands.push_back(make_train());
+  commands.push_back(make_eval());
   commands.push_back(make_generate());
+  commands.push_back(make_block());
   commands.push_back(make_run());
   commands.push_back(make_bench());
   commands.push_back(make_doctor());

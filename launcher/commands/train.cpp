@@ -1,48 +1,166 @@
 // The command `train`: see train.h.
 #include "launcher/commands/train.h"
 
+#include "core/kernels/level.h"
 #include "launcher/commands/train_rank.h"
+#include "launcher/model/session.h"
+#include "transport/cause.h"
 
-#include <algorithm>
-#include <limits>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <filesystem>
+#include <system_error>
+#include <unistd.h>
+#include <vector>
 
 namespace tsp::launcher {
 
 namespace {
 constexpr std::int64_t kMostSteps = 1'000'000'000;
+
+constexpr std::int64_t kMostRestarts = 1'000'000;
+
+constexpr const char* kLearningRate = "3e-4";
+constexpr const char* kWarmup = "0";
+constexpr const char* kWeightDecay = "0.01";
+constexpr const char* kBeta1 = "0.9";
+constexpr const char* kBeta2 = "0.95";
+constexpr const char* kEpsilon = "1e-8";
+constexpr const char* kClip = "1.0";
+
+/// It, or the folder that it will be made in, can be written.
+void check_save_folder(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::path path(folder);
+  const bool exists = std::filesystem::exists(path, error);
+  const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
+  const std::filesystem::path& where = exists ? path : parent;
+  if (!std::filesystem::is_directory(where, error) || ::access(where.c_str(), W_OK | X_OK) != 0) {
+    throw Error(Cause::refused,
+                fmt::format("--save {}: {} is no folder that can be written; name one that is, or a new one in it", folder,
+                            where.string()));
+  }
 }
+}  // namespace
 
 double TrainOptions::learning_rate(std::uint64_t step) const {
   if (step >= warmup) return update.learning_rate;
   return update.learning_rate * static_cast<double>(step) / static_cast<double>(warmup);
 }
 
+bool TrainOptions::saves_after(std::uint64_t step) const {
+  return !save.empty() && (step == steps || (save_every != 0 && step % save_every == 0));
+}
+
 void add_train_options(CLI::App& app, TrainOptions& options) {
   const std::string group = "Training";
-  const auto add = [&](const char* name, std::string& text, const char* type, const char* help) {
-    app.add_option(name, text, help)->type_name(type)->capture_default_str()->group(group);
+  const auto add = [&](const char* name, std::string& text, const char* type, const char* usual, const char* help) {
+    CLI::Option* option = app.add_option(name, text, help)->type_name(type)->group(group);
+    if (*usual != '\0') option->default_str(usual);
   };
-  add("--steps", options.steps_text, "N", "steps in all");
-  add("--lr", options.learning_rate_text, "RATE", "learning rate");
-  add("--warmup", options.warmup_text, "N", "steps in which the learning rate grows from 0, linearly; constant afterwards");
-  add("--weight-decay", options.weight_decay_text, "X", "of matrices only");
-  add("--beta1", options.beta1_text, "X", "AdamW's");
-  add("--beta2", options.beta2_text, "X", "AdamW's");
-  add("--eps", options.epsilon_text, "X", "AdamW's");
-  add("--clip", options.clip_text, "X", "largest global gradient norm; 0: none");
+  add("--steps", options.steps_text, "N", "100", "steps in all, those of a resumed checkpoint included");
+  add("--lr", options.learning_rate_text, "RATE", kLearningRate, "learning rate");
+  add("--warmup", options.warmup_text, "N", kWarmup,
+      "steps in which the learning rate grows from 0, linearly; constant afterwards");
+  add("--weight-decay", options.weight_decay_text, "X", kWeightDecay, "of matrices only");
+  add("--beta1", options.beta1_text, "X", kBeta1, "AdamW's");
+  add("--beta2", options.beta2_text, "X", kBeta2, "AdamW's");
+  add("--eps", options.epsilon_text, "X", kEpsilon, "AdamW's");
+  add("--clip", options.clip_text, "X", kClip, "largest global gradient norm; 0: none");
+  add("--save", options.save, "DIR", "", "write checkpoints DIR/step-000120, each a --model folder too");
+  add("--save-every", options.save_every_text, "K", "", "steps between checkpoints; default: one at the end");
+  add("--keep", options.keep_text, "K", "0", "checkpoints that stay, the newest; 0: all");
+  add("--resume", options.resume, "DIR", "",
+      "go on from a checkpoint, or from the newest whole one in a folder; options that aren't given are the checkpoint's");
+  add("--max-restarts", options.max_restarts_text, "R", "0",
+      "times that a failed run goes on by itself from --save's newest checkpoint");
+}
+
+void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
+  if (options.resume.empty()) return;
+  if (!model.model.empty()) {
+    throw Error(Cause::refused, fmt::format("--resume {} and --model {}: a checkpoint brings its weights; give one of them",
+                                            options.resume, model.model));
+  }
+  std::vector<std::string> skipped;
+  options.resumed = find_checkpoint(options.resume, skipped);
+  for (const std::string& line : skipped) spdlog::warn("skipped a damaged checkpoint: {}", line);
+  model.resumed = options.resumed->config;
+  const CheckpointState& state = options.resumed->state;
+  // The shortest text that reads back as the same number.
+  const auto fill = [](std::string& text, const auto& value) {
+    if (text.empty()) text = fmt::format("{}", value);
+  };
+  fill(model.dtype_text, name(state.dtype));
+  fill(model.batch_text, state.batch);
+  fill(model.sequence_text, state.sequence);
+  fill(model.seed_text, state.seed);
+  fill(options.learning_rate_text, state.learning_rate);
+  fill(options.warmup_text, state.warmup);
+  fill(options.weight_decay_text, state.weight_decay);
+  fill(options.beta1_text, state.beta1);
+  fill(options.beta2_text, state.beta2);
+  fill(options.epsilon_text, state.epsilon);
+  fill(options.clip_text, state.clip);
 }
 
 void validate_train(TrainOptions& options) {
   constexpr double kMost = 1e6;
+  const auto typed_or = [](const std::string& text, const char* usual) { return text.empty() ? std::string(usual) : text; };
   options.steps = static_cast<std::uint64_t>(parse_integer("--steps", options.steps_text, 1, kMostSteps));
-  options.warmup = static_cast<std::uint64_t>(parse_integer("--warmup", options.warmup_text, 0, kMostSteps));
+  options.warmup = static_cast<std::uint64_t>(parse_integer("--warmup", typed_or(options.warmup_text, kWarmup), 0, kMostSteps));
   UpdateOptions& update = options.update;
-  update.learning_rate = parse_number("--lr", options.learning_rate_text, {.lowest = 0, .highest = kMost, .usual = 3e-4});
-  update.weight_decay = parse_number("--weight-decay", options.weight_decay_text, {.lowest = 0, .highest = kMost, .usual = 0.01});
-  update.beta1 = parse_number("--beta1", options.beta1_text, {.lowest = 0, .highest = 1, .usual = 0.9, .below = true});
-  update.beta2 = parse_number("--beta2", options.beta2_text, {.lowest = 0, .highest = 1, .usual = 0.95, .below = true});
-  update.epsilon = parse_number("--eps", options.epsilon_text, {.lowest = 0, .highest = 1, .usual = 1e-8, .open = true});
-  update.clip = parse_number("--clip", options.clip_text, {.lowest = 0, .highest = kMost, .usual = 1});
+  update.learning_rate =
+      parse_number("--lr", typed_or(options.learning_rate_text, kLearningRate), {.lowest = 0, .highest = kMost, .usual = 3e-4});
+  update.weight_decay = parse_number("--weight-decay", typed_or(options.weight_decay_text, kWeightDecay),
+                                     {.lowest = 0, .highest = kMost, .usual = 0.01});
+  update.beta1 =
+      parse_number("--beta1", typed_or(options.beta1_text, kBeta1), {.lowest = 0, .highest = 1, .usual = 0.9, .below = true});
+  update.beta2 =
+      parse_number("--beta2", typed_or(options.beta2_text, kBeta2), {.lowest = 0, .highest = 1, .usual = 0.95, .below = true});
+  update.epsilon =
+      parse_number("--eps", typed_or(options.epsilon_text, kEpsilon), {.lowest = 0, .highest = 1, .usual = 1e-8, .open = true});
+  update.clip = parse_number("--clip", typed_or(options.clip_text, kClip), {.lowest = 0, .highest = kMost, .usual = 1});
+
+  options.keep = static_cast<std::size_t>(parse_integer("--keep", options.keep_text, 0, kMostSteps));
+  if (!options.save_every_text.empty()) {
+    options.save_every = static_cast<std::uint64_t>(parse_integer("--save-every", options.save_every_text, 1, kMostSteps));
+    if (options.save.empty()) {
+      throw Error(Cause::refused, fmt::format("--save-every {}: says when, not where; give --save DIR", options.save_every_text));
+    }
+  }
+  options.max_restarts = static_cast<std::uint64_t>(parse_integer("--max-restarts", options.max_restarts_text, 0, kMostRestarts));
+  if (options.max_restarts > 0 && options.save.empty()) {
+    throw Error(Cause::refused, fmt::format("--max-restarts {}: there is no checkpoint to go on from; give --save DIR",
+                                            options.max_restarts_text));
+  }
+  if (!options.save.empty()) check_save_folder(options.save);
+  if (options.resumed && options.resumed->state.step >= options.steps) {
+    throw Error(Cause::refused,
+                fmt::format("--steps {}: {} has done {} already; try --steps {}", options.steps_text,
+                            options.resumed->folder.string(), options.resumed->state.step, options.resumed->state.step + 100));
+  }
+}
+
+CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,
+                                 std::string_view kernels, std::uint64_t step) {
+  return {.step = step,
+          .seed = model.seed,
+          .dtype = model.dtype,
+          .batch = model.batch,
+          .sequence = model.sequence,
+          .data_tokens = model.tokens,
+          .learning_rate = options.update.learning_rate,
+          .warmup = options.warmup,
+          .weight_decay = options.update.weight_decay,
+          .beta1 = options.update.beta1,
+          .beta2 = options.update.beta2,
+          .epsilon = options.update.epsilon,
+          .clip = options.update.clip,
+          .ranks = global.ranks,
+          .layout = global.layout.print(),
+          .kernels = std::string(kernels)};
 }
 
 void TrainCommand::add_options(CLI::App& app) {
@@ -51,14 +169,18 @@ void TrainCommand::add_options(CLI::App& app) {
 }
 
 void TrainCommand::validate(const GlobalOptions& global) {
+  find_resumed(train_, model_);
   validate_train(train_);
   validate_model(model_, global);
   validate_data(model_, true);
   validate_memory(model_, global, ModelUse::training);
+  if (!train_.resumed) return;
+  const CheckpointState& saved = train_.resumed->state;
+  const CheckpointState now = checkpoint_state(train_, model_, global, kernels::name(kernels_of_this_process()), saved.step);
+  for (const std::string& line : differences(saved, now)) spdlog::warn("{}: {}", train_.resumed->folder.string(), line);
 }
 
-int TrainCommand::run(const GlobalOptions& global, Report& report) {
-  report_model(report, model_);
+int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
   const Progress::Style style = progress_style(global);
   JobSpec spec;
   spec.global = &global;
@@ -66,6 +188,45 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
     return train_rank(context, sink, {.global = &global, .model = &model_, .train = &train_, .progress = style});
   };
   return run_job(spec, report);
+}
+
+/// What failed may not fail again, and there is a checkpoint (then it is the one to go on from).
+bool TrainCommand::may_restart(const Report& report) {
+  const auto failure = report.root().find("failure");
+  if (failure == report.root().end() || !failure->is_object()) return false;
+  for (const Cause hopeless : {Cause::refused, Cause::out_of_memory, Cause::interrupted}) {
+    if (failure->at("kind") == std::string(tsp::name(hopeless))) return false;
+  }
+  try {
+    const CheckpointSearch search = search_checkpoints(train_.save);
+    if (!search.found || search.found->state.step >= train_.steps) return false;
+    train_.resumed = search.found;
+    return true;
+  } catch (const Error& error) {
+    spdlog::error("no restart: {}", error.what());
+    return false;
+  }
+}
+
+int TrainCommand::run(const GlobalOptions& global, Report& report) {
+  report_model(report, model_);
+  nlohmann::ordered_json earlier = nlohmann::ordered_json::array();  // steps of runs that failed, up to their last checkpoint
+  for (std::uint64_t restarts = 0;; ++restarts) {
+    const int code = run_once(global, report);
+    nlohmann::ordered_json& steps = report.root()["steps"];
+    if (!steps.is_array()) steps = nlohmann::ordered_json::array();
+    steps.insert(steps.begin(), earlier.begin(), earlier.end());
+    if (train_.max_restarts > 0) report.root()["restarts"] = restarts;
+    if (code == 0 || restarts >= train_.max_restarts || !may_restart(report)) return code;
+
+    spdlog::warn("restart {} of {}, from {}", restarts + 1, train_.max_restarts, train_.resumed->folder.string());
+    earlier = nlohmann::ordered_json::array();
+    for (const auto& step : steps) {
+      if (step.at("step").get<std::uint64_t>() <= train_.resumed->state.step) earlier.push_back(step);
+    }
+    report.root().erase("steps");
+    report.root()["failure"] = nullptr;
+  }
 }
 
 std::unique_ptr<Command> make_train() { return std::make_unique<TrainCommand>(); }

@@ -6,36 +6,57 @@
 #include "launcher/commands/command.h"
 #include "launcher/model/model_options.h"
 #include "launcher/model/progress.h"
+#include "layers/model/checkpoint.h"
 #include "layers/model/model.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace tsp::launcher {
 
-/// Texts as typed, with defaults, beside the values that validate() makes of them.
+/// Texts as typed beside the values that validate_train() makes of them. What isn't typed is the checkpoint's in a run that goes
+/// on from one, else the default.
 struct TrainOptions {
   std::string steps_text = "100";
-  std::string learning_rate_text = "3e-4";
-  std::string warmup_text = "0";
-  std::string weight_decay_text = "0.01";
-  std::string beta1_text = "0.9";
-  std::string beta2_text = "0.95";
-  std::string epsilon_text = "1e-8";
-  std::string clip_text = "1.0";
+  std::string learning_rate_text;
+  std::string warmup_text;
+  std::string weight_decay_text;
+  std::string beta1_text;
+  std::string beta2_text;
+  std::string epsilon_text;
+  std::string clip_text;
+  std::string save;  ///< folder of checkpoints; empty: none
+  std::string save_every_text;
+  std::string keep_text = "0";
+  std::string resume;  ///< a checkpoint, or a folder of them
+  std::string max_restarts_text = "0";
 
   // Results of validation.
   std::uint64_t steps = 100;
-  std::uint64_t warmup = 0;  ///< steps of linear growth, up to the full learning rate
-  UpdateOptions update;      ///< with the full learning rate
+  std::uint64_t warmup = 0;      ///< steps of linear growth, up to the full learning rate
+  UpdateOptions update;          ///< with the full learning rate
+  std::uint64_t save_every = 0;  ///< steps between checkpoints; 0: one at the end
+  std::size_t keep = 0;          ///< checkpoints that stay; 0: all
+  std::uint64_t max_restarts = 0;
+  std::optional<FoundCheckpoint> resumed;
 
   /// Of one step, from 1.
   double learning_rate(std::uint64_t step) const;
+  /// After `step` a checkpoint is due.
+  bool saves_after(std::uint64_t step) const;
 };
 
 void add_train_options(CLI::App& app, TrainOptions& options);
+/// Finds the checkpoint of --resume, and lets its facts stand for whatever wasn't typed. Before the other validations. Throws
+/// Error(refused).
+void find_resumed(TrainOptions& options, ModelCommandOptions& model);
 /// Throws Error(refused).
 void validate_train(TrainOptions& options);
+/// What a checkpoint after `step` says of the run.
+CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,
+                                 std::string_view kernels, std::uint64_t step);
 
 class TrainCommand final : public Command {
  public:
@@ -47,6 +68,9 @@ class TrainCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
+  int run_once(const GlobalOptions& global, Report& report);
+  bool may_restart(const Report& report);
+
   ModelCommandOptions model_;
   TrainOptions train_;
 };

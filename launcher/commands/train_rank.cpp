@@ -46,6 +46,19 @@ class TrainingBatch {
   std::vector<Token> window_;
 };
 
+void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t step) {
+  const CheckpointState state = checkpoint_state(*plan.train, *plan.model, *plan.global, kernels::name(kernels::level()), step);
+  const SavedCheckpoint saved = save_checkpoint(session.rank(), session.axis(), model.parameters(), plan.model->shape, state,
+                                                plan.train->save, {.keep = plan.train->keep});
+  if (!session.speaks()) return;
+  for (const std::string& warning : saved.warnings) session.sink().line(warning);
+  session.sink().append("checkpoints", {{"step", step}, {"folder", saved.folder.string()}, {"bytes", saved.bytes}});
+  if (plan.progress != Progress::Style::silent) {
+    session.sink().line(
+        fmt::format("saved {} ({:.1f} MiB)", saved.folder.string(), static_cast<double>(saved.bytes) / (1 << 20)));
+  }
+}
+
 }  // namespace
 
 int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
@@ -53,14 +66,21 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   Session session(context, sink, *plan.global);
   Rank& rank = session.rank();
   Model model(rank, session.axis(), model_options(options, true));
-  fill_weights(model, options);
+  const std::uint64_t done = plan.train->resumed ? plan.train->resumed->state.step : 0;
+  if (plan.train->resumed) {
+    load_checkpoint(rank, session.axis(), model.parameters(), *plan.train->resumed);
+    if (session.speaks() && plan.progress != Progress::Style::silent)
+      sink.line(fmt::format("going on from {} after {} steps", plan.train->resumed->folder.string(), done));
+  } else {
+    fill_weights(model, options);
+  }
   TrainingBatch batch(options);
 
-  Progress progress(sink, session.speaks() ? plan.progress : Progress::Style::silent, "step", plan.train->steps);
+  Progress progress(sink, session.speaks() ? plan.progress : Progress::Style::silent, "step", plan.train->steps, done);
   const auto tokens = static_cast<double>(options.batch * options.sequence);
   double loss = 0;
   rank.reset_times();
-  for (std::uint64_t step = 1; step <= plan.train->steps; ++step) {
+  for (std::uint64_t step = done + 1; step <= plan.train->steps; ++step) {
     const std::uint64_t begin = posix::now_ns();
     loss = model.forward_backward(batch.of_step(step)).mean;
     const double norm = model.gradient_norm();
@@ -69,9 +89,11 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
     update.step = step;
     model.update(update, norm);
     const double seconds = static_cast<double>(posix::now_ns() - begin) * 1e-9;
-    if (!session.speaks()) continue;
-    sink.append("steps", {{"step", step}, {"loss", loss}, {"grad_norm", norm}, {"tokens_per_s", tokens / seconds}});
-    progress.update(step, tokens, fmt::format("loss {:.4f}  grad_norm {:.3f}", loss, norm));
+    if (session.speaks()) {
+      sink.append("steps", {{"step", step}, {"loss", loss}, {"grad_norm", norm}, {"tokens_per_s", tokens / seconds}});
+      progress.update(step, tokens, fmt::format("loss {:.4f}  grad_norm {:.3f}", loss, norm));
+    }
+    if (plan.train->saves_after(step)) save(session, model, plan, step);
   }
 
   const RankAudit mine{.memory_peak = rank.memory_peaks(),

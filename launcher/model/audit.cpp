@@ -1,7 +1,7 @@
 #include "launcher/model/audit.h"
 
-#include "layers/model/vocabulary.h"
 #include "layers/theory/memory.h"
+#include "layers/theory/peaks.h"
 #include "layers/theory/shards.h"
 #include "layers/zigzag.h"
 
@@ -69,9 +69,13 @@ void memory_table(std::vector<std::string>& lines, std::span<const RankAudit> au
   for (std::size_t rank = 0; rank < audits.size(); ++rank) {
     const CategoryBytes& measured = audits[rank].memory_peak;
     const CategoryBytes& predicted = forecasts[rank].memory_peak;
+    const bool all = predicted.total != 0;
     std::vector<std::string> cells;
-    for (std::size_t i = 0; i < kCategories; ++i) cells.push_back(pair(measured.of[i], predicted.of[i]));
-    cells.push_back(pair(measured.total, predicted.total));
+    for (std::size_t i = 0; i < kCategories; ++i) {
+      const bool known = all || predicted.of[i] != 0;
+      cells.push_back(known ? pair(measured.of[i], predicted.of[i]) : mebibytes(measured.of[i]));
+    }
+    cells.push_back(all ? pair(measured.total, predicted.total) : mebibytes(measured.total));
     lines.push_back(row(std::to_string(rank), cells));
   }
 }
@@ -143,6 +147,15 @@ void time_table(std::vector<std::string>& lines, std::span<const RankAudit> audi
 
 }  // namespace
 
+TrafficCounters traffic_between(const TrafficCounters& before, const TrafficCounters& after) {
+  TrafficCounters difference;
+  for (int i = 0; i < kPurposes; ++i) {
+    difference.sent[i] = after.sent[i] - before.sent[i];
+    difference.received[i] = after.received[i] - before.received[i];
+  }
+  return difference;
+}
+
 std::vector<RankAudit> gather_audits(Rank& rank, const RankAudit& mine) {
   std::vector<RankAudit> all(static_cast<std::size_t>(rank.size()));
   rank.world().all_gather(ConstBuffer(&mine, sizeof mine, DType::byte),
@@ -150,23 +163,47 @@ std::vector<RankAudit> gather_audits(Rank& rank, const RankAudit& mine) {
   return all;
 }
 
-std::vector<RankForecast> forecast(const theory::Setting& setting, DType dtype, int ranks, std::span<const std::int32_t> ids,
-                                   bool training) {
+std::vector<RankForecast> forecast(const theory::Setting& setting, int ranks, std::span<const std::int32_t> ids,
+                                   const ForecastOptions& options) {
+  const std::vector<theory::RemoteRows> rows = theory::remote_rows(ids, setting, ranks);
   const theory::TspShards shards(setting.model, ranks);
   const Zigzag zigzag(setting.sequence, ranks);
-  const std::vector<theory::RemoteRows> rows = theory::remote_rows(ids, setting, ranks);
+  theory::PeakOptions peaks{.threads = options.threads, .kv_bucket_heads = 0, .dtype = options.dtype, .rows_asked = {}};
+  for (int rank = 0; rank < ranks; ++rank) {
+    const theory::RemoteRows& own = rows[static_cast<std::size_t>(rank)];
+    peaks.rows_asked.push_back(setting.batch * zigzag.tokens(rank) - own.needed + own.wanted);
+  }
   std::vector<RankForecast> result(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     RankForecast& each = result[static_cast<std::size_t>(rank)];
-    const std::uint64_t elements = shards.total(rank);
+    if (options.training) each.memory_peak = theory::tsp_training_peaks(setting, ranks, rank, peaks);
+    else each.memory_peak[Category::parameters] = shards.total(rank) * setting.bytes.element;
+    each.traffic = theory::tsp_step_of_rank(setting, ranks, rank, theory::SumPath::direct, rows[static_cast<std::size_t>(rank)],
+                                            options.training);
+  }
+  return result;
+}
+
+std::vector<RankForecast> forecast_block(const theory::Setting& setting, int ranks, const ForecastOptions& options) {
+  const theory::TspShards shards(setting.model, ranks);
+  const Zigzag zigzag(setting.sequence, ranks);
+  std::vector<RankForecast> result(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankForecast& each = result[static_cast<std::size_t>(rank)];
+    const std::uint64_t elements = shards.attention(rank) + shards.mlp(rank) + 2 * setting.model.hidden;
     each.memory_peak[Category::parameters] = elements * setting.bytes.element;
-    if (training) {
-      each.memory_peak[Category::gradients] = elements * setting.bytes.accumulated;
-      each.memory_peak[Category::optimizer] = elements * setting.bytes.accumulated * (dtype == DType::bf16 ? 3 : 2);
-      each.memory_peak[Category::activations] = theory::activation_bytes(setting, zigzag.tokens(rank), kTokenBytes);
+    each.traffic = theory::tsp_block_of_rank(setting, ranks, rank, theory::SumPath::direct);
+    if (!options.training) {
+      each.traffic.backward = {};
+      continue;
     }
-    each.traffic =
-        theory::tsp_step_of_rank(setting, ranks, rank, theory::SumPath::direct, rows[static_cast<std::size_t>(rank)], training);
+    each.memory_peak[Category::gradients] = elements * setting.bytes.accumulated;
+    each.memory_peak[Category::optimizer] = elements * setting.bytes.accumulated * (options.dtype == DType::bf16 ? 3 : 2);
+    // Beside what the block saves: its result.
+    each.memory_peak[Category::activations] =
+        setting.batch * zigzag.tokens(rank) *
+        (theory::saved_bytes_per_token(setting) + setting.model.hidden * setting.bytes.element);
+    each.traffic.backward[Purpose::other] += theory::norm_gains_of_rank(setting, ranks, rank, theory::SumPath::direct, 2);
   }
   return result;
 }

@@ -27,16 +27,27 @@ struct RankAudit {
 
 /// What theory says of the same rank.
 struct RankForecast {
-  CategoryBytes memory_peak;
-  theory::Traffic traffic;  ///< received in one step
+  CategoryBytes memory_peak;  ///< a total of 0: only what is certain is predicted
+  theory::Traffic traffic;    ///< received in one step
 };
 
+/// What crossed lanes between two looks at a rank's counters.
+TrafficCounters traffic_between(const TrafficCounters& before, const TrafficCounters& after);
 /// Collective over the world: every rank's, in the order of ranks, on every rank.
 std::vector<RankAudit> gather_audits(Rank& rank, const RankAudit& mine);
 
-/// For the step whose tokens are `ids` [B, S] in natural order. Empty: nothing is known of the embedding's rows.
-std::vector<RankForecast> forecast(const theory::Setting& setting, DType dtype, int ranks, std::span<const std::int32_t> ids,
-                                   bool training);
+/// What is forecast: a step of this kind.
+struct ForecastOptions {
+  DType dtype = DType::f32;
+  std::size_t threads = 1;
+  bool training = false;
+};
+/// For the step whose tokens are `ids` [B, S] in natural order. Memory is forecast for training; otherwise only its parameters,
+/// with a total of 0.
+std::vector<RankForecast> forecast(const theory::Setting& setting, int ranks, std::span<const std::int32_t> ids,
+                                   const ForecastOptions& options);
+/// For one block, forward and (with options.training) backward.
+std::vector<RankForecast> forecast_block(const theory::Setting& setting, int ranks, const ForecastOptions& options);
 
 /// `per_rank` and `theory` of the report.
 void report_audit(ReportSink& sink, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts);

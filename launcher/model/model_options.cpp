@@ -53,7 +53,13 @@ std::uint64_t parse_seed(const std::string& text) {
   return value;
 }
 
+std::string typed_or(const std::string& text, const char* usual) { return text.empty() ? usual : text; }
+
 void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
+  if (options.resumed && options.config.empty()) {
+    options.shape = *options.resumed;
+    return;
+  }
   if (use.model_folder && options.config.empty() && options.model.empty()) {
     refuse("no model: give --config NAME|FILE (nano, micro, small, paper-7b, or a config.json) or --model DIR");
   }
@@ -75,6 +81,10 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
   }
   for (const std::string& warning : loaded.warnings) spdlog::warn("{}", warning);
   options.shape = loaded.config;
+  if (options.resumed && !options.shape.same_model(*options.resumed)) {
+    refuse(fmt::format("--config {}: another model than the checkpoint's, {}; leave --config out", options.config,
+                       options.resumed->name));
+  }
 }
 
 void find_sequence(ModelCommandOptions& options) {
@@ -159,14 +169,14 @@ void add_model_options(CLI::App& app, ModelCommandOptions& options, const ModelO
         ->type_name("FILE")
         ->expected(1, -1)
         ->group(group);
-    app.add_option("--batch", options.batch_text, "sequences in all")->type_name("B")->capture_default_str()->group(group);
+    app.add_option("--batch", options.batch_text, "sequences in all")->type_name("B")->default_str("1")->group(group);
     app.add_option("--seq", options.sequence_text, "tokens of a sequence; default: 1024, or the config's maximum if less")
         ->type_name("S")
         ->group(group);
   }
   app.add_option("--dtype", options.dtype_text, "of weights and activations: f32, f64, bf16")
       ->type_name("TYPE")
-      ->capture_default_str()
+      ->default_str("f32")
       ->group(group);
   if (use.recompute) {
     app.add_option("--recompute", options.recompute_text, "what the backward pass makes again: none, selective, full")
@@ -177,7 +187,7 @@ void add_model_options(CLI::App& app, ModelCommandOptions& options, const ModelO
   if (use.seed) {
     app.add_option("--seed", options.seed_text, "of fresh weights and training data")
         ->type_name("N")
-        ->capture_default_str()
+        ->default_str("0")
         ->group(group);
   }
 }
@@ -186,10 +196,10 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
   const int ranks = tsp_ranks(global);
   check_kernel_level();
   if (!global.trace.empty()) check_writable("--trace", global.trace);
-  options.dtype = parse_dtype(options.dtype_text);
+  options.dtype = parse_dtype(typed_or(options.dtype_text, "f32"));
   options.recompute = parse_recompute(options.recompute_text);
-  options.seed = parse_seed(options.seed_text);
-  options.batch = static_cast<std::size_t>(parse_integer("--batch", options.batch_text, 1, kLargestBatch));
+  options.seed = parse_seed(typed_or(options.seed_text, "0"));
+  options.batch = static_cast<std::size_t>(parse_integer("--batch", typed_or(options.batch_text, "1"), 1, kLargestBatch));
   find_model(options, use);
   try {
     const HeadCut heads(options.shape.query_heads, options.shape.kv_heads, ranks);

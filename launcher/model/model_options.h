@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,11 +31,13 @@ struct ModelCommandOptions {
   std::string config;
   std::string model;
   std::vector<std::string> data;
-  std::string dtype_text = "f32";
-  std::string recompute_text = "none";
-  std::string batch_text = "1";
+  // Empty: not typed. What a resumed run takes from its checkpoint then, others get by default.
+  std::string dtype_text;
+  std::string batch_text;
   std::string sequence_text;
-  std::string seed_text = "0";
+  std::string seed_text;
+  std::string recompute_text = "none";
+  std::optional<ModelConfig> resumed;  ///< the checkpoint's model: --config may then be left out
 
   // Results of validation.
   ModelConfig shape;         ///< of --config or the folder's config.json

@@ -16,15 +16,19 @@ void fill_weights(Model& model, const ModelCommandOptions& options) {
   }
 }
 
+void say_audit(Session& session, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts) {
+  report_audit(session.sink(), audits, forecasts);
+  if (session.global().quiet) return;
+  for (const std::string& line : audit_table(audits, forecasts)) session.sink().line(line);
+}
+
 void finish_with_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options, std::span<const Token> ids,
                        bool training) {
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
-    const std::vector<RankForecast> forecasts = forecast(options.setting(), options.dtype, session.rank().size(), ids, training);
-    report_audit(session.sink(), audits, forecasts);
-    if (!session.global().quiet) {
-      for (const std::string& line : audit_table(audits, forecasts)) session.sink().line(line);
-    }
+    say_audit(session, audits,
+              forecast(options.setting(), session.rank().size(), ids,
+                       {.dtype = options.dtype, .threads = session.rank().compute().threads(), .training = training}));
   }
   session.finish();
 }

@@ -1,6 +1,5 @@
 #include "launcher/model/session.h"
 
-#include "core/kernels/level.h"
 #include "launcher/model/trace_file.h"
 
 #include <algorithm>
@@ -11,20 +10,20 @@ namespace tsp::launcher {
 
 namespace {
 
-kernels::Level own_level() {
-  const char* text = std::getenv("TSP_KERNELS");
-  return text == nullptr ? kernels::best_level() : kernels::level_from_name(text).value_or(kernels::best_level());
-}
-
 /// The lowest of all ranks' levels. A gather: no kernel may run before the level is known.
 kernels::Level common_level(Communicator& world) {
-  const auto mine = static_cast<std::byte>(own_level());
+  const auto mine = static_cast<std::byte>(kernels_of_this_process());
   std::vector<std::byte> all(static_cast<std::size_t>(world.size()));
   world.all_gather(ConstBuffer(&mine, 1, DType::byte), Buffer(all.data(), all.size(), DType::byte));
   return static_cast<kernels::Level>(*std::min_element(all.begin(), all.end()));
 }
 
 }  // namespace
+
+kernels::Level kernels_of_this_process() {
+  const char* text = std::getenv("TSP_KERNELS");
+  return text == nullptr ? kernels::best_level() : kernels::level_from_name(text).value_or(kernels::best_level());
+}
 
 Session::Session(Context& context, ReportSink& sink, const GlobalOptions& global)
     : context_(context), sink_(sink), global_(global) {

@@ -2,6 +2,7 @@
 // --threads threads, and --trace is written at the end.
 #pragma once
 
+#include "core/kernels/level.h"
 #include "core/rank/rank.h"
 #include "core/trace/trace.h"
 #include "launcher/options.h"
@@ -11,6 +12,9 @@
 #include <string>
 
 namespace tsp::launcher {
+
+/// The level that this process would compute at: TSP_KERNELS, else the machine's best.
+kernels::Level kernels_of_this_process();
 
 class Session {
  public:

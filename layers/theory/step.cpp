@@ -36,15 +36,6 @@ Traffic head_of_rank(const Setting& setting, int ranks, int rank, SumPath path) 
   return traffic;
 }
 
-/// The gradients of all gains, all-reduced as one: reduced by chunk, then gathered.
-std::uint64_t norm_gains_of_rank(const Setting& setting, int ranks, int rank, SumPath path) {
-  const std::uint64_t all = (2 * setting.model.layers + 1) * setting.model.hidden;
-  const Chunks chunks = Chunks::balanced(ranks, all);
-  const std::uint64_t reduced =
-      path == SumPath::direct ? hops(ranks) * chunks.count(rank) : all - chunks.count(started_by(rank, ranks));
-  return (reduced + all - chunks.count(rank)) * setting.bytes.accumulated;
-}
-
 }  // namespace
 
 std::vector<RemoteRows> remote_rows(std::span<const std::int32_t> ids, const Setting& setting, int ranks) {
@@ -68,12 +59,21 @@ std::uint64_t remote_rows_of_all(std::span<const RemoteRows> rows) {
   return sum;
 }
 
+// Reduced by chunk, then gathered.
+std::uint64_t norm_gains_of_rank(const Setting& setting, int ranks, int rank, SumPath path, std::uint64_t gains) {
+  const std::uint64_t all = gains * setting.model.hidden;
+  const Chunks chunks = Chunks::balanced(ranks, all);
+  const std::uint64_t reduced =
+      path == SumPath::direct ? hops(ranks) * chunks.count(rank) : all - chunks.count(started_by(rank, ranks));
+  return (reduced + all - chunks.count(rank)) * setting.bytes.accumulated;
+}
+
 Traffic tsp_step_of_rank(const Setting& setting, int ranks, int rank, SumPath path, const RemoteRows& rows, bool backward) {
   Traffic step = tsp_block_of_rank(setting, ranks, rank, path).times(setting.model.layers);
   step += head_of_rank(setting, ranks, rank, path);
   step.forward[Purpose::embedding] += rows.needed * setting.model.hidden * setting.bytes.element;
   step.backward[Purpose::embedding] += rows.wanted * setting.model.hidden * setting.bytes.accumulated;
-  step.backward[Purpose::other] += norm_gains_of_rank(setting, ranks, rank, path);
+  step.backward[Purpose::other] += norm_gains_of_rank(setting, ranks, rank, path, 2 * setting.model.layers + 1);
   if (!backward) step.backward = {};
   return step;
 }

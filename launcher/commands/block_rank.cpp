@@ -1,0 +1,158 @@
+// A rank of `tsprun block`: see block_rank.h.
+#include "launcher/commands/block_rank.h"
+
+#include "core/kernels/check.h"
+#include "launcher/model/model_rank.h"
+#include "launcher/model/output_file.h"
+#include "layers/model/block.h"
+#include "layers/model/token_layout.h"
+#include "layers/model/weights.h"
+#include "layers/tsp/tsp.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace tsp::launcher {
+
+namespace {
+
+/// The packs of the store: attention, MLP, then both norm gains.
+constexpr std::size_t kNormPack = 2;
+
+std::vector<PackPlan> packs_of(const Strategy& strategy, const ModelConfig& config, bool counts_gains) {
+  PackPlan norms;
+  for (const Parameter& parameter : block_parameters(config, 0)) {
+    if (parameter.is_matrix()) continue;
+    norms.parts.push_back({.parameter = parameter,
+                           .block = {.first_row = 0, .rows = 1, .first_column = 0, .columns = parameter.columns()},
+                           .transposed = false,
+                           .counted = counts_gains});
+  }
+  return {strategy.attention_pack(0), strategy.mlp_pack(0), norms};
+}
+
+BlockGains gains_of(const ParameterStore& store) {
+  BlockGains gains{.attention = store.values(kNormPack, 0, 1),
+                   .mlp = store.values(kNormPack, 1, 1),
+                   .attention_gradient = {},
+                   .mlp_gradient = {}};
+  if (!store.training()) return gains;
+  gains.attention_gradient = store.gradients(kNormPack, 0, 1);
+  gains.mlp_gradient = store.gradients(kNormPack, 1, 1);
+  return gains;
+}
+
+/// Calls body(first row of a tensor [B·S, h] in natural order, first row of this rank's, count) for runs of this rank's tokens.
+template <class Body>
+void for_runs(const TokenLayout& tokens, Body&& body) {
+  for (std::size_t b = 0; b < tokens.batch(); ++b) {
+    std::size_t local = b * tokens.local();
+    for (const int chunk : tokens.cut().chunks_of(tokens.part())) {
+      const std::size_t count = tokens.cut().chunk_size(chunk);
+      if (count > 0) body(b * tokens.sequence() + tokens.cut().chunk_start(chunk), local, count);
+      local += count;
+    }
+  }
+}
+
+safetensors::Block rows(std::size_t first, std::size_t count, std::size_t columns) {
+  return {.first_row = first, .rows = count, .first_column = 0, .columns = columns};
+}
+
+/// This rank's tokens of a tensor [B, S, h].
+OwnedTensor read_tokens(Rank& rank, const safetensors::File& file, std::string_view name, const TokenLayout& tokens,
+                        std::size_t hidden, DType dtype, Category category) {
+  OwnedTensor into = rank.tensor(category, dtype, {tokens.batch(), tokens.local(), hidden}, name);
+  for_runs(tokens, [&](std::size_t natural, std::size_t local, std::size_t count) {
+    file.read(*file.find(name), rows(natural, count, hidden), buffer_of(into->merged(0).slice(0, local, count)));
+    rank.tick();
+  });
+  return into;
+}
+
+void write_tokens(Rank& rank, OutputFile& file, std::string_view name, const TokenLayout& tokens, const Tensor& from) {
+  for_runs(tokens, [&](std::size_t natural, std::size_t local, std::size_t count) {
+    const ConstTensor run = from.merged(0).slice(0, local, count);
+    file.writer().write(name, rows(natural, count, run.size(1)), buffer_of(run));
+    rank.tick();
+  });
+}
+
+std::vector<safetensors::PlannedTensor> output_tensors(const ModelCommandOptions& model, bool backward) {
+  const std::vector<std::size_t> shape = {model.batch, model.sequence, model.shape.hidden};
+  std::vector<safetensors::PlannedTensor> tensors = {{"y", model.dtype, shape}};
+  if (!backward) return tensors;
+  tensors.push_back({"dx", model.dtype, shape});
+  for (const Parameter& parameter : block_parameters(model.shape, 0)) {
+    tensors.push_back({"grad." + parameter.name, model.dtype, parameter.shape});
+  }
+  return tensors;
+}
+
+}  // namespace
+
+int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
+  const ModelCommandOptions& model = *plan.model;
+  const bool backward = plan.block->backward;
+  Session session(context, sink, *plan.global);
+  Rank& rank = session.rank();
+  Communicator& axis = session.axis();
+  const DType sums = kernels::summed_in(model.dtype);
+  const std::size_t h = model.shape.hidden;
+
+  Tsp strategy(rank, axis, TspOptions{.config = model.shape, .dtype = model.dtype});
+  ParameterStore store(rank, model.dtype, packs_of(strategy, model.shape, axis.rank() == 0), backward);
+  store.load(Weights(plan.block->weights));
+  const BlockGains gains = gains_of(store);
+  const TokenLayout tokens(rank, model.shape, model.dtype, model.batch, model.sequence, axis.rank(), axis.size());
+  const safetensors::File input(plan.block->input);
+  OutputFile output(session, plan.block->output, output_tensors(model, backward));
+  const Category kept = backward ? Category::activations : Category::workspace;
+  OwnedTensor x = read_tokens(rank, input, "x", tokens, h, model.dtype, kept);
+
+  Block block(rank, strategy, model.shape, model.dtype, model.recompute);
+  BlockSaved saved;
+  RankAudit audit;
+  rank.reset_times();
+  const TrafficCounters at_start = context.traffic();
+  strategy.begin_forward(store, tokens);
+  OwnedTensor y = block.forward(0, std::move(x), gains, backward ? Keep::backward : Keep::nothing, saved);
+  if (!backward) strategy.end();
+  audit.forward = traffic_between(at_start, context.traffic());
+  write_tokens(rank, output, "y", tokens, y);
+  if (backward) {
+    y.reset();
+    const OwnedTensor d = read_tokens(rank, input, "dy", tokens, h, sums, Category::workspace);
+    const TrafficCounters at_half = context.traffic();
+    const Tensor norm_gradients = store.gradients(kNormPack, 0, 2);
+    rank.compute().fill_zero(norm_gradients);
+    strategy.begin_backward();
+    block.backward(0, d, gains, saved);
+    const Buffer both = buffer_of(norm_gradients);
+    rank.wait(axis.post_all_reduce(both, both, Reduction::sum, {.stream = Stream::gradients, .purpose = Purpose::other}));
+    strategy.end();
+    audit.backward = traffic_between(at_half, context.traffic());
+    write_tokens(rank, output, "dx", tokens, d);
+    for (const ParameterPart& part : store.parts()) {
+      if (!part.plan.counted) continue;
+      for_natural_blocks(rank, part.plan, part.gradient, [&](const safetensors::Block& where, ConstBuffer from) {
+        output.writer().write("grad." + part.plan.parameter.name, where, from);
+      });
+    }
+  }
+  audit.seconds = rank.times();
+  audit.memory_peak = rank.memory_peaks();
+  output.publish();
+
+  const std::vector<RankAudit> audits = gather_audits(rank, audit);
+  if (session.speaks()) {
+    say_audit(session, audits,
+              forecast_block(model.setting(), rank.size(),
+                             {.dtype = model.dtype, .threads = rank.compute().threads(), .training = backward}));
+  }
+  session.finish();
+  return 0;
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,59 @@
+// `tsprun eval`: the loss, and on request the logits, of a model on data. This file is the command; every rank's part is
+// eval_rank.h.
+#include "launcher/commands/eval_rank.h"
+
+#include "launcher/commands/command.h"
+#include "launcher/model/output_file.h"
+#include "layers/model/data.h"
+
+namespace tsp::launcher {
+
+namespace {
+
+class EvalCommand final : public Command {
+ public:
+  std::string name() const override { return "eval"; }
+  std::string help() const override { return "loss (and, on request, logits) of a model on data"; }
+  bool has_trace() const override { return true; }
+  void add_options(CLI::App& app) override;
+  void validate(const GlobalOptions& global) override;
+  int run(const GlobalOptions& global, Report& report) override;
+
+ private:
+  ModelCommandOptions model_;
+  std::string logits_;
+};
+
+void EvalCommand::add_options(CLI::App& app) {
+  add_model_options(app, model_);
+  app.add_option("--logits", logits_, "write the logits [windows, S, V] to a safetensors file")->type_name("FILE");
+}
+
+void EvalCommand::validate(const GlobalOptions& global) {
+  validate_model(model_, global);
+  validate_data(model_, false);
+  validate_memory(model_, global, ModelUse::inference);
+  if (logits_.empty()) return;
+  check_output("--logits", logits_,
+               static_cast<double>(window_count(model_.tokens, model_.sequence)) * static_cast<double>(model_.sequence) *
+                   static_cast<double>(model_.shape.vocabulary) * sizeof(float));
+}
+
+int EvalCommand::run(const GlobalOptions& global, Report& report) {
+  report_model(report, model_);
+  const Progress::Style style = progress_style(global);
+  JobSpec spec;
+  spec.global = &global;
+  spec.rank_main = [&](Context& context, ReportSink& sink) {
+    return eval_rank(context, sink, {.global = &global, .model = &model_, .logits = logits_, .progress = style});
+  };
+  const int code = run_job(spec, report);
+  if (code != 0 && !logits_.empty()) discard_output(logits_);
+  return code;
+}
+
+}  // namespace
+
+std::unique_ptr<Command> make_eval() { return std::make_unique<EvalCommand>(); }
+
+}  // namespace tsp::launcher

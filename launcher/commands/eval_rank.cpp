@@ -1,0 +1,118 @@
+// A rank of `tsprun eval`: see eval_rank.h.
+#include "launcher/commands/eval_rank.h"
+
+#include "launcher/model/model_rank.h"
+#include "launcher/model/output_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+namespace tsp::launcher {
+
+namespace {
+
+/// Windows that are evaluated together, all of one length.
+class WindowBatch {
+ public:
+  WindowBatch(const TokenStream& stream, std::size_t sequence, std::uint64_t first, std::size_t count)
+      : length_(window(stream.size(), sequence, first).length), batch_(count) {
+    std::vector<Token> tokens(length_ + 1);
+    for (std::uint64_t w = first; w < first + count; ++w) {
+      stream.read(window(stream.size(), sequence, w).first, tokens);
+      ids_.insert(ids_.end(), tokens.begin(), tokens.end() - 1);
+      labels_.insert(labels_.end(), tokens.begin() + 1, tokens.end());
+    }
+  }
+  TokenBatch tokens() const { return {.batch = batch_, .sequence = length_, .ids = ids_, .labels = labels_}; }
+  std::size_t length() const { return length_; }
+
+ private:
+  std::size_t length_;
+  std::size_t batch_;
+  std::vector<Token> ids_;
+  std::vector<std::int64_t> labels_;
+};
+
+/// How many windows from `first` on go together: --batch of them, but the short last one alone.
+std::size_t windows_together(const TokenStream& stream, const ModelCommandOptions& options, std::uint64_t first) {
+  const std::uint64_t all = window_count(stream.size(), options.sequence);
+  const std::uint64_t whole = (stream.size() - 1) / options.sequence;
+  if (first >= whole) return 1;
+  return static_cast<std::size_t>(std::min<std::uint64_t>(options.batch, std::min(whole, all) - first));
+}
+
+/// Where tiles of logits go: of the windows from `first` on, of `length` tokens each; `sequence` rows of the file a window.
+LogitsSink logits_sink(Session& session, OutputFile& file, std::size_t sequence, std::uint64_t first, std::size_t length) {
+  return [&session, &file, sequence, first, length](std::span<const std::size_t> rows, std::size_t first_id,
+                                                    const ConstTensor& logits) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::size_t row = (static_cast<std::size_t>(first) + rows[i] / length) * sequence + rows[i] % length;
+      file.writer().write("logits", {.first_row = row, .rows = 1, .first_column = first_id, .columns = logits.size(1)},
+                          buffer_of(logits.select(0, i)));
+    }
+    session.rank().tick();
+  };
+}
+
+}  // namespace
+
+int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan) {
+  const ModelCommandOptions& options = *plan.model;
+  Session session(context, sink, *plan.global);
+  Rank& rank = session.rank();
+  Model model(rank, session.axis(), model_options(options, false));
+  fill_weights(model, options);
+  const TokenStream stream(options.files);
+  const std::uint64_t windows = window_count(stream.size(), options.sequence);
+  std::optional<OutputFile> file;
+  if (!plan.logits.empty()) {
+    const std::vector<std::size_t> shape = {static_cast<std::size_t>(windows), options.sequence, options.shape.vocabulary};
+    file.emplace(session, plan.logits, std::vector<safetensors::PlannedTensor>{{"logits", DType::f32, shape}});
+  }
+
+  Progress progress(sink, session.speaks() ? plan.progress : Progress::Style::silent, "window", windows);
+  double sum = 0;
+  std::uint64_t predicted = 0;
+  RankAudit audit;
+  ModelCommandOptions audited = options;  // the first pass
+  std::vector<Token> audited_ids;
+  rank.reset_times();
+  for (std::uint64_t first = 0; first < windows;) {
+    const std::size_t count = windows_together(stream, options, first);
+    const WindowBatch batch(stream, options.sequence, first, count);
+    const TokenBatch tokens = batch.tokens();
+    std::optional<LogitsSink> logits;
+    if (file) logits = logits_sink(session, *file, options.sequence, first, batch.length());
+    const Loss loss = model.evaluate(tokens, logits ? &*logits : nullptr);
+    sum += loss.mean * static_cast<double>(loss.tokens);
+    predicted += loss.tokens;
+    if (first == 0) {
+      audit.forward = model.forward_traffic();
+      audited.batch = count;
+      audited.sequence = batch.length();
+      audited_ids.assign(tokens.ids.begin(), tokens.ids.end());
+    }
+    first += count;
+    progress.update(first, static_cast<double>(loss.tokens), fmt::format("loss {:.4f}", loss.mean));
+  }
+  audit.seconds = rank.times();
+  audit.memory_peak = rank.memory_peaks();
+  if (file) file->publish();
+
+  const double mean = sum / static_cast<double>(predicted);
+  if (session.speaks()) {
+    sink.line(fmt::format("loss {:.6f} nats over {} tokens in {} windows (perplexity {:.3f})", mean, predicted, windows,
+                          std::exp(mean)));
+    sink.set("loss", mean);
+    sink.set("tokens", predicted);
+    sink.set("windows", windows);
+  }
+  finish_with_audit(session, audit, audited, audited_ids, false);
+  return 0;
+}
+
+}  // namespace tsp::launcher
