@@ -224,9 +224,11 @@ TEST(CheckpointFaults, LeftoversAreRemovedByTheNextSaveAndByTheNextSearch) {
   leave();
   test::save(folder.path(), 2, test::checkpoint_state(10), 10);
   EXPECT_EQ(test::names_in(folder.path()), (Names{"mine.partial", "step-000010"}));
-  leave();
-  EXPECT_TRUE(search_checkpoints(folder.path()).found);
-  EXPECT_EQ(test::names_in(folder.path()), (Names{"mine.partial", "step-000010"}));
+  for (const char* searched : {"", "step-000010", "step-000010/"}) {
+    leave();
+    EXPECT_TRUE(search_checkpoints(folder / searched).found) << searched;
+    EXPECT_EQ(test::names_in(folder.path()), (Names{"mine.partial", "step-000010"})) << searched;
+  }
 }
 
 TEST(CheckpointFaults, AFolderThatAnotherJobWritesIsLeftAlone) {
