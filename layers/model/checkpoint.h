@@ -64,6 +64,10 @@ struct CheckpointState {
 /// checkpoint". Empty: it will go on bit-identically.
 std::vector<std::string> differences(const CheckpointState& saved, const CheckpointState& now);
 
+/// `--save DIR`, before ranks start: nothing is made yet. Throws Error(refused) if `dir` can't be written, or if its disk has no
+/// room for one checkpoint of the model.
+void check_save_folder(const std::filesystem::path& dir, const ModelConfig& config, DType dtype);
+
 struct SaveOptions {
   std::size_t keep = 0;  ///< checkpoints that stay, this one included; 0: all
   /// Called on every rank as it begins each part of a save, with its name: a moment to log, or to break.
@@ -97,7 +101,7 @@ struct CheckpointSearch {
 };
 
 /// `--resume DIR`: the newest whole checkpoint in `dir`, or `dir` itself where it is one. Reads every byte of the files. Removes
-/// what interrupted saves left. Needs no context. Throws Error(refused) if `dir` is no readable folder.
+/// what interrupted saves left, where it may. Needs no context. Throws Error(refused) if `dir` is no readable folder.
 CheckpointSearch search_checkpoints(const std::filesystem::path& dir);
 
 /// The same; throws Error(refused), one line with what was skipped and why, if there is none.

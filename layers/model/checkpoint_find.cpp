@@ -56,6 +56,14 @@ void verify_tensors(const fs::path& path, const ModelConfig& config, DType dtype
   }
 }
 
+/// A folder that may only be read can be resumed from all the same; the next save will say what it can't delete.
+void try_to_remove_leftovers(const fs::path& dir) {
+  try {
+    remove_leftovers(dir);
+  } catch (const Error&) {
+  }
+}
+
 }  // namespace
 
 FoundCheckpoint open_checkpoint(const fs::path& folder, bool verify_bytes) {
@@ -89,11 +97,13 @@ CheckpointSearch search_checkpoints(const fs::path& dir) {
 
   std::error_code error;
   if (fs::exists(dir / kManifestName, error)) {
+    const fs::path name = (dir / ".").lexically_normal().parent_path();  // without a slash at its end
+    if (step_of(name.filename().string())) try_to_remove_leftovers(name.has_parent_path() ? name.parent_path() : ".");
     look_at(dir, std::nullopt);
     return search;
   }
   const std::vector<std::uint64_t> steps = steps_in(dir);
-  remove_leftovers(dir);
+  try_to_remove_leftovers(dir);
   for (const std::uint64_t step : steps) {
     look_at(dir / step_folder(step), step);
     if (search.found) break;

@@ -23,6 +23,8 @@
 #include <fcntl.h>
 #include <memory>
 #include <span>
+#include <system_error>
+#include <unistd.h>
 
 namespace tsp {
 
@@ -251,6 +253,33 @@ class Save {
 };
 
 }  // namespace
+
+void check_save_folder(const fs::path& dir, const ModelConfig& config, DType dtype) {
+  // What exists of it: the rest is made by the first save.
+  std::error_code error;
+  fs::path there = dir.empty() ? fs::path(".") : dir;
+  while (!fs::exists(fs::symlink_status(there, error))) {
+    there = there.has_parent_path() && there.parent_path() != there ? there.parent_path() : fs::path(".");
+  }
+  if (!fs::is_directory(there, error)) {
+    throw Error(Cause::refused, fmt::format("--save {}: {} is no folder", dir.string(), there.string()));
+  }
+  if (::access(there.c_str(), W_OK | X_OK) != 0) {
+    throw system_error(Cause::refused, fmt::format("--save {}: {} can't be written", dir.string(), there.string()), errno);
+  }
+
+  double bytes = 0;
+  for (const Parameter& parameter : model_parameters(config)) {
+    for (const CheckpointTensors& kind : checkpoint_tensors(dtype)) {
+      bytes += static_cast<double>(parameter.elements()) * static_cast<double>(size_of(kind.dtype));
+    }
+  }
+  const fs::space_info space = fs::space(there, error);
+  if (!error && static_cast<double>(space.available) < bytes) {
+    throw Error(Cause::refused, fmt::format("--save {}: a checkpoint takes {:.1f} MB, the disk has {:.1f} MB left", dir.string(),
+                                            bytes / 1e6, static_cast<double>(space.available) / 1e6));
+  }
+}
 
 SavedCheckpoint save_checkpoint(Rank& rank, Communicator& ranks, const ParameterStore& store, const ModelConfig& config,
                                 const CheckpointState& state, const std::filesystem::path& dir, const SaveOptions& options) {

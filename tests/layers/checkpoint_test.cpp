@@ -185,6 +185,23 @@ TEST(Checkpoint, IsRefusedWhereRanksDontHoldAllOfTheModel) {
   EXPECT_FALSE(std::filesystem::exists(folder / "runs"));
 }
 
+TEST(Checkpoint, AFolderThatCantTakeOneIsRefusedBeforehand) {
+  const test::TemporaryFolder folder;
+  const ModelConfig config = test::checkpoint_config();
+  check_save_folder(folder.path(), config, DType::f32);
+  check_save_folder(folder / "a/b/c", config, DType::bf16);
+  check_save_folder("a-folder-of-here", config, DType::f64);
+  EXPECT_TRUE(test::names_in(folder.path()).empty());
+
+  folder.write("file", "");
+  EXPECT_REFUSED(check_save_folder(folder / "file", config, DType::f32), "--save", "file is no folder");
+  EXPECT_REFUSED(check_save_folder(folder / "file/deeper", config, DType::f32), "--save", "file is no folder");
+  EXPECT_REFUSED(check_save_folder("/proc/self/deeper", config, DType::f32), "--save /proc/self/deeper");
+  ModelConfig huge = built_in_configs().back();
+  huge.layers = 10'000;
+  EXPECT_REFUSED(check_save_folder(folder.path(), huge, DType::f32), "a checkpoint takes", "MB left");
+}
+
 TEST(Checkpoint, SearchOfNothingSaysWhatWasExpected) {
   const test::TemporaryFolder folder;
   std::vector<std::string> skipped;
