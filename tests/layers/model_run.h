@@ -81,7 +81,7 @@ struct BatchData {
   }
 };
 
-using Tensors = std::map<std::string, std::vector<double>>;
+using Tensors = std::map<std::string, std::vector<double>, std::less<>>;
 
 struct ModelRun {
   double loss = 0;
