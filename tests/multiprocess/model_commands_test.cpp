@@ -1,0 +1,510 @@
+// The model commands from the command line: the same numbers under every layout, a report that adds up, refusals, and nothing
+// left behind.
+
+#include "layers/model/safetensors.h"
+#include "layers/model/safetensors_writer.h"
+#include "tests/support/process.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace tsp::test {
+namespace {
+
+using nlohmann::json;
+
+/// A folder with some text, 3000 bytes of it, that no line of is like another.
+class Data {
+ public:
+  Data() {
+    std::mt19937 random(5);
+    std::string text;
+    while (text.size() < 3000) text += fmt::format("line {} of {} says {}\n", text.size(), random() % 97, random());
+    text.resize(3000);
+    std::ofstream(path("text.txt"), std::ios::binary) << text;
+  }
+  std::string path(const std::string& name) const { return folder_.path(name); }
+  std::string text() const { return path("text.txt"); }
+
+ private:
+  TemporaryDirectory folder_;
+};
+
+json run_for_report(const Data& data, std::vector<std::string> arguments) {
+  const std::string report = data.path("report.json");
+  arguments.insert(arguments.end(), {"--json", report});
+  const Finished run = run_tsprun(arguments);
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  return read_json(report);
+}
+
+std::vector<std::string> train(const Data& data, const std::string& layout, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {"train", "--layout", layout, "--config", "nano", "--data", data.text(), "--seq", "37"};
+  arguments.insert(arguments.end(), {"--batch", "2"});
+  if (std::find(more.begin(), more.end(), "--steps") == more.end()) arguments.insert(arguments.end(), {"--steps", "4"});
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+/// Sum over ranks of a pass' received bytes of one purpose.
+std::uint64_t received(const json& per_rank, const std::string& pass, const std::string& purpose) {
+  std::uint64_t sum = 0;
+  for (const json& rank : per_rank) {
+    sum += rank.at("traffic_bytes").at(pass).at(purpose).at("received").get<std::uint64_t>();
+  }
+  return sum;
+}
+
+const std::vector<std::string> kExactPurposes = {"weights", "kv", "activations", "gradients", "embedding", "head"};
+
+TEST(Train, HasTheSameCurveUnderEveryLayout) {
+  const Data data;
+  const json one = run_for_report(data, train(data, "tsp=1", {"--dtype", "f64"}));
+  ASSERT_EQ(one.at("steps").size(), 4U);
+  EXPECT_NEAR(one.at("steps")[0].at("loss").get<double>(), std::log(256.0), 0.1);
+  for (const char* layout : {"tsp=2", "tsp=4", "tsp=8"}) {
+    const json many = run_for_report(data, train(data, layout, {"--dtype", "f64"}));
+    ASSERT_EQ(many.at("steps").size(), 4U);
+    for (std::size_t i = 0; i < 4; ++i) {
+      const json& a = one.at("steps")[i];
+      const json& b = many.at("steps")[i];
+      EXPECT_EQ(b.at("step"), i + 1);
+      EXPECT_NEAR(a.at("loss").get<double>(), b.at("loss").get<double>(), 1e-12) << layout;
+      EXPECT_NEAR(a.at("grad_norm").get<double>(), b.at("grad_norm").get<double>(), 1e-11) << layout;
+      EXPECT_GT(b.at("tokens_per_s").get<double>(), 0);
+    }
+    EXPECT_EQ(many.at("loss"), many.at("steps")[3].at("loss"));
+  }
+}
+
+TEST(Train, IsBitIdenticalFromRunToRunAndForAnyThreads) {
+  const Data data;
+  const auto losses = [&](const char* threads) {
+    const json report = run_for_report(data, train(data, "tsp=2", {"--threads", threads}));
+    std::vector<std::pair<double, double>> steps;
+    for (const json& step : report.at("steps")) steps.emplace_back(step.at("loss"), step.at("grad_norm"));
+    return steps;
+  };
+  const auto first = losses("1");
+  EXPECT_EQ(first, losses("1"));
+  EXPECT_EQ(first, losses("3"));
+}
+
+TEST(Train, ReceivesWhatTheFormulasSayUnderEveryRecomputation) {
+  const Data data;
+  for (const char* recompute : {"none", "selective", "full"}) {
+    const json report = run_for_report(data, train(data, "tsp=4", {"--recompute", recompute}));
+    const json& measured = report.at("per_rank");
+    const json& theory = report.at("theory").at("per_rank");
+    ASSERT_EQ(measured.size(), 4U);
+    ASSERT_EQ(theory.size(), 4U);
+    for (const char* pass : {"forward", "backward"}) {
+      for (const std::string& purpose : kExactPurposes) {
+        EXPECT_EQ(received(measured, pass, purpose), received(theory, pass, purpose))
+            << recompute << " " << pass << " " << purpose;
+      }
+    }
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      for (const char* category : {"parameters", "gradients", "optimizer", "activations"}) {
+        EXPECT_EQ(measured[rank].at("memory_peak_bytes").at(category), theory[rank].at("memory_peak_bytes").at(category))
+            << recompute << " " << category;
+      }
+    }
+  }
+}
+
+TEST(Train, ReportHoldsWhatScriptsRelyOn) {
+  const Data data;
+  const json report = run_for_report(data, train(data, "tsp=2", {"--dtype", "bf16"}));
+  EXPECT_EQ(report.at("command"), "train");
+  EXPECT_EQ(report.at("layout"), (json{{"tsp", 2}}));
+  EXPECT_EQ(report.at("ranks"), 2);
+  EXPECT_EQ(report.at("nodes"), 1);
+  EXPECT_EQ(report.at("dtype"), "bf16");
+  EXPECT_EQ(report.at("batch"), 2);
+  EXPECT_EQ(report.at("seq"), 37);
+  EXPECT_EQ(report.at("recompute"), "none");
+  EXPECT_TRUE(report.at("kernels").is_string());
+  EXPECT_TRUE(report.at("failure").is_null());
+  for (const json& rank : report.at("per_rank")) {
+    EXPECT_GT(rank.at("memory_peak_bytes").at("total").get<std::uint64_t>(), 0U);
+    for (const char* key : {"total", "compute", "communication", "exposed_communication"}) {
+      EXPECT_GE(rank.at("seconds").at(key).get<double>(), 0) << key;
+    }
+    EXPECT_EQ(rank.at("traffic_bytes").at("forward").size(), 7U);
+  }
+}
+
+TEST(Train, HoldsAllRanksAtTheKernelLevelThatIsAskedFor) {
+  const Data data;
+  const std::string report = data.path("report.json");
+  ProcessOptions options;
+  options.environment["TSP_KERNELS"] = "baseline";
+  std::vector<std::string> arguments = train(data, "tsp=2");
+  arguments.insert(arguments.end(), {"--json", report});
+  const Finished run = run_tsprun(arguments, options);
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  EXPECT_EQ(read_json(report).at("kernels"), "baseline");
+}
+
+TEST(Train, GoesOnBitIdenticallyAndUnderAnotherLayout) {
+  const Data data;
+  const std::string folder = data.path("checkpoints");
+  const json whole = run_for_report(data, train(data, "tsp=2", {"--lr", "0.001", "--save", folder, "--save-every", "2"}));
+  EXPECT_TRUE(std::filesystem::exists(folder + "/step-000002/manifest.json"));
+  EXPECT_TRUE(std::filesystem::exists(folder + "/step-000004/model.safetensors"));
+  const std::vector<std::string> resume = {"train", "--resume", folder + "/step-000002", "--data", data.text(), "--steps", "4"};
+  for (const char* layout : {"tsp=2", "tsp=4"}) {
+    std::vector<std::string> arguments = resume;
+    arguments.insert(arguments.end(), {"--layout", layout});
+    const json rest = run_for_report(data, arguments);
+    ASSERT_EQ(rest.at("steps").size(), 2U);
+    for (std::size_t i = 0; i < 2; ++i) {
+      const double then = whole.at("steps")[2 + i].at("loss");
+      const double now = rest.at("steps")[i].at("loss");
+      EXPECT_EQ(rest.at("steps")[i].at("step"), 3 + i);
+      if (std::string(layout) == "tsp=2") EXPECT_EQ(now, then);
+      else EXPECT_NEAR(now, then, 1e-4);
+    }
+  }
+}
+
+TEST(Train, GoesOnByItselfAfterARankWasKilled) {
+  const Data data;
+  const std::string report = data.path("report.json");
+  Process job({tsprun_path(),
+               "train",
+               "-n",
+               "2",
+               "--config",
+               "nano",
+               "--data",
+               data.text(),
+               "--steps",
+               "400",
+               "--seq",
+               "64",
+               "--save",
+               data.path("checkpoints"),
+               "--save-every",
+               "20",
+               "--max-restarts",
+               "1",
+               "--json",
+               report});
+  ASSERT_TRUE(job.wait_for_output("saved ", 1)) << job.out() << job.err();
+  std::vector<pid_t> ranks = job.marked();
+  std::erase(ranks, job.pid());
+  ASSERT_FALSE(ranks.empty());
+  ::kill(ranks.front(), SIGKILL);
+  EXPECT_EQ(job.wait(120).code, 0) << job.err();
+  EXPECT_TRUE(job.wait_until_nothing_is_left(2));
+  const json result = read_json(report);
+  EXPECT_EQ(result.at("restarts"), 1);
+  EXPECT_TRUE(result.at("failure").is_null());
+  ASSERT_EQ(result.at("steps").size(), 400U);
+  for (std::size_t i = 0; i < 400; ++i) EXPECT_EQ(result.at("steps")[i].at("step"), i + 1);
+}
+
+TEST(Train, ABudgetThatIsTooSmallIsNamedBeforeAndWhileRanksRun) {
+  const Data data;
+  const Finished before = run_tsprun(train(data, "tsp=2", {"--mem-per-rank", "1M", "--dtype", "f64"}));
+  EXPECT_EQ(before.end.code, 2) << before.describe();
+  EXPECT_NE(before.err.find("too small by"), std::string::npos) << before.describe();
+  const std::string report = data.path("report.json");
+  const Finished later = run_tsprun(train(data, "tsp=2", {"--mem-per-rank", "1400K", "--json", report}));
+  EXPECT_EQ(later.end.code, 1) << later.describe();
+  EXPECT_EQ(read_json(report).at("failure").at("kind"), "out_of_memory");
+}
+
+TEST(Train, EndsWithTheSignalItGets) {
+  const Data data;
+  Process job({tsprun_path(), "train", "-n", "2", "--config", "nano", "--data", data.text(), "--steps", "1000000"});
+  ASSERT_TRUE(job.wait_for_output("loss", 2)) << job.err();
+  job.signal(SIGINT);
+  EXPECT_EQ(job.wait(10).code, 128 + SIGINT) << job.err();
+  EXPECT_TRUE(job.wait_until_nothing_is_left(2));
+}
+
+TEST(Eval, LossAndLogitsAreThoseOfOneRank) {
+  const Data data;
+  const auto evaluate = [&](const char* ranks) {
+    const std::string logits = data.path(fmt::format("logits{}.safetensors", ranks));
+    const json report = run_for_report(data, {"eval", "-n", ranks, "--config", "nano", "--data", data.text(), "--seq", "250",
+                                              "--batch", "5", "--dtype", "f64", "--logits", logits});
+    EXPECT_EQ(report.at("tokens"), 2999);
+    EXPECT_EQ(report.at("windows"), 12);
+    const safetensors::File file(logits);
+    const std::vector<std::size_t> shape = {12, 250, 256};
+    const safetensors::TensorInfo& tensor = file.require("logits", shape);
+    EXPECT_EQ(tensor.type, StoredType::F32);
+    std::vector<float> values(tensor.elements());
+    file.read(tensor, Buffer(std::span(values)));
+    return std::pair(report.at("loss").get<double>(), values);
+  };
+  const auto [loss, logits] = evaluate("1");
+  EXPECT_NEAR(loss, std::log(256.0), 0.1);
+
+  // The loss is the mean of what the logits say; rows past the end are zero.
+  std::ifstream stream(data.text(), std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  double sum = 0;
+  for (std::size_t t = 0; t + 1 < text.size(); ++t) {
+    const std::span row = std::span(logits).subspan(t * 256, 256);
+    double total = 0;
+    for (const float value : row) total += std::exp(static_cast<double>(value));
+    sum += std::log(total) - static_cast<double>(row[static_cast<unsigned char>(text[t + 1])]);
+  }
+  EXPECT_NEAR(loss, sum / 2999, 1e-6);
+  EXPECT_TRUE(std::all_of(logits.begin() + 2999 * 256, logits.end(), [](float value) { return value == 0; }));
+
+  for (const char* ranks : {"2", "4"}) {
+    const auto [other_loss, other_logits] = evaluate(ranks);
+    EXPECT_NEAR(loss, other_loss, 1e-12);
+    double worst = 0;
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      worst = std::max(worst, static_cast<double>(std::fabs(logits[i] - other_logits[i])));
+    }
+    EXPECT_LT(worst, 1e-6);
+  }
+}
+
+TEST(Eval, LeavesNoFileWhenItIsRefusedOrKilled) {
+  const Data data;
+  const Finished run =
+      run_tsprun({"eval", "--config", "nano", "--data", data.text(), "--logits", "/no/such/folder/l.safetensors"});
+  EXPECT_EQ(run.end.code, 2) << run.describe();
+  EXPECT_NE(run.err.find("--logits /no/such/folder"), std::string::npos) << run.describe();
+}
+
+// --- block --------------------------------------------------------------------------------------------------------------------
+
+struct BlockFiles {
+  std::string config;
+  std::string weights;
+  std::string input;
+};
+
+std::vector<double> random_values(std::mt19937& random, std::size_t count) {
+  std::normal_distribution<double> normal(0, 0.3);
+  std::vector<double> values(count);
+  for (double& value : values) value = normal(random);
+  return values;
+}
+
+/// A block with GQA, a head_dim of its own and odd sizes.
+BlockFiles write_block(const Data& data) {
+  constexpr std::size_t h = 20;
+  constexpr std::size_t a = 6 * 10;
+  constexpr std::size_t k = 3 * 10;
+  constexpr std::size_t f = 23;
+  BlockFiles files{data.path("config.json"), data.path("weights.safetensors"), data.path("input.safetensors")};
+  std::ofstream(files.config) << json{{"hidden_size", h},         {"num_hidden_layers", 5}, {"num_attention_heads", 6},
+                                      {"num_key_value_heads", 3}, {"head_dim", 10},         {"intermediate_size", f},
+                                      {"vocab_size", 11},         {"model_type", "llama"}}
+                                     .dump();
+  std::mt19937 random(3);
+  const auto write = [&](const std::string& path, const std::vector<safetensors::PlannedTensor>& tensors) {
+    const safetensors::Plan plan(tensors);
+    safetensors::Writer writer = safetensors::Writer::create(path, plan);
+    for (const auto& tensor : tensors) {
+      std::size_t count = 1;
+      for (const std::size_t size : tensor.shape) count *= size;
+      const std::vector<double> values = random_values(random, count);
+      writer.write(tensor.name, ConstBuffer(std::span(values)));
+    }
+    writer.publish();
+  };
+  const std::string layer = "model.layers.0.";
+  write(files.weights, {{layer + "input_layernorm.weight", DType::f64, {h}},
+                        {layer + "self_attn.q_proj.weight", DType::f64, {a, h}},
+                        {layer + "self_attn.k_proj.weight", DType::f32, {k, h}},
+                        {layer + "self_attn.v_proj.weight", DType::f64, {k, h}},
+                        {layer + "self_attn.o_proj.weight", DType::f64, {h, a}},
+                        {layer + "post_attention_layernorm.weight", DType::f64, {h}},
+                        {layer + "mlp.gate_proj.weight", DType::f64, {f, h}},
+                        {layer + "mlp.up_proj.weight", DType::f64, {f, h}},
+                        {layer + "mlp.down_proj.weight", DType::f64, {h, f}}});
+  write(files.input, {{"x", DType::f64, {2, 13, h}}, {"dy", DType::f64, {2, 13, h}}});
+  return files;
+}
+
+std::map<std::string, std::vector<double>> read_tensors(const std::string& path) {
+  const safetensors::File file(path);
+  std::map<std::string, std::vector<double>> tensors;
+  for (const safetensors::TensorInfo& tensor : file.tensors()) {
+    std::vector<double> values(tensor.elements());
+    file.read(tensor, Buffer(std::span(values)));
+    tensors.emplace(tensor.name, std::move(values));
+  }
+  return tensors;
+}
+
+double product(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+TEST(Block, IsTheSameUnderEveryLayoutAndHoldsWholeTensors) {
+  const Data data;
+  const BlockFiles files = write_block(data);
+  const auto compute = [&](const char* ranks, const char* recompute) {
+    const std::string output = data.path("output.safetensors");
+    const Finished run = run_tsprun({"block", "-n", ranks, "--config", files.config, "--weights", files.weights, "--input",
+                                     files.input, "--output", output, "--backward", "--dtype", "f64", "--recompute", recompute});
+    EXPECT_EQ(run.end.code, 0) << run.describe();
+    return read_tensors(output);
+  };
+  const auto one = compute("1", "none");
+  ASSERT_EQ(one.size(), 11U);
+  for (const auto& [ranks, recompute] : {std::pair("2", "none"), std::pair("3", "selective"), std::pair("6", "full")}) {
+    const auto many = compute(ranks, recompute);
+    for (const auto& [name, values] : one) {
+      ASSERT_EQ(many.at(name).size(), values.size()) << name;
+      double worst = 0;
+      double largest = 0;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        worst = std::max(worst, std::fabs(values[i] - many.at(name)[i]));
+        largest = std::max(largest, std::fabs(values[i]));
+      }
+      EXPECT_LT(worst, 1e-11 * largest) << name << " on " << ranks;
+    }
+  }
+}
+
+/// dx is the gradient of Σ y·dy: a step along any direction must change it as dx says.
+TEST(Block, GradientsAreThoseOfItsOutput) {
+  const Data data;
+  const BlockFiles files = write_block(data);
+  const auto compute = [&](const std::string& input, bool backward) {
+    const std::string output = data.path("output.safetensors");
+    std::vector<std::string> arguments = {"block",   "-n",  "2",       "--config", files.config, "--weights", files.weights,
+                                          "--input", input, "--dtype", "f64",      "--output",   output};
+    if (backward) arguments.emplace_back("--backward");
+    const Finished run = run_tsprun(arguments);
+    EXPECT_EQ(run.end.code, 0) << run.describe();
+    return read_tensors(output);
+  };
+  const auto input = read_tensors(files.input);
+  const auto gradients = compute(files.input, true);
+  std::mt19937 random(9);
+  const std::vector<double> direction = random_values(random, input.at("x").size());
+  constexpr double kStep = 1e-5;
+  const auto along = [&](double step) {
+    std::vector<double> x = input.at("x");
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] += step * direction[i];
+    const std::string path = data.path("moved.safetensors");
+    const safetensors::Plan plan({{"x", DType::f64, {2, 13, 20}}});
+    safetensors::Writer writer = safetensors::Writer::create(path, plan);
+    writer.write("x", ConstBuffer(std::span(std::as_const(x))));
+    writer.publish();
+    const auto output = compute(path, false);
+    EXPECT_EQ(output.size(), 1U);
+    return product(output.at("y"), input.at("dy"));
+  };
+  const double slope = (along(kStep) - along(-kStep)) / (2 * kStep);
+  EXPECT_NEAR(slope, product(gradients.at("dx"), direction), 1e-6 * std::fabs(slope) + 1e-8);
+}
+
+TEST(Block, FilesThatDoNotFitAreRefused) {
+  const Data data;
+  const BlockFiles files = write_block(data);
+  const std::string output = data.path("output.safetensors");
+  const auto refused = [&](const std::string& weights, const std::string& input, const std::string& config,
+                           const std::string& word) {
+    const Finished run = run_tsprun(
+        {"block", "-n", "2", "--config", config, "--weights", weights, "--input", input, "--output", output, "--backward"});
+    EXPECT_EQ(run.end.code, 2) << run.describe();
+    EXPECT_NE(run.err.find(word), std::string::npos) << run.describe();
+    EXPECT_FALSE(std::filesystem::exists(output));
+  };
+  refused(files.input, files.input, files.config, "is missing");   // no weights in it
+  refused(files.weights, files.weights, files.config, "\"x\"");    // no input in it
+  refused(files.weights, files.input, "nano", "model.layers.0.");  // of other sizes
+  refused(files.weights, data.path("none"), files.config, "none");
+}
+
+// --- refusals and traces
+// --------------------------------------------------------------------------------------------------------
+
+TEST(ModelRefusal, NamesOptionValueAndWhatWorks) {
+  const Data data;
+  const auto refused = [&](std::vector<std::string> arguments, const std::vector<std::string>& words) {
+    const Finished run = run_tsprun(arguments);
+    EXPECT_EQ(run.end.code, 2) << run.describe();
+    EXPECT_EQ(run.out, "") << run.describe();
+    EXPECT_EQ(lines_of(run.err).size(), 1U) << run.describe();
+    for (const std::string& word : words) EXPECT_NE(run.err.find(word), std::string::npos) << run.describe();
+  };
+  refused(train(data, "tsp=3"), {"--layout tsp=3", "8 query heads", "try 2 or 4"});
+  refused(train(data, "tp=2"), {"--layout tp=2", "try --layout tsp=2"});
+  refused(train(data, "tsp=2", {"--steps", "0"}), {"--steps 0", "try 1"});
+  refused(train(data, "tsp=2", {"--lr", "-1"}), {"--lr -1", "try 0"});
+  refused(train(data, "tsp=2", {"--beta1", "1"}), {"--beta1 1", "try 0.9"});
+  refused(train(data, "tsp=2", {"--save-every", "5"}), {"--save-every 5", "--save"});
+  refused(train(data, "tsp=2", {"--resume", data.path("nowhere")}), {"nowhere"});
+  refused(train(data, "tsp=2", {"--threads", "0"}), {"--threads 0", "try 1"});
+  refused(train(data, "tsp=2", {"--trace", "/no/such/folder/t.json"}), {"--trace /no/such/folder"});
+  refused({"run", "--trace", "t.json", "--", "true"}, {"--trace t.json"});
+  refused({"train", "--config", "nano"}, {"--data"});
+  refused({"eval", "--data", data.text()}, {"--config"});
+  ProcessOptions options;
+  options.environment["TSP_KERNELS"] = "sse9";
+  const Finished run = run_tsprun(train(data, "tsp=2"), options);
+  EXPECT_EQ(run.end.code, 2);
+  EXPECT_NE(run.err.find("TSP_KERNELS=sse9"), std::string::npos) << run.describe();
+}
+
+TEST(Trace, HoldsAllRanksStreamsAndMatchingArrows) {
+  const Data data;
+  const std::string path = data.path("trace.json");
+  const json report = run_for_report(data, train(data, "tsp=4", {"--steps", "2", "--trace", path}));
+  const json trace = read_json(path);
+  std::set<std::pair<int, std::string>> rows;
+  std::map<std::string, int> begins;
+  std::map<std::string, int> ends;
+  std::map<std::tuple<int, int>, double> last_end;
+  double flops = 0;
+  std::uint64_t bytes = 0;
+  for (const json& event : trace.at("traceEvents")) {
+    const std::string phase = event.at("ph");
+    if (phase == "M" && event.at("name") == "thread_name") rows.emplace(event.at("pid"), event.at("args").at("name"));
+    if (phase == "s") ++begins[event.at("id")];
+    if (phase == "f") ++ends[event.at("id")];
+    if (phase != "X") continue;
+    // Slices of a row follow each other.
+    double& end = last_end[{event.at("pid"), event.at("tid")}];
+    const double begin = event.at("ts");
+    EXPECT_GE(begin, end - 0.002);
+    end = begin + event.at("dur").get<double>();
+    if (event.at("args").contains("flops")) flops += event.at("args").at("flops").get<double>();
+    if (event.at("args").contains("bytes")) bytes += event.at("args").at("bytes").get<std::uint64_t>();
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    for (const char* row : {"compute", "control", "weights", "kv", "gradients"}) EXPECT_TRUE(rows.contains({rank, row})) << row;
+  }
+  EXPECT_FALSE(begins.empty());
+  EXPECT_EQ(begins, ends);
+  for (const auto& [id, count] : begins) EXPECT_EQ(count, 1) << id;
+  // Two steps of nano, three times the forward pass' matrix products: 6·tokens·parameters of blocks and head.
+  const double products = 6.0 * 2 * 37 * (2 * (2 * 64 * 8 * 12 + 3 * 64 * 176) + 256 * 64);
+  EXPECT_GT(flops, 2 * products);
+  EXPECT_LT(flops, 2 * products * 1.6);
+  EXPECT_GT(bytes, 0U);
+}
+
+}  // namespace
+}  // namespace tsp::test
