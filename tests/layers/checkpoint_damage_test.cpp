@@ -71,7 +71,8 @@ TEST(CheckpointDamage, IsPassedOverByNameAndOnlyByName) {
   }
   damages.push_back({"missing", "manifest.json", nullptr, "No such file"});
   damages.push_back({"empty", "manifest.json", [](const std::string&) { return ""; }, "expected JSON"});
-  damages.push_back({"cut", "manifest.json", [](const std::string& text) { return text.substr(0, text.size() / 2); }, "expected JSON"});
+  damages.push_back(
+      {"cut", "manifest.json", [](const std::string& text) { return text.substr(0, text.size() / 2); }, "expected JSON"});
   damages.push_back({"a digit", "manifest.json",
                      [](std::string text) {
                        text[text.find("987654321")] = '8';
