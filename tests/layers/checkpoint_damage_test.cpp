@@ -59,7 +59,7 @@ TEST(CheckpointDamage, IsPassedOverByNameAndOnlyByName) {
     bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
     return bytes;
   };
-  const auto cut = [](std::string bytes) { return bytes.substr(0, bytes.size() - 1); };
+  const auto cut = [](const std::string& bytes) { return bytes.substr(0, bytes.size() - 1); };
   const auto grow = [](const std::string& bytes) { return bytes + '\0'; };
   std::vector<Damage> damages;
   for (const char* file : {"config.json", "model.safetensors", "optimizer.m.safetensors", "optimizer.v.safetensors",
@@ -71,7 +71,8 @@ TEST(CheckpointDamage, IsPassedOverByNameAndOnlyByName) {
   }
   damages.push_back({"missing", "manifest.json", nullptr, "No such file"});
   damages.push_back({"empty", "manifest.json", [](const std::string&) { return ""; }, "expected JSON"});
-  damages.push_back({"cut", "manifest.json", [](std::string text) { return text.substr(0, text.size() / 2); }, "expected JSON"});
+  damages.push_back(
+      {"cut", "manifest.json", [](const std::string& text) { return text.substr(0, text.size() / 2); }, "expected JSON"});
   damages.push_back({"a digit", "manifest.json",
                      [](std::string text) {
                        text[text.find("987654321")] = '8';
