@@ -1,4 +1,5 @@
-// The public operations: each checks its arguments, chooses an algorithm and starts it.
+// What a group does together: each operation checks its arguments, chooses an algorithm and starts it. messages.cpp has what two
+// ranks do.
 #include "core/collectives/arguments.h"
 #include "core/collectives/communicator.h"
 #include "core/collectives/start.h"
@@ -170,59 +171,7 @@ Work Communicator::start_all_to_all_v(Mode mode, ConstBuffer send, std::span<con
   return start<DirectAllToAll>(mode, options, info, send, Chunks::listed(send_counts), recv, Chunks::listed(recv_counts));
 }
 
-// --- messages, barrier --------------------------------------------------------------------------------------------------------
-
-namespace {
-void check_other(std::string_view operation, std::string_view argument, int other, const Group& group) {
-  check_member(operation, argument, other, group.size());
-  if (other == group.rank) {
-    throw Error(Cause::refused,
-                fmt::format("{}: {} = {} is this rank itself; copy the buffer instead", operation, argument, other), -1,
-                std::string(operation));
-  }
-}
-}  // namespace
-
-Work Communicator::start_send(Mode mode, ConstBuffer buffer, int to, const CallOptions& options) {
-  check_other("send", "to", to, *group_);
-  check_memory("send", "buffer", buffer);
-  if (options.algorithm != Algorithm::automatic) choose(Op::send, buffer.bytes(), options);  // refuses what there isn't
-  return start<Send>(mode, options, describe_message(Op::send, true, buffer, to, options), buffer, to);
-}
-
-Work Communicator::start_recv(Mode mode, Buffer buffer, int from, const CallOptions& options) {
-  check_other("recv", "from", from, *group_);
-  check_memory("recv", "buffer", buffer);
-  if (options.algorithm != Algorithm::automatic) choose(Op::recv, buffer.bytes(), options);
-  return start<Recv>(mode, options, describe_message(Op::recv, false, buffer, from, options), buffer, from);
-}
-
-Work Communicator::start_send_recv(Mode mode, ConstBuffer send, int to, Buffer recv, int from, const CallOptions& options) {
-  check_member("send_recv", "to", to, size());
-  check_member("send_recv", "from", from, size());
-  check_memory("send_recv", "send", send);
-  check_memory("send_recv", "recv", recv);
-  check_disjoint("send_recv", send, recv);
-  if (options.algorithm != Algorithm::automatic) choose(Op::send_recv, 0, options);
-  if ((to == rank()) != (from == rank())) {
-    throw Error(
-        Cause::refused,
-        fmt::format("send_recv: to = {}, from = {}, and this is rank {}: what a rank sends to itself only it can receive; "
-                    "give its own rank for both or for neither",
-                    to, from, rank()),
-        -1, "send_recv");
-  }
-  if (to == rank()) {
-    check_same_dtype("send_recv", send, recv);
-    check_equal_counts("send_recv", send, recv);
-  }
-  OperationInfo info = describe_message(Op::send_recv, true, send, to, options);
-  OperationInfo expected = describe_message(Op::send_recv, false, recv, from, options);
-  info.source = expected.source = expected.root;
-  expected.root = info.root;
-  if (to == rank()) return start<SelfCopy>(mode, options, info, send, recv);
-  return start<SendRecv>(mode, options, info, expected, send, to, recv, from);
-}
+// --- barrier -----------------------------------------------------------------------------------------------------------------
 
 Work Communicator::start_barrier(Mode mode, const CallOptions& options) {
   const Algorithm algorithm = choose(Op::barrier, 0, options);
@@ -309,21 +258,6 @@ void Communicator::all_to_all_v(ConstBuffer send, std::span<const std::size_t> s
 Work Communicator::post_all_to_all_v(ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
                                      std::span<const std::size_t> recv_counts, CallOptions options) {
   return start_all_to_all_v(Mode::posted, send, send_counts, recv, recv_counts, options);
-}
-
-void Communicator::send(ConstBuffer buffer, int to, CallOptions options) { start_send(Mode::blocking, buffer, to, options); }
-Work Communicator::post_send(ConstBuffer buffer, int to, CallOptions options) {
-  return start_send(Mode::posted, buffer, to, options);
-}
-void Communicator::recv(Buffer buffer, int from, CallOptions options) { start_recv(Mode::blocking, buffer, from, options); }
-Work Communicator::post_recv(Buffer buffer, int from, CallOptions options) {
-  return start_recv(Mode::posted, buffer, from, options);
-}
-void Communicator::send_recv(ConstBuffer send, int to, Buffer recv, int from, CallOptions options) {
-  start_send_recv(Mode::blocking, send, to, recv, from, options);
-}
-Work Communicator::post_send_recv(ConstBuffer send, int to, Buffer recv, int from, CallOptions options) {
-  return start_send_recv(Mode::posted, send, to, recv, from, options);
 }
 
 void Communicator::barrier(CallOptions options) { start_barrier(Mode::blocking, options); }

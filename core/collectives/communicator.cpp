@@ -1,5 +1,5 @@
 // The communicator's inside: what a group is, what its ranks must agree on, and how a checked call becomes an operation.
-// calls.cpp holds the public operations.
+// calls.cpp and messages.cpp hold the public operations.
 #include "core/collectives/communicator.h"
 
 #include "transport/cause.h"
@@ -14,20 +14,6 @@
 namespace tsp {
 
 namespace {
-
-/// All that the members must have in common, as one block of memory to hash.
-struct Signed {
-  std::uint64_t op;
-  std::uint64_t dtype;
-  std::uint64_t reduction;
-  std::uint64_t algorithm;
-  std::int64_t root;
-  std::uint64_t other;  // of messages: the receiver
-  std::uint64_t count;
-  std::uint64_t counts;  // hash of all counts
-  std::uint64_t group;
-};
-static_assert(sizeof(Signed) == 9 * 8, "no padding, or its bytes would be hashed");
 
 std::shared_ptr<const Group> make_group(Engine& engine, Heap& heap, Staging& staging, std::vector<int> ranks) {
   auto group = std::make_shared<Group>();
@@ -148,32 +134,6 @@ OperationInfo Communicator::describe(Op op, ConstBuffer own, Reduction reduction
           .bytes = own.bytes(),
           .group = group_->id,
           .group_sequence = ++sequence_[static_cast<std::size_t>(options.stream)],
-          .signature = XXH3_64bits(&all, sizeof all),
-          .purpose = options.purpose};
-}
-
-OperationInfo Communicator::describe_message(Op op, bool sends, ConstBuffer buffer, int other, const CallOptions& options) {
-  const int from = sends ? rank() : other;
-  const int to = sends ? other : rank();
-  const Signed all{.op = static_cast<std::uint64_t>(Op::send),
-                   .dtype = static_cast<std::uint64_t>(buffer.dtype),
-                   .reduction = 0,
-                   .algorithm = 0,
-                   .root = from,
-                   .other = static_cast<std::uint64_t>(to),
-                   .count = buffer.count,
-                   .counts = 0,
-                   .group = group_->id};
-  const auto stream = static_cast<std::size_t>(options.stream);
-  std::vector<std::uint32_t>& numbers = sends ? sent_[stream] : received_[stream];
-  if (numbers.empty()) numbers.resize(static_cast<std::size_t>(size()));
-  return {.op = op,
-          .dtype = buffer.dtype,
-          .reduction = Reduction::sum,
-          .root = world_rank(other),
-          .bytes = buffer.bytes(),
-          .group = group_->id,
-          .group_sequence = ++numbers[static_cast<std::size_t>(other)],
           .signature = XXH3_64bits(&all, sizeof all),
           .purpose = options.purpose};
 }

@@ -26,6 +26,7 @@
 #include "core/tensor/dtype.h"
 
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -147,11 +148,40 @@ class Communicator {
   /// Where the chunks of a `v` operation lie; none: one after another.
   using Placement = std::optional<std::span<const std::size_t>>;
 
+  /// All that the members must have in common, as one block of memory to hash.
+  struct Signed {
+    std::uint64_t op;
+    std::uint64_t dtype;
+    std::uint64_t reduction;
+    std::uint64_t algorithm;
+    std::int64_t root;    // of messages: the sender
+    std::uint64_t other;  // of messages: the receiver
+    std::uint64_t count;
+    std::uint64_t counts;  // hash of all counts
+    std::uint64_t group;
+  };
+  static_assert(sizeof(Signed) == 9 * 8, "no padding, or its bytes would be hashed");
+
+  enum class Direction : std::uint8_t { out, in };
+  /// The messages in one direction so far, and the signature of the last: the next is likely to be of its kind.
+  struct OneWay {
+    std::uint32_t messages = 0;
+    DType dtype = DType::byte;
+    std::size_t count = std::numeric_limits<std::size_t>::max();  // no message is so long
+    std::uint64_t signature = 0;
+  };
+  struct Correspondence {
+    OneWay out;
+    OneWay in;
+  };
+
   Algorithm choose(Op op, std::size_t bytes, const CallOptions& options) const;
   OperationInfo describe(Op op, ConstBuffer own, Reduction reduction, Algorithm algorithm, const Agreement& agreement,
                          const CallOptions& options);
-  /// Of a message that goes to (sends) or comes from `other`.
-  OperationInfo describe_message(Op op, bool sends, ConstBuffer buffer, int other, const CallOptions& options);
+  std::uint64_t sign_message(int from, int to, DType dtype, std::size_t count) const;
+  /// Numbers and signs the next message to or from `other`.
+  Envelope next_message(Direction direction, ConstBuffer buffer, int other, const CallOptions& options);
+  OperationInfo describe_message(Op op, const Envelope& message, ConstBuffer buffer, int other) const;
   template <class Operation, class... Arguments>
   Work start(Mode mode, const CallOptions& options, const OperationInfo& info, Arguments&&... arguments);
 
@@ -178,9 +208,8 @@ class Communicator {
 
   std::shared_ptr<const Group> group_;  // shared with posted operations, which may outlive the communicator
   const ChoiceTable* choices_;
-  std::uint32_t sequence_[kStreams] = {};      // collectives begun, by stream
-  std::vector<std::uint32_t> sent_[kStreams];  // messages, by peer; empty until the first
-  std::vector<std::uint32_t> received_[kStreams];
+  std::uint32_t sequence_[kStreams] = {};        // collectives begun, by stream
+  std::vector<Correspondence> peers_[kStreams];  // by stream and peer; empty until the first message
 };
 
 }  // namespace tsp

@@ -132,6 +132,12 @@ bool Incoming::post(const Collective& operation, int from, std::uint32_t step, s
   return ticket_ != kNotNow;
 }
 
+void Incoming::adopt(Ticket ticket, int from, std::byte* landing) {
+  ticket_ = ticket;
+  from_ = from;
+  landing_ = landing;
+}
+
 bool Incoming::arrived(const Collective& operation, Engine& engine) {
   if (here_) return true;
   const Outcome outcome = operation.group().member(from_).transport->test_receive(operation.lane(from_), ticket_);
@@ -172,6 +178,13 @@ bool Arrival::post(const Collective& operation, int from, std::uint32_t step, st
   bytes_ = place.size();
   in_place_ = where == place_;
   return message_.post(operation, from, step, bytes_, where);
+}
+
+void Arrival::adopt(Ticket ticket, int from, std::span<std::byte> place) {
+  place_ = place.data();
+  bytes_ = place.size();
+  in_place_ = true;
+  message_.adopt(ticket, from, place_);
 }
 
 bool Arrival::advance(const Collective& operation, Engine& engine, std::size_t& budget) {

@@ -138,6 +138,8 @@ class Incoming {
   /// `landing`. `landing` may be null where the message is viewed anyway (see needs_landing). False: call again.
   bool post(const Collective& operation, int from, std::uint32_t step, std::size_t bytes, std::byte* landing,
             std::size_t receive_up_to = kReceivedBytes);
+  /// Expects what was posted as a receive already.
+  void adopt(Ticket ticket, int from, std::byte* landing);
   /// True once the message is there.
   bool arrived(const Collective& operation, Engine& engine);
   bool posted() const { return ticket_ != kNotNow; }
@@ -177,6 +179,8 @@ class Arrival {
   /// Expects a message as long as `place`, a part of `whole`. False: call again.
   bool post(const Collective& operation, int from, std::uint32_t step, std::span<std::byte> whole, std::span<std::byte> place,
             Landing& landing);
+  /// Expects what was posted as a receive into `place` already.
+  void adopt(Ticket ticket, int from, std::span<std::byte> place);
   bool posted() const { return message_.posted(); }
   bool done() const { return done_; }
   /// Copies at most `budget` bytes, of which it takes what it used. True if anything moved.

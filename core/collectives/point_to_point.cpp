@@ -17,7 +17,10 @@ bool Send::step(Engine& engine) {
   return offer_.drained(*this, engine);
 }
 
-Recv::Recv(const Call& call, Buffer buffer, int from) : Collective(call), buffer_(buffer), from_(from) { set_missing(from); }
+Recv::Recv(const Call& call, Buffer buffer, int from, Ticket posted) : Collective(call), buffer_(buffer), from_(from) {
+  if (posted != kNotNow) arrival_.adopt(posted, from, buffer_.as_bytes());
+  set_missing(from);
+}
 
 bool Recv::step(Engine& engine) {
   if (!arrival_.posted() && !arrival_.post(*this, from_, 0, buffer_.as_bytes(), buffer_.as_bytes(), landing_)) return false;

@@ -23,7 +23,8 @@ class Send final : public Collective {
 
 class Recv final : public Collective {
  public:
-  Recv(const Call& call, Buffer buffer, int from);
+  /// `posted`: the ticket of a receive into `buffer` that was posted already; kNotNow: none was.
+  Recv(const Call& call, Buffer buffer, int from, Ticket posted);
   bool step(Engine& engine) override;
 
  private:

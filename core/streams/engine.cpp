@@ -145,7 +145,7 @@ bool Engine::step_head(Stream stream) {
 bool Engine::progress() {
   if (broken_) throw_first_cause();
   bool completed = false;
-  for (Transport* transport : transports_) transport->progress();
+  progress_transports();
   for (int stream = 0; stream < kStreams; ++stream) {
     while (step_head(static_cast<Stream>(stream))) completed = true;
   }

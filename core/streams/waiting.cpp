@@ -20,9 +20,7 @@ namespace {
 
 constexpr auto relaxed = std::memory_order_relaxed;
 
-/// With a core for every rank: so many looks without and then with a pause instruction (it costs 60 ns on some cores, half of
-/// what a small message needs), and the clock is read every kLooksPerClock.
-constexpr std::uint32_t kHotLooks = 200;
+/// With a core for every rank the clock is read every so many looks.
 constexpr std::uint32_t kLooksPerClock = 256;
 constexpr std::uint64_t kSpinNs = 1'000'000;
 /// With more ranks than cores: yields before the first sleep. A barrier of 8 ranks on 2 cores takes 5 µs this way, 25 µs when
@@ -64,7 +62,7 @@ void Engine::wait_for(Stream stream, std::uint64_t number) {
 /// progress(), without a round of all streams where only one has something to do.
 bool Engine::look(Stream stream) {
   if (broken_ || busy_ != 1) return progress();
-  for (Transport* transport : transports_) transport->progress();
+  progress_transports();
   return step_head(stream);
 }
 
