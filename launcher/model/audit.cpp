@@ -1,6 +1,7 @@
 #include "launcher/model/audit.h"
 
 #include "layers/theory/memory.h"
+#include "layers/theory/paper.h"
 #include "layers/theory/peaks.h"
 #include "layers/theory/shards.h"
 #include "layers/zigzag.h"
@@ -208,7 +209,38 @@ std::vector<RankForecast> forecast_block(const theory::Setting& setting, int ran
   return result;
 }
 
-void report_audit(ReportSink& sink, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts) {
+ordered_json paper_json(const theory::Setting& setting, int ranks, DType dtype) {
+  const ModelConfig& model = setting.model;
+  const auto real = [](std::uint64_t value) { return static_cast<double>(value); };
+  paper::Setting symbols;
+  symbols.B = real(setting.batch);
+  symbols.S = real(setting.sequence);
+  symbols.h = real(model.hidden);
+  symbols.L = real(model.layers);
+  symbols.n_h = real(model.query_heads);
+  symbols.g = real(model.heads_per_kv_head());
+  symbols.F = real(model.intermediate) / real(model.hidden);
+  symbols.D = ranks;
+  symbols.beta_P = real(setting.bytes.element);
+  symbols.beta_g = real(setting.bytes.accumulated);
+  symbols.n_o = dtype == DType::bf16 ? 3 : 2;
+  symbols.beta_o = real(setting.bytes.accumulated);
+  const auto layer = [&](paper::Pass pass) { return paper::communication(symbols, paper::Scheme::tsp, pass); };
+  const paper::Memory memory = paper::memory(symbols, paper::Scheme::tsp, setting.recompute);
+  return {{"layer_bytes",
+           {{"forward", layer(paper::Pass::forward)},
+            {"forward_backward", layer(paper::Pass::forward_backward)},
+            {"forward_backward_recompute", layer(paper::Pass::forward_backward_recompute)}}},
+          {"memory_bytes",
+           {{"parameters", memory.parameters},
+            {"gradients", memory.gradients},
+            {"optimizer", memory.optimizer},
+            {"activations", memory.activations},
+            {"total", memory.total()}}}};
+}
+
+void report_audit(ReportSink& sink, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts,
+                  const ordered_json& paper) {
   ordered_json per_rank = ordered_json::array();
   ordered_json theory = ordered_json::array();
   for (std::size_t rank = 0; rank < audits.size(); ++rank) {
@@ -229,7 +261,7 @@ void report_audit(ReportSink& sink, std::span<const RankAudit> audits, std::span
           {{"forward", traffic_json(predicted.traffic.forward)}, {"backward", traffic_json(predicted.traffic.backward)}}}});
   }
   sink.set("per_rank", per_rank);
-  sink.set("theory", {{"per_rank", theory}});
+  sink.set("theory", {{"per_rank", theory}, {"paper", paper}});
 }
 
 std::vector<std::string> audit_table(std::span<const RankAudit> audits, std::span<const RankForecast> forecasts) {

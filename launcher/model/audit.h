@@ -49,8 +49,11 @@ std::vector<RankForecast> forecast(const theory::Setting& setting, int ranks, st
 /// For one block, forward and (with options.training) backward.
 std::vector<RankForecast> forecast_block(const theory::Setting& setting, int ranks, const ForecastOptions& options);
 
-/// `per_rank` and `theory` of the report.
-void report_audit(ReportSink& sink, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts);
+/// `per_rank` and `theory` of the report; `paper`: what paper_json() gives, or null.
+void report_audit(ReportSink& sink, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts,
+                  const nlohmann::ordered_json& paper = nullptr);
+/// What the paper's own formulas say of the same run under TSP: bytes of a layer and device, memory of a device.
+nlohmann::ordered_json paper_json(const theory::Setting& setting, int ranks, DType dtype);
 /// The tables, a line each.
 std::vector<std::string> audit_table(std::span<const RankAudit> audits, std::span<const RankForecast> forecasts);
 

@@ -16,8 +16,9 @@ void fill_weights(Model& model, const ModelCommandOptions& options) {
   }
 }
 
-void say_audit(Session& session, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts) {
-  report_audit(session.sink(), audits, forecasts);
+void say_audit(Session& session, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts,
+               const nlohmann::ordered_json& paper) {
+  report_audit(session.sink(), audits, forecasts, paper);
   if (session.global().quiet) return;
   for (const std::string& line : audit_table(audits, forecasts)) session.sink().line(line);
 }
@@ -28,7 +29,8 @@ void finish_with_audit(Session& session, const RankAudit& mine, const ModelComma
   if (session.speaks()) {
     say_audit(session, audits,
               forecast(options.setting(), session.rank().size(), ids,
-                       {.dtype = options.dtype, .threads = session.rank().compute().threads(), .training = training}));
+                       {.dtype = options.dtype, .threads = session.rank().compute().threads(), .training = training}),
+              paper_json(options.setting(), session.rank().size(), options.dtype));
   }
   session.finish();
 }

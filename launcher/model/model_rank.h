@@ -14,7 +14,8 @@ ModelOptions model_options(const ModelCommandOptions& options, bool training);
 /// The folder's weights, or fresh ones.
 void fill_weights(Model& model, const ModelCommandOptions& options);
 /// On rank 0: reports the audit, and prints it unless --quiet.
-void say_audit(Session& session, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts);
+void say_audit(Session& session, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts,
+               const nlohmann::ordered_json& paper = nullptr);
 /// Collective: reports and prints the audit, and writes the trace. `ids` [B, S]: those of the audited step.
 void finish_with_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options, std::span<const Token> ids,
                        bool training);

@@ -57,7 +57,8 @@ void Progress::update(std::uint64_t done, double tokens, std::string_view figure
   const std::string text = fmt::format("{} {:>{}}/{}  {}  {:.0f} tokens/s", what_, done, digits, total_, figures, speed);
   if (style_ == Style::terminal && done < total_) {
     const double share = static_cast<double>(done) / static_cast<double>(std::max<std::uint64_t>(total_, 1));
-    sink_.progress(fmt::format("{} {}  ETA {}", bar(share, kBarWidth), text, duration_text(left)));
+    // The ends of lines are cut on narrow terminals.
+    sink_.progress(fmt::format("{} ETA {}  {}", bar(share, kBarWidth), duration_text(left), text));
   } else {
     sink_.line(text);
   }

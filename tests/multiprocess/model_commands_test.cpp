@@ -138,6 +138,7 @@ TEST(Train, ReportHoldsWhatScriptsRelyOn) {
   EXPECT_EQ(report.at("recompute"), "none");
   EXPECT_TRUE(report.at("kernels").is_string());
   EXPECT_TRUE(report.at("failure").is_null());
+  EXPECT_GT(report.at("theory").at("paper").at("layer_bytes").at("forward").get<double>(), 0);
   for (const json& rank : report.at("per_rank")) {
     EXPECT_GT(rank.at("memory_peak_bytes").at("total").get<std::uint64_t>(), 0U);
     for (const char* key : {"total", "compute", "communication", "exposed_communication"}) {
