@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""One transformer block forward and backward: PyTorch, one rank with two threads, TSP on 2 and on 8 ranks; and what TSP's schedule hides.
+
+All subjects alternate, so that they see the same states of the machine; figures are medians over the rounds. The overlap part makes the
+links so slow that communication would take half of the compute time, by delays that cost no CPU, with the schedule as it is and with every
+posted operation waited for at once.
+
+Needs only Python's standard library; PyTorch (Debian's python3-torch) is skipped, and said so, if it isn't there.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SHAPE = ["--hidden", "1024", "--heads", "16", "--head-dim", "64", "--intermediate", "2816"]
+
+
+def run_block(build, ranks, threads, extra, environment=None):
+    """One launch of block_bench; returns its JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = pathlib.Path(folder) / "block.json"
+        program = [str(build / "bench/block_bench"), "--threads", str(threads), "--json", str(report), *extra]
+        if ranks > 1:
+            program = [str(build / "launcher/tsprun"), "-q", "--no-prefix", "-n", str(ranks), "run", "--", *program]
+        subprocess.run(program, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **(environment or {})})
+        return json.loads(report.read_text())
+
+
+def run_torch(kv_heads, rounds):
+    """PyTorch's milliseconds, or None."""
+    program = ["/usr/bin/python3", str(ROOT / "bench/torch_block.py"), "--kv-heads", str(kv_heads), "--rounds", str(rounds)]
+    done = subprocess.run(program, capture_output=True, text=True)
+    if done.returncode != 0:
+        print(f"torch skipped: {done.stderr.strip().splitlines()[-1] if done.stderr else 'no reason given'}", file=sys.stderr)
+        return None
+    return json.loads(done.stdout)["median_ms"]
+
+
+def compare_speed(build, rounds, seq, kv_heads):
+    extra = SHAPE + ["--kv-heads", str(kv_heads), "--seq", str(seq), "--rounds", "1"]
+    subjects = {"1 rank x 2 threads": (1, 2), "TSP 2 ranks x 1 thread": (2, 1), "TSP 8 ranks x 1 thread": (8, 1)}
+    times = {name: [] for name in subjects}
+    torch = []
+    for _ in range(rounds):
+        for name, (ranks, threads) in subjects.items():
+            times[name].append(run_block(build, ranks, threads, extra)["milliseconds"])
+        if torch is not None:
+            figure = run_torch(kv_heads, 1)
+            torch = None if figure is None else torch + [figure]
+    result = {name: statistics.median(values) for name, values in times.items()}
+    if torch:
+        result["PyTorch"] = statistics.median(torch)
+    return result
+
+
+def compare_overlap(build, layers, seq):
+    """Exposed communication as a share of the time that communication takes at that link speed."""
+    extra = SHAPE + ["--kv-heads", "16", "--seq", str(seq), "--rounds", "2", "--layers", str(layers)]
+    free = run_block(build, 2, 1, extra)
+    budget_s = free["compute_ms"] / 2 * 1e-3
+    gbps = free["received_bytes"] / budget_s * 1e-9
+    slow = {"TSP_LINK_GBPS": f"{gbps:.6f}"}
+    hidden = run_block(build, 2, 1, extra, slow)
+    blocking = run_block(build, 2, 1, extra, {**slow, "TSP_BLOCKING": "1"})
+    share = {name: run["exposed_ms"] * 1e-3 / budget_s for name, run in (("schedule", hidden), ("synchronous", blocking))}
+    return {"layers": layers, "seq": seq, "gbps": gbps, "communication_ms": budget_s * 1e3, "exposed_share": share}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seq", type=int, default=4096)
+    parser.add_argument("--kv-heads", type=int, default=16)
+    parser.add_argument("--json", type=pathlib.Path)
+    arguments = parser.parse_args()
+
+    speed = compare_speed(arguments.build, arguments.rounds, arguments.seq, arguments.kv_heads)
+    base = speed["1 rank x 2 threads"]
+    bars = {"TSP 2 ranks x 1 thread": 0.90, "TSP 8 ranks x 1 thread": 0.75, "PyTorch": 1.3}
+    print(f"{'':26}{'ms':>10}{'ratio':>8}{'bar':>8}")
+    for name, ms in speed.items():
+        ratio = ms / base if name == "PyTorch" else base / ms
+        print(f"{name:26}{ms:10.1f}{ratio:8.2f}{bars.get(name, ''):>8}")
+    overlap = compare_overlap(arguments.build, 8, 1024)
+    print(f"overlap, 2 ranks, {overlap['layers']} blocks, S {overlap['seq']}: links of {overlap['gbps']:.2f} GB/s, "
+          f"{overlap['communication_ms']:.0f} ms of communication")
+    print(f"  exposed: {overlap['exposed_share']['schedule']:.0%} (bar 15%), "
+          f"synchronous {overlap['exposed_share']['synchronous']:.0%} (bar 80%)")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"speed_ms": speed, "overlap": overlap}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
