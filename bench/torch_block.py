@@ -4,14 +4,14 @@
   bench/torch_block.py [--kv-heads 16,8] [--attention NAMES] [--malloc default,keep] [--rounds 5] [--json FILE]
   bench/torch_block.py --serve [--kv-heads 16] --attention chunked-512 --malloc keep     one round for each line on stdin
 
-The block is Llama's, as tests/oracle/torch_cases.py has it, in f32 with gradients of the input and of all weights. PyTorch 1.13 (Debian's)
-has no fused attention for CPUs, so several ways to write it are tried, and the fastest counts:
+The block is Llama's, as tests/oracle/torch_cases.py has it, in f32 with gradients of the input and of all weights. PyTorch 1.13
+(Debian's) has no fused attention for CPUs, so several ways to write it are tried, and the fastest counts:
   plain       softmax of all S x S scores of all heads, masked
   sdpa        torch.nn.functional._scaled_dot_product_attention, is_causal
   chunked-N   N queries at a time against the keys that they may see: half of plain's work
---malloc keep: glibc returns no memory to the kernel (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_), which saves the page faults of
-every large temporary, and keeps gigabytes. Each round runs every variant once, so that all see the same states of the machine. Times are milliseconds of
-forward + backward.
+--malloc keep: glibc returns no memory to the kernel (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_), which saves the page faults
+of every large temporary, and holds gigabytes. Each round runs every variant once, so that all see the same states of the machine.
+Times are milliseconds of forward + backward.
 """
 import argparse
 import json
