@@ -289,11 +289,14 @@ Progress::Style progress_style(const GlobalOptions& global) {
 }
 
 void check_writable(const std::string& option, const std::string& path) {
+  const bool is_new = ::access(path.c_str(), F_OK) != 0;
   const posix::UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (!file) {
     throw system_error(Cause::refused,
                        fmt::format("{} {}: the file can't be written; name one in a folder that exists", option, path), errno);
   }
+  // Something else may yet be refused, and then nothing shall have been written.
+  if (is_new) ::unlink(path.c_str());
 }
 
 double parse_number(const std::string& option, const std::string& text, const NumberRange& range) {

@@ -78,7 +78,7 @@ void report_model(Report& report, const ModelCommandOptions& options);
 /// A bar on a terminal, lines elsewhere, nothing with --quiet.
 Progress::Style progress_style(const GlobalOptions& global);
 
-/// Throws Error(refused) unless the file can be created or written.
+/// Throws Error(refused) unless the file can be created or written. Leaves things as they were.
 void check_writable(const std::string& option, const std::string& path);
 struct NumberRange {
   double lowest;

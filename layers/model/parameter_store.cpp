@@ -141,7 +141,11 @@ void fill_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
   OwnedTensor turned;
   if (plan.transposed) turned = scratch(rank, plan, tensor);
   for_pieces(plan, tensor, [&](const safetensors::Block& block, const Tensor& piece) {
-    if (!plan.transposed) return body(block, buffer_of(piece));
+    if (!plan.transposed) {
+      body(block, buffer_of(piece));
+      rank.tick();
+      return;
+    }
     body(block, Buffer(turned->data(), piece.elements(), piece.dtype()));
     transpose(piece.data(), turned->data(), piece.size(1), piece.size(0), size_of(piece.dtype()));
     rank.tick();

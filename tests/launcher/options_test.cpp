@@ -2,6 +2,7 @@
 #include "launcher/options.h"
 
 #include "transport/cause.h"
+#include "transport/machine.h"
 
 #include <gtest/gtest.h>
 
@@ -72,6 +73,20 @@ TEST(GlobalOptions, RanksComeFromNumberOrLayout) {
   GlobalOptions by_nothing;
   validate_global(by_nothing, false, 1);
   EXPECT_EQ(by_nothing.ranks, 1);
+}
+
+TEST(GlobalOptions, ThreadsAreTheCoresOfARankAndAtLeastOne) {
+  const auto threads = [](const char* ranks, const char* text) {
+    GlobalOptions options;
+    options.ranks_text = ranks;
+    options.threads_text = text;
+    validate_global(options, false, 1);
+    return options.threads;
+  };
+  EXPECT_EQ(threads("1", ""), machine::usable_cores());
+  EXPECT_EQ(threads("1024", ""), 1);
+  EXPECT_EQ(threads("1024", "3"), 3);
+  EXPECT_EQ(refusal([&] { threads("1", "0"); }), "--threads 0: 1 to 1024 work; try 1");
 }
 
 TEST(GlobalOptions, DisagreementNamesBoth) {

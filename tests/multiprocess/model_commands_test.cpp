@@ -458,6 +458,8 @@ TEST(ModelRefusal, NamesOptionValueAndWhatWorks) {
   refused(train(data, "tsp=2", {"--save-every", "5"}), {"--save-every 5", "--save"});
   refused(train(data, "tsp=2", {"--resume", data.path("nowhere")}), {"nowhere"});
   refused(train(data, "tsp=2", {"--threads", "0"}), {"--threads 0", "try 1"});
+  refused(train(data, "tsp=3", {"--trace", data.path("refused.json")}), {"tsp=3"});
+  EXPECT_FALSE(std::filesystem::exists(data.path("refused.json")));
   refused(train(data, "tsp=2", {"--trace", "/no/such/folder/t.json"}), {"--trace /no/such/folder"});
   refused({"run", "--trace", "t.json", "--", "true"}, {"--trace t.json"});
   refused({"train", "--config", "nano"}, {"--data"});
