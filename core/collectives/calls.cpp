@@ -105,6 +105,7 @@ Work Communicator::start_all_reduce(Mode mode, ConstBuffer send, Buffer recv, Re
   const OperationInfo info = describe(Op::all_reduce, send, reduction, algorithm, {.count = send.count}, options);
   switch (algorithm) {
     case Algorithm::one_shot: return start<OneShotAllReduce>(mode, options, info, send, recv);
+    case Algorithm::rooted: return start<RootedAllReduce>(mode, options, info, send, recv);
     case Algorithm::ring: return start<RingAllReduce>(mode, options, info, send, recv);
     default: return start<DirectAllReduce>(mode, options, info, send, recv);
   }
@@ -175,7 +176,9 @@ Work Communicator::start_all_to_all_v(Mode mode, ConstBuffer send, std::span<con
 
 Work Communicator::start_barrier(Mode mode, const CallOptions& options) {
   const Algorithm algorithm = choose(Op::barrier, 0, options);
-  return start<Barrier>(mode, options, describe(Op::barrier, {}, Reduction::sum, algorithm, {}, options));
+  const OperationInfo info = describe(Op::barrier, {}, Reduction::sum, algorithm, {}, options);
+  if (algorithm == Algorithm::rooted) return start<RootedBarrier>(mode, options, info);
+  return start<Barrier>(mode, options, info);
 }
 
 // --- the blocking and the posted form of each ---------------------------------------------------------------------------------

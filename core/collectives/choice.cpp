@@ -13,11 +13,15 @@ namespace tsp {
 
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames = {"automatic", "one_shot", "direct", "ring"};
+constexpr std::array<std::string_view, 5> kNames = {"automatic", "one_shot", "rooted", "direct", "ring"};
 constexpr std::uint64_t kKi = 1024;
 /// Above it, a direct all_reduce's second round costs less than what one_shot reads and adds in excess.
 constexpr std::uint64_t kOneShotBytes = 16 * kKi;
 constexpr int kOneShotRanks = 64;
+/// Beyond so many ranks what is small goes by way of one of them: the n² messages of the other algorithms cost more than that its
+/// one core does all the sums.
+constexpr int kManyRanks = 64;
+constexpr std::uint64_t kRootedBytes = 64 * kKi;
 /// Without views each peer's part needs a buffer of its own, and all lanes share one wire: beyond this size neighbours only.
 constexpr std::uint64_t kSmallBytes = 64 * kKi;
 
@@ -27,12 +31,18 @@ constexpr int kAnyRanks = std::numeric_limits<int>::max();
 std::vector<ChoiceRow> built_in() {
   std::vector<ChoiceRow> rows;
   rows.push_back({Op::all_reduce, kOneShotBytes, kOneShotRanks, false, Algorithm::one_shot});
+  rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, true, Algorithm::direct});
+  rows.push_back({Op::all_reduce, kSmallBytes, kManyRanks, false, Algorithm::direct});
+  rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, false, Algorithm::ring});
+  rows.push_back({Op::all_reduce, kRootedBytes, kAnyRanks, false, Algorithm::rooted});
+  rows.push_back({Op::barrier, kAnyBytes, kManyRanks, false, Algorithm::direct});
+  rows.push_back({Op::barrier, kAnyBytes, kAnyRanks, false, Algorithm::rooted});
   for (const Op op : {Op::broadcast, Op::all_gather, Op::reduce_scatter, Op::all_reduce, Op::reduce}) {
     rows.push_back({op, kAnyBytes, kAnyRanks, true, Algorithm::direct});
     rows.push_back({op, kSmallBytes, kAnyRanks, false, Algorithm::direct});
     rows.push_back({op, kAnyBytes, kAnyRanks, false, Algorithm::ring});
   }
-  for (const Op op : {Op::all_to_all, Op::barrier, Op::send, Op::recv, Op::send_recv}) {
+  for (const Op op : {Op::all_to_all, Op::send, Op::recv, Op::send_recv}) {
     rows.push_back({op, kAnyBytes, kAnyRanks, false, Algorithm::direct});
   }
   return rows;
@@ -84,7 +94,7 @@ ChoiceRow parse_override(std::string_view part) {
   const std::optional<Algorithm> algorithm = algorithm_from_name(algorithm_text);
   if (!algorithm || !has_algorithm(*op, *algorithm)) {
     refuse(part, fmt::format("{} has no algorithm \"{}\"; it has {}direct and ring", op_text, algorithm_text,
-                             has_algorithm(*op, Algorithm::one_shot) ? "one_shot, " : ""));
+                             has_algorithm(*op, Algorithm::one_shot) ? "one_shot, rooted, " : ""));
   }
   ChoiceRow row{*op, kAnyBytes, kAnyRanks, false, *algorithm};
   if (less != std::string_view::npos) row.max_bytes = parse_bound(part, left.substr(less + 1));
@@ -109,6 +119,7 @@ bool has_algorithm(Op op, Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::automatic: return false;
     case Algorithm::one_shot: return op == Op::all_reduce;
+    case Algorithm::rooted: return op == Op::all_reduce || op == Op::barrier;
     case Algorithm::direct: return true;
     case Algorithm::ring: return is_collective(op) && op != Op::all_to_all && op != Op::barrier;
   }

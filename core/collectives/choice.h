@@ -19,6 +19,7 @@ namespace tsp {
 enum class Algorithm : std::uint8_t {
   automatic,  ///< as the table says
   one_shot,   ///< all_reduce only: every rank sums everything itself, one round
+  rooted,     ///< all_reduce and barrier only: by way of rank 0, 2(n−1) messages instead of n²
   direct,     ///< read the peers' memory
   ring        ///< talk to neighbours only
 };

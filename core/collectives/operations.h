@@ -205,6 +205,49 @@ class Barrier final : public Collective {
   int arrived_ = 0;
 };
 
+// --- rooted: everything by way of rank 0, for large groups
+// --------------------------------------------------------------------------
+
+/// Everyone sends everything to rank 0, which sums and sends the result to all.
+class RootedAllReduce final : public Collective {
+ public:
+  RootedAllReduce(const Call& call, ConstBuffer send, Buffer recv);
+  bool step(Engine& engine) override;
+
+ private:
+  bool step_root(Engine& engine);
+  bool step_other(Engine& engine);
+  void sum_chunk(int c);
+
+  ConstBuffer send_;
+  Buffer recv_;
+  Chunks chunks_;
+  Offer offer_;  // of the input, or, at the root, of the result
+  SmallVector<Incoming, kInlinePeers> messages_;
+  HeapBlock landings_;
+  Arrival arrival_;
+  Landing landing_;
+  int sent_ = 0;
+  int posted_ = 0;
+  int arrived_ = 0;
+  int summed_ = 0;  // chunks
+  std::size_t prepared_ = 0;
+};
+
+/// A message from all to rank 0, and one back when all have come.
+class RootedBarrier final : public Collective {
+ public:
+  explicit RootedBarrier(const Call& call);
+  bool step(Engine& engine) override;
+
+ private:
+  Offer offer_;
+  SmallVector<Incoming, kInlinePeers> messages_;
+  int sent_ = 0;
+  int posted_ = 0;
+  int arrived_ = 0;
+};
+
 // --- ring: every rank talks to its two neighbours only
 // ------------------------------------------------------------------------------
 

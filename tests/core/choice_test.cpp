@@ -86,7 +86,8 @@ TEST(Names, GoThereAndBack) {
   for (const Reduction reduction : {Reduction::sum, Reduction::max, Reduction::min}) {
     EXPECT_EQ(reduction_from_name(name(reduction)), reduction);
   }
-  for (const Algorithm algorithm : {Algorithm::automatic, Algorithm::one_shot, Algorithm::direct, Algorithm::ring}) {
+  for (const Algorithm algorithm :
+       {Algorithm::automatic, Algorithm::one_shot, Algorithm::rooted, Algorithm::direct, Algorithm::ring}) {
     EXPECT_EQ(algorithm_from_name(name(algorithm)), algorithm);
   }
   EXPECT_EQ(op_from_name("allreduce"), std::nullopt);

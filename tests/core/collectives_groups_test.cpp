@@ -130,5 +130,22 @@ TEST(Groups, BadMembersAreRefused) {
   });
 }
 
+// The algorithms for small groups would exchange 80² messages here.
+TEST(LargeGroups, SumAndMeetByWayOfOneRank) {
+  constexpr int kRanks = 80;
+  run_ranks(kRanks, [](Context& context) {
+    for (int round = 0; round < 3; ++round) {
+      std::vector<float> data(1000);
+      for (std::size_t i = 0; i < data.size(); ++i)
+        data[i] = static_cast<float>(context.rank() + round) * static_cast<float>(i % 7);
+      context.world().all_reduce(Buffer(std::span<float>(data)), Reduction::sum);
+      for (std::size_t i = 0; i < data.size(); ++i) {
+        ASSERT_EQ(data[i], static_cast<float>(kRanks * (kRanks - 1) / 2 + kRanks * round) * static_cast<float>(i % 7));
+      }
+      context.world().barrier();
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tsp::test

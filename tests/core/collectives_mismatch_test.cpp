@@ -76,7 +76,7 @@ TEST_P(Mismatch, OfOperationAndBarrierOnManyRanks) {
 }
 
 TEST_P(Mismatch, OfCounts) {
-  for (Algorithm algorithm : {Algorithm::automatic, Algorithm::one_shot, Algorithm::direct, Algorithm::ring}) {
+  for (Algorithm algorithm : {Algorithm::automatic, Algorithm::one_shot, Algorithm::rooted, Algorithm::direct, Algorithm::ring}) {
     expect_mismatch(3,
                     [&](Context& context) {
                       CallOptions options;

@@ -103,7 +103,8 @@ std::vector<float> all_operations(Rank& rank, std::size_t count, Algorithm algor
   const auto n = static_cast<std::size_t>(world.size());
   const auto p = static_cast<std::size_t>(world.rank());
   const CallOptions one_shot{.algorithm = algorithm};
-  const CallOptions options{.algorithm = algorithm == Algorithm::one_shot ? Algorithm::direct : algorithm};
+  const CallOptions options{.algorithm = algorithm == Algorithm::one_shot || algorithm == Algorithm::rooted ? Algorithm::direct
+                                                                                                            : algorithm};
   HeapBlock block;
   std::vector<float> plain;
   std::span<float> input;
@@ -212,7 +213,8 @@ TEST_P(WithoutViews, ResultsAreThoseWithViewsBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Algorithms, WithoutViews,
-                         testing::Values(Algorithm::automatic, Algorithm::one_shot, Algorithm::direct, Algorithm::ring),
+                         testing::Values(Algorithm::automatic, Algorithm::one_shot, Algorithm::rooted, Algorithm::direct,
+                                         Algorithm::ring),
                          [](const testing::TestParamInfo<Algorithm>& parameter) { return std::string(name(parameter.param)); });
 
 }  // namespace

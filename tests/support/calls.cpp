@@ -506,9 +506,10 @@ std::vector<Algorithm> algorithms_of(Op op) {
   switch (op) {
     case Op::send:
     case Op::recv:
-    case Op::send_recv:
-    case Op::barrier: return {Algorithm::automatic};
-    case Op::all_reduce: return {Algorithm::automatic, Algorithm::one_shot, Algorithm::direct, Algorithm::ring};
+    case Op::send_recv: return {Algorithm::automatic};
+    case Op::barrier: return {Algorithm::automatic, Algorithm::rooted};
+    case Op::all_reduce:
+      return {Algorithm::automatic, Algorithm::one_shot, Algorithm::rooted, Algorithm::direct, Algorithm::ring};
     default: return {Algorithm::automatic, Algorithm::direct, Algorithm::ring};
   }
 }
