@@ -4,9 +4,11 @@
 #include "core/collectives/staging.h"
 #include "transport/bootstrap/identity.h"
 #include "transport/bootstrap/meeting.h"
+#include "transport/bootstrap/store.h"
 #include "transport/cause.h"
 #include "transport/fault/delay_transport.h"
 #include "transport/shm/shm_transport.h"
+#include "transport/tcp/tcp_transport.h"
 
 #include <fmt/format.h>
 
@@ -16,6 +18,7 @@
 #include <exception>
 #include <numeric>
 #include <optional>
+#include <time.h>
 #include <unistd.h>
 
 namespace tsp {
@@ -66,8 +69,10 @@ struct Context::Parts {
   int local_rank;
   FlightBoard board;
   Heap heap;
-  shm::ShmTransport transport;
-  std::optional<fault::DelayTransport> slow;
+  shm::ShmTransport shm;
+  std::unique_ptr<tcp::TcpTransport> tcp;
+  std::optional<fault::DelayTransport> slow_shm;
+  std::optional<fault::DelayTransport> slow_tcp;
   std::optional<PeerWatch> watch;
   Staging staging;
   Engine engine;
@@ -83,14 +88,14 @@ struct Context::Parts {
         board(*memory),
         heap(memory->heap(local_rank), options.heap_budget,
              [this](std::size_t offset, std::size_t bytes) { memory->commit(local_rank, offset, bytes); }),
-        transport(*memory, local_rank),
-        slow(options.link_gbps > 0
-                 ? std::optional<fault::DelayTransport>(std::in_place, transport, fault::LinkSpeed{options.link_gbps, 0})
-                 : std::nullopt),
+        shm(*memory, local_rank),
+        tcp(connect_sockets()),
+        slow_shm(slowed(&shm, options)),
+        slow_tcp(slowed(tcp.get(), options)),
         watch(pids.empty() ? std::nullopt : std::optional<PeerWatch>(std::in_place, board, pids)),
         staging(heap),
-        engine(board, static_cast<int>(memory->layout().first_rank) + local_rank, routes(), memory->doorbell(local_rank),
-               {.timeout_ns = memory->layout().timeout_ns != 0 ? memory->layout().timeout_ns : kDefaultTimeoutNs,
+        engine(board, world_rank(), routes(), memory->doorbell(local_rank),
+               {.timeout_ns = timeout_ns(),
                 .oversubscribed = memory->layout().local_ranks > memory->layout().cores,
                 .watch = watch ? &*watch : nullptr,
                 .blocking = options.blocking}),
@@ -98,7 +103,7 @@ struct Context::Parts {
     std::vector<int> all(memory->layout().world_size);
     std::iota(all.begin(), all.end(), 0);
     world.emplace(engine, heap, staging, choices, std::move(all));
-    RankPage& page = board.page(local_rank);
+    RankPage& page = board.page(world_rank());
     page.pid.store(static_cast<std::uint32_t>(::getpid()), relaxed);
     page.life.store(static_cast<std::uint32_t>(Life::alive), std::memory_order_release);
   }
@@ -110,17 +115,91 @@ struct Context::Parts {
     return rank;
   }
 
-  /// All ranks of this node by shared memory.
+  /// With TSP_LINK_GBPS: the transport behind a slower link.
+  static std::optional<fault::DelayTransport> slowed(Transport* inner, const ContextOptions& options) {
+    if (inner == nullptr || !(options.link_gbps > 0)) return std::nullopt;
+    return std::optional<fault::DelayTransport>(std::in_place, *inner, fault::LinkSpeed{options.link_gbps, 0});
+  }
+
+  int world_rank() const { return static_cast<int>(memory->layout().first_rank) + local_rank; }
+  std::uint64_t timeout_ns() const { return memory->layout().timeout_ns != 0 ? memory->layout().timeout_ns : kDefaultTimeoutNs; }
+
+  bool shares_memory(int rank) const {
+    const shm::NodeLayout& layout = memory->layout();
+    const int local = rank - static_cast<int>(layout.first_rank);
+    return rank == world_rank() || (layout.share != 0 && local >= 0 && local < static_cast<int>(layout.local_ranks));
+  }
+
+  /// Ranks of this node by shared memory, unless they shall not; all others by sockets.
   std::vector<Route> routes() {
     const shm::NodeLayout& layout = memory->layout();
     std::vector<Route> table(layout.world_size);
-    for (std::uint32_t i = 0; i < layout.local_ranks; ++i) {
-      table[layout.first_rank + i] = {.transport = slow ? static_cast<Transport*>(&*slow) : &transport,
-                                      .peer = static_cast<int>(i)};
+    for (int rank = 0; rank < static_cast<int>(layout.world_size); ++rank) {
+      Route& route = table[static_cast<std::size_t>(rank)];
+      if (shares_memory(rank))
+        route = {.transport = slow_shm ? static_cast<Transport*>(&*slow_shm) : &shm,
+                 .peer = rank - static_cast<int>(layout.first_rank)};
+      else if (tcp) route = {.transport = slow_tcp ? static_cast<Transport*>(&*slow_tcp) : tcp.get(), .peer = rank};
     }
     return table;
   }
+
+  void throw_if_aborted() const {
+    if (!board.aborted()) return;
+    const Failure first = board.failure();
+    throw Error(first.cause == Cause::none ? Cause::interrupted : first.cause, first.detail, first.rank);
+  }
+
+  /// Connects to all ranks that share no memory with this one: addresses are exchanged through the job's store.
+  std::unique_ptr<tcp::TcpTransport> connect_sockets();
+  /// Drives the end in good order: what this rank has sent shall arrive, though the rank ends.
+  void close_sockets();
 };
+
+std::unique_ptr<tcp::TcpTransport> Context::Parts::connect_sockets() {
+  std::vector<int> peers;
+  for (int rank = 0; rank < static_cast<int>(memory->layout().world_size); ++rank) {
+    if (!shares_memory(rank)) peers.push_back(rank);
+  }
+  std::unique_ptr<tcp::TcpTransport> sockets;
+  const shm::NodeLayout& layout = memory->layout();
+  const std::string store(layout.store, ::strnlen(layout.store, sizeof layout.store));
+  if (peers.empty() || store.empty()) return sockets;
+  bootstrap::StoreClient client(store, layout.secret, world_rank(), timeout_ns(), [this] { throw_if_aborted(); });
+  sockets = std::make_unique<tcp::TcpTransport>(tcp::TcpOptions{.rank = world_rank(),
+                                                                .world_size = static_cast<int>(layout.world_size),
+                                                                .host = client.local_host(),
+                                                                .secret = layout.secret,
+                                                                .timeout_ns = timeout_ns()});
+  client.set(fmt::format("tcp/{}", world_rank()), sockets->address(-1));
+  for (const int peer : peers) {
+    sockets->connect(peer, client.get(fmt::format("tcp/{}", peer), fmt::format("rank {} to say where it listens", peer)));
+  }
+  const std::uint64_t deadline = posix::now_ns() + timeout_ns();
+  for (const int peer : peers) {
+    while (!sockets->connected(peer)) {
+      throw_if_aborted();
+      if (const std::string why = sockets->broken(peer); !why.empty()) {
+        throw Error(Cause::disconnected, fmt::format("no connection to rank {}: {}", peer, why), peer);
+      }
+      if (posix::now_ns() >= deadline) {
+        throw Error(Cause::stalled, fmt::format("rank {} didn't connect to rank {} in time", peer, world_rank()), peer);
+      }
+      const timespec pause{0, 200'000};
+      ::nanosleep(&pause, nullptr);
+    }
+  }
+  return sockets;
+}
+
+void Context::Parts::close_sockets() {
+  if (!tcp) return;
+  const std::uint64_t deadline = posix::now_ns() + timeout_ns();
+  while (!tcp->close() && !board.aborted() && posix::now_ns() < deadline) {
+    const timespec pause{0, 100'000};
+    ::nanosleep(&pause, nullptr);
+  }
+}
 
 Context::Context(shm::NodeMemory memory, int local_rank, const ContextOptions& options)
     : parts_(std::make_unique<Parts>(std::move(memory), nullptr, local_rank, options, std::vector<int>{})) {}
@@ -138,7 +217,8 @@ Context::~Context() {
   const bool in_order =
       std::uncaught_exceptions() <= parts_->exceptions_at_start && parts_->engine.idle() && !parts_->board.aborted();
   if (!in_order) return;
-  RankPage& page = parts_->board.page(parts_->local_rank);
+  parts_->close_sockets();
+  RankPage& page = parts_->board.page(rank());
   page.life.store(static_cast<std::uint32_t>(Life::finished), std::memory_order_release);
 }
 
@@ -150,8 +230,9 @@ Context Context::from_environment() {
     const shm::NodeLayout alone{.heap_bytes = shm::default_heap_bytes(), .timeout_ns = timeout_from_environment()};
     parts = std::make_unique<Parts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, options, std::vector<int>{});
   } else if (identity->node_descriptor >= 0) {
-    parts = std::make_unique<Parts>(shm::NodeMemory::attach(posix::UniqueFd(identity->node_descriptor)), nullptr,
-                                    identity->local_rank, options, std::vector<int>{});
+    shm::NodeMemory memory = shm::NodeMemory::attach(posix::UniqueFd(identity->node_descriptor));
+    memory.claim_bells();
+    parts = std::make_unique<Parts>(std::move(memory), nullptr, identity->local_rank, options, std::vector<int>{});
   } else {
     bootstrap::Meeting meeting = bootstrap::meet(*identity, timeout_from_environment());
     parts = std::make_unique<Parts>(std::move(meeting.memory), nullptr, identity->local_rank, options, meeting.pids);
@@ -170,7 +251,15 @@ Heap& Context::heap() { return parts_->heap; }
 Engine& Context::engine() { return parts_->engine; }
 const FlightBoard& Context::board() const { return parts_->board; }
 const shm::NodeMemory& Context::node_memory() const { return *parts_->memory; }
-TrafficCounters Context::traffic() const { return parts_->transport.counters(); }
+TrafficCounters Context::traffic() const {
+  TrafficCounters sum = parts_->shm.counters();
+  if (!parts_->tcp) return sum;
+  for (std::size_t i = 0; i < kPurposes; ++i) {
+    sum.sent[i] += parts_->tcp->counters().sent[i];
+    sum.received[i] += parts_->tcp->counters().received[i];
+  }
+  return sum;
+}
 
 // --- uncaught exceptions ------------------------------------------------------------------------------------------------------
 
@@ -226,7 +315,7 @@ void install_terminate_handler(const Context& context) {
   static std::optional<shm::NodeMemory> kept;
   kept.emplace(shm::NodeMemory::attach(posix::UniqueFd(::dup(context.node_memory().descriptor()))));
   const FlightBoard board(*kept);
-  terminate_state = {.page = &board.page(context.local_rank()), .abort = &board.node().abort, .rank = context.rank()};
+  terminate_state = {.page = &board.page(context.rank()), .abort = &board.node().abort, .rank = context.rank()};
   std::set_terminate(on_terminate);
 }
 

@@ -17,7 +17,9 @@ enum class Source : std::uint32_t {
   process,
   rank_stdout,
   rank_stderr,
-  rank_results
+  rank_results,
+  store,
+  cluster
 };
 
 struct Event {

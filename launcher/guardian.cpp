@@ -28,8 +28,10 @@ constexpr int kNotExecutable = 126;
 [[noreturn]] void become_program(const GuardedProgram& program, pid_t guardian) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != guardian) ::_exit(kNotFound);
-  close_descriptors_except({STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, program.node_descriptor});
-  if (program.node_descriptor >= 0) ::fcntl(program.node_descriptor, F_SETFD, 0);
+  std::vector<int> kept = program.inherited;
+  kept.insert(kept.end(), {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO});
+  close_descriptors_except(kept);
+  for (const int descriptor : program.inherited) ::fcntl(descriptor, F_SETFD, 0);
   for (const auto& [key, value] : program.environment) ::setenv(key.c_str(), value.c_str(), 1);
   std::vector<char*> arguments;
   for (const std::string& argument : program.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));

@@ -17,7 +17,7 @@ namespace tsp::launcher {
 struct GuardedProgram {
   std::vector<std::string> arguments;                            ///< the program first
   std::vector<std::pair<std::string, std::string>> environment;  ///< set on top of the inherited one
-  int node_descriptor = -1;                                      ///< inherited by the program
+  std::vector<int> inherited;                                    ///< descriptors that the program gets
   int launcher_pidfd = -1;
   pid_t launcher_group = 0;  ///< process group of tsprun
   int rank = 0;

@@ -23,6 +23,8 @@ constexpr std::uint64_t kMillisecond = 1'000'000;
 /// How often the abort word is looked at, which rings no bell here, and the terminal's foreground.
 constexpr int kTick_ms = 100;
 constexpr int kEndingTick_ms = 10;
+/// How long after a failure this tsprun waits for those of other nodes.
+constexpr std::uint64_t kOthersEnd_ns = 2'000'000'000;
 /// How long a failure that a rank began to write may stay half-written before it is taken for dead.
 constexpr std::uint64_t kHalfWritten_ns = 50 * kMillisecond;
 
@@ -46,10 +48,12 @@ rlimit raise_open_files() {
 
 }  // namespace
 
-Job::Job(const JobSpec& spec, shm::NodeMemory memory)
+Job::Job(const JobSpec& spec, std::vector<shm::NodeMemory> memories, JobNet& net)
     : spec_(&spec),
-      memory_(std::move(memory)),
-      board_(memory_),
+      net_(&net),
+      here_(ranks_here(*spec.global)),
+      boards_(std::move(memories)),
+      board_(boards_.board()),
       stdout_(STDOUT_FILENO),
       stderr_(STDERR_FILENO),
       own_pidfd_(open_process(::getpid())),
@@ -59,7 +63,7 @@ Job::Job(const JobSpec& spec, shm::NodeMemory memory)
 
 Job::~Job() {
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
-    if (!records_[rank].end.ended) signal_group(processes_[rank].pid, SIGKILL);
+    if (processes_[rank].pid > 0 && !records_[rank].end.ended) signal_group(processes_[rank].pid, SIGKILL);
   }
   if (living_ > 0) kill_children({});
 }
@@ -71,48 +75,61 @@ void Job::start() {
   if (!built_in()) terminal_.emplace();
   StartPlan plan;
   plan.spec = spec_;
-  plan.memory = &memory_;
   plan.launcher_pidfd = own_pidfd_.get();
   plan.launcher = ::getpid();
-  plan.master_port = built_in() ? 0 : free_port();
+  plan.master_address = "127.0.0.1";
+  if (net_->cluster) {
+    plan.master_address = bootstrap::parse_host_port("--rendezvous", global.rendezvous).host;
+    plan.master_port = net_->cluster->master_port();
+    plan.store = net_->cluster->store_address();
+  } else if (!built_in()) {
+    plan.master_port = free_port();
+    if (net_->store) plan.store = net_->store->address();
+  }
   plan.stdin_for_rank_0 = terminal_ ? terminal_->rank_end() : -1;
   plan.open_files = raise_open_files();
   plan.bind =
-      global.bind == Bind::core || (global.bind == Bind::automatic && global.ranks * global.threads <= machine::usable_cores());
+      global.bind == Bind::core || (global.bind == Bind::automatic && here_.count * global.threads <= machine::usable_cores());
 
-  processes_.reserve(records_.size());
-  for (int rank = 0; rank < global.ranks; ++rank) {
-    processes_.push_back(start_rank(plan, rank));
-    records_[static_cast<std::size_t>(rank)].pid = static_cast<std::uint32_t>(processes_.back().pid);
+  processes_.resize(records_.size());
+  for (int rank = here_.first; rank < here_.first + here_.count; ++rank) {
+    plan.memory = boards_.home(rank);
+    plan.place_here = rank - here_.first;
+    process(rank) = start_rank(plan, rank);
+    records_[static_cast<std::size_t>(rank)].pid = static_cast<std::uint32_t>(process(rank).pid);
     ++living_;
-    spdlog::debug("rank {} is process {}", rank, processes_.back().pid);
+    spdlog::debug("rank {} is process {}", rank, process(rank).pid);
   }
+  if (net_->store) loop_.watch(net_->store->descriptor(), Source::store);
+  if (net_->cluster) loop_.watch(net_->cluster->descriptor(), Source::cluster);
   if (terminal_) terminal_->started();
 
   loop_.watch(signals_.descriptor(), Source::signals);
-  for (int rank = 0; rank < global.ranks; ++rank) {
+  for (int rank = here_.first; rank < here_.first + here_.count; ++rank) {
     loop_.watch(process(rank).pidfd.get(), Source::process, rank);
     loop_.watch(process(rank).results.get(), Source::rank_results, rank);
   }
 }
 
 void Job::watch() {
-  while (living_ > 0) {
+  while (living_ > 0 || !others_done()) {
     arrange_flow();
-    for (const Event& event : loop_.wait(ending_ ? kEndingTick_ms : kTick_ms)) handle(event);
+    for (const Event& event : loop_.wait(ending_ ? kEndingTick_ms : tick_ms())) handle(event);
+    share_news();
     stdout_.flush();
     stderr_.flush();
     if (stdout_.broken() && !ending_) interrupt(SIGPIPE);
-    if (!ending_ && board_.aborted()) begin_ending(std::nullopt);
+    if (!ending_ && boards_.aborted()) begin_ending(std::nullopt);
     if (ending_) end_patiently();
   }
   kill_children({});
   if (ending_) {
     complete_abort();
     note_activities();
-    failure_ = board_.failure();
+    failure_ = boards_.failure();
     if (failure_.cause == Cause::none) failure_ = own_failure_;
   }
+  if (net_->cluster) net_->cluster->leave();
   pass_on_the_rest();
 }
 
@@ -127,7 +144,9 @@ void Job::handle(const Event& event) {
     case Source::rank_stderr: read_relay(process(event.rank).err, stderr_); break;
     case Source::rank_results: read_results(event.rank); break;
     case Source::stdout_room:
-    case Source::stderr_room: break;  // flushed in every round
+    case Source::stderr_room:
+    case Source::store:
+    case Source::cluster: break;  // seen to in every round
   }
 }
 
@@ -211,27 +230,32 @@ void Job::rank_ended(int rank) {
 void Job::judge(int rank, const RankEnd& end) {
   if (end.failed()) {
     if (first_failing_ < 0 && !end.by_launcher && interrupted_by_ == 0) first_failing_ = rank;
+    boards_.mirror();
     begin_ending(failure_of_end(board_, rank, end));
   }
+  spread_failure();
   // The abort word first: who sees a peer gone shall find the full story.
-  RankPage& page = board_.page(rank);
+  RankPage& page = boards_.page(rank);
   if (!end.failed() && board_.life(rank) == Life::finished) return;
   page.code.store(end.signal != 0 ? end.signal : end.exit_code, std::memory_order_relaxed);
   page.life.store(static_cast<std::uint32_t>(end.signal != 0 ? Life::killed : Life::exited), std::memory_order_release);
   // Those who wait for it look at once instead of at the end of their sleep.
-  for (int other = 0; other < spec_->global->ranks; ++other) memory_.doorbell(other).ring();
+  tell_others();
+  boards_.ring_all();
 }
 
 void Job::begin_ending(const std::optional<Failure>& own) {
   if (ending_) return;
   ending_ = true;
   ending_since_ns_ = posix::now_ns();
+  boards_.mirror();
   note_activities();
+  spread_failure();
   if (own) {
     own_failure_ = *own;
-    board_.abort(*own);
+    boards_.abort(*own);
   }
-  const Failure first = board_.failure();
+  const Failure first = boards_.failure();
   for (int rank = 0; rank < spec_->global->ranks; ++rank) {
     RankRecord& record = records_[static_cast<std::size_t>(rank)];
     if (!alive(rank)) continue;
@@ -259,15 +283,65 @@ void Job::end_patiently() {
 }
 
 void Job::complete_abort() {
-  NodePage& page = board_.node();
-  if (page.abort.load() == 2) return;
+  Failure first = boards_.failure();
+  if (first.cause != Cause::none) {
+    boards_.abort(first);
+    return;
+  }
   if (own_failure_.cause == Cause::none) {
     own_failure_.cause = Cause::exited;
     own_failure_.detail = "a rank began to report a failure and ended before it was done";
   }
   // Its writer is dead or hangs: the word is put back, so that the usual way is free again.
-  page.abort.store(0);
-  board_.abort(own_failure_);
+  boards_.clear_half_written();
+  boards_.abort(own_failure_);
+}
+
+/// How long a round may last: news of other nodes shall be fresh against the deadline.
+int Job::tick_ms() const {
+  if (board_.ranks() == here_.count && boards_.size() == 1) return kTick_ms;
+  return static_cast<int>(std::clamp<std::uint64_t>(spec_->global->timeout_ns / 8'000'000, 10, kTick_ms));
+}
+
+bool Job::others_done() {
+  if (!net_->cluster) return true;
+  if (living_ > 0) return false;
+  if (!said_bye_) {
+    said_bye_ = true;
+    if (ending_) complete_abort();
+    net_->cluster->tell_failure(boards_.failure());
+    net_->cluster->tell(boards_);
+    net_->cluster->tell_bye();
+  }
+  // After a failure the others are given a moment to end; they were told.
+  return net_->cluster->all_done() || (ending_ && posix::now_ns() - ending_since_ns_ > kOthersEnd_ns);
+}
+
+/// Carries pages, failures and addresses between nodes.
+void Job::share_news() {
+  if (net_->store) net_->store->pump();
+  if (net_->cluster) net_->cluster->hear(boards_);
+  const std::uint64_t now = posix::now_ns();
+  const bool due = now - last_news_ns_ >= static_cast<std::uint64_t>(ending_ ? kEndingTick_ms : tick_ms()) * kMillisecond / 2;
+  if (!due) return;
+  last_news_ns_ = now;
+  tell_others();
+}
+
+/// What one node says first, all shall know.
+void Job::spread_failure() {
+  if (!boards_.aborted()) return;
+  const Failure first = boards_.failure();
+  if (first.cause == Cause::none) return;
+  boards_.abort(first);
+  if (net_->cluster) net_->cluster->tell_failure(first);
+}
+
+void Job::tell_others() {
+  // First why, then who: a rank that sees another gone shall find the cause.
+  spread_failure();
+  if (net_->cluster) net_->cluster->tell(boards_);
+  else boards_.mirror();
 }
 
 void Job::note_activities() {
@@ -293,7 +367,10 @@ int Job::exit_code() const {
   if (failure_.rank >= 0 && culprit < records_.size() && records_[culprit].end.failed() && !records_[culprit].end.by_launcher) {
     return records_[culprit].end.code();
   }
-  return first_failing_ >= 0 ? records_[static_cast<std::size_t>(first_failing_)].end.code() : 1;
+  if (first_failing_ >= 0) return records_[static_cast<std::size_t>(first_failing_)].end.code();
+  // Of a rank under another tsprun only the failure is known.
+  if (failure_.cause == Cause::killed && failure_.code > 0) return 128 + failure_.code;
+  return failure_.cause == Cause::exited && failure_.code > 0 ? failure_.code : 1;
 }
 
 }  // namespace tsp::launcher

@@ -7,6 +7,8 @@
 #pragma once
 
 #include "core/board/flight_board.h"
+#include "launcher/boards.h"
+#include "launcher/cluster.h"
 #include "launcher/event_loop.h"
 #include "launcher/output.h"
 #include "launcher/rank_process.h"
@@ -25,9 +27,16 @@
 
 namespace tsp::launcher {
 
+/// What a job with sockets has besides its ranks: at most one of them.
+struct JobNet {
+  std::optional<bootstrap::StoreServer> store;  ///< all nodes are here: where ranks leave their addresses
+  std::optional<Cluster> cluster;               ///< the other nodes' launchers
+};
+
 class Job {
  public:
-  Job(const JobSpec& spec, shm::NodeMemory memory);
+  /// `net` must outlive the job.
+  Job(const JobSpec& spec, std::vector<shm::NodeMemory> memories, JobNet& net);
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
   /// Kills what still runs.
@@ -50,7 +59,8 @@ class Job {
 
  private:
   bool built_in() const { return static_cast<bool>(spec_->rank_main); }
-  bool alive(int rank) const { return !records_[static_cast<std::size_t>(rank)].end.ended; }
+  bool alive(int rank) const { return here(rank) && !records_[static_cast<std::size_t>(rank)].end.ended; }
+  bool here(int rank) const { return rank >= here_.first && rank < here_.first + here_.count; }
   RankProcess& process(int rank) { return processes_[static_cast<std::size_t>(rank)]; }
 
   void handle(const Event& event);
@@ -64,6 +74,11 @@ class Job {
   void end_patiently();
   void complete_abort();
   void note_activities();
+  int tick_ms() const;
+  bool others_done();
+  void share_news();
+  void tell_others();
+  void spread_failure();
   void signal_ranks(int signal);
 
   void read_results(int rank);
@@ -73,8 +88,10 @@ class Job {
   void pass_on_the_rest();
 
   const JobSpec* spec_;
-  shm::NodeMemory memory_;
-  FlightBoard board_;
+  JobNet* net_;
+  RankBlock here_;
+  Boards boards_;
+  FlightBoard board_;  ///< what this tsprun reads: it shows all ranks
   SignalReader signals_;
   EventLoop loop_;
   Output stdout_;
@@ -82,12 +99,14 @@ class Job {
   std::optional<TerminalRelay> terminal_;  // `run` only
   FrameReader frames_;
   posix::UniqueFd own_pidfd_;
-  std::vector<RankProcess> processes_;
-  std::vector<RankRecord> records_;
+  std::vector<RankProcess> processes_;  ///< by rank; those of other machines stay empty
+  std::vector<RankRecord> records_;     ///< by rank
   int living_ = 0;
   bool reading_stdout_ = false;
   bool reading_stderr_ = false;
 
+  std::uint64_t last_news_ns_ = 0;
+  bool said_bye_ = false;
   bool ending_ = false;
   bool sent_term_ = false;
   bool sent_kill_ = false;

@@ -61,7 +61,7 @@ void Job::read_relay(LineRelay& relay, Output& output) {
 }
 
 void Job::read_ranks(Source source, bool on) {
-  for (int rank = 0; rank < static_cast<int>(processes_.size()); ++rank) {
+  for (int rank = here_.first; rank < here_.first + here_.count; ++rank) {
     const LineRelay& relay = source == Source::rank_stdout ? process(rank).out : process(rank).err;
     if (on) loop_.watch(relay.descriptor(), source, rank);
     else loop_.ignore(relay.descriptor());
@@ -103,7 +103,7 @@ void Job::pass_on_the_rest() {
     }
     relay.finish(output);
   };
-  for (int rank = 0; rank < static_cast<int>(processes_.size()); ++rank) {
+  for (int rank = here_.first; rank < here_.first + here_.count; ++rank) {
     read_results(rank);
     pass_on(process(rank).out, stdout_);
     pass_on(process(rank).err, stderr_);

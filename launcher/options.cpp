@@ -1,5 +1,6 @@
 #include "launcher/options.h"
 
+#include "transport/bootstrap/store.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/shm/node_memory.h"
@@ -62,8 +63,34 @@ std::string ranks_option(const GlobalOptions& options) {
   return fmt::format("-n {}", options.ranks);
 }
 
+/// Where the ranks sit, and who starts them.
+void validate_nodes(GlobalOptions& options) {
+  const bool several = !options.nnodes_text.empty();
+  if (!options.nodes_text.empty()) {
+    if (several)
+      refuse(fmt::format("--nodes {}: it pretends that there are nodes, --nnodes names real ones; give one", options.nodes_text));
+    options.nodes = static_cast<int>(parse_integer("--nodes", options.nodes_text, 1, options.ranks));
+  }
+  if (!several) {
+    if (!options.node_rank_text.empty()) refuse(fmt::format("--node-rank {}: it goes with --nnodes K", options.node_rank_text));
+    if (!options.rendezvous.empty()) refuse(fmt::format("--rendezvous {}: it goes with --nnodes K", options.rendezvous));
+    return;
+  }
+  options.nodes = static_cast<int>(parse_integer("--nnodes", options.nnodes_text, 1, options.ranks));
+  if (options.node_rank_text.empty()) {
+    refuse(fmt::format("--nnodes {}: which one is this? try --node-rank 0", options.nnodes_text));
+  }
+  options.node_rank = static_cast<int>(parse_integer("--node-rank", options.node_rank_text, 0, options.nodes - 1));
+  if (options.rendezvous.empty()) {
+    refuse(
+        fmt::format("--nnodes {}: where do they meet? try --rendezvous HOST:29500, an address of node 0", options.nnodes_text));
+  }
+  bootstrap::parse_host_port("--rendezvous", options.rendezvous);
+  options.several_machines = options.nodes > 1;
+}
+
 void validate_against_machine(const GlobalOptions& options, int processes_per_rank) {
-  const auto ranks = static_cast<std::uint64_t>(options.ranks);
+  const auto ranks = static_cast<std::uint64_t>(ranks_here(options).count);
   const std::uint64_t processes = ranks * static_cast<std::uint64_t>(processes_per_rank);
   const std::uint64_t process_limit = machine::limit_processes();
   if (processes + 1 > process_limit) {
@@ -83,7 +110,7 @@ void validate_against_machine(const GlobalOptions& options, int processes_per_ra
   if (options.mem_per_rank != 0 && available != 0 && options.mem_per_rank > available / ranks) {
     const std::uint64_t nearest = std::max(kSmallestBudget, (available / ranks) >> 20 << 20);
     refuse(fmt::format("--mem-per-rank {}: {} ranks could take {} MiB together, {} MiB are available; try --mem-per-rank {}",
-                       options.mem_per_rank_text, options.ranks, (options.mem_per_rank * ranks) >> 20, available >> 20,
+                       options.mem_per_rank_text, ranks, (options.mem_per_rank * ranks) >> 20, available >> 20,
                        format_size(nearest)));
   }
 }
@@ -99,9 +126,25 @@ void add_global_options(CLI::App& app, GlobalOptions& options) {
                  "axis=degree,…, outermost first; axes dp, tp, sp, tsp, zero3; -n N alone means tsp=N")
       ->type_name("SPEC")
       ->group(group);
-  app.add_option("--intra", options.intra, "transport within a node: auto, shm")
+  app.add_option("--intra", options.intra, "transport within a node: auto, shm, tcp")
       ->type_name("KIND")
       ->capture_default_str()
+      ->group(group);
+  app.add_option("--inter", options.inter, "transport across nodes: auto, tcp")
+      ->type_name("KIND")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--nodes", options.nodes_text, "pretend that the ranks sit on K nodes of this machine, which share no memory")
+      ->type_name("K")
+      ->group(group);
+  app.add_option("--nnodes", options.nnodes_text, "real nodes, a tsprun on each")->type_name("K")->group(group);
+  app.add_option("--node-rank", options.node_rank_text, "which of them this is, from 0")->type_name("I")->group(group);
+  app.add_option("--rendezvous", options.rendezvous, "where they meet: an address of node 0 and a free port")
+      ->type_name("HOST:PORT")
+      ->group(group);
+  app.add_option("--secret-file", options.secret_file,
+                 "what all nodes must know; default: $TSP_SECRET, else ~/.config/tsprun/secret, made on first use")
+      ->type_name("FILE")
       ->group(group);
   app.add_option("--mem-per-rank", options.mem_per_rank_text, "hard budget of a rank's heap, such as 512M; default: none")
       ->type_name("SIZE")
@@ -130,8 +173,13 @@ void add_global_options(CLI::App& app, GlobalOptions& options) {
 void validate_global(GlobalOptions& options, bool against_machine, int processes_per_rank) {
   validate_ranks(options);
 
-  if (options.intra != "auto" && options.intra != "shm") {
-    refuse(fmt::format("--intra {}: there is no such transport within a node; auto and shm work", options.intra));
+  validate_nodes(options);
+
+  if (options.intra != "auto" && options.intra != "shm" && options.intra != "tcp") {
+    refuse(fmt::format("--intra {}: there is no such transport within a node; auto, shm and tcp work", options.intra));
+  }
+  if (options.inter != "auto" && options.inter != "tcp") {
+    refuse(fmt::format("--inter {}: there is no such transport across nodes; auto and tcp work", options.inter));
   }
   if (!options.mem_per_rank_text.empty()) {
     options.mem_per_rank = parse_size("--mem-per-rank", options.mem_per_rank_text);
@@ -164,7 +212,7 @@ void validate_global(GlobalOptions& options, bool against_machine, int processes
     refuse(fmt::format("--bind {}: core and none work", options.bind_text));
   }
 
-  options.threads = std::max(1, machine::usable_cores() / options.ranks);
+  options.threads = std::max(1, machine::usable_cores() / ranks_here(options).count);
   if (!options.threads_text.empty()) {
     options.threads = static_cast<int>(parse_integer("--threads", options.threads_text, 1, kMostThreads));
   }
@@ -173,6 +221,21 @@ void validate_global(GlobalOptions& options, bool against_machine, int processes
     refuse(fmt::format("--log-level {}: trace, debug, info, warn, error, critical and off work", options.log_level));
   }
   if (against_machine) validate_against_machine(options, processes_per_rank);
+}
+
+RankBlock ranks_here(const GlobalOptions& options) {
+  return options.several_machines ? block_of(options.ranks, options.nodes, options.node_rank) : RankBlock{0, options.ranks};
+}
+
+Way way_between(const GlobalOptions& options, int from, int to) {
+  const int here = node_of(options.ranks, options.nodes, from);
+  const int there = node_of(options.ranks, options.nodes, to);
+  if (here != there) {
+    const std::string why = fmt::format("nodes {} and {}", here, there);
+    return {"tcp", options.inter == "tcp" ? why + ", --inter tcp" : why + "; verbs isn't there"};
+  }
+  if (options.intra == "tcp") return {"tcp", "same node, but --intra tcp"};
+  return {"shm", "same node"};
 }
 
 std::uint64_t parse_size(const std::string& option, const std::string& text) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "launcher/layout.h"
+#include "launcher/placement.h"
 
 #include <CLI/CLI.hpp>
 
@@ -18,6 +19,12 @@ struct GlobalOptions {
   std::string ranks_text;
   std::string layout_text;
   std::string intra = "auto";
+  std::string inter = "auto";
+  std::string nodes_text;
+  std::string nnodes_text;
+  std::string node_rank_text;
+  std::string rendezvous;
+  std::string secret_file;
   std::string mem_per_rank_text;
   std::string timeout_text = "30";
   std::string bind_text;
@@ -31,12 +38,24 @@ struct GlobalOptions {
 
   // Results of validation.
   int ranks = 1;
+  int nodes = 1;
+  bool several_machines = false;   ///< --nnodes: one tsprun a node; else all nodes are this tsprun's
+  int node_rank = 0;               ///< of this tsprun, with several_machines
   Layout layout;                   ///< its product is `ranks`
   std::uint64_t mem_per_rank = 0;  ///< bytes; 0: no budget
   std::uint64_t timeout_ns = 30'000'000'000;
   Bind bind = Bind::automatic;
   int threads = 1;  ///< compute threads of a rank
 };
+
+/// The ranks that this tsprun starts.
+RankBlock ranks_here(const GlobalOptions& options);
+/// Which transport two ranks use, and why.
+struct Way {
+  std::string kind;
+  std::string why;
+};
+Way way_between(const GlobalOptions& options, int from, int to);
 
 /// Declares the options on the application.
 void add_global_options(CLI::App& app, GlobalOptions& options);

@@ -80,7 +80,7 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
     ContextOptions options;
     options.heap_budget = plan.spec->global->mem_per_rank;
     if (const char* algorithms = std::getenv("TSP_ALGORITHMS")) options.algorithms = algorithms;
-    Context context(std::move(*plan.memory), rank, options);
+    Context context(std::move(*plan.memory), rank - static_cast<int>(plan.memory->layout().first_rank), options);
     return plan.spec->rank_main(context, sink);
   } catch (const Error& error) {
     cause = error.cause();
@@ -102,7 +102,9 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
 [[noreturn]] void become_built_in(const StartPlan& plan, int rank, posix::UniqueFd results) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != plan.launcher) ::_exit(kOrphaned);
-  close_descriptors_except({STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, plan.memory->descriptor(), results.get()});
+  std::vector<int> kept = plan.memory->inherited();
+  kept.insert(kept.end(), {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, results.get()});
+  close_descriptors_except(kept);
   reset_signals();
   int code = 1;
   {
@@ -118,18 +120,22 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   // Should tsprun die while this rank is stopped, it must wake to see that; ending is its own business (see guardian.h).
   ::prctl(PR_SET_PDEATHSIG, SIGCONT);
   if (::getppid() != plan.launcher) ::_exit(kOrphaned);
-  close_descriptors_except({STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, plan.memory->descriptor(), plan.launcher_pidfd});
+  std::vector<int> kept = plan.memory->inherited();
+  kept.insert(kept.end(), {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, plan.launcher_pidfd});
+  close_descriptors_except(kept);
+  const shm::NodeLayout& layout = plan.memory->layout();
   const int ranks = plan.spec->global->ranks;
   GuardedProgram program;
   program.arguments = plan.spec->program;
   program.environment = {{"RANK", std::to_string(rank)},
                          {"WORLD_SIZE", std::to_string(ranks)},
-                         {"LOCAL_RANK", std::to_string(rank)},
-                         {"LOCAL_WORLD_SIZE", std::to_string(ranks)},
-                         {"MASTER_ADDR", "127.0.0.1"},
+                         {"LOCAL_RANK", std::to_string(rank - static_cast<int>(layout.first_rank))},
+                         {"LOCAL_WORLD_SIZE", std::to_string(layout.local_ranks)},
+                         {"MASTER_ADDR", plan.master_address},
                          {"MASTER_PORT", std::to_string(plan.master_port)},
                          {"TSP_NODE_FD", std::to_string(plan.memory->descriptor())}};
-  program.node_descriptor = plan.memory->descriptor();
+  if (!plan.store.empty()) program.environment.emplace_back("TSP_STORE", plan.store);
+  program.inherited = plan.memory->inherited();
   program.launcher_pidfd = plan.launcher_pidfd;
   program.launcher_group = ::getpgid(plan.launcher);
   program.rank = rank;
@@ -150,7 +156,7 @@ RankProcess start_rank(const StartPlan& plan, int rank) {
   if (child == 0) {
     ::setpgid(0, 0);
     ::setrlimit(RLIMIT_NOFILE, &plan.open_files);
-    if (plan.bind) bind_to_cores(rank, plan.spec->global->threads);
+    if (plan.bind) bind_to_cores(plan.place_here, plan.spec->global->threads);
     posix::UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     const bool has_stdin = rank == 0 && plan.stdin_for_rank_0 >= 0;
     take_standard_streams({has_stdin ? plan.stdin_for_rank_0 : null.get(), out.write.get(), err.write.get()});

@@ -16,7 +16,10 @@ namespace tsp::launcher {
 /// What all ranks of a job are started with.
 struct StartPlan {
   const JobSpec* spec = nullptr;
-  shm::NodeMemory* memory = nullptr;
+  shm::NodeMemory* memory = nullptr;  ///< of the node that the rank is on; the plan is made anew for every rank
+  int place_here = 0;                 ///< among the ranks of this tsprun: which cores it is pinned to
+  std::string master_address;
+  std::string store;
   int launcher_pidfd = -1;
   pid_t launcher = 0;
   int master_port = 0;

@@ -25,12 +25,14 @@ Report::Report(const std::string& path) : path_(path), root_(ordered_json::objec
 
 void Report::begin(const std::string& command, const GlobalOptions& global, bool has_ranks) {
   root_["command"] = command;
+  ranks_ = global.ranks;
+  nodes_ = global.nodes;
   if (has_ranks) {
     ordered_json layout = ordered_json::object();
     for (const Axis& axis : global.layout.axes) layout[axis.name] = axis.degree;
     root_["layout"] = std::move(layout);
     root_["ranks"] = global.ranks;
-    root_["nodes"] = 1;
+    root_["nodes"] = global.nodes;
     root_["dtype"] = nullptr;
   }
   root_["kernels"] = machine::vector_level();
@@ -39,7 +41,9 @@ void Report::begin(const std::string& command, const GlobalOptions& global, bool
     if (file_) {
       for (int from = 0; from < global.ranks; ++from) {
         for (int to = 0; to < global.ranks; ++to) {
-          if (from != to) transports.push_back({{"from", from}, {"to", to}, {"kind", "shm"}, {"why", "same node"}});
+          if (from == to) continue;
+          const Way way = way_between(global, from, to);
+          transports.push_back({{"from", from}, {"to", to}, {"kind", way.kind}, {"why", way.why}});
         }
       }
     }
@@ -49,7 +53,7 @@ void Report::begin(const std::string& command, const GlobalOptions& global, bool
 }
 
 void Report::set_failure(const Failure& failure, const std::vector<Waiting>& waiting) {
-  root_["failure"] = failure_json(failure, waiting);
+  root_["failure"] = failure_json(failure, waiting, ranks_, nodes_);
 }
 
 void Report::write() {
@@ -73,10 +77,10 @@ void Report::write() {
   }
 }
 
-ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& waiting) {
+ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& waiting, int ranks, int nodes) {
   ordered_json json;
   json["rank"] = failure.rank >= 0 ? ordered_json(failure.rank) : ordered_json(nullptr);
-  json["node"] = 0;
+  json["node"] = nodes > 1 && failure.rank >= 0 && failure.rank < ranks ? node_of(ranks, nodes, failure.rank) : 0;
   json["kind"] = std::string(name(failure.cause));
   json["signal"] =
       failure.cause == Cause::killed || failure.cause == Cause::interrupted ? ordered_json(failure.code) : ordered_json(nullptr);

@@ -36,11 +36,13 @@ class Report {
 
  private:
   std::string path_;
+  int ranks_ = 1;
+  int nodes_ = 1;
   posix::UniqueFd file_;
   nlohmann::ordered_json root_;
 };
 
 /// `failure` as page-one JSON; signal, op and seq are null where they say nothing.
-nlohmann::ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& waiting);
+nlohmann::ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& waiting, int ranks = 1, int nodes = 1);
 
 }  // namespace tsp::launcher

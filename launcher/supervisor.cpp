@@ -1,5 +1,6 @@
 #include "launcher/supervisor.h"
 
+#include "launcher/cluster.h"
 #include "launcher/job.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <utility>
 
 namespace tsp::launcher {
@@ -21,7 +23,7 @@ constexpr std::uint64_t kSmallestHeap = std::uint64_t{1} << 20;
 std::uint64_t heap_bytes(const GlobalOptions& global) {
   if (global.mem_per_rank != 0) return global.mem_per_rank / shm::kPage * shm::kPage;
   // A rank maps the node's memory whole and needs as much address space again for itself.
-  const std::uint64_t share = machine::limit_address_space() / 2 / static_cast<std::uint64_t>(global.ranks);
+  const std::uint64_t share = machine::limit_address_space() / 2 / static_cast<std::uint64_t>(ranks_here(global).count);
   const std::uint64_t heap = std::min(shm::default_heap_bytes(), share / shm::kPage * shm::kPage);
   if (heap < kSmallestHeap) {
     throw Error(Cause::refused,
@@ -32,25 +34,80 @@ std::uint64_t heap_bytes(const GlobalOptions& global) {
   return heap;
 }
 
-shm::NodeLayout node_layout(const GlobalOptions& global) {
-  shm::NodeLayout layout;
-  layout.local_ranks = static_cast<std::uint32_t>(global.ranks);
-  layout.world_size = layout.local_ranks;
-  layout.heap_bytes = heap_bytes(global);
-  layout.timeout_ns = global.timeout_ns;
-  layout.cores = static_cast<std::uint32_t>(machine::usable_cores());
-  layout.supervised = 1;
-  return layout;
+/// One layout for each node whose ranks this tsprun starts.
+std::vector<shm::NodeLayout> node_layouts(const GlobalOptions& global) {
+  std::vector<shm::NodeLayout> layouts;
+  const int cores = machine::usable_cores();
+  for (int node = 0; node < global.nodes; ++node) {
+    if (global.several_machines && node != global.node_rank) continue;
+    const RankBlock block = block_of(global.ranks, global.nodes, node);
+    shm::NodeLayout layout;
+    layout.local_ranks = static_cast<std::uint32_t>(block.count);
+    layout.first_rank = static_cast<std::uint32_t>(block.first);
+    layout.world_size = static_cast<std::uint32_t>(global.ranks);
+    layout.node = static_cast<std::uint32_t>(node);
+    layout.nodes = static_cast<std::uint32_t>(global.nodes);
+    layout.heap_bytes = heap_bytes(global);
+    layout.timeout_ns = global.timeout_ns;
+    // Nodes of one machine share its cores.
+    layout.cores = static_cast<std::uint32_t>(std::max(1, cores * block.count / ranks_here(global).count));
+    layout.supervised = 1;
+    layout.share = global.intra == "tcp" ? 0 : 1;
+    layouts.push_back(layout);
+  }
+  return layouts;
+}
+
+/// The nodes' memories, which tell ranks where the store is, if they need one.
+std::vector<shm::NodeMemory> make_memories(const GlobalOptions& global, const std::string& store,
+                                           const bootstrap::Secret& secret) {
+  std::vector<shm::NodeMemory> memories;
+  for (shm::NodeLayout& layout : node_layouts(global)) {
+    if (store.size() >= sizeof layout.store) throw Error(Cause::refused, fmt::format("{}: too long an address for ranks", store));
+    std::copy(store.begin(), store.end(), layout.store);
+    layout.secret = secret;
+    memories.push_back(shm::NodeMemory::create_memfd(layout));
+    // Ranks that wait for sockets can't sleep on a futex.
+    if (!store.empty()) memories.back().hang_bells();
+  }
+  return memories;
+}
+
+/// Why each transport was chosen, where there is a choice; the report has the whole table.
+void print_ways(const GlobalOptions& global) {
+  if (global.nodes == 1 && global.intra != "tcp") return;
+  std::map<std::pair<std::string, std::string>, int> pairs;
+  for (int from = 0; from < global.ranks; ++from) {
+    for (int to = from + 1; to < global.ranks; ++to) {
+      const Way way = way_between(global, from, to);
+      ++pairs[{way.kind, way.why}];
+    }
+  }
+  for (const auto& [way, count] : pairs)
+    spdlog::info("{} for {} pair{} of ranks: {}", way.first, count, count == 1 ? "" : "s", way.second);
 }
 
 }  // namespace
 
 int run_job(const JobSpec& spec, Report& report) {
   const GlobalOptions& global = *spec.global;
-  Job job(spec, shm::NodeMemory::create_memfd(node_layout(global)));
+  JobNet net;
+  bootstrap::Secret secret{};
+  std::string store;
+  if (global.several_machines) {
+    secret = load_secret(global.secret_file);
+    net.cluster.emplace(global, report.root().value("command", std::string()), secret);
+    store = net.cluster->store_address();
+  } else if (global.ranks > 1 && (global.nodes > 1 || global.intra == "tcp")) {
+    secret = bootstrap::random_secret();
+    net.store.emplace("127.0.0.1", 0, secret);
+    store = net.store->address();
+  }
+  Job job(spec, make_memories(global, store, secret), net);
   // What waits in stdio's buffers would be written once more by every forked rank.
   std::fflush(nullptr);
-  spdlog::debug("{} ranks on {} cores over shm", global.ranks, machine::usable_cores());
+  spdlog::debug("{} ranks on {} cores", ranks_here(global).count, machine::usable_cores());
+  print_ways(global);
   job.start();
   job.watch();
 

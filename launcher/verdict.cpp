@@ -56,9 +56,9 @@ std::string ago(std::uint64_t then_ns, std::uint64_t now_ns) {
 
 }  // namespace
 
-Failure failure_of_end(const FlightBoard& board, int local_rank, const RankEnd& end) {
+Failure failure_of_end(const FlightBoard& board, int rank, const RankEnd& end) {
   Failure failure;
-  const Failure noted = board.first_error(local_rank);
+  const Failure noted = board.first_error(rank);
   // Whoever notes an error ends by exit or abort(); any other signal came from elsewhere and later.
   const bool own_words = noted.cause != Cause::none && (end.signal == 0 || end.signal == SIGABRT);
   if (own_words) {
@@ -67,10 +67,10 @@ Failure failure_of_end(const FlightBoard& board, int local_rank, const RankEnd& 
     failure.cause = end.signal != 0 ? Cause::killed : Cause::exited;
     failure.code = end.signal != 0 ? end.signal : end.exit_code;
   }
-  failure.rank = board.first_rank() + local_rank;
+  failure.rank = rank;
   // The other ranks throw this text: it must make sense without the rest.
   if (failure.detail.empty()) failure.detail = headline(failure);
-  if (const std::optional<Activity> activity = board.activity(local_rank)) {
+  if (const std::optional<Activity> activity = board.activity(rank)) {
     failure.op = name(activity->op);
     failure.sequence = activity->sequence;
   }
@@ -125,21 +125,21 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
 
 std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {
   std::string text = fmt::format("{:>5}  {:>8}  {:<9}  {:<12}  {}\n", "rank", "pid", "life", "last sign", "doing");
-  for (int local_rank = 0; local_rank < board.local_ranks(); ++local_rank) {
-    const RankPage& page = board.page(local_rank);
-    std::string life(name(board.life(local_rank)));
+  for (int rank = 0; rank < board.ranks(); ++rank) {
+    const RankPage& page = board.page(rank);
+    std::string life(name(board.life(rank)));
     const std::int32_t code = page.code.load(std::memory_order_relaxed);
-    if (board.life(local_rank) == Life::exited) life += fmt::format(" {}", code);
-    if (board.life(local_rank) == Life::killed) life += fmt::format(" {}", code);
+    if (board.life(rank) == Life::exited) life += fmt::format(" {}", code);
+    if (board.life(rank) == Life::killed) life += fmt::format(" {}", code);
     std::string doing;
     for (int stream = 0; stream < kStreams; ++stream) {
-      const std::optional<Activity> activity = board.activity(local_rank, static_cast<Stream>(stream));
+      const std::optional<Activity> activity = board.activity(rank, static_cast<Stream>(stream));
       if (activity) doing += (doing.empty() ? "" : "; ") + activity->describe(now_ns);
     }
-    const std::uint32_t pid = board.pid(local_rank);
-    text += fmt::format(
-        "{:>5}  {:>8}  {:<9}  {:<12}  {}\n", board.first_rank() + local_rank, pid != 0 ? std::to_string(pid) : "-", life,
-        ago(page.last_sign_ns.load(std::memory_order_relaxed), now_ns), doing.empty() ? "outside an operation" : doing);
+    const std::uint32_t pid = board.pid(rank);
+    text += fmt::format("{:>5}  {:>8}  {:<9}  {:<12}  {}\n", rank, pid != 0 ? std::to_string(pid) : "-", life,
+                        ago(page.last_sign_ns.load(std::memory_order_relaxed), now_ns),
+                        doing.empty() ? "outside an operation" : doing);
   }
   const Failure failure = board.failure();
   if (failure.cause != Cause::none) text += fmt::format("failed: {}\n", headline(failure));

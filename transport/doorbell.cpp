@@ -1,8 +1,12 @@
 #include "transport/doorbell.h"
 
+#include "transport/cause.h"
+
 #include <algorithm>
+#include <cerrno>
 #include <ctime>
 #include <linux/futex.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,7 +28,47 @@ void Doorbell::sleep(std::uint64_t nanoseconds) {
 }
 
 void Doorbell::wake() {
-  if (armed.exchange(0, std::memory_order_seq_cst) != 0) futex(&armed, FUTEX_WAKE, 1, nullptr);
+  if (armed.exchange(0, std::memory_order_seq_cst) == 0) return;
+  if (bell == 0) {
+    futex(&armed, FUTEX_WAKE, 1, nullptr);
+    return;
+  }
+  // A full counter (EAGAIN) wakes as well; nothing else can be done about an error here.
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(bell_descriptor(), &one, sizeof one);
+}
+
+Bed::Bed(Doorbell& doorbell, std::span<const int> descriptors) : doorbell_(&doorbell) {
+  const bool any = std::any_of(descriptors.begin(), descriptors.end(), [](int descriptor) { return descriptor >= 0; });
+  if (!any && doorbell.bell == 0) return;
+  epoll_ = posix::UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  const auto add = [&](int descriptor) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = descriptor;
+    if (descriptor >= 0 && ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
+      throw system_error(Cause::refused, "epoll_ctl of what a rank sleeps on", errno);
+    }
+  };
+  add(doorbell.bell_descriptor());
+  for (const int descriptor : descriptors) add(descriptor);
+}
+
+void Bed::sleep(std::uint64_t nanoseconds) {
+  if (!epoll_) {
+    doorbell_->sleep(nanoseconds);
+    return;
+  }
+  // Rung between arming and now: the eventfd says so, if there is one.
+  const std::uint64_t bounded = std::min(nanoseconds, kLongestSleep);
+  const timespec timeout{0, static_cast<long>(bounded)};
+  epoll_event events[4];
+  const int count = static_cast<int>(::syscall(SYS_epoll_pwait2, epoll_.get(), events, 4, &timeout, nullptr, 0));
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.fd != doorbell_->bell_descriptor()) continue;
+    std::uint64_t rings = 0;
+    [[maybe_unused]] const ssize_t got = ::read(events[i].data.fd, &rings, sizeof rings);
+  }
 }
 
 }  // namespace tsp

@@ -56,11 +56,9 @@ std::string Activity::describe(std::uint64_t now_ns) const {
 }
 
 FlightBoard::FlightBoard(const shm::NodeMemory& memory)
-    : memory_(&memory),
-      local_ranks_(static_cast<int>(memory.layout().local_ranks)),
-      first_rank_(static_cast<int>(memory.layout().first_rank)) {}
+    : memory_(&memory), ranks_(static_cast<int>(memory.layout().world_size)) {}
 
-RankPage& FlightBoard::page(int local_rank) const { return *reinterpret_cast<RankPage*>(memory_->page(1 + local_rank).data()); }
+RankPage& FlightBoard::page(int rank) const { return *reinterpret_cast<RankPage*>(memory_->page(1 + rank).data()); }
 
 NodePage& FlightBoard::node() const { return *reinterpret_cast<NodePage*>(memory_->page(0).data()); }
 
@@ -78,7 +76,8 @@ bool FlightBoard::abort(const Failure& failure) const {
     copy_text(node_page.detail, failure.detail);
     node_page.abort.store(2);
   }
-  for (int rank = 0; rank < local_ranks_; ++rank) memory_->ring(rank);
+  const auto here = static_cast<int>(memory_->layout().local_ranks);
+  for (int i = 0; i < here; ++i) memory_->ring(i);
   return first;
 }
 
@@ -95,15 +94,15 @@ Failure FlightBoard::failure() const {
   return failure;
 }
 
-Life FlightBoard::life(int local_rank) const {
-  const std::uint32_t value = page(local_rank).life.load(std::memory_order_acquire);
+Life FlightBoard::life(int rank) const {
+  const std::uint32_t value = page(rank).life.load(std::memory_order_acquire);
   return value <= static_cast<std::uint32_t>(Life::killed) ? static_cast<Life>(value) : Life::killed;
 }
 
-std::uint32_t FlightBoard::pid(int local_rank) const { return page(local_rank).pid.load(relaxed); }
+std::uint32_t FlightBoard::pid(int rank) const { return page(rank).pid.load(relaxed); }
 
-std::optional<Activity> FlightBoard::activity(int local_rank, Stream stream) const {
-  const ActivityLine& line = page(local_rank).activity[static_cast<std::size_t>(stream)];
+std::optional<Activity> FlightBoard::activity(int rank, Stream stream) const {
+  const ActivityLine& line = page(rank).activity[static_cast<std::size_t>(stream)];
   if (line.busy.load(relaxed) == 0) return std::nullopt;
   Activity activity;
   activity.stream = stream;
@@ -122,13 +121,13 @@ std::optional<Activity> FlightBoard::activity(int local_rank, Stream stream) con
   return activity;
 }
 
-std::optional<Activity> FlightBoard::activity(int local_rank) const {
-  const std::int32_t blocked_on = page(local_rank).blocked_on.load(relaxed);
+std::optional<Activity> FlightBoard::activity(int rank) const {
+  const std::int32_t blocked_on = page(rank).blocked_on.load(relaxed);
   if (blocked_on > 0 && blocked_on <= kStreams) {
-    if (std::optional<Activity> here = activity(local_rank, static_cast<Stream>(blocked_on - 1))) return here;
+    if (std::optional<Activity> here = activity(rank, static_cast<Stream>(blocked_on - 1))) return here;
   }
   for (int stream = 0; stream < kStreams; ++stream) {
-    std::optional<Activity> here = activity(local_rank, static_cast<Stream>(stream));
+    std::optional<Activity> here = activity(rank, static_cast<Stream>(stream));
     if (!here) continue;
     here->waiting_for = -1;  // left over from an earlier wait
     return here;
@@ -136,18 +135,18 @@ std::optional<Activity> FlightBoard::activity(int local_rank) const {
   return std::nullopt;
 }
 
-Failure FlightBoard::first_error(int local_rank) const {
-  const RankPage& rank_page = page(local_rank);
+Failure FlightBoard::first_error(int rank) const {
+  const RankPage& rank_page = page(rank);
   Failure failure;
   if (rank_page.error_state.load() != 2) return failure;
   failure.cause = cause_of(rank_page.error_cause.load(relaxed));
-  failure.rank = first_rank_ + local_rank;
+  failure.rank = rank;
   failure.detail = text_of(rank_page.error_text);
   return failure;
 }
 
-void FlightBoard::note_first_error(int local_rank, Cause cause, std::string_view text) const {
-  RankPage& rank_page = page(local_rank);
+void FlightBoard::note_first_error(int rank, Cause cause, std::string_view text) const {
+  RankPage& rank_page = page(rank);
   std::uint32_t none = 0;
   if (!rank_page.error_state.compare_exchange_strong(none, 1)) return;
   rank_page.error_cause.store(static_cast<std::uint32_t>(cause), relaxed);
@@ -155,9 +154,9 @@ void FlightBoard::note_first_error(int local_rank, Cause cause, std::string_view
   rank_page.error_state.store(2);
 }
 
-FlightBoard::Chain FlightBoard::wait_chain(int local_rank) const {
+FlightBoard::Chain FlightBoard::wait_chain(int rank) const {
   Chain chain;
-  int here = local_rank;
+  int here = rank;
   for (;;) {
     if (const auto seen = std::find(chain.ranks.begin(), chain.ranks.end(), here); seen != chain.ranks.end()) {
       chain.cycle = true;
@@ -167,12 +166,8 @@ FlightBoard::Chain FlightBoard::wait_chain(int local_rank) const {
     if (life(here) != Life::alive) return chain;
     const std::optional<Activity> now = activity(here);
     if (!now || now->waiting_for < 0) return chain;
-    const int next = now->waiting_for - first_rank_;
-    if (next < 0 || next >= local_ranks_) {
-      chain.beyond = now->waiting_for;
-      return chain;
-    }
-    here = next;
+    if (now->waiting_for >= ranks_) return chain;
+    here = now->waiting_for;
   }
 }
 

@@ -1,6 +1,7 @@
 // The flight board: one page of node memory per rank that says what the rank is doing now, and one page for the node with the
 // first failure. Ranks write their own page always (a few stores), every wait loop reads the others', the launcher reads all when
-// something ends or stalls, `tsprun status` any time.
+// something ends or stalls, `tsprun status` any time. Across nodes the launchers copy pages to each other, so that every node has
+// the board of the whole world, a tenth of a second old.
 //
 // All fields are atomics with relaxed access: a reader may see a mixture of two moments, which is good enough to print and is
 // never used to address memory.
@@ -130,14 +131,14 @@ struct Activity {
   std::string describe(std::uint64_t now_ns) const;
 };
 
-/// A view of all boards of a node. Cheap to copy; the node memory must outlive it.
+/// A view of the boards of all ranks of the world, as this node sees them: those of ranks on other nodes are copies, kept up by
+/// the launcher. Cheap to copy; the node memory must outlive it.
 class FlightBoard {
  public:
   explicit FlightBoard(const shm::NodeMemory& memory);
 
-  int local_ranks() const { return local_ranks_; }
-  int first_rank() const { return first_rank_; }
-  RankPage& page(int local_rank) const;
+  int ranks() const { return ranks_; }
+  RankPage& page(int rank) const;
   NodePage& node() const;
 
   bool aborted() const { return node().abort.load(std::memory_order_relaxed) != 0; }
@@ -146,27 +147,25 @@ class FlightBoard {
   /// The first failure, once complete. `cause` none: nothing failed.
   Failure failure() const;
 
-  Life life(int local_rank) const;
-  std::uint32_t pid(int local_rank) const;
+  Life life(int rank) const;
+  std::uint32_t pid(int rank) const;
   /// What the rank is blocked on; else a busy stream's activity (waiting_for -1: it computes). None: it is outside operations.
-  std::optional<Activity> activity(int local_rank) const;
-  std::optional<Activity> activity(int local_rank, Stream stream) const;
+  std::optional<Activity> activity(int rank) const;
+  std::optional<Activity> activity(int rank, Stream stream) const;
   /// What the rank itself noted as its first error; cause none if nothing.
-  Failure first_error(int local_rank) const;
-  void note_first_error(int local_rank, Cause cause, std::string_view text) const;
+  Failure first_error(int rank) const;
+  void note_first_error(int rank, Cause cause, std::string_view text) const;
 
   /// Follows "who is blocked on whom" from a rank: the ranks on the way, that one first.
   struct Chain {
-    std::vector<int> ranks;  ///< local ranks; the last is the root unless cycle or beyond
+    std::vector<int> ranks;  ///< the last is the root unless it is a cycle
     bool cycle = false;      ///< the chain runs into itself
-    int beyond = -1;         ///< rank of the world, on another node, that the last one waits for
   };
-  Chain wait_chain(int local_rank) const;
+  Chain wait_chain(int rank) const;
 
  private:
   const shm::NodeMemory* memory_;
-  int local_ranks_;
-  int first_rank_;
+  int ranks_;
 };
 
 }  // namespace tsp

@@ -106,7 +106,7 @@ bool Offer::drained(Collective& operation, Engine& engine) {
       case Outcome::done: pending_.take_out(last); break;
       case Outcome::pending: operation.set_missing_world(pending.world); return false;
       case Outcome::disconnected:
-        engine.fail(Cause::disconnected, pending.world,
+        engine.lost(pending.world, operation.info().op,
                     fmt::format("{}: the way to rank {} was cut before it had read", name(operation.info().op), pending.world));
       default:
         engine.fail(Cause::corrupt, pending.world,

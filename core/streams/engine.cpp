@@ -28,13 +28,15 @@ Engine::Engine(FlightBoard board, int world_rank, std::vector<Route> routes, Doo
       routes_(std::move(routes)),
       doorbell_(&doorbell),
       options_(options),
-      page_(&board_.page(world_rank - board_.first_rank())),
-      local_rank_(world_rank - board_.first_rank()) {
+      page_(&board_.page(world_rank)) {
   for (const Route& route : routes_) {
     if (route.transport != nullptr && std::find(transports_.begin(), transports_.end(), route.transport) == transports_.end()) {
       transports_.push_back(route.transport);
     }
   }
+  std::vector<int> descriptors;
+  for (const Transport* transport : transports_) descriptors.push_back(transport->descriptor());
+  bed_.emplace(*doorbell_, descriptors);
 }
 
 Engine::~Engine() { abandon(); }
@@ -191,12 +193,12 @@ void Engine::break_down(const Error& error) {
                   .sequence = static_cast<std::uint32_t>(error.sequence()),
                   .detail = error.what()};
   if (failure.op.empty()) {
-    if (const std::optional<Activity> here = board_.activity(local_rank_)) {
+    if (const std::optional<Activity> here = board_.activity(world_rank_)) {
       failure.op = name(here->op);
       failure.sequence = here->sequence;
     }
   }
-  board_.note_first_error(local_rank_, failure.cause, failure.detail);
+  board_.note_first_error(world_rank_, failure.cause, failure.detail);
   board_.abort(failure);
   throw_first_cause();
 }
@@ -213,16 +215,15 @@ void Engine::throw_first_cause() {
     first.cause = Cause::interrupted;
     first.detail = "the job was ended; nobody noted why";
   }
-  board_.note_first_error(local_rank_, first.cause, "ended with the job: " + first.detail);
+  board_.note_first_error(world_rank_, first.cause, "ended with the job: " + first.detail);
   throw Error(first.cause, first.detail, first.rank, first.op, first.sequence);
 }
 
 void Engine::fail(Cause cause, int culprit, const std::string& detail) {
   std::string op;
   std::uint64_t sequence = 0;
-  const int local = culprit - board_.first_rank();
-  if (culprit >= 0 && local >= 0 && local < board_.local_ranks()) {
-    if (const std::optional<Activity> there = board_.activity(local)) {
+  if (culprit >= 0 && culprit < board_.ranks()) {
+    if (const std::optional<Activity> there = board_.activity(culprit)) {
       op = name(there->op);
       sequence = there->sequence;
     }
@@ -237,18 +238,17 @@ void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transpor
   switch (outcome) {
     case Outcome::corrupt:
       throw Error(Cause::corrupt,
-                  fmt::format("{}; a message from rank {} is damaged: its length, place or number can't be", me, world_peer),
+                  fmt::format("{}; a message from rank {} is damaged: {}", me, world_peer,
+                              found.detail.empty() ? "its length, place or number can't be" : found.detail),
                   world_peer);
     case Outcome::disconnected:
-      throw Error(Cause::disconnected, fmt::format("{}; the way to rank {} is cut", me, world_peer), world_peer);
+      lost(world_peer, mine.op,
+           fmt::format("{}; the way to rank {} is cut{}{}", me, world_peer, found.detail.empty() ? "" : ": ", found.detail));
     default: break;
   }
   std::string they = fmt::format("sent a message of {} ({} B, group operation {})", describe_tag(found.envelope.tag), found.bytes,
                                  found.envelope.sequence);
-  const int local = world_peer - board_.first_rank();
-  if (local >= 0 && local < board_.local_ranks()) {
-    if (const std::optional<Activity> now = board_.activity(local, lane.stream)) they += " and is in " + now->describe(0);
-  }
+  if (const std::optional<Activity> now = board_.activity(world_peer, lane.stream)) they += " and is in " + now->describe(0);
   throw Error(
       Cause::mismatch,
       fmt::format("{}, group operation {}; rank {} {}. All ranks of a group must call the same operations in the same order with "

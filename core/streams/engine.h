@@ -13,6 +13,7 @@
 #pragma once
 
 #include "core/board/flight_board.h"
+#include "transport/doorbell.h"
 #include "transport/transport.h"
 
 #include <cstdint>
@@ -162,6 +163,9 @@ class Engine {
   /// Whom to tell of operations from now on; null: nobody, which costs nothing. Borrowed. Precondition: idle().
   void observe(OperationObserver* observer) { observer_ = observer; }
 
+  /// For an outcome `disconnected`: the peer's process may be dead, which its launcher knows and tells in a moment. Waits for
+  /// that word, then throws Error(killed | exited), the job's first cause, or Error(disconnected) with `detail`.
+  [[noreturn]] void lost(int world_peer, Op op, const std::string& detail);
   /// For a test_receive() or test_send() that was neither pending nor done: describes both sides, marks the failure, throws
   /// Error(mismatch | corrupt | disconnected).
   [[noreturn]] void fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine);
@@ -202,6 +206,7 @@ class Engine {
   void sleep(Patience& patience);
   void look_around(Patience& patience);
   void check_peer(Patience& patience, std::uint64_t now);
+  [[noreturn]] void throw_gone(int peer, Op op, std::uint64_t sequence);
   void check_arguments(Stream stream);
   void check_deadline(Patience& patience, std::uint64_t now);
   void note_waits(Stream blocked_on, std::uint64_t now);
@@ -211,10 +216,10 @@ class Engine {
   std::vector<Route> routes_;
   std::vector<Transport*> transports_;
   Doorbell* doorbell_;
+  std::optional<Bed> bed_;
   EngineOptions options_;
   Queue queues_[kStreams];
   RankPage* page_;  // this rank's
-  int local_rank_;
   std::uint64_t ticks_ = 0;
   std::map<std::uint64_t, std::uint64_t> groups_;         // communicators made so far, by hash of their members
   std::map<std::uint64_t, std::vector<int>> members_of_;  // by group

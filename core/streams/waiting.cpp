@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <sched.h>
+#include <time.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -30,6 +31,8 @@ constexpr std::uint32_t kYields = 50;
 constexpr std::uint32_t kSpinLooks = 60;
 constexpr std::uint32_t kSpinMisses = 3;
 constexpr std::uint32_t kSpinRetry = 64;
+/// How long a rank whose way to a peer is cut waits for a launcher to say what became of that peer.
+constexpr std::uint64_t kWordNs = 1'500'000'000;
 constexpr std::uint64_t kSleepNs = 100'000'000;
 /// Sleeps last 100 ms at most. Who sees more than this between two looks was itself stopped or starved.
 constexpr std::uint64_t kClockJumpNs = 2'000'000'000;
@@ -113,7 +116,7 @@ void Engine::sleep(Patience& patience) {
   const bool news = progress() || moved_ || board_.aborted();
   if (!news && patience.suspect < 0) {
     const std::uint64_t now = wake_at == kNoDeadline ? 0 : posix::now_ns();
-    doorbell_->sleep(wake_at == kNoDeadline ? kSleepNs : wake_at - std::min(wake_at, now));
+    bed_->sleep(wake_at == kNoDeadline ? kSleepNs : wake_at - std::min(wake_at, now));
   }
   for (Transport* transport : transports_) transport->disarm();
   doorbell_->disarm();
@@ -162,7 +165,7 @@ void Engine::check_arguments(Stream stream) {
   const Operation* head = queue(stream).head;
   if (head == nullptr || !is_collective(head->info().op)) return;
   const OperationInfo& mine = head->info();
-  for (int rank = 0; rank < board_.local_ranks(); ++rank) {
+  for (int rank = 0; rank < board_.ranks(); ++rank) {
     const std::optional<Activity> theirs = board_.activity(rank, stream);
     if (!theirs || !is_collective(theirs->op) || theirs->group != mine.group || theirs->group_sequence != mine.group_sequence)
       continue;
@@ -172,12 +175,12 @@ void Engine::check_arguments(Stream stream) {
     if (!again || again->signature != theirs->signature || again->group_sequence != theirs->group_sequence ||
         theirs->waiting_for < 0)
       continue;
-    const std::optional<Activity> here = board_.activity(local_rank_, stream);
-    throw Error(Cause::mismatch,
-                fmt::format("rank {} is in {}, rank {} is in {}: both are operation {} of their group, but the arguments differ",
-                            world_rank_, here ? here->describe(0) : name(mine.op), board_.first_rank() + rank,
-                            theirs->describe(0), mine.group_sequence),
-                world_rank_, std::string(name(mine.op)), line(stream).sequence.load(relaxed));
+    const std::optional<Activity> here = board_.activity(world_rank_, stream);
+    throw Error(
+        Cause::mismatch,
+        fmt::format("rank {} is in {}, rank {} is in {}: both are operation {} of their group, but the arguments differ",
+                    world_rank_, here ? here->describe(0) : name(mine.op), rank, theirs->describe(0), mine.group_sequence),
+        world_rank_, std::string(name(mine.op)), line(stream).sequence.load(relaxed));
   }
 }
 
@@ -186,9 +189,8 @@ void Engine::check_arguments(Stream stream) {
 void Engine::check_peer(Patience& patience, std::uint64_t) {
   const Operation* head = queue(patience.stream).head;
   const int peer = head == nullptr ? -1 : head->waiting_for();
-  const int local = peer - board_.first_rank();
-  if (peer < 0 || peer == world_rank_ || local < 0 || local >= board_.local_ranks()) return;
-  const Life life = board_.life(local);
+  if (peer < 0 || peer == world_rank_ || peer >= board_.ranks()) return;
+  const Life life = board_.life(peer);
   if (life == Life::alive || life == Life::unborn) {
     patience.suspect = -1;
     return;
@@ -197,17 +199,45 @@ void Engine::check_peer(Patience& patience, std::uint64_t) {
     patience.suspect = peer;
     return;
   }
-  const std::int32_t code = board_.page(local).code.load(relaxed);
+  throw_gone(peer, head->info().op, line(patience.stream).sequence.load(relaxed));
+}
+
+void Engine::throw_gone(int peer, Op op, std::uint64_t sequence) {
+  const Life life = board_.life(peer);
+  const std::int32_t code = board_.page(peer).code.load(relaxed);
   const std::string how = life == Life::killed   ? fmt::format("was killed by signal {}", code)
                           : life == Life::exited ? fmt::format("exited (code {})", code)
                                                  : "ended in good order";
   throw Error(life == Life::killed ? Cause::killed : Cause::exited,
-              fmt::format("rank {} {}, but rank {} waits for it in {}", peer, how, world_rank_, name(head->info().op)), peer,
-              std::string(name(head->info().op)), line(patience.stream).sequence.load(relaxed));
+              fmt::format("rank {} {}, but rank {} waits for it in {}", peer, how, world_rank_, name(op)), peer,
+              std::string(name(op)), sequence);
+}
+
+void Engine::lost(int world_peer, Op op, const std::string& detail) {
+  // For the board: this is whom the operation waits for, should the job end by another's word.
+  const std::uint64_t started = posix::now_ns();
+  for (int i = 0; i < kStreams; ++i) {
+    const auto stream = static_cast<Stream>(i);
+    if (queue(stream).head == nullptr || queue(stream).head->info().op != op) continue;
+    if (line(stream).since_ns.load(relaxed) == 0) line(stream).since_ns.store(started, relaxed);
+    line(stream).waiting_for.store(world_peer, relaxed);
+    page_->blocked_on.store(i + 1, relaxed);
+  }
+  const std::uint64_t ends = started + std::min(options_.timeout_ns, kWordNs);
+  while (posix::now_ns() < ends) {
+    if (board_.aborted()) throw_first_cause();
+    const Life life = board_.life(world_peer);
+    // A rank that ended in good order may be named later, and worse, by its launcher: only the dead are named at once.
+    if (life == Life::killed || life == Life::exited) throw_gone(world_peer, op, 0);
+    const timespec pause{0, 2'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
+  if (board_.life(world_peer) == Life::finished) throw_gone(world_peer, op, 0);
+  throw Error(Cause::disconnected, detail, world_peer, std::string(name(op)));
 }
 
 void Engine::check_deadline(Patience& patience, std::uint64_t now) {
-  const FlightBoard::Chain chain = board_.wait_chain(local_rank_);
+  const FlightBoard::Chain chain = board_.wait_chain(world_rank_);
   std::uint64_t ticks = 0;
   for (std::size_t i = chain.cycle ? 0 : chain.ranks.size() - 1; i < chain.ranks.size(); ++i) {
     ticks += board_.page(chain.ranks[i]).ticks.load(relaxed);
@@ -224,10 +254,10 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
   for (const int rank : chain.ranks) {
     const std::optional<Activity> activity = board_.activity(rank);
     if (!waits.empty()) waits += "; ";
-    waits += fmt::format("rank {} is {}", board_.first_rank() + rank,
-                         activity ? "in " + activity->describe(now) : std::string("outside any operation"));
+    waits +=
+        fmt::format("rank {} is {}", rank, activity ? "in " + activity->describe(now) : std::string("outside any operation"));
   }
-  const int root = chain.beyond >= 0 ? chain.beyond : board_.first_rank() + chain.ranks.back();
+  const int root = chain.ranks.back();
   if (chain.cycle) {
     fail(Cause::deadlock, root,
          fmt::format("ranks wait for each other, and nothing moved for {:.1f} s: {}", seconds(now - patience.chain_since_ns),

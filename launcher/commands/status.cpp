@@ -44,12 +44,12 @@ posix::UniqueFd open_node_memory(int pid) {
 
 ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
   ordered_json ranks = ordered_json::array();
-  for (int local_rank = 0; local_rank < board.local_ranks(); ++local_rank) {
-    const RankPage& page = board.page(local_rank);
+  for (int rank = 0; rank < board.ranks(); ++rank) {
+    const RankPage& page = board.page(rank);
     const std::uint64_t last_sign = page.last_sign_ns.load(std::memory_order_relaxed);
     ordered_json activities = ordered_json::array();
     for (int stream = 0; stream < kStreams; ++stream) {
-      const std::optional<Activity> activity = board.activity(local_rank, static_cast<Stream>(stream));
+      const std::optional<Activity> activity = board.activity(rank, static_cast<Stream>(stream));
       if (!activity) continue;
       activities.push_back({{"stream", std::string(tsp::name(activity->stream))},
                             {"op", std::string(tsp::name(activity->op))},
@@ -57,9 +57,9 @@ ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
                             {"bytes", activity->bytes},
                             {"for", activity->waiting_for >= 0 ? ordered_json(activity->waiting_for) : ordered_json(nullptr)}});
     }
-    ranks.push_back({{"rank", board.first_rank() + local_rank},
-                     {"pid", board.pid(local_rank)},
-                     {"life", std::string(tsp::name(board.life(local_rank)))},
+    ranks.push_back({{"rank", rank},
+                     {"pid", board.pid(rank)},
+                     {"life", std::string(tsp::name(board.life(rank)))},
                      {"seconds_since_sign", last_sign == 0 || now_ns < last_sign
                                                 ? ordered_json(nullptr)
                                                 : ordered_json(static_cast<double>(now_ns - last_sign) * 1e-9)},
@@ -87,7 +87,7 @@ class Status : public Command {
     const shm::NodeMemory memory = shm::NodeMemory::attach(open_node_memory(pid_));
     const FlightBoard board(memory);
     const std::uint64_t now = posix::now_ns();
-    fmt::print("{} ranks, deadline of waits {:.0f} s\n{}", board.local_ranks(),
+    fmt::print("{} ranks, deadline of waits {:.0f} s\n{}", board.ranks(),
                static_cast<double>(memory.layout().timeout_ns) * 1e-9, print_board(board, now));
     report.root()["status"] = board_json(board, now);
     return 0;

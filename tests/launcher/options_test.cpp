@@ -116,7 +116,11 @@ TEST(GlobalOptions, WrongTextsAreRefusedByName) {
     options.*member = text;
     return refusal([&] { validate_global(options, false, 1); });
   };
-  EXPECT_NE(with(&GlobalOptions::intra, "tcp").find("--intra tcp"), std::string::npos);
+  EXPECT_NE(with(&GlobalOptions::intra, "pigeon").find("--intra pigeon"), std::string::npos);
+  EXPECT_NE(with(&GlobalOptions::inter, "pigeon").find("--inter pigeon"), std::string::npos);
+  EXPECT_NE(with(&GlobalOptions::nodes_text, "9").find("--nodes 9"), std::string::npos);
+  EXPECT_NE(with(&GlobalOptions::nnodes_text, "1").find("--node-rank"), std::string::npos);
+  EXPECT_NE(with(&GlobalOptions::rendezvous, "here").find("--rendezvous here"), std::string::npos);
   EXPECT_NE(with(&GlobalOptions::bind_text, "socket").find("--bind socket"), std::string::npos);
   EXPECT_NE(with(&GlobalOptions::log_level, "loud").find("--log-level loud"), std::string::npos);
   for (const char* text : {"0", "-1", "nan", "inf", "1e99", "", "3s"}) {

@@ -8,6 +8,7 @@
 
 #include <arpa/inet.h>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -116,6 +117,53 @@ int sum(const Arguments& arguments) {
     for (std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{200'000}}) reduce_ones(context, count);
   }
   say(fmt::format("sum over {} ranks is right on rank {}", context.size(), context.rank()));
+  return 0;
+}
+
+/// digest: all collectives on numbers whose sums depend on their order; prints a hash of every bit that this rank got.
+int digest(const Arguments&) {
+  tsp::Context context = tsp::Context::from_environment();
+  tsp::Communicator& world = context.world();
+  const auto ranks = static_cast<std::size_t>(context.size());
+  const auto me = static_cast<std::uint64_t>(context.rank());
+  std::uint64_t hash = 1469598103934665603U;
+  const auto take = [&](const std::vector<float>& data) {
+    for (const float value : data) hash = (hash ^ std::bit_cast<std::uint32_t>(value)) * 1099511628211U;
+  };
+  const auto numbers = [&](std::size_t count, std::uint64_t seed) {
+    std::vector<float> data(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      std::uint64_t x = (i + 1) * 0x9e3779b97f4a7c15U + (me + 1) * 0xbf58476d1ce4e5b9U + seed;
+      x = (x ^ (x >> 29)) * 0x94d049bb133111ebU;
+      data[i] = static_cast<float>(static_cast<std::int64_t>(x)) * 1e-15F;
+    }
+    return data;
+  };
+  for (const std::size_t count : {std::size_t{1}, std::size_t{333}, std::size_t{70'001}}) {
+    const std::vector<float> chunk = numbers(count, 1);
+    const std::vector<float> whole = numbers(count * ranks, 2);
+    std::vector<float> all(count * ranks);
+    std::vector<float> one(count);
+    world.all_gather(std::span<const float>(chunk), std::span<float>(all));
+    take(all);
+    world.all_reduce(std::span<const float>(whole), std::span<float>(all), tsp::Reduction::sum);
+    take(all);
+    world.reduce_scatter(std::span<const float>(whole), std::span<float>(one), tsp::Reduction::sum);
+    take(one);
+    world.all_to_all(std::span<const float>(whole), std::span<float>(all));
+    take(all);
+    std::vector<float> given = numbers(count, 3);
+    world.broadcast(std::span<float>(given), context.size() - 1);
+    take(given);
+    world.reduce(std::span<const float>(chunk), std::span<float>(one), tsp::Reduction::sum, 0);
+    if (me == 0) take(one);
+    const int next = (context.rank() + 1) % context.size();
+    const int before = (context.rank() + context.size() - 1) % context.size();
+    world.send_recv(std::span<const float>(chunk), next, std::span<float>(one), before);
+    take(one);
+  }
+  world.barrier();
+  say(fmt::format("digest {:016x}", hash));
   return 0;
 }
 
@@ -243,6 +291,7 @@ int main(int argc, char** argv) {
                                                                                {"environment", environment},
                                                                                {"stdin", count_stdin},
                                                                                {"sum", sum},
+                                                                               {"digest", digest},
                                                                                {"loop", loop},
                                                                                {"fail", fail_in_operation},
                                                                                {"fail_outside", fail_outside},

@@ -38,7 +38,8 @@ bool is_starters(const std::string& entry) {
 std::vector<std::string> make_environment(const ProcessOptions& options, const std::string& mark) {
   std::vector<std::string> entries;
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!is_starters(*entry)) entries.emplace_back(*entry);
+    const std::string text = *entry;
+    if (!is_starters(*entry) && !options.environment.contains(text.substr(0, text.find('=')))) entries.push_back(text);
   }
   for (const auto& [name, value] : options.environment) entries.push_back(name + "=" + value);
   entries.push_back(mark);

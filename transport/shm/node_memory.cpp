@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <random>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,7 +21,8 @@ namespace tsp::shm {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x747370'6e6f6465;  // "tspnode"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kMostRanks = 65536;
 constexpr std::uint64_t kLargestHeap = 64ULL << 30;
 constexpr std::uint64_t kSmallestHeap = 1ULL << 20;
 
@@ -62,7 +64,8 @@ void check(const NodeLayout& layout) {
     throw Error(Cause::refused,
                 fmt::format("a heap of {} bytes: {} to {} in whole pages work", layout.heap_bytes, kSmallestHeap, kLargestHeap));
   }
-  if (layout.world_size < layout.local_ranks || layout.first_rank > layout.world_size - layout.local_ranks) {
+  if (layout.world_size < layout.local_ranks || layout.world_size > kMostRanks ||
+      layout.first_rank > layout.world_size - layout.local_ranks) {
     throw Error(Cause::refused, fmt::format("ranks {} to {} on this node don't fit a world of {}", layout.first_rank,
                                             layout.first_rank + layout.local_ranks - 1, layout.world_size));
   }
@@ -87,7 +90,7 @@ void write_header(int fd, const NodeLayout& layout, bool must_allocate) {
 
 }  // namespace
 
-std::size_t NodeLayout::doorbells_offset() const { return pages_offset() + (std::size_t{1} + local_ranks) * kPage; }
+std::size_t NodeLayout::doorbells_offset() const { return pages_offset() + (std::size_t{1} + world_size) * kPage; }
 
 std::size_t NodeLayout::lanes_offset() const {
   return round_up(doorbells_offset() + std::size_t{local_ranks} * sizeof(Doorbell), kPage);
@@ -172,6 +175,32 @@ std::byte* NodeMemory::lane(int receiver, int sender, Stream stream) const {
 
 std::span<std::byte> NodeMemory::heap(int local_rank) const {
   return {base_ + layout_.heaps_offset() + static_cast<std::size_t>(local_rank) * layout_.heap_bytes, layout_.heap_bytes};
+}
+
+void NodeMemory::hang_bells() {
+  for (std::uint32_t i = 0; i < layout_.local_ranks; ++i) {
+    bells_.emplace_back(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (!bells_.back()) throw system_error(Cause::refused, "an eventfd for every rank", errno);
+    doorbells_[i].bell = static_cast<std::uint32_t>(bells_.back().get()) + 1;
+  }
+}
+
+void NodeMemory::claim_bells() const {
+  for (std::uint32_t i = 0; i < layout_.local_ranks; ++i) {
+    const int bell = doorbells_[i].bell_descriptor();
+    if (bell >= 0 && ::fcntl(bell, F_SETFD, FD_CLOEXEC) != 0) {
+      throw system_error(Cause::refused, fmt::format("descriptor {}, the bell of local rank {}, wasn't inherited", bell, i),
+                         errno);
+    }
+  }
+}
+
+std::vector<int> NodeMemory::inherited() const {
+  std::vector<int> all{descriptor_.get()};
+  for (std::uint32_t i = 0; i < layout_.local_ranks; ++i) {
+    if (const int bell = doorbells_[i].bell_descriptor(); bell >= 0) all.push_back(bell);
+  }
+  return all;
 }
 
 void NodeMemory::commit(int local_rank, std::size_t offset, std::size_t bytes) {

@@ -2,11 +2,12 @@
 //
 //   ┌──────────┬───────────────┬───────────────────┬──────────────────────────────┬───────────────────────────────┐
 //   │ header   │ pages         │ doorbells         │ lanes                        │ heaps                         │
-//   │ 4 KiB    │ (1+n) × 4 KiB │ n × 128 B         │ n × n × kStreams × kLaneSize │ n × heap_bytes                │
+//   │ 4 KiB    │ (1+w) × 4 KiB │ n × 128 B         │ n × n × kStreams × kLaneSize │ n × heap_bytes                │
 //   └──────────┴───────────────┴───────────────────┴──────────────────────────────┴───────────────────────────────┘
 //
-// The header is written once, before any rank maps the object. Page 0 belongs to the node, page 1+i to local rank i; what they
-// hold is the business of those who use them (core's flight board). Only what is touched costs memory.
+// n ranks share this node's memory, w are in the world. The header is written once, before any rank maps the object. Page 0
+// belongs to the node, page 1+r to rank r of the world; what they hold is the business of those who use them (core's flight
+// board; pages of ranks on other nodes are copies that the launcher keeps up). Only what is touched costs memory.
 //
 // Under tsprun the object is a memfd: no name to leak, not bounded by /dev/shm. Ranks that no tsprun started share a POSIX object
 // that is unlinked before anyone else opens it, and allocated before it is used, so that a full /dev/shm is an error instead of
@@ -17,10 +18,12 @@
 #include "transport/message.h"
 #include "transport/posix.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace tsp::shm {
 
@@ -36,10 +39,13 @@ struct NodeLayout {
   std::uint32_t world_size = 1;
   std::uint32_t node = 0;
   std::uint32_t nodes = 1;
-  std::uint64_t timeout_ns = 0;  ///< deadline of waits, for all ranks of the node
-  std::uint32_t cores = 1;       ///< cores that this node's ranks may use together (affinity, quota)
-  std::uint32_t supervised = 0;  ///< 1: a launcher watches the processes and writes their ends to the board
-  std::uint64_t id = 0;          ///< random, set by the maker: tells one job's memory from another's
+  std::uint64_t timeout_ns = 0;        ///< deadline of waits, for all ranks of the node
+  std::uint32_t cores = 1;             ///< cores that this node's ranks may use together (affinity, quota)
+  std::uint32_t supervised = 0;        ///< 1: a launcher watches the processes and writes their ends to the board
+  std::uint32_t share = 1;             ///< 1: this node's ranks talk over this memory; 0: over sockets
+  char store[64] = {};                 ///< "host:port" of the job's key-value store, empty if ranks need none
+  std::array<std::byte, 32> secret{};  ///< the job's, if it has a store: this memory is private to its processes
+  std::uint64_t id = 0;                ///< random, set by the maker: tells one job's memory from another's
 
   std::size_t pages_offset() const { return kPage; }
   std::size_t doorbells_offset() const;
@@ -66,11 +72,18 @@ class NodeMemory {
   int descriptor() const { return descriptor_.get(); }
   std::byte* base() const { return base_; }
 
-  /// Page 0: the node's; page 1+i: local rank i's. kPage bytes each, zero at first.
+  /// Page 0: the node's; page 1+r: that of rank r of the world. kPage bytes each, zero at first.
   std::span<std::byte> page(int index) const;
   Doorbell& doorbell(int local_rank) const { return doorbells_[local_rank]; }
-  /// Wakes a rank that sleeps. All wakers come through here, so that a rank may one day sleep on something else than its futex.
+  /// Wakes a rank that sleeps.
   void ring(int local_rank) const { doorbell(local_rank).ring(); }
+  /// Gives every rank an eventfd as its bell (doorbell.h). For the maker, before it starts ranks, which must inherit inherited().
+  /// Throws Error(refused).
+  void hang_bells();
+  /// In a rank that was exec'd: makes the inherited bells CLOEXEC. Throws Error(refused) if they weren't inherited.
+  void claim_bells() const;
+  /// The descriptors that a rank needs: the memory's own and the bells'.
+  std::vector<int> inherited() const;
   /// The lane on which `sender` writes and `receiver` reads.
   std::byte* lane(int receiver, int sender, Stream stream) const;
   /// The whole reservation of a rank's heap.
@@ -89,6 +102,7 @@ class NodeMemory {
   std::byte* base_ = nullptr;
   Doorbell* doorbells_ = nullptr;
   bool must_allocate_ = false;
+  std::vector<posix::UniqueFd> bells_;  ///< the maker's
 };
 
 }  // namespace tsp::shm

@@ -1,0 +1,145 @@
+#include "launcher/boards.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace tsp::launcher {
+
+namespace {
+
+using Word = std::atomic<std::uint64_t>;
+static_assert(sizeof(RankPage) % sizeof(Word) == 0);
+constexpr std::size_t kWords = sizeof(RankPage) / sizeof(Word);
+using Snapshot = std::array<std::uint64_t, kWords>;
+
+/// Word by word, so that no copy is torn within a field, and without a data race.
+Snapshot take(RankPage& page) {
+  Snapshot words;
+  const Word* from = reinterpret_cast<const Word*>(&page);
+  for (std::size_t i = 0; i < kWords; ++i) words[i] = from[i].load(std::memory_order_relaxed);
+  return words;
+}
+
+void put(const Snapshot& words, RankPage& page) {
+  Word* to = reinterpret_cast<Word*>(&page);
+  for (std::size_t i = 0; i < kWords; ++i) to[i].store(words[i], std::memory_order_relaxed);
+}
+
+/// The activities of a page that was caught between two operations say nothing: those of an earlier copy stand in for them.
+void keep_still_lines(Snapshot& words, const Snapshot& again, const Snapshot& before) {
+  constexpr std::size_t first = offsetof(RankPage, activity) / sizeof(Word);
+  constexpr std::size_t each = sizeof(ActivityLine) / sizeof(Word);
+  for (std::size_t line = 0; line < kStreams; ++line) {
+    const auto begin = static_cast<std::ptrdiff_t>(first + line * each);
+    const auto end = begin + static_cast<std::ptrdiff_t>(each);
+    if (!std::equal(words.begin() + begin, words.begin() + end, again.begin() + begin)) {
+      std::copy(before.begin() + begin, before.begin() + end, words.begin() + begin);
+    }
+  }
+}
+
+/// What of a page is worth sending: the error's text only if there is one.
+std::size_t useful_bytes(const Snapshot& words) {
+  const auto* page = reinterpret_cast<const std::byte*>(words.data());
+  std::uint32_t state = 0;
+  std::memcpy(&state, page + offsetof(RankPage, error_state), sizeof state);
+  return state == 0 ? offsetof(RankPage, error_state) : sizeof(RankPage);
+}
+
+}  // namespace
+
+Boards::Boards(std::vector<shm::NodeMemory> memories) {
+  for (shm::NodeMemory& memory : memories) {
+    const FlightBoard nowhere(memory);
+    nodes_.push_back({std::move(memory), nowhere});
+    nodes_.back().board = FlightBoard(nodes_.back().memory);
+  }
+  heard_.resize(nodes_.front().memory.layout().world_size);
+}
+
+shm::NodeMemory* Boards::home(int rank) {
+  for (Node& node : nodes_) {
+    const shm::NodeLayout& layout = node.memory.layout();
+    const auto number = static_cast<std::uint32_t>(rank);
+    if (number >= layout.first_rank && number < layout.first_rank + layout.local_ranks) return &node.memory;
+  }
+  return nullptr;
+}
+
+std::size_t Boards::index_of(int rank) const {
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const shm::NodeLayout& layout = nodes_[i].memory.layout();
+    const auto number = static_cast<std::uint32_t>(rank);
+    if (number >= layout.first_rank && number < layout.first_rank + layout.local_ranks) return i;
+  }
+  return 0;
+}
+
+bool Boards::aborted() const {
+  return std::any_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.board.aborted(); });
+}
+
+Failure Boards::failure() const {
+  for (const Node& node : nodes_) {
+    if (Failure failure = node.board.failure(); failure.cause != Cause::none) return failure;
+  }
+  return {};
+}
+
+void Boards::abort(const Failure& failure) {
+  for (Node& node : nodes_) node.board.abort(failure);
+}
+
+void Boards::clear_half_written() {
+  for (Node& node : nodes_) {
+    if (node.board.node().abort.load() == 1) node.board.node().abort.store(0);
+  }
+}
+
+void Boards::ring_all() {
+  for (Node& node : nodes_) {
+    for (std::uint32_t i = 0; i < node.memory.layout().local_ranks; ++i) node.memory.ring(static_cast<int>(i));
+  }
+}
+
+void Boards::mirror(const std::function<void(int rank, std::span<const std::byte> page)>& changed) {
+  if (nodes_.size() < 2 && !changed) return;
+  for (Node& node : nodes_) {
+    const shm::NodeLayout& layout = node.memory.layout();
+    for (std::uint32_t i = 0; i < layout.local_ranks; ++i) {
+      const auto rank = static_cast<int>(layout.first_rank + i);
+      RankPage& page = node.board.page(rank);
+      Snapshot words = take(page);
+      const Snapshot again = take(page);
+      std::vector<std::byte>& heard = heard_[static_cast<std::size_t>(rank)];
+      Snapshot before{};
+      if (!heard.empty()) std::memcpy(before.data(), heard.data(), heard.size());
+      keep_still_lines(words, again, before);
+      const auto* bytes = reinterpret_cast<const std::byte*>(words.data());
+      const std::size_t useful = useful_bytes(words);
+      if (heard.size() == useful && std::equal(heard.begin(), heard.end(), bytes)) continue;
+      heard.assign(bytes, bytes + useful);
+      for (Node& other : nodes_) {
+        if (&other != &node) put(words, other.board.page(rank));
+      }
+      if (changed) changed(rank, heard);
+    }
+  }
+}
+
+void Boards::show(int rank, std::span<const std::byte> page, std::int64_t clock_offset_ns) {
+  Snapshot words{};
+  std::memcpy(words.data(), page.data(), page.size());
+  const auto shift = [&](std::size_t offset) {
+    std::uint64_t& time = words[offset / sizeof(Word)];
+    if (time != 0) time += static_cast<std::uint64_t>(clock_offset_ns);
+  };
+  shift(offsetof(RankPage, last_sign_ns));
+  for (std::size_t line = 0; line < kStreams; ++line) {
+    shift(offsetof(RankPage, activity) + line * sizeof(ActivityLine) + offsetof(ActivityLine, since_ns));
+  }
+  for (Node& node : nodes_) put(words, node.board.page(rank));
+}
+
+}  // namespace tsp::launcher

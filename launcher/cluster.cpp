@@ -1,0 +1,272 @@
+#include "launcher/cluster.h"
+
+#include "launcher/placement.h"
+#include "launcher/rank_process.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <spdlog/spdlog.h>
+
+#include <charconv>
+#include <cstring>
+#include <poll.h>
+
+namespace tsp::launcher {
+
+namespace {
+
+constexpr std::uint64_t kBeat_ns = 200'000'000;
+/// Node 0 gives up first and says who is missing.
+constexpr std::uint64_t kGrace_ns = 3'000'000'000;
+constexpr std::uint64_t kLinger_ns = 1'000'000'000;
+constexpr std::string_view kOk = "ok ";
+
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+std::string text_of(const std::vector<std::byte>& value) { return {reinterpret_cast<const char*>(value.data()), value.size()}; }
+
+/// The number behind a prefix; -1 if the key has another one, or none below `limit`.
+int number_after(const std::string& key, std::string_view prefix, int limit) {
+  if (!key.starts_with(prefix)) return -1;
+  int number = -1;
+  const char* end = key.data() + key.size();
+  const auto parsed = std::from_chars(key.data() + prefix.size(), end, number);
+  return parsed.ec == std::errc{} && parsed.ptr == end && number >= 0 && number < limit ? number : -1;
+}
+
+std::string failure_text(const Failure& failure) {
+  nlohmann::json json = {{"cause", static_cast<int>(failure.cause)},
+                         {"rank", failure.rank},
+                         {"code", failure.code},
+                         {"op", failure.op},
+                         {"seq", failure.sequence},
+                         {"detail", failure.detail}};
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Failure parse_failure(const std::string& text) {
+  Failure failure;
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) return failure;
+  try {
+    const int cause = json.value("cause", 0);
+    if (cause <= 0 || cause > 255 || !is_cause(static_cast<std::uint8_t>(cause))) return failure;
+    failure.rank = json.value("rank", -1);
+    failure.code = json.value("code", 0);
+    failure.op = json.value("op", std::string());
+    failure.sequence = json.value("seq", 0U);
+    failure.detail = json.value("detail", std::string());
+    failure.cause = static_cast<Cause>(cause);
+  } catch (const nlohmann::json::exception&) {
+    return {};
+  }
+  return failure;
+}
+
+std::string list_of(const std::vector<int>& nodes) {
+  std::string text;
+  for (const int node : nodes) text += fmt::format("{}{}", text.empty() ? "" : ", ", node);
+  return text;
+}
+
+}  // namespace
+
+Cluster::Cluster(const GlobalOptions& global, const std::string& command, const bootstrap::Secret& secret)
+    : ranks_(global.ranks),
+      self_(global.node_rank),
+      timeout_ns_(global.timeout_ns),
+      nodes_(static_cast<std::size_t>(global.nodes)) {
+  const std::string mine = fmt::format("{} ranks, --layout {}, {} nodes, --intra {}, --inter {}, command {}", global.ranks,
+                                       global.layout.print(), global.nodes, global.intra, global.inter, command);
+  const bootstrap::HostPort place = bootstrap::parse_host_port("--rendezvous", global.rendezvous);
+  if (self_ == 0) {
+    try {
+      server_.emplace(place.host, place.port, secret);
+    } catch (const Error& error) {
+      throw Error(Cause::refused, fmt::format("--rendezvous {}: {}", global.rendezvous, error.what()));
+    }
+    store_address_ = server_->address();
+    serve(global, mine);
+  } else {
+    try {
+      client_.emplace(global.rendezvous, secret, bootstrap::launcher_name(self_), timeout_ns_);
+      store_address_ = global.rendezvous;
+      visit(global, mine);
+    } catch (const Error& error) {
+      throw Error(Cause::refused, fmt::format("--rendezvous {}: {}", global.rendezvous, error.what()));
+    }
+  }
+  const std::uint64_t now = posix::now_ns();
+  for (Node& node : nodes_) node.heard_ns = now;
+}
+
+/// Node 0: waits for all others, compares, says go.
+void Cluster::serve(const GlobalOptions& global, const std::string& mine) {
+  std::vector<std::string> started(nodes_.size());
+  started[0] = mine;
+  std::string refusal;
+  server_->on_set = [&](const std::string& key, const std::vector<std::byte>& value) {
+    const int node = number_after(key, "node/", static_cast<int>(nodes_.size()));
+    if (node < 0) {
+      if (key.starts_with("node/"))
+        refusal = fmt::format("a tsprun came as --node-rank {}; 0 to {} belong here", key.substr(5), nodes_.size() - 1);
+      return;
+    }
+    std::string& place = started[static_cast<std::size_t>(node)];
+    if (!place.empty()) refusal = fmt::format("two tspruns came as --node-rank {}: every node needs its own", node);
+    place = text_of(value);
+    if (place != mine) refusal = fmt::format("node {} was started with {}; node 0 with {}", node, place, mine);
+  };
+  const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
+  const auto missing = [&] {
+    std::vector<int> list;
+    for (std::size_t node = 0; node < started.size(); ++node) {
+      if (started[node].empty()) list.push_back(static_cast<int>(node));
+    }
+    return list;
+  };
+  while (refusal.empty() && !missing().empty()) {
+    if (posix::now_ns() >= deadline) {
+      const std::vector<int> late = missing();
+      refusal = fmt::format(
+          "node{} {} of {} didn't come within {:g} s (--timeout): start tsprun there with --node-rank, the same "
+          "--rendezvous and the same secret",
+          late.size() == 1 ? "" : "s", list_of(late), nodes_.size(), static_cast<double>(timeout_ns_) * 1e-9);
+      break;
+    }
+    pollfd watched{server_->descriptor(), POLLIN, 0};
+    ::poll(&watched, 1, 50);
+    server_->pump();
+  }
+  if (refusal.empty()) master_port_ = free_port();
+  const std::string go = refusal.empty() ? fmt::format("{}{}", kOk, master_port_) : refusal;
+  server_->set("go", bytes_of(go));
+  server_->on_set = nullptr;
+  if (!refusal.empty()) {
+    leave();
+    throw Error(Cause::refused, fmt::format("--rendezvous {}: {}", global.rendezvous, refusal));
+  }
+  server_->on_set = [this](const std::string& key, const std::vector<std::byte>& value) {
+    if (key.starts_with("live/")) pending_.emplace_back(key, value);
+  };
+  server_->on_gone = [this](int name, const std::string& why) {
+    if (name <= bootstrap::launcher_name(1)) gone_.emplace_back(-2 - name, why);
+  };
+}
+
+void Cluster::visit(const GlobalOptions&, const std::string& mine) {
+  client_->set(fmt::format("node/{}", self_), bytes_of(mine));
+  const std::string go = text_of(client_->get("go", "node 0 to say that all nodes are there", kGrace_ns));
+  if (!go.starts_with(kOk)) throw Error(Cause::refused, go);
+  std::from_chars(go.data() + kOk.size(), go.data() + go.size(), master_port_);
+  client_->subscribe("live/");
+}
+
+int Cluster::descriptor() const { return server_ ? server_->descriptor() : client_->link().descriptor(); }
+
+void Cluster::say(const std::string& key, std::span<const std::byte> value) {
+  if (server_) server_->set(key, value);
+  else client_->set(key, value);
+}
+
+void Cluster::tell(Boards& boards) {
+  const std::uint64_t now = posix::now_ns();
+  boards.mirror([&](int rank, std::span<const std::byte> page) {
+    std::vector<std::byte> value(sizeof now + page.size());
+    std::memcpy(value.data(), &now, sizeof now);
+    std::memcpy(value.data() + sizeof now, page.data(), page.size());
+    say(fmt::format("live/page/{}", rank), value);
+  });
+  if (now - last_beat_ns_ < kBeat_ns) return;
+  last_beat_ns_ = now;
+  say(fmt::format("live/beat/{}", self_), {});
+}
+
+void Cluster::tell_failure(const Failure& failure) {
+  if (told_failure_ || failure.cause == Cause::none) return;
+  told_failure_ = true;
+  say(fmt::format("live/abort/{}", self_), bytes_of(failure_text(failure)));
+}
+
+void Cluster::tell_bye() {
+  nodes_[static_cast<std::size_t>(self_)].bye = true;
+  say(fmt::format("live/bye/{}", self_), {});
+}
+
+bool Cluster::all_done() const {
+  return std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.bye || node.lost; });
+}
+
+void Cluster::lose(int node, const std::string& why, Boards& boards) {
+  Node& lost = nodes_[static_cast<std::size_t>(node)];
+  if (lost.bye || lost.lost) return;
+  lost.lost = true;
+  Failure failure;
+  failure.cause = Cause::disconnected;
+  const RankBlock block = block_of(ranks_, static_cast<int>(nodes_.size()), node);
+  failure.rank = block.first;
+  failure.detail = fmt::format("node {} (ranks {} to {}) is lost: {}", node, block.first, block.first + block.count - 1, why);
+  boards.abort(failure);
+}
+
+void Cluster::heard(const std::string& key, const std::vector<std::byte>& value, Boards& boards) {
+  const auto count = static_cast<int>(nodes_.size());
+  const std::uint64_t now = posix::now_ns();
+  if (const int rank = number_after(key, "live/page/", ranks_); rank >= 0) {
+    const int node = node_of(ranks_, count, rank);
+    std::uint64_t then = 0;
+    if (node == self_ || value.size() < sizeof then || value.size() - sizeof then > sizeof(RankPage)) return;
+    std::memcpy(&then, value.data(), sizeof then);
+    boards.show(rank, std::span(value).subspan(sizeof then), static_cast<std::int64_t>(now - then));
+    nodes_[static_cast<std::size_t>(node)].heard_ns = now;
+  } else if (const int beating = number_after(key, "live/beat/", count); beating >= 0) {
+    nodes_[static_cast<std::size_t>(beating)].heard_ns = now;
+  } else if (const int leaving = number_after(key, "live/bye/", count); leaving >= 0) {
+    nodes_[static_cast<std::size_t>(leaving)].bye = true;
+  } else if (const int failing = number_after(key, "live/abort/", count); failing >= 0 && failing != self_) {
+    const Failure failure = parse_failure(text_of(value));
+    told_failure_ = true;  // it is known to all
+    if (failure.cause != Cause::none) boards.abort(failure);
+  }
+}
+
+void Cluster::hear(Boards& boards) {
+  if (server_) {
+    server_->pump();
+    for (const auto& [key, value] : std::exchange(pending_, {})) heard(key, value, boards);
+    for (const auto& [node, why] : std::exchange(gone_, {})) {
+      if (node > 0 && node < static_cast<int>(nodes_.size())) lose(node, fmt::format("its tsprun is gone ({})", why), boards);
+    }
+  } else {
+    const bool alive = client_->pump();
+    for (bootstrap::StoreFrame frame; client_->next(frame);) heard(frame.key, frame.value, boards);
+    if (!alive) lose(0, fmt::format("its tsprun is gone ({})", client_->link().why_over()), boards);
+  }
+  const std::uint64_t now = posix::now_ns();
+  for (std::size_t node = 0; node < nodes_.size(); ++node) {
+    if (static_cast<int>(node) == self_ || now - nodes_[node].heard_ns < timeout_ns_) continue;
+    // Who hears nobody but node 0 hears nobody at all if node 0 is cut off.
+    lose(server_ ? static_cast<int>(node) : (now - nodes_[0].heard_ns >= timeout_ns_ ? 0 : static_cast<int>(node)),
+         fmt::format("nothing was heard of its tsprun for {:.1f} s", static_cast<double>(now - nodes_[node].heard_ns) * 1e-9),
+         boards);
+  }
+}
+
+void Cluster::leave() {
+  const std::uint64_t ends = posix::now_ns() + kLinger_ns;
+  if (client_) {
+    while (client_->link().backlog() != 0 && posix::now_ns() < ends && client_->pump()) {
+      pollfd watched{client_->link().descriptor(), POLLOUT, 0};
+      ::poll(&watched, 1, 20);
+    }
+    return;
+  }
+  // The others leave first: then nothing that they were told is lost.
+  while (!server_->alone() && posix::now_ns() < ends) {
+    server_->pump();
+    pollfd watched{server_->descriptor(), POLLIN, 0};
+    ::poll(&watched, 1, 20);
+  }
+}
+
+}  // namespace tsp::launcher

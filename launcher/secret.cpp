@@ -1,0 +1,81 @@
+// Where the job's secret comes from.
+#include "launcher/cluster.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <fcntl.h>
+#include <filesystem>
+#include <string>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace tsp::launcher {
+
+namespace {
+
+constexpr std::size_t kMostBytes = 4096;
+
+std::string read_all(const posix::UniqueFd& file) {
+  std::array<char, kMostBytes + 1> buffer{};
+  std::size_t size = 0;
+  while (size < buffer.size()) {
+    const ssize_t got = ::read(file.get(), buffer.data() + size, buffer.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    size += static_cast<std::size_t>(got);
+  }
+  return {buffer.data(), size};
+}
+
+bootstrap::Secret from_file(const std::string& option, const std::string& path) {
+  const posix::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) throw system_error(Cause::refused, fmt::format("{} {}: the secret can't be read", option, path), errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & 077) != 0) {
+    throw Error(Cause::refused,
+                fmt::format("{} {}: others may read it (mode {:o}); try chmod 600", option, path, status.st_mode & 0777));
+  }
+  std::string text = read_all(file);
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  if (text.empty()) throw Error(Cause::refused, fmt::format("{} {}: it is empty; put any text into it", option, path));
+  if (text.size() > kMostBytes) throw Error(Cause::refused, fmt::format("{} {}: more than {} bytes", option, path, kMostBytes));
+  return bootstrap::secret_from_text(text);
+}
+
+/// Makes the file with a fresh secret, unless somebody else does at the same moment.
+void make(const std::filesystem::path& path) {
+  std::error_code ignored;
+  std::filesystem::create_directories(path.parent_path(), ignored);
+  const std::string temporary = fmt::format("{}.{}", path.string(), ::getpid());
+  const posix::UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) throw system_error(Cause::refused, fmt::format("making the secret {}", path.string()), errno);
+  std::string text;
+  for (const std::byte byte : bootstrap::random_secret()) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  text += '\n';
+  const bool written = ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  // Never over another one: two first jobs must agree.
+  const bool linked = written && (::link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST);
+  const int reason = errno;
+  ::unlink(temporary.c_str());
+  if (!linked) throw system_error(Cause::refused, fmt::format("making the secret {}", path.string()), reason);
+}
+
+}  // namespace
+
+bootstrap::Secret load_secret(const std::string& file) {
+  if (!file.empty()) return from_file("--secret-file", file);
+  if (const char* text = std::getenv("TSP_SECRET"); text != nullptr && *text != '\0') return bootstrap::secret_from_text(text);
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') {
+    throw Error(Cause::refused, "--secret-file: HOME isn't set, so there is no ~/.config/tsprun/secret; name a file");
+  }
+  const std::filesystem::path path = std::filesystem::path(home) / ".config" / "tsprun" / "secret";
+  if (!std::filesystem::exists(path)) make(path);
+  return from_file("the secret", path.string());
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,161 @@
+// The job's store: values, waiting for values, subscriptions; and those who aren't let in.
+
+#include "transport/bootstrap/store.h"
+#include "transport/cause.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <sys/socket.h>
+#include <thread>
+#include <vector>
+
+namespace tsp::bootstrap {
+namespace {
+
+constexpr std::uint64_t kSecond = 1'000'000'000;
+
+std::vector<std::byte> bytes_of(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+/// A server that a thread pumps.
+class Store : public testing::Test {
+ protected:
+  ~Store() override {
+    over_ = true;
+    pump_.join();
+  }
+  StoreClient client(int name, std::uint64_t timeout_ns = 5 * kSecond) { return {server_.address(), secret_, name, timeout_ns}; }
+  posix::UniqueFd dial() const {
+    const HostPort place = parse_host_port("test", server_.address());
+    const tcp::SocketAddress where = tcp::resolve(place.host, place.port);
+    posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
+    EXPECT_EQ(::connect(socket.get(), where.get(), where.length), 0);
+    return socket;
+  }
+  /// The other end closes within 2 s.
+  static bool is_dropped(const posix::UniqueFd& socket) {
+    const timeval patience{2, 0};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    std::byte bytes[512];
+    ssize_t got = 1;
+    while (got > 0) got = ::recv(socket.get(), bytes, sizeof bytes, 0);
+    return got == 0 || errno == ECONNRESET;
+  }
+
+  Secret secret_ = secret_from_text("of this test");
+  StoreServer server_{"127.0.0.1", 0, secret_};
+  std::atomic<bool> over_ = false;
+  std::thread pump_{[this] {
+    while (!over_) {
+      server_.pump();
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }};
+};
+
+TEST_F(Store, KeepsValuesAndWaitsForThem) {
+  StoreClient one = client(0);
+  StoreClient two = client(1);
+  EXPECT_EQ(one.local_host(), "127.0.0.1");
+  one.set("early", bytes_of("worm"));
+  EXPECT_EQ(two.get("early", "it"), bytes_of("worm"));
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    one.set("late", std::vector<std::byte>(kMostValueBytes, std::byte{7}));
+  });
+  EXPECT_EQ(two.get("late", "it"), std::vector<std::byte>(kMostValueBytes, std::byte{7}));
+  later.join();
+}
+
+TEST_F(Store, TellsWhatWasWaitedForAtTheDeadline) {
+  StoreClient one = client(0, kSecond / 10);
+  try {
+    one.get("never", "rank 7 to say where it listens");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.cause(), Cause::stalled);
+    EXPECT_NE(std::string(error.what()).find("rank 7"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(Store, SubscribersHearEverythingUnderTheirPrefix) {
+  StoreClient one = client(0);
+  StoreClient two = client(1);
+  one.set("live/a", bytes_of("1"));
+  one.set("dead/a", bytes_of("2"));
+  one.get("dead/a", "it");
+  two.subscribe("live/");
+  one.set("live/b", bytes_of("3"));
+  std::string heard;
+  const std::uint64_t ends = posix::now_ns() + 5 * kSecond;
+  while (heard.size() < 12 && posix::now_ns() < ends) {
+    ASSERT_TRUE(two.pump());
+    for (StoreFrame frame; two.next(frame);) heard += frame.key;
+  }
+  EXPECT_EQ(heard, "live/alive/b");
+}
+
+TEST_F(Store, StrangersAreDroppedAndOthersGoOn) {
+  StoreClient one = client(0);
+  const posix::UniqueFd garbage = dial();
+  const std::string text(5000, 'x');
+  ::send(garbage.get(), text.data(), text.size(), MSG_NOSIGNAL);
+  EXPECT_TRUE(is_dropped(garbage));
+  EXPECT_THROW(StoreClient(server_.address(), secret_from_text("another"), 1, kSecond), Error);
+  std::vector<posix::UniqueFd> half_open;
+  for (int i = 0; i < 80; ++i) half_open.push_back(dial());
+  EXPECT_TRUE(is_dropped(half_open.front()));  // too many try at once: the oldest goes
+  one.set("still", bytes_of("here"));
+  EXPECT_EQ(client(1).get("still", "it"), bytes_of("here"));
+}
+
+/// A client that knows the secret, but sends frames that can't be.
+TEST_F(Store, ImpossibleFramesEndTheirLinkAlone) {
+  StoreClient good = client(0);
+  const StoreHeader cases[] = {
+      {0x12345678, 1, 0, 0, 0}, {0x73505354, 99, 0, 0, 0}, {0x73505354, 1, 60000, 0, 0}, {0x73505354, 1, 1, 0xffffffff, 0}};
+  for (const StoreHeader& header : cases) {
+    const posix::UniqueFd socket = dial();
+    Handshake handshake = Handshake::connector(secret_, Link::store, 5, 0);
+    while (!handshake.done()) {
+      const auto rest = handshake.to_send();
+      handshake.sent(static_cast<std::size_t>(::send(socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL)));
+      std::byte bytes[96];
+      if (handshake.wanted() == 0) continue;
+      const ssize_t got = ::recv(socket.get(), bytes, handshake.wanted(), 0);
+      ASSERT_GT(got, 0);
+      handshake.received({bytes, static_cast<std::size_t>(got)});
+    }
+    ::send(socket.get(), &header, sizeof header, MSG_NOSIGNAL);
+    EXPECT_TRUE(is_dropped(socket));
+  }
+  good.set("still", bytes_of("here"));
+  EXPECT_EQ(client(1).get("still", "it"), bytes_of("here"));
+}
+
+TEST_F(Store, ATakenPortIsNamed) {
+  const HostPort place = parse_host_port("test", server_.address());
+  try {
+    StoreServer second(place.host, place.port, secret_);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("taken"), std::string::npos) << error.what();
+  }
+}
+
+TEST(HostPort, IsParsedStrictly) {
+  EXPECT_EQ(parse_host_port("x", "node-1:29500").host, "node-1");
+  EXPECT_EQ(parse_host_port("x", "[::1]:29500").host, "::1");
+  EXPECT_EQ(parse_host_port("x", "10.0.0.1:1").port, 1);
+  for (const char* text : {"", "host", "host:", ":1", "host:0", "host:65536", "host:-1", "host:1x", "host:1 "}) {
+    EXPECT_THROW(parse_host_port("x", text), Error) << text;
+  }
+}
+
+}  // namespace
+}  // namespace tsp::bootstrap

@@ -1,0 +1,521 @@
+// Lanes over tcp, through the Transport interface: two ranks on loopback driven by one thread where order matters, by two where
+// speed does, and a peer made by hand that sends nonsense.
+
+#include "tests/support/oracle.h"
+#include "transport/bootstrap/handshake.h"
+#include "transport/cause.h"
+#include "transport/posix.h"
+#include "transport/tcp/address.h"
+#include "transport/tcp/tcp_transport.h"
+
+#include <gtest/gtest.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <sys/socket.h>
+#include <thread>
+#include <vector>
+
+namespace tsp {
+namespace {
+
+using bootstrap::Handshake;
+using bootstrap::Link;
+using tcp::FrameHeader;
+using tcp::FrameKind;
+using tcp::TcpTransport;
+using test::mix;
+
+Envelope envelope_of(std::uint64_t sequence, Purpose purpose = Purpose::other) {
+  return {0xabcd, static_cast<std::uint32_t>(sequence), 7, purpose};
+}
+
+std::vector<std::byte> pattern(std::size_t bytes, std::uint64_t seed) {
+  std::vector<std::byte> result(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) result[i] = static_cast<std::byte>(mix(seed, i / 8) >> (i % 8 * 8));
+  return result;
+}
+
+tcp::TcpOptions options_of(int rank, int world = 2) {
+  tcp::TcpOptions options;
+  options.rank = rank;
+  options.world_size = world;
+  options.secret = bootstrap::secret_from_text("of this test");
+  return options;
+}
+
+/// Looks until it holds, for 5 s at most: loopback may take its time.
+bool eventually(const std::function<bool()>& condition) {
+  const std::uint64_t ends = posix::now_ns() + 5'000'000'000;
+  while (posix::now_ns() < ends) {
+    if (condition()) return true;
+    std::this_thread::yield();
+  }
+  return condition();
+}
+/// Time enough for what shall not happen to happen.
+void a_while(const std::function<void()>& step) {
+  const std::uint64_t ends = posix::now_ns() + 5'000'000;
+  while (posix::now_ns() < ends) step();
+}
+
+constexpr LaneId kToOne{1, Stream::kv};
+constexpr LaneId kFromZero{0, Stream::kv};
+
+class TcpLane : public testing::Test {
+ protected:
+  TcpLane() { reset(); }
+  void reset() {
+    zero_ = std::make_unique<TcpTransport>(options_of(0));
+    one_ = std::make_unique<TcpTransport>(options_of(1));
+    zero_->connect(1, one_->address(0));
+    one_->connect(0, zero_->address(1));
+    EXPECT_TRUE(eventually([&] {
+      const bool here = zero_->connected(1);
+      return one_->connected(0) && here;
+    }));
+  }
+
+  void both() {
+    zero_->progress();
+    one_->progress();
+  }
+  Outcome settle(const std::function<Outcome()>& look) {
+    const std::uint64_t ends = posix::now_ns() + 5'000'000'000;
+    while (posix::now_ns() < ends) {
+      if (const Outcome outcome = look(); outcome != Outcome::pending) return outcome;
+      both();
+    }
+    return Outcome::pending;
+  }
+  Outcome settle_receive(Ticket ticket, LaneId lane = kFromZero) {
+    return settle([&] { return one_->test_receive(lane, ticket); });
+  }
+  Outcome settle_send(Ticket ticket, LaneId lane = kToOne) {
+    return settle([&] { return zero_->test_send(lane, ticket); });
+  }
+
+  std::unique_ptr<TcpTransport> zero_;
+  std::unique_ptr<TcpTransport> one_;
+};
+
+const std::size_t kSizes[] = {0,
+                              1,
+                              8,
+                              63,
+                              64,
+                              1000,
+                              tcp::kEagerBytes - 1,
+                              tcp::kEagerBytes,
+                              tcp::kEagerBytes + 1,
+                              32768,
+                              tcp::kPieceBytes - 1,
+                              tcp::kPieceBytes,
+                              tcp::kPieceBytes + 1,
+                              (5 << 20) + 3};
+
+TEST_F(TcpLane, MessagesOfAllSizesArrive) {
+  std::uint64_t sequence = 0;
+  for (const std::size_t bytes : kSizes) {
+    for (const bool receive_first : {false, true}) {
+      ++sequence;
+      const std::vector<std::byte> payload = pattern(bytes, sequence);
+      std::vector<std::byte> into(bytes + 2, std::byte{0xee});
+      const auto where = std::span(into).subspan(1, bytes);
+      Ticket posted = receive_first ? one_->receive(kFromZero, envelope_of(sequence), where) : kNotNow;
+      const Ticket sent = zero_->send(kToOne, envelope_of(sequence), payload, Delivery::copy_if_small);
+      ASSERT_NE(sent, kNotNow);
+      if (!receive_first) {
+        a_while([&] { both(); });
+        EXPECT_EQ(into[bytes / 2 + 1], std::byte{0xee});
+        posted = one_->receive(kFromZero, envelope_of(sequence), where);
+      }
+      EXPECT_EQ(settle_receive(posted), Outcome::done) << bytes;
+      EXPECT_EQ(settle_send(sent), Outcome::done) << bytes;
+      EXPECT_TRUE(std::equal(payload.begin(), payload.end(), where.begin())) << bytes;
+      EXPECT_EQ(into.front(), std::byte{0xee});
+      EXPECT_EQ(into.back(), std::byte{0xee});
+    }
+  }
+}
+
+TEST_F(TcpLane, ALargeMessageIsTheSendersUntilItsBufferIsPosted) {
+  const std::vector<std::byte> payload = pattern(1 << 20, 1);
+  const Ticket sent = zero_->send(kToOne, envelope_of(1), payload, Delivery::by_reference);
+  a_while([&] { both(); });
+  EXPECT_EQ(zero_->test_send(kToOne, sent), Outcome::pending);
+  std::vector<std::byte> into(payload.size());
+  EXPECT_EQ(settle_receive(one_->receive(kFromZero, envelope_of(1), into)), Outcome::done);
+  EXPECT_EQ(settle_send(sent), Outcome::done);
+  EXPECT_EQ(into, payload);
+}
+
+TEST_F(TcpLane, RunsOutOfCreditAndRecovers) {
+  std::uint64_t sent = 0;
+  std::uint64_t received = 0;
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{3000}, tcp::kEagerBytes}) {
+    for (int round = 0; round < 4; ++round) {
+      int in_flight = 0;
+      while (zero_->send(kToOne, envelope_of(sent + 1), pattern(bytes, sent + 1), Delivery::copy_if_small) != kNotNow) {
+        ++sent;
+        ASSERT_LT(++in_flight, 100'000) << "credits never end";
+        both();
+      }
+      EXPECT_GT(in_flight, 4);
+      while (received < sent) {
+        std::vector<std::byte> into(bytes);
+        ++received;
+        const Ticket posted = one_->receive(kFromZero, envelope_of(received), into);
+        ASSERT_NE(posted, kNotNow);
+        ASSERT_EQ(settle_receive(posted), Outcome::done);
+        ASSERT_EQ(into, pattern(bytes, received));
+      }
+      a_while([&] { both(); });
+    }
+  }
+}
+
+/// Each end waits for the stream that the other end has issued last; both messages are larger than any buffer on the way.
+TEST_F(TcpLane, StreamsInOppositeOrderDoNotBlockEachOther) {
+  const std::size_t bytes = 12 << 20;
+  const std::vector<std::byte> weights = pattern(bytes, 1);
+  const std::vector<std::byte> kv = pattern(bytes, 2);
+  const Ticket first = zero_->send({1, Stream::weights}, envelope_of(1), weights, Delivery::copy_if_small);
+  const Ticket second = zero_->send({1, Stream::kv}, envelope_of(1), kv, Delivery::copy_if_small);
+  std::vector<std::byte> into(bytes);
+  EXPECT_EQ(settle_receive(one_->receive({0, Stream::kv}, envelope_of(1), into), {0, Stream::kv}), Outcome::done);
+  EXPECT_EQ(into, kv);
+  EXPECT_EQ(settle_send(second, {1, Stream::kv}), Outcome::done);
+  EXPECT_EQ(zero_->test_send({1, Stream::weights}, first), Outcome::pending);
+  EXPECT_EQ(settle_receive(one_->receive({0, Stream::weights}, envelope_of(1), into), {0, Stream::weights}), Outcome::done);
+  EXPECT_EQ(into, weights);
+}
+
+TEST_F(TcpLane, ADryLaneDoesNotHoldUpOthers) {
+  while (zero_->send(kToOne, envelope_of(1), pattern(5000, 1), Delivery::copy_if_small) != kNotNow) both();
+  for (const Stream stream : {Stream::control, Stream::weights, Stream::gradients}) {
+    EXPECT_NE(zero_->send({1, stream}, envelope_of(9), {}, Delivery::copy_if_small), kNotNow);
+    EXPECT_EQ(settle_receive(one_->receive({0, stream}, envelope_of(9), {}), {0, stream}), Outcome::done);
+  }
+}
+
+TEST_F(TcpLane, PutsLandWhereTheReceiverSaid) {
+  for (const std::size_t bytes : {std::size_t{100}, std::size_t{1} << 20}) {
+    std::vector<std::byte> window(bytes);
+    const RemoteSpan where = one_->remote(window);
+    const std::vector<std::byte> payload = pattern(bytes, bytes);
+    ASSERT_NE(zero_->put(kToOne, envelope_of(1), where, payload), kNotNow);
+    EXPECT_EQ(settle_receive(one_->receive_put(kFromZero, envelope_of(1), window)), Outcome::done);
+    EXPECT_EQ(window, payload);
+  }
+}
+
+TEST_F(TcpLane, AMismatchIsFoundBeforeAnyByteArrives) {
+  const std::size_t sizes[][2] = {{100, 100}, {100, 104}, {1 << 20, 1 << 20}, {1 << 20, 100}, {100, 1 << 20}};
+  int stream = 0;
+  for (const auto& [sent, expected] : sizes) {
+    for (const bool receive_first : {false, true}) {
+      reset();
+      const LaneId lane{1, static_cast<Stream>(stream++ % kStreams)};
+      const LaneId back{0, lane.stream};
+      const std::vector<std::byte> payload = pattern(sent, 1);
+      std::vector<std::byte> into(expected, std::byte{0xee});
+      Envelope other = envelope_of(1);
+      if (sent == expected) other.signature ^= 1;
+      Ticket ticket = receive_first ? one_->receive(back, envelope_of(1), into) : kNotNow;
+      zero_->send(lane, other, payload, Delivery::copy_if_small);
+      a_while([&] { both(); });
+      if (!receive_first) ticket = one_->receive(back, envelope_of(1), into);
+      EXPECT_EQ(settle_receive(ticket, back), Outcome::mismatch) << sent << " " << expected;
+      EXPECT_EQ(one_->found(back).bytes, sent);
+      EXPECT_TRUE(one_->found(back).envelope.matches(other));
+      EXPECT_EQ(into, std::vector<std::byte>(expected, std::byte{0xee}));
+    }
+  }
+}
+
+TEST_F(TcpLane, ManyMessagesBothWaysFromTwoThreads) {
+  constexpr int kMessages = 3000;
+  const auto run = [&](TcpTransport& me, int peer, std::uint64_t mine, std::uint64_t theirs) {
+    struct Flying {
+      Ticket ticket;
+      std::vector<std::byte> bytes;
+    };
+    const auto size = [](std::uint64_t seed, int i) {
+      return i % 100 == 0 ? std::size_t{600'000} : mix(seed, static_cast<std::uint64_t>(i)) % 20'000;
+    };
+    std::vector<Flying> out;
+    std::vector<Flying> in;
+    int sent = 0;
+    int received = 0;
+    int finished = 0;
+    const std::uint64_t ends = posix::now_ns() + 60'000'000'000;
+    while ((finished < kMessages || sent < kMessages || !out.empty()) && posix::now_ns() < ends) {
+      const LaneId lane{peer, Stream::gradients};
+      if (sent < kMessages) {
+        std::vector<std::byte> payload = pattern(size(mine, sent), mine + static_cast<std::uint64_t>(sent));
+        const Ticket ticket = me.send(lane, envelope_of(static_cast<std::uint64_t>(sent)), payload, Delivery::copy_if_small);
+        if (ticket != kNotNow) {
+          ++sent;
+          out.push_back({ticket, std::move(payload)});
+        }
+      }
+      if (received < kMessages) {
+        std::vector<std::byte> into(size(theirs, received));
+        const Ticket ticket = me.receive(lane, envelope_of(static_cast<std::uint64_t>(received)), into);
+        if (ticket != kNotNow) {
+          ++received;
+          in.push_back({ticket, std::move(into)});
+        }
+      }
+      me.progress();
+      std::erase_if(out, [&](const Flying& each) { return me.test_send(lane, each.ticket) == Outcome::done; });
+      while (!in.empty() && me.test_receive(lane, in.front().ticket) == Outcome::done) {
+        if (in.front().bytes != pattern(size(theirs, finished), theirs + static_cast<std::uint64_t>(finished))) return false;
+        in.erase(in.begin());
+        ++finished;
+      }
+    }
+    while (!me.close() && posix::now_ns() < ends) {
+    }
+    return finished == kMessages;
+  };
+  bool right[2] = {};
+  std::thread other([&] { right[1] = run(*one_, 0, 1'000'000, 0); });
+  right[0] = run(*zero_, 1, 0, 1'000'000);
+  other.join();
+  EXPECT_TRUE(right[0]);
+  EXPECT_TRUE(right[1]);
+}
+
+TEST_F(TcpLane, CountsPayloadByPurpose) {
+  const std::vector<std::byte> payload(70'000);
+  std::vector<std::byte> into(payload.size());
+  zero_->send(kToOne, envelope_of(1, Purpose::kv), payload, Delivery::copy_if_small);
+  EXPECT_EQ(settle_receive(one_->receive(kFromZero, envelope_of(1, Purpose::weights), into)), Outcome::done);
+  EXPECT_EQ(zero_->counters().sent[static_cast<std::size_t>(Purpose::kv)], payload.size());
+  EXPECT_EQ(one_->counters().received[static_cast<std::size_t>(Purpose::weights)], payload.size());
+  EXPECT_FALSE(one_->can_view(0));
+  EXPECT_THROW(one_->view(kFromZero, envelope_of(2), 8), Error);
+}
+
+TEST_F(TcpLane, WhatWasSentBeforeAnOrderlyEndArrives) {
+  const std::vector<std::byte> small = pattern(9000, 1);
+  const std::vector<std::byte> large = pattern(3 << 20, 2);
+  std::vector<std::byte> into(large.size());
+  zero_->send(kToOne, envelope_of(1), large, Delivery::copy_if_small);
+  zero_->send(kToOne, envelope_of(2), small, Delivery::copy_if_small);
+  const Ticket first = one_->receive(kFromZero, envelope_of(1), into);
+  EXPECT_EQ(settle([&] { return zero_->close() ? Outcome::done : Outcome::pending; }), Outcome::done);
+  zero_.reset();
+  const auto alone = [&](Ticket ticket) {
+    eventually([&] {
+      one_->progress();
+      return one_->test_receive(kFromZero, ticket) != Outcome::pending;
+    });
+    return one_->test_receive(kFromZero, ticket);
+  };
+  EXPECT_EQ(alone(first), Outcome::done);
+  EXPECT_EQ(into, large);
+  into.resize(small.size());
+  EXPECT_EQ(alone(one_->receive(kFromZero, envelope_of(2), into)), Outcome::done);
+  EXPECT_EQ(into, small);
+  EXPECT_EQ(alone(one_->receive(kFromZero, envelope_of(3), into)), Outcome::disconnected);
+  EXPECT_NE(one_->found(kFromZero).detail.find("good order"), std::string::npos) << one_->found(kFromZero).detail;
+}
+
+TEST_F(TcpLane, ACutLaneHandsOutTicketsThatSaySo) {
+  zero_.reset();
+  std::vector<std::byte> bytes(100'000);
+  const Ticket ticket = one_->receive(kFromZero, envelope_of(1), bytes);
+  eventually([&] {
+    one_->progress();
+    return one_->test_receive(kFromZero, ticket) != Outcome::pending;
+  });
+  EXPECT_EQ(one_->test_receive(kFromZero, ticket), Outcome::disconnected);
+  for (std::size_t size : {std::size_t{8}, bytes.size()}) {
+    for (int i = 0; i < 100; ++i) {
+      const Ticket sent = one_->send(kFromZero, envelope_of(1), std::span(bytes).first(size), Delivery::copy_if_small);
+      ASSERT_NE(sent, kNotNow);
+      ASSERT_EQ(one_->test_send(kFromZero, sent), Outcome::disconnected);
+    }
+  }
+}
+
+TEST(TcpAddress, BlobsThatAreNoneAreRefused) {
+  TcpTransport zero(options_of(0));
+  TcpTransport one(options_of(1));
+  std::vector<std::byte> blob = zero.address(1);
+  EXPECT_TRUE(one.can_reach(0, blob).possible);
+  EXPECT_FALSE(one.can_reach(2, blob).possible);
+  EXPECT_FALSE(one.can_reach(0, std::span(blob).first(31)).possible);
+  blob[0] ^= std::byte{1};
+  EXPECT_THROW(one.connect(0, blob), Error);
+}
+
+// --- a peer made by hand ------------------------------------------------------------------------------------------------------
+
+/// Rank 1, without lanes of its own.
+class ByHand : public testing::Test {
+ public:
+  void dial(std::string_view secret = "of this test") {
+    tcp::AddressBlob blob{};
+    std::memcpy(&blob, zero_.address(1).data(), sizeof blob);
+    const tcp::SocketAddress where = tcp::unpack(blob);
+    socket_ = posix::UniqueFd(::socket(where.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(socket_.get(), where.get(), where.length), 0);
+    const timeval patience{0, 1000};
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    handshake_.emplace(Handshake::connector(bootstrap::secret_from_text(secret), Link::lanes, 1, 0));
+  }
+  void shake() {
+    for (int i = 0; i < 200 && !handshake_->done(); ++i) {
+      zero_.progress();
+      const auto rest = handshake_->to_send();
+      handshake_->sent(static_cast<std::size_t>(::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL)));
+      std::byte bytes[96];
+      const ssize_t got = ::recv(socket_.get(), bytes, handshake_->wanted(), 0);
+      if (got == 0) return;
+      if (got > 0) handshake_->received({bytes, static_cast<std::size_t>(got)});
+    }
+    a_while([&] { zero_.progress(); });
+  }
+  void put(const void* data, std::size_t bytes) { ASSERT_EQ(::send(socket_.get(), data, bytes, 0), static_cast<ssize_t>(bytes)); }
+  static FrameHeader frame(FrameKind kind, std::uint64_t ticket, std::uint64_t bytes, std::span<const std::byte> payload = {}) {
+    FrameHeader header{};
+    header.magic = tcp::kFrameMagic;
+    header.kind = static_cast<std::uint8_t>(kind);
+    header.stream = static_cast<std::uint8_t>(Stream::kv);
+    header.sequence = 1;
+    header.tag = 7;
+    header.signature = 0xabcd;
+    header.bytes = bytes;
+    header.ticket = ticket;
+    header.payload_hash = payload.empty() ? 0 : XXH3_64bits(payload.data(), payload.size());
+    return header;
+  }
+  void put(FrameHeader header) {
+    header.header_hash = XXH3_64bits(&header, offsetof(FrameHeader, header_hash));
+    put(&header, sizeof header);
+  }
+  Outcome settle(Ticket ticket) {
+    eventually([&] {
+      zero_.progress();
+      return zero_.test_receive(kToOne, ticket) != Outcome::pending;
+    });
+    return zero_.test_receive(kToOne, ticket);
+  }
+
+  TcpTransport zero_{options_of(0)};
+  posix::UniqueFd socket_;
+  std::optional<Handshake> handshake_;
+};
+
+TEST_F(ByHand, WhoKnowsTheSecretIsLetIn) {
+  dial();
+  shake();
+  ASSERT_TRUE(zero_.connected(1));
+  const std::vector<std::byte> payload = pattern(100, 1);
+  put(frame(FrameKind::message, 1, 100, payload));
+  put(payload.data(), payload.size());
+  std::vector<std::byte> into(100);
+  EXPECT_EQ(settle(zero_.receive(kToOne, envelope_of(1), into)), Outcome::done);
+  EXPECT_EQ(into, payload);
+}
+
+TEST_F(ByHand, StrangersAreRefused) {
+  dial("another job's");
+  shake();
+  EXPECT_FALSE(zero_.connected(1));
+  dial();
+  const std::vector<std::byte> garbage = pattern(4096, 3);
+  put(garbage.data(), garbage.size());
+  a_while([&] { zero_.progress(); });
+  EXPECT_FALSE(zero_.connected(1));
+  std::vector<posix::UniqueFd> half_open;
+  for (int i = 0; i < 100; ++i) {
+    dial();
+    half_open.push_back(std::move(socket_));
+    zero_.progress();
+  }
+  dial();
+  shake();
+  EXPECT_TRUE(zero_.connected(1));
+}
+
+TEST_F(ByHand, NonsenseBreaksTheLaneLoudly) {
+  const std::vector<std::byte> payload = pattern(100, 1);
+  struct Case {
+    const char* what;
+    std::function<void(ByHand&)> send;
+  };
+  const Case cases[] = {
+      {"damaged payload",
+       [&](ByHand& peer) {
+         std::vector<std::byte> other = payload;
+         other[50] ^= std::byte{4};
+         peer.put(ByHand::frame(FrameKind::message, 1, 100, payload));
+         peer.put(other.data(), other.size());
+       }},
+      {"damaged header",
+       [&](ByHand& peer) {
+         FrameHeader header = ByHand::frame(FrameKind::message, 1, 100, payload);
+         header.header_hash = 1;
+         peer.put(&header, sizeof header);
+       }},
+      {"oversized", [&](ByHand& peer) { peer.put(ByHand::frame(FrameKind::message, 1, std::uint64_t{1} << 60)); }},
+      {"unknown kind", [&](ByHand& peer) { peer.put(ByHand::frame(static_cast<FrameKind>(99), 1, 0)); }},
+      {"unknown stream",
+       [&](ByHand& peer) {
+         FrameHeader header = ByHand::frame(FrameKind::message, 1, 0);
+         header.stream = 200;
+         peer.put(header);
+       }},
+      {"wrong ticket", [&](ByHand& peer) { peer.put(ByHand::frame(FrameKind::message, 2, 0)); }},
+      {"a grant of nothing", [&](ByHand& peer) { peer.put(ByHand::frame(FrameKind::grant, 1'000'000, 0)); }},
+      {"a credit of nothing", [&](ByHand& peer) { peer.put(ByHand::frame(FrameKind::credit, 1, 0)); }},
+      {"a piece of nothing", [&](ByHand& peer) { peer.put(ByHand::frame(FrameKind::piece, 1, 1 << 20)); }},
+      {"a piece out of order",
+       [&](ByHand& peer) {
+         peer.put(ByHand::frame(FrameKind::announce, 1, 1 << 20));
+         FrameHeader header = ByHand::frame(FrameKind::piece, 1, 1 << 20);
+         header.where = 4096;
+         peer.put(header);
+       }},
+      {"a piece past the end",
+       [&](ByHand& peer) {
+         peer.put(ByHand::frame(FrameKind::announce, 1, 1 << 20));
+         FrameHeader header = ByHand::frame(FrameKind::piece, 1, 1 << 20);
+         header.where = ~std::uint64_t{0} - 10;
+         peer.put(header);
+       }},
+      {"garbage",
+       [&](ByHand& peer) {
+         const std::vector<std::byte> garbage = pattern(1000, 9);
+         peer.put(garbage.data(), garbage.size());
+       }},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.what);
+    struct Fresh : ByHand {
+      void TestBody() override {}
+    } peer;
+    peer.dial();
+    peer.shake();
+    ASSERT_TRUE(peer.zero_.connected(1));
+    std::vector<std::byte> into(std::string_view(each.what).starts_with("a piece") ? 1 << 20 : 100);
+    const Ticket ticket = peer.zero_.receive(kToOne, envelope_of(1), into);
+    each.send(peer);
+    EXPECT_EQ(peer.settle(ticket), Outcome::corrupt);
+    EXPECT_FALSE(peer.zero_.found(kToOne).detail.empty());
+  }
+}
+
+}  // namespace
+}  // namespace tsp

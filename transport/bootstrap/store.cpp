@@ -1,0 +1,279 @@
+#include "transport/bootstrap/store.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+
+namespace tsp::bootstrap {
+
+namespace {
+
+constexpr std::uint64_t kHandshake_ns = 5'000'000'000;
+constexpr std::size_t kMostStrangers = 64;
+constexpr std::size_t kMostKeys = 1 << 20;
+/// A client that takes nothing for so long is given up.
+constexpr std::size_t kMostBacklog = 64 << 20;
+constexpr int kSlice_ms = 50;
+
+void set_option(int socket, int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); }
+
+}  // namespace
+
+// --- server -------------------------------------------------------------------------------------------------------------------
+
+StoreServer::StoreServer(const std::string& host, std::uint16_t port, const Secret& secret)
+    : secret_(secret), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+  if (!epoll_) throw system_error(Cause::refused, "the store: epoll_create", errno);
+  tcp::SocketAddress where = tcp::resolve(host, port);
+  listener_ = posix::UniqueFd(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!listener_) throw system_error(Cause::refused, "the store: socket", errno);
+  // Without it the port of a job that has just ended couldn't be used again; one that still listens keeps it.
+  set_option(listener_.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (::bind(listener_.get(), where.get(), where.length) != 0 || ::listen(listener_.get(), SOMAXCONN) != 0) {
+    if (errno == EADDRINUSE) {
+      throw Error(Cause::refused, fmt::format("{}: the port is taken, perhaps by another job; name another port", where.print()));
+    }
+    if (errno == EADDRNOTAVAIL) {
+      throw Error(Cause::refused, fmt::format("{}: this address isn't one of this machine, and node 0 must run where the "
+                                              "rendezvous is",
+                                              where.print()));
+    }
+    throw system_error(Cause::refused, fmt::format("listening on {}", where.print()), errno);
+  }
+  address_ = tcp::local_address(listener_.get()).print();
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = listener_.get();
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event) != 0)
+    throw system_error(Cause::refused, "the store: epoll_ctl", errno);
+}
+
+void StoreServer::pump() {
+  epoll_event events[64];
+  const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.fd == listener_.get()) accept();
+    else serve(events[i].data.fd);
+  }
+  const std::uint64_t now = posix::now_ns();
+  std::vector<int> late;
+  for (auto& [descriptor, client] : clients_) {
+    if (!client.link.ready() && client.deadline_ns <= now) late.push_back(descriptor);
+  }
+  for (const int descriptor : late) {
+    spdlog::warn("the store refused a connection: it didn't prove itself in time");
+    drop(descriptor);
+  }
+}
+
+void StoreServer::accept() {
+  for (;;) {
+    posix::UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket) return;
+    const auto strangers =
+        std::count_if(clients_.begin(), clients_.end(), [](const auto& each) { return !each.second.link.ready(); });
+    if (static_cast<std::size_t>(strangers) >= kMostStrangers) {
+      const auto oldest = std::min_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) {
+        const auto key = [](const auto& each) { return each.second.link.ready() ? UINT64_MAX : each.second.deadline_ns; };
+        return key(a) < key(b);
+      });
+      spdlog::warn("the store refused a connection: too many try at once");
+      drop(oldest->first);
+    }
+    set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+    const int descriptor = socket.get();
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = descriptor;
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) continue;
+    clients_.emplace(descriptor, Client{StoreLink(std::move(socket), Handshake::acceptor(secret_, Link::store, 0)),
+                                        posix::now_ns() + kHandshake_ns});
+  }
+}
+
+void StoreServer::drop(int descriptor) {
+  const auto node = clients_.extract(descriptor);
+  if (node.empty()) return;
+  for (auto& [key, who] : waiting_) who.erase(descriptor);
+  const StoreLink& link = node.mapped().link;
+  if (link.ready() && on_gone) on_gone(link.peer(), link.why_over());
+}
+
+void StoreServer::serve(int descriptor) {
+  const auto found = clients_.find(descriptor);
+  if (found == clients_.end()) return;
+  Client& client = found->second;
+  const bool alive = client.link.pump();
+  StoreFrame frame;
+  while (client.link.next(frame)) obey(client, frame);
+  if (!alive || client.link.backlog() > kMostBacklog) {
+    if (!client.link.ready()) spdlog::warn("the store refused a connection: {}", client.link.why_over());
+    drop(descriptor);
+    return;
+  }
+  arrange(client);
+}
+
+void StoreServer::arrange(Client& client) {
+  if (client.link.wants_room() == client.room_wanted || client.link.over()) return;
+  client.room_wanted = !client.room_wanted;
+  epoll_event event{};
+  event.events = EPOLLIN | (client.room_wanted ? EPOLLOUT : 0U);
+  event.data.fd = client.link.descriptor();
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, client.link.descriptor(), &event);
+}
+
+void StoreServer::obey(Client& client, const StoreFrame& frame) {
+  switch (frame.op) {
+    case StoreOp::set:
+      if (values_.size() >= kMostKeys && !values_.contains(frame.key)) return;
+      values_[frame.key] = frame.value;
+      publish(frame.key, frame.value);
+      if (on_set) on_set(frame.key, frame.value);
+      break;
+    case StoreOp::get:
+      if (const auto* value = find(frame.key)) client.link.send(StoreOp::value, frame.key, *value);
+      else waiting_[frame.key].insert(client.link.descriptor());
+      break;
+    case StoreOp::subscribe:
+      client.prefixes.push_back(frame.key);
+      for (auto each = values_.lower_bound(frame.key); each != values_.end() && each->first.starts_with(frame.key); ++each)
+        client.link.send(StoreOp::value, each->first, each->second);
+      break;
+    case StoreOp::value: break;  // servers aren't answered
+  }
+  client.link.flush();
+  arrange(client);
+}
+
+void StoreServer::publish(const std::string& key, const std::vector<std::byte>& value) {
+  const auto waiting = waiting_.extract(key);
+  for (auto& [descriptor, client] : clients_) {
+    const bool asked = !waiting.empty() && waiting.mapped().contains(descriptor);
+    const bool subscribed = std::any_of(client.prefixes.begin(), client.prefixes.end(),
+                                        [&](const std::string& prefix) { return key.starts_with(prefix); });
+    if (!asked && !subscribed) continue;
+    client.link.send(StoreOp::value, key, value);
+    client.link.flush();  // if it is gone, that is found when it is served
+    arrange(client);
+  }
+}
+
+void StoreServer::set(const std::string& key, std::span<const std::byte> value) {
+  std::vector<std::byte>& mine = values_[key];
+  mine.assign(value.begin(), value.end());
+  publish(key, mine);
+}
+
+const std::vector<std::byte>* StoreServer::find(const std::string& key) const {
+  const auto found = values_.find(key);
+  return found == values_.end() ? nullptr : &found->second;
+}
+
+bool StoreServer::delivered() const {
+  return std::all_of(clients_.begin(), clients_.end(), [](const auto& each) { return each.second.link.backlog() == 0; });
+}
+
+// --- client -------------------------------------------------------------------------------------------------------------------
+
+StoreClient::StoreClient(const std::string& address, const Secret& secret, int name, std::uint64_t timeout_ns, Check check)
+    : timeout_ns_(timeout_ns), check_(std::move(check)) {
+  const HostPort place = parse_host_port("the store's address", address);
+  const std::uint64_t deadline = posix::now_ns() + timeout_ns;
+  for (;;) {
+    const tcp::SocketAddress where = tcp::resolve(place.host, place.port);
+    posix::UniqueFd socket(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!socket) throw system_error(Cause::refused, "socket", errno);
+    set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT,
+               static_cast<int>(std::min<std::uint64_t>(timeout_ns / 1'000'000, 1 << 30)));
+    int error = ::connect(socket.get(), where.get(), where.length) == 0 ? 0 : errno;
+    while (error == EINPROGRESS && posix::now_ns() < deadline) {
+      if (check_) check_();
+      pollfd room{socket.get(), POLLOUT, 0};
+      if (::poll(&room, 1, kSlice_ms) <= 0) continue;
+      socklen_t length = sizeof error;
+      ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    }
+    if (error == 0) {
+      local_host_ = tcp::local_address(socket.get()).host();
+      link_ = std::make_unique<StoreLink>(std::move(socket), Handshake::connector(secret, Link::store, name, 0));
+      break;
+    }
+    if (posix::now_ns() >= deadline) {
+      throw Error(Cause::stalled, fmt::format("nobody answered at {} within {:.1f} s ({}): is node 0 running there?",
+                                              where.print(), static_cast<double>(timeout_ns) * 1e-9, std::strerror(error)));
+    }
+    if (check_) check_();
+    const timespec pause{0, 20'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
+  while (!link_->ready()) {
+    if (!link_->pump())
+      throw Error(Cause::refused, fmt::format("the store at {} and this end refuse each other: {}", address, link_->why_over()));
+    if (!link_->ready()) wait(deadline, fmt::format("the store at {} to answer", address));
+  }
+}
+
+/// A slice of waiting for the socket.
+void StoreClient::wait(std::uint64_t deadline_ns, const std::string& what) {
+  if (check_) check_();
+  if (posix::now_ns() >= deadline_ns) {
+    throw Error(Cause::stalled, fmt::format("waited {:.1f} s for {}", static_cast<double>(timeout_ns_) * 1e-9, what));
+  }
+  pollfd watched{link_->descriptor(), static_cast<short>(POLLIN | (link_->wants_room() ? POLLOUT : 0)), 0};
+  ::poll(&watched, 1, kSlice_ms);
+}
+
+void StoreClient::set(std::string_view key, std::span<const std::byte> value) {
+  link_->send(StoreOp::set, key, value);
+  link_->pump();
+}
+
+void StoreClient::subscribe(std::string_view prefix) {
+  link_->send(StoreOp::subscribe, prefix, {});
+  link_->pump();
+}
+
+std::vector<std::byte> StoreClient::get(const std::string& key, const std::string& what, std::uint64_t grace_ns) {
+  link_->send(StoreOp::get, key, {});
+  const std::uint64_t deadline = posix::now_ns() + timeout_ns_ + grace_ns;
+  for (;;) {
+    const bool alive = link_->pump();
+    StoreFrame frame;
+    while (link_->next(frame)) {
+      if (frame.op == StoreOp::value && frame.key == key) return std::move(frame.value);
+    }
+    if (!alive) throw Error(Cause::disconnected, fmt::format("the way to the job's store is cut: {}", link_->why_over()));
+    wait(deadline, what);
+  }
+}
+
+HostPort parse_host_port(const std::string& option, const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  HostPort place{};
+  if (colon != std::string::npos) {
+    place.host = text.substr(0, colon);
+    if (place.host.size() >= 2 && place.host.front() == '[' && place.host.back() == ']')
+      place.host = place.host.substr(1, place.host.size() - 2);
+    const auto [end, error] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), place.port);
+    if (error == std::errc{} && end == text.data() + text.size() && !place.host.empty() && place.port != 0) return place;
+  }
+  throw Error(Cause::refused, fmt::format("{} {}: HOST:PORT is expected, such as 10.0.0.1:29500", option, text));
+}
+
+}  // namespace tsp::bootstrap

@@ -1,0 +1,107 @@
+// The job's key-value store over TCP: where ranks leave their addresses for each other, and launchers of several nodes tell each
+// other what their ranks do. The launcher of node 0 serves it; everyone proves the job's secret first (handshake.h). Strangers,
+// garbage, half-open connections and oversized messages are refused, logged, and hurt nobody.
+#pragma once
+
+#include "transport/bootstrap/store_link.h"
+#include "transport/tcp/address.h"
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tsp::bootstrap {
+
+/// How the ends of a store's link call themselves: ranks by their number, launchers below zero.
+constexpr int launcher_name(int node) { return -2 - node; }
+
+/// Serves without a thread: the owner waits for descriptor() and calls pump().
+class StoreServer {
+ public:
+  /// Listens on a name or numeric address; port 0: any. Throws Error(refused): a second job on the same port is told so.
+  StoreServer(const std::string& host, std::uint16_t port, const Secret& secret);
+
+  /// Readable when there is something to do.
+  int descriptor() const { return epoll_.get(); }
+  void pump();
+
+  /// "host:port", numeric.
+  const std::string& address() const { return address_; }
+  /// What the server itself sets or reads.
+  void set(const std::string& key, std::span<const std::byte> value);
+  const std::vector<std::byte>* find(const std::string& key) const;
+  /// Called for everything that a client sets, after it was set.
+  std::function<void(const std::string& key, const std::vector<std::byte>& value)> on_set;
+  /// Called when a client that had proved itself is gone: its name and why.
+  std::function<void(int name, const std::string& why)> on_gone;
+  /// True if everything that was sent to that client has left this process.
+  bool delivered() const;
+  /// Nobody is connected.
+  bool alone() const { return clients_.empty(); }
+
+ private:
+  struct Client {
+    StoreLink link;
+    std::uint64_t deadline_ns = 0;  ///< to prove itself
+    bool room_wanted = false;
+    std::vector<std::string> prefixes{};
+  };
+  void accept();
+  void serve(int descriptor);
+  void obey(Client& client, const StoreFrame& frame);
+  void drop(int descriptor);
+  void arrange(Client& client);
+  void publish(const std::string& key, const std::vector<std::byte>& value);
+
+  Secret secret_;
+  posix::UniqueFd epoll_;
+  posix::UniqueFd listener_;
+  std::string address_;
+  std::map<int, Client> clients_;  ///< by descriptor
+  std::map<std::string, std::vector<std::byte>, std::less<>> values_;
+  std::map<std::string, std::set<int>> waiting_;  ///< who asked for a key that isn't set yet
+};
+
+class StoreClient {
+ public:
+  /// Looks in now and then while the client waits: may throw to end the wait.
+  using Check = std::function<void()>;
+
+  /// Connects and proves itself; tries again until the deadline as long as nobody listens there. Throws Error(stalled | refused).
+  StoreClient(const std::string& address, const Secret& secret, int name, std::uint64_t timeout_ns, Check check = {});
+
+  void set(std::string_view key, std::span<const std::byte> value);
+  void subscribe(std::string_view prefix);
+  /// The key's value, as soon as it has one. Throws Error(stalled) at the deadline (and `grace_ns`), naming `what`, and
+  /// Error(disconnected).
+  std::vector<std::byte> get(const std::string& key, const std::string& what, std::uint64_t grace_ns = 0);
+
+  /// Without waiting: false once the link is over. What came by subscription is in next().
+  bool pump() { return link_->pump(); }
+  bool next(StoreFrame& frame) { return link_->next(frame); }
+  const StoreLink& link() const { return *link_; }
+  /// The address of this machine by which the store is reached: peers can reach it too.
+  const std::string& local_host() const { return local_host_; }
+
+ private:
+  void wait(std::uint64_t deadline_ns, const std::string& what);
+
+  std::uint64_t timeout_ns_;
+  Check check_;
+  std::string local_host_;
+  std::unique_ptr<StoreLink> link_;
+};
+
+/// "host:port", "[::1]:port". Throws Error(refused) naming `option`.
+struct HostPort {
+  std::string host;
+  std::uint16_t port;
+};
+HostPort parse_host_port(const std::string& option, const std::string& text);
+
+}  // namespace tsp::bootstrap

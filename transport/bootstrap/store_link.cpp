@@ -1,0 +1,119 @@
+#include "transport/bootstrap/store_link.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <sys/socket.h>
+
+namespace tsp::bootstrap {
+
+namespace {
+constexpr std::uint32_t kMagic = 0x73505354;  // "TSPs"
+/// Read in one go, so that one fast client can't keep the server from the others.
+constexpr std::size_t kReadAtOnce = 1 << 20;
+
+bool try_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ENOTCONN; }
+}  // namespace
+
+bool StoreLink::end(const std::string& why) {
+  if (why_over_.empty()) why_over_ = why;
+  return false;
+}
+
+bool StoreLink::pump() {
+  if (over()) return false;
+  return shake() && (!ready() || (write() && read()));
+}
+
+bool StoreLink::shake() {
+  for (bool moved = true; moved && !handshake_.done();) {
+    moved = false;
+    if (const auto rest = handshake_.to_send(); !rest.empty()) {
+      const ssize_t sent = ::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent < 0 && !try_later(errno)) return end(std::strerror(errno));
+      if (sent > 0) handshake_.sent(static_cast<std::size_t>(sent));
+      moved = sent > 0;
+    }
+    std::byte bytes[96];
+    const std::size_t wanted = std::min(sizeof bytes, handshake_.wanted());
+    if (wanted == 0) continue;
+    const ssize_t got = ::recv(socket_.get(), bytes, wanted, MSG_DONTWAIT);
+    if (got == 0) return end("it closed the connection before it had proved itself: do both know the same secret?");
+    if (got < 0 && !try_later(errno)) return end(std::strerror(errno));
+    if (got < 0) continue;
+    handshake_.received({bytes, static_cast<std::size_t>(got)});
+    if (handshake_.failed()) return end(handshake_.refusal());
+    moved = true;
+  }
+  return true;
+}
+
+void StoreLink::send(StoreOp op, std::string_view key, std::span<const std::byte> value) {
+  if (over()) return;
+  const StoreHeader header{kMagic, static_cast<std::uint16_t>(op), static_cast<std::uint16_t>(key.size()),
+                           static_cast<std::uint32_t>(value.size()), 0};
+  const auto append = [this](std::span<const std::byte> bytes) { out_.insert(out_.end(), bytes.begin(), bytes.end()); };
+  append(std::as_bytes(std::span(&header, 1)));
+  append(std::as_bytes(std::span(key)));
+  append(value);
+}
+
+bool StoreLink::write() {
+  while (out_sent_ < out_.size()) {
+    const ssize_t sent = ::send(socket_.get(), out_.data() + out_sent_, out_.size() - out_sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && try_later(errno)) return true;
+    if (sent < 0) return end(std::strerror(errno));
+    out_sent_ += static_cast<std::size_t>(sent);
+  }
+  out_.clear();
+  out_sent_ = 0;
+  return true;
+}
+
+bool StoreLink::read() {
+  for (std::size_t total = 0; total < kReadAtOnce;) {
+    std::byte bytes[16384];
+    const ssize_t got = ::recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+    if (got == 0) return end("it closed the connection");
+    if (got < 0) return try_later(errno) || end(std::strerror(errno));
+    in_.insert(in_.end(), bytes, bytes + got);
+    total += static_cast<std::size_t>(got);
+    if (!parse()) return false;
+  }
+  return true;
+}
+
+bool StoreLink::parse() {
+  std::size_t at = 0;
+  while (in_.size() - at >= sizeof(StoreHeader)) {
+    StoreHeader header;
+    std::memcpy(&header, in_.data() + at, sizeof header);
+    if (header.magic != kMagic || header.op < static_cast<std::uint16_t>(StoreOp::set) ||
+        header.op > static_cast<std::uint16_t>(StoreOp::value)) {
+      return end("it sent something that is no frame of the store");
+    }
+    if (header.key_bytes > kMostKeyBytes || header.value_bytes > kMostValueBytes) {
+      return end(fmt::format("it sent a key of {} and a value of {} bytes; {} and {} are allowed", header.key_bytes,
+                             header.value_bytes, kMostKeyBytes, kMostValueBytes));
+    }
+    const std::size_t whole = sizeof header + header.key_bytes + header.value_bytes;
+    if (in_.size() - at < whole) break;
+    const std::byte* key = in_.data() + at + sizeof header;
+    frames_.push_back({static_cast<StoreOp>(header.op), std::string(reinterpret_cast<const char*>(key), header.key_bytes),
+                       std::vector<std::byte>(key + header.key_bytes, key + header.key_bytes + header.value_bytes)});
+    at += whole;
+  }
+  in_.erase(in_.begin(), in_.begin() + static_cast<std::ptrdiff_t>(at));
+  return true;
+}
+
+bool StoreLink::next(StoreFrame& frame) {
+  if (frames_.empty()) return false;
+  frame = std::move(frames_.front());
+  frames_.pop_front();
+  return true;
+}
+
+}  // namespace tsp::bootstrap

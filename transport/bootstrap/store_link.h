@@ -1,0 +1,86 @@
+// One end of an authenticated connection to the job's key-value store: frames of a key and a value, non-blocking, every length
+// checked.
+//
+//    0 ┌───────┬────┬───────────┬─────────────┬─────────┐
+//      │ magic │ op │ key bytes │ value bytes │ padding │ then the key, then the value
+//      └───────┴────┴───────────┴─────────────┴─────────┘ 16
+#pragma once
+
+#include "transport/bootstrap/handshake.h"
+#include "transport/posix.h"
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tsp::bootstrap {
+
+inline constexpr std::size_t kMostKeyBytes = 256;
+inline constexpr std::size_t kMostValueBytes = 65536;
+
+enum class StoreOp : std::uint16_t {
+  set = 1,    ///< client to server: the key has this value from now on
+  get,        ///< client to server: send me the key's value as soon as it has one
+  subscribe,  ///< client to server: send me everything that is set under keys that begin so, what is there already included
+  value       ///< server to client: an answer
+};
+
+struct StoreHeader {
+  std::uint32_t magic;
+  std::uint16_t op;
+  std::uint16_t key_bytes;
+  std::uint32_t value_bytes;
+  std::uint32_t padding;
+};
+static_assert(sizeof(StoreHeader) == 16);
+
+struct StoreFrame {
+  StoreOp op = StoreOp::value;
+  std::string key;
+  std::vector<std::byte> value;
+};
+
+class StoreLink {
+ public:
+  /// `socket` is non-blocking.
+  StoreLink(posix::UniqueFd socket, Handshake handshake) : socket_(std::move(socket)), handshake_(std::move(handshake)) {}
+
+  /// Moves bytes as far as the socket allows; frames that came whole wait in next(). False once the link is over.
+  bool pump();
+  /// Precondition: sizes within the limits. Frames may be sent before the handshake is done: they wait.
+  void send(StoreOp op, std::string_view key, std::span<const std::byte> value);
+  bool next(StoreFrame& frame);
+  /// Only the writing half of pump().
+  bool flush() { return !over() && (!ready() || write()); }
+
+  int descriptor() const { return socket_.get(); }
+  bool ready() const { return handshake_.done(); }
+  /// There is something to write: the caller waits for room.
+  bool wants_room() const { return ready() ? out_sent_ < out_.size() : !handshake_.to_send().empty(); }
+  /// Bytes that the other end hasn't taken.
+  std::size_t backlog() const { return out_.size() - out_sent_; }
+  int peer() const { return handshake_.peer(); }
+  bool over() const { return !why_over_.empty(); }
+  /// Why the link is over; empty while it isn't.
+  const std::string& why_over() const { return why_over_; }
+
+ private:
+  bool end(const std::string& why);
+  bool shake();
+  bool write();
+  bool read();
+  bool parse();
+
+  posix::UniqueFd socket_;
+  Handshake handshake_;
+  std::vector<std::byte> out_;
+  std::size_t out_sent_ = 0;
+  std::vector<std::byte> in_;
+  std::deque<StoreFrame> frames_;
+  std::string why_over_;
+};
+
+}  // namespace tsp::bootstrap

@@ -1,0 +1,92 @@
+#include "transport/tcp/address.h"
+
+#include "transport/cause.h"
+
+#include <arpa/inet.h>
+#include <cerrno>
+#include <cstring>
+#include <fmt/format.h>
+#include <memory>
+#include <netdb.h>
+#include <netinet/in.h>
+
+namespace tsp::tcp {
+
+namespace {
+sockaddr_in& four(SocketAddress& address) { return reinterpret_cast<sockaddr_in&>(address.storage); }
+sockaddr_in6& six(SocketAddress& address) { return reinterpret_cast<sockaddr_in6&>(address.storage); }
+const sockaddr_in& four(const SocketAddress& address) { return reinterpret_cast<const sockaddr_in&>(address.storage); }
+const sockaddr_in6& six(const SocketAddress& address) { return reinterpret_cast<const sockaddr_in6&>(address.storage); }
+}  // namespace
+
+std::uint16_t SocketAddress::port() const { return ntohs(family() == AF_INET6 ? six(*this).sin6_port : four(*this).sin_port); }
+
+void SocketAddress::set_port(std::uint16_t port) {
+  if (family() == AF_INET6) six(*this).sin6_port = htons(port);
+  else four(*this).sin_port = htons(port);
+}
+
+std::string SocketAddress::host() const {
+  char text[INET6_ADDRSTRLEN] = {};
+  const void* ip = family() == AF_INET6 ? static_cast<const void*>(&six(*this).sin6_addr) : &four(*this).sin_addr;
+  ::inet_ntop(family(), ip, text, sizeof text);
+  return text;
+}
+
+std::string SocketAddress::print() const {
+  return family() == AF_INET6 ? fmt::format("[{}]:{}", host(), port()) : fmt::format("{}:{}", host(), port());
+}
+
+SocketAddress resolve(const std::string& host, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &list);
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, [](addrinfo* each) {
+    if (each != nullptr) ::freeaddrinfo(each);
+  });
+  if (error != 0) throw Error(Cause::refused, fmt::format("{}: no such host ({})", host, ::gai_strerror(error)));
+  SocketAddress address;
+  std::memcpy(&address.storage, list->ai_addr, list->ai_addrlen);
+  address.length = list->ai_addrlen;
+  address.set_port(port);
+  return address;
+}
+
+SocketAddress local_address(int socket) {
+  SocketAddress address;
+  address.length = sizeof address.storage;
+  if (::getsockname(socket, address.get(), &address.length) != 0) throw system_error(Cause::refused, "getsockname", errno);
+  return address;
+}
+
+AddressBlob pack(const SocketAddress& address, int rank) {
+  AddressBlob blob{};
+  blob.magic = kAddressMagic;
+  blob.family = address.family() == AF_INET6 ? 6 : 4;
+  blob.port = address.port();
+  if (blob.family == 6) std::memcpy(blob.ip, &six(address).sin6_addr, 16);
+  else std::memcpy(blob.ip, &four(address).sin_addr, 4);
+  blob.rank = rank;
+  return blob;
+}
+
+SocketAddress unpack(const AddressBlob& blob) {
+  SocketAddress address;
+  if (blob.magic != kAddressMagic || blob.port == 0) return address;
+  if (blob.family == 4) {
+    four(address).sin_family = AF_INET;
+    std::memcpy(&four(address).sin_addr, blob.ip, 4);
+    address.length = sizeof(sockaddr_in);
+  } else if (blob.family == 6) {
+    six(address).sin6_family = AF_INET6;
+    std::memcpy(&six(address).sin6_addr, blob.ip, 16);
+    address.length = sizeof(sockaddr_in6);
+  } else {
+    return address;
+  }
+  address.set_port(blob.port);
+  return address;
+}
+
+}  // namespace tsp::tcp

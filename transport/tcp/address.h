@@ -1,0 +1,46 @@
+// Numeric IP addresses and ports: texts, socket addresses, and the blob by which a rank tells where it listens.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <sys/socket.h>
+
+namespace tsp::tcp {
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  int family() const { return storage.ss_family; }
+  std::uint16_t port() const;
+  void set_port(std::uint16_t port);
+  /// "127.0.0.1", "fe80::1".
+  std::string host() const;
+  /// "127.0.0.1:4711", "[fe80::1]:4711".
+  std::string print() const;
+};
+
+/// Resolves a name or numeric address. Throws Error(refused) naming what couldn't be resolved.
+SocketAddress resolve(const std::string& host, std::uint16_t port);
+/// This end of a connected or bound socket. Throws Error(refused).
+SocketAddress local_address(int socket);
+
+/// How to reach a rank's listener. 32 bytes on any wire.
+struct AddressBlob {
+  std::uint32_t magic;
+  std::uint16_t family;  ///< 4 or 6
+  std::uint16_t port;
+  std::uint8_t ip[16];
+  std::int32_t rank;
+  std::uint32_t padding;
+};
+static_assert(sizeof(AddressBlob) == 32);
+inline constexpr std::uint32_t kAddressMagic = 0x61505354;  // "TSPa"
+
+AddressBlob pack(const SocketAddress& address, int rank);
+/// Length 0 if the blob names no address.
+SocketAddress unpack(const AddressBlob& blob);
+
+}  // namespace tsp::tcp

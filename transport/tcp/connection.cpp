@@ -1,0 +1,169 @@
+// A connection's lanes as their users see them: posting and testing.
+#include "transport/tcp/connection.h"
+
+#include <cassert>
+#include <cstring>
+
+namespace tsp::tcp {
+
+namespace {
+constexpr std::uint64_t bit(Ticket ticket) { return std::uint64_t{1} << (ticket % 64); }
+}  // namespace
+
+void Connection::start(posix::UniqueFd socket, int epoll, std::uint64_t token) {
+  socket_ = std::move(socket);
+  epoll_ = epoll;
+  token_ = token;
+  write();
+}
+
+void Connection::fail(Outcome outcome, const std::string& detail) {
+  if (outcome_ != Outcome::pending) return;
+  outcome_ = outcome;
+  detail_ = detail;
+  socket_.reset();  // and with it its place in the epoll set
+}
+
+// --- sending ------------------------------------------------------------------------------------------------------------------
+
+Ticket Connection::send(Stream stream, const Envelope& envelope, std::span<const std::byte> payload, bool is_put,
+                        std::uint64_t where) {
+  Outgoing& lane = out(stream);
+  const bool small = payload.size() <= kEagerBytes;
+  const bool lost = outcome_ != Outcome::pending;
+  if (!lost) {
+    if (lane.last - lane.consumed >= kWindow) return kNotNow;
+    if (small && lane.small_bytes + payload.size() > kLaneCredit) return kNotNow;
+  }
+  const Ticket ticket = ++lane.last;
+  Sent& sent = lane.sent[ticket % kWindow];
+  sent = {.envelope = envelope,
+          .data = payload.data(),
+          .bytes = payload.size(),
+          .where = where,
+          .flags = is_put ? kFlagPut : std::uint16_t{0},
+          .small = small,
+          .lost = lost};
+  if (lost) return ticket;
+  counters_->sent[static_cast<std::size_t>(envelope.purpose)] += payload.size();
+  FrameHeader header{};
+  header.kind = static_cast<std::uint8_t>(small ? FrameKind::message : FrameKind::announce);
+  header.stream = static_cast<std::uint8_t>(stream);
+  header.flags = sent.flags;
+  header.sequence = envelope.sequence;
+  header.tag = envelope.tag;
+  header.signature = envelope.signature;
+  header.bytes = payload.size();
+  header.ticket = ticket;
+  header.where = where;
+  if (small) {
+    sent.written = sent.bytes;
+    lane.small_bytes += sent.bytes;
+    queue(header, payload);
+  } else {
+    ++large_;
+    queue(header);
+  }
+  write();
+  return ticket;
+}
+
+Outcome Connection::test_send(Stream stream, Ticket ticket) const {
+  const Outgoing& lane = outgoing_[static_cast<std::size_t>(stream)];
+  assert(ticket != kNotNow && ticket <= lane.last);
+  const Sent& sent = lane.sent[ticket % kWindow];
+  if (ticket + kWindow <= lane.last) return outcome_ == Outcome::pending ? Outcome::done : outcome_;
+  if (!sent.lost && sent.written == sent.bytes) return Outcome::done;
+  return outcome_;
+}
+
+// --- receiving ----------------------------------------------------------------------------------------------------------------
+
+Ticket Connection::receive(Stream stream, const Envelope& envelope, std::span<std::byte> into, bool is_put) {
+  Incoming& lane = in(stream);
+  if (lane.posted - lane.prefix >= kWindow) return kNotNow;
+  const Ticket ticket = ++lane.posted;
+  Expected& expected = lane.expected[ticket % kWindow];
+  expected = {.envelope = envelope, .into = into.data(), .bytes = into.size(), .is_put = is_put};
+  if (ticket <= lane.arrived) {
+    match(stream, ticket, lane.waiting[ticket % kWindow].payload);
+  } else if (into.size() > kEagerBytes) {
+    FrameHeader grant{};
+    grant.kind = static_cast<std::uint8_t>(FrameKind::grant);
+    grant.stream = static_cast<std::uint8_t>(stream);
+    grant.ticket = ticket;
+    expected.granted = true;
+    queue(grant);
+    write();
+  }
+  return ticket;
+}
+
+Outcome Connection::test_receive(Stream stream, Ticket ticket) const {
+  const Incoming& lane = incoming_[static_cast<std::size_t>(stream)];
+  assert(ticket != kNotNow && ticket <= lane.posted);
+  if (ticket <= lane.prefix || (lane.finished & bit(ticket)) != 0) return Outcome::done;
+  return lane.outcome != Outcome::pending ? lane.outcome : outcome_;
+}
+
+Found Connection::found(Stream stream) const {
+  Found found = incoming_[static_cast<std::size_t>(stream)].found;
+  if (found.detail.empty()) found.detail = detail_;
+  return found;
+}
+
+/// The message of a ticket is expected and here (or announced): compares, then takes it or asks for it.
+void Connection::match(Stream stream, Ticket ticket, std::span<const std::byte> payload) {
+  Incoming& lane = in(stream);
+  Expected& expected = lane.expected[ticket % kWindow];
+  const FrameHeader& header = lane.waiting[ticket % kWindow].header;
+  if (!compare(lane, expected, header)) return;
+  if (header.kind == static_cast<std::uint8_t>(FrameKind::message)) {
+    if (!payload.empty()) std::memcpy(expected.into, payload.data(), payload.size());
+    finish(stream, ticket);
+  } else if (!expected.granted) {
+    FrameHeader grant{};
+    grant.kind = static_cast<std::uint8_t>(FrameKind::grant);
+    grant.stream = static_cast<std::uint8_t>(stream);
+    grant.ticket = ticket;
+    expected.granted = true;
+    queue(grant);
+    write();
+  }
+}
+
+/// Before any byte reaches the user's buffer: is this what was expected?
+bool Connection::compare(Incoming& lane, const Expected& expected, const FrameHeader& header) {
+  if (lane.outcome != Outcome::pending) return false;
+  const Envelope arrived{header.signature, header.sequence, header.tag, expected.envelope.purpose};
+  const bool is_put = (header.flags & kFlagPut) != 0;
+  if (!arrived.matches(expected.envelope) || header.bytes != expected.bytes || is_put != expected.is_put) {
+    lane.outcome = Outcome::mismatch;
+    lane.found = {arrived, header.bytes, {}};
+    return false;
+  }
+  return true;
+}
+
+void Connection::finish(Stream stream, Ticket ticket) {
+  Incoming& lane = in(stream);
+  const Expected& expected = lane.expected[ticket % kWindow];
+  counters_->received[static_cast<std::size_t>(expected.envelope.purpose)] += expected.bytes;
+  lane.finished |= bit(ticket);
+  while ((lane.finished & bit(lane.prefix + 1)) != 0) {
+    ++lane.prefix;
+    lane.finished &= ~bit(lane.prefix);
+    if (const std::uint64_t bytes = lane.expected[lane.prefix % kWindow].bytes; bytes <= kEagerBytes) lane.untold_bytes += bytes;
+  }
+  if (lane.prefix - lane.told < kWindow / 4 && lane.untold_bytes < kLaneCredit / 4) return;
+  lane.told = lane.prefix;
+  lane.untold_bytes = 0;
+  FrameHeader credit{};
+  credit.kind = static_cast<std::uint8_t>(FrameKind::credit);
+  credit.stream = static_cast<std::uint8_t>(stream);
+  credit.ticket = lane.prefix;
+  queue(credit);
+  write();
+}
+
+}  // namespace tsp::tcp

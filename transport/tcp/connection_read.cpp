@@ -1,0 +1,199 @@
+// A connection's reading side: frames out of a stream of bytes, every number in them checked before use.
+#include "transport/tcp/connection.h"
+
+#include <fmt/format.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <sys/uio.h>
+
+namespace tsp::tcp {
+
+namespace {
+/// Bytes read in one call, so that one fast peer can't keep this rank from all else.
+constexpr std::size_t kReadAtOnce = 4 << 20;
+}  // namespace
+
+bool Connection::damaged(const std::string& what) {
+  fail(Outcome::corrupt, what);
+  return false;
+}
+
+bool Connection::read() {
+  bool any = false;
+  std::size_t budget = kReadAtOnce;
+  std::byte waste[4096];
+  while (live() && budget != 0) {
+    iovec parts[2];
+    int count = 0;
+    const bool wasting = sink_left_ != 0 && sink_ == nullptr;
+    if (wasting) parts[count++] = {waste, std::min(sizeof waste, sink_left_)};
+    else if (sink_left_ != 0) parts[count++] = {sink_, sink_left_};
+    if (!wasting) parts[count++] = {buffer_.data() + end_, buffer_.size() - end_};
+    const std::size_t room = parts[0].iov_len + (count == 2 ? parts[1].iov_len : 0);
+    const ssize_t got = ::readv(socket_.get(), parts, count);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (got <= 0) {
+      fail(Outcome::disconnected, got < 0      ? std::strerror(errno)
+                                  : heard_bye_ ? "the peer ended in good order"
+                                               : "the peer closed the connection without a word");
+      return true;
+    }
+    any = true;
+    auto bytes = static_cast<std::size_t>(got);
+    budget -= std::min(budget, bytes);
+    const bool more = bytes == room;
+    const std::size_t of_sink = std::min(bytes, sink_left_);
+    if (sink_ != nullptr) sink_ += of_sink;
+    sink_left_ -= of_sink;
+    end_ += bytes - of_sink;
+    if (of_sink != 0 && sink_left_ == 0 && !end_piece()) return true;
+    if (!parse()) return true;
+    if (!more) break;
+  }
+  return any;
+}
+
+/// Takes all whole frames out of the buffer. False: the connection is broken.
+bool Connection::parse() {
+  while (end_ - begin_ >= sizeof(FrameHeader)) {
+    FrameHeader header;
+    std::memcpy(&header, buffer_.data() + begin_, sizeof header);
+    if (header.magic != kFrameMagic || header.header_hash != XXH3_64bits(&header, offsetof(FrameHeader, header_hash))) {
+      return damaged("a frame header is damaged: its hash is wrong");
+    }
+    if (header.stream >= kStreams) return damaged(fmt::format("a frame names stream {}", header.stream));
+    std::size_t payload = 0;
+    if (header.kind == static_cast<std::uint8_t>(FrameKind::message)) {
+      if (header.bytes > kEagerBytes) return damaged(fmt::format("a small message claims {} bytes", header.bytes));
+      payload = header.bytes;
+    }
+    if (end_ - begin_ < sizeof header + payload) break;
+    const std::span<const std::byte> bytes(buffer_.data() + begin_ + sizeof header, payload);
+    begin_ += sizeof header + payload;
+    if (payload != 0 && XXH3_64bits(bytes.data(), bytes.size()) != header.payload_hash) {
+      return damaged(fmt::format("a message of {} bytes on stream {} is damaged: its hash is wrong", payload,
+                                 name(static_cast<Stream>(header.stream))));
+    }
+    if (!handle(header, bytes)) return false;
+    if (sink_left_ == 0) continue;
+    // The piece's first bytes may lie in the buffer already.
+    const std::size_t some = std::min(sink_left_, end_ - begin_);
+    if (sink_ != nullptr && some != 0) {
+      std::memcpy(sink_, buffer_.data() + begin_, some);
+      sink_ += some;
+    }
+    begin_ += some;
+    sink_left_ -= some;
+    if (sink_left_ != 0) break;
+    if (!end_piece()) return false;
+  }
+  if (begin_ == end_) {
+    begin_ = end_ = 0;
+  } else if (begin_ != 0) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  return true;
+}
+
+bool Connection::handle(const FrameHeader& header, std::span<const std::byte> payload) {
+  switch (static_cast<FrameKind>(header.kind)) {
+    case FrameKind::message:
+    case FrameKind::announce: return accept_message(header, payload);
+    case FrameKind::grant: return accept_grant(header);
+    case FrameKind::piece: return begin_piece(header);
+    case FrameKind::credit: return accept_credit(header);
+    case FrameKind::bye: heard_bye_ = true; return true;
+  }
+  return damaged(fmt::format("a frame is of kind {}, which doesn't exist", header.kind));
+}
+
+bool Connection::accept_message(const FrameHeader& header, std::span<const std::byte> payload) {
+  const auto stream = static_cast<Stream>(header.stream);
+  Incoming& lane = in(stream);
+  if (header.ticket != lane.arrived + 1) {
+    return damaged(fmt::format("message {} came on stream {}, {} was due", header.ticket, name(stream), lane.arrived + 1));
+  }
+  if (header.ticket > lane.prefix + kWindow) return damaged("the peer sent more messages than it had credit for");
+  lane.arrived = header.ticket;
+  Arrived& waiting = lane.waiting[header.ticket % kWindow];
+  waiting.header = header;
+  if (header.ticket <= lane.posted) {
+    match(stream, header.ticket, payload);
+  } else {
+    waiting.payload.assign(payload.begin(), payload.end());
+  }
+  return true;
+}
+
+bool Connection::accept_grant(const FrameHeader& header) {
+  Outgoing& lane = out(static_cast<Stream>(header.stream));
+  if (header.ticket <= lane.consumed || header.ticket > lane.consumed + lane.granted.size()) {
+    return damaged(fmt::format("a grant for message {}, which is none of {} to {}", header.ticket, lane.consumed + 1,
+                               lane.consumed + lane.granted.size()));
+  }
+  lane.granted[header.ticket % lane.granted.size()] = header.ticket;
+  write();
+  return true;
+}
+
+bool Connection::accept_credit(const FrameHeader& header) {
+  Outgoing& lane = out(static_cast<Stream>(header.stream));
+  if (header.ticket < lane.consumed || header.ticket > lane.last) {
+    return damaged(fmt::format("messages up to {} are said to be taken, {} were sent", header.ticket, lane.last));
+  }
+  for (; lane.consumed < header.ticket; ++lane.consumed) {
+    const Sent& sent = lane.sent[(lane.consumed + 1) % kWindow];
+    if (sent.written != sent.bytes) return damaged("a message is said to be taken that wasn't sent yet");
+    if (sent.small) lane.small_bytes -= sent.bytes;
+  }
+  return true;
+}
+
+bool Connection::begin_piece(const FrameHeader& header) {
+  const auto stream = static_cast<Stream>(header.stream);
+  Incoming& lane = in(stream);
+  if (header.ticket <= lane.prefix || header.ticket > lane.arrived || header.ticket > lane.posted) {
+    return damaged(fmt::format("a piece of message {} on stream {}, which nobody asked for", header.ticket, name(stream)));
+  }
+  Expected& expected = lane.expected[header.ticket % kWindow];
+  const FrameHeader& announced = lane.waiting[header.ticket % kWindow].header;
+  if (header.bytes != announced.bytes || header.bytes <= kEagerBytes || !expected.granted || header.where >= header.bytes) {
+    return damaged(fmt::format("a piece at {} of message {} of {} bytes can't be", header.where, header.ticket, header.bytes));
+  }
+  sink_bytes_ = std::min<std::size_t>(kPieceBytes, header.bytes - header.where);
+  sink_left_ = sink_bytes_;
+  sink_ = nullptr;
+  sink_header_ = header;
+  // A message that isn't the expected one was granted before its announcement came: its bytes go nowhere.
+  if (!compare(lane, expected, header)) return true;
+  if (header.where != expected.got) {
+    return damaged(fmt::format("a piece at {} of message {}, {} was due", header.where, header.ticket, expected.got));
+  }
+  sink_ = expected.into + header.where;
+  return true;
+}
+
+/// A piece is here whole: checks its hash.
+bool Connection::end_piece() {
+  if (sink_ == nullptr) return true;
+  const std::byte* start = sink_ - sink_bytes_;
+  sink_ = nullptr;
+  const auto stream = static_cast<Stream>(sink_header_.stream);
+  if (XXH3_64bits(start, sink_bytes_) != sink_header_.payload_hash) {
+    return damaged(fmt::format("{} bytes at {} of message {} on stream {} are damaged: their hash is wrong", sink_bytes_,
+                               sink_header_.where, sink_header_.ticket, name(stream)));
+  }
+  Expected& expected = in(stream).expected[sink_header_.ticket % kWindow];
+  expected.got += sink_bytes_;
+  if (expected.got == expected.bytes) finish(stream, sink_header_.ticket);
+  return true;
+}
+
+}  // namespace tsp::tcp

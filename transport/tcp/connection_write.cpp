@@ -1,0 +1,158 @@
+// A connection's writing side: queued frames, pieces in turn, vectored.
+#include "transport/tcp/connection.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fmt/format.h>
+#include <linux/sockios.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+namespace tsp::tcp {
+
+namespace {
+void seal(FrameHeader& header, std::span<const std::byte> payload) {
+  header.magic = kFrameMagic;
+  header.payload_hash = payload.empty() ? 0 : XXH3_64bits(payload.data(), payload.size());
+  header.header_hash = XXH3_64bits(&header, offsetof(FrameHeader, header_hash));
+}
+}  // namespace
+
+void Connection::queue(FrameHeader header, std::span<const std::byte> payload) {
+  if (outcome_ != Outcome::pending || write_broken_) return;
+  seal(header, payload);
+  const std::span<const std::byte> raw = std::as_bytes(std::span(&header, 1));
+  queue_.insert(queue_.end(), raw.begin(), raw.end());
+  queue_.insert(queue_.end(), payload.begin(), payload.end());
+}
+
+/// Chooses the next piece: streams take turns, the oldest granted message of a stream first.
+bool Connection::pick_piece() {
+  if (large_ == 0) return false;
+  for (std::size_t turn = 0; turn < kStreams; ++turn) {
+    const std::size_t stream = (next_stream_ + turn) % kStreams;
+    Outgoing& lane = outgoing_[stream];
+    for (Ticket ticket = lane.consumed + 1; ticket <= lane.last; ++ticket) {
+      Sent& sent = lane.sent[ticket % kWindow];
+      if (sent.small || sent.written == sent.bytes || lane.granted[ticket % lane.granted.size()] != ticket) continue;
+      piece_of_ = &sent;
+      piece_bytes_ = std::min<std::size_t>(kPieceBytes, sent.bytes - sent.written);
+      piece_sent_ = 0;
+      piece_ = {};
+      piece_.kind = static_cast<std::uint8_t>(FrameKind::piece);
+      piece_.stream = static_cast<std::uint8_t>(stream);
+      piece_.flags = sent.flags;
+      piece_.sequence = sent.envelope.sequence;
+      piece_.tag = sent.envelope.tag;
+      piece_.signature = sent.envelope.signature;
+      piece_.bytes = sent.bytes;
+      piece_.ticket = ticket;
+      piece_.where = sent.written;
+      seal(piece_, {sent.data + sent.written, piece_bytes_});
+      next_stream_ = (stream + 1) % kStreams;
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Connection::write() {
+  bool any = false;
+  while (live() && !write_broken_) {
+    if (piece_of_ == nullptr) pick_piece();
+    iovec parts[3];
+    std::size_t count = 0;
+    const auto add = [&](const std::byte* data, std::size_t bytes) {
+      if (bytes != 0) parts[count++] = {const_cast<std::byte*>(data), bytes};
+    };
+    const auto add_piece = [&] {
+      if (piece_of_ == nullptr) return;
+      const std::size_t of_header = std::min(piece_sent_, sizeof piece_);
+      const std::size_t of_payload = piece_sent_ - of_header;
+      add(reinterpret_cast<const std::byte*>(&piece_) + of_header, sizeof piece_ - of_header);
+      add(piece_of_->data + piece_of_->written + of_payload, piece_bytes_ - of_payload);
+    };
+    // A piece that has begun goes on; else queued frames come first, for they are what others wait for.
+    if (piece_sent_ != 0) add_piece();
+    add(queue_.data() + queue_sent_, queue_.size() - queue_sent_);
+    if (piece_sent_ == 0) add_piece();
+    if (count == 0) break;
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = count;
+    const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      wait_for_room(true);
+      return any;
+    }
+    if (sent < 0) {
+      // What the peer sent before may still lie here: reading finds the end.
+      write_broken_ = true;
+      break;
+    }
+    any = true;
+    wrote(static_cast<std::size_t>(sent));
+  }
+  wait_for_room(false);
+  return any;
+}
+
+/// Advances the piece and the queue by what the socket took, in the order in which they were handed to it.
+void Connection::wrote(std::size_t bytes) {
+  const auto advance_queue = [&] {
+    const std::size_t some = std::min(bytes, queue_.size() - queue_sent_);
+    queue_sent_ += some;
+    bytes -= some;
+    if (queue_sent_ == queue_.size()) {
+      queue_.clear();
+      queue_sent_ = 0;
+    }
+  };
+  if (piece_sent_ == 0) advance_queue();
+  if (piece_of_ != nullptr && bytes != 0) {
+    const std::size_t some = std::min(bytes, sizeof piece_ + piece_bytes_ - piece_sent_);
+    piece_sent_ += some;
+    bytes -= some;
+    if (piece_sent_ == sizeof piece_ + piece_bytes_) {
+      piece_of_->written += piece_bytes_;
+      if (piece_of_->written == piece_of_->bytes) --large_;
+      piece_of_ = nullptr;
+      piece_sent_ = 0;
+    }
+  }
+  if (bytes != 0) advance_queue();
+}
+
+void Connection::wait_for_room(bool wanted) {
+  if (wanted == room_wanted_ || !live()) return;
+  room_wanted_ = wanted;
+  epoll_event event{};
+  event.events = EPOLLIN | (wanted ? EPOLLOUT : 0U);
+  event.data.u64 = token_;
+  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, socket_.get(), &event);
+}
+
+bool Connection::close() {
+  if (!live() || write_broken_) return true;
+  if (large_ == 0 && !said_bye_) {
+    said_bye_ = true;
+    FrameHeader bye{};
+    bye.kind = static_cast<std::uint8_t>(FrameKind::bye);
+    queue(bye);
+  }
+  write();
+  if (!live() || write_broken_) return true;
+  if (!said_bye_ || !queue_.empty()) return false;
+  int unacknowledged = 0;
+  if (::ioctl(socket_.get(), SIOCOUTQ, &unacknowledged) != 0) return true;
+  return unacknowledged == 0;
+}
+
+}  // namespace tsp::tcp

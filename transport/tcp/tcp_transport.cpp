@@ -1,0 +1,283 @@
+#include "transport/tcp/tcp_transport.h"
+
+#include "transport/cause.h"
+#include "transport/tcp/address.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+namespace tsp::tcp {
+
+namespace {
+
+/// Tokens of the epoll set: the listener, a joining socket, a peer.
+constexpr std::uint64_t kListener = 0;
+constexpr std::uint64_t kJoiningBase = std::uint64_t{1} << 62;
+constexpr std::uint64_t kPeerBase = std::uint64_t{1} << 61;
+
+/// How long an accepted stranger may take to prove itself, and how many may try at once.
+constexpr std::uint64_t kHandshake_ns = 5'000'000'000;
+constexpr std::size_t kMostStrangers = 64;
+constexpr int kEvents = 64;
+
+void set_option(int socket, int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); }
+
+/// Small messages go at once; a peer whose machine is gone is noticed though nothing is sent to it, and, if something is, within
+/// the job's deadline.
+void set_options(int socket, std::uint64_t timeout_ns) {
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  const auto seconds = static_cast<int>(std::clamp<std::uint64_t>(timeout_ns / 1'000'000'000, 4, 3600));
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, seconds / 2));
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, seconds / 8));
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
+}
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ENOTCONN; }
+
+}  // namespace
+
+TcpTransport::TcpTransport(const TcpOptions& options) : options_(options), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+  if (!epoll_) throw system_error(Cause::refused, "tcp: epoll_create", errno);
+  SocketAddress here = resolve(options.host, 0);
+  listener_ = posix::UniqueFd(::socket(here.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!listener_ || ::bind(listener_.get(), here.get(), here.length) != 0 || ::listen(listener_.get(), SOMAXCONN) != 0) {
+    throw system_error(Cause::refused, fmt::format("tcp: listening on {}", options.host), errno);
+  }
+  watch(listener_.get(), kListener, false);
+  peers_.resize(static_cast<std::size_t>(options.world_size));
+  for (int rank = 0; rank < options.world_size; ++rank) {
+    if (rank != options.rank) peers_[static_cast<std::size_t>(rank)] = std::make_unique<Connection>(counters_);
+  }
+}
+
+TcpTransport::~TcpTransport() = default;
+
+void TcpTransport::watch(int descriptor, std::uint64_t token, bool for_room) const {
+  epoll_event event{};
+  event.events = EPOLLIN | (for_room ? EPOLLOUT : 0U);
+  event.data.u64 = token;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0 &&
+      (errno != EEXIST || ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, descriptor, &event) != 0)) {
+    throw system_error(Cause::refused, "tcp: epoll_ctl", errno);
+  }
+}
+
+Connection& TcpTransport::peer(int rank) const {
+  assert(rank >= 0 && rank < options_.world_size && rank != options_.rank);
+  return *peers_[static_cast<std::size_t>(rank)];
+}
+
+// --- reaching peers -----------------------------------------------------------------------------------------------------------
+
+std::vector<std::byte> TcpTransport::address(int /*peer*/) {
+  const AddressBlob blob = pack(local_address(listener_.get()), options_.rank);
+  const auto* bytes = reinterpret_cast<const std::byte*>(&blob);
+  return {bytes, bytes + sizeof blob};
+}
+
+Reach TcpTransport::can_reach(int peer, std::span<const std::byte> address) const {
+  AddressBlob blob{};
+  if (address.size() != sizeof blob) return {false, fmt::format("its tcp address has {} bytes, not 32", address.size())};
+  std::memcpy(&blob, address.data(), sizeof blob);
+  const SocketAddress where = unpack(blob);
+  if (where.length == 0 || blob.rank != peer) return {false, fmt::format("its tcp address isn't one of rank {}", peer)};
+  return {true, fmt::format("tcp to {}", where.host())};
+}
+
+void TcpTransport::connect(int peer_rank, std::span<const std::byte> address) {
+  if (const Reach reach = can_reach(peer_rank, address); !reach.possible)
+    throw Error(Cause::refused, fmt::format("tcp: rank {}: {}", peer_rank, reach.why), peer_rank);
+  if (options_.rank < peer_rank) return;  // it dials
+  AddressBlob blob{};
+  std::memcpy(&blob, address.data(), sizeof blob);
+  const SocketAddress where = unpack(blob);
+  posix::UniqueFd socket(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) throw system_error(Cause::refused, "tcp: socket", errno);
+  set_options(socket.get(), options_.timeout_ns);
+  if (::connect(socket.get(), where.get(), where.length) != 0 && errno != EINPROGRESS) {
+    throw system_error(Cause::disconnected, fmt::format("tcp: connecting to rank {} at {}", peer_rank, where.print()), errno);
+  }
+  const std::uint64_t id = next_id_++;
+  watch(socket.get(), kJoiningBase + id, true);
+  joining_.emplace(id, Joining{std::move(socket),
+                               bootstrap::Handshake::connector(options_.secret, bootstrap::Link::lanes, options_.rank, peer_rank),
+                               peer_rank, posix::now_ns() + options_.timeout_ns, true});
+}
+
+bool TcpTransport::connected(int rank) {
+  progress();
+  return peer(rank).live();
+}
+
+std::string TcpTransport::broken(int rank) const { return peer(rank).live() ? "" : peer(rank).found(Stream::control).detail; }
+
+void TcpTransport::accept_strangers() {
+  for (;;) {
+    posix::UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket) return;
+    const auto accepted = std::count_if(joining_.begin(), joining_.end(), [](const auto& each) { return each.second.peer < 0; });
+    if (static_cast<std::size_t>(accepted) >= kMostStrangers) {
+      const auto oldest = std::find_if(joining_.begin(), joining_.end(), [](const auto& each) { return each.second.peer < 0; });
+      give_up(oldest->first, "too many try at once");
+    }
+    set_options(socket.get(), options_.timeout_ns);
+    const std::uint64_t id = next_id_++;
+    watch(socket.get(), kJoiningBase + id, false);
+    joining_.emplace(
+        id, Joining{std::move(socket), bootstrap::Handshake::acceptor(options_.secret, bootstrap::Link::lanes, options_.rank), -1,
+                    posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns), false});
+  }
+}
+
+/// Moves a handshake as far as the socket allows.
+void TcpTransport::pump(std::uint64_t id) {
+  const auto found = joining_.find(id);
+  if (found == joining_.end()) return;
+  Joining& joining = found->second;
+  for (bool moved = true; moved && !joining.handshake.done();) {
+    moved = false;
+    if (const auto rest = joining.handshake.to_send(); !rest.empty()) {
+      const ssize_t sent = ::send(joining.socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+      if (sent < 0 && !would_block(errno)) return give_up(id, std::strerror(errno));
+      if (sent > 0) {
+        joining.handshake.sent(static_cast<std::size_t>(sent));
+        moved = true;
+      }
+    }
+    std::byte bytes[96];
+    const std::size_t wanted = std::min(sizeof bytes, joining.handshake.wanted());
+    if (wanted == 0) continue;
+    const ssize_t got = ::recv(joining.socket.get(), bytes, wanted, 0);
+    if (got == 0) return give_up(id, "it closed the connection");
+    if (got < 0 && !would_block(errno)) return give_up(id, std::strerror(errno));
+    if (got > 0) {
+      joining.handshake.received({bytes, static_cast<std::size_t>(got)});
+      moved = true;
+      if (joining.handshake.failed()) return give_up(id, joining.handshake.refusal());
+    }
+  }
+  if (joining.handshake.done()) return admit(id);
+  const bool for_room = !joining.handshake.to_send().empty();
+  if (for_room != joining.room_wanted) {
+    joining.room_wanted = for_room;
+    watch(joining.socket.get(), kJoiningBase + id, for_room);
+  }
+}
+
+void TcpTransport::admit(std::uint64_t id) {
+  auto node = joining_.extract(id);
+  Joining& joining = node.mapped();
+  const int rank = joining.handshake.peer();
+  const bool welcome = joining.peer >= 0 ? rank == joining.peer
+                                         : rank > options_.rank && rank < options_.world_size &&
+                                               joining.handshake.sought() == options_.rank && !peer(rank).live();
+  if (!welcome || peer(rank).failed()) {
+    spdlog::warn("rank {}: tcp: refused a connection that says it is rank {}", options_.rank, rank);
+    return;
+  }
+  const std::uint64_t token = kPeerBase + static_cast<std::uint64_t>(rank);
+  watch(joining.socket.get(), token, false);
+  peer(rank).start(std::move(joining.socket), epoll_.get(), token);
+}
+
+void TcpTransport::give_up(std::uint64_t id, const std::string& why) {
+  const auto node = joining_.extract(id);
+  const int rank = node.mapped().peer;
+  if (rank >= 0) peer(rank).fail(Outcome::disconnected, fmt::format("connecting to rank {}: {}", rank, why));
+  else spdlog::warn("rank {}: tcp: refused a connection: {}", options_.rank, why);
+}
+
+/// Ends handshakes that take too long.
+bool TcpTransport::expire() {
+  const std::uint64_t now = posix::now_ns();
+  for (auto each = joining_.begin(); each != joining_.end();) {
+    const auto next = std::next(each);
+    if (each->second.deadline_ns <= now) give_up(each->first, "it didn't prove itself in time");
+    each = next;
+  }
+  return false;
+}
+
+// --- lanes --------------------------------------------------------------------------------------------------------------------
+
+RemoteSpan TcpTransport::remote(std::span<const std::byte> memory) const {
+  return {0, reinterpret_cast<std::uint64_t>(memory.data())};
+}
+
+Ticket TcpTransport::send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery) {
+  return peer(lane.peer).send(lane.stream, envelope, payload, false, 0);
+}
+
+Ticket TcpTransport::put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) {
+  return peer(lane.peer).send(lane.stream, envelope, payload, true, where.offset);
+}
+
+Ticket TcpTransport::receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) {
+  return peer(lane.peer).receive(lane.stream, envelope, {const_cast<std::byte*>(where.data()), where.size()}, true);
+}
+
+Outcome TcpTransport::test_send(LaneId lane, Ticket ticket) { return peer(lane.peer).test_send(lane.stream, ticket); }
+
+Ticket TcpTransport::receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) {
+  return peer(lane.peer).receive(lane.stream, envelope, into, false);
+}
+
+Outcome TcpTransport::test_receive(LaneId lane, Ticket ticket) { return peer(lane.peer).test_receive(lane.stream, ticket); }
+
+namespace {
+[[noreturn]] void no_views() { throw Error(Cause::refused, "tcp: a peer's memory can't be viewed; receive instead"); }
+}  // namespace
+
+Ticket TcpTransport::view(LaneId, const Envelope&, std::size_t) { no_views(); }
+std::span<const std::byte> TcpTransport::access(LaneId, Ticket, std::size_t, std::size_t) { no_views(); }
+void TcpTransport::release(LaneId, Ticket) { no_views(); }
+
+Found TcpTransport::found(LaneId lane) const { return peer(lane.peer).found(lane.stream); }
+
+// --- progress -----------------------------------------------------------------------------------------------------------------
+
+bool TcpTransport::progress() {
+  epoll_event events[kEvents];
+  const int count = ::epoll_wait(epoll_.get(), events, kEvents, 0);
+  bool any = false;
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t token = events[i].data.u64;
+    if (token == kListener) {
+      accept_strangers();
+    } else if (token >= kJoiningBase) {
+      pump(token - kJoiningBase);
+    } else {
+      Connection& connection = peer(static_cast<int>(token - kPeerBase));
+      if ((events[i].events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) any = connection.read() || any;
+      if ((events[i].events & EPOLLOUT) != 0) any = connection.write() || any;
+    }
+  }
+  if (!joining_.empty()) expire();
+  return any;
+}
+
+std::uint64_t TcpTransport::arm() {
+  std::uint64_t first = kNoDeadline;
+  for (const auto& [id, joining] : joining_) first = std::min(first, joining.deadline_ns);
+  return first;
+}
+
+bool TcpTransport::close() {
+  progress();
+  bool all = true;
+  for (const auto& connection : peers_) all = (connection == nullptr || connection->close()) && all;
+  return all;
+}
+
+}  // namespace tsp::tcp

@@ -1,0 +1,96 @@
+// Sockets between ranks: for machines without RDMA, and for any two ranks that shall not share memory.
+//
+// One connection for each pair of ranks (the higher rank dials), proven by the job's secret before it carries a lane,
+// non-blocking, in one epoll set, which is what a sleeping rank waits on. No views. A put is a message whose place the receiver
+// has named.
+#pragma once
+
+#include "transport/bootstrap/handshake.h"
+#include "transport/posix.h"
+#include "transport/tcp/connection.h"
+#include "transport/transport.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tsp::tcp {
+
+struct TcpOptions {
+  int rank = 0;
+  int world_size = 1;
+  std::string host = "127.0.0.1";  ///< the local address to listen on, which peers can reach
+  bootstrap::Secret secret{};
+  std::uint64_t timeout_ns = 30'000'000'000;  ///< after which unanswered data or a silent handshake is given up
+};
+
+class TcpTransport final : public Transport {
+ public:
+  /// Listens. Peers are numbered by their rank in the world. Throws Error(refused) naming the address that can't be bound.
+  explicit TcpTransport(const TcpOptions& options);
+  ~TcpTransport() override;
+
+  std::string_view name() const override { return "tcp"; }
+  std::vector<std::byte> address(int peer) override;
+  Reach can_reach(int peer, std::span<const std::byte> address) const override;
+  void connect(int peer, std::span<const std::byte> address) override;
+  bool connected(int peer) override;
+  /// Why the connection to a peer is broken; empty if it isn't.
+  std::string broken(int peer) const;
+
+  void register_memory(std::span<std::byte>) override {}
+  /// The offset is the address in this process: peers repeat it, it is compared with what is expected and never used.
+  RemoteSpan remote(std::span<const std::byte> memory) const override;
+  bool is_registered(std::span<const std::byte>) const override { return true; }
+  std::size_t plain_limit() const override { return kEagerBytes; }
+  bool can_receive_into(std::span<const std::byte>) const override { return true; }
+
+  Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;
+  Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) override;
+  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override;
+  Outcome test_send(LaneId lane, Ticket ticket) override;
+  Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
+  Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
+  Outcome test_receive(LaneId lane, Ticket ticket) override;
+  bool can_view(int) const override { return false; }
+  std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override;
+  void release(LaneId lane, Ticket ticket) override;
+  Found found(LaneId lane) const override;
+
+  bool progress() override;
+  std::uint64_t arm() override;
+  void disarm() override {}
+  int descriptor() const override { return epoll_.get(); }
+  bool close() override;
+  const TrafficCounters& counters() const override { return counters_; }
+
+ private:
+  /// A socket whose other end hasn't proved itself yet.
+  struct Joining {
+    posix::UniqueFd socket;
+    bootstrap::Handshake handshake;
+    int peer = -1;  ///< whom this end dialed; -1: it was accepted
+    std::uint64_t deadline_ns = 0;
+    bool room_wanted = false;
+  };
+
+  Connection& peer(int rank) const;
+  void watch(int descriptor, std::uint64_t token, bool for_room) const;
+  void accept_strangers();
+  void pump(std::uint64_t id);
+  void give_up(std::uint64_t id, const std::string& why);
+  void admit(std::uint64_t id);
+  bool expire();
+
+  TcpOptions options_;
+  TrafficCounters counters_;
+  posix::UniqueFd epoll_;
+  posix::UniqueFd listener_;
+  std::vector<std::unique_ptr<Connection>> peers_;  ///< by rank; null at this rank's own place
+  std::map<std::uint64_t, Joining> joining_;
+  std::uint64_t next_id_ = 0;
+};
+
+}  // namespace tsp::tcp
