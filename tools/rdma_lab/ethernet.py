@@ -1,0 +1,81 @@
+"""The machines' Ethernet: a hub over unix datagram sockets that can lose and delay frames and cut machines off.
+
+QEMU knows such sockets as `-netdev dgram`; unlike multicast or TAP they need neither privileges nor a free address.
+"""
+
+import collections
+import random
+import selectors
+import socket
+import threading
+import time
+
+
+class Hub(threading.Thread):
+    """One broadcast domain. Machine i sends to FOLDER/NAME-h<i> and hears at FOLDER/NAME-s<i>."""
+
+    def __init__(self, folder, name, machines, weather):
+        super().__init__(daemon=True)
+        self.path = f"{folder}/{name}"
+        self.weather = weather
+        self.ending = False
+        self.frames = 0
+        self.lost = 0
+        self.delayed = collections.deque()  # (when, port, machine, frame), in order of time as long as the delay stays
+        self.selector = selectors.DefaultSelector()
+        self.machines = machines
+        for machine in range(machines):
+            port = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            port.bind(self.hub_side(machine))
+            port.setblocking(False)
+            self.selector.register(port, selectors.EVENT_READ, machine)
+
+    def hub_side(self, machine):
+        return f"{self.path}-h{machine}"
+
+    def machine_side(self, machine):
+        return f"{self.path}-s{machine}"
+
+    def run(self):
+        while not self.ending:
+            wait = 0.05
+            if self.delayed:
+                wait = max(0.0, min(wait, self.delayed[0][0] - time.monotonic()))
+            for key, _ in self.selector.select(wait):
+                for _ in range(64):  # a burst, before others get their turn
+                    try:
+                        frame = key.fileobj.recv(65600)
+                    except BlockingIOError:
+                        break
+                    self._forward(key.fileobj, key.data, frame)
+            while self.delayed and self.delayed[0][0] <= time.monotonic():
+                _, port, machine, frame = self.delayed.popleft()
+                self._deliver(port, machine, frame)
+
+    def _forward(self, port, sender, frame):
+        weather = self.weather
+        for machine in range(self.machines):
+            if machine == sender:
+                continue
+            self.frames += 1
+            if sender in weather.cut or machine in weather.cut or (weather.loss > 0 and random.random() < weather.loss):
+                self.lost += 1
+            elif weather.delay > 0 or self.delayed:
+                self.delayed.append((time.monotonic() + weather.delay, port, machine, frame))
+            else:
+                self._deliver(port, machine, frame)
+
+    def _deliver(self, port, machine, frame):
+        try:
+            port.sendto(frame, self.machine_side(machine))
+        except OSError:
+            self.lost += 1  # not up yet, gone, or its queue is full: Ethernet drops
+
+
+class Weather:
+    """What the network does to frames now."""
+
+    def __init__(self, loss=0.0, delay=0.0):
+        self.loss = loss  # probability
+        self.delay = delay  # seconds
+        self.cut = set()  # machines that neither hear nor are heard
