@@ -7,6 +7,7 @@ find_package(fmt 9 REQUIRED)
 find_package(spdlog 1.10 REQUIRED)
 find_package(hwy 1.0 REQUIRED)
 find_package(xxHash REQUIRED)
+find_package(Ibverbs REQUIRED)
 # Its headers only: the library is loaded when the first matrix is multiplied (core/kernels/blas.h).
 find_package(OpenBLAS 0.3 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
