@@ -44,7 +44,9 @@ class QueuePair {
   std::uint32_t number() const { return pair_->qp_num; }
   std::uint32_t first_packet() const { return first_packet_; }
 
-  void connect(const Address& peer, const ChosenPort& port, Patience patience);
+  /// To RTR, where the kernel resolves the peer's Ethernet address, which takes a second a try if the peer doesn't answer: again
+  /// until give_up_ns (posix::now_ns). Then to RTS. Throws Error(refused).
+  void connect(const Address& peer, const ChosenPort& port, Patience patience, std::uint64_t give_up_ns);
 
   /// Work requests that can be posted now.
   std::uint64_t room() const { return kSends - (posted_ - completed_); }

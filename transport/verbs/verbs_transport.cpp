@@ -97,7 +97,8 @@ void VerbsTransport::connect(int number, std::span<const std::byte> blob) {
   if (!parts.peers.at(static_cast<std::size_t>(number))) address(number);
   Peer& to = peer(number);
   to.address = *Address::decode(blob);
-  to.pair.connect(to.address, parts.port, Patience::within(parts.options.timeout_ns));
+  to.pair.connect(to.address, parts.port, Patience::within(parts.options.timeout_ns),
+                  posix::now_ns() + parts.options.timeout_ns / 2);
   to.linked = true;
 }
 
