@@ -24,5 +24,6 @@ install(EXPORT tspTargets NAMESPACE tsp:: DESTINATION ${tsp_package_dir})
 configure_package_config_file(cmake/tspConfig.cmake.in ${PROJECT_BINARY_DIR}/tspConfig.cmake
                               INSTALL_DESTINATION ${tsp_package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tspConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/tspConfig.cmake ${PROJECT_BINARY_DIR}/tspConfigVersion.cmake cmake/FindxxHash.cmake
+install(FILES ${PROJECT_BINARY_DIR}/tspConfig.cmake ${PROJECT_BINARY_DIR}/tspConfigVersion.cmake
+              cmake/FindIbverbs.cmake cmake/FindxxHash.cmake
         DESTINATION ${tsp_package_dir})

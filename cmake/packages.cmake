@@ -9,6 +9,7 @@ find_package(hwy 1.0 REQUIRED)
 find_package(xxHash REQUIRED)
 # libcrypto alone: HMAC-SHA-256 of the rendezvous and of data connections.
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
+find_package(Ibverbs REQUIRED)
 # Its headers only: the library is loaded when the first matrix is multiplied (core/kernels/blas.h).
 find_package(OpenBLAS 0.3 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)

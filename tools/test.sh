@@ -95,7 +95,7 @@ run_part() {
     release) part "release, all tests" build_and_test release ;;
     asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE slow ;;
     tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE slow ;;
-    clang) part "clang: release by clang++" build_and_test clang -LE slow ;;
+    clang) part "clang: release by clang++" build_and_test clang -LE "slow|rdma" ;;
     fuzz)
       if compgen -G "$root/tests/fuzz/*_fuzz.cpp" >/dev/null; then part "fuzz: each target for 30 s" build_and_test fuzz; fi
       ;;
@@ -107,10 +107,10 @@ run_part() {
 # One function, so that bash has read the script before the first part starts: an edit meanwhile changes the next run, not this one.
 main() {
   if [ ${#chosen[@]} -gt 0 ]; then
-    install_missing build full
+    install_missing build rdma full
     for argument in "${chosen[@]}"; do run_part "$argument"; done
   else
-    install_missing build
+    install_missing build rdma
     part "release, all tests but the slow ones" build_and_test release -LE slow
   fi
 

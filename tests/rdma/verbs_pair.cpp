@@ -1,0 +1,158 @@
+#include "tests/rdma/verbs_pair.h"
+
+#include "transport/posix.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <poll.h>
+#include <stdexcept>
+#include <sys/mman.h>
+#include <thread>
+
+namespace tsp::test {
+
+namespace {
+
+constexpr int kPeer = 0;  // the only one
+
+std::string variable(const char* name) {
+  const char* text = std::getenv(name);
+  require(text != nullptr, std::string(name) + " isn't set: this program runs in tools/rdma_lab");
+  return text;
+}
+
+std::string in_share(const std::string& name) { return variable("SHARE") + "/" + name; }
+
+/// Publishes a file whole, and waits for the other side's.
+std::vector<char> exchange(const std::string& name, const std::vector<char>& mine, double seconds = 90) {
+  const std::string own = in_share(name + "." + std::to_string(node()));
+  const std::string other = in_share(name + "." + std::to_string(1 - node()));
+  std::ofstream(own + ".new", std::ios::binary).write(mine.data(), static_cast<std::streamsize>(mine.size()));
+  std::filesystem::rename(own + ".new", own);
+  const std::uint64_t begin = posix::now_ns();
+  while (!std::filesystem::exists(other)) {
+    require(static_cast<double>(posix::now_ns() - begin) < seconds * 1e9, "the other machine didn't come to " + name);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  std::ifstream file(other, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::span<std::byte> reserve(std::size_t bytes) {
+  void* place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  require(place != MAP_FAILED, "mmap failed");
+  return {static_cast<std::byte*>(place), bytes};
+}
+
+std::uint64_t word(std::uint64_t seed, std::size_t i) {
+  std::uint64_t x = (seed + 1) * 0x9e3779b97f4a7c15ULL + i * 0xbf58476d1ce4e5b9ULL;
+  x ^= x >> 29;
+  return x * 0x94d049bb133111ebULL;
+}
+
+}  // namespace
+
+void require(bool condition, const std::string& what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+int node() { return std::stoi(variable("NODE")); }
+
+void weather(const std::string& line) { std::ofstream(in_share("control"), std::ios::app) << line << std::endl; }
+
+void run_shell(const std::string& command) { require(std::system(command.c_str()) == 0, command); }
+
+VerbsPair::VerbsPair(const std::string& name, const PairOptions& options)
+    : name_(name),
+      heap_(reserve(options.heap_bytes)),
+      transport_({.device = options.device,
+                  .local_rank = options.local_rank,
+                  .timeout_ns = static_cast<std::uint64_t>(options.timeout_s * 1e9),
+                  .peers = 1,
+                  .heap = heap_}) {
+  require(transport_.why_not().empty(), transport_.why_not());
+  transport_.register_memory(heap_);
+  const std::vector<std::byte> blob = transport_.address(kPeer);
+  const auto* data = reinterpret_cast<const char*>(blob.data());
+  const std::vector<char> other = exchange(name_ + ".address", {data, data + blob.size()});
+  const std::span<const std::byte> address = std::as_bytes(std::span(other));
+  require(transport_.can_reach(kPeer, address).possible, transport_.can_reach(kPeer, address).why);
+  transport_.connect(kPeer, address);
+  meet();
+  until([&] { return transport_.connected(kPeer); }, "the probe arrives");
+}
+
+VerbsPair::~VerbsPair() = default;  // the heap stays mapped: the transport is destroyed after this body
+
+void VerbsPair::meet() { exchange(name_ + ".meeting" + std::to_string(meetings_++), {}); }
+
+void VerbsPair::until(const std::function<bool()>& condition, const std::string& what, double seconds) {
+  constexpr std::uint64_t kSpinNs = 100'000;  // then sleep, as an engine does: the machine has one core, and its NIC needs it
+  const std::uint64_t begin = posix::now_ns();
+  std::uint64_t quiet_since = begin;
+  while (!condition()) {
+    const bool moved = transport_.progress();
+    const std::uint64_t now = posix::now_ns();
+    if (static_cast<double>(now - begin) > seconds * 1e9) throw std::runtime_error("never: " + what);
+    if (moved) quiet_since = now;
+    if (now - quiet_since < kSpinNs) continue;
+    transport_.arm();
+    if (!transport_.progress() && !condition()) {
+      pollfd ready{transport_.descriptor(), POLLIN, 0};
+      ::poll(&ready, 1, 100);
+    }
+    transport_.disarm();
+    quiet_since = posix::now_ns();
+  }
+}
+
+Ticket VerbsPair::send(Stream stream, const Envelope& envelope, std::span<const std::byte> payload) {
+  Ticket ticket = kNotNow;
+  until(
+      [&] {
+        return (ticket = transport_.send({kPeer, stream}, envelope, payload, Delivery::copy_if_small)) != kNotNow;
+      },
+      "a credit to send");
+  return ticket;
+}
+
+Ticket VerbsPair::receive(Stream stream, const Envelope& envelope, std::span<std::byte> into) {
+  Ticket ticket = kNotNow;
+  until([&] { return (ticket = transport_.receive({kPeer, stream}, envelope, into)) != kNotNow; }, "room to post a receive");
+  return ticket;
+}
+
+void VerbsPair::finish_send(Stream stream, Ticket ticket) {
+  Outcome outcome = Outcome::pending;
+  until([&] { return (outcome = transport_.test_send({kPeer, stream}, ticket)) != Outcome::pending; }, "the end of a send");
+  require(outcome == Outcome::done, "send " + std::to_string(ticket) + ": " + transport_.found({kPeer, stream}).detail);
+}
+
+void VerbsPair::finish_receive(Stream stream, Ticket ticket) {
+  Outcome outcome = Outcome::pending;
+  until([&] { return (outcome = transport_.test_receive({kPeer, stream}, ticket)) != Outcome::pending; }, "the end of a receive");
+  require(outcome == Outcome::done, "receive " + std::to_string(ticket) + ": outcome " +
+                                        std::to_string(static_cast<int>(outcome)) + ", " +
+                                        transport_.found({kPeer, stream}).detail);
+}
+
+void VerbsPair::close() {
+  until([&] { return transport_.close(); }, "all that was sent has arrived");
+  meet();
+}
+
+void fill(std::span<std::byte> bytes, std::uint64_t seed) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(word(seed, i / 8) >> (i % 8 * 8));
+}
+
+bool holds(std::span<const std::byte> bytes, std::uint64_t seed) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] != static_cast<std::byte>(word(seed, i / 8) >> (i % 8 * 8))) return false;
+  }
+  return true;
+}
+
+}  // namespace tsp::test

@@ -1,0 +1,64 @@
+// One of two laboratory machines' sides of a verbs connection: memory, the transport, and the exchange of addresses through the
+// laboratory's shared folder. NODE says which side this is, SHARE where the folder lies.
+#pragma once
+
+#include "transport/verbs/verbs_transport.h"
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tsp::test {
+
+/// Throws std::runtime_error with the text if the condition doesn't hold.
+void require(bool condition, const std::string& what);
+
+/// This machine's number.
+int node();
+/// Appends a line to the laboratory's control file ("cut 1").
+void weather(const std::string& line);
+void run_shell(const std::string& command);
+
+struct PairOptions {
+  std::string device = {};
+  int local_rank = 0;
+  std::size_t heap_bytes = std::size_t{8} << 20;
+  double timeout_s = 60;
+};
+
+class VerbsPair {
+ public:
+  /// Both machines make a pair of the same name; returns when they are connected. The whole heap is registered.
+  VerbsPair(const std::string& name, const PairOptions& options);
+  VerbsPair(const VerbsPair&) = delete;
+  VerbsPair& operator=(const VerbsPair&) = delete;
+  ~VerbsPair();
+
+  verbs::VerbsTransport& transport() { return transport_; }
+  std::span<std::byte> heap(std::size_t offset, std::size_t bytes) const { return heap_.subspan(offset, bytes); }
+
+  /// Waits until both sides are here, not by the transport under test.
+  void meet();
+  /// Makes progress until the condition holds; throws after `seconds`.
+  void until(const std::function<bool()>& condition, const std::string& what, double seconds = 60);
+  Ticket send(Stream stream, const Envelope& envelope, std::span<const std::byte> payload);
+  Ticket receive(Stream stream, const Envelope& envelope, std::span<std::byte> into);
+  void finish_send(Stream stream, Ticket ticket);
+  void finish_receive(Stream stream, Ticket ticket);
+  /// What is left to send, then both sides' end.
+  void close();
+
+ private:
+  std::string name_;
+  std::span<std::byte> heap_;
+  verbs::VerbsTransport transport_;
+  int meetings_ = 0;
+};
+
+/// Bytes that follow from the seed alone.
+void fill(std::span<std::byte> bytes, std::uint64_t seed);
+bool holds(std::span<const std::byte> bytes, std::uint64_t seed);
+
+}  // namespace tsp::test

@@ -1,0 +1,164 @@
+// What verbs decides without a device: which port and GID, how long to try, what an address says, and numbers cut to 28 bits.
+
+#include "transport/cause.h"
+#include "transport/verbs/device.h"
+#include "transport/verbs/queue_pair.h"
+#include "transport/verbs/verbs_transport.h"
+#include "transport/verbs/wire.h"
+
+#include <gtest/gtest.h>
+
+#include <arpa/inet.h>
+#include <string>
+#include <vector>
+
+namespace tsp::verbs {
+namespace {
+
+Gid gid_of(int index, GidType type, const char* text) {
+  Gid gid;
+  gid.index = index;
+  gid.type = type;
+  EXPECT_EQ(::inet_pton(AF_INET6, text, gid.bytes.data()), 1);
+  return gid;
+}
+
+Port port_of(const std::string& device, int number, bool active, std::vector<Gid> gids) {
+  Port port;
+  port.device = device;
+  port.number = number;
+  port.active = active;
+  port.state = active ? "PORT_ACTIVE" : "PORT_DOWN";
+  port.ethernet = true;
+  port.mtu = 5;
+  port.mtu_bytes = 4096;
+  port.gids = std::move(gids);
+  return port;
+}
+
+const Gid kLocal = gid_of(0, GidType::roce_v2, "fe80::1");
+const Gid kOldFour = gid_of(1, GidType::roce_v1, "::ffff:10.0.0.1");
+const Gid kFour = gid_of(2, GidType::roce_v2, "::ffff:10.0.0.1");
+const Gid kSix = gid_of(3, GidType::roce_v2, "2001:db8::1");
+
+std::string refusal(const std::vector<Port>& ports, const std::string& choice) {
+  try {
+    choose_port(ports, DeviceChoice::parse(choice), 0);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(VerbsChoice, AnIpv4MappedGidGoesBeforeAGlobalOneAndALinkLocalOneIsNeverTaken) {
+  EXPECT_EQ(choose_gid({kLocal, kOldFour, kSix, kFour})->index, 2);
+  EXPECT_EQ(choose_gid({kLocal, kOldFour, kSix})->index, 3);
+  EXPECT_FALSE(choose_gid({kLocal, kOldFour}).has_value());
+  EXPECT_FALSE(choose_gid({}).has_value());
+  EXPECT_EQ(kFour.text(), "::ffff:10.0.0.1");
+}
+
+TEST(VerbsChoice, LocalRanksTakeTheActivePortsInTurn) {
+  const std::vector<Port> ports = {port_of("a", 1, true, {kFour}), port_of("b", 1, false, {kFour}), port_of("c", 1, true, {kSix}),
+                                   port_of("d", 1, true, {kLocal})};
+  EXPECT_EQ(choose_port(ports, {}, 0).port.device, "a");
+  EXPECT_EQ(choose_port(ports, {}, 1).port.device, "c");
+  EXPECT_EQ(choose_port(ports, {}, 2).port.device, "a");
+  EXPECT_EQ(choose_port(ports, DeviceChoice::parse("c"), 0).gid.index, 3);
+  EXPECT_EQ(choose_port(ports, DeviceChoice::parse("d:1:0"), 0).gid.index, 0);
+}
+
+TEST(VerbsChoice, ARefusalSaysWhatIsThere) {
+  const std::vector<Port> ports = {port_of("a", 1, true, {kLocal, kFour}), port_of("b", 1, false, {kFour}),
+                                   port_of("d", 1, true, {kLocal})};
+  EXPECT_NE(refusal(ports, "x").find("no such device; here are: a:1 (PORT_ACTIVE"), std::string::npos) << refusal(ports, "x");
+  EXPECT_NE(refusal(ports, "a:2").find("no port 2"), std::string::npos);
+  EXPECT_NE(refusal(ports, "a:1:9").find("no GID of index 9"), std::string::npos);
+  EXPECT_NE(refusal(ports, "b").find("no active port"), std::string::npos);
+  EXPECT_NE(refusal(ports, "d").find("link-local"), std::string::npos);
+  EXPECT_NE(refusal({}, "").find("no RDMA device"), std::string::npos);
+}
+
+TEST(VerbsChoice, AMalformedChoiceIsRefused) {
+  for (const char* text : {"a:", "a:x", "a:1:", "a:1:-1", "a:0", ":1", "a:1:2:3", "a:99999999999"})
+    EXPECT_THROW(DeviceChoice::parse(text), Error) << text;
+  const DeviceChoice choice = DeviceChoice::parse("mlx5_0:2:7");
+  EXPECT_EQ(choice.device, "mlx5_0");
+  EXPECT_EQ(choice.port, 2);
+  EXPECT_EQ(choice.gid, 7);
+}
+
+TEST(VerbsChoice, TheAdapterGivesUpWithinTheDeadlineEvenIfItTakesFourTimesAsLong) {
+  for (const double seconds : {2.0, 10.0, 30.0, 600.0}) {
+    const Patience patience = Patience::within(static_cast<std::uint64_t>(seconds * 1e9));
+    double each = 4.096e-6;
+    for (int i = 0; i < patience.timeout; ++i) each *= 2;
+    const double all = each * (patience.retry_count + 1);
+    EXPECT_LE(4 * all, seconds);
+    EXPECT_GE(4 * all, seconds / 2.01);
+    EXPECT_EQ(patience.retry_count, 6);
+  }
+  EXPECT_LE(Patience::within(~std::uint64_t{0}).timeout, 31);
+}
+
+TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
+  Address address;
+  address.queue_pair = 0x123456;
+  address.first_packet = 0xabcdef;
+  address.region = 0x7f0012345000;
+  address.region_key = 42;
+  address.mtu = 3;
+  address.ethernet = true;
+  address.gid[15] = 9;
+  address.port = "rxe0 port 1";
+  const std::vector<std::byte> blob = address.encode();
+  const std::optional<Address> read = Address::decode(blob);
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->queue_pair, 0x123456U);
+  EXPECT_EQ(read->first_packet, 0xabcdefU);
+  EXPECT_EQ(read->region, 0x7f0012345000U);
+  EXPECT_EQ(read->region_key, 42U);
+  EXPECT_EQ(read->mtu, 3);
+  EXPECT_TRUE(read->ethernet);
+  EXPECT_EQ(read->gid[15], 9);
+  EXPECT_EQ(read->port, "rxe0 port 1");
+  for (std::size_t cut = 0; cut < blob.size(); ++cut) EXPECT_FALSE(Address::decode(std::span(blob).first(cut)).has_value());
+  std::vector<std::byte> wrong = blob;
+  wrong[0] ^= std::byte{1};
+  EXPECT_FALSE(Address::decode(wrong).has_value());
+  address.mtu = 6;
+  EXPECT_FALSE(Address::decode(address.encode()).has_value());
+}
+
+TEST(VerbsWire, ShortNumbersFindTheirLongOnes) {
+  for (const std::uint64_t near : {std::uint64_t{0}, std::uint64_t{15}, (std::uint64_t{1} << 28) - 2, std::uint64_t{1} << 40}) {
+    for (const std::int64_t away : {-20, -1, 0, 1, 16, 40}) {
+      if (away < 0 && near < 20) continue;
+      const std::uint64_t number = near + static_cast<std::uint64_t>(away);
+      EXPECT_EQ(widen(static_cast<std::uint32_t>(number & Immediate::kLowMask), near), number) << near << " " << away;
+    }
+  }
+  const Immediate read = Immediate::decode(Immediate{News::data, 2, 0x0abcdef1}.encode());
+  EXPECT_EQ(read.news, News::data);
+  EXPECT_EQ(read.stream, 2);
+  EXPECT_EQ(read.low, 0x0abcdef1U);
+}
+
+/// On a machine without RDMA devices; with some, the laboratory's tests say more.
+TEST(VerbsTransport, WithoutADeviceItReachesNobodyAndSaysWhy) {
+  if (!list_ports().empty()) GTEST_SKIP() << "this machine has RDMA devices";
+  VerbsTransport here({});
+  EXPECT_NE(here.why_not().find("no RDMA device"), std::string::npos);
+  VerbsTransport there({});
+  const Reach reach = here.can_reach(0, there.address(0));
+  EXPECT_FALSE(reach.possible);
+  EXPECT_NE(reach.why.find("no RDMA device"), std::string::npos);
+  EXPECT_THROW(here.connect(0, there.address(0)), Error);
+  EXPECT_FALSE(here.progress());
+  EXPECT_EQ(here.descriptor(), -1);
+  EXPECT_TRUE(here.close());
+  EXPECT_THROW(VerbsTransport({.device = "rxe0"}), Error);
+}
+
+}  // namespace
+}  // namespace tsp::verbs

@@ -1,0 +1,106 @@
+"""The machines' Ethernet: a hub over unix datagram sockets that can lose and delay frames and cut machines off.
+
+QEMU knows such sockets as `-netdev dgram`; unlike multicast or TAP they need neither privileges nor a free address.
+"""
+
+import collections
+import errno
+import random
+import selectors
+import socket
+import threading
+import time
+
+MOST_WAITING = 4096  # frames a machine
+
+
+class Hub(threading.Thread):
+    """One broadcast domain. Machine i sends to FOLDER/NAME-h<i> and hears at FOLDER/NAME-s<i>."""
+
+    def __init__(self, folder, name, machines, weather):
+        super().__init__(daemon=True)
+        self.path = f"{folder}/{name}"
+        self.weather = weather
+        self.ending = False
+        self.frames = 0
+        self.lost = 0
+        # Frames for machines whose socket is full: a switch with buffers and flow control. Dropped here, a third of a busy RDMA
+        # stream was lost, each time for the adapter's whole retransmission timeout.
+        self.waiting = [collections.deque() for _ in range(machines)]
+        self.delayed = collections.deque()  # (when, port, machine, frame), in order of time as long as the delay stays
+        self.selector = selectors.DefaultSelector()
+        self.machines = machines
+        for machine in range(machines):
+            port = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            port.bind(self.hub_side(machine))
+            port.setblocking(False)
+            self.selector.register(port, selectors.EVENT_READ, machine)
+
+    def hub_side(self, machine):
+        return f"{self.path}-h{machine}"
+
+    def machine_side(self, machine):
+        return f"{self.path}-s{machine}"
+
+    def run(self):
+        while not self.ending:
+            wait = 0.05
+            if self.delayed:
+                wait = max(0.0, min(wait, self.delayed[0][0] - time.monotonic()))
+            if any(self.waiting):
+                wait = min(wait, 0.0005)
+            for machine, queue in enumerate(self.waiting):
+                while queue and self._send(queue[0][0], machine, queue[0][1]):
+                    queue.popleft()
+            for key, _ in self.selector.select(wait):
+                for _ in range(64):  # a burst, before others get their turn
+                    try:
+                        frame = key.fileobj.recv(65600)
+                    except BlockingIOError:
+                        break
+                    self._forward(key.fileobj, key.data, frame)
+            while self.delayed and self.delayed[0][0] <= time.monotonic():
+                _, port, machine, frame = self.delayed.popleft()
+                self._deliver(port, machine, frame)
+
+    def _forward(self, port, sender, frame):
+        weather = self.weather
+        for machine in range(self.machines):
+            if machine == sender:
+                continue
+            self.frames += 1
+            if sender in weather.cut or machine in weather.cut or (weather.loss > 0 and random.random() < weather.loss):
+                self.lost += 1
+            elif weather.delay > 0 or self.delayed:
+                self.delayed.append((time.monotonic() + weather.delay, port, machine, frame))
+            else:
+                self._deliver(port, machine, frame)
+
+    def _deliver(self, port, machine, frame):
+        queue = self.waiting[machine]
+        if queue or not self._send(port, machine, frame):
+            if len(queue) < MOST_WAITING:
+                queue.append((port, frame))
+            else:
+                self.lost += 1
+
+    def _send(self, port, machine, frame):
+        """False if the machine's socket is full; a frame for a machine that is not up, or gone, is lost."""
+        try:
+            port.sendto(frame, self.machine_side(machine))
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno == errno.ENOBUFS:
+                return False
+            self.lost += 1
+        return True
+
+
+class Weather:
+    """What the network does to frames now."""
+
+    def __init__(self, loss=0.0, delay=0.0):
+        self.loss = loss  # probability
+        self.delay = delay  # seconds
+        self.cut = set()  # machines that neither hear nor are heard

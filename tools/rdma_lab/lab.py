@@ -1,0 +1,306 @@
+#!/usr/bin/env python3
+"""Runs a command line on several small machines with real RDMA devices (soft-RoCE), joined by one Ethernet. No RDMA card needed.
+
+QEMU boots them (software emulation) from Debian's kernel; each sees this machine's file system read-only, under a tmpfs, at the same
+paths, and the results folder, writable, as $SHARE. The command runs as root in the current directory with NODE (0…N-1), NODES and
+NICS set; machine i has 10.77.0.(i+1) on eth0 with the device rxe0, with --nics 2 also 10.78.0.(i+1) on eth1 with rxe1.
+
+    tools/rdma_lab/lab.py -n 2 -- 'if [ $NODE = 0 ]; then ib_write_lat -x 1; else sleep 3; ib_write_lat -x 1 10.77.0.1; fi'
+
+Lines appended to $SHARE/control, from here or from within a machine, change the weather while the command runs; --at does the same:
+
+    loss 0.01    each frame is lost with this probability
+    delay 5      each frame takes 5 ms more
+    cut 1        machine 1 neither hears nor is heard;  join 1 ends that
+    pause 1      machine 1 stands still;                resume 1 ends that
+    kill 1       machine 1 is gone; that it didn't finish is no failure then
+
+The results folder keeps node<i>.out, node<i>.err, node<i>.console (the kernel's words) and result.json. Exit code: 0 if every command
+ended with 0; 1 if one didn't; 2 for wrong arguments; 3 if the laboratory can't run here; 124 if the time limit struck.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+import ethernet  # noqa: E402
+import image  # noqa: E402
+
+
+def die_with_parent():
+    """In a child: no QEMU outlives the laboratory, however that ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Machine:
+    """One QEMU process and what is known of its command."""
+
+    def __init__(self, number, share):
+        self.number = number
+        self.share = share
+        self.process = None
+        self.killed = False
+        self.exit_code = None
+        self.booted = None
+        self.ended = None
+        self.read = {"out": 0, "err": 0}
+        self.partial = {"out": b"", "err": b""}
+
+    def start(self, arguments):
+        with open(self.share / f"node{self.number}.console", "wb") as console:
+            self.process = subprocess.Popen(
+                arguments, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, preexec_fn=die_with_parent
+            )
+
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number):
+        if self.running():
+            self.process.send_signal(number)
+
+    def show_new_output(self):
+        """Prints whole lines that the command has written since the last look."""
+        for stream, target in (("out", sys.stdout), ("err", sys.stderr)):
+            try:
+                with open(self.share / f"node{self.number}.{stream}", "rb") as file:
+                    file.seek(self.read[stream])
+                    new = file.read()
+            except FileNotFoundError:
+                continue
+            self.read[stream] += len(new)
+            *lines, self.partial[stream] = (self.partial[stream] + new).split(b"\n")
+            for line in lines:
+                print(f"node{self.number}| {line.decode(errors='replace')}", file=target, flush=True)
+
+    def look(self, now):
+        self.show_new_output()
+        if self.booted is None and (self.share / f".lab/ready{self.number}").exists():
+            self.booted = now
+        if self.exit_code is None:
+            try:
+                self.exit_code = int((self.share / f".lab/exit{self.number}").read_text(encoding="ascii"))
+                self.ended = now
+                self.signal(signal.SIGKILL)  # its work is done; powering off in good order takes seconds
+                self.show_new_output()
+            except (FileNotFoundError, ValueError):
+                pass
+
+
+class Lab:
+    """N machines, their Ethernet, and the clock over them."""
+
+    def __init__(self, options, folder):
+        self.options = options
+        self.folder = folder
+        self.share = pathlib.Path(options.share or folder / "share").resolve()
+        self.weather = ethernet.Weather(options.loss, options.delay / 1000)
+        self.machines = [Machine(number, self.share) for number in range(options.machines)]
+        self.hubs = []
+        self.control_read = 0
+        self.schedule = sorted(options.at, key=lambda item: item[0])
+
+    def prepare(self):
+        self.share.mkdir(parents=True, exist_ok=True)
+        lab = self.share / ".lab"
+        shutil.rmtree(lab, ignore_errors=True)
+        lab.mkdir()
+        for old in [self.share / "control", self.share / "result.json", *self.share.glob("node[0-9].*")]:
+            old.unlink(missing_ok=True)
+        (self.share / "control").touch()
+        shutil.copy(image.HERE / "guest.sh", lab / "guest.sh")
+        command = self.options.command
+        line = command[0] if len(command) == 1 else shlex.join(command)
+        (lab / "command.sh").write_text(f"cd {shlex.quote(os.getcwd())}\n{line}\n", encoding="utf-8")
+
+    def boot(self):
+        version, root = image.kernel(self.options.cache)
+        disk = self.folder / "initrd"
+        image.ram_disk(version, root, disk)
+        for nic in range(self.options.nics):
+            hub = ethernet.Hub(self.folder, f"e{nic}", len(self.machines), self.weather)
+            hub.start()
+            self.hubs.append(hub)
+        for machine in self.machines:
+            machine.start(self.qemu(machine.number, root / f"boot/vmlinuz-{version}", disk))
+
+    def qemu(self, number, kernel, disk):
+        options = self.options
+        arguments = [image.program("qemu-system-x86_64"), "-M", "q35,accel=tcg", "-cpu", "max"]
+        arguments += ["-smp", str(options.cores), "-m", str(options.memory), "-nographic", "-no-reboot"]
+        arguments += ["-kernel", str(kernel), "-initrd", str(disk), "-append"]
+        arguments += [
+            f"console=ttyS0 quiet mitigations=off panic=-1 lab.node={number} lab.nodes={len(self.machines)} lab.nics={options.nics}"
+        ]
+        arguments += ["-fsdev", "local,id=r,path=/,security_model=none,readonly=on,multidevs=remap"]
+        arguments += ["-device", "virtio-9p-pci,fsdev=r,mount_tag=root"]
+        arguments += ["-fsdev", f"local,id=w,path={self.share},security_model=none"]
+        arguments += ["-device", "virtio-9p-pci,fsdev=w,mount_tag=share"]
+        for nic, hub in enumerate(self.hubs):
+            sides = f"local.type=unix,local.path={hub.machine_side(number)},remote.type=unix,remote.path={hub.hub_side(number)}"
+            arguments += ["-netdev", f"dgram,id=n{nic},{sides}"]
+            arguments += ["-device", f"virtio-net-pci,netdev=n{nic},romfile=,mac=52:54:00:00:{nic:02x}:{number + 1:02x}"]
+        return arguments
+
+    def obey(self, line):
+        """Carries out one line of weather. A wrong one is reported, not fatal: it may have come from within a machine."""
+        words = line.split()
+        try:
+            word, value = words[0], words[1]
+            if word == "loss":
+                self.weather.loss = float(value)
+            elif word == "delay":
+                self.weather.delay = float(value) / 1000
+            else:
+                machine = self.machines[int(value)]
+                if word == "cut":
+                    self.weather.cut.add(machine.number)
+                elif word == "join":
+                    self.weather.cut.discard(machine.number)
+                elif word == "pause":
+                    machine.signal(signal.SIGSTOP)
+                elif word == "resume":
+                    machine.signal(signal.SIGCONT)
+                elif word == "kill":
+                    machine.killed = True
+                    machine.signal(signal.SIGKILL)
+                else:
+                    raise ValueError(word)
+            print(f"lab: {line.strip()}", flush=True)
+        except (IndexError, ValueError):
+            print(f"lab: can't obey {line.strip()!r}", file=sys.stderr, flush=True)
+
+    def read_control(self):
+        text = (self.share / "control").read_text(encoding="utf-8", errors="replace")
+        lines = text.split("\n")[:-1]
+        for line in lines[self.control_read :]:
+            if line.strip():
+                self.obey(line)
+        self.control_read = len(lines)
+
+    def watch(self):
+        """Until all have ended or the time is up; true if it wasn't."""
+        begin = time.monotonic()
+        while True:
+            time.sleep(0.05)
+            now = time.monotonic() - begin
+            running = [machine for machine in self.machines if machine.running()]
+            for machine in self.machines:
+                machine.look(now)
+            self.read_control()
+            booted = [machine.booted for machine in self.machines]
+            if None not in booted:
+                while self.schedule and now - max(booted) >= self.schedule[0][0]:
+                    self.obey(self.schedule.pop(0)[1])
+            if not running:
+                return True
+            if now > self.options.timeout:
+                return False
+
+    def stop(self):
+        for machine in self.machines:
+            if machine.running():
+                machine.process.kill()
+            if machine.process is not None:
+                machine.process.wait()
+        for hub in self.hubs:
+            hub.ending = True
+        for hub in self.hubs:
+            if hub.ident is not None:
+                hub.join()
+
+    def report(self, in_time):
+        nodes = []
+        for machine in self.machines:
+            if machine.killed:
+                state = "killed"
+            elif machine.exit_code is not None:
+                state = "exited"
+            else:
+                state = "ended without a word" if in_time else "still running at the time limit"
+            nodes.append({"state": state, "exit_code": machine.exit_code, "booted_s": machine.booted, "ended_s": machine.ended})
+            code = "" if machine.exit_code is None else f" with {machine.exit_code}"
+            print(f"lab: node {machine.number} {state}{code}", flush=True)
+            if state.startswith("ended"):
+                print(f"lab: see {self.share}/node{machine.number}.console", file=sys.stderr)
+        hubs = [{"frames": hub.frames, "lost": hub.lost} for hub in self.hubs]
+        (self.share / "result.json").write_text(json.dumps({"in_time": in_time, "nodes": nodes, "ethernet": hubs}, indent=1) + "\n")
+        shutil.rmtree(self.share / ".lab", ignore_errors=True)
+        good = all(machine.killed or machine.exit_code == 0 for machine in self.machines)
+        return 124 if not in_time else 0 if good else 1
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", "--machines", type=int, default=2, help="2 to 8 (default 2)")
+    parser.add_argument("--nics", type=int, default=1, choices=(1, 2), help="network cards a machine (default 1)")
+    parser.add_argument("--cores", type=int, default=1, help="processors a machine (default 1)")
+    parser.add_argument("--memory", type=int, default=1024, metavar="MIB", help="memory a machine (default 1024)")
+    parser.add_argument("--timeout", type=float, default=120, metavar="SECONDS", help="for everything, boot included (default 120)")
+    parser.add_argument("--share", metavar="FOLDER", help="the results folder (default: a temporary one, removed at the end)")
+    parser.add_argument("--loss", type=float, default=0, metavar="P", help="probability that a frame is lost")
+    parser.add_argument("--delay", type=float, default=0, metavar="MS", help="what each frame takes longer")
+    parser.add_argument("--at", action="append", default=[], metavar="'SECONDS LINE'", help="weather, counted from the last boot")
+    parser.add_argument("--check", action="store_true", help="only say whether the laboratory can run here (0 or 3)")
+    parser.add_argument(
+        "--cache", type=pathlib.Path, default=pathlib.Path.home() / ".cache/tsp-rdma-lab", metavar="FOLDER", help="for the kernel"
+    )
+    parser.add_argument("command", nargs="*", help="after --: one shell line, or a program and its arguments")
+    options = parser.parse_args()
+    if not options.check and not options.command:
+        parser.error("no command")
+    if not 2 <= options.machines <= 8:
+        parser.error("--machines: 2 to 8")
+    if options.cores < 1 or options.memory < 256 or not 0 <= options.loss <= 1 or options.delay < 0:
+        parser.error("--cores from 1, --memory from 256, --loss from 0 to 1, --delay from 0")
+    try:
+        options.at = [(float(item.split(None, 1)[0]), item.split(None, 1)[1]) for item in options.at]
+    except (ValueError, IndexError):
+        parser.error("--at: 'SECONDS LINE' is expected, as in --at '5 cut 1'")
+    return options
+
+
+def end_by_signal(number, _frame):
+    raise SystemExit(128 + number)
+
+
+def main():
+    options = arguments()
+    signal.signal(signal.SIGTERM, end_by_signal)
+    signal.signal(signal.SIGINT, end_by_signal)
+    signal.signal(signal.SIGHUP, end_by_signal)
+    try:
+        image.check_programs()
+        if options.check:
+            version, _ = image.kernel(options.cache)
+            print(f"lab: can run, with kernel {version}")
+            return 0
+        with tempfile.TemporaryDirectory(prefix="rdma-lab.") as folder:
+            lab = Lab(options, pathlib.Path(folder))
+            in_time = False
+            try:
+                lab.prepare()
+                lab.boot()
+                in_time = lab.watch()
+            finally:
+                lab.stop()
+            for machine in lab.machines:
+                machine.show_new_output()
+            return lab.report(in_time)
+    except image.CannotRun as reason:
+        print(f"lab: can't run here: {reason}", file=sys.stderr)
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,213 @@
+#include "transport/verbs/device.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <infiniband/verbs.h>
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+namespace tsp::verbs {
+
+namespace {
+
+struct FreeList {
+  void operator()(ibv_device** list) const { ibv_free_device_list(list); }
+};
+using DeviceList = std::unique_ptr<ibv_device*, FreeList>;
+
+DeviceList device_list(int& count) {
+  count = 0;
+  return DeviceList(ibv_get_device_list(&count));
+}
+
+GidType type_of(std::uint32_t type) {
+  switch (type) {
+    case IBV_GID_TYPE_ROCE_V1: return GidType::roce_v1;
+    case IBV_GID_TYPE_ROCE_V2: return GidType::roce_v2;
+    default: return GidType::infiniband;
+  }
+}
+
+void list_ports_of(ibv_device* device, std::vector<Port>& ports) {
+  const std::string name = ibv_get_device_name(device);
+  const Device context(ibv_open_device(device));
+  if (!context) throw system_error(Cause::refused, fmt::format("verbs: device {} can't be opened", name), errno);
+  ibv_device_attr attributes{};
+  if (const int error = ibv_query_device(context.get(), &attributes); error != 0)
+    throw system_error(Cause::refused, fmt::format("verbs: device {} can't be queried", name), error);
+
+  std::vector<ibv_gid_entry> table(1024);
+  const ssize_t gids = ibv_query_gid_table(context.get(), table.data(), table.size(), 0);
+  for (std::uint8_t number = 1; number <= attributes.phys_port_cnt; ++number) {
+    ibv_port_attr found{};
+    if (ibv_query_port(context.get(), number, &found) != 0) continue;
+    Port port;
+    port.device = name;
+    port.number = number;
+    port.active = found.state == IBV_PORT_ACTIVE;
+    port.state = ibv_port_state_str(found.state);
+    port.ethernet = found.link_layer == IBV_LINK_LAYER_ETHERNET;
+    port.mtu = static_cast<std::uint8_t>(found.active_mtu);
+    port.mtu_bytes = 128 << found.active_mtu;
+    port.lid = found.lid;
+    port.max_bytes = found.max_msg_sz;
+    for (ssize_t i = 0; i < gids; ++i) {
+      const ibv_gid_entry& entry = table[static_cast<std::size_t>(i)];
+      if (entry.port_num != number) continue;
+      Gid gid;
+      std::memcpy(gid.bytes.data(), entry.gid.raw, gid.bytes.size());
+      gid.index = static_cast<int>(entry.gid_index);
+      gid.type = type_of(entry.gid_type);
+      port.gids.push_back(gid);
+    }
+    ports.push_back(std::move(port));
+  }
+}
+
+std::string describe(const std::vector<Port>& ports) {
+  if (ports.empty()) return "there is no RDMA device on this machine";
+  std::vector<std::string> words;
+  for (const Port& port : ports) {
+    std::vector<std::string> gids;
+    for (const Gid& gid : port.gids) gids.push_back(fmt::format("{} = {} ({})", gid.index, gid.text(), name(gid.type)));
+    words.push_back(
+        fmt::format("{} ({}{}{})", port.text(), port.state, gids.empty() ? ", no GID" : ", GIDs ", fmt::join(gids, ", ")));
+  }
+  return fmt::format("here are: {}", fmt::join(words, "; "));
+}
+
+int number_in(std::string_view text, std::string_view whole) {
+  int value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) {
+    throw Error(Cause::refused, fmt::format("--rdma {}: 'device', 'device:port' or 'device:port:gid-index' is expected", whole));
+  }
+  return value;
+}
+
+/// The GID to use of a port, if it has one.
+std::optional<Gid> usable_gid(const Port& port) {
+  if (port.ethernet) return choose_gid(port.gids);
+  return port.gids.empty() ? std::optional<Gid>() : port.gids.front();
+}
+
+}  // namespace
+
+std::string_view name(GidType type) {
+  switch (type) {
+    case GidType::infiniband: return "InfiniBand";
+    case GidType::roce_v1: return "RoCE v1";
+    case GidType::roce_v2: return "RoCE v2";
+  }
+  return "?";
+}
+
+bool Gid::is_ipv4_mapped() const {
+  return std::all_of(bytes.begin(), bytes.begin() + 10, [](std::uint8_t byte) { return byte == 0; }) && bytes[10] == 0xff &&
+         bytes[11] == 0xff;
+}
+
+std::string Gid::text() const {
+  char buffer[INET6_ADDRSTRLEN] = {};
+  return ::inet_ntop(AF_INET6, bytes.data(), buffer, sizeof buffer) != nullptr ? buffer : "?";
+}
+
+std::string Port::text() const { return fmt::format("{}:{}", device, number); }
+
+std::string ChosenPort::text() const {
+  return fmt::format("{} port {}, GID {} {} ({}), MTU {}", port.device, port.number, gid.index, gid.text(), name(gid.type),
+                     port.mtu_bytes);
+}
+
+DeviceChoice DeviceChoice::parse(std::string_view text) {
+  DeviceChoice choice;
+  const std::size_t first = text.find(':');
+  choice.device = text.substr(0, first);
+  if (first == std::string_view::npos) return choice;
+  const std::string_view rest = text.substr(first + 1);
+  const std::size_t second = rest.find(':');
+  choice.port = number_in(rest.substr(0, second), text);
+  if (choice.device.empty() || choice.port == 0) number_in("", text);
+  if (second != std::string_view::npos) choice.gid = number_in(rest.substr(second + 1), text);
+  return choice;
+}
+
+std::vector<Port> list_ports() {
+  int count = 0;
+  const DeviceList list = device_list(count);
+  std::vector<Port> ports;
+  if (!list) return ports;
+  std::vector<ibv_device*> devices(list.get(), list.get() + count);
+  std::sort(devices.begin(), devices.end(),
+            [](ibv_device* a, ibv_device* b) { return std::strcmp(ibv_get_device_name(a), ibv_get_device_name(b)) < 0; });
+  for (ibv_device* device : devices) list_ports_of(device, ports);
+  return ports;
+}
+
+std::optional<Gid> choose_gid(const std::vector<Gid>& gids) {
+  const Gid* global = nullptr;
+  for (const Gid& gid : gids) {
+    if (gid.type != GidType::roce_v2 || gid.is_link_local()) continue;
+    if (gid.is_ipv4_mapped()) return gid;
+    if (global == nullptr) global = &gid;
+  }
+  return global != nullptr ? std::optional<Gid>(*global) : std::nullopt;
+}
+
+ChosenPort choose_port(const std::vector<Port>& ports, const DeviceChoice& choice, int local_rank) {
+  const auto refuse = [&](const std::string& what) {
+    const std::string wanted = choice.device.empty() ? "verbs" : fmt::format("--rdma {}", choice.device);
+    return Error(Cause::refused, fmt::format("{}: {}; {}", wanted, what, describe(ports)));
+  };
+  std::vector<const Port*> named;
+  for (const Port& port : ports) {
+    if (!choice.device.empty() && port.device != choice.device) continue;
+    if (choice.port != 0 && port.number != choice.port) continue;
+    named.push_back(&port);
+  }
+  if (named.empty()) {
+    if (choice.device.empty()) throw Error(Cause::refused, "verbs: " + describe(ports));
+    throw refuse(choice.port != 0 ? fmt::format("no port {} of such a device", choice.port) : "no such device");
+  }
+  std::vector<ChosenPort> usable;
+  for (const Port* port : named) {
+    if (!port->active) continue;
+    if (choice.gid >= 0) {
+      for (const Gid& gid : port->gids) {
+        if (gid.index == choice.gid) usable.push_back({*port, gid});
+      }
+    } else if (const std::optional<Gid> gid = usable_gid(*port)) {
+      usable.push_back({*port, *gid});
+    }
+  }
+  if (usable.empty()) {
+    const bool any_active = std::any_of(named.begin(), named.end(), [](const Port* port) { return port->active; });
+    if (!any_active) throw refuse("no active port");
+    if (choice.gid >= 0) throw refuse(fmt::format("no GID of index {}", choice.gid));
+    throw refuse("no RoCE v2 GID but link-local ones: give the interface an IP address");
+  }
+  return usable[static_cast<std::size_t>(local_rank) % usable.size()];
+}
+
+void CloseDevice::operator()(ibv_context* context) const { ibv_close_device(context); }
+
+Device open_device(const std::string& name) {
+  int count = 0;
+  const DeviceList list = device_list(count);
+  for (int i = 0; list && i < count; ++i) {
+    ibv_device* device = list.get()[i];
+    if (name != ibv_get_device_name(device)) continue;
+    Device context(ibv_open_device(device));
+    if (!context) throw system_error(Cause::refused, fmt::format("verbs: device {} can't be opened", name), errno);
+    return context;
+  }
+  throw Error(Cause::refused, fmt::format("verbs: device {} is gone", name));
+}
+
+}  // namespace tsp::verbs

@@ -1,0 +1,118 @@
+#include "transport/verbs/events.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <fcntl.h>
+#include <sys/epoll.h>
+
+namespace tsp::verbs {
+
+namespace {
+
+// The library has words for a status, not its name; users search by the name.
+const char* status_name(ibv_wc_status status) {
+#define TSP_X(x) \
+  case x: return #x;
+  switch (status) {
+    TSP_X(IBV_WC_SUCCESS)
+    TSP_X(IBV_WC_LOC_LEN_ERR)
+    TSP_X(IBV_WC_LOC_QP_OP_ERR)
+    TSP_X(IBV_WC_LOC_EEC_OP_ERR)
+    TSP_X(IBV_WC_LOC_PROT_ERR)
+    TSP_X(IBV_WC_WR_FLUSH_ERR)
+    TSP_X(IBV_WC_MW_BIND_ERR)
+    TSP_X(IBV_WC_BAD_RESP_ERR)
+    TSP_X(IBV_WC_LOC_ACCESS_ERR)
+    TSP_X(IBV_WC_REM_INV_REQ_ERR)
+    TSP_X(IBV_WC_REM_ACCESS_ERR)
+    TSP_X(IBV_WC_REM_OP_ERR)
+    TSP_X(IBV_WC_RETRY_EXC_ERR)
+    TSP_X(IBV_WC_RNR_RETRY_EXC_ERR)
+    TSP_X(IBV_WC_LOC_RDD_VIOL_ERR)
+    TSP_X(IBV_WC_REM_INV_RD_REQ_ERR)
+    TSP_X(IBV_WC_REM_ABORT_ERR)
+    TSP_X(IBV_WC_INV_EECN_ERR)
+    TSP_X(IBV_WC_INV_EEC_STATE_ERR)
+    TSP_X(IBV_WC_FATAL_ERR)
+    TSP_X(IBV_WC_RESP_TIMEOUT_ERR)
+    TSP_X(IBV_WC_GENERAL_ERR)
+    TSP_X(IBV_WC_TM_ERR)
+    TSP_X(IBV_WC_TM_RNDV_INCOMPLETE)
+  }
+#undef TSP_X
+  return "unknown status";
+}
+
+void set_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
+
+}  // namespace
+
+std::string describe(const ibv_wc& failed) {
+  return fmt::format("{} ({}), vendor error {:#x}, queue pair {}", status_name(failed.status), ibv_wc_status_str(failed.status),
+                     failed.vendor_err, failed.qp_num);
+}
+
+Events::Events(ibv_context* device, int entries) : device_(device), channel_(ibv_create_comp_channel(device)) {
+  if (!channel_) throw system_error(Cause::refused, "verbs: no completion channel", errno);
+  ibv_device_attr attributes{};
+  if (ibv_query_device(device, &attributes) == 0 && entries > attributes.max_cqe) {
+    throw Error(Cause::refused, fmt::format("verbs: {} completions are needed at once, {} has room for {}: fewer ranks, please",
+                                            entries, ibv_get_device_name(device->device), attributes.max_cqe));
+  }
+  queue_.reset(ibv_create_cq(device, entries, nullptr, channel_.get(), 0));
+  if (!queue_) throw system_error(Cause::refused, fmt::format("verbs: no completion queue of {} entries", entries), errno);
+  epoll_ = posix::UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_) throw system_error(Cause::refused, "verbs: epoll_create1", errno);
+  for (const int fd : {channel_->fd, device->async_fd}) {
+    set_nonblocking(fd);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw system_error(Cause::refused, "verbs: epoll_ctl", errno);
+  }
+}
+
+Events::~Events() {
+  disarm();  // a queue with unacknowledged notifications can't be destroyed: ibv_destroy_cq would wait for ever
+}
+
+void Events::arm() { ibv_req_notify_cq(queue_.get(), 0); }
+
+void Events::disarm() {
+  ibv_cq* queue = nullptr;
+  void* context = nullptr;
+  unsigned taken = 0;
+  while (ibv_get_cq_event(channel_.get(), &queue, &context) == 0) ++taken;
+  if (taken > 0) ibv_ack_cq_events(queue_.get(), taken);
+}
+
+bool Events::next(DeviceEvent& event) {
+  ibv_async_event found{};
+  if (ibv_get_async_event(device_, &found) != 0) return false;
+  event = {};
+  event.text = ibv_event_type_str(found.event_type);
+  switch (found.event_type) {
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_PATH_MIG_ERR:
+      event.breaks = DeviceEvent::Reach::queue_pair;
+      event.queue_pair = found.element.qp->qp_num;
+      break;
+    case IBV_EVENT_CQ_ERR:
+    case IBV_EVENT_DEVICE_FATAL: event.breaks = DeviceEvent::Reach::device; break;
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_PORT_ERR:
+      event.port = found.element.port_num;
+      event.port_is_up = found.event_type == IBV_EVENT_PORT_ACTIVE;
+      break;
+    default: break;
+  }
+  ibv_ack_async_event(&found);
+  return true;
+}
+
+}  // namespace tsp::verbs

@@ -1,0 +1,83 @@
+#include "transport/verbs/memory.h"
+
+#include "transport/cause.h"
+#include "transport/machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <limits>
+#include <sys/mman.h>
+
+namespace tsp::verbs {
+
+Registration register_bytes(ibv_pd* pd, std::span<std::byte> memory, const char* what) {
+  Registration registration(ibv_reg_mr(pd, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+  if (registration) return registration;
+  const int error = errno;
+  const std::uint64_t limit = machine::limit_locked_memory();
+  const std::string message =
+      fmt::format("verbs: {} MiB of {} can't be registered with the NIC", static_cast<double>(memory.size()) / (1 << 20), what);
+  if (error == ENOMEM && limit != std::numeric_limits<std::uint64_t>::max()) {
+    throw system_error(Cause::out_of_memory,
+                       fmt::format("{} (locked memory is limited to {} KiB: raise it with ulimit -l unlimited, LimitMEMLOCK= of "
+                                   "systemd, or memlock in /etc/security/limits.conf)",
+                                   message, limit >> 10),
+                       error);
+  }
+  throw system_error(Cause::out_of_memory, message, error);
+}
+
+bool Slabs::in_heap(std::span<const std::byte> memory) const {
+  return memory.data() >= heap_.data() && memory.data() <= heap_.data() + heap_.size() &&
+         memory.size() <= static_cast<std::size_t>(heap_.data() + heap_.size() - memory.data());
+}
+
+void Slabs::add(std::span<const std::byte> memory) {
+  if (!in_heap(memory)) throw Error(Cause::refused, "verbs: only memory of the rank's own heap can be registered");
+  if (memory.empty()) return;
+  for (std::size_t slab = slab_of(memory.data()); slab <= slab_of(&memory.back()); ++slab) {
+    if (slabs_[slab]) continue;
+    const std::size_t begin = slab * kSlabBytes;
+    slabs_[slab] = register_bytes(pd_, heap_.subspan(begin, std::min(kSlabBytes, heap_.size() - begin)), "the heap");
+  }
+}
+
+bool Slabs::covers(std::span<const std::byte> memory) const {
+  if (memory.empty()) return true;
+  if (!in_heap(memory)) return false;
+  for (std::size_t slab = slab_of(memory.data()); slab <= slab_of(&memory.back()); ++slab) {
+    if (!slabs_[slab]) return false;
+  }
+  return true;
+}
+
+Slabs::Piece Slabs::piece(std::span<const std::byte> memory) const {
+  assert(covers(memory) && !memory.empty());
+  const std::size_t slab = slab_of(memory.data());
+  const std::size_t left = (slab + 1) * kSlabBytes - static_cast<std::size_t>(memory.data() - heap_.data());
+  return {std::min(memory.size(), left), slabs_[slab]->lkey, slabs_[slab]->rkey};
+}
+
+Region::Region(ibv_pd* pd, std::size_t bytes) {
+  void* place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (place == MAP_FAILED) throw system_error(Cause::out_of_memory, "verbs: memory for a peer's messages", errno);
+  bytes_ = {static_cast<std::byte*>(place), bytes};
+  // A child that this process forks must not take the pages that the NIC writes.
+  ::madvise(place, bytes, MADV_DONTFORK);
+  try {
+    registration_ = register_bytes(pd, bytes_, "message buffers");
+  } catch (...) {
+    ::munmap(place, bytes);
+    throw;
+  }
+}
+
+Region::~Region() {
+  registration_.reset();
+  ::munmap(bytes_.data(), bytes_.size());
+}
+
+}  // namespace tsp::verbs

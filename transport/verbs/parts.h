@@ -1,0 +1,100 @@
+// The private side of VerbsTransport: what it keeps per lane, per peer and per device.
+#pragma once
+
+#include "transport/verbs/events.h"
+#include "transport/verbs/memory.h"
+#include "transport/verbs/queue_pair.h"
+#include "transport/verbs/verbs_transport.h"
+#include "transport/verbs/wire.h"
+
+#include <array>
+#include <optional>
+
+namespace tsp::verbs {
+
+constexpr std::uint64_t bit(Ticket ticket) { return std::uint64_t{1} << (ticket % 64); }
+
+/// A message whose payload leaves when the receiver has granted it.
+struct VerbsTransport::Large {
+  Envelope envelope;
+  std::span<const std::byte> payload;
+  std::size_t written = 0;
+};
+
+/// The sender's side of a lane. Bits are by ticket % 64; at most 16 are in flight.
+struct VerbsTransport::Outgoing {
+  Ticket last = 0;
+  std::uint64_t taken = 0;                      // by the receiver: credit
+  std::uint64_t waiting = 0;                    // large, not granted yet
+  std::uint64_t writing = 0;                    // large, granted, not all written
+  std::uint64_t granted = 0;                    // grants that came before their message was sent
+  std::uint64_t copied = 0;                     // done when send() returned
+  std::array<std::uint64_t, kSlots> request{};  // the work request after which message t is gone; 0: not posted yet
+  std::array<Large, kSlots> large;
+};
+
+/// A message that the receiver waits for.
+struct VerbsTransport::Posted {
+  Envelope envelope;
+  std::byte* into = nullptr;
+  std::size_t bytes = 0;
+  Want want = Want::copy;
+};
+
+/// The receiver's side of a lane.
+struct VerbsTransport::Incoming {
+  Ticket last = 0;             // newest posted
+  std::uint64_t prefix = 0;    // all up to this one are finished
+  std::uint64_t finished = 0;  // message t > prefix is finished
+  std::uint64_t entries = 0;   // entry t lies in the region
+  std::uint64_t data = 0;      // the payload of granted message t is in its place
+  std::uint64_t to_grant = 0;
+  std::uint64_t granted = 0;
+  std::uint64_t told = 0;  // what the sender knows of `prefix`
+  std::array<std::uint64_t, kSlots> grant_request{};
+  std::array<Posted, kSlots> posted{};
+  Found found;
+};
+
+struct VerbsTransport::Peer {
+  Peer(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, int peer_number)
+      : number(peer_number), region(pd, 2 * kRegionBytes), pair(pd, completions, port, static_cast<std::uint32_t>(peer_number)) {}
+
+  /// Where the peer writes, and where what we write to it is made up.
+  std::byte* arriving(std::size_t offset) const { return region.data() + offset; }
+  std::byte* leaving(std::size_t offset) const { return region.data() + kRegionBytes + offset; }
+  /// Writes `bytes` made up at `offset` to the same place in the peer.
+  std::uint64_t mirror(std::size_t offset, std::size_t bytes, std::optional<Immediate> immediate, bool signalled) {
+    return pair.write({leaving(offset), bytes, region.local_key()}, {address.region + offset, address.region_key}, immediate,
+                      signalled);
+  }
+
+  int number;
+  Region region;
+  QueuePair pair;  // destroyed before the region that it writes
+  Address address;
+  bool linked = false;  // connect() was called
+  std::uint64_t probe = 0;
+  std::string broken;    // the first cause; empty while all is well
+  bool flushed = false;  // broken without a cause yet: the error that isn't a flush may follow
+  std::array<Outgoing, kStreams> out;
+  std::array<Incoming, kStreams> in;
+};
+
+struct VerbsTransport::Parts {
+  VerbsOptions options;
+  std::string why_not;
+  ChosenPort port;
+  Device device;
+  struct DeallocatePd {
+    void operator()(ibv_pd* pd) const { ibv_dealloc_pd(pd); }
+  };
+  std::unique_ptr<ibv_pd, DeallocatePd> pd;
+  std::optional<Slabs> slabs;
+  std::optional<Events> events;
+  std::vector<std::unique_ptr<Peer>> peers;
+  std::string port_trouble;  // while the port is down
+  std::uint32_t quiet_rounds = 0;
+};
+
+}  // namespace tsp::verbs

@@ -1,0 +1,162 @@
+#include "transport/verbs/queue_pair.h"
+
+#include "transport/cause.h"
+#include "transport/posix.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <array>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+namespace tsp::verbs {
+
+namespace {
+
+constexpr std::uint64_t kSignalEvery = 16;
+/// A header and some payload without a fetch of it by the NIC. Devices that can't are asked for less.
+constexpr std::uint32_t kInlineWanted[] = {220, 64, 0};
+constexpr std::uint32_t kReceiveBatch = 16;
+
+/// `patient`: tries again until then (posix::now_ns) where the kernel couldn't find the way to the peer yet.
+void modify(ibv_qp* pair, ibv_qp_attr& attributes, int mask, const char* state, const std::string& peer,
+            std::uint64_t patient = 0) {
+  int error = ibv_modify_qp(pair, &attributes, mask);
+  while (error == ETIMEDOUT && posix::now_ns() < patient) error = ibv_modify_qp(pair, &attributes, mask);
+  if (error != 0) {
+    throw system_error(
+        Cause::refused,
+        fmt::format("verbs: queue pair {} can't go to {} (peer: {})", pair->qp_num, state, peer.empty() ? "-" : peer), error);
+  }
+}
+
+}  // namespace
+
+Patience Patience::within(std::uint64_t deadline_ns) {
+  constexpr std::uint8_t kRetries = 6;
+  constexpr std::uint8_t kShortest = 10;  // 4 ms: below, a busy peer looks dead
+  const double each_ns = static_cast<double>(deadline_ns) / 4 / (kRetries + 1);
+  std::uint8_t timeout = kShortest;
+  while (timeout < 31 && 4096.0 * static_cast<double>(std::uint64_t{2} << timeout) <= each_ns) ++timeout;
+  return {timeout, kRetries};
+}
+
+QueuePair::QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, std::uint32_t tag)
+    : tag_(std::uint64_t{tag} << 40), first_packet_(std::random_device()() & 0xffffff) {
+  int error = 0;
+  for (const std::uint32_t wanted : kInlineWanted) {
+    ibv_qp_init_attr attributes{};
+    attributes.qp_type = IBV_QPT_RC;
+    attributes.send_cq = attributes.recv_cq = completions;
+    attributes.cap.max_send_wr = kSends;
+    attributes.cap.max_recv_wr = kReceives;
+    attributes.cap.max_send_sge = attributes.cap.max_recv_sge = 1;
+    attributes.cap.max_inline_data = wanted;
+    pair_.reset(ibv_create_qp(pd, &attributes));
+    error = errno;
+    if (pair_) {
+      inline_bytes_ = std::min(wanted, attributes.cap.max_inline_data);
+      break;
+    }
+  }
+  if (!pair_) {
+    throw system_error(error == ENOMEM ? Cause::out_of_memory : Cause::refused,
+                       fmt::format("verbs: no queue pair on {}", port.text()), error);
+  }
+  initialise(port);
+  post_receives(kReceives);
+}
+
+void QueuePair::initialise(const ChosenPort& port) {
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_INIT;
+  attributes.port_num = static_cast<std::uint8_t>(port.port.number);
+  attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+  modify(pair_.get(), attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "INIT", {});
+}
+
+void QueuePair::connect(const Address& peer, const ChosenPort& port, Patience patience, std::uint64_t give_up_ns) {
+  ibv_qp_attr ready{};
+  ready.qp_state = IBV_QPS_RTR;
+  ready.path_mtu = static_cast<ibv_mtu>(std::min(port.port.mtu, peer.mtu));
+  ready.dest_qp_num = peer.queue_pair;
+  ready.rq_psn = peer.first_packet;
+  ready.max_dest_rd_atomic = 0;
+  ready.min_rnr_timer = 12;
+  ready.ah_attr.port_num = static_cast<std::uint8_t>(port.port.number);
+  ready.ah_attr.dlid = peer.lid;
+  if (port.port.ethernet) {
+    ready.ah_attr.is_global = 1;
+    std::memcpy(ready.ah_attr.grh.dgid.raw, peer.gid, sizeof peer.gid);
+    ready.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(port.gid.index);
+    ready.ah_attr.grh.hop_limit = 64;
+  }
+  modify(pair_.get(), ready,
+         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+             IBV_QP_MIN_RNR_TIMER,
+         "RTR", peer.port, give_up_ns);
+
+  ibv_qp_attr sending{};
+  sending.qp_state = IBV_QPS_RTS;
+  sending.timeout = patience.timeout;
+  sending.retry_cnt = patience.retry_count;
+  sending.rnr_retry = 0;  // credits leave no room for one; if it comes, it shall be seen
+  sending.sq_psn = first_packet_;
+  sending.max_rd_atomic = 0;
+  modify(pair_.get(), sending,
+         IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC, "RTS",
+         peer.port);
+}
+
+std::uint64_t QueuePair::write(const Source& from, const Target& to, std::optional<Immediate> immediate, bool signalled) {
+  assert(room() > 0);
+  const std::uint64_t number = posted_ + 1;
+  signalled = signalled || number - signalled_ >= kSignalEvery;
+  ibv_sge piece{reinterpret_cast<std::uint64_t>(from.data), static_cast<std::uint32_t>(from.bytes), from.key};
+  ibv_send_wr request{};
+  request.wr_id = tag_ | number;
+  request.sg_list = &piece;
+  request.num_sge = from.bytes == 0 ? 0 : 1;
+  request.opcode = immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
+  if (immediate) request.imm_data = htonl(immediate->encode());
+  if (signalled) request.send_flags |= IBV_SEND_SIGNALED;
+  if (from.bytes != 0 && from.bytes <= inline_bytes_) request.send_flags |= IBV_SEND_INLINE;
+  request.wr.rdma.remote_addr = to.address;
+  request.wr.rdma.rkey = to.key;
+  ibv_send_wr* failed = nullptr;
+  if (const int error = ibv_post_send(pair_.get(), &request, &failed); error != 0) {
+    post_error_ = fmt::format("ibv_post_send on queue pair {}: {}", pair_->qp_num, std::strerror(error));
+    return 0;
+  }
+  posted_ = number;
+  if (signalled) signalled_ = number;
+  return number;
+}
+
+void QueuePair::received() {
+  if (++receives_owed_ < kReceiveBatch) return;
+  post_receives(receives_owed_);
+  receives_owed_ = 0;
+}
+
+void QueuePair::post_receives(std::uint32_t count) {
+  std::array<ibv_recv_wr, kReceiveBatch> requests{};
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    requests[i].wr_id = tag_;
+    requests[i].next = i + 1 < requests.size() ? &requests[i + 1] : nullptr;
+  }
+  static_assert(kReceives % kReceiveBatch == 0);
+  for (; count > 0; count -= kReceiveBatch) {
+    ibv_recv_wr* failed = nullptr;
+    if (const int error = ibv_post_recv(pair_.get(), requests.data(), &failed); error != 0) {
+      post_error_ = fmt::format("ibv_post_recv on queue pair {}: {}", pair_->qp_num, std::strerror(error));
+      return;
+    }
+  }
+}
+
+}  // namespace tsp::verbs

@@ -1,0 +1,142 @@
+// The receiver's half of VerbsTransport: posted receives, grants, credits, and the inspection of what arrived.
+#include "transport/cause.h"
+#include "transport/verbs/parts.h"
+
+#include <fmt/format.h>
+
+#include <cassert>
+#include <cstring>
+
+namespace tsp::verbs {
+
+Ticket VerbsTransport::post(LaneId lane, const Envelope& envelope, std::byte* into, std::size_t bytes, Want want) {
+  Incoming& in = incoming(lane);
+  if (in.last - in.prefix >= kSlots) return kNotNow;
+  const Ticket ticket = ++in.last;
+  in.posted[ticket % kSlots] = {envelope, into, bytes, want};
+  if (want == Want::grant) {
+    in.to_grant |= bit(ticket);
+    Peer& from = peer(lane.peer);
+    if (from.broken.empty()) write_grants(from, static_cast<int>(lane.stream));
+  }
+  return ticket;
+}
+
+Ticket VerbsTransport::receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) {
+  if (into.size() <= kEagerBytes) return post(lane, envelope, into.data(), into.size(), Want::copy);
+  if (!is_registered(into)) {
+    throw Error(Cause::refused,
+                fmt::format("verbs: {} bytes can only be received into registered memory; plain memory is good for {}",
+                            into.size(), kEagerBytes));
+  }
+  if (into.size() > (kMaxKeys - 1) * kSlabBytes) {
+    throw Error(Cause::refused,
+                fmt::format("verbs: {} bytes in one message; {} are the most", into.size(), (kMaxKeys - 1) * kSlabBytes));
+  }
+  return post(lane, envelope, into.data(), into.size(), Want::grant);
+}
+
+Ticket VerbsTransport::receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) {
+  return post(lane, envelope, const_cast<std::byte*>(where.data()), where.size(), Want::put);  // only compared
+}
+
+/// Tells the sender where large messages shall go, as far as the send queue has room.
+void VerbsTransport::write_grants(Peer& to, int stream) {
+  Incoming& in = to.in[static_cast<std::size_t>(stream)];
+  for (Ticket ticket = in.prefix + 1; ticket <= in.last && in.to_grant != 0; ++ticket) {
+    if ((in.to_grant & bit(ticket)) == 0) continue;
+    if (!to.linked || to.pair.room() == 0 || !to.pair.is_completed(in.grant_request[ticket % kSlots])) return;
+    const Posted& posted = in.posted[ticket % kSlots];
+    const std::size_t offset = grant_offset(stream, ticket);
+    GrantHeader grant{.signature = posted.envelope.signature,
+                      .ticket = ticket,
+                      .taken = in.prefix,
+                      .bytes = posted.bytes,
+                      .address = reinterpret_cast<std::uint64_t>(posted.into),
+                      .first_bytes = 0,
+                      .sequence = posted.envelope.sequence,
+                      .tag = posted.envelope.tag,
+                      .keys = 0,
+                      .reserved = 0};
+    std::byte* keys = to.leaving(offset) + sizeof grant;
+    for (std::size_t covered = 0; covered < posted.bytes; ++grant.keys) {
+      const Slabs::Piece piece = parts_->slabs->piece({posted.into + covered, posted.bytes - covered});
+      std::memcpy(keys + grant.keys * sizeof piece.remote_key, &piece.remote_key, sizeof piece.remote_key);
+      if (covered == 0) grant.first_bytes = piece.bytes;
+      covered += piece.bytes;
+    }
+    std::memcpy(to.leaving(offset), &grant, sizeof grant);
+    const std::uint64_t request =
+        to.mirror(offset, sizeof grant + grant.keys * sizeof(std::uint32_t),
+                  Immediate{News::grant, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)}, true);
+    if (request == 0) {
+      break_lanes(to, to.pair.post_error());
+      return;
+    }
+    in.told = in.prefix;
+    in.grant_request[ticket % kSlots] = request;
+    in.to_grant &= ~bit(ticket);
+    in.granted |= bit(ticket);
+  }
+}
+
+void VerbsTransport::write_credit(Peer& to, int stream) {
+  Incoming& in = to.in[static_cast<std::size_t>(stream)];
+  if (!to.linked || !to.broken.empty() || to.pair.room() == 0) return;
+  in.told = in.prefix;
+  if (to.mirror(0, 0, Immediate{News::credit, stream, static_cast<std::uint32_t>(in.prefix & Immediate::kLowMask)}, false) == 0)
+    break_lanes(to, to.pair.post_error());
+}
+
+/// Messages may be finished in any order; the sender is told of the longest finished prefix.
+void VerbsTransport::finish(Peer& from, int stream, Ticket ticket) {
+  Incoming& in = from.in[static_cast<std::size_t>(stream)];
+  in.finished |= bit(ticket);
+  in.entries &= ~bit(ticket);
+  in.data &= ~bit(ticket);
+  in.granted &= ~bit(ticket);
+  while ((in.finished & bit(in.prefix + 1)) != 0) {
+    ++in.prefix;
+    in.finished &= ~bit(in.prefix);
+  }
+  pump(from);
+}
+
+/// An entry has arrived: checks it against what was expected, then copies.
+Outcome VerbsTransport::inspect(Peer& from, int stream, Ticket ticket) {
+  Incoming& in = from.in[static_cast<std::size_t>(stream)];
+  const Posted& posted = in.posted[ticket % kSlots];
+  const std::byte* place = from.arriving(entry_offset(stream, ticket));
+  EntryHeader header;
+  std::memcpy(&header, place, sizeof header);
+  const Envelope arrived{header.signature, header.sequence, header.tag, posted.envelope.purpose};
+  in.found = {arrived, header.bytes, {}};
+  if (header.ticket != ticket) return Outcome::corrupt;
+  if (!arrived.matches(posted.envelope) || header.bytes != posted.bytes) return Outcome::mismatch;
+  if (posted.want == Want::put) {
+    if (header.kind != EntryKind::put || header.where != reinterpret_cast<std::uint64_t>(posted.into)) return Outcome::corrupt;
+  } else {
+    if (header.kind != EntryKind::message || header.bytes > kEagerBytes) return Outcome::corrupt;
+    if (header.bytes != 0) std::memcpy(posted.into, place + sizeof header, header.bytes);
+  }
+  return Outcome::done;
+}
+
+Outcome VerbsTransport::test_receive(LaneId lane, Ticket ticket) {
+  Peer& from = peer(lane.peer);
+  const int stream = static_cast<int>(lane.stream);
+  Incoming& in = incoming(lane);
+  assert(ticket != kNotNow && ticket <= in.last);
+  if (ticket <= in.prefix || (in.finished & bit(ticket)) != 0) return Outcome::done;
+  if ((in.entries & bit(ticket)) != 0) {
+    if (const Outcome outcome = inspect(from, stream, ticket); outcome != Outcome::done) return outcome;
+  } else if ((in.data & bit(ticket)) == 0) {
+    return from.broken.empty() ? Outcome::pending : Outcome::disconnected;
+  }
+  const Posted& posted = in.posted[ticket % kSlots];
+  counters_.received[static_cast<std::size_t>(posted.envelope.purpose)] += posted.bytes;
+  finish(from, stream, ticket);
+  return Outcome::done;
+}
+
+}  // namespace tsp::verbs

@@ -1,0 +1,210 @@
+// The sender's half of VerbsTransport: entries, puts, and the answers to grants.
+#include "transport/cause.h"
+#include "transport/verbs/parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+namespace tsp::verbs {
+
+namespace {
+
+/// Room in the send queue that new messages leave for grants and credits.
+constexpr std::uint64_t kReserve = 64;
+
+}  // namespace
+
+/// The next ticket of a lane if a message may be posted; on a broken lane, whose tests tell, always.
+Ticket VerbsTransport::begin_send(Peer& to, Outgoing& out) const {
+  const Ticket ticket = out.last + 1;
+  if (!to.broken.empty()) return ticket;
+  if (out.last - out.taken >= kSlots || to.pair.room() <= kReserve) return kNotNow;
+  // The mirror's entry is made anew only when the NIC will never read the old one again.
+  const std::uint64_t before = out.request[ticket % kSlots];
+  return to.pair.is_completed(before) ? ticket : kNotNow;
+}
+
+void VerbsTransport::write_entry(Peer& to, LaneId lane, Ticket ticket, const Envelope& envelope,
+                                 std::span<const std::byte> payload, std::uint64_t bytes, std::uint64_t where, std::uint32_t kind,
+                                 bool signalled) {
+  const int stream = static_cast<int>(lane.stream);
+  Incoming& in = incoming(lane);
+  Outgoing& out = outgoing(lane);
+  const std::size_t offset = entry_offset(stream, ticket);
+  const EntryHeader header{.signature = envelope.signature,
+                           .ticket = ticket,
+                           .taken = in.prefix,
+                           .bytes = bytes,
+                           .where = where,
+                           .sequence = envelope.sequence,
+                           .tag = envelope.tag,
+                           .kind = static_cast<EntryKind>(kind),
+                           .reserved = {}};
+  std::memcpy(to.leaving(offset), &header, sizeof header);
+  if (!payload.empty()) std::memcpy(to.leaving(offset) + sizeof header, payload.data(), payload.size());
+  in.told = in.prefix;
+  const std::uint64_t request =
+      to.mirror(offset, sizeof header + payload.size(),
+                Immediate{News::entry, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)}, signalled);
+  if (request == 0) {
+    break_lanes(to, to.pair.post_error());
+    return;
+  }
+  out.request[ticket % kSlots] = request;
+}
+
+Ticket VerbsTransport::send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery /*delivery*/) {
+  Peer& to = peer(lane.peer);
+  Outgoing& out = outgoing(lane);
+  const bool large = payload.size() > kEagerBytes;
+  if (large && !is_registered(payload)) {
+    throw Error(Cause::refused,
+                fmt::format("verbs: {} bytes can only be sent from registered memory; plain memory is good for {}",
+                            payload.size(), kEagerBytes));
+  }
+  const Ticket ticket = begin_send(to, out);
+  if (ticket == kNotNow) return kNotNow;
+  out.last = ticket;
+  out.copied &= ~bit(ticket);
+  if (!to.broken.empty()) return ticket;
+  counters_.sent[static_cast<std::size_t>(envelope.purpose)] += payload.size();
+  if (!large) {
+    out.granted &= ~bit(ticket);  // asked for by a receiver that expects another size: it will see the entry
+    write_entry(to, lane, ticket, envelope, payload, payload.size(), 0, static_cast<std::uint32_t>(EntryKind::message), false);
+    if (to.broken.empty()) out.copied |= bit(ticket);
+    return ticket;
+  }
+  out.request[ticket % kSlots] = 0;
+  out.large[ticket % kSlots] = {envelope, payload, 0};
+  out.waiting |= bit(ticket);
+  if ((out.granted & bit(ticket)) != 0) {
+    out.granted &= ~bit(ticket);
+    check_grant(to, static_cast<int>(lane.stream), ticket);
+  }
+  return ticket;
+}
+
+/// The receiver's buffer is posted: compares what it expects with what we have, and starts to write.
+void VerbsTransport::check_grant(Peer& from, int stream, Ticket ticket) {
+  Outgoing& out = from.out[static_cast<std::size_t>(stream)];
+  const Large& large = out.large[ticket % kSlots];
+  GrantHeader grant;
+  std::memcpy(&grant, from.arriving(grant_offset(stream, ticket)), sizeof grant);
+  const Envelope wanted{grant.signature, grant.sequence, grant.tag, large.envelope.purpose};
+  if (!wanted.matches(large.envelope) || grant.bytes != large.payload.size()) {
+    // The receiver shall name both sides: it gets our envelope instead of the payload.
+    out.waiting &= ~bit(ticket);
+    if (from.pair.room() > 0) {
+      write_entry(from, {from.number, static_cast<Stream>(stream)}, ticket, large.envelope, {}, large.payload.size(), 0,
+                  static_cast<std::uint32_t>(EntryKind::refused), true);
+      out.request[ticket % kSlots] = 0;  // never done
+    }
+    return;
+  }
+  const std::uint64_t needed =
+      grant.bytes <= grant.first_bytes ? 1 : 1 + (grant.bytes - grant.first_bytes + kSlabBytes - 1) / kSlabBytes;
+  if (grant.keys > kMaxKeys || grant.first_bytes == 0 || needed > grant.keys) {
+    break_lanes(from, fmt::format("a grant of {} bytes with {} keys", grant.bytes, grant.keys));
+    return;
+  }
+  out.waiting &= ~bit(ticket);
+  out.writing |= bit(ticket);
+  write_large(from, stream);
+}
+
+/// Writes granted payloads, oldest first, as far as the send queue has room. A write stays within one slab at both ends.
+void VerbsTransport::write_large(Peer& to, int stream) {
+  Outgoing& out = to.out[static_cast<std::size_t>(stream)];
+  for (Ticket ticket = out.taken + 1; ticket <= out.last && out.writing != 0; ++ticket) {
+    if ((out.writing & bit(ticket)) == 0) continue;
+    Large& large = out.large[ticket % kSlots];
+    const std::byte* place = to.arriving(grant_offset(stream, ticket));
+    GrantHeader grant;
+    std::memcpy(&grant, place, sizeof grant);
+    while ((out.writing & bit(ticket)) != 0) {
+      if (to.pair.room() <= kReserve / 2) return;
+      const std::span<const std::byte> rest = large.payload.subspan(large.written);
+      const Slabs::Piece piece = parts_->slabs->piece(rest);
+      const bool in_first = large.written < grant.first_bytes;
+      const std::size_t beyond = in_first ? 0 : large.written - grant.first_bytes;
+      const std::size_t key_index = in_first ? 0 : 1 + beyond / kSlabBytes;
+      const std::size_t left = in_first ? grant.first_bytes - large.written : kSlabBytes - beyond % kSlabBytes;
+      if (key_index >= kMaxKeys) {  // the grant was checked, but lies where the peer may write
+        break_lanes(to, "a grant changed while it was used");
+        return;
+      }
+      std::uint32_t key = 0;
+      std::memcpy(&key, place + sizeof grant + key_index * sizeof key, sizeof key);
+      const std::size_t bytes = std::min({rest.size(), piece.bytes, left, std::size_t{parts_->port.port.max_bytes}});
+      const bool last = bytes == rest.size();
+      std::optional<Immediate> immediate;
+      if (last) immediate = Immediate{News::data, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)};
+      const std::uint64_t request =
+          to.pair.write({rest.data(), bytes, piece.local_key}, {grant.address + large.written, key}, immediate, last);
+      if (request == 0) {
+        break_lanes(to, to.pair.post_error());
+        return;
+      }
+      large.written += bytes;
+      if (last) {
+        out.request[ticket % kSlots] = request;
+        out.writing &= ~bit(ticket);
+      }
+    }
+  }
+}
+
+Ticket VerbsTransport::put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) {
+  Peer& to = peer(lane.peer);
+  Outgoing& out = outgoing(lane);
+  if (!is_registered(payload)) throw Error(Cause::refused, "verbs: only registered memory can be put");
+  const std::size_t most = std::min<std::size_t>(parts_->port.port.max_bytes, kSlabBytes);
+  if (to.broken.empty() && to.pair.room() <= kReserve + payload.size() / most + 3) return kNotNow;
+  const Ticket ticket = begin_send(to, out);
+  if (ticket == kNotNow) return kNotNow;
+  out.last = ticket;
+  out.copied &= ~bit(ticket);
+  for (std::size_t written = 0; written < payload.size() && to.broken.empty();) {
+    const std::span<const std::byte> rest = payload.subspan(written);
+    const Slabs::Piece piece = parts_->slabs->piece(rest);
+    const std::size_t bytes = std::min(piece.bytes, most);
+    if (to.pair.write({rest.data(), bytes, piece.local_key}, {where.offset + written, static_cast<std::uint32_t>(where.key)},
+                      std::nullopt, false) == 0) {
+      break_lanes(to, to.pair.post_error());
+    }
+    written += bytes;
+  }
+  if (!to.broken.empty()) return ticket;
+  counters_.sent[static_cast<std::size_t>(envelope.purpose)] += payload.size();
+  write_entry(to, lane, ticket, envelope, {}, payload.size(), where.offset, static_cast<std::uint32_t>(EntryKind::put), true);
+  return ticket;
+}
+
+Outcome VerbsTransport::test_send(LaneId lane, Ticket ticket) {
+  const Peer& to = peer(lane.peer);
+  const Outgoing& out = outgoing(lane);
+  assert(ticket != kNotNow && ticket <= out.last);
+  if (out.last - ticket >= kSlots || (out.copied & bit(ticket)) != 0) return Outcome::done;
+  const std::uint64_t request = out.request[ticket % kSlots];
+  const bool still = ((out.waiting | out.writing) & bit(ticket)) != 0;
+  if (!still && request != 0 && to.pair.is_completed(request)) return Outcome::done;
+  return to.broken.empty() ? Outcome::pending : Outcome::disconnected;
+}
+
+/// True once all that was sent lies in the peer's memory: the last request of all is made to tell.
+bool VerbsTransport::finished_sending(Peer& to) {
+  for (int stream = 0; stream < kStreams; ++stream) {
+    const Outgoing& out = to.out[static_cast<std::size_t>(stream)];
+    if ((out.waiting | out.writing) != 0 || to.in[static_cast<std::size_t>(stream)].to_grant != 0) return false;
+  }
+  if (to.pair.is_completed(to.pair.posted())) return true;
+  if (to.pair.last_signalled() != to.pair.posted() && to.pair.room() > 0) {
+    if (to.mirror(0, 0, std::nullopt, true) == 0) break_lanes(to, to.pair.post_error());
+  }
+  return false;
+}
+
+}  // namespace tsp::verbs

@@ -1,0 +1,321 @@
+// Devices, peers and progress; messages are in sending.cpp and receiving.cpp.
+#include "transport/verbs/verbs_transport.h"
+
+#include "transport/cause.h"
+#include "transport/verbs/parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <array>
+#include <cassert>
+#include <cstring>
+
+namespace tsp::verbs {
+
+namespace {
+
+/// Looking for asynchronous events costs a system call; completions don't.
+constexpr std::uint32_t kRoundsBetweenEvents = 4096;
+/// The receiver tells of what it has taken when so many messages are untold.
+constexpr std::uint64_t kTellAfter = 4;
+
+}  // namespace
+
+VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_unique<Parts>()) {
+  Parts& parts = *parts_;
+  parts.options = options;
+  const DeviceChoice choice = DeviceChoice::parse(options.device);
+  try {
+    parts.port = choose_port(list_ports(), choice, options.local_rank);
+  } catch (const Error& error) {
+    if (!choice.device.empty()) throw;
+    parts.why_not = error.what();
+    return;
+  }
+  parts.device = open_device(parts.port.port.device);
+  parts.pd.reset(ibv_alloc_pd(parts.device.get()));
+  if (!parts.pd) throw system_error(Cause::refused, fmt::format("verbs: no protection domain on {}", parts.port.text()), errno);
+  parts.slabs.emplace(parts.pd.get(), options.heap);
+  parts.events.emplace(parts.device.get(), static_cast<int>(kSends + kReceives) * std::max(1, options.peers));
+  parts.peers.resize(static_cast<std::size_t>(std::max(0, options.peers)));
+}
+
+VerbsTransport::~VerbsTransport() = default;
+
+const std::string& VerbsTransport::why_not() const { return parts_->why_not; }
+std::string VerbsTransport::chosen() const { return parts_->why_not.empty() ? parts_->port.text() : std::string(); }
+
+// --- peers --------------------------------------------------------------------------------------------------------------------
+
+VerbsTransport::Peer& VerbsTransport::peer(int number) const {
+  assert(number >= 0 && static_cast<std::size_t>(number) < parts_->peers.size());
+  return *parts_->peers[static_cast<std::size_t>(number)];
+}
+VerbsTransport::Outgoing& VerbsTransport::outgoing(LaneId lane) const {
+  return peer(lane.peer).out[static_cast<std::size_t>(lane.stream)];
+}
+VerbsTransport::Incoming& VerbsTransport::incoming(LaneId lane) const {
+  return peer(lane.peer).in[static_cast<std::size_t>(lane.stream)];
+}
+
+std::vector<std::byte> VerbsTransport::address(int number) {
+  Parts& parts = *parts_;
+  Address address;
+  address.why_not = parts.why_not;
+  if (!parts.why_not.empty()) return address.encode();
+  std::unique_ptr<Peer>& slot = parts.peers.at(static_cast<std::size_t>(number));
+  if (!slot) slot = std::make_unique<Peer>(parts.pd.get(), parts.events->queue(), parts.port, number);
+  address.queue_pair = slot->pair.number();
+  address.first_packet = slot->pair.first_packet();
+  address.region = reinterpret_cast<std::uint64_t>(slot->region.data());
+  address.region_key = slot->region.remote_key();
+  address.lid = parts.port.port.lid;
+  address.mtu = parts.port.port.mtu;
+  address.ethernet = parts.port.port.ethernet;
+  std::copy(parts.port.gid.bytes.begin(), parts.port.gid.bytes.end(), address.gid);
+  address.port = parts.port.text();
+  return address.encode();
+}
+
+Reach VerbsTransport::can_reach(int /*peer*/, std::span<const std::byte> blob) const {
+  if (!parts_->why_not.empty()) return {false, parts_->why_not};
+  const std::optional<Address> address = Address::decode(blob);
+  if (!address) return {false, "the peer's address is none of this version's"};
+  if (!address->why_not.empty()) return {false, "at the peer: " + address->why_not};
+  if (address->ethernet != parts_->port.port.ethernet) {
+    return {false,
+            fmt::format("one end is Ethernet, the other InfiniBand: {} here, {} there", parts_->port.text(), address->port)};
+  }
+  return {true, fmt::format("RDMA: {} to {}", parts_->port.text(), address->port)};
+}
+
+void VerbsTransport::connect(int number, std::span<const std::byte> blob) {
+  if (const Reach reach = can_reach(number, blob); !reach.possible) throw Error(Cause::refused, "verbs: " + reach.why, number);
+  Parts& parts = *parts_;
+  if (!parts.peers.at(static_cast<std::size_t>(number))) address(number);
+  Peer& to = peer(number);
+  to.address = *Address::decode(blob);
+  to.pair.connect(to.address, parts.port, Patience::within(parts.options.timeout_ns),
+                  posix::now_ns() + parts.options.timeout_ns / 2);
+  to.linked = true;
+}
+
+bool VerbsTransport::connected(int number) {
+  Peer& to = peer(number);
+  if (!to.linked) return false;
+  if (to.broken.empty() && to.probe == 0) {
+    to.probe = to.mirror(0, 1, Immediate{News::credit, 0, 0}, true);
+    if (to.probe == 0) break_lanes(to, to.pair.post_error());
+  }
+  progress();
+  if (!to.broken.empty()) {
+    throw Error(Cause::disconnected, fmt::format("verbs: {} to {}: {}", parts_->port.text(), to.address.port, to.broken), number);
+  }
+  return to.pair.is_completed(to.probe);
+}
+
+// --- memory -------------------------------------------------------------------------------------------------------------------
+
+void VerbsTransport::register_memory(std::span<std::byte> memory) {
+  if (parts_->slabs) parts_->slabs->add(memory);
+}
+
+RemoteSpan VerbsTransport::remote(std::span<const std::byte> memory) const {
+  if (!is_registered(memory) || memory.empty())
+    throw Error(Cause::refused, "verbs: memory that isn't registered has no address for peers");
+  return {parts_->slabs->piece(memory).remote_key, reinterpret_cast<std::uint64_t>(memory.data())};
+}
+
+bool VerbsTransport::is_registered(std::span<const std::byte> memory) const {
+  return parts_->slabs && parts_->slabs->covers(memory);
+}
+
+std::size_t VerbsTransport::plain_limit() const { return kEagerBytes; }
+
+// --- views: none --------------------------------------------------------------------------------------------------------------
+
+Ticket VerbsTransport::view(LaneId lane, const Envelope&, std::size_t) {
+  throw Error(Cause::refused, "verbs: no view of a peer's memory; ask can_view()", lane.peer);
+}
+std::span<const std::byte> VerbsTransport::access(LaneId lane, Ticket, std::size_t, std::size_t) {
+  throw Error(Cause::refused, "verbs: no view of a peer's memory; ask can_view()", lane.peer);
+}
+void VerbsTransport::release(LaneId lane, Ticket) {
+  throw Error(Cause::refused, "verbs: no view of a peer's memory; ask can_view()", lane.peer);
+}
+
+// --- progress -----------------------------------------------------------------------------------------------------------------
+
+bool VerbsTransport::progress() {
+  Parts& parts = *parts_;
+  if (!parts.events) return false;
+  std::array<ibv_wc, 32> completions;
+  bool moved = false;
+  while (true) {
+    const int count = parts.events->poll(completions);
+    if (count < 0) {
+      for (const std::unique_ptr<Peer>& each : parts.peers) {
+        if (each) break_lanes(*each, "the completion queue can't be read any more");
+      }
+    }
+    for (int i = 0; i < count; ++i) completion(&completions[static_cast<std::size_t>(i)]);
+    moved = moved || count > 0;
+    if (count < static_cast<int>(completions.size())) break;
+  }
+  if (moved || ++parts.quiet_rounds >= kRoundsBetweenEvents) look_at_events();
+  if (moved) {
+    for (const std::unique_ptr<Peer>& each : parts.peers) {
+      if (each) pump(*each);
+    }
+  }
+  return moved;
+}
+
+/// Posts what waited for room in the send queue, for a grant, or for enough to be told.
+void VerbsTransport::pump(Peer& to) {
+  for (int stream = 0; stream < kStreams && to.broken.empty() && to.linked; ++stream) {
+    const Incoming& in = to.in[static_cast<std::size_t>(stream)];
+    if (in.to_grant != 0) write_grants(to, stream);
+    if (in.prefix - in.told >= kTellAfter) write_credit(to, stream);
+    if (to.out[static_cast<std::size_t>(stream)].writing != 0) write_large(to, stream);
+  }
+}
+
+void VerbsTransport::completion(const void* found) {
+  const auto& done = *static_cast<const ibv_wc*>(found);
+  const std::uint32_t number = QueuePair::tag_of(done.wr_id);
+  if (number >= parts_->peers.size() || !parts_->peers[number]) return;
+  Peer& at = *parts_->peers[number];
+  if (done.status != IBV_WC_SUCCESS) {
+    // Of a failed completion only wr_id, status, vendor_err and qp_num mean anything.
+    look_at_events();
+    const bool flush = done.status == IBV_WC_WR_FLUSH_ERR;
+    if (at.broken.empty() || (at.flushed && !flush)) {
+      at.broken.clear();
+      break_lanes(at, describe(done) + (parts_->port_trouble.empty() ? "" : "; " + parts_->port_trouble));
+      at.flushed = flush;
+    }
+    return;
+  }
+  const std::uint64_t request = QueuePair::number_of(done.wr_id);
+  if (request != 0) {
+    at.pair.completed(request);
+    return;
+  }
+  at.pair.received();
+  if ((done.wc_flags & IBV_WC_WITH_IMM) == 0) {
+    break_lanes(at, "a message without an immediate arrived");
+  } else {
+    arrived(at, ntohl(done.imm_data));
+  }
+}
+
+void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
+  const Immediate immediate = Immediate::decode(word);
+  const auto stream = static_cast<std::size_t>(immediate.stream);
+  Incoming& in = from.in[stream];
+  Outgoing& out = from.out[stream];
+  switch (immediate.news) {
+    case News::credit: take_credit(from, immediate.stream, widen(immediate.low, out.taken)); return;
+    case News::grant: {
+      // Grants may run ahead of sends by what the receiver may post beyond what it has finished.
+      const Ticket ticket = widen(immediate.low, out.taken);
+      GrantHeader grant;
+      std::memcpy(&grant, from.arriving(grant_offset(immediate.stream, ticket)), sizeof grant);
+      take_credit(from, immediate.stream, grant.taken);
+      if (grant.ticket != ticket || ticket <= out.taken || ticket - out.taken > kSlots) {
+        break_lanes(from, fmt::format("a grant for message {} where at most {} are awaited", grant.ticket, out.taken + kSlots));
+        return;
+      }
+      if (ticket > out.last) {
+        out.granted |= bit(ticket);
+      } else if ((out.waiting & bit(ticket)) != 0) {
+        check_grant(from, immediate.stream, ticket);
+      }
+      return;
+    }
+    case News::entry:
+    case News::data: {
+      const Ticket ticket = widen(immediate.low, in.prefix);
+      const bool awaited = ticket > in.prefix && ticket - in.prefix <= kSlots;
+      if (!awaited || ((in.entries | in.data) & bit(ticket)) != 0 ||
+          (immediate.news == News::data && (in.granted & bit(ticket)) == 0)) {
+        break_lanes(from, fmt::format("message {} arrived where those after {} are awaited", ticket, in.prefix));
+        return;
+      }
+      (immediate.news == News::entry ? in.entries : in.data) |= bit(ticket);
+      if (immediate.news == News::entry) {
+        EntryHeader header;
+        std::memcpy(&header, from.arriving(entry_offset(immediate.stream, ticket)), sizeof header);
+        take_credit(from, immediate.stream, header.taken);
+      }
+      return;
+    }
+  }
+}
+
+void VerbsTransport::take_credit(Peer& from, int stream, std::uint64_t taken) {
+  Outgoing& out = from.out[static_cast<std::size_t>(stream)];
+  if (taken <= out.taken) return;
+  if (taken > out.last) {
+    break_lanes(from, fmt::format("the peer has taken {} messages of {}", taken, out.last));
+    return;
+  }
+  out.taken = taken;
+}
+
+void VerbsTransport::break_lanes(Peer& at, const std::string& cause) {
+  if (at.broken.empty()) at.broken = cause;
+}
+
+void VerbsTransport::look_at_events() {
+  Parts& parts = *parts_;
+  parts.quiet_rounds = 0;
+  DeviceEvent event;
+  while (parts.events->next(event)) {
+    if (event.port == parts.port.port.number) {
+      parts.port_trouble =
+          event.port_is_up ? std::string() : fmt::format("{} port {} is down", parts.port.port.device, parts.port.port.number);
+    }
+    for (const std::unique_ptr<Peer>& each : parts.peers) {
+      if (!each) continue;
+      const bool of_this = event.breaks == DeviceEvent::Reach::queue_pair && event.queue_pair == each->pair.number();
+      if (of_this || event.breaks == DeviceEvent::Reach::device) {
+        if (each->broken.empty()) each->flushed = of_this;  // the failed completion may tell more
+        break_lanes(*each, fmt::format("{} on {}", event.text, parts.port.text()));
+      }
+    }
+  }
+}
+
+std::uint64_t VerbsTransport::arm() {
+  if (parts_->events) {
+    parts_->events->arm();
+    look_at_events();
+  }
+  return kNoDeadline;
+}
+void VerbsTransport::disarm() {
+  if (parts_->events) parts_->events->disarm();
+}
+int VerbsTransport::descriptor() const { return parts_->events ? parts_->events->descriptor() : -1; }
+
+bool VerbsTransport::close() {
+  progress();
+  bool all = true;
+  for (const std::unique_ptr<Peer>& each : parts_->peers) {
+    if (each && each->linked && each->broken.empty() && !finished_sending(*each)) all = false;
+  }
+  return all;
+}
+
+Found VerbsTransport::found(LaneId lane) const {
+  Found found = incoming(lane).found;
+  const Peer& from = peer(lane.peer);
+  if (!from.broken.empty()) found.detail = fmt::format("{} to {}: {}", parts_->port.text(), from.address.port, from.broken);
+  return found;
+}
+
+}  // namespace tsp::verbs

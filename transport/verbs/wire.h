@@ -1,0 +1,126 @@
+// What verbs peers write into each other's memory, and the address that one gives the other.
+//
+// Per pair of ranks one reliable connection, one region of memory for what arrives, and a mirror of it for what leaves:
+//
+//   region   ┌ probe 64 B ┬ stream 0 ─────────────────────┬ stream 1 … 3 ┐   written by the peer, in whole entries, each
+//   announced
+//            │            │ entry 0 … 15 │ grant 0 … 15   │              │   by the immediate of its WRITE_WITH_IMM, and read by
+//            the └────────────┴──────────────┴────────────────┴──────────────┘   owner only after that completion
+//   entry    ┌ EntryHeader 64 B ┬ payload, up to 8 KiB ┐        message t of a lane lies in entry t % 16
+//   grant    ┌ GrantHeader 64 B ┬ up to 64 keys        ┐        "write message t here": one key a slab
+//
+// Immediates: what happened (2 bits), stream (2 bits), low 28 bits of the ticket or, for credit, of the count taken.
+#pragma once
+
+#include "transport/message.h"
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tsp::verbs {
+
+static_assert(std::endian::native == std::endian::little, "peers write structs as they lie in memory");
+
+inline constexpr std::uint32_t kSlots = 16;  ///< messages of a lane in flight
+inline constexpr std::size_t kEagerBytes = 8192;
+inline constexpr std::size_t kMaxKeys = 64;  ///< slabs that one message may touch: 4 GiB and less
+
+enum class EntryKind : std::uint32_t {
+  message = 1,
+  put = 2,     ///< the payload went one-sided to `where`
+  refused = 3  ///< the sender's own envelope, where it differs from the grant that asked for the message
+};
+
+struct EntryHeader {
+  std::uint64_t signature;
+  std::uint64_t ticket;
+  std::uint64_t taken;  ///< credit: messages of the reverse lane that the writer has finished
+  std::uint64_t bytes;
+  std::uint64_t where;
+  std::uint32_t sequence;
+  std::uint32_t tag;
+  EntryKind kind;
+  std::uint32_t reserved[3];
+};
+static_assert(sizeof(EntryHeader) == 64);
+
+struct GrantHeader {
+  std::uint64_t signature;
+  std::uint64_t ticket;
+  std::uint64_t taken;
+  std::uint64_t bytes;
+  std::uint64_t address;
+  std::uint64_t first_bytes;  ///< how much of it lies under the first key; each further key covers a slab
+  std::uint32_t sequence;
+  std::uint32_t tag;
+  std::uint32_t keys;  ///< how many follow
+  std::uint32_t reserved;
+};
+static_assert(sizeof(GrantHeader) == 64);
+
+inline constexpr std::size_t kProbeBytes = 64;
+inline constexpr std::size_t kEntryBytes = sizeof(EntryHeader) + kEagerBytes;
+inline constexpr std::size_t kGrantBytes = sizeof(GrantHeader) + kMaxKeys * sizeof(std::uint32_t);
+inline constexpr std::size_t kStreamBytes = kSlots * (kEntryBytes + kGrantBytes);
+inline constexpr std::size_t kRegionBytes = kProbeBytes + kStreams * kStreamBytes;
+
+constexpr std::size_t entry_offset(int stream, std::uint64_t ticket) {
+  return kProbeBytes + static_cast<std::size_t>(stream) * kStreamBytes + ticket % kSlots * kEntryBytes;
+}
+constexpr std::size_t grant_offset(int stream, std::uint64_t ticket) {
+  return kProbeBytes + static_cast<std::size_t>(stream) * kStreamBytes + kSlots * kEntryBytes + ticket % kSlots * kGrantBytes;
+}
+
+enum class News : std::uint32_t {
+  entry,  ///< an entry lies in the region
+  grant,  ///< a grant lies in the region
+  data,   ///< the payload of a granted message has arrived in its place
+  credit  ///< messages were taken; ticket bits 0 on stream 3 before anything else: the probe
+};
+
+struct Immediate {
+  News news;
+  int stream;
+  std::uint32_t low;  ///< 28 bits
+
+  static constexpr std::uint32_t kLowMask = (1U << 28) - 1;
+  constexpr std::uint32_t encode() const {
+    return static_cast<std::uint32_t>(news) << 30 | static_cast<std::uint32_t>(stream) << 28 | (low & kLowMask);
+  }
+  static constexpr Immediate decode(std::uint32_t word) {
+    return {static_cast<News>(word >> 30), static_cast<int>(word >> 28 & 3), word & kLowMask};
+  }
+};
+
+/// The number with these low 28 bits that is nearest to `near`.
+constexpr std::uint64_t widen(std::uint32_t low, std::uint64_t near) {
+  const std::uint32_t up = (low - static_cast<std::uint32_t>(near)) & Immediate::kLowMask;
+  if (up < 1U << 27) return near + up;
+  const std::uint64_t down = (1U << 28) - up;
+  return near >= down ? near - down : near + up;
+}
+
+/// What a peer needs to connect.
+struct Address {
+  std::uint32_t queue_pair = 0;
+  std::uint32_t first_packet = 0;  ///< 24 bits
+  std::uint64_t region = 0;        ///< address in the peer
+  std::uint32_t region_key = 0;
+  std::uint16_t lid = 0;
+  std::uint8_t mtu = 0;
+  bool ethernet = false;
+  std::uint8_t gid[16] = {};
+  std::string port;     ///< for messages: "rxe0 port 1, …"
+  std::string why_not;  ///< not empty: the peer has no device, and why; all but this is void then
+
+  std::vector<std::byte> encode() const;
+  /// Nothing if it isn't one of ours, of this version.
+  static std::optional<Address> decode(std::span<const std::byte> blob);
+};
+
+}  // namespace tsp::verbs
