@@ -1,7 +1,7 @@
 // The large kernels against the machine's SGEMM peak: one 512³ product by OpenBLAS, on the same thread, in the same run.
 //
-// Each round times the peak, then every subject once; the table shows medians over the rounds and the ratio of a subject's speed to the
-// peak's. FLOPs of attention are counted causal: 4·n·d·S(S+1)/2 forward, 2.5 times that backward.
+// Each round times the peak, then every subject once; the table shows medians over the rounds and the ratio of a subject's speed
+// to the peak's. FLOPs of attention are counted causal: 4·n·d·S(S+1)/2 forward, 2.5 times that backward.
 #include "core/kernels/activation.h"
 #include "core/kernels/blas.h"
 #include "core/kernels/flash.h"
@@ -88,17 +88,24 @@ struct Attention {
 
   Attention(DType dtype, std::size_t seq, std::size_t heads, std::size_t d)
       : attention{1 / std::sqrt(static_cast<double>(d)), kernels::Mask::from_positions(0, 0), {}},
-        q(dtype, {1, seq, heads, d}, 1), k(dtype, {1, seq, heads, d}, 2), v(dtype, {1, seq, heads, d}, 3), o(dtype, {1, seq, heads, d}),
-        d_o(dtype, {1, seq, heads, d}, 4), dq(DType::f32, {1, seq, heads, d}), dk(DType::f32, {1, seq, heads, d}),
-        dv(DType::f32, {1, seq, heads, d}), lse(DType::f32, {1, heads, seq}), delta(DType::f32, {1, heads, seq}) {}
+        q(dtype, {1, seq, heads, d}, 1),
+        k(dtype, {1, seq, heads, d}, 2),
+        v(dtype, {1, seq, heads, d}, 3),
+        o(dtype, {1, seq, heads, d}),
+        d_o(dtype, {1, seq, heads, d}, 4),
+        dq(DType::f32, {1, seq, heads, d}),
+        dk(DType::f32, {1, seq, heads, d}),
+        dv(DType::f32, {1, seq, heads, d}),
+        lse(DType::f32, {1, heads, seq}),
+        delta(DType::f32, {1, heads, seq}) {}
 
   void forward(const kernels::Compute& on) {
     kernels::flash_forward(on, attention, o.view(), lse.view(), q.view(), k.view(), v.view());
   }
   void backward(const kernels::Compute& on) {
     kernels::flash_delta(on, delta.view(), d_o.view(), o.view());
-    kernels::flash_backward(on, attention, dq.view(), dk.view(), dv.view(), d_o.view(), lse.view(), delta.view(), q.view(), k.view(),
-                            v.view());
+    kernels::flash_backward(on, attention, dq.view(), dk.view(), dv.view(), d_o.view(), lse.view(), delta.view(), q.view(),
+                            k.view(), v.view());
   }
 };
 
@@ -106,9 +113,22 @@ struct Mlp {
   Array x, w1, w3, w2, gate, up, act, y, dy, dact, dgate, dup, dx, dw1, dw3, dw2;
 
   Mlp(DType t, std::size_t tokens, std::size_t h, std::size_t f)
-      : x(t, {tokens, h}), w1(t, {f, h}), w3(t, {f, h}), w2(t, {h, f}), gate(t, {tokens, f}), up(t, {tokens, f}), act(t, {tokens, f}),
-        y(DType::f32, {tokens, h}), dy(t, {tokens, h}), dact(t, {tokens, f}), dgate(t, {tokens, f}), dup(t, {tokens, f}),
-        dx(DType::f32, {tokens, h}), dw1(DType::f32, {f, h}), dw3(DType::f32, {f, h}), dw2(DType::f32, {h, f}) {}
+      : x(t, {tokens, h}),
+        w1(t, {f, h}),
+        w3(t, {f, h}),
+        w2(t, {h, f}),
+        gate(t, {tokens, f}),
+        up(t, {tokens, f}),
+        act(t, {tokens, f}),
+        y(DType::f32, {tokens, h}),
+        dy(t, {tokens, h}),
+        dact(t, {tokens, f}),
+        dgate(t, {tokens, f}),
+        dup(t, {tokens, f}),
+        dx(DType::f32, {tokens, h}),
+        dw1(DType::f32, {f, h}),
+        dw3(DType::f32, {f, h}),
+        dw2(DType::f32, {h, f}) {}
 
   void forward(const kernels::Compute& on) {
     kernels::gemm(on, gate.view(), x.view(), w1.view().transposed(0, 1));
@@ -139,15 +159,20 @@ std::vector<Subject> subjects(const Options& options, const kernels::Compute& on
     for (const std::size_t d : {64U, 128U}) {
       const auto attention = std::make_shared<Attention>(dtype, options.seq, kHeads, d);
       const double flops = 4 * static_cast<double>(kHeads * d) * seq * (seq + 1) / 2;
-      result.push_back({fmt::format("flash forward d={} {}", d, name(dtype)), has_bar ? 0.6 : 0, flops,
-                        [=] { attention->forward(on); }, {}});
-      result.push_back({fmt::format("flash backward d={} {}", d, name(dtype)), has_bar ? 0.5 : 0, 2.5 * flops,
-                        [=] { attention->backward(on); }, {}});
+      result.push_back(
+          {fmt::format("flash forward d={} {}", d, name(dtype)), has_bar ? 0.6 : 0, flops, [=] { attention->forward(on); }, {}});
+      result.push_back({fmt::format("flash backward d={} {}", d, name(dtype)),
+                        has_bar ? 0.5 : 0,
+                        2.5 * flops,
+                        [=] { attention->backward(on); },
+                        {}});
     }
     const auto mlp = std::make_shared<Mlp>(dtype, options.tokens, kHidden, kIntermediate);
     const double flops = 6.0 * static_cast<double>(options.tokens * kHidden * kIntermediate);
-    result.push_back({fmt::format("gated MLP forward {}", name(dtype)), has_bar ? 0.85 : 0, flops, [=] { mlp->forward(on); }, {}});
-    result.push_back({fmt::format("gated MLP backward {}", name(dtype)), has_bar ? 0.85 : 0, 2 * flops, [=] { mlp->backward(on); }, {}});
+    result.push_back(
+        {fmt::format("gated MLP forward {}", name(dtype)), has_bar ? 0.85 : 0, flops, [=] { mlp->forward(on); }, {}});
+    result.push_back(
+        {fmt::format("gated MLP backward {}", name(dtype)), has_bar ? 0.85 : 0, 2 * flops, [=] { mlp->backward(on); }, {}});
   }
   return result;
 }
@@ -158,12 +183,17 @@ Subject peak() {
   const auto b = std::make_shared<std::vector<float>>(n * n, 0.25F);
   const auto c = std::make_shared<std::vector<float>>(n * n);
   constexpr int kRepeats = 20;
-  return {"SGEMM 512³", 0, kRepeats * 2.0 * n * n * n, [=] {
-            for (int i = 0; i < kRepeats; ++i) {
-              kernels::blas::multiply({.m = n, .n = n, .k = n, .a = a->data(), .a_step = n, .b = b->data(), .b_step = n,
-                                       .c = c->data(), .c_step = n});
-            }
-          }, {}};
+  return {
+      "SGEMM 512³",
+      0,
+      kRepeats * 2.0 * n * n * n,
+      [=] {
+        for (int i = 0; i < kRepeats; ++i) {
+          kernels::blas::multiply(
+              {.m = n, .n = n, .k = n, .a = a->data(), .a_step = n, .b = b->data(), .b_step = n, .c = c->data(), .c_step = n});
+        }
+      },
+      {}};
 }
 
 int run(const Options& options) {
@@ -193,7 +223,8 @@ int run(const Options& options) {
   }
   if (!options.json.empty()) {
     std::ofstream file(options.json);
-    file << nlohmann::json{{"kernels", name(kernels::level())}, {"peak_gflops", top_speed / 1e9}, {"bench", rows}}.dump(1) << "\n";
+    file << nlohmann::json{{"kernels", name(kernels::level())}, {"peak_gflops", top_speed / 1e9}, {"bench", rows}}.dump(1)
+         << "\n";
     if (!file) {
       fmt::print(stderr, "{}: can't be written\n", options.json);
       return 1;

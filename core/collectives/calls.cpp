@@ -11,7 +11,7 @@ namespace tsp {
 
 using namespace arguments;
 
-// --- broadcast ----------------------------------------------------------------------------------------------------------------
+// --- broadcast ---------------------------------------------------------------------------------------------------------------
 
 Work Communicator::start_broadcast(Mode mode, Buffer buffer, int root, const CallOptions& options) {
   check_member("broadcast", "root", root, size());
@@ -23,7 +23,7 @@ Work Communicator::start_broadcast(Mode mode, Buffer buffer, int root, const Cal
   return start<DirectBroadcast>(mode, options, info, buffer, root);
 }
 
-// --- all_gather ---------------------------------------------------------------------------------------------------------------
+// --- all_gather --------------------------------------------------------------------------------------------------------------
 
 Work Communicator::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, const Agreement& agreement,
                                     const CallOptions& options) {
@@ -56,7 +56,7 @@ Work Communicator::start_all_gather_v(Mode mode, ConstBuffer send, Buffer recv, 
   return start_all_gather(mode, send, recv, std::move(chunks), {.count = total, .counts = counts}, options);
 }
 
-// --- reduce_scatter -----------------------------------------------------------------------------------------------------------
+// --- reduce_scatter ----------------------------------------------------------------------------------------------------------
 
 Work Communicator::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, Reduction reduction,
                                         const Agreement& agreement, const CallOptions& options) {
@@ -92,7 +92,7 @@ Work Communicator::start_reduce_scatter_v(Mode mode, ConstBuffer send, Buffer re
   return start_reduce_scatter(mode, send, recv, std::move(chunks), reduction, {.count = total, .counts = counts}, options);
 }
 
-// --- all_reduce, reduce -------------------------------------------------------------------------------------------------------
+// --- all_reduce, reduce ------------------------------------------------------------------------------------------------------
 
 Work Communicator::start_all_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, const CallOptions& options) {
   check_same_dtype("all_reduce", send, recv);
@@ -128,7 +128,7 @@ Work Communicator::start_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduct
   return start<DirectReduce>(mode, options, info, send, recv, root);
 }
 
-// --- all_to_all ---------------------------------------------------------------------------------------------------------------
+// --- all_to_all --------------------------------------------------------------------------------------------------------------
 
 Work Communicator::start_all_to_all(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options) {
   check_same_dtype("all_to_all", send, recv);
@@ -181,7 +181,7 @@ Work Communicator::start_barrier(Mode mode, const CallOptions& options) {
   return start<Barrier>(mode, options, info);
 }
 
-// --- the blocking and the posted form of each ---------------------------------------------------------------------------------
+// --- the blocking and the posted form of each --------------------------------------------------------------------------------
 
 void Communicator::broadcast(Buffer buffer, int root, CallOptions options) {
   start_broadcast(Mode::blocking, buffer, root, options);

@@ -68,7 +68,7 @@ Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&&) noexcept = default;
 Communicator::~Communicator() = default;
 
-// --- groups -------------------------------------------------------------------------------------------------------------------
+// --- groups ------------------------------------------------------------------------------------------------------------------
 
 Communicator Communicator::subgroup(std::span<const int> group_ranks) const {
   std::vector<int> ranks;
@@ -100,7 +100,7 @@ Communicator Communicator::split(int colour, int key) {
   return subgroup(alike);
 }
 
-// --- calls --------------------------------------------------------------------------------------------------------------------
+// --- calls -------------------------------------------------------------------------------------------------------------------
 
 Algorithm Communicator::choose(Op op, std::size_t bytes, const CallOptions& options) const {
   if (options.algorithm != Algorithm::automatic && options.algorithm != Algorithm::ring &&

@@ -29,7 +29,7 @@ std::span<std::byte> part(Buffer buffer, const Chunks& chunks, int chunk) {
 
 }  // namespace
 
-// --- all_gather ---------------------------------------------------------------------------------------------------------------
+// --- all_gather --------------------------------------------------------------------------------------------------------------
 
 DirectAllGather::DirectAllGather(const Call& call, ConstBuffer send, Buffer recv, Chunks chunks)
     : Collective(call), send_(send), recv_(recv), chunks_(std::move(chunks)) {
@@ -55,7 +55,7 @@ bool DirectAllGather::step(Engine& engine) {
   return own && others && sent_ == peers() && offer_.drained(*this, engine);
 }
 
-// --- all_to_all ---------------------------------------------------------------------------------------------------------------
+// --- all_to_all --------------------------------------------------------------------------------------------------------------
 
 DirectAllToAll::DirectAllToAll(const Call& call, ConstBuffer send, Chunks send_chunks, Buffer recv, Chunks recv_chunks)
     : Collective(call), send_(send), recv_(recv), send_chunks_(std::move(send_chunks)), recv_chunks_(std::move(recv_chunks)) {
@@ -87,7 +87,7 @@ bool DirectAllToAll::step(Engine& engine) {
   return own && others && sent_ == peers() && offer_.drained(*this, engine);
 }
 
-// --- broadcast ----------------------------------------------------------------------------------------------------------------
+// --- broadcast ---------------------------------------------------------------------------------------------------------------
 
 DirectBroadcast::DirectBroadcast(const Call& call, Buffer buffer, int root) : Collective(call), buffer_(buffer), root_(root) {
   if (rank() == root_ && peers() > 0) {

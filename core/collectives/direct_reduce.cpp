@@ -7,7 +7,7 @@
 
 namespace tsp {
 
-// --- PeerSum ------------------------------------------------------------------------------------------------------------------
+// --- PeerSum -----------------------------------------------------------------------------------------------------------------
 
 void PeerSum::set(const Collective& operation, DType dtype, Reduction reduction, std::size_t count) {
   dtype_ = dtype;
@@ -71,7 +71,7 @@ std::size_t elements_a_step(DType dtype, int ranks) {
 
 }  // namespace
 
-// --- reduce_scatter -----------------------------------------------------------------------------------------------------------
+// --- reduce_scatter ----------------------------------------------------------------------------------------------------------
 
 DirectReduceScatter::DirectReduceScatter(const Call& call, ConstBuffer send, Buffer recv, Chunks chunks)
     : Collective(call), send_(send), recv_(recv), chunks_(std::move(chunks)) {
@@ -106,7 +106,7 @@ bool DirectReduceScatter::step(Engine& engine) {
   return sent_ == peers() && offer_.drained(*this, engine);
 }
 
-// --- reduce -------------------------------------------------------------------------------------------------------------------
+// --- reduce ------------------------------------------------------------------------------------------------------------------
 
 DirectReduce::DirectReduce(const Call& call, ConstBuffer send, Buffer recv, int root)
     : Collective(call), send_(send), recv_(recv), root_(root) {

@@ -10,7 +10,7 @@
 
 namespace tsp {
 
-// --- Collective ---------------------------------------------------------------------------------------------------------------
+// --- Collective --------------------------------------------------------------------------------------------------------------
 
 Envelope Collective::envelope_of(const OperationInfo& info) {
   // A send and its recv are one message.
@@ -26,7 +26,7 @@ void Collective::fail(Engine& engine, Outcome outcome, int group_rank) const {
   engine.fail_receive(outcome, member.world, lane(group_rank), *member.transport, expected_info());
 }
 
-// --- Offer --------------------------------------------------------------------------------------------------------------------
+// --- Offer -------------------------------------------------------------------------------------------------------------------
 
 void Offer::set(const Group& group, std::span<const std::byte> memory, std::size_t largest, Readers readers, Owner owner) {
   memory_ = memory;
@@ -117,7 +117,7 @@ bool Offer::drained(Collective& operation, Engine& engine) {
   return true;
 }
 
-// --- Incoming -----------------------------------------------------------------------------------------------------------------
+// --- Incoming ----------------------------------------------------------------------------------------------------------------
 
 bool Incoming::post(const Collective& operation, int from, std::uint32_t step, std::size_t bytes, std::byte* landing,
                     std::size_t receive_up_to) {
@@ -157,7 +157,7 @@ void Incoming::release(const Collective& operation) {
   viewed_ = false;
 }
 
-// --- copies -------------------------------------------------------------------------------------------------------------------
+// --- copies ------------------------------------------------------------------------------------------------------------------
 
 std::byte* Landing::of(const Collective& operation, int from, std::span<std::byte> whole, std::span<std::byte> place) {
   const Group::Member& member = operation.group().member(from);

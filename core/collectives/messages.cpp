@@ -39,7 +39,7 @@ bool is_small(const Group& group, std::size_t bytes) {
 
 }  // namespace
 
-// --- what both ends agree on --------------------------------------------------------------------------------------------------
+// --- what both ends agree on -------------------------------------------------------------------------------------------------
 
 std::uint64_t Communicator::sign_message(int from, int to, DType dtype, std::size_t count) const {
   const Signed all{.op = static_cast<std::uint64_t>(Op::send),
@@ -83,7 +83,7 @@ OperationInfo Communicator::describe_message(Op op, const Envelope& message, Con
           .purpose = message.purpose};
 }
 
-// --- send, recv ---------------------------------------------------------------------------------------------------------------
+// --- send, recv --------------------------------------------------------------------------------------------------------------
 
 Work Communicator::start_send(Mode mode, ConstBuffer buffer, int to, const CallOptions& options) {
   check_other("send", "to", to, *group_);
@@ -127,7 +127,7 @@ Work Communicator::start_recv(Mode mode, Buffer buffer, int from, const CallOpti
   return start<Recv>(mode, options, describe_message(Op::recv, envelope, buffer, from), buffer, from, ticket);
 }
 
-// --- send_recv ----------------------------------------------------------------------------------------------------------------
+// --- send_recv ---------------------------------------------------------------------------------------------------------------
 
 Work Communicator::start_send_recv(Mode mode, ConstBuffer send, int to, Buffer recv, int from, const CallOptions& options) {
   check_member("send_recv", "to", to, size());
@@ -156,7 +156,7 @@ Work Communicator::start_send_recv(Mode mode, ConstBuffer send, int to, Buffer r
   return start<SendRecv>(mode, options, info, expected, send, to, recv, from);
 }
 
-// --- the blocking and the posted form of each ---------------------------------------------------------------------------------
+// --- the blocking and the posted form of each --------------------------------------------------------------------------------
 
 void Communicator::send(ConstBuffer buffer, int to, CallOptions options) { start_send(Mode::blocking, buffer, to, options); }
 Work Communicator::post_send(ConstBuffer buffer, int to, CallOptions options) {

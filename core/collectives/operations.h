@@ -13,8 +13,7 @@
 
 namespace tsp {
 
-// --- direct: every rank talks to every other
-// --------------------------------------------------------------------------------------
+// --- direct: every rank talks to every other ---------------------------------------------------------------------------------
 
 /// Everyone offers its chunk to all, and copies the others'.
 class DirectAllGather final : public Collective {
@@ -205,8 +204,7 @@ class Barrier final : public Collective {
   int arrived_ = 0;
 };
 
-// --- rooted: everything by way of rank 0, for large groups
-// --------------------------------------------------------------------------
+// --- rooted: everything by way of rank 0, for large groups -------------------------------------------------------------------
 
 /// Everyone sends everything to rank 0, which sums and sends the result to all.
 class RootedAllReduce final : public Collective {
@@ -248,8 +246,7 @@ class RootedBarrier final : public Collective {
   int arrived_ = 0;
 };
 
-// --- ring: every rank talks to its two neighbours only
-// ------------------------------------------------------------------------------
+// --- ring: every rank talks to its two neighbours only -----------------------------------------------------------------------
 
 /// Memory from which partial sums are sent on: two slots, so that one is filled while the other is read.
 class RingSlots {

@@ -10,7 +10,7 @@ namespace {
 int modulo(int value, int n) { return ((value % n) + n) % n; }
 }  // namespace
 
-// --- all_gather ---------------------------------------------------------------------------------------------------------------
+// --- all_gather --------------------------------------------------------------------------------------------------------------
 
 void RingGatherPhase::set(const Collective& operation, Buffer recv, Chunks chunks, std::uint32_t first_step) {
   recv_ = recv;
@@ -70,7 +70,7 @@ bool RingAllGather::step(Engine& engine) {
   return gather_.step(*this, engine);
 }
 
-// --- broadcast ----------------------------------------------------------------------------------------------------------------
+// --- broadcast ---------------------------------------------------------------------------------------------------------------
 
 RingBroadcast::RingBroadcast(const Call& call, Buffer buffer, int root)
     : Collective(call),

@@ -14,7 +14,7 @@ int modulo(int value, int n) { return ((value % n) + n) % n; }
 
 }  // namespace
 
-// --- slots --------------------------------------------------------------------------------------------------------------------
+// --- slots -------------------------------------------------------------------------------------------------------------------
 
 void RingSlots::set(const Collective& operation, std::size_t bytes, bool sends) {
   Heap& heap = *operation.group().heap;
@@ -28,7 +28,7 @@ bool RingSlots::send(Collective& operation, std::size_t hop, std::size_t bytes) 
   return offer.send(operation, operation.right(), static_cast<std::uint32_t>(hop), 0, bytes);
 }
 
-// --- reduce_scatter -----------------------------------------------------------------------------------------------------------
+// --- reduce_scatter ----------------------------------------------------------------------------------------------------------
 
 void RingReducePhase::set(const Collective& operation, ConstBuffer send, Chunks chunks, std::byte* own_result) {
   send_ = send;
@@ -99,7 +99,7 @@ RingReduceScatter::RingReduceScatter(const Call& call, ConstBuffer send, Buffer 
 
 bool RingReduceScatter::step(Engine& engine) { return reduce_.step(*this, engine); }
 
-// --- all_reduce ---------------------------------------------------------------------------------------------------------------
+// --- all_reduce --------------------------------------------------------------------------------------------------------------
 
 RingAllReduce::RingAllReduce(const Call& call, ConstBuffer send, Buffer recv) : Collective(call) {
   const Chunks chunks = Chunks::balanced(size(), send.count);
@@ -112,7 +112,7 @@ bool RingAllReduce::step(Engine& engine) {
   return reduced_ && gather_.step(*this, engine);
 }
 
-// --- reduce -------------------------------------------------------------------------------------------------------------------
+// --- reduce ------------------------------------------------------------------------------------------------------------------
 
 RingReduce::RingReduce(const Call& call, ConstBuffer send, Buffer recv, int root)
     : Collective(call),

@@ -11,7 +11,7 @@ constexpr std::uint32_t kInputStep = 0;
 constexpr std::uint32_t kResultStep = 1;
 }  // namespace
 
-// --- all_reduce ---------------------------------------------------------------------------------------------------------------
+// --- all_reduce --------------------------------------------------------------------------------------------------------------
 
 RootedAllReduce::RootedAllReduce(const Call& call, ConstBuffer send, Buffer recv)
     : Collective(call), send_(send), recv_(recv), chunks_(Chunks::balanced(size(), send.count)) {
@@ -96,7 +96,7 @@ void RootedAllReduce::sum_chunk(int c) {
   kernels::reduce(info().reduction, send_.dtype, {terms.data(), terms.size()}, recv_.data + at, count);
 }
 
-// --- barrier ------------------------------------------------------------------------------------------------------------------
+// --- barrier -----------------------------------------------------------------------------------------------------------------
 
 RootedBarrier::RootedBarrier(const Call& call) : Collective(call) {
   messages_.fill(rank() == kRoot ? static_cast<std::size_t>(peers()) : 1, Incoming());

@@ -148,9 +148,12 @@ template <class Body>
 void for_activation_rows(const Compute& on, const char* kernel, std::initializer_list<const Tensor*> outs,
                          std::initializer_list<const ConstTensor*> ins, Body body) {
   const ConstTensor& first_in = **ins.begin();
-  require(dense_rows(first_in) && first_in.dtype() != DType::byte, kernel, "the inputs must have dense rows of a float type", first_in);
-  for (const ConstTensor* in : ins) check_like(kernel, "the inputs must have one shape, dense rows and types that mix", *in, first_in);
-  for (const Tensor* out : outs) check_like(kernel, "the outputs must have the inputs' shape, dense rows, a type that mixes", *out, first_in);
+  require(dense_rows(first_in) && first_in.dtype() != DType::byte, kernel, "the inputs must have dense rows of a float type",
+          first_in);
+  for (const ConstTensor* in : ins)
+    check_like(kernel, "the inputs must have one shape, dense rows and types that mix", *in, first_in);
+  for (const Tensor* out : outs)
+    check_like(kernel, "the outputs must have the inputs' shape, dense rows, a type that mixes", *out, first_in);
   if (first_in.empty()) return;
   const std::size_t width = first_in.size(first_in.dims() - 1);
   for_rows(on, row_count(first_in), width, [&](std::size_t begin, std::size_t end) {
@@ -174,17 +177,21 @@ void swiglu(const Compute& on, const Tensor& y, const ConstTensor& gate, const C
 
 void swiglu_backward(const Compute& on, const Tensor& dgate, const Tensor& dup, const ConstTensor& dy, const ConstTensor& gate,
                      const ConstTensor& up) {
-  for_activation_rows(on, "swiglu_backward", {&dgate, &dup}, {&gate, &up, &dy},
-                      [](const ActivationRow& row) { HWY_DYNAMIC_DISPATCH(swiglu_backward_row)(row); });
+  for_activation_rows(on, "swiglu_backward", {&dgate, &dup}, {&gate, &up, &dy}, [](const ActivationRow& row) {
+    HWY_DYNAMIC_DISPATCH(swiglu_backward_row)(row);
+  });
 }
 
 void gelu(const Compute& on, const Tensor& y, const ConstTensor& x, Gelu form) {
-  for_activation_rows(on, "gelu", {&y}, {&x}, [&](const ActivationRow& row) { HWY_DYNAMIC_DISPATCH(gelu_row)(row, form, false); });
+  for_activation_rows(on, "gelu", {&y}, {&x}, [&](const ActivationRow& row) {
+    HWY_DYNAMIC_DISPATCH(gelu_row)(row, form, false);
+  });
 }
 
 void gelu_backward(const Compute& on, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, Gelu form) {
-  for_activation_rows(on, "gelu_backward", {&dx}, {&x, &dy},
-                      [&](const ActivationRow& row) { HWY_DYNAMIC_DISPATCH(gelu_row)(row, form, true); });
+  for_activation_rows(on, "gelu_backward", {&dx}, {&x, &dy}, [&](const ActivationRow& row) {
+    HWY_DYNAMIC_DISPATCH(gelu_row)(row, form, true);
+  });
 }
 
 }  // namespace tsp::kernels

@@ -1,5 +1,5 @@
-// The activations of MLPs, gated (SwiGLU) and plain (GeLU). All views of a call have one shape, dense rows and types that mix: bf16
-// with f32 (arithmetic in f32, one rounding), f64 with f64. Outputs may be inputs' memory where the types are equal.
+// The activations of MLPs, gated (SwiGLU) and plain (GeLU). All views of a call have one shape, dense rows and types that mix:
+// bf16 with f32 (arithmetic in f32, one rounding), f64 with f64. Outputs may be inputs' memory where the types are equal.
 #pragma once
 
 #include "core/kernels/parallel.h"

@@ -56,7 +56,8 @@ double row_maximum(const ConstRow& row, std::size_t width) {
   return row.dtype == DType::f64 ? maximum_typed<double>(row, width) : maximum_typed<float>(row, width);
 }
 double row_exponentials(const ConstRow& row, std::size_t width, double maximum) {
-  return row.dtype == DType::f64 ? exponentials_typed<double>(row, width, maximum) : exponentials_typed<float>(row, width, maximum);
+  return row.dtype == DType::f64 ? exponentials_typed<double>(row, width, maximum)
+                                 : exponentials_typed<float>(row, width, maximum);
 }
 void row_probabilities(const Row& out, const ConstRow& row, std::size_t width, double lse, double weight) {
   row.dtype == DType::f64 ? probabilities_typed<double>(out, row, width, lse, weight)
@@ -100,8 +101,8 @@ void check_vector(const char* kernel, const ConstTensor& vector, std::size_t tok
 }
 
 void check_logits(const char* kernel, const ConstTensor& logits, std::span<const std::int64_t> labels) {
-  require(logits.dims() == 2 && dense_rows(logits) && logits.dtype() != DType::byte, kernel, "the logits must be [T, Vs] of a float type",
-          logits);
+  require(logits.dims() == 2 && dense_rows(logits) && logits.dtype() != DType::byte, kernel,
+          "the logits must be [T, Vs] of a float type", logits);
   require(logits.size(0) == labels.size(), kernel, "the logits must have a row for each label", logits);
 }
 
@@ -120,8 +121,8 @@ auto with_sum_type(const char* kernel, const ConstTensor& vector, Body body) {
 }
 
 template <class T>
-void update_rows(const Compute& on, const Tensor& maximum, const Tensor& sum, const Tensor& label_logit, const ConstTensor& logits,
-                 std::span<const std::int64_t> labels, std::int64_t first_id) {
+void update_rows(const Compute& on, const Tensor& maximum, const Tensor& sum, const Tensor& label_logit,
+                 const ConstTensor& logits, std::span<const std::int64_t> labels, std::int64_t first_id) {
   const std::size_t width = logits.size(1);
   for_rows(on, logits.size(0), width, [&](std::size_t first, std::size_t end) {
     for (std::size_t t = first; t < end; ++t) {
@@ -188,7 +189,8 @@ void merge_log_sum_exp(const Tensor& lse, std::span<const ConstTensor> parts) {
       T maximum = -std::numeric_limits<T>::infinity();
       for (const ConstTensor& part : parts) maximum = std::max(maximum, part.as<T>()[t]);
       T sum = 0;
-      for (const ConstTensor& part : parts) sum += maximum == -std::numeric_limits<T>::infinity() ? T{0} : std::exp(part.as<T>()[t] - maximum);
+      for (const ConstTensor& part : parts)
+        sum += maximum == -std::numeric_limits<T>::infinity() ? T{0} : std::exp(part.as<T>()[t] - maximum);
       lse.as<T>()[t] = sum == T{0} ? maximum : maximum + std::log(sum);
     }
   });

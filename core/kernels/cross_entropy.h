@@ -1,7 +1,9 @@
-// Softmax cross-entropy over a vocabulary that arrives in shards: an online log-sum-exp per token, and the gradient of the logits.
+// Softmax cross-entropy over a vocabulary that arrives in shards: an online log-sum-exp per token, and the gradient of the
+// logits.
 //
-// For T tokens the running state is three vectors [T] of the type of sums: the maximum of the logits so far (−∞ at first), the sum of
-// exp(logit − maximum) so far (0 at first), and the logit of the token's label once its shard was seen. Labels are global token ids.
+// For T tokens the running state is three vectors [T] of the type of sums: the maximum of the logits so far (−∞ at first), the
+// sum of exp(logit − maximum) so far (0 at first), and the logit of the token's label once its shard was seen. Labels are global
+// token ids.
 #pragma once
 
 #include "core/kernels/parallel.h"
@@ -31,8 +33,8 @@ void merge_log_sum_exp(const Tensor& lse, std::span<const ConstTensor> parts);
 /// Σ over tokens with a label of (lse − label's logit), in f64, in the order of tokens.
 double cross_entropy_loss(const ConstTensor& lse, const ConstTensor& label_logit, std::span<const std::int64_t> labels);
 
-/// dlogits[t, i] = weight·(exp(logits[t, i] − lse[t]) − [first_id + i is t's label]); 0 where t has no label. `weight`: one over the
-/// number of predicted tokens. `dlogits` [T, Vs] may be `logits`; types that mix.
+/// dlogits[t, i] = weight·(exp(logits[t, i] − lse[t]) − [first_id + i is t's label]); 0 where t has no label. `weight`: one over
+/// the number of predicted tokens. `dlogits` [T, Vs] may be `logits`; types that mix.
 void cross_entropy_backward(const Compute& on, const Tensor& dlogits, const ConstTensor& logits, const ConstTensor& lse,
                             std::span<const std::int64_t> labels, std::int64_t first_id, double weight);
 

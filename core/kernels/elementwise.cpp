@@ -30,8 +30,7 @@ void combine_row(Out* out, const A* a, const B* b, double factor, std::size_t co
     for_lanes(d, count, [&](std::size_t i, std::size_t n) HWY_ATTR { store(d, load(d, a + i, n), out + i, n); });
   } else {
     const auto by = hn::Set(d, static_cast<T>(factor));
-    for_lanes(d, count,
-              [&](std::size_t i, std::size_t n) HWY_ATTR { store(d, hn::Mul(by, load(d, a + i, n)), out + i, n); });
+    for_lanes(d, count, [&](std::size_t i, std::size_t n) HWY_ATTR { store(d, hn::Mul(by, load(d, a + i, n)), out + i, n); });
   }
 }
 
@@ -46,7 +45,8 @@ void combine_any_term(void* out, const void* a, const void* b, DType b_type, dou
   }
 }
 
-void combine(DType out_type, void* out, DType a_type, const void* a, DType b_type, const void* b, double factor, std::size_t count) {
+void combine(DType out_type, void* out, DType a_type, const void* a, DType b_type, const void* b, double factor,
+             std::size_t count) {
   if (out_type == DType::f64) return combine_any_term<double, double>(out, a, b, b_type, factor, count);
   if (out_type == DType::f32) {
     if (a_type == DType::f32) return combine_any_term<float, float>(out, a, b, b_type, factor, count);

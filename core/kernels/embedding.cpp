@@ -20,8 +20,8 @@ void check_rows(const char* kernel, const ConstTensor& table, const ConstTensor&
           kernel, "the values must be [T, h] with a row for each number, of a type that mixes with the table's", values);
   for (const std::uint32_t row : rows) {
     if (row >= table.size(0)) {
-      throw std::invalid_argument(std::string(kernel) + ": the table has " + std::to_string(table.size(0)) + " rows, none of number " +
-                                  std::to_string(row));
+      throw std::invalid_argument(std::string(kernel) + ": the table has " + std::to_string(table.size(0)) +
+                                  " rows, none of number " + std::to_string(row));
     }
   }
 }

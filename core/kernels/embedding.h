@@ -13,7 +13,8 @@ namespace tsp::kernels {
 /// std::invalid_argument, before anything is written.
 void gather_rows(const Compute& on, const Tensor& out, const ConstTensor& table, std::span<const std::uint32_t> rows);
 
-/// table[rows[t]] += values[t] for t = 0, 1, …: table [V, h] of f32 or f64, values [T, h]. Each element's sum runs in the order of t.
+/// table[rows[t]] += values[t] for t = 0, 1, …: table [V, h] of f32 or f64, values [T, h]. Each element's sum runs in the order
+/// of t.
 void scatter_add_rows(const Compute& on, const Tensor& table, const ConstTensor& values, std::span<const std::uint32_t> rows);
 
 }  // namespace tsp::kernels

@@ -1,5 +1,5 @@
-// Exponentials of vectors, for the kernels that are compiled once for every vector level. Unlike Highway's, they keep NaNs: a model that
-// diverged must not look healthy.
+// Exponentials of vectors, for the kernels that are compiled once for every vector level. Unlike Highway's, they keep NaNs: a
+// model that diverged must not look healthy.
 #include "core/kernels/lanes-inl.h"
 
 #include <hwy/contrib/math/math-inl.h>
@@ -21,9 +21,10 @@ HWY_INLINE hn::Vec<D> exp_of(D d, hn::Vec<D> x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
 }
 
-/// 2^x in f32, e^x in f64, for x ≤ 0 or little more. In f32: a polynomial (Cephes' exp2f, relative error 2e-7) on half a unit around
-/// the nearest integer, which is added to the exponent. With Highway's e^x the softmax of a 512 × 256 tile of scores takes 120 µs, with
-/// this 73 µs, where the two products of the tile take 340 µs (d = 64, AVX-512; bench/kernels_bench shows the whole).
+/// 2^x in f32, e^x in f64, for x ≤ 0 or little more. In f32: a polynomial (Cephes' exp2f, relative error 2e-7) on half a unit
+/// around the nearest integer, which is added to the exponent. With Highway's e^x the softmax of a 512 × 256 tile of scores takes
+/// 120 µs, with this 73 µs, where the two products of the tile take 340 µs (d = 64, AVX-512; bench/kernels_bench shows the
+/// whole).
 template <class D>
 HWY_INLINE hn::Vec<D> power(D d, hn::Vec<D> x) {
   if constexpr (sizeof(hn::TFromD<D>) == 8) {

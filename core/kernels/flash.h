@@ -1,8 +1,8 @@
 // Flash attention: softmax(scale·Q·Kᵀ + mask)·V and its gradients, tile by tile, so that memory never grows with queries × keys.
 //
-// Shapes: q, o, dq [B, Sq, n, d]; k, v, dk, dv [B, Sk, n_kv, d]; lse, delta [B, n, Sq]. The last dim of the former is dense, all other
-// strides are free, so heads, chunks and batches can be slices of larger tensors. q, k, v have one dtype (bf16, f32 or f64); lse, delta
-// and the gradients have the type of sums: f32, or f64 in f64. Sizes of zero are fine.
+// Shapes: q, o, dq [B, Sq, n, d]; k, v, dk, dv [B, Sk, n_kv, d]; lse, delta [B, n, Sq]. The last dim of the former is dense, all
+// other strides are free, so heads, chunks and batches can be slices of larger tensors. q, k, v have one dtype (bf16, f32 or
+// f64); lse, delta and the gradients have the type of sums: f32, or f64 in f64. Sizes of zero are fine.
 #pragma once
 
 #include "core/kernels/parallel.h"
@@ -15,14 +15,14 @@ namespace tsp::kernels {
 
 /// What the query at global position i may see. Query index a of a view has position query_start + a, key index b key_start + b.
 struct Mask {
-  bool causal = false;          ///< keys at positions ≤ i; else all keys
+  bool causal = false;  ///< keys at positions ≤ i; else all keys
   std::size_t query_start = 0;
   std::size_t key_start = 0;
 
   /// Every key is seen by every query.
   static Mask none() { return {}; }
-  /// The causal mask between two stretches of the sequence. A chunk's queries on the prefix up to the chunk's end: key_start 0 (the
-  /// mask is aligned to the bottom right). Two chunks of a ring: their starts give full, none or diagonal.
+  /// The causal mask between two stretches of the sequence. A chunk's queries on the prefix up to the chunk's end: key_start 0
+  /// (the mask is aligned to the bottom right). Two chunks of a ring: their starts give full, none or diagonal.
   static Mask from_positions(std::size_t query_start, std::size_t key_start) { return {true, query_start, key_start}; }
 };
 
@@ -39,7 +39,8 @@ struct Attention {
   HeadMap heads;
 };
 
-/// o = softmax(scores)·v; lse = ln Σ exp(scores). A query that sees no key gets o = 0, lse = −∞. `o` has q's dtype or that of sums.
+/// o = softmax(scores)·v; lse = ln Σ exp(scores). A query that sees no key gets o = 0, lse = −∞. `o` has q's dtype or that of
+/// sums.
 void flash_forward(const Compute& on, const Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
                    const ConstTensor& k, const ConstTensor& v);
 /// Bytes of workspace for flash_forward(): a function of dtype, head dim and threads alone.
@@ -50,9 +51,9 @@ void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o,
 
 /// With P = exp(scores − lse) (0 where lse is −∞) and dS = P ∘ (dO·Vᵀ − delta):
 ///   dq = scale·dS·K,  dk = scale·dSᵀ·Q,  dv = Pᵀ·dO.
-/// `d_o` has q's dtype. With Write::add the three are added to what the views hold (several chunks of queries, steps of a ring); sums
-/// run over key tiles for dq, over query heads and query tiles for dk and dv, always in that order. K/V heads that no query head of
-/// the view reads get zeros.
+/// `d_o` has q's dtype. With Write::add the three are added to what the views hold (several chunks of queries, steps of a ring);
+/// sums run over key tiles for dq, over query heads and query tiles for dk and dv, always in that order. K/V heads that no query
+/// head of the view reads get zeros.
 void flash_backward(const Compute& on, const Attention& attention, const Tensor& dq, const Tensor& dk, const Tensor& dv,
                     const ConstTensor& d_o, const ConstTensor& lse, const ConstTensor& delta, const ConstTensor& q,
                     const ConstTensor& k, const ConstTensor& v, Write write = Write::replace);
@@ -60,7 +61,8 @@ void flash_backward(const Compute& on, const Attention& attention, const Tensor&
 std::size_t flash_backward_workspace(DType dtype, std::size_t head_dim, std::size_t threads);
 
 /// Merges attention over disjoint sets of keys, in the order given: M = max lse_i, w_i = exp(lse_i − M), o = Σ w_i·o_i / Σ w_i,
-/// lse = M + ln Σ w_i; where all are −∞, o = 0 and lse = −∞. `o` may be one of the parts, and `lse` the same one's. At most 64 parts.
+/// lse = M + ln Σ w_i; where all are −∞, o = 0 and lse = −∞. `o` may be one of the parts, and `lse` the same one's. At most 64
+/// parts.
 void merge_attention(const Compute& on, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                      std::span<const ConstTensor> part_lse);
 

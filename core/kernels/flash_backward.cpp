@@ -1,8 +1,9 @@
-// Flash attention, backward. The scores of a tile are computed again, and five products follow from them. For every output the order of
-// its sum is fixed: dq over ascending key tiles, dk and dv over ascending query heads and query tiles.
+// Flash attention, backward. The scores of a tile are computed again, and five products follow from them. For every output the
+// order of its sum is fixed: dq over ascending key tiles, dk and dv over ascending query heads and query tiles.
 //
-// Two orders of work keep that order of sums. Where there are enough K/V heads for the threads, a task is a whole K/V head. Else threads
-// share a head: its tiles (key tile i, query tile j) are run in waves of equal i + j, within which no two tiles touch the same output.
+// Two orders of work keep that order of sums. Where there are enough K/V heads for the threads, a task is a whole K/V head. Else
+// threads share a head: its tiles (key tile i, query tile j) are run in waves of equal i + j, within which no two tiles touch the
+// same output.
 #include "core/kernels/blas.h"
 #include "core/kernels/flash.h"
 #include "core/kernels/flash_rows.h"
@@ -126,24 +127,55 @@ bool backward_tile(const Operands& all, std::size_t batch, std::size_t kv, std::
   std::replace(scratch.lse, scratch.lse + queries, -kInfinity, kInfinity);
 
   const auto outer = [&](const Rows<T>& a, const Rows<T>& b, T* c) {  // c = a·bᵀ, keys × queries
-    blas::multiply({.m = keys, .n = queries, .k = d, .a = a.data, .a_step = a.step, .b = b.data, .b_step = b.step,
-                    .b_transposed = true, .c = c, .c_step = queries});
+    blas::multiply({.m = keys,
+                    .n = queries,
+                    .k = d,
+                    .a = a.data,
+                    .a_step = a.step,
+                    .b = b.data,
+                    .b_step = b.step,
+                    .b_transposed = true,
+                    .c = c,
+                    .c_step = queries});
   };
   outer(k, q, scratch.p);
   outer(v, d_o, scratch.ds);
-  flash::score_gradients({.p = scratch.p, .ds = scratch.ds, .keys = keys, .queries = queries, .step = queries,
-                          .diagonal = visible.diagonal(key, first, keys), .scale = static_cast<T>(all.attention.scale),
-                          .lse = scratch.lse, .delta = scratch.delta});
+  flash::score_gradients({.p = scratch.p,
+                          .ds = scratch.ds,
+                          .keys = keys,
+                          .queries = queries,
+                          .step = queries,
+                          .diagonal = visible.diagonal(key, first, keys),
+                          .scale = static_cast<T>(all.attention.scale),
+                          .lse = scratch.lse,
+                          .delta = scratch.delta});
   const auto over_queries = [&](const T* a, const Rows<T>& b, const Tensor& out) {  // out += a·b
     const Tensor c = head(out, batch, kv).slice(0, key, keys);
-    blas::multiply({.m = keys, .n = d, .k = queries, .a = a, .a_step = queries, .b = b.data, .b_step = b.step,
-                    .c = c.template as<T>(), .c_step = c.stride(0), .add = true});
+    blas::multiply({.m = keys,
+                    .n = d,
+                    .k = queries,
+                    .a = a,
+                    .a_step = queries,
+                    .b = b.data,
+                    .b_step = b.step,
+                    .c = c.template as<T>(),
+                    .c_step = c.stride(0),
+                    .add = true});
   };
   over_queries(scratch.p, d_o, all.dv);
   over_queries(scratch.ds, q, all.dk);
   const Tensor c = head(all.dq, batch, number).slice(0, first, queries);
-  blas::multiply({.m = queries, .n = d, .k = keys, .a = scratch.ds, .a_step = queries, .a_transposed = true, .b = k.data,
-                  .b_step = k.step, .c = c.template as<T>(), .c_step = c.stride(0), .add = true});
+  blas::multiply({.m = queries,
+                  .n = d,
+                  .k = keys,
+                  .a = scratch.ds,
+                  .a_step = queries,
+                  .a_transposed = true,
+                  .b = k.data,
+                  .b_step = k.step,
+                  .c = c.template as<T>(),
+                  .c_step = c.stride(0),
+                  .add = true});
   return true;
 }
 
@@ -182,9 +214,8 @@ void run(const Compute& on, const Operands& all) {
     for (std::size_t wave = 0; tiles > 0 && wave + 1 < key_tiles + tiles; ++wave) {
       const std::size_t first = wave < tiles ? 0 : wave - tiles + 1;
       const std::size_t last = std::min(wave, key_tiles - 1);
-      on.run(last - first + 1, [&](std::size_t task, std::size_t thread) {
-        tile(unit, first + task, wave - first - task, scratch_of(thread));
-      });
+      on.run(last - first + 1,
+             [&](std::size_t task, std::size_t thread) { tile(unit, first + task, wave - first - task, scratch_of(thread)); });
     }
   }
 }

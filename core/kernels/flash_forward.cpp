@@ -1,8 +1,8 @@
 // Flash attention, forward. A task is a block of queries of one head: it walks over tiles of keys with a running maximum and sum
 // (online softmax) and an unnormalised output in workspace.
 //
-// Tiles are computed transposed, keys × queries: scores = K·Qᵀ and O += scoresᵀ·V are what OpenBLAS packs well without help (within 5%
-// of pre-packed operands for 512 keys × 256 queries).
+// Tiles are computed transposed, keys × queries: scores = K·Qᵀ and O += scoresᵀ·V are what OpenBLAS packs well without help
+// (within 5% of pre-packed operands for 512 keys × 256 queries).
 #include "core/kernels/flash.h"
 
 #include "core/kernels/blas.h"
@@ -76,8 +76,8 @@ std::size_t tile_keys(std::size_t key, std::size_t full, std::size_t end) {
 
 /// Attention of queries [first, first + queries) of one head.
 template <class T>
-void forward_block(const Attention& attention, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v, std::size_t first,
-                   std::size_t queries, const Scratch<T>& scratch, const Tick& tick) {
+void forward_block(const Attention& attention, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
+                   std::size_t first, std::size_t queries, const Scratch<T>& scratch, const Tick& tick) {
   const std::size_t d = q.size(1);
   const Visibility visible(attention.mask, k.size(0));
   const Rows<T> q_rows(q.slice(0, first, queries), scratch.q);
@@ -93,19 +93,38 @@ void forward_block(const Attention& attention, const ConstTensor& q, const Const
     const std::size_t skip = sighted > first ? (sighted - first) / kVector * kVector : 0;
     const std::size_t count = queries - skip;
     const Rows<T> k_rows(k.slice(0, key, keys), scratch.k);
-    blas::multiply({.m = keys, .n = count, .k = d,
-                    .a = k_rows.data, .a_step = k_rows.step,
-                    .b = q_rows.data + skip * q_rows.step, .b_step = q_rows.step, .b_transposed = true,
-                    .c = scratch.scores, .c_step = count});
-    flash::online_softmax({.scores = scratch.scores, .keys = keys, .queries = count, .step = count,
-                           .diagonal = visible.diagonal(key, first + skip, keys), .scale = static_cast<T>(attention.scale),
-                           .maximum = scratch.maximum + skip, .sum = scratch.sum + skip, .factor = scratch.factor + skip});
+    blas::multiply({.m = keys,
+                    .n = count,
+                    .k = d,
+                    .a = k_rows.data,
+                    .a_step = k_rows.step,
+                    .b = q_rows.data + skip * q_rows.step,
+                    .b_step = q_rows.step,
+                    .b_transposed = true,
+                    .c = scratch.scores,
+                    .c_step = count});
+    flash::online_softmax({.scores = scratch.scores,
+                           .keys = keys,
+                           .queries = count,
+                           .step = count,
+                           .diagonal = visible.diagonal(key, first + skip, keys),
+                           .scale = static_cast<T>(attention.scale),
+                           .maximum = scratch.maximum + skip,
+                           .sum = scratch.sum + skip,
+                           .factor = scratch.factor + skip});
     flash::scale_rows(scratch.output + skip * d, count, d, d, scratch.factor + skip);
     const Rows<T> v_rows(v.slice(0, key, keys), scratch.v);
-    blas::multiply({.m = count, .n = d, .k = keys,
-                    .a = scratch.scores, .a_step = count, .a_transposed = true,
-                    .b = v_rows.data, .b_step = v_rows.step,
-                    .c = scratch.output + skip * d, .c_step = d, .add = true});
+    blas::multiply({.m = count,
+                    .n = d,
+                    .k = keys,
+                    .a = scratch.scores,
+                    .a_step = count,
+                    .a_transposed = true,
+                    .b = v_rows.data,
+                    .b_step = v_rows.step,
+                    .c = scratch.output + skip * d,
+                    .c_step = d,
+                    .add = true});
     key += keys;
     if (key < end) tick();
   }
@@ -120,7 +139,7 @@ void finish_block(const Tensor& o, const Tensor& lse, const Scratch<T>& scratch)
   for (std::size_t i = 0; i < queries; ++i) {
     const T sum = scratch.sum[i];
     lse_data[i * lse.stride(0)] = sum == T{0} ? -std::numeric_limits<T>::infinity()
-                                                 : static_cast<T>(flash::kExponentUnit<T>) * scratch.maximum[i] + std::log(sum);
+                                              : static_cast<T>(flash::kExponentUnit<T>) * scratch.maximum[i] + std::log(sum);
     scratch.factor[i] = sum == T{0} ? T{0} : T{1} / sum;
   }
   flash::scale_rows(scratch.output, queries, d, d, scratch.factor);
@@ -128,8 +147,8 @@ void finish_block(const Tensor& o, const Tensor& lse, const Scratch<T>& scratch)
 }
 
 template <class T>
-void run(const Compute& on, const Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q, const ConstTensor& k,
-         const ConstTensor& v) {
+void run(const Compute& on, const Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
+         const ConstTensor& k, const ConstTensor& v) {
   const std::size_t d = q.size(3);
   const std::size_t heads = q.size(2);
   const std::size_t queries = block_queries(q.dtype(), d);
@@ -146,7 +165,8 @@ void run(const Compute& on, const Attention& attention, const Tensor& o, const T
     const Scratch<T> scratch(workspace_part(on.workspace, bytes, thread), queries, d, q.dtype() == DType::bf16);
     forward_block<T>(attention, head(q, batch, number), head(k, batch, kv), head(v, batch, kv), first, count, scratch,
                      thread == 0 ? on.tick : Tick());
-    finish_block<T>(head(o, batch, number).slice(0, first, count), lse.select(0, batch).select(0, number).slice(0, first, count), scratch);
+    finish_block<T>(head(o, batch, number).slice(0, first, count), lse.select(0, batch).select(0, number).slice(0, first, count),
+                    scratch);
   });
 }
 

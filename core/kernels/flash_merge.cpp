@@ -39,7 +39,8 @@ template <class A, class B>
 Accumulator<A> dot_row(const A* a, const B* b, std::size_t count) {
   const Tag<A> d;
   auto sum = hn::Zero(d);
-  for_lanes(d, count, [&](std::size_t i, std::size_t n) HWY_ATTR { sum = hn::MulAdd(load(d, a + i, n), load(d, b + i, n), sum); });
+  for_lanes(d, count,
+            [&](std::size_t i, std::size_t n) HWY_ATTR { sum = hn::MulAdd(load(d, a + i, n), load(d, b + i, n), sum); });
   return sum_of_lanes(d, sum);
 }
 
@@ -62,7 +63,8 @@ void merge_typed(const MergeRow& row) {
     for (std::size_t p = 0; p < row.count; ++p) {
       // A part of weight zero may hold anything: it saw no key.
       if (row.weights[p] == 0) continue;
-      sum = hn::MulAdd(hn::Set(d, static_cast<T>(row.weights[p])), load(d, reinterpret_cast<const Part*>(row.parts[p]) + i, n), sum);
+      sum = hn::MulAdd(hn::Set(d, static_cast<T>(row.weights[p])), load(d, reinterpret_cast<const Part*>(row.parts[p]) + i, n),
+                       sum);
     }
     store(d, sum, reinterpret_cast<Out*>(row.out) + i, n);
   });
@@ -138,14 +140,16 @@ void merge_views(const Compute& on, const Tensor& o, const Tensor& lse, std::spa
 }  // namespace
 
 void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o, const ConstTensor& o) {
-  require(d_o.dims() == 4 && dense_rows(d_o) && d_o.dtype() != DType::byte, "flash_delta", "do must be [B, S, n, d] of a float type", d_o);
-  require(same_shape(o, d_o) && dense_rows(o) && (o.dtype() == DType::f64) == (d_o.dtype() == DType::f64) && o.dtype() != DType::byte,
-          "flash_delta", "o must have do's shape, f64 with f64", o);
+  require(d_o.dims() == 4 && dense_rows(d_o) && d_o.dtype() != DType::byte, "flash_delta",
+          "do must be [B, S, n, d] of a float type", d_o);
+  require(
+      same_shape(o, d_o) && dense_rows(o) && (o.dtype() == DType::f64) == (d_o.dtype() == DType::f64) && o.dtype() != DType::byte,
+      "flash_delta", "o must have do's shape, f64 with f64", o);
   require(fits(delta, d_o), "flash_delta", "delta must be [B, n, S] of the type of sums", delta);
   for_rows(on, row_count(o), o.size(3), [&](std::size_t first, std::size_t end) {
     for (std::size_t row = first; row < end; ++row) {
-      const double value = HWY_DYNAMIC_DISPATCH(dot)(d_o.dtype(), d_o.data() + row_offset(d_o, row) * size_of(d_o.dtype()), o.dtype(),
-                                                     o.data() + row_offset(o, row) * size_of(o.dtype()), o.size(3));
+      const double value = HWY_DYNAMIC_DISPATCH(dot)(d_o.dtype(), d_o.data() + row_offset(d_o, row) * size_of(d_o.dtype()),
+                                                     o.dtype(), o.data() + row_offset(o, row) * size_of(o.dtype()), o.size(3));
       const std::size_t at = value_offset(delta, o, row);
       if (delta.dtype() == DType::f64) {
         delta.as<double>()[at] = value;
@@ -158,7 +162,8 @@ void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o,
 
 void merge_attention(const Compute& on, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                      std::span<const ConstTensor> part_lse) {
-  require(o.dims() == 4 && dense_rows(o) && o.dtype() != DType::byte, "merge_attention", "o must be [B, S, n, d] of a float type", o);
+  require(o.dims() == 4 && dense_rows(o) && o.dtype() != DType::byte, "merge_attention", "o must be [B, S, n, d] of a float type",
+          o);
   require(fits(lse, o), "merge_attention", "lse must be [B, n, S] of the type of sums", lse);
   if (part_o.empty() || part_o.size() != part_lse.size() || part_o.size() > kMaxParts) {
     throw std::invalid_argument("merge_attention: takes 1 to 64 parts, as many outputs as log-sum-exps, not " +

@@ -77,7 +77,8 @@ void softmax(const SoftmaxTile<T>& tile) {
   // `factor` holds the maxima of this tile until the new ones of all tiles are known.
   std::fill_n(tile.factor, tile.queries, -kInfinity);
   std::size_t j = 0;
-  for (; j + kRows <= tile.keys; j += kRows) take_maximum<kRows>(tile.scores + j * tile.step, tile.step, tile.queries, tile.factor);
+  for (; j + kRows <= tile.keys; j += kRows)
+    take_maximum<kRows>(tile.scores + j * tile.step, tile.step, tile.queries, tile.factor);
   for (; j < tile.keys; ++j) take_maximum<1>(tile.scores + j * tile.step, tile.step, tile.queries, tile.factor);
   for_lanes(d, tile.queries, [&](std::size_t i, std::size_t n) HWY_ATTR {
     const auto before = load(d, tile.maximum + i, n);

@@ -1,5 +1,5 @@
-// The vectorised inner loops of flash attention, on one tile of scores. Tiles are stored keys × queries: a row holds the scores of one
-// key for all queries of the tile, so that maxima and sums over keys need no sum across the lanes of a vector.
+// The vectorised inner loops of flash attention, on one tile of scores. Tiles are stored keys × queries: a row holds the scores
+// of one key for all queries of the tile, so that maxima and sums over keys need no sum across the lanes of a vector.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +13,23 @@ inline constexpr double kExponentUnit = sizeof(T) == 4 ? 0.693147180559945309 : 
 /// Query i doesn't see key j where i < j + diagonal.
 template <class T>
 struct SoftmaxTile {
-  T* scores;       ///< [keys, queries], rows `step` apart; in: q·k, out: exp(scale·q·k − maximum·kExponentUnit)
+  T* scores;  ///< [keys, queries], rows `step` apart; in: q·k, out: exp(scale·q·k − maximum·kExponentUnit)
   std::size_t keys;
   std::size_t queries;
   std::size_t step;
   std::ptrdiff_t diagonal;
   T scale;
-  T* maximum;      ///< [queries] of the scores of all keys so far, in exponent units; −∞ before the first
-  T* sum;          ///< [queries] of the exponentials so far
-  T* factor;       ///< [queries] out: what earlier sums and outputs were multiplied by, or must be
+  T* maximum;  ///< [queries] of the scores of all keys so far, in exponent units; −∞ before the first
+  T* sum;      ///< [queries] of the exponentials so far
+  T* factor;   ///< [queries] out: what earlier sums and outputs were multiplied by, or must be
 };
 void online_softmax(const SoftmaxTile<float>& tile);
 void online_softmax(const SoftmaxTile<double>& tile);
 
 template <class T>
 struct GradientTile {
-  T* p;            ///< [keys, queries]; in: q·k, out: P
-  T* ds;           ///< [keys, queries]; in: dO·Vᵀ, out: scale·P ∘ (dO·Vᵀ − delta)
+  T* p;   ///< [keys, queries]; in: q·k, out: P
+  T* ds;  ///< [keys, queries]; in: dO·Vᵀ, out: scale·P ∘ (dO·Vᵀ − delta)
   std::size_t keys;
   std::size_t queries;
   std::size_t step;

@@ -76,8 +76,8 @@ inline void check_operands(const char* kernel, const Attention& attention, const
                            const ConstTensor& v) {
   require(q.dims() == 4 && dense_rows(q) && q.dtype() != DType::byte, kernel, "q must be [B, Sq, n, d] of a float type", q);
   for (const ConstTensor* view : {&k, &v}) {
-    require(view->dims() == 4 && dense_rows(*view) && view->dtype() == q.dtype(), kernel, "k and v must be [B, Sk, n_kv, d] of q's type",
-            *view);
+    require(view->dims() == 4 && dense_rows(*view) && view->dtype() == q.dtype(), kernel,
+            "k and v must be [B, Sk, n_kv, d] of q's type", *view);
     require(view->size(0) == q.size(0) && view->size(3) == q.size(3), kernel, "k and v must have q's batch and head dim", *view);
   }
   require(same_shape(k, v), kernel, "v must have k's shape", v);

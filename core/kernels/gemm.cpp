@@ -160,7 +160,8 @@ void run(const Compute& on, const Tensor& c, const ConstTensor& a_view, const Co
 void check(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b) {
   require(c.dims() == 2 && dense_rows(c), "gemm", "C must be a matrix with dense rows", c);
   require(a.dims() == 2 && a.size(0) == c.size(0), "gemm", "A must be a matrix with C's rows", a);
-  require(b.dims() == 2 && b.size(1) == c.size(1) && b.size(0) == a.size(1), "gemm", "B must be a matrix with A's columns as rows, C's columns", b);
+  require(b.dims() == 2 && b.size(1) == c.size(1) && b.size(0) == a.size(1), "gemm",
+          "B must be a matrix with A's columns as rows, C's columns", b);
   for (const ConstTensor* view : {&a, &b}) {
     require(dense_rows(*view) || dense_rows(view->transposed(0, 1)), "gemm", "an operand must be dense along one dim", *view);
     require(view->dtype() != DType::byte && (view->dtype() == DType::f64) == (c.dtype() == DType::f64), "gemm",

@@ -1,7 +1,7 @@
 // Norms by rows; gain and bias gradients by columns.
 //
-// A backward takes blocks of rows: first the statistics of each row of the block, then the column sums, then dx. So the sums over rows
-// are never cut, and the workspace is that of a block.
+// A backward takes blocks of rows: first the statistics of each row of the block, then the column sums, then dx. So the sums over
+// rows are never cut, and the workspace is that of a block.
 #include "core/kernels/norm.h"
 
 #include "core/kernels/check.h"
@@ -189,8 +189,8 @@ void forward(const Compute& on, const char* kernel, const Tensor& y, const Const
   });
 }
 
-void backward(const Compute& on, const char* kernel, const Tensor& dx, const Tensor& dgain, const Tensor* dbias, const ConstTensor& dy,
-              const ConstTensor& x, const ConstTensor& gain, double epsilon, Write write) {
+void backward(const Compute& on, const char* kernel, const Tensor& dx, const Tensor& dgain, const Tensor* dbias,
+              const ConstTensor& dy, const ConstTensor& x, const ConstTensor& gain, double epsilon, Write write) {
   require(dense_rows(x) && x.dtype() != DType::byte, kernel, "x must have dense rows of a float type", x);
   check_like(kernel, "dy must have x's shape and dense rows", dy, x);
   check_like(kernel, "dx must have x's shape and dense rows", dx, x);
@@ -205,8 +205,15 @@ void backward(const Compute& on, const char* kernel, const Tensor& dx, const Ten
   const std::size_t rows = row_count(x);
   const std::size_t width = x.size(x.dims() - 1);
   Statistics* statistics = Carver(on.workspace).take<Statistics>(kBlockRows);
-  const NormRow blank{.centered = dbias != nullptr, .epsilon = epsilon, .width = width, .x = {}, .gain = row_of(gain, 0), .bias = {},
-                      .dy = {}, .out = {}, .add = write == Write::add};
+  const NormRow blank{.centered = dbias != nullptr,
+                      .epsilon = epsilon,
+                      .width = width,
+                      .x = {},
+                      .gain = row_of(gain, 0),
+                      .bias = {},
+                      .dy = {},
+                      .out = {},
+                      .add = write == Write::add};
   for (std::size_t block = 0; block < rows; block += kBlockRows) {
     const std::size_t count = std::min(kBlockRows, rows - block);
     for_rows(on, count, width, [&](std::size_t first, std::size_t end) {

@@ -1,7 +1,8 @@
 // RMSNorm and LayerNorm over the last dim.
 //
-// Statistics are not kept: the backward makes them again from x, which every recomputation mode keeps. Shapes: x, y, dx, dy [..., h];
-// gain, bias [h]; dgain, dbias [h] of the type of sums. x, y, dx, dy, gain and bias may mix bf16 and f32; f64 goes with f64. Rows dense.
+// Statistics are not kept: the backward makes them again from x, which every recomputation mode keeps. Shapes: x, y, dx, dy [...,
+// h]; gain, bias [h]; dgain, dbias [h] of the type of sums. x, y, dx, dy, gain and bias may mix bf16 and f32; f64 goes with f64.
+// Rows dense.
 #pragma once
 
 #include "core/kernels/parallel.h"
@@ -12,9 +13,8 @@ namespace tsp::kernels {
 /// y = gain ∘ x̂ with x̂ = x / √(mean(x²) + epsilon). `y` may be `x`.
 void rms_norm(const Compute& on, const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon);
 
-/// With dx̂ = gain ∘ dy: dx = (dx̂ − x̂·mean(dx̂ ∘ x̂)) / √(mean(x²) + epsilon), written or added; dgain += Σ over rows of dy ∘ x̂, in the
-/// order of rows. `dx` may be `dy`.
-/// Workspace: norm_backward_workspace() bytes.
+/// With dx̂ = gain ∘ dy: dx = (dx̂ − x̂·mean(dx̂ ∘ x̂)) / √(mean(x²) + epsilon), written or added; dgain += Σ over rows of dy ∘ x̂, in
+/// the order of rows. `dx` may be `dy`. Workspace: norm_backward_workspace() bytes.
 void rms_norm_backward(const Compute& on, const Tensor& dx, const Tensor& dgain, const ConstTensor& dy, const ConstTensor& x,
                        const ConstTensor& gain, double epsilon, Write write = Write::replace);
 

@@ -116,15 +116,16 @@ std::size_t blocks_of(std::size_t elements) { return (elements + kTaskElements -
 
 }  // namespace
 
-void adamw(const Compute& on, const AdamW& options, const Tensor& parameters, const Tensor& master, const Tensor& m, const Tensor& v,
-           const ConstTensor& gradient) {
+void adamw(const Compute& on, const AdamW& options, const Tensor& parameters, const Tensor& master, const Tensor& m,
+           const Tensor& v, const ConstTensor& gradient) {
   constexpr char kKernel[] = "adamw";
-  require(parameters.contiguous() && parameters.dtype() != DType::byte, kKernel, "the parameters must be contiguous, of a float type",
-          parameters);
+  require(parameters.contiguous() && parameters.dtype() != DType::byte, kKernel,
+          "the parameters must be contiguous, of a float type", parameters);
   const bool rounded = parameters.dtype() == DType::bf16;
   for (const ConstTensor& state : {ConstTensor(m), ConstTensor(v), gradient, rounded ? ConstTensor(master) : gradient}) {
-    require(state.contiguous() && state.elements() == parameters.elements() && state.dtype() == summed_in(parameters.dtype()), kKernel,
-            "master copy, moments and gradient must be contiguous, as many as the parameters, of the type of sums", state);
+    require(state.contiguous() && state.elements() == parameters.elements() && state.dtype() == summed_in(parameters.dtype()),
+            kKernel, "master copy, moments and gradient must be contiguous, as many as the parameters, of the type of sums",
+            state);
   }
   require(rounded || master.dims() == 0, kKernel, "only bf16 parameters have a master copy", master);
   const auto step = static_cast<double>(options.step);

@@ -11,7 +11,8 @@ namespace tsp::kernels {
 
 enum class Rotation : std::uint8_t { forward, inverse };
 
-/// table [S, d], of a type of sums: cos(position·theta^(−2i/d)) for i < d/2, then the sines. Angles are computed in f64. d is even.
+/// table [S, d], of a type of sums: cos(position·theta^(−2i/d)) for i < d/2, then the sines. Angles are computed in f64. d is
+/// even.
 void rope_table(const Compute& on, const Tensor& table, std::span<const std::int64_t> positions, double theta);
 
 /// x [B, S, n, d] in place, with the table's row s for token s of every sequence:

@@ -57,7 +57,7 @@ bool Engine::idle() const {
   return std::all_of(std::begin(queues_), std::end(queues_), [](const Queue& queue) { return queue.head == nullptr; });
 }
 
-// --- queues -------------------------------------------------------------------------------------------------------------------
+// --- queues ------------------------------------------------------------------------------------------------------------------
 
 Work Engine::post(Stream stream, std::unique_ptr<Operation> operation) {
   operation->owned_ = true;
@@ -181,7 +181,7 @@ std::span<const int> Engine::members_of(std::uint64_t group) const {
   return at == members_of_.end() ? std::span<const int>() : std::span<const int>(at->second);
 }
 
-// --- failures -----------------------------------------------------------------------------------------------------------------
+// --- failures ----------------------------------------------------------------------------------------------------------------
 
 /// An operation failed: the job is over, for all.
 void Engine::break_down(const Error& error) {

@@ -48,8 +48,8 @@ struct OperationInfo {
   Purpose purpose = Purpose::other;
 };
 
-/// Is told of every operation that completed: when it came to the head of its stream, and when it was done. Called on the engine's
-/// thread; must not throw or post.
+/// Is told of every operation that completed: when it came to the head of its stream, and when it was done. Called on the
+/// engine's thread; must not throw or post.
 class OperationObserver {
  public:
   OperationObserver() = default;

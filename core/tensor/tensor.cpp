@@ -40,8 +40,8 @@ template <class Byte>
 BasicTensor<Byte> BasicTensor<Byte>::slice(std::size_t dim, std::size_t first, std::size_t count) const {
   const std::size_t size = sizes_[checked(dim)];
   if (first > size || count > size - first) {
-    fail("has no elements [" + std::to_string(first) + ", " + std::to_string(first) + " + " + std::to_string(count) + ") in dim " +
-         std::to_string(dim));
+    fail("has no elements [" + std::to_string(first) + ", " + std::to_string(first) + " + " + std::to_string(count) +
+         ") in dim " + std::to_string(dim));
   }
   BasicTensor result = *this;
   if (data_ != nullptr) result.data_ += first * strides_[dim] * size_of(dtype_);
@@ -71,7 +71,8 @@ BasicTensor<Byte> BasicTensor<Byte>::transposed(std::size_t a, std::size_t b) co
 template <class Byte>
 BasicTensor<Byte> BasicTensor<Byte>::split(std::size_t dim, std::size_t inner) const {
   const std::size_t size = sizes_[checked(dim)];
-  if (inner == 0 || size % inner != 0) fail("can't split dim " + std::to_string(dim) + " into pieces of " + std::to_string(inner));
+  if (inner == 0 || size % inner != 0)
+    fail("can't split dim " + std::to_string(dim) + " into pieces of " + std::to_string(inner));
   if (dims_ == kMaxDims) fail("has no room for one more dim");
   BasicTensor result = *this;
   for (std::size_t i = dims_; i > dim + 1; --i) {

@@ -1,5 +1,6 @@
-// Views of tensors: address, element type, up to four dims with strides. A view owns nothing; the memory is its arena's. Kernels take
-// Tensor for what they write and ConstTensor for what they read; slices, head splits and transposes are views of the same memory.
+// Views of tensors: address, element type, up to four dims with strides. A view owns nothing; the memory is its arena's. Kernels
+// take Tensor for what they write and ConstTensor for what they read; slices, head splits and transposes are views of the same
+// memory.
 #pragma once
 
 #include "core/tensor/dtype.h"
@@ -37,8 +38,7 @@ class BasicTensor {
   }
   /// A writable view can be read.
   template <class Other>
-    requires(std::is_const_v<Byte> && !std::is_const_v<Other>)
-  BasicTensor(const BasicTensor<Other>& other)
+  requires(std::is_const_v<Byte> && !std::is_const_v<Other>) BasicTensor(const BasicTensor<Other>& other)
       : data_(other.data()), dtype_(other.dtype()), dims_(other.dims()) {
     for (std::size_t i = 0; i < dims_; ++i) {
       sizes_[i] = other.size(i);

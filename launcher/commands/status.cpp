@@ -87,8 +87,8 @@ class Status : public Command {
     const shm::NodeMemory memory = shm::NodeMemory::attach(open_node_memory(pid_));
     const FlightBoard board(memory);
     const std::uint64_t now = posix::now_ns();
-    fmt::print("{} ranks, deadline of waits {:.0f} s\n{}", board.ranks(),
-               static_cast<double>(memory.layout().timeout_ns) * 1e-9, print_board(board, now));
+    fmt::print("{} ranks, deadline of waits {:.0f} s\n{}", board.ranks(), static_cast<double>(memory.layout().timeout_ns) * 1e-9,
+               print_board(board, now));
     report.root()["status"] = board_json(board, now);
     return 0;
   }

@@ -11,12 +11,11 @@
 namespace tsp {
 
 // X(name in safetensors headers, bytes an element)
-#define TSP_STORED_TYPES(X)                                                                                            \
-  X(F64, 8)                                                                                                            \
-  X(F32, 4)                                                                                                            \
-  X(F16, 2)                                                                                                            \
-  X(BF16, 2) X(F8_E4M3, 1) X(F8_E5M2, 1) X(I64, 8) X(U64, 8) X(I32, 4) X(U32, 4) X(I16, 2) X(U16, 2) X(I8, 1) X(U8, 1) \
-      X(BOOL, 1)
+#define TSP_STORED_TYPES(X) \
+  X(F64, 8)                 \
+  X(F32, 4)                 \
+  X(F16, 2)                 \
+  X(BF16, 2) X(F8_E4M3, 1) X(F8_E5M2, 1) X(I64, 8) X(U64, 8) X(I32, 4) X(U32, 4) X(I16, 2) X(U16, 2) X(I8, 1) X(U8, 1) X(BOOL, 1)
 
 /// Element types of safetensors files. The first four can be read as numbers.
 enum class StoredType : std::uint8_t {

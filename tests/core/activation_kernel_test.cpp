@@ -78,7 +78,8 @@ TEST(Gelu, EqualsTheFormula) {
         const double expected = gelu(x[i], form);
         // Tails below 1e-8 of x are noise in f32.
         const double floor = dtype == DType::f64 ? 1e-16 : 2e-8;
-        EXPECT_NEAR(y[i], expected, std::max(tolerance(dtype), 1e-12) * std::abs(expected) + floor * std::abs(x[i])) << "x " << x[i];
+        EXPECT_NEAR(y[i], expected, std::max(tolerance(dtype), 1e-12) * std::abs(expected) + floor * std::abs(x[i]))
+            << "x " << x[i];
       }
     }
   }

@@ -173,8 +173,7 @@ TEST(SendRecv, WithARankThatReceivesFirstElsewhereIsADeadlockThatIsNamed) {
   }
 }
 
-// --- chunks placed by offsets
-// ---------------------------------------------------------------------------------------------------
+// --- chunks placed by offsets ------------------------------------------------------------------------------------------------
 
 TEST(PlacedChunks, LieWhereTheOffsetsSay) {
   const std::vector<std::size_t> counts = {3, 0, 5};

@@ -37,8 +37,8 @@ struct State {
     kernels::cross_entropy_begin(maximum.view(), sum.view(), label_logit.view());
   }
   void take(Bench& bench, const Array& logits, const std::vector<std::int64_t>& labels, std::size_t first, std::size_t count) {
-    kernels::cross_entropy_update(bench.on(), maximum.view(), sum.view(), label_logit.view(), logits.view().slice(1, first, count), labels,
-                                  static_cast<std::int64_t>(first));
+    kernels::cross_entropy_update(bench.on(), maximum.view(), sum.view(), label_logit.view(),
+                                  logits.view().slice(1, first, count), labels, static_cast<std::int64_t>(first));
   }
   void finish() { kernels::cross_entropy_finish(maximum.view(), maximum.view(), sum.view()); }
   double loss(const std::vector<std::int64_t>& labels) const {
@@ -50,7 +50,8 @@ TEST(CrossEntropy, IsTheSameHoweverTheVocabularyIsSharded) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     const Array logits = Array::normal(dtype, {kTokens, kVocabulary}, 1, 4);
     const std::vector<std::int64_t> labels = some_labels();
-    for (const std::vector<std::size_t>& cuts : {std::vector<std::size_t>{0, 101}, {0, 33, 33, 70, 101}, {50, 101, 0, 50}, {0, 1, 100, 101}}) {
+    for (const std::vector<std::size_t>& cuts :
+         {std::vector<std::size_t>{0, 101}, {0, 33, 33, 70, 101}, {50, 101, 0, 50}, {0, 1, 100, 101}}) {
       State state(dtype);
       Bench bench(2);
       for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {

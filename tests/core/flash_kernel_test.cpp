@@ -117,10 +117,11 @@ void check(const Case& shape, DType dtype, std::size_t threads = 1) {
   const Results results = run(problem, threads);
   // Delta is made of the rounded output in bf16: its error enters dq and dk.
   const double bound = dtype == DType::bf16 ? 1e-2 : dtype == DType::f32 ? 4e-6 : 1e-12;
-  std::string where = std::string(name(dtype)) + " B " + std::to_string(shape.batch) + " Sq " + std::to_string(shape.queries) + " Sk " +
-                      std::to_string(shape.keys) + " n " + std::to_string(shape.heads) + "/" + std::to_string(shape.kv_heads) + " d " +
-                      std::to_string(shape.d) + (shape.mask.causal ? " causal " : " full ") + std::to_string(shape.mask.query_start) +
-                      "/" + std::to_string(shape.mask.key_start);
+  std::string where = std::string(name(dtype)) + " B " + std::to_string(shape.batch) + " Sq " + std::to_string(shape.queries) +
+                      " Sk " + std::to_string(shape.keys) + " n " + std::to_string(shape.heads) + "/" +
+                      std::to_string(shape.kv_heads) + " d " + std::to_string(shape.d) +
+                      (shape.mask.causal ? " causal " : " full ") + std::to_string(shape.mask.query_start) + "/" +
+                      std::to_string(shape.mask.key_start);
   EXPECT_LE(distance(results.o, expected.o), bound) << where;
   EXPECT_LE(distance(results.lse, expected.lse), dtype == DType::f64 ? 1e-13 : 2e-6) << where;
   EXPECT_LE(distance(results.dq, expected.dq), bound) << where;
@@ -129,7 +130,9 @@ void check(const Case& shape, DType dtype, std::size_t threads = 1) {
 }
 
 constexpr kernels::Mask kFull = {};
-kernels::Mask causal(std::size_t query_start, std::size_t key_start) { return kernels::Mask::from_positions(query_start, key_start); }
+kernels::Mask causal(std::size_t query_start, std::size_t key_start) {
+  return kernels::Mask::from_positions(query_start, key_start);
+}
 
 TEST(FlashAttention, EqualsTheFormulaForOddShapes) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
@@ -160,7 +163,8 @@ TEST(FlashAttention, AlignsThePrefixMaskToTheBottomRight) {
 }
 
 TEST(FlashAttention, MasksChunksOfARingByTheirPositions) {
-  for (const auto& [query_start, key_start] : {std::pair<std::size_t, std::size_t>{100, 0}, {0, 100}, {50, 50}, {50, 80}, {80, 50}}) {
+  for (const auto& [query_start, key_start] :
+       {std::pair<std::size_t, std::size_t>{100, 0}, {0, 100}, {50, 50}, {50, 80}, {80, 50}}) {
     check({1, 60, 45, 1, 1, 8, causal(query_start, key_start), {}}, DType::f64);
     check({1, 200, 310, 2, 2, 16, causal(query_start, key_start), {}}, DType::f32);
   }
@@ -246,8 +250,8 @@ TEST(FlashAttention, ReadsHeadsThatAreSlicesOfAWiderTensor) {
   Results part(problem);
   Bench bench;
   const auto heads = [](const auto& view) { return view.slice(2, 1, 2); };
-  kernels::flash_forward(bench.on(), problem.attention, heads(part.o.view()), part.lse.view().slice(1, 1, 2), heads(problem.q.view()),
-                         heads(problem.k.view()), heads(problem.v.view()));
+  kernels::flash_forward(bench.on(), problem.attention, heads(part.o.view()), part.lse.view().slice(1, 1, 2),
+                         heads(problem.q.view()), heads(problem.k.view()), heads(problem.v.view()));
   for (std::size_t i = 0; i < whole.o.count(); ++i) {
     const std::size_t head = i / 8 % 4;
     EXPECT_EQ(part.o[i], head == 1 || head == 2 ? whole.o[i] : 0);
@@ -259,7 +263,8 @@ TEST(FlashAttention, StoresTheOutputOfBf16OperandsInF32) {
   Array o(DType::f32, {1, 40, 2, 16});
   Array lse(DType::f32, {1, 2, 40});
   Bench bench;
-  kernels::flash_forward(bench.on(), problem.attention, o.view(), lse.view(), problem.q.view(), problem.k.view(), problem.v.view());
+  kernels::flash_forward(bench.on(), problem.attention, o.view(), lse.view(), problem.q.view(), problem.k.view(),
+                         problem.v.view());
   EXPECT_LE(distance(o, naive(problem).o), 2e-6);
 }
 

@@ -21,7 +21,8 @@ std::vector<double> naive(const Array& a, const Array& b, const Array& c, const 
     for (std::size_t j = 0; j < shape.n; ++j) {
       double sum = add ? c[i * shape.n + j] : 0;
       for (std::size_t l = 0; l < shape.k; ++l) {
-        sum += a[shape.a_transposed ? l * shape.m + i : i * shape.k + l] * b[shape.b_transposed ? j * shape.k + l : l * shape.n + j];
+        sum +=
+            a[shape.a_transposed ? l * shape.m + i : i * shape.k + l] * b[shape.b_transposed ? j * shape.k + l : l * shape.n + j];
       }
       result[i * shape.n + j] = sum;
     }
@@ -39,15 +40,16 @@ void check(const Case& shape, std::size_t threads = 1) {
     const std::vector<double> expected = naive(a, b, c, shape, add);
     Bench bench(threads, kernels::gemm_workspace(c.view(), a_view, b_view, threads));
     kernels::gemm(bench.on(), c.view(), a_view, b_view, add ? kernels::Write::add : kernels::Write::replace);
-    EXPECT_LE(distance(c, expected), tolerance(shape.c))
-        << shape.m << "x" << shape.n << "x" << shape.k << " add " << add << " transposed " << shape.a_transposed << shape.b_transposed;
+    EXPECT_LE(distance(c, expected), tolerance(shape.c)) << shape.m << "x" << shape.n << "x" << shape.k << " add " << add
+                                                         << " transposed " << shape.a_transposed << shape.b_transposed;
   }
 }
 
 TEST(Gemm, EqualsTripleLoopsForAllTransposesAndTypes) {
   const DType f64 = DType::f64, f32 = DType::f32, bf = DType::bf16;
   for (const auto& [ta, tb] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
-    for (const auto& [a, b, c] : {std::tuple{f64, f64, f64}, {f32, f32, f32}, {bf, bf, bf}, {bf, bf, f32}, {f32, bf, f32}, {f32, f32, bf}}) {
+    for (const auto& [a, b, c] :
+         {std::tuple{f64, f64, f64}, {f32, f32, f32}, {bf, bf, bf}, {bf, bf, f32}, {f32, bf, f32}, {f32, f32, bf}}) {
       check({1, 1, 1, ta, tb, a, b, c});
       check({3, 5, 7, ta, tb, a, b, c});
       check({33, 1, 65, ta, tb, a, b, c});
@@ -90,7 +92,8 @@ TEST(Gemm, WorksOnSlicesAndLeavesTheRestAlone) {
   const Array a = Array::normal(DType::f64, {10, 20}, 1);
   const Array b = Array::normal(DType::f64, {20, 12}, 2);
   Array c(DType::f64, {10, 12});
-  kernels::gemm({}, c.view().slice(0, 2, 5).slice(1, 3, 4), a.view().slice(0, 1, 5).slice(1, 6, 7), b.view().slice(0, 9, 7).slice(1, 8, 4));
+  kernels::gemm({}, c.view().slice(0, 2, 5).slice(1, 3, 4), a.view().slice(0, 1, 5).slice(1, 6, 7),
+                b.view().slice(0, 9, 7).slice(1, 8, 4));
   for (std::size_t i = 0; i < 10; ++i) {
     for (std::size_t j = 0; j < 12; ++j) {
       double expected = 0;

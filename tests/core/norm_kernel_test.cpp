@@ -124,7 +124,8 @@ TEST(Norm, BackwardAddsWhereAskedTo) {
   std::vector<double> expected_dgain = dgain.values();
   for (std::size_t i = 0; i < expected_dx.size(); ++i) expected_dx[i] += plain.dx[i];
   for (std::size_t i = 0; i < expected_dgain.size(); ++i) expected_dgain[i] += plain.dgain[i];
-  kernels::rms_norm_backward(bench.on(), dx.view(), dgain.view(), dy.view(), x.view(), gain.view(), kEpsilon, kernels::Write::add);
+  kernels::rms_norm_backward(bench.on(), dx.view(), dgain.view(), dy.view(), x.view(), gain.view(), kEpsilon,
+                             kernels::Write::add);
   EXPECT_LE(distance(dx, expected_dx), 1e-6);
   EXPECT_LE(distance(dgain, expected_dgain), 1e-6);
 }

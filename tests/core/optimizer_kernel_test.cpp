@@ -63,7 +63,8 @@ TEST(AdamW, KeepsWhatBf16WouldLose) {
   Array gradient(DType::f32, {1});
   gradient.set(0, 1);
   for (std::uint64_t step = 1; step <= 100; ++step) {
-    kernels::adamw({}, {.learning_rate = 1e-4, .step = step}, parameters.view(), master.view(), m.view(), v.view(), gradient.view());
+    kernels::adamw({}, {.learning_rate = 1e-4, .step = step}, parameters.view(), master.view(), m.view(), v.view(),
+                   gradient.view());
   }
   EXPECT_NEAR(master[0], 0.99, 1e-4);
   EXPECT_NEAR(parameters[0], 0.99, 4e-3);
@@ -72,7 +73,8 @@ TEST(AdamW, KeepsWhatBf16WouldLose) {
 TEST(AdamW, RefusesBf16WithoutAMasterCopy) {
   Array parameters(DType::bf16, {4});
   Array state(DType::f32, {4});
-  EXPECT_THROW(kernels::adamw({}, {}, parameters.view(), Tensor(), state.view(), state.view(), state.view()), std::invalid_argument);
+  EXPECT_THROW(kernels::adamw({}, {}, parameters.view(), Tensor(), state.view(), state.view(), state.view()),
+               std::invalid_argument);
 }
 
 TEST(GradientNorm, SumsSquaresInF64) {

@@ -55,7 +55,9 @@ TEST(Pool, ThrowsATasksExceptionAndStaysUsable) {
 TEST(Pool, ThrowsATicksException) {
   kernels::Pool pool(2);
   const auto stop = [] { throw std::runtime_error("aborted"); };
-  EXPECT_THROW(pool.run(20, [](std::size_t, std::size_t) {}, stop), std::runtime_error);
+  EXPECT_THROW(pool.run(
+                   20, [](std::size_t, std::size_t) {}, stop),
+               std::runtime_error);
 }
 
 TEST(Tensor, SlicesSplitsAndMergesAreViewsOfTheSameMemory) {

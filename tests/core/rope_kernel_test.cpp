@@ -10,12 +10,14 @@ namespace {
 
 constexpr double kTheta = 10000;
 
-std::vector<double> naive(const Array& x, const std::vector<std::int64_t>& positions, std::size_t heads, std::size_t d, double direction) {
+std::vector<double> naive(const Array& x, const std::vector<std::int64_t>& positions, std::size_t heads, std::size_t d,
+                          double direction) {
   std::vector<double> result(x.count());
   for (std::size_t row = 0; row < x.count() / d; ++row) {
     const std::size_t token = row / heads % positions.size();
     for (std::size_t i = 0; i < d / 2; ++i) {
-      const double angle = static_cast<double>(positions[token]) / std::pow(kTheta, 2.0 * static_cast<double>(i) / static_cast<double>(d));
+      const double angle =
+          static_cast<double>(positions[token]) / std::pow(kTheta, 2.0 * static_cast<double>(i) / static_cast<double>(d));
       const std::complex<double> turned =
           std::complex<double>(x[row * d + i], x[row * d + i + d / 2]) * std::polar(1.0, direction * angle);
       result[row * d + i] = turned.real();

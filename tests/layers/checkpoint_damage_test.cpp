@@ -150,7 +150,7 @@ TEST(CheckpointDamage, AFolderUnderTheNameOfAnotherStepIsPassedOver) {
   EXPECT_NE(search.skipped[0].find("field \"state.step\": expected 11, as the folder's name says, found 10"), std::string::npos);
 }
 
-// --- manifests --------------------------------------------------------------------------------------------------------------
+// --- manifests ---------------------------------------------------------------------------------------------------------------
 
 Manifest good_manifest() {
   Manifest manifest;

@@ -148,7 +148,7 @@ TEST(OutOfMemory, NamesTheBufferAndTheBudget) {
   EXPECT_EQ(read_json(directory.path("r")).at("failure").at("kind"), "out_of_memory");
 }
 
-// --- the launcher's own end -------------------------------------------------------------------------------------------------
+// --- the launcher's own end --------------------------------------------------------------------------------------------------
 
 class Interruption : public testing::TestWithParam<int> {};
 

@@ -290,7 +290,7 @@ TEST(Eval, LeavesNoFileWhenItIsRefusedOrKilled) {
   EXPECT_NE(run.err.find("--logits /no/such/folder"), std::string::npos) << run.describe();
 }
 
-// --- block --------------------------------------------------------------------------------------------------------------------
+// --- block -------------------------------------------------------------------------------------------------------------------
 
 struct BlockFiles {
   std::string config;
@@ -438,8 +438,7 @@ TEST(Block, FilesThatDoNotFitAreRefused) {
   refused(files.weights, data.path("none"), files.config, "none");
 }
 
-// --- refusals and traces
-// --------------------------------------------------------------------------------------------------------
+// --- refusals and traces -----------------------------------------------------------------------------------------------------
 
 TEST(ModelRefusal, NamesOptionValueAndWhatWorks) {
   const Data data;

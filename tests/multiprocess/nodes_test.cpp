@@ -141,7 +141,7 @@ TEST(NodeOptions, AreCheckedBeforeRanksStart) {
   }
 }
 
-// --- two tspruns --------------------------------------------------------------------------------------------------------------
+// --- two tspruns -------------------------------------------------------------------------------------------------------------
 
 ProcessOptions with(std::map<std::string, std::string> environment) {
   ProcessOptions options;

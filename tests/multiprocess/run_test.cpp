@@ -166,7 +166,7 @@ TEST(RunChildren, LeftBehindByAProgramAreEnded) {
   EXPECT_EQ(run.end.code, 0) << run.describe();
 }
 
-// --- requests that can't be served ------------------------------------------------------------------------------------------
+// --- requests that can't be served -------------------------------------------------------------------------------------------
 
 /// tsprun must refuse: exit code 2, nothing on stdout, a message that holds all of `words`.
 void expect_refused(const std::vector<std::string>& arguments, const std::vector<std::string>& words) {

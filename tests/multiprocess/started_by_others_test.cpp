@@ -124,7 +124,7 @@ TEST(StartedWrongly, AProgramSaysWhichVariableIsMissing) {
   EXPECT_NE(run.err.find("LOCAL_"), std::string::npos) << run.describe();
 }
 
-// --- a /dev/shm of 1 MB -----------------------------------------------------------------------------------------------------
+// --- a /dev/shm of 1 MB ------------------------------------------------------------------------------------------------------
 
 /// The command with a /dev/shm of one megabyte of its own.
 std::vector<std::string> with_small_shared_memory(std::vector<std::string> command) {

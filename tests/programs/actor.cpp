@@ -65,7 +65,7 @@ void fail(const std::string& how) {
   if (how == "abort") std::abort();
 }
 
-// --- actions ----------------------------------------------------------------------------------------------------------------
+// --- actions -----------------------------------------------------------------------------------------------------------------
 
 /// print: a line on each of stdout and stderr, and the last one without an end.
 int print(const Arguments&) {

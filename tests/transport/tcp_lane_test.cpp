@@ -359,7 +359,7 @@ TEST(TcpAddress, BlobsThatAreNoneAreRefused) {
   EXPECT_THROW(one.connect(0, blob), Error);
 }
 
-// --- a peer made by hand ------------------------------------------------------------------------------------------------------
+// --- a peer made by hand -----------------------------------------------------------------------------------------------------
 
 /// Rank 1, without lanes of its own.
 class ByHand : public testing::Test {

@@ -110,7 +110,7 @@ std::string list(const std::vector<int>& numbers) {
   return text;
 }
 
-// --- local rank 0 -----------------------------------------------------------------------------------------------------------
+// --- local rank 0 ------------------------------------------------------------------------------------------------------------
 
 /// Local rank 0's side: collects the others, then gives all of them the memory, or all of them the reason why not.
 class Host {
@@ -305,7 +305,7 @@ class Host {
   std::vector<Guest> strangers_;  // connected, but not yet heard
 };
 
-// --- the other local ranks --------------------------------------------------------------------------------------------------
+// --- the other local ranks ---------------------------------------------------------------------------------------------------
 
 UniqueFd reach_host(const Identity& identity, std::uint64_t timeout_ns) {
   const Address address(identity);

@@ -31,7 +31,7 @@ void set_option(int socket, int level, int option, int value) { ::setsockopt(soc
 
 }  // namespace
 
-// --- server -------------------------------------------------------------------------------------------------------------------
+// --- server ------------------------------------------------------------------------------------------------------------------
 
 StoreServer::StoreServer(const std::string& host, std::uint16_t port, const Secret& secret)
     : secret_(secret), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
@@ -187,7 +187,7 @@ bool StoreServer::delivered() const {
   return std::all_of(clients_.begin(), clients_.end(), [](const auto& each) { return each.second.link.backlog() == 0; });
 }
 
-// --- client -------------------------------------------------------------------------------------------------------------------
+// --- client ------------------------------------------------------------------------------------------------------------------
 
 StoreClient::StoreClient(const std::string& address, const Secret& secret, int name, std::uint64_t timeout_ns, Check check)
     : timeout_ns_(timeout_ns), check_(std::move(check)) {

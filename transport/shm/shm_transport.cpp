@@ -85,7 +85,7 @@ ShmTransport::ShmTransport(NodeMemory& memory, int local_rank)
 
 ShmTransport::~ShmTransport() = default;
 
-// --- peers and memory ---------------------------------------------------------------------------------------------------------
+// --- peers and memory --------------------------------------------------------------------------------------------------------
 
 std::vector<std::byte> ShmTransport::address(int /*peer*/) {
   const auto* id = reinterpret_cast<const std::byte*>(&memory_->layout().id);
@@ -120,7 +120,7 @@ RemoteSpan ShmTransport::remote(std::span<const std::byte> memory) const {
 
 bool ShmTransport::can_view(int peer) const { return peer >= 0 && peer < static_cast<int>(memory_->layout().local_ranks); }
 
-// --- lanes --------------------------------------------------------------------------------------------------------------------
+// --- lanes -------------------------------------------------------------------------------------------------------------------
 
 inline std::size_t ShmTransport::index(LaneId lane) const {
   assert(can_view(lane.peer));
@@ -152,7 +152,7 @@ ShmTransport::Incoming& ShmTransport::make_incoming(LaneId lane) {
   return *(incoming_[index(lane)] = std::move(in));
 }
 
-// --- sending ------------------------------------------------------------------------------------------------------------------
+// --- sending -----------------------------------------------------------------------------------------------------------------
 
 /// The slot of the next message; null without credit.
 inline Slot* ShmTransport::free_slot(Outgoing& out) {
@@ -242,7 +242,7 @@ Outcome ShmTransport::test_send(LaneId lane, Ticket ticket) {
   return ticket <= out.consumed ? Outcome::done : Outcome::pending;
 }
 
-// --- receiving ----------------------------------------------------------------------------------------------------------------
+// --- receiving ---------------------------------------------------------------------------------------------------------------
 
 inline Ticket ShmTransport::post(LaneId lane, const Envelope& envelope, std::byte* into, std::size_t bytes, Want want) {
   Incoming& in = incoming(lane);

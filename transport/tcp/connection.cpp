@@ -24,7 +24,7 @@ void Connection::fail(Outcome outcome, const std::string& detail) {
   socket_.reset();  // and with it its place in the epoll set
 }
 
-// --- sending ------------------------------------------------------------------------------------------------------------------
+// --- sending -----------------------------------------------------------------------------------------------------------------
 
 Ticket Connection::send(Stream stream, const Envelope& envelope, std::span<const std::byte> payload, bool is_put,
                         std::uint64_t where) {
@@ -77,7 +77,7 @@ Outcome Connection::test_send(Stream stream, Ticket ticket) const {
   return outcome_;
 }
 
-// --- receiving ----------------------------------------------------------------------------------------------------------------
+// --- receiving ---------------------------------------------------------------------------------------------------------------
 
 Ticket Connection::receive(Stream stream, const Envelope& envelope, std::span<std::byte> into, bool is_put) {
   Incoming& lane = in(stream);

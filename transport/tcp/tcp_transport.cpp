@@ -78,7 +78,7 @@ Connection& TcpTransport::peer(int rank) const {
   return *peers_[static_cast<std::size_t>(rank)];
 }
 
-// --- reaching peers -----------------------------------------------------------------------------------------------------------
+// --- reaching peers ----------------------------------------------------------------------------------------------------------
 
 std::vector<std::byte> TcpTransport::address(int /*peer*/) {
   const AddressBlob blob = pack(local_address(listener_.get()), options_.rank);
@@ -209,7 +209,7 @@ bool TcpTransport::expire() {
   return false;
 }
 
-// --- lanes --------------------------------------------------------------------------------------------------------------------
+// --- lanes -------------------------------------------------------------------------------------------------------------------
 
 RemoteSpan TcpTransport::remote(std::span<const std::byte> memory) const {
   return {0, reinterpret_cast<std::uint64_t>(memory.data())};
@@ -245,7 +245,7 @@ void TcpTransport::release(LaneId, Ticket) { no_views(); }
 
 Found TcpTransport::found(LaneId lane) const { return peer(lane.peer).found(lane.stream); }
 
-// --- progress -----------------------------------------------------------------------------------------------------------------
+// --- progress ----------------------------------------------------------------------------------------------------------------
 
 bool TcpTransport::progress() {
   epoll_event events[kEvents];

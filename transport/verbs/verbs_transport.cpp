@@ -47,7 +47,7 @@ VerbsTransport::~VerbsTransport() = default;
 const std::string& VerbsTransport::why_not() const { return parts_->why_not; }
 std::string VerbsTransport::chosen() const { return parts_->why_not.empty() ? parts_->port.text() : std::string(); }
 
-// --- peers --------------------------------------------------------------------------------------------------------------------
+// --- peers -------------------------------------------------------------------------------------------------------------------
 
 VerbsTransport::Peer& VerbsTransport::peer(int number) const {
   assert(number >= 0 && static_cast<std::size_t>(number) < parts_->peers.size());
@@ -116,7 +116,7 @@ bool VerbsTransport::connected(int number) {
   return to.pair.is_completed(to.probe);
 }
 
-// --- memory -------------------------------------------------------------------------------------------------------------------
+// --- memory ------------------------------------------------------------------------------------------------------------------
 
 void VerbsTransport::register_memory(std::span<std::byte> memory) {
   if (parts_->slabs) parts_->slabs->add(memory);
@@ -134,7 +134,7 @@ bool VerbsTransport::is_registered(std::span<const std::byte> memory) const {
 
 std::size_t VerbsTransport::plain_limit() const { return kEagerBytes; }
 
-// --- views: none --------------------------------------------------------------------------------------------------------------
+// --- views: none -------------------------------------------------------------------------------------------------------------
 
 Ticket VerbsTransport::view(LaneId lane, const Envelope&, std::size_t) {
   throw Error(Cause::refused, "verbs: no view of a peer's memory; ask can_view()", lane.peer);
@@ -146,7 +146,7 @@ void VerbsTransport::release(LaneId lane, Ticket) {
   throw Error(Cause::refused, "verbs: no view of a peer's memory; ask can_view()", lane.peer);
 }
 
-// --- progress -----------------------------------------------------------------------------------------------------------------
+// --- progress ----------------------------------------------------------------------------------------------------------------
 
 bool VerbsTransport::progress() {
   Parts& parts = *parts_;
