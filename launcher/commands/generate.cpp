@@ -47,17 +47,18 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
     logits = decoder.step(ids.back());
   }
   const TrafficCounters after = context.traffic();
+  double received = 0;  // by all ranks: who gets a token's K and V goes round
+  for (int i = 0; i < kPurposes; ++i) received += static_cast<double>(after.received[i] - before.received[i]);
+  context.world().all_reduce(ConstBuffer(&received, 1, DType::f64), Buffer(&received, 1, DType::f64), Reduction::sum);
   if (session.speaks()) {
     const double seconds = static_cast<double>(posix::now_ns() - begun) * 1e-9;
-    std::uint64_t received = 0;
-    for (int i = 0; i < kPurposes; ++i) received += after.received[i] - before.received[i];
     const std::string text = text_of(ids);
     sink.line(text_of(options.ids) + text);
     sink.set("generate", {{"text", utf8(text)},
                           {"tokens", ids},
                           {"prompt", utf8(text_of(options.ids))},
                           {"tokens_per_s", static_cast<double>(ids.size()) / seconds},
-                          {"received_bytes_per_token", ids.size() > 1 ? received / (ids.size() - 1) : 0}});
+                          {"received_bytes_per_token", ids.size() > 1 ? received / static_cast<double>(ids.size() - 1) : 0}});
   }
   session.finish();
   return 0;

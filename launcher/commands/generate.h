@@ -35,6 +35,7 @@ class GenerateCommand final : public Command {
  public:
   std::string name() const override { return "generate"; }
   std::string help() const override { return "sample text from a model"; }
+  bool has_trace() const override { return true; }
   void add_options(CLI::App& app) override;
   void validate(const GlobalOptions& global) override;
   int run(const GlobalOptions& global, Report& report) override;

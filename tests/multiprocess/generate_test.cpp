@@ -1,0 +1,85 @@
+// `tsprun generate` from the command line: the same text under every layout, and what it refuses.
+#include "tests/support/process.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tsp::test {
+namespace {
+
+using nlohmann::json;
+
+json generate(const TemporaryDirectory& folder, std::vector<std::string> arguments) {
+  const std::string report = folder.path("report.json");
+  arguments.insert(arguments.begin(), "generate");
+  arguments.insert(arguments.end(), {"--json", report});
+  const Finished run = run_tsprun(arguments);
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  return read_json(report).at("generate");
+}
+
+Finished refused(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"generate", "--config", "nano"});
+  const Finished run = run_tsprun(arguments);
+  EXPECT_EQ(run.end.code, 2) << run.describe();
+  return run;
+}
+
+TEST(Generate, GreedyTextIsTheSameUnderEveryLayout) {
+  const TemporaryDirectory folder;
+  const std::vector<std::string> common = {"--config",         "nano",     "--dtype", "f64",           "--prompt",
+                                           "Once upon a time", "--tokens", "24",      "--temperature", "0"};
+  const json one = generate(folder, common);
+  EXPECT_EQ(one.at("tokens").size(), 24U);
+  for (const char* layout : {"tsp=2", "tsp=4", "tsp=8"}) {
+    std::vector<std::string> arguments = common;
+    arguments.insert(arguments.end(), {"--layout", layout});
+    EXPECT_EQ(generate(folder, arguments).at("tokens"), one.at("tokens")) << layout;
+  }
+}
+
+TEST(Generate, SampledTextFollowsFromTheSeed) {
+  const TemporaryDirectory folder;
+  const auto text = [&](const std::string& seed, const std::string& layout) {
+    return generate(folder, {"--config", "nano", "--dtype", "f64", "--prompt", "A", "--tokens", "16", "--top-k", "40", "--seed",
+                             seed, "--layout", layout})
+        .at("tokens");
+  };
+  EXPECT_EQ(text("3", "tsp=1"), text("3", "tsp=4"));
+  EXPECT_NE(text("3", "tsp=1"), text("4", "tsp=1"));
+}
+
+TEST(Generate, BytesOfATokenDependNeitherOnThePromptNorOnTheText) {
+  const TemporaryDirectory folder;
+  const auto bytes = [&](const std::string& prompt, const std::string& tokens) {
+    return generate(folder, {"--config", "nano", "--prompt", prompt, "--tokens", tokens, "--temperature", "0", "-n", "4"})
+        .at("received_bytes_per_token");
+  };
+  EXPECT_EQ(bytes("A", "33"), bytes(std::string(120, 'A'), "65"));
+}
+
+TEST(Generate, TakesTokenIdsFromAFile) {
+  const TemporaryDirectory folder;
+  const std::string ids = folder.path("prompt.bin");
+  std::ofstream(ids, std::ios::binary).write("T\0h\0e\0", 6);
+  const json from_file = generate(folder, {"--config", "nano", "--prompt", ids, "--tokens", "8", "--temperature", "0"});
+  const json from_text = generate(folder, {"--config", "nano", "--prompt", "The", "--tokens", "8", "--temperature", "0"});
+  EXPECT_EQ(from_file.at("tokens"), from_text.at("tokens"));
+}
+
+TEST(Generate, RefusesWhatCantBe) {
+  EXPECT_NE(refused({"--prompt", ""}).err.find("--prompt"), std::string::npos);
+  EXPECT_NE(refused({"--prompt", "A", "--tokens", "0"}).err.find("--tokens 0"), std::string::npos);
+  EXPECT_NE(refused({"--prompt", "A", "--tokens", "256"}).err.find("--tokens 256"), std::string::npos)
+      << "nano has 256 positions";
+  EXPECT_NE(refused({"--prompt", std::string(300, 'A')}).err.find("positions"), std::string::npos);
+  EXPECT_NE(refused({"--prompt", "A", "--top-p", "0"}).err.find("--top-p"), std::string::npos);
+  EXPECT_NE(refused({"--prompt", "A", "--temperature", "-1"}).err.find("--temperature"), std::string::npos);
+  EXPECT_NE(refused({"--prompt", "A", "--layout", "tsp=3"}).err.find("query heads"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tsp::test
