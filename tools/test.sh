@@ -107,10 +107,10 @@ run_part() {
 # One function, so that bash has read the script before the first part starts: an edit meanwhile changes the next run, not this one.
 main() {
   if [ ${#chosen[@]} -gt 0 ]; then
-    install_missing build rdma full
+    install_missing build test rdma full
     for argument in "${chosen[@]}"; do run_part "$argument"; done
   else
-    install_missing build rdma
+    install_missing build test rdma
     part "release, all tests but the slow ones" build_and_test release -LE slow
   fi
 
