@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """One transformer block forward and backward: PyTorch, one rank with two threads, TSP on 2 and on 8 ranks; and what TSP's schedule hides.
 
 All subjects alternate, so that they see the same states of the machine; figures are medians over the rounds. The overlap part makes the
@@ -16,6 +16,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import types
+
+import torch_block
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHAPE = ["--hidden", "1024", "--heads", "16", "--head-dim", "64", "--intermediate", "2816"]
@@ -32,30 +35,32 @@ def run_block(build, ranks, threads, extra, environment=None):
         return json.loads(report.read_text())
 
 
-def run_torch(kv_heads, rounds):
-    """PyTorch's milliseconds, or None."""
-    program = ["/usr/bin/python3", str(ROOT / "bench/torch_block.py"), "--kv-heads", str(kv_heads), "--rounds", str(rounds)]
-    done = subprocess.run(program, capture_output=True, text=True)
-    if done.returncode != 0:
-        print(f"torch skipped: {done.stderr.strip().splitlines()[-1] if done.stderr else 'no reason given'}", file=sys.stderr)
-        return None
-    return json.loads(done.stdout)["median_ms"]
+def torch_subjects(seq, kv_heads):
+    """PyTorch's block, attention written in the ways that were fastest; none if PyTorch isn't there."""
+    try:
+        subprocess.run([sys.executable, "-c", "import torch"], check=True, capture_output=True)
+    except subprocess.CalledProcessError:
+        print("PyTorch skipped: install Debian's python3-torch, and run this with /usr/bin/python3", file=sys.stderr)
+        return []
+    options = types.SimpleNamespace(hidden=1024, intermediate=2816, heads=16, head_dim=64, batch=1, seq=seq, threads=2)
+    return [torch_block.Subject(options, kv_heads, way, "keep") for way in ("sdpa", "chunked-512")]
 
 
 def compare_speed(build, rounds, seq, kv_heads):
     extra = SHAPE + ["--kv-heads", str(kv_heads), "--seq", str(seq), "--rounds", "1"]
     subjects = {"1 rank x 2 threads": (1, 2), "TSP 2 ranks x 1 thread": (2, 1), "TSP 8 ranks x 1 thread": (8, 1)}
     times = {name: [] for name in subjects}
-    torch = []
+    torch = torch_subjects(seq, kv_heads)
     for _ in range(rounds):
         for name, (ranks, threads) in subjects.items():
             times[name].append(run_block(build, ranks, threads, extra)["milliseconds"])
-        if torch is not None:
-            figure = run_torch(kv_heads, 1)
-            torch = None if figure is None else torch + [figure]
+        for subject in torch:
+            subject.round()
     result = {name: statistics.median(values) for name, values in times.items()}
     if torch:
-        result["PyTorch"] = statistics.median(torch)
+        result["PyTorch"] = min(statistics.median(subject.times) for subject in torch)
+    for subject in torch:
+        subject.end()
     return result
 
 
