@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <stdexcept>
+#include <thread>
 
 namespace tsp::test {
 namespace {
@@ -25,16 +26,24 @@ TEST(Pool, RunsEveryTaskOnce) {
   }
 }
 
+/// A task that other threads don't finish before the caller, thread 0, has run one: else they might do all, and nobody tick.
+auto after_the_caller(std::atomic<bool>& caller_worked) {
+  return [&caller_worked](std::size_t, std::size_t thread) {
+    if (thread == 0) caller_worked = true;
+    while (!caller_worked) std::this_thread::yield();
+  };
+}
+
 TEST(Pool, TicksOnTheCallingThreadOnly) {
   kernels::Pool pool(3);
+  std::atomic<bool> caller_worked{false};
+  const auto task = after_the_caller(caller_worked);
   const std::thread::id caller = std::this_thread::get_id();
   int ticks = 0;
-  pool.run(
-      50, [](std::size_t, std::size_t) { std::this_thread::yield(); },
-      [&] {
-        EXPECT_EQ(std::this_thread::get_id(), caller);
-        ++ticks;
-      });
+  pool.run(50, task, [&] {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    ++ticks;
+  });
   EXPECT_GE(ticks, 1);
 }
 
@@ -54,10 +63,10 @@ TEST(Pool, ThrowsATasksExceptionAndStaysUsable) {
 
 TEST(Pool, ThrowsATicksException) {
   kernels::Pool pool(2);
+  std::atomic<bool> caller_worked{false};
+  const auto task = after_the_caller(caller_worked);
   const auto stop = [] { throw std::runtime_error("aborted"); };
-  EXPECT_THROW(pool.run(
-                   20, [](std::size_t, std::size_t) {}, stop),
-               std::runtime_error);
+  EXPECT_THROW(pool.run(20, task, stop), std::runtime_error);
 }
 
 TEST(Tensor, SlicesSplitsAndMergesAreViewsOfTheSameMemory) {
