@@ -79,7 +79,6 @@ class Walk {
         p_(rank),
         shards_(setting.model, ranks),
         cut_(setting.sequence, ranks),
-        B_(setting.batch),
         local_(cut_.tokens(rank)),
         rows_(setting.batch * local_),
         element_(setting.bytes.element),
@@ -437,7 +436,6 @@ class Walk {
   int p_;
   TspShards shards_;
   Zigzag cut_;
-  std::uint64_t B_;
   std::uint64_t local_;
   std::uint64_t rows_;
   std::uint64_t element_;

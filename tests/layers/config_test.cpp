@@ -165,8 +165,11 @@ TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
       {"tie_word_embeddings", 1},
       {"num_key_value_heads", 3},
   };
-  for (const auto& [field, value] : bad)
+  for (const auto& bad_field : bad) {
+    const auto& field = bad_field.first;
+    const auto& value = bad_field.second;
     EXPECT_REFUSED(parse(with(field, value)), "config.json", std::string("\"") + field + "\"");
+  }
   EXPECT_REFUSED(parse(with("head_dim", 7)), "\"head_dim\"", "even");
 }
 

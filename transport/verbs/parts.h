@@ -87,7 +87,7 @@ struct VerbsTransport::Parts {
   ChosenPort port;
   Device device;
   struct DeallocatePd {
-    void operator()(ibv_pd* pd) const { ibv_dealloc_pd(pd); }
+    void operator()(ibv_pd* domain) const { ibv_dealloc_pd(domain); }
   };
   std::unique_ptr<ibv_pd, DeallocatePd> pd;
   std::optional<Slabs> slabs;
