@@ -46,8 +46,9 @@ bool DirectAllReduce::step(Engine& engine) {
   if (!send_inputs(engine, budget)) return false;
   sum_.post(*this, kInputStep);
   const bool results_sent = send_results();
+  const std::size_t budget_before = budget;
   const bool collected = collect(engine, budget);
-  const bool reduced = reduce_segment(engine);
+  const bool reduced = reduce_segment(engine, budget != budget_before);
   return reduced && results_sent && collected && result_sent_ == segments(rank()) && input_.drained(*this, engine) &&
          result_.drained(*this, engine);
 }
@@ -64,10 +65,12 @@ bool DirectAllReduce::send_inputs(Engine& engine, std::size_t& budget) {
   return true;
 }
 
-/// Reduces the next segment of the own chunk, if it is time; true when all are done.
-bool DirectAllReduce::reduce_segment(Engine& engine) {
+/// Reduces the next segment of the own chunk, if it is time; true when all are done. Reducing waits for the others' segments only
+/// while they come (`collecting`): the peers' inputs are borrowed until the own chunk is done, which holds back their credits, so
+/// a peer with more segments than a lane has slots can't go on before.
+bool DirectAllReduce::reduce_segment(Engine& engine, bool collecting) {
   if (reduced_ == segments(rank())) return true;
-  if (reduced_ >= slowest_gather() + kAhead || !sum_.arrived(*this, engine)) return false;
+  if ((collecting && reduced_ >= slowest_gather() + kAhead) || !sum_.arrived(*this, engine)) return false;
   const std::span<std::byte> out = segment(rank(), reduced_);
   const std::size_t element = size_of(send_.dtype);
   const std::size_t first = reduced_ * segment_elements_;

@@ -120,7 +120,7 @@ class DirectAllReduce final : public Collective {
   std::size_t segments(int chunk) const;
   std::span<std::byte> segment(int chunk, std::size_t index) const;
   bool send_inputs(Engine& engine, std::size_t& budget);
-  bool reduce_segment(Engine& engine);
+  bool reduce_segment(Engine& engine, bool collecting);
   bool send_results();
   bool collect(Engine& engine, std::size_t& budget);
   std::size_t slowest_gather() const;

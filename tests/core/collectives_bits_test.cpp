@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -156,6 +158,17 @@ TEST(CollectiveBits, ReduceReduceScatterAndAllReduceAgree) {
         EXPECT_TRUE(same_bits(reduced[i], reduced_whole[first + i])) << "element " << i;
       }
     }
+  });
+}
+
+TEST(AllReduce, TakesMoreSegmentsThanALaneHasSlots) {
+  constexpr std::size_t kCount = std::size_t{12} << 20;  // 48 MiB: 24 segments of 1 MiB a rank
+  run_ranks(2, [&](Context& context) {
+    const HeapBlock block = context.heap().allocate_elements<float>(kCount, "values");
+    const std::span<float> values = block.as<float>();
+    std::fill(values.begin(), values.end(), static_cast<float>(context.rank() + 1));
+    context.world().all_reduce(Buffer(values), Reduction::sum, {.algorithm = Algorithm::direct});
+    EXPECT_EQ(std::count(values.begin(), values.end(), 3.0F), static_cast<std::ptrdiff_t>(kCount));
   });
 }
 
