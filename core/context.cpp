@@ -18,6 +18,7 @@
 #include <exception>
 #include <numeric>
 #include <optional>
+#include <string_view>
 #include <time.h>
 #include <unistd.h>
 
@@ -51,13 +52,32 @@ std::uint64_t budget_from_environment() {
   return bytes;
 }
 
+/// TSP_LINK_GBPS: 10⁹ bytes per second.
+double link_speed_from_environment() {
+  const char* text = std::getenv("TSP_LINK_GBPS");
+  if (text == nullptr) return 0;
+  double speed = 0;
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), speed);
+  if (error != std::errc() || *end != '\0' || !(speed > 0) || speed > 1e6) {
+    throw Error(Cause::refused, fmt::format("TSP_LINK_GBPS={}: 10^9 bytes per second are expected, more than 0; try 0.5", text));
+  }
+  return speed;
+}
+
+/// TSP_BLOCKING: 0 or 1.
+bool blocking_from_environment() {
+  const char* text = std::getenv("TSP_BLOCKING");
+  const std::string_view value = text == nullptr ? "0" : text;
+  if (value != "0" && value != "1") throw Error(Cause::refused, fmt::format("TSP_BLOCKING={}: 0 and 1 work", value));
+  return value == "1";
+}
+
 ContextOptions options_from_environment() {
   ContextOptions options;
   options.heap_budget = budget_from_environment();
   if (const char* algorithms = std::getenv("TSP_ALGORITHMS"); algorithms != nullptr) options.algorithms = algorithms;
-  if (const char* blocking = std::getenv("TSP_BLOCKING"); blocking != nullptr)
-    options.blocking = std::string_view(blocking) == "1";
-  if (const char* speed = std::getenv("TSP_LINK_GBPS"); speed != nullptr) options.link_gbps = std::strtod(speed, nullptr);
+  options.blocking = blocking_from_environment();
+  options.link_gbps = link_speed_from_environment();
   return options;
 }
 

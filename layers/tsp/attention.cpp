@@ -167,7 +167,7 @@ void TspAttention::project(Pass& pass, Turn& turn, int r) {
   compute.rope(turn.k, angles, Rotation::forward);
 }
 
-void TspAttention::gather(Pass& pass, const TspBucket& bucket, Gathered& into, const ConstTensor& k, const ConstTensor& v) {
+void TspAttention::gather(const TspBucket& bucket, Gathered& into, const ConstTensor& k, const ConstTensor& v) {
   const TokenLayout& tokens = *axis_.tokens;
   const std::size_t width = bucket.heads.count * axis_.d();
   into.kv = axis_.rank.tensor(Category::communication, axis_.dtype, {tokens.sequence(), 2, tokens.batch(), width}, "K/V bucket");
@@ -185,7 +185,6 @@ void TspAttention::gather(Pass& pass, const TspBucket& bucket, Gathered& into, c
     into.arriving[half] = axis_.group.post_all_gather_v(buffer_of(place), buffer_of(into.kv.view()), chunks.counts,
                                                         chunks.offsets, {.stream = Stream::kv, .purpose = Purpose::kv});
   }
-  (void)pass;
 }
 
 void TspAttention::prepare(Pass& pass, const TspUnit& unit) {
@@ -198,7 +197,7 @@ void TspAttention::prepare(Pass& pass, const TspUnit& unit) {
     }
   }
   const TspBucket& bucket = plan_.buckets[unit.bucket];
-  if (unit.first_of_bucket) gather(pass, bucket, pass.gathered[unit.bucket], turn.k, turn.v);
+  if (unit.first_of_bucket) gather(bucket, pass.gathered[unit.bucket], turn.k, turn.v);
   if (unit.last_of_turn) {
     // All buckets that the turn owns are under way.
     turn.k = turn.v = {};

@@ -66,7 +66,7 @@ class TspAttention {
 
   void prepare(Pass& pass, const TspUnit& unit);
   void project(Pass& pass, Turn& turn, int r);
-  void gather(Pass& pass, const TspBucket& bucket, Gathered& into, const ConstTensor& k, const ConstTensor& v);
+  void gather(const TspBucket& bucket, Gathered& into, const ConstTensor& k, const ConstTensor& v);
   void flash_forward(Pass& pass, const TspUnit& unit);
   void compute_forward(Pass& pass, const TspUnit& unit);
   void compute_backward(Pass& pass, const TspUnit& unit);

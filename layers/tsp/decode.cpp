@@ -29,6 +29,8 @@ TspDecoder::TspDecoder(Rank& rank, Model& model, std::size_t positions)
       positions_(positions),
       rope_(rank.tensor(Category::workspace, sums_, {1, config_.head_dim}, "RoPE table")),
       logits_(rank.tensor(Category::communication, sums_, {config_.vocabulary}, "logits")) {
+  constexpr int kMostParts = 64;  // of merge_attention()
+  if (D() > kMostParts) throw Error(Cause::refused, fmt::format("decoding on {} ranks; at most {} work", D(), kMostParts));
   for (std::size_t layer = 0; layer < config_.layers; ++layer) {
     const auto room = [&](std::string_view what) {
       return rank_.tensor(Category::activations, dtype_, {1, cached(positions), config_.kv_heads, config_.head_dim}, what);

@@ -90,7 +90,6 @@ struct ModelRun {
   std::vector<TrafficCounters> forward;
   std::vector<TrafficCounters> backward;
   std::vector<CategoryBytes> peaks;
-  std::vector<CategoryBytes> after_forward;
 };
 
 inline double element(ConstBuffer buffer, std::size_t i) {
