@@ -13,4 +13,10 @@ TokenLayout::TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std
   rank.compute().rope_table(rope_, cut_.positions(part), config.rope_theta);
 }
 
+std::array<LocalChunk, kHalves> TokenLayout::chunks_of(int part) const {
+  const auto [early, late] = cut_.chunks_of(part);
+  const std::size_t before = cut_.chunk_size(early);
+  return {LocalChunk{cut_.chunk_start(early), 0, before}, LocalChunk{cut_.chunk_start(late), before, cut_.chunk_size(late)}};
+}
+
 }  // namespace tsp

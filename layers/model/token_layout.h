@@ -6,11 +6,21 @@
 #include "layers/model/config.h"
 #include "layers/zigzag.h"
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace tsp {
+
+/// A rank's tokens lie in two stretches of the sequence.
+inline constexpr std::size_t kHalves = 2;
+struct LocalChunk {
+  std::size_t start;  ///< position of its first token in the sequence
+  std::size_t first;  ///< the same token among the rank's own
+  std::size_t count;
+  std::size_t end() const { return start + count; }
+};
 
 class TokenLayout {
  public:
@@ -23,6 +33,9 @@ class TokenLayout {
   const Zigzag& cut() const { return cut_; }
   std::size_t local() const { return cut_.tokens(part_); }  ///< S_p
   std::size_t rows() const { return batch_ * local(); }     ///< B·S_p
+  /// This rank's chunks of each sequence, either of which may be empty.
+  std::array<LocalChunk, kHalves> chunks() const { return chunks_of(part_); }
+  std::array<LocalChunk, kHalves> chunks_of(int part) const;
   /// [S_p, d]: RoPE at the global positions of this rank's tokens.
   const Tensor& rope_table() const { return rope_; }
   /// Takes `part`'s tokens out of [B, S] in natural order.
