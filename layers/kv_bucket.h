@@ -17,6 +17,7 @@ class KvBucket {
  public:
   /// Begins to gather `k` and `v` [B, S_p, b, d] of this rank's tokens, which are copied.
   void gather(Rank& rank, Communicator& axis, const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v);
+  bool begun() const { return kv_.exists(); }
   /// Returns when K and V are here.
   void arrive(Rank& rank);
   /// [B, S, b, d]

@@ -68,6 +68,7 @@ OwnedTensor Block::forward(std::size_t layer, OwnedTensor x, const BlockGains& g
 
 void Block::backward(std::size_t layer, const Tensor& d, const BlockGains& gains, BlockSaved& saved) {
   ComputeStream& compute = rank_.compute();
+  strategy_.begin_block_backward(layer, saved.attention);
   {
     const OwnedTensor dx = like(d, d.dtype(), Category::workspace, "gradient of the MLP's input");
     strategy_.mlp_backward(layer, dx, d, normed(saved.x2, gains.mlp), saved.mlp);

@@ -44,6 +44,8 @@ class Strategy {
   virtual void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) = 0;
 
   virtual void begin_backward() = 0;
+  /// The backward pass of a block begins; `attention` is what its attention kept. Its messages may begin to move under the MLP.
+  virtual void begin_block_backward(std::size_t /*layer*/, const AttentionSaved& /*attention*/) {}
   virtual void mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
                             const MlpSaved& saved) = 0;
   virtual void attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,

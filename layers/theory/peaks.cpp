@@ -39,6 +39,7 @@ class Books {
       return *this;
     }
     ~Booking() { reset(); }
+    bool exists() const { return books_ != nullptr; }
     void reset() {
       if (books_ != nullptr) books_->take(category_, bytes_);
       books_ = nullptr;
@@ -171,7 +172,8 @@ class Walk {
       if (!backward) turn.W_KVQ.reset();
       if (fetched_ == unit.turn + 1 && fetched_ < D_) fetch(fetched_, backward);
     }
-    if (unit.first_of_bucket) gathered[unit.bucket].kv = message(bucket_elements(unit.bucket) * element_);
+    if (unit.first_of_bucket && !gathered[unit.bucket].kv.exists())
+      gathered[unit.bucket].kv = message(bucket_elements(unit.bucket) * element_);
     if (unit.last_of_turn) {
       turn.k.reset();
       turn.v.reset();
@@ -198,6 +200,7 @@ class Walk {
     std::vector<Gathered> gathered(plan_.buckets.size());
     std::deque<std::size_t> scattering;
     const auto& units = plan_.units;
+    gathered[units[0].bucket].kv = std::move(first_bucket_);
     prepare(gathered, units[0], true);
     for (std::size_t u = 0; u < units.size(); ++u) {
       if (u + 1 < units.size()) prepare(gathered, units[u + 1], true);
@@ -304,7 +307,11 @@ class Walk {
 
   void mlp_backward() {
     ring(shards_.mlp_rows(), 3, [&](int t, int shard) {
-      if (t + 1 == D_) begin(true);
+      if (t + 1 == D_) {
+        begin(true);
+        const std::size_t first = plan_.units[0].bucket;
+        if (keeps_qkv() && D_ > 1) first_bucket_ = message(bucket_elements(first) * element_);
+      }
       Booking gate, up;
       if (!keeps_qkv()) {
         gate = work(rows_ * f(shard) * element_);
@@ -317,6 +324,7 @@ class Walk {
       dup.reset();
       const Booking a = work(rows_ * f(shard) * element_);
       sum_passes_on(t, 3 * f(behind(shard)));
+      if (t == 0) going_home_.clear();
     });
   }
 
@@ -414,7 +422,6 @@ class Walk {
     while (!saved_.empty()) {
       LayerSaved saved = std::move(saved_.back());
       saved_.pop_back();
-      going_home_.clear();
       {
         const Booking dx = work(hidden() * sum_);
         const Booking normed = work(hidden() * element_);
@@ -448,6 +455,7 @@ class Walk {
   Booking workspace_;
   std::vector<Turn> turns_;
   int fetched_ = 0;
+  Booking first_bucket_;
   std::deque<Booking> going_home_;
   Booking ring_part_, ring_arriving_;
   Booking tokens_, x_, lse_, gathered_x_, gathered_lse_;

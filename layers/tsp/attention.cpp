@@ -132,7 +132,7 @@ void TspAttention::prepare(Pass& pass, const TspUnit& unit) {
     }
   }
   const TspBucket& bucket = plan_.buckets[unit.bucket];
-  if (unit.first_of_bucket) {
+  if (unit.first_of_bucket && !pass.gathered[unit.bucket].begun()) {
     const std::size_t first = bucket.heads.first - axis_.heads.kv_heads_owned(bucket.owner).first;
     pass.gathered[unit.bucket].gather(axis_.rank, axis_.group, *axis_.tokens, turn.k.slice(2, first, bucket.heads.count),
                                       turn.v.slice(2, first, bucket.heads.count));
@@ -198,6 +198,14 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
 }
 
 // --- backward ----------------------------------------------------------------------------------------------------------------
+
+void TspAttention::begin_backward(std::size_t layer, const AttentionSaved& saved) {
+  begin(layer, true);
+  if (!saved.k.exists() || axis_.D() == 1) return;
+  const HeadRange& heads = plan_.buckets[plan_.units[0].bucket].heads;
+  first_bucket_.gather(axis_.rank, axis_.group, *axis_.tokens, saved.k->slice(2, heads.first, heads.count),
+                       saved.v->slice(2, heads.first, heads.count));
+}
 
 void TspAttention::compute_backward(Pass& pass, const TspUnit& unit) {
   ComputeStream& compute = axis_.compute();
@@ -337,6 +345,7 @@ void TspAttention::backward(std::size_t layer, const Tensor& dx, const ConstTens
             .gathered = {},
             .scattering = {}};
   pass.gathered.resize(plan_.buckets.size());
+  pass.gathered[plan_.units[0].bucket] = std::move(first_bucket_);
   prepare(pass, plan_.units[0]);
   for (std::size_t u = 0; u < plan_.units.size(); ++u) {
     if (u + 1 < plan_.units.size()) prepare(pass, plan_.units[u + 1]);

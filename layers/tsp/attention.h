@@ -28,7 +28,8 @@ class TspAttention {
   void begin_forward(std::size_t layer) { begin(layer, false); }
   /// After begin_forward(layer). y, and q, k, v, o, lse where `saved` has room for them.
   void forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved);
-  void begin_backward(std::size_t layer) { begin(layer, true); }
+  /// Also the first K/V bucket, if K and V were kept.
+  void begin_backward(std::size_t layer, const AttentionSaved& saved);
   /// After begin_backward(layer). dx; the gradients of the last turns may still be on their way until settle().
   /// `after_first_unit` is called when something was computed under which the previous sublayer's last messages could arrive.
   void backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const AttentionSaved& saved,
@@ -77,6 +78,7 @@ class TspAttention {
   std::size_t planned_heads_ = 0;
   TspUnits plan_;
   std::vector<Turn> turns_;
+  KvBucket first_bucket_;            // backward: begun before its turn
   int fetched_ = 0;                  // turns of the present sublayer whose weights were asked for
   std::deque<Transfer> going_home_;  // gradient shards on their way to their owners
 };

@@ -79,7 +79,7 @@ void TspMlp::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, M
 }
 
 void TspMlp::backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const MlpSaved& saved,
-                      const std::function<void()>& last_step) {
+                      const Moments& moments) {
   ComputeStream& compute = axis_.compute();
   const Tensor dX = dx.merged(0);
   const ConstTensor dY = dy.merged(0);
@@ -93,7 +93,7 @@ void TspMlp::backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy
            "MLP gradient shard"};
   for (int t = 0; t < axis_.D(); ++t) {
     ring.begin_hop();
-    if (ring.last()) last_step();
+    if (ring.last()) moments.last_step();
     const Matrices W(ring.rows());
     const Activations of = activations(X, ring.shard(), saved);
     if (!saved.gate.exists()) {
@@ -116,6 +116,7 @@ void TspMlp::backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy
     compute.swiglu(a, of.gate, of.up);
     compute.gemm(dW.W2t, a->transposed(0, 1), dY);
     sums_.pass_on(t);
+    if (t == 0) moments.first_step_done();
     ring.finish_hop();
   }
 }

@@ -21,9 +21,14 @@ class TspMlp {
   /// y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ, and gate and up where `saved` has room for them. `last_step` is called when the last shard is
   /// here and its memory the only one in use: the next sublayer's weights may begin to move.
   void forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved, const std::function<void()>& last_step);
+  /// Called by backward(): when the last shard is here, as in forward(); and when the first was worked with.
+  struct Moments {
+    std::function<void()> last_step;
+    std::function<void()> first_step_done;
+  };
   /// dx, and this rank's gradients in the store; the own shard's sum may still be on its way home until settle().
   void backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const MlpSaved& saved,
-                const std::function<void()>& last_step);
+                const Moments& moments);
   void settle() { sums_.settle(); }
 
  private:

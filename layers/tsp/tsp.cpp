@@ -1,5 +1,6 @@
-// The order of sublayers, and what one of them begins for the next: while an MLP works with its last shard, the weights of the
-// next attention's first turns are already on their way, in the memory that the other shard has left.
+// The order of sublayers, and what one of them does for the next: while an MLP works with its last shard, the weights of the next
+// attention's first turns (and, backward, its first K/V bucket) are already on their way, in the memory that the other shard has
+// left; while it works with its first, the last gradients of the attention before it go home.
 #include "layers/tsp/tsp.h"
 
 namespace tsp {
@@ -24,8 +25,9 @@ void Tsp::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, 
 }
 
 void Tsp::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const MlpSaved& saved) {
-  attention_.settle();
-  mlp_.backward(layer, dx, dy, x, saved, [&] { attention_.begin_backward(layer); });
+  mlp_.backward(
+      layer, dx, dy, x, saved,
+      {.last_step = [&] { attention_.begin_backward(layer, *below_); }, .first_step_done = [&] { attention_.settle(); }});
 }
 
 void Tsp::attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,

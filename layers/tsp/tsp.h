@@ -21,6 +21,7 @@ class Tsp final : public Strategy {
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
   void begin_backward() override {}
+  void begin_block_backward(std::size_t /*layer*/, const AttentionSaved& attention) override { below_ = &attention; }
   void mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
                     const MlpSaved& saved) override;
   void attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
@@ -31,6 +32,7 @@ class Tsp final : public Strategy {
   TspAxis axis_;
   TspAttention attention_;
   TspMlp mlp_;
+  const AttentionSaved* below_ = nullptr;  // of the present block, in the backward pass
 };
 
 }  // namespace tsp
