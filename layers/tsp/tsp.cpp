@@ -2,6 +2,8 @@
 // next attention's first turns are already on their way, in the memory that the other shard has left.
 #include "layers/tsp/tsp.h"
 
+#include "layers/tsp/packs.h"
+
 namespace tsp {
 
 Tsp::Tsp(Rank& rank, Communicator& axis, const TspOptions& options)
@@ -30,7 +32,11 @@ void Tsp::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& d
 
 void Tsp::attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
                              const AttentionSaved& saved) {
-  attention_.backward(layer, dx, dy, x, saved, [&] { mlp_.settle(); });
+  attention_.backward(layer, dx, dy, x, saved, [&] {
+    mlp_.settle();
+    tell_gradients(mlp_pack_number(layer));
+  });
+  tell_gradients(attention_pack_number(layer));
 }
 
 void Tsp::end() {
