@@ -30,21 +30,29 @@ void RingWeights::finish_hop() {
 }
 
 RingSums::RingSums(Rank& rank, Communicator& axis, const Tensor& own, ShardRows rows, const CallOptions& options,
-                   std::string what)
-    : rank_(&rank), axis_(&axis), own_(own), rows_of_(std::move(rows)), options_(options), what_(std::move(what)) {}
+                   std::string what, RingPart when)
+    : rank_(&rank), axis_(&axis), own_(own), rows_of_(std::move(rows)), options_(options), what_(std::move(what)), when_(when) {}
 
 Tensor RingSums::part(int step) {
   if (step == 0) return own_;
-  // With the sum's arrival the right has also taken what went before.
-  rank_->wait(arriving_.work);
   const int shard = (axis_->rank() - step + axis_->size()) % axis_->size();
-  part_.reset();
+  if (when_ == RingPart::ahead) {
+    leaving_ = std::move(part_);
+  } else {
+    // With the sum's arrival the right has also taken what went before.
+    rank_->wait(arriving_.work);
+    part_.reset();
+  }
   part_ = rank_->tensor(Category::communication, own_.dtype(), {rows_of_(shard), width()}, what_);
   return part_;
 }
 
 void RingSums::pass_on(int step) {
   if (step == 0) return;  // stays at home
+  if (when_ == RingPart::ahead) {
+    rank_->wait(arriving_.work);
+    leaving_.reset();
+  }
   if (step > 1) rank_->compute().add(part_, arriving_.tensor, part_);
   // What comes next is that of the next step's shard; after the last step, the own one.
   const int next = (axis_->rank() - step - 1 + 2 * axis_->size()) % axis_->size();

@@ -1,4 +1,5 @@
-// Shards that travel round the ranks of an axis, and the sums of their gradients that travel after them.
+// Shards (of weights, or K and V of tokens) that travel round the ranks of an axis, and the sums of their gradients that travel
+// after them.
 //
 //   step          0      1      2     …    D−1
 //   rank p has    p    p−1    p−2          p+1     shard (p − t) mod D; D − 1 hops to the right
@@ -9,6 +10,7 @@
 
 #include "core/rank/rank.h"
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -17,7 +19,7 @@ namespace tsp {
 /// Rows of shard r, all of one width.
 using ShardRows = std::function<std::size_t(int r)>;
 
-/// Weights on their way round. At most two shards are here at a time, the own one not counted.
+/// Shards on their way round. At most two of them are here at a time, the own one not counted.
 class RingWeights {
  public:
   /// `own`: this rank's shard [rows(p), width], contiguous, which stays as it is. `what` names copies in errors.
@@ -45,15 +47,22 @@ class RingWeights {
   Transfer next_;
 };
 
-/// Sums of gradients on their way after the weights. At most two shards of them are here at a time, the own one not counted.
+/// When a part of a gradient is computed.
+enum class RingPart : std::uint8_t {
+  after_arrival,  ///< when the sum so far is here: at most two shards of gradients at a time, the own one not counted
+  ahead           ///< while it is still on its way: three
+};
+
+/// Sums of gradients on their way after the shards.
 class RingSums {
  public:
   RingSums() = default;
   /// `own`: where the own shard's gradient belongs [rows(p), width], contiguous.
-  RingSums(Rank& rank, Communicator& axis, const Tensor& own, ShardRows rows, const CallOptions& options, std::string what);
+  RingSums(Rank& rank, Communicator& axis, const Tensor& own, ShardRows rows, const CallOptions& options, std::string what,
+           RingPart when = RingPart::after_arrival);
 
   /// Where this rank's part of the gradient of step t's shard shall be computed, from scratch. Waits until the sum so far is
-  /// here, so it is called as late as possible. Steps come in order.
+  /// here unless parts are computed ahead of it, so it is called as late as possible. Steps come in order.
   Tensor part(int step);
   /// The part is complete: it is added to the sum so far, which goes on to the right.
   void pass_on(int step);
@@ -69,7 +78,9 @@ class RingSums {
   ShardRows rows_of_;
   CallOptions options_;
   std::string what_;
+  RingPart when_ = RingPart::after_arrival;
   OwnedTensor part_;
+  OwnedTensor leaving_;  // the last step's part, where the next is computed ahead
   Transfer arriving_;
 };
 

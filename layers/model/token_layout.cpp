@@ -20,4 +20,10 @@ OwnedTensor TokenLayout::residual(Rank& rank, Category category, DType dtype, st
   return rank.tensor(category, dtype, {1, held_rows(), width}, what);
 }
 
+std::array<LocalChunk, kHalves> TokenLayout::chunks_of(int part) const {
+  const auto [early, late] = cut_.chunks_of(part);
+  const std::size_t before = cut_.chunk_size(early);
+  return {LocalChunk{cut_.chunk_start(early), 0, before}, LocalChunk{cut_.chunk_start(late), before, cut_.chunk_size(late)}};
+}
+
 }  // namespace tsp

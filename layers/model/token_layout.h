@@ -10,11 +10,21 @@
 #include "layers/model/config.h"
 #include "layers/zigzag.h"
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace tsp {
+
+/// A rank's tokens lie in two stretches of the sequence.
+inline constexpr std::size_t kHalves = 2;
+struct LocalChunk {
+  std::size_t start;  ///< position of its first token in the sequence
+  std::size_t first;  ///< the same token among the rank's own
+  std::size_t count;
+  std::size_t end() const { return start + count; }
+};
 
 class TokenLayout {
  public:
@@ -32,6 +42,9 @@ class TokenLayout {
   /// How the B·S_p rows are cut over the slices.
   Chunks slices() const { return slices_of(part_); }
   std::size_t head_dim() const { return rope_->size(1); }  ///< d
+  /// This rank's chunks of each sequence, either of which may be empty.
+  std::array<LocalChunk, kHalves> chunks() const { return chunks_of(part_); }
+  std::array<LocalChunk, kHalves> chunks_of(int part) const;
   /// [S_p, d]: RoPE at the global positions of this rank's tokens.
   const Tensor& rope_table() const { return rope_; }
 

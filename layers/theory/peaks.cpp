@@ -3,6 +3,7 @@
 #include "core/kernels/flash.h"
 #include "core/kernels/norm.h"
 #include "core/kernels/optimizer.h"
+#include "layers/kv_bucket.h"
 #include "layers/model/vocabulary.h"
 #include "layers/theory/memory.h"
 #include "layers/theory/shards.h"
@@ -121,7 +122,7 @@ class Walk {
 
   std::size_t bucket_heads() const {
     if (options_.kv_bucket_heads != 0) return options_.kv_bucket_heads;
-    return tsp_bucket_heads(setting_.batch, setting_.sequence, model_.head_dim, size_of(options_.dtype), model_.kv_heads);
+    return kv_bucket_heads(setting_.batch, setting_.sequence, model_.head_dim, size_of(options_.dtype), model_.kv_heads);
   }
   std::uint64_t hidden() const { return rows_ * model_.hidden; }
   std::uint64_t kv_rows(int r) const { return shards_.heads().kv_heads_owned(r).count * model_.head_dim; }

@@ -10,19 +10,6 @@ namespace tsp {
 using kernels::Rotation;
 using kernels::Write;
 
-/// A bucket in natural order, and its gradients.
-struct TspAttention::Gathered {
-  OwnedTensor kv;  // [S, 2, B, b·d]
-  std::array<Work, 2> arriving;
-  OwnedTensor dkv;  // the same, in the type of sums
-  std::array<Work, 2> leaving;
-
-  /// K (0) or V (1) as [B, S, b, d].
-  static Tensor of(const Tensor& both, std::size_t which, std::size_t d) {
-    return both.select(1, which).transposed(0, 1).split(2, d);
-  }
-};
-
 /// One call of forward() or backward().
 struct TspAttention::Pass {
   std::size_t layer;
@@ -31,42 +18,10 @@ struct TspAttention::Pass {
   Tensor Y;                     // forward: y; backward: dx
   ConstTensor dY;               // backward
   const AttentionSaved* saved;  // forward fills its tensors
-  std::vector<Gathered> gathered;
+  std::vector<KvBucket> gathered;
   std::deque<std::size_t> scattering;  // buckets whose gradients are on their way to their tokens' ranks
   bool wrote = false;                  // Y holds something
 };
-
-namespace {
-
-/// counts[r] and offsets[r], in elements, of the chunk that rank r has in one half of the sequence.
-struct HalfChunks {
-  std::vector<std::size_t> counts;
-  std::vector<std::size_t> offsets;
-
-  HalfChunks(const Zigzag& cut, std::size_t half, std::size_t token_elements) {
-    for (int r = 0; r < cut.ranks(); ++r) {
-      const int chunk = cut.chunks_of(r)[half];
-      counts.push_back(cut.chunk_size(chunk) * token_elements);
-      offsets.push_back(cut.chunk_start(chunk) * token_elements);
-    }
-  }
-};
-
-/// Where the chunks of a rank lie among its own tokens.
-struct LocalChunk {
-  int chunk;
-  std::size_t first;
-  std::size_t count;
-};
-std::array<LocalChunk, 2> local_chunks(const TokenLayout& tokens) {
-  const std::array<int, 2> mine = tokens.cut().chunks_of(tokens.part());
-  const std::size_t first = tokens.cut().chunk_size(mine[0]);
-  return {LocalChunk{mine[0], 0, first}, LocalChunk{mine[1], first, tokens.cut().chunk_size(mine[1])}};
-}
-
-constexpr std::size_t kHalves = 2;
-
-}  // namespace
 
 TspAttention::TspAttention(TspAxis& axis) : axis_(axis), turns_(static_cast<std::size_t>(axis.D())) {}
 
@@ -110,8 +65,8 @@ void TspAttention::fetch(Turn& turn, std::size_t layer, int r, bool backward) {
 void TspAttention::begin(std::size_t layer, bool backward) {
   const TokenLayout& tokens = *axis_.tokens;
   const std::size_t bucket_heads = axis_.bucket_heads != 0 ? axis_.bucket_heads
-                                                           : tsp_bucket_heads(tokens.batch(), tokens.sequence(), axis_.d(),
-                                                                              size_of(axis_.dtype), axis_.config.kv_heads);
+                                                           : kv_bucket_heads(tokens.batch(), tokens.sequence(), axis_.d(),
+                                                                             size_of(axis_.dtype), axis_.config.kv_heads);
   if (planned_heads_ != bucket_heads) {
     planned_heads_ = bucket_heads;
     plan_ = plan_units(axis_.heads, axis_.config.kv_heads, bucket_heads);
@@ -167,26 +122,6 @@ void TspAttention::project(Pass& pass, Turn& turn, int r) {
   compute.rope(turn.k, angles, Rotation::forward);
 }
 
-void TspAttention::gather(const TspBucket& bucket, Gathered& into, const ConstTensor& k, const ConstTensor& v) {
-  const TokenLayout& tokens = *axis_.tokens;
-  const std::size_t width = bucket.heads.count * axis_.d();
-  into.kv = axis_.rank.tensor(Category::communication, axis_.dtype, {tokens.sequence(), 2, tokens.batch(), width}, "K/V bucket");
-  const std::size_t first_head = bucket.heads.first - axis_.heads.kv_heads_owned(bucket.owner).first;
-  const std::array<LocalChunk, kHalves> mine = local_chunks(tokens);
-  for (std::size_t half = 0; half < kHalves; ++half) {
-    const LocalChunk& chunk = mine[half];
-    const Tensor place = into.kv->slice(0, tokens.cut().chunk_start(chunk.chunk), chunk.count);
-    std::size_t which = 0;
-    for (const ConstTensor* from : {&k, &v}) {
-      const ConstTensor rows = from->slice(1, chunk.first, chunk.count).slice(2, first_head, bucket.heads.count).merged(2);
-      axis_.compute().convert(place.select(1, which++).transposed(0, 1), rows);
-    }
-    const HalfChunks chunks(tokens.cut(), half, 2 * tokens.batch() * width);
-    into.arriving[half] = axis_.group.post_all_gather_v(buffer_of(place), buffer_of(into.kv.view()), chunks.counts,
-                                                        chunks.offsets, {.stream = Stream::kv, .purpose = Purpose::kv});
-  }
-}
-
 void TspAttention::prepare(Pass& pass, const TspUnit& unit) {
   Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
   if (unit.first_of_turn) {
@@ -197,7 +132,11 @@ void TspAttention::prepare(Pass& pass, const TspUnit& unit) {
     }
   }
   const TspBucket& bucket = plan_.buckets[unit.bucket];
-  if (unit.first_of_bucket) gather(bucket, pass.gathered[unit.bucket], turn.k, turn.v);
+  if (unit.first_of_bucket) {
+    const std::size_t first = bucket.heads.first - axis_.heads.kv_heads_owned(bucket.owner).first;
+    pass.gathered[unit.bucket].gather(axis_.rank, axis_.group, *axis_.tokens, turn.k.slice(2, first, bucket.heads.count),
+                                      turn.v.slice(2, first, bucket.heads.count));
+  }
   if (unit.last_of_turn) {
     // All buckets that the turn owns are under way.
     turn.k = turn.v = {};
@@ -212,28 +151,26 @@ void TspAttention::prepare(Pass& pass, const TspUnit& unit) {
 void TspAttention::flash_forward(Pass& pass, const TspUnit& unit) {
   Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
   const TspBucket& bucket = plan_.buckets[unit.bucket];
-  const Gathered& gathered = pass.gathered[unit.bucket];
-  const Tensor K = Gathered::of(gathered.kv, 0, axis_.d());
-  const Tensor V = Gathered::of(gathered.kv, 1, axis_.d());
+  const Tensor K = pass.gathered[unit.bucket].K();
+  const Tensor V = pass.gathered[unit.bucket].V();
   const std::size_t head = unit.queries.first - axis_.heads.query_heads(unit.turn).first;
-  for (const LocalChunk& chunk : local_chunks(*axis_.tokens)) {
+  for (const LocalChunk& chunk : axis_.tokens->chunks()) {
     if (chunk.count == 0) continue;
-    const std::size_t start = axis_.tokens->cut().chunk_start(chunk.chunk);
     const kernels::Attention attention{.scale = 1 / std::sqrt(static_cast<double>(axis_.d())),
-                                       .mask = kernels::Mask::from_positions(start, 0),
+                                       .mask = kernels::Mask::from_positions(chunk.start, 0),
                                        .heads = {axis_.heads.heads_per_kv_head(), unit.queries.first, bucket.heads.first}};
     const auto part = [&](const Tensor& all) {
       return all.slice(1, chunk.first, chunk.count).slice(2, head, unit.queries.count);
     };
     axis_.compute().flash_forward(attention, part(turn.o),
                                   turn.lse.slice(1, head, unit.queries.count).slice(2, chunk.first, chunk.count), part(turn.q),
-                                  K.slice(1, 0, start + chunk.count), V.slice(1, 0, start + chunk.count));
+                                  K.slice(1, 0, chunk.end()), V.slice(1, 0, chunk.end()));
   }
 }
 
 void TspAttention::compute_forward(Pass& pass, const TspUnit& unit) {
   Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
-  for (const Work& half : pass.gathered[unit.bucket].arriving) axis_.rank.wait(half);
+  pass.gathered[unit.bucket].arrive(axis_.rank);
   flash_forward(pass, unit);
   if (unit.last_of_bucket) pass.gathered[unit.bucket] = {};
   if (!unit.last_of_turn) return;
@@ -265,7 +202,7 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
 void TspAttention::compute_backward(Pass& pass, const TspUnit& unit) {
   ComputeStream& compute = axis_.compute();
   Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
-  Gathered& gathered = pass.gathered[unit.bucket];
+  KvBucket& gathered = pass.gathered[unit.bucket];
   const TspBucket& bucket = plan_.buckets[unit.bucket];
   const TokenLayout& tokens = *axis_.tokens;
   const std::size_t heads = axis_.heads.query_heads(unit.turn).count;
@@ -277,45 +214,28 @@ void TspAttention::compute_backward(Pass& pass, const TspUnit& unit) {
     turn.dq = axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads, axis_.d()}, "gradient of queries");
     compute.fill_zero(turn.dq);
   }
-  for (const Work& half : gathered.arriving) axis_.rank.wait(half);
+  gathered.arrive(axis_.rank);
   if (!pass.saved->o.exists()) flash_forward(pass, unit);
-  if (unit.first_of_bucket) {
-    gathered.dkv = axis_.rank.tensor(Category::communication, axis_.sums,
-                                     {tokens.sequence(), 2, tokens.batch(), bucket.heads.count * axis_.d()}, "dK/dV bucket");
-    compute.fill_zero(gathered.dkv);
-  }
-  const Tensor K = Gathered::of(gathered.kv, 0, axis_.d());
-  const Tensor V = Gathered::of(gathered.kv, 1, axis_.d());
-  const Tensor dK = Gathered::of(gathered.dkv, 0, axis_.d());
-  const Tensor dV = Gathered::of(gathered.dkv, 1, axis_.d());
+  if (unit.first_of_bucket) gathered.make_gradients(axis_.rank);
   const std::size_t head = unit.queries.first - axis_.heads.query_heads(unit.turn).first;
   const OwnedTensor delta = axis_.step(axis_.sums, {tokens.batch(), unit.queries.count, tokens.local()}, "delta of attention");
   compute.flash_delta(delta, turn.dO->slice(2, head, unit.queries.count), turn.o.slice(2, head, unit.queries.count));
-  for (const LocalChunk& chunk : local_chunks(tokens)) {
+  for (const LocalChunk& chunk : tokens.chunks()) {
     if (chunk.count == 0) continue;
-    const std::size_t start = tokens.cut().chunk_start(chunk.chunk);
-    const std::size_t end = start + chunk.count;
+    const auto prefix = [&](const Tensor& keys) { return keys.slice(1, 0, chunk.end()); };
     const kernels::Attention attention{.scale = 1 / std::sqrt(static_cast<double>(axis_.d())),
-                                       .mask = kernels::Mask::from_positions(start, 0),
+                                       .mask = kernels::Mask::from_positions(chunk.start, 0),
                                        .heads = {axis_.heads.heads_per_kv_head(), unit.queries.first, bucket.heads.first}};
     const auto part = [&](const Tensor& all) {
       return all.slice(1, chunk.first, chunk.count).slice(2, head, unit.queries.count);
     };
-    compute.flash_backward(attention, part(turn.dq), dK.slice(1, 0, end), dV.slice(1, 0, end), part(turn.dO),
+    compute.flash_backward(attention, part(turn.dq), prefix(gathered.dK()), prefix(gathered.dV()), part(turn.dO),
                            turn.lse.slice(1, head, unit.queries.count).slice(2, chunk.first, chunk.count),
-                           delta->slice(2, chunk.first, chunk.count), part(turn.q), K.slice(1, 0, end), V.slice(1, 0, end),
+                           delta->slice(2, chunk.first, chunk.count), part(turn.q), prefix(gathered.K()), prefix(gathered.V()),
                            Write::add);
   }
   if (unit.last_of_bucket) {
-    gathered.kv.reset();
-    const std::array<LocalChunk, kHalves> mine = local_chunks(tokens);
-    for (std::size_t half = 0; half < kHalves; ++half) {
-      const Tensor place = gathered.dkv->slice(0, tokens.cut().chunk_start(mine[half].chunk), mine[half].count);
-      const HalfChunks chunks(tokens.cut(), half, gathered.dkv->elements() / std::max<std::size_t>(tokens.sequence(), 1));
-      gathered.leaving[half] =
-          axis_.group.post_reduce_scatter_v(buffer_of(ConstTensor(gathered.dkv.view())), buffer_of(place), chunks.counts,
-                                            chunks.offsets, Reduction::sum, {.stream = Stream::kv, .purpose = Purpose::kv});
-    }
+    gathered.scatter(axis_.group, tokens);
     pass.scattering.push_back(unit.bucket);
   }
   if (unit.last_of_turn) end_turn_backward(pass, unit);
@@ -348,10 +268,10 @@ void TspAttention::end_turn_backward(Pass& pass, const TspUnit& unit) {
 void TspAttention::finish_bucket(Pass& pass, std::size_t bucket) {
   ComputeStream& compute = axis_.compute();
   const TokenLayout& tokens = *axis_.tokens;
-  Gathered& gathered = pass.gathered[bucket];
+  KvBucket& gathered = pass.gathered[bucket];
   const auto& [owner, heads] = plan_.buckets[bucket];
   Turn& turn = turns_[static_cast<std::size_t>(owner)];
-  for (const Work& half : gathered.leaving) axis_.rank.wait(half);
+  gathered.finish(axis_.rank);
   axis_.rank.wait(turn.W_KVQ.work);
   const std::size_t kv_rows = part_rows(owner, kPartK);
   const std::size_t first_row = (heads.first - axis_.heads.kv_heads_owned(owner).first) * axis_.d();
@@ -364,11 +284,7 @@ void TspAttention::finish_bucket(Pass& pass, std::size_t bucket) {
   for (std::size_t which = 0; which < 2; ++which) {
     const OwnedTensor own =
         axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads.count, axis_.d()}, "gradient of keys or values");
-    for (const LocalChunk& chunk : local_chunks(tokens)) {
-      const std::size_t start = tokens.cut().chunk_start(chunk.chunk);
-      compute.convert(own->slice(1, chunk.first, chunk.count).merged(2),
-                      gathered.dkv->slice(0, start, chunk.count).select(1, which).transposed(0, 1));
-    }
+    gathered.take_sum(axis_.rank, tokens, which, own);
     if (which == 0) compute.rope(own, tokens.rope_table(), Rotation::inverse);
     const Tensor gradient = matrix_of(own.view());
     const std::size_t row = which * kv_rows + first_row;

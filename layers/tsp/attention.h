@@ -4,10 +4,10 @@
 // Turns, units and buckets: layers/tsp/units.h. The pipeline prepares unit u + 1 (project, rotate, begin to gather) before it
 // computes unit u.
 //
-// A gathered bucket holds K and V in natural order: [S, {K, V}, B, b·d]. Its zigzag chunks arrive where they belong, by two
-// gathers: of the chunks of the first half (rank p's is number p) and of the second (2D − 1 − p).
+// Gathered buckets: layers/kv_bucket.h.
 #pragma once
 
+#include "layers/kv_bucket.h"
 #include "layers/tsp/axis.h"
 #include "layers/tsp/units.h"
 
@@ -56,7 +56,6 @@ class TspAttention {
     OwnedTensor dW_KV_memory;                                        // [dW_K; dW_V]
     Tensor dW_KV;
   };
-  struct Gathered;
   struct Pass;
 
   void begin(std::size_t layer, bool backward);
@@ -66,7 +65,6 @@ class TspAttention {
 
   void prepare(Pass& pass, const TspUnit& unit);
   void project(Pass& pass, Turn& turn, int r);
-  void gather(const TspBucket& bucket, Gathered& into, const ConstTensor& k, const ConstTensor& v);
   void flash_forward(Pass& pass, const TspUnit& unit);
   void compute_forward(Pass& pass, const TspUnit& unit);
   void compute_backward(Pass& pass, const TspUnit& unit);

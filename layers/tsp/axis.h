@@ -16,7 +16,7 @@ namespace tsp {
 struct TspOptions {
   ModelConfig config;
   DType dtype = DType::f32;
-  std::size_t kv_bucket_heads = 0;  ///< K/V heads that are gathered at a time; 0: tsp_bucket_heads()
+  std::size_t kv_bucket_heads = 0;  ///< K/V heads that are gathered at a time; 0: kv_bucket_heads()
 };
 
 /// One rank's place on the axis. Borrowed by the schedules of both sublayers.

@@ -15,6 +15,7 @@ enum AttentionPart : std::size_t { kPartK, kPartV, kPartQ, kPartO, kAttentionPar
 
 /// [W_K; W_V; W_Q; W_Oᵀ] of these heads, width h.
 PackPlan attention_pack_plan(const ModelConfig& config, std::size_t layer, const HeadRange& queries, const HeadRange& kv);
+inline constexpr std::size_t kMlpParts = 3;
 /// [W_1; W_3; W_2ᵀ] of these rows of the MLP, width h.
 PackPlan mlp_pack_plan(const ModelConfig& config, std::size_t layer, std::size_t first, std::size_t count);
 

@@ -4,13 +4,6 @@
 
 namespace tsp {
 
-std::size_t tsp_bucket_heads(std::size_t batch, std::size_t sequence, std::size_t head_dim, std::size_t element,
-                             std::size_t heads) {
-  constexpr std::size_t kBucketBytes = std::size_t{64} << 20;
-  const std::size_t head_bytes = std::max<std::size_t>(1, 2 * batch * sequence * head_dim * element);
-  return std::clamp<std::size_t>(kBucketBytes / head_bytes, 1, std::max<std::size_t>(heads, 1));
-}
-
 TspUnits plan_units(const HeadCut& heads, std::size_t kv_heads, std::size_t bucket_heads) {
   TspUnits plan;
   auto& [buckets, units] = plan;

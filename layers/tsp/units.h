@@ -37,8 +37,4 @@ struct TspUnits {
 /// Buckets of at most `bucket_heads` heads.
 TspUnits plan_units(const HeadCut& heads, std::size_t kv_heads, std::size_t bucket_heads);
 
-/// K/V heads in a bucket: as many as 64 MiB hold, K and V of a whole sequence; at least one, at most `heads`.
-std::size_t tsp_bucket_heads(std::size_t batch, std::size_t sequence, std::size_t head_dim, std::size_t element,
-                             std::size_t heads);
-
 }  // namespace tsp

@@ -1,0 +1,33 @@
+// The ways of sequence_attention.h, a file each. They take what make_sequence_attention() has checked.
+#pragma once
+
+#include "layers/sp/sequence_attention.h"
+
+#include <cmath>
+#include <memory>
+
+namespace tsp {
+
+/// What every exchange works with.
+struct SequenceAxis {
+  Rank& rank;
+  Communicator& group;
+  DType dtype;
+  DType sums;
+
+  int D() const { return group.size(); }
+  int p() const { return group.rank(); }
+  ComputeStream& compute() const { return rank.compute(); }
+  OwnedTensor step(DType of, std::initializer_list<std::size_t> sizes, std::string_view what) const {
+    return rank.tensor(Category::workspace, of, sizes, what);
+  }
+};
+
+/// 1/√d
+inline double attention_scale(std::size_t head_dim) { return 1 / std::sqrt(static_cast<double>(head_dim)); }
+
+std::unique_ptr<SequenceAttention> make_gather_attention(const SequenceAxis& axis, const SequenceHeads& heads);
+std::unique_ptr<SequenceAttention> make_ring_attention(const SequenceAxis& axis, const SequenceHeads& heads);
+std::unique_ptr<SequenceAttention> make_ulysses_attention(const SequenceAxis& axis, const SequenceHeads& heads);
+
+}  // namespace tsp

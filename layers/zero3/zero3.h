@@ -1,0 +1,76 @@
+// ZeRO-3 with sequence parallelism over the same ranks: every rank keeps 1/D of each sublayer's weights, gradients and optimizer
+// states, and 1/D of the tokens. A sublayer's weights are gathered whole for its visit, while the one before is computed; K and V
+// are gathered along the sequence (layers/sp); gradients are summed to their owners while the next sublayer is computed.
+//
+//   compute     attention 0 | MLP 0       | attention 1 | …          backward   … | MLP 0       | attention 0
+//   weights     MLP 0       | attention 1 | MLP 1       | …                     … | attention 0 |
+//   gradients                                                                   … | attention 1 | MLP 0       | attention 0
+//
+// The honest competitor of TSP: the same persistent memory and the same bytes; its transients are whole sublayers' weights and
+// gradients instead of shards, and all of the MLP's columns at once. Rows of a pack are spread so that shards differ by at most
+// one row, whatever heads and columns they belong to, so any number of ranks will do.
+#pragma once
+
+#include "layers/model/strategy.h"
+#include "layers/sp/sequence_attention.h"
+#include "layers/zero3/shards.h"
+
+#include <memory>
+
+namespace tsp {
+
+struct Zero3Options {
+  ModelConfig config;
+  DType dtype = DType::f32;
+  std::size_t kv_bucket_heads = 0;  ///< K/V heads that are gathered at a time; 0: as gathered attention chooses
+};
+
+class Zero3 final : public Strategy {
+ public:
+  /// `rank` and `axis` must outlive it.
+  Zero3(Rank& rank, Communicator& axis, const Zero3Options& options);
+
+  PackPlan attention_pack(std::size_t layer) const override;
+  PackPlan mlp_pack(std::size_t layer) const override;
+
+  void begin_forward(const ParameterStore& store, const TokenLayout& tokens) override;
+  void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
+  void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
+  void begin_backward() override;
+  void mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                    const MlpSaved& saved) override;
+  void attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                          const AttentionSaved& saved) override;
+  void end() override;
+
+ private:
+  struct Heads;
+  struct Columns;
+
+  ComputeStream& compute() const { return rank_.compute(); }
+  OwnedTensor step(DType of, std::initializer_list<std::size_t> sizes, std::string_view what) const {
+    return rank_.tensor(Category::workspace, of, sizes, what);
+  }
+  void fetch_attention(std::size_t layer);
+  void fetch_mlp(std::size_t layer);
+  Tensor begin_gradients(std::size_t pack, std::size_t parts, const Chunks& rows);
+  Heads heads_room(const AttentionSaved& saved) const;
+  void project(Heads& heads, const ConstTensor& X, const Tensor& W, bool made);
+  Columns columns_room(const MlpSaved& saved) const;
+
+  Rank& rank_;
+  Communicator& axis_;
+  ModelConfig config_;
+  DType dtype_;
+  DType sums_;
+  Chunks attention_rows_;
+  Chunks mlp_rows_;
+  std::unique_ptr<SequenceAttention> attention_;
+  const ParameterStore* store_ = nullptr;  // of the present pass, as tokens_
+  const TokenLayout* tokens_ = nullptr;
+  GatheredPack attention_weights_;
+  GatheredPack mlp_weights_;
+  ScatteredGradients scattered_;
+};
+
+}  // namespace tsp

@@ -1,0 +1,200 @@
+// Sequence attention by each exchange against plain loops over whole sequences, its traffic against the formulas, and its bits.
+#include "tests/layers/sequence_attention_support.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace tsp::test {
+namespace {
+
+constexpr std::initializer_list<SequenceExchange> kExchanges = {SequenceExchange::gather, SequenceExchange::ring,
+                                                                SequenceExchange::ulysses};
+
+void expect_reference(const AttentionCase& of, double tolerance) {
+  expect_close(run_attention(of).results, reference_attention(of), tolerance, of.describe());
+}
+
+/// Any n_kv that divides n_h, any S from 1 on. Query heads divide by the ranks where the exchange needs it.
+AttentionCase random_case(std::mt19937_64& random, SequenceExchange exchange, int ranks) {
+  const auto between = [&](std::size_t low, std::size_t high) { return low + random() % (high - low + 1); };
+  AttentionCase of;
+  of.exchange = exchange;
+  of.ranks = ranks;
+  of.query_heads = exchange == SequenceExchange::ulysses ? static_cast<std::size_t>(ranks) * between(1, 3) : between(1, 12);
+  std::vector<std::size_t> divisors;
+  for (std::size_t n = 1; n <= of.query_heads; ++n) {
+    if (of.query_heads % n == 0) divisors.push_back(n);
+  }
+  of.kv_heads = divisors[random() % divisors.size()];
+  of.head_dim = 2 * between(1, 5);
+  of.batch = between(1, 3);
+  of.sequence = between(1, 41);
+  of.recompute = static_cast<Recompute>(random() % 3);
+  of.bucket_heads = random() % 4;
+  of.begins = random() % 2 == 0;
+  of.seed = random();
+  return of;
+}
+
+TEST(SequenceAttention, EqualsWholeSequencesForRandomShapes) {
+  std::mt19937_64 random(20261122);
+  for (const SequenceExchange exchange : kExchanges) {
+    for (const int ranks : {1, 2, 3, 4, 8}) {
+      for (int i = 0; i < 10; ++i) expect_reference(random_case(random, exchange, ranks), 1e-11);
+    }
+  }
+}
+
+TEST(SequenceAttention, SequencesShorterThanTheRanks) {
+  for (const SequenceExchange exchange : kExchanges) {
+    for (const std::size_t sequence : {1U, 2U, 3U, 5U, 9U}) {
+      for (const int ranks : {2, 4, 8}) {
+        expect_reference({.exchange = exchange,
+                          .ranks = ranks,
+                          .batch = 2,
+                          .sequence = sequence,
+                          .query_heads = 8,
+                          .kv_heads = 4,
+                          .head_dim = 4,
+                          .recompute = Recompute::full},
+                         1e-11);
+      }
+    }
+  }
+}
+
+TEST(SequenceAttention, KvHeadsThatDontDivideByTheRanks) {
+  for (const auto& [queries, kv, ranks] : {std::array<std::size_t, 3>{12, 6, 4}, {12, 4, 3}, {12, 3, 4}, {8, 1, 8}, {8, 2, 4}}) {
+    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+      expect_reference({.exchange = SequenceExchange::ulysses,
+                        .ranks = static_cast<int>(ranks),
+                        .batch = 2,
+                        .sequence = 23,
+                        .query_heads = queries,
+                        .kv_heads = kv,
+                        .head_dim = 6,
+                        .recompute = recompute},
+                       1e-11);
+    }
+  }
+}
+
+// As under tensor parallelism, with cuts that don't meet those of K/V heads.
+TEST(SequenceAttention, PartsOfTheModelsHeads) {
+  for (const SequenceExchange exchange : kExchanges) {
+    for (const HeadRange queries : {HeadRange{3, 3}, HeadRange{0, 6}, HeadRange{6, 6}, HeadRange{9, 3}}) {
+      for (const int ranks : {1, 3}) {
+        for (const std::size_t kv : {1U, 2U, 6U, 12U}) {
+          expect_reference({.exchange = exchange,
+                            .ranks = ranks,
+                            .batch = 2,
+                            .sequence = 19,
+                            .query_heads = 12,
+                            .kv_heads = kv,
+                            .head_dim = 4,
+                            .queries = queries,
+                            .bucket_heads = 1},
+                           1e-11);
+        }
+      }
+    }
+  }
+}
+
+TEST(SequenceAttention, InSinglePrecisionAndWithBf16Storage) {
+  std::mt19937_64 random(5);
+  for (const SequenceExchange exchange : kExchanges) {
+    for (const int ranks : {1, 2, 4, 8}) {
+      for (const auto& [dtype, tolerance] : {std::pair{DType::f32, 2e-5}, {DType::bf16, 2e-2}}) {
+        AttentionCase of = random_case(random, exchange, ranks);
+        of.head_dim += 6;
+        of.sequence += 20;
+        of.dtype = dtype;
+        expect_reference(of, tolerance);
+      }
+    }
+  }
+}
+
+// The table's rows, without the gradients of weights.
+theory::Traffic table(const AttentionCase& of) {
+  ModelConfig config = small_config(1, 1, of.query_heads, of.kv_heads, of.head_dim, 1, 1);
+  const theory::Setting setting{.model = config,
+                                .batch = of.batch,
+                                .sequence = of.sequence,
+                                .bytes = theory::ElementBytes::of(of.dtype),
+                                .recompute = of.recompute};
+  switch (of.exchange) {
+    case SequenceExchange::gather: return theory::sp_gather_block(setting, of.ranks);
+    case SequenceExchange::ring: return theory::sp_ring_block(setting, of.ranks);
+    case SequenceExchange::ulysses: return theory::sp_ulysses_block(setting, of.ranks);
+  }
+  return {};
+}
+
+TEST(SequenceAttention, ReceivedBytesEqualTheTable) {
+  std::mt19937_64 random(77);
+  for (const SequenceExchange exchange : kExchanges) {
+    for (const int ranks : {1, 2, 3, 4, 8}) {
+      for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+        for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+          AttentionCase of = random_case(random, exchange, ranks);
+          of.dtype = dtype;
+          of.recompute = recompute;
+          const AttentionRun run = run_attention(of);
+          const theory::Traffic expected = table(of);
+          for (const Purpose purpose : {Purpose::kv, Purpose::activations}) {
+            EXPECT_EQ(run.forward[purpose], expected.forward[purpose]) << name(purpose) << " forward, " << of.describe();
+            EXPECT_EQ(run.backward[purpose], expected.backward[purpose]) << name(purpose) << " backward, " << of.describe();
+          }
+          // Beside the table: Δ goes to the heads' ranks, from all tokens but their own.
+          std::uint64_t delta = 0;
+          if (exchange == SequenceExchange::ulysses && ranks > 1) {
+            const auto count = static_cast<std::size_t>(ranks);
+            delta = of.batch * of.sequence * of.query_heads / count * (count - 1) * theory::ElementBytes::of(dtype).lse;
+          }
+          EXPECT_EQ(run.forward.total(), expected.forward[Purpose::kv] + expected.forward[Purpose::activations]) << of.describe();
+          EXPECT_EQ(run.backward.total(), expected.backward[Purpose::kv] + expected.backward[Purpose::activations] + delta)
+              << of.describe();
+        }
+      }
+    }
+  }
+}
+
+TEST(SequenceAttention, NeitherThreadsNorAlgorithmsNorTheMomentOfBeginningChangeABit) {
+  for (const SequenceExchange exchange : kExchanges) {
+    AttentionCase of{.exchange = exchange,
+                     .ranks = 4,
+                     .batch = 2,
+                     .sequence = 131,
+                     .query_heads = 8,
+                     .kv_heads = 2,
+                     .head_dim = 16,
+                     .dtype = DType::f32};
+    const Tensors once = run_attention(of).results;
+    EXPECT_EQ(run_attention(of).results, once) << of.describe();
+    of.threads = 3;
+    of.begins = false;
+    of.algorithms = "all_gather=ring,reduce_scatter=ring";
+    EXPECT_EQ(run_attention(of).results, once) << of.describe();
+  }
+}
+
+TEST(SequenceAttention, RefusesUlyssesWhereTheRanksDontDivideTheHeads) {
+  const AttentionCase of{
+      .exchange = SequenceExchange::ulysses, .ranks = 4, .sequence = 8, .query_heads = 6, .kv_heads = 2, .head_dim = 4};
+  for (const RankOutcome& outcome : try_ranks(of.ranks, [&](Context& context) {
+         Rank rank(context);
+         make_sequence_attention(of.exchange, rank, context.world(), of.dtype,
+                                 {.queries = of.query_heads, .kv = of.kv_heads, .map = {of.group(), 0, 0}});
+       })) {
+    EXPECT_EQ(outcome.cause, Cause::refused);
+    EXPECT_NE(outcome.message.find("ulysses: 6 query heads don't divide by 4; try 3 or 6"), std::string::npos) << outcome.message;
+  }
+}
+
+}  // namespace
+}  // namespace tsp::test
