@@ -147,7 +147,7 @@ int main(int argc, char** argv) {
     const auto begin = std::chrono::steady_clock::now();
     strategy.begin_forward(store, tokens);
     for (std::size_t layer = 0; layer < config.layers; ++layer) {
-      x = block.forward(layer, std::move(x), gains(layer), Keep::backward, saved[layer]);
+      x = block.forward(layer, std::move(x), tokens, gains(layer), Keep::backward, saved[layer]);
     }
     const auto half = std::chrono::steady_clock::now();
     strategy.begin_backward();

@@ -15,8 +15,6 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kNames = {"automatic", "one_shot", "rooted", "direct", "ring"};
 constexpr std::uint64_t kKi = 1024;
-/// Above it, a direct all_reduce's second round costs less than what one_shot reads and adds in excess.
-constexpr std::uint64_t kOneShotBytes = 16 * kKi;
 constexpr int kOneShotRanks = 64;
 /// Beyond so many ranks what is small goes by way of one of them: the n² messages of the other algorithms cost more than that its
 /// one core does all the sums.

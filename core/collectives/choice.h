@@ -56,6 +56,8 @@ class ChoiceTable {
   std::vector<ChoiceRow> rows_;
 };
 
+/// Above it, a direct all_reduce's second round costs less than what one_shot reads and adds in excess.
+inline constexpr std::uint64_t kOneShotBytes = 16 * 1024;
 /// Up to this many bytes a payload that is offered for viewing is copied to staging memory first, so that the operation is over
 /// when the peers' data is there, without waiting for them to have read ours.
 inline constexpr std::uint64_t kStagedBytes = 64 * 1024;

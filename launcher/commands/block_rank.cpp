@@ -97,7 +97,7 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   const bool backward = plan.block->backward;
   Session session(context, sink, *plan.global);
   Rank& rank = session.rank();
-  Communicator& axis = session.axis();
+  Communicator& axis = session.mesh().sequence();
   const DType sums = kernels::summed_in(model.dtype);
   const std::size_t h = model.shape.hidden;
 
@@ -117,7 +117,7 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   rank.reset_times();
   const TrafficCounters at_start = context.traffic();
   strategy.begin_forward(store, tokens);
-  OwnedTensor y = block.forward(0, std::move(x), gains, backward ? Keep::backward : Keep::nothing, saved);
+  OwnedTensor y = block.forward(0, std::move(x), tokens, gains, backward ? Keep::backward : Keep::nothing, saved);
   if (!backward) strategy.end();
   audit.forward = traffic_between(at_start, context.traffic());
   write_tokens(rank, output, "y", tokens, y);

@@ -32,7 +32,7 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
                   const GenerateOptions& options) {
   Session session(context, sink, global);
   Rank& rank = session.rank();
-  Model model(rank, session.axis(), model_options(shape, false));
+  Model model(rank, session.mesh(), model_options(shape, false));
   fill_weights(model, shape);
   // The last token's own K and V are never needed.
   TspDecoder decoder(rank, model, options.ids.size() + options.tokens - 1);

@@ -48,7 +48,7 @@ class TrainingBatch {
 
 void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t step) {
   const CheckpointState state = checkpoint_state(*plan.train, *plan.model, *plan.global, kernels::name(kernels::level()), step);
-  const SavedCheckpoint saved = save_checkpoint(session.rank(), session.axis(), model.parameters(), plan.model->shape, state,
+  const SavedCheckpoint saved = save_checkpoint(session.rank(), session.world(), model.parameters(), plan.model->shape, state,
                                                 plan.train->save, {.keep = plan.train->keep});
   if (!session.speaks()) return;
   for (const std::string& warning : saved.warnings) session.sink().line(warning);
@@ -65,10 +65,10 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   const ModelCommandOptions& options = *plan.model;
   Session session(context, sink, *plan.global);
   Rank& rank = session.rank();
-  Model model(rank, session.axis(), model_options(options, true));
+  Model model(rank, session.mesh(), model_options(options, true));
   const std::uint64_t done = plan.train->resumed ? plan.train->resumed->state.step : 0;
   if (plan.train->resumed) {
-    load_checkpoint(rank, session.axis(), model.parameters(), *plan.train->resumed);
+    load_checkpoint(rank, session.world(), model.parameters(), *plan.train->resumed);
     if (session.speaks() && plan.progress != Progress::Style::silent)
       sink.line(fmt::format("going on from {} after {} steps", plan.train->resumed->folder.string(), done));
   } else {

@@ -193,7 +193,7 @@ void add_model_options(CLI::App& app, ModelCommandOptions& options, const ModelO
 }
 
 void validate_model(ModelCommandOptions& options, const GlobalOptions& global, const ModelOptionUse& use) {
-  const int ranks = tsp_ranks(global);
+  const int ranks = mesh_shape(global).ranks();
   check_kernel_level();
   if (!global.trace.empty()) check_writable("--trace", global.trace);
   options.dtype = parse_dtype(typed_or(options.dtype_text, "f32"));
@@ -225,7 +225,7 @@ void validate_data(ModelCommandOptions& options, bool sequence_needed) {
 }
 
 void validate_memory(const ModelCommandOptions& options, const GlobalOptions& global, ModelUse use) {
-  const int ranks = tsp_ranks(global);
+  const int ranks = mesh_shape(global).ranks();
   Holdings largest;
   int where = 0;
   double together = 0;
@@ -258,17 +258,17 @@ void validate_memory(const ModelCommandOptions& options, const GlobalOptions& gl
   }
 }
 
-int tsp_ranks(const GlobalOptions& global) {
-  int degree = 1;
+MeshShape mesh_shape(const GlobalOptions& global) {
+  MeshShape shape;
   for (const Axis& axis : global.layout.axes) {
     if (axis.degree == 1) continue;
     if (axis.name != "tsp") {
       refuse(fmt::format("--layout {}: models over axis {} aren't part of this version; try --layout tsp={}",
                          global.layout.print(), axis.name, global.layout.product()));
     }
-    degree *= axis.degree;
+    shape.sequence = axis.degree;
   }
-  return degree;
+  return shape;
 }
 
 std::string ranks_as_typed(const GlobalOptions& global) {

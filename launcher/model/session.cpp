@@ -1,5 +1,6 @@
 #include "launcher/model/session.h"
 
+#include "launcher/model/model_options.h"
 #include "launcher/model/trace_file.h"
 
 #include <algorithm>
@@ -32,6 +33,7 @@ Session::Session(Context& context, ReportSink& sink, const GlobalOptions& global
   if (speaks()) sink_.set("kernels", std::string(kernels::name(level)));
   if (!global.trace.empty()) trace_.emplace();
   rank_.emplace(context, RankOptions{.threads = static_cast<std::size_t>(global.threads), .trace = trace_ ? &*trace_ : nullptr});
+  mesh_.emplace(context.world(), mesh_shape(global));
 }
 
 void Session::finish() {

@@ -7,6 +7,7 @@
 #include "core/trace/trace.h"
 #include "launcher/options.h"
 #include "launcher/report_sink.h"
+#include "layers/model/mesh.h"
 
 #include <optional>
 #include <string>
@@ -24,8 +25,9 @@ class Session {
 
   Rank& rank() { return *rank_; }
   ReportSink& sink() { return sink_; }
-  /// The ranks that share weights and sequence.
-  Communicator& axis() { return context_.world(); }
+  /// The ranks by what they share, as --layout says.
+  Mesh& mesh() { return *mesh_; }
+  Communicator& world() { return context_.world(); }
   bool speaks() const { return context_.rank() == 0; }
   const GlobalOptions& global() const { return global_; }
 
@@ -38,6 +40,7 @@ class Session {
   const GlobalOptions& global_;
   std::optional<Trace> trace_;
   std::optional<Rank> rank_;
+  std::optional<Mesh> mesh_;
 };
 
 }  // namespace tsp::launcher

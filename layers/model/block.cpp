@@ -23,32 +23,31 @@ OwnedTensor Block::residual(const Tensor& x, const Tensor& y, Category category,
 }
 
 /// The tensors that are kept.
-void Block::make_room(const Tensor& x, Keep keep, BlockSaved& saved) {
-  const std::size_t B = x.size(0);
-  const std::size_t S = x.size(1);
-  const auto room = [&](std::initializer_list<std::size_t> sizes, std::string_view what) {
-    return rank_.tensor(Category::activations, dtype_, sizes, what);
+void Block::make_room(const TokenLayout& tokens, Keep keep, BlockSaved& saved) {
+  const SavedSizes sizes = strategy_.saved_sizes(config_, tokens);
+  const auto room = [&](std::span<const std::size_t> of, std::string_view what) {
+    return rank_.tensor(Category::activations, dtype_, of, what);
   };
   const auto room_for_kv = [&] {
-    saved.attention.k = room({B, S, config_.kv_heads, config_.head_dim}, "saved keys");
-    saved.attention.v = room({B, S, config_.kv_heads, config_.head_dim}, "saved values");
+    saved.attention.k = room(sizes.kv, "saved keys");
+    saved.attention.v = room(sizes.kv, "saved values");
   };
   if (keep == Keep::kv) room_for_kv();
   if (keep != Keep::backward || recompute_ == Recompute::full) return;
-  saved.attention.o = room({B, S, config_.query_heads, config_.head_dim}, "saved attention output");
-  saved.attention.lse =
-      rank_.tensor(Category::activations, kernels::summed_in(dtype_), {B, config_.query_heads, S}, "saved log-sum-exp");
+  saved.attention.o = room(sizes.o, "saved attention output");
+  saved.attention.lse = rank_.tensor(Category::activations, kernels::summed_in(dtype_), sizes.lse, "saved log-sum-exp");
   if (recompute_ == Recompute::selective) return;
-  saved.attention.q = room({B, S, config_.query_heads, config_.head_dim}, "saved queries");
+  saved.attention.q = room(sizes.q, "saved queries");
   room_for_kv();
-  saved.mlp.gate = room({B, S, config_.intermediate}, "saved gate");
-  saved.mlp.up = room({B, S, config_.intermediate}, "saved up");
+  saved.mlp.gate = room(sizes.gate, "saved gate");
+  saved.mlp.up = room(sizes.gate, "saved up");
 }
 
-OwnedTensor Block::forward(std::size_t layer, OwnedTensor x, const BlockGains& gains, Keep keep, BlockSaved& saved) {
+OwnedTensor Block::forward(std::size_t layer, OwnedTensor x, const TokenLayout& tokens, const BlockGains& gains, Keep keep,
+                           BlockSaved& saved) {
   const DType sums = kernels::summed_in(dtype_);
   const Category kept = keep == Keep::backward ? Category::activations : Category::workspace;
-  make_room(x, keep, saved);
+  make_room(tokens, keep, saved);
   saved.x1 = std::move(x);
   {
     const OwnedTensor y = like(saved.x1, sums, Category::workspace, "attention result");

@@ -15,7 +15,7 @@ namespace tsp {
 
 /// What a block keeps of its forward pass; which tensors exist follows from the recomputation mode.
 struct BlockSaved {
-  OwnedTensor x1;  ///< [B, S_p, h], the attention's input before its norm
+  OwnedTensor x1;  ///< the attention's input before its norm, a residual (token_layout.h)
   OwnedTensor x2;  ///< the MLP's
   AttentionSaved attention;
   MlpSaved mlp;
@@ -41,16 +41,17 @@ class Block {
   Block(Rank& rank, Strategy& strategy, const ModelConfig& config, DType dtype, Recompute recompute)
       : rank_(rank), strategy_(strategy), config_(config), dtype_(dtype), recompute_(recompute) {}
 
-  /// x3 from x1 = `x` [B, S_p, h]; what is kept goes to `saved`.
-  OwnedTensor forward(std::size_t layer, OwnedTensor x, const BlockGains& gains, Keep keep, BlockSaved& saved);
-  /// `d` [B, S_p, h], of the type of sums: dL/dx3 becomes dL/dx1. Gains' gradients are added to.
+  /// x3 from x1 = `x`, a residual of `tokens`; what is kept goes to `saved`.
+  OwnedTensor forward(std::size_t layer, OwnedTensor x, const TokenLayout& tokens, const BlockGains& gains, Keep keep,
+                      BlockSaved& saved);
+  /// `d`, a residual of the type of sums: dL/dx3 becomes dL/dx1. Gains' gradients are added to.
   void backward(std::size_t layer, const Tensor& d, const BlockGains& gains, BlockSaved& saved);
 
  private:
   OwnedTensor like(const Tensor& x, DType dtype, Category category, std::string_view what);
   OwnedTensor normed(const Tensor& x, const Tensor& gain);
   OwnedTensor residual(const Tensor& x, const Tensor& y, Category category, std::string_view what);
-  void make_room(const Tensor& x, Keep keep, BlockSaved& saved);
+  void make_room(const TokenLayout& tokens, Keep keep, BlockSaved& saved);
 
   Rank& rank_;
   Strategy& strategy_;

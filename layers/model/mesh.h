@@ -1,9 +1,14 @@
 // The ranks of a job by what they share: named axes over the world, outermost first, the last varying fastest ("dp=2,tp=2,sp=4").
+//
+//   data      ranks with the same weights and other sequences of the batch
+//   tensor    ranks with the same tokens and other heads and rows of weights
+//   sequence  ranks with other tokens of the same sequences; under TSP and ZeRO-3 with other weights too
 #pragma once
 
 #include "core/collectives/communicator.h"
 
 #include <cstdint>
+#include <optional>
 
 namespace tsp {
 
@@ -14,12 +19,55 @@ enum class Scheme : std::uint8_t {
   zero3   ///< tokens over `sequence`; weights too, gathered layer by layer
 };
 
-/// Communicators of one rank's slices of the mesh; an axis that a layout doesn't name has one rank. All borrowed.
-struct Mesh {
-  Scheme scheme;
-  Communicator& data;      ///< dp: ranks with the same weights and other sequences
-  Communicator& tensor;    ///< tp: ranks with the same tokens and other rows of weights
-  Communicator& sequence;  ///< sp, tsp or zero3: ranks with other tokens of the same sequences
+/// `--tp`: what the ranks of the tensor axis do between sublayers.
+enum class TensorExchange : std::uint8_t {
+  plain,    ///< all keep all tokens: one all-reduce a sublayer and direction
+  sequence  ///< Megatron's sequence parallelism: each keeps its part of them; gathered before, reduce-scattered after a sublayer
+};
+
+/// Degrees of a mesh; 1 for an axis that a layout doesn't name.
+struct MeshShape {
+  Scheme scheme = Scheme::tsp;
+  int data = 1;
+  int tensor = 1;
+  int sequence = 1;
+  bool sequence_outside = false;  ///< sequence stands before tensor ("sp=2,tp=2")
+  TensorExchange exchange = TensorExchange::plain;
+
+  int ranks() const { return data * tensor * sequence; }
+  /// Ranks among which each has tokens of its own: those that share a sequence, times those of Megatron's sequence parallelism.
+  bool slices_tokens() const { return tensor > 1 && exchange == TensorExchange::sequence; }
+  /// All ranks on the one axis of TSP.
+  static MeshShape tsp(int ranks) { return {.sequence = ranks}; }
+};
+
+/// One rank's slices of a mesh, each a communicator. Local: making it sends no message.
+class Mesh {
+ public:
+  /// `world` must outlive it. Throws Error(refused) unless the degrees' product is its size.
+  Mesh(Communicator& world, const MeshShape& shape);
+
+  const MeshShape& shape() const { return shape_; }
+  Communicator& world() { return world_; }
+  Communicator& data() { return data_; }
+  Communicator& tensor() { return tensor_; }
+  Communicator& sequence() { return sequence_; }
+  /// The ranks among which each has tokens of its own, in the order (sequence, tensor): `sequence`, but for slices_tokens().
+  Communicator& tokens() { return tokens_ ? *tokens_ : sequence_; }
+
+ private:
+  Communicator group(int data, int tensor, int sequence) const;
+  int world_rank(int data, int tensor, int sequence) const;
+
+  Communicator& world_;
+  MeshShape shape_;
+  int data_rank_;
+  int tensor_rank_;
+  int sequence_rank_;
+  Communicator data_;
+  Communicator tensor_;
+  Communicator sequence_;
+  std::optional<Communicator> tokens_;
 };
 
 }  // namespace tsp

@@ -2,7 +2,6 @@
 
 #include "core/kernels/check.h"
 #include "layers/theory/traffic.h"
-#include "layers/tsp/tsp.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -34,15 +33,19 @@ PartPlan whole(const Parameter& parameter) {
 
 }  // namespace
 
-Model::Model(Rank& rank, Communicator& axis, const ModelOptions& options)
+Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
     : rank_(rank),
-      axis_(axis),
+      mesh_(mesh),
       options_(options),
-      vocabulary_rows_(Chunks::balanced(axis.size(), options.config.vocabulary)),
-      strategy_(std::make_unique<Tsp>(
-          rank, axis, TspOptions{.config = options.config, .dtype = options.dtype, .kv_bucket_heads = options.kv_bucket_heads})),
+      vocabulary_rows_(Chunks::balanced(mesh.tokens().size(), options.config.vocabulary)),
+      strategy_(make_strategy(rank, mesh,
+                              {.config = options.config,
+                               .dtype = options.dtype,
+                               .exchange = options.exchange,
+                               .kv_bucket_heads = options.kv_bucket_heads})),
       store_(rank, options.dtype, plan_packs(), options.training),
-      block_(rank, *strategy_, options.config, options.dtype, options.recompute) {}
+      block_(rank, *strategy_, options.config, options.dtype, options.recompute),
+      sums_(rank, mesh.data(), store_) {}
 
 Model::~Model() = default;
 
@@ -63,13 +66,13 @@ std::vector<PackPlan> Model::plan_packs() const {
       case ParameterRole::attention_norm:
       case ParameterRole::mlp_norm:
       case ParameterRole::final_norm:
-        part.counted = axis_.rank() == 0;  // every rank has them
+        part.counted = mesh_.tensor().rank() == 0 && mesh_.sequence().rank() == 0;  // every rank has them
         norms.parts.push_back(std::move(part));
         break;
       case ParameterRole::embedding:
       case ParameterRole::head:
-        part.block.first_row = vocabulary_rows_.offset(axis_.rank());
-        part.block.rows = vocabulary_rows_.count(axis_.rank());
+        part.block.first_row = vocabulary_rows_.offset(mesh_.tokens().rank());
+        part.block.rows = vocabulary_rows_.count(mesh_.tokens().rank());
         (parameter.role == ParameterRole::head ? head : embedding).parts.push_back(std::move(part));
         break;
       default: break;
@@ -78,6 +81,11 @@ std::vector<PackPlan> Model::plan_packs() const {
   packs.push_back(std::move(norms));
   packs.push_back(std::move(embedding));
   if (!options_.config.tied_embeddings) packs.push_back(std::move(head));
+  if (mesh_.data().rank() > 0) {
+    for (PackPlan& pack : packs) {
+      for (PartPlan& part : pack.parts) part.counted = false;
+    }
+  }
   return packs;
 }
 
@@ -122,17 +130,22 @@ void Model::set_layout(std::size_t batch, std::size_t sequence) {
   if (layout_ && layout_->batch() == batch && layout_->sequence() == sequence) return;
   vocabulary_.reset();
   layout_.reset();
-  layout_ = std::make_unique<TokenLayout>(rank_, options_.config, options_.dtype, batch, sequence, axis_.rank(), axis_.size());
+  const bool sliced = mesh_.shape().slices_tokens();
+  layout_ = std::make_unique<TokenLayout>(rank_, options_.config, options_.dtype, batch, sequence, mesh_.sequence().rank(),
+                                          mesh_.sequence().size(), sliced ? mesh_.tensor().rank() : 0,
+                                          sliced ? mesh_.tensor().size() : 1);
   const theory::Setting setting{.model = options_.config,
                                 .batch = batch,
                                 .sequence = sequence,
                                 .bytes = theory::ElementBytes::of(options_.dtype),
                                 .recompute = options_.recompute};
-  vocabulary_ = std::make_unique<Vocabulary>(rank_, axis_, vocabulary_rows_, theory::head_plan(setting), vocabulary_weights());
+  vocabulary_ =
+      std::make_unique<Vocabulary>(rank_, mesh_.tokens(), vocabulary_rows_, theory::head_plan(setting), vocabulary_weights());
 }
 
 OwnedTensor Model::final_norm(const Tensor& x) {
-  OwnedTensor y = rank_.tensor(Category::workspace, options_.dtype, {layout_->rows(), options_.config.hidden}, "normed output");
+  OwnedTensor y =
+      rank_.tensor(Category::workspace, options_.dtype, {layout_->held_rows(), options_.config.hidden}, "normed output");
   rank_.compute().rms_norm(y, x.merged(0), final_gain().select(0, 0), options_.config.norm_epsilon);
   return y;
 }
@@ -140,46 +153,74 @@ OwnedTensor Model::final_norm(const Tensor& x) {
 Loss Model::forward(const TokenBatch& tokens, const LogitsSink* logits, bool keep) {
   const TrafficCounters before = rank_.context().traffic();
   check_tokens(tokens);
-  set_layout(tokens.batch, tokens.sequence);
-  saved_ = {};
   Loss loss;
   loss.tokens = static_cast<std::uint64_t>(std::ranges::count_if(tokens.labels, [](std::int64_t label) { return label >= 0; }));
+  saved_ = {};
+  saved_.weight = loss.tokens == 0 ? 0 : 1 / static_cast<double>(loss.tokens);
 
+  // The data axis cuts the batch into whole sequences.
+  const Chunks sequences = Chunks::balanced(mesh_.data().size(), tokens.batch);
+  if (keep && tokens.batch % static_cast<std::size_t>(mesh_.data().size()) != 0) {
+    throw Error(Cause::refused, fmt::format("a batch of {} sequences doesn't divide by the data axis' {} ranks", tokens.batch,
+                                            mesh_.data().size()));
+  }
+  const std::size_t first = sequences.offset(mesh_.data().rank()) * tokens.sequence;
+  const std::size_t count = sequences.count(mesh_.data().rank()) * tokens.sequence;
+  const LogitsSink shifted = [&](std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& tile) {
+    std::vector<std::size_t> of_all(rows.begin(), rows.end());
+    for (std::size_t& row : of_all) row += first;
+    (*logits)(of_all, first_id, tile);
+  };
+  if (count > 0) {
+    loss.mean = forward_own({.batch = sequences.count(mesh_.data().rank()),
+                             .sequence = tokens.sequence,
+                             .ids = tokens.ids.subspan(first, count),
+                             .labels = tokens.labels.subspan(first, count)},
+                            logits == nullptr || first == 0 ? logits : &shifted, keep);
+  }
+  sum_over_world(loss.mean);
+  loss.mean *= saved_.weight;
+  forward_traffic_ = rank_.context().traffic() - before;
+  return loss;
+}
+
+void Model::sum_over_world(double& value) {
+  const Buffer buffer(&value, 1, DType::f64);
+  rank_.wait(mesh_.world().post_all_reduce(buffer, buffer, Reduction::sum));
+}
+
+/// Of this data rank's sequences: a part of the sum of losses, which is right when added up over the ranks.
+double Model::forward_own(const TokenBatch& own, const LogitsSink* logits, bool keep) {
+  set_layout(own.batch, own.sequence);
   strategy_->begin_forward(store_, *layout_);
   const Category kept = keep ? Category::activations : Category::workspace;
-  OwnedTensor x = rank_.tensor(kept, options_.dtype, {tokens.batch, layout_->local(), options_.config.hidden}, "embedded tokens");
-  vocabulary_->embed(x->merged(0), *layout_, tokens.ids, kept);
+  OwnedTensor x = layout_->residual(rank_, kept, options_.dtype, options_.config.hidden, "embedded tokens");
+  vocabulary_->embed(x->merged(0), *layout_, own.ids, kept);
   if (keep) saved_.blocks.resize(options_.config.layers);
   for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
     BlockSaved nothing;
-    x = block_.forward(layer, std::move(x), gains(layer), keep ? Keep::backward : Keep::nothing,
+    x = block_.forward(layer, std::move(x), *layout_, gains(layer), keep ? Keep::backward : Keep::nothing,
                        keep ? saved_.blocks[layer] : nothing);
   }
-  OwnedTensor lse = rank_.tensor(kept, kernels::summed_in(options_.dtype), {layout_->rows()}, "log-sum-exp of the head");
-  loss.mean = vocabulary_->head(final_norm(x).view(), lse, *layout_, tokens.labels, logits, keep);
-  rank_.wait(axis_.post_all_reduce(ConstBuffer(&loss.mean, 1, DType::f64), Buffer(&loss.mean, 1, DType::f64), Reduction::sum));
-  const double weight = loss.tokens == 0 ? 0 : 1 / static_cast<double>(loss.tokens);
-  loss.mean *= weight;
+  OwnedTensor lse = rank_.tensor(kept, kernels::summed_in(options_.dtype), {layout_->held_rows()}, "log-sum-exp of the head");
+  const double sum = vocabulary_->head(final_norm(x).view(), lse, *layout_, own.labels, logits, keep);
   if (keep) {
     saved_.x = std::move(x);
     saved_.lse = std::move(lse);
-    saved_.weight = weight;
   } else {
     strategy_->end();
   }
-  forward_traffic_ = rank_.context().traffic() - before;
-  return loss;
+  return sum;
 }
 
 void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
   set_layout(1, ids.size());
   strategy_->begin_forward(store_, *layout_);
-  OwnedTensor x =
-      rank_.tensor(Category::workspace, options_.dtype, {1, layout_->local(), options_.config.hidden}, "embedded tokens");
+  OwnedTensor x = layout_->residual(rank_, Category::workspace, options_.dtype, options_.config.hidden, "embedded tokens");
   vocabulary_->embed(x->merged(0), *layout_, ids, Category::workspace);
   for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
     BlockSaved saved;
-    x = block_.forward(layer, std::move(x), gains(layer), Keep::kv, saved);
+    x = block_.forward(layer, std::move(x), *layout_, gains(layer), Keep::kv, saved);
     sink(layer, saved.attention.k, saved.attention.v, *layout_);
   }
   strategy_->end();
@@ -198,29 +239,38 @@ void Model::backward() {
   ComputeStream& compute = rank_.compute();
   const TrafficCounters before = rank_.context().traffic();
   const std::size_t norms = 2 * options_.config.layers + 1;
-  const Tensor norm_gradients = store_.gradients(norm_pack(), 0, norms);
+  const std::size_t embedding = norm_pack() + kEmbeddingAfterNorms;
+  const Tensor norm_gradients = store_.gradients(norm_pack());
   compute.fill_zero(norm_gradients);
 
+  strategy_->notify({.input_gradient = {}, .gradients = [this](std::size_t pack) { sums_.post(pack, Purpose::gradients); }});
   strategy_->begin_backward();
-  const OwnedTensor d = rank_.tensor(Category::workspace, kernels::summed_in(options_.dtype),
-                                     {layout_->batch(), layout_->local(), options_.config.hidden}, "gradient of the residual");
+  const OwnedTensor d = layout_->residual(rank_, Category::workspace, kernels::summed_in(options_.dtype), options_.config.hidden,
+                                          "gradient of the residual");
   {
-    const OwnedTensor dx =
-        rank_.tensor(Category::workspace, d->dtype(), {layout_->rows(), options_.config.hidden}, "gradient of the head's input");
+    const OwnedTensor dx = rank_.tensor(Category::workspace, d->dtype(), {layout_->held_rows(), options_.config.hidden},
+                                        "gradient of the head's input");
     vocabulary_->head_backward(dx, final_norm(saved_.x).view(), saved_.lse, *layout_, saved_.weight);
     compute.rms_norm_backward(d->merged(0), norm_gradients.select(0, norms - 1), dx, saved_.x->merged(0),
                               final_gain().select(0, 0), options_.config.norm_epsilon);
   }
+  if (!options_.config.tied_embeddings) sums_.post(norm_pack() + kHeadAfterNorms, Purpose::head);
   saved_.x.reset();
   saved_.lse.reset();
   for (std::size_t layer = options_.config.layers; layer-- > 0;) {
     block_.backward(layer, d, gains(layer), saved_.blocks[layer]);
   }
   vocabulary_->embed_backward(d->merged(0));
+  sums_.post(embedding, Purpose::embedding);
+  const CallOptions other{.stream = Stream::gradients, .purpose = Purpose::other};
   const Buffer all_norms = buffer_of(norm_gradients);
-  rank_.wait(
-      axis_.post_all_reduce(all_norms, all_norms, Reduction::sum, {.stream = Stream::gradients, .purpose = Purpose::other}));
+  rank_.wait(mesh_.tokens().post_all_reduce(all_norms, all_norms, Reduction::sum, other));
+  sums_.post(norm_pack(), Purpose::other);
   strategy_->end();
+  for (std::size_t pack = 0; pack < norm_pack(); ++pack) {
+    if (!sums_.posted(pack)) sums_.post(pack, Purpose::gradients);
+  }
+  sums_.finish();
   saved_ = {};
   backward_traffic_ = rank_.context().traffic() - before;
 }
@@ -232,7 +282,7 @@ double Model::gradient_norm() {
   for (const ParameterPart& part : store_.parts()) {
     if (part.plan.counted) sum += rank_.compute().sum_of_squares(part.gradient);
   }
-  rank_.wait(axis_.post_all_reduce(ConstBuffer(&sum, 1, DType::f64), Buffer(&sum, 1, DType::f64), Reduction::sum));
+  sum_over_world(sum);
   return std::sqrt(sum);
 }
 

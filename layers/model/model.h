@@ -1,5 +1,5 @@
-// A decoder-only transformer of Llama's kind on the ranks of an axis: embedding, blocks, final norm, head, loss, forward and
-// backward, and the optimizer. Written once for all strategies; all ranks of the axis call the same functions with the same
+// A decoder-only transformer of Llama's kind on the ranks of a mesh: embedding, blocks, final norm, head, loss, forward and
+// backward, and the optimizer. Written once for all strategies; all ranks of the mesh call the same functions with the same
 // arguments.
 #pragma once
 
@@ -7,8 +7,10 @@
 #include "layers/model/block.h"
 #include "layers/model/config.h"
 #include "layers/model/data.h"
+#include "layers/model/gradient_sums.h"
+#include "layers/model/mesh.h"
 #include "layers/model/parameter_store.h"
-#include "layers/model/strategy.h"
+#include "layers/model/strategies.h"
 #include "layers/model/vocabulary.h"
 #include "layers/theory/setting.h"
 
@@ -24,13 +26,14 @@ struct ModelOptions {
   ModelConfig config;
   DType dtype = DType::f32;  ///< of parameters and activations: f32, f64, bf16
   Recompute recompute = Recompute::none;
-  bool training = false;            ///< gradients and optimizer states exist
-  std::size_t kv_bucket_heads = 0;  ///< K/V heads that are gathered at a time; 0: as the strategy chooses
+  bool training = false;                                 ///< gradients and optimizer states exist
+  std::size_t kv_bucket_heads = 0;                       ///< K/V heads that are gathered at a time; 0: as the strategy chooses
+  SequenceExchange exchange = SequenceExchange::gather;  ///< of Scheme::dense
 };
 
-/// The tokens of one pass, in natural order, the same on all ranks of the axis.
+/// The tokens of one pass, in natural order, the same on all ranks of the mesh.
 struct TokenBatch {
-  std::size_t batch = 1;                 ///< B
+  std::size_t batch = 1;                 ///< B, over all ranks of the data axis
   std::size_t sequence = 0;              ///< S
   std::span<const Token> ids;            ///< [B, S]
   std::span<const std::int64_t> labels;  ///< [B, S]; kernels::kNoLabel where nothing is predicted
@@ -55,15 +58,15 @@ struct UpdateOptions {
 
 class Model {
  public:
-  /// Takes the memory of the parameters, which are then to be filled (parameters().fill_fresh or load). `axis`: the ranks among
-  /// which weights and sequence are cut (TSP). Throws Error(refused | out_of_memory).
-  Model(Rank& rank, Communicator& axis, const ModelOptions& options);
+  /// Takes the memory of the parameters, which are then to be filled (parameters().fill_fresh or load). `mesh`: how the ranks of
+  /// the world share weights and tokens; it must outlive the model. Throws Error(refused | out_of_memory).
+  Model(Rank& rank, Mesh& mesh, const ModelOptions& options);
   ~Model();
 
   ParameterStore& parameters() { return store_; }
   const ParameterStore& parameters() const { return store_; }
-  Communicator& axis() const { return axis_; }
-  /// Rows of the vocabulary by rank of the axis.
+  Mesh& mesh() const { return mesh_; }
+  /// Rows of the vocabulary by rank of Mesh::tokens().
   const Chunks& vocabulary_rows() const { return vocabulary_rows_; }
   /// This rank's rows of embedding and head [V_p, h].
   Vocabulary::Weights vocabulary_weights() const;
@@ -77,8 +80,10 @@ class Model {
   /// One sequence through all blocks, for its K and V alone.
   void prefill(std::span<const Token> ids, const KvSink& sink);
   /// Loss of a batch; keeps nothing. `logits` (may be null) is called for tiles of the logits, on the rank that computes them.
+  /// The data axis need not divide the batch.
   Loss evaluate(const TokenBatch& tokens, const LogitsSink* logits = nullptr);
-  /// Loss and gradients of a batch: every part's gradient is replaced. Requires `training`.
+  /// Loss and gradients of a batch: every part's gradient is replaced. Requires `training`, and a batch that the data axis
+  /// divides; else Error(refused).
   Loss forward_backward(const TokenBatch& tokens);
   /// ‖gradient‖₂ over all parameters of the model, each counted once.
   double gradient_norm();
@@ -101,18 +106,21 @@ class Model {
   std::vector<PackPlan> plan_packs() const;
   std::size_t norm_pack() const { return 2 * options_.config.layers; }
   Loss forward(const TokenBatch& tokens, const LogitsSink* logits, bool keep);
+  double forward_own(const TokenBatch& own, const LogitsSink* logits, bool keep);
   void backward();
+  void sum_over_world(double& value);
   void check_tokens(const TokenBatch& tokens) const;
   void set_layout(std::size_t batch, std::size_t sequence);
   OwnedTensor final_norm(const Tensor& x);
 
   Rank& rank_;
-  Communicator& axis_;
+  Mesh& mesh_;
   ModelOptions options_;
   Chunks vocabulary_rows_;
   std::unique_ptr<Strategy> strategy_;
   ParameterStore store_;
   Block block_;
+  GradientSums sums_;
   std::unique_ptr<TokenLayout> layout_;
   std::unique_ptr<Vocabulary> vocabulary_;
   Saved saved_;

@@ -64,6 +64,9 @@ class ParameterStore {
   Tensor gradients(std::size_t pack, std::size_t first, std::size_t count) const {
     return stacked(gradients_, pack, first, count);
   }
+  std::size_t packs() const { return packs_.size(); }
+  /// All gradients of a pack.
+  Tensor gradients(std::size_t pack) const { return stacked(gradients_, pack, 0, packs_.at(pack).parts); }
   DType dtype() const { return dtype_; }
   bool training() const { return training_; }
 

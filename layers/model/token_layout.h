@@ -1,7 +1,11 @@
 // How the tokens of one pass lie on a rank: B sequences of S tokens, cut by zigzag over the ranks of an axis. Rows of a rank's
 // tensors [B, S_p, …] are its tokens, sequence by sequence, each in zigzag's own order.
+//
+// Under Megatron's sequence parallelism the ranks of the tensor axis cut these B·S_p rows once more, into *slices* that differ by
+// at most one row: norms and residuals work on a slice, sublayers on all rows. A *holder* is a rank that has tokens of its own.
 #pragma once
 
+#include "core/collectives/chunks.h"
 #include "core/rank/rank.h"
 #include "layers/model/config.h"
 #include "layers/zigzag.h"
@@ -24,8 +28,10 @@ struct LocalChunk {
 
 class TokenLayout {
  public:
-  /// `part` of `parts` ranks that share each sequence. Takes the memory of the rotation table.
-  TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part, int parts);
+  /// `part` of `parts` ranks that share each sequence; `slice` of `slices` that share its rows. Takes the memory of the rotation
+  /// table.
+  TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part, int parts,
+              int slice = 0, int slices = 1);
 
   std::size_t batch() const { return batch_; }              ///< B
   std::size_t sequence() const { return cut_.sequence(); }  ///< S
@@ -33,25 +39,45 @@ class TokenLayout {
   const Zigzag& cut() const { return cut_; }
   std::size_t local() const { return cut_.tokens(part_); }  ///< S_p
   std::size_t rows() const { return batch_ * local(); }     ///< B·S_p
+  /// How the B·S_p rows are cut over the slices.
+  Chunks slices() const { return slices_of(part_); }
+  std::size_t head_dim() const { return rope_->size(1); }  ///< d
   /// This rank's chunks of each sequence, either of which may be empty.
   std::array<LocalChunk, kHalves> chunks() const { return chunks_of(part_); }
   std::array<LocalChunk, kHalves> chunks_of(int part) const;
   /// [S_p, d]: RoPE at the global positions of this rank's tokens.
   const Tensor& rope_table() const { return rope_; }
-  /// Takes `part`'s tokens out of [B, S] in natural order.
+
+  int holders() const { return cut_.ranks() * slice_count_; }
+  int holder() const { return part_ * slice_count_ + slice_; }
+  /// Tokens of a holder, over all sequences.
+  std::size_t held_rows(int holder) const { return slices_of(holder / slice_count_).count(holder % slice_count_); }
+  /// Those of this rank: the rows of its residual.
+  std::size_t held_rows() const { return held_rows(holder()); }
+  /// A tensor of this rank's residual, of so many channels: [B, S_p, width], or [1, rows of the slice, width].
+  OwnedTensor residual(Rank& rank, Category category, DType dtype, std::size_t width, std::string_view what) const;
+
+  /// Takes a holder's tokens out of [B, S] in natural order.
   template <class T>
-  std::vector<T> take(int part, std::span<const T> natural) const {
+  std::vector<T> take(int holder, std::span<const T> natural) const {
+    const int part = holder / slice_count_;
     const std::size_t count = cut_.tokens(part);
     std::vector<T> rows(batch_ * count);
     for (std::size_t b = 0; b < batch_; ++b) {
       cut_.cut(part, natural.subspan(b * sequence(), sequence()), std::span(rows).subspan(b * count, count));
     }
-    return rows;
+    if (slice_count_ == 1) return rows;
+    const auto first = rows.begin() + static_cast<std::ptrdiff_t>(slices_of(part).offset(holder % slice_count_));
+    return {first, first + static_cast<std::ptrdiff_t>(held_rows(holder))};
   }
 
  private:
+  Chunks slices_of(int part) const { return Chunks::balanced(slice_count_, batch_ * cut_.tokens(part)); }
+
   std::size_t batch_;
   int part_;
+  int slice_;
+  int slice_count_;
   Zigzag cut_;
   OwnedTensor rope_;
 };

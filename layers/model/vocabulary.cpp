@@ -44,10 +44,11 @@ Vocabulary::Vocabulary(Rank& rank, Communicator& axis, const Chunks& rows, theor
 void Vocabulary::plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
   const auto ranks = static_cast<std::size_t>(size());
   token_memory_.reset();
-  token_memory_ = rank_.context().heap().allocate(tokens.rows() * static_cast<std::size_t>(kTokenBytes), "ids and labels", kept);
+  token_memory_ =
+      rank_.context().heap().allocate(tokens.held_rows() * static_cast<std::size_t>(kTokenBytes), "ids and labels", kept);
   std::byte* const memory = token_memory_.bytes().data();
-  own_labels_ = {reinterpret_cast<std::int64_t*>(memory), tokens.rows()};
-  order_ = {reinterpret_cast<std::uint32_t*>(memory + own_labels_.size_bytes()), tokens.rows()};
+  own_labels_ = {reinterpret_cast<std::int64_t*>(memory), tokens.held_rows()};
+  order_ = {reinterpret_cast<std::uint32_t*>(memory + own_labels_.size_bytes()), tokens.held_rows()};
   wanted_.assign(ranks, {});
   needed_.assign(ranks, 0);
   std::vector<int> owners;  // of this rank's tokens

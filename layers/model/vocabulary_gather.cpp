@@ -15,7 +15,7 @@ const CallOptions kHead{.stream = Stream::kv, .purpose = Purpose::head};
 /// Elements of each rank's tokens, `width` a token.
 std::vector<std::size_t> token_counts(const TokenLayout& tokens, int ranks, std::size_t width) {
   std::vector<std::size_t> counts;
-  for (int r = 0; r < ranks; ++r) counts.push_back(tokens.batch() * tokens.cut().tokens(r) * width);
+  for (int r = 0; r < ranks; ++r) counts.push_back(tokens.held_rows(r) * width);
   return counts;
 }
 

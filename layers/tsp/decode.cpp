@@ -21,7 +21,7 @@ const CallOptions kCache{.stream = Stream::kv, .purpose = Purpose::kv};
 TspDecoder::TspDecoder(Rank& rank, Model& model, std::size_t positions)
     : rank_(rank),
       model_(model),
-      axis_(model.axis()),
+      axis_(model.mesh().sequence()),
       config_(model.options().config),
       dtype_(model.options().dtype),
       sums_(kernels::summed_in(dtype_)),

@@ -3,6 +3,8 @@
 // left; while it works with its first, the last gradients of the attention before it go home.
 #include "layers/tsp/tsp.h"
 
+#include "layers/tsp/packs.h"
+
 namespace tsp {
 
 Tsp::Tsp(Rank& rank, Communicator& axis, const TspOptions& options)
@@ -32,7 +34,11 @@ void Tsp::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& d
 
 void Tsp::attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
                              const AttentionSaved& saved) {
-  attention_.backward(layer, dx, dy, x, saved, [&] { mlp_.settle(); });
+  attention_.backward(layer, dx, dy, x, saved, [&] {
+    mlp_.settle();
+    tell_gradients(mlp_pack_number(layer));
+  });
+  tell_gradients(attention_pack_number(layer));
 }
 
 void Tsp::end() {

@@ -32,7 +32,8 @@ Curve train(int ranks, DType dtype, bool tied, const std::optional<FoundCheckpoi
   run_ranks(ranks, [&](Context& context) {
     Rank rank(context);
     const ModelConfig config = trained_config(tied);
-    Model model(rank, context.world(), {.config = config, .dtype = dtype, .training = true});
+    Mesh mesh(context.world(), MeshShape::tsp(ranks));
+    Model model(rank, mesh, {.config = config, .dtype = dtype, .training = true});
     std::uint64_t step = 1;
     if (from) {
       load_checkpoint(rank, context.world(), model.parameters(), *from);

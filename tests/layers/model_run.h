@@ -128,9 +128,10 @@ inline void disturb(const ParameterStore& store) {
   }
 }
 
-/// One step on `ranks` ranks. `weights`, if not null, gets the parameters.
-inline ModelRun run_model(const ModelCase& of, int ranks, Tensors* weights = nullptr) {
+/// One step on the ranks of a mesh. `weights`, if not null, gets the parameters.
+inline ModelRun run_model(const ModelCase& of, const MeshShape& shape, Tensors* weights = nullptr) {
   ModelRun result;
+  const int ranks = shape.ranks();
   const auto count = static_cast<std::size_t>(ranks);
   result.forward.resize(count);
   result.backward.resize(count);
@@ -142,7 +143,8 @@ inline ModelRun run_model(const ModelCase& of, int ranks, Tensors* weights = nul
               tsp::RankOptions options;
               options.threads = of.threads;
               Rank rank(context, options);
-              Model model(rank, context.world(),
+              Mesh mesh(context.world(), shape);
+              Model model(rank, mesh,
                           {.config = of.config,
                            .dtype = of.dtype,
                            .recompute = of.recompute,
@@ -169,6 +171,11 @@ inline ModelRun run_model(const ModelCase& of, int ranks, Tensors* weights = nul
             },
             {.algorithms = of.algorithms});
   return result;
+}
+
+/// The same under TSP.
+inline ModelRun run_model(const ModelCase& of, int ranks, Tensors* weights = nullptr) {
+  return run_model(of, MeshShape::tsp(ranks), weights);
 }
 
 inline double norm_of(const std::vector<double>& values) {

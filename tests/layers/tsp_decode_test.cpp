@@ -23,7 +23,8 @@ Decoded decode(const ModelCase& of, int ranks, std::span<const Token> prompt, st
   std::mutex mutex;
   run_ranks(ranks, [&](Context& context) {
     Rank rank(context);
-    Model model(rank, context.world(), {.config = of.config, .dtype = of.dtype});
+    Mesh mesh(context.world(), MeshShape::tsp(context.size()));
+    Model model(rank, mesh, {.config = of.config, .dtype = of.dtype});
     model.parameters().fill_fresh(of.config.layers, of.seed);
     disturb(model.parameters());
     TspDecoder decoder(rank, model, prompt.size() + count);
@@ -51,7 +52,8 @@ std::vector<double> last_logits(const ModelCase& of, std::span<const Token> ids)
   std::vector<double> last(of.config.vocabulary);
   run_ranks(1, [&](Context& context) {
     Rank rank(context);
-    Model model(rank, context.world(), {.config = of.config, .dtype = of.dtype});
+    Mesh mesh(context.world(), MeshShape::tsp(context.size()));
+    Model model(rank, mesh, {.config = of.config, .dtype = of.dtype});
     model.parameters().fill_fresh(of.config.layers, of.seed);
     disturb(model.parameters());
     const std::vector<std::int64_t> labels(ids.size(), 0);
