@@ -191,10 +191,12 @@ void Zero3::attention_backward(std::size_t layer, const Tensor& dx, const ConstT
   compute().rope(dk, angles, Rotation::inverse);
   compute().gemm(dX, matrix_of(dk.view()), W.K, Write::add);
   compute().gemm(dX, matrix_of(dv.view()), W.V, Write::add);
+  tell_input_gradient();
   attention_weights_.release();
   compute().gemm(dW.K, matrix_of(dk.view()).transposed(0, 1), X);
   compute().gemm(dW.V, matrix_of(dv.view()).transposed(0, 1), X);
   scattered_.scatter();
+  tell_gradients(attention_pack_number(layer));
 }
 
 // --- MLP ---------------------------------------------------------------------------------------------------------------------
@@ -242,6 +244,7 @@ void Zero3::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor&
   compute().swiglu_backward(dgate, dup, dup, columns.gate, columns.up);
   compute().gemm(dx.merged(0), dgate, W.W1);
   compute().gemm(dx.merged(0), dup, W.W3, Write::add);
+  tell_input_gradient();
   mlp_weights_.release();
   const MlpMatrices dW(begin_gradients(mlp_pack_number(layer), kMlpParts, mlp_rows_));
   compute().gemm(dW.W1, dgate->transposed(0, 1), X);
@@ -252,6 +255,7 @@ void Zero3::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor&
   compute().swiglu(a, columns.gate, columns.up);
   compute().gemm(dW.W2t, a->transposed(0, 1), dY);
   scattered_.scatter();
+  tell_gradients(mlp_pack_number(layer));
 }
 
 }  // namespace tsp
