@@ -1,13 +1,14 @@
-// Transformer blocks forward and backward on the ranks that started it: alone, or as TSP under `tsprun -n N run --
-// block_bench`.
+// Transformer blocks forward and backward on the ranks that started it: alone, or under `tsprun -n N run -- block_bench` by any
+// strategy: TSP unless --scheme says otherwise; --tp of the ranks are tensor ranks.
 //
 // Every rank times its own rounds between barriers; a round's time is the slowest rank's. Rank 0 prints one line and, with
 // --json, writes {"milliseconds", "tokens_per_s", "rounds", …}.
 #include "core/rank/rank.h"
 #include "layers/model/block.h"
+#include "layers/model/mesh.h"
+#include "layers/model/strategies.h"
 #include "layers/model/token_layout.h"
 #include "layers/tsp/packs.h"
-#include "layers/tsp/tsp.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -16,6 +17,8 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -34,6 +37,8 @@ struct Options {
   std::size_t bucket_heads = 0;
   std::size_t layers = 1;
   int rounds = 5;
+  tsp::MeshShape shape;
+  tsp::SequenceExchange exchange = tsp::SequenceExchange::gather;
   std::string dtype = "f32";
   std::string recompute = "none";
   std::string json;
@@ -55,6 +60,15 @@ Options parse(int argc, char** argv) {
   app.add_option("--rounds", options.rounds)->capture_default_str();
   app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"f32", "f64", "bf16"}))->capture_default_str();
   app.add_option("--recompute", options.recompute)->check(CLI::IsMember({"none", "selective", "full"}))->capture_default_str();
+  app.add_option("--scheme", options.shape.scheme, "tsp, dense (tp and sp) or zero3")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, tsp::Scheme>{
+          {"tsp", tsp::Scheme::tsp}, {"dense", tsp::Scheme::dense}, {"zero3", tsp::Scheme::zero3}}));
+  app.add_option("--tp", options.shape.tensor, "tensor ranks; the others share the sequence")->capture_default_str();
+  app.add_option("--exchange", options.exchange, "of dense: gather, ring or ulysses")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, tsp::SequenceExchange>{{"gather", tsp::SequenceExchange::gather},
+                                                                               {"ring", tsp::SequenceExchange::ring},
+                                                                               {"ulysses", tsp::SequenceExchange::ulysses}}));
   app.add_option("--json", options.json);
   try {
     app.parse(argc, argv);
@@ -103,7 +117,12 @@ int main(int argc, char** argv) {
   Context context = Context::from_environment();
   Rank rank(context, {.threads = options.threads});
   Communicator& world = context.world();
-  Tsp strategy(rank, world, {.config = config, .dtype = dtype, .kv_bucket_heads = options.bucket_heads});
+  MeshShape shape = options.shape;
+  shape.sequence = world.size() / shape.tensor;
+  Mesh mesh(world, shape);
+  const std::unique_ptr<Strategy> made = make_strategy(
+      rank, mesh, {.config = config, .dtype = dtype, .exchange = options.exchange, .kv_bucket_heads = options.bucket_heads});
+  Strategy& strategy = *made;
   std::vector<PackPlan> packs;
   PackPlan norms;
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
@@ -116,7 +135,7 @@ int main(int argc, char** argv) {
   packs.push_back(norms);
   ParameterStore store(rank, dtype, packs, true);
   store.fill_fresh(config.layers, 1);
-  const TokenLayout tokens(rank, config, dtype, options.batch, options.sequence, world.rank(), world.size());
+  const TokenLayout tokens(rank, config, dtype, options.batch, options.sequence, mesh.sequence().rank(), mesh.sequence().size());
   const auto gains = [&](std::size_t layer) {
     const std::size_t pack = 2 * config.layers;
     return BlockGains{.attention = store.values(pack, 2 * layer, 1),
@@ -138,8 +157,8 @@ int main(int argc, char** argv) {
     OwnedTensor x = rank.tensor(Category::activations, dtype, {options.batch, tokens.local(), config.hidden}, "input");
     OwnedTensor d = rank.tensor(Category::workspace, dtype == DType::f64 ? DType::f64 : DType::f32,
                                 {options.batch, tokens.local(), config.hidden}, "gradient");
-    fill_normal(x, 1, static_cast<unsigned>(world.rank()));
-    fill_normal(d, 1, static_cast<unsigned>(world.rank() + 100));
+    fill_normal(x, 1, static_cast<unsigned>(mesh.sequence().rank()));
+    fill_normal(d, 1, static_cast<unsigned>(mesh.sequence().rank() + 100));
     std::vector<BlockSaved> saved(config.layers);
     const TrafficCounters before = context.traffic();
     world.barrier();

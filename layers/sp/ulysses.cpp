@@ -17,8 +17,6 @@
 
 namespace tsp {
 
-using kernels::Write;
-
 namespace {
 
 constexpr CallOptions kActivations{.stream = Stream::kv, .purpose = Purpose::activations};

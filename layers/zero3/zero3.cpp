@@ -132,27 +132,23 @@ Zero3::Heads Zero3::heads_room(const AttentionSaved& saved) const {
   return heads;
 }
 
-/// q, k, v, unless they are `made` already; k and v begin to move before q is projected.
-void Zero3::project(Heads& heads, const ConstTensor& X, const Tensor& rows, bool made) {
+/// q, k, v; k and v begin to move before q is projected.
+void Zero3::project(Heads& heads, const ConstTensor& X, const Tensor& rows) {
   const AttentionMatrices W(rows, config_);
   const Tensor& angles = tokens_->rope_table();
-  if (!made) {
-    compute().gemm(matrix_of(heads.k), X, W.K.transposed(0, 1));
-    compute().rope(heads.k, angles, Rotation::forward);
-    compute().gemm(matrix_of(heads.v), X, W.V.transposed(0, 1));
-  }
+  compute().gemm(matrix_of(heads.k), X, W.K.transposed(0, 1));
+  compute().rope(heads.k, angles, Rotation::forward);
+  compute().gemm(matrix_of(heads.v), X, W.V.transposed(0, 1));
   attention_->begin(*tokens_, heads.k, heads.v);
-  if (!made) {
-    compute().gemm(matrix_of(heads.q), X, W.Q.transposed(0, 1));
-    compute().rope(heads.q, angles, Rotation::forward);
-  }
+  compute().gemm(matrix_of(heads.q), X, W.Q.transposed(0, 1));
+  compute().rope(heads.q, angles, Rotation::forward);
 }
 
 void Zero3::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
   fetch_mlp(layer);
   Heads heads = heads_room(saved);
   const Tensor& rows = attention_weights_.wait(rank_);
-  project(heads, x.merged(0), rows, false);
+  project(heads, x.merged(0), rows);
   attention_->forward(*tokens_, heads.o, heads.lse, heads.q, heads.k, heads.v);
   compute().gemm(y.merged(0), matrix_of(heads.o), AttentionMatrices(rows, config_).Ot);
   attention_weights_.release();
@@ -167,7 +163,7 @@ void Zero3::attention_backward(std::size_t layer, const Tensor& dx, const ConstT
   Heads heads = heads_room(saved);
   const Tensor& rows = attention_weights_.wait(rank_);
   const AttentionMatrices W(rows, config_);
-  project(heads, X, rows, saved.q.exists());
+  if (!saved.q.exists()) project(heads, X, rows);  // else K and V move since the MLP's visit
 
   OwnedTensor dO = step(dtype_, {x.size(0), x.size(1), config_.query_heads, config_.head_dim}, "gradient of attention output");
   compute().gemm(matrix_of(dO.view()), dY, W.Ot.transposed(0, 1));
@@ -191,10 +187,12 @@ void Zero3::attention_backward(std::size_t layer, const Tensor& dx, const ConstT
   compute().rope(dk, angles, Rotation::inverse);
   compute().gemm(dX, matrix_of(dk.view()), W.K, Write::add);
   compute().gemm(dX, matrix_of(dv.view()), W.V, Write::add);
+  tell_input_gradient();
   attention_weights_.release();
   compute().gemm(dW.K, matrix_of(dk.view()).transposed(0, 1), X);
   compute().gemm(dW.V, matrix_of(dv.view()).transposed(0, 1), X);
   scattered_.scatter();
+  tell_gradients(attention_pack_number(layer));
 }
 
 // --- MLP ---------------------------------------------------------------------------------------------------------------------
@@ -242,7 +240,9 @@ void Zero3::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor&
   compute().swiglu_backward(dgate, dup, dup, columns.gate, columns.up);
   compute().gemm(dx.merged(0), dgate, W.W1);
   compute().gemm(dx.merged(0), dup, W.W3, Write::add);
+  tell_input_gradient();
   mlp_weights_.release();
+  if (below_->q.exists()) attention_->begin(*tokens_, below_->k, below_->v);
   const MlpMatrices dW(begin_gradients(mlp_pack_number(layer), kMlpParts, mlp_rows_));
   compute().gemm(dW.W1, dgate->transposed(0, 1), X);
   compute().gemm(dW.W3, dup->transposed(0, 1), X);
@@ -252,6 +252,7 @@ void Zero3::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor&
   compute().swiglu(a, columns.gate, columns.up);
   compute().gemm(dW.W2t, a->transposed(0, 1), dY);
   scattered_.scatter();
+  tell_gradients(mlp_pack_number(layer));
 }
 
 }  // namespace tsp

@@ -37,6 +37,7 @@ class Zero3 final : public Strategy {
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
   void begin_backward() override;
+  void begin_block_backward(std::size_t /*layer*/, const AttentionSaved& attention) override { below_ = &attention; }
   void mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
                     const MlpSaved& saved) override;
   void attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
@@ -55,7 +56,7 @@ class Zero3 final : public Strategy {
   void fetch_mlp(std::size_t layer);
   Tensor begin_gradients(std::size_t pack, std::size_t parts, const Chunks& rows);
   Heads heads_room(const AttentionSaved& saved) const;
-  void project(Heads& heads, const ConstTensor& X, const Tensor& W, bool made);
+  void project(Heads& heads, const ConstTensor& X, const Tensor& W);
   Columns columns_room(const MlpSaved& saved) const;
 
   Rank& rank_;
@@ -68,6 +69,7 @@ class Zero3 final : public Strategy {
   std::unique_ptr<SequenceAttention> attention_;
   const ParameterStore* store_ = nullptr;  // of the present pass, as tokens_
   const TokenLayout* tokens_ = nullptr;
+  const AttentionSaved* below_ = nullptr;  // of the present block, in the backward pass
   GatheredPack attention_weights_;
   GatheredPack mlp_weights_;
   ScatteredGradients scattered_;

@@ -1,0 +1,159 @@
+// A training step under ZeRO-3 against the reference; its traffic, what each rank holds, and its bits.
+#include "layers/zero3/zero3.h"
+#include "layers/reference/model.h"
+#include "layers/theory/memory.h"
+#include "layers/theory/traffic.h"
+#include "tests/layers/model_run.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace tsp::test {
+namespace {
+
+MeshShape zero3(int ranks) { return {.scheme = Scheme::zero3, .sequence = ranks}; }
+
+/// Runs the reference in f64 on the weights that the model has, rounded to its dtype.
+void expect_reference(const ModelCase& of, int ranks, double tolerance) {
+  const std::string where = of.describe() + ", zero3 " + std::to_string(ranks);
+  Tensors weights;
+  const ModelRun run = run_model(of, zero3(ranks), &weights);
+  const BatchData data(of);
+  const reference::StepResult<double> expected =
+      reference::model<double>(of.config, of.batch, of.sequence, weights, data.ids, data.labels);
+  EXPECT_NEAR(run.loss, expected.loss, tolerance * std::abs(expected.loss)) << where;
+  expect_close(run.gradients, expected.gradients, tolerance, where);
+}
+
+/// Any number of heads: the ranks need not divide them.
+ModelCase random_case(std::mt19937_64& random) {
+  const auto between = [&](std::size_t low, std::size_t high) { return low + random() % (high - low + 1); };
+  const std::size_t query_heads = between(1, 9);
+  std::vector<std::size_t> divisors;
+  for (std::size_t n = 1; n <= query_heads; ++n) {
+    if (query_heads % n == 0) divisors.push_back(n);
+  }
+  ModelCase of;
+  of.config = small_config(between(3, 24), between(1, 3), query_heads, divisors[random() % divisors.size()], 2 * between(1, 4),
+                           between(1, 40), between(2, 60), random() % 3 == 0);
+  of.batch = between(1, 3);
+  of.sequence = between(1, 37);
+  of.recompute = static_cast<Recompute>(random() % 3);
+  of.kv_bucket_heads = random() % 3;
+  of.seed = random();
+  return of;
+}
+
+TEST(Zero3, GradientsEqualTheReferenceForRandomShapes) {
+  std::mt19937_64 random(20261123);
+  for (int i = 0; i < 10; ++i) {
+    for (const int ranks : {1, 2, 3, 4, 8}) expect_reference(random_case(random), ranks, 1e-11);
+  }
+}
+
+TEST(Zero3, GradientsEqualTheReferenceInSmallerTypes) {
+  std::mt19937_64 random(9);
+  for (const int ranks : {1, 2, 3, 8}) {
+    ModelCase of = random_case(random);
+    of.dtype = DType::f32;
+    expect_reference(of, ranks, 2e-5);
+    of.config.layers = 1;
+    of.config.hidden = 64;
+    of.sequence += 20;
+    of.dtype = DType::bf16;
+    expect_reference(of, ranks, 2e-2);
+  }
+}
+
+TEST(Zero3, ReceivedBytesEqualTheTable) {
+  std::mt19937_64 random(11);
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+      ModelCase of = random_case(random);
+      of.recompute = recompute;
+      of.dtype = ranks == 3 ? DType::bf16 : DType::f32;
+      const ModelRun run = run_model(of, zero3(ranks));
+      const theory::Traffic table = theory::zero3_block(of.setting(), ranks).times(of.config.layers);
+      for (const Purpose purpose : {Purpose::weights, Purpose::kv, Purpose::activations, Purpose::gradients}) {
+        std::uint64_t forward = 0;
+        std::uint64_t backward = 0;
+        for (const TrafficCounters& rank : run.forward) forward += rank.received[static_cast<int>(purpose)];
+        for (const TrafficCounters& rank : run.backward) backward += rank.received[static_cast<int>(purpose)];
+        EXPECT_EQ(forward, table.forward[purpose]) << name(purpose) << " forward, " << of.describe() << ", D " << ranks;
+        EXPECT_EQ(backward, table.backward[purpose]) << name(purpose) << " backward, " << of.describe() << ", D " << ranks;
+      }
+    }
+  }
+}
+
+TEST(Zero3, RanksHoldTheirRowsAndTheirTokens) {
+  std::mt19937_64 random(13);
+  for (const int ranks : {1, 2, 3, 8}) {
+    for (const DType dtype : {DType::f64, DType::bf16}) {
+      ModelCase of = random_case(random);
+      of.dtype = dtype;
+      const ModelConfig& config = of.config;
+      const theory::ElementBytes bytes = theory::ElementBytes::of(dtype);
+      const ModelRun run = run_model(of, zero3(ranks));
+      const Chunks attention = Chunks::balanced(ranks, 2 * (config.query_width() + config.kv_width()));
+      const Chunks mlp = Chunks::balanced(ranks, 3 * config.intermediate);
+      const Chunks vocabulary = Chunks::balanced(ranks, config.vocabulary);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const std::string where = of.describe() + ", rank " + std::to_string(rank) + " of " + std::to_string(ranks);
+        const std::uint64_t rows = config.layers * (attention.count(rank) + mlp.count(rank)) +
+                                   (config.tied_embeddings ? 1 : 2) * vocabulary.count(rank) + 2 * config.layers + 1;
+        const std::uint64_t elements = rows * config.hidden;
+        const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];
+        EXPECT_EQ(peak[Category::parameters], elements * bytes.element) << where;
+        EXPECT_EQ(peak[Category::gradients], elements * bytes.accumulated) << where;
+        EXPECT_EQ(peak[Category::optimizer], elements * bytes.accumulated * (dtype == DType::bf16 ? 3U : 2U)) << where;
+        EXPECT_EQ(peak[Category::activations],
+                  theory::activation_bytes(of.setting(), Zigzag(of.sequence, ranks).tokens(rank), kTokenBytes))
+            << where;
+      }
+    }
+  }
+}
+
+TEST(Zero3, NeitherThreadsNorAlgorithmsChangeABit) {
+  ModelCase of{.config = small_config(32, 2, 6, 3, 8, 41, 50), .batch = 2, .sequence = 33, .dtype = DType::f32};
+  const ModelRun once = run_model(of, zero3(4));
+  of.threads = 3;
+  of.algorithms = "all_gather=ring,reduce_scatter=ring,all_reduce=ring";
+  const ModelRun again = run_model(of, zero3(4));
+  EXPECT_EQ(once.loss, again.loss);
+  EXPECT_EQ(once.gradients, again.gradients);
+}
+
+// A pack of parts with 5, 3 and (transposed) 4 rows, cut anywhere: the cuts' parts together are the whole, each row once.
+TEST(Zero3, CutsOfAPackTakeEveryRowOnce) {
+  const Parameter parameter{.name = "w", .role = ParameterRole::query, .layer = 0, .shape = {12, 7}};
+  PackPlan whole;
+  whole.parts.push_back({.parameter = parameter, .block = {.first_row = 2, .rows = 5, .first_column = 0, .columns = 7}});
+  whole.parts.push_back({.parameter = parameter, .block = {.first_row = 9, .rows = 3, .first_column = 0, .columns = 7}});
+  whole.parts.push_back(
+      {.parameter = parameter, .block = {.first_row = 0, .rows = 7, .first_column = 3, .columns = 4}, .transposed = true});
+  ASSERT_EQ(pack_rows(whole), 12U);
+  for (int ranks = 1; ranks <= 14; ++ranks) {
+    const Chunks rows = Chunks::balanced(ranks, pack_rows(whole));
+    std::vector<std::size_t> next = {2, 9, 3};  // first row, row, column that is still to come
+    for (int rank = 0; rank < ranks; ++rank) {
+      const PackPlan cut = cut_pack(whole, rows.offset(rank), rows.count(rank));
+      EXPECT_EQ(pack_rows(cut), rows.count(rank));
+      ASSERT_EQ(cut.parts.size(), 3U);
+      for (std::size_t i = 0; i < 3; ++i) {
+        const PartPlan& part = cut.parts[i];
+        EXPECT_EQ(part.width(), 7U);
+        if (part.rows() == 0) continue;
+        EXPECT_EQ(part.transposed ? part.block.first_column : part.block.first_row, next[i]);
+        next[i] += part.rows();
+      }
+    }
+    EXPECT_EQ(next, (std::vector<std::size_t>{7, 12, 7}));
+  }
+}
+
+}  // namespace
+}  // namespace tsp::test
