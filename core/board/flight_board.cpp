@@ -154,6 +154,16 @@ void FlightBoard::note_first_error(int rank, Cause cause, std::string_view text)
   rank_page.error_state.store(2);
 }
 
+void FlightBoard::note_fault(int rank, std::size_t number) const {
+  page(rank).faults.fetch_or(std::uint64_t{1} << number, relaxed);
+}
+
+std::uint64_t FlightBoard::faults() const {
+  std::uint64_t all = 0;
+  for (int rank = 0; rank < ranks_; ++rank) all |= page(rank).faults.load(relaxed);
+  return all;
+}
+
 FlightBoard::Chain FlightBoard::wait_chain(int rank) const {
   Chain chain;
   int here = rank;

@@ -23,7 +23,8 @@
 //     │ activity ×4   │ one line a stream: what the  the rank
 //     │               │ operation at its head does
 //     ├───────────────┤
-//     │ counts        │ operations begun, by kind    the rank
+//     │ counts        │ operations begun, by kind;   the rank
+//     │ faults        │ which were injected here
 //     ├───────────────┤
 //     │ first error   │ cause, text                  the rank
 //     └───────────────┘
@@ -73,6 +74,7 @@ struct alignas(64) ActivityLine {
 static_assert(sizeof(ActivityLine) == 64);
 
 inline constexpr std::size_t kErrorText = 1024;
+inline constexpr std::size_t kMaxFaults = 64;
 
 struct RankPage {
   alignas(64) std::atomic<std::uint32_t> pid;
@@ -83,6 +85,7 @@ struct RankPage {
   std::atomic<std::uint64_t> ticks;
   ActivityLine activity[kStreams];
   std::atomic<std::uint64_t> counts[kOps];             ///< operations begun, by Op
+  std::atomic<std::uint64_t> faults;                   ///< injected faults that struck here: a bit for each, see note_fault()
   alignas(64) std::atomic<std::uint32_t> error_state;  ///< 0 none, 2 complete
   std::atomic<std::uint32_t> error_cause;              ///< Cause
   char error_text[kErrorText];
@@ -155,6 +158,10 @@ class FlightBoard {
   /// What the rank itself noted as its first error; cause none if nothing.
   Failure first_error(int rank) const;
   void note_first_error(int rank, Cause cause, std::string_view text) const;
+  /// The number-th fault of the job (from 0, below kMaxFaults) struck this rank.
+  void note_fault(int rank, std::size_t number) const;
+  /// Which faults struck any rank: bit i is that of number i.
+  std::uint64_t faults() const;
 
   /// Follows "who is blocked on whom" from a rank: the ranks on the way, that one first.
   struct Chain {

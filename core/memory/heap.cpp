@@ -38,6 +38,10 @@ Heap::Heap(std::span<std::byte> reservation, std::uint64_t budget, Commit commit
 
 HeapBlock Heap::allocate(std::size_t bytes, std::string_view what, Category category) {
   if (bytes == 0) return {};
+  if (!fail_next_.empty()) {
+    throw Error(Cause::out_of_memory, fmt::format("{}: {} bytes of {} are refused by {}: {} are in use{}", what, bytes,
+                                                  name(category), std::exchange(fail_next_, {}), in_use_, breakdown()));
+  }
   const std::size_t alignment = alignment_of(bytes);
   // The first test keeps the rounding from overflowing.
   if (bytes > budget_ || round_up(bytes, alignment) > budget_ - std::min<std::uint64_t>(in_use_, budget_)) {

@@ -73,6 +73,9 @@ class Heap {
     return allocate(count * sizeof(T), what);
   }
 
+  /// The next allocation fails with Error(out_of_memory) that gives this reason: for fault injection.
+  void fail_next(std::string reason) { fail_next_ = std::move(reason); }
+
   bool contains(std::span<const std::byte> memory) const;
   std::uint64_t in_use() const { return in_use_; }
   std::uint64_t peak() const { return peak_; }
@@ -101,6 +104,7 @@ class Heap {
   std::uint64_t peak_ = 0;
   CategoryBytes use_;
   CategoryBytes peaks_;
+  std::string fail_next_;  // empty: nothing shall fail
 };
 
 }  // namespace tsp
