@@ -2,13 +2,10 @@
 
 #include "core/board/peer_watch.h"
 #include "core/collectives/staging.h"
+#include "core/links.h"
 #include "transport/bootstrap/identity.h"
 #include "transport/bootstrap/meeting.h"
-#include "transport/bootstrap/store.h"
 #include "transport/cause.h"
-#include "transport/fault/delay_transport.h"
-#include "transport/shm/shm_transport.h"
-#include "transport/tcp/tcp_transport.h"
 
 #include <fmt/format.h>
 
@@ -89,10 +86,7 @@ struct Context::Parts {
   int local_rank;
   FlightBoard board;
   Heap heap;
-  shm::ShmTransport shm;
-  std::unique_ptr<tcp::TcpTransport> tcp;
-  std::optional<fault::DelayTransport> slow_shm;
-  std::optional<fault::DelayTransport> slow_tcp;
+  Links links;
   std::optional<PeerWatch> watch;
   Staging staging;
   Engine engine;
@@ -107,14 +101,12 @@ struct Context::Parts {
         local_rank(checked(rank)),
         board(*memory),
         heap(memory->heap(local_rank), options.heap_budget,
-             [this](std::size_t offset, std::size_t bytes) { memory->commit(local_rank, offset, bytes); }),
-        shm(*memory, local_rank),
-        tcp(connect_sockets()),
-        slow_shm(slowed(&shm, options)),
-        slow_tcp(slowed(tcp.get(), options)),
+             [this](std::size_t offset, std::size_t bytes) { commit(offset, bytes); }),
+        links(*memory, local_rank,
+              {.timeout_ns = timeout_ns(), .gbps = options.link_gbps, .check = [this] { throw_if_aborted(); }}),
         watch(pids.empty() ? std::nullopt : std::optional<PeerWatch>(std::in_place, board, pids)),
         staging(heap),
-        engine(board, world_rank(), routes(), memory->doorbell(local_rank),
+        engine(board, world_rank(), links.routes(), memory->doorbell(local_rank),
                {.timeout_ns = timeout_ns(),
                 .oversubscribed = memory->layout().local_ranks > memory->layout().cores,
                 .watch = watch ? &*watch : nullptr,
@@ -135,34 +127,14 @@ struct Context::Parts {
     return rank;
   }
 
-  /// With TSP_LINK_GBPS: the transport behind a slower link.
-  static std::optional<fault::DelayTransport> slowed(Transport* inner, const ContextOptions& options) {
-    if (inner == nullptr || !(options.link_gbps > 0)) return std::nullopt;
-    return std::optional<fault::DelayTransport>(std::in_place, *inner, fault::LinkSpeed{options.link_gbps, 0});
+  /// Makes a part of the heap usable, for peers too.
+  void commit(std::size_t offset, std::size_t bytes) {
+    memory->commit(local_rank, offset, bytes);
+    links.register_memory(memory->heap(local_rank).subspan(offset, bytes));
   }
 
   int world_rank() const { return static_cast<int>(memory->layout().first_rank) + local_rank; }
   std::uint64_t timeout_ns() const { return memory->layout().timeout_ns != 0 ? memory->layout().timeout_ns : kDefaultTimeoutNs; }
-
-  bool shares_memory(int rank) const {
-    const shm::NodeLayout& layout = memory->layout();
-    const int local = rank - static_cast<int>(layout.first_rank);
-    return rank == world_rank() || (layout.share != 0 && local >= 0 && local < static_cast<int>(layout.local_ranks));
-  }
-
-  /// Ranks of this node by shared memory, unless they shall not; all others by sockets.
-  std::vector<Route> routes() {
-    const shm::NodeLayout& layout = memory->layout();
-    std::vector<Route> table(layout.world_size);
-    for (int rank = 0; rank < static_cast<int>(layout.world_size); ++rank) {
-      Route& route = table[static_cast<std::size_t>(rank)];
-      if (shares_memory(rank))
-        route = {.transport = slow_shm ? static_cast<Transport*>(&*slow_shm) : &shm,
-                 .peer = rank - static_cast<int>(layout.first_rank)};
-      else if (tcp) route = {.transport = slow_tcp ? static_cast<Transport*>(&*slow_tcp) : tcp.get(), .peer = rank};
-    }
-    return table;
-  }
 
   void throw_if_aborted() const {
     if (!board.aborted()) return;
@@ -170,52 +142,13 @@ struct Context::Parts {
     throw Error(first.cause == Cause::none ? Cause::interrupted : first.cause, first.detail, first.rank);
   }
 
-  /// Connects to all ranks that share no memory with this one: addresses are exchanged through the job's store.
-  std::unique_ptr<tcp::TcpTransport> connect_sockets();
   /// Drives the end in good order: what this rank has sent shall arrive, though the rank ends.
-  void close_sockets();
+  void close_links();
 };
 
-std::unique_ptr<tcp::TcpTransport> Context::Parts::connect_sockets() {
-  std::vector<int> peers;
-  for (int rank = 0; rank < static_cast<int>(memory->layout().world_size); ++rank) {
-    if (!shares_memory(rank)) peers.push_back(rank);
-  }
-  std::unique_ptr<tcp::TcpTransport> sockets;
-  const shm::NodeLayout& layout = memory->layout();
-  const std::string store(layout.store, ::strnlen(layout.store, sizeof layout.store));
-  if (peers.empty() || store.empty()) return sockets;
-  bootstrap::StoreClient client(store, layout.secret, world_rank(), timeout_ns(), [this] { throw_if_aborted(); });
-  sockets = std::make_unique<tcp::TcpTransport>(tcp::TcpOptions{.rank = world_rank(),
-                                                                .world_size = static_cast<int>(layout.world_size),
-                                                                .host = client.local_host(),
-                                                                .secret = layout.secret,
-                                                                .timeout_ns = timeout_ns()});
-  client.set(fmt::format("tcp/{}", world_rank()), sockets->address(-1));
-  for (const int peer : peers) {
-    sockets->connect(peer, client.get(fmt::format("tcp/{}", peer), fmt::format("rank {} to say where it listens", peer)));
-  }
+void Context::Parts::close_links() {
   const std::uint64_t deadline = posix::now_ns() + timeout_ns();
-  for (const int peer : peers) {
-    while (!sockets->connected(peer)) {
-      throw_if_aborted();
-      if (const std::string why = sockets->broken(peer); !why.empty()) {
-        throw Error(Cause::disconnected, fmt::format("no connection to rank {}: {}", peer, why), peer);
-      }
-      if (posix::now_ns() >= deadline) {
-        throw Error(Cause::stalled, fmt::format("rank {} didn't connect to rank {} in time", peer, world_rank()), peer);
-      }
-      const timespec pause{0, 200'000};
-      ::nanosleep(&pause, nullptr);
-    }
-  }
-  return sockets;
-}
-
-void Context::Parts::close_sockets() {
-  if (!tcp) return;
-  const std::uint64_t deadline = posix::now_ns() + timeout_ns();
-  while (!tcp->close() && !board.aborted() && posix::now_ns() < deadline) {
+  while (!links.close() && !board.aborted() && posix::now_ns() < deadline) {
     const timespec pause{0, 100'000};
     ::nanosleep(&pause, nullptr);
   }
@@ -237,7 +170,7 @@ Context::~Context() {
   const bool in_order =
       std::uncaught_exceptions() <= parts_->exceptions_at_start && parts_->engine.idle() && !parts_->board.aborted();
   if (!in_order) return;
-  parts_->close_sockets();
+  parts_->close_links();
   RankPage& page = parts_->board.page(rank());
   page.life.store(static_cast<std::uint32_t>(Life::finished), std::memory_order_release);
 }
@@ -272,14 +205,16 @@ Engine& Context::engine() { return parts_->engine; }
 const FlightBoard& Context::board() const { return parts_->board; }
 const shm::NodeMemory& Context::node_memory() const { return *parts_->memory; }
 TrafficCounters Context::traffic() const {
-  TrafficCounters sum = parts_->shm.counters();
-  if (!parts_->tcp) return sum;
-  for (std::size_t i = 0; i < kPurposes; ++i) {
-    sum.sent[i] += parts_->tcp->counters().sent[i];
-    sum.received[i] += parts_->tcp->counters().received[i];
+  TrafficCounters sum;
+  for (const LinkTraffic& link : parts_->links.traffic()) {
+    for (std::size_t i = 0; i < kPurposes; ++i) {
+      sum.sent[i] += link.counters.sent[i];
+      sum.received[i] += link.counters.received[i];
+    }
   }
   return sum;
 }
+std::vector<LinkTraffic> Context::traffic_by_link() const { return parts_->links.traffic(); }
 
 // --- uncaught exceptions -----------------------------------------------------------------------------------------------------
 

@@ -7,12 +7,14 @@
 #pragma once
 
 #include "core/collectives/communicator.h"
+#include "core/link_traffic.h"
 #include "core/memory/heap.h"
 #include "core/streams/engine.h"
 #include "transport/shm/node_memory.h"
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace tsp {
 
@@ -57,6 +59,8 @@ class Context {
   const shm::NodeMemory& node_memory() const;
   /// Sums over all transports.
   TrafficCounters traffic() const;
+  /// The same by transport, shm first; those that lead to no rank are left out.
+  std::vector<LinkTraffic> traffic_by_link() const;
 
  private:
   struct Parts;

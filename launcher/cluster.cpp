@@ -21,6 +21,7 @@ constexpr std::uint64_t kBeat_ns = 200'000'000;
 constexpr std::uint64_t kGrace_ns = 3'000'000'000;
 constexpr std::uint64_t kLinger_ns = 1'000'000'000;
 constexpr std::string_view kOk = "ok ";
+constexpr std::string_view kCannot = "can't: ";
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 std::string text_of(const std::vector<std::byte>& value) { return {reinterpret_cast<const char*>(value.data()), value.size()}; }
@@ -71,7 +72,8 @@ std::string list_of(const std::vector<int>& nodes) {
 
 }  // namespace
 
-Cluster::Cluster(const GlobalOptions& global, const std::string& command, const bootstrap::Secret& secret)
+Cluster::Cluster(const GlobalOptions& global, const std::string& command, const bootstrap::Secret& secret,
+                 const std::string& trouble)
     : ranks_(global.ranks),
       self_(global.node_rank),
       timeout_ns_(global.timeout_ns),
@@ -86,12 +88,12 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
       throw Error(Cause::refused, fmt::format("--rendezvous {}: {}", global.rendezvous, error.what()));
     }
     store_address_ = server_->address();
-    serve(global, mine);
+    serve(global, mine, trouble);
   } else {
     try {
       client_.emplace(global.rendezvous, secret, bootstrap::launcher_name(self_), timeout_ns_);
       store_address_ = global.rendezvous;
-      visit(global, mine);
+      visit(trouble.empty() ? mine : std::string(kCannot) + trouble);
     } catch (const Error& error) {
       throw Error(Cause::refused, fmt::format("--rendezvous {}: {}", global.rendezvous, error.what()));
     }
@@ -101,7 +103,7 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
 }
 
 /// Node 0: waits for all others, compares, says go.
-void Cluster::serve(const GlobalOptions& global, const std::string& mine) {
+void Cluster::serve(const GlobalOptions& global, const std::string& mine, const std::string& trouble) {
   std::vector<std::string> started(nodes_.size());
   started[0] = mine;
   std::string refusal;
@@ -115,7 +117,8 @@ void Cluster::serve(const GlobalOptions& global, const std::string& mine) {
     std::string& place = started[static_cast<std::size_t>(node)];
     if (!place.empty()) refusal = fmt::format("two tspruns came as --node-rank {}: every node needs its own", node);
     place = text_of(value);
-    if (place != mine) refusal = fmt::format("node {} was started with {}; node 0 with {}", node, place, mine);
+    if (place.starts_with(kCannot)) refusal = fmt::format("node {}: {}", node, place.substr(kCannot.size()));
+    else if (place != mine) refusal = fmt::format("node {} was started with {}; node 0 with {}", node, place, mine);
   };
   const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
   const auto missing = [&] {
@@ -125,8 +128,10 @@ void Cluster::serve(const GlobalOptions& global, const std::string& mine) {
     }
     return list;
   };
+  // With trouble of its own node 0 waits all the same: the others shall hear it.
   while (refusal.empty() && !missing().empty()) {
     if (posix::now_ns() >= deadline) {
+      if (!trouble.empty()) break;
       const std::vector<int> late = missing();
       refusal = fmt::format(
           "node{} {} of {} didn't come within {:g} s (--timeout): start tsprun there with --node-rank, the same "
@@ -138,6 +143,7 @@ void Cluster::serve(const GlobalOptions& global, const std::string& mine) {
     ::poll(&watched, 1, 50);
     server_->pump();
   }
+  if (refusal.empty() && !trouble.empty()) refusal = fmt::format("node 0: {}", trouble);
   if (refusal.empty()) master_port_ = free_port();
   const std::string go = refusal.empty() ? fmt::format("{}{}", kOk, master_port_) : refusal;
   server_->set("go", bytes_of(go));
@@ -154,7 +160,7 @@ void Cluster::serve(const GlobalOptions& global, const std::string& mine) {
   };
 }
 
-void Cluster::visit(const GlobalOptions&, const std::string& mine) {
+void Cluster::visit(const std::string& mine) {
   client_->set(fmt::format("node/{}", self_), bytes_of(mine));
   const std::string go = text_of(client_->get("go", "node 0 to say that all nodes are there", kGrace_ns));
   if (!go.starts_with(kOk)) throw Error(Cause::refused, go);
@@ -223,6 +229,8 @@ void Cluster::heard(const std::string& key, const std::vector<std::byte>& value,
     nodes_[static_cast<std::size_t>(beating)].heard_ns = now;
   } else if (const int leaving = number_after(key, "live/bye/", count); leaving >= 0) {
     nodes_[static_cast<std::size_t>(leaving)].bye = true;
+  } else if (key.starts_with("live/way/")) {
+    if (on_way) on_way(key, text_of(value));
   } else if (const int failing = number_after(key, "live/abort/", count); failing >= 0 && failing != self_) {
     const Failure failure = parse_failure(text_of(value));
     told_failure_ = true;  // it is known to all

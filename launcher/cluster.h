@@ -7,23 +7,27 @@
 //   live/abort/I  the first failure that node I knows
 //   live/bye/I    node I's ranks have ended
 //   live/beat/I   node I lives
+//   live/way/R    which transports rank R chose, and why (core/links.h)
 #pragma once
 
 #include "launcher/boards.h"
 #include "launcher/options.h"
 #include "transport/bootstrap/store.h"
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tsp::launcher {
 
 class Cluster {
  public:
-  /// Meets all nodes. Throws Error(refused) naming the nodes that are late at the deadline, come twice, were started with other
-  /// options, or don't know the secret; a taken port is named too.
-  Cluster(const GlobalOptions& global, const std::string& command, const bootstrap::Secret& secret);
+  /// Meets all nodes. `trouble`: why the job can't start on this one, which all nodes are told; empty: it can. Throws
+  /// Error(refused) naming the nodes that can't start it, are late at the deadline, come twice, were started with other options,
+  /// or don't know the secret; a taken port is named too.
+  Cluster(const GlobalOptions& global, const std::string& command, const bootstrap::Secret& secret, const std::string& trouble);
 
   /// Where ranks find the store.
   const std::string& store_address() const { return store_address_; }
@@ -31,6 +35,8 @@ class Cluster {
   int master_port() const { return master_port_; }
   int descriptor() const;
 
+  /// Called for what a rank says of its transports: live/way/R and the value.
+  std::function<void(std::string_view key, std::string_view value)> on_way;
   /// Hears what is new and shows it on the boards; returns the failure of a node that is lost, if any.
   void hear(Boards& boards);
   /// Tells the others of changed pages, and that this node lives.
@@ -48,8 +54,8 @@ class Cluster {
     bool bye = false;
     bool lost = false;
   };
-  void serve(const GlobalOptions& global, const std::string& mine);
-  void visit(const GlobalOptions& global, const std::string& mine);
+  void serve(const GlobalOptions& global, const std::string& mine, const std::string& trouble);
+  void visit(const std::string& mine);
   void heard(const std::string& key, const std::vector<std::byte>& value, Boards& boards);
   void say(const std::string& key, std::span<const std::byte> value);
   void lose(int node, const std::string& why, Boards& boards);

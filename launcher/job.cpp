@@ -321,11 +321,20 @@ bool Job::others_done() {
 void Job::share_news() {
   if (net_->store) net_->store->pump();
   if (net_->cluster) net_->cluster->hear(boards_);
+  print_ways();
   const std::uint64_t now = posix::now_ns();
   const bool due = now - last_news_ns_ >= static_cast<std::uint64_t>(ending_ ? kEndingTick_ms : tick_ms()) * kMillisecond / 2;
   if (!due) return;
   last_news_ns_ = now;
   tell_others();
+}
+
+/// Why each transport was chosen, where there was a choice, once the ranks have made it.
+void Job::print_ways() {
+  if (said_ways_ || !net_->ways.complete()) return;
+  said_ways_ = true;
+  if (net_->ways.trivial()) return;
+  for (const std::string& line : net_->ways.lines()) spdlog::info("{}", line);
 }
 
 /// What one node says first, all shall know.

@@ -17,6 +17,7 @@
 #include "launcher/supervisor.h"
 #include "launcher/terminal_relay.h"
 #include "launcher/verdict.h"
+#include "launcher/ways.h"
 
 #include <nlohmann/json.hpp>
 
@@ -27,8 +28,9 @@
 
 namespace tsp::launcher {
 
-/// What a job with sockets has besides its ranks: at most one of them.
+/// What a job with sockets has besides its ranks: at most one of store and cluster.
 struct JobNet {
+  Ways ways;
   std::optional<bootstrap::StoreServer> store;  ///< all nodes are here: where ranks leave their addresses
   std::optional<Cluster> cluster;               ///< the other nodes' launchers
 };
@@ -77,6 +79,7 @@ class Job {
   int tick_ms() const;
   bool others_done();
   void share_news();
+  void print_ways();
   void tell_others();
   void spread_failure();
   void signal_ranks(int signal);
@@ -107,6 +110,7 @@ class Job {
 
   std::uint64_t last_news_ns_ = 0;
   bool said_bye_ = false;
+  bool said_ways_ = false;
   bool ending_ = false;
   bool sent_term_ = false;
   bool sent_kill_ = false;

@@ -4,6 +4,7 @@
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/shm/node_memory.h"
+#include "transport/verbs/device.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -130,9 +131,14 @@ void add_global_options(CLI::App& app, GlobalOptions& options) {
       ->type_name("KIND")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--inter", options.inter, "transport across nodes: auto, tcp")
+  app.add_option("--inter", options.inter,
+                 "transport across nodes: auto, verbs, tcp; auto: verbs where both ends have an active RDMA device, else tcp")
       ->type_name("KIND")
       ->capture_default_str()
+      ->group(group);
+  app.add_option("--rdma", options.rdma,
+                 "RDMA device of this tsprun's ranks; default: local rank i takes the i-th active one modulo their number")
+      ->type_name("DEVICE[:PORT[:GID]]")
       ->group(group);
   app.add_option("--nodes", options.nodes_text, "pretend that the ranks sit on K nodes of this machine, which share no memory")
       ->type_name("K")
@@ -178,8 +184,16 @@ void validate_global(GlobalOptions& options, bool against_machine, int processes
   if (options.intra != "auto" && options.intra != "shm" && options.intra != "tcp") {
     refuse(fmt::format("--intra {}: there is no such transport within a node; auto, shm and tcp work", options.intra));
   }
-  if (options.inter != "auto" && options.inter != "tcp") {
-    refuse(fmt::format("--inter {}: there is no such transport across nodes; auto and tcp work", options.inter));
+  if (options.inter != "auto" && options.inter != "verbs" && options.inter != "tcp") {
+    refuse(fmt::format("--inter {}: there is no such transport across nodes; auto, verbs and tcp work", options.inter));
+  }
+  if (!options.rdma.empty()) {
+    verbs::DeviceChoice::parse(options.rdma);
+    if (options.rdma.size() >= sizeof shm::NodeLayout::rdma) {
+      refuse(fmt::format("--rdma {}: no device has so long a name; `tsprun doctor` lists those that there are", options.rdma));
+    }
+    if (options.inter == "tcp")
+      refuse(fmt::format("--rdma {}: --inter tcp uses no RDMA device; leave one of them out", options.rdma));
   }
   if (!options.mem_per_rank_text.empty()) {
     options.mem_per_rank = parse_size("--mem-per-rank", options.mem_per_rank_text);
@@ -225,17 +239,6 @@ void validate_global(GlobalOptions& options, bool against_machine, int processes
 
 RankBlock ranks_here(const GlobalOptions& options) {
   return options.several_machines ? block_of(options.ranks, options.nodes, options.node_rank) : RankBlock{0, options.ranks};
-}
-
-Way way_between(const GlobalOptions& options, int from, int to) {
-  const int here = node_of(options.ranks, options.nodes, from);
-  const int there = node_of(options.ranks, options.nodes, to);
-  if (here != there) {
-    const std::string why = fmt::format("nodes {} and {}", here, there);
-    return {"tcp", options.inter == "tcp" ? why + ", --inter tcp" : why + "; verbs isn't there"};
-  }
-  if (options.intra == "tcp") return {"tcp", "same node, but --intra tcp"};
-  return {"shm", "same node"};
 }
 
 std::uint64_t parse_size(const std::string& option, const std::string& text) {

@@ -20,6 +20,7 @@ struct GlobalOptions {
   std::string layout_text;
   std::string intra = "auto";
   std::string inter = "auto";
+  std::string rdma;
   std::string nodes_text;
   std::string nnodes_text;
   std::string node_rank_text;
@@ -50,13 +51,6 @@ struct GlobalOptions {
 
 /// The ranks that this tsprun starts.
 RankBlock ranks_here(const GlobalOptions& options);
-/// Which transport two ranks use, and why.
-struct Way {
-  std::string kind;
-  std::string why;
-};
-Way way_between(const GlobalOptions& options, int from, int to);
-
 /// Declares the options on the application.
 void add_global_options(CLI::App& app, GlobalOptions& options);
 

@@ -1,5 +1,6 @@
 #include "launcher/report.h"
 
+#include "launcher/ways.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 
@@ -38,15 +39,7 @@ void Report::begin(const std::string& command, const GlobalOptions& global, bool
   root_["kernels"] = machine::vector_level();
   if (has_ranks) {
     ordered_json transports = ordered_json::array();
-    if (file_) {
-      for (int from = 0; from < global.ranks; ++from) {
-        for (int to = 0; to < global.ranks; ++to) {
-          if (from == to) continue;
-          const Way way = way_between(global, from, to);
-          transports.push_back({{"from", from}, {"to", to}, {"kind", way.kind}, {"why", way.why}});
-        }
-      }
-    }
+    if (file_) transports = Ways(global).json();
     root_["transports"] = std::move(transports);
   }
   root_["failure"] = nullptr;

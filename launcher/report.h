@@ -27,6 +27,8 @@ class Report {
 
   /// command, layout, ranks, nodes, dtype (null), kernels, transports, failure (null).
   void begin(const std::string& command, const GlobalOptions& global, bool has_ranks);
+  /// Somebody will read it: there is a file.
+  bool wanted() const { return static_cast<bool>(file_); }
   /// The whole document; commands add keys to it.
   nlohmann::ordered_json& root() { return root_; }
   const nlohmann::ordered_json& root() const { return root_; }

@@ -2,6 +2,7 @@
 
 #include "launcher/cluster.h"
 #include "launcher/job.h"
+#include "launcher/rdma.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/shm/node_memory.h"
@@ -11,8 +12,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <map>
-#include <utility>
 
 namespace tsp::launcher {
 
@@ -53,6 +52,8 @@ std::vector<shm::NodeLayout> node_layouts(const GlobalOptions& global) {
     layout.cores = static_cast<std::uint32_t>(std::max(1, cores * block.count / ranks_here(global).count));
     layout.supervised = 1;
     layout.share = global.intra == "tcp" ? 0 : 1;
+    layout.inter = global.inter == "verbs" ? shm::Inter::verbs : global.inter == "tcp" ? shm::Inter::tcp : shm::Inter::automatic;
+    global.rdma.copy(layout.rdma, sizeof layout.rdma - 1);
     layouts.push_back(layout);
   }
   return layouts;
@@ -73,48 +74,41 @@ std::vector<shm::NodeMemory> make_memories(const GlobalOptions& global, const st
   return memories;
 }
 
-/// Why each transport was chosen, where there is a choice; the report has the whole table.
-void print_ways(const GlobalOptions& global) {
-  if (global.nodes == 1 && global.intra != "tcp") return;
-  std::map<std::pair<std::string, std::string>, int> pairs;
-  for (int from = 0; from < global.ranks; ++from) {
-    for (int to = from + 1; to < global.ranks; ++to) {
-      const Way way = way_between(global, from, to);
-      ++pairs[{way.kind, way.why}];
-    }
-  }
-  for (const auto& [way, count] : pairs)
-    spdlog::info("{} for {} pair{} of ranks: {}", way.first, count, count == 1 ? "" : "s", way.second);
-}
-
 }  // namespace
 
 int run_job(const JobSpec& spec, Report& report) {
   const GlobalOptions& global = *spec.global;
-  JobNet net;
+  const std::string trouble = rdma_trouble(global);
+  JobNet net{Ways(global), {}, {}};
   bootstrap::Secret secret{};
   std::string store;
   if (global.several_machines) {
     secret = load_secret(global.secret_file);
-    net.cluster.emplace(global, report.root().value("command", std::string()), secret);
+    net.cluster.emplace(global, report.root().value("command", std::string()), secret, trouble);
+    net.cluster->on_way = [&net](std::string_view key, std::string_view value) { net.ways.heard(key, value); };
     store = net.cluster->store_address();
+  } else if (!trouble.empty()) {
+    throw Error(Cause::refused, trouble);
   } else if (global.ranks > 1 && (global.nodes > 1 || global.intra == "tcp")) {
     secret = bootstrap::random_secret();
     net.store.emplace("127.0.0.1", 0, secret);
+    net.store->on_set = [&net](const std::string& key, const std::vector<std::byte>& value) {
+      net.ways.heard(key, {reinterpret_cast<const char*>(value.data()), value.size()});
+    };
     store = net.store->address();
   }
   Job job(spec, make_memories(global, store, secret), net);
   // What waits in stdio's buffers would be written once more by every forked rank.
   std::fflush(nullptr);
   spdlog::debug("{} ranks on {} cores", ranks_here(global).count, machine::usable_cores());
-  print_ways(global);
   job.start();
   job.watch();
 
+  if (report.wanted() && !net.ways.trivial()) report.root()["transports"] = net.ways.json();
   for (const auto& [key, value] : job.results().items()) report.root()[key] = value;
   if (job.failure().cause != Cause::none) {
     report.set_failure(job.failure(), waiting_ranks(job.failure(), job.records(), 0));
-    job.print_on_stderr(print_verdict(job.failure(), job.records(), 0));
+    job.print_on_stderr(print_verdict(job.failure(), job.records(), 0, global.nodes));
   }
   return job.exit_code();
 }

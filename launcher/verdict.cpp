@@ -1,5 +1,6 @@
 #include "launcher/verdict.h"
 
+#include "launcher/placement.h"
 #include "launcher/processes.h"
 
 #include <fmt/format.h>
@@ -88,8 +89,11 @@ std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<Ran
   return waiting;
 }
 
-std::string print_verdict(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank) {
-  const std::string first_line = headline(failure);
+std::string print_verdict(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank, int nodes) {
+  std::string first_line = headline(failure);
+  const auto world = static_cast<int>(ranks.size());
+  if (nodes > 1 && failure.rank >= 0 && failure.rank < world)
+    first_line += fmt::format(", on node {}", node_of(world, nodes, failure.rank));
   std::string text = fmt::format("tsprun: {}\n", first_line);
   const bool says_more = failure.cause != Cause::interrupted && !first_line.starts_with(failure.detail);
   if (says_more) text += fmt::format("tsprun: why: {}\n", failure.detail);

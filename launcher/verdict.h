@@ -37,8 +37,8 @@ Failure failure_of_end(const FlightBoard& board, int rank, const RankEnd& end);
 /// The ranks that waited for another one; without the culprit if it is gone and waits for nobody.
 std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank);
 
-/// Lines for people, each ending in a newline.
-std::string print_verdict(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank);
+/// Lines for people, each ending in a newline. With several nodes the culprit's is named; then `ranks` must be the world.
+std::string print_verdict(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank, int nodes = 1);
 
 /// The board of all ranks, a line each: pid, life, operation, whom it waits for and how long, last sign of life.
 std::string print_board(const FlightBoard& board, std::uint64_t now_ns);

@@ -1,6 +1,7 @@
 // `tsprun doctor`: what this machine can do, and why each transport can or can't be used.
 #include "core/collectives/choice.h"
 #include "launcher/commands/command.h"
+#include "launcher/commands/doctor_rdma.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/shm/node_memory.h"
@@ -9,6 +10,8 @@
 
 #include <cstdlib>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace tsp::launcher {
 
@@ -21,13 +24,8 @@ std::string limit_text(std::uint64_t limit) { return limit == UINT64_MAX ? "unli
 ordered_json limit_json(std::uint64_t limit) { return limit == UINT64_MAX ? ordered_json(nullptr) : ordered_json(limit); }
 
 /// Makes the smallest node memory and writes to it: the proof that shm works here, or the reason why it doesn't.
-struct Trial {
-  bool possible = true;
-  std::string why = "a memfd was made, mapped and written";
-};
-
 Trial try_shared_memory() {
-  Trial trial;
+  Trial trial{true, "a memfd was made, mapped and written"};
   try {
     shm::NodeLayout layout;
     layout.heap_bytes = std::uint64_t{1} << 20;
@@ -43,15 +41,18 @@ class Doctor : public Command {
  public:
   std::string name() const override { return "doctor"; }
   std::string help() const override {
-    return "what this machine can do: cores and quota, memory, limits, transports, algorithms";
+    return "what this machine can do: cores and quota, memory, limits, RDMA devices, transports and why, algorithms";
   }
   void add_options(CLI::App&) override {}
   bool has_ranks() const override { return false; }
 
-  int run(const GlobalOptions&, Report& report) override {
+  int run(const GlobalOptions& global, Report& report) override {
     const char* overrides = std::getenv("TSP_ALGORITHMS");
     const ChoiceTable choices(overrides != nullptr ? std::string_view(overrides) : std::string_view());
+    const RdmaFindings rdma = find_rdma(global);
     const Trial shm = try_shared_memory();
+    const Trial tcp = try_tcp();
+    const std::vector<WayRow> ways = likely_ways(global, shm, rdma.verbs, tcp);
     const machine::Space space = machine::shared_memory_file_system();
     const double quota = machine::cpu_quota();
     const std::string policy = machine::huge_page_policy_for_shared_memory();
@@ -74,7 +75,13 @@ class Doctor : public Command {
     row("ranks on this node",
         fmt::format("at most {}; up to {} with a core of their own, more share cores by yielding and sleeping",
                     shm::kMaxLocalRanks, cores));
-    fmt::print("\ntransports\n  shm   {}: {}\n", shm.possible ? "yes" : "no", shm.why);
+    fmt::print("\nRDMA ports\n");
+    for (const std::string& line : rdma.lines) fmt::print("{}\n", line);
+    fmt::print("\ntransports\n");
+    const std::pair<const char*, const Trial*> trials[] = {{"shm", &shm}, {"verbs", &rdma.verbs}, {"tcp", &tcp}};
+    for (const auto& [kind, trial] : trials) fmt::print("  {:<6}{}: {}\n", kind, trial->possible ? "yes" : "no", trial->why);
+    fmt::print("\nwhy this transport\n");
+    for (const WayRow& way : ways) fmt::print("  {:<12} {:<6}{}\n", way.between, way.kind, way.why);
     fmt::print("\nalgorithms (first line that fits; TSP_ALGORITHMS overrides{})\n{}",
                overrides != nullptr ? fmt::format(": {}", overrides) : "", choices.print());
 
@@ -92,7 +99,12 @@ class Doctor : public Command {
                       {"address_space_bytes", limit_json(machine::limit_address_space())}};
     json["huge_page_policy_for_shared_memory"] = policy.empty() ? ordered_json(nullptr) : ordered_json(policy);
     json["most_local_ranks"] = shm::kMaxLocalRanks;
-    json["transports"] = ordered_json::array({ordered_json{{"kind", "shm"}, {"possible", shm.possible}, {"why", shm.why}}});
+    json["rdma"] = rdma.json;
+    json["transports"] = ordered_json::array();
+    for (const auto& [kind, trial] : trials)
+      json["transports"].push_back({{"kind", kind}, {"possible", trial->possible}, {"why", trial->why}});
+    json["ways"] = ordered_json::array();
+    for (const WayRow& way : ways) json["ways"].push_back({{"between", way.between}, {"kind", way.kind}, {"why", way.why}});
     ordered_json& algorithms = json["algorithms"] = ordered_json::array();
     for (const ChoiceRow& choice : choices.rows()) {
       algorithms.push_back({{"op", std::string(tsp::name(choice.op))},

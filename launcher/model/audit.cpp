@@ -146,6 +146,57 @@ void time_table(std::vector<std::string>& lines, std::span<const RankAudit> audi
   }
 }
 
+/// What each transport has carried, in the order of kLinkNames.
+std::array<LinkBytes, kLinkNames.size()> link_bytes(const Context& context) {
+  std::array<LinkBytes, kLinkNames.size()> all{};
+  for (const LinkTraffic& link : context.traffic_by_link()) {
+    const auto name = std::find(kLinkNames.begin(), kLinkNames.end(), link.transport);
+    if (name == kLinkNames.end()) continue;
+    LinkBytes& bytes = all[static_cast<std::size_t>(name - kLinkNames.begin())];
+    for (int i = 0; i < kPurposes; ++i) {
+      bytes.sent += link.counters.sent[i];
+      bytes.received += link.counters.received[i];
+    }
+  }
+  return all;
+}
+
+/// Transports that carried something.
+std::vector<std::size_t> links_in_use(std::span<const RankAudit> audits) {
+  std::vector<std::size_t> used;
+  for (std::size_t link = 0; link < kLinkNames.size(); ++link) {
+    if (std::any_of(audits.begin(), audits.end(),
+                    [&](const RankAudit& each) { return each.links[link].sent + each.links[link].received > 0; }))
+      used.push_back(link);
+  }
+  return used;
+}
+
+/// Only where there is more than shared memory.
+void links_table(std::vector<std::string>& lines, std::span<const RankAudit> audits) {
+  const std::vector<std::size_t> used = links_in_use(audits);
+  if (used.empty() || (used.size() == 1 && used.front() == 0)) return;
+  lines.emplace_back("payload by transport in the whole run, MiB: sent / received");
+  std::vector<std::string> heads;
+  for (const std::size_t link : used) heads.emplace_back(kLinkNames[link]);
+  lines.push_back(row("rank", heads));
+  for (std::size_t rank = 0; rank < audits.size(); ++rank) {
+    std::vector<std::string> cells;
+    for (const std::size_t link : used) {
+      const LinkBytes& bytes = audits[rank].links[link];
+      cells.push_back(fmt::format("{} / {}", mebibytes(bytes.sent), mebibytes(bytes.received)));
+    }
+    lines.push_back(row(std::to_string(rank), cells));
+  }
+}
+
+ordered_json links_json(const RankAudit& audit) {
+  ordered_json json = ordered_json::object();
+  for (std::size_t link = 0; link < kLinkNames.size(); ++link)
+    json[std::string(kLinkNames[link])] = {{"sent", audit.links[link].sent}, {"received", audit.links[link].received}};
+  return json;
+}
+
 }  // namespace
 
 TrafficCounters traffic_between(const TrafficCounters& before, const TrafficCounters& after) {
@@ -157,7 +208,8 @@ TrafficCounters traffic_between(const TrafficCounters& before, const TrafficCoun
   return difference;
 }
 
-std::vector<RankAudit> gather_audits(Rank& rank, const RankAudit& mine) {
+std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine) {
+  mine.links = link_bytes(rank.context());
   std::vector<RankAudit> all(static_cast<std::size_t>(rank.size()));
   rank.world().all_gather(ConstBuffer(&mine, sizeof mine, DType::byte),
                           Buffer(all.data(), all.size() * sizeof(RankAudit), DType::byte));
@@ -248,6 +300,7 @@ void report_audit(ReportSink& sink, std::span<const RankAudit> audits, std::span
     per_rank.push_back({{"rank", rank},
                         {"memory_peak_bytes", memory_json(audit.memory_peak)},
                         {"traffic_bytes", {{"forward", traffic_json(audit.forward)}, {"backward", traffic_json(audit.backward)}}},
+                        {"transport_bytes", links_json(audit)},
                         {"seconds",
                          {{"total", audit.seconds.total},
                           {"compute", audit.seconds.compute},
@@ -271,6 +324,7 @@ std::vector<std::string> audit_table(std::span<const RankAudit> audits, std::spa
                                     [](const RankForecast& each) { return each.memory_peak[Category::gradients] > 0; });
   traffic_table(lines, audits, forecasts, false);
   if (backward) traffic_table(lines, audits, forecasts, true);
+  links_table(lines, audits);
   time_table(lines, audits);
   return lines;
 }

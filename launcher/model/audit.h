@@ -10,19 +10,29 @@
 
 #include <nlohmann/json.hpp>
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tsp::launcher {
 
+/// Payload that crossed one transport's lanes in the whole run so far.
+struct LinkBytes {
+  std::uint64_t sent = 0;
+  std::uint64_t received = 0;
+};
+inline constexpr std::array<std::string_view, 3> kLinkNames = {"shm", "verbs", "tcp"};
+
 /// One rank's measurements.
 struct RankAudit {
-  CategoryBytes memory_peak;  ///< over the whole run
-  TrafficCounters forward;    ///< of one step
-  TrafficCounters backward;   ///< all zero where there is none
-  RankTimes seconds;          ///< of all steps
+  CategoryBytes memory_peak;                         ///< over the whole run
+  TrafficCounters forward;                           ///< of one step
+  TrafficCounters backward;                          ///< all zero where there is none
+  RankTimes seconds;                                 ///< of all steps
+  std::array<LinkBytes, kLinkNames.size()> links{};  ///< gather_audits() fills them in
 };
 
 /// What theory says of the same rank.
@@ -34,7 +44,7 @@ struct RankForecast {
 /// What crossed lanes between two looks at a rank's counters.
 TrafficCounters traffic_between(const TrafficCounters& before, const TrafficCounters& after);
 /// Collective over the world: every rank's, in the order of ranks, on every rank.
-std::vector<RankAudit> gather_audits(Rank& rank, const RankAudit& mine);
+std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine);
 
 /// What is forecast: a step of this kind.
 struct ForecastOptions {

@@ -59,16 +59,27 @@ TEST(NoSharedMemory, CollectivesGiveTheBitsOfSharedMemory) {
 
 TEST(NoSharedMemory, TheReportSaysWhichTransportAndWhy) {
   const TemporaryDirectory directory;
-  const Finished run = run_program(tsprun_actor({"-n", "5", "--nodes", "2", "--json", directory.path("r")}, {"environment"}));
+  const Finished run = run_program(tsprun_actor({"-n", "5", "--nodes", "2", "--json", directory.path("r")}, {"sum", "1"}));
   ASSERT_EQ(run.end.code, 0) << run.describe();
+  const bool rdma = std::filesystem::exists("/sys/class/infiniband") && !std::filesystem::is_empty("/sys/class/infiniband");
   const nlohmann::json report = read_json(directory.path("r"));
   EXPECT_EQ(report.at("nodes"), 2);
   ASSERT_EQ(report.at("transports").size(), 20U);
   for (const nlohmann::json& way : report.at("transports")) {
     const bool same = (way.at("from") < 3) == (way.at("to") < 3);
-    EXPECT_EQ(way.at("kind"), same ? "shm" : "tcp") << way;
-    EXPECT_FALSE(way.at("why").get<std::string>().empty());
+    EXPECT_EQ(way.at("kind"), same ? "shm" : rdma ? "verbs" : "tcp") << way;
+    const std::string why = way.at("why");
+    EXPECT_NE(why.find(same ? "same node" : "RDMA"), std::string::npos) << why;
   }
+  EXPECT_NE(run.err.find(rdma ? "info: verbs for 6 pairs of ranks: nodes 0 and 1; RDMA"
+                              : "info: tcp for 6 pairs of ranks: nodes 0 and 1; no RDMA: node 0: there is no RDMA device"),
+            std::string::npos)
+      << run.describe();
+}
+
+TEST(NoSharedMemory, RanksKnowWhereTheyAre) {
+  const Finished run = run_program(tsprun_actor({"-n", "5", "--nodes", "2"}, {"environment"}));
+  ASSERT_EQ(run.end.code, 0) << run.describe();
   EXPECT_NE(run.out.find("[4] LOCAL_RANK=1"), std::string::npos) << run.describe();
   EXPECT_NE(run.out.find("[4] LOCAL_WORLD_SIZE=2"), std::string::npos) << run.describe();
 }
@@ -133,6 +144,10 @@ TEST(NodeOptions, AreCheckedBeforeRanksStart) {
       {"-n", "2", "--nnodes", "2", "--node-rank", "0", "--rendezvous", "nonsense"},
       {"-n", "2", "--node-rank", "0"},
       {"-n", "2", "--inter", "pigeon"},
+      {"-n", "2", "--nodes", "2", "--rdma", "nosuch9"},
+      {"-n", "2", "--nodes", "2", "--inter", "verbs", "--rdma", "nosuch9"},
+      {"-n", "2", "--rdma", "nosuch9:x"},
+      {"-n", "2", "--rdma", "nosuch9", "--inter", "tcp"},
       {"-n", "2", "--intra", "pigeon"}};
   for (const std::vector<std::string>& options : refused) {
     const Finished run = run_program(tsprun_actor(options, {"environment"}));
@@ -226,6 +241,20 @@ TEST(TwoLaunchers, ThatWereStartedDifferentlyRefuseEachOther) {
   EXPECT_EQ(second.wait(20).code, 2) << second.err();
   EXPECT_NE(first.err().find("tp=4"), std::string::npos) << first.err();
   EXPECT_NE(second.err().find("tp=4"), std::string::npos) << second.err();
+}
+
+TEST(TwoLaunchers, ANodeWithoutTheDeviceIsNamedOnBoth) {
+  for (const int without : {0, 1}) {
+    const int port = free_port();
+    const std::vector<std::string> demand = {"--rdma", "nosuch9"};
+    Process first(node_words(0, port, without == 0 ? demand : std::vector<std::string>(), {"digest"}), kSecret);
+    Process second(node_words(1, port, without == 1 ? demand : std::vector<std::string>(), {"digest"}), kSecret);
+    EXPECT_EQ(first.wait(20).code, 2) << first.err();
+    EXPECT_EQ(second.wait(20).code, 2) << second.err();
+    const std::string what = fmt::format("node {}: --rdma nosuch9: no such device", without);
+    EXPECT_NE(first.err().find(what), std::string::npos) << first.err();
+    EXPECT_NE(second.err().find(what), std::string::npos) << second.err();
+  }
 }
 
 TEST(TwoLaunchers, WithoutACommonSecretRefuseEachOther) {

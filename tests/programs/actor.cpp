@@ -167,6 +167,30 @@ int digest(const Arguments&) {
   return 0;
 }
 
+/// rail LOCAL KIB: the ranks of that local rank, one a node, pass so much around; the others have nothing to say. Precondition:
+/// all nodes have as many ranks.
+int rail(const Arguments& arguments) {
+  tsp::Context context = tsp::Context::from_environment();
+  const int local_size = context.local_size();
+  if (context.local_rank() == number(arguments, 0, 0)) {
+    const std::size_t bytes = static_cast<std::size_t>(number(arguments, 1, 64)) << 10;
+    std::vector<float> out(bytes / sizeof(float), static_cast<float>(context.rank()));
+    std::vector<float> in(out.size());
+    const int next = (context.rank() + local_size) % context.size();
+    const int before = (context.rank() + context.size() - local_size) % context.size();
+    context.world().send_recv(std::span<const float>(out), next, std::span<float>(in), before);
+    if (in.front() != static_cast<float>(before) || in.back() != static_cast<float>(before))
+      throw std::runtime_error("another rank's message arrived");
+  }
+  for (const tsp::LinkTraffic& link : context.traffic_by_link()) {
+    std::uint64_t sent = 0;
+    for (const std::uint64_t bytes : link.counters.sent) sent += bytes;
+    say(fmt::format("{} sent {}", link.transport, sent));
+  }
+  context.world().barrier();
+  return 0;
+}
+
 /// loop: all_reduces for ever.
 int loop(const Arguments&) {
   tsp::Context context = tsp::Context::from_environment();
@@ -292,6 +316,7 @@ int main(int argc, char** argv) {
                                                                                {"stdin", count_stdin},
                                                                                {"sum", sum},
                                                                                {"digest", digest},
+                                                                               {"rail", rail},
                                                                                {"loop", loop},
                                                                                {"fail", fail_in_operation},
                                                                                {"fail_outside", fail_outside},

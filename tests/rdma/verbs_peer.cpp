@@ -299,10 +299,13 @@ void choices() {
 /// Locked memory too small: the error says what to raise. Runs without CAP_IPC_LOCK under a small limit.
 void limit() {
   const std::string what = refusal([] {
-    verbs::VerbsTransport transport({});
+    verbs::VerbsTransport transport({.device = "rxe0"});
     transport.address(0);
   });
   require(contains(what, "ulimit -l"), what);
+  // Where nothing is demanded, it is a reason to choose another transport.
+  const verbs::VerbsTransport unused({});
+  require(contains(unused.why_not(), "ulimit -l") && contains(unused.why_not(), "limited to 64 KiB"), unused.why_not());
 }
 
 /// With two NICs local rank i takes the i-th.
@@ -375,6 +378,27 @@ void cut() {
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
 }
 
+/// Who only receives notices that the peer is gone: it is asked after a while of silence. Silence alone breaks nothing.
+void silence() {
+  VerbsPair pair("silence", {.timeout_s = 12});
+  std::vector<std::byte> bytes(100);
+  const Ticket ticket = pair.receive(kStream, envelope_of(1), bytes);
+  const auto outcome = [&] { return pair.transport().test_receive({0, kStream}, ticket); };
+  const std::uint64_t begin = posix::now_ns();
+  pair.until([&] { return posix::now_ns() - begin > 5'000'000'000 || outcome() != Outcome::pending; }, "five seconds");
+  require(outcome() == Outcome::pending, "silence broke the lane: " + pair.transport().found({0, kStream}).detail);
+  pair.meet();
+  if (node() == 0) weather("cut 1");
+  const std::uint64_t cut = posix::now_ns();
+  pair.until([&] { return outcome() != Outcome::pending; }, "a break", 12);
+  const std::string detail = pair.transport().found({0, kStream}).detail;
+  std::printf("after %.2f s: %s\n", static_cast<double>(posix::now_ns() - cut) / 1e9, detail.c_str());
+  require(outcome() == Outcome::disconnected && contains(detail, "IBV_WC_RETRY_EXC_ERR"), "the cause: " + detail);
+  pair.meet();
+  if (node() == 0) weather("join 1");
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+}
+
 /// The own port down for good: the cause names it.
 void port_down() {
   VerbsPair pair("down", {.timeout_s = 12});
@@ -392,9 +416,9 @@ void port_down() {
 
 int run(const std::vector<std::string>& names) {
   const std::map<std::string, void (*)()> scenarios = {
-      {"sizes", sizes},       {"plain", plain},         {"flight", flight}, {"credits", credits},     {"puts", puts},
-      {"mismatch", mismatch}, {"sleep", sleeping},      {"slabs", slabs},   {"choices", choices},     {"limit", limit},
-      {"rails", rails},       {"port_flap", port_flap}, {"cut", cut},       {"port_down", port_down},
+      {"sizes", sizes},       {"plain", plain},         {"flight", flight}, {"credits", credits}, {"puts", puts},
+      {"mismatch", mismatch}, {"sleep", sleeping},      {"slabs", slabs},   {"choices", choices}, {"limit", limit},
+      {"rails", rails},       {"port_flap", port_flap}, {"cut", cut},       {"silence", silence}, {"port_down", port_down},
   };
   for (const std::string& name : names) {
     const std::uint64_t begin = posix::now_ns();

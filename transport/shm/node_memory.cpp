@@ -21,7 +21,7 @@ namespace tsp::shm {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x747370'6e6f6465;  // "tspnode"
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 constexpr std::uint32_t kMostRanks = 65536;
 constexpr std::uint64_t kLargestHeap = 64ULL << 30;
 constexpr std::uint64_t kSmallestHeap = 1ULL << 20;

@@ -31,6 +31,13 @@ inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kLaneSize = 36864;  ///< see lane.h
 inline constexpr int kMaxLocalRanks = 1024;
 
+/// How ranks of different nodes shall talk.
+enum class Inter : std::uint32_t {
+  automatic,  ///< by verbs where both ends have a usable RDMA device, else by tcp
+  verbs,      ///< by verbs, or not at all
+  tcp
+};
+
 /// What defines a node's memory.
 struct NodeLayout {
   std::uint32_t local_ranks = 1;
@@ -39,10 +46,12 @@ struct NodeLayout {
   std::uint32_t world_size = 1;
   std::uint32_t node = 0;
   std::uint32_t nodes = 1;
-  std::uint64_t timeout_ns = 0;        ///< deadline of waits, for all ranks of the node
-  std::uint32_t cores = 1;             ///< cores that this node's ranks may use together (affinity, quota)
-  std::uint32_t supervised = 0;        ///< 1: a launcher watches the processes and writes their ends to the board
-  std::uint32_t share = 1;             ///< 1: this node's ranks talk over this memory; 0: over sockets
+  std::uint64_t timeout_ns = 0;  ///< deadline of waits, for all ranks of the node
+  std::uint32_t cores = 1;       ///< cores that this node's ranks may use together (affinity, quota)
+  std::uint32_t supervised = 0;  ///< 1: a launcher watches the processes and writes their ends to the board
+  std::uint32_t share = 1;       ///< 1: this node's ranks talk over this memory; 0: over sockets
+  Inter inter = Inter::automatic;
+  char rdma[64] = {};                  ///< what --rdma says; empty: choose
   char store[64] = {};                 ///< "host:port" of the job's key-value store, empty if ranks need none
   std::array<std::byte, 32> secret{};  ///< the job's, if it has a store: this memory is private to its processes
   std::uint64_t id = 0;                ///< random, set by the maker: tells one job's memory from another's

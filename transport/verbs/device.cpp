@@ -8,9 +8,12 @@
 
 #include <algorithm>
 #include <arpa/inet.h>
+#include <bit>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <ifaddrs.h>
+#include <netinet/in.h>
 
 namespace tsp::verbs {
 
@@ -91,6 +94,39 @@ int number_in(std::string_view text, std::string_view whole) {
   return value;
 }
 
+int bits_set(std::span<const std::uint8_t> mask) {
+  int bits = 0;
+  for (const std::uint8_t byte : mask) bits += std::popcount(byte);
+  return bits;
+}
+
+/// Of a RoCE GID, which is an IP address of an interface here: the bits that name the network. 0: no interface has that address.
+int network_bits_of(const Gid& gid) {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) return 0;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(first, ::freeifaddrs);
+  for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_netmask == nullptr) continue;
+    if (each->ifa_addr->sa_family == AF_INET && gid.is_ipv4_mapped()) {
+      sockaddr_in address{};
+      sockaddr_in mask{};
+      std::memcpy(&address, each->ifa_addr, sizeof address);
+      std::memcpy(&mask, each->ifa_netmask, sizeof mask);
+      if (std::memcmp(&address.sin_addr, gid.bytes.data() + 12, 4) != 0) continue;
+      return 96 + std::popcount(mask.sin_addr.s_addr);
+    }
+    if (each->ifa_addr->sa_family == AF_INET6) {
+      sockaddr_in6 address{};
+      sockaddr_in6 mask{};
+      std::memcpy(&address, each->ifa_addr, sizeof address);
+      std::memcpy(&mask, each->ifa_netmask, sizeof mask);
+      if (std::memcmp(&address.sin6_addr, gid.bytes.data(), 16) != 0) continue;
+      return bits_set(std::span(mask.sin6_addr.s6_addr));
+    }
+  }
+  return 0;
+}
+
 /// The GID to use of a port, if it has one.
 std::optional<Gid> usable_gid(const Port& port) {
   if (port.ethernet) return choose_gid(port.gids);
@@ -150,6 +186,12 @@ std::vector<Port> list_ports() {
   return ports;
 }
 
+bool any_device() {
+  int count = 0;
+  const DeviceList list = device_list(count);
+  return list != nullptr && count > 0;
+}
+
 std::optional<Gid> choose_gid(const std::vector<Gid>& gids) {
   const Gid* global = nullptr;
   for (const Gid& gid : gids) {
@@ -172,7 +214,7 @@ ChosenPort choose_port(const std::vector<Port>& ports, const DeviceChoice& choic
     named.push_back(&port);
   }
   if (named.empty()) {
-    if (choice.device.empty()) throw Error(Cause::refused, "verbs: " + describe(ports));
+    if (choice.device.empty()) throw Error(Cause::refused, describe(ports));
     throw refuse(choice.port != 0 ? fmt::format("no port {} of such a device", choice.port) : "no such device");
   }
   std::vector<ChosenPort> usable;
@@ -180,10 +222,10 @@ ChosenPort choose_port(const std::vector<Port>& ports, const DeviceChoice& choic
     if (!port->active) continue;
     if (choice.gid >= 0) {
       for (const Gid& gid : port->gids) {
-        if (gid.index == choice.gid) usable.push_back({*port, gid});
+        if (gid.index == choice.gid) usable.push_back({.port = *port, .gid = gid});
       }
     } else if (const std::optional<Gid> gid = usable_gid(*port)) {
-      usable.push_back({*port, *gid});
+      usable.push_back({.port = *port, .gid = *gid});
     }
   }
   if (usable.empty()) {
@@ -192,7 +234,21 @@ ChosenPort choose_port(const std::vector<Port>& ports, const DeviceChoice& choic
     if (choice.gid >= 0) throw refuse(fmt::format("no GID of index {}", choice.gid));
     throw refuse("no RoCE v2 GID but link-local ones: give the interface an IP address");
   }
-  return usable[static_cast<std::size_t>(local_rank) % usable.size()];
+  const std::size_t rail = static_cast<std::size_t>(local_rank) % usable.size();
+  ChosenPort chosen = usable[rail];
+  chosen.rail = static_cast<int>(rail);
+  chosen.network_bits = network_bits_of(chosen.gid);
+  return chosen;
+}
+
+bool networks_differ(std::span<const std::uint8_t, 16> gid, int bits, std::span<const std::uint8_t, 16> other, int other_bits) {
+  if (bits == 0 || other_bits == 0) return false;
+  if (bits != other_bits) return true;
+  for (int bit = 0; bit < bits; ++bit) {
+    const auto byte = static_cast<std::size_t>(bit / 8);
+    if (((gid[byte] ^ other[byte]) >> (7 - bit % 8) & 1) != 0) return true;
+  }
+  return false;
 }
 
 void CloseDevice::operator()(ibv_context* context) const { ibv_close_device(context); }

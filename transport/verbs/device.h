@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,6 +59,8 @@ struct DeviceChoice {
 struct ChosenPort {
   Port port;
   Gid gid;
+  int rail = 0;              ///< which of the ports to choose from it is: ports of one number are a rail of the cluster
+  int network_bits = 0;      ///< of the GID, how many name the network that its interface is on; 0: not known
   std::string text() const;  ///< "rxe0 port 1, GID 1 ::ffff:10.77.0.1 (RoCE v2), MTU 4096"
 };
 
@@ -65,12 +68,18 @@ struct ChosenPort {
 /// kernel's support for them. Throws Error(refused) if a device is there that can't be opened.
 std::vector<Port> list_ports();
 
+/// True if this machine has an RDMA device, of whatever state. Opens none.
+bool any_device();
+
 /// The RoCE v2 GID to use: IPv4-mapped, else global IPv6, never link-local. Nothing if the port has no such one.
 std::optional<Gid> choose_gid(const std::vector<Gid>& gids);
 
 /// The port for local rank i: the i-th active one modulo their number, among those that `choice` names. Throws Error(refused)
 /// with what is there if the choice names what doesn't exist or can't be used, or if there is nothing to choose from.
 ChosenPort choose_port(const std::vector<Port>& ports, const DeviceChoice& choice, int local_rank);
+
+/// True if two GIDs are known to be on different networks.
+bool networks_differ(std::span<const std::uint8_t, 16> gid, int bits, std::span<const std::uint8_t, 16> other, int other_bits);
 
 struct CloseDevice {
   void operator()(ibv_context* context) const;

@@ -2,6 +2,7 @@
 
 #include "transport/cause.h"
 #include "transport/machine.h"
+#include "transport/verbs/wire.h"
 
 #include <fmt/format.h>
 
@@ -9,9 +10,35 @@
 #include <cassert>
 #include <cerrno>
 #include <limits>
+#include <linux/capability.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace tsp::verbs {
+
+namespace {
+
+constexpr const char* kHowToRaise =
+    "raise it with ulimit -l unlimited, LimitMEMLOCK= of systemd, or memlock in /etc/security/limits.conf";
+
+/// Whoever has CAP_IPC_LOCK isn't bound by the limit.
+bool bound_by_limit() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {};
+  if (::syscall(SYS_capget, &header, data) != 0) return true;
+  return (data[0].effective & (1U << CAP_IPC_LOCK)) == 0;
+}
+
+}  // namespace
+
+std::string locked_memory_shortage(int peers, std::size_t heap_bytes) {
+  const std::uint64_t limit = machine::limit_locked_memory();
+  const std::uint64_t needed = static_cast<std::uint64_t>(peers) * 2 * kRegionBytes + std::min(heap_bytes, kSlabBytes);
+  if (limit >= needed || !bound_by_limit()) return {};
+  return fmt::format("a rank must lock {} MiB for the NIC, and locked memory is limited to {} KiB: {}", (needed >> 20) + 1,
+                     limit >> 10, kHowToRaise);
+}
 
 Registration register_bytes(ibv_pd* pd, std::span<std::byte> memory, const char* what) {
   Registration registration(ibv_reg_mr(pd, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
@@ -22,10 +49,7 @@ Registration register_bytes(ibv_pd* pd, std::span<std::byte> memory, const char*
       fmt::format("verbs: {} MiB of {} can't be registered with the NIC", static_cast<double>(memory.size()) / (1 << 20), what);
   if (error == ENOMEM && limit != std::numeric_limits<std::uint64_t>::max()) {
     throw system_error(Cause::out_of_memory,
-                       fmt::format("{} (locked memory is limited to {} KiB: raise it with ulimit -l unlimited, LimitMEMLOCK= of "
-                                   "systemd, or memlock in /etc/security/limits.conf)",
-                                   message, limit >> 10),
-                       error);
+                       fmt::format("{} (locked memory is limited to {} KiB: {})", message, limit >> 10, kHowToRaise), error);
   }
   throw system_error(Cause::out_of_memory, message, error);
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace tsp::verbs {
@@ -20,6 +21,10 @@ using Registration = std::unique_ptr<ibv_mr, Deregister>;
 
 /// Registers memory for local use and, if so, for peers' writes. Throws Error(out_of_memory) that names the limit in the way.
 Registration register_bytes(ibv_pd* pd, std::span<std::byte> memory, const char* what);
+
+/// What keeps a rank with so many peers from locking the memory that it needs at least (message buffers, one slab of the heap),
+/// and what to raise; empty if nothing does.
+std::string locked_memory_shortage(int peers, std::size_t heap_bytes = kSlabBytes);
 
 /// The registered slabs of a rank's heap.
 class Slabs {

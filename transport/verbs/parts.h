@@ -73,10 +73,14 @@ struct VerbsTransport::Peer {
   Region region;
   QueuePair pair;  // destroyed before the region that it writes
   Address address;
-  bool linked = false;  // connect() was called
+  bool linked = false;           // ready to send and to receive
+  std::uint64_t give_up_ns = 0;  // for the way to be found; 0: connect() wasn't called
   std::uint64_t probe = 0;
-  std::string broken;    // the first cause; empty while all is well
-  bool flushed = false;  // broken without a cause yet: the error that isn't a flush may follow
+  std::uint64_t arrivals = 0;        // immediates that came
+  std::uint64_t seen = 0;            // arrivals and completed requests, when they were last looked at
+  std::uint64_t quiet_since_ns = 0;  // since when those stand still
+  std::string broken;                // the first cause; empty while all is well
+  bool flushed = false;              // broken without a cause yet: the error that isn't a flush may follow
   std::array<Outgoing, kStreams> out;
   std::array<Incoming, kStreams> in;
 };
@@ -95,6 +99,9 @@ struct VerbsTransport::Parts {
   std::vector<std::unique_ptr<Peer>> peers;
   std::string port_trouble;  // while the port is down
   std::uint32_t quiet_rounds = 0;
+  std::uint64_t next_question_ns = 0;  // when silent peers are looked for again
+
+  void ask_silent_peers();
 };
 
 }  // namespace tsp::verbs

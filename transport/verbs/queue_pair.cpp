@@ -1,7 +1,6 @@
 #include "transport/verbs/queue_pair.h"
 
 #include "transport/cause.h"
-#include "transport/posix.h"
 
 #include <fmt/format.h>
 
@@ -22,16 +21,16 @@ constexpr std::uint64_t kSignalEvery = 16;
 constexpr std::uint32_t kInlineWanted[] = {220, 64, 0};
 constexpr std::uint32_t kReceiveBatch = 16;
 
-/// `patient`: tries again until then (posix::now_ns) where the kernel couldn't find the way to the peer yet.
-void modify(ibv_qp* pair, ibv_qp_attr& attributes, int mask, const char* state, const std::string& peer,
-            std::uint64_t patient = 0) {
-  int error = ibv_modify_qp(pair, &attributes, mask);
-  while (error == ETIMEDOUT && posix::now_ns() < patient) error = ibv_modify_qp(pair, &attributes, mask);
+/// False if the kernel couldn't find the way to the peer yet and that is no reason to fail.
+bool modify(ibv_qp* pair, ibv_qp_attr& attributes, int mask, const char* state, const std::string& peer, bool patient = false) {
+  const int error = ibv_modify_qp(pair, &attributes, mask);
+  if (error == ETIMEDOUT && patient) return false;
   if (error != 0) {
     throw system_error(
         Cause::refused,
         fmt::format("verbs: queue pair {} can't go to {} (peer: {})", pair->qp_num, state, peer.empty() ? "-" : peer), error);
   }
+  return true;
 }
 
 }  // namespace
@@ -79,7 +78,7 @@ void QueuePair::initialise(const ChosenPort& port) {
   modify(pair_.get(), attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "INIT", {});
 }
 
-void QueuePair::connect(const Address& peer, const ChosenPort& port, Patience patience, std::uint64_t give_up_ns) {
+bool QueuePair::connect(const Address& peer, const ChosenPort& port, Patience patience, bool last_try) {
   ibv_qp_attr ready{};
   ready.qp_state = IBV_QPS_RTR;
   ready.path_mtu = static_cast<ibv_mtu>(std::min(port.port.mtu, peer.mtu));
@@ -95,10 +94,9 @@ void QueuePair::connect(const Address& peer, const ChosenPort& port, Patience pa
     ready.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(port.gid.index);
     ready.ah_attr.grh.hop_limit = 64;
   }
-  modify(pair_.get(), ready,
-         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-             IBV_QP_MIN_RNR_TIMER,
-         "RTR", peer.port, give_up_ns);
+  const int ready_mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  if (!modify(pair_.get(), ready, ready_mask, "RTR", peer.port, !last_try)) return false;
 
   ibv_qp_attr sending{};
   sending.qp_state = IBV_QPS_RTS;
@@ -110,6 +108,7 @@ void QueuePair::connect(const Address& peer, const ChosenPort& port, Patience pa
   modify(pair_.get(), sending,
          IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC, "RTS",
          peer.port);
+  return true;
 }
 
 std::uint64_t QueuePair::write(const Source& from, const Target& to, std::optional<Immediate> immediate, bool signalled) {

@@ -44,13 +44,14 @@ class QueuePair {
   std::uint32_t number() const { return pair_->qp_num; }
   std::uint32_t first_packet() const { return first_packet_; }
 
-  /// To RTR, where the kernel resolves the peer's Ethernet address, which takes a second a try if the peer doesn't answer: again
-  /// until give_up_ns (posix::now_ns). Then to RTS. Throws Error(refused).
-  void connect(const Address& peer, const ChosenPort& port, Patience patience, std::uint64_t give_up_ns);
+  /// To RTR, where the kernel resolves the peer's Ethernet address, which takes a second if the peer doesn't answer; then to RTS.
+  /// False if it wasn't found and this isn't the last try. Throws Error(refused).
+  bool connect(const Address& peer, const ChosenPort& port, Patience patience, bool last_try);
 
   /// Work requests that can be posted now.
   std::uint64_t room() const { return kSends - (posted_ - completed_); }
   std::uint64_t posted() const { return posted_; }
+  std::uint64_t done() const { return completed_; }
   bool is_completed(std::uint64_t request) const { return request <= completed_; }
   std::uint64_t last_signalled() const { return signalled_; }
 

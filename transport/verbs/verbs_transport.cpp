@@ -20,6 +20,8 @@ namespace {
 constexpr std::uint32_t kRoundsBetweenEvents = 4096;
 /// The receiver tells of what it has taken when so many messages are untold.
 constexpr std::uint64_t kTellAfter = 4;
+/// A peer from which something is awaited may be silent for this part of the deadline before it is asked whether it lives.
+constexpr std::uint64_t kSilence = 8;
 
 }  // namespace
 
@@ -32,6 +34,10 @@ VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_u
   } catch (const Error& error) {
     if (!choice.device.empty()) throw;
     parts.why_not = error.what();
+  }
+  if (parts.why_not.empty() && choice.device.empty()) parts.why_not = locked_memory_shortage(options.peers, options.heap.size());
+  if (!parts.why_not.empty()) {
+    if (!options.place.empty()) parts.why_not = fmt::format("{}: {}", options.place, parts.why_not);
     return;
   }
   parts.device = open_device(parts.port.port.device);
@@ -75,6 +81,8 @@ std::vector<std::byte> VerbsTransport::address(int number) {
   address.mtu = parts.port.port.mtu;
   address.ethernet = parts.port.port.ethernet;
   std::copy(parts.port.gid.bytes.begin(), parts.port.gid.bytes.end(), address.gid);
+  address.network_bits = static_cast<std::uint8_t>(parts.port.network_bits);
+  address.rail = static_cast<std::uint8_t>(parts.port.rail);
   address.port = parts.port.text();
   return address.encode();
 }
@@ -83,10 +91,18 @@ Reach VerbsTransport::can_reach(int /*peer*/, std::span<const std::byte> blob) c
   if (!parts_->why_not.empty()) return {false, parts_->why_not};
   const std::optional<Address> address = Address::decode(blob);
   if (!address) return {false, "the peer's address is none of this version's"};
-  if (!address->why_not.empty()) return {false, "at the peer: " + address->why_not};
+  if (!address->why_not.empty()) {
+    // With places given, both ends' words begin with them.
+    return {false, parts_->options.place.empty() ? "at the peer: " + address->why_not : address->why_not};
+  }
   if (address->ethernet != parts_->port.port.ethernet) {
     return {false,
             fmt::format("one end is Ethernet, the other InfiniBand: {} here, {} there", parts_->port.text(), address->port)};
+  }
+  const ChosenPort& here = parts_->port;
+  if (address->rail != here.rail && networks_differ(here.gid.bytes, here.network_bits, address->gid, address->network_bits)) {
+    return {false, fmt::format("rails {} and {} are networks of their own: {} here, {} there", here.rail, address->rail,
+                               here.text(), address->port)};
   }
   return {true, fmt::format("RDMA: {} to {}", parts_->port.text(), address->port)};
 }
@@ -97,14 +113,24 @@ void VerbsTransport::connect(int number, std::span<const std::byte> blob) {
   if (!parts.peers.at(static_cast<std::size_t>(number))) address(number);
   Peer& to = peer(number);
   to.address = *Address::decode(blob);
-  to.pair.connect(to.address, parts.port, Patience::within(parts.options.timeout_ns),
-                  posix::now_ns() + parts.options.timeout_ns / 2);
-  to.linked = true;
+  to.give_up_ns = posix::now_ns() + parts.options.timeout_ns / 2;
+  link(to);
+}
+
+void VerbsTransport::link(Peer& to) {
+  const bool last_try = posix::now_ns() >= to.give_up_ns;
+  to.linked = to.pair.connect(to.address, parts_->port, Patience::within(parts_->options.timeout_ns), last_try);
+}
+
+bool VerbsTransport::linked(int number) {
+  Peer& to = peer(number);
+  if (!to.linked && to.give_up_ns != 0) link(to);
+  return to.linked;
 }
 
 bool VerbsTransport::connected(int number) {
   Peer& to = peer(number);
-  if (!to.linked) return false;
+  if (!linked(number)) return false;
   if (to.broken.empty() && to.probe == 0) {
     to.probe = to.mirror(0, 1, Immediate{News::credit, 0, 0}, true);
     if (to.probe == 0) break_lanes(to, to.pair.post_error());
@@ -115,6 +141,8 @@ bool VerbsTransport::connected(int number) {
   }
   return to.pair.is_completed(to.probe);
 }
+
+std::string VerbsTransport::broken(int number) const { return peer(number).broken; }
 
 // --- memory ------------------------------------------------------------------------------------------------------------------
 
@@ -205,6 +233,7 @@ void VerbsTransport::completion(const void* found) {
     return;
   }
   at.pair.received();
+  ++at.arrivals;
   if ((done.wc_flags & IBV_WC_WITH_IMM) == 0) {
     break_lanes(at, "a message without an immediate arrived");
   } else {
@@ -290,8 +319,29 @@ void VerbsTransport::look_at_events() {
   }
 }
 
+/// Who only receives has nothing in flight, so the NIC can't miss a dead peer: an empty write makes it notice.
+void VerbsTransport::Parts::ask_silent_peers() {
+  const std::uint64_t now = posix::now_ns();
+  if (now < next_question_ns) return;
+  const std::uint64_t patience = options.timeout_ns / kSilence;
+  next_question_ns = now + patience / 4;
+  for (const std::unique_ptr<Peer>& each : peers) {
+    if (!each || !each->linked || !each->broken.empty()) continue;
+    const std::uint64_t signs = each->arrivals + each->pair.done();
+    const bool awaited = std::any_of(each->in.begin(), each->in.end(), [](const Incoming& in) { return in.last > in.prefix; });
+    if (signs != each->seen || each->quiet_since_ns == 0 || !awaited) {
+      each->seen = signs;
+      each->quiet_since_ns = now;
+    } else if (now - each->quiet_since_ns >= patience && each->pair.is_completed(each->pair.posted())) {
+      each->quiet_since_ns = now;
+      if (each->mirror(0, 0, std::nullopt, true) == 0) each->broken = each->pair.post_error();
+    }
+  }
+}
+
 std::uint64_t VerbsTransport::arm() {
   if (parts_->events) {
+    parts_->ask_silent_peers();
     parts_->events->arm();
     look_at_events();
   }

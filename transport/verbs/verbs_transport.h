@@ -24,6 +24,7 @@ struct VerbsOptions {
   std::uint64_t timeout_ns = 30'000'000'000;  ///< the job's deadline, from which the NIC's own retries are derived
   int peers = 1;                              ///< peers are numbered from 0 to this, not included
   std::span<std::byte> heap = {};             ///< what register_memory() may be asked for
+  std::string place = {};                     ///< where this rank is, for messages: "node 1"
 };
 
 class VerbsTransport final : public Transport {
@@ -42,8 +43,14 @@ class VerbsTransport final : public Transport {
   std::vector<std::byte> address(int peer) override;
   Reach can_reach(int peer, std::span<const std::byte> address) const override;
   void connect(int peer, std::span<const std::byte> address) override;
-  /// Sends the probe when first asked: ask once all peers have called connect(), else it waits for a retransmission.
+  /// True once the peer may write to this rank: connect() tries only once to find the way, this goes on with it. One try may take
+  /// the kernel a second. Throws Error(refused) in its words after half of the deadline.
+  bool linked(int peer);
+  /// Sends the probe when first asked: ask once all peers are linked, else it waits for a retransmission. Throws
+  /// Error(disconnected).
   bool connected(int peer) override;
+  /// Why the way to a peer is broken; empty if it isn't.
+  std::string broken(int peer) const;
 
   void register_memory(std::span<std::byte> memory) override;
   RemoteSpan remote(std::span<const std::byte> memory) const override;
@@ -101,6 +108,7 @@ class VerbsTransport final : public Transport {
   void finish(Peer& from, int stream, Ticket ticket);
 
   // verbs_transport.cpp
+  void link(Peer& peer);
   void pump(Peer& peer);
   void completion(const void* completion);
   void arrived(Peer& from, std::uint32_t immediate);

@@ -21,13 +21,16 @@ struct Blob {
   std::uint8_t mtu;
   std::uint8_t ethernet;
   std::uint8_t gid[16];
-  std::uint32_t port_length;
-  std::uint32_t why_not_length;
+  std::uint8_t network_bits;
+  std::uint8_t rail;
+  std::uint16_t padding;
+  std::uint16_t port_length;
+  std::uint16_t why_not_length;
   char port[kTextBytes];
   char why_not[kTextBytes];
 };
 static_assert(sizeof(Blob) == 56 + 2 * kTextBytes);
-constexpr std::uint32_t kMagic = 0x31567354;  // "TsV1"
+constexpr std::uint32_t kMagic = 0x32567354;  // "TsV2"
 
 }  // namespace
 
@@ -43,8 +46,10 @@ std::vector<std::byte> Address::encode() const {
   blob.mtu = mtu;
   blob.ethernet = ethernet ? 1 : 0;
   std::memcpy(blob.gid, gid, sizeof gid);
-  blob.port_length = static_cast<std::uint32_t>(std::min(port.size(), kTextBytes));
-  blob.why_not_length = static_cast<std::uint32_t>(std::min(why_not.size(), kTextBytes));
+  blob.network_bits = network_bits;
+  blob.rail = rail;
+  blob.port_length = static_cast<std::uint16_t>(std::min(port.size(), kTextBytes));
+  blob.why_not_length = static_cast<std::uint16_t>(std::min(why_not.size(), kTextBytes));
   std::memcpy(blob.port, port.data(), blob.port_length);
   std::memcpy(blob.why_not, why_not.data(), blob.why_not_length);
   const auto* bytes = reinterpret_cast<const std::byte*>(&blob);
@@ -56,7 +61,8 @@ std::optional<Address> Address::decode(std::span<const std::byte> bytes) {
   if (bytes.size() != sizeof blob) return std::nullopt;
   std::memcpy(&blob, bytes.data(), sizeof blob);
   if (blob.magic != kMagic || blob.region_bytes != kRegionBytes || blob.port_length > kTextBytes ||
-      blob.why_not_length > kTextBytes || blob.ethernet > 1 || blob.queue_pair >> 24 != 0 || blob.first_packet >> 24 != 0) {
+      blob.why_not_length > kTextBytes || blob.ethernet > 1 || blob.network_bits > 128 || blob.queue_pair >> 24 != 0 ||
+      blob.first_packet >> 24 != 0) {
     return std::nullopt;
   }
   Address address;
@@ -70,6 +76,8 @@ std::optional<Address> Address::decode(std::span<const std::byte> bytes) {
   address.mtu = blob.mtu;
   address.ethernet = blob.ethernet != 0;
   std::memcpy(address.gid, blob.gid, sizeof blob.gid);
+  address.network_bits = blob.network_bits;
+  address.rail = blob.rail;
   address.port.assign(blob.port, blob.port_length);
   return address;
 }

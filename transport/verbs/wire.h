@@ -115,6 +115,8 @@ struct Address {
   std::uint8_t mtu = 0;
   bool ethernet = false;
   std::uint8_t gid[16] = {};
+  std::uint8_t network_bits = 0;  ///< see ChosenPort
+  std::uint8_t rail = 0;
   std::string port;     ///< for messages: "rxe0 port 1, …"
   std::string why_not;  ///< not empty: the peer has no device, and why; all but this is void then
 

@@ -1,0 +1,220 @@
+#include "core/links.h"
+
+#include "transport/bootstrap/store.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <time.h>
+
+namespace tsp {
+
+namespace {
+
+constexpr long kPause_ns = 200'000;
+
+void pause_a_moment() {
+  const timespec pause{0, kPause_ns};
+  ::nanosleep(&pause, nullptr);
+}
+
+/// A text of a NodeLayout.
+template <std::size_t size>
+std::string text_of(const char (&field)[size]) {
+  return {field, ::strnlen(field, size)};
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+/// With a speed: puts the transport behind a slower link.
+void slow_down(std::optional<fault::DelayTransport>& slow, Transport* inner, double gbps) {
+  if (inner != nullptr && gbps > 0) slow.emplace(*inner, fault::LinkSpeed{gbps, 0});
+}
+
+template <class Inner>
+Transport* outermost(std::optional<fault::DelayTransport>& slow, Inner* inner) {
+  return slow ? static_cast<Transport*>(&*slow) : inner;
+}
+
+}  // namespace
+
+Links::Links(shm::NodeMemory& memory, int local_rank, LinkOptions options)
+    : memory_(&memory), local_rank_(local_rank), options_(std::move(options)), shm_(memory, local_rank) {
+  connect();
+  slow_down(slow_shm_, &shm_, options_.gbps);
+  slow_down(slow_verbs_, verbs_.get(), options_.gbps);
+  slow_down(slow_tcp_, tcp_.get(), options_.gbps);
+}
+
+bool Links::is_here(int rank) const {
+  const shm::NodeLayout& layout = memory_->layout();
+  const int local = rank - static_cast<int>(layout.first_rank);
+  return local >= 0 && local < static_cast<int>(layout.local_ranks);
+}
+
+std::vector<Route> Links::routes() {
+  const shm::NodeLayout& layout = memory_->layout();
+  std::vector<Route> table(layout.world_size);
+  for (int rank = 0; rank < static_cast<int>(layout.world_size); ++rank) {
+    Route& route = table[static_cast<std::size_t>(rank)];
+    if (shares_memory(rank))
+      route = {.transport = outermost(slow_shm_, &shm_), .peer = rank - static_cast<int>(layout.first_rank)};
+    else if (tcp_) route = {.transport = outermost(slow_tcp_, tcp_.get()), .peer = rank};
+  }
+  for (const auto& [rank, number] : verbs_peers_)
+    table[static_cast<std::size_t>(rank)] = {.transport = outermost(slow_verbs_, verbs_.get()), .peer = number};
+  return table;
+}
+
+void Links::register_memory(std::span<std::byte> memory) {
+  if (verbs_) verbs_->register_memory(memory);
+}
+
+std::vector<LinkTraffic> Links::traffic() const {
+  std::vector<LinkTraffic> all = {{shm_.name(), shm_.counters()}};
+  if (verbs_) all.push_back({verbs_->name(), verbs_->counters()});
+  if (tcp_) all.push_back({tcp_->name(), tcp_->counters()});
+  return all;
+}
+
+bool Links::close() {
+  const bool sent_by_verbs = !verbs_ || verbs_->close();
+  const bool sent_by_tcp = !tcp_ || tcp_->close();
+  return sent_by_verbs && sent_by_tcp;
+}
+
+// --- finding each other ------------------------------------------------------------------------------------------------------
+
+void Links::note(std::string_view kind, const std::string& why, int rank) {
+  const auto same = std::find_if(ways_.begin(), ways_.end(), [&](const Way& way) { return way.kind == kind && way.why == why; });
+  if (same != ways_.end()) same->ranks.push_back(rank);
+  else ways_.push_back({std::string(kind), why, {rank}});
+}
+
+void Links::connect() {
+  const shm::NodeLayout& layout = memory_->layout();
+  std::vector<int> by_tcp;
+  std::vector<int> far;  // on other nodes
+  for (int rank = 0; rank < static_cast<int>(layout.world_size); ++rank) {
+    if (shares_memory(rank)) continue;
+    if (!is_here(rank)) {
+      far.push_back(rank);
+    } else {
+      by_tcp.push_back(rank);
+      note("tcp", "same node, but --intra tcp", rank);
+    }
+  }
+  const std::string store = text_of(layout.store);
+  if ((by_tcp.empty() && far.empty()) || store.empty()) return;
+  bootstrap::StoreClient client(store, layout.secret, rank(), options_.timeout_ns, options_.check);
+  if (!far.empty()) {
+    const std::vector<int> rest = choose_verbs(client, far);
+    by_tcp.insert(by_tcp.end(), rest.begin(), rest.end());
+  }
+  tell(client);
+  if (!verbs_peers_.empty()) connect_verbs(client);
+  if (!by_tcp.empty()) connect_tcp(client, by_tcp);
+}
+
+/// Begins to connect to those whose device this rank's can reach; returns the others.
+std::vector<int> Links::choose_verbs(bootstrap::StoreClient& client, const std::vector<int>& far) {
+  const shm::NodeLayout& layout = memory_->layout();
+  std::vector<int> rest;
+  if (layout.inter == shm::Inter::tcp) {
+    for (const int peer : far) note("tcp", "--inter tcp", peer);
+    return far;
+  }
+  const std::string here = fmt::format("node {}", layout.node);
+  try {
+    verbs_ = std::make_unique<verbs::VerbsTransport>(verbs::VerbsOptions{.device = text_of(layout.rdma),
+                                                                         .local_rank = local_rank_,
+                                                                         .timeout_ns = options_.timeout_ns,
+                                                                         .peers = static_cast<int>(far.size()),
+                                                                         .heap = memory_->heap(local_rank_),
+                                                                         .place = here});
+  } catch (const Error& error) {
+    throw Error(error.cause(), fmt::format("rank {} on {}: {}", rank(), here, error.what()), rank());
+  }
+  for (std::size_t i = 0; i < far.size(); ++i)
+    client.set(fmt::format("verbs/{}/{}", rank(), far[i]), verbs_->address(static_cast<int>(i)));
+  for (std::size_t i = 0; i < far.size(); ++i) {
+    const int peer = far[i];
+    const int number = static_cast<int>(i);
+    const std::vector<std::byte> address =
+        client.get(fmt::format("verbs/{}/{}", peer, rank()), fmt::format("rank {} to say which RDMA device it has", peer));
+    const Reach reach = verbs_->can_reach(number, address);
+    if (reach.possible) {
+      verbs_->connect(number, address);
+      verbs_peers_.emplace_back(peer, number);
+      note("verbs", reach.why, peer);
+    } else if (layout.inter == shm::Inter::verbs) {
+      throw Error(Cause::refused,
+                  fmt::format("--inter verbs: rank {} on {} can't reach rank {}: {}", rank(), here, peer, reach.why), rank());
+    } else {
+      rest.push_back(peer);
+      note("tcp", "no RDMA: " + reach.why, peer);
+    }
+  }
+  if (verbs_peers_.empty()) verbs_.reset();
+  return rest;
+}
+
+/// What this rank chose, before it connects: its next word to the store proves that this one has arrived.
+void Links::tell(bootstrap::StoreClient& client) const {
+  std::string text;
+  for (const Way& way : ways_) text += fmt::format("{}\t{}\t{}\n", way.kind, way.why, fmt::join(way.ranks, ","));
+  client.set(fmt::format("live/way/{}", rank()), bytes_of(text));
+}
+
+void Links::await(const std::vector<int>& peers, std::string_view transport, const std::function<bool(int rank)>& connected,
+                  const std::function<std::string(int rank)>& why_broken) const {
+  const std::uint64_t deadline = posix::now_ns() + options_.timeout_ns;
+  for (const int peer : peers) {
+    while (!connected(peer)) {
+      if (options_.check) options_.check();
+      if (const std::string why = why_broken(peer); !why.empty())
+        throw Error(Cause::disconnected, fmt::format("no connection to rank {}: {}", peer, why), peer);
+      if (posix::now_ns() >= deadline) {
+        throw Error(Cause::stalled, fmt::format("rank {} didn't connect to rank {} over {} in time", peer, rank(), transport),
+                    peer);
+      }
+      pause_a_moment();
+    }
+  }
+}
+
+void Links::connect_verbs(bootstrap::StoreClient& client) {
+  std::vector<int> peers;
+  std::vector<int> numbers(memory_->layout().world_size);
+  for (const auto& [peer, number] : verbs_peers_) {
+    peers.push_back(peer);
+    numbers[static_cast<std::size_t>(peer)] = number;
+  }
+  const auto number_of = [&](int peer) { return numbers[static_cast<std::size_t>(peer)]; };
+  const auto why_broken = [&](int peer) { return verbs_->broken(number_of(peer)); };
+  await(
+      peers, "verbs", [&](int peer) { return verbs_->linked(number_of(peer)); }, why_broken);
+  client.set(fmt::format("verbs/{}", rank()), {});
+  for (const int peer : peers) client.get(fmt::format("verbs/{}", peer), fmt::format("rank {} to connect its queue pairs", peer));
+  await(
+      peers, "verbs", [&](int peer) { return verbs_->connected(number_of(peer)); }, why_broken);
+}
+
+void Links::connect_tcp(bootstrap::StoreClient& client, const std::vector<int>& peers) {
+  const shm::NodeLayout& layout = memory_->layout();
+  tcp_ = std::make_unique<tcp::TcpTransport>(tcp::TcpOptions{.rank = rank(),
+                                                             .world_size = static_cast<int>(layout.world_size),
+                                                             .host = client.local_host(),
+                                                             .secret = layout.secret,
+                                                             .timeout_ns = options_.timeout_ns});
+  client.set(fmt::format("tcp/{}", rank()), tcp_->address(-1));
+  for (const int peer : peers)
+    tcp_->connect(peer, client.get(fmt::format("tcp/{}", peer), fmt::format("rank {} to say where it listens", peer)));
+  await(
+      peers, "tcp", [&](int peer) { return tcp_->connected(peer); }, [&](int peer) { return tcp_->broken(peer); });
+}
+
+}  // namespace tsp

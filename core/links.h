@@ -1,0 +1,91 @@
+// The ways of one rank to all others: shared memory within its node, RDMA verbs or TCP to other nodes. Who shares no memory finds
+// each other through the job's store, where each rank also leaves word of what it chose and why (live/way/RANK):
+//
+//   verbs/A/B   what B needs to connect to A; or why A has no RDMA device
+//   verbs/A     A's queue pairs are connected: probes may be sent
+//   tcp/A       where A listens
+//   live/way/A  A's choices: lines of KIND, tab, why, tab, ranks with commas
+//
+// Both ends judge the same two addresses by the same rule, so they choose alike.
+#pragma once
+
+#include "core/link_traffic.h"
+#include "core/streams/engine.h"
+#include "transport/fault/delay_transport.h"
+#include "transport/shm/node_memory.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/tcp/tcp_transport.h"
+#include "transport/verbs/verbs_transport.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tsp::bootstrap {
+class StoreClient;
+}
+
+namespace tsp {
+
+struct LinkOptions {
+  std::uint64_t timeout_ns = 30'000'000'000;
+  double gbps = 0;              ///< makes links look as slow, in 10⁹ bytes per second; 0: as they are
+  std::function<void()> check;  ///< called while ranks are waited for; throws if the job is over
+};
+
+class Links {
+ public:
+  /// Connects to all ranks. Devices are opened here: never before a fork. `memory` must outlive the links. Throws Error(refused)
+  /// naming node, rank and cause where --inter verbs or --rdma can't be had, Error(stalled) naming who didn't come,
+  /// Error(disconnected).
+  Links(shm::NodeMemory& memory, int local_rank, LinkOptions options);
+
+  /// By rank of the world; this rank's own entry leads to itself over shm. No transport: there is no store to meet at.
+  std::vector<Route> routes();
+  /// A part of the heap that is used from now on. Throws Error(out_of_memory) with the limit that stands in the way.
+  void register_memory(std::span<std::byte> memory);
+  /// By transport in use, shm first.
+  std::vector<LinkTraffic> traffic() const;
+  /// Drives the end in good order: true once all that this rank has sent has arrived.
+  bool close();
+
+ private:
+  /// Ranks that are reached the same way for the same reason.
+  struct Way {
+    std::string kind;
+    std::string why;
+    std::vector<int> ranks;
+  };
+
+  int rank() const { return static_cast<int>(memory_->layout().first_rank) + local_rank_; }
+  bool is_here(int rank) const;
+  bool shares_memory(int rank) const { return rank == this->rank() || (memory_->layout().share != 0 && is_here(rank)); }
+  void note(std::string_view kind, const std::string& why, int rank);
+  void connect();
+  std::vector<int> choose_verbs(bootstrap::StoreClient& client, const std::vector<int>& far);
+  void tell(bootstrap::StoreClient& client) const;
+  void connect_verbs(bootstrap::StoreClient& client);
+  void connect_tcp(bootstrap::StoreClient& client, const std::vector<int>& peers);
+  /// Waits until `connected` says so of every peer; `why_broken`: what is wrong with it, empty if nothing.
+  void await(const std::vector<int>& peers, std::string_view transport, const std::function<bool(int rank)>& connected,
+             const std::function<std::string(int rank)>& why_broken) const;
+
+  shm::NodeMemory* memory_;
+  int local_rank_;
+  LinkOptions options_;
+  shm::ShmTransport shm_;
+  std::unique_ptr<verbs::VerbsTransport> verbs_;
+  std::unique_ptr<tcp::TcpTransport> tcp_;
+  std::optional<fault::DelayTransport> slow_shm_;
+  std::optional<fault::DelayTransport> slow_verbs_;
+  std::optional<fault::DelayTransport> slow_tcp_;
+  std::vector<std::pair<int, int>> verbs_peers_;  ///< rank of the world, number in the transport
+  std::vector<Way> ways_;
+};
+
+}  // namespace tsp

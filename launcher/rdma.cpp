@@ -1,0 +1,29 @@
+#include "launcher/rdma.h"
+
+#include "transport/cause.h"
+#include "transport/verbs/device.h"
+#include "transport/verbs/memory.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace tsp::launcher {
+
+std::string rdma_trouble(const GlobalOptions& options) {
+  const bool demanded = options.inter == "verbs" || !options.rdma.empty();
+  if (!demanded || options.nodes == 1) return {};
+  const std::string option = options.inter == "verbs" ? "--inter verbs" : fmt::format("--rdma {}", options.rdma);
+  try {
+    const std::vector<verbs::Port> ports = verbs::list_ports();
+    const RankBlock here = ranks_here(options);
+    for (int local = 0; local < here.count; ++local) verbs::choose_port(ports, verbs::DeviceChoice::parse(options.rdma), local);
+    const std::string shortage = verbs::locked_memory_shortage(options.ranks - 1);
+    return shortage.empty() ? shortage : fmt::format("{}: {}", option, shortage);
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    return what.starts_with("--rdma") ? what : fmt::format("{}: {}", option, what);
+  }
+}
+
+}  // namespace tsp::launcher

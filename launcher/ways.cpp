@@ -1,0 +1,141 @@
+#include "launcher/ways.h"
+
+#include "launcher/placement.h"
+#include "transport/verbs/device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <utility>
+
+namespace tsp::launcher {
+
+namespace {
+
+/// Lines of the log; the report has all.
+constexpr std::size_t kMostLines = 32;
+constexpr std::string_view kKey = "live/way/";
+
+/// A number below `limit`; -1: the text is none.
+int number_in(std::string_view text, int limit) {
+  int number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size() && number >= 0 && number < limit ? number : -1;
+}
+
+/// Takes what stands before `mark` off a text; all of it if there is none.
+std::string_view take(std::string_view& text, char mark) {
+  const std::size_t end = std::min(text.find(mark), text.size());
+  const std::string_view head = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return head;
+}
+
+}  // namespace
+
+Ways::Ways(const GlobalOptions& options)
+    : ranks_(options.ranks),
+      nodes_(options.nodes),
+      intra_(options.intra),
+      inter_(options.inter),
+      node_here_(options.several_machines ? options.node_rank : -1),
+      device_here_(options.nodes > 1 && options.inter == "auto" && verbs::any_device()),
+      trivial_(options.ranks == 1 || (options.nodes == 1 && options.intra != "tcp")),
+      untold_(trivial_ ? 0 : options.ranks),
+      told_(static_cast<std::size_t>(options.ranks)) {}
+
+void Ways::heard(std::string_view key, std::string_view text) {
+  const int rank = key.starts_with(kKey) ? number_in(key.substr(kKey.size()), ranks_) : -1;
+  if (trivial_ || rank < 0) return;
+  Told& told = told_[static_cast<std::size_t>(rank)];
+  if (told.done) return;
+  told.done = true;
+  told.choice.assign(static_cast<std::size_t>(ranks_), -1);
+  --untold_;
+  while (!text.empty()) {
+    std::string_view line = take(text, '\n');
+    Way way;
+    way.kind = take(line, '\t');
+    way.why = take(line, '\t');
+    if (way.kind != "shm" && way.kind != "verbs" && way.kind != "tcp") continue;
+    const auto same = std::find_if(reasons_.begin(), reasons_.end(),
+                                   [&](const Way& each) { return each.kind == way.kind && each.why == way.why; });
+    const auto index = static_cast<int>(same - reasons_.begin());
+    if (same == reasons_.end()) reasons_.push_back(std::move(way));
+    while (!line.empty()) {
+      const int to = number_in(take(line, ','), ranks_);
+      if (to >= 0) told.choice[static_cast<std::size_t>(to)] = index;
+    }
+  }
+}
+
+Way Ways::forecast(int from, int to) const {
+  const int here = node_of(ranks_, nodes_, from);
+  const int there = node_of(ranks_, nodes_, to);
+  if (here == there) {
+    if (intra_ == "tcp") return {"tcp", "same node, but --intra tcp"};
+    return {"shm", "same node"};
+  }
+  if (inter_ == "tcp") return {"tcp", "--inter tcp"};
+  if (inter_ == "verbs") return {"verbs", "--inter verbs"};
+  if (!device_here_ && (node_here_ < 0 || node_here_ == here || node_here_ == there)) {
+    const int without = node_here_ < 0 ? here : node_here_;
+    return {"tcp", fmt::format("no RDMA: node {}: there is no RDMA device on this machine", without)};
+  }
+  return {"", "the ranks didn't say what they chose"};
+}
+
+Way Ways::between(int from, int to) const {
+  const Told& told = told_[static_cast<std::size_t>(from)];
+  const int choice = told.done ? told.choice[static_cast<std::size_t>(to)] : -1;
+  Way way = choice >= 0 ? reasons_[static_cast<std::size_t>(choice)] : forecast(from, to);
+  const int here = node_of(ranks_, nodes_, from);
+  const int there = node_of(ranks_, nodes_, to);
+  if (here != there) way.why = fmt::format("nodes {} and {}; {}", here, there, way.why);
+  return way;
+}
+
+std::vector<std::string> Ways::lines() const {
+  struct Pairs {
+    int count = 0;
+    int from = 0;
+    int to = 0;
+  };
+  std::map<std::pair<std::string, std::string>, Pairs> groups;
+  for (int from = 0; from < ranks_; ++from) {
+    for (int to = from + 1; to < ranks_; ++to) {
+      const Way way = between(from, to);
+      Pairs& pairs = groups[{way.kind, way.why}];
+      if (pairs.count++ == 0) pairs = {1, from, to};
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [way, pairs] : groups) {
+    const std::string who =
+        pairs.count == 1 ? fmt::format("ranks {} and {}", pairs.from, pairs.to) : fmt::format("{} pairs of ranks", pairs.count);
+    lines.push_back(fmt::format("{} for {}: {}", way.first.empty() ? "unknown" : way.first, who, way.second));
+  }
+  if (lines.size() > kMostLines) {
+    const std::size_t more = lines.size() - kMostLines;
+    lines.resize(kMostLines);
+    lines.push_back(fmt::format("and {} lines more, which the report of --json has", more));
+  }
+  return lines;
+}
+
+nlohmann::ordered_json Ways::json() const {
+  nlohmann::ordered_json table = nlohmann::ordered_json::array();
+  for (int from = 0; from < ranks_; ++from) {
+    for (int to = 0; to < ranks_; ++to) {
+      if (from == to) continue;
+      const Way way = between(from, to);
+      const auto kind = way.kind.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(way.kind);
+      table.push_back({{"from", from}, {"to", to}, {"kind", kind}, {"why", way.why}});
+    }
+  }
+  return table;
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+"""Whole jobs in the RDMA laboratory: two machines with two ranks each, a tsprun on either, held against four ranks on this machine.
+
+    tests/rdma/jobs.py --tsprun PROGRAM SCENARIO
+
+Losses are compared as hexadecimal floats: all bits of the doubles. Exit code: 0; 1 with a line that says what doesn't hold; 3 if the
+laboratory can't run here.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+FIGURES = ("loss", "grad_norm")
+
+# What both machines run first: `job NAME OPTION…` is one tsprun of a job, `meet NAME` waits for the other machine, `at_fault NAME`
+# notes in the background when the fault struck, so that a job's end can be counted from there.
+PROLOGUE = """
+export TSP_KERNELS=avx2 TSP_SECRET="of this laboratory"
+port=29400
+uptime_ms() { awk '{print int($1 * 1000)}' /proc/uptime; }
+meet() {
+  touch "$SHARE/$1.meet$NODE"
+  until [ -e "$SHARE/$1.meet$((1 - NODE))" ]; do sleep 0.1; done
+}
+job() {
+  name=$1; shift; port=$((port + 1)); begin=$(uptime_ms)
+  "$TSPRUN" --layout tsp=4 --timeout "${deadline:-60}" --nnodes 2 --node-rank "$NODE" --rendezvous 10.77.0.1:$port --json "$SHARE/$name.$NODE.json" "$@" \
+    >"$SHARE/$name.$NODE.out" 2>"$SHARE/$name.$NODE.err"
+  code=$?; end=$(uptime_ms)
+  [ -e "$SHARE/$name.$NODE.fault" ] && echo $((end - $(cat "$SHARE/$name.$NODE.fault"))) >"$SHARE/$name.$NODE.after"
+  echo $code >"$SHARE/$name.$NODE.code"
+  echo "$name: exit code $code after $((end - begin)) ms"
+}
+at_fault() {
+  ( until [ -e "$SHARE/$1.strike" ]; do sleep 0.1; done; uptime_ms >"$SHARE/$1.$NODE.fault" ) &
+}
+# after_step NAME STEP COMMAND…: once node 0 has printed that step, the fault strikes.
+after_step() {
+  name=$1; step=$2; shift 2
+  ( until grep -qE "^step +([0-9]{2,}|[$step-9])/" "$SHARE/$name.0.out" 2>/dev/null; do sleep 0.1; done
+    touch "$SHARE/$name.strike"; "$@" ) &
+}
+weather() { echo "$*" >>"$SHARE/control"; }
+"""
+
+
+class Wrong(Exception):
+    """Something doesn't hold."""
+
+
+def require(condition, what):
+    if not condition:
+        raise Wrong(what)
+
+
+class Laboratory:
+    """One boot: the results folder, the script of the machines, and what they left."""
+
+    def __init__(self, options, folder):
+        self.options = options
+        self.share = pathlib.Path(folder)
+        self.data = self.share / "text.txt"
+        words = random.Random(7)
+        self.data.write_text("".join(f"line {i} of {words.randrange(97)} says {words.getrandbits(40)}\n" for i in range(100)))
+
+    def train(self, steps, size):
+        """Options of the training that all scenarios do; the data's path is the same for machines and host."""
+        return f"train --config nano --data {self.data} --batch {size[0]} --seq {size[1]} --steps {steps}"
+
+    def run(self, script, *lab_options, timeout=150):
+        export = f"export TSPRUN={self.options.tsprun}\n"
+        # The machines see the host's folder read-only at its own path, and writable at $SHARE.
+        lab = [ROOT / "tools/rdma_lab/lab.py", "--timeout", str(timeout), "--share", self.share, *lab_options, "--"]
+        result = subprocess.run([*lab, export + PROLOGUE + script], check=False)
+        if result.returncode == 3:
+            sys.exit(3)
+        return result.returncode
+
+    def report(self, name, node=0):
+        path = self.share / f"{name}.{node}.json"
+        require(path.exists() and path.stat().st_size > 0, f"{name}: no report of node {node}\n{self.words(name)}")
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    def text(self, name, node, ending):
+        path = self.share / f"{name}.{node}.{ending}"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    def words(self, name):
+        return "\n".join(f"-- {name} node {node}\n{self.text(name, node, 'out')}{self.text(name, node, 'err')}" for node in (0, 1))
+
+    def code(self, name, node):
+        text = self.text(name, node, "code")
+        require(text != "", f"{name}: node {node} didn't end\n{self.words(name)}")
+        return int(text)
+
+    def curve(self, name):
+        require(self.code(name, 0) == 0 and self.code(name, 1) == 0, f"{name} failed\n{self.words(name)}")
+        return curve_of(self.report(name))
+
+    def on_host(self, arguments):
+        """Four ranks on this machine, one node."""
+        path = self.share / "host.json"
+        command = [self.options.tsprun, "--layout", "tsp=4", "--json", path, *arguments.split()]
+        environment = dict(os.environ, TSP_KERNELS="avx2")
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+        return curve_of(json.loads(path.read_text(encoding="utf-8")))
+
+
+def curve_of(report):
+    require(report["kernels"] == "avx2", f"kernels are {report['kernels']}")
+    return [tuple(float(step[figure]).hex() for figure in FIGURES) for step in report["steps"]]
+
+
+def same(name, curve, other_name, other):
+    require(len(curve) == len(other), f"{name} has {len(curve)} steps, {other_name} {len(other)}")
+    for step, (a, b) in enumerate(zip(curve, other), 1):
+        require(a == b, f"step {step}: {name} has {a}, {other_name} {b}")
+
+
+def kinds(report):
+    return {(way["from"], way["to"]): way["kind"] for way in report["transports"]}
+
+
+def node_of(rank):
+    return rank // 2
+
+
+def check_ways(report, inter):
+    """Neighbours share memory, all others use `inter`; the table, the bytes and the reasons agree."""
+    ways = kinds(report)
+    require(len(ways) == 12, f"{len(ways)} ways")
+    for (a, b), kind in ways.items():
+        wanted = "shm" if node_of(a) == node_of(b) else inter
+        require(kind == wanted, f"ranks {a} and {b} talk over {kind}, not {wanted}")
+    for way in report["transports"]:
+        if way["kind"] == "verbs":
+            require("rxe0 port 1" in way["why"] and "RoCE v2" in way["why"], f"why: {way['why']}")
+
+
+def bytes_over(report, kind, direction):
+    return [rank["transport_bytes"][kind][direction] for rank in report["per_rank"]]
+
+
+def check_bytes(over_verbs, over_tcp):
+    for report, inter, other in ((over_verbs, "verbs", "tcp"), (over_tcp, "tcp", "verbs")):
+        for kind in ("shm", inter):
+            sent, received = bytes_over(report, kind, "sent"), bytes_over(report, kind, "received")
+            require(min(sent) > 0 and sum(sent) == sum(received), f"{kind}: {sent} bytes sent, {received} received")
+        require(sum(bytes_over(report, other, "sent")) == 0, f"bytes over {other}")
+    for direction in ("sent", "received"):
+        require(bytes_over(over_verbs, "verbs", direction) == bytes_over(over_tcp, "tcp", direction), "verbs and tcp carry different bytes")
+        require(bytes_over(over_verbs, "shm", direction) == bytes_over(over_tcp, "shm", direction), "shm carries different bytes")
+
+
+def training(lab, steps, size, timeout):
+    """The same bits on one node over shm, on two machines over verbs, and over tcp; what can't be had is refused by name."""
+    script = f"""
+job missing --inter verbs $([ $NODE = 1 ] && echo --rdma rxe7) {lab.train(1, size)}
+job verbs --inter verbs {lab.train(steps, size)}
+job tcp --inter tcp {lab.train(steps, size)}
+"""
+    require(lab.run(script, timeout=timeout) == 0, "the laboratory failed")
+    host = lab.on_host(lab.train(steps, size))
+    same("verbs", lab.curve("verbs"), "one node", host)
+    same("tcp", lab.curve("tcp"), "one node", host)
+    over_verbs, over_tcp = lab.report("verbs"), lab.report("tcp")
+    check_ways(over_verbs, "verbs")
+    check_ways(over_tcp, "tcp")
+    require(kinds(lab.report("verbs", 1)) == kinds(over_verbs), "node 1 reports other ways")
+    check_bytes(over_verbs, over_tcp)
+    require(re.search(r"info: verbs for 4 pairs of ranks: nodes 0 and 1; RDMA", lab.text("verbs", 0, "err")) is not None,
+            f"the log doesn't say why\n{lab.words('verbs')}")
+    require("payload by transport" in lab.text("verbs", 0, "out"), "the audit doesn't say which bytes went where")
+    for node in (0, 1):
+        refusal = lab.text("missing", node, "err")
+        require(lab.code("missing", node) == 2, f"node {node} wasn't refused\n{refusal}")
+        require("node 1: --rdma rxe7: no such device; here are: rxe0:1" in refusal, f"node {node} was told: {refusal}")
+
+
+def lost_frames(lab, steps, size, timeout):
+    """Frames that are lost change nothing but the time."""
+    require(lab.run(f"job verbs --inter verbs {lab.train(steps, size)}", "--loss", "0.01", timeout=timeout) == 0, "the laboratory failed")
+    lost = json.loads((lab.share / "result.json").read_text(encoding="utf-8"))["ethernet"][0]["lost"]
+    require(lost > 0, "no frame was lost")
+    print(f"{lost} frames lost")
+    same("verbs with losses", lab.curve("verbs"), "one node", lab.on_host(lab.train(steps, size)))
+
+
+def check_failure(lab, name, node, deadline, culprit_node):
+    """The survivors on `node` ended in time, with a verdict that names a rank of `culprit_node`."""
+    verdict = lab.text(name, node, "err")
+    require(lab.code(name, node) != 0, f"{name}: node {node} didn't notice")
+    after = int(lab.text(name, node, "after")) / 1000
+    print(f"{name}: node {node} ended {after:.1f} s after the fault (deadline {deadline} s)\n{verdict}")
+    require(after <= deadline, f"{name}: node {node} took {after} s")
+    failure = lab.report(name, node)["failure"]
+    require(failure is not None and failure["kind"] in ("disconnected", "stalled"), f"{name}: {failure}")
+    require(failure["node"] in culprit_node and failure["rank"] is not None and node_of(failure["rank"]) == failure["node"], f"{name}: {failure}")
+    require(f"rank {failure['rank']}" in verdict and f"node {failure['node']}" in verdict, f"{name}: node {node} says {verdict}")
+
+
+def faults(lab, _steps, size, timeout):
+    """A machine cut off, one whose port goes down, one that is killed: the others end within the deadline and name it."""
+    deadline = 20
+    train = f"--inter verbs {lab.train(100000, size)}"
+    script = f"""
+deadline={deadline}
+at_fault cut
+[ $NODE = 0 ] && after_step cut 2 weather cut 1
+job cut {train}
+meet cut
+[ $NODE = 0 ] && weather join 1
+sleep 1
+at_fault down
+[ $NODE = 1 ] && after_step down 2 ip link set eth0 down
+job down {train}
+meet down
+[ $NODE = 1 ] && ip link set eth0 up
+sleep 1
+at_fault killed
+[ $NODE = 0 ] && after_step killed 2 weather kill 1
+job killed {train}
+"""
+    require(lab.run(script, timeout=timeout) == 0, "the laboratory failed")
+    for node in (0, 1):
+        check_failure(lab, "cut", node, deadline + 3, (1 - node,))
+        check_failure(lab, "down", node, deadline + 3, (0, 1))
+    check_failure(lab, "killed", 0, deadline + 3, (1,))
+
+
+def packets_sent(lab, when, node, rail):
+    return int(lab.text(f"packets.{when}.rail{rail}", node, "count"))
+
+
+def rails(lab, _steps, _size, timeout):
+    """With two NICs a machine local rank i talks over the i-th: what it sends moves that device's counter and not the other's."""
+    kib = 512
+    script = f"""
+packets() {{
+  for rail in 0 1; do cat /sys/class/infiniband/rxe$rail/ports/1/hw_counters/sent_pkts >"$SHARE/packets.$1.rail$rail.$NODE.count"; done
+}}
+packets start
+job rail0 run -- {lab.options.actor} rail 0 {kib}
+packets rail0
+job rail1 run -- {lab.options.actor} rail 1 {kib}
+packets rail1
+"""
+    require(lab.run(script, "--nics", "2", timeout=timeout) == 0, "the laboratory failed")
+    least = kib * 1024 // 4096  # the path MTU
+    for rail, before in ((0, "start"), (1, "rail0")):
+        name = f"rail{rail}"
+        report = lab.report(name)
+        for way in report["transports"]:
+            a, b = way["from"], way["to"]
+            if node_of(a) == node_of(b):
+                wanted = "shm"
+            else:
+                wanted = "verbs" if a % 2 == b % 2 else "tcp"  # the rails of the laboratory are two networks
+            require(way["kind"] == wanted, f"{name}: {way}")
+            require(wanted != "verbs" or f"rxe{a % 2} port 1" in way["why"], f"{name}: {way}")
+        for node in (0, 1):
+            require(lab.code(name, node) == 0, f"{name} failed\n{lab.words(name)}")
+            sent = [packets_sent(lab, name, node, r) - packets_sent(lab, before, node, r) for r in (0, 1)]
+            print(f"local rank {rail} of node {node} sent {kib} KiB: {sent[0]} packets left by rail 0, {sent[1]} by rail 1")
+            require(sent[rail] >= least and sent[1 - rail] < least // 4, f"{name}: packets {sent}")
+
+
+SCENARIOS = {"rails": rails, "training": training, "lost_frames": lost_frames, "faults": faults}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tsprun", type=pathlib.Path, required=True)
+    parser.add_argument("--actor", type=pathlib.Path, help="tests/programs/actor, for rails")
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--seq", type=int, default=16)
+    parser.add_argument("--timeout", type=int, default=150, help="of the laboratory, in seconds")
+    parser.add_argument("--share", type=pathlib.Path, help="keeps what the machines left in this empty folder")
+    parser.add_argument("scenario", choices=SCENARIOS)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tsp-rdma-jobs.") as temporary:
+        folder = options.share or temporary
+        try:
+            SCENARIOS[options.scenario](Laboratory(options, folder), options.steps, (options.batch, options.seq), options.timeout)
+        except Wrong as wrong:
+            print(f"{options.scenario}: FAILED: {wrong}")
+            return 1
+    print(f"{options.scenario}: good")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
