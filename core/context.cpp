@@ -2,6 +2,7 @@
 
 #include "core/board/peer_watch.h"
 #include "core/collectives/staging.h"
+#include "core/fault/rank_faults.h"
 #include "core/links.h"
 #include "transport/bootstrap/identity.h"
 #include "transport/bootstrap/meeting.h"
@@ -69,12 +70,26 @@ bool blocking_from_environment() {
   return value == "1";
 }
 
+/// TSP_FAULTS: texts of --fault, separated by ';'.
+std::vector<fault::Spec> faults_from_environment() {
+  std::vector<fault::Spec> faults;
+  const char* text = std::getenv("TSP_FAULTS");
+  std::string_view rest = text == nullptr ? "" : text;
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find(';'), rest.size());
+    faults.push_back(fault::parse(rest.substr(0, end)));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return faults;
+}
+
 ContextOptions options_from_environment() {
   ContextOptions options;
   options.heap_budget = budget_from_environment();
   if (const char* algorithms = std::getenv("TSP_ALGORITHMS"); algorithms != nullptr) options.algorithms = algorithms;
   options.blocking = blocking_from_environment();
   options.link_gbps = link_speed_from_environment();
+  options.faults = faults_from_environment();
   return options;
 }
 
@@ -86,6 +101,7 @@ struct Context::Parts {
   int local_rank;
   FlightBoard board;
   Heap heap;
+  RankFaults faults;
   Links links;
   std::optional<PeerWatch> watch;
   Staging staging;
@@ -102,15 +118,20 @@ struct Context::Parts {
         board(*memory),
         heap(memory->heap(local_rank), options.heap_budget,
              [this](std::size_t offset, std::size_t bytes) { commit(offset, bytes); }),
+        faults(options.faults, options.struck_faults, world_rank(), heap, board),
         links(*memory, local_rank,
-              {.timeout_ns = timeout_ns(), .gbps = options.link_gbps, .check = [this] { throw_if_aborted(); }}),
+              {.timeout_ns = timeout_ns(),
+               .gbps = options.link_gbps,
+               .faults = options.faults,
+               .check = [this] { throw_if_aborted(); }}),
         watch(pids.empty() ? std::nullopt : std::optional<PeerWatch>(std::in_place, board, pids)),
         staging(heap),
         engine(board, world_rank(), links.routes(), memory->doorbell(local_rank),
                {.timeout_ns = timeout_ns(),
                 .oversubscribed = memory->layout().local_ranks > memory->layout().cores,
                 .watch = watch ? &*watch : nullptr,
-                .blocking = options.blocking}),
+                .blocking = options.blocking,
+                .faults = faults.any() ? &faults : nullptr}),
         choices(options.algorithms) {
     std::vector<int> all(memory->layout().world_size);
     std::iota(all.begin(), all.end(), 0);
@@ -199,6 +220,7 @@ int Context::rank() const { return parts_->engine.world_rank(); }
 int Context::size() const { return parts_->engine.world_size(); }
 int Context::local_rank() const { return parts_->local_rank; }
 int Context::local_size() const { return static_cast<int>(parts_->memory->layout().local_ranks); }
+void Context::begin_step(std::uint64_t step) { parts_->faults.at_step(step); }
 Communicator& Context::world() { return *parts_->world; }
 Heap& Context::heap() { return parts_->heap; }
 Engine& Context::engine() { return parts_->engine; }

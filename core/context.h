@@ -10,6 +10,7 @@
 #include "core/link_traffic.h"
 #include "core/memory/heap.h"
 #include "core/streams/engine.h"
+#include "transport/fault/spec.h"
 #include "transport/shm/node_memory.h"
 
 #include <memory>
@@ -19,10 +20,12 @@
 namespace tsp {
 
 struct ContextOptions {
-  std::uint64_t heap_budget = 0;  ///< bytes; 0: the reservation
-  std::string algorithms;         ///< overrides of the choice table, see ChoiceTable
-  bool blocking = false;          ///< posted operations are waited for at once: to tell what a schedule hides
-  double link_gbps = 0;           ///< makes links look as slow, in 10⁹ bytes per second; 0: as they are
+  std::uint64_t heap_budget = 0;    ///< bytes; 0: the reservation
+  std::string algorithms;           ///< overrides of the choice table, see ChoiceTable
+  bool blocking = false;            ///< posted operations are waited for at once: to tell what a schedule hides
+  double link_gbps = 0;             ///< makes links look as slow, in 10⁹ bytes per second; 0: as they are
+  std::vector<fault::Spec> faults;  ///< of the whole job: those that strike this rank or messages to it are injected here
+  std::uint64_t struck_faults = 0;  ///< a bit for each that struck in an earlier attempt and shall not again
 };
 
 class Context {
@@ -33,8 +36,8 @@ class Context {
   ///   · none of these: a world of one rank.
   /// Reads TSP_ALGORITHMS (overrides of the choice table), TSP_BLOCKING=1 and TSP_LINK_GBPS (ContextOptions), TSP_MEM_PER_RANK
   /// (heap budget in bytes; tsprun sets it) and, where no tsprun started the rank, TSP_TIMEOUT (deadline of waits in seconds,
-  /// default 30). Installs the terminate handler. Throws Error(refused | out_of_memory | stalled): says which variables were
-  /// found, what is missing, who didn't come.
+  /// default 30), TSP_FAULTS (injected faults, separated by ';'; tsprun sets it). Installs the terminate handler. Throws
+  /// Error(refused | out_of_memory | stalled): says which variables were found, what is missing, who didn't come.
   static Context from_environment();
   /// Rank `local_rank` of a node whose memory exists.
   Context(shm::NodeMemory memory, int local_rank, const ContextOptions& options = {});
@@ -51,6 +54,9 @@ class Context {
   int size() const;
   int local_rank() const;
   int local_size() const;
+
+  /// A training step begins, from 1: faults that shall strike then do.
+  void begin_step(std::uint64_t step);
 
   Communicator& world();
   Heap& heap();

@@ -29,11 +29,6 @@ std::string text_of(const char (&field)[size]) {
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-/// With a speed: puts the transport behind a slower link.
-void slow_down(std::optional<fault::DelayTransport>& slow, Transport* inner, double gbps) {
-  if (inner != nullptr && gbps > 0) slow.emplace(*inner, fault::LinkSpeed{gbps, 0});
-}
-
 template <class Inner>
 Transport* outermost(std::optional<fault::DelayTransport>& slow, Inner* inner) {
   return slow ? static_cast<Transport*>(&*slow) : inner;
@@ -44,9 +39,21 @@ Transport* outermost(std::optional<fault::DelayTransport>& slow, Inner* inner) {
 Links::Links(shm::NodeMemory& memory, int local_rank, LinkOptions options)
     : memory_(&memory), local_rank_(local_rank), options_(std::move(options)), shm_(memory, local_rank) {
   connect();
-  slow_down(slow_shm_, &shm_, options_.gbps);
-  slow_down(slow_verbs_, verbs_.get(), options_.gbps);
-  slow_down(slow_tcp_, tcp_.get(), options_.gbps);
+  slow_down(slow_shm_, &shm_);
+  slow_down(slow_verbs_, verbs_.get());
+  slow_down(slow_tcp_, tcp_.get());
+}
+
+/// With a speed, or where messages to this rank shall be late: puts the transport behind a slower link.
+void Links::slow_down(std::optional<fault::DelayTransport>& slow, Transport* inner) {
+  if (inner == nullptr) return;
+  std::vector<fault::LinkFault> faults;
+  for (const fault::Spec& spec : options_.faults) {
+    if ((spec.kind != fault::Kind::delay && spec.kind != fault::Kind::slow) || spec.to != rank()) continue;
+    const Route route = inner_route(spec.from);
+    if (route.transport == inner) faults.push_back({.peer = route.peer, .spec = spec});
+  }
+  if (options_.gbps > 0 || !faults.empty()) slow.emplace(*inner, fault::LinkSpeed{options_.gbps, 0}, std::move(faults));
 }
 
 bool Links::is_here(int rank) const {
@@ -55,17 +62,27 @@ bool Links::is_here(int rank) const {
   return local >= 0 && local < static_cast<int>(layout.local_ranks);
 }
 
-std::vector<Route> Links::routes() {
-  const shm::NodeLayout& layout = memory_->layout();
-  std::vector<Route> table(layout.world_size);
-  for (int rank = 0; rank < static_cast<int>(layout.world_size); ++rank) {
-    Route& route = table[static_cast<std::size_t>(rank)];
-    if (shares_memory(rank))
-      route = {.transport = outermost(slow_shm_, &shm_), .peer = rank - static_cast<int>(layout.first_rank)};
-    else if (tcp_) route = {.transport = outermost(slow_tcp_, tcp_.get()), .peer = rank};
+Route Links::inner_route(int rank) {
+  if (shares_memory(rank)) {
+    const int first = static_cast<int>(memory_->layout().first_rank);
+    return {.transport = &shm_, .peer = rank - first};
   }
-  for (const auto& [rank, number] : verbs_peers_)
-    table[static_cast<std::size_t>(rank)] = {.transport = outermost(slow_verbs_, verbs_.get()), .peer = number};
+  for (const auto& [peer, number] : verbs_peers_) {
+    if (peer == rank) return {.transport = verbs_.get(), .peer = number};
+  }
+  if (tcp_) return {.transport = tcp_.get(), .peer = rank};
+  return {};
+}
+
+std::vector<Route> Links::routes() {
+  std::vector<Route> table(memory_->layout().world_size);
+  for (int rank = 0; rank < static_cast<int>(table.size()); ++rank) {
+    Route& route = table[static_cast<std::size_t>(rank)];
+    route = inner_route(rank);
+    if (route.transport == &shm_) route.transport = outermost(slow_shm_, &shm_);
+    else if (route.transport == verbs_.get()) route.transport = outermost(slow_verbs_, verbs_.get());
+    else if (route.transport == tcp_.get()) route.transport = outermost(slow_tcp_, tcp_.get());
+  }
   return table;
 }
 

@@ -12,6 +12,7 @@
 #include "core/link_traffic.h"
 #include "core/streams/engine.h"
 #include "transport/fault/delay_transport.h"
+#include "transport/fault/spec.h"
 #include "transport/shm/node_memory.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
@@ -34,8 +35,9 @@ namespace tsp {
 
 struct LinkOptions {
   std::uint64_t timeout_ns = 30'000'000'000;
-  double gbps = 0;              ///< makes links look as slow, in 10⁹ bytes per second; 0: as they are
-  std::function<void()> check;  ///< called while ranks are waited for; throws if the job is over
+  double gbps = 0;                  ///< makes links look as slow, in 10⁹ bytes per second; 0: as they are
+  std::vector<fault::Spec> faults;  ///< of the whole job: messages to this rank are delayed or slowed as they say
+  std::function<void()> check;      ///< called while ranks are waited for; throws if the job is over
 };
 
 class Links {
@@ -65,6 +67,9 @@ class Links {
   int rank() const { return static_cast<int>(memory_->layout().first_rank) + local_rank_; }
   bool is_here(int rank) const;
   bool shares_memory(int rank) const { return rank == this->rank() || (memory_->layout().share != 0 && is_here(rank)); }
+  void slow_down(std::optional<fault::DelayTransport>& slow, Transport* inner);
+  /// The transport that leads to a rank, and the rank's number in it; null: there is no way.
+  Route inner_route(int rank);
   void note(std::string_view kind, const std::string& why, int rank);
   void connect();
   std::vector<int> choose_verbs(bootstrap::StoreClient& client, const std::vector<int>& far);

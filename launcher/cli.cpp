@@ -72,6 +72,18 @@ void report_refusal(Report& report, const std::string& command, const std::strin
   report.write();
 }
 
+/// Faults that the command can't inject.
+void check_faults(const Command& command, const GlobalOptions& global) {
+  for (const fault::Spec& spec : global.faults) {
+    if (!command.has_ranks()) throw Error(Cause::refused, fmt::format("--fault {}: {} has no ranks", spec.text, command.name()));
+    if (spec.step != 0 && !command.has_steps()) {
+      throw Error(Cause::refused, fmt::format("--fault {}: {} has no training steps; name an operation, such as "
+                                              "kill:rank={},op=all_gather,seq=1",
+                                              spec.text, command.name(), std::max(spec.rank, 0)));
+    }
+  }
+}
+
 int execute(Command& command, GlobalOptions& global) {
   set_up_logging(global);
   Report report(global.json);
@@ -85,6 +97,7 @@ int execute(Command& command, GlobalOptions& global) {
       throw Error(Cause::refused,
                   fmt::format("--trace {}: {} has no trace; train, eval and block write one", global.trace, command.name()));
     }
+    check_faults(command, global);
     command.validate(global);
   } catch (const Error& error) {
     say(error.what());

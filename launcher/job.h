@@ -54,6 +54,8 @@ class Job {
   /// The first failure; cause none if the job succeeded.
   const Failure& failure() const { return failure_; }
   const std::vector<RankRecord>& records() const { return records_; }
+  /// A bit for each of --fault that struck a rank.
+  std::uint64_t struck_faults() const { return board_.faults(); }
   /// tsprun's exit code.
   int exit_code() const;
   /// What rank 0 of a built-in command put into its sink.

@@ -1,5 +1,6 @@
 #include "launcher/options.h"
 
+#include "core/fault/rank_faults.h"
 #include "transport/bootstrap/store.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
@@ -116,6 +117,19 @@ void validate_against_machine(const GlobalOptions& options, int processes_per_ra
   }
 }
 
+void validate_faults(GlobalOptions& options) {
+  options.faults.clear();
+  for (const std::string& text : options.fault_texts) {
+    const fault::Spec& spec = options.faults.emplace_back(fault::parse(text));
+    fault::check_ranks(spec, options.ranks);
+    if (spec.kind == fault::Kind::corrupt || spec.kind == fault::Kind::drop || spec.kind == fault::Kind::disconnect) {
+      refuse(fmt::format("--fault {}: this version injects kill, stall, oom, delay and slow; try delay:from={},to={},ms=20", text,
+                         spec.from, spec.to));
+    }
+  }
+  check_faults(options.faults);
+}
+
 }  // namespace
 
 void add_global_options(CLI::App& app, GlobalOptions& options) {
@@ -166,6 +180,11 @@ void add_global_options(CLI::App& app, GlobalOptions& options) {
                  "compute threads a rank; they never change a bit of the result; default: this node's cores over its ranks")
       ->type_name("T")
       ->group(group);
+  app.add_option("--fault", options.fault_texts,
+                 "inject a fault, such as kill:rank=3,step=12 or delay:from=0,to=1,ms=20; repeatable")
+      ->type_name("SPEC")
+      ->allow_extra_args(false)
+      ->group(group);
   app.add_option("--trace", options.trace, "write a trace of all ranks for Perfetto to FILE")->type_name("FILE")->group(group);
   app.add_option("--json", options.json, "write the report for machines to FILE")->type_name("FILE")->group(group);
   app.add_option("--log-level", options.log_level, "trace, debug, info, warn, error, critical, off")
@@ -215,6 +234,8 @@ void validate_global(GlobalOptions& options, bool against_machine, int processes
                        seconds < 0.1 ? "0.1" : fmt::format("{:.0f}", kLongestTimeout)));
   }
   options.timeout_ns = static_cast<std::uint64_t>(seconds * 1e9);
+
+  validate_faults(options);
 
   if (options.bind_text.empty()) {
     options.bind = Bind::automatic;

@@ -3,6 +3,7 @@
 
 #include "launcher/layout.h"
 #include "launcher/placement.h"
+#include "transport/fault/spec.h"
 
 #include <CLI/CLI.hpp>
 
@@ -35,6 +36,7 @@ struct GlobalOptions {
   std::string log_level = "info";
   bool quiet = false;
   bool no_prefix = false;
+  std::vector<std::string> fault_texts;
   std::vector<std::string> program;  ///< what stands after `--`: for `run`
 
   // Results of validation.
@@ -47,6 +49,8 @@ struct GlobalOptions {
   std::uint64_t timeout_ns = 30'000'000'000;
   Bind bind = Bind::automatic;
   int threads = 1;  ///< compute threads of a rank
+  std::vector<fault::Spec> faults;
+  std::uint64_t struck_faults = 0;  ///< a bit for each that struck in an earlier attempt of the same job
 };
 
 /// The ranks that this tsprun starts.

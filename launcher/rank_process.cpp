@@ -5,6 +5,7 @@
 #include "transport/cause.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -80,6 +81,8 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
     ContextOptions options;
     options.heap_budget = plan.spec->global->mem_per_rank;
     if (const char* algorithms = std::getenv("TSP_ALGORITHMS")) options.algorithms = algorithms;
+    options.faults = plan.spec->global->faults;
+    options.struck_faults = plan.spec->global->struck_faults;
     Context context(std::move(*plan.memory), rank - static_cast<int>(plan.memory->layout().first_rank), options);
     return plan.spec->rank_main(context, sink);
   } catch (const Error& error) {
@@ -134,6 +137,8 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
                          {"MASTER_ADDR", plan.master_address},
                          {"MASTER_PORT", std::to_string(plan.master_port)},
                          {"TSP_NODE_FD", std::to_string(plan.memory->descriptor())}};
+  if (const std::vector<std::string>& faults = plan.spec->global->fault_texts; !faults.empty())
+    program.environment.emplace_back("TSP_FAULTS", fmt::format("{}", fmt::join(faults, ";")));
   if (!plan.store.empty()) program.environment.emplace_back("TSP_STORE", plan.store);
   program.inherited = plan.memory->inherited();
   program.launcher_pidfd = plan.launcher_pidfd;

@@ -33,6 +33,9 @@ class Report {
   nlohmann::ordered_json& root() { return root_; }
   const nlohmann::ordered_json& root() const { return root_; }
   void set_failure(const Failure& failure, const std::vector<Waiting>& waiting);
+  /// `faults`: what was to be injected; `struck` has a bit for each that struck a rank.
+  void note_faults(const std::vector<fault::Spec>& faults, std::uint64_t struck);
+  std::uint64_t struck_faults() const { return struck_faults_; }
   /// Writes the document. Throws Error(refused) if the file system won't take it.
   void write();
 
@@ -42,6 +45,7 @@ class Report {
   int nodes_ = 1;
   posix::UniqueFd file_;
   nlohmann::ordered_json root_;
+  std::uint64_t struck_faults_ = 0;
 };
 
 /// `failure` as page-one JSON; signal, op and seq are null where they say nothing.

@@ -106,6 +106,7 @@ int run_job(const JobSpec& spec, Report& report) {
 
   if (report.wanted() && !net.ways.trivial()) report.root()["transports"] = net.ways.json();
   for (const auto& [key, value] : job.results().items()) report.root()[key] = value;
+  report.note_faults(global.faults, global.struck_faults | job.struck_faults());
   if (job.failure().cause != Cause::none) {
     report.set_failure(job.failure(), waiting_ranks(job.failure(), job.records(), 0));
     job.print_on_stderr(print_verdict(job.failure(), job.records(), 0, global.nodes));

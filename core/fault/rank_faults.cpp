@@ -33,10 +33,11 @@ void check_faults(std::span<const fault::Spec> faults) {
   for (const fault::Spec& spec : faults) op_of(spec);
 }
 
-RankFaults::RankFaults(std::span<const fault::Spec> faults, int rank, Heap& heap, const FlightBoard& board)
+RankFaults::RankFaults(std::span<const fault::Spec> faults, std::uint64_t struck, int rank, Heap& heap, const FlightBoard& board)
     : rank_(rank), heap_(&heap), board_(board) {
   for (std::size_t i = 0; i < faults.size(); ++i) {
-    if (faults[i].strikes_rank() && faults[i].rank == rank) waiting_.push_back({faults[i], i, op_of(faults[i])});
+    const bool due = (struck >> i & 1) == 0 && faults[i].strikes_rank() && faults[i].rank == rank;
+    if (due) waiting_.push_back({faults[i], i, op_of(faults[i])});
   }
 }
 

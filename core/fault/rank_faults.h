@@ -17,9 +17,10 @@ namespace tsp {
 
 class RankFaults {
  public:
-  /// Of all the job's faults, in the order in which they were given, those that strike `rank`. Heap and board are borrowed.
-  /// Throws Error(refused) for an operation that doesn't exist.
-  RankFaults(std::span<const fault::Spec> faults, int rank, Heap& heap, const FlightBoard& board);
+  /// Of all the job's faults, in the order in which they were given, those that strike `rank`, but for those that struck in an
+  /// earlier attempt: `struck` has a bit for each. Heap and board are borrowed. Throws Error(refused) for an operation that
+  /// doesn't exist.
+  RankFaults(std::span<const fault::Spec> faults, std::uint64_t struck, int rank, Heap& heap, const FlightBoard& board);
 
   bool any() const { return !waiting_.empty(); }
   /// A training step begins, from 1.

@@ -1,5 +1,6 @@
 #include "core/streams/engine.h"
 
+#include "core/fault/rank_faults.h"
 #include "core/streams/patience.h"
 #include "core/streams/tag.h"
 #include "transport/posix.h"
@@ -95,6 +96,7 @@ std::uint64_t Engine::append(Stream stream, Operation& operation) {
   }
   q.tail = &operation;
   if (q.head == &operation) begin(stream, operation);
+  if (options_.faults != nullptr) options_.faults->at_operation(operation.info().op, operation.sequence_);
   return ++q.posted;
 }
 

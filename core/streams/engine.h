@@ -28,6 +28,7 @@ namespace tsp {
 
 class Engine;
 class PeerWatch;
+class RankFaults;
 struct Patience;
 
 /// With a core for every rank: so many looks without a pause instruction (it costs 60 ns on some cores, half of what a small
@@ -110,9 +111,10 @@ struct Route {
 
 struct EngineOptions {
   std::uint64_t timeout_ns = 30'000'000'000;
-  bool oversubscribed = false;  ///< ranks outnumber cores: yield instead of spinning
-  PeerWatch* watch = nullptr;   ///< for ranks that no launcher supervises; borrowed
-  bool blocking = false;        ///< post() returns when the operation is complete
+  bool oversubscribed = false;   ///< ranks outnumber cores: yield instead of spinning
+  PeerWatch* watch = nullptr;    ///< for ranks that no launcher supervises; borrowed
+  bool blocking = false;         ///< post() returns when the operation is complete
+  RankFaults* faults = nullptr;  ///< told of every operation as it is posted; null: nothing is injected; borrowed
 };
 
 class Engine {
@@ -134,7 +136,7 @@ class Engine {
   /// The blocking form: appends, waits, returns when complete. The operation stays the caller's.
   void run(Stream stream, Operation& operation);
   /// True if nothing is under way on any stream and the job is in order: then something short may be done without an operation.
-  bool quiet() const { return busy_ == 0 && !broken_ && !board_.aborted(); }
+  bool quiet() const { return busy_ == 0 && !broken_ && !board_.aborted() && options_.faults == nullptr; }
   /// Counts what was done so: on the board it is an operation like any other.
   void ran_at_once(Op op) {
     std::atomic<std::uint64_t>& count = page_->counts[static_cast<std::size_t>(op)];

@@ -35,6 +35,8 @@ class Command {
   virtual bool has_ranks() const { return true; }
   /// True if the command's ranks write the trace that --trace asks for.
   virtual bool has_trace() const { return false; }
+  /// True if its ranks tell when a step begins, for faults that strike at one.
+  virtual bool has_steps() const { return false; }
   /// Processes that each rank takes.
   virtual int processes_per_rank() const { return 1; }
   /// Throws Error(Cause::refused, "option value: why; what would work"). Called after the global options were validated and

@@ -23,6 +23,7 @@ class Run : public Command {
         "failed, or 128 + its signal.");
   }
 
+  bool has_steps() const override { return true; }  // a program may tell: Context::begin_step()
   int processes_per_rank() const override { return 2; }
 
   void validate(const GlobalOptions& global) override {

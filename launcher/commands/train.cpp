@@ -212,7 +212,9 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
   nlohmann::ordered_json earlier = nlohmann::ordered_json::array();  // steps of runs that failed, up to their last checkpoint
   for (std::uint64_t restarts = 0;; ++restarts) {
-    const int code = run_once(global, report);
+    GlobalOptions attempt = global;
+    attempt.struck_faults = report.struck_faults();
+    const int code = run_once(attempt, report);
     nlohmann::ordered_json& steps = report.root()["steps"];
     if (!steps.is_array()) steps = nlohmann::ordered_json::array();
     steps.insert(steps.begin(), earlier.begin(), earlier.end());

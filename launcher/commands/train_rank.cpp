@@ -82,6 +82,7 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   rank.reset_times();
   for (std::uint64_t step = done + 1; step <= plan.train->steps; ++step) {
     const std::uint64_t begin = posix::now_ns();
+    context.begin_step(step);
     loss = model.forward_backward(batch.of_step(step)).mean;
     const double norm = model.gradient_norm();
     UpdateOptions update = plan.train->update;

@@ -2,15 +2,39 @@
 
 #include "transport/posix.h"
 
+#define XXH_INLINE_ALL
 #include <algorithm>
+#include <xxhash.h>
 
 namespace tsp::fault {
+
+namespace {
+
+/// From [0, 1), by (seed, from, to, number) alone.
+double drawn(const Spec& spec, std::uint64_t number) {
+  const std::uint64_t key[4] = {spec.seed, static_cast<std::uint64_t>(spec.from), static_cast<std::uint64_t>(spec.to), number};
+  return static_cast<double>(XXH3_64bits(key, sizeof key) >> 11) * 0x1p-53;
+}
+
+}  // namespace
+
+/// On one link the slowest holds; latencies add up.
+LinkSpeed DelayTransport::speed_for(int peer, std::uint64_t number) const {
+  LinkSpeed speed = speed_;
+  for (const LinkFault& fault : faults_) {
+    if (fault.peer != peer || drawn(fault.spec, number) >= fault.spec.probability) continue;
+    speed.latency_ns += static_cast<std::uint64_t>(fault.spec.milliseconds * 1e6);
+    const double limit = fault.spec.gigabytes_per_s;  // 10⁹ bytes per second are bytes per nanosecond
+    if (limit > 0 && (speed.bytes_per_ns <= 0 || limit < speed.bytes_per_ns)) speed.bytes_per_ns = limit;
+  }
+  return speed;
+}
 
 Ticket DelayTransport::expect(LaneId lane, Ticket ticket, std::size_t bytes) {
   if (ticket != kNotNow) {
     Lane& waiting = lanes_[{lane.peer, lane.stream}];
     waiting.id = lane;
-    waiting.expected.push_back({.ticket = ticket, .bytes = bytes});
+    waiting.expected.push_back({.ticket = ticket, .bytes = bytes, .number = ++messages_[lane.peer]});
   }
   return ticket;
 }
@@ -20,9 +44,10 @@ void DelayTransport::see(Lane& lane, Expected& message) {
   if (message.ready_ns != 0 || inner_.test_receive(lane.id, message.ticket) != Outcome::done) return;
   std::uint64_t& free = link_free_ns_[lane.id.peer];
   const double bytes = static_cast<double>(message.bytes);
-  const auto travel = speed_.bytes_per_ns > 0 ? static_cast<std::uint64_t>(bytes / speed_.bytes_per_ns) : 0;
+  const LinkSpeed speed = faults_.empty() ? speed_ : speed_for(lane.id.peer, message.number);
+  const auto travel = speed.bytes_per_ns > 0 ? static_cast<std::uint64_t>(bytes / speed.bytes_per_ns) : 0;
   free = std::max(free, posix::now_ns()) + travel;
-  message.ready_ns = free + speed_.latency_ns;
+  message.ready_ns = free + speed.latency_ns;
 }
 
 Outcome DelayTransport::test_receive(LaneId lane, Ticket ticket) {

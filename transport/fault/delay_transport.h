@@ -5,12 +5,14 @@
 // seen. Only arrivals are delayed: the receiving side decides, and no clock but its own is asked.
 #pragma once
 
+#include "transport/fault/spec.h"
 #include "transport/transport.h"
 
 #include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <utility>
 #include <vector>
 
 namespace tsp::fault {
@@ -20,10 +22,19 @@ struct LinkSpeed {
   std::uint64_t latency_ns = 0;
 };
 
+/// A fault `delay` or `slow` of the messages from one peer.
+struct LinkFault {
+  int peer;  ///< as the transport numbers it
+  Spec spec;
+};
+
 class DelayTransport final : public Transport {
  public:
   /// `inner` must outlive it.
-  DelayTransport(Transport& inner, const LinkSpeed& speed) : inner_(inner), speed_(speed) {}
+  /// All links have this speed; messages that a fault strikes are slower or later still. Which those are depends on (seed, from,
+  /// to, number of the message) alone.
+  DelayTransport(Transport& inner, const LinkSpeed& speed, std::vector<LinkFault> faults = {})
+      : inner_(inner), speed_(speed), faults_(std::move(faults)) {}
 
   std::string_view name() const override { return inner_.name(); }
   std::vector<std::byte> address(int peer) override { return inner_.address(peer); }
@@ -72,6 +83,7 @@ class DelayTransport final : public Transport {
   struct Expected {
     Ticket ticket;
     std::size_t bytes;
+    std::uint64_t number;        // of the messages of this peer, from 1
     std::uint64_t ready_ns = 0;  // 0: not seen yet
   };
   struct Lane {
@@ -81,11 +93,14 @@ class DelayTransport final : public Transport {
 
   Ticket expect(LaneId lane, Ticket ticket, std::size_t bytes);
   void see(Lane& lane, Expected& message);
+  LinkSpeed speed_for(int peer, std::uint64_t number) const;
 
   Transport& inner_;
   LinkSpeed speed_;
   std::map<std::pair<int, Stream>, Lane> lanes_;
+  std::vector<LinkFault> faults_;
   std::map<int, std::uint64_t> link_free_ns_;  // by peer
+  std::map<int, std::uint64_t> messages_;      // expected so far, by peer
 };
 
 }  // namespace tsp::fault
