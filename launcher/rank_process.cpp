@@ -79,6 +79,8 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   try {
     ContextOptions options;
     options.heap_budget = plan.spec->global->mem_per_rank;
+    options.reassociate = plan.spec->global->reassociate;
+    options.verify = plan.spec->global->verify;
     if (const char* algorithms = std::getenv("TSP_ALGORITHMS")) options.algorithms = algorithms;
     Context context(std::move(*plan.memory), rank - static_cast<int>(plan.memory->layout().first_rank), options);
     return plan.spec->rank_main(context, sink);
@@ -134,6 +136,8 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
                          {"MASTER_ADDR", plan.master_address},
                          {"MASTER_PORT", std::to_string(plan.master_port)},
                          {"TSP_NODE_FD", std::to_string(plan.memory->descriptor())}};
+  if (plan.spec->global->reassociate) program.environment.emplace_back("TSP_REASSOCIATE", "1");
+  if (plan.spec->global->verify) program.environment.emplace_back("TSP_VERIFY", "1");
   if (!plan.store.empty()) program.environment.emplace_back("TSP_STORE", plan.store);
   program.inherited = plan.memory->inherited();
   program.launcher_pidfd = plan.launcher_pidfd;
