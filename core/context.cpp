@@ -6,7 +6,9 @@
 #include "core/links.h"
 #include "transport/bootstrap/identity.h"
 #include "transport/bootstrap/meeting.h"
+#include "transport/bootstrap/placement.h"
 #include "transport/cause.h"
+#include "transport/verify/verify_transport.h"
 
 #include <fmt/format.h>
 
@@ -14,6 +16,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string_view>
@@ -62,11 +66,11 @@ double link_speed_from_environment() {
   return speed;
 }
 
-/// TSP_BLOCKING: 0 or 1.
-bool blocking_from_environment() {
-  const char* text = std::getenv("TSP_BLOCKING");
+/// A variable that is 0 or 1; 0 if it isn't set.
+bool flag_from_environment(const char* variable) {
+  const char* text = std::getenv(variable);
   const std::string_view value = text == nullptr ? "0" : text;
-  if (value != "0" && value != "1") throw Error(Cause::refused, fmt::format("TSP_BLOCKING={}: 0 and 1 work", value));
+  if (value != "0" && value != "1") throw Error(Cause::refused, fmt::format("{}={}: 0 and 1 work", variable, value));
   return value == "1";
 }
 
@@ -87,7 +91,9 @@ ContextOptions options_from_environment() {
   ContextOptions options;
   options.heap_budget = budget_from_environment();
   if (const char* algorithms = std::getenv("TSP_ALGORITHMS"); algorithms != nullptr) options.algorithms = algorithms;
-  options.blocking = blocking_from_environment();
+  options.reassociate = flag_from_environment("TSP_REASSOCIATE");
+  options.verify = flag_from_environment("TSP_VERIFY");
+  options.blocking = flag_from_environment("TSP_BLOCKING");
   options.link_gbps = link_speed_from_environment();
   options.faults = faults_from_environment();
   return options;
@@ -103,6 +109,7 @@ struct Context::Parts {
   Heap heap;
   RankFaults faults;
   Links links;
+  std::vector<std::unique_ptr<verify::VerifyTransport>> verified;  ///< around transports that don't check payloads, with --verify
   std::optional<PeerWatch> watch;
   Staging staging;
   Engine engine;
@@ -126,13 +133,13 @@ struct Context::Parts {
                .check = [this] { throw_if_aborted(); }}),
         watch(pids.empty() ? std::nullopt : std::optional<PeerWatch>(std::in_place, board, pids)),
         staging(heap),
-        engine(board, world_rank(), links.routes(), memory->doorbell(local_rank),
+        engine(board, world_rank(), finished(links.routes(), options.verify), memory->doorbell(local_rank),
                {.timeout_ns = timeout_ns(),
                 .oversubscribed = memory->layout().local_ranks > memory->layout().cores,
                 .watch = watch ? &*watch : nullptr,
                 .blocking = options.blocking,
                 .faults = faults.any() ? &faults : nullptr}),
-        choices(options.algorithms) {
+        choices(options.algorithms, options.reassociate) {
     std::vector<int> all(memory->layout().world_size);
     std::iota(all.begin(), all.end(), 0);
     world.emplace(engine, heap, staging, choices, std::move(all));
@@ -156,6 +163,23 @@ struct Context::Parts {
 
   int world_rank() const { return static_cast<int>(memory->layout().first_rank) + local_rank; }
   std::uint64_t timeout_ns() const { return memory->layout().timeout_ns != 0 ? memory->layout().timeout_ns : kDefaultTimeoutNs; }
+
+  /// The routes with the nodes to which they lead and, with --verify, through transports that check payloads.
+  std::vector<Route> finished(std::vector<Route> routes, bool verify) {
+    std::map<Transport*, Transport*> checking;
+    for (std::size_t rank = 0; rank < routes.size(); ++rank) {
+      Route& route = routes[rank];
+      route.node =
+          bootstrap::node_of(static_cast<int>(routes.size()), static_cast<int>(memory->layout().nodes), static_cast<int>(rank));
+      if (!verify || route.transport == nullptr || route.transport->checks_payloads()) continue;
+      Transport*& outer = checking[route.transport];
+      if (outer == nullptr) {
+        outer = verified.emplace_back(std::make_unique<verify::VerifyTransport>(*route.transport)).get();
+      }
+      route.transport = outer;
+    }
+    return routes;
+  }
 
   void throw_if_aborted() const {
     if (!board.aborted()) return;

@@ -22,6 +22,8 @@ namespace tsp {
 struct ContextOptions {
   std::uint64_t heap_budget = 0;    ///< bytes; 0: the reservation
   std::string algorithms;           ///< overrides of the choice table, see ChoiceTable
+  bool reassociate = false;         ///< sums may be added in an order that depends on the nodes
+  bool verify = false;              ///< checksum every payload (over tcp they always are)
   bool blocking = false;            ///< posted operations are waited for at once: to tell what a schedule hides
   double link_gbps = 0;             ///< makes links look as slow, in 10⁹ bytes per second; 0: as they are
   std::vector<fault::Spec> faults;  ///< of the whole job: those that strike this rank or messages to it are injected here
@@ -35,9 +37,9 @@ class Context {
   ///   · started by torchrun, Slurm (srun), Open MPI/PMIx, all on this node: by their variables, through an abstract socket;
   ///   · none of these: a world of one rank.
   /// Reads TSP_ALGORITHMS (overrides of the choice table), TSP_BLOCKING=1 and TSP_LINK_GBPS (ContextOptions), TSP_MEM_PER_RANK
-  /// (heap budget in bytes; tsprun sets it) and, where no tsprun started the rank, TSP_TIMEOUT (deadline of waits in seconds,
-  /// default 30), TSP_FAULTS (injected faults, separated by ';'; tsprun sets it). Installs the terminate handler. Throws
-  /// Error(refused | out_of_memory | stalled): says which variables were found, what is missing, who didn't come.
+  /// (heap budget in bytes), TSP_REASSOCIATE=1, TSP_VERIFY=1 and TSP_FAULTS (injected faults, separated by ';'; tsprun sets them)
+  /// and, where no tsprun started the rank, TSP_TIMEOUT (deadline of waits in seconds, default 30). Installs the terminate handler.
+  /// Throws Error(refused | out_of_memory | stalled): says which variables were found, what is missing, who didn't come.
   static Context from_environment();
   /// Rank `local_rank` of a node whose memory exists.
   Context(shm::NodeMemory memory, int local_rank, const ContextOptions& options = {});

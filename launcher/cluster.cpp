@@ -1,7 +1,7 @@
 #include "launcher/cluster.h"
 
-#include "launcher/placement.h"
 #include "launcher/rank_process.h"
+#include "transport/bootstrap/placement.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -78,8 +78,9 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
       self_(global.node_rank),
       timeout_ns_(global.timeout_ns),
       nodes_(static_cast<std::size_t>(global.nodes)) {
-  const std::string mine = fmt::format("{} ranks, --layout {}, {} nodes, --intra {}, --inter {}, command {}", global.ranks,
-                                       global.layout.print(), global.nodes, global.intra, global.inter, command);
+  const std::string mine = fmt::format("{} ranks, --layout {}, {} nodes, --intra {}, --inter {}, command {}{}{}", global.ranks,
+                                       global.layout.print(), global.nodes, global.intra, global.inter, command,
+                                       global.reassociate ? ", --reassociate" : "", global.verify ? ", --verify" : "");
   const bootstrap::HostPort place = bootstrap::parse_host_port("--rendezvous", global.rendezvous);
   if (self_ == 0) {
     try {

@@ -185,6 +185,10 @@ void add_global_options(CLI::App& app, GlobalOptions& options) {
       ->type_name("SPEC")
       ->allow_extra_args(false)
       ->group(group);
+  app.add_flag("--reassociate", options.reassociate,
+               "allow reductions whose order depends on the nodes: faster across many adapters, no longer bit-identical")
+      ->group(group);
+  app.add_flag("--verify", options.verify, "checksum every payload (over tcp they always are)")->group(group);
   app.add_option("--trace", options.trace, "write a trace of all ranks for Perfetto to FILE")->type_name("FILE")->group(group);
   app.add_option("--json", options.json, "write the report for machines to FILE")->type_name("FILE")->group(group);
   app.add_option("--log-level", options.log_level, "trace, debug, info, warn, error, critical, off")

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "launcher/layout.h"
-#include "launcher/placement.h"
+#include "transport/bootstrap/placement.h"
 #include "transport/fault/spec.h"
 
 #include <CLI/CLI.hpp>
@@ -12,6 +12,10 @@
 #include <vector>
 
 namespace tsp::launcher {
+
+using bootstrap::block_of;
+using bootstrap::node_of;
+using bootstrap::RankBlock;
 
 enum class Bind : std::uint8_t { automatic, core, none };
 
@@ -34,6 +38,8 @@ struct GlobalOptions {
   std::string trace;
   std::string json;
   std::string log_level = "info";
+  bool reassociate = false;
+  bool verify = false;
   bool quiet = false;
   bool no_prefix = false;
   std::vector<std::string> fault_texts;

@@ -80,6 +80,8 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   try {
     ContextOptions options;
     options.heap_budget = plan.spec->global->mem_per_rank;
+    options.reassociate = plan.spec->global->reassociate;
+    options.verify = plan.spec->global->verify;
     if (const char* algorithms = std::getenv("TSP_ALGORITHMS")) options.algorithms = algorithms;
     options.faults = plan.spec->global->faults;
     options.struck_faults = plan.spec->global->struck_faults;
@@ -139,6 +141,8 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
                          {"TSP_NODE_FD", std::to_string(plan.memory->descriptor())}};
   if (const std::vector<std::string>& faults = plan.spec->global->fault_texts; !faults.empty())
     program.environment.emplace_back("TSP_FAULTS", fmt::format("{}", fmt::join(faults, ";")));
+  if (plan.spec->global->reassociate) program.environment.emplace_back("TSP_REASSOCIATE", "1");
+  if (plan.spec->global->verify) program.environment.emplace_back("TSP_VERIFY", "1");
   if (!plan.store.empty()) program.environment.emplace_back("TSP_STORE", plan.store);
   program.inherited = plan.memory->inherited();
   program.launcher_pidfd = plan.launcher_pidfd;

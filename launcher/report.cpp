@@ -35,6 +35,8 @@ void Report::begin(const std::string& command, const GlobalOptions& global, bool
     root_["ranks"] = global.ranks;
     root_["nodes"] = global.nodes;
     root_["dtype"] = nullptr;
+    root_["verify"] = global.verify;
+    root_["reassociate"] = global.reassociate;
   }
   root_["kernels"] = machine::vector_level();
   if (has_ranks) {

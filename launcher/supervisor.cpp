@@ -48,8 +48,8 @@ std::vector<shm::NodeLayout> node_layouts(const GlobalOptions& global) {
     layout.nodes = static_cast<std::uint32_t>(global.nodes);
     layout.heap_bytes = heap_bytes(global);
     layout.timeout_ns = global.timeout_ns;
-    // Nodes of one machine share its cores.
-    layout.cores = static_cast<std::uint32_t>(std::max(1, cores * block.count / ranks_here(global).count));
+    // Nodes of one machine share its cores; more nodes than cores have less than one each, and their ranks must not spin.
+    layout.cores = static_cast<std::uint32_t>(cores * block.count / ranks_here(global).count);
     layout.supervised = 1;
     layout.share = global.intra == "tcp" ? 0 : 1;
     layout.inter = global.inter == "verbs" ? shm::Inter::verbs : global.inter == "tcp" ? shm::Inter::tcp : shm::Inter::automatic;

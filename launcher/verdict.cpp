@@ -1,7 +1,7 @@
 #include "launcher/verdict.h"
 
-#include "launcher/placement.h"
 #include "launcher/processes.h"
+#include "transport/bootstrap/placement.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 #include "launcher/ways.h"
 
-#include "launcher/placement.h"
+#include "transport/bootstrap/placement.h"
 #include "transport/verbs/device.h"
 
 #include <fmt/format.h>

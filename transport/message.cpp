@@ -21,6 +21,7 @@ std::string_view name(Purpose purpose) {
     case Purpose::embedding: return "embedding";
     case Purpose::head: return "head";
     case Purpose::other: return "other";
+    case Purpose::none: return "none";
   }
   return "unknown";
 }

@@ -21,9 +21,10 @@ struct LaneId {
   Stream stream;
 };
 
-/// What a payload is for; counters sum by it. The names are those of the JSON report's traffic_bytes.
-enum class Purpose : std::uint8_t { weights, kv, activations, gradients, embedding, head, other };
-inline constexpr int kPurposes = 7;
+/// What a payload is for; counters sum by it. The names are those of the JSON report's traffic_bytes. `none` isn't
+/// traffic: what a decorator adds to payloads.
+enum class Purpose : std::uint8_t { weights, kv, activations, gradients, embedding, head, other, none };
+inline constexpr int kPurposes = 7;  ///< that are reported
 std::string_view name(Purpose purpose);
 
 /// What both ends must agree on. Two envelopes match if signature, sequence and tag are equal; the transport compares them before

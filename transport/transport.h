@@ -54,10 +54,11 @@ enum class Delivery : std::uint8_t {
                 ///< a message's header); the ticket is done when the peer has released it
 };
 
-/// Payload bytes that crossed lanes, by purpose. Views count what was accessed, when it was accessed.
+/// Payload bytes that crossed lanes, by purpose; behind the purposes what is nobody's payload. Views count what was accessed,
+/// when it was accessed.
 struct TrafficCounters {
-  std::uint64_t sent[kPurposes] = {};
-  std::uint64_t received[kPurposes] = {};
+  std::uint64_t sent[kPurposes + 1] = {};
+  std::uint64_t received[kPurposes + 1] = {};
 };
 
 class Transport {
@@ -91,6 +92,8 @@ class Transport {
   virtual std::size_t plain_limit() const = 0;
   /// True if receive() may write messages of any size into `memory` (shm, tcp: any memory; verbs: what is registered).
   virtual bool can_receive_into(std::span<const std::byte> memory) const = 0;
+  /// True if a payload that was damaged on its way is found out before anyone uses it.
+  virtual bool checks_payloads() const { return false; }
 
   // --- lanes --------------------------------------------------------------------------------------------------------------
   /// Posts a message. The payload must stay untouched until the ticket is done. kNotNow: no credit.

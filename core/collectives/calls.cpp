@@ -2,6 +2,7 @@
 // ranks do.
 #include "core/collectives/arguments.h"
 #include "core/collectives/communicator.h"
+#include "core/collectives/hierarchical.h"
 #include "core/collectives/start.h"
 #include "transport/cause.h"
 
@@ -19,6 +20,7 @@ Work Communicator::start_broadcast(Mode mode, Buffer buffer, int root, const Cal
   const Algorithm algorithm = choose(Op::broadcast, buffer.bytes(), options);
   const OperationInfo info =
       describe(Op::broadcast, buffer, Reduction::sum, algorithm, {.root = root, .count = buffer.count}, options);
+  if (algorithm == Algorithm::hierarchical) return start<HierarchicalBroadcast>(mode, options, info, buffer, root);
   if (algorithm == Algorithm::ring) return start<RingBroadcast>(mode, options, info, buffer, root);
   return start<DirectBroadcast>(mode, options, info, buffer, root);
 }
@@ -29,6 +31,9 @@ Work Communicator::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, Ch
                                     const CallOptions& options) {
   const Algorithm algorithm = choose(Op::all_gather, chunks.total() * size_of(recv.dtype), options);
   const OperationInfo info = describe(Op::all_gather, send, Reduction::sum, algorithm, agreement, options);
+  if (algorithm == Algorithm::hierarchical) {
+    return start<HierarchicalAllGather>(mode, options, info, send, recv, std::move(chunks));
+  }
   if (algorithm == Algorithm::ring) return start<RingAllGather>(mode, options, info, send, recv, std::move(chunks));
   return start<DirectAllGather>(mode, options, info, send, recv, std::move(chunks));
 }
@@ -62,6 +67,9 @@ Work Communicator::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv
                                         const Agreement& agreement, const CallOptions& options) {
   const Algorithm algorithm = choose(Op::reduce_scatter, chunks.total() * size_of(send.dtype), options);
   const OperationInfo info = describe(Op::reduce_scatter, send, reduction, algorithm, agreement, options);
+  if (algorithm == Algorithm::hierarchical) {
+    return start<HierarchicalReduceScatter>(mode, options, info, send, recv, std::move(chunks));
+  }
   if (algorithm == Algorithm::ring) return start<RingReduceScatter>(mode, options, info, send, recv, std::move(chunks));
   return start<DirectReduceScatter>(mode, options, info, send, recv, std::move(chunks));
 }
@@ -107,6 +115,7 @@ Work Communicator::start_all_reduce(Mode mode, ConstBuffer send, Buffer recv, Re
     case Algorithm::one_shot: return start<OneShotAllReduce>(mode, options, info, send, recv);
     case Algorithm::rooted: return start<RootedAllReduce>(mode, options, info, send, recv);
     case Algorithm::ring: return start<RingAllReduce>(mode, options, info, send, recv);
+    case Algorithm::hierarchical: return start<HierarchicalAllReduce>(mode, options, info, send, recv);
     default: return start<DirectAllReduce>(mode, options, info, send, recv);
   }
 }
@@ -177,6 +186,7 @@ Work Communicator::start_all_to_all_v(Mode mode, ConstBuffer send, std::span<con
 Work Communicator::start_barrier(Mode mode, const CallOptions& options) {
   const Algorithm algorithm = choose(Op::barrier, 0, options);
   const OperationInfo info = describe(Op::barrier, {}, Reduction::sum, algorithm, {}, options);
+  if (algorithm == Algorithm::hierarchical) return start<HierarchicalBarrier>(mode, options, info);
   if (algorithm == Algorithm::rooted) return start<RootedBarrier>(mode, options, info);
   return start<Barrier>(mode, options, info);
 }

@@ -13,7 +13,7 @@ namespace tsp {
 
 namespace {
 
-constexpr std::array<std::string_view, 5> kNames = {"automatic", "one_shot", "rooted", "direct", "ring"};
+constexpr std::array<std::string_view, 6> kNames = {"automatic", "one_shot", "rooted", "direct", "ring", "hierarchical"};
 constexpr std::uint64_t kKi = 1024;
 constexpr int kOneShotRanks = 64;
 /// Beyond so many ranks what is small goes by way of one of them: the n² messages of the other algorithms cost more than that its
@@ -31,6 +31,7 @@ std::vector<ChoiceRow> built_in() {
   rows.push_back({Op::all_reduce, kOneShotBytes, kOneShotRanks, false, Algorithm::one_shot});
   rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, true, Algorithm::direct});
   rows.push_back({Op::all_reduce, kSmallBytes, kManyRanks, false, Algorithm::direct});
+  rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, false, Algorithm::hierarchical});
   rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, false, Algorithm::ring});
   rows.push_back({Op::all_reduce, kRootedBytes, kAnyRanks, false, Algorithm::rooted});
   rows.push_back({Op::barrier, kAnyBytes, kManyRanks, false, Algorithm::direct});
@@ -38,6 +39,9 @@ std::vector<ChoiceRow> built_in() {
   for (const Op op : {Op::broadcast, Op::all_gather, Op::reduce_scatter, Op::all_reduce, Op::reduce}) {
     rows.push_back({op, kAnyBytes, kAnyRanks, true, Algorithm::direct});
     rows.push_back({op, kSmallBytes, kAnyRanks, false, Algorithm::direct});
+    if (has_algorithm(op, Algorithm::hierarchical)) {
+      rows.push_back({op, kAnyBytes, kAnyRanks, false, Algorithm::hierarchical});
+    }
     rows.push_back({op, kAnyBytes, kAnyRanks, false, Algorithm::ring});
   }
   for (const Op op : {Op::all_to_all, Op::send, Op::recv, Op::send_recv}) {
@@ -46,11 +50,17 @@ std::vector<ChoiceRow> built_in() {
   return rows;
 }
 
+bool has_choice(Op op) {
+  int count = 0;
+  for (std::size_t i = 0; i < kNames.size(); ++i) count += has_algorithm(op, static_cast<Algorithm>(i)) ? 1 : 0;
+  return count > 1;
+}
+
 std::string operation_names() {
   std::string names;
   for (int i = 0; i < kOps; ++i) {
     const Op op = static_cast<Op>(i);
-    if (!has_algorithm(op, Algorithm::ring)) continue;
+    if (!has_choice(op)) continue;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name(op));
   }
   return names;
@@ -86,13 +96,12 @@ ChoiceRow parse_override(std::string_view part) {
   const std::string_view op_text = left.substr(0, less);
   const std::string_view algorithm_text = part.substr(equals + 1);
   const std::optional<Op> op = op_from_name(op_text);
-  if (!op || !has_algorithm(*op, Algorithm::ring)) {
+  if (!op || !has_choice(*op)) {
     refuse(part, fmt::format("\"{}\" is no operation that has a choice; {} have one", op_text, operation_names()));
   }
   const std::optional<Algorithm> algorithm = algorithm_from_name(algorithm_text);
   if (!algorithm || !has_algorithm(*op, *algorithm)) {
-    refuse(part, fmt::format("{} has no algorithm \"{}\"; it has {}direct and ring", op_text, algorithm_text,
-                             has_algorithm(*op, Algorithm::one_shot) ? "one_shot, rooted, " : ""));
+    refuse(part, fmt::format("{} has no algorithm \"{}\"; it has {}", op_text, algorithm_text, algorithm_names(*op)));
   }
   ChoiceRow row{*op, kAnyBytes, kAnyRanks, false, *algorithm};
   if (less != std::string_view::npos) row.max_bytes = parse_bound(part, left.substr(less + 1));
@@ -120,13 +129,27 @@ bool has_algorithm(Op op, Algorithm algorithm) {
     case Algorithm::rooted: return op == Op::all_reduce || op == Op::barrier;
     case Algorithm::direct: return true;
     case Algorithm::ring: return is_collective(op) && op != Op::all_to_all && op != Op::barrier;
+    case Algorithm::hierarchical:
+      return op == Op::broadcast || op == Op::all_gather || op == Op::reduce_scatter || op == Op::all_reduce || op == Op::barrier;
   }
   return false;
 }
 
+std::string algorithm_names(Op op) {
+  std::vector<std::string_view> names;
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (has_algorithm(op, static_cast<Algorithm>(i))) names.push_back(kNames[i]);
+  }
+  std::string text(names.front());
+  for (std::size_t i = 1; i < names.size(); ++i) text += fmt::format("{}{}", i + 1 == names.size() ? " and " : ", ", names[i]);
+  return text;
+}
+
+bool reorders_sums(Op op) { return op == Op::reduce_scatter || op == Op::all_reduce; }
+
 ChoiceTable::ChoiceTable() : rows_(built_in()) {}
 
-ChoiceTable::ChoiceTable(std::string_view overrides) {
+ChoiceTable::ChoiceTable(std::string_view overrides, bool reassociate) : reassociate_(reassociate) {
   while (!overrides.empty()) {
     const std::size_t comma = overrides.find(',');
     rows_.push_back(parse_override(overrides.substr(0, comma)));
@@ -138,9 +161,11 @@ ChoiceTable::ChoiceTable(std::string_view overrides) {
   rows_.insert(rows_.end(), rest.begin(), rest.end());
 }
 
-Algorithm ChoiceTable::choose(Op op, std::uint64_t bytes, int ranks, bool views) const {
+Algorithm ChoiceTable::choose(Op op, std::uint64_t bytes, const GroupShape& group) const {
+  const bool hierarchy = group.grid && (reassociate_ || !reorders_sums(op));
   for (const ChoiceRow& row : rows_) {
-    if (row.op == op && bytes <= row.max_bytes && ranks <= row.max_ranks && (views || !row.needs_views)) return row.algorithm;
+    if (row.op != op || bytes > row.max_bytes || group.ranks > row.max_ranks || (row.needs_views && !group.views)) continue;
+    if (row.algorithm != Algorithm::hierarchical || hierarchy) return row.algorithm;
   }
   return Algorithm::direct;
 }

@@ -2,7 +2,7 @@
 // their ways.
 //
 // The choice depends only on what all ranks of a group have in common (operation, bytes, group size, whether all members can view
-// each other's memory), so that all choose alike.
+// each other's memory, how they sit on nodes), so that all choose alike.
 #pragma once
 
 #include "core/collectives/op.h"
@@ -17,11 +17,12 @@
 namespace tsp {
 
 enum class Algorithm : std::uint8_t {
-  automatic,  ///< as the table says
-  one_shot,   ///< all_reduce only: every rank sums everything itself, one round
-  rooted,     ///< all_reduce and barrier only: by way of rank 0, 2(n−1) messages instead of n²
-  direct,     ///< read the peers' memory
-  ring        ///< talk to neighbours only
+  automatic,    ///< as the table says
+  one_shot,     ///< all_reduce only: every rank sums everything itself, one round
+  rooted,       ///< all_reduce and barrier only: by way of rank 0, 2(n−1) messages instead of n²
+  direct,       ///< read the peers' memory
+  ring,         ///< talk to neighbours only
+  hierarchical  ///< direct within nodes, along rails between them
 };
 std::string_view name(Algorithm algorithm);
 std::optional<Algorithm> algorithm_from_name(std::string_view text);
@@ -29,6 +30,17 @@ std::optional<Algorithm> algorithm_from_name(std::string_view text);
 /// Whether an operation has a form for this algorithm. send, recv, send_recv, barrier and all_to_all have the direct one
 /// only (where each rank has something else for every other, neighbours would only forward).
 bool has_algorithm(Op op, Algorithm algorithm);
+/// All that an operation has, for people: "direct, ring and hierarchical".
+std::string algorithm_names(Op op);
+/// Whether the hierarchical form of an operation adds in an order of its own.
+bool reorders_sums(Op op);
+
+/// What the choice asks of a group.
+struct GroupShape {
+  int ranks = 1;
+  bool views = true;  ///< all members can view each other
+  bool grid = false;  ///< it spans nodes, several members on each, as many on each, and those of a node can view each other
+};
 
 /// One line of the table; the first that fits wins.
 struct ChoiceRow {
@@ -36,7 +48,7 @@ struct ChoiceRow {
   std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max();  ///< of the whole buffer, as `bench` counts it
   int max_ranks = std::numeric_limits<int>::max();
   bool needs_views = false;  ///< only where all members can view each other
-  Algorithm algorithm;
+  Algorithm algorithm;       ///< a hierarchical row fits only groups that have a grid and, for sums, with reassociates()
 };
 
 class ChoiceTable {
@@ -45,15 +57,18 @@ class ChoiceTable {
   ChoiceTable();
   /// Built-in rows preceded by overrides: "all_reduce=ring,all_gather<64K=direct" (fewer than 64 KiB). Throws Error(refused)
   /// naming the part that is wrong and what would work.
-  explicit ChoiceTable(std::string_view overrides);
+  /// `reassociate`: sums may be added in an order that depends on which rank sits where.
+  explicit ChoiceTable(std::string_view overrides, bool reassociate = false);
 
-  Algorithm choose(Op op, std::uint64_t bytes, int ranks, bool views) const;
+  Algorithm choose(Op op, std::uint64_t bytes, const GroupShape& group) const;
+  bool reassociates() const { return reassociate_; }
   const std::vector<ChoiceRow>& rows() const { return rows_; }
   /// For people: one line a row.
   std::string print() const;
 
  private:
   std::vector<ChoiceRow> rows_;
+  bool reassociate_ = false;
 };
 
 /// Above it, a direct all_reduce's second round costs less than what one_shot reads and adds in excess.

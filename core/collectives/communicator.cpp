@@ -32,7 +32,7 @@ std::shared_ptr<const Group> make_group(Engine& engine, Heap& heap, Staging& sta
         ranks.begin() + static_cast<std::ptrdiff_t>(i)) {
       throw Error(Cause::refused, fmt::format("communicator: rank {} is named twice", world));
     }
-    Group::Member member{.world = world};
+    Group::Member member{.world = world, .node = engine.route(world).node};
     if (world == engine.world_rank()) {
       rank = static_cast<int>(i);
     } else {
@@ -56,6 +56,7 @@ std::shared_ptr<const Group> make_group(Engine& engine, Heap& heap, Staging& sta
   group->rank = rank;
   group->ranks = std::move(ranks);
   group->id = engine.new_group(group->ranks);
+  lay_out(*group);
   return group;
 }
 
@@ -104,15 +105,25 @@ Communicator Communicator::split(int colour, int key) {
 
 Algorithm Communicator::choose(Op op, std::size_t bytes, const CallOptions& options) const {
   if (options.algorithm != Algorithm::automatic && options.algorithm != Algorithm::ring &&
-      !has_algorithm(op, options.algorithm)) {
-    throw Error(Cause::refused, fmt::format("{}: there is no algorithm {} for it; direct{} there {}", name(op),
-                                            name(options.algorithm), has_algorithm(op, Algorithm::ring) ? " and ring" : "",
-                                            has_algorithm(op, Algorithm::ring) ? "are" : "is"));
+      options.algorithm != Algorithm::hierarchical && !has_algorithm(op, options.algorithm)) {
+    throw Error(Cause::refused, fmt::format("{}: there is no algorithm {} for it; {} {} there", name(op), name(options.algorithm),
+                                            algorithm_names(op), has_algorithm(op, Algorithm::ring) ? "are" : "is"));
   }
   if (size() == 1) return Algorithm::direct;
-  const Algorithm wanted =
-      options.algorithm == Algorithm::automatic ? choices_->choose(op, bytes, size(), group_->views) : options.algorithm;
+  GroupShape shape{.ranks = size(), .views = group_->views, .grid = group_->grid && group_->grid->views};
+  Algorithm wanted = options.algorithm;
+  if (wanted == Algorithm::hierarchical && !why_not_hierarchical(op).empty()) wanted = Algorithm::automatic;
+  if (wanted == Algorithm::automatic) wanted = choices_->choose(op, bytes, shape);
   return has_algorithm(op, wanted) ? wanted : Algorithm::direct;
+}
+
+std::string Communicator::why_not_hierarchical(Op op) const {
+  if (!has_algorithm(op, Algorithm::hierarchical)) return fmt::format("{} has no such algorithm", name(op));
+  if (!group_->grid) return group_->no_grid;
+  if (reorders_sums(op) && !choices_->reassociates()) {
+    return "sums would be added in an order that depends on the nodes; --reassociate allows it";
+  }
+  return {};
 }
 
 OperationInfo Communicator::describe(Op op, ConstBuffer own, Reduction reduction, Algorithm algorithm, const Agreement& agreement,

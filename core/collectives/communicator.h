@@ -59,6 +59,10 @@ class Communicator {
   /// All members, as ranks of the world.
   std::span<const int> members() const { return group_->ranks; }
 
+  /// Why this operation can't be hierarchical on this group; empty if it can. Asked for nevertheless, the table chooses among the
+  /// other algorithms.
+  std::string why_not_hierarchical(Op op) const;
+
   /// A communicator on some members (group ranks, in the new order). Local: no message. Every member of the new group calls it
   /// with the same list; ranks outside the list must not call it.
   Communicator subgroup(std::span<const int> group_ranks) const;

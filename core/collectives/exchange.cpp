@@ -21,6 +21,13 @@ Envelope Collective::envelope_of(const OperationInfo& info) {
           .purpose = info.purpose};
 }
 
+Call Collective::among(const Group& members, std::uint64_t phase) const {
+  Call call{.group = &members, .keep = nullptr, .stream = stream_, .info = info_};
+  // Messages of different phases between the same two ranks must not pass for each other.
+  call.info.signature += phase;
+  return call;
+}
+
 void Collective::fail(Engine& engine, Outcome outcome, int group_rank) const {
   const Group::Member& member = group_->member(group_rank);
   engine.fail_receive(outcome, member.world, lane(group_rank), *member.transport, expected_info());

@@ -51,6 +51,8 @@ class Collective : public Operation {
   /// Notes whom the operation waits for.
   void set_missing(int group_rank) { missing_ = group_->member(group_rank).world; }
   void set_missing_world(int world_rank) { missing_ = world_rank; }
+  /// The `phase`-th part of this operation, counted from 0: one of its own among some of the members.
+  Call among(const Group& members, std::uint64_t phase) const;
   /// A message from this member is not what was expected, or the way to it is cut.
   [[noreturn]] void fail(Engine& engine, Outcome outcome, int group_rank) const;
 

@@ -242,7 +242,7 @@ void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transpor
       throw Error(Cause::corrupt,
                   fmt::format("{}; a message from rank {} is damaged: {}", me, world_peer,
                               found.detail.empty() ? "its length, place or number can't be" : found.detail),
-                  world_peer);
+                  world_peer, std::string(name(mine.op)), line(lane.stream).sequence.load(relaxed));
     case Outcome::disconnected:
       lost(world_peer, mine.op,
            fmt::format("{}; the way to rank {} is cut{}{}", me, world_peer, found.detail.empty() ? "" : ": ", found.detail));

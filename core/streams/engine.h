@@ -107,6 +107,7 @@ class Work {
 struct Route {
   Transport* transport = nullptr;  ///< null: no way
   int peer = -1;                   ///< as the transport numbers it
+  int node = 0;                    ///< where it sits
 };
 
 struct EngineOptions {

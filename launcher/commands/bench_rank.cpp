@@ -87,6 +87,10 @@ void print_head(Context& context, ReportSink& sink, const BenchPlan& plan) {
   const std::string who = fmt::format("tsprun bench: {} rank{} on {} core{}, transport {}", context.size(),
                                       context.size() == 1 ? "" : "s", cores, cores == 1 ? "" : "s", transport_name(context));
   for (const std::string& line : bench::table_head(who)) sink.line(line);
+  if (context.node_memory().layout().nodes > 1) {
+    const std::string why = context.world().why_not_hierarchical(Op::all_gather);
+    if (!why.empty()) sink.line(fmt::format("# no hierarchical algorithms: {}", why));
+  }
   for (const std::string& note : plan.notes) sink.line(note);
 }
 

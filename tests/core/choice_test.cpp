@@ -28,7 +28,8 @@ TEST(ChoiceTable, EveryOperationHasAnAlgorithmThatExistsForIt) {
     const Op op = static_cast<Op>(i);
     for (const std::uint64_t bytes : {0ULL, 8ULL, 65536ULL, 65537ULL, 1ULL << 40}) {
       for (const int ranks : {1, 2, 8, 64, 65, 1024}) {
-        for (const bool views : {false, true}) EXPECT_TRUE(has_algorithm(op, table.choose(op, bytes, ranks, views))) << name(op);
+        for (const bool views : {false, true})
+          EXPECT_TRUE(has_algorithm(op, table.choose(op, bytes, {.ranks = ranks, .views = views}))) << name(op);
       }
     }
   }
@@ -37,24 +38,41 @@ TEST(ChoiceTable, EveryOperationHasAnAlgorithmThatExistsForIt) {
 TEST(ChoiceTable, LargeBuffersGoDirectWherePeersCanBeViewedAndElseRound) {
   const ChoiceTable table;
   for (const Op op : {Op::broadcast, Op::all_gather, Op::reduce_scatter, Op::all_reduce, Op::reduce}) {
-    EXPECT_EQ(table.choose(op, 64 << 20, 8, true), Algorithm::direct);
-    EXPECT_EQ(table.choose(op, 64 << 20, 8, false), Algorithm::ring);
+    EXPECT_EQ(table.choose(op, 64 << 20, {.ranks = 8, .views = true}), Algorithm::direct);
+    EXPECT_EQ(table.choose(op, 64 << 20, {.ranks = 8, .views = false}), Algorithm::ring);
   }
-  EXPECT_EQ(table.choose(Op::all_reduce, 8, 8, true), Algorithm::one_shot);
+  EXPECT_EQ(table.choose(Op::all_reduce, 8, {.ranks = 8, .views = true}), Algorithm::one_shot);
 }
 
 TEST(ChoiceTable, OverridesComeFirstAndOnlyForTheirSizes) {
   const ChoiceTable table("all_reduce=ring,all_gather<64K=ring");
-  EXPECT_EQ(table.choose(Op::all_reduce, 8, 8, true), Algorithm::ring);
-  EXPECT_EQ(table.choose(Op::all_gather, 65535, 8, true), Algorithm::ring);
-  EXPECT_EQ(table.choose(Op::all_gather, 65536, 8, true), Algorithm::direct);
-  EXPECT_EQ(table.choose(Op::broadcast, 8, 8, true), Algorithm::direct);
+  EXPECT_EQ(table.choose(Op::all_reduce, 8, {.ranks = 8, .views = true}), Algorithm::ring);
+  EXPECT_EQ(table.choose(Op::all_gather, 65535, {.ranks = 8, .views = true}), Algorithm::ring);
+  EXPECT_EQ(table.choose(Op::all_gather, 65536, {.ranks = 8, .views = true}), Algorithm::direct);
+  EXPECT_EQ(table.choose(Op::broadcast, 8, {.ranks = 8, .views = true}), Algorithm::direct);
 }
 
 TEST(ChoiceTable, TheFirstOfTwoOverridesWins) {
   const ChoiceTable table("all_reduce<1M=one_shot,all_reduce=ring");
-  EXPECT_EQ(table.choose(Op::all_reduce, (1 << 20) - 1, 8, true), Algorithm::one_shot);
-  EXPECT_EQ(table.choose(Op::all_reduce, 1 << 20, 8, true), Algorithm::ring);
+  EXPECT_EQ(table.choose(Op::all_reduce, (1 << 20) - 1, {.ranks = 8, .views = true}), Algorithm::one_shot);
+  EXPECT_EQ(table.choose(Op::all_reduce, 1 << 20, {.ranks = 8, .views = true}), Algorithm::ring);
+}
+
+TEST(ChoiceTable, GroupsThatSpanNodesGoByRailsAndSumsOnlyIfTheyMayBeReassociated) {
+  const GroupShape grid{.ranks = 8, .views = false, .grid = true};
+  const ChoiceTable strict;
+  const ChoiceTable free("", true);
+  EXPECT_EQ(strict.choose(Op::all_gather, 64 << 20, grid), Algorithm::hierarchical);
+  EXPECT_EQ(strict.choose(Op::broadcast, 64 << 20, grid), Algorithm::hierarchical);
+  EXPECT_EQ(strict.choose(Op::all_reduce, 64 << 20, grid), Algorithm::ring);
+  EXPECT_EQ(strict.choose(Op::reduce_scatter, 64 << 20, grid), Algorithm::ring);
+  EXPECT_EQ(free.choose(Op::all_reduce, 64 << 20, grid), Algorithm::hierarchical);
+  EXPECT_EQ(free.choose(Op::reduce_scatter, 64 << 20, grid), Algorithm::hierarchical);
+  EXPECT_EQ(free.choose(Op::all_reduce, 64 << 20, {.ranks = 8, .views = false}), Algorithm::ring);
+  const ChoiceTable asked("all_reduce=hierarchical,barrier=hierarchical");
+  EXPECT_EQ(asked.choose(Op::all_reduce, 64 << 20, grid), Algorithm::ring);
+  EXPECT_EQ(asked.choose(Op::barrier, 0, grid), Algorithm::hierarchical);
+  EXPECT_EQ(asked.choose(Op::barrier, 0, {.ranks = 8}), Algorithm::direct);
 }
 
 TEST(ChoiceTable, NoOverridesAreTheBuiltInTable) { EXPECT_EQ(ChoiceTable("").rows().size(), ChoiceTable().rows().size()); }
@@ -62,7 +80,7 @@ TEST(ChoiceTable, NoOverridesAreTheBuiltInTable) { EXPECT_EQ(ChoiceTable("").row
 TEST(ChoiceTable, WrongOverridesAreRefusedByName) {
   EXPECT_NE(refusal("all_redux=ring").find("all_redux"), std::string::npos);
   EXPECT_NE(refusal("all_redux=ring").find("all_reduce"), std::string::npos);
-  EXPECT_NE(refusal("broadcast=one_shot").find("broadcast has no algorithm \"one_shot\"; it has direct and ring"),
+  EXPECT_NE(refusal("broadcast=one_shot").find("broadcast has no algorithm \"one_shot\"; it has direct, ring and hierarchical"),
             std::string::npos);
   EXPECT_NE(refusal("all_to_all=ring").find("has a choice"), std::string::npos);
   EXPECT_NE(refusal("all_reduce=automatic").find("automatic"), std::string::npos);
@@ -86,8 +104,8 @@ TEST(Names, GoThereAndBack) {
   for (const Reduction reduction : {Reduction::sum, Reduction::max, Reduction::min}) {
     EXPECT_EQ(reduction_from_name(name(reduction)), reduction);
   }
-  for (const Algorithm algorithm :
-       {Algorithm::automatic, Algorithm::one_shot, Algorithm::rooted, Algorithm::direct, Algorithm::ring}) {
+  for (const Algorithm algorithm : {Algorithm::automatic, Algorithm::one_shot, Algorithm::rooted, Algorithm::direct,
+                                    Algorithm::ring, Algorithm::hierarchical}) {
     EXPECT_EQ(algorithm_from_name(name(algorithm)), algorithm);
   }
   EXPECT_EQ(op_from_name("allreduce"), std::nullopt);

@@ -507,7 +507,9 @@ std::vector<Algorithm> algorithms_of(Op op) {
     case Op::send:
     case Op::recv:
     case Op::send_recv: return {Algorithm::automatic};
-    case Op::barrier: return {Algorithm::automatic, Algorithm::rooted};
+    case Op::barrier: return {Algorithm::automatic, Algorithm::rooted, Algorithm::hierarchical};
+    case Op::broadcast:
+    case Op::all_gather: return {Algorithm::automatic, Algorithm::direct, Algorithm::ring, Algorithm::hierarchical};
     case Op::all_reduce:
       return {Algorithm::automatic, Algorithm::one_shot, Algorithm::rooted, Algorithm::direct, Algorithm::ring};
     default: return {Algorithm::automatic, Algorithm::direct, Algorithm::ring};

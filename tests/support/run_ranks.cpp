@@ -1,34 +1,102 @@
 #include "tests/support/run_ranks.h"
 
+#include "core/board/flight_board.h"
+#include "transport/bootstrap/placement.h"
+#include "transport/bootstrap/store.h"
 #include "transport/machine.h"
 #include "transport/shm/node_memory.h"
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <exception>
+#include <poll.h>
 #include <thread>
 
 namespace tsp::test {
 
 namespace {
 
+/// Nodes that aren't any: each has memory of its own. Serves the store by which their ranks find each other, and tells all nodes
+/// what failed on one, as launchers do.
+class PretendedNodes {
+ public:
+  PretendedNodes(int ranks, const RankOptions& options) : ranks_(ranks), nodes_(options.nodes) {
+    const bool sockets = nodes_ > 1 || !options.share;
+    const bootstrap::Secret secret{std::byte{1}, std::byte{2}, std::byte{3}};
+    if (sockets) server_.emplace("127.0.0.1", std::uint16_t{0}, secret);
+    for (int node = 0; node < nodes_; ++node) {
+      const bootstrap::RankBlock block = bootstrap::block_of(ranks, nodes_, node);
+      shm::NodeLayout layout;
+      layout.local_ranks = static_cast<std::uint32_t>(block.count);
+      layout.first_rank = static_cast<std::uint32_t>(block.first);
+      layout.world_size = static_cast<std::uint32_t>(ranks);
+      layout.node = static_cast<std::uint32_t>(node);
+      layout.nodes = static_cast<std::uint32_t>(nodes_);
+      layout.share = options.share ? 1 : 0;
+      layout.heap_bytes = options.heap_bytes;
+      layout.timeout_ns = options.timeout_ns;
+      // A node's share of the machine's: where ranks outnumber cores, those of every node must know it.
+      layout.cores =
+          options.cores != 0 ? options.cores : static_cast<std::uint32_t>(machine::usable_cores() * block.count / ranks);
+      if (sockets) {
+        layout.secret = secret;
+        server_->address().copy(layout.store, sizeof layout.store - 1);
+      }
+      // One mapping for all ranks of a node: at two addresses a sanitizer would take the same memory for two.
+      memories_.push_back(shm::NodeMemory::create_memfd(layout));
+      if (sockets) memories_.back().hang_bells();
+    }
+    if (sockets) {
+      launcher_ = std::thread([this] { serve(); });
+    }
+  }
+  PretendedNodes(const PretendedNodes&) = delete;
+  PretendedNodes& operator=(const PretendedNodes&) = delete;
+  ~PretendedNodes() {
+    over_ = true;
+    if (launcher_.joinable()) launcher_.join();
+  }
+
+  shm::NodeMemory& memory_of(int rank) { return memories_[node(rank)]; }
+  int local_rank(int rank) { return rank - static_cast<int>(memory_of(rank).layout().first_rank); }
+
+ private:
+  std::size_t node(int rank) const { return static_cast<std::size_t>(bootstrap::node_of(ranks_, nodes_, rank)); }
+  void serve() {
+    while (!over_) {
+      pollfd waiting{.fd = server_->descriptor(), .events = POLLIN, .revents = 0};
+      ::poll(&waiting, 1, 1);
+      server_->pump();
+      for (const shm::NodeMemory& memory : memories_) {
+        FlightBoard board(memory);
+        if (!board.aborted() || board.failure().cause == Cause::none) continue;
+        for (const shm::NodeMemory& other : memories_) {
+          if (&other != &memory) FlightBoard(other).abort(board.failure());
+        }
+        break;
+      }
+    }
+  }
+
+  int ranks_;
+  int nodes_;
+  std::optional<bootstrap::StoreServer> server_;
+  std::vector<shm::NodeMemory> memories_;
+  std::atomic<bool> over_ = false;
+  std::thread launcher_;
+};
+
 /// The exception of each rank's body; null where it returned.
 std::vector<std::exception_ptr> run(int ranks, const RankBody& body, const RankOptions& options) {
-  shm::NodeLayout layout;
-  layout.local_ranks = static_cast<std::uint32_t>(ranks);
-  layout.world_size = layout.local_ranks;
-  layout.heap_bytes = options.heap_bytes;
-  layout.timeout_ns = options.timeout_ns;
-  layout.cores = options.cores != 0 ? options.cores : static_cast<std::uint32_t>(machine::usable_cores());
-  // One mapping for all: at two addresses a sanitizer would take the same memory for two.
-  shm::NodeMemory memory = shm::NodeMemory::create_memfd(layout);
-
+  PretendedNodes nodes(ranks, options);
   std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        Context context(&memory, rank, ContextOptions{0, options.algorithms});
+        Context context(&nodes.memory_of(rank), nodes.local_rank(rank),
+                        {.algorithms = options.algorithms, .reassociate = options.reassociate, .verify = options.verify});
         body(context);
       } catch (...) {
         thrown[static_cast<std::size_t>(rank)] = std::current_exception();

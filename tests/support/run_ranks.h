@@ -19,6 +19,10 @@ struct RankOptions {
   std::uint64_t timeout_ns = 60'000'000'000;  ///< deadline of waits; generous, for sanitizers on two cores
   std::uint32_t cores = 0;                    ///< 0: as many as this process may use
   std::string algorithms = {};                ///< overrides of the choice table
+  int nodes = 1;                              ///< pretended: ranks of different nodes talk over tcp
+  bool share = true;                          ///< ranks of a node talk over its memory, else over tcp, too
+  bool verify = false;                        ///< checksum every payload
+  bool reassociate = false;                   ///< sums may be added in an order that depends on the nodes
 };
 
 /// How one rank's body ended.
@@ -33,7 +37,7 @@ struct RankOutcome {
 
 using RankBody = std::function<void(Context&)>;
 
-/// Runs `body` once for each of `ranks` ranks of one node, a thread each, and returns when all have ended. Rethrows the exception
+/// Runs `body` once for each of `ranks` ranks, a thread each, and returns when all have ended. Rethrows the exception
 /// of the lowest rank that threw.
 void run_ranks(int ranks, const RankBody& body, const RankOptions& options = {});
 

@@ -46,6 +46,7 @@ class DelayTransport final : public Transport {
   bool is_registered(std::span<const std::byte> memory) const override { return inner_.is_registered(memory); }
   std::size_t plain_limit() const override { return inner_.plain_limit(); }
   bool can_receive_into(std::span<const std::byte> memory) const override { return inner_.can_receive_into(memory); }
+  bool checks_payloads() const override { return inner_.checks_payloads(); }
 
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override {
     return inner_.send(lane, envelope, payload, delivery);

@@ -28,6 +28,8 @@ class Connection {
   /// Takes the socket, which is non-blocking and in `epoll`'s set with `token`, readable.
   void start(posix::UniqueFd socket, int epoll, std::uint64_t token);
   bool live() const { return static_cast<bool>(socket_); }
+  /// It is live, or was: a peer with nothing to say may be gone already.
+  bool met() const { return epoll_ >= 0; }
   /// It was live, or was tried, and is over.
   bool failed() const { return outcome_ != Outcome::pending; }
   /// The way is cut, or was never there: what is still missing is lost.

@@ -117,7 +117,7 @@ void TcpTransport::connect(int peer_rank, std::span<const std::byte> address) {
 
 bool TcpTransport::connected(int rank) {
   progress();
-  return peer(rank).live();
+  return peer(rank).met();
 }
 
 std::string TcpTransport::broken(int rank) const { return peer(rank).live() ? "" : peer(rank).found(Stream::control).detail; }

@@ -46,6 +46,7 @@ class TcpTransport final : public Transport {
   bool is_registered(std::span<const std::byte>) const override { return true; }
   std::size_t plain_limit() const override { return kEagerBytes; }
   bool can_receive_into(std::span<const std::byte>) const override { return true; }
+  bool checks_payloads() const override { return true; }
 
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;
   Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) override;

@@ -1,10 +1,10 @@
 // Ranks cut into nodes.
 
-#include "launcher/placement.h"
+#include "transport/bootstrap/placement.h"
 
 #include <gtest/gtest.h>
 
-namespace tsp::launcher {
+namespace tsp::bootstrap {
 namespace {
 
 TEST(Placement, BlocksFollowEachOtherAndTheFirstAreLonger) {
@@ -24,4 +24,4 @@ TEST(Placement, BlocksFollowEachOtherAndTheFirstAreLonger) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher
+}  // namespace tsp::bootstrap

@@ -1,0 +1,118 @@
+#include "core/collectives/relay.h"
+
+#include <algorithm>
+
+namespace tsp {
+
+void Relay::set(const Collective& operation, std::span<std::byte> buffer, std::vector<Part> parts) {
+  buffer_ = buffer;
+  parts_ = std::move(parts);
+  have_.assign(parts_.size(), 0);
+  leaves_.assign(parts_.size(), false);
+  std::size_t largest = 0;
+  for (const Part& part : parts_) largest = std::max(largest, std::min(part.bytes, kSegmentBytes));
+  offer_.set(operation.group(), std::span<const std::byte>(buffer_), largest, Readers::several);
+}
+
+void Relay::send_to(int peer, std::vector<int> parts) {
+  for (const int part : parts) leaves_[static_cast<std::size_t>(part)] = true;
+  outgoing_.push_back({.peer = peer, .next = {.parts = std::move(parts)}});
+}
+
+void Relay::expect_from(int peer, std::vector<int> parts) {
+  Incoming incoming{.peer = peer, .next = {.parts = parts}, .arriving = {}};
+  incoming.arriving.parts = std::move(parts);
+  incoming_.push_back(std::move(incoming));
+}
+
+void Relay::give(const Collective& operation, int part, std::size_t bytes) {
+  const Part& whole = parts_[static_cast<std::size_t>(part)];
+  have(operation, part, bytes == whole.bytes ? pieces(whole) : bytes / kSegmentBytes);
+}
+
+/// An empty part has one piece: there is always a message.
+std::size_t Relay::pieces(const Part& part) { return std::max<std::size_t>(1, (part.bytes + kSegmentBytes - 1) / kSegmentBytes); }
+
+Relay::Part Relay::piece_of(const Part& part, std::size_t piece) {
+  const std::size_t first = piece * kSegmentBytes;
+  return {part.offset + first, std::min(kSegmentBytes, part.bytes - first)};
+}
+
+void Relay::advance(Walk& walk) const {
+  ++walk.message;
+  if (++walk.piece < pieces(part_at(walk))) return;
+  walk.piece = 0;
+  ++walk.part;
+}
+
+/// So many pieces of the part are here now.
+void Relay::have(const Collective& operation, int part, std::size_t pieces) {
+  const auto p = static_cast<std::size_t>(part);
+  for (; have_[p] < pieces; ++have_[p]) {
+    const Part piece = piece_of(parts_[p], have_[p]);
+    if (leaves_[p]) offer_.prepare(operation, piece.offset, piece.bytes);
+  }
+}
+
+bool Relay::step(Collective& operation, Engine& engine, std::size_t budget) {
+  bool moved = false;
+  pass_on(operation);
+  const bool collected = collect(operation, engine, budget, moved);
+  const bool sent = pass_on(operation);
+  if (sent && !all_sent_) {
+    all_sent_ = true;
+    offer_.all_sent();
+  }
+  if (moved && !(sent && collected)) engine.moved();
+  return sent && collected && offer_.drained(operation, engine);
+}
+
+/// Sends what is here and hasn't gone yet, as far as lanes have credit; true when all is gone.
+bool Relay::pass_on(Collective& operation) {
+  bool all = true;
+  for (Outgoing& outgoing : outgoing_) {
+    Walk& next = outgoing.next;
+    while (!at_end(next) && next.piece < have_[static_cast<std::size_t>(next.parts[next.part])]) {
+      const Part piece = piece_of(part_at(next), next.piece);
+      if (!offer_.send(operation, outgoing.peer, next.message, piece.offset, piece.bytes)) break;
+      advance(next);
+    }
+    all = all && at_end(next);
+  }
+  return all;
+}
+
+/// Takes what has come; true when nothing more is expected. Notes the first peer that is missing.
+bool Relay::collect(Collective& operation, Engine& engine, std::size_t& budget, bool& moved) {
+  bool all = true;
+  for (auto incoming = incoming_.rbegin(); incoming != incoming_.rend(); ++incoming) {
+    Walk& next = incoming->next;
+    Walk& arriving = incoming->arriving;
+    const auto ask = [&] {
+      while (!at_end(next) && next.message < arriving.message + kAskedAhead) {
+        const Part piece = piece_of(part_at(next), next.piece);
+        if (!incoming->arrivals[next.message % kAskedAhead].post(operation, incoming->peer, next.message, buffer_,
+                                                                 buffer_.subspan(piece.offset, piece.bytes), landing_))
+          return;
+        advance(next);
+      }
+    };
+    ask();
+    while (arriving.message < next.message && budget > 0) {
+      Arrival& arrival = incoming->arrivals[arriving.message % kAskedAhead];
+      if (!arrival.advance(operation, engine, budget)) break;
+      moved = true;
+      if (!arrival.done()) break;
+      arrival = Arrival();
+      have(operation, arriving.parts[arriving.part], arriving.piece + 1);
+      advance(arriving);
+      ask();
+    }
+    if (at_end(arriving)) continue;
+    all = false;
+    operation.set_missing(incoming->peer);
+  }
+  return all;
+}
+
+}  // namespace tsp

@@ -1,0 +1,149 @@
+#include "transport/verify/verify_transport.h"
+
+#include <fmt/format.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cassert>
+
+namespace tsp::verify {
+
+namespace {
+/// So that an announcement can't pass for a payload.
+constexpr std::uint64_t kAnnounces = 0x9e3779b97f4a7c15;
+
+Envelope of_announcement(Envelope envelope) {
+  envelope.signature ^= kAnnounces;
+  envelope.purpose = Purpose::none;
+  return envelope;
+}
+}  // namespace
+
+// --- sending -----------------------------------------------------------------------------------------------------------------
+
+/// Sends the announcement, if that isn't done yet. A payload that finds no credit is posted again by the caller: the same one.
+bool VerifyTransport::announce(Outgoing& out, LaneId lane, const Envelope& envelope, std::span<const std::byte> payload) {
+  if (out.announced) return true;
+  const Announcement announcement{XXH3_64bits(payload.data(), payload.size()), payload.size()};
+  const Ticket below =
+      inner().send(lane, of_announcement(envelope), std::as_bytes(std::span(&announcement, 1)), Delivery::copy_if_small);
+  out.announced = below != kNotNow;
+  assert(!out.announced || below == 2 * out.last + 1);
+  return out.announced;
+}
+
+Ticket VerifyTransport::sent(Outgoing& out, Ticket below) {
+  if (below == kNotNow) return kNotNow;
+  out.announced = false;
+  assert(below == 2 * (out.last + 1));
+  return ++out.last;
+}
+
+Ticket VerifyTransport::send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) {
+  Outgoing& out = outgoing_[key(lane)];
+  if (!announce(out, lane, envelope, payload)) return kNotNow;
+  return sent(out, inner().send(lane, envelope, payload, delivery));
+}
+
+Ticket VerifyTransport::put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) {
+  Outgoing& out = outgoing_[key(lane)];
+  if (!announce(out, lane, envelope, payload)) return kNotNow;
+  return sent(out, inner().put(lane, envelope, where, payload));
+}
+
+// --- receiving ---------------------------------------------------------------------------------------------------------------
+
+bool VerifyTransport::expect_announcement(Incoming& in, LaneId lane, const Expected& expected) {
+  if (in.announced) return true;
+  in.expected.push_back(expected);
+  const Ticket below = inner().receive(lane, of_announcement(expected.envelope),
+                                       std::as_writable_bytes(std::span(&in.expected.back().announcement, 1)));
+  if (below == kNotNow) in.expected.pop_back();
+  in.announced = below != kNotNow;
+  return in.announced;
+}
+
+Ticket VerifyTransport::posted(Incoming& in, Ticket below) {
+  if (below == kNotNow) return kNotNow;
+  in.announced = false;
+  const Ticket ticket = in.first + in.expected.size() - 1;
+  assert(below == 2 * ticket);
+  return ticket;
+}
+
+Ticket VerifyTransport::receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) {
+  Incoming& in = incoming_[key(lane)];
+  if (!expect_announcement(in, lane, {.envelope = envelope, .bytes = into.data(), .count = into.size()})) return kNotNow;
+  return posted(in, inner().receive(lane, envelope, into));
+}
+
+Ticket VerifyTransport::receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) {
+  Incoming& in = incoming_[key(lane)];
+  if (!expect_announcement(in, lane, {.envelope = envelope, .bytes = where.data(), .count = where.size()})) return kNotNow;
+  return posted(in, inner().receive_put(lane, envelope, where));
+}
+
+Ticket VerifyTransport::view(LaneId lane, const Envelope& envelope, std::size_t bytes) {
+  Incoming& in = incoming_[key(lane)];
+  if (!expect_announcement(in, lane, {.envelope = envelope, .count = bytes, .is_view = true})) return kNotNow;
+  return posted(in, inner().view(lane, envelope, bytes));
+}
+
+Outcome VerifyTransport::test_receive(LaneId lane, Ticket ticket) {
+  Incoming& in = incoming_[key(lane)];
+  if (ticket < in.first) return Outcome::done;
+  Expected& expected = in.expected[ticket - in.first];
+  if (expected.checked) return Outcome::done;
+  if (in.damaged) return Outcome::corrupt;
+  const Outcome announced = inner().test_receive(lane, 2 * ticket - 1);
+  const Outcome arrived = announced == Outcome::pending ? Outcome::pending : inner().test_receive(lane, 2 * ticket);
+  // Where the announcement is none, what follows it says better what the peer is doing.
+  if (announced != Outcome::done) return announced;
+  if (arrived != Outcome::done) return arrived;
+  return check(in, lane, ticket, expected);
+}
+
+/// The payload is here: is it what was sent?
+Outcome VerifyTransport::check(Incoming& in, LaneId lane, Ticket ticket, Expected& expected) {
+  if (expected.is_view && expected.count != 0) expected.bytes = inner().access(lane, 2 * ticket, 0, expected.count).data();
+  const std::uint64_t hash = XXH3_64bits(expected.bytes, expected.count);
+  if (hash != expected.announcement.hash || expected.count != expected.announcement.bytes) {
+    in.damaged = true;
+    in.found = {expected.envelope, expected.count,
+                fmt::format("the XXH3 hash of its {} bytes is {:016x}, the sender's {} bytes had {:016x}", expected.count, hash,
+                            expected.announcement.bytes, expected.announcement.hash)};
+    return Outcome::corrupt;
+  }
+  expected.checked = true;
+  if (!expected.is_view) finish(in, expected);
+  return Outcome::done;
+}
+
+void VerifyTransport::finish(Incoming& in, Expected& expected) {
+  expected.finished = true;
+  while (!in.expected.empty() && in.expected.front().finished) {
+    in.expected.pop_front();
+    ++in.first;
+  }
+}
+
+std::span<const std::byte> VerifyTransport::access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) {
+  const Incoming& in = incoming_[key(lane)];
+  const Expected& expected = in.expected[ticket - in.first];
+  assert(expected.checked && offset <= expected.count && bytes <= expected.count - offset);
+  return {expected.bytes + offset, bytes};
+}
+
+void VerifyTransport::release(LaneId lane, Ticket ticket) {
+  Incoming& in = incoming_[key(lane)];
+  inner().release(lane, 2 * ticket);
+  finish(in, in.expected[ticket - in.first]);
+}
+
+Found VerifyTransport::found(LaneId lane) const {
+  const auto in = incoming_.find(key(lane));
+  if (in != incoming_.end() && in->second.damaged) return in->second.found;
+  return inner().found(lane);
+}
+
+}  // namespace tsp::verify

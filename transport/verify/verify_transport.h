@@ -1,0 +1,82 @@
+// A decorator that checks every payload from end to end (--verify): its XXH3 hash goes ahead of it, as a message of its own on
+// the same lane, and the receiving side holds the bytes that it is about to hand over against it, be they received, put or
+// viewed. A view is hashed when it arrives and hands out exactly the bytes that were hashed, so the decorator stands outside of
+// any that may give out private copies.
+//
+//   sender                          lane                        receiver
+//   hash the payload    ── announcement: hash, bytes ──▶        16 bytes, kept here
+//   send, put           ── payload, as ever ──────────▶         into its place, or viewed; hashed; compared
+//
+// Message t of a lane is messages 2t−1 and 2t of the lane below. Both ends must be decorated or neither. Announcements are
+// counted as Purpose::none: traffic is the payloads'.
+#pragma once
+
+#include "transport/forwarding_transport.h"
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <utility>
+
+namespace tsp::verify {
+
+class VerifyTransport final : public ForwardingTransport {
+ public:
+  using ForwardingTransport::ForwardingTransport;
+
+  bool checks_payloads() const override { return true; }
+  Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;
+  Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) override;
+  Outcome test_send(LaneId lane, Ticket ticket) override { return inner().test_send(lane, 2 * ticket); }
+  Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
+  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override;
+  Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
+  Outcome test_receive(LaneId lane, Ticket ticket) override;
+  std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override;
+  void release(LaneId lane, Ticket ticket) override;
+  Found found(LaneId lane) const override;
+
+ private:
+  /// What goes ahead of a payload. 16 bytes on any wire.
+  struct Announcement {
+    std::uint64_t hash;
+    std::uint64_t bytes;
+  };
+  static_assert(sizeof(Announcement) == 16);
+
+  struct Outgoing {
+    Ticket last = 0;
+    bool announced = false;  ///< the payload of message last + 1 found no credit yet
+  };
+  struct Expected {
+    Envelope envelope;
+    const std::byte* bytes = nullptr;  ///< where the payload lies once it is here
+    std::size_t count = 0;
+    bool is_view = false;
+    bool checked = false;
+    bool finished = false;
+    Announcement announcement{};
+  };
+  struct Incoming {
+    Ticket first = 1;  ///< of expected.front()
+    std::deque<Expected> expected;
+    bool announced = false;  ///< expected.back() has no receive below for its payload yet
+    bool damaged = false;
+    Found found;
+  };
+  using Key = std::pair<int, Stream>;
+  static Key key(LaneId lane) { return {lane.peer, lane.stream}; }
+
+  bool announce(Outgoing& out, LaneId lane, const Envelope& envelope, std::span<const std::byte> payload);
+  static Ticket sent(Outgoing& out, Ticket below);
+  bool expect_announcement(Incoming& in, LaneId lane, const Expected& expected);
+  static Ticket posted(Incoming& in, Ticket below);
+  Outcome check(Incoming& in, LaneId lane, Ticket ticket, Expected& expected);
+  static void finish(Incoming& in, Expected& expected);
+
+  std::map<Key, Outgoing> outgoing_;
+  std::map<Key, Incoming> incoming_;
+};
+
+}  // namespace tsp::verify
