@@ -53,6 +53,8 @@ std::unique_ptr<Command> make_block();
 std::unique_ptr<Command> make_run();
 std::unique_ptr<Command> make_bench();
 std::unique_ptr<Command> make_generate();
+std::unique_ptr<Command> make_plan();
+std::unique_ptr<Command> make_compare();
 std::unique_ptr<Command> make_doctor();
 std::unique_ptr<Command> make_status();
 

@@ -10,7 +10,9 @@ std::vector<std::unique_ptr<Command>> all_commands() {
   commands.push_back(make_generate());
   commands.push_back(make_block());
   commands.push_back(make_run());
+  commands.push_back(make_compare());
   commands.push_back(make_bench());
+  commands.push_back(make_plan());
   commands.push_back(make_doctor());
   commands.push_back(make_status());
   return commands;

@@ -4,47 +4,15 @@
 #include "launcher/model/audit.h"
 #include "launcher/model/model_rank.h"
 #include "launcher/model/session.h"
+#include "launcher/model/training_batch.h"
 #include "transport/posix.h"
 
 #include <fmt/format.h>
 
-#include <vector>
 
 namespace tsp::launcher {
 
 namespace {
-
-/// The tokens of one training step, for all ranks the same.
-class TrainingBatch {
- public:
-  TrainingBatch(const ModelCommandOptions& options)
-      : options_(options),
-        stream_(options.files),
-        ids_(options.batch * options.sequence),
-        labels_(ids_.size()),
-        window_(options.sequence + 1) {}
-
-  /// `step` from 1.
-  TokenBatch of_step(std::uint64_t step) {
-    const std::size_t S = options_.sequence;
-    for (std::size_t b = 0; b < options_.batch; ++b) {
-      stream_.read(training_offset(stream_.size(), S, options_.seed, step, b), window_);
-      for (std::size_t s = 0; s < S; ++s) {
-        ids_[b * S + s] = window_[s];
-        labels_[b * S + s] = window_[s + 1];
-      }
-    }
-    return {.batch = options_.batch, .sequence = S, .ids = ids_, .labels = labels_};
-  }
-  std::span<const Token> ids() const { return ids_; }
-
- private:
-  const ModelCommandOptions& options_;
-  TokenStream stream_;
-  std::vector<Token> ids_;
-  std::vector<std::int64_t> labels_;
-  std::vector<Token> window_;
-};
 
 void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t step) {
   const CheckpointState state = checkpoint_state(*plan.train, *plan.model, *plan.global, kernels::name(kernels::level()), step);

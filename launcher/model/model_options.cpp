@@ -165,10 +165,12 @@ void add_model_options(CLI::App& app, ModelCommandOptions& options, const ModelO
     config->required();
   }
   if (use.data) {
-    app.add_option("--data", options.data, "files that make one stream: text is bytes, .bin is little-endian uint16 token ids")
-        ->type_name("FILE")
-        ->expected(1, -1)
-        ->group(group);
+    if (use.files) {
+      app.add_option("--data", options.data, "files that make one stream: text is bytes, .bin is little-endian uint16 token ids")
+          ->type_name("FILE")
+          ->expected(1, -1)
+          ->group(group);
+    }
     app.add_option("--batch", options.batch_text, "sequences in all")->type_name("B")->default_str("1")->group(group);
     app.add_option("--seq", options.sequence_text, "tokens of a sequence; default: 1024, or the config's maximum if less")
         ->type_name("S")
@@ -193,8 +195,8 @@ void add_model_options(CLI::App& app, ModelCommandOptions& options, const ModelO
 }
 
 void validate_model(ModelCommandOptions& options, const GlobalOptions& global, const ModelOptionUse& use) {
-  const int ranks = mesh_shape(global).ranks();
-  check_kernel_level();
+  const int ranks = use.ranks ? mesh_shape(global).ranks() : 1;
+  if (use.ranks) check_kernel_level();
   if (!global.trace.empty()) check_writable("--trace", global.trace);
   options.dtype = parse_dtype(typed_or(options.dtype_text, "f32"));
   options.recompute = parse_recompute(options.recompute_text);

@@ -23,8 +23,10 @@ namespace tsp::launcher {
 struct ModelOptionUse {
   bool model_folder = true;  ///< --model beside --config
   bool data = true;          ///< --data, --batch, --seq
+  bool files = true;         ///< --data among them
   bool seed = true;
   bool recompute = true;
+  bool ranks = true;  ///< ranks will compute the model: --layout must be one that they can
 };
 
 /// Texts as typed stand beside the values that validate_model() makes of them.

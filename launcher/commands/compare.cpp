@@ -1,0 +1,188 @@
+// The command `compare`: see compare.h. Every rank's part is compare_rank.h, rows and tables are compare_table.cpp.
+#include "launcher/commands/compare.h"
+
+#include "launcher/commands/compare_rank.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <fstream>
+
+namespace tsp::launcher {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::int64_t kMostSteps = 1'000'000;
+constexpr std::size_t kMostPoints = 10'000;
+constexpr ModelOptionUse kUse{};
+constexpr ModelOptionUse kSizes{.ranks = false};
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
+
+std::vector<std::string> split(const std::string& option, const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    std::string part = text.substr(begin, end - begin);
+    part.erase(0, part.find_first_not_of(' '));
+    part.erase(part.find_last_not_of(' ') + 1);
+    if (part.empty())
+      refuse(fmt::format("{} {}: part {} is empty; write values between '{}'", option, text, parts.size() + 1, separator));
+    parts.push_back(std::move(part));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+/// Warnings about one config are the same for every point.
+class QuietAfterFirst {
+ public:
+  explicit QuietAfterFirst(bool first) : level_(spdlog::get_level()) {
+    if (!first) spdlog::set_level(std::max(level_, spdlog::level::err));
+  }
+  QuietAfterFirst(const QuietAfterFirst&) = delete;
+  QuietAfterFirst& operator=(const QuietAfterFirst&) = delete;
+  ~QuietAfterFirst() { spdlog::set_level(level_); }
+
+ private:
+  spdlog::level::level_enum level_;
+};
+
+/// The values of a sweep, or the one value of its plain option.
+std::vector<std::string> swept(const std::string& option, const std::string& sweep, const std::string& plain_option,
+                               const std::string& plain) {
+  if (sweep.empty()) return {plain};
+  if (!plain.empty()) refuse(fmt::format("{} {} and {} {}: give one of them", option, sweep, plain_option, plain));
+  return split(option, sweep, ',');
+}
+
+void write_csv(const std::string& path, const ordered_json& rows) {
+  std::ofstream file(path, std::ios::binary);
+  file << compare_csv(rows);
+  file.flush();
+  if (!file) throw Error(Cause::refused, fmt::format("--csv {}: writing the table failed", path));
+}
+
+}  // namespace
+
+std::vector<std::string> split_layouts(const std::string& text) { return split("--layouts", text, ';'); }
+
+std::vector<ComparePoint> compare_points(const CompareOptions& options, const ModelCommandOptions& model,
+                                         const GlobalOptions& global) {
+  const std::vector<std::string> layouts = split_layouts(options.layouts_text);
+  const std::vector<std::string> configs = swept("--configs", options.configs_text, "--config", model.config);
+  const std::vector<std::string> sequences = swept("--seqs", options.sequences_text, "--seq", model.sequence_text);
+  const std::vector<std::string> batches = swept("--batches", options.batches_text, "--batch", model.batch_text);
+  if (layouts.size() * configs.size() * sequences.size() * batches.size() > kMostPoints)
+    refuse(fmt::format("--layouts {}: with all sweeps more than {} jobs; give fewer", options.layouts_text, kMostPoints));
+  std::vector<ComparePoint> points;
+  for (const std::string& config : configs) {
+    for (const std::string& batch : batches) {
+      for (const std::string& sequence : sequences) {
+        for (const std::string& layout : layouts) {
+          ComparePoint point{.global = global, .model = model, .layout = layout, .why = {}};
+          point.global.layout_text = layout;
+          point.global.ranks_text.clear();
+          point.global.quiet = true;  // each job's audit becomes a row
+          validate_global(point.global, true, 1);
+          const QuietAfterFirst quiet(points.empty());
+          try {
+            // The model's sizes first: a layout that can't be still has a row.
+            validate_model(point.model, point.global, kSizes);
+            validate_model(point.model, point.global, kUse);
+            validate_data(point.model, true);
+            validate_memory(point.model, point.global, options.forward_only ? ModelUse::inference : ModelUse::training);
+          } catch (const Error& error) {
+            point.why = error.what();
+          }
+          points.push_back(std::move(point));
+        }
+      }
+    }
+  }
+  return points;
+}
+
+void CompareCommand::add_options(CLI::App& app) {
+  add_model_options(app, model_, kUse);
+  const std::string group = "Compare";
+  app.add_option("--layouts", options_.layouts_text, "layouts between semicolons: \"tsp=4;tp=4;tp=2,sp=2\"")
+      ->type_name("SPEC[;SPEC...]")
+      ->required()
+      ->group(group);
+  app.add_option("--seqs", options_.sequences_text, "sequence lengths, instead of --seq")->type_name("S[,S...]")->group(group);
+  app.add_option("--batches", options_.batches_text, "batches, instead of --batch")->type_name("B[,B...]")->group(group);
+  app.add_option("--configs", options_.configs_text, "models, instead of --config")->type_name("NAME[,NAME...]")->group(group);
+  app.add_flag("--forward", options_.forward_only, "forward passes only")->group(group);
+  app.add_option("--steps", options_.steps_text, "measured steps of each job, after one that isn't")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--csv", options_.csv, "write the table to FILE too")->type_name("FILE")->group(group);
+}
+
+void CompareCommand::validate(const GlobalOptions& global) {
+  if (!global.layout_text.empty())
+    refuse(fmt::format("--layout {}: compare takes several; try --layouts \"{};…\"", global.layout_text, global.layout_text));
+  if (!global.ranks_text.empty()) refuse(fmt::format("-n {}: each of --layouts says how many ranks it has", global.ranks_text));
+  if (global.several_machines || !global.nnodes_text.empty())
+    refuse(
+        fmt::format("--nnodes {}: compare runs on one machine; --nodes K pretends that there are several", global.nnodes_text));
+  options_.steps = static_cast<std::uint64_t>(parse_integer("--steps", options_.steps_text, 1, kMostSteps));
+  if (!options_.csv.empty()) check_writable("--csv", options_.csv);
+  points_ = compare_points(options_, model_, global);
+  if (std::all_of(points_.begin(), points_.end(), [](const ComparePoint& point) { return !point.why.empty(); }))
+    refuse(points_.front().why);
+}
+
+int CompareCommand::run(const GlobalOptions& global, Report& report) {
+  for (const char* key : {"layout", "ranks", "transports"}) report.root().erase(key);  // each row has its own
+  report_model(report, points_.front().model);
+  for (const char* key : {"batch", "seq"}) report.root().erase(key);
+  ordered_json& rows = report.root()["compare"] = ordered_json::array();
+  int worst = 0;
+  std::size_t done = 0;
+  for (const ComparePoint& point : points_) {
+    ++done;
+    ordered_json job;
+    if (point.why.empty()) {
+      if (!global.quiet) {
+        spdlog::info("{} of {}: {}, {}, batch {}, seq {}", done, points_.size(), point.layout, point.model.shape.name,
+                     point.model.batch, point.model.sequence);
+      }
+      Report own("");
+      JobSpec spec;
+      spec.global = &point.global;
+      spec.rank_main = [&](Context& context, ReportSink& sink) {
+        return compare_rank(
+            context, sink,
+            {.global = &point.global, .model = &point.model, .steps = options_.steps, .forward_only = options_.forward_only});
+      };
+      const int code = run_job(spec, own);
+      job = own.root();
+      const bool failed = code != 0 && job.contains("failure") && job["failure"].is_object();
+      const bool too_large = failed && job["failure"]["kind"] == "out_of_memory";
+      if (code != 0 && !too_large) {
+        worst = code;
+        report.root()["failure"] = failed ? job["failure"] : ordered_json(nullptr);
+      }
+      if (failed && job["failure"]["kind"] == "interrupted") {
+        rows.push_back(compare_json(point, job, options_.forward_only));
+        break;
+      }
+    }
+    rows.push_back(compare_json(point, job, options_.forward_only));
+  }
+  for (const std::string& line : compare_table(rows)) fmt::print("{}\n", line);
+  if (!options_.csv.empty()) write_csv(options_.csv, rows);
+  return worst;
+}
+
+std::unique_ptr<Command> make_compare() { return std::make_unique<CompareCommand>(); }
+
+}  // namespace tsp::launcher

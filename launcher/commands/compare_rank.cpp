@@ -1,0 +1,45 @@
+#include "launcher/commands/compare_rank.h"
+
+#include "launcher/model/audit.h"
+#include "launcher/model/model_rank.h"
+#include "launcher/model/session.h"
+#include "launcher/model/training_batch.h"
+#include "transport/posix.h"
+
+namespace tsp::launcher {
+
+int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan) {
+  const ModelCommandOptions& options = *plan.model;
+  const bool training = !plan.forward_only;
+  Session session(context, sink, *plan.global);
+  Rank& rank = session.rank();
+  Model model(rank, session.mesh(), model_options(options, training));
+  fill_weights(model, options);
+  TrainingBatch batch(options);
+
+  // The first step, which isn't measured, warms caches up and takes memory for the first time.
+  for (std::uint64_t step = 1; step <= plan.steps + 1; ++step) {
+    const TokenBatch tokens = batch.of_step(step);
+    context.world().barrier();
+    if (step == 2) rank.reset_times();
+    const std::uint64_t begin = posix::now_ns();
+    if (training) {
+      model.forward_backward(tokens);
+      UpdateOptions update;
+      update.step = step;
+      model.update(update, model.gradient_norm());
+    } else {
+      model.evaluate(tokens);
+    }
+    context.world().barrier();
+    const double seconds = static_cast<double>(posix::now_ns() - begin) * 1e-9;
+    if (session.speaks() && step > 1) sink.append("steps", {{"step", step}, {"seconds", seconds}});
+  }
+
+  RankAudit mine{.memory_peak = rank.memory_peaks(), .forward = model.forward_traffic(), .backward = {}, .seconds = rank.times()};
+  if (training) mine.backward = model.backward_traffic();
+  finish_with_audit(session, mine, options, batch.ids(), training);
+  return 0;
+}
+
+}  // namespace tsp::launcher

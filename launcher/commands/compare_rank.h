@@ -1,0 +1,23 @@
+// One rank's part of a point of `tsprun compare`: a few steps of one layout at one setting.
+#pragma once
+
+#include "core/context.h"
+#include "launcher/model/model_options.h"
+#include "launcher/report_sink.h"
+
+#include <cstdint>
+
+namespace tsp::launcher {
+
+/// Everything is borrowed.
+struct ComparePlan {
+  const GlobalOptions* global;
+  const ModelCommandOptions* model;
+  std::uint64_t steps;  ///< that are measured, after one that isn't
+  bool forward_only;
+};
+
+/// Sets `steps` (seconds of each measured one), `per_rank` and `theory` in the report. Returns the exit code.
+int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan);
+
+}  // namespace tsp::launcher

@@ -1,0 +1,212 @@
+// What `compare` makes of its jobs' reports: rows for the report, a table, CSV.
+#include "launcher/commands/compare.h"
+#include "launcher/plan/points.h"
+#include "launcher/plan/text_table.h"
+#include "layers/theory/footprint.h"
+#include "layers/theory/holdings.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace tsp::launcher {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr double kMiB = 1 << 20;
+
+/// Received bytes by purpose, summed over ranks.
+ordered_json summed_traffic(const ordered_json& per_rank) {
+  ordered_json sum;
+  for (const ordered_json& rank : per_rank) {
+    for (const auto& [pass, purposes] : rank.at("traffic_bytes").items()) {
+      for (const auto& [purpose, bytes] : purposes.items()) {
+        ordered_json& into = sum[pass][purpose]["received"];
+        into = (into.is_null() ? 0 : into.get<std::uint64_t>()) + bytes.at("received").get<std::uint64_t>();
+      }
+    }
+  }
+  return sum;
+}
+
+std::uint64_t total(const ordered_json& traffic, const char* pass) {
+  std::uint64_t sum = 0;
+  for (const auto& [purpose, bytes] : traffic.at(pass).items()) sum += bytes.at("received").get<std::uint64_t>();
+  return sum;
+}
+
+/// Of the rank whose peak is highest; null if there is none.
+ordered_json fullest(const ordered_json& per_rank) {
+  ordered_json most;
+  for (const ordered_json& rank : per_rank) {
+    const ordered_json& memory = rank.at("memory_peak_bytes");
+    if (most.is_null() || memory.at("total") > most.at("total")) most = memory;
+  }
+  return most;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// The longest sequence whose forecast peak stays within --mem-per-rank, at most the model's; 0 if none does.
+std::size_t longest_sequence(const ComparePoint& point) {
+  const theory::Spread spread = spread_of(point.global.layout, TensorExchange::plain, SequenceExchange::gather);
+  theory::Setting setting = point.model.setting();
+  if (!theory::why_impossible(setting, spread).empty()) return 0;
+  const auto fits = [&](std::size_t sequence) {
+    setting.sequence = sequence;
+    const theory::FootprintOptions options{.threads = static_cast<std::size_t>(point.global.threads)};
+    return theory::footprint(setting, spread, theory::fullest(setting, spread), options).total <= point.global.mem_per_rank;
+  };
+  std::size_t low = 0;
+  std::size_t high = point.model.shape.max_positions;
+  while (low < high) {
+    const std::size_t middle = low + (high - low + 1) / 2;
+    if (fits(middle)) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+std::string mebibytes(const ordered_json& bytes) {
+  return bytes.is_null() ? "-" : fmt::format("{:.2f}", static_cast<double>(bytes.get<std::uint64_t>()) / kMiB);
+}
+
+/// "12.50 =" where measured and formula are the same to the byte, else both.
+std::string beside(const ordered_json& row, const char* pass) {
+  if (row.at("traffic_bytes").is_null() || !row.at("traffic_bytes").contains(pass)) return "-";
+  const std::uint64_t measured = total(row.at("traffic_bytes"), pass);
+  const std::uint64_t formula = total(row.at("theory").at("traffic_bytes"), pass);
+  if (measured == formula) return mebibytes(measured) + " =";
+  return fmt::format("{} / {}", mebibytes(measured), mebibytes(formula));
+}
+
+std::string quoted(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  std::string result = "\"";
+  for (const char c : text) result += c == '"' ? "\"\"" : std::string(1, c);
+  return result + '"';
+}
+
+}  // namespace
+
+ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bool forward_only) {
+  ordered_json row;
+  ordered_json layout = ordered_json::object();
+  for (const Axis& axis : point.global.layout.axes) layout[axis.name] = axis.degree;
+  row["layout"] = std::move(layout);
+  const theory::Spread spread = spread_of(point.global.layout, TensorExchange::plain, SequenceExchange::gather);
+  row["label"] = spread.axes.empty() ? point.layout : spread.label();
+  row["ranks"] = point.global.ranks;
+  const bool known = point.model.shape.hidden != 0;
+  row["config"] = known ? point.model.shape.name : point.model.config;
+  row["parameters"] = known ? ordered_json(theory::held(point.model.shape, {}, {}).total()) : ordered_json(nullptr);
+  row["seq"] = point.model.sequence;
+  row["batch"] = point.model.batch;
+  row["forward_only"] = forward_only;
+  row["memory_peak_bytes"] = nullptr;
+  row["traffic_bytes"] = nullptr;
+  row["tokens_per_s"] = nullptr;
+  row["fits"] = point.why.empty();
+  row["why"] = point.why;
+  if (known && point.global.mem_per_rank != 0 && !forward_only) row["longest_seq"] = longest_sequence(point);
+  const ordered_json& failure = job.contains("failure") ? job.at("failure") : ordered_json();
+  if (failure.is_object()) {
+    row["fits"] = failure.at("kind") == "out_of_memory" ? ordered_json(false) : ordered_json(nullptr);
+    row["why"] = fmt::format("{}: {}", failure.at("kind").get<std::string>(), failure.at("detail").get<std::string>());
+  }
+  if (!job.contains("per_rank") || failure.is_object()) return row;
+
+  const ordered_json& per_rank = job.at("per_rank");
+  row["memory_peak_bytes"] = fullest(per_rank);
+  row["traffic_bytes"] = summed_traffic(per_rank);
+  std::vector<double> seconds;
+  for (const ordered_json& step : job.at("steps")) seconds.push_back(step.at("seconds").get<double>());
+  row["step_seconds"] = median(seconds);
+  row["tokens_per_s"] = static_cast<double>(point.model.batch * point.model.sequence) / median(seconds);
+  double exposed = 0;
+  for (const ordered_json& rank : per_rank) {
+    const ordered_json& times = rank.at("seconds");
+    const double whole = times.at("total").get<double>();
+    if (whole > 0) exposed = std::max(exposed, times.at("exposed_communication").get<double>() / whole);
+  }
+  row["exposed_share"] = exposed;
+  const ordered_json& predicted = job.at("theory").at("per_rank");
+  row["theory"] = {{"memory_peak_bytes", fullest(predicted)}, {"traffic_bytes", summed_traffic(predicted)}};
+  if (forward_only) {
+    row["traffic_bytes"].erase("backward");
+    row["theory"]["traffic_bytes"].erase("backward");
+  }
+  return row;
+}
+
+std::vector<std::string> compare_table(const ordered_json& rows) {
+  std::vector<std::string> lines = {
+      "memory: peak MiB of the rank that holds most; received: MiB of all ranks in one step, \"=\": the formula to the byte, "
+      "else",
+      "measured / formula; tokens/s: median step; exposed: the largest share of a rank's time that computing waited for others"};
+  const bool longest = std::any_of(rows.begin(), rows.end(), [](const ordered_json& row) { return row.contains("longest_seq"); });
+  std::vector<std::string> heads = {"layout",        "config",    "B",         "S",
+                                    "parameters",    "gradients", "optimizer", "activations",
+                                    "communication", "workspace", "total",     "received fwd",
+                                    "received bwd",  "tokens/s",  "exposed"};
+  if (longest) heads.emplace_back("longest S");
+  heads.insert(heads.end(), {"fits", "why"});
+  TextTable table(heads);
+  table.left_from(heads.size() - 1);
+  for (const ordered_json& row : rows) {
+    std::vector<std::string> cells = {row.at("label"), row.at("config"), std::to_string(row.at("batch").get<std::size_t>()),
+                                      std::to_string(row.at("seq").get<std::size_t>())};
+    const ordered_json& memory = row.at("memory_peak_bytes");
+    for (std::size_t i = 0; i < kCategories; ++i) {
+      const std::string category(name(static_cast<Category>(i)));
+      cells.push_back(memory.is_null() ? "-" : mebibytes(memory.at(category)));
+    }
+    cells.push_back(memory.is_null() ? "-" : mebibytes(memory.at("total")));
+    cells.push_back(beside(row, "forward"));
+    cells.push_back(beside(row, "backward"));
+    const ordered_json& speed = row.at("tokens_per_s");
+    cells.push_back(speed.is_null() ? "-" : fmt::format("{:.0f}", speed.get<double>()));
+    cells.push_back(row.contains("exposed_share") ? fmt::format("{:.1f}%", 100 * row.at("exposed_share").get<double>()) : "-");
+    if (longest) cells.push_back(row.contains("longest_seq") ? std::to_string(row.at("longest_seq").get<std::size_t>()) : "-");
+    cells.push_back(row.at("fits").is_null() ? "?" : row.at("fits").get<bool>() ? "yes" : "no");
+    cells.push_back(row.at("why"));
+    table.row(std::move(cells));
+  }
+  for (std::string& line : table.lines()) lines.push_back(std::move(line));
+  return lines;
+}
+
+std::string compare_csv(const ordered_json& rows) {
+  std::string csv = "layout,ranks,config,batch,seq,forward_only";
+  for (std::size_t i = 0; i < kCategories; ++i) csv += fmt::format(",{}_bytes", name(static_cast<Category>(i)));
+  csv +=
+      ",total_bytes,forward_received_bytes,forward_formula_bytes,backward_received_bytes,backward_formula_bytes,tokens_per_s,"
+      "exposed_share,fits,why\n";
+  for (const ordered_json& row : rows) {
+    std::vector<std::string> cells = {quoted(row.at("label")), row.at("ranks").dump(), quoted(row.at("config")),
+                                      row.at("batch").dump(),  row.at("seq").dump(),   row.at("forward_only").dump()};
+    const ordered_json& memory = row.at("memory_peak_bytes");
+    for (std::size_t i = 0; i < kCategories; ++i)
+      cells.push_back(memory.is_null() ? "" : memory.at(std::string(name(static_cast<Category>(i)))).dump());
+    cells.push_back(memory.is_null() ? "" : memory.at("total").dump());
+    for (const char* pass : {"forward", "backward"}) {
+      const bool known = !row.at("traffic_bytes").is_null() && row.at("traffic_bytes").contains(pass);
+      cells.push_back(known ? std::to_string(total(row.at("traffic_bytes"), pass)) : "");
+      cells.push_back(known ? std::to_string(total(row.at("theory").at("traffic_bytes"), pass)) : "");
+    }
+    cells.push_back(row.at("tokens_per_s").is_null() ? "" : row.at("tokens_per_s").dump());
+    cells.push_back(row.contains("exposed_share") ? row.at("exposed_share").dump() : "");
+    cells.push_back(row.at("fits").is_null() ? "" : row.at("fits").dump());
+    cells.push_back(quoted(row.at("why")));
+    csv += fmt::format("{}\n", fmt::join(cells, ","));
+  }
+  return csv;
+}
+
+}  // namespace tsp::launcher

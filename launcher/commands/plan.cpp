@@ -1,0 +1,187 @@
+// `tsprun plan`: the theory of layouts on paper, without a rank. Tables II to IV for a model and its layouts; --paper: the
+// paper's equations beside exact counts; --search: which layouts of N GPUs fit, and how fast they would be.
+#include "launcher/commands/command.h"
+#include "launcher/model/model_options.h"
+#include "launcher/plan/paper_tables.h"
+#include "launcher/plan/points.h"
+#include "layers/theory/machine.h"
+#include "layers/theory/search.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace tsp::launcher {
+
+namespace {
+
+constexpr std::int64_t kMostGpus = 1 << 16;
+constexpr std::size_t kUsualTop = 20;
+constexpr ModelOptionUse kUse{.files = false, .seed = false, .ranks = false};
+
+struct PlanOptions {
+  bool paper = false;
+  bool search = false;
+  std::string gpus_text;
+  std::string memory_text;
+  std::string machine_text;
+  std::string top_text = std::to_string(kUsualTop);
+  std::string tensor_text = "plain";
+  std::string sequence_text = "gather";
+
+  // Results of validation.
+  int gpus = 1;
+  std::size_t top = kUsualTop;
+  TensorExchange tensor = TensorExchange::plain;
+  SequenceExchange sequence = SequenceExchange::gather;
+};
+
+class PlanCommand final : public Command {
+ public:
+  std::string name() const override { return "plan"; }
+  std::string help() const override { return "memory, traffic and FLOPs of layouts on paper; which fit a memory budget"; }
+  bool has_ranks() const override { return false; }
+  void add_options(CLI::App& app) override;
+  void validate(const GlobalOptions& global) override;
+  int run(const GlobalOptions& global, Report& report) override;
+
+ private:
+  void validate_search();
+  std::vector<PlanPoint> points(const GlobalOptions& global) const;
+
+  ModelCommandOptions model_;
+  PlanOptions options_;
+  PlanQuestion question_;
+};
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
+
+bool has_axis(const GlobalOptions& global, std::string_view name) {
+  return std::any_of(global.layout.axes.begin(), global.layout.axes.end(),
+                     [&](const Axis& axis) { return axis.name == name && axis.degree > 1; });
+}
+
+TensorExchange parse_tensor(const std::string& text, const GlobalOptions& global) {
+  if (text == "plain") return TensorExchange::plain;
+  if (text != "sequence") refuse(fmt::format("--tp {}: plain and sequence work", text));
+  if (!has_axis(global, "tp")) refuse(fmt::format("--tp {}: --layout {} has no tp axis", text, global.layout.print()));
+  return TensorExchange::sequence;
+}
+
+SequenceExchange parse_sequence(const std::string& text, const GlobalOptions& global) {
+  if (text == "gather") return SequenceExchange::gather;
+  if (text != "ring" && text != "ulysses") refuse(fmt::format("--sp {}: gather, ring and ulysses work", text));
+  if (!has_axis(global, "sp")) refuse(fmt::format("--sp {}: --layout {} has no sp axis", text, global.layout.print()));
+  return text == "ring" ? SequenceExchange::ring : SequenceExchange::ulysses;
+}
+
+void print(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) fmt::print("{}\n", line);
+}
+
+void PlanCommand::add_options(CLI::App& app) {
+  add_model_options(app, model_, kUse);
+  const std::string group = "Plan";
+  app.add_flag("--paper", options_.paper, "the paper's equations (1) to (30) beside exact counts, and where they differ")
+      ->group(group);
+  app.add_flag("--search", options_.search, "every layout of --gpus: which fit, ranked by modelled step time")->group(group);
+  app.add_option("--gpus", options_.gpus_text, "with --search: how many GPUs")->type_name("N")->group(group);
+  app.add_option("--mem", options_.memory_text, "memory of a GPU, such as 192G; default: the machine's")
+      ->type_name("SIZE")
+      ->group(group);
+  app.add_option(
+         "--machine", options_.machine_text,
+         fmt::format("what the GPUs and their links can do: {}, or a JSON file", fmt::join(theory::machine_names(), ", ")))
+      ->type_name("NAME|FILE")
+      ->group(group);
+  app.add_option("--top", options_.top_text, "with --search: layouts that are printed of each kind; 0: all")
+      ->type_name("K")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--tp", options_.tensor_text, "how tp's ranks share tokens: plain, sequence (Megatron's sequence parallelism)")
+      ->type_name("WAY")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--sp", options_.sequence_text, "how sp's ranks attend to each other's tokens: gather, ring, ulysses")
+      ->type_name("WAY")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void PlanCommand::validate_search() {
+  if (!options_.search) {
+    if (!options_.gpus_text.empty())
+      refuse(fmt::format("--gpus {}: it goes with --search; -n N plans N ranks", options_.gpus_text));
+    return;
+  }
+  if (options_.paper) refuse("--search --paper: they are two tables; give one of them");
+  if (options_.gpus_text.empty()) refuse("--search: among how many GPUs? try --gpus 8");
+  options_.gpus = static_cast<int>(parse_integer("--gpus", options_.gpus_text, 1, kMostGpus));
+  if (!question_.machine) {
+    refuse(fmt::format("--search: on what machine? --machine {} or a file work", fmt::join(theory::machine_names(), ", ")));
+  }
+}
+
+void PlanCommand::validate(const GlobalOptions& global) {
+  // The paper's own model, if none is named.
+  if (options_.paper && model_.config.empty() && model_.model.empty()) {
+    model_.config = "paper-7b";
+    if (model_.dtype_text.empty()) model_.dtype_text = "bf16";
+    if (model_.sequence_text.empty()) model_.sequence_text = "8192";
+  }
+  validate_model(model_, global, kUse);
+  question_.setting = model_.setting();
+  question_.dtype = model_.dtype;
+  options_.top = static_cast<std::size_t>(parse_integer("--top", options_.top_text, 0, kMostGpus));
+  options_.tensor = parse_tensor(options_.tensor_text, global);
+  options_.sequence = parse_sequence(options_.sequence_text, global);
+  if (!options_.machine_text.empty()) {
+    question_.machine = theory::find_machine(options_.machine_text);
+    question_.memory_bytes = static_cast<std::uint64_t>(question_.machine->memory_bytes);
+    if (!question_.machine->flops(model_.dtype)) {
+      refuse(fmt::format("--dtype {}: {} doesn't state flops_per_s for it", tsp::name(model_.dtype), options_.machine_text));
+    }
+  }
+  if (!options_.memory_text.empty()) question_.memory_bytes = parse_size("--mem", options_.memory_text);
+  else if (!question_.machine) question_.memory_bytes = global.mem_per_rank;
+  validate_search();
+}
+
+std::vector<PlanPoint> PlanCommand::points(const GlobalOptions& global) const {
+  std::vector<PlanPoint> points;
+  if (options_.search) {
+    const theory::SearchOptions options{.memory_bytes = question_.memory_bytes, .dtype = question_.dtype};
+    for (const theory::Candidate& each : theory::search(question_.setting, options_.gpus, *question_.machine, options))
+      points.push_back(plan_point(question_, each));
+    return points;
+  }
+  const theory::Spread given = spread_of(global.layout, options_.tensor, options_.sequence);
+  for (const theory::Spread& spread : peers_of(given)) points.push_back(plan_point(question_, spread));
+  return points;
+}
+
+int PlanCommand::run(const GlobalOptions& global, Report& report) {
+  report_model(report, model_);
+  if (options_.paper) {
+    const bool typed = !global.ranks_text.empty() || !global.layout_text.empty();
+    const theory::Spread given = spread_of(global.layout, options_.tensor, options_.sequence);
+    const PaperTables tables(question_, typed ? given : theory::Spread{.axes = {{theory::AxisKind::tsp, kPaperRanks}}});
+    print(tables.lines());
+    report.root()["paper"] = tables.json();
+    return 0;
+  }
+  const std::vector<PlanPoint> all = points(global);
+  nlohmann::ordered_json& rows = report.root()["plan"] = nlohmann::ordered_json::array();
+  for (const PlanPoint& point : all) rows.push_back(plan_json(question_, point));
+  print(options_.search ? search_table(question_, all, options_.top) : plan_tables(question_, all));
+  return 0;
+}
+
+}  // namespace
+
+std::unique_ptr<Command> make_plan() { return std::make_unique<PlanCommand>(); }
+
+}  // namespace tsp::launcher

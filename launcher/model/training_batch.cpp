@@ -1,0 +1,24 @@
+#include "launcher/model/training_batch.h"
+
+namespace tsp::launcher {
+
+TrainingBatch::TrainingBatch(const ModelCommandOptions& options)
+    : options_(options),
+      stream_(options.files),
+      ids_(options.batch * options.sequence),
+      labels_(ids_.size()),
+      window_(options.sequence + 1) {}
+
+TokenBatch TrainingBatch::of_step(std::uint64_t step) {
+  const std::size_t S = options_.sequence;
+  for (std::size_t b = 0; b < options_.batch; ++b) {
+    stream_.read(training_offset(stream_.size(), S, options_.seed, step, b), window_);
+    for (std::size_t s = 0; s < S; ++s) {
+      ids_[b * S + s] = window_[s];
+      labels_[b * S + s] = window_[s + 1];
+    }
+  }
+  return {.batch = options_.batch, .sequence = S, .ids = ids_, .labels = labels_};
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,304 @@
+#include "launcher/plan/paper_figures.h"
+
+#include "launcher/plan/text_table.h"
+#include "layers/model/config.h"
+#include "layers/theory/flops.h"
+#include "layers/theory/flows.h"
+#include "layers/theory/footprint.h"
+#include "layers/theory/traffic.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace tsp::launcher {
+
+namespace {
+
+using nlohmann::ordered_json;
+using paper::Scheme;
+using theory::AxisKind;
+using theory::Setting;
+using theory::Spread;
+
+constexpr double kGiB = 1 << 30;
+constexpr double kGB = 1e9;
+constexpr int kRanks = 8;
+
+double real(std::uint64_t value) { return static_cast<double>(value); }
+
+paper::Setting symbols(double sequence) {
+  paper::Setting s;
+  s.S = sequence;
+  return s;
+}
+double printed_forward(const paper::Setting& s, Scheme scheme) { return paper::communication(s, scheme, paper::Pass::forward); }
+
+/// A peak of the rank that holds most. DP's one sequence is a replica's.
+double counted_peak(const Setting& setting, const Spread& spread) {
+  Setting of = setting;
+  of.batch *= static_cast<std::size_t>(spread.data());
+  return real(theory::footprint(of, spread, theory::fullest(of, spread)).total);
+}
+
+Setting with_hidden(Setting setting, std::size_t hidden) {
+  setting.model.hidden = hidden;
+  setting.model.query_heads = setting.model.kv_heads = hidden / setting.model.head_dim;
+  setting.model.intermediate = 4 * hidden;
+  return setting;
+}
+
+Setting with_group(Setting setting, std::size_t g) {
+  setting.model.kv_heads = setting.model.query_heads / g;
+  return setting;
+}
+
+ordered_json figure1() {
+  ordered_json rows = ordered_json::array();
+  for (const std::size_t S : {8192U, 65536U}) {
+    for (const PaperScheme& each : paper_schemes()) {
+      const paper::Memory memory = paper::memory(symbols(static_cast<double>(S)), each.scheme, Recompute::selective);
+      rows.push_back({{"seq", S},
+                      {"scheme", each.label},
+                      {"parameters", memory.parameters},
+                      {"gradients", memory.gradients},
+                      {"optimizer", memory.optimizer},
+                      {"activations", memory.activations},
+                      {"printed", memory.total()},
+                      {"counted", counted_peak(reference_setting(S), each.spread)}});
+    }
+  }
+  return rows;
+}
+
+ordered_json figure5() {
+  ordered_json rows = ordered_json::array();
+  for (const std::size_t S : {8192U, 16384U, 32768U, 65536U, 131072U}) {
+    const paper::Setting s = symbols(static_cast<double>(S));
+    for (const PaperScheme& each : paper_schemes()) {
+      rows.push_back({{"seq", S},
+                      {"scheme", each.label},
+                      {"printed", printed_forward(s, each.scheme)},
+                      {"counted", counted_forward(reference_setting(S), each.spread)},
+                      {"memory_printed", paper::memory(s, each.scheme, Recompute::selective).total()},
+                      {"memory_counted", counted_peak(reference_setting(S), each.spread)}});
+    }
+  }
+  return rows;
+}
+
+ordered_json figure6() {
+  constexpr std::size_t kSequence = 32768;
+  ordered_json rows = ordered_json::array();
+  for (const std::size_t h : {2048U, 4096U, 5120U, 8192U}) {
+    paper::Setting s = symbols(kSequence);
+    s.h = static_cast<double>(h);
+    s.n_h = s.h / 128;
+    const Setting setting = with_hidden(reference_setting(kSequence), h);
+    ordered_json row = {{"hidden", h}, {"parameters", s.L * paper::parameters_per_layer(s)}};
+    for (const PaperScheme& each : paper_schemes()) {
+      row[each.label] = {{"printed", printed_forward(s, each.scheme)},
+                         {"counted", counted_forward(setting, each.spread)},
+                         {"memory_printed", paper::memory(s, each.scheme, Recompute::selective).total()}};
+    }
+    row["ratio_printed"] = printed_forward(s, Scheme::tsp) / printed_forward(s, Scheme::tp);
+    row["ratio_counted"] = row["TSP"]["counted"].get<double>() / row["TP"]["counted"].get<double>();
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+ordered_json figure7() {
+  const Spread tsp{.axes = {{AxisKind::tsp, kRanks}}};
+  const Spread tp{.axes = {{AxisKind::tp, kRanks}}};
+  ordered_json rows = ordered_json::array();
+  for (const std::size_t B : {1U, 2U, 4U, 8U}) {
+    for (const std::size_t S : {4096U, 8192U, 16384U, 32768U, 65536U, 131072U}) {
+      paper::Setting s = symbols(static_cast<double>(S));
+      s.B = static_cast<double>(B);
+      Setting setting = reference_setting(S);
+      setting.batch = B;
+      rows.push_back({{"batch", B},
+                      {"seq", S},
+                      {"printed", printed_forward(s, Scheme::tsp) / printed_forward(s, Scheme::tp)},
+                      {"counted", counted_forward(setting, tsp) / counted_forward(setting, tp)}});
+    }
+  }
+  return rows;
+}
+
+/// What the paper and an article about it state as measured, GB a GPU.
+ordered_json figure9() {
+  struct Measured {
+    std::size_t sequence;
+    const char* scheme;
+    Spread spread;
+    double gigabytes;
+  };
+  const Spread tsp{.axes = {{AxisKind::tsp, 8}}};
+  const Spread tp{.axes = {{AxisKind::tp, 8}}};
+  const Spread tp4{.axes = {{AxisKind::tp, 4}, {AxisKind::sp, 2}}};
+  const Spread tp2{.axes = {{AxisKind::tp, 2}, {AxisKind::sp, 4}}};
+  const Measured measured[] = {{16384, "TSP", tsp, 31.0}, {131072, "TSP", tsp, 38.8},     {16384, "TP", tp, 31.5},
+                               {131072, "TP", tp, 70.0},  {131072, "TP4+SP2", tp4, 85.0}, {131072, "TP2+SP4", tp2, 140.0}};
+  ordered_json rows = ordered_json::array();
+  for (const Measured& each : measured) {
+    rows.push_back({{"seq", each.sequence},
+                    {"scheme", each.scheme},
+                    {"measured", each.gigabytes * kGB},
+                    {"counted", counted_peak(reference_setting(each.sequence, Recompute::full), each.spread)}});
+  }
+  return rows;
+}
+
+ordered_json break_evens() {
+  ordered_json rows = ordered_json::array();
+  const Setting reference = reference_setting(8192);
+  Setting one_dtype = reference;
+  one_dtype.bytes = theory::ElementBytes::of(DType::f32);
+  const double h = real(reference.model.hidden);
+  const auto finite = [](double value) { return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr); };
+  for (const std::size_t g : {1U, 2U, 4U, 8U}) {
+    paper::Setting s;
+    s.g = static_cast<double>(g);
+    rows.push_back({{"g", g},
+                    {"forward_printed", paper::break_even_factor(s)},
+                    {"forward", finite(theory::tsp_tp_break_even(with_group(reference, g), false) / h)},
+                    {"forward_backward", finite(theory::tsp_tp_break_even(with_group(one_dtype, g), true) / h)},
+                    {"forward_backward_bf16", finite(theory::tsp_tp_break_even(with_group(reference, g), true) / h)}});
+  }
+  return rows;
+}
+
+/// Forward FLOPs of a token of all layers, head left out as in the paper.
+ordered_json flops_per_token() {
+  constexpr std::size_t kSequence = 131072;
+  const Setting setting = reference_setting(kSequence);
+  const theory::PassFlops flops = theory::step_flops(setting, {}, {}).forward;
+  const paper::Setting s = symbols(kSequence);
+  const double attention = s.L * 4 * s.S * s.h;
+  return {{"seq", kSequence},
+          {"linear", (flops.attention_linear + flops.mlp) / kSequence},
+          {"attention_printed", attention},
+          {"attention_causal", flops.attention_core / kSequence}};
+}
+
+void append(std::vector<std::string>& lines, const char* title, const TextTable& table) {
+  lines.emplace_back("");
+  lines.emplace_back(title);
+  for (std::string& line : table.lines()) lines.push_back(std::move(line));
+}
+
+std::string scaled(const ordered_json& value, double unit, const char* format) {
+  return value.is_null() ? "never" : fmt::format(fmt::runtime(format), value.get<double>() / unit);
+}
+
+/// One row a value of `key`, one column a scheme.
+TextTable by_scheme(const ordered_json& rows, const char* head, const char* field, double unit, const char* format) {
+  std::vector<std::string> heads = {head};
+  for (const PaperScheme& each : paper_schemes()) heads.push_back(each.label);
+  TextTable table(heads);
+  const std::size_t columns = paper_schemes().size();
+  for (std::size_t i = 0; i < rows.size(); i += columns) {
+    std::vector<std::string> cells = {std::to_string(rows[i]["seq"].get<std::size_t>())};
+    for (std::size_t j = 0; j < columns; ++j) cells.push_back(scaled(rows[i + j][field], unit, format));
+    table.row(std::move(cells));
+  }
+  return table;
+}
+
+}  // namespace
+
+Setting reference_setting(std::size_t sequence, Recompute recompute) {
+  Setting setting;
+  setting.model = find_config("paper-7b").config;
+  setting.sequence = sequence;
+  setting.bytes = theory::ElementBytes::of(DType::bf16);
+  setting.recompute = recompute;
+  return setting;
+}
+
+const std::vector<PaperScheme>& paper_schemes() {
+  static const std::vector<PaperScheme> schemes = {
+      {"DP", Scheme::dp, {.axes = {{AxisKind::dp, 8}}}},
+      {"TP", Scheme::tp, {.axes = {{AxisKind::tp, 8}}}},
+      {"SP", Scheme::sp, {.axes = {{AxisKind::sp, 8}}}},
+      {"TP2+SP4", Scheme::tp_sp, {.axes = {{AxisKind::tp, 2}, {AxisKind::sp, 4}}}},
+      {"TSP", Scheme::tsp, {.axes = {{AxisKind::tsp, 8}}}},
+  };
+  return schemes;
+}
+
+double counted_forward(const Setting& setting, const Spread& spread) {
+  Setting of = setting;
+  of.batch *= static_cast<std::size_t>(spread.data());
+  std::uint64_t bytes = 0;
+  for (const theory::Flow& flow : theory::step_flows(of, spread)) {
+    const bool block = flow.purpose == Purpose::weights || flow.purpose == Purpose::kv || flow.purpose == Purpose::activations;
+    if (!flow.backward && block) bytes += flow.bytes;
+  }
+  return real(bytes) / real(setting.model.layers) / spread.ranks();
+}
+
+ordered_json paper_figures_json() {
+  return {{"fig1", figure1()},
+          {"fig5", figure5()},
+          {"fig6", figure6()},
+          {"fig7", figure7()},
+          {"fig9", figure9()},
+          {"break_even", break_evens()},
+          {"flops_per_token", flops_per_token()}};
+}
+
+std::vector<std::string> paper_figure_lines() {
+  const ordered_json figures = paper_figures_json();
+  std::vector<std::string> lines;
+  const ordered_json& fig1 = figures["fig1"];
+  append(lines, "Fig. 1 by the printed formulas: GiB a GPU, selective recomputation, D = 8",
+         by_scheme(fig1, "S", "printed", kGiB, "{:.2f}"));
+  append(lines, "The same as counted here: peak of bf16 training with f32 gradients (18 bytes a parameter), recompute none",
+         by_scheme(fig1, "S", "counted", kGiB, "{:.2f}"));
+  const ordered_json& fig5 = figures["fig5"];
+  append(lines, "Fig. 5a by (14): forward GB a layer and device, D = 8", by_scheme(fig5, "S", "printed", kGB, "{:.4f}"));
+  append(lines, "The same as counted here", by_scheme(fig5, "S", "counted", kGB, "{:.4f}"));
+
+  TextTable sixth({"h", "parameters", "TSP/TP by (14)", "counted"});
+  for (const ordered_json& row : figures["fig6"]) {
+    sixth.row({std::to_string(row["hidden"].get<std::size_t>()), scaled(row["parameters"], kGB, "{:.2f} G"),
+               scaled(row["ratio_printed"], 1, "{:.3f}"), scaled(row["ratio_counted"], 1, "{:.3f}")});
+  }
+  append(lines, "Fig. 6, S = 32768: forward bytes of TSP over those of TP", sixth);
+
+  TextTable seventh({"BS", "TSP/TP by (14)", "counted"});
+  for (const ordered_json& row : figures["fig7"]) {
+    if (row["batch"] != 1) continue;
+    seventh.row({std::to_string(row["seq"].get<std::size_t>()), scaled(row["printed"], 1, "{:.3f}"),
+                 scaled(row["counted"], 1, "{:.3f}")});
+  }
+  append(lines, "Fig. 7, h = 4096, D = 8: by (14) 0.5 + 4.142857 h/(BS), counted 0.5 + 4 h/(BS)", seventh);
+
+  TextTable ninth({"S", "scheme", "measured GB", "counted GB"});
+  for (const ordered_json& row : figures["fig9"]) {
+    ninth.row({std::to_string(row["seq"].get<std::size_t>()), row["scheme"].get<std::string>(),
+               scaled(row["measured"], kGB, "{:.1f}"), scaled(row["counted"], kGB, "{:.1f}")});
+  }
+  append(lines, "Fig. 9: what the paper measured (its settings aren't stated), and this program's peak with recompute full",
+         ninth);
+
+  TextTable even({"g", "forward (27)", "counted", "and backward, one dtype", "bf16, f32 sums"});
+  for (const ordered_json& row : figures["break_even"]) {
+    even.row({std::to_string(row["g"].get<std::size_t>()), scaled(row["forward_printed"], 1, "{:.3f}"),
+              scaled(row["forward"], 1, "{:.3f}"), scaled(row["forward_backward"], 1, "{:.2f}"),
+              scaled(row["forward_backward_bf16"], 1, "{:.2f}")});
+  }
+  append(lines, "Tokens BS over h from which TSP moves no more than TP", even);
+
+  const ordered_json& flops = figures["flops_per_token"];
+  lines.emplace_back("");
+  lines.push_back(fmt::format("Forward FLOPs a token at 128K: {:.2f} G linear + {:.2f} G attention ({:.2f} G causal)",
+                              flops["linear"].get<double>() / kGB, flops["attention_printed"].get<double>() / kGB,
+                              flops["attention_causal"].get<double>() / kGB));
+  return lines;
+}
+
+}  // namespace tsp::launcher

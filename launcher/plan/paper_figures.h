@@ -1,0 +1,35 @@
+// The paper's figures that follow from formulas (1, 5, 6, 7), its break-evens and FLOPs, for its reference model (Appendix C),
+// each by the printed equations and as counted here; and what it measured (Fig. 9), beside what is counted for this program.
+#pragma once
+
+#include "layers/theory/paper.h"
+#include "layers/theory/setting.h"
+#include "layers/theory/spread.h"
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+namespace tsp::launcher {
+
+/// Appendix C in bf16 with one sequence of `sequence` tokens.
+theory::Setting reference_setting(std::size_t sequence, Recompute recompute = Recompute::none);
+
+/// DP, TP, SP, TP2×SP4 and TSP on eight ranks, in the order of Fig. 1.
+struct PaperScheme {
+  std::string label;
+  paper::Scheme scheme;
+  theory::Spread spread;
+};
+const std::vector<PaperScheme>& paper_schemes();
+
+/// Bytes that a rank receives in the forward pass of a layer, mean over ranks, as counted.
+double counted_forward(const theory::Setting& setting, const theory::Spread& spread);
+
+/// {fig1, fig5, fig6, fig7, fig9, break_even, flops_per_token}: rows of numbers, for tools/plot and scripts.
+nlohmann::ordered_json paper_figures_json();
+/// The same as tables.
+std::vector<std::string> paper_figure_lines();
+
+}  // namespace tsp::launcher

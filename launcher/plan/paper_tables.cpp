@@ -1,0 +1,269 @@
+#include "launcher/plan/paper_tables.h"
+
+#include "launcher/plan/paper_figures.h"
+#include "launcher/plan/text_table.h"
+#include "layers/theory/flops.h"
+#include "layers/theory/holdings.h"
+#include "layers/theory/memory.h"
+#include "layers/theory/traffic.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tsp::launcher {
+
+namespace {
+
+using nlohmann::ordered_json;
+using paper::Pass;
+using paper::Scheme;
+using theory::AxisKind;
+using theory::Spread;
+
+constexpr std::string_view kBytes = "B";
+constexpr std::string_view kFlop = "FLOP";
+
+double real(std::uint64_t value) { return static_cast<double>(value); }
+
+/// Bytes that a rank receives for a block, mean over ranks.
+struct BlockBytes {
+  double forward;
+  double training;
+};
+BlockBytes mean(const theory::Traffic& traffic, int ranks) {
+  return {real(traffic.forward.total()) / ranks, real(traffic.total()) / ranks};
+}
+
+/// Saved activations of the blocks over all tokens.
+double saved(theory::Setting setting, Recompute recompute) {
+  setting.recompute = recompute;
+  return real(setting.tokens() * setting.model.layers * theory::saved_bytes_per_token(setting));
+}
+
+/// Forward FLOPs of one layer on one rank, causal pairs.
+struct LayerFlops {
+  double attention;
+  double mlp;
+};
+LayerFlops layer_flops(const theory::Setting& setting, const Spread& spread) {
+  const theory::PassFlops flops = theory::step_flops(setting, spread, {}).forward;
+  const double L = real(setting.model.layers);
+  return {(flops.attention_linear + flops.attention_core) / L, flops.mlp / L};
+}
+
+std::string number(double value, std::string_view unit) {
+  if (unit.empty()) return fmt::format("{:.6g}", value);
+  if (value != 0 && std::abs(value) < 1e6) return fmt::format("{:.6g} {}", value, unit);
+  return fmt::format("{:.4f} G{}", value / 1e9, unit);
+}
+
+/// The text in pieces of at most `width` characters, broken at blanks.
+std::vector<std::string> wrapped(std::string_view text, std::size_t width) {
+  std::vector<std::string> lines;
+  while (text.size() > width) {
+    std::size_t end = text.rfind(' ', width);
+    if (end == std::string_view::npos || end == 0) end = width;
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(text.size(), end + 1));
+  }
+  lines.emplace_back(text);
+  return lines;
+}
+
+}  // namespace
+
+const std::array<std::string_view, 8> kPaperDifferences = {
+    "(14) and (15) count a broadcast as P_attn β; a rank receives P_attn β ρ on average, ρ = (D−1)/D, for its own shard doesn't "
+    "travel. With that the forward break-even of TSP with TP is exactly BS = 8h (MHA, F = 4) for every D; as printed it is "
+    "8.2857h at D = 8.",
+    "(12), (15) and (18) count 4·BSh/g bytes (at β) for K and V in training. Unless gathered K/V are kept, which would break "
+    "M_a/D, "
+    "they are gathered, gathered again, and their gradients reduce-scattered: 4β + 2β_a per BSh/g.",
+    "(15) has P_L β_g ρ once for the gradients; the text before it, (16) and (29) have it twice. Reducing to owners costs it "
+    "once. "
+    "(16) − (15) should be one forward pass's traffic, and isn't.",
+    "Recomputation under TSP as (16) counts it repeats weights too, while section IV-H speaks of K/V only. Done inside the same "
+    "visit of the weights it costs TSP, TP, SP by all-gather and ZeRO-3 no byte at all; extra are only ring attention (full: "
+    "KV β ρ) and Ulysses.",
+    "34·BSh bytes of saved activations is the constant of a GeLU MLP; a gated MLP with flash attention needs "
+    "β(2h + 2a + 2k + 2f) + β_l n_h a token, and (4)'s attention probabilities never exist. TP's activations are in part sharded "
+    "(10 + 24/T), not whole. (20) doesn't halve attention for causality. The GEMMs of one MLP step (III-A) are 6·(BS/D)(Fh/D)h, "
+    "not BS(Fh/D)h.",
+    "TSP isn't the only scheme that shards weights and activations by 1/D on one axis: ZeRO-3 with sequence parallelism does "
+    "too, "
+    "and moves no more bytes. TSP's gain is its transient memory: two shards of 1/D instead of whole layers.",
+    "173M tokens/s on 1024 GPUs (the article's figure) can't be the 7B reference model: it would take 8.7 PFLOP/s a GPU with "
+    "causal FLOPs, 6.7 times the MI300X's peak. Only ratios can be reproduced.",
+    "8h is the break-even of the forward pass. Forward and backward together it is 24h for MHA in one dtype (g = 2/4/8: 9h, "
+    "6.69h, 5.90h), and with bf16 weights and f32 sums never for MHA (g = 2/4/8: 15h, 9.67h, 8.14h).",
+};
+
+paper::Setting paper_symbols(const theory::Setting& setting, const Spread& spread) {
+  const ModelConfig& model = setting.model;
+  paper::Setting symbols;
+  symbols.B = real(setting.batch);
+  symbols.S = real(setting.sequence);
+  symbols.h = real(model.hidden);
+  symbols.L = real(model.layers);
+  symbols.n_h = real(model.query_heads);
+  symbols.g = real(model.heads_per_kv_head());
+  symbols.F = real(model.intermediate) / real(model.hidden);
+  symbols.D = spread.ranks();
+  const bool mesh = spread.tensors() > 1 && spread.degree(AxisKind::sp) > 1;
+  symbols.T = mesh ? spread.tensors() : std::min(2, spread.ranks());
+  symbols.Sigma = symbols.D / symbols.T;
+  symbols.beta_P = real(setting.bytes.element);
+  symbols.beta_g = symbols.beta_P;
+  symbols.n_o = real(theory::optimizer_states(setting.bytes));
+  symbols.beta_o = real(setting.bytes.accumulated);
+  return symbols;
+}
+
+std::vector<Equation> paper_equations(const theory::Setting& setting, const Spread& spread) {
+  const paper::Setting s = paper_symbols(setting, spread);
+  const int D = spread.ranks();
+  const auto printed = [&](Scheme scheme, Pass pass) { return paper::communication(s, scheme, pass); };
+  // Where the model's heads can't be cut so, nothing can be counted.
+  const auto counted = [&](const Spread& of, auto&& count) -> std::optional<double> {
+    if (!theory::why_impossible(setting, of).empty()) return std::nullopt;
+    return count();
+  };
+  const Spread by_tp{.axes = {{AxisKind::tp, D}}};
+  const Spread by_sp{.axes = {{AxisKind::sp, D}}};
+  const Spread by_tsp{.axes = {{AxisKind::tsp, D}}};
+  const int T = static_cast<int>(s.T);
+  const int Sigma = D / T;
+  const Spread by_both{.axes = {{AxisKind::tp, T}, {AxisKind::sp, Sigma}}};
+  const auto tp = [&] { return mean(theory::tp_block(setting, D), D); };
+  const auto sp = [&] { return mean(theory::sp_gather_block(setting, D), D); };
+  const auto tsp = [&] { return mean(theory::tsp_block(setting, D), D); };
+  const auto both = [&] { return mean(theory::tp_sp_block(setting, T, Sigma), T * Sigma); };
+  const double dp = real(theory::dp_block(setting, D).total()) / D;
+  const LayerFlops whole = layer_flops(setting, {});
+  const auto flops_of = [&](const Spread& of) {
+    return counted(of, [&] {
+      const LayerFlops flops = layer_flops(setting, of);
+      return flops.attention + flops.mlp;
+    });
+  };
+  const paper::Comparison compared = paper::large_degree_forward(s);
+  const double even = theory::tsp_tp_break_even(setting, false);
+  const std::string_view gradients = "gradients are summed in β_a bytes";
+  return {
+      {1, "P_L = (2(1 + 1/g) + 3F)h²", paper::parameters_per_layer(s), real(setting.block_parameters()), "", ""},
+      {2, "M_a selective = LBSh(16β_P + 2)", paper::activation_memory(s, Recompute::selective), saved(setting, Recompute::none),
+       kBytes, "difference 5; counted: --recompute none"},
+      {3, "M_a full = LBShβ_P", paper::activation_memory(s, Recompute::full), saved(setting, Recompute::full), kBytes,
+       "counted: both sublayers' inputs are kept"},
+      {4, "M_a none = LBSh(16β_P + 2 + (2β_P + 1)n_hS/h)", paper::activation_memory(s, Recompute::none),
+       saved(setting, Recompute::none), kBytes, "difference 5: probabilities never exist"},
+      {5, "C_DP fwd = 0", printed(Scheme::dp, Pass::forward), 0.0, kBytes, ""},
+      {6, "C_DP fwd+bwd = 2P_Lβ_gρ", printed(Scheme::dp, Pass::forward_backward), dp, kBytes, gradients},
+      {7, "C_DP fwd+bwd+recomp = 2P_Lβ_gρ", printed(Scheme::dp, Pass::forward_backward_recompute), dp, kBytes, gradients},
+      {8, "C_TP fwd = 4BShβ_Pρ", printed(Scheme::tp, Pass::forward), counted(by_tp, [&] { return tp().forward; }), kBytes, ""},
+      {9, "C_TP fwd+bwd = 8BShβ_Pρ", printed(Scheme::tp, Pass::forward_backward), counted(by_tp, [&] { return tp().training; }),
+       kBytes, "counted: and gradients of copied K/V heads, if n_kv < D"},
+      {10, "C_TP fwd+bwd+full_recomp = 12BShβ_Pρ", printed(Scheme::tp, Pass::forward_backward_recompute),
+       counted(by_tp, [&] { return tp().training; }), kBytes, "difference 4"},
+      {11, "C_SP fwd = 2BShβ_P/g ρ", printed(Scheme::sp, Pass::forward), counted(by_sp, [&] { return sp().forward; }), kBytes,
+       ""},
+      {12, "C_SP fwd+bwd = 4BShβ_P/g ρ + 2P_Lβ_gρ", printed(Scheme::sp, Pass::forward_backward),
+       counted(by_sp, [&] { return sp().training; }), kBytes, "difference 2"},
+      {13, "C_SP fwd+bwd+recomp = 6BShβ_P/g ρ + 2P_Lβ_gρ", printed(Scheme::sp, Pass::forward_backward_recompute),
+       counted(by_sp, [&] { return sp().training; }), kBytes, "differences 2, 4"},
+      {14, "C_TSP fwd = P_attnβ_P + P_mlpβ_Pρ + 2BShβ_P/g ρ", printed(Scheme::tsp, Pass::forward),
+       counted(by_tsp, [&] { return tsp().forward; }), kBytes, "difference 1"},
+      {15, "C_TSP fwd+bwd = 2P_attnβ_P + 2P_mlpβ_Pρ + 4BShβ_P/g ρ + P_Lβ_gρ", printed(Scheme::tsp, Pass::forward_backward),
+       counted(by_tsp, [&] { return tsp().training; }), kBytes, "differences 1, 2, 3"},
+      {16, "C_TSP fwd+bwd+recomp = 3P_attnβ_P + 3P_mlpβ_Pρ + 6BShβ_P/g ρ + 2P_Lβ_gρ",
+       printed(Scheme::tsp, Pass::forward_backward_recompute), counted(by_tsp, [&] { return tsp().training; }), kBytes,
+       "differences 1 to 4"},
+      {17, "C_TP+SP fwd = 2BShβ_P/(gT) (Σ−1)/Σ + 4BShβ_P/Σ (T−1)/T", printed(Scheme::tp_sp, Pass::forward),
+       counted(by_both, [&] { return both().forward; }), kBytes, ""},
+      {18, "C_TP+SP fwd+bwd = 4BShβ_P/(gT) (Σ−1)/Σ + 8BShβ_P/Σ (T−1)/T + 2P_Lβ_g/T (Σ−1)/Σ",
+       printed(Scheme::tp_sp, Pass::forward_backward), counted(by_both, [&] { return both().training; }), kBytes, "difference 2"},
+      {19, "C_TP+SP fwd+bwd+recomp = 6BShβ_P/(gT) (Σ−1)/Σ + 12BShβ_P/Σ (T−1)/T + 2P_Lβ_g/T (Σ−1)/Σ",
+       printed(Scheme::tp_sp, Pass::forward_backward_recompute), counted(by_both, [&] { return both().training; }), kBytes,
+       "differences 2, 4"},
+      {20, "F_attn = 4(1 + 1/g)BSh² + 4BS²h", paper::attention_flops(s), whole.attention, kFlop, "difference 5: causal pairs"},
+      {21, "F_mlp = 6FBSh²", paper::mlp_flops(s), whole.mlp, kFlop, ""},
+      {22, "F_layer = (4(1 + 1/g) + 6F)BSh² + 4BS²h", paper::layer_flops(s), whole.attention + whole.mlp, kFlop,
+       "difference 5: causal pairs"},
+      {23, "F_DP = F_layer", paper::device_flops(s, Scheme::dp), whole.attention + whole.mlp, kFlop,
+       "difference 5: causal pairs"},
+      {24, "F_TP = F_SP = F_TSP = F_layer/D", paper::device_flops(s, Scheme::tsp), flops_of(by_tsp), kFlop,
+       "difference 5: causal pairs"},
+      {25, "F_TP+SP = F_layer/(TΣ)", paper::device_flops(s, Scheme::tp_sp), flops_of(by_both), kFlop,
+       "difference 5: causal pairs"},
+      {26, "P_attnβ_P + P_mlpβ_P + 2BShβ_P/g < 4BShβ_P: left side over right", compared.tsp / compared.tp,
+       counted(by_tsp, [&] { return tsp().forward / (4 * s.BSh() * s.beta_P * (D > 1 ? s.rho() : 1)); }), "",
+       "at large D; counted: at this D, the same for every D"},
+      {27, "P_L < 2BSh(2 − 1/g): BS/h at which both are equal", paper::break_even_factor(s), even / s.h, "", ""},
+      {28, "MHA: (4 + 3F)h < 2BS: BS/h at which both are equal", (4 + 3 * s.F) / 2, even / s.h, "",
+       s.g == 1 ? "" : "counted: with this model's g"},
+      {29, "C_TSP fwd+bwd ≲ 2P_attnβ_P + 2P_mlpβ_Pρ + 4BShβ_P/g ρ + 2P_Lβ_gρ", paper::tsp_training_bound(s),
+       counted(by_tsp, [&] { return tsp().training; }), kBytes, "differences 1, 2, 3"},
+      {30, "C_SP fwd+bwd = 4BShβ_P/g ρ + 2P_Lβ_gρ", paper::sp_training(s), counted(by_sp, [&] { return sp().training; }), kBytes,
+       "difference 2"},
+  };
+}
+
+PaperTables::PaperTables(const PlanQuestion& question, const Spread& spread)
+    : question_(question),
+      symbols_(paper_symbols(question.setting, spread)),
+      equations_(paper_equations(question.setting, spread)) {}
+
+std::vector<std::string> PaperTables::lines() const {
+  const paper::Setting& s = symbols_;
+  std::vector<std::string> lines = {
+      describe(question_),
+      fmt::format("D {:g}, T {:g}, Σ {:g}, g {:g}, F {:.4g}; β_P {:g}, β_g {:g}, n_o {:g}, β_o {:g}; counted with β {}, β_a {}",
+                  s.D, s.T, s.Sigma, s.g, s.F, s.beta_P, s.beta_g, s.n_o, s.beta_o, question_.setting.bytes.element,
+                  question_.setting.bytes.accumulated),
+      "",
+      "The paper's equations as printed, and what is counted here: bytes and FLOPs of a layer and device, activations of all "
+      "layers"};
+  TextTable table({"as printed", "its value", "counted", "why they differ"});
+  table.left_from(3);
+  for (const Equation& equation : equations_) {
+    table.row({fmt::format("({}) {}", equation.number, equation.formula), number(equation.printed, equation.unit),
+               equation.exact ? number(*equation.exact, equation.unit) : "-", std::string(equation.note)});
+  }
+  for (std::string& line : table.lines()) lines.push_back(std::move(line));
+  for (std::string& line : paper_figure_lines()) lines.push_back(std::move(line));
+  lines.insert(lines.end(), {"", "Where the paper's formulas and statements differ from what is counted"});
+  constexpr std::size_t kWidth = 130;
+  for (std::size_t i = 0; i < kPaperDifferences.size(); ++i) {
+    bool first = true;
+    for (const std::string& piece : wrapped(kPaperDifferences[i], kWidth)) {
+      lines.push_back(first ? fmt::format("{}. {}", i + 1, piece) : fmt::format("   {}", piece));
+      first = false;
+    }
+  }
+  return lines;
+}
+
+ordered_json PaperTables::json() const {
+  const paper::Setting& s = symbols_;
+  ordered_json json;
+  json["symbols"] = {{"B", s.B},           {"S", s.S},           {"h", s.h},     {"L", s.L},          {"n_h", s.n_h},
+                     {"g", s.g},           {"F", s.F},           {"D", s.D},     {"T", s.T},          {"Sigma", s.Sigma},
+                     {"beta_P", s.beta_P}, {"beta_g", s.beta_g}, {"n_o", s.n_o}, {"beta_o", s.beta_o}};
+  ordered_json& equations = json["equations"] = ordered_json::array();
+  for (const Equation& each : equations_) {
+    equations.push_back(
+        {{"number", each.number},
+         {"formula", each.formula},
+         {"printed", each.printed},
+         {"counted", each.exact && std::isfinite(*each.exact) ? ordered_json(*each.exact) : ordered_json(nullptr)},
+         {"unit", each.unit},
+         {"note", each.note}});
+  }
+  json["figures"] = paper_figures_json();
+  json["differences"] = kPaperDifferences;
+  return json;
+}
+
+}  // namespace tsp::launcher

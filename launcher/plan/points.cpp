@@ -1,0 +1,316 @@
+#include "launcher/plan/points.h"
+
+#include "launcher/options.h"
+#include "launcher/plan/text_table.h"
+#include "layers/theory/flows.h"
+#include "layers/theory/footprint.h"
+#include "layers/theory/holdings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tsp::launcher {
+
+namespace {
+
+using nlohmann::ordered_json;
+using theory::AxisKind;
+using theory::Spread;
+
+constexpr double kMiB = 1 << 20;
+constexpr double kGiB = 1 << 30;
+constexpr double kGiga = 1e9;
+
+AxisKind axis_kind(const std::string& axis) {
+  for (const AxisKind kind : {AxisKind::dp, AxisKind::tp, AxisKind::sp, AxisKind::tsp}) {
+    if (axis == theory::name(kind)) return kind;
+  }
+  return AxisKind::zero3;
+}
+
+std::string_view recompute_name(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::none: return "none";
+    case Recompute::selective: return "selective";
+    case Recompute::full: return "full";
+  }
+  return "";
+}
+
+std::string mebibytes(double bytes) { return fmt::format("{:.2f}", bytes / kMiB); }
+std::string gibibytes(double bytes) { return fmt::format("{:.2f}", bytes / kGiB); }
+double real(std::uint64_t value) { return static_cast<double>(value); }
+
+ordered_json memory_json(const CategoryBytes& bytes) {
+  ordered_json json;
+  for (std::size_t i = 0; i < kCategories; ++i) json[std::string(name(static_cast<Category>(i)))] = bytes.of[i];
+  json["total"] = bytes.total;
+  return json;
+}
+
+ordered_json traffic_json(const theory::PurposeBytes& received) {
+  ordered_json json;
+  for (int i = 0; i < kPurposes; ++i) {
+    const auto purpose = static_cast<Purpose>(i);
+    json[std::string(name(purpose))] = {{"received", received[purpose]}};
+  }
+  return json;
+}
+
+ordered_json flops_json(const theory::PassFlops& flops) {
+  return {{"attention_linear", flops.attention_linear},
+          {"attention", flops.attention_core},
+          {"mlp", flops.mlp},
+          {"head", flops.head},
+          {"total", flops.total()}};
+}
+
+void append(std::vector<std::string>& lines, const TextTable& table) {
+  for (std::string& line : table.lines()) lines.push_back(std::move(line));
+}
+
+void memory_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& points) {
+  lines.emplace_back("");
+  lines.emplace_back(
+      "Table III. Memory of the rank that holds most, MiB. Parameters to activations are exact; communication and workspace are");
+  lines.emplace_back(
+      "the schedule's allocations replayed for tsp, and added up from its buffers for the others. The peak is of their sum.");
+  std::vector<std::string> heads = {"layout"};
+  for (std::size_t i = 0; i < kCategories; ++i) heads.emplace_back(name(static_cast<Category>(i)));
+  heads.insert(heads.end(), {"peak", "fits", "why"});
+  TextTable table(heads);
+  table.left_from(heads.size() - 1);
+  for (const PlanPoint& point : points) {
+    std::vector<std::string> cells = {point.spread.label()};
+    for (std::size_t i = 0; i < kCategories; ++i) cells.push_back(point.possible ? mebibytes(real(point.memory.of[i])) : "-");
+    cells.push_back(point.possible ? mebibytes(real(point.memory.total)) : "-");
+    cells.push_back(!point.fits ? "" : *point.fits ? "yes" : "no");
+    cells.push_back(point.why);
+    table.row(std::move(cells));
+  }
+  append(lines, table);
+}
+
+void traffic_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& points) {
+  lines.emplace_back("");
+  lines.emplace_back(
+      "Table II. Received in one step, MiB a rank (mean), exact but for embedding rows, which depend on the ids: as if uniform.");
+  std::vector<Purpose> purposes;
+  for (int i = 0; i < kPurposes; ++i) {
+    const auto purpose = static_cast<Purpose>(i);
+    if (std::any_of(points.begin(), points.end(), [&](const PlanPoint& point) {
+          return point.traffic.forward[purpose] + point.traffic.backward[purpose] > 0;
+        })) {
+      purposes.push_back(purpose);
+    }
+  }
+  std::vector<std::string> heads = {"layout", "pass"};
+  for (const Purpose purpose : purposes) heads.emplace_back(name(purpose));
+  heads.emplace_back("total");
+  TextTable table(heads);
+  for (const PlanPoint& point : points) {
+    if (!point.possible) continue;
+    for (const bool backward : {false, true}) {
+      const theory::PurposeBytes& bytes = backward ? point.traffic.backward : point.traffic.forward;
+      const double ranks = point.spread.ranks();
+      std::vector<std::string> cells = {backward ? "" : point.spread.label(), backward ? "backward" : "forward"};
+      for (const Purpose purpose : purposes) cells.push_back(mebibytes(real(bytes[purpose]) / ranks));
+      cells.push_back(mebibytes(real(bytes.total()) / ranks));
+      table.row(std::move(cells));
+    }
+  }
+  append(lines, table);
+}
+
+void flops_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& points) {
+  lines.emplace_back("");
+  lines.emplace_back(
+      "Table IV. GFLOP of the busiest rank in one step; attention counts causal pairs only, backward what is made again.");
+  TextTable table({"layout", "forward: linear", "attention", "head", "backward: linear", "attention", "head", "total"});
+  const auto giga = [](double flops) { return fmt::format("{:.3f}", flops / kGiga); };
+  for (const PlanPoint& point : points) {
+    if (!point.possible) continue;
+    std::vector<std::string> cells = {point.spread.label()};
+    for (const theory::PassFlops* pass : {&point.flops.forward, &point.flops.backward}) {
+      cells.push_back(giga(pass->attention_linear + pass->mlp));
+      cells.push_back(giga(pass->attention_core));
+      cells.push_back(giga(pass->head));
+    }
+    cells.push_back(giga(point.flops.total()));
+    table.row(std::move(cells));
+  }
+  append(lines, table);
+}
+
+void time_table(std::vector<std::string>& lines, const PlanQuestion& question, const std::vector<PlanPoint>& points) {
+  lines.emplace_back("");
+  lines.push_back(fmt::format("Time of a step, modelled (theory/step_time.h), on {}.", question.machine->name));
+  TextTable table({"layout", "ms", "tokens/s", "exposed", "bound by"});
+  table.left_from(4);
+  for (const PlanPoint& point : points) {
+    if (!point.time) continue;
+    table.row({point.spread.label(), fmt::format("{:.3f}", point.time->seconds * 1e3), fmt::format("{:.0f}", *point.tokens_per_s),
+               fmt::format("{:.1f}%", 100 * point.time->exposed / point.time->seconds),
+               std::string(theory::name(point.time->binds, *question.machine))});
+  }
+  append(lines, table);
+}
+
+}  // namespace
+
+Spread spread_of(const Layout& layout, TensorExchange tensor, SequenceExchange sequence) {
+  Spread spread;
+  for (const Axis& axis : layout.axes) {
+    if (axis.degree > 1) spread.axes.push_back({axis_kind(axis.name), axis.degree});
+  }
+  spread.tensor = spread.tensors() > 1 ? tensor : TensorExchange::plain;
+  spread.sequence = spread.degree(AxisKind::sp) > 1 ? sequence : SequenceExchange::gather;
+  return spread;
+}
+
+std::vector<Spread> peers_of(const Spread& given) {
+  std::vector<Spread> peers = {given};
+  const int data = given.data();
+  const auto add = [&](Spread spread) {
+    if (std::find(peers.begin(), peers.end(), spread) == peers.end()) peers.push_back(std::move(spread));
+  };
+  for (const Spread& spread : theory::all_spreads(given.ranks())) {
+    if (spread.data() == given.ranks() && data < given.ranks()) {
+      add(spread);
+      continue;
+    }
+    if (spread.data() != data) continue;
+    // Of products one order, and the usual variants.
+    const bool product = spread.tensors() > 1 && spread.token_ranks() > 1;
+    const bool usual = spread.tensor == TensorExchange::plain && spread.sequence == SequenceExchange::gather;
+    if (product && (!usual || spread.stride(AxisKind::tp) == 1)) continue;
+    add(spread);
+  }
+  return peers;
+}
+
+PlanPoint plan_point(const PlanQuestion& question, const Spread& spread) {
+  const theory::Setting& setting = question.setting;
+  if (question.machine) {
+    return plan_point(question, theory::judge(setting, spread, *question.machine,
+                                              {.memory_bytes = question.memory_bytes, .dtype = question.dtype}));
+  }
+  theory::Candidate candidate;
+  candidate.spread = spread;
+  candidate.why = theory::why_impossible(setting, spread);
+  candidate.possible = candidate.why.empty();
+  if (candidate.possible) {
+    candidate.memory = theory::footprint(setting, spread, theory::fullest(setting, spread));
+    candidate.fits = candidate.memory.total <= question.memory_bytes;
+    if (question.memory_bytes != 0 && !candidate.fits)
+      candidate.why = fmt::format("{} MiB too much", mebibytes(real(candidate.memory.total - question.memory_bytes)));
+  }
+  return plan_point(question, candidate);
+}
+
+PlanPoint plan_point(const PlanQuestion& question, const theory::Candidate& candidate) {
+  PlanPoint point;
+  point.spread = candidate.spread;
+  point.possible = candidate.possible;
+  point.why = candidate.why;
+  if (!point.possible) {
+    point.fits = false;
+    return point;
+  }
+  point.memory = candidate.memory;
+  if (question.memory_bytes != 0) point.fits = candidate.fits;
+  if (question.machine) {
+    point.time = candidate.time;
+    point.tokens_per_s = candidate.tokens_per_s;
+  }
+  point.traffic = theory::step_traffic(question.setting, point.spread);
+  point.flops = theory::most_flops(question.setting, point.spread);
+  return point;
+}
+
+ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
+  ordered_json layout = ordered_json::object();
+  for (const Spread::Axis& axis : point.spread.axes) layout[std::string(theory::name(axis.kind))] = axis.degree;
+  ordered_json json;
+  json["layout"] = layout;
+  json["label"] = point.spread.label();
+  json["tp"] = theory::name(point.spread.tensor);
+  json["sp"] = theory::name(point.spread.sequence);
+  json["ranks"] = point.spread.ranks();
+  json["config"] = question.setting.model.name;
+  json["parameters"] = theory::held(question.setting.model, {}, {}).total();
+  json["seq"] = question.setting.sequence;
+  json["batch"] = question.setting.batch;
+  json["memory_peak_bytes"] = nullptr;
+  json["traffic_bytes"] = nullptr;
+  json["tokens_per_s"] = point.tokens_per_s ? ordered_json(*point.tokens_per_s) : ordered_json(nullptr);
+  json["fits"] = point.fits ? ordered_json(*point.fits) : ordered_json(nullptr);
+  json["why"] = point.why;
+  if (!point.possible) return json;
+  json["memory_peak_bytes"] = memory_json(point.memory);
+  json["traffic_bytes"] = {{"forward", traffic_json(point.traffic.forward)}, {"backward", traffic_json(point.traffic.backward)}};
+  json["flops"] = {{"forward", flops_json(point.flops.forward)}, {"backward", flops_json(point.flops.backward)}};
+  if (point.time) {
+    json["step_seconds"] = point.time->seconds;
+    json["exposed_seconds"] = point.time->exposed;
+    json["bound_by"] = theory::name(point.time->binds, *question.machine);
+  }
+  return json;
+}
+
+std::string describe(const PlanQuestion& question) {
+  const ModelConfig& model = question.setting.model;
+  return fmt::format("{}: h {}, L {}, n_h {}, n_kv {}, d {}, f {}, V {}; B {}, S {}, {}, recompute {}", model.name, model.hidden,
+                     model.layers, model.query_heads, model.kv_heads, model.head_dim, model.intermediate, model.vocabulary,
+                     question.setting.batch, question.setting.sequence, name(question.dtype),
+                     recompute_name(question.setting.recompute));
+}
+
+std::vector<std::string> plan_tables(const PlanQuestion& question, const std::vector<PlanPoint>& points) {
+  std::vector<std::string> lines = {describe(question)};
+  memory_table(lines, points);
+  traffic_table(lines, points);
+  flops_table(lines, points);
+  if (question.machine) time_table(lines, question, points);
+  return lines;
+}
+
+std::vector<std::string> search_table(const PlanQuestion& question, const std::vector<PlanPoint>& points, std::size_t top) {
+  std::vector<std::string> lines = {
+      describe(question), fmt::format("machine: {}; {} a GPU", question.machine->name, format_size(question.memory_bytes)),
+      "step times are modelled (theory/step_time.h): for ranking, not for promises", ""};
+  TextTable fitting({"fits", "ms a step", "tokens/s", "exposed", "peak GiB", "bound by"});
+  fitting.left_from(5);
+  TextTable others({"doesn't fit", "why"});
+  others.left_from(1);
+  std::size_t fit = 0;
+  std::size_t other = 0;
+  for (const PlanPoint& point : points) {
+    const bool fits = point.fits.value_or(false);
+    std::size_t& count = fits ? fit : other;
+    ++count;
+    if (top != 0 && count > top) continue;
+    if (fits) {
+      fitting.row({point.spread.label(), fmt::format("{:.2f}", point.time->seconds * 1e3),
+                   fmt::format("{:.0f}", *point.tokens_per_s),
+                   fmt::format("{:.1f}%", 100 * point.time->exposed / point.time->seconds), gibibytes(real(point.memory.total)),
+                   std::string(theory::name(point.time->binds, *question.machine))});
+    } else {
+      others.row({point.spread.label(), point.why});
+    }
+  }
+  const auto more = [&](std::size_t count) {
+    if (top != 0 && count > top) lines.push_back(fmt::format("… and {} more: --top 0 or --json shows them all", count - top));
+  };
+  if (fit == 0) lines.emplace_back("no layout fits");
+  else append(lines, fitting);
+  more(fit);
+  if (other == 0) return lines;
+  lines.emplace_back("");
+  append(lines, others);
+  more(other);
+  return lines;
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,64 @@
+#include "layers/theory/flops.h"
+
+#include "core/collectives/chunks.h"
+#include "layers/zigzag.h"
+
+namespace tsp::theory {
+
+namespace {
+double real(std::uint64_t value) { return static_cast<double>(value); }
+}  // namespace
+
+StepFlops step_flops(const Setting& setting, const Spread& spread, Place place) {
+  const ModelConfig& model = setting.model;
+  const int D = spread.token_ranks();
+  const Setting replica = replica_setting(setting, spread);
+  const Zigzag zigzag(setting.sequence, D);
+  const double tokens = real(replica.batch * zigzag.tokens(place.p));
+  const double L = real(model.layers);
+  const double h = real(model.hidden);
+  const double d = real(model.head_dim);
+
+  const bool by_heads = spread.sequence == SequenceExchange::ulysses && spread.degree(AxisKind::sp) > 1;
+  const HeadGrid heads(model, spread.tensors(), 1);
+  const double n_q = real(heads.queries(place.t, 0).count);
+  const double n_kv = real(heads.kv_read_by(place.t));
+  const double f = real(Chunks::balanced(spread.tensors(), model.intermediate).count(place.t));
+  const double S = real(setting.sequence);
+  const double pairs = real(replica.batch) * (by_heads ? S * (S + 1) / 2 / D : real(zigzag.attention_pairs(place.p)));
+  // Rows of the vocabulary that this rank's tokens meet: all, but under tp its own.
+  const double V = spread.cuts_kept_tokens() ? real(model.vocabulary) / spread.tensors()
+                                             : real(Chunks::balanced(spread.tensors(), model.vocabulary).count(place.t));
+
+  StepFlops flops;
+  const double projections_in = 2 * tokens * h * d * (n_q + 2 * n_kv) * L;
+  const double projection_out = 2 * tokens * h * d * n_q * L;
+  flops.forward.attention_linear = projections_in + projection_out;
+  flops.forward.attention_core = 4 * pairs * d * n_q * L;
+  flops.forward.mlp = 6 * tokens * f * h * L;
+  flops.forward.head = 2 * tokens * V * h;
+
+  flops.backward.attention_linear = 2 * flops.forward.attention_linear;
+  flops.backward.attention_core = 2.5 * flops.forward.attention_core;
+  flops.backward.mlp = 2 * flops.forward.mlp;
+  flops.backward.head = 3 * flops.forward.head;  // logits are never kept
+  if (setting.recompute != Recompute::none) {
+    flops.backward.attention_linear += projections_in;
+    flops.backward.mlp += flops.forward.mlp * 2 / 3;  // gate and up
+  }
+  if (setting.recompute == Recompute::full) flops.backward.attention_core += flops.forward.attention_core;
+  return flops;
+}
+
+StepFlops most_flops(const Setting& setting, const Spread& spread) {
+  StepFlops most;
+  for (int t = 0; t < spread.tensors(); ++t) {
+    for (int p = 0; p < spread.token_ranks(); ++p) {
+      const StepFlops each = step_flops(setting, spread, {t, p});
+      if (each.total() > most.total()) most = each;
+    }
+  }
+  return most;
+}
+
+}  // namespace tsp::theory

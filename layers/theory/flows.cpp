@@ -1,0 +1,283 @@
+#include "layers/theory/flows.h"
+
+#include "core/collectives/chunks.h"
+#include "layers/theory/holdings.h"
+#include "layers/zigzag.h"
+
+namespace tsp::theory {
+
+namespace {
+
+/// Counts one replica's flows; times dp at the end.
+class Counter {
+ public:
+  Counter(const Setting& setting, const Spread& spread, std::optional<std::uint64_t> remote_rows)
+      : setting_(setting),
+        replica_(replica_setting(setting, spread)),
+        model_(setting.model),
+        spread_(spread),
+        T_(static_cast<std::uint64_t>(spread.tensors())),
+        D_(static_cast<std::uint64_t>(spread.token_ranks())),
+        e_(setting.bytes.element),
+        a_(setting.bytes.accumulated),
+        N_(replica_.tokens()),
+        h_(model_.hidden),
+        heads_(model_, spread.tensors(), 1),
+        copied_(2 * h_ * model_.head_dim * (heads_.kv_read_by_all() - model_.kv_heads)),
+        remote_rows_(remote_rows) {}
+
+  std::vector<Flow> step() {
+    if (D_ > 1) token_axis();
+    if (T_ > 1) tensor_axis();
+    vocabulary();
+    norm_gains();
+    for (Flow& flow : flows_) flow.bytes *= static_cast<std::uint64_t>(spread_.data());
+    if (remote_rows_) replace_embedding();
+    if (spread_.data() > 1) data_axis();
+    std::erase_if(flows_, [](const Flow& flow) { return flow.bytes == 0; });
+    return std::move(flows_);
+  }
+
+ private:
+  static constexpr bool kForward = false;
+  static constexpr bool kBackward = true;
+  static constexpr bool kExposed = false;
+  static constexpr bool kHidden = true;
+
+  void add(AxisKind axis, Purpose purpose, Pattern pattern, Phase phase, bool backward, bool hidden, std::uint64_t bytes,
+           std::uint64_t messages) {
+    flows_.push_back({axis, purpose, pattern, phase, backward, hidden, bytes, messages});
+  }
+
+  AxisKind token_axis_kind() const {
+    if (spread_.folded()) return AxisKind::tsp;
+    return spread_.zero3() ? AxisKind::zero3 : AxisKind::sp;
+  }
+
+  // --- sp, tsp, zero3
+
+  void token_axis() {
+    if (spread_.folded()) folded_weights();
+    else if (spread_.zero3()) gathered_weights();
+    else copied_gradients();
+    if (token_axis_kind() == AxisKind::sp && spread_.sequence == SequenceExchange::ulysses) heads_for_tokens();
+    else keys_and_values();
+  }
+
+  /// Attention's shards are broadcast and their gradients reduced to owners; the MLP's travel round.
+  void folded_weights() {
+    const std::uint64_t attention = (replica_.attention_parameters() + copied_) * (D_ - 1) * L();
+    const std::uint64_t mlp = replica_.mlp_parameters() * (D_ - 1) * L();
+    for (const bool backward : {kForward, kBackward}) {
+      add(AxisKind::tsp, Purpose::weights, Pattern::collective, Phase::attention, backward, kHidden, attention * e_, D_ * L());
+      add(AxisKind::tsp, Purpose::weights, Pattern::ring, Phase::mlp, backward, kHidden, mlp * e_, (D_ - 1) * L());
+    }
+    add(AxisKind::tsp, Purpose::gradients, Pattern::collective, Phase::attention, kBackward, kHidden, attention * a_, D_ * L());
+    add(AxisKind::tsp, Purpose::gradients, Pattern::ring, Phase::mlp, kBackward, kHidden, mlp * a_, (D_ - 1) * L());
+  }
+
+  void gathered_weights() {
+    const auto sublayer = [&](Phase phase, std::uint64_t parameters) {
+      const std::uint64_t moved = parameters * (D_ - 1) * L();
+      for (const bool backward : {kForward, kBackward})
+        add(AxisKind::zero3, Purpose::weights, Pattern::collective, phase, backward, kHidden, moved * e_, L());
+      add(AxisKind::zero3, Purpose::gradients, Pattern::collective, phase, kBackward, kHidden, moved * a_, L());
+    };
+    sublayer(Phase::attention, replica_.attention_parameters());
+    sublayer(Phase::mlp, replica_.mlp_parameters());
+  }
+
+  /// Copies of weights: gradients all-reduced.
+  void copied_gradients() {
+    const std::uint64_t parameters = (replica_.block_parameters() + copied_) * L();
+    add(AxisKind::sp, Purpose::gradients, Pattern::collective, Phase::pass, kBackward, kHidden, 2 * parameters * a_ * (D_ - 1),
+        2 * L());
+  }
+
+  void keys_and_values() {
+    const bool ring = token_axis_kind() == AxisKind::sp && spread_.sequence == SequenceExchange::ring;
+    const Pattern pattern = ring ? Pattern::ring : Pattern::collective;
+    const std::uint64_t messages = ring ? (D_ - 1) * L() : L();
+    const std::uint64_t kv = 2 * N_ * model_.head_dim * heads_.kv_read_by_all() * (D_ - 1) * L();
+    // Making O again needs the whole round before backward's own begins.
+    const std::uint64_t rounds = ring && setting_.recompute == Recompute::full ? 2 : 1;
+    add(token_axis_kind(), Purpose::kv, pattern, Phase::attention, kForward, kHidden, kv * e_, messages);
+    add(token_axis_kind(), Purpose::kv, pattern, Phase::attention, kBackward, kHidden, kv * (rounds * e_ + a_),
+        (rounds + 1) * messages);
+  }
+
+  /// Ulysses: elements that change ranks when Q (or O) and K (or V) go from token shards to head shards, or back.
+  void heads_for_tokens() {
+    const int D = spread_.token_ranks();
+    const Zigzag zigzag(setting_.sequence, D);
+    const HeadGrid grid(model_, spread_.tensors(), D);
+    std::uint64_t q = 0;
+    std::uint64_t k = 0;
+    std::uint64_t dk = 0;
+    for (int t = 0; t < spread_.tensors(); ++t) {
+      std::uint64_t read = 0;
+      for (int p = 0; p < D; ++p) read += grid.kv_read(t, p).count;
+      std::uint64_t k_here = 0;
+      for (int p = 0; p < D; ++p) {
+        const std::uint64_t tokens = replica_.batch * zigzag.tokens(p) * model_.head_dim;
+        q += tokens * (heads_.queries(t, 0).count - grid.queries(t, p).count);
+        k_here += tokens * (read - grid.kv_read(t, p).count);
+      }
+      k += k_here;
+      // Heads that several ranks read have their gradients summed.
+      dk += k_here * (read > heads_.kv_read_by(t) ? a_ : e_);
+    }
+    std::uint64_t backward = 2 * q * e_ + 2 * dk;
+    if (setting_.recompute == Recompute::selective) backward += (q + 2 * k) * e_;
+    if (setting_.recompute == Recompute::full) backward += (2 * q + 2 * k) * e_;
+    const auto all_to_all = [&](bool in_backward, std::uint64_t bytes) {
+      add(AxisKind::sp, Purpose::activations, Pattern::all_to_all, Phase::attention, in_backward, kExposed, bytes * L(), 4 * L());
+    };
+    all_to_all(kForward, (2 * q + 2 * k) * e_);
+    all_to_all(kBackward, backward);
+  }
+
+  // --- tp
+
+  void tensor_axis() {
+    const std::uint64_t sublayer = 2 * N_ * h_ * e_ * (T_ - 1) * L();
+    for (const Phase phase : {Phase::attention, Phase::mlp}) {
+      for (const bool backward : {kForward, kBackward}) {
+        // Megatron's sequence parallelism gathers each sublayer's input once more in backward.
+        const bool again = backward && spread_.cuts_kept_tokens();
+        add(AxisKind::tp, Purpose::activations, Pattern::collective, phase, backward, kExposed,
+            again ? sublayer / 2 * 3 : sublayer, (again ? 3 : 2) * L());
+      }
+    }
+    // Copies of K/V heads: where weights are cut over tsp too, each copy's gradient lies on one rank of it.
+    const std::uint64_t copies = spread_.folded() ? 1 : D_;
+    add(AxisKind::tp, Purpose::gradients, Pattern::collective, Phase::pass, kBackward, kHidden, 2 * copied_ * a_ * copies * L(),
+        2 * L());
+  }
+
+  // --- what else a model has
+
+  void vocabulary() {
+    if (T_ > 1 && !spread_.cuts_kept_tokens()) {
+      vocabulary_over_tensors();
+      return;
+    }
+    const int ranks = spread_.vocabulary_ranks();
+    if (ranks == 1) return;
+    const AxisKind axis = D_ > 1 ? token_axis_kind() : AxisKind::tp;
+    add_embedding(axis, N_ - N_ / static_cast<std::uint64_t>(ranks));
+    const HeadPlan plan = head_plan(replica_);
+    const Traffic traffic = head(replica_, ranks, plan);
+    const bool rotated = plan == HeadPlan::rotate_weights;
+    add_head(axis, rotated ? Pattern::ring : Pattern::collective, rotated, traffic.forward[Purpose::head],
+             traffic.backward[Purpose::head]);
+  }
+
+  void vocabulary_over_tensors() {
+    const std::uint64_t V = model_.vocabulary;
+    const int T = spread_.tensors();
+    add(AxisKind::tp, Purpose::embedding, Pattern::collective, Phase::pass, kForward, kExposed,
+        tp_embedding(replica_, T).forward[Purpose::embedding], 2);
+    const Traffic traffic = tp_head(replica_, T);
+    add_head(AxisKind::tp, Pattern::collective, kExposed, traffic.forward[Purpose::head], traffic.backward[Purpose::head]);
+    if (D_ == 1) return;
+    if (spread_.folded()) {
+      add_embedding(AxisKind::tsp, N_ - N_ / D_);
+      add_head(AxisKind::tsp, Pattern::ring, kHidden, V * h_ * e_ * (D_ - 1), V * h_ * (e_ + a_) * (D_ - 1));
+      return;
+    }
+    const std::uint64_t gradients = 2 * V * h_ * a_ * (D_ - 1);
+    // The embedding's is complete only when the backward pass ends.
+    add(AxisKind::sp, Purpose::embedding, Pattern::collective, Phase::pass, kBackward, kExposed, gradients, 2);
+    if (!model_.tied_embeddings)
+      add(AxisKind::sp, Purpose::head, Pattern::collective, Phase::pass, kBackward, kHidden, gradients, 2);
+  }
+
+  void add_embedding(AxisKind axis, std::uint64_t rows) {
+    add(axis, Purpose::embedding, Pattern::all_to_all, Phase::pass, kForward, kExposed, rows * h_ * e_, 1);
+    add(axis, Purpose::embedding, Pattern::all_to_all, Phase::pass, kBackward, kExposed, rows * h_ * a_, 1);
+  }
+  void add_head(AxisKind axis, Pattern pattern, bool hidden, std::uint64_t forward, std::uint64_t backward) {
+    const std::uint64_t messages = pattern == Pattern::ring ? D_ - 1 : 2;
+    add(axis, Purpose::head, pattern, Phase::head, kForward, hidden, forward, messages);
+    add(axis, Purpose::head, pattern, Phase::head, kBackward, hidden, backward, messages);
+  }
+  /// The embedding's exchange counted from ids, over all replicas.
+  void replace_embedding() {
+    for (Flow& flow : flows_) {
+      if (flow.purpose == Purpose::embedding && flow.pattern == Pattern::all_to_all)
+        flow.bytes = *remote_rows_ * h_ * (flow.backward ? a_ : e_);
+    }
+  }
+
+  /// Where tokens differ between ranks their sums are all-reduced.
+  void norm_gains() {
+    const std::uint64_t gains = (2 * model_.layers + 1) * h_;
+    const bool tensors_too = spread_.cuts_kept_tokens();
+    const std::uint64_t over = tensors_too ? T_ * D_ : D_;
+    const std::uint64_t groups = tensors_too ? 1 : T_;
+    if (over == 1) return;
+    const AxisKind axis = D_ > 1 ? token_axis_kind() : AxisKind::tp;
+    add(axis, Purpose::other, Pattern::collective, Phase::pass, kBackward, kExposed, 2 * gains * a_ * (over - 1) * groups, 2);
+  }
+
+  // --- dp
+
+  void data_axis() {
+    Held all;
+    for (int t = 0; t < spread_.tensors(); ++t) {
+      for (int p = 0; p < spread_.token_ranks(); ++p) {
+        const Held each = held(model_, spread_, {t, p});
+        all.attention += each.attention;
+        all.mlp += each.mlp;
+        all.vocabulary += each.vocabulary;
+        all.norms += each.norms;
+      }
+    }
+    const auto all_reduced = [&](Purpose purpose, bool hidden, std::uint64_t elements, std::uint64_t messages) {
+      add(AxisKind::dp, purpose, Pattern::collective, Phase::pass, kBackward, hidden,
+          2 * elements * a_ * static_cast<std::uint64_t>(spread_.data() - 1), messages);
+    };
+    all_reduced(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * L());
+    const std::uint64_t tables = model_.tied_embeddings ? 1 : 2;
+    // The embedding's is complete only when the backward pass ends.
+    all_reduced(Purpose::embedding, kExposed, all.vocabulary / tables, 2);
+    if (!model_.tied_embeddings) all_reduced(Purpose::head, kHidden, all.vocabulary / tables, 2);
+    all_reduced(Purpose::other, kExposed, all.norms, 2);
+  }
+
+  std::uint64_t L() const { return model_.layers; }
+
+  const Setting& setting_;
+  Setting replica_;
+  const ModelConfig& model_;
+  const Spread& spread_;
+  std::uint64_t T_;
+  std::uint64_t D_;
+  std::uint64_t e_;
+  std::uint64_t a_;
+  std::uint64_t N_;
+  std::uint64_t h_;
+  HeadGrid heads_;
+  std::uint64_t copied_;
+  std::optional<std::uint64_t> remote_rows_;
+  std::vector<Flow> flows_;
+};
+
+}  // namespace
+
+std::vector<Flow> step_flows(const Setting& setting, const Spread& spread, std::optional<std::uint64_t> remote_rows) {
+  return Counter(setting, spread, remote_rows).step();
+}
+
+Traffic sum(const std::vector<Flow>& flows) {
+  Traffic traffic;
+  for (const Flow& flow : flows) (flow.backward ? traffic.backward : traffic.forward)[flow.purpose] += flow.bytes;
+  return traffic;
+}
+
+Traffic step_traffic(const Setting& setting, const Spread& spread, std::optional<std::uint64_t> remote_rows) {
+  return sum(step_flows(setting, spread, remote_rows));
+}
+
+}  // namespace tsp::theory

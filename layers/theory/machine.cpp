@@ -1,0 +1,175 @@
+#include "layers/theory/machine.h"
+
+#include "layers/model/json_text.h"
+#include "layers/theory/built_in_machines.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <initializer_list>
+#include <iterator>
+
+namespace tsp::theory {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{1} << 20;
+constexpr int kMostOfANode = 1024;
+constexpr double kLargest = 1e30;
+constexpr double kLeastEfficiency = 0.001;
+constexpr double kLongestLatency = 1;
+constexpr double kWorstCrossing = 1000;
+
+/// One object of the file. Fields are read by name; done() refuses what nobody read.
+class Object {
+ public:
+  Object(const json& object, std::string where) : object_(object), where_(std::move(where)) {
+    if (!object.is_object()) {
+      throw Error(Cause::refused, fmt::format("{}: expected a JSON object, found {}", where_, shown_value(object)));
+    }
+  }
+
+  [[noreturn]] void refuse(std::string_view field, std::string_view expected) const {
+    const auto at = object_.find(field);
+    throw Error(Cause::refused,
+                at == object_.end()
+                    ? fmt::format("{}: field \"{}\" is missing; expected {}", where_, field, expected)
+                    : fmt::format("{}: field \"{}\": expected {}, found {}", where_, field, expected, shown_value(*at)));
+  }
+
+  const json* find(std::string_view field) {
+    if (std::find(read_.begin(), read_.end(), field) == read_.end()) read_.emplace_back(field);
+    const auto at = object_.find(field);
+    return at == object_.end() ? nullptr : &*at;
+  }
+  std::string text(std::string_view field) {
+    const json* value = find(field);
+    if (value == nullptr || !value->is_string() || value->get_ref<const std::string&>().empty()) refuse(field, "a text");
+    return shown(value->get_ref<const std::string&>());
+  }
+  /// From `low` to `high`.
+  double number(std::string_view field, double low, double high) {
+    const json* value = find(field);
+    const double number = value != nullptr && value->is_number() ? value->get<double>() : std::nan("");
+    if (!(number >= low && number <= high)) refuse(field, fmt::format("a number from {} to {}", low, high));
+    return number;
+  }
+  int count(std::string_view field) {
+    const json* value = find(field);
+    if (value == nullptr || !value->is_number_unsigned() || value->get<std::uint64_t>() < 1 ||
+        value->get<std::uint64_t>() > static_cast<std::uint64_t>(kMostOfANode)) {
+      refuse(field, fmt::format("an integer from 1 to {}", kMostOfANode));
+    }
+    return value->get<int>();
+  }
+  Object inside(std::string_view field) {
+    const json* value = find(field);
+    if (value == nullptr || !value->is_object()) refuse(field, "an object");
+    return {*value, fmt::format("{}: in field \"{}\"", where_, field)};
+  }
+  void done() const {
+    for (const auto& [key, value] : object_.items()) {
+      if (std::find(read_.begin(), read_.end(), key) == read_.end()) {
+        throw Error(Cause::refused,
+                    fmt::format("{}: field \"{}\" is not known; expected {}", where_, shown(key), fmt::join(read_, ", ")));
+      }
+    }
+  }
+
+ private:
+  const json& object_;
+  std::string where_;
+  std::vector<std::string> read_;
+};
+
+void read_flops(Object object, Machine& machine) {
+  const auto rate = [&](std::string_view field, std::optional<double>& into) {
+    if (object.find(field) != nullptr) into = object.number(field, 1, kLargest);
+  };
+  rate("bf16", machine.flops_bf16);
+  rate("f32", machine.flops_f32);
+  rate("f64", machine.flops_f64);
+  object.done();
+}
+
+void read_within(Object object, Machine& machine) {
+  const std::string fabric = object.text("fabric");
+  if (fabric != "links" && fabric != "switch") object.refuse("fabric", "\"links\" or \"switch\"");
+  machine.fabric = fabric == "links" ? Fabric::links : Fabric::on_switch;
+  machine.within_bytes_per_s = object.number("bytes_per_s", 1, kLargest);
+  machine.within_latency = object.number("latency_s", 0, kLongestLatency);
+  object.done();
+}
+
+void read_across(Object object, Machine& machine) {
+  machine.nics_per_node = object.count("nics_per_node");
+  machine.nic_bytes_per_s = object.number("bytes_per_s", 1, kLargest);
+  machine.nic_latency = object.number("latency_s", 0, kLongestLatency);
+  machine.rail_crossing = object.number("rail_crossing", 1, kWorstCrossing);
+  object.done();
+}
+
+}  // namespace
+
+std::optional<double> Machine::flops(DType dtype) const {
+  switch (dtype) {
+    case DType::bf16: return flops_bf16;
+    case DType::f32: return flops_f32;
+    case DType::f64: return flops_f64;
+    default: return std::nullopt;
+  }
+}
+
+double Machine::across_bytes_per_s() const {
+  return nic_bytes_per_s * std::min(1.0, static_cast<double>(nics_per_node) / gpus_per_node);
+}
+
+std::vector<std::string> machine_names() {
+  std::vector<std::string> names;
+  for (const BuiltInMachine& each : kBuiltInMachines) names.emplace_back(each.name);
+  return names;
+}
+
+Machine find_machine(const std::string& name_or_file) {
+  for (const BuiltInMachine& each : kBuiltInMachines) {
+    if (each.name == name_or_file) return parse_machine(each.text, name_or_file);
+  }
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(name_or_file, error)) {
+    throw Error(Cause::refused, fmt::format("--machine {}: neither a machine that comes with tsprun ({}) nor a file",
+                                            shown(name_or_file), fmt::join(machine_names(), ", ")));
+  }
+  if (const auto bytes = std::filesystem::file_size(name_or_file, error); error || bytes > kMaxFileBytes) {
+    throw Error(Cause::refused,
+                fmt::format("{}: {} bytes; expected a description of at most {}", name_or_file, bytes, kMaxFileBytes));
+  }
+  std::ifstream stream(name_or_file, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  if (stream.bad() || !stream.is_open()) throw Error(Cause::refused, fmt::format("{}: can't be read", name_or_file));
+  return parse_machine(text, name_or_file);
+}
+
+Machine parse_machine(std::string_view text, const std::string& where) {
+  const json document = parse_json(text, where);
+  Object object(document, where);
+  Machine machine;
+  machine.name = object.text("name");
+  machine.memory_bytes = object.number("memory_bytes", 1, kLargest);
+  machine.memory_bytes_per_s = object.number("memory_bytes_per_s", 1, kLargest);
+  read_flops(object.inside("flops_per_s"), machine);
+  machine.gemm_efficiency = object.number("gemm_efficiency", kLeastEfficiency, 1);
+  machine.attention_efficiency = object.number("attention_efficiency", kLeastEfficiency, 1);
+  machine.gpus_per_node = object.count("gpus_per_node");
+  read_within(object.inside("within_node"), machine);
+  read_across(object.inside("across_nodes"), machine);
+  object.done();
+  return machine;
+}
+
+}  // namespace tsp::theory

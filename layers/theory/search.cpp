@@ -1,0 +1,104 @@
+#include "layers/theory/search.h"
+
+#include "layers/theory/footprint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace tsp::theory {
+
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+/// Layouts of one replica without dp: axes, and the variants that make a difference there.
+void add_replica(std::vector<Spread>& spreads, std::vector<Spread::Axis> axes) {
+  std::erase_if(axes, [](const Spread::Axis& axis) { return axis.degree == 1; });
+  const auto has = [&](AxisKind kind) {
+    return std::any_of(axes.begin(), axes.end(), [&](const Spread::Axis& axis) { return axis.kind == kind; });
+  };
+  std::vector<TensorExchange> tensor = {TensorExchange::plain};
+  if (has(AxisKind::tp) && !has(AxisKind::tsp)) tensor.push_back(TensorExchange::sequence);
+  std::vector<SequenceExchange> sequence = {SequenceExchange::gather};
+  if (has(AxisKind::sp)) sequence.insert(sequence.end(), {SequenceExchange::ring, SequenceExchange::ulysses});
+  for (const TensorExchange t : tensor) {
+    for (const SequenceExchange s : sequence) {
+      Spread spread{.axes = axes, .tensor = t, .sequence = s};
+      if (std::find(spreads.begin(), spreads.end(), spread) == spreads.end()) spreads.push_back(std::move(spread));
+    }
+  }
+}
+
+std::vector<Spread> replicas(int ranks) {
+  std::vector<Spread> spreads;
+  add_replica(spreads, {{AxisKind::tsp, ranks}});
+  add_replica(spreads, {{AxisKind::zero3, ranks}});
+  for (int t = 1; t <= ranks; ++t) {
+    if (ranks % t != 0) continue;
+    for (const AxisKind other : {AxisKind::sp, AxisKind::tsp}) {
+      add_replica(spreads, {{AxisKind::tp, t}, {other, ranks / t}});
+      add_replica(spreads, {{other, ranks / t}, {AxisKind::tp, t}});
+    }
+  }
+  return spreads;
+}
+
+std::string gibibytes(double bytes) { return fmt::format("{:.1f} GiB", bytes / kGiB); }
+
+/// The two categories that take most.
+std::string largest_parts(const CategoryBytes& bytes) {
+  std::vector<std::pair<std::uint64_t, std::string_view>> parts;
+  for (std::size_t i = 0; i < kCategories; ++i) parts.emplace_back(bytes.of[i], tsp::name(static_cast<Category>(i)));
+  std::sort(parts.begin(), parts.end(), std::greater<>());
+  return fmt::format("{} {}, {} {}", parts[0].second, gibibytes(static_cast<double>(parts[0].first)), parts[1].second,
+                     gibibytes(static_cast<double>(parts[1].first)));
+}
+
+}  // namespace
+
+std::vector<Spread> all_spreads(int ranks) {
+  std::vector<Spread> spreads;
+  for (int data = 1; data <= ranks; ++data) {
+    if (ranks % data != 0) continue;
+    for (Spread spread : replicas(ranks / data)) {
+      if (data > 1) spread.axes.insert(spread.axes.begin(), {AxisKind::dp, data});
+      spreads.push_back(std::move(spread));
+    }
+  }
+  return spreads;
+}
+
+Candidate judge(const Setting& setting, const Spread& spread, const Machine& machine, const SearchOptions& options) {
+  Candidate candidate;
+  candidate.spread = spread;
+  candidate.why = why_impossible(setting, spread);
+  if (!candidate.why.empty()) return candidate;
+  candidate.possible = true;
+  candidate.memory = footprint(setting, spread, fullest(setting, spread));
+  candidate.time = step_time(setting, spread, machine, options.dtype);
+  candidate.tokens_per_s = static_cast<double>(setting.tokens()) / candidate.time.seconds;
+  candidate.fits = candidate.memory.total <= options.memory_bytes;
+  if (candidate.fits) {
+    candidate.why = fmt::format("bound by {}", name(candidate.time.binds, machine));
+  } else {
+    const auto total = static_cast<double>(candidate.memory.total);
+    const auto size = static_cast<double>(options.memory_bytes);
+    candidate.why = fmt::format("{} too much: {}", gibibytes(total - size), largest_parts(candidate.memory));
+  }
+  return candidate;
+}
+
+std::vector<Candidate> search(const Setting& setting, int gpus, const Machine& machine, const SearchOptions& options) {
+  std::vector<Candidate> candidates;
+  for (const Spread& spread : all_spreads(gpus)) candidates.push_back(judge(setting, spread, machine, options));
+  const auto key = [](const Candidate& each) {
+    const double order = each.fits ? each.time.seconds : static_cast<double>(each.memory.total);
+    return std::tuple(each.fits ? 0 : each.possible ? 1 : 2, order, each.spread.axes.size());
+  };
+  std::stable_sort(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) { return key(a) < key(b); });
+  return candidates;
+}
+
+}  // namespace tsp::theory

@@ -1,0 +1,30 @@
+// Any bytes as a machine's description: refused with an Error, or numbers that a model of time can be made of.
+#include "layers/theory/machine.h"
+#include "layers/theory/search.h"
+#include "transport/cause.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  tsp::theory::Machine machine;
+  try {
+    machine = tsp::theory::parse_machine({reinterpret_cast<const char*>(data), size}, "machine.json");
+  } catch (const tsp::Error&) {
+    return 0;
+  }
+  tsp::theory::Setting setting;
+  setting.model = tsp::built_in_configs().front();
+  setting.batch = 2;
+  setting.sequence = 64;
+  if (!machine.flops(tsp::DType::f32)) return 0;
+  for (const tsp::theory::Spread& spread : tsp::theory::all_spreads(4)) {
+    const tsp::theory::Candidate found =
+        tsp::theory::judge(setting, spread, machine, {.memory_bytes = 1 << 20, .dtype = tsp::DType::f32});
+    if (found.possible && !(found.time.seconds >= 0 && found.time.exposed <= found.time.seconds)) std::abort();
+  }
+  return 0;
+}

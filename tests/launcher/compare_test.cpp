@@ -1,0 +1,151 @@
+// `compare` before and after its jobs: which points there are, and what is made of a job's report.
+#include "launcher/commands/compare.h"
+#include "tests/layers/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace tsp::launcher {
+namespace {
+
+using nlohmann::ordered_json;
+using test::refusal;
+
+TEST(Compare, LayoutsStandBetweenSemicolons) {
+  EXPECT_EQ(split_layouts("tsp=4; tp=2,sp=2 ;zero3=4"), (std::vector<std::string>{"tsp=4", "tp=2,sp=2", "zero3=4"}));
+  EXPECT_EQ(refusal([] { split_layouts("tsp=4;;tp=4"); }), "--layouts tsp=4;;tp=4: part 2 is empty; write values between ';'");
+  EXPECT_NE(refusal([] { split_layouts(""); }).find("part 1 is empty"), std::string::npos);
+}
+
+struct Request {
+  test::TemporaryFolder folder;
+  CompareOptions options;
+  ModelCommandOptions model;
+  GlobalOptions global;
+
+  Request() {
+    model.data = {folder.write("text.txt", std::string(3000, 'a')).string()};
+    model.config = "nano";
+    options.layouts_text = "tsp=1;tsp=2";
+  }
+  std::vector<ComparePoint> points() const { return compare_points(options, model, global); }
+};
+
+TEST(Compare, GoesOverEveryCombination) {
+  Request request;
+  request.model.config = "";
+  request.options.configs_text = "nano,micro";
+  request.options.sequences_text = "16, 32,64";
+  request.options.batches_text = "1,2";
+  const std::vector<ComparePoint> points = request.points();
+  ASSERT_EQ(points.size(), 2U * 3 * 2 * 2);
+  EXPECT_EQ(points.front().layout, "tsp=1");
+  EXPECT_EQ(points[1].layout, "tsp=2");
+  EXPECT_EQ(points[1].global.ranks, 2);
+  EXPECT_EQ(points[2].model.sequence, 32U);
+  EXPECT_EQ(points.back().model.shape.name, "micro");
+  EXPECT_EQ(points.back().model.batch, 2U);
+  for (const ComparePoint& point : points) EXPECT_EQ(point.why, "");
+}
+
+TEST(Compare, WhatOneCombinationCannotDoIsARowWithTheModelCommandsMessage) {
+  Request request;
+  request.options.layouts_text = "tsp=2;tsp=3";
+  const std::vector<ComparePoint> points = request.points();
+  EXPECT_EQ(points[0].why, "");
+  EXPECT_EQ(points[1].why, "--layout tsp=3: 8 query heads don't divide by 3; try 2 or 4");
+  const ordered_json row = compare_json(points[1], {}, false);
+  EXPECT_EQ(row.at("fits"), false);
+  EXPECT_EQ(row.at("why"), points[1].why);
+  EXPECT_EQ(row.at("config"), "nano");
+  EXPECT_TRUE(row.at("tokens_per_s").is_null());
+}
+
+TEST(Compare, RefusesSweepsBesidePlainOptionsAndBadLayouts) {
+  Request request;
+  request.options.sequences_text = "16,32";
+  request.model.sequence_text = "8";
+  EXPECT_EQ(refusal([&] { request.points(); }), "--seqs 16,32 and --seq 8: give one of them");
+  Request layout;
+  layout.options.layouts_text = "tsp=2;warp=3";
+  EXPECT_NE(refusal([&] { layout.points(); }).find("there is no axis 'warp'"), std::string::npos);
+}
+
+/// A job's report of two ranks, by hand.
+ordered_json job() {
+  const auto traffic = [](int forward, int backward) {
+    return ordered_json{{"forward", {{"weights", {{"sent", 1}, {"received", forward}}}, {"kv", {{"sent", 1}, {"received", 1}}}}},
+                        {"backward", {{"weights", {{"sent", 1}, {"received", backward}}}}}};
+  };
+  const auto memory = [](int total) {
+    return ordered_json{{"parameters", 1},    {"gradients", 2}, {"optimizer", 3}, {"activations", 4},
+                        {"communication", 5}, {"workspace", 6}, {"total", total}};
+  };
+  ordered_json report;
+  report["failure"] = nullptr;
+  report["steps"] = {{{"step", 2}, {"seconds", 0.5}}, {{"step", 3}, {"seconds", 0.25}}, {{"step", 4}, {"seconds", 4.0}}};
+  report["per_rank"] = {{{"rank", 0},
+                         {"memory_peak_bytes", memory(20)},
+                         {"traffic_bytes", traffic(10, 20)},
+                         {"seconds", {{"total", 2.0}, {"exposed_communication", 0.5}}}},
+                        {{"rank", 1},
+                         {"memory_peak_bytes", memory(21)},
+                         {"traffic_bytes", traffic(30, 40)},
+                         {"seconds", {{"total", 2.0}, {"exposed_communication", 1.0}}}}};
+  report["theory"]["per_rank"] = report["per_rank"];
+  return report;
+}
+
+TEST(Compare, ARowSumsTrafficTakesTheFullestRankAndTheMedianStep) {
+  Request request;
+  request.model.sequence_text = "16";
+  const ComparePoint point = request.points()[1];
+  const ordered_json row = compare_json(point, job(), false);
+  EXPECT_EQ(row.at("traffic_bytes").at("forward").at("weights").at("received"), 40);
+  EXPECT_EQ(row.at("traffic_bytes").at("forward").at("kv").at("received"), 2);
+  EXPECT_EQ(row.at("traffic_bytes").at("backward").at("weights").at("received"), 60);
+  EXPECT_EQ(row.at("memory_peak_bytes").at("total"), 21);
+  EXPECT_DOUBLE_EQ(row.at("tokens_per_s").get<double>(), 16 / 0.5);
+  EXPECT_DOUBLE_EQ(row.at("exposed_share").get<double>(), 0.5);
+  EXPECT_EQ(row.at("fits"), true);
+  EXPECT_EQ(row.at("layout"), (ordered_json{{"tsp", 2}}));
+
+  ordered_json rows = ordered_json::array({row});
+  const std::vector<std::string> table = compare_table(rows);
+  EXPECT_NE(table.back().find("0.00 ="), std::string::npos) << table.back();
+  const std::string csv = compare_csv(rows);
+  EXPECT_NE(csv.find("\ntsp=2,2,nano,1,16,false,1,2,3,4,5,6,21,42,42,60,60,32.0,0.5,true,\n"), std::string::npos) << csv;
+
+  // Where formula and measurement differ both are shown.
+  rows[0]["theory"]["traffic_bytes"]["forward"]["weights"]["received"] = 40 + 3 * 1048576;
+  EXPECT_NE(compare_table(rows).back().find("0.00 / 3.00"), std::string::npos) << compare_table(rows).back();
+}
+
+TEST(Compare, AFailureIsARowThatSaysWhy) {
+  Request request;
+  ordered_json report = job();
+  report["failure"] = {{"kind", "out_of_memory"}, {"detail", "rank 1: 3 bytes, over \"budget\""}};
+  const ordered_json row = compare_json(request.points()[1], report, false);
+  EXPECT_EQ(row.at("fits"), false);
+  EXPECT_TRUE(row.at("memory_peak_bytes").is_null());
+  EXPECT_NE(compare_csv(ordered_json::array({row})).find("\"out_of_memory: rank 1: 3 bytes, over \"\"budget\"\"\""), std::string::npos);
+  report["failure"]["kind"] = "killed";
+  EXPECT_TRUE(compare_json(request.points()[1], report, false).at("fits").is_null());
+}
+
+TEST(Compare, ABudgetGivesTheLongestSequenceThatFits) {
+  Request request;
+  request.global.mem_per_rank_text = "16M";
+  request.model.sequence_text = "16";
+  const std::vector<ComparePoint> points = request.points();
+  const std::size_t one = compare_json(points[0], {}, false).at("longest_seq");
+  const std::size_t two = compare_json(points[1], {}, false).at("longest_seq");
+  EXPECT_GT(one, 0U);
+  EXPECT_LE(one, two);
+  EXPECT_LE(two, 256U);
+}
+
+}  // namespace
+}  // namespace tsp::launcher

@@ -1,0 +1,298 @@
+// `plan` from its command line to its report: every number that the specification asks to reproduce, and what is refused.
+#include "launcher/cli.h"
+#include "launcher/plan/paper_figures.h"
+#include "launcher/plan/paper_tables.h"
+#include "launcher/plan/text_table.h"
+#include "layers/zigzag.h"
+#include "tests/layers/temporary_folder.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tsp::launcher {
+namespace {
+
+using nlohmann::json;
+using theory::AxisKind;
+using theory::Spread;
+
+struct Answer {
+  int code;
+  std::string out;
+  std::string err;
+  json report;
+};
+
+Answer plan(std::vector<std::string> words) {
+  const test::TemporaryFolder folder;
+  const std::string file = (folder / "report.json").string();
+  words.insert(words.begin(), {"tsprun", "plan", "--json", file});
+  std::vector<const char*> pointers;
+  for (const std::string& word : words) pointers.push_back(word.c_str());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Answer answer;
+  answer.code = tsprun(static_cast<int>(pointers.size()), pointers.data());
+  answer.out = testing::internal::GetCapturedStdout();
+  answer.err = testing::internal::GetCapturedStderr();
+  std::ifstream stream(file);
+  answer.report = json::parse(stream, nullptr, false);
+  return answer;
+}
+
+/// The row of a table in the report whose fields are these.
+const json& row(const json& rows, const std::vector<std::pair<std::string, json>>& fields) {
+  const auto at = std::find_if(rows.begin(), rows.end(), [&](const json& each) {
+    return std::all_of(fields.begin(), fields.end(), [&](const auto& field) { return each.at(field.first) == field.second; });
+  });
+  if (at == rows.end()) throw std::runtime_error("no such row");
+  return *at;
+}
+
+class Paper : public testing::Test {
+ protected:
+  static const json& figures() {
+    static const json all = paper_figures_json();
+    return all;
+  }
+};
+
+TEST_F(Paper, Figure1) {
+  const std::map<int, std::vector<std::pair<std::string, double>>> table = {
+      {8192, {{"DP", 162}, {"TP", 50}, {"SP", 132.25}, {"TP2+SP4", 72.5}, {"TSP", 20.25}}},
+      {65536, {{"DP", 400}, {"TP", 288}, {"SP", 162}, {"TP2+SP4", 132}, {"TSP", 50}}}};
+  for (const auto& [S, columns] : table) {
+    for (const auto& [scheme, gibibytes] : columns) {
+      const json& found = row(figures().at("fig1"), {{"seq", S}, {"scheme", scheme}});
+      EXPECT_DOUBLE_EQ(found.at("printed").get<double>() / (1 << 30), gibibytes) << scheme << " at " << S;
+    }
+  }
+}
+
+TEST_F(Paper, Figure5aPrintedAndExact) {
+  const std::map<int, std::vector<std::pair<std::string, double>>> table = {
+      {8192, {{"TP", .2349}, {"SP", .1174}, {"TP2+SP4", .0839}, {"TSP", .6040}}},
+      {32768, {{"TP", .9395}, {"SP", .4698}, {"TP2+SP4", .3355}, {"TSP", .9563}}},
+      {131072, {{"TP", 3.7581}, {"SP", 1.8790}, {"TP2+SP4", 1.3422}, {"TSP", 2.3656}}}};
+  const std::map<int, double> exact_tsp = {{8192, .5872}, {32768, .9395}, {131072, 2.3488}};
+  for (const auto& [S, columns] : table) {
+    for (const auto& [scheme, gigabytes] : columns) {
+      const json& found = row(figures().at("fig5"), {{"seq", S}, {"scheme", scheme}});
+      EXPECT_NEAR(found.at("printed").get<double>() / 1e9, gigabytes, 5e-5) << scheme << " at " << S;
+      const double counted = found.at("counted").get<double>() / 1e9;
+      EXPECT_NEAR(counted, scheme == "TSP" ? exact_tsp.at(S) : gigabytes, 5e-5) << scheme << " at " << S;
+    }
+  }
+}
+
+TEST_F(Paper, Figure6) {
+  for (const auto& [h, ratio] : {std::pair{2048, .759}, {4096, 1.018}, {5120, 1.147}, {8192, 1.536}})
+    EXPECT_NEAR(row(figures().at("fig6"), {{"hidden", h}}).at("ratio_printed").get<double>(), ratio, 5e-4);
+}
+
+TEST_F(Paper, Figure7PrintedAndExact) {
+  for (const auto& [S, ratio] : {std::pair{16384, 1.536}, {32768, 1.018}, {65536, .759}, {131072, .629}})
+    EXPECT_NEAR(row(figures().at("fig7"), {{"batch", 1}, {"seq", S}}).at("printed").get<double>(), ratio, 5e-4);
+  for (const json& each : figures().at("fig7")) {
+    const double tokens = each.at("batch").get<double>() * each.at("seq").get<double>();
+    EXPECT_NEAR(each.at("printed").get<double>(), 0.5 + 4.142857 * 4096 / tokens, 1e-6);
+    EXPECT_NEAR(each.at("counted").get<double>(), 0.5 + 4.0 * 4096 / tokens, 1e-12);
+  }
+}
+
+TEST_F(Paper, Figure9StandsBesideOwnCounts) {
+  for (const auto& [scheme, S, gigabytes] : {std::tuple{"TSP", 16384, 31.0},
+                                             {"TSP", 131072, 38.8},
+                                             {"TP", 16384, 31.5},
+                                             {"TP", 131072, 70.0},
+                                             {"TP4+SP2", 131072, 85.0},
+                                             {"TP2+SP4", 131072, 140.0}}) {
+    const json& found = row(figures().at("fig9"), {{"seq", S}, {"scheme", scheme}});
+    EXPECT_DOUBLE_EQ(found.at("measured").get<double>(), gigabytes * 1e9);
+    EXPECT_GT(found.at("counted").get<double>(), 0);
+  }
+  // Ratios of the figure that must hold for any program: TSP least, and growing least.
+  const auto counted = [&](const char* scheme, int S) {
+    return row(figures().at("fig9"), {{"seq", S}, {"scheme", scheme}}).at("counted").get<double>();
+  };
+  EXPECT_LT(counted("TSP", 16384), counted("TP", 16384));
+  EXPECT_LT(counted("TSP", 131072) - counted("TSP", 16384), counted("TP", 131072) - counted("TP", 16384));
+  EXPECT_LT(counted("TP", 131072), counted("TP4+SP2", 131072));
+  EXPECT_LT(counted("TP4+SP2", 131072), counted("TP2+SP4", 131072));
+}
+
+TEST_F(Paper, BreakEvens) {
+  struct Row {
+    int g;
+    double forward, both, both_bf16;  // 0: never
+  };
+  for (const Row& expected : {Row{1, 8, 24, 0}, Row{2, 5, 9, 15}, Row{4, 4.143, 6.69, 9.67}, Row{8, 3.8, 5.90, 8.14}}) {
+    const json& found = row(figures().at("break_even"), {{"g", expected.g}});
+    EXPECT_NEAR(found.at("forward_printed").get<double>(), expected.forward, 5e-4);
+    EXPECT_NEAR(found.at("forward").get<double>(), expected.forward, 5e-4);
+    EXPECT_NEAR(found.at("forward_backward").get<double>(), expected.both, 5e-3);
+    if (expected.both_bf16 == 0) EXPECT_TRUE(found.at("forward_backward_bf16").is_null());
+    else EXPECT_NEAR(found.at("forward_backward_bf16").get<double>(), expected.both_bf16, 5e-3);
+  }
+}
+
+TEST_F(Paper, FlopsPerTokenAt128K) {
+  const json& flops = figures().at("flops_per_token");
+  EXPECT_NEAR(flops.at("linear").get<double>() / 1e9, 17.18, 5e-3);
+  EXPECT_NEAR(flops.at("attention_printed").get<double>() / 1e9, 68.72, 5e-3);
+  EXPECT_NEAR(flops.at("attention_causal").get<double>() / 1e9, 34.36, 5e-3);
+}
+
+TEST_F(Paper, ReferenceModelAndZigzag) {
+  const theory::Setting reference = reference_setting(8192);
+  EXPECT_EQ(reference.block_parameters(), 268'435'456U);
+  EXPECT_EQ(reference.model.layers * reference.block_parameters(), 8'589'934'592U);
+  // State of 16 bytes a parameter.
+  EXPECT_EQ(8'589'934'592U * 16, 128ULL << 30);
+  const Zigzag zigzag(8192, 8);
+  for (int p = 0; p < 8; ++p) EXPECT_EQ(zigzag.attention_pairs(p), 2U * 8 * 512 * 512 + 512);
+}
+
+TEST_F(Paper, EquationsAreAllThereAndAgreeWhereNoDifferenceIsNoted) {
+  const theory::Setting setting = reference_setting(8192);
+  const std::vector<Equation> equations = paper_equations(setting, {.axes = {{AxisKind::tsp, 8}}});
+  ASSERT_EQ(equations.size(), 30U);
+  for (int n = 1; n <= 30; ++n) {
+    const Equation& each = equations[static_cast<std::size_t>(n - 1)];
+    EXPECT_EQ(each.number, n);
+    ASSERT_TRUE(each.exact) << n;
+    if (each.note.empty()) {
+      EXPECT_DOUBLE_EQ(*each.exact, each.printed) << "(" << n << ")";
+    }
+  }
+  // (14) counts the broadcast whole: too much by P_attn β/D.
+  EXPECT_DOUBLE_EQ(equations[13].printed - *equations[13].exact, 4.0 * 4096 * 4096 * 2 / 8);
+  // (9): MHA has no copies of K/V heads.
+  EXPECT_DOUBLE_EQ(*equations[8].exact, equations[8].printed);
+  // With K/V heads that are copied, it isn't so.
+  theory::Setting grouped = setting;
+  grouped.model.kv_heads = 1;
+  const std::vector<Equation> copied = paper_equations(grouped, {.axes = {{AxisKind::tsp, 8}}});
+  EXPECT_GT(*copied[8].exact, copied[8].printed);
+}
+
+TEST_F(Paper, EquationsThatTheModelCannotBeCutForAreNotCounted) {
+  const std::vector<Equation> equations = paper_equations(reference_setting(8192), {.axes = {{AxisKind::sp, 3}}});
+  EXPECT_FALSE(equations[13].exact);  // 32 heads over tsp=3
+  EXPECT_TRUE(equations[10].exact);   // K/V over sp=3
+}
+
+TEST_F(Paper, CommandPrintsEquationsFiguresAndDifferences) {
+  const Answer answer = plan({"--paper"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  for (int n = 1; n <= 30; ++n) EXPECT_NE(answer.out.find("\n(" + std::to_string(n) + ") "), std::string::npos) << n;
+  for (int n = 1; n <= 8; ++n) EXPECT_NE(answer.out.find("\n" + std::to_string(n) + ". "), std::string::npos) << n;
+  EXPECT_NE(answer.out.find("20.25"), std::string::npos);
+  EXPECT_NE(answer.out.find("2.3656"), std::string::npos);
+  const json& paper = answer.report.at("paper");
+  EXPECT_EQ(paper.at("equations").size(), 30U);
+  EXPECT_EQ(paper.at("differences").size(), 8U);
+  EXPECT_EQ(paper.at("symbols").at("D"), 8);
+  EXPECT_TRUE(answer.report.at("failure").is_null());
+}
+
+TEST(Plan, GivesTheLayoutAndItsPeersWithTheKeysOfTheReport) {
+  const Answer answer = plan({"--config", "small", "--batch", "8", "--seq", "512", "--layout", "tsp=4"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  const json& rows = answer.report.at("plan");
+  std::vector<std::string> labels;
+  for (const json& each : rows) {
+    labels.push_back(each.at("label"));
+    for (const char* key : {"layout", "seq", "batch", "memory_peak_bytes", "traffic_bytes", "tokens_per_s", "fits", "why"})
+      EXPECT_TRUE(each.contains(key)) << key;
+    EXPECT_EQ(each.at("seq"), 512);
+    EXPECT_EQ(each.at("batch"), 8);
+    EXPECT_TRUE(each.at("fits").is_null());  // no budget is known
+    EXPECT_TRUE(each.at("tokens_per_s").is_null());
+    std::uint64_t purposes = 0;
+    for (const char* purpose : {"weights", "kv", "activations", "gradients", "embedding", "head", "other"})
+      purposes += each.at("traffic_bytes").at("backward").at(purpose).at("received").get<std::uint64_t>();
+    EXPECT_GT(purposes, 0U);
+  }
+  EXPECT_EQ(labels.front(), "tsp=4");
+  for (const char* label :
+       {"dp=4", "tp=4", "tp=4 (sequence)", "sp=4", "sp=4 (ring)", "sp=4 (ulysses)", "zero3=4", "tp=2,sp=2", "tp=2,tsp=2"}) {
+    EXPECT_EQ(std::count(labels.begin(), labels.end(), label), 1) << label;
+    EXPECT_NE(answer.out.find(label), std::string::npos) << label;
+  }
+  EXPECT_EQ(rows[0].at("layout"), json({{"tsp", 4}}));
+  EXPECT_NE(answer.out.find("Table II."), std::string::npos);
+  EXPECT_NE(answer.out.find("Table III."), std::string::npos);
+  EXPECT_NE(answer.out.find("Table IV."), std::string::npos);
+}
+
+TEST(Plan, NamesWhyALayoutCannotBe) {
+  const Answer answer = plan({"--config", "small", "--layout", "dp=3,tsp=2"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  const json& first = answer.report.at("plan")[0];
+  EXPECT_EQ(first.at("fits"), false);
+  EXPECT_EQ(first.at("why"), "dp=3 doesn't divide --batch 1; try --batch 3");
+  EXPECT_TRUE(first.at("memory_peak_bytes").is_null());
+}
+
+TEST(Plan, JudgesABudget) {
+  const Answer tight = plan({"--config", "small", "-n", "4", "--mem", "1G"});
+  const Answer ample = plan({"--config", "small", "-n", "4", "--mem", "64G"});
+  EXPECT_EQ(tight.report.at("plan")[0].at("fits"), false);
+  EXPECT_NE(tight.report.at("plan")[0].at("why").get<std::string>().find("MiB too much"), std::string::npos);
+  EXPECT_EQ(ample.report.at("plan")[0].at("fits"), true);
+}
+
+TEST(Plan, SearchPrintsWhatFitsAndWhatDoesNot) {
+  const Answer answer = plan({"--search", "--gpus", "8", "--machine", "mi300x", "--mem", "192G", "--config", "paper-7b",
+                              "--dtype", "bf16", "--batch", "2", "--seq", "65536"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  const json& rows = answer.report.at("plan");
+  EXPECT_EQ(rows.size(), theory::all_spreads(8).size());
+  EXPECT_EQ(rows[0].at("fits"), true);
+  EXPECT_GT(rows[0].at("tokens_per_s").get<double>(), rows[1].at("tokens_per_s").get<double>() * 0.999);
+  EXPECT_TRUE(rows[0].contains("bound_by"));
+  EXPECT_NE(answer.out.find("bound by"), std::string::npos);
+  EXPECT_NE(answer.out.find("doesn't divide --batch 2"), std::string::npos);
+  EXPECT_NE(answer.out.find("too much"), std::string::npos);
+}
+
+TEST(Plan, RefusesWhatItCannotMean) {
+  const auto refused = [](const std::vector<std::string>& words, const std::string& part) {
+    const Answer answer = plan(words);
+    EXPECT_EQ(answer.code, 2);
+    EXPECT_NE(answer.err.find(part), std::string::npos) << answer.err;
+    EXPECT_EQ(std::count(answer.err.begin(), answer.err.end(), '\n'), 1) << answer.err;
+    EXPECT_EQ(answer.out, "");
+  };
+  refused({}, "no model: give --config");
+  refused({"--config", "nano", "--search"}, "--search: among how many GPUs? try --gpus 8");
+  refused({"--config", "nano", "--search", "--gpus", "8"}, "--search: on what machine? --machine h100, mi300x or a file work");
+  refused({"--config", "nano", "--gpus", "8"}, "--gpus 8: it goes with --search");
+  refused({"--config", "nano", "--search", "--gpus", "0", "--machine", "h100"}, "--gpus 0");
+  refused({"--config", "nano", "--search", "--gpus", "8", "--machine", "h1000"}, "--machine h1000");
+  refused({"--config", "nano", "--search", "--paper", "--gpus", "8", "--machine", "h100"}, "--search --paper");
+  refused({"--config", "nano", "--tp", "wide"}, "--tp wide: plain and sequence work");
+  refused({"--config", "nano", "--sp", "star"}, "--sp star: gather, ring and ulysses work");
+  refused({"--config", "nano", "--mem", "much"}, "--mem much");
+  refused({"--config", "nano", "--layout", "zero3=2,tp=2"}, "zero3 can't be mixed");
+}
+
+TEST(TextTable, AlignsByTheWidestCellAndCountsLettersNotBytes) {
+  TextTable table({"layout", "ρ", "why"});
+  table.left_from(2);
+  table.row({"tsp=4", "12", "short"});
+  table.row({"x", "1234", "a longer one"});
+  EXPECT_EQ(table.lines(), (std::vector<std::string>{"layout     ρ  why", "tsp=4     12  short", "x       1234  a longer one"}));
+}
+
+}  // namespace
+}  // namespace tsp::launcher

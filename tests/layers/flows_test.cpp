@@ -1,0 +1,353 @@
+// Traffic, parameters and FLOPs of every scheme: against the per-layer table, and against counting element by element.
+#include "layers/theory/flows.h"
+#include "layers/theory/flops.h"
+#include "layers/theory/footprint.h"
+#include "layers/theory/holdings.h"
+#include "layers/theory/memory.h"
+#include "layers/theory/peaks.h"
+#include "layers/theory/shards.h"
+#include "layers/theory/traffic.h"
+#include "layers/zigzag.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <vector>
+
+namespace tsp::theory {
+namespace {
+
+Spread spread(std::vector<Spread::Axis> axes, TensorExchange tensor = TensorExchange::plain,
+              SequenceExchange sequence = SequenceExchange::gather) {
+  return {.axes = std::move(axes), .tensor = tensor, .sequence = sequence};
+}
+
+std::vector<Setting> settings() {
+  std::vector<Setting> all;
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+    for (const auto& [n_h, n_kv] : {std::pair{24U, 24U}, {24U, 8U}, {24U, 3U}, {24U, 1U}, {24U, 6U}}) {
+      Setting s;
+      s.model = find_config("nano").config;
+      s.model.query_heads = n_h;
+      s.model.kv_heads = n_kv;
+      s.model.intermediate = 37;
+      s.model.vocabulary = 101;
+      s.model.layers = 3;
+      s.batch = 4;
+      s.sequence = 29;
+      s.bytes = ElementBytes::of(DType::bf16);
+      s.recompute = recompute;
+      all.push_back(s);
+    }
+  }
+  return all;
+}
+
+/// Blocks only: without embedding, head and norm gains.
+Traffic blocks(Traffic traffic) {
+  for (PurposeBytes* pass : {&traffic.forward, &traffic.backward}) {
+    for (const Purpose purpose : {Purpose::embedding, Purpose::head, Purpose::other}) (*pass)[purpose] = 0;
+  }
+  return traffic;
+}
+
+void expect_equal(const Traffic& actual, const Traffic& expected, const std::string& where) {
+  for (int i = 0; i < kPurposes; ++i) {
+    const auto purpose = static_cast<Purpose>(i);
+    EXPECT_EQ(actual.forward[purpose], expected.forward[purpose]) << name(purpose) << " forward, " << where;
+    EXPECT_EQ(actual.backward[purpose], expected.backward[purpose]) << name(purpose) << " backward, " << where;
+  }
+}
+
+TEST(Flows, OfBlocksAreThoseOfTheTableForEveryScheme) {
+  for (const Setting& s : settings()) {
+    const std::uint64_t L = s.model.layers;
+    for (const int D : {2, 3, 4, 6, 8}) {
+      const std::string where = "n_kv " + std::to_string(s.model.kv_heads) + ", D " + std::to_string(D);
+      const auto of = [&](const Spread& each) { return blocks(step_traffic(s, each)); };
+      expect_equal(of(spread({{AxisKind::tsp, D}})), tsp_block(s, D).times(L), "tsp, " + where);
+      expect_equal(of(spread({{AxisKind::zero3, D}})), zero3_block(s, D).times(L), "zero3, " + where);
+      expect_equal(of(spread({{AxisKind::tp, D}})), tp_block(s, D).times(L), "tp, " + where);
+      expect_equal(of(spread({{AxisKind::tp, D}}, TensorExchange::sequence)), tp_sequence_block(s, D, false).times(L),
+                   "tp sequence, " + where);
+      expect_equal(of(spread({{AxisKind::sp, D}})), sp_gather_block(s, D).times(L), "sp gather, " + where);
+      expect_equal(of(spread({{AxisKind::sp, D}}, TensorExchange::plain, SequenceExchange::ring)), sp_ring_block(s, D).times(L),
+                   "sp ring, " + where);
+      expect_equal(of(spread({{AxisKind::sp, D}}, TensorExchange::plain, SequenceExchange::ulysses)),
+                   sp_ulysses_block(s, D).times(L), "sp ulysses, " + where);
+      for (const int T : {2, 3, 4}) {
+        expect_equal(of(spread({{AxisKind::tp, T}, {AxisKind::sp, D}})), tp_sp_block(s, T, D).times(L),
+                     "tp " + std::to_string(T) + ", sp, " + where);
+      }
+    }
+  }
+}
+
+TEST(Flows, OfAWholeTspStepAreThoseOfTheStep) {
+  for (const Setting& s : settings()) {
+    for (const int D : {1, 2, 4, 8}) {
+      const Traffic expected = tsp_step(s, D, D == 1 ? 0 : 77);
+      const Traffic actual = step_traffic(s, spread({{AxisKind::tsp, D}}), 77);
+      expect_equal(actual, expected, "D " + std::to_string(D));
+    }
+  }
+}
+
+/// Every parameter's holders under tp=T, tsp=D, by walking over heads and rows; a copy of a K/V head lies with the first of a
+/// tensor rank's parts that reads it.
+struct Walked {
+  std::vector<std::vector<std::uint64_t>> elements;  ///< of attention and MLP of one layer, by t and p
+  std::uint64_t copies = 0;                          ///< elements beyond the first copy
+};
+Walked walk(const ModelConfig& model, int T, int D) {
+  Walked walked;
+  walked.elements.assign(static_cast<std::size_t>(T), std::vector<std::uint64_t>(static_cast<std::size_t>(D)));
+  const std::size_t per_rank = model.query_heads / static_cast<std::size_t>(T * D);
+  const std::uint64_t head = 2 * model.hidden * model.head_dim;
+  std::map<std::size_t, std::set<std::size_t>> holders;  // K/V head → tensor ranks
+  for (std::size_t q = 0; q < model.query_heads; ++q) {
+    const std::size_t rank = q / per_rank;
+    const std::size_t t = rank / static_cast<std::size_t>(D);
+    const std::size_t p = rank % static_cast<std::size_t>(D);
+    walked.elements[t][p] += head;  // W_Q and W_O
+    const std::size_t kv = q / model.heads_per_kv_head();
+    if (holders[kv].insert(t).second) walked.elements[t][p] += head;  // W_K and W_V
+  }
+  for (const auto& [kv, tensor_ranks] : holders) walked.copies += (tensor_ranks.size() - 1) * head;
+  const auto cut = [](std::size_t whole, int parts, int part) {
+    const auto n = static_cast<std::size_t>(parts);
+    return whole / n + (static_cast<std::size_t>(part) < whole % n ? 1 : 0);
+  };
+  for (int t = 0; t < T; ++t) {
+    for (int p = 0; p < D; ++p)
+      walked.elements[static_cast<std::size_t>(t)][static_cast<std::size_t>(p)] +=
+          3 * model.hidden * cut(cut(model.intermediate, T, t), D, p);
+  }
+  return walked;
+}
+
+TEST(Holdings, UnderTpAndTspAreWhatWalkingOverHeadsAndRowsGives) {
+  for (const Setting& s : settings()) {
+    for (const auto& [T, D] : {std::pair{1, 1}, {1, 4}, {2, 1}, {8, 1}, {2, 2}, {2, 4}, {4, 2}, {3, 4}, {2, 6}, {6, 4}}) {
+      const Walked walked = walk(s.model, T, D);
+      const Spread both = spread({{AxisKind::tp, T}, {AxisKind::tsp, D}});
+      for (int t = 0; t < T; ++t) {
+        for (int p = 0; p < D; ++p) {
+          const Held here = held(s.model, both, {t, p});
+          EXPECT_EQ(here.attention + here.mlp,
+                    s.model.layers * walked.elements[static_cast<std::size_t>(t)][static_cast<std::size_t>(p)])
+              << "T " << T << ", D " << D << ", n_kv " << s.model.kv_heads << ", rank " << t << ", " << p;
+        }
+      }
+    }
+  }
+}
+
+/// Under tp×tsp: each of a tensor rank's parts is read by the other D−1; copies' gradients are summed once more.
+TEST(Flows, OfTpTimesTspMoveEveryPartToTheOtherRanksOfItsAxis) {
+  for (const Setting& s : settings()) {
+    for (const auto& [T, D] : {std::pair{2, 2}, {2, 4}, {4, 2}, {8, 3}}) {
+      const Walked walked = walk(s.model, T, D);
+      std::uint64_t weights = 0;
+      for (const auto& parts : walked.elements) {
+        for (const std::uint64_t part : parts) weights += part * static_cast<std::uint64_t>(D - 1);
+      }
+      const std::uint64_t L = s.model.layers;
+      const Traffic actual = step_traffic(s, spread({{AxisKind::tp, T}, {AxisKind::tsp, D}}));
+      EXPECT_EQ(actual.forward[Purpose::weights], L * weights * 2);
+      EXPECT_EQ(actual.backward[Purpose::weights], L * weights * 2);
+      EXPECT_EQ(actual.backward[Purpose::gradients], L * (weights + 2 * walked.copies) * 4);
+      // All-reduces of every group of T: 2(T−1) times [B, S_p, h], two a pass.
+      EXPECT_EQ(actual.forward[Purpose::activations],
+                L * 4U * static_cast<std::uint64_t>(T - 1) * s.batch * s.sequence * s.model.hidden * 2);
+      EXPECT_EQ(actual.backward[Purpose::activations], actual.forward[Purpose::activations]);
+    }
+  }
+}
+
+TEST(Flows, OfDataParallelismAddAnAllReduceOfAllThatARankHolds) {
+  for (const Setting& s : settings()) {
+    for (const Spread& inner : {spread({}), spread({{AxisKind::tsp, 4}}), spread({{AxisKind::tp, 2}, {AxisKind::sp, 2}})}) {
+      Spread outer = inner;
+      outer.axes.insert(outer.axes.begin(), {AxisKind::dp, 2});
+      Setting half = s;
+      half.batch = 2;
+      const Traffic one = step_traffic(half, inner, 13);
+      const Traffic two = step_traffic(s, outer, 26);
+      std::uint64_t held_by_all = 0;
+      for (int t = 0; t < inner.tensors(); ++t) {
+        for (int p = 0; p < inner.token_ranks(); ++p) held_by_all += held(s.model, inner, {t, p}).total();
+      }
+      EXPECT_EQ(two.forward.total(), 2 * one.forward.total());
+      EXPECT_EQ(two.backward.total(), 2 * one.backward.total() + 2 * held_by_all * s.bytes.accumulated);
+    }
+  }
+}
+
+TEST(Holdings, OfTspAndZero3AddUpToTheModel) {
+  for (const Setting& s : settings()) {
+    for (const int D : {1, 2, 3, 4, 8}) {
+      std::uint64_t folded = 0;
+      std::uint64_t zero = 0;
+      const TspShards shards(s.model, D);
+      for (int p = 0; p < D; ++p) {
+        const Held here = held(s.model, spread({{AxisKind::tsp, D}}), {0, p});
+        EXPECT_EQ(here.total(), shards.total(p));
+        folded += here.attention + here.mlp;
+        const Held there = held(s.model, spread({{AxisKind::zero3, D}}), {0, p});
+        zero += there.attention + there.mlp;
+        EXPECT_EQ(there.vocabulary, here.vocabulary);
+      }
+      EXPECT_EQ(folded, s.model.layers * s.block_parameters());
+      EXPECT_EQ(zero, s.model.layers * s.block_parameters());
+    }
+  }
+}
+
+TEST(Persistent, IsTableIIIWhereEverythingDivides) {
+  Setting s;
+  s.model = find_config("paper-7b").config;
+  s.batch = 8;
+  s.sequence = 8192;
+  s.bytes = ElementBytes::of(DType::bf16);
+  const std::uint64_t P = 8'589'934'592;
+  const std::uint64_t vocabulary = 2ULL * 32000 * 4096;
+  const std::uint64_t norms = 65 * 4096;
+  struct Row {
+    Spread spread;
+    std::uint64_t weights_over, vocabulary_over, tokens_over, batch_over;
+  };
+  const Row rows[] = {{spread({{AxisKind::dp, 8}}), 1, 1, 1, 8},
+                      {spread({{AxisKind::tp, 8}}), 8, 8, 1, 1},
+                      {spread({{AxisKind::sp, 8}}), 1, 8, 8, 1},
+                      {spread({{AxisKind::tp, 2}, {AxisKind::sp, 4}}), 2, 2, 4, 1},
+                      {spread({{AxisKind::tsp, 8}}), 8, 8, 8, 1},
+                      {spread({{AxisKind::zero3, 8}}), 8, 8, 8, 1},
+                      {spread({{AxisKind::tp, 4}, {AxisKind::tsp, 2}}), 8, 8, 2, 1},
+                      {spread({{AxisKind::dp, 2}, {AxisKind::tsp, 4}}), 4, 4, 4, 2}};
+  for (const Row& row : rows) {
+    const CategoryBytes bytes = persistent(s, row.spread, {}, 12);
+    const std::uint64_t elements = P / row.weights_over + vocabulary / row.vocabulary_over + norms;
+    EXPECT_EQ(bytes[Category::parameters], elements * 2) << row.spread.label();
+    EXPECT_EQ(bytes[Category::gradients], elements * 4) << row.spread.label();
+    EXPECT_EQ(bytes[Category::optimizer], elements * 12) << row.spread.label();
+    // Inputs of sublayers are whole on every rank of tp, the rest is of its heads and rows.
+    const std::uint64_t T = static_cast<std::uint64_t>(row.spread.tensors());
+    const std::uint64_t saved = 32 * (2 * 2 * 4096 + (114'816 - 2 * 2 * 4096) / T) + 2 * 4096 + 4 + 12;
+    EXPECT_EQ(bytes[Category::activations], 8 / row.batch_over * 8192 / row.tokens_over * saved) << row.spread.label();
+  }
+}
+
+TEST(Persistent, UnderTspIsWhatTheScheduleBooks) {
+  for (const Setting& s : settings()) {
+    for (const int D : {1, 2, 4, 8}) {
+      for (int p = 0; p < D; ++p) {
+        const CategoryBytes bytes = persistent(s, spread({{AxisKind::tsp, D}}), {0, p}, 12);
+        EXPECT_EQ(bytes[Category::activations], activation_bytes(s, Zigzag(s.sequence, D).tokens(p), 12));
+      }
+    }
+  }
+}
+
+TEST(Persistent, UnderMegatronsSequenceParallelismTokensAddUp) {
+  for (const Setting& s : settings()) {
+    const Spread each = spread({{AxisKind::tp, 4}, {AxisKind::sp, 2}}, TensorExchange::sequence);
+    std::uint64_t tokens = 0;
+    for (int t = 0; t < 4; ++t) {
+      for (int p = 0; p < 2; ++p) tokens += kept_rows(s, each, {t, p});
+    }
+    EXPECT_EQ(tokens, s.tokens());
+  }
+}
+
+/// Ulysses keeps q, k, v and log-sum-exps of a rank's heads over whole sequences: K and V of heads that several ranks read with
+/// each.
+TEST(Persistent, UnderUlyssesIsByHeads) {
+  for (const Setting& s : settings()) {
+    const auto sum = [&](SequenceExchange exchange) {
+      std::uint64_t bytes = 0;
+      for (int p = 0; p < 4; ++p)
+        bytes += persistent(s, spread({{AxisKind::sp, 4}}, TensorExchange::plain, exchange), {0, p}, 12)[Category::activations];
+      return bytes;
+    };
+    const std::uint64_t read = HeadCut(s.model.query_heads, s.model.kv_heads, 4).kv_heads_read_by_all();
+    const std::uint64_t copies = s.recompute == Recompute::none ? read - s.model.kv_heads : 0;
+    EXPECT_EQ(sum(SequenceExchange::ulysses),
+              sum(SequenceExchange::gather) + s.model.layers * s.tokens() * copies * 2 * s.model.head_dim * 2)
+        << s.model.kv_heads;
+  }
+}
+
+TEST(Flops, OfAllRanksAddUpToTheModels) {
+  for (const Setting& s : settings()) {
+    if (s.recompute != Recompute::none) continue;
+    const StepFlops one = step_flops(s, {}, {});
+    const double tokens = static_cast<double>(s.tokens());
+    const double L = static_cast<double>(s.model.layers);
+    // Two a parameter and token; four a head dim, query head and pair.
+    EXPECT_DOUBLE_EQ(one.forward.attention_linear + one.forward.mlp, 2 * tokens * L * static_cast<double>(s.block_parameters()));
+    EXPECT_DOUBLE_EQ(one.forward.attention_core, 4.0 * L * static_cast<double>(s.model.query_width()) * 4 * 29 * 30 / 2);
+    for (const Spread& each : {spread({{AxisKind::tsp, 8}}), spread({{AxisKind::sp, 6}}), spread({{AxisKind::zero3, 4}}),
+                               spread({{AxisKind::sp, 4}}, TensorExchange::plain, SequenceExchange::ulysses)}) {
+      StepFlops sum;
+      for (int p = 0; p < each.token_ranks(); ++p) {
+        const StepFlops part = step_flops(s, each, {0, p});
+        sum.forward.attention_linear += part.forward.attention_linear;
+        sum.forward.attention_core += part.forward.attention_core;
+        sum.forward.mlp += part.forward.mlp;
+        sum.forward.head += part.forward.head;
+      }
+      EXPECT_NEAR(sum.forward.total() / one.forward.total(), 1, 1e-12) << each.label();
+    }
+  }
+}
+
+TEST(Footprint, OfTspIsTheForecastOfItsSchedule) {
+  Setting s;
+  s.model = find_config("small").config;
+  s.batch = 2;
+  s.sequence = 1000;
+  const CategoryBytes mine = footprint(s, spread({{AxisKind::dp, 2}, {AxisKind::tsp, 4}}), {0, 1});
+  s.batch = 1;
+  EXPECT_EQ(mine, tsp_training_peaks(s, 4, 1, {.threads = 1, .kv_bucket_heads = 0, .dtype = DType::f32, .rows_asked = {}}));
+}
+
+TEST(Footprint, HoldsMoreThanWhatIsPersistentAndNotMoreWithMoreRanks) {
+  Setting s;
+  s.model = find_config("paper-7b").config;
+  s.batch = 1;
+  s.sequence = 32768;
+  s.bytes = ElementBytes::of(DType::bf16);
+  const auto peak = [&](const Spread& each) {
+    const Place place = fullest(s, each);
+    const std::uint64_t total = footprint(s, each, place).total;
+    EXPECT_GT(total, persistent(s, each, place, 12).total) << each.label();
+    return total;
+  };
+  for (const AxisKind kind : {AxisKind::tp, AxisKind::sp, AxisKind::tsp, AxisKind::zero3})
+    EXPECT_LT(peak(spread({{kind, 8}})), peak(spread({{kind, 4}}))) << name(kind);
+  // The comparison that the paper is about: TSP holds least, and ZeRO-3, which holds the same for good, needs more on the way.
+  const std::uint64_t tsp = peak(spread({{AxisKind::tsp, 8}}));
+  for (const Spread& other :
+       {spread({{AxisKind::tp, 8}}), spread({{AxisKind::sp, 8}}), spread({{AxisKind::zero3, 8}}),
+        spread({{AxisKind::tp, 8}}, TensorExchange::sequence), spread({{AxisKind::tp, 2}, {AxisKind::sp, 4}})}) {
+    EXPECT_LT(tsp, peak(other)) << other.label();
+  }
+}
+
+TEST(Spreads, ThatCannotBeNameWhatWorks) {
+  Setting s;
+  s.model = find_config("paper-7b").config;
+  s.batch = 6;
+  s.sequence = 64;
+  EXPECT_EQ(why_impossible(s, spread({{AxisKind::tsp, 6}})), "32 query heads don't divide by 6; try 4 or 8");
+  EXPECT_EQ(why_impossible(s, spread({{AxisKind::tp, 4}, {AxisKind::tsp, 3}})), "32 query heads don't divide by 12; try 8 or 16");
+  EXPECT_EQ(why_impossible(s, spread({{AxisKind::dp, 4}})), "dp=4 doesn't divide --batch 6; try --batch 8");
+  EXPECT_EQ(why_impossible(s, spread({{AxisKind::sp, 6}})), "");
+  EXPECT_EQ(why_impossible(s, spread({{AxisKind::zero3, 6}})), "");
+  EXPECT_NE(why_impossible(s, spread({{AxisKind::sp, 6}}, TensorExchange::plain, SequenceExchange::ulysses)), "");
+}
+
+}  // namespace
+}  // namespace tsp::theory

@@ -1,0 +1,221 @@
+// Machines, modelled step times and the search for layouts.
+#include "layers/theory/search.h"
+#include "layers/theory/flops.h"
+#include "layers/theory/machine.h"
+#include "tests/layers/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <string>
+
+namespace tsp::theory {
+namespace {
+
+using test::refusal;
+
+const std::string kGood = R"({"name": "two fast cards", "memory_bytes": 1e9, "memory_bytes_per_s": 1e11,
+  "flops_per_s": {"f32": 1e12, "bf16": 2e12}, "gemm_efficiency": 0.5, "attention_efficiency": 0.25, "gpus_per_node": 4,
+  "within_node": {"fabric": "links", "bytes_per_s": 1e9, "latency_s": 0},
+  "across_nodes": {"nics_per_node": 2, "bytes_per_s": 5e8, "latency_s": 0, "rail_crossing": 2}})";
+
+std::string with(const std::string& what, const std::string& instead) {
+  std::string text = kGood;
+  const std::size_t at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  return text.replace(at, what.size(), instead);
+}
+
+TEST(Machines, AreReadFieldByField) {
+  const Machine machine = parse_machine(kGood, "m.json");
+  EXPECT_EQ(machine.name, "two fast cards");
+  EXPECT_EQ(machine.memory_bytes, 1e9);
+  EXPECT_EQ(machine.flops(DType::f32), 1e12);
+  EXPECT_EQ(machine.flops(DType::bf16), 2e12);
+  EXPECT_FALSE(machine.flops(DType::f64).has_value());
+  EXPECT_EQ(machine.fabric, Fabric::links);
+  EXPECT_EQ(machine.rail_crossing, 2);
+  EXPECT_EQ(machine.across_bytes_per_s(), 2.5e8);  // two NICs for four GPUs
+}
+
+TEST(Machines, ThatComeWithTheProgramAreFoundByName) {
+  EXPECT_EQ(machine_names(), (std::vector<std::string>{"h100", "mi300x"}));
+  for (const std::string& name : machine_names()) EXPECT_EQ(find_machine(name).gpus_per_node, 8) << name;
+  EXPECT_EQ(find_machine("mi300x").memory_bytes, 192.0 * 1024 * 1024 * 1024);
+  EXPECT_EQ(find_machine("mi300x").fabric, Fabric::links);
+  EXPECT_EQ(find_machine("h100").fabric, Fabric::on_switch);
+  EXPECT_EQ(refusal([] { find_machine("b200"); }),
+            "--machine b200: neither a machine that comes with tsprun (h100, mi300x) nor a file");
+}
+
+TEST(Machines, OfFilesAreRefusedByFileAndField) {
+  const test::TemporaryFolder folder;
+  const std::string file = folder.path() / "m.json";
+  std::ofstream(file) << with("1e11", "-3");
+  EXPECT_EQ(refusal([&] { find_machine(file); }),
+            file + ": field \"memory_bytes_per_s\": expected a number from 1 to 1e+30, found -3");
+}
+
+TEST(Machines, AreRefusedByField) {
+  const auto refused = [](const std::string& text) { return refusal([&] { parse_machine(text, "m.json"); }); };
+  EXPECT_EQ(refused(with("\"gpus_per_node\": 4", "\"gpus_per_node\": 0")),
+            "m.json: field \"gpus_per_node\": expected an integer from 1 to 1024, found 0");
+  EXPECT_EQ(refused(with("\"gpus_per_node\": 4,", "")),
+            "m.json: field \"gpus_per_node\" is missing; expected an integer from 1 to 1024");
+  EXPECT_EQ(refused(with("\"links\"", "\"torus\"")),
+            "m.json: in field \"within_node\": field \"fabric\": expected \"links\" or \"switch\", found \"torus\"");
+  EXPECT_EQ(refused(with("\"rail_crossing\": 2", "\"rail_crossing\": 0.5")),
+            "m.json: in field \"across_nodes\": field \"rail_crossing\": expected a number from 1 to 1000, found 0.5");
+  EXPECT_EQ(refused(with("\"gemm_efficiency\": 0.5", "\"gemm_efficiency\": 1.5")),
+            "m.json: field \"gemm_efficiency\": expected a number from 0.001 to 1, found 1.5");
+  EXPECT_NE(refused(with("\"f32\"", "\"fp32\"")).find("field \"fp32\" is not known; expected bf16, f32, f64"), std::string::npos);
+  EXPECT_NE(refused(with("\"name\"", "\"color\"")).find("field \"name\" is missing"), std::string::npos);
+  EXPECT_NE(refused(with("{\"f32\": 1e12, \"bf16\": 2e12}", "7")).find("field \"flops_per_s\": expected an object, found 7"),
+            std::string::npos);
+  EXPECT_NE(refused(with("1e11", "1e999")).find("memory_bytes_per_s"), std::string::npos);
+  EXPECT_NE(refused("[]").find("expected a JSON object"), std::string::npos);
+  EXPECT_NE(refused("{").find("m.json"), std::string::npos);
+}
+
+Setting nano(std::size_t batch, std::size_t sequence) {
+  Setting s;
+  s.model = find_config("nano").config;
+  s.batch = batch;
+  s.sequence = sequence;
+  return s;
+}
+
+Spread one_axis(AxisKind kind, int degree) { return {.axes = {{kind, degree}}}; }
+
+/// A machine on which nothing takes time but what is asked for.
+Machine ideal() {
+  Machine machine = parse_machine(kGood, "m.json");
+  machine.flops_f32 = 1e30;
+  machine.memory_bytes_per_s = 1e30;
+  machine.within_bytes_per_s = 1e30;
+  machine.nic_bytes_per_s = 1e30;
+  machine.gpus_per_node = machine.nics_per_node = 8;
+  return machine;
+}
+
+TEST(StepTime, IsFlopsOverSpeedWhereOnlyComputeTakesTime) {
+  Machine machine = ideal();
+  machine.flops_f32 = 1e9;
+  const Setting s = nano(2, 64);
+  const StepFlops flops = step_flops(s, {}, {});
+  const double core = flops.forward.attention_core + flops.backward.attention_core;
+  const StepTime time = step_time(s, {}, machine, DType::f32);
+  EXPECT_NEAR(time.seconds, (flops.total() - core) / 0.5e9 + core / 0.25e9, 1e-9 * time.seconds);
+  EXPECT_EQ(time.binds, Resource::compute);
+  EXPECT_NEAR(time.exposed, 0, 1e-12);
+  // Eight ranks of equal work take an eighth.
+  const StepTime eighth = step_time(s, one_axis(AxisKind::tsp, 8), machine, DType::f32);
+  EXPECT_NEAR(eighth.seconds * 8, time.seconds, 1e-9 * time.seconds);
+}
+
+TEST(StepTime, UnderTpIsItsActivationsOverTheLinks) {
+  Machine machine = ideal();
+  machine.within_bytes_per_s = 1e6;
+  const Setting s = nano(1, 64);
+  const int T = 4;
+  // Four all-reduces of [S, h] a layer and pass, each twice three quarters; embedding and head's log-sum-exps and dX; norm gains
+  // aren't summed. Three links each.
+  const double x = 64.0 * 64 * 4;
+  const double bytes = 2 * 2 * 4 * x * 0.75 + 2 * x * 0.75 + 2 * x * 0.75 + 2 * 64.0 * 4 * 0.75;
+  const StepTime time = step_time(s, one_axis(AxisKind::tp, T), machine, DType::f32);
+  EXPECT_NEAR(time.seconds, bytes / 3e6, 1e-9);
+  EXPECT_EQ(time.binds, Resource::within_node);
+  EXPECT_NEAR(time.exposed, time.seconds, 1e-9);
+  // A switch gives a port's speed however many take part.
+  machine.fabric = Fabric::on_switch;
+  EXPECT_NEAR(step_time(s, one_axis(AxisKind::tp, T), machine, DType::f32).seconds, bytes / 1e6, 1e-9);
+}
+
+TEST(StepTime, AcrossNodesIsBoundByNicsAndRailsCost) {
+  Machine machine = ideal();
+  machine.gpus_per_node = machine.nics_per_node = 2;
+  machine.nic_bytes_per_s = 1e6;
+  machine.rail_crossing = 1;
+  const Setting s = nano(1, 64);
+  const StepTime one_rail = step_time(s, one_axis(AxisKind::tsp, 8), machine, DType::f32);
+  EXPECT_EQ(one_rail.binds, Resource::across_nodes);
+  // The ring of the MLP changes rails at a node's end; collectives stay on theirs.
+  machine.rail_crossing = 3;
+  const StepTime crossing = step_time(s, one_axis(AxisKind::tsp, 8), machine, DType::f32);
+  EXPECT_GT(crossing.seconds, 1.3 * one_rail.seconds);
+  EXPECT_LT(crossing.seconds, 3 * one_rail.seconds);
+  // With one GPU a node there is one rail.
+  machine.gpus_per_node = machine.nics_per_node = 1;
+  EXPECT_EQ(step_time(s, one_axis(AxisKind::tsp, 8), machine, DType::f32).seconds, [&] {
+    machine.rail_crossing = 1;
+    return step_time(s, one_axis(AxisKind::tsp, 8), machine, DType::f32).seconds;
+  }());
+}
+
+TEST(StepTime, HidesWeightsBehindComputeAndExposesActivations) {
+  Machine machine = ideal();
+  machine.flops_f32 = 1e6;
+  machine.within_bytes_per_s = 1e9;
+  const Setting s = nano(1, 256);
+  EXPECT_LT(step_time(s, one_axis(AxisKind::tsp, 8), machine, DType::f32).exposed,
+            step_time(s, one_axis(AxisKind::tp, 8), machine, DType::f32).exposed);
+}
+
+TEST(StepTime, OfATypeWithoutFlopsIsRefused) {
+  EXPECT_EQ(refusal([] { step_time(nano(1, 64), {}, parse_machine(kGood, "m.json"), DType::f64); }),
+            "--dtype f64: two fast cards doesn't state flops_per_s for it");
+}
+
+TEST(Search, GoesOverEveryLayoutOfTheGrammarOnce) {
+  for (const int ranks : {1, 2, 8, 12}) {
+    std::set<std::string> labels;
+    for (const Spread& each : all_spreads(ranks)) {
+      EXPECT_EQ(each.ranks(), ranks) << each.label();
+      EXPECT_TRUE(labels.insert(each.label()).second) << each.label();
+    }
+    if (ranks != 8) continue;
+    for (const char* label :
+         {"dp=8", "tp=8", "tp=8 (sequence)", "sp=8", "sp=8 (ring)", "sp=8 (ulysses)", "tsp=8", "zero3=8", "tp=2,sp=4",
+          "sp=4,tp=2", "tp=4,tsp=2", "tsp=2,tp=4", "dp=2,tp=2,sp=2 (sequence, ring)", "dp=4,zero3=2"}) {
+      EXPECT_TRUE(labels.contains(label)) << label;
+    }
+  }
+}
+
+TEST(Search, RanksWhatFitsAndSaysWhyTheRestDoesNot) {
+  Setting s;
+  s.model = find_config("paper-7b").config;
+  s.batch = 2;
+  s.sequence = 65536;
+  s.bytes = ElementBytes::of(DType::bf16);
+  const std::uint64_t budget = 128ULL << 30;
+  const std::vector<Candidate> found = search(s, 16, find_machine("mi300x"), {.memory_bytes = budget, .dtype = DType::bf16});
+  EXPECT_EQ(found.size(), all_spreads(16).size());
+  double last = 0;
+  bool fitting = true;
+  std::set<std::string> fit;
+  for (const Candidate& each : found) {
+    EXPECT_FALSE(each.why.empty());
+    EXPECT_TRUE(fitting || !each.fits) << "those that fit stand first";
+    fitting = each.fits;
+    if (!each.fits) {
+      EXPECT_TRUE(each.memory.total > budget || !each.possible) << each.spread.label();
+      continue;
+    }
+    EXPECT_GE(each.time.seconds, last);
+    last = each.time.seconds;
+    EXPECT_LE(each.memory.total, budget);
+    fit.insert(each.spread.label());
+  }
+  EXPECT_TRUE(fit.contains("tsp=16"));
+  EXPECT_FALSE(fit.contains("sp=16"));  // 155 GB of model state a rank beside everything else
+  EXPECT_FALSE(fit.contains("dp=16"));  // doesn't divide the batch
+  const auto sixteen =
+      std::find_if(found.begin(), found.end(), [](const Candidate& each) { return each.spread.label() == "dp=16"; });
+  EXPECT_EQ(sixteen->why, "dp=16 doesn't divide --batch 2; try --batch 16");
+}
+
+}  // namespace
+}  // namespace tsp::theory

@@ -1,0 +1,111 @@
+// tools/plot: pictures of what `plan` and `compare` report, as PNG and SVG. Needs Debian's python3-matplotlib.
+#include "tests/support/process.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace tsp::test {
+namespace {
+
+using nlohmann::json;
+
+std::string content(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+Finished plot(const TemporaryDirectory& folder, const std::vector<std::string>& reports) {
+  std::vector<std::string> arguments = {"/usr/bin/python3", TSP_TOOLS_DIR "/plot/plot.py", "--out", folder.path("pictures")};
+  for (const std::string& report : reports) arguments.push_back(folder.path(report));
+  ProcessOptions options;
+  options.environment = {{"MPLCONFIGDIR", folder.path("matplotlib")}, {"PYTHONDONTWRITEBYTECODE", "1"}};
+  return run_program(arguments, options, 120);
+}
+
+void expect_picture(const TemporaryDirectory& folder, const std::string& name) {
+  EXPECT_EQ(content(folder.path("pictures/" + name + ".png")).substr(1, 3), "PNG") << name;
+  EXPECT_NE(content(folder.path("pictures/" + name + ".svg")).find("<svg"), std::string::npos) << name;
+}
+
+TEST(Plot, DrawsThePapersFiguresAndThoseOfPlannedAndMeasuredPoints) {
+  const TemporaryDirectory folder;
+  const auto report = [&](std::vector<std::string> arguments, const std::string& name) {
+    arguments.insert(arguments.end(), {"--json", folder.path(name)});
+    const Finished run = run_tsprun(arguments);
+    ASSERT_EQ(run.end.code, 0) << run.describe();
+  };
+  std::ofstream(folder.path("text.txt")) << std::string(2000, 'x');
+  report({"plan", "--paper"}, "paper.json");
+  report({"plan", "--config", "nano", "-n", "2", "--seq", "32"}, "short.json");
+  report({"plan", "--config", "nano", "-n", "2", "--seq", "64"}, "long.json");
+  report(
+      {"compare", "--config", "nano", "--layouts", "tsp=2", "--seqs", "32,64", "--steps", "1", "--data", folder.path("text.txt")},
+      "measured.json");
+  const Finished drawn = plot(folder, {"paper.json", "short.json", "long.json", "measured.json"});
+  ASSERT_EQ(drawn.end.code, 0) << drawn.describe();
+  for (const char* name :
+       {"paper_figure_1", "paper_figure_5", "paper_figure_6", "paper_figure_7", "paper_figure_9", "memory_by_category",
+        "traffic_over_sequence", "memory_over_sequence", "tsp_over_tp", "throughput_over_sequence"}) {
+    expect_picture(folder, name);
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder.path("pictures/throughput_over_batch.png")));  // one batch makes no line
+  EXPECT_NE(drawn.out.find("throughput_over_batch: left out"), std::string::npos);
+}
+
+/// A measured row as compare writes it.
+json measured(const std::string& label, int seq, double total, double tokens_per_s) {
+  return {{"layout", json::object()},
+          {"label", label},
+          {"ranks", 4},
+          {"config", "nano"},
+          {"seq", seq},
+          {"batch", 1},
+          {"memory_peak_bytes", {{"total", total}}},
+          {"traffic_bytes", {{"forward", {{"kv", {{"received", label == "tsp=4" ? 90 : 100}}}}}}},
+          {"tokens_per_s", tokens_per_s},
+          {"fits", true},
+          {"why", ""}};
+}
+
+TEST(Statements, HoldOrDoNotAsTheNumbersSay) {
+  const TemporaryDirectory folder;
+  const json rows = {measured("tsp=4", 256, 100, 50),  measured("tp=4", 256, 104, 49),  measured("tp=2,sp=2", 256, 130, 60),
+                     measured("tsp=4", 1024, 150, 80), measured("tp=4", 1024, 300, 40), measured("tp=2,sp=2", 1024, 140, 70)};
+  std::ofstream(folder.path("r.json")) << json{{"compare", rows}};
+  const Finished run = run_program({"/usr/bin/python3", TSP_TOOLS_DIR "/plot/statements.py", folder.path("r.json")},
+                                   {.environment = {{"PYTHONDONTWRITEBYTECODE", "1"}}, .input = {}, .cores = 0});
+  ASSERT_EQ(run.end.code, 0) << run.describe();
+  const std::vector<std::string> lines = lines_of(run.out);
+  ASSERT_EQ(lines.size(), 7U) << run.out;
+  EXPECT_NE(lines[0].find("holds at 1 of 2 points; not at nano, B=1, S=1024, 4 ranks (tp=2,sp=2 takes 0.93 of it)"),
+            std::string::npos)
+      << lines[0];
+  EXPECT_NE(lines[1].find("holds at all 1 points"), std::string::npos) << lines[1];
+  EXPECT_NE(lines[2].find("holds at 1 of 2 points; not at nano, B=1, 4 ranks against tp+sp (1.30 → 0.93)"), std::string::npos)
+      << lines[2];
+  EXPECT_NE(lines[3].find("holds at all 2 points"), std::string::npos) << lines[3];
+  EXPECT_NE(lines[4].find("not at nano, B=1, S=256, 4 ranks (0.83 of tp=2,sp=2)"), std::string::npos) << lines[4];
+  EXPECT_NE(lines[5].find("holds at all 2 points"), std::string::npos) << lines[5];
+  EXPECT_NE(lines[6].find("holds at all 2 points"), std::string::npos) << lines[6];
+}
+
+TEST(Plot, SaysWhatIsWrongWithAReport) {
+  const TemporaryDirectory folder;
+  std::ofstream(folder.path("broken.json")) << "{";
+  std::ofstream(folder.path("other.json")) << "{\"command\": \"train\"}";
+  std::ofstream(folder.path("odd.json")) << "{\"plan\": [{\"layout\": 3}]}";
+  for (const char* name : {"broken.json", "other.json", "odd.json", "missing.json"}) {
+    const Finished run = plot(folder, {name});
+    EXPECT_EQ(run.end.code, 2) << run.describe();
+    EXPECT_NE(run.err.find(name), std::string::npos) << run.describe();
+    EXPECT_EQ(run.err.find("Traceback"), std::string::npos) << run.describe();
+  }
+}
+
+}  // namespace
+}  // namespace tsp::test

@@ -1,0 +1,63 @@
+#!/bin/bash
+# The paper's figures, scaled to this machine: measures every scheme under `tsprun compare`, plans the same points, draws pictures,
+# and says in words which of the paper's statements hold here.
+#
+#   tools/figures.sh [FOLDER]     default: build/figures
+#
+#   RANKS=8  CONFIG=micro  SEQS=128,256,512,1024  BATCHES=1,2,4  STEPS=3  PRESET=release     may be set in the environment
+#
+# Reports, CSV, pictures and statements.txt lie in FOLDER. Layouts that this version can't run are rows that say why.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+folder=${1:-$root/build/figures}
+ranks=${RANKS:-8}
+config=${CONFIG:-micro}
+seqs=${SEQS:-128,256,512,1024}
+batches=${BATCHES:-1,2,4}
+steps=${STEPS:-3}
+tsprun=$root/build/${PRESET:-release}/launcher/tsprun
+[ -x "$tsprun" ] || { echo "figures.sh: $tsprun isn't built; tools/demo.sh or cmake --build --preset release builds it" >&2; exit 2; }
+
+install_missing plot
+mkdir -p "$folder"
+data=$folder/text.txt
+# Text enough for every length: this project's own words.
+cat "$root"/*.md "$root"/*/README.md >"$data"
+
+half=$((ranks / 2))
+layouts="tsp=$ranks;tp=$ranks;sp=$ranks;zero3=$ranks;tp=2,sp=$half;tp=$half,sp=2"
+[ "$half" -gt 2 ] || layouts="tsp=$ranks;tp=$ranks;sp=$ranks;zero3=$ranks;tp=2,sp=$half"
+
+# compare NAME ARGUMENTS…
+compare() {
+  local name=$1
+  shift
+  say "measuring: $name"
+  "$tsprun" compare --data "$data" --steps "$steps" --json "$folder/$name.json" --csv "$folder/$name.csv" "$@"
+}
+compare lengths --config "$config" --layouts "$layouts" --seqs "$seqs"                    # Figs. 1, 5, 7, 9
+compare lengths_forward --config "$config" --layouts "$layouts" --seqs "$seqs" --forward  # Figs. 10, 11
+compare batches --config "$config" --layouts "$layouts" --batches "$batches" --seq "${seqs%%,*}"  # Fig. 12
+compare sizes --configs nano,micro --layouts "$layouts" --seq "${seqs%%,*}"               # Fig. 6
+
+say "planning the same points"
+plans=()
+for seq in ${seqs//,/ }; do
+  "$tsprun" plan --config "$config" -n "$ranks" --seq "$seq" --json "$folder/plan_$seq.json" >/dev/null
+  plans+=("$folder/plan_$seq.json")
+done
+"$tsprun" plan --paper --json "$folder/paper.json" >"$folder/paper.txt"
+
+say "drawing"
+python3="/usr/bin/python3"
+"$python3" "$root/tools/plot/plot.py" --out "$folder/training" "$folder/lengths.json" "$folder/batches.json" "$folder/sizes.json" "${plans[@]}"
+"$python3" "$root/tools/plot/plot.py" --out "$folder/forward" "$folder/lengths_forward.json"
+"$python3" "$root/tools/plot/plot.py" --out "$folder/paper" "$folder/paper.json"
+
+say "the paper's statements on this machine ($ranks ranks, $config, training)"
+"$python3" "$root/tools/plot/statements.py" "$folder/lengths.json" "$folder/batches.json" | tee "$folder/statements.txt"
+say "and in forward passes alone"
+"$python3" "$root/tools/plot/statements.py" "$folder/lengths_forward.json" | tee -a "$folder/statements.txt"
+echo
+echo "all of it: $folder"

@@ -1,0 +1,87 @@
+#!/usr/bin/python3
+"""Pictures from tsprun's reports, as PNG and SVG, in the manner of the paper's figures 1, 5, 6, 7 and 9 to 12.
+
+    tsprun plan --paper --json paper.json
+    tsprun plan --config small -n 8 --seq 1024 --json plan.json
+    tools/plot/plot.py --out pictures paper.json plan.json …
+
+From `plan --paper`: figures 1, 5, 6, 7 and 9 by the printed formulas and as counted. From the arrays `plan` and `compare` of any
+number of reports: memory by category (as Fig. 1), memory and received bytes over sequence lengths and over parameters (5, 6, 9), the
+ratio of TSP to TP over batch and sequence (7), tokens/s over sequence lengths and batches (10 to 12). Planned points are dashed,
+measured ones solid. A picture whose data isn't there is left out, and said so.
+
+Needs Debian's python3-matplotlib (tools/packages.txt, label plot). Exit code 0, or 2 with a line that says what is wrong.
+"""
+
+import argparse
+import json
+import os
+import sys
+
+try:
+    import matplotlib
+except ImportError:
+    sys.exit("plot.py: python3-matplotlib isn't installed; apt-get install python3-matplotlib")
+matplotlib.use("Agg")
+import matplotlib.pyplot as pyplot  # noqa: E402  (after the backend is chosen)
+
+import figures  # noqa: E402
+import points  # noqa: E402
+
+
+def read_report(path):
+    """A report as a dict; exits with 2 if it is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            report = json.load(file)
+    except (OSError, ValueError) as error:
+        refuse(f"{path}: {error}")
+    if not isinstance(report, dict):
+        refuse(f"{path}: expected a report of tsprun (--json), a JSON object")
+    return report
+
+
+def refuse(message):
+    print(f"plot.py: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def save(figure, folder, name):
+    for kind in ("png", "svg"):
+        figure.savefig(os.path.join(folder, f"{name}.{kind}"), dpi=150, bbox_inches="tight")
+    pyplot.close(figure)
+    print(f"{os.path.join(folder, name)}.png, .svg")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("reports", nargs="+", metavar="REPORT", help="JSON of tsprun plan, plan --paper or compare")
+    parser.add_argument("--out", default=".", metavar="FOLDER", help="where the pictures go; made if missing")
+    arguments = parser.parse_args()
+
+    paper = None
+    rows = []
+    for path in arguments.reports:
+        report = read_report(path)
+        paper = report.get("paper", {}).get("figures", paper) if isinstance(report.get("paper", {}), dict) else paper
+        try:
+            rows += points.points_of(report)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            refuse(f"{path}: not a report that this version knows: {error!r}")
+    if paper is None and not rows:
+        refuse(f"{', '.join(arguments.reports)}: neither `paper` nor points in `plan` or `compare`")
+
+    os.makedirs(arguments.out, exist_ok=True)
+    drawn = 0
+    for name, figure in figures.of_paper(paper) + figures.of_points(rows):
+        if figure is None:
+            print(f"{name}: left out, there is no data for it")
+            continue
+        save(figure, arguments.out, name)
+        drawn += 1
+    if drawn == 0:
+        refuse("there was nothing to draw: no point that can be, or fits")
+
+
+if __name__ == "__main__":
+    main()

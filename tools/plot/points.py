@@ -1,0 +1,69 @@
+"""Points out of the arrays `plan` and `compare` of tsprun's reports: what a layout needs, moves and yields at one setting."""
+
+from dataclasses import dataclass, field
+
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "communication", "workspace")
+
+
+@dataclass
+class Point:
+    measured: bool  # of `compare`; else planned
+    label: str
+    config: str
+    seq: int
+    batch: int
+    ranks: int
+    parameters: int | None  # of the model, if the report says so
+    memory: dict = field(default_factory=dict)  # bytes by category and `total`; empty if unknown
+    forward: float | None = None  # received bytes a rank, mean
+    backward: float | None = None
+    tokens_per_s: float | None = None
+    fits: bool | None = None
+
+
+def label_of(row):
+    """As `label` says, else the layout as typed."""
+    layout = row["layout"]
+    if isinstance(layout, dict):
+        layout = ",".join(f"{axis}={degree}" for axis, degree in layout.items()) or "1"
+    return row.get("label", layout)
+
+
+def ranks_of(row):
+    if "ranks" in row:
+        return row["ranks"]
+    product = 1
+    for degree in row["layout"].values():
+        product *= degree
+    return product
+
+
+def received(traffic, direction, ranks):
+    """Mean bytes a rank over all purposes; None where nothing is known."""
+    if not traffic or direction not in traffic:
+        return None
+    return sum(purpose["received"] for purpose in traffic[direction].values()) / ranks
+
+
+def points_of(report):
+    points = []
+    for key, measured in (("plan", False), ("compare", True)):
+        for row in report.get(key) or []:
+            ranks = ranks_of(row)
+            points.append(
+                Point(
+                    measured=measured,
+                    label=label_of(row),
+                    config=row.get("config", ""),
+                    seq=row["seq"],
+                    batch=row["batch"],
+                    ranks=ranks,
+                    parameters=row.get("parameters"),
+                    memory=row.get("memory_peak_bytes") or {},
+                    forward=received(row.get("traffic_bytes"), "forward", ranks),
+                    backward=received(row.get("traffic_bytes"), "backward", ranks),
+                    tokens_per_s=row.get("tokens_per_s"),
+                    fits=row.get("fits"),
+                )
+            )
+    return points

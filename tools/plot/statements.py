@@ -1,0 +1,167 @@
+#!/usr/bin/python3
+"""Which of the paper's statements about TSP hold in measured reports of `tsprun compare`, in words.
+
+    tools/plot/statements.py measured.json…
+
+Compared are points of the same config, batch, sequence length and number of ranks. A statement holds, doesn't hold (with the points
+where it fails), or can't be judged for want of layouts or lengths. Exit code 0, or 2 if a report can't be read.
+"""
+
+import json
+import sys
+
+import points
+
+# Speeds of one machine differ by a few per cent from run to run.
+SAME_SPEED = 0.95
+# "Nearly identical" memory at the shortest length: the paper's 31.0 and 31.5 GB.
+NEARLY = 1.05
+
+
+def settings_of(rows):
+    """Points by setting, measured ones with what is known."""
+    table = {}
+    for row in rows:
+        if row.measured and row.memory:
+            table.setdefault((row.config, row.batch, row.seq, row.ranks), []).append(row)
+    return table
+
+
+def axis_of(row):
+    """"tsp" of "tsp=4", "tp+sp" of "tp=2,sp=2 (ring)"."""
+    return "+".join(part.split("=")[0] for part in row.label.split(" ")[0].split(","))
+
+
+def only(rows, axis):
+    return [row for row in rows if axis_of(row) == axis]
+
+
+def where(setting):
+    config, batch, seq, ranks = setting
+    return f"{config}, B={batch}, S={seq}, {ranks} ranks"
+
+
+def verdict(judged, failed):
+    if not judged:
+        return "can't be judged: no such layouts or lengths in the reports"
+    if not failed:
+        return f"holds at all {judged} points"
+    return f"holds at {judged - len(failed)} of {judged} points; not at " + "; ".join(failed)
+
+
+def lowest_memory(table):
+    judged, failed = 0, []
+    for setting, rows in table.items():
+        tsp = only(rows, "tsp")
+        others = [row for row in rows if axis_of(row) != "tsp"]
+        if not tsp or not others:
+            continue
+        judged += 1
+        least = min(others, key=lambda row: row.memory["total"])
+        mine = tsp[0].memory["total"]
+        if mine > least.memory["total"]:
+            failed.append(f"{where(setting)} ({least.label} takes {least.memory['total'] / mine:.2f} of it)")
+    return verdict(judged, failed)
+
+
+def near_tp_when_short(table):
+    judged, failed = 0, []
+    for config, batch, ranks in sorted({(c, b, r) for c, b, _, r in table}):
+        shortest = min(seq for c, b, seq, r in table if (c, b, r) == (config, batch, ranks))
+        rows = table[config, batch, shortest, ranks]
+        tsp, tp = only(rows, "tsp"), only(rows, "tp")
+        if not tsp or not tp:
+            continue
+        judged += 1
+        ratio = tp[0].memory["total"] / tsp[0].memory["total"]
+        if not 1 <= ratio <= NEARLY:
+            failed.append(f"{where((config, batch, shortest, ranks))} (TP takes {ratio:.2f} of TSP)")
+    return verdict(judged, failed)
+
+
+def grows_apart(table, value, better):
+    """Whether better(tsp, other) grows with the sequence length, from the shortest to the longest."""
+    judged, failed = 0, []
+    for config, batch, ranks in sorted({(c, b, r) for c, b, _, r in table}):
+        lengths = sorted(seq for c, b, seq, r in table if (c, b, r) == (config, batch, ranks))
+        for axis in ("tp", "tp+sp"):
+            ratios = []
+            for seq in lengths:
+                rows = table[config, batch, seq, ranks]
+                tsp, other = only(rows, "tsp"), only(rows, axis)
+                if tsp and other and value(tsp[0]) and value(other[0]):
+                    ratios.append(better(value(tsp[0]), value(other[0])))
+            if len(ratios) < 2:
+                continue
+            judged += 1
+            if ratios[-1] <= ratios[0]:
+                failed.append(f"{config}, B={batch}, {ranks} ranks against {axis} ({ratios[0]:.2f} → {ratios[-1]:.2f})")
+    return verdict(judged, failed)
+
+
+def break_even(table, hidden):
+    """Forward bytes of TSP fall below TP's where BS > 8h (less with grouped K/V heads: the formula is compare's own)."""
+    judged, failed = 0, []
+    for setting, rows in table.items():
+        tsp, tp = only(rows, "tsp"), only(rows, "tp")
+        if not tsp or not tp or not tp[0].forward or setting[0] not in hidden:
+            continue
+        judged += 1
+        less = tsp[0].forward < tp[0].forward
+        above = setting[1] * setting[2] > 8 * hidden[setting[0]]
+        if above and not less:
+            failed.append(f"{where(setting)} (TSP receives {tsp[0].forward / tp[0].forward:.2f} of TP's bytes)")
+    return verdict(judged, failed)
+
+
+def as_fast(table, axis):
+    judged, failed = 0, []
+    for setting, rows in table.items():
+        tsp, others = only(rows, "tsp"), only(rows, axis)
+        if not tsp or not others or not tsp[0].tokens_per_s:
+            continue
+        fastest = max(others, key=lambda row: row.tokens_per_s or 0)
+        if not fastest.tokens_per_s:
+            continue
+        judged += 1
+        ratio = tsp[0].tokens_per_s / fastest.tokens_per_s
+        if ratio < SAME_SPEED:
+            failed.append(f"{where(setting)} ({ratio:.2f} of {fastest.label})")
+    return verdict(judged, failed)
+
+
+# Of the built-in configs.
+HIDDEN = {"nano": 64, "micro": 256, "small": 1024, "paper-7b": 4096}
+
+
+def main():
+    rows = []
+    for path in sys.argv[1:]:
+        try:
+            with open(path, encoding="utf-8") as file:
+                rows += points.points_of(json.load(file))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            print(f"statements.py: {path}: not a report of compare: {error!r}", file=sys.stderr)
+            sys.exit(2)
+    table = settings_of(rows)
+    statements = [
+        ("Fig. 9: TSP has the lowest peak memory of all, at every length", lowest_memory(table)),
+        ("Fig. 9: at the shortest length TSP and TP take nearly the same", near_tp_when_short(table)),
+        (
+            "Fig. 9: TSP's advantage in memory grows with the length",
+            grows_apart(table, lambda row: row.memory["total"], lambda tsp, other: other / tsp),
+        ),
+        ("Figs. 5, 7: above BS = 8h TSP receives less than TP in the forward pass", break_even(table, HIDDEN)),
+        ("Figs. 10, 11: TSP is as fast as TP+SP on the same ranks", as_fast(table, "tp+sp")),
+        ("            … and as TP", as_fast(table, "tp")),
+        (
+            "Fig. 11: its advantage in tokens/s grows with the length",
+            grows_apart(table, lambda row: row.tokens_per_s, lambda tsp, other: tsp / other),
+        ),
+    ]
+    for statement, judgement in statements:
+        print(f"{statement}: {judgement}")
+
+
+if __name__ == "__main__":
+    main()
