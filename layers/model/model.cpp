@@ -2,6 +2,7 @@
 
 #include "core/kernels/check.h"
 #include "layers/theory/traffic.h"
+#include "layers/tp/vocabulary.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -37,7 +38,7 @@ Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
     : rank_(rank),
       mesh_(mesh),
       options_(options),
-      vocabulary_rows_(Chunks::balanced(mesh.tokens().size(), options.config.vocabulary)),
+      vocabulary_rows_(Chunks::balanced(vocabulary_ranks().size(), options.config.vocabulary)),
       strategy_(make_strategy(rank, mesh,
                               {.config = options.config,
                                .dtype = options.dtype,
@@ -71,8 +72,9 @@ std::vector<PackPlan> Model::plan_packs() const {
         break;
       case ParameterRole::embedding:
       case ParameterRole::head:
-        part.block.first_row = vocabulary_rows_.offset(mesh_.tokens().rank());
-        part.block.rows = vocabulary_rows_.count(mesh_.tokens().rank());
+        part.block.first_row = vocabulary_rows_.offset(vocabulary_ranks().rank());
+        part.block.rows = vocabulary_rows_.count(vocabulary_ranks().rank());
+        part.counted = !cuts_vocabulary_over_tensor() || mesh_.sequence().rank() == 0;
         (parameter.role == ParameterRole::head ? head : embedding).parts.push_back(std::move(part));
         break;
       default: break;
@@ -139,8 +141,13 @@ void Model::set_layout(std::size_t batch, std::size_t sequence) {
                                 .sequence = sequence,
                                 .bytes = theory::ElementBytes::of(options_.dtype),
                                 .recompute = options_.recompute};
-  vocabulary_ =
-      std::make_unique<Vocabulary>(rank_, mesh_.tokens(), vocabulary_rows_, theory::head_plan(setting), vocabulary_weights());
+  if (cuts_vocabulary_over_tensor()) {
+    vocabulary_ =
+        std::make_unique<TensorVocabulary>(rank_, mesh_.tensor(), mesh_.sequence(), vocabulary_rows_, vocabulary_weights());
+  } else {
+    vocabulary_ = std::make_unique<ExchangedVocabulary>(rank_, mesh_.tokens(), vocabulary_rows_, theory::head_plan(setting),
+                                                        vocabulary_weights());
+  }
 }
 
 OwnedTensor Model::final_norm(const Tensor& x) {

@@ -66,7 +66,8 @@ class Model {
   ParameterStore& parameters() { return store_; }
   const ParameterStore& parameters() const { return store_; }
   Mesh& mesh() const { return mesh_; }
-  /// Rows of the vocabulary by rank of Mesh::tokens().
+  /// Rows of the vocabulary by rank of the axis that cuts it: tensor under plain tp (over `sequence` they are copies), else
+  /// Mesh::tokens().
   const Chunks& vocabulary_rows() const { return vocabulary_rows_; }
   /// This rank's rows of embedding and head [V_p, h].
   Vocabulary::Weights vocabulary_weights() const;
@@ -104,6 +105,8 @@ class Model {
   };
 
   std::vector<PackPlan> plan_packs() const;
+  bool cuts_vocabulary_over_tensor() const { return mesh_.shape().tensor > 1 && !mesh_.shape().slices_tokens(); }
+  Communicator& vocabulary_ranks() const { return cuts_vocabulary_over_tensor() ? mesh_.tensor() : mesh_.tokens(); }
   std::size_t norm_pack() const { return 2 * options_.config.layers; }
   Loss forward(const TokenBatch& tokens, const LogitsSink* logits, bool keep);
   double forward_own(const TokenBatch& own, const LogitsSink* logits, bool keep);

@@ -65,7 +65,8 @@ class ParameterStore {
     return stacked(gradients_, pack, first, count);
   }
   std::size_t packs() const { return packs_.size(); }
-  /// All gradients of a pack.
+  /// All values, all gradients of a pack.
+  Tensor values(std::size_t pack) const { return stacked(values_, pack, 0, packs_.at(pack).parts); }
   Tensor gradients(std::size_t pack) const { return stacked(gradients_, pack, 0, packs_.at(pack).parts); }
   DType dtype() const { return dtype_; }
   bool training() const { return training_; }

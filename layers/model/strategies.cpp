@@ -1,17 +1,71 @@
 #include "layers/model/strategies.h"
 
+#include "layers/tp/dense.h"
+#include "layers/tp/tensor_parallel.h"
 #include "layers/tsp/tsp.h"
+#include "layers/zero3/zero3.h"
 #include "transport/cause.h"
+
+#include <fmt/format.h>
 
 namespace tsp {
 
-std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOptions& options) {
-  if (mesh.shape().scheme != Scheme::tsp || mesh.shape().tensor > 1) {
-    throw Error(Cause::refused, "this version computes models over the axes dp and tsp only");
+namespace {
+
+/// What computes a rank's slice of the blocks over the sequence axis.
+std::unique_ptr<Strategy> make_inner(Rank& rank, Mesh& mesh, const StrategyOptions& options, const BlockSlice& slice) {
+  const ModelConfig& config = options.config;
+  switch (mesh.shape().scheme) {
+    case Scheme::dense:
+      return std::make_unique<Dense>(rank, mesh.sequence(),
+                                     DenseOptions{.config = config,
+                                                  .dtype = options.dtype,
+                                                  .slice = slice,
+                                                  .exchange = options.exchange,
+                                                  .kv_bucket_heads = options.kv_bucket_heads});
+    case Scheme::zero3:
+      return std::make_unique<Zero3>(
+          rank, mesh.sequence(),
+          Zero3Options{.config = config, .dtype = options.dtype, .kv_bucket_heads = options.kv_bucket_heads});
+    case Scheme::tsp:
+      return std::make_unique<Tsp>(
+          rank, mesh.sequence(),
+          TspOptions{.config = config, .slice = slice, .dtype = options.dtype, .kv_bucket_heads = options.kv_bucket_heads});
   }
-  return std::make_unique<Tsp>(
-      rank, mesh.sequence(),
-      TspOptions{.config = options.config, .dtype = options.dtype, .kv_bucket_heads = options.kv_bucket_heads});
+  throw Error(Cause::refused, "no such scheme");
+}
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOptions& options) {
+  const MeshShape& shape = mesh.shape();
+  check_mesh(options.config, shape, options.exchange);
+  if (shape.tensor == 1) return make_inner(rank, mesh, options, BlockSlice::whole(options.config));
+  const BlockSlice slice = BlockSlice::of(options.config, mesh.tensor().rank(), shape.tensor);
+  return std::make_unique<TensorParallel>(rank, mesh.tensor(), shape.exchange, options.config, options.dtype,
+                                          make_inner(rank, mesh, options, slice));
+}
+
+void check_mesh(const ModelConfig& config, const MeshShape& shape, SequenceExchange exchange) {
+  const HeadCut tensor(config.query_heads, config.kv_heads, shape.tensor);
+  const std::size_t queries = config.query_heads / static_cast<std::size_t>(shape.tensor);
+  if (shape.scheme == Scheme::zero3 && shape.tensor > 1) {
+    throw Error(Cause::refused, "zero3 can't be mixed with tp");
+  }
+  const bool cuts_heads = shape.scheme == Scheme::tsp || (shape.scheme == Scheme::dense && exchange == SequenceExchange::ulysses);
+  if (cuts_heads) {
+    // K/V heads go where their query heads are: any number of them will do.
+    const HeadCut within(queries, queries, shape.sequence);
+  }
+  if (shape.scheme == Scheme::tsp && shape.tensor > 1) {
+    for (int t = 0; t < shape.tensor; ++t) {
+      if (BlockSlice::of(config, t, shape.tensor).uniform(config)) continue;
+      throw Error(Cause::refused,
+                  fmt::format("tp={} cuts between the query heads of a K/V head ({} query heads, {} K/V heads): "
+                              "it must divide the K/V heads, or they must divide it, where tsp cuts its part again",
+                              shape.tensor, config.query_heads, config.kv_heads));
+    }
+  }
 }
 
 }  // namespace tsp

@@ -18,6 +18,9 @@ struct StrategyOptions {
   std::size_t kv_bucket_heads = 0;  ///< of Scheme::tsp: K/V heads that are gathered at a time; 0: as it chooses
 };
 
+/// Throws Error(refused) for a mesh among whose ranks the model's heads can't be cut, with degrees that work. Needs no rank.
+void check_mesh(const ModelConfig& config, const MeshShape& shape, SequenceExchange exchange);
+
 /// All is borrowed. Throws Error(refused) for what the model's heads can't be cut into.
 std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOptions& options);
 

@@ -54,6 +54,8 @@ class TokenLayout {
   std::size_t held_rows(int holder) const { return slices_of(holder / slice_count_).count(holder % slice_count_); }
   /// Those of this rank: the rows of its residual.
   std::size_t held_rows() const { return held_rows(holder()); }
+  /// Where they begin among the B·S_p.
+  std::size_t first_held() const { return slices().offset(slice_); }
   /// A tensor of this rank's residual, of so many channels: [B, S_p, width], or [1, rows of the slice, width].
   OwnedTensor residual(Rank& rank, Category category, DType dtype, std::size_t width, std::string_view what) const;
 

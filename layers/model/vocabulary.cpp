@@ -36,12 +36,13 @@ int owner_of(const Chunks& rows, int ranks, std::size_t id) {
 
 }  // namespace
 
-Vocabulary::Vocabulary(Rank& rank, Communicator& axis, const Chunks& rows, theory::HeadPlan plan, const Weights& weights)
+ExchangedVocabulary::ExchangedVocabulary(Rank& rank, Communicator& axis, const Chunks& rows, theory::HeadPlan plan,
+                                         const Weights& weights)
     : rank_(rank), axis_(axis), rows_(rows), plan_(plan), weights_(weights) {}
 
 // --- embedding ---------------------------------------------------------------------------------------------------------------
 
-void Vocabulary::plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
+void ExchangedVocabulary::plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
   const auto ranks = static_cast<std::size_t>(size());
   token_memory_.reset();
   token_memory_ =
@@ -74,13 +75,13 @@ void Vocabulary::plan_rows(const TokenLayout& tokens, std::span<const Token> ids
   }
 }
 
-std::size_t Vocabulary::rows_for_others() const {
+std::size_t ExchangedVocabulary::rows_for_others() const {
   std::size_t rows = 0;
   for (const auto& list : wanted_) rows += list.size();
   return rows;
 }
 
-void Vocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
+void ExchangedVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
   plan_rows(tokens, ids, kept);
   const std::size_t h = hidden();
   const OwnedTensor out = rank_.tensor(Category::communication, x.dtype(), {rows_for_others(), h}, "embedding rows for others");
@@ -98,7 +99,7 @@ void Vocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<con
   rank_.compute().gather_rows(x, in.view(), where);
 }
 
-void Vocabulary::embed_backward(const ConstTensor& dx) {
+void ExchangedVocabulary::embed_backward(const ConstTensor& dx) {
   const std::size_t h = hidden();
   const OwnedTensor out =
       rank_.tensor(Category::communication, dx.dtype(), {dx.size(0), h}, "gradients of others' embedding rows");
@@ -124,8 +125,8 @@ std::size_t logit_tile_rows(std::size_t ids, DType sums) {
   return std::max(kFewest, kTileBytes / (std::max<std::size_t>(ids, 1) * size_of(sums)));
 }
 
-double Vocabulary::head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
-                        const LogitsSink* logits, bool keep) {
+double ExchangedVocabulary::head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens,
+                                 std::span<const std::int64_t> labels, const LogitsSink* logits, bool keep) {
   const bool all = plan_ == theory::HeadPlan::gather_activations;
   std::ranges::copy(tokens.take(me(), labels), own_labels_.begin());
   labels_ = own_labels_;
@@ -150,8 +151,8 @@ double Vocabulary::head(const ConstTensor& x, const Tensor& lse, const TokenLayo
   return all ? head_gathered(x, lse, tokens, logits, keep) : head_rotated(x, lse, logits);
 }
 
-void Vocabulary::head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
-                               double weight) {
+void ExchangedVocabulary::head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
+                                        double weight) {
   if (plan_ == theory::HeadPlan::gather_activations) {
     head_backward_gathered(dx, tokens, weight);
   } else {
@@ -159,7 +160,7 @@ void Vocabulary::head_backward(const Tensor& dx, const ConstTensor& x, const Con
   }
 }
 
-RingWeights Vocabulary::rotation() {
+RingWeights ExchangedVocabulary::rotation() {
   return {rank_,
           axis_,
           weights_.head,
@@ -168,7 +169,7 @@ RingWeights Vocabulary::rotation() {
           "vocabulary shard"};
 }
 
-double Vocabulary::head_rotated(const ConstTensor& x, const Tensor& lse, const LogitsSink* logits) {
+double ExchangedVocabulary::head_rotated(const ConstTensor& x, const Tensor& lse, const LogitsSink* logits) {
   ComputeStream& compute = rank_.compute();
   const std::size_t rows = x.size(0);
   const DType sums = lse.dtype();
@@ -196,7 +197,7 @@ double Vocabulary::head_rotated(const ConstTensor& x, const Tensor& lse, const L
   return compute.cross_entropy_loss(lse, label_logit, labels_);
 }
 
-void Vocabulary::head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight) {
+void ExchangedVocabulary::head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight) {
   ComputeStream& compute = rank_.compute();
   const std::size_t rows = x.size(0);
   RingWeights ring = rotation();

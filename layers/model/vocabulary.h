@@ -27,6 +27,7 @@ using LogitsSink = std::function<void(std::span<const std::size_t> rows, std::si
 /// What is kept of the ids and labels of one token.
 inline constexpr std::uint64_t kTokenBytes = sizeof(std::uint32_t) + sizeof(std::int64_t);
 
+/// What every way of cutting a vocabulary over ranks does.
 class Vocabulary {
  public:
   /// `embedding` and `head`: this rank's rows [V_p, h] and their gradients (no dims without training); the same tensors if tied.
@@ -38,24 +39,40 @@ class Vocabulary {
     bool tied = false;
   };
 
-  /// `rows`: how the vocabulary is cut over the axis.
-  Vocabulary(Rank& rank, Communicator& axis, const Chunks& rows, theory::HeadPlan plan, const Weights& weights);
+  Vocabulary() = default;
+  Vocabulary(const Vocabulary&) = delete;
+  Vocabulary& operator=(const Vocabulary&) = delete;
+  virtual ~Vocabulary() = default;
 
-  /// x [B·S_p, h] = rows of the embedding for this rank's tokens. `ids` [B, S] in natural order. `kept`: what the memory of this
+  /// x [rows, h] = rows of the embedding for this rank's tokens. `ids` [B, S] in natural order. `kept`: what the memory of this
   /// rank's ids and labels counts as.
-  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept);
-  /// The gradients of the embedding's rows: of dx [B·S_p, h], to their owners. Replaces the embedding's gradient, or adds to it
+  virtual void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) = 0;
+  /// The gradients of the embedding's rows: of dx [rows, h], to their owners. Replaces the embedding's gradient, or adds to it
   /// where head and embedding are tied. After embed() of the same tokens.
-  void embed_backward(const ConstTensor& dx);
+  virtual void embed_backward(const ConstTensor& dx) = 0;
 
-  /// Sum over this rank's predicted tokens of (log-sum-exp − label's logit) under HeadPlan::rotate_weights; under
-  /// gather_activations a part of the sum that is right when added up over the ranks. x [B·S_p, h]; `labels` [B, S] in natural
-  /// order; `lse` [B·S_p] is written, for head_backward().
+  /// A part of the sum over predicted tokens of (log-sum-exp − label's logit) that is right when added up over the ranks.
+  /// x [rows, h]; `labels` [B, S] in natural order; `lse` [rows] is written, for head_backward().
+  virtual double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
+                      const LogitsSink* logits, bool keep) = 0;
+  /// dx [rows, h] of the type of sums, and the head's gradient, both replaced. `weight`: one over the number of predicted tokens.
+  /// After head(…, keep = true) of the same tokens.
+  virtual void head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
+                             double weight) = 0;
+};
+
+/// Over ranks with tokens of their own: rows of the embedding go where their tokens are; so does the head, or the tokens to it.
+class ExchangedVocabulary final : public Vocabulary {
+ public:
+  /// `rows`: how the vocabulary is cut over the axis.
+  ExchangedVocabulary(Rank& rank, Communicator& axis, const Chunks& rows, theory::HeadPlan plan, const Weights& weights);
+
+  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;
+  void embed_backward(const ConstTensor& dx) override;
   double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
-              const LogitsSink* logits, bool keep);
-  /// dx [B·S_p, h] of the type of sums, and the head's gradient, both replaced. `weight`: one over the number of predicted
-  /// tokens. After head(…, keep = true) of the same tokens.
-  void head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens, double weight);
+              const LogitsSink* logits, bool keep) override;
+  void head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
+                     double weight) override;
 
  private:
   RingWeights rotation();

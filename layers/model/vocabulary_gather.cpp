@@ -21,8 +21,8 @@ std::vector<std::size_t> token_counts(const TokenLayout& tokens, int ranks, std:
 
 }  // namespace
 
-double Vocabulary::head_gathered(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, const LogitsSink* logits,
-                                 bool keep) {
+double ExchangedVocabulary::head_gathered(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens,
+                                          const LogitsSink* logits, bool keep) {
   ComputeStream& compute = rank_.compute();
   const std::size_t all = tokens.batch() * tokens.sequence();
   const std::size_t ids = weights_.head.size(0);
@@ -79,7 +79,7 @@ double Vocabulary::head_gathered(const ConstTensor& x, const Tensor& lse, const 
   return sum_of_lse + less;
 }
 
-void Vocabulary::head_backward_gathered(const Tensor& dx, const TokenLayout& tokens, double weight) {
+void ExchangedVocabulary::head_backward_gathered(const Tensor& dx, const TokenLayout& tokens, double weight) {
   ComputeStream& compute = rank_.compute();
   const std::size_t all = gathered_x_->size(0);
   const std::size_t ids = weights_.head.size(0);

@@ -26,7 +26,11 @@ struct TspAttention::Pass {
 TspAttention::TspAttention(TspAxis& axis) : axis_(axis), turns_(static_cast<std::size_t>(axis.D())) {}
 
 PackPlan TspAttention::pack(std::size_t layer) const {
-  return attention_pack_plan(axis_.config, layer, axis_.heads.query_heads(axis_.p()), axis_.heads.kv_heads_owned(axis_.p()));
+  HeadRange queries = axis_.heads.query_heads(axis_.p());
+  HeadRange kv = axis_.heads.kv_heads_owned(axis_.p());
+  queries.first += axis_.slice.queries.first;
+  kv.first += axis_.slice.kv.first;
+  return attention_pack_plan(axis_.whole, layer, queries, kv);
 }
 
 // --- weights -----------------------------------------------------------------------------------------------------------------

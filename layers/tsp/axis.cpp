@@ -7,11 +7,13 @@ namespace tsp {
 TspAxis::TspAxis(Rank& on, Communicator& axis, const TspOptions& options)
     : rank(on),
       group(axis),
-      config(options.config),
+      whole(options.config),
+      slice(options.slice.value_or(BlockSlice::whole(options.config))),
+      config(slice.apply(options.config)),
       dtype(options.dtype),
       sums(kernels::summed_in(options.dtype)),
-      heads(options.config.query_heads, options.config.kv_heads, axis.size()),
-      mlp_rows(Chunks::balanced(axis.size(), options.config.intermediate)),
+      heads(config.query_heads, config.kv_heads, axis.size()),
+      mlp_rows(Chunks::balanced(axis.size(), config.intermediate)),
       bucket_heads(options.kv_bucket_heads) {}
 
 }  // namespace tsp

@@ -8,13 +8,16 @@
 #include "layers/model/parameter_store.h"
 #include "layers/model/strategy.h"
 #include "layers/model/token_layout.h"
+#include "layers/tp/slice.h"
 
 #include <cstddef>
+#include <optional>
 
 namespace tsp {
 
 struct TspOptions {
-  ModelConfig config;
+  ModelConfig config;                    ///< of the whole model
+  std::optional<BlockSlice> slice = {};  ///< of every block, which these ranks have together; none: all. Must be uniform()
   DType dtype = DType::f32;
   std::size_t kv_bucket_heads = 0;  ///< K/V heads that are gathered at a time; 0: kv_bucket_heads()
 };
@@ -23,7 +26,9 @@ struct TspOptions {
 struct TspAxis {
   Rank& rank;
   Communicator& group;
-  ModelConfig config;
+  ModelConfig whole;   ///< the model
+  BlockSlice slice;    ///< of its blocks
+  ModelConfig config;  ///< the model with the slice's heads and rows
   DType dtype;
   DType sums;
   HeadCut heads;

@@ -30,7 +30,8 @@ struct Matrices {
 }  // namespace
 
 PackPlan TspMlp::pack(std::size_t layer) const {
-  return mlp_pack_plan(axis_.config, layer, axis_.mlp_rows.offset(axis_.p()), axis_.mlp_rows.count(axis_.p()));
+  return mlp_pack_plan(axis_.whole, layer, axis_.slice.first_row + axis_.mlp_rows.offset(axis_.p()),
+                       axis_.mlp_rows.count(axis_.p()));
 }
 
 RingWeights TspMlp::weights(std::size_t layer) {

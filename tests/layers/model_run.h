@@ -30,6 +30,7 @@ struct ModelCase {
   std::uint64_t seed = 1;
   std::string algorithms = {};
   std::size_t threads = 1;
+  SequenceExchange exchange = SequenceExchange::gather;
 
   theory::Setting setting() const {
     return {
@@ -44,6 +45,13 @@ struct ModelCase {
            std::to_string(kv_bucket_heads) + ", " + std::string(name(dtype));
   }
 };
+
+inline std::string describe(const MeshShape& shape) {
+  const char* const schemes[] = {"tsp", "dense", "zero3"};
+  return std::string(schemes[static_cast<int>(shape.scheme)]) + ", dp " + std::to_string(shape.data) + ", tp " +
+         std::to_string(shape.tensor) + (shape.slices_tokens() ? " (sequence)" : "") + ", sequence " +
+         std::to_string(shape.sequence) + (shape.sequence_outside ? " outside" : "");
+}
 
 inline ModelConfig small_config(std::size_t hidden, std::size_t layers, std::size_t query_heads, std::size_t kv_heads,
                                 std::size_t head_dim, std::size_t intermediate, std::size_t vocabulary, bool tied = false) {
@@ -149,7 +157,8 @@ inline ModelRun run_model(const ModelCase& of, const MeshShape& shape, Tensors* 
                            .dtype = of.dtype,
                            .recompute = of.recompute,
                            .training = true,
-                           .kv_bucket_heads = of.kv_bucket_heads});
+                           .kv_bucket_heads = of.kv_bucket_heads,
+                           .exchange = of.exchange});
               model.parameters().fill_fresh(of.config.layers, of.seed);
               disturb(model.parameters());
               const Loss loss = model.forward_backward(data.view(of));

@@ -1,0 +1,293 @@
+#include "layers/tp/dense.h"
+
+#include "core/kernels/check.h"
+#include "layers/all_reduce.h"
+#include "layers/tsp/packs.h"
+
+#include <utility>
+
+namespace tsp {
+
+using kernels::Rotation;
+using kernels::Write;
+
+/// q, k, v, lse in the form of the exchange, and o: what is saved, or memory of this visit.
+struct Dense::Heads {
+  OwnedTensor q_memory, k_memory, v_memory, o_memory, lse_memory;
+  Tensor q, k, v, o, lse;
+};
+
+/// Gate and up pre-activations [B·S_p, f].
+struct Dense::Columns {
+  OwnedTensor gate_memory, up_memory;
+  Tensor gate, up;
+};
+
+namespace {
+
+/// [B, S_p, heads, d] as the matrix [B·S_p, heads·d].
+template <class View>
+View matrix_of(const View& heads) {
+  return heads.merged(2).merged(0);
+}
+
+/// The matrices of an attention pack [W_K; W_V; W_Q; W_Oᵀ], or their gradients.
+struct AttentionMatrices {
+  Tensor K, V, Q, Ot;
+  AttentionMatrices(const Tensor& rows, const BlockSlice& slice, std::size_t d) {
+    const std::size_t k = slice.kv.count * d;
+    const std::size_t a = slice.queries.count * d;
+    K = rows.slice(0, 0, k);
+    V = rows.slice(0, k, k);
+    Q = rows.slice(0, 2 * k, a);
+    Ot = rows.slice(0, 2 * k + a, a);
+  }
+};
+
+/// The matrices of an MLP pack [W_1; W_3; W_2ᵀ], or their gradients.
+struct MlpMatrices {
+  Tensor W1, W3, W2t;
+  explicit MlpMatrices(const Tensor& rows) {
+    const std::size_t f = rows.size(0) / 3;
+    W1 = rows.slice(0, 0, f);
+    W3 = rows.slice(0, f, f);
+    W2t = rows.slice(0, 2 * f, f);
+  }
+};
+
+/// Parts of a pack of which the first `copied` rows of W_K and W_V are parts of their own: they may count elsewhere.
+std::vector<PartPlan> with_copies_apart(std::vector<PartPlan> parts, std::size_t copied) {
+  std::vector<PartPlan> result;
+  for (PartPlan& part : parts) {
+    const bool kv = part.parameter.role == ParameterRole::key || part.parameter.role == ParameterRole::value;
+    if (kv && copied > 0) {
+      PartPlan copy = part;
+      copy.block.rows = copied;
+      part.block.first_row += copied;
+      part.block.rows -= copied;
+      result.push_back(std::move(copy));
+    }
+    result.push_back(std::move(part));
+  }
+  return result;
+}
+
+}  // namespace
+
+Dense::Dense(Rank& rank, Communicator& sequence, const DenseOptions& options)
+    : rank_(rank),
+      sequence_(sequence),
+      config_(options.config),
+      dtype_(options.dtype),
+      sums_(kernels::summed_in(options.dtype)),
+      slice_(options.slice),
+      attention_(make_sequence_attention(
+          options.exchange, rank, sequence, options.dtype,
+          {.queries = slice_.queries.count,
+           .kv = slice_.kv.count,
+           .map = {.group = config_.heads_per_kv_head(), .first_query = slice_.queries.first, .first_kv = slice_.kv.first},
+           .bucket_heads = options.kv_bucket_heads})) {}
+
+PackPlan Dense::attention_pack(std::size_t layer) const {
+  PackPlan pack = attention_pack_plan(config_, layer, slice_.queries, slice_.kv);
+  pack.parts = with_copies_apart(std::move(pack.parts), slice_.kv_copied * config_.head_dim);
+  for (PartPlan& part : pack.parts) part.counted = sequence_.rank() == 0;
+  return pack;
+}
+
+PackPlan Dense::mlp_pack(std::size_t layer) const {
+  PackPlan pack = mlp_pack_plan(config_, layer, slice_.first_row, slice_.rows);
+  for (PartPlan& part : pack.parts) part.counted = sequence_.rank() == 0;
+  return pack;
+}
+
+SavedSizes Dense::saved_sizes(const ModelConfig&, const TokenLayout& tokens) const {
+  SavedSizes sizes = SavedSizes::of(tokens, slice_.queries.count, slice_.kv.count, slice_.rows);
+  const SequenceAttention::Form form = attention_->form(tokens);
+  sizes.q = form.q;
+  sizes.kv = form.kv;
+  sizes.lse = form.lse;
+  return sizes;
+}
+
+void Dense::begin_forward(const ParameterStore& store, const TokenLayout& tokens) {
+  store_ = &store;
+  tokens_ = &tokens;
+}
+
+/// A sublayer's gradients are computed; the sum over the ranks with other tokens begins.
+void Dense::sum_gradients(std::size_t pack) {
+  if (sequence_.size() > 1) {
+    const CallOptions options{.stream = Stream::gradients, .purpose = Purpose::gradients};
+    summing_.push_back(post_sum(sequence_, store_->gradients(pack), options));
+  }
+  tell_gradients(pack);
+}
+
+void Dense::end() {
+  for (const Work& work : summing_) rank_.wait(work);
+  summing_.clear();
+  if (sequence_.size() == 1) return;
+  // Whatever else was begun (K and V that others still read) is complete when what follows it on its stream is.
+  for (const Stream stream : {Stream::weights, Stream::kv, Stream::gradients}) {
+    rank_.wait(sequence_.post_barrier({.stream = stream}));
+  }
+}
+
+// --- attention ---------------------------------------------------------------------------------------------------------------
+
+Dense::Heads Dense::heads_room(const AttentionSaved& saved) const {
+  const SavedSizes sizes = saved_sizes(config_, *tokens_);
+  Heads heads;
+  const auto room = [&](const OwnedTensor& kept, OwnedTensor& memory, DType of, std::span<const std::size_t> shape,
+                        std::string_view what) -> Tensor {
+    if (kept.exists()) return kept;
+    memory = step(of, shape, what);
+    return memory;
+  };
+  heads.q = room(saved.q, heads.q_memory, dtype_, sizes.q, "queries");
+  heads.k = room(saved.k, heads.k_memory, dtype_, sizes.kv, "keys");
+  heads.v = room(saved.v, heads.v_memory, dtype_, sizes.kv, "values");
+  heads.o = room(saved.o, heads.o_memory, dtype_, sizes.o, "attention output");
+  heads.lse = room(saved.lse, heads.lse_memory, sums_, sizes.lse, "log-sum-exp");
+  return heads;
+}
+
+/// q, k, v in the exchange's form; k and v begin to move before q is projected.
+void Dense::project(Heads& heads, const ConstTensor& X, const Tensor& rows) {
+  const AttentionMatrices W(rows, slice_, config_.head_dim);
+  const Tensor& angles = tokens_->rope_table();
+  OwnedTensor q_memory;
+  OwnedTensor k_memory;
+  OwnedTensor v_memory;
+  Tensor q = heads.q;
+  Tensor k = heads.k;
+  Tensor v = heads.v;
+  if (attention_->exchanges()) {
+    const SavedSizes own = SavedSizes::of(*tokens_, slice_.queries.count, slice_.kv.count, slice_.rows);
+    q = q_memory = step(dtype_, own.q, "queries of own tokens");
+    k = k_memory = step(dtype_, own.kv, "keys of own tokens");
+    v = v_memory = step(dtype_, own.kv, "values of own tokens");
+  }
+  compute().gemm(matrix_of(k), X, W.K.transposed(0, 1));
+  compute().rope(k, angles, Rotation::forward);
+  compute().gemm(matrix_of(v), X, W.V.transposed(0, 1));
+  if (!attention_->exchanges()) attention_->begin(*tokens_, k, v);
+  compute().gemm(matrix_of(q), X, W.Q.transposed(0, 1));
+  compute().rope(q, angles, Rotation::forward);
+  if (attention_->exchanges()) attention_->exchange(*tokens_, heads.q, heads.k, heads.v, q, k, v);
+}
+
+/// K and V that were kept begin to move under the MLP.
+void Dense::begin_block_backward(std::size_t /*layer*/, const AttentionSaved& attention) {
+  if (attention.k.exists() && !attention_->exchanges()) attention_->begin(*tokens_, attention.k, attention.v);
+}
+
+void Dense::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
+  const Tensor rows = store_->values(attention_pack_number(layer));
+  Heads heads = heads_room(saved);
+  project(heads, x.merged(0), rows);
+  attention_->forward(*tokens_, heads.o, heads.lse, heads.q, heads.k, heads.v);
+  compute().gemm(y.merged(0), matrix_of(heads.o), AttentionMatrices(rows, slice_, config_.head_dim).Ot);
+}
+
+void Dense::attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                               const AttentionSaved& saved) {
+  const std::size_t pack = attention_pack_number(layer);
+  const ConstTensor X = x.merged(0);
+  const ConstTensor dY = dy.merged(0);
+  const Tensor dX = dx.merged(0);
+  const Tensor rows = store_->values(pack);
+  const AttentionMatrices W(rows, slice_, config_.head_dim);
+  const AttentionMatrices dW(store_->gradients(pack), slice_, config_.head_dim);
+  Heads heads = heads_room(saved);
+  if (!saved.q.exists()) project(heads, X, rows);
+
+  const SavedSizes own = SavedSizes::of(*tokens_, slice_.queries.count, slice_.kv.count, slice_.rows);
+  OwnedTensor dO = step(dtype_, own.o, "gradient of attention output");
+  compute().gemm(matrix_of(dO.view()), dY, W.Ot.transposed(0, 1));
+  const OwnedTensor dq = step(sums_, own.q, "gradient of queries");
+  const OwnedTensor dk = step(sums_, own.kv, "gradient of keys");
+  const OwnedTensor dv = step(sums_, own.kv, "gradient of values");
+  attention_->backward(*tokens_, dq, dk, dv, dO, heads.o, heads.lse,
+                       saved.o.exists() ? SequenceAttention::Outputs::kept : SequenceAttention::Outputs::made_again, heads.q,
+                       heads.k, heads.v);
+  dO.reset();
+
+  const Tensor& angles = tokens_->rope_table();
+  compute().rope(dq, angles, Rotation::inverse);
+  compute().gemm(dX, matrix_of(dq.view()), W.Q);
+  const auto gradients_of_queries = [&] {
+    compute().gemm(dW.Q, matrix_of(dq.view()).transposed(0, 1), X);
+    compute().gemm(dW.Ot, matrix_of(heads.o).transposed(0, 1), dY);
+  };
+  // They hide the way home of dK and dV where those travel, else the exchange of dX.
+  const bool travels = sequence_.size() > 1;
+  if (travels) gradients_of_queries();
+  attention_->finish_backward();
+  compute().rope(dk, angles, Rotation::inverse);
+  compute().gemm(dX, matrix_of(dk.view()), W.K, Write::add);
+  compute().gemm(dX, matrix_of(dv.view()), W.V, Write::add);
+  tell_input_gradient();
+  if (!travels) gradients_of_queries();
+  compute().gemm(dW.K, matrix_of(dk.view()).transposed(0, 1), X);
+  compute().gemm(dW.V, matrix_of(dv.view()).transposed(0, 1), X);
+  sum_gradients(pack);
+}
+
+// --- MLP ---------------------------------------------------------------------------------------------------------------------
+
+Dense::Columns Dense::columns_room(const MlpSaved& saved) const {
+  Columns columns;
+  if (saved.gate.exists()) {
+    columns.gate = saved.gate->merged(0);
+    columns.up = saved.up->merged(0);
+  } else {
+    columns.gate_memory = step(dtype_, {tokens_->rows(), slice_.rows}, "gate");
+    columns.up_memory = step(dtype_, {tokens_->rows(), slice_.rows}, "up");
+    columns.gate = columns.gate_memory;
+    columns.up = columns.up_memory;
+  }
+  return columns;
+}
+
+void Dense::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
+  const Columns columns = columns_room(saved);
+  const MlpMatrices W(store_->values(mlp_pack_number(layer)));
+  compute().gemm(columns.gate, x.merged(0), W.W1.transposed(0, 1));
+  compute().gemm(columns.up, x.merged(0), W.W3.transposed(0, 1));
+  const OwnedTensor a = step(dtype_, {tokens_->rows(), slice_.rows}, "gated activation");
+  compute().swiglu(a, columns.gate, columns.up);
+  compute().gemm(y.merged(0), a, W.W2t);
+}
+
+void Dense::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                         const MlpSaved& saved) {
+  const std::size_t pack = mlp_pack_number(layer);
+  const ConstTensor X = x.merged(0);
+  const ConstTensor dY = dy.merged(0);
+  const Columns columns = columns_room(saved);
+  const MlpMatrices W(store_->values(pack));
+  const MlpMatrices dW(store_->gradients(pack));
+  if (!saved.gate.exists()) {
+    compute().gemm(columns.gate, X, W.W1.transposed(0, 1));
+    compute().gemm(columns.up, X, W.W3.transposed(0, 1));
+  }
+  OwnedTensor dgate = step(sums_, {tokens_->rows(), slice_.rows}, "gradient of gate");
+  OwnedTensor dup = step(sums_, {tokens_->rows(), slice_.rows}, "gradient of up");
+  compute().gemm(dup, dY, W.W2t.transposed(0, 1));  // of the gated activation, until the next line
+  compute().swiglu_backward(dgate, dup, dup, columns.gate, columns.up);
+  compute().gemm(dx.merged(0), dgate, W.W1);
+  compute().gemm(dx.merged(0), dup, W.W3, Write::add);
+  tell_input_gradient();
+  compute().gemm(dW.W1, dgate->transposed(0, 1), X);
+  compute().gemm(dW.W3, dup->transposed(0, 1), X);
+  dgate.reset();
+  dup.reset();
+  const OwnedTensor a = step(dtype_, {tokens_->rows(), slice_.rows}, "gated activation");
+  compute().swiglu(a, columns.gate, columns.up);
+  compute().gemm(dW.W2t, a->transposed(0, 1), dY);
+  sum_gradients(pack);
+}
+
+}  // namespace tsp

@@ -1,0 +1,77 @@
+// Blocks whose weights are where they are computed with: all of them (one rank, dp, sp) or a slice of heads and rows (tp). Tokens
+// may be cut over a sequence axis; then attention is one of layers/sp, and every rank's gradients of the same weights are summed
+// over the axis, a sublayer at a time, while the backward pass goes on.
+//
+//   attention   O = softmax(Q·Kᵀ)·V of the slice's heads;  y = O·W_O
+//   MLP         y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ of the slice's rows
+//
+// Under tp, y and dx are this rank's terms of a sum: layers/tp/tensor_parallel.h.
+#pragma once
+
+#include "layers/model/strategy.h"
+#include "layers/sp/sequence_attention.h"
+#include "layers/tp/slice.h"
+
+#include <memory>
+#include <vector>
+
+namespace tsp {
+
+struct DenseOptions {
+  ModelConfig config;
+  DType dtype = DType::f32;
+  BlockSlice slice;
+  SequenceExchange exchange = SequenceExchange::gather;
+  std::size_t kv_bucket_heads = 0;  ///< of SequenceExchange::gather; 0: as it chooses
+};
+
+class Dense final : public Strategy {
+ public:
+  /// `sequence`: the ranks that share a sequence, all with the same slice. All is borrowed. Throws Error(refused) for heads that
+  /// the exchange can't cut.
+  Dense(Rank& rank, Communicator& sequence, const DenseOptions& options);
+
+  PackPlan attention_pack(std::size_t layer) const override;
+  PackPlan mlp_pack(std::size_t layer) const override;
+  SavedSizes saved_sizes(const ModelConfig& config, const TokenLayout& tokens) const override;
+
+  void begin_forward(const ParameterStore& store, const TokenLayout& tokens) override;
+  void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
+  void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
+  void begin_backward() override {}
+  void begin_block_backward(std::size_t layer, const AttentionSaved& attention) override;
+  void mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                    const MlpSaved& saved) override;
+  void attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                          const AttentionSaved& saved) override;
+  void end() override;
+
+ private:
+  struct Heads;
+  struct Columns;
+
+  ComputeStream& compute() const { return rank_.compute(); }
+  OwnedTensor step(DType of, std::span<const std::size_t> sizes, std::string_view what) const {
+    return rank_.tensor(Category::workspace, of, sizes, what);
+  }
+  OwnedTensor step(DType of, std::initializer_list<std::size_t> sizes, std::string_view what) const {
+    return rank_.tensor(Category::workspace, of, sizes, what);
+  }
+  Heads heads_room(const AttentionSaved& saved) const;
+  Columns columns_room(const MlpSaved& saved) const;
+  void project(Heads& heads, const ConstTensor& X, const Tensor& rows);
+  void sum_gradients(std::size_t pack);
+
+  Rank& rank_;
+  Communicator& sequence_;
+  ModelConfig config_;
+  DType dtype_;
+  DType sums_;
+  BlockSlice slice_;
+  std::unique_ptr<SequenceAttention> attention_;
+  const ParameterStore* store_ = nullptr;  // of the present pass, as tokens_
+  const TokenLayout* tokens_ = nullptr;
+  std::vector<Work> summing_;
+};
+
+}  // namespace tsp

@@ -1,0 +1,46 @@
+// Embedding, head and loss of plain tensor parallelism: vocabulary rows are cut over the tensor axis, all of whose ranks have the
+// same tokens. Embedding: every rank puts in the rows that it has, and the sum is all of them. Head: every rank computes the
+// logits of its own rows; log-sum-exps are merged, and dx summed. Ranks of the sequence axis have copies, whose gradients are
+// summed.
+#pragma once
+
+#include "layers/model/vocabulary.h"
+
+namespace tsp {
+
+class TensorVocabulary final : public Vocabulary {
+ public:
+  /// `rows`: how the vocabulary is cut over `tensor`. All is borrowed.
+  TensorVocabulary(Rank& rank, Communicator& tensor, Communicator& sequence, const Chunks& rows, const Weights& weights);
+
+  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;
+  void embed_backward(const ConstTensor& dx) override;
+  double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
+              const LogitsSink* logits, bool keep) override;
+  void head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
+                     double weight) override;
+
+ private:
+  std::size_t hidden() const { return weights_.embedding.size(1); }
+  std::int64_t first_id() const { return static_cast<std::int64_t>(rows_.offset(tensor_.rank())); }
+  void sum_over_tensor(const Tensor& x, DType travelling, Purpose purpose);
+  void sum_over_sequence(const Tensor& gradient, Purpose purpose);
+  void merge_log_sum_exp(const Tensor& lse, const Tensor& part);
+
+  Rank& rank_;
+  Communicator& tensor_;
+  Communicator& sequence_;
+  Chunks rows_;
+  Weights weights_;
+
+  // Of this rank's tokens, kTokenBytes each: those whose row is here, with that row; and the labels of all.
+  HeapBlock token_memory_;
+  std::span<std::int64_t> labels_;
+  std::span<std::uint32_t> ids_;          // of all tokens
+  std::vector<std::uint32_t> positions_;  // tokens whose row is here
+  std::vector<std::uint32_t> rows_here_;  // that row
+  std::vector<std::size_t> row_numbers_;  // b·S + s, if somebody wants logits
+  Work summing_head_;
+};
+
+}  // namespace tsp

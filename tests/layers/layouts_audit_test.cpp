@@ -1,0 +1,259 @@
+// Traffic of a training step under tp, sp, zero3 and their products against the formulas, as integers summed over ranks, by
+// purpose; parameters and saved activations of each rank against page "Recomputation and saved activations".
+#include "layers/heads.h"
+#include "layers/theory/memory.h"
+#include "layers/theory/traffic.h"
+#include "tests/layers/model_run.h"
+
+#include <gtest/gtest.h>
+
+namespace tsp::test {
+namespace {
+
+theory::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
+  theory::PurposeBytes sum;
+  for (const TrafficCounters& rank : ranks) {
+    for (int i = 0; i < kPurposes; ++i) sum[static_cast<Purpose>(i)] += rank.received[i];
+  }
+  return sum;
+}
+
+/// `theory` beside what the ranks received; `other` may use any algorithm.
+void expect_received(const ModelRun& run, const theory::Traffic& theory, const std::string& where) {
+  const theory::PurposeBytes forward = received(run.forward);
+  const theory::PurposeBytes backward = received(run.backward);
+  for (int i = 0; i < kPurposes; ++i) {
+    const auto purpose = static_cast<Purpose>(i);
+    if (purpose == Purpose::other) continue;
+    EXPECT_EQ(forward[purpose], theory.forward[purpose]) << name(purpose) << " forward, " << where;
+    EXPECT_EQ(backward[purpose], theory.backward[purpose]) << name(purpose) << " backward, " << where;
+  }
+}
+
+/// Tokens whose embedding row lives on another holder, from the ids.
+std::uint64_t remote_rows(const ModelCase& of, int ranks) {
+  const BatchData data(of);
+  const Zigzag cut(of.sequence, ranks);
+  const Chunks rows = Chunks::balanced(ranks, of.config.vocabulary);
+  std::uint64_t remote = 0;
+  for (std::size_t i = 0; i < data.ids.size(); ++i) {
+    const int holder = cut.owner(i % of.sequence).rank;
+    const auto id = static_cast<std::size_t>(data.ids[i]);
+    remote += id < rows.offset(holder) || id >= rows.offset(holder) + rows.count(holder);
+  }
+  return remote;
+}
+
+/// The same where the tensor axis cuts the tokens of one sequence rank: rows in natural order.
+std::uint64_t remote_rows_of_slices(const ModelCase& of, int ranks) {
+  const BatchData data(of);
+  const Chunks slices = Chunks::balanced(ranks, data.ids.size());
+  const Chunks rows = Chunks::balanced(ranks, of.config.vocabulary);
+  std::uint64_t remote = 0;
+  for (int holder = 0; holder < ranks; ++holder) {
+    for (std::size_t i = slices.offset(holder); i < slices.offset(holder) + slices.count(holder); ++i) {
+      const auto id = static_cast<std::size_t>(data.ids[i]);
+      remote += id < rows.offset(holder) || id >= rows.offset(holder) + rows.count(holder);
+    }
+  }
+  return remote;
+}
+
+std::vector<ModelCase> cases() {
+  std::vector<ModelCase> all;
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+    all.push_back({.config = small_config(24, 2, 8, 8, 4, 21, 40), .batch = 2, .sequence = 29, .recompute = recompute});
+    all.push_back({.config = small_config(24, 3, 8, 2, 6, 23, 41, true),
+                   .batch = 1,
+                   .sequence = 37,
+                   .dtype = DType::f32,
+                   .recompute = recompute});
+    all.push_back({.config = small_config(16, 1, 8, 4, 4, 13, 300),
+                   .batch = 1,
+                   .sequence = 11,
+                   .dtype = DType::bf16,
+                   .recompute = recompute});
+    all.push_back({.config = small_config(16, 2, 8, 1, 4, 13, 17), .batch = 3, .sequence = 5, .recompute = recompute});
+  }
+  return all;
+}
+
+theory::Traffic blocks(const ModelCase& of, const theory::Traffic& one) { return one.times(of.config.layers); }
+
+TEST(TensorParallelAudit, PlainReceivesWhatTheFormulasSay) {
+  for (const ModelCase& of : cases()) {
+    for (const int ranks : {1, 2, 8}) {
+      const MeshShape shape{.scheme = Scheme::dense, .tensor = ranks};
+      theory::Traffic theory = blocks(of, theory::tp_block(of.setting(), ranks));
+      theory += theory::tp_embedding(of.setting(), ranks);
+      theory += theory::tp_head(of.setting(), ranks);
+      expect_received(run_model(of, shape), theory, of.describe() + ", " + describe(shape));
+    }
+  }
+}
+
+TEST(TensorParallelAudit, MegatronsSequenceParallelismReceivesWhatTheFormulasSay) {
+  for (const ModelCase& of : cases()) {
+    for (const int ranks : {2, 8}) {
+      const MeshShape shape{.scheme = Scheme::dense, .tensor = ranks, .exchange = TensorExchange::sequence};
+      theory::Traffic theory = blocks(of, theory::tp_sequence_block(of.setting(), ranks, false));
+      theory += theory::embedding(of.setting(), remote_rows_of_slices(of, ranks));
+      theory += theory::head(of.setting(), ranks, theory::head_plan(of.setting()));
+      expect_received(run_model(of, shape), theory, of.describe() + ", " + describe(shape));
+    }
+  }
+}
+
+TEST(SequenceParallelAudit, ReceivesWhatTheFormulasSay) {
+  for (ModelCase of : cases()) {
+    for (const int ranks : {2, 4}) {
+      const MeshShape shape{.scheme = Scheme::dense, .sequence = ranks};
+      theory::Traffic vocabulary = theory::embedding(of.setting(), remote_rows(of, ranks));
+      vocabulary += theory::head(of.setting(), ranks, theory::head_plan(of.setting()));
+      const auto expect = [&](SequenceExchange exchange, const theory::Traffic& block) {
+        of.exchange = exchange;
+        theory::Traffic theory = blocks(of, block);
+        theory += vocabulary;
+        expect_received(run_model(of, shape), theory,
+                        of.describe() + ", " + describe(shape) + ", exchange " + std::to_string(static_cast<int>(exchange)));
+      };
+      expect(SequenceExchange::gather, theory::sp_gather_block(of.setting(), ranks));
+      expect(SequenceExchange::ring, theory::sp_ring_block(of.setting(), ranks));
+      expect(SequenceExchange::ulysses, theory::sp_ulysses_block(of.setting(), ranks));
+    }
+  }
+}
+
+TEST(Zero3Audit, ReceivesWhatTheFormulasSay) {
+  for (const ModelCase& of : cases()) {
+    for (const int ranks : {2, 4}) {
+      const MeshShape shape{.scheme = Scheme::zero3, .sequence = ranks};
+      theory::Traffic theory = blocks(of, theory::zero3_block(of.setting(), ranks));
+      theory += theory::embedding(of.setting(), remote_rows(of, ranks));
+      theory += theory::head(of.setting(), ranks, theory::head_plan(of.setting()));
+      expect_received(run_model(of, shape), theory, of.describe() + ", " + describe(shape));
+    }
+  }
+}
+
+/// Copies of the vocabulary's rows on the sequence axis have their gradients all-reduced.
+theory::Traffic copied_vocabulary(const ModelCase& of, int sequence) {
+  const std::uint64_t bytes =
+      2 * of.config.vocabulary * of.config.hidden * of.setting().bytes.accumulated * static_cast<std::uint64_t>(sequence - 1);
+  theory::Traffic traffic;
+  traffic.backward[Purpose::embedding] = bytes;
+  if (!of.config.tied_embeddings) traffic.backward[Purpose::head] = bytes;
+  return traffic;
+}
+
+TEST(TensorTimesSequenceAudit, ReceivesWhatTheFormulasSay) {
+  for (ModelCase of : cases()) {
+    for (const auto& [tensor, sequence] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{2, 4}}) {
+      const MeshShape shape{.scheme = Scheme::dense, .tensor = tensor, .sequence = sequence};
+      theory::Traffic theory = blocks(of, theory::tp_sp_block(of.setting(), tensor, sequence));
+      theory += theory::tp_embedding(of.setting(), tensor);
+      theory += theory::tp_head(of.setting(), tensor);
+      theory += copied_vocabulary(of, sequence);
+      expect_received(run_model(of, shape), theory, of.describe() + ", " + describe(shape));
+    }
+  }
+}
+
+/// TSP within a slice: its weights and K/V, with the copies of K/V heads that tensor ranks have, and tp's activations.
+theory::Traffic tp_tsp_block(const ModelCase& of, int tensor, int sequence) {
+  const theory::Setting setting = of.setting();
+  const theory::Traffic dense = theory::tp_sp_block(setting, tensor, sequence);
+  const std::size_t read = HeadCut(of.config.query_heads, of.config.kv_heads, tensor).kv_heads_read_by_all();
+  const std::uint64_t copied = 2 * of.config.hidden * of.config.head_dim * (read - of.config.kv_heads);
+  const std::uint64_t weights = (setting.block_parameters() + copied) * static_cast<std::uint64_t>(sequence - 1);
+  theory::Traffic traffic;
+  for (const Purpose purpose : {Purpose::kv, Purpose::activations}) {
+    traffic.forward[purpose] = dense.forward[purpose];
+    traffic.backward[purpose] = dense.backward[purpose];
+  }
+  traffic.forward[Purpose::weights] = traffic.backward[Purpose::weights] = weights * setting.bytes.element;
+  traffic.backward[Purpose::gradients] = (weights + 2 * copied) * setting.bytes.accumulated;
+  return traffic;
+}
+
+TEST(TensorTimesTspAudit, ReceivesWhatTheFormulasSay) {
+  for (const ModelCase& of : cases()) {
+    for (const auto& [tensor, sequence] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{2, 4}}) {
+      const MeshShape shape{.tensor = tensor, .sequence = sequence};
+      theory::Traffic theory = blocks(of, tp_tsp_block(of, tensor, sequence));
+      theory += theory::tp_embedding(of.setting(), tensor);
+      theory += theory::tp_head(of.setting(), tensor);
+      theory += copied_vocabulary(of, sequence);
+      expect_received(run_model(of, shape), theory, of.describe() + ", " + describe(shape));
+    }
+  }
+}
+
+// --- memory ------------------------------------------------------------------------------------------------------------------
+
+/// What tensor rank t holds and saves: its heads and rows, K/V heads that its query heads read.
+struct Share {
+  std::size_t a;  // n_q·d
+  std::size_t k;
+  std::size_t f;
+  std::size_t heads;
+
+  Share(const ModelConfig& config, int t, int tensor) {
+    const HeadCut cut(config.query_heads, config.kv_heads, tensor);
+    heads = cut.query_heads(t).count;
+    a = heads * config.head_dim;
+    k = cut.kv_heads_read(t).count * config.head_dim;
+    f = Chunks::balanced(tensor, config.intermediate).count(t);
+  }
+  std::uint64_t block_parameters(std::size_t h) const { return 2 * h * (a + k) + 3 * h * f; }
+  /// Beside the two inputs.
+  std::uint64_t saved(const theory::Setting& setting) const {
+    const auto& [element, accumulated, lse] = setting.bytes;
+    if (setting.recompute == Recompute::full) return 0;
+    if (setting.recompute == Recompute::selective) return element * a + lse * heads;
+    return element * (2 * a + 2 * k + 2 * f) + lse * heads;
+  }
+};
+
+void expect_memory(const ModelCase& of, const MeshShape& shape) {
+  const theory::Setting setting = of.setting();
+  const auto& [element, accumulated, lse] = setting.bytes;
+  const std::size_t h = of.config.hidden;
+  const std::size_t L = of.config.layers;
+  const ModelRun run = run_model(of, shape);
+  for (int t = 0; t < shape.tensor; ++t) {
+    for (int s = 0; s < shape.sequence; ++s) {
+      const std::string where = of.describe() + ", " + describe(shape) + ", rank " + std::to_string(t) + ", " + std::to_string(s);
+      const Share share(of.config, t, shape.tensor);
+      const std::size_t rows = of.batch * Zigzag(of.sequence, shape.sequence).tokens(s);
+      const std::size_t kept = shape.slices_tokens() ? Chunks::balanced(shape.tensor, rows).count(t) : rows;
+      const std::size_t V =
+          shape.slices_tokens()
+              ? Chunks::balanced(shape.tensor * shape.sequence, of.config.vocabulary).count(s * shape.tensor + t)
+          : shape.tensor > 1 ? Chunks::balanced(shape.tensor, of.config.vocabulary).count(t)
+                             : Chunks::balanced(shape.sequence, of.config.vocabulary).count(s);
+      const std::uint64_t elements =
+          L * share.block_parameters(h) + (2 * L + 1) * h + (of.config.tied_embeddings ? 1 : 2) * V * h;
+      const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(t * shape.sequence + s)];
+      EXPECT_EQ(peak[Category::parameters], elements * element) << where;
+      EXPECT_EQ(peak[Category::gradients], elements * accumulated) << where;
+      EXPECT_EQ(peak[Category::optimizer], elements * accumulated * (of.dtype == DType::bf16 ? 3U : 2U)) << where;
+      EXPECT_EQ(peak[Category::activations],
+                rows * L * share.saved(setting) + kept * (L * 2 * h * element + h * element + lse + kTokenBytes))
+          << where;
+    }
+  }
+}
+
+TEST(LayoutsMemory, IsExactOnEveryRank) {
+  for (const ModelCase& of : cases()) {
+    for (const TensorExchange exchange : {TensorExchange::plain, TensorExchange::sequence}) {
+      expect_memory(of, {.scheme = Scheme::dense, .tensor = 4, .exchange = exchange});
+      expect_memory(of, {.scheme = Scheme::dense, .tensor = 2, .sequence = 4, .exchange = exchange});
+    }
+    expect_memory(of, {.scheme = Scheme::dense, .sequence = 4});
+  }
+}
+
+}  // namespace
+}  // namespace tsp::test

@@ -1,0 +1,173 @@
+// A training step under every layout against the reference, which shares no code with any: loss, gradient norm, every gradient.
+#include "layers/reference/model.h"
+#include "tests/layers/model_run.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace tsp::test {
+namespace {
+
+/// A layout, and how its sequence axis attends.
+struct Case {
+  MeshShape shape;
+  SequenceExchange exchange = SequenceExchange::gather;
+};
+
+MeshShape dense(int tensor, int sequence = 1, TensorExchange exchange = TensorExchange::plain) {
+  return {.scheme = Scheme::dense, .tensor = tensor, .sequence = sequence, .exchange = exchange};
+}
+
+/// Runs the reference in f64 on the weights that the model has, rounded to its dtype.
+void expect_reference(ModelCase of, const Case& on, double tolerance) {
+  of.exchange = on.exchange;
+  const std::string where =
+      of.describe() + ", " + describe(on.shape) + ", exchange " + std::to_string(static_cast<int>(on.exchange));
+  Tensors weights;
+  const ModelRun run = run_model(of, on.shape, &weights);
+  const BatchData data(of);
+  const reference::StepResult<double> expected =
+      reference::model<double>(of.config, of.batch, of.sequence, weights, data.ids, data.labels);
+  EXPECT_NEAR(run.loss, expected.loss, tolerance * std::abs(expected.loss)) << where;
+  expect_close(run.gradients, expected.gradients, tolerance, where);
+  double squares = 0;
+  for (const auto& [name, values] : expected.gradients) squares += norm_of(values) * norm_of(values);
+  EXPECT_NEAR(run.gradient_norm, std::sqrt(squares), tolerance * std::sqrt(squares)) << where;
+}
+
+/// A random model whose query heads `degree` divides; K/V heads any number that divides them, or one that suits tp×tsp.
+ModelCase random_case(std::mt19937_64& random, const MeshShape& shape) {
+  const auto between = [&](std::size_t low, std::size_t high) { return low + random() % (high - low + 1); };
+  const bool twice = shape.scheme == Scheme::tsp && shape.tensor > 1;
+  const auto tensor = static_cast<std::size_t>(shape.tensor);
+  const std::size_t query_heads = tensor * static_cast<std::size_t>(shape.sequence) * between(1, 3);
+  std::vector<std::size_t> divisors;
+  for (std::size_t n = 1; n <= query_heads; ++n) {
+    if (query_heads % n == 0 && (!twice || n % tensor == 0 || tensor % n == 0)) divisors.push_back(n);
+  }
+  ModelCase of;
+  of.config = small_config(between(3, 24), between(1, 3), query_heads, divisors[random() % divisors.size()], 2 * between(1, 4),
+                           between(1, 40), between(2, 60), random() % 3 == 0);
+  of.batch = between(1, 3) * static_cast<std::size_t>(shape.data);
+  of.sequence = between(1, 37);
+  of.recompute = static_cast<Recompute>(random() % 3);
+  of.kv_bucket_heads = random() % 3;
+  of.seed = random();
+  return of;
+}
+
+void expect_reference_for_random_shapes(const std::vector<Case>& layouts, int rounds, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (const Case& on : layouts) {
+    for (int i = 0; i < rounds; ++i) expect_reference(random_case(random, on.shape), on, 1e-11);
+  }
+}
+
+constexpr TensorExchange kMegatron = TensorExchange::sequence;
+
+TEST(TensorParallelAgainstReference, PlainForRandomShapes) {
+  expect_reference_for_random_shapes({{dense(1)}, {dense(2)}, {dense(3)}, {dense(4)}, {dense(8)}}, 8, 1);
+}
+
+TEST(TensorParallelAgainstReference, WithMegatronsSequenceParallelismForRandomShapes) {
+  expect_reference_for_random_shapes({{dense(2, 1, kMegatron)}, {dense(3, 1, kMegatron)}, {dense(8, 1, kMegatron)}}, 8, 2);
+}
+
+TEST(SequenceParallelAgainstReference, EveryExchangeForRandomShapes) {
+  expect_reference_for_random_shapes({{dense(1, 2)},
+                                      {dense(1, 4)},
+                                      {dense(1, 3), SequenceExchange::ring},
+                                      {dense(1, 8), SequenceExchange::ring},
+                                      {dense(1, 2), SequenceExchange::ulysses},
+                                      {dense(1, 4), SequenceExchange::ulysses}},
+                                     5, 3);
+}
+
+TEST(TensorTimesSequenceAgainstReference, RandomShapes) {
+  expect_reference_for_random_shapes({{dense(2, 2)},
+                                      {dense(2, 4)},
+                                      {dense(4, 2), SequenceExchange::ring},
+                                      {dense(2, 2), SequenceExchange::ulysses},
+                                      {dense(2, 2, kMegatron)},
+                                      {dense(2, 3, kMegatron), SequenceExchange::ring},
+                                      {dense(2, 4, kMegatron), SequenceExchange::ulysses}},
+                                     5, 4);
+  MeshShape outside = dense(2, 4);
+  outside.sequence_outside = true;
+  expect_reference_for_random_shapes({{outside}}, 3, 5);
+  outside.exchange = kMegatron;
+  expect_reference_for_random_shapes({{outside}}, 3, 6);
+}
+
+TEST(TensorTimesTspAgainstReference, RandomShapes) {
+  MeshShape both = MeshShape::tsp(2);
+  both.tensor = 2;
+  MeshShape wide = both;
+  wide.tensor = 4;
+  MeshShape megatron = both;
+  megatron.exchange = kMegatron;
+  megatron.sequence = 4;
+  expect_reference_for_random_shapes({{both}, {wide}, {megatron}}, 6, 7);
+}
+
+TEST(Zero3AgainstReference, RandomShapes) {
+  const auto zero3 = [](int ranks) { return MeshShape{.scheme = Scheme::zero3, .sequence = ranks}; };
+  expect_reference_for_random_shapes({{zero3(1)}, {zero3(2)}, {zero3(3)}, {zero3(8)}}, 5, 8);
+}
+
+TEST(DataTimesAnythingAgainstReference, RandomShapes) {
+  MeshShape tp_sp = dense(2, 2);
+  tp_sp.data = 2;
+  MeshShape tp = dense(4, 1, kMegatron);
+  tp.data = 2;
+  MeshShape zero3{.scheme = Scheme::zero3, .data = 2, .sequence = 3};
+  MeshShape tp_tsp{.data = 2, .tensor = 2, .sequence = 2};
+  expect_reference_for_random_shapes({{tp_sp}, {tp}, {zero3}, {tp_tsp}}, 4, 9);
+}
+
+TEST(LayoutsAgainstReference, HeadsThatCutsDontMeet) {
+  // 12 query heads of 4 K/V heads on 6 and 3 and 2 × 2 ranks: K/V heads in common with the next rank, not with all.
+  const ModelCase of{.config = small_config(16, 2, 12, 4, 4, 13, 17), .batch = 2, .sequence = 23};
+  for (const Case& on : std::vector<Case>{{dense(6)},
+                                          {dense(3)},
+                                          {dense(6, 1, kMegatron)},
+                                          {dense(3, 2)},
+                                          {dense(3, 2), SequenceExchange::ring},
+                                          {dense(3, 2), SequenceExchange::ulysses}}) {
+    expect_reference(of, on, 1e-11);
+  }
+}
+
+TEST(LayoutsAgainstReference, SequencesShorterThanTheRanksAndOfOneToken) {
+  for (const std::size_t sequence : {1U, 2U, 3U, 5U}) {
+    const ModelCase of{.config = small_config(16, 2, 8, 4, 4, 13, 17), .batch = 2, .sequence = sequence};
+    for (const Case& on : std::vector<Case>{{dense(8)},
+                                            {dense(8, 1, kMegatron)},
+                                            {dense(2, 4)},
+                                            {dense(2, 4, kMegatron), SequenceExchange::ring},
+                                            {dense(1, 8), SequenceExchange::ulysses}}) {
+      expect_reference(of, on, 1e-11);
+    }
+  }
+}
+
+TEST(LayoutsAgainstReference, InSinglePrecisionAndBf16) {
+  const MeshShape both{.tensor = 2, .sequence = 2};
+  std::mt19937_64 random(10);
+  for (const Case& on : std::vector<Case>{
+           {dense(4)}, {dense(4, 1, kMegatron)}, {dense(2, 2)}, {dense(2, 2, kMegatron), SequenceExchange::ring}, {both}}) {
+    ModelCase of = random_case(random, on.shape);
+    of.dtype = DType::f32;
+    expect_reference(of, on, 2e-5);
+    of.config.layers = 1;
+    of.config.hidden = 64;
+    of.sequence += 20;
+    of.dtype = DType::bf16;
+    expect_reference(of, on, 2e-2);
+  }
+}
+
+}  // namespace
+}  // namespace tsp::test
