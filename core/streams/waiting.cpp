@@ -216,9 +216,11 @@ void Engine::throw_gone(int peer, Op op, std::uint64_t sequence) {
 void Engine::lost(int world_peer, Op op, const std::string& detail) {
   // For the board: this is whom the operation waits for, should the job end by another's word.
   const std::uint64_t started = posix::now_ns();
+  std::uint64_t sequence = 0;
   for (int i = 0; i < kStreams; ++i) {
     const auto stream = static_cast<Stream>(i);
     if (queue(stream).head == nullptr || queue(stream).head->info().op != op) continue;
+    sequence = line(stream).sequence.load(relaxed);
     if (line(stream).since_ns.load(relaxed) == 0) line(stream).since_ns.store(started, relaxed);
     line(stream).waiting_for.store(world_peer, relaxed);
     page_->blocked_on.store(i + 1, relaxed);
@@ -228,12 +230,12 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
     if (board_.aborted()) throw_first_cause();
     const Life life = board_.life(world_peer);
     // A rank that ended in good order may be named later, and worse, by its launcher: only the dead are named at once.
-    if (life == Life::killed || life == Life::exited) throw_gone(world_peer, op, 0);
+    if (life == Life::killed || life == Life::exited) throw_gone(world_peer, op, sequence);
     const timespec pause{0, 2'000'000};
     ::nanosleep(&pause, nullptr);
   }
-  if (board_.life(world_peer) == Life::finished) throw_gone(world_peer, op, 0);
-  throw Error(Cause::disconnected, detail, world_peer, std::string(name(op)));
+  if (board_.life(world_peer) == Life::finished) throw_gone(world_peer, op, sequence);
+  throw Error(Cause::disconnected, detail, world_peer, std::string(name(op)), sequence);
 }
 
 void Engine::check_deadline(Patience& patience, std::uint64_t now) {

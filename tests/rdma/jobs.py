@@ -32,7 +32,7 @@ meet() {
 }
 job() {
   name=$1; shift; port=$((port + 1)); begin=$(uptime_ms)
-  "$TSPRUN" --layout tsp=4 --timeout "${deadline:-60}" --nnodes 2 --node-rank "$NODE" --rendezvous 10.77.0.1:$port --json "$SHARE/$name.$NODE.json" "$@" \
+  "$TSPRUN" --layout tsp=4 --mem-per-rank 16M --timeout "${deadline:-60}" --nnodes 2 --node-rank "$NODE" --rendezvous 10.77.0.1:$port --json "$SHARE/$name.$NODE.json" "$@" \
     >"$SHARE/$name.$NODE.out" 2>"$SHARE/$name.$NODE.err"
   code=$?; end=$(uptime_ms)
   [ -e "$SHARE/$name.$NODE.fault" ] && echo $((end - $(cat "$SHARE/$name.$NODE.fault"))) >"$SHARE/$name.$NODE.after"
@@ -204,12 +204,13 @@ def check_failure(lab, name, node, deadline, culprit_node):
     failure = lab.report(name, node)["failure"]
     require(failure is not None and failure["kind"] in ("disconnected", "stalled"), f"{name}: {failure}")
     require(failure["node"] in culprit_node and failure["rank"] is not None and node_of(failure["rank"]) == failure["node"], f"{name}: {failure}")
+    require(failure["op"] is None or failure["seq"] > 0, f"{name}: an operation without a number: {failure}")
     require(f"rank {failure['rank']}" in verdict and f"node {failure['node']}" in verdict, f"{name}: node {node} says {verdict}")
 
 
 def faults(lab, _steps, size, timeout):
     """A machine cut off, one whose port goes down, one that is killed: the others end within the deadline and name it."""
-    deadline = 20
+    deadline = 15
     train = f"--inter verbs {lab.train(100000, size)}"
     script = f"""
 deadline={deadline}
@@ -233,6 +234,7 @@ job killed {train}
     for node in (0, 1):
         check_failure(lab, "cut", node, deadline + 3, (1 - node,))
         check_failure(lab, "down", node, deadline + 3, (0, 1))
+    require("rxe0 port 1 is down" in lab.text("down", 1, "err"), "the port that is down isn't named on its machine")
     check_failure(lab, "killed", 0, deadline + 3, (1,))
 
 

@@ -102,6 +102,7 @@ struct VerbsTransport::Parts {
   std::uint64_t next_question_ns = 0;  // when silent peers are looked for again
 
   void ask_silent_peers();
+  void ask_port();
 };
 
 }  // namespace tsp::verbs

@@ -219,6 +219,7 @@ void VerbsTransport::completion(const void* found) {
   if (done.status != IBV_WC_SUCCESS) {
     // Of a failed completion only wr_id, status, vendor_err and qp_num mean anything.
     look_at_events();
+    parts_->ask_port();
     const bool flush = done.status == IBV_WC_WR_FLUSH_ERR;
     if (at.broken.empty() || (at.flushed && !flush)) {
       at.broken.clear();
@@ -317,6 +318,14 @@ void VerbsTransport::look_at_events() {
       }
     }
   }
+}
+
+/// The event of a port that went down may come after the requests that failed of it.
+void VerbsTransport::Parts::ask_port() {
+  ibv_port_attr now{};
+  const auto number = static_cast<std::uint8_t>(port.port.number);
+  if (!port_trouble.empty() || ibv_query_port(device.get(), number, &now) != 0 || now.state == IBV_PORT_ACTIVE) return;
+  port_trouble = fmt::format("{} port {} is down", port.port.device, port.port.number);
 }
 
 /// Who only receives has nothing in flight, so the NIC can't miss a dead peer: an empty write makes it notice.
