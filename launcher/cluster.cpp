@@ -78,9 +78,11 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
       self_(global.node_rank),
       timeout_ns_(global.timeout_ns),
       nodes_(static_cast<std::size_t>(global.nodes)) {
-  const std::string mine = fmt::format("{} ranks, --layout {}, {} nodes, --intra {}, --inter {}, command {}{}{}", global.ranks,
+  std::string faults;
+  for (const std::string& text : global.fault_texts) faults += ", --fault " + text;
+  const std::string mine = fmt::format("{} ranks, --layout {}, {} nodes, --intra {}, --inter {}, command {}{}{}{}", global.ranks,
                                        global.layout.print(), global.nodes, global.intra, global.inter, command,
-                                       global.reassociate ? ", --reassociate" : "", global.verify ? ", --verify" : "");
+                                       global.reassociate ? ", --reassociate" : "", global.verify ? ", --verify" : "", faults);
   const bootstrap::HostPort place = bootstrap::parse_host_port("--rendezvous", global.rendezvous);
   if (self_ == 0) {
     try {

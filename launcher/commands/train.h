@@ -63,6 +63,7 @@ class TrainCommand final : public Command {
   std::string name() const override { return "train"; }
   std::string help() const override { return "train a decoder-only model on text"; }
   bool has_trace() const override { return true; }
+  bool has_steps() const override { return true; }
   void add_options(CLI::App& app) override;
   void validate(const GlobalOptions& global) override;
   int run(const GlobalOptions& global, Report& report) override;
