@@ -7,7 +7,8 @@
 // Zigzag's chunks change places in two exchanges: those of the first half (rank p's is number p) in the order of ranks, those of
 // the second (2D − 1 − p) in the reverse order, so that in both the chunks of [S, …] lie one after another, as they are sent or
 // received. Beside the table: Δ (one number a query and head, of the type of sums) goes to the heads in backward, since o stays
-// with its tokens; it is counted under `other`.
+// with its tokens; it is counted under `other`. A rank's query heads are computed in two parts: while one is computed, o or dq of
+// the one before leaves, and dO of the next arrives.
 #include "layers/heads.h"
 #include "layers/sp/exchanges.h"
 
@@ -16,6 +17,8 @@
 #include <vector>
 
 namespace tsp {
+
+using kernels::Write;
 
 namespace {
 
@@ -74,13 +77,30 @@ class UlyssesAttention final : public SequenceAttention {
   void wait(Move& move) {
     for (const Work& half : move.work) axis_.rank.wait(half);
   }
-  kernels::Attention attention(std::size_t head_dim) const;
+  /// Query heads that every rank computes together.
+  struct Part {
+    HeadRange own;  ///< among a rank's query heads
+    HeadRange kv;   ///< among the K/V heads that this rank reads: those that these query heads read
+    Ranges of;      ///< by rank, among the heads of all tokens
+    kernels::HeadMap map;
+  };
+  Part part(std::size_t first, std::size_t count) const;
+  static kernels::Attention attention(const Part& part, std::size_t head_dim) {
+    return {.scale = attention_scale(head_dim), .mask = kernels::Mask::from_positions(0, 0), .heads = part.map};
+  }
+  OwnedTensor whole_tensor(DType dtype, const TokenLayout& tokens, std::size_t heads, std::size_t elements,
+                           std::string_view what) const {
+    return axis_.rank.tensor(Category::communication, dtype, {tokens.sequence(), tokens.batch(), heads, elements}, what);
+  }
+  /// What isn't summed any more travels in the model's type.
+  OwnedTensor rounded(OwnedTensor gradient) const;
 
   SequenceAxis axis_;
   Communicator reversed_;
   Ranges queries_;
   Ranges kv_;
   bool kv_copied_;  // some K/V head is read by several ranks
+  std::vector<Part> parts_;
   // Backward: gradients on their way to their tokens.
   const TokenLayout* tokens_ = nullptr;
   OwnedTensor dk_whole_, dv_whole_;
@@ -101,13 +121,19 @@ UlyssesAttention::UlyssesAttention(const SequenceAxis& axis, const SequenceHeads
     read += kv_.back().count;
   }
   kv_copied_ = read > heads.kv;
+  const Chunks cut = Chunks::balanced(static_cast<int>(std::min<std::size_t>(2, count)), count);
+  for (int i = 0; cut.offset(i) < count; ++i) parts_.push_back(part(cut.offset(i), cut.count(i)));
 }
 
-kernels::Attention UlyssesAttention::attention(std::size_t head_dim) const {
+UlyssesAttention::Part UlyssesAttention::part(std::size_t first, std::size_t count) const {
   const kernels::HeadMap& map = heads().map;
-  return {.scale = attention_scale(head_dim),
-          .mask = kernels::Mask::from_positions(0, 0),
-          .heads = {map.group, map.first_query + queries_[me()].first, map.first_kv + kv_[me()].first}};
+  Part part{.own = {first, count}, .kv = {}, .of = {}, .map = map};
+  for (const HeadRange& all : queries_) part.of.push_back({all.first + first, count});
+  part.map.first_query += queries_[me()].first + first;
+  part.map.first_kv = part.map.first_query / map.group;
+  part.kv.first = part.map.first_kv - map.first_kv - kv_[me()].first;
+  part.kv.count = (part.map.first_query + count - 1) / map.group + 1 - part.map.first_kv;
+  return part;
 }
 
 SequenceAttention::Form UlyssesAttention::form(const TokenLayout& tokens) const {
@@ -219,65 +245,88 @@ void UlyssesAttention::exchange(const TokenLayout& tokens, const Tensor& q, cons
 
 // --- forward -----------------------------------------------------------------------------------------------------------------
 
+/// [S, B, heads, d] as flash attention takes it.
+template <class View>
+static View natural(const View& whole) {
+  return whole.transposed(0, 1);
+}
+
 void UlyssesAttention::forward(const TokenLayout& tokens, const Tensor& o, const Tensor& lse, const ConstTensor& q,
                                const ConstTensor& k, const ConstTensor& v) {
-  const OwnedTensor whole =
-      axis_.rank.tensor(Category::communication, axis_.dtype, form(tokens).q, "attention output of whole sequences");
-  axis_.compute().flash_forward(attention(q.size(3)), whole->transposed(0, 1), lse, q.transposed(0, 1), k.transposed(0, 1),
-                                v.transposed(0, 1));
-  Move move = to_tokens(tokens, whole, queries_);
-  unpack(tokens, o, move, queries_, false);
+  std::vector<OwnedTensor> wholes;
+  std::vector<Move> moves;
+  for (const Part& part : parts_) {
+    const auto& [first, count] = part.own;
+    wholes.push_back(whole_tensor(axis_.dtype, tokens, count, q.size(3), "attention output of whole sequences"));
+    axis_.compute().flash_forward(attention(part, q.size(3)), natural(wholes.back().view()), lse.slice(1, first, count),
+                                  natural(q).slice(2, first, count), natural(k).slice(2, part.kv.first, part.kv.count),
+                                  natural(v).slice(2, part.kv.first, part.kv.count));
+    moves.push_back(to_tokens(tokens, wholes.back(), part.of));
+  }
+  for (std::size_t i = 0; i < parts_.size(); ++i) unpack(tokens, o, moves[i], parts_[i].of, false);
 }
 
 // --- backward ----------------------------------------------------------------------------------------------------------------
+
+OwnedTensor UlyssesAttention::rounded(OwnedTensor gradient) const {
+  if (gradient->dtype() == axis_.dtype) return gradient;
+  OwnedTensor smaller = axis_.rank.tensor(Category::communication, axis_.dtype,
+                                          {gradient->size(0), gradient->size(1), gradient->size(2), gradient->size(3)},
+                                          "rounded gradient of whole sequences");
+  axis_.compute().convert(smaller, gradient);
+  return smaller;
+}
 
 void UlyssesAttention::backward(const TokenLayout& tokens, const Tensor& dq, const Tensor& dk, const Tensor& dv,
                                 const ConstTensor& d_o, const Tensor& o, const Tensor& lse, Outputs outputs, const ConstTensor& q,
                                 const ConstTensor& k, const ConstTensor& v) {
   ComputeStream& compute = axis_.compute();
+  const std::size_t d = q.size(3);
   if (outputs == Outputs::made_again) forward(tokens, o, lse, q, k, v);
   tokens_ = &tokens;
   dk_ = dk;
   dv_ = dv;
-  const Form sizes = form(tokens);
-  const auto whole_tensor = [&](DType dtype, const std::array<std::size_t, 4>& of, std::string_view what) {
-    return axis_.rank.tensor(Category::communication, dtype, of, what);
-  };
-  OwnedTensor d_o_whole = whole_tensor(axis_.dtype, sizes.q, "gradient of attention output of whole sequences");
-  const OwnedTensor delta_whole =
-      whole_tensor(axis_.sums, {tokens.sequence(), tokens.batch(), queries_[me()].count, 1}, "delta of whole sequences");
-  {
-    Move d_o_move = to_heads(tokens, d_o_whole, d_o, queries_, kActivations);
-    const OwnedTensor delta = axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads().queries, 1}, "delta of attention");
-    compute.flash_delta(delta->select(3, 0).transposed(1, 2), d_o, o);
-    Move delta_move = to_heads(tokens, delta_whole, delta, queries_, kStatistics);
-    wait(d_o_move);
-    wait(delta_move);
+  const OwnedTensor delta = axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads().queries, 1}, "delta of attention");
+  const OwnedTensor delta_whole = whole_tensor(axis_.sums, tokens, queries_[me()].count, 1, "delta of whole sequences");
+  compute.flash_delta(delta->select(3, 0).transposed(1, 2), d_o, o);
+  Move delta_move = to_heads(tokens, delta_whole, delta, queries_, kStatistics);
+  std::vector<OwnedTensor> d_o_wholes;
+  std::vector<Move> d_o_moves;
+  for (const Part& part : parts_) {
+    d_o_wholes.push_back(whole_tensor(axis_.dtype, tokens, part.own.count, d, "gradient of attention output of whole sequences"));
+    d_o_moves.push_back(to_heads(tokens, d_o_wholes.back(), d_o, part.of, kActivations));
   }
-  OwnedTensor dq_whole = whole_tensor(axis_.sums, sizes.q, "gradient of queries of whole sequences");
-  dk_whole_ = whole_tensor(axis_.sums, sizes.kv, "gradient of keys of whole sequences");
-  dv_whole_ = whole_tensor(axis_.sums, sizes.kv, "gradient of values of whole sequences");
-  const auto natural = [](const auto& all) { return all.transposed(0, 1); };
-  compute.flash_backward(attention(q.size(3)), natural(dq_whole.view()), natural(dk_whole_.view()), natural(dv_whole_.view()),
-                         natural(d_o_whole.view()), lse, delta_whole->select(3, 0).transposed(0, 1).transposed(1, 2), natural(q),
-                         natural(k), natural(v));
-  d_o_whole.reset();
-  // What isn't summed any more travels in the model's type.
-  const auto rounded = [&](OwnedTensor& gradient, const std::array<std::size_t, 4>& of) {
-    if (axis_.dtype == axis_.sums) return;
-    OwnedTensor smaller = whole_tensor(axis_.dtype, of, "rounded gradient of whole sequences");
-    compute.convert(smaller, gradient);
-    gradient = std::move(smaller);
-  };
-  rounded(dq_whole, sizes.q);
-  Move dq_move = to_tokens(tokens, dq_whole, queries_);
+  dk_whole_ = whole_tensor(axis_.sums, tokens, k.size(2), d, "gradient of keys of whole sequences");
+  dv_whole_ = whole_tensor(axis_.sums, tokens, v.size(2), d, "gradient of values of whole sequences");
+  compute.fill_zero(dk_whole_);  // parts add to what they share
+  compute.fill_zero(dv_whole_);
+  const Tensor deltas = natural(delta_whole->select(3, 0)).transposed(1, 2);  // [B, n_q/D, S]
+  wait(delta_move);
+
+  std::vector<OwnedTensor> dq_wholes;
+  std::vector<Move> dq_moves;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const Part& part = parts_[i];
+    const auto keys = [&](const auto& whole) { return natural(whole).slice(2, part.kv.first, part.kv.count); };
+    const auto rows = [&](const auto& all) { return all.slice(1, part.own.first, part.own.count); };
+    OwnedTensor dq_whole = whole_tensor(axis_.sums, tokens, part.own.count, d, "gradient of queries of whole sequences");
+    compute.fill_zero(dq_whole);
+    wait(d_o_moves[i]);
+    d_o_moves[i] = {};
+    compute.flash_backward(attention(part, d), natural(dq_whole.view()), keys(dk_whole_.view()), keys(dv_whole_.view()),
+                           natural(d_o_wholes[i].view()), rows(lse), rows(deltas),
+                           natural(q).slice(2, part.own.first, part.own.count), keys(k), keys(v), Write::add);
+    d_o_wholes[i].reset();
+    dq_wholes.push_back(rounded(std::move(dq_whole)));
+    dq_moves.push_back(to_tokens(tokens, dq_wholes.back(), part.of));
+  }
   if (!kv_copied_) {
-    rounded(dk_whole_, sizes.kv);
-    rounded(dv_whole_, sizes.kv);
+    dk_whole_ = rounded(std::move(dk_whole_));
+    dv_whole_ = rounded(std::move(dv_whole_));
   }
   dk_move_ = to_tokens(tokens, dk_whole_, kv_);
   dv_move_ = to_tokens(tokens, dv_whole_, kv_);
-  unpack(tokens, dq, dq_move, queries_, false);
+  for (std::size_t i = 0; i < parts_.size(); ++i) unpack(tokens, dq, dq_moves[i], parts_[i].of, false);
 }
 
 void UlyssesAttention::finish_backward() {
