@@ -95,8 +95,9 @@ std::vector<std::exception_ptr> run(int ranks, const RankBody& body, const RankO
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        Context context(&nodes.memory_of(rank), nodes.local_rank(rank),
-                        {.algorithms = options.algorithms, .reassociate = options.reassociate, .verify = options.verify});
+        Context context(
+            &nodes.memory_of(rank), nodes.local_rank(rank),
+            {.algorithms = options.algorithms, .reassociate = options.reassociate, .verify = options.verify, .faults = {}});
         body(context);
       } catch (...) {
         thrown[static_cast<std::size_t>(rank)] = std::current_exception();
