@@ -6,6 +6,7 @@
 #include "layers/zigzag.h"
 #include "tests/layers/temporary_folder.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -194,8 +195,8 @@ TEST_F(Paper, EquationsThatTheModelCannotBeCutForAreNotCounted) {
 TEST_F(Paper, CommandPrintsEquationsFiguresAndDifferences) {
   const Answer answer = plan({"--paper"});
   ASSERT_EQ(answer.code, 0) << answer.err;
-  for (int n = 1; n <= 30; ++n) EXPECT_NE(answer.out.find("\n(" + std::to_string(n) + ") "), std::string::npos) << n;
-  for (int n = 1; n <= 8; ++n) EXPECT_NE(answer.out.find("\n" + std::to_string(n) + ". "), std::string::npos) << n;
+  for (int n = 1; n <= 30; ++n) EXPECT_NE(answer.out.find(fmt::format("\n({}) ", n)), std::string::npos) << n;
+  for (int n = 1; n <= 8; ++n) EXPECT_NE(answer.out.find(fmt::format("\n{}. ", n)), std::string::npos) << n;
   EXPECT_NE(answer.out.find("20.25"), std::string::npos);
   EXPECT_NE(answer.out.find("2.3656"), std::string::npos);
   const json& paper = answer.report.at("paper");
