@@ -89,6 +89,9 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
           point.global.layout_text = layout;
           point.global.ranks_text.clear();
           point.global.quiet = true;  // each job's audit becomes a row
+          point.model.config = config;
+          point.model.batch_text = batch;
+          point.model.sequence_text = sequence;
           validate_global(point.global, true, 1);
           const QuietAfterFirst quiet(points.empty());
           try {
