@@ -141,6 +141,15 @@ void add_global_options(CLI::App& app, GlobalOptions& options) {
                  "axis=degree,…, outermost first; axes dp, tp, sp, tsp, zero3; -n N alone means tsp=N")
       ->type_name("SPEC")
       ->group(group);
+  app.add_option("--sp", options.sequence_text, "how sp's ranks attend to each other's tokens: gather, ring, ulysses")
+      ->type_name("WAY")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--tp", options.tensor_text,
+                 "how tp's ranks share tokens: plain (all have all), sequence (Megatron's sequence parallelism)")
+      ->type_name("WAY")
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--intra", options.intra, "transport within a node: auto, shm, tcp")
       ->type_name("KIND")
       ->capture_default_str()

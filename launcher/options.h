@@ -23,6 +23,8 @@ enum class Bind : std::uint8_t { automatic, core, none };
 struct GlobalOptions {
   std::string ranks_text;
   std::string layout_text;
+  std::string sequence_text = "gather";
+  std::string tensor_text = "plain";
   std::string intra = "auto";
   std::string inter = "auto";
   std::string rdma;

@@ -2,6 +2,7 @@
 #include "launcher/commands/block.h"
 
 #include "launcher/commands/block_rank.h"
+#include "launcher/model/layouts.h"
 #include "launcher/model/output_file.h"
 #include "layers/model/parameters.h"
 #include "layers/model/safetensors.h"
@@ -60,6 +61,7 @@ void BlockCommand::add_options(CLI::App& app) {
 
 void BlockCommand::validate(const GlobalOptions& global) {
   validate_model(model_, global, kUse);
+  refuse_data_axis(global, "one block's gradients are sums over all sequences");
   model_.shape.layers = 1;
   const Weights weights(block_.weights);
   for (const std::string& warning : weights.check(block_parameters(model_.shape, 0))) spdlog::warn("{}", warning);

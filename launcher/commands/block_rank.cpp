@@ -2,15 +2,18 @@
 #include "launcher/commands/block_rank.h"
 
 #include "core/kernels/check.h"
+#include "launcher/model/layouts.h"
 #include "launcher/model/model_rank.h"
 #include "launcher/model/output_file.h"
 #include "layers/model/block.h"
+#include "layers/model/strategies.h"
 #include "layers/model/token_layout.h"
 #include "layers/model/weights.h"
-#include "layers/tsp/tsp.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <memory>
 #include <vector>
 
 namespace tsp::launcher {
@@ -43,15 +46,17 @@ BlockGains gains_of(const ParameterStore& store) {
   return gains;
 }
 
-/// Calls body(first row of a tensor [B·S, h] in natural order, first row of this rank's, count) for runs of this rank's tokens.
+/// Calls body(first row of a tensor [B·S, h] in natural order, first row of this rank's residual, count) for runs of its tokens.
 template <class Body>
 void for_runs(const TokenLayout& tokens, Body&& body) {
+  const std::size_t first = tokens.first_held();
+  const std::size_t end = first + tokens.held_rows();
   for (std::size_t b = 0; b < tokens.batch(); ++b) {
-    std::size_t local = b * tokens.local();
-    for (const int chunk : tokens.cut().chunks_of(tokens.part())) {
-      const std::size_t count = tokens.cut().chunk_size(chunk);
-      if (count > 0) body(b * tokens.sequence() + tokens.cut().chunk_start(chunk), local, count);
-      local += count;
+    for (const LocalChunk& chunk : tokens.chunks()) {
+      const std::size_t row = b * tokens.local() + chunk.first;
+      const std::size_t from = std::max(row, first);
+      const std::size_t to = std::min(row + chunk.count, end);
+      if (from < to) body(b * tokens.sequence() + chunk.start + from - row, from - first, to - from);
     }
   }
 }
@@ -63,7 +68,7 @@ safetensors::Block rows(std::size_t first, std::size_t count, std::size_t column
 /// This rank's tokens of a tensor [B, S, h].
 OwnedTensor read_tokens(Rank& rank, const safetensors::File& file, std::string_view name, const TokenLayout& tokens,
                         std::size_t hidden, DType dtype, Category category) {
-  OwnedTensor into = rank.tensor(category, dtype, {tokens.batch(), tokens.local(), hidden}, name);
+  OwnedTensor into = tokens.residual(rank, category, dtype, hidden, name);
   for_runs(tokens, [&](std::size_t natural, std::size_t local, std::size_t count) {
     file.read(*file.find(name), rows(natural, count, hidden), buffer_of(into->merged(0).slice(0, local, count)));
     rank.tick();
@@ -97,43 +102,51 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   const bool backward = plan.block->backward;
   Session session(context, sink, *plan.global);
   Rank& rank = session.rank();
-  Communicator& axis = session.mesh().sequence();
+  Mesh& mesh = session.mesh();
+  const bool leads_tensor = mesh.tensor().rank() == 0;
   const DType sums = kernels::summed_in(model.dtype);
   const std::size_t h = model.shape.hidden;
 
-  Tsp strategy(rank, axis, TspOptions{.config = model.shape, .dtype = model.dtype});
-  ParameterStore store(rank, model.dtype, packs_of(strategy, model.shape, axis.rank() == 0), backward);
+  const std::unique_ptr<Strategy> strategy = make_strategy(
+      rank, mesh,
+      {.config = model.shape, .dtype = model.dtype, .exchange = sequence_exchange(*plan.global), .kv_bucket_heads = 0});
+  ParameterStore store(rank, model.dtype, packs_of(*strategy, model.shape, leads_tensor && mesh.sequence().rank() == 0),
+                       backward);
   store.load(Weights(plan.block->weights));
   const BlockGains gains = gains_of(store);
-  const TokenLayout tokens(rank, model.shape, model.dtype, model.batch, model.sequence, axis.rank(), axis.size());
+  const bool sliced = mesh.shape().slices_tokens();
+  const TokenLayout tokens(rank, model.shape, model.dtype, model.batch, model.sequence, mesh.sequence().rank(),
+                           mesh.sequence().size(), sliced ? mesh.tensor().rank() : 0, sliced ? mesh.tensor().size() : 1);
+  const bool writes_tokens = sliced || leads_tensor;  // else other ranks have the same
   const safetensors::File input(plan.block->input);
   OutputFile output(session, plan.block->output, output_tensors(model, backward));
   const Category kept = backward ? Category::activations : Category::workspace;
   OwnedTensor x = read_tokens(rank, input, "x", tokens, h, model.dtype, kept);
 
-  Block block(rank, strategy, model.shape, model.dtype, model.recompute);
+  Block block(rank, *strategy, model.shape, model.dtype, model.recompute);
   BlockSaved saved;
   RankAudit audit;
   rank.reset_times();
   const TrafficCounters at_start = context.traffic();
-  strategy.begin_forward(store, tokens);
+  strategy->begin_forward(store, tokens);
   OwnedTensor y = block.forward(0, std::move(x), tokens, gains, backward ? Keep::backward : Keep::nothing, saved);
-  if (!backward) strategy.end();
+  if (!backward) strategy->end();
   audit.forward = traffic_between(at_start, context.traffic());
-  write_tokens(rank, output, "y", tokens, y);
+  if (writes_tokens) write_tokens(rank, output, "y", tokens, y);
   if (backward) {
     y.reset();
     const OwnedTensor d = read_tokens(rank, input, "dy", tokens, h, sums, Category::workspace);
     const TrafficCounters at_half = context.traffic();
     const Tensor norm_gradients = store.gradients(kNormPack, 0, 2);
     rank.compute().fill_zero(norm_gradients);
-    strategy.begin_backward();
+    strategy->begin_backward();
     block.backward(0, d, gains, saved);
     const Buffer both = buffer_of(norm_gradients);
-    rank.wait(axis.post_all_reduce(both, both, Reduction::sum, {.stream = Stream::gradients, .purpose = Purpose::other}));
-    strategy.end();
+    rank.wait(
+        mesh.tokens().post_all_reduce(both, both, Reduction::sum, {.stream = Stream::gradients, .purpose = Purpose::other}));
+    strategy->end();
     audit.backward = traffic_between(at_half, context.traffic());
-    write_tokens(rank, output, "dx", tokens, d);
+    if (writes_tokens) write_tokens(rank, output, "dx", tokens, d);
     for (const ParameterPart& part : store.parts()) {
       if (!part.plan.counted) continue;
       for_natural_blocks(rank, part.plan, part.gradient, [&](const safetensors::Block& where, ConstBuffer from) {
@@ -148,7 +161,7 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   const std::vector<RankAudit> audits = gather_audits(rank, audit);
   if (session.speaks()) {
     say_audit(session, audits,
-              forecast_block(model.setting(), rank.size(),
+              forecast_block(mesh_setting(session, model),
                              {.dtype = model.dtype, .threads = rank.compute().threads(), .training = backward}));
   }
   session.finish();

@@ -1,6 +1,7 @@
 // The command `generate`: see generate.h.
 #include "launcher/commands/generate.h"
 
+#include "launcher/model/layouts.h"
 #include "launcher/model/model_rank.h"
 #include "launcher/model/session.h"
 #include "layers/tsp/decode.h"
@@ -32,7 +33,7 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
                   const GenerateOptions& options) {
   Session session(context, sink, global);
   Rank& rank = session.rank();
-  Model model(rank, session.mesh(), model_options(shape, false));
+  Model model(rank, session.mesh(), model_options(session, shape, false));
   fill_weights(model, shape);
   // The last token's own K and V are never needed.
   TspDecoder decoder(rank, model, options.ids.size() + options.tokens - 1);
@@ -108,6 +109,7 @@ void GenerateCommand::read_prompt() {
 
 void GenerateCommand::validate(const GlobalOptions& global) {
   validate_model(model_, global, kUse);
+  require_tsp(global, "generate decodes");
   read_prompt();
   constexpr double kHottest = 1e6;
   const std::size_t room = model_.shape.max_positions;

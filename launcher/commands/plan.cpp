@@ -1,6 +1,7 @@
 // `tsprun plan`: the theory of layouts on paper, without a rank. Tables II to IV for a model and its layouts; --paper: the
 // paper's equations beside exact counts; --search: which layouts of N GPUs fit, and how fast they would be.
 #include "launcher/commands/command.h"
+#include "launcher/model/layouts.h"
 #include "launcher/model/model_options.h"
 #include "launcher/plan/paper_tables.h"
 #include "launcher/plan/points.h"
@@ -11,7 +12,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <string_view>
 
 namespace tsp::launcher {
@@ -29,8 +29,6 @@ struct PlanOptions {
   std::string memory_text;
   std::string machine_text;
   std::string top_text = std::to_string(kUsualTop);
-  std::string tensor_text = "plain";
-  std::string sequence_text = "gather";
 
   // Results of validation.
   int gpus = 1;
@@ -59,25 +57,6 @@ class PlanCommand final : public Command {
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
 
-bool has_axis(const GlobalOptions& global, std::string_view name) {
-  return std::any_of(global.layout.axes.begin(), global.layout.axes.end(),
-                     [&](const Axis& axis) { return axis.name == name && axis.degree > 1; });
-}
-
-TensorExchange parse_tensor(const std::string& text, const GlobalOptions& global) {
-  if (text == "plain") return TensorExchange::plain;
-  if (text != "sequence") refuse(fmt::format("--tp {}: plain and sequence work", text));
-  if (!has_axis(global, "tp")) refuse(fmt::format("--tp {}: --layout {} has no tp axis", text, global.layout.print()));
-  return TensorExchange::sequence;
-}
-
-SequenceExchange parse_sequence(const std::string& text, const GlobalOptions& global) {
-  if (text == "gather") return SequenceExchange::gather;
-  if (text != "ring" && text != "ulysses") refuse(fmt::format("--sp {}: gather, ring and ulysses work", text));
-  if (!has_axis(global, "sp")) refuse(fmt::format("--sp {}: --layout {} has no sp axis", text, global.layout.print()));
-  return text == "ring" ? SequenceExchange::ring : SequenceExchange::ulysses;
-}
-
 void print(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) fmt::print("{}\n", line);
 }
@@ -99,14 +78,6 @@ void PlanCommand::add_options(CLI::App& app) {
       ->group(group);
   app.add_option("--top", options_.top_text, "with --search: layouts that are printed of each kind; 0: all")
       ->type_name("K")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--tp", options_.tensor_text, "how tp's ranks share tokens: plain, sequence (Megatron's sequence parallelism)")
-      ->type_name("WAY")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--sp", options_.sequence_text, "how sp's ranks attend to each other's tokens: gather, ring, ulysses")
-      ->type_name("WAY")
       ->capture_default_str()
       ->group(group);
 }
@@ -136,8 +107,8 @@ void PlanCommand::validate(const GlobalOptions& global) {
   question_.setting = model_.setting();
   question_.dtype = model_.dtype;
   options_.top = static_cast<std::size_t>(parse_integer("--top", options_.top_text, 0, kMostGpus));
-  options_.tensor = parse_tensor(options_.tensor_text, global);
-  options_.sequence = parse_sequence(options_.sequence_text, global);
+  options_.tensor = tensor_exchange(global);
+  options_.sequence = sequence_exchange(global);
   if (!options_.machine_text.empty()) {
     question_.machine = theory::find_machine(options_.machine_text);
     question_.memory_bytes = static_cast<std::uint64_t>(question_.machine->memory_bytes);

@@ -3,6 +3,7 @@
 
 #include "core/kernels/level.h"
 #include "launcher/commands/train_rank.h"
+#include "launcher/model/layouts.h"
 #include "launcher/model/session.h"
 #include "transport/cause.h"
 
@@ -172,6 +173,7 @@ void TrainCommand::validate(const GlobalOptions& global) {
   find_resumed(train_, model_);
   validate_train(train_);
   validate_model(model_, global);
+  check_batch(global, model_.batch);
   validate_data(model_, true);
   validate_memory(model_, global, ModelUse::training);
   if (!train_.resumed) return;

@@ -1,14 +1,14 @@
 #include "launcher/model/audit.h"
 
-#include "layers/theory/memory.h"
+#include "layers/model/vocabulary.h"
 #include "layers/theory/paper.h"
 #include "layers/theory/peaks.h"
-#include "layers/theory/shards.h"
 #include "layers/zigzag.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 
 namespace tsp::launcher {
@@ -82,57 +82,68 @@ void memory_table(std::vector<std::string>& lines, std::span<const RankAudit> au
 }
 
 /// Purposes of which anything was measured or predicted.
-std::vector<Purpose> purposes_in_use(std::span<const RankAudit> audits, std::span<const RankForecast> forecasts) {
+std::vector<Purpose> purposes_in_use(std::span<const RankAudit> audits, const Forecast& forecast) {
   std::vector<Purpose> purposes;
   for (int i = 0; i < kPurposes; ++i) {
     const auto purpose = static_cast<Purpose>(i);
     bool used = false;
     for (std::size_t rank = 0; rank < audits.size(); ++rank) {
       used |= audits[rank].forward.received[i] + audits[rank].backward.received[i] > 0;
-      used |= forecasts[rank].traffic.forward[purpose] + forecasts[rank].traffic.backward[purpose] > 0;
     }
+    if (forecast.all) used |= forecast.all->forward[purpose] + forecast.all->backward[purpose] > 0;
     if (used) purposes.push_back(purpose);
   }
   return purposes;
 }
 
-void traffic_table(std::vector<std::string>& lines, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts,
-                   bool backward) {
+/// Bytes of the purposes, and of all of them.
+using Row = std::vector<std::uint64_t>;
+
+Row formula_row(const theory::Traffic& traffic, std::span<const Purpose> purposes, bool backward) {
+  const theory::PurposeBytes& formula = backward ? traffic.backward : traffic.forward;
+  Row row;
+  for (const Purpose purpose : purposes) row.push_back(formula[purpose]);
+  row.push_back(formula.total());
+  return row;
+}
+
+/// `known`: for which purposes there is a formula; for the total, if there is one for all.
+std::vector<std::string> cells_of(const Row& measured, const std::optional<Row>& predicted, const std::vector<bool>& known) {
+  std::vector<std::string> cells;
+  for (std::size_t i = 0; i < measured.size(); ++i) {
+    cells.push_back(predicted && known[i] ? pair(measured[i], (*predicted)[i]) : mebibytes(measured[i]));
+  }
+  return cells;
+}
+
+void traffic_table(std::vector<std::string>& lines, std::span<const RankAudit> audits, const Forecast& forecast, bool backward) {
   lines.push_back(fmt::format("received in the {} pass of one step, MiB: measured / formula (\"=\": equal to the byte)",
                               backward ? "backward" : "forward"));
-  const std::vector<Purpose> purposes = purposes_in_use(audits, forecasts);
+  const std::vector<Purpose> purposes = purposes_in_use(audits, forecast);
+  const bool all_ranks = std::ranges::all_of(forecast.ranks, [](const RankForecast& each) { return each.traffic.has_value(); });
   std::vector<std::string> heads;
-  for (const Purpose purpose : purposes) heads.emplace_back(name(purpose));
+  std::vector<bool> known;
+  for (const Purpose purpose : purposes) {
+    heads.emplace_back(name(purpose));
+    known.push_back(all_ranks || purpose != Purpose::other);
+  }
   heads.emplace_back("total");
+  known.push_back(all_ranks);
   lines.push_back(row("rank", heads));
-  std::vector<std::uint64_t> measured_sum(purposes.size() + 1);
-  std::vector<std::uint64_t> predicted_sum(purposes.size() + 1);
-  const auto print = [&](std::string_view head, std::span<const std::uint64_t> measured,
-                         std::span<const std::uint64_t> predicted) {
-    std::vector<std::string> cells;
-    for (std::size_t i = 0; i < measured.size(); ++i) cells.push_back(pair(measured[i], predicted[i]));
-    lines.push_back(row(head, cells));
-  };
+  Row sum(purposes.size() + 1);
   for (std::size_t rank = 0; rank < audits.size(); ++rank) {
     const TrafficCounters& counters = backward ? audits[rank].backward : audits[rank].forward;
-    const theory::PurposeBytes& formula = backward ? forecasts[rank].traffic.backward : forecasts[rank].traffic.forward;
-    std::vector<std::uint64_t> measured;
-    std::vector<std::uint64_t> predicted;
-    for (const Purpose purpose : purposes) {
-      measured.push_back(counters.received[static_cast<int>(purpose)]);
-      predicted.push_back(formula[purpose]);
-    }
-    std::uint64_t all = 0;
-    for (const std::uint64_t each : measured) all += each;
-    measured.push_back(all);
-    predicted.push_back(formula.total());
-    for (std::size_t i = 0; i < measured.size(); ++i) {
-      measured_sum[i] += measured[i];
-      predicted_sum[i] += predicted[i];
-    }
-    print(std::to_string(rank), measured, predicted);
+    Row measured;
+    for (const Purpose purpose : purposes) measured.push_back(counters.received[static_cast<int>(purpose)]);
+    measured.push_back(std::accumulate(measured.begin(), measured.end(), std::uint64_t{0}));
+    for (std::size_t i = 0; i < measured.size(); ++i) sum[i] += measured[i];
+    std::optional<Row> predicted;
+    if (forecast.ranks[rank].traffic) predicted = formula_row(*forecast.ranks[rank].traffic, purposes, backward);
+    lines.push_back(row(std::to_string(rank), cells_of(measured, predicted, known)));
   }
-  print("sum", measured_sum, predicted_sum);
+  std::optional<Row> predicted;
+  if (forecast.all) predicted = formula_row(*forecast.all, purposes, backward);
+  lines.push_back(row("sum", cells_of(sum, predicted, known)));
 }
 
 void time_table(std::vector<std::string>& lines, std::span<const RankAudit> audits) {
@@ -216,10 +227,35 @@ std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine) {
   return all;
 }
 
-std::vector<RankForecast> forecast(const theory::Setting& setting, int ranks, std::span<const std::int32_t> ids,
-                                   const ForecastOptions& options) {
+namespace {
+
+bool is_tsp(const theory::MeshSetting& of) { return of.shape.scheme == Scheme::tsp && of.shape.tensor == 1; }
+
+/// Where every rank's traffic is known.
+void sum_up(Forecast& forecast) {
+  forecast.all.emplace();
+  for (const RankForecast& each : forecast.ranks) *forecast.all += *each.traffic;
+}
+
+/// What a rank holds for certain.
+CategoryBytes certain(const theory::MeshSetting& of, theory::MeshPlace place, std::uint64_t elements,
+                      const ForecastOptions& options) {
+  const auto& [element, accumulated, lse] = of.setting.bytes;
+  CategoryBytes bytes;
+  bytes[Category::parameters] = elements * element;
+  if (!options.training) return bytes;
+  bytes[Category::gradients] = elements * accumulated;
+  bytes[Category::optimizer] = elements * accumulated * (options.dtype == DType::bf16 ? 3 : 2);
+  bytes[Category::activations] = theory::activation_bytes(of, place, kTokenBytes);
+  return bytes;
+}
+
+/// Ranks of TSP in one rank of the data axis, whose tokens are `ids`.
+std::vector<RankForecast> tsp_replica(const theory::MeshSetting& of, std::span<const std::int32_t> ids,
+                                      const ForecastOptions& options) {
+  const theory::Setting setting = of.replica();
+  const int ranks = of.shape.sequence;
   const std::vector<theory::RemoteRows> rows = theory::remote_rows(ids, setting, ranks);
-  const theory::TspShards shards(setting.model, ranks);
   const Zigzag zigzag(setting.sequence, ranks);
   theory::PeakOptions peaks{.threads = options.threads, .kv_bucket_heads = 0, .dtype = options.dtype, .rows_asked = {}};
   for (int rank = 0; rank < ranks; ++rank) {
@@ -228,41 +264,83 @@ std::vector<RankForecast> forecast(const theory::Setting& setting, int ranks, st
   }
   std::vector<RankForecast> result(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
+    const theory::MeshPlace place{.sequence = rank};
     RankForecast& each = result[static_cast<std::size_t>(rank)];
-    if (options.training) each.memory_peak = theory::tsp_training_peaks(setting, ranks, rank, peaks);
-    else each.memory_peak[Category::parameters] = shards.total(rank) * setting.bytes.element;
+    each.memory_peak = options.training ? theory::tsp_training_peaks(setting, ranks, rank, peaks)
+                                        : certain(of, place, theory::all_elements(of, place), options);
+    if (of.shape.data > 1) continue;
     each.traffic = theory::tsp_step_of_rank(setting, ranks, rank, theory::SumPath::direct, rows[static_cast<std::size_t>(rank)],
                                             options.training);
   }
   return result;
 }
 
-std::vector<RankForecast> forecast_block(const theory::Setting& setting, int ranks, const ForecastOptions& options) {
-  const theory::TspShards shards(setting.model, ranks);
-  const Zigzag zigzag(setting.sequence, ranks);
-  std::vector<RankForecast> result(static_cast<std::size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) {
-    RankForecast& each = result[static_cast<std::size_t>(rank)];
-    const std::uint64_t elements = shards.attention(rank) + shards.mlp(rank) + 2 * setting.model.hidden;
-    each.memory_peak[Category::parameters] = elements * setting.bytes.element;
-    each.traffic = theory::tsp_block_of_rank(setting, ranks, rank, theory::SumPath::direct);
-    if (!options.training) {
-      each.traffic.backward = {};
-      continue;
+}  // namespace
+
+Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options) {
+  Forecast result;
+  const bool even = of.setting.batch % static_cast<std::size_t>(of.shape.data) == 0;
+  if (is_tsp(of) && even) {
+    const std::size_t count = ids.size() / static_cast<std::size_t>(of.shape.data);
+    for (int d = 0; d < of.shape.data; ++d) {
+      const std::vector<RankForecast> replica = tsp_replica(of, ids.subspan(static_cast<std::size_t>(d) * count, count), options);
+      result.ranks.insert(result.ranks.end(), replica.begin(), replica.end());
     }
-    each.memory_peak[Category::gradients] = elements * setting.bytes.accumulated;
-    each.memory_peak[Category::optimizer] = elements * setting.bytes.accumulated * (options.dtype == DType::bf16 ? 3 : 2);
-    // Beside what the block saves: its result.
-    each.memory_peak[Category::activations] =
-        setting.batch * zigzag.tokens(rank) *
-        (theory::saved_bytes_per_token(setting) + setting.model.hidden * setting.bytes.element);
-    each.traffic.backward[Purpose::other] += theory::norm_gains_of_rank(setting, ranks, rank, theory::SumPath::direct, 2);
+    if (of.shape.data == 1) {
+      sum_up(result);
+      return result;
+    }
+  } else {
+    for (int rank = 0; rank < of.shape.ranks(); ++rank) {
+      const theory::MeshPlace place = theory::place_of(of.shape, rank);
+      result.ranks.push_back({.memory_peak = certain(of, place, theory::all_elements(of, place), options), .traffic = {}});
+    }
   }
+  if (even) result.all = theory::mesh_step(of, ids);
+  if (result.all && !options.training) result.all->backward = {};
   return result;
 }
 
-ordered_json paper_json(const theory::Setting& setting, int ranks, DType dtype) {
+Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options) {
+  Forecast result;
+  const std::uint64_t gains = 2 * of.setting.model.hidden;
+  for (int rank = 0; rank < of.shape.ranks(); ++rank) {
+    const theory::MeshPlace place = theory::place_of(of.shape, rank);
+    RankForecast each{.memory_peak = certain(of, place, theory::block_elements(of, place) + gains, options), .traffic = {}};
+    if (options.training) {
+      // Beside what the block saves: its result.
+      each.memory_peak[Category::activations] =
+          theory::saved_bytes(of, place) + theory::held_tokens(of, place) * of.setting.model.hidden * of.setting.bytes.element;
+    }
+    if (is_tsp(of)) {
+      each.traffic = theory::tsp_block_of_rank(of.setting, of.shape.sequence, rank, theory::SumPath::direct);
+      each.traffic->backward[Purpose::other] +=
+          theory::norm_gains_of_rank(of.setting, of.shape.sequence, rank, theory::SumPath::direct, 2);
+      if (!options.training) each.traffic->backward = {};
+    }
+    result.ranks.push_back(each);
+  }
+  if (is_tsp(of)) {
+    sum_up(result);
+    return result;
+  }
+  result.all = theory::mesh_block(of);
+  if (result.all && !options.training) result.all->backward = {};
+  return result;
+}
+
+ordered_json paper_json(const theory::MeshSetting& of, DType dtype) {
+  const theory::Setting& setting = of.setting;
   const ModelConfig& model = setting.model;
+  const MeshShape& shape = of.shape;
+  const int axes = (shape.data > 1 ? 1 : 0) + (shape.tensor > 1 ? 1 : 0) + (shape.sequence > 1 ? 1 : 0);
+  const bool both = shape.scheme == Scheme::dense && shape.data == 1 && axes == 2;
+  if (shape.scheme == Scheme::zero3 || shape.slices_tokens() || (axes > 1 && !both)) return nullptr;
+  const paper::Scheme scheme = both                            ? paper::Scheme::tp_sp
+                               : shape.data > 1                ? paper::Scheme::dp
+                               : shape.tensor > 1              ? paper::Scheme::tp
+                               : shape.scheme == Scheme::dense ? paper::Scheme::sp
+                                                               : paper::Scheme::tsp;
   const auto real = [](std::uint64_t value) { return static_cast<double>(value); };
   paper::Setting symbols;
   symbols.B = real(setting.batch);
@@ -272,13 +350,15 @@ ordered_json paper_json(const theory::Setting& setting, int ranks, DType dtype) 
   symbols.n_h = real(model.query_heads);
   symbols.g = real(model.heads_per_kv_head());
   symbols.F = real(model.intermediate) / real(model.hidden);
-  symbols.D = ranks;
+  symbols.D = shape.ranks();
+  symbols.T = shape.tensor;
+  symbols.Sigma = shape.sequence;
   symbols.beta_P = real(setting.bytes.element);
   symbols.beta_g = real(setting.bytes.accumulated);
   symbols.n_o = dtype == DType::bf16 ? 3 : 2;
   symbols.beta_o = real(setting.bytes.accumulated);
-  const auto layer = [&](paper::Pass pass) { return paper::communication(symbols, paper::Scheme::tsp, pass); };
-  const paper::Memory memory = paper::memory(symbols, paper::Scheme::tsp, setting.recompute);
+  const auto layer = [&](paper::Pass pass) { return paper::communication(symbols, scheme, pass); };
+  const paper::Memory memory = paper::memory(symbols, scheme, setting.recompute);
   return {{"layer_bytes",
            {{"forward", layer(paper::Pass::forward)},
             {"forward_backward", layer(paper::Pass::forward_backward)},
@@ -291,8 +371,11 @@ ordered_json paper_json(const theory::Setting& setting, int ranks, DType dtype) 
             {"total", memory.total()}}}};
 }
 
-void report_audit(ReportSink& sink, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts,
-                  const ordered_json& paper) {
+void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const Forecast& forecast, const ordered_json& paper) {
+  const auto both_passes = [](const std::optional<theory::Traffic>& traffic) -> ordered_json {
+    if (!traffic) return nullptr;
+    return {{"forward", traffic_json(traffic->forward)}, {"backward", traffic_json(traffic->backward)}};
+  };
   ordered_json per_rank = ordered_json::array();
   ordered_json theory = ordered_json::array();
   for (std::size_t rank = 0; rank < audits.size(); ++rank) {
@@ -306,24 +389,22 @@ void report_audit(ReportSink& sink, std::span<const RankAudit> audits, std::span
                           {"compute", audit.seconds.compute},
                           {"communication", audit.seconds.communication},
                           {"exposed_communication", audit.seconds.exposed_communication}}}});
-    const RankForecast& predicted = forecasts[rank];
-    theory.push_back(
-        {{"rank", rank},
-         {"memory_peak_bytes", memory_json(predicted.memory_peak)},
-         {"traffic_bytes",
-          {{"forward", traffic_json(predicted.traffic.forward)}, {"backward", traffic_json(predicted.traffic.backward)}}}});
+    const RankForecast& predicted = forecast.ranks[rank];
+    theory.push_back({{"rank", rank},
+                      {"memory_peak_bytes", memory_json(predicted.memory_peak)},
+                      {"traffic_bytes", both_passes(predicted.traffic)}});
   }
   sink.set("per_rank", per_rank);
-  sink.set("theory", {{"per_rank", theory}, {"paper", paper}});
+  sink.set("theory", {{"per_rank", theory}, {"all_ranks", {{"traffic_bytes", both_passes(forecast.all)}}}, {"paper", paper}});
 }
 
-std::vector<std::string> audit_table(std::span<const RankAudit> audits, std::span<const RankForecast> forecasts) {
+std::vector<std::string> audit_table(std::span<const RankAudit> audits, const Forecast& forecast) {
   std::vector<std::string> lines = {"", "audit"};
-  memory_table(lines, audits, forecasts);
-  const bool backward = std::any_of(forecasts.begin(), forecasts.end(),
-                                    [](const RankForecast& each) { return each.memory_peak[Category::gradients] > 0; });
-  traffic_table(lines, audits, forecasts, false);
-  if (backward) traffic_table(lines, audits, forecasts, true);
+  memory_table(lines, audits, forecast.ranks);
+  const bool backward =
+      std::ranges::any_of(forecast.ranks, [](const RankForecast& each) { return each.memory_peak[Category::gradients] > 0; });
+  traffic_table(lines, audits, forecast, false);
+  if (backward) traffic_table(lines, audits, forecast, true);
   links_table(lines, audits);
   time_table(lines, audits);
   return lines;

@@ -5,13 +5,14 @@
 #include "core/memory/category.h"
 #include "core/rank/rank.h"
 #include "launcher/report_sink.h"
-#include "layers/theory/setting.h"
+#include "layers/theory/layouts.h"
 #include "layers/theory/step.h"
 
 #include <nlohmann/json.hpp>
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,8 +38,12 @@ struct RankAudit {
 
 /// What theory says of the same rank.
 struct RankForecast {
-  CategoryBytes memory_peak;  ///< a total of 0: only what is certain is predicted
-  theory::Traffic traffic;    ///< received in one step
+  CategoryBytes memory_peak;               ///< a total of 0: only what is certain is predicted
+  std::optional<theory::Traffic> traffic;  ///< received in one step; none: only the sum over ranks is known
+};
+struct Forecast {
+  std::vector<RankForecast> ranks;
+  std::optional<theory::Traffic> all;  ///< received by all ranks together; none: not known
 };
 
 /// What crossed lanes between two looks at a rank's counters.
@@ -52,19 +57,19 @@ struct ForecastOptions {
   std::size_t threads = 1;
   bool training = false;
 };
-/// For the step whose tokens are `ids` [B, S] in natural order. Memory is forecast for training; otherwise only its parameters,
-/// with a total of 0.
-std::vector<RankForecast> forecast(const theory::Setting& setting, int ranks, std::span<const std::int32_t> ids,
-                                   const ForecastOptions& options);
+/// For the step whose tokens are `ids` [B, S] in natural order. Peaks of memory are forecast for training under tsp and dp;
+/// otherwise what is certain, with a total of 0. Norm gains' gradients (`other`) are forecast where every rank's traffic is.
+Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options);
 /// For one block, forward and (with options.training) backward.
-std::vector<RankForecast> forecast_block(const theory::Setting& setting, int ranks, const ForecastOptions& options);
+Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options);
 
 /// `per_rank` and `theory` of the report; `paper`: what paper_json() gives, or null.
-void report_audit(ReportSink& sink, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts,
+void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const Forecast& forecast,
                   const nlohmann::ordered_json& paper = nullptr);
-/// What the paper's own formulas say of the same run under TSP: bytes of a layer and device, memory of a device.
-nlohmann::ordered_json paper_json(const theory::Setting& setting, int ranks, DType dtype);
+/// What the paper's own formulas say of the same run, bytes of a layer and device, memory of a device; null for a layout that the
+/// paper has no formulas for.
+nlohmann::ordered_json paper_json(const theory::MeshSetting& of, DType dtype);
 /// The tables, a line each.
-std::vector<std::string> audit_table(std::span<const RankAudit> audits, std::span<const RankForecast> forecasts);
+std::vector<std::string> audit_table(std::span<const RankAudit> audits, const Forecast& forecast);
 
 }  // namespace tsp::launcher

@@ -1,13 +1,11 @@
 #include "launcher/model/model_options.h"
 
 #include "core/kernels/level.h"
-#include "layers/heads.h"
+#include "launcher/model/layouts.h"
 #include "layers/model/data.h"
 #include "layers/model/parameters.h"
 #include "layers/model/weights.h"
-#include "layers/theory/memory.h"
-#include "layers/theory/shards.h"
-#include "layers/zigzag.h"
+#include "layers/theory/layouts.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/posix.h"
@@ -122,20 +120,17 @@ struct Holdings {
   double total() const { return parameters + gradients + optimizer + activations; }
 };
 
-Holdings holdings(const ModelCommandOptions& options, int ranks, int rank, ModelUse use) {
-  const theory::Setting setting = options.setting();
-  const auto elements = static_cast<double>(theory::TspShards(setting.model, ranks).total(rank));
-  const auto element = static_cast<double>(setting.bytes.element);
-  const auto sum = static_cast<double>(setting.bytes.accumulated);
+Holdings holdings(const ModelCommandOptions& options, const theory::MeshSetting& mesh, int rank, ModelUse use) {
+  const theory::MeshPlace place = theory::place_of(mesh.shape, rank);
+  const auto elements = static_cast<double>(theory::all_elements(mesh, place));
+  const auto element = static_cast<double>(mesh.setting.bytes.element);
+  const auto sum = static_cast<double>(mesh.setting.bytes.accumulated);
   Holdings result;
   result.parameters = elements * element;
   if (use == ModelUse::inference) return result;
   result.gradients = elements * sum;
   result.optimizer = elements * sum * (options.dtype == DType::bf16 ? 3 : 2);
-  const std::size_t tokens = options.batch * Zigzag(options.sequence, ranks).tokens(rank);
-  result.activations = static_cast<double>(tokens) *
-                       (static_cast<double>(theory::saved_bytes_per_token(setting)) * static_cast<double>(setting.model.layers) +
-                        static_cast<double>(setting.model.hidden) * element);
+  result.activations = static_cast<double>(theory::activation_bytes(mesh, place, 0));
   return result;
 }
 
@@ -195,7 +190,6 @@ void add_model_options(CLI::App& app, ModelCommandOptions& options, const ModelO
 }
 
 void validate_model(ModelCommandOptions& options, const GlobalOptions& global, const ModelOptionUse& use) {
-  const int ranks = use.ranks ? mesh_shape(global).ranks() : 1;
   if (use.ranks) check_kernel_level();
   if (!global.trace.empty()) check_writable("--trace", global.trace);
   options.dtype = parse_dtype(typed_or(options.dtype_text, "f32"));
@@ -203,11 +197,7 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
   options.seed = parse_seed(typed_or(options.seed_text, "0"));
   options.batch = static_cast<std::size_t>(parse_integer("--batch", typed_or(options.batch_text, "1"), 1, kLargestBatch));
   find_model(options, use);
-  try {
-    const HeadCut heads(options.shape.query_heads, options.shape.kv_heads, ranks);
-  } catch (const Error& error) {
-    refuse(fmt::format("{}: {}", ranks_as_typed(global), error.what()));
-  }
+  if (use.ranks) check_heads(global, options.shape);
   if (!use.data) return;
   find_sequence(options);
   if (options.batch > kMostTokens / options.sequence) {
@@ -227,12 +217,14 @@ void validate_data(ModelCommandOptions& options, bool sequence_needed) {
 }
 
 void validate_memory(const ModelCommandOptions& options, const GlobalOptions& global, ModelUse use) {
-  const int ranks = mesh_shape(global).ranks();
+  const theory::MeshSetting mesh{
+      .setting = options.setting(), .shape = mesh_shape(global), .exchange = sequence_exchange(global)};
+  const int ranks = mesh.shape.ranks();
   Holdings largest;
   int where = 0;
   double together = 0;
   for (int rank = 0; rank < ranks; ++rank) {
-    const Holdings each = holdings(options, ranks, rank, use);
+    const Holdings each = holdings(options, mesh, rank, use);
     together += each.total();
     if (each.total() > largest.total()) {
       largest = each;
@@ -258,24 +250,6 @@ void validate_memory(const ModelCommandOptions& options, const GlobalOptions& gl
                     "--seq",
                     options.shape.name, ranks, mebibytes(together), where, parts, mebibytes(available)));
   }
-}
-
-MeshShape mesh_shape(const GlobalOptions& global) {
-  MeshShape shape;
-  for (const Axis& axis : global.layout.axes) {
-    if (axis.degree == 1) continue;
-    if (axis.name != "tsp") {
-      refuse(fmt::format("--layout {}: models over axis {} aren't part of this version; try --layout tsp={}",
-                         global.layout.print(), axis.name, global.layout.product()));
-    }
-    shape.sequence = axis.degree;
-  }
-  return shape;
-}
-
-std::string ranks_as_typed(const GlobalOptions& global) {
-  if (global.ranks_text.empty() && !global.layout_text.empty()) return fmt::format("--layout {}", global.layout_text);
-  return fmt::format("-n {}", global.ranks);
 }
 
 void report_model(Report& report, const ModelCommandOptions& options) {

@@ -6,7 +6,6 @@
 #include "launcher/options.h"
 #include "launcher/report.h"
 #include "layers/model/config.h"
-#include "layers/model/mesh.h"
 #include "layers/theory/setting.h"
 
 #include <CLI/CLI.hpp>
@@ -70,11 +69,6 @@ void validate_data(ModelCommandOptions& options, bool sequence_needed);
 /// Throws Error(refused) if what a rank holds for certain (parameters and, in training, gradients, optimizer states and saved
 /// activations) exceeds --mem-per-rank, or all ranks' together the machine: by how much, for what.
 void validate_memory(const ModelCommandOptions& options, const GlobalOptions& global, ModelUse use);
-
-/// The mesh that --layout means. Throws Error(refused) for layouts that this version has no strategy for.
-MeshShape mesh_shape(const GlobalOptions& global);
-/// How the number of ranks was chosen, for messages: "--layout tsp=6", "-n 6".
-std::string ranks_as_typed(const GlobalOptions& global);
 
 /// dtype, batch, seq, recompute of the report.
 void report_model(Report& report, const ModelCommandOptions& options);

@@ -1,11 +1,20 @@
 #include "launcher/model/model_rank.h"
 
+#include "launcher/model/layouts.h"
 #include "layers/model/weights.h"
 
 namespace tsp::launcher {
 
-ModelOptions model_options(const ModelCommandOptions& options, bool training) {
-  return {.config = options.shape, .dtype = options.dtype, .recompute = options.recompute, .training = training};
+ModelOptions model_options(const Session& session, const ModelCommandOptions& options, bool training) {
+  return {.config = options.shape,
+          .dtype = options.dtype,
+          .recompute = options.recompute,
+          .training = training,
+          .exchange = sequence_exchange(session.global())};
+}
+
+theory::MeshSetting mesh_setting(Session& session, const ModelCommandOptions& options) {
+  return {.setting = options.setting(), .shape = session.mesh().shape(), .exchange = sequence_exchange(session.global())};
 }
 
 void fill_weights(Model& model, const ModelCommandOptions& options) {
@@ -16,21 +25,21 @@ void fill_weights(Model& model, const ModelCommandOptions& options) {
   }
 }
 
-void say_audit(Session& session, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts,
+void say_audit(Session& session, std::span<const RankAudit> audits, const Forecast& forecast,
                const nlohmann::ordered_json& paper) {
-  report_audit(session.sink(), audits, forecasts, paper);
+  report_audit(session.sink(), audits, forecast, paper);
   if (session.global().quiet) return;
-  for (const std::string& line : audit_table(audits, forecasts)) session.sink().line(line);
+  for (const std::string& line : audit_table(audits, forecast)) session.sink().line(line);
 }
 
 void finish_with_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options, std::span<const Token> ids,
                        bool training) {
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
+    const theory::MeshSetting of = mesh_setting(session, options);
     say_audit(session, audits,
-              forecast(options.setting(), session.rank().size(), ids,
-                       {.dtype = options.dtype, .threads = session.rank().compute().threads(), .training = training}),
-              paper_json(options.setting(), session.rank().size(), options.dtype));
+              forecast(of, ids, {.dtype = options.dtype, .threads = session.rank().compute().threads(), .training = training}),
+              paper_json(of, options.dtype));
   }
   session.finish();
 }

@@ -10,12 +10,14 @@
 
 namespace tsp::launcher {
 
-ModelOptions model_options(const ModelCommandOptions& options, bool training);
+ModelOptions model_options(const Session& session, const ModelCommandOptions& options, bool training);
 /// The folder's weights, or fresh ones.
 void fill_weights(Model& model, const ModelCommandOptions& options);
 /// On rank 0: reports the audit, and prints it unless --quiet.
-void say_audit(Session& session, std::span<const RankAudit> audits, std::span<const RankForecast> forecasts,
+void say_audit(Session& session, std::span<const RankAudit> audits, const Forecast& forecast,
                const nlohmann::ordered_json& paper = nullptr);
+/// What theory counts of a run.
+theory::MeshSetting mesh_setting(Session& session, const ModelCommandOptions& options);
 /// Collective: reports and prints the audit, and writes the trace. `ids` [B, S]: those of the audited step.
 void finish_with_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options, std::span<const Token> ids,
                        bool training);

@@ -1,6 +1,6 @@
 #include "launcher/model/session.h"
 
-#include "launcher/model/model_options.h"
+#include "launcher/model/layouts.h"
 #include "launcher/model/trace_file.h"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // The options of model commands: what they mean by default, and what is refused before a rank starts.
 #include "launcher/model/model_options.h"
 
+#include "launcher/model/layouts.h"
 #include "tests/layers/temporary_folder.h"
 
 #include <gtest/gtest.h>
@@ -57,15 +58,45 @@ TEST(ModelOptions, HeadsThatDoNotDivideNameDegreesThatWork) {
   EXPECT_EQ(test::refusal([&] { validate_model(options, job("", "3")); }), "-n 3: 32 query heads don't divide by 3; try 2 or 4");
 }
 
-TEST(ModelOptions, LayoutsWithoutAStrategyNameOneThatWorks) {
-  for (const char* layout : {"tp=4", "sp=4", "zero3=4", "dp=4", "dp=2,tsp=2", "tp=2,tsp=2"}) {
-    const std::string message = refusal_of([](auto&) {}, job(layout));
-    EXPECT_NE(message.find(std::string("--layout ") + layout), std::string::npos) << message;
-    EXPECT_NE(message.find("try --layout tsp=4"), std::string::npos) << message;
+TEST(ModelOptions, EveryLayoutThatHeadsAllowIsAccepted) {
+  for (const char* layout : {"tp=4", "sp=4", "zero3=4", "zero3=3", "sp=3", "dp=4", "dp=2,tsp=2", "tp=2,tsp=2", "sp=2,tp=4"}) {
+    ModelCommandOptions options = of("nano");
+    EXPECT_NO_THROW(validate_model(options, job(layout))) << layout;
   }
-  EXPECT_EQ(tsp_ranks(job("dp=1,tsp=4")), 4);
-  EXPECT_EQ(tsp_ranks(job("", "4")), 4);
-  EXPECT_EQ(tsp_ranks(job("")), 1);
+  EXPECT_EQ(mesh_shape(job("dp=1,tsp=4")).ranks(), 4);
+  EXPECT_EQ(mesh_shape(job("", "4")).sequence, 4);
+  EXPECT_EQ(mesh_shape(job("")).ranks(), 1);
+  const MeshShape shape = mesh_shape(job("dp=2,sp=2,tp=4"));
+  EXPECT_EQ(shape.scheme, Scheme::dense);
+  EXPECT_EQ(shape.data, 2);
+  EXPECT_EQ(shape.sequence, 2);
+  EXPECT_EQ(shape.tensor, 4);
+  EXPECT_TRUE(shape.sequence_outside);
+}
+
+TEST(ModelOptions, LayoutsThatCantBeAreRefusedByName) {
+  ModelCommandOptions options = of("paper-7b");
+  const auto refusal_under = [&](const GlobalOptions& global) { return test::refusal([&] { validate_model(options, global); }); };
+  EXPECT_EQ(refusal_under(job("tp=6")), "--layout tp=6: 32 query heads don't divide by 6; try 4 or 8");
+  EXPECT_EQ(refusal_under(job("tp=2,tsp=3")), "--layout tp=2,tsp=3: 16 query heads don't divide by 3; try 2 or 4");
+  GlobalOptions ring = job("tsp=4");
+  ring.sequence_text = "ring";
+  EXPECT_EQ(refusal_under(ring), "--sp ring: --layout tsp=4 has no sp axis to exchange over; try --layout sp=4");
+  ring.sequence_text = "round";
+  EXPECT_EQ(refusal_under(ring), "--sp round: gather, ring and ulysses work");
+  GlobalOptions ulysses = job("sp=3");
+  EXPECT_NO_THROW(validate_model(options, ulysses));
+  ulysses.sequence_text = "ulysses";
+  EXPECT_EQ(refusal_under(ulysses), "--layout sp=3: 32 query heads don't divide by 3; try 2 or 4");
+  GlobalOptions megatron = job("sp=4");
+  megatron.tensor_text = "sequence";
+  EXPECT_EQ(refusal_under(megatron), "--tp sequence: --layout sp=4 has no tp axis to exchange over; try --layout tp=4");
+  megatron.tensor_text = "serial";
+  EXPECT_EQ(refusal_under(megatron), "--tp serial: plain and sequence work");
+  EXPECT_EQ(test::refusal([] { check_batch(job("dp=2,tsp=2"), 3); }),
+            "--layout dp=2,tsp=2: --batch 3 doesn't divide by dp=2; try --batch 2 or 4");
+  EXPECT_EQ(test::refusal([] { require_tsp(job("sp=4"), "generate decodes"); }),
+            "--layout sp=4: generate decodes under tsp only; try --layout tsp=4");
 }
 
 TEST(ModelOptions, TextsThatAreNoValuesAreRefusedByName) {

@@ -1,11 +1,14 @@
 // Traffic of a training step under tp, sp, zero3 and their products against the formulas, as integers summed over ranks, by
 // purpose; parameters and saved activations of each rank against page "Recomputation and saved activations".
 #include "layers/heads.h"
-#include "layers/theory/memory.h"
+#include "layers/theory/layouts.h"
 #include "layers/theory/traffic.h"
 #include "tests/layers/model_run.h"
 
 #include <gtest/gtest.h>
+
+#include <optional>
+#include <utility>
 
 namespace tsp::test {
 namespace {
@@ -18,8 +21,14 @@ theory::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
   return sum;
 }
 
-/// `theory` beside what the ranks received; `other` may use any algorithm.
-void expect_received(const ModelRun& run, const theory::Traffic& theory, const std::string& where) {
+/// `theory` beside what the ranks received, and beside what layouts.h says; `other` may use any algorithm.
+void expect_received(const ModelCase& of, const MeshShape& shape, const theory::Traffic& theory) {
+  const std::string where =
+      of.describe() + ", " + describe(shape) + ", exchange " + std::to_string(static_cast<int>(of.exchange));
+  const ModelRun run = run_model(of, shape);
+  const std::optional<theory::Traffic> step =
+      theory::mesh_step({.setting = of.setting(), .shape = shape, .exchange = of.exchange}, BatchData(of).ids);
+  ASSERT_TRUE(step) << where;
   const theory::PurposeBytes forward = received(run.forward);
   const theory::PurposeBytes backward = received(run.backward);
   for (int i = 0; i < kPurposes; ++i) {
@@ -27,6 +36,8 @@ void expect_received(const ModelRun& run, const theory::Traffic& theory, const s
     if (purpose == Purpose::other) continue;
     EXPECT_EQ(forward[purpose], theory.forward[purpose]) << name(purpose) << " forward, " << where;
     EXPECT_EQ(backward[purpose], theory.backward[purpose]) << name(purpose) << " backward, " << where;
+    EXPECT_EQ(step->forward[purpose], theory.forward[purpose]) << name(purpose) << " forward, layouts.h, " << where;
+    EXPECT_EQ(step->backward[purpose], theory.backward[purpose]) << name(purpose) << " backward, layouts.h, " << where;
   }
 }
 
@@ -87,7 +98,7 @@ TEST(TensorParallelAudit, PlainReceivesWhatTheFormulasSay) {
       theory::Traffic theory = blocks(of, theory::tp_block(of.setting(), ranks));
       theory += theory::tp_embedding(of.setting(), ranks);
       theory += theory::tp_head(of.setting(), ranks);
-      expect_received(run_model(of, shape), theory, of.describe() + ", " + describe(shape));
+      expect_received(of, shape, theory);
     }
   }
 }
@@ -99,7 +110,7 @@ TEST(TensorParallelAudit, MegatronsSequenceParallelismReceivesWhatTheFormulasSay
       theory::Traffic theory = blocks(of, theory::tp_sequence_block(of.setting(), ranks, false));
       theory += theory::embedding(of.setting(), remote_rows_of_slices(of, ranks));
       theory += theory::head(of.setting(), ranks, theory::head_plan(of.setting()));
-      expect_received(run_model(of, shape), theory, of.describe() + ", " + describe(shape));
+      expect_received(of, shape, theory);
     }
   }
 }
@@ -114,8 +125,7 @@ TEST(SequenceParallelAudit, ReceivesWhatTheFormulasSay) {
         of.exchange = exchange;
         theory::Traffic theory = blocks(of, block);
         theory += vocabulary;
-        expect_received(run_model(of, shape), theory,
-                        of.describe() + ", " + describe(shape) + ", exchange " + std::to_string(static_cast<int>(exchange)));
+        expect_received(of, shape, theory);
       };
       expect(SequenceExchange::gather, theory::sp_gather_block(of.setting(), ranks));
       expect(SequenceExchange::ring, theory::sp_ring_block(of.setting(), ranks));
@@ -131,7 +141,7 @@ TEST(Zero3Audit, ReceivesWhatTheFormulasSay) {
       theory::Traffic theory = blocks(of, theory::zero3_block(of.setting(), ranks));
       theory += theory::embedding(of.setting(), remote_rows(of, ranks));
       theory += theory::head(of.setting(), ranks, theory::head_plan(of.setting()));
-      expect_received(run_model(of, shape), theory, of.describe() + ", " + describe(shape));
+      expect_received(of, shape, theory);
     }
   }
 }
@@ -154,7 +164,7 @@ TEST(TensorTimesSequenceAudit, ReceivesWhatTheFormulasSay) {
       theory += theory::tp_embedding(of.setting(), tensor);
       theory += theory::tp_head(of.setting(), tensor);
       theory += copied_vocabulary(of, sequence);
-      expect_received(run_model(of, shape), theory, of.describe() + ", " + describe(shape));
+      expect_received(of, shape, theory);
     }
   }
 }
@@ -184,7 +194,7 @@ TEST(TensorTimesTspAudit, ReceivesWhatTheFormulasSay) {
       theory += theory::tp_embedding(of.setting(), tensor);
       theory += theory::tp_head(of.setting(), tensor);
       theory += copied_vocabulary(of, sequence);
-      expect_received(run_model(of, shape), theory, of.describe() + ", " + describe(shape));
+      expect_received(of, shape, theory);
     }
   }
 }
@@ -241,6 +251,10 @@ void expect_memory(const ModelCase& of, const MeshShape& shape) {
       EXPECT_EQ(peak[Category::activations],
                 rows * L * share.saved(setting) + kept * (L * 2 * h * element + h * element + lse + kTokenBytes))
           << where;
+      const theory::MeshSetting mesh{.setting = setting, .shape = shape};
+      const theory::MeshPlace place = theory::place_of(shape, t * shape.sequence + s);
+      EXPECT_EQ(theory::all_elements(mesh, place), elements) << where;
+      EXPECT_EQ(theory::activation_bytes(mesh, place, kTokenBytes), peak[Category::activations]) << where;
     }
   }
 }
@@ -252,6 +266,41 @@ TEST(LayoutsMemory, IsExactOnEveryRank) {
       expect_memory(of, {.scheme = Scheme::dense, .tensor = 2, .sequence = 4, .exchange = exchange});
     }
     expect_memory(of, {.scheme = Scheme::dense, .sequence = 4});
+  }
+}
+
+TEST(LayoutsMemory, ForecastsHoldUnderEveryScheme) {
+  std::vector<std::pair<MeshShape, SequenceExchange>> meshes = {
+      {{.scheme = Scheme::zero3, .sequence = 3}, SequenceExchange::gather},
+      {{.scheme = Scheme::dense, .sequence = 4}, SequenceExchange::ulysses},
+      {{.scheme = Scheme::dense, .tensor = 2, .sequence = 2}, SequenceExchange::ulysses},
+      {{.tensor = 2, .sequence = 2}, SequenceExchange::gather},
+      {{.data = 2, .tensor = 2, .sequence = 2, .sequence_outside = true, .exchange = TensorExchange::sequence},
+       SequenceExchange::gather},
+      {{.scheme = Scheme::dense, .data = 2, .tensor = 2, .sequence = 2}, SequenceExchange::ring},
+      {{.scheme = Scheme::zero3, .data = 2, .sequence = 2}, SequenceExchange::gather}};
+  for (ModelCase of : cases()) {
+    of.batch *= 2;
+    for (const auto& [shape, exchange] : meshes) {
+      of.exchange = exchange;
+      const std::string where = of.describe() + ", " + describe(shape);
+      const theory::MeshSetting mesh{.setting = of.setting(), .shape = shape, .exchange = exchange};
+      const ModelRun run = run_model(of, shape);
+      for (int rank = 0; rank < shape.ranks(); ++rank) {
+        const theory::MeshPlace place = theory::place_of(shape, rank);
+        const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];
+        EXPECT_EQ(peak[Category::parameters], theory::all_elements(mesh, place) * of.setting().bytes.element) << where;
+        EXPECT_EQ(peak[Category::activations], theory::activation_bytes(mesh, place, kTokenBytes)) << where;
+      }
+      const std::optional<theory::Traffic> step = theory::mesh_step(mesh, BatchData(of).ids);
+      ASSERT_TRUE(step) << where;
+      for (int i = 0; i < kPurposes; ++i) {
+        const auto purpose = static_cast<Purpose>(i);
+        if (purpose == Purpose::other) continue;
+        EXPECT_EQ(received(run.forward)[purpose], step->forward[purpose]) << name(purpose) << " forward, " << where;
+        EXPECT_EQ(received(run.backward)[purpose], step->backward[purpose]) << name(purpose) << " backward, " << where;
+      }
+    }
   }
 }
 

@@ -450,7 +450,7 @@ TEST(ModelRefusal, NamesOptionValueAndWhatWorks) {
     for (const std::string& word : words) EXPECT_NE(run.err.find(word), std::string::npos) << run.describe();
   };
   refused(train(data, "tsp=3"), {"--layout tsp=3", "8 query heads", "try 2 or 4"});
-  refused(train(data, "tp=2"), {"--layout tp=2", "try --layout tsp=2"});
+  refused(train(data, "tp=3"), {"--layout tp=3", "8 query heads", "try 2 or 4"});
   refused(train(data, "tsp=2", {"--steps", "0"}), {"--steps 0", "try 1"});
   refused(train(data, "tsp=2", {"--lr", "-1"}), {"--lr -1", "try 0"});
   refused(train(data, "tsp=2", {"--beta1", "1"}), {"--beta1 1", "try 0.9"});

@@ -1,0 +1,107 @@
+#include "launcher/model/layouts.h"
+
+#include "layers/model/strategies.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+namespace tsp::launcher {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
+
+int degree(const GlobalOptions& global, std::string_view name) {
+  int degree = 1;
+  for (const Axis& axis : global.layout.axes) {
+    if (axis.name == name) degree *= axis.degree;
+  }
+  return degree;
+}
+
+bool stands_before(const GlobalOptions& global, std::string_view first, std::string_view second) {
+  for (const Axis& axis : global.layout.axes) {
+    if (axis.name == first) return true;
+    if (axis.name == second) return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+TensorExchange tensor_exchange(const GlobalOptions& global) {
+  if (global.tensor_text != "plain" && global.tensor_text != "sequence") {
+    refuse(fmt::format("--tp {}: plain and sequence work", global.tensor_text));
+  }
+  if (global.tensor_text == "plain") return TensorExchange::plain;
+  if (degree(global, "tp") == 1) {
+    refuse(fmt::format("--tp {}: --layout {} has no tp axis to exchange over; try --layout tp={}", global.tensor_text,
+                       global.layout.print(), global.layout.product()));
+  }
+  return TensorExchange::sequence;
+}
+
+SequenceExchange sequence_exchange(const GlobalOptions& global) {
+  const std::string& text = global.sequence_text;
+  if (text == "gather") return SequenceExchange::gather;
+  if (text != "ring" && text != "ulysses") refuse(fmt::format("--sp {}: gather, ring and ulysses work", text));
+  if (degree(global, "sp") == 1) {
+    refuse(fmt::format("--sp {}: --layout {} has no sp axis to exchange over; try --layout sp={}", text, global.layout.print(),
+                       global.layout.product()));
+  }
+  return text == "ring" ? SequenceExchange::ring : SequenceExchange::ulysses;
+}
+
+MeshShape mesh_shape(const GlobalOptions& global) {
+  MeshShape shape;
+  shape.data = degree(global, "dp");
+  shape.tensor = degree(global, "tp");
+  shape.sequence = degree(global, "sp") * degree(global, "tsp") * degree(global, "zero3");
+  const bool folded = degree(global, "tsp") > 1;
+  if (degree(global, "zero3") > 1) shape.scheme = Scheme::zero3;
+  else if (!folded && shape.tensor * shape.sequence > 1) shape.scheme = Scheme::dense;
+  shape.sequence_outside = stands_before(global, folded ? "tsp" : "sp", "tp");
+  shape.exchange = tensor_exchange(global);
+  return shape;
+}
+
+void check_heads(const GlobalOptions& global, const ModelConfig& config) {
+  try {
+    check_mesh(config, mesh_shape(global), sequence_exchange(global));
+  } catch (const Error& error) {
+    refuse(fmt::format("{}: {}", ranks_as_typed(global), error.what()));
+  }
+}
+
+void check_batch(const GlobalOptions& global, std::size_t batch) {
+  const auto data = static_cast<std::size_t>(degree(global, "dp"));
+  if (batch % data == 0) return;
+  const std::size_t above = (batch / data + 1) * data;
+  const std::string below = batch > data ? fmt::format("{} or ", batch / data * data) : "";
+  refuse(fmt::format("--layout {}: --batch {} doesn't divide by dp={}; try --batch {}{}", global.layout.print(), batch, data,
+                     below, above));
+}
+
+void require_tsp(const GlobalOptions& global, const std::string& what) {
+  if (mesh_shape(global).ranks() == degree(global, "tsp")) return;
+  refuse(
+      fmt::format("--layout {}: {} under tsp only; try --layout tsp={}", global.layout.print(), what, global.layout.product()));
+}
+
+void refuse_data_axis(const GlobalOptions& global, const std::string& why) {
+  const int data = degree(global, "dp");
+  if (data == 1) return;
+  Layout without;
+  for (const Axis& axis : global.layout.axes) {
+    if (axis.name != "dp") without.axes.push_back(axis);
+  }
+  if (without.axes.empty()) without = default_layout(data);
+  refuse(fmt::format("--layout {}: {}; dp doesn't work here; try --layout {}", global.layout.print(), why, without.print()));
+}
+
+std::string ranks_as_typed(const GlobalOptions& global) {
+  if (global.ranks_text.empty() && !global.layout_text.empty()) return fmt::format("--layout {}", global.layout_text);
+  return fmt::format("-n {}", global.ranks);
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,262 @@
+// The model commands under every layout from the command line: the same numbers, the bytes of the formulas, files that any layout
+// reads; refusals by name.
+#include "layers/model/safetensors.h"
+#include "layers/model/safetensors_writer.h"
+#include "tests/support/process.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace tsp::test {
+namespace {
+
+using nlohmann::json;
+
+class Data {
+ public:
+  Data() {
+    std::mt19937 random(5);
+    std::string text;
+    while (text.size() < 1200) text += fmt::format("line {} of {} says {}\n", text.size(), random() % 97, random());
+    text.resize(1200);
+    std::ofstream(path("text.txt"), std::ios::binary) << text;
+  }
+  std::string path(const std::string& name) const { return folder_.path(name); }
+  std::string text() const { return path("text.txt"); }
+
+ private:
+  TemporaryDirectory folder_;
+};
+
+/// What stands after the command: a layout and its variant.
+using Arguments = std::vector<std::string>;
+
+std::string joined(const Arguments& arguments) {
+  std::string text;
+  for (const std::string& argument : arguments) text += argument + " ";
+  return text;
+}
+
+Arguments operator+(Arguments a, const Arguments& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const std::vector<Arguments> kLayouts = {{"--layout", "tp=4"},
+                                         {"--layout", "tp=4", "--tp", "sequence"},
+                                         {"--layout", "sp=4"},
+                                         {"--layout", "sp=4", "--sp", "ring"},
+                                         {"--layout", "sp=4", "--sp", "ulysses"},
+                                         {"--layout", "zero3=4"},
+                                         {"--layout", "tp=2,sp=2"},
+                                         {"--layout", "sp=2,tp=2", "--tp", "sequence", "--sp", "ring"},
+                                         {"--layout", "tp=2,tsp=2"},
+                                         {"--layout", "dp=2,tsp=2"},
+                                         {"--layout", "dp=2,tp=2,sp=2"}};
+
+json run_for_report(const Data& data, const Arguments& arguments) {
+  const std::string report = data.path("report.json");
+  const Finished run = run_tsprun(arguments + Arguments{"--json", report});
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  return read_json(report);
+}
+
+std::uint64_t received(const json& per_rank, const std::string& pass, const std::string& purpose) {
+  std::uint64_t sum = 0;
+  for (const json& rank : per_rank) sum += rank.at("traffic_bytes").at(pass).at(purpose).at("received").get<std::uint64_t>();
+  return sum;
+}
+
+void expect_as_forecast(const json& report, const std::string& where) {
+  const json& measured = report.at("per_rank");
+  const json& theory = report.at("theory");
+  for (const char* pass : {"forward", "backward"}) {
+    for (const char* purpose : {"weights", "kv", "activations", "gradients", "embedding", "head"}) {
+      EXPECT_EQ(received(measured, pass, purpose),
+                theory.at("all_ranks").at("traffic_bytes").at(pass).at(purpose).at("received").get<std::uint64_t>())
+          << where << pass << " " << purpose;
+    }
+  }
+  for (std::size_t rank = 0; rank < measured.size(); ++rank) {
+    for (const char* category : {"parameters", "gradients", "optimizer", "activations"}) {
+      EXPECT_EQ(measured[rank].at("memory_peak_bytes").at(category),
+                theory.at("per_rank")[rank].at("memory_peak_bytes").at(category))
+          << where << category;
+    }
+  }
+}
+
+TEST(Layouts, TrainTheSameModelAndMoveWhatTheFormulasSay) {
+  const Data data;
+  const Arguments train = {"train",   "--config", "nano",    "--data", data.text(), "--seq", "37",
+                           "--batch", "4",        "--steps", "3",      "--dtype",   "f64",   "--recompute"};
+  const json one = run_for_report(data, train + Arguments{"none", "-n", "1"});
+  const char* const modes[] = {"none", "selective", "full"};
+  std::size_t number = 0;
+  for (const Arguments& layout : kLayouts) {
+    const json many = run_for_report(data, train + Arguments{modes[number++ % 3]} + layout);
+    ASSERT_EQ(many.at("steps").size(), 3U) << joined(layout);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_NEAR(many.at("steps")[i].at("loss").get<double>(), one.at("steps")[i].at("loss").get<double>(), 1e-11)
+          << joined(layout);
+      EXPECT_NEAR(many.at("steps")[i].at("grad_norm").get<double>(), one.at("steps")[i].at("grad_norm").get<double>(), 1e-10)
+          << joined(layout);
+    }
+    expect_as_forecast(many, joined(layout));
+  }
+}
+
+TEST(Layouts, EvaluateToTheSameLossAndLogits) {
+  const Data data;
+  const auto evaluate = [&](const Arguments& layout) {
+    const std::string logits = data.path("logits.safetensors");
+    const json report = run_for_report(data, Arguments{"eval", "--config", "nano", "--data", data.text(), "--seq", "250",
+                                                       "--batch", "3", "--dtype", "f64", "--logits", logits} +
+                                                 layout);
+    const safetensors::File file(logits);
+    const std::vector<std::size_t> shape = {5, 250, 256};
+    const safetensors::TensorInfo& tensor = file.require("logits", shape);
+    std::vector<float> values(tensor.elements());
+    file.read(tensor, Buffer(std::span(values)));
+    return std::pair(report.at("loss").get<double>(), values);
+  };
+  const auto [loss, logits] = evaluate({"-n", "1"});
+  for (const Arguments& layout : {kLayouts[0], kLayouts[1], kLayouts[3], kLayouts[6], kLayouts[9]}) {
+    const auto [other_loss, other_logits] = evaluate(layout);
+    EXPECT_NEAR(loss, other_loss, 1e-12) << joined(layout);
+    double worst = 0;
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      worst = std::max(worst, static_cast<double>(std::fabs(logits[i] - other_logits[i])));
+    }
+    EXPECT_LT(worst, 1e-6) << joined(layout);
+  }
+}
+
+TEST(Layouts, ACheckpointOfTpGoesOnUnderTsp) {
+  const Data data;
+  const std::string folder = data.path("checkpoints");
+  const Arguments train = {"train", "--data", data.text(), "--steps", "4"};
+  const json whole = run_for_report(data, train + Arguments{"--config", "nano", "--seq", "37", "--layout", "tp=2", "--lr",
+                                                            "0.001", "--save", folder, "--save-every", "2"});
+  for (const Arguments& layout :
+       {Arguments{"--layout", "tsp=4"}, Arguments{"--layout", "tp=2"}, Arguments{"--layout", "zero3=3"}}) {
+    const json rest = run_for_report(data, train + Arguments{"--resume", folder + "/step-000002"} + layout);
+    ASSERT_EQ(rest.at("steps").size(), 2U);
+    for (std::size_t i = 0; i < 2; ++i) {
+      const double then = whole.at("steps")[2 + i].at("loss");
+      const double now = rest.at("steps")[i].at("loss");
+      if (layout[1] == "tp=2") EXPECT_EQ(now, then);
+      else EXPECT_NEAR(now, then, 1e-4) << joined(layout);
+    }
+  }
+}
+
+/// Weights and input of a block with GQA, a head_dim of its own and odd sizes.
+struct BlockFiles {
+  std::string config;
+  std::string weights;
+  std::string input;
+
+  explicit BlockFiles(const Data& data)
+      : config(data.path("config.json")), weights(data.path("weights.safetensors")), input(data.path("input.safetensors")) {
+    std::ofstream(config) << R"({"hidden_size": 20, "num_hidden_layers": 5, "num_attention_heads": 8, "num_key_value_heads": 4,
+      "head_dim": 10, "intermediate_size": 23, "vocab_size": 11, "model_type": "llama"})";
+    const std::string layer = "model.layers.0.";
+    write(weights, {{layer + "input_layernorm.weight", DType::f64, {20}},
+                    {layer + "self_attn.q_proj.weight", DType::f64, {80, 20}},
+                    {layer + "self_attn.k_proj.weight", DType::f64, {40, 20}},
+                    {layer + "self_attn.v_proj.weight", DType::f64, {40, 20}},
+                    {layer + "self_attn.o_proj.weight", DType::f64, {20, 80}},
+                    {layer + "post_attention_layernorm.weight", DType::f64, {20}},
+                    {layer + "mlp.gate_proj.weight", DType::f64, {23, 20}},
+                    {layer + "mlp.up_proj.weight", DType::f64, {23, 20}},
+                    {layer + "mlp.down_proj.weight", DType::f64, {20, 23}}});
+    write(input, {{"x", DType::f64, {3, 13, 20}}, {"dy", DType::f64, {3, 13, 20}}});
+  }
+
+ private:
+  void write(const std::string& path, const std::vector<safetensors::PlannedTensor>& tensors) {
+    const safetensors::Plan plan(tensors);
+    safetensors::Writer writer = safetensors::Writer::create(path, plan);
+    std::normal_distribution<double> normal(0, 0.3);
+    for (const auto& tensor : tensors) {
+      std::size_t count = 1;
+      for (const std::size_t size : tensor.shape) count *= size;
+      std::vector<double> values(count);
+      for (double& value : values) value = normal(random_);
+      writer.write(tensor.name, ConstBuffer(std::span(values)));
+    }
+    writer.publish();
+  }
+  std::mt19937 random_{3};
+};
+
+TEST(Layouts, ABlockIsTheSame) {
+  const Data data;
+  const BlockFiles files(data);
+  const auto tensors = [&](const Arguments& layout) {
+    const std::string output = data.path("output.safetensors");
+    const json report = run_for_report(data, Arguments{"block", "--config", files.config, "--weights", files.weights, "--input",
+                                                       files.input, "--output", output, "--backward", "--dtype", "f64"} +
+                                                 layout);
+    if (layout[0] == "--layout") expect_as_forecast(report, joined(layout));
+    const safetensors::File file(output);
+    std::map<std::string, std::vector<double>> all;
+    for (const safetensors::TensorInfo& tensor : file.tensors()) {
+      std::vector<double>& values = all[tensor.name];
+      values.resize(tensor.elements());
+      file.read(tensor, Buffer(std::span(values)));
+    }
+    return all;
+  };
+  const auto one = tensors({"-n", "1"});
+  ASSERT_EQ(one.size(), 11U);
+  for (const Arguments& layout : kLayouts) {
+    if (layout[1].starts_with("dp")) continue;
+    const auto many = tensors(layout);
+    ASSERT_EQ(many.size(), one.size());
+    for (const auto& [name, values] : one) {
+      double difference = 0;
+      double norm = 0;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        difference += std::pow(many.at(name)[i] - values[i], 2);
+        norm += std::pow(values[i], 2);
+      }
+      EXPECT_LE(std::sqrt(difference), 1e-11 * std::sqrt(norm)) << name << ", " << joined(layout);
+    }
+  }
+}
+
+TEST(Layouts, WhatCantBeIsRefusedByNameBeforeRanksStart) {
+  const Data data;
+  const Arguments train = {"train", "--config", "nano", "--data", data.text(), "--steps", "1"};
+  const auto refusal = [](const Arguments& arguments) {
+    const Finished run = run_tsprun(arguments);
+    EXPECT_EQ(run.end.code, 2) << run.describe();
+    return run.err;
+  };
+  const auto expect = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  expect(refusal(train + Arguments{"--layout", "tp=3"}), "--layout tp=3: 8 query heads don't divide by 3; try 2 or 4");
+  expect(refusal(train + Arguments{"--layout", "dp=2,tp=2", "--batch", "3"}),
+         "--batch 3 doesn't divide by dp=2; try --batch 2 or 4");
+  expect(refusal(train + Arguments{"--layout", "sp=2", "--tp", "sequence"}), "has no tp axis");
+  expect(refusal(train + Arguments{"--layout", "sp=2", "--sp", "rings"}), "--sp rings: gather, ring and ulysses work");
+  expect(refusal({"generate", "--config", "nano", "--prompt", "a", "--tokens", "2", "--layout", "sp=2"}), "try --layout tsp=2");
+  const BlockFiles files(data);
+  expect(refusal({"block", "--config", files.config, "--weights", files.weights, "--input", files.input, "--output",
+                  data.path("y.safetensors"), "--layout", "dp=2,tp=2"}),
+         "dp doesn't work here; try --layout tp=2");
+}
+
+}  // namespace
+}  // namespace tsp::test
