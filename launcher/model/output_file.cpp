@@ -18,7 +18,7 @@ OutputFile::OutputFile(Session& session, const std::string& path, const std::vec
 }
 
 void OutputFile::publish() {
-  session_.axis().barrier();
+  session_.world().barrier();
   if (session_.speaks()) writer_->publish();
 }
 

@@ -283,6 +283,46 @@ void slabs() {
   pair.close();
 }
 
+/// The largest message of the bars, once each way.
+void large() {
+  constexpr std::size_t kBytes = 64 * kMiB;
+  VerbsPair pair("large", {.heap_bytes = 2 * kBytes + kMiB, .timeout_s = 120});
+  const std::span<std::byte> from = pair.heap(777, kBytes);
+  const std::span<std::byte> into = pair.heap(kBytes + 4096, kBytes);
+  fill(from, seed_of(node(), 1));
+  for (const int sender : {0, 1}) {
+    pair.meet();
+    const std::uint64_t begin = posix::now_ns();
+    if (node() == sender) {
+      pair.finish_send(kStream, pair.send(kStream, envelope_of(1), from));
+      std::printf("64 MiB left in %.1f s\n", static_cast<double>(posix::now_ns() - begin) / 1e9);
+    } else {
+      pair.finish_receive(kStream, pair.receive(kStream, envelope_of(1), into));
+      require(holds(into, seed_of(sender, 1)), "64 MiB arrived damaged");
+    }
+  }
+  pair.close();
+}
+
+/// Ends whose path MTU differs agree on the smaller one.
+void mtu() {
+  if (node() == 1) run_shell("ip link set eth0 mtu 1500");
+  {
+    VerbsPair pair("mtu", {});
+    const std::string chosen = pair.transport().chosen();
+    require(contains(chosen, node() == 1 ? "MTU 1024" : "MTU 4096"), chosen);
+    const std::span<std::byte> from = pair.heap(0, 50000);
+    const std::span<std::byte> into = pair.heap(kMiB, 50000);
+    fill(from, seed_of(node(), 1));
+    const Ticket posted = pair.receive(kStream, envelope_of(1), into);
+    pair.finish_send(kStream, pair.send(kStream, envelope_of(1), from));
+    pair.finish_receive(kStream, posted);
+    require(holds(into, seed_of(1 - node(), 1)), "damaged");
+    pair.close();
+  }
+  if (node() == 1) run_shell("ip link set eth0 mtu 9000");
+}
+
 /// A wrong device, port or GID is refused, and the refusal says what is there.
 void choices() {
   const auto refused = [](const std::string& device) { return refusal([&] { verbs::VerbsTransport({.device = device}); }); };
@@ -416,9 +456,10 @@ void port_down() {
 
 int run(const std::vector<std::string>& names) {
   const std::map<std::string, void (*)()> scenarios = {
-      {"sizes", sizes},       {"plain", plain},         {"flight", flight}, {"credits", credits}, {"puts", puts},
-      {"mismatch", mismatch}, {"sleep", sleeping},      {"slabs", slabs},   {"choices", choices}, {"limit", limit},
-      {"rails", rails},       {"port_flap", port_flap}, {"cut", cut},       {"silence", silence}, {"port_down", port_down},
+      {"sizes", sizes},       {"plain", plain},         {"flight", flight}, {"credits", credits},     {"puts", puts},
+      {"mismatch", mismatch}, {"sleep", sleeping},      {"slabs", slabs},   {"choices", choices},     {"limit", limit},
+      {"rails", rails},       {"large", large},         {"mtu", mtu},       {"port_flap", port_flap}, {"cut", cut},
+      {"silence", silence},   {"port_down", port_down},
   };
   for (const std::string& name : names) {
     const std::uint64_t begin = posix::now_ns();
