@@ -13,7 +13,7 @@ int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan) {
   const bool training = !plan.forward_only;
   Session session(context, sink, *plan.global);
   Rank& rank = session.rank();
-  Model model(rank, session.mesh(), model_options(options, training));
+  Model model(rank, session.mesh(), model_options(session, options, training));
   fill_weights(model, options);
   TrainingBatch batch(options);
 
