@@ -66,8 +66,10 @@ MeshShape mesh_shape(const GlobalOptions& global) {
 }
 
 void check_heads(const GlobalOptions& global, const ModelConfig& config) {
+  const MeshShape shape = mesh_shape(global);
+  const SequenceExchange exchange = sequence_exchange(global);
   try {
-    check_mesh(config, mesh_shape(global), sequence_exchange(global));
+    check_mesh(config, shape, exchange);
   } catch (const Error& error) {
     refuse(fmt::format("{}: {}", ranks_as_typed(global), error.what()));
   }

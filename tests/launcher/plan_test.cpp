@@ -246,7 +246,7 @@ TEST(Plan, NamesWhyALayoutCannotBe) {
 }
 
 TEST(Plan, JudgesABudget) {
-  const Answer tight = plan({"--config", "small", "-n", "4", "--mem", "1G"});
+  const Answer tight = plan({"--config", "small", "-n", "4", "--mem", "512M"});
   const Answer ample = plan({"--config", "small", "-n", "4", "--mem", "64G"});
   EXPECT_EQ(tight.report.at("plan")[0].at("fits"), false);
   EXPECT_NE(tight.report.at("plan")[0].at("why").get<std::string>().find("MiB too much"), std::string::npos);
