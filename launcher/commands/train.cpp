@@ -217,10 +217,11 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
     GlobalOptions attempt = global;
     attempt.struck_faults = report.struck_faults();
     const int code = run_once(attempt, report);
+    if (train_.max_restarts > 0) report.root()["restarts"] = restarts;
+    // A new key moves the others of an ordered object: the reference is taken when all are there.
     nlohmann::ordered_json& steps = report.root()["steps"];
     if (!steps.is_array()) steps = nlohmann::ordered_json::array();
     steps.insert(steps.begin(), earlier.begin(), earlier.end());
-    if (train_.max_restarts > 0) report.root()["restarts"] = restarts;
     if (code == 0 || restarts >= train_.max_restarts || !may_restart(report)) return code;
 
     spdlog::warn("restart {} of {}, from {}", restarts + 1, train_.max_restarts, train_.resumed->folder.string());
