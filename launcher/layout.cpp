@@ -73,6 +73,13 @@ int Layout::product() const {
   return static_cast<int>(product);
 }
 
+int Layout::degree(std::string_view axis) const {
+  for (const Axis& each : axes) {
+    if (each.name == axis) return each.degree;
+  }
+  return 1;
+}
+
 std::string Layout::print() const {
   std::vector<std::string> parts;
   for (const Axis& axis : axes) parts.push_back(fmt::format("{}={}", axis.name, axis.degree));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tsp::launcher {
@@ -17,6 +18,8 @@ struct Layout {
 
   /// The number of ranks.
   int product() const;
+  /// Of an axis; 1 if it isn't named.
+  int degree(std::string_view axis) const;
   /// As it is typed.
   std::string print() const;
 };

@@ -93,6 +93,9 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
           point.model.batch_text = batch;
           point.model.sequence_text = sequence;
           validate_global(point.global, true, 1);
+          // Variants are of the layouts that have their axis.
+          if (point.global.layout.degree("tp") == 1) point.global.tensor_text = "plain";
+          if (point.global.layout.degree("sp") == 1) point.global.sequence_text = "gather";
           const QuietAfterFirst quiet(points.empty());
           try {
             // The model's sizes first: a layout that can't be still has a row.

@@ -1,5 +1,6 @@
 // What `compare` makes of its jobs' reports: rows for the report, a table, CSV.
 #include "launcher/commands/compare.h"
+#include "launcher/model/layouts.h"
 #include "launcher/plan/points.h"
 #include "launcher/plan/text_table.h"
 #include "layers/theory/footprint.h"
@@ -53,9 +54,15 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+theory::Spread spread_of(const ComparePoint& point) {
+  const Layout& layout = point.global.layout;
+  return layout.axes.empty() ? theory::Spread{}
+                             : launcher::spread_of(layout, tensor_exchange(point.global), sequence_exchange(point.global));
+}
+
 /// The longest sequence whose forecast peak stays within --mem-per-rank, at most the model's; 0 if none does.
 std::size_t longest_sequence(const ComparePoint& point) {
-  const theory::Spread spread = spread_of(point.global.layout, TensorExchange::plain, SequenceExchange::gather);
+  const theory::Spread spread = spread_of(point);
   theory::Setting setting = point.model.setting();
   if (!theory::why_impossible(setting, spread).empty()) return 0;
   const auto fits = [&](std::size_t sequence) {
@@ -81,6 +88,7 @@ std::string mebibytes(const ordered_json& bytes) {
 std::string beside(const ordered_json& row, const char* pass) {
   if (row.at("traffic_bytes").is_null() || !row.at("traffic_bytes").contains(pass)) return "-";
   const std::uint64_t measured = total(row.at("traffic_bytes"), pass);
+  if (row.at("theory").at("traffic_bytes").is_null()) return mebibytes(measured);
   const std::uint64_t formula = total(row.at("theory").at("traffic_bytes"), pass);
   if (measured == formula) return mebibytes(measured) + " =";
   return fmt::format("{} / {}", mebibytes(measured), mebibytes(formula));
@@ -100,7 +108,7 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
   ordered_json layout = ordered_json::object();
   for (const Axis& axis : point.global.layout.axes) layout[axis.name] = axis.degree;
   row["layout"] = std::move(layout);
-  const theory::Spread spread = spread_of(point.global.layout, TensorExchange::plain, SequenceExchange::gather);
+  const theory::Spread spread = spread_of(point);
   row["label"] = spread.axes.empty() ? point.layout : spread.label();
   row["ranks"] = point.global.ranks;
   const bool known = point.model.shape.hidden != 0;
@@ -137,10 +145,12 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
   }
   row["exposed_share"] = exposed;
   const ordered_json& predicted = job.at("theory").at("per_rank");
-  row["theory"] = {{"memory_peak_bytes", fullest(predicted)}, {"traffic_bytes", summed_traffic(predicted)}};
+  row["theory"] = {{"memory_peak_bytes", fullest(predicted)},
+                   {"traffic_bytes", job.at("theory").at("all_ranks").at("traffic_bytes")}};
   if (forward_only) {
     row["traffic_bytes"].erase("backward");
-    row["theory"]["traffic_bytes"].erase("backward");
+    ordered_json& formula = row["theory"]["traffic_bytes"];
+    if (!formula.is_null()) formula.erase("backward");
   }
   return row;
 }
@@ -198,7 +208,8 @@ std::string compare_csv(const ordered_json& rows) {
     for (const char* pass : {"forward", "backward"}) {
       const bool known = !row.at("traffic_bytes").is_null() && row.at("traffic_bytes").contains(pass);
       cells.push_back(known ? std::to_string(total(row.at("traffic_bytes"), pass)) : "");
-      cells.push_back(known ? std::to_string(total(row.at("theory").at("traffic_bytes"), pass)) : "");
+      const bool predicted = known && !row.at("theory").at("traffic_bytes").is_null();
+      cells.push_back(predicted ? std::to_string(total(row.at("theory").at("traffic_bytes"), pass)) : "");
     }
     cells.push_back(row.at("tokens_per_s").is_null() ? "" : row.at("tokens_per_s").dump());
     cells.push_back(row.contains("exposed_share") ? row.at("exposed_share").dump() : "");

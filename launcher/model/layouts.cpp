@@ -11,14 +11,6 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
 
-int degree(const GlobalOptions& global, std::string_view name) {
-  int degree = 1;
-  for (const Axis& axis : global.layout.axes) {
-    if (axis.name == name) degree *= axis.degree;
-  }
-  return degree;
-}
-
 bool stands_before(const GlobalOptions& global, std::string_view first, std::string_view second) {
   for (const Axis& axis : global.layout.axes) {
     if (axis.name == first) return true;
@@ -34,7 +26,7 @@ TensorExchange tensor_exchange(const GlobalOptions& global) {
     refuse(fmt::format("--tp {}: plain and sequence work", global.tensor_text));
   }
   if (global.tensor_text == "plain") return TensorExchange::plain;
-  if (degree(global, "tp") == 1) {
+  if (global.layout.degree("tp") == 1) {
     refuse(fmt::format("--tp {}: --layout {} has no tp axis to exchange over; try --layout tp={}", global.tensor_text,
                        global.layout.print(), global.layout.product()));
   }
@@ -45,7 +37,7 @@ SequenceExchange sequence_exchange(const GlobalOptions& global) {
   const std::string& text = global.sequence_text;
   if (text == "gather") return SequenceExchange::gather;
   if (text != "ring" && text != "ulysses") refuse(fmt::format("--sp {}: gather, ring and ulysses work", text));
-  if (degree(global, "sp") == 1) {
+  if (global.layout.degree("sp") == 1) {
     refuse(fmt::format("--sp {}: --layout {} has no sp axis to exchange over; try --layout sp={}", text, global.layout.print(),
                        global.layout.product()));
   }
@@ -54,11 +46,11 @@ SequenceExchange sequence_exchange(const GlobalOptions& global) {
 
 MeshShape mesh_shape(const GlobalOptions& global) {
   MeshShape shape;
-  shape.data = degree(global, "dp");
-  shape.tensor = degree(global, "tp");
-  shape.sequence = degree(global, "sp") * degree(global, "tsp") * degree(global, "zero3");
-  const bool folded = degree(global, "tsp") > 1;
-  if (degree(global, "zero3") > 1) shape.scheme = Scheme::zero3;
+  shape.data = global.layout.degree("dp");
+  shape.tensor = global.layout.degree("tp");
+  shape.sequence = global.layout.degree("sp") * global.layout.degree("tsp") * global.layout.degree("zero3");
+  const bool folded = global.layout.degree("tsp") > 1;
+  if (global.layout.degree("zero3") > 1) shape.scheme = Scheme::zero3;
   else if (!folded && shape.tensor * shape.sequence > 1) shape.scheme = Scheme::dense;
   shape.sequence_outside = stands_before(global, folded ? "tsp" : "sp", "tp");
   shape.exchange = tensor_exchange(global);
@@ -76,7 +68,7 @@ void check_heads(const GlobalOptions& global, const ModelConfig& config) {
 }
 
 void check_batch(const GlobalOptions& global, std::size_t batch) {
-  const auto data = static_cast<std::size_t>(degree(global, "dp"));
+  const auto data = static_cast<std::size_t>(global.layout.degree("dp"));
   if (batch % data == 0) return;
   const std::size_t above = (batch / data + 1) * data;
   const std::string below = batch > data ? fmt::format("{} or ", batch / data * data) : "";
@@ -85,13 +77,13 @@ void check_batch(const GlobalOptions& global, std::size_t batch) {
 }
 
 void require_tsp(const GlobalOptions& global, const std::string& what) {
-  if (mesh_shape(global).ranks() == degree(global, "tsp")) return;
+  if (mesh_shape(global).ranks() == global.layout.degree("tsp")) return;
   refuse(
       fmt::format("--layout {}: {} under tsp only; try --layout tsp={}", global.layout.print(), what, global.layout.product()));
 }
 
 void refuse_data_axis(const GlobalOptions& global, const std::string& why) {
-  const int data = degree(global, "dp");
+  const int data = global.layout.degree("dp");
   if (data == 1) return;
   Layout without;
   for (const Axis& axis : global.layout.axes) {
