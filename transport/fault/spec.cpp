@@ -169,7 +169,9 @@ Spec parse(std::string_view text) {
   Spec spec;
   spec.kind = form.kind;
   spec.text = text;
-  for (const auto& [key, value] : pairs) {
+  for (const auto& pair : pairs) {
+    const std::string_view key = pair.first;
+    const std::string_view value = pair.second;
     const auto whole = [&](auto lowest, decltype(lowest) highest) { return number(text, form, key, value, lowest, highest); };
     if (key == "rank") spec.rank = whole(0, kLargestRank);
     if (key == "from") spec.from = whole(0, kLargestRank);
