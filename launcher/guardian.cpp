@@ -61,8 +61,9 @@ constexpr int kNotExecutable = 126;
 void end_descendants(pid_t launcher_group) {
   const pid_t own_group = ::getpid();
   // The blow must not hit the guardian, which has yet to end as its program did. Fails if tsprun's group is gone; then nobody
-  // asks how the rank ended.
-  if (::setpgid(0, launcher_group) == 0) ::kill(-own_group, SIGKILL);
+  // asks how the rank ended. A group of 0 has its leader outside this process namespace (or is init's own): to setpgid 0 means
+  // something else, and the blow would hit.
+  if (launcher_group != 0 && ::setpgid(0, launcher_group) == 0) ::kill(-own_group, SIGKILL);
   kill_children({});
 }
 
