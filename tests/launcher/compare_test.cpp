@@ -130,7 +130,8 @@ TEST(Compare, AFailureIsARowThatSaysWhy) {
   const ordered_json row = compare_json(request.points()[1], report, false);
   EXPECT_EQ(row.at("fits"), false);
   EXPECT_TRUE(row.at("memory_peak_bytes").is_null());
-  EXPECT_NE(compare_csv(ordered_json::array({row})).find("\"out_of_memory: rank 1: 3 bytes, over \"\"budget\"\"\""), std::string::npos);
+  EXPECT_NE(compare_csv(ordered_json::array({row})).find("\"out_of_memory: rank 1: 3 bytes, over \"\"budget\"\"\""),
+            std::string::npos);
   report["failure"]["kind"] = "killed";
   EXPECT_TRUE(compare_json(request.points()[1], report, false).at("fits").is_null());
 }
