@@ -8,7 +8,7 @@
 #include "layers/model/mesh.h"
 #include "layers/model/strategies.h"
 #include "layers/model/token_layout.h"
-#include "layers/tsp/packs.h"
+#include "layers/packs.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

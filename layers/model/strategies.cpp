@@ -1,6 +1,6 @@
 #include "layers/model/strategies.h"
 
-#include "layers/tp/dense.h"
+#include "layers/dense.h"
 #include "layers/tp/tensor_parallel.h"
 #include "layers/tsp/tsp.h"
 #include "layers/zero3/zero3.h"

@@ -3,7 +3,7 @@
 #include "layers/theory/memory.h"
 #include "layers/theory/shards.h"
 #include "layers/theory/step.h"
-#include "layers/tp/slice.h"
+#include "layers/slice.h"
 #include "layers/zigzag.h"
 
 #include <vector>

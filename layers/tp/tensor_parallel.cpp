@@ -2,7 +2,7 @@
 
 #include "core/kernels/check.h"
 #include "layers/all_reduce.h"
-#include "layers/tsp/packs.h"
+#include "layers/packs.h"
 
 #include <numeric>
 #include <utility>

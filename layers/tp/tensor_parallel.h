@@ -8,12 +8,12 @@
 // The second is Megatron's sequence parallelism: norms and residuals work on 1/T of the tokens. Gathered inputs aren't kept,
 // which would cost each rank a whole B·S·h a sublayer; they are gathered again in backward (6BSh β ρ where kept ones need 4BSh β
 // ρ). What travels has the model's dtype; dx travels while the weights' gradients are computed. Copies of K/V heads
-// (layers/tp/slice.h) have their gradients summed among the ranks that have them.
+// (layers/slice.h) have their gradients summed among the ranks that have them.
 #pragma once
 
 #include "layers/model/mesh.h"
 #include "layers/model/strategy.h"
-#include "layers/tp/slice.h"
+#include "layers/slice.h"
 
 #include <memory>
 #include <vector>

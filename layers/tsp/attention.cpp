@@ -1,6 +1,6 @@
 #include "layers/tsp/attention.h"
 
-#include "layers/tsp/packs.h"
+#include "layers/packs.h"
 
 #include <algorithm>
 #include <cmath>

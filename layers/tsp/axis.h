@@ -8,7 +8,7 @@
 #include "layers/model/parameter_store.h"
 #include "layers/model/strategy.h"
 #include "layers/model/token_layout.h"
-#include "layers/tp/slice.h"
+#include "layers/slice.h"
 
 #include <cstddef>
 #include <optional>

@@ -1,7 +1,7 @@
 #include "layers/tsp/decode.h"
 
 #include "core/kernels/check.h"
-#include "layers/tsp/packs.h"
+#include "layers/packs.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>

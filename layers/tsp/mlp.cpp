@@ -1,6 +1,6 @@
 #include "layers/tsp/mlp.h"
 
-#include "layers/tsp/packs.h"
+#include "layers/packs.h"
 
 namespace tsp {
 
@@ -13,21 +13,6 @@ struct TspMlp::Activations {
   Tensor gate;
   Tensor up;
 };
-
-namespace {
-
-/// The three matrices of a shard, or their gradients.
-struct Matrices {
-  Tensor W1, W3, W2t;
-  explicit Matrices(const Tensor& rows) {
-    const std::size_t f = rows.size(0) / 3;
-    W1 = rows.slice(0, 0, f);
-    W3 = rows.slice(0, f, f);
-    W2t = rows.slice(0, 2 * f, f);
-  }
-};
-
-}  // namespace
 
 PackPlan TspMlp::pack(std::size_t layer) const {
   return mlp_pack_plan(axis_.whole, layer, axis_.slice.first_row + axis_.mlp_rows.offset(axis_.p()),
@@ -68,7 +53,7 @@ void TspMlp::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, M
   for (int t = 0; t < axis_.D(); ++t) {
     ring.begin_hop();
     if (ring.last()) last_step();
-    const Matrices W(ring.rows());
+    const MlpMatrices W(ring.rows());
     const Activations of = activations(X, ring.shard(), saved);
     compute.gemm(of.gate, X, W.W1.transposed(0, 1));
     compute.gemm(of.up, X, W.W3.transposed(0, 1));
@@ -95,7 +80,7 @@ void TspMlp::backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy
   for (int t = 0; t < axis_.D(); ++t) {
     ring.begin_hop();
     if (ring.last()) moments.last_step();
-    const Matrices W(ring.rows());
+    const MlpMatrices W(ring.rows());
     const Activations of = activations(X, ring.shard(), saved);
     if (!saved.gate.exists()) {
       compute.gemm(of.gate, X, W.W1.transposed(0, 1));
@@ -108,7 +93,7 @@ void TspMlp::backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy
     compute.gemm(dX, dgate, W.W1, t == 0 ? Write::replace : Write::add);
     compute.gemm(dX, dup, W.W3, Write::add);
     // Last, so that the sum's arrival hides behind the products above.
-    const Matrices dW(sums_.part(t));
+    const MlpMatrices dW(sums_.part(t));
     compute.gemm(dW.W1, dgate->transposed(0, 1), X);
     compute.gemm(dW.W3, dup->transposed(0, 1), X);
     dgate.reset();

@@ -3,7 +3,7 @@
 // left; while it works with its first, the last gradients of the attention before it go home.
 #include "layers/tsp/tsp.h"
 
-#include "layers/tsp/packs.h"
+#include "layers/packs.h"
 
 namespace tsp {
 

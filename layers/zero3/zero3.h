@@ -11,11 +11,9 @@
 // one row, whatever heads and columns they belong to, so any number of ranks will do.
 #pragma once
 
-#include "layers/model/strategy.h"
-#include "layers/sp/sequence_attention.h"
+#include "layers/dense.h"
+#include "layers/packs.h"
 #include "layers/zero3/shards.h"
-
-#include <memory>
 
 namespace tsp {
 
@@ -25,7 +23,7 @@ struct Zero3Options {
   std::size_t kv_bucket_heads = 0;  ///< K/V heads that are gathered at a time; 0: as gathered attention chooses
 };
 
-class Zero3 final : public Strategy {
+class Zero3 final : public Dense {
  public:
   /// `rank` and `axis` must outlive it.
   Zero3(Rank& rank, Communicator& axis, const Zero3Options& options);
@@ -45,33 +43,23 @@ class Zero3 final : public Strategy {
   void end() override;
 
  private:
-  struct Heads;
-  struct Columns;
+  /// Where a pack's rows lie: this rank's part, and the whole while it is visited.
+  struct Sublayer {
+    Chunks rows;
+    GatheredPack gathered;
+  };
 
-  ComputeStream& compute() const { return rank_.compute(); }
-  OwnedTensor step(DType of, std::initializer_list<std::size_t> sizes, std::string_view what) const {
-    return rank_.tensor(Category::workspace, of, sizes, what);
-  }
-  void fetch_attention(std::size_t layer);
-  void fetch_mlp(std::size_t layer);
-  Tensor begin_gradients(std::size_t pack, std::size_t parts, const Chunks& rows);
-  Heads heads_room(const AttentionSaved& saved) const;
-  void project(Heads& heads, const ConstTensor& X, const Tensor& W);
-  Columns columns_room(const MlpSaved& saved) const;
+  Sublayer& sublayer(std::size_t pack) { return is_attention_pack(pack) ? attention_ : mlp_; }
+  void fetch(std::size_t pack);
 
-  Rank& rank_;
-  Communicator& axis_;
-  ModelConfig config_;
-  DType dtype_;
-  DType sums_;
-  Chunks attention_rows_;
-  Chunks mlp_rows_;
-  std::unique_ptr<SequenceAttention> attention_;
-  const ParameterStore* store_ = nullptr;  // of the present pass, as tokens_
-  const TokenLayout* tokens_ = nullptr;
-  const AttentionSaved* below_ = nullptr;  // of the present block, in the backward pass
-  GatheredPack attention_weights_;
-  GatheredPack mlp_weights_;
+  Tensor weights(std::size_t pack) override { return sublayer(pack).gathered.wait(rank()); }
+  void weights_used(std::size_t pack) override;
+  Tensor gradients(std::size_t pack) override;
+  void gradients_written(std::size_t pack) override;
+
+  Sublayer attention_;
+  Sublayer mlp_;
+  const AttentionSaved* below_ = nullptr;  // of the present block while its MLP's backward pass goes on
   ScatteredGradients scattered_;
 };
 

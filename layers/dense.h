@@ -1,6 +1,8 @@
-// Blocks whose weights are where they are computed with: all of them (one rank, dp, sp) or a slice of heads and rows (tp). Tokens
-// may be cut over a sequence axis; then attention is one of layers/sp, and every rank's gradients of the same weights are summed
-// over the axis, a sublayer at a time, while the backward pass goes on.
+// Blocks computed with all of a sublayer's weights at once: of the whole model (one rank, dp, sp, zero3) or of a slice of heads
+// and rows (tp). Tokens may be cut over a sequence axis; then attention is one of layers/sp.
+//
+// Here the weights are where they are computed with, and every rank's gradients of the same weights are summed over the axis, a
+// sublayer at a time, while the backward pass goes on. Whoever keeps them elsewhere (layers/zero3) says where a visit finds them.
 //
 //   attention   O = softmax(Q·Kᵀ)·V of the slice's heads;  y = O·W_O
 //   MLP         y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ of the slice's rows
@@ -9,8 +11,8 @@
 #pragma once
 
 #include "layers/model/strategy.h"
+#include "layers/slice.h"
 #include "layers/sp/sequence_attention.h"
-#include "layers/tp/slice.h"
 
 #include <memory>
 #include <vector>
@@ -25,7 +27,7 @@ struct DenseOptions {
   std::size_t kv_bucket_heads = 0;  ///< of SequenceExchange::gather; 0: as it chooses
 };
 
-class Dense final : public Strategy {
+class Dense : public Strategy {
  public:
   /// `sequence`: the ranks that share a sequence, all with the same slice. All is borrowed. Throws Error(refused) for heads that
   /// the exchange can't cut.
@@ -39,12 +41,30 @@ class Dense final : public Strategy {
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
   void begin_backward() override {}
-  void begin_block_backward(std::size_t layer, const AttentionSaved& attention) override;
+  void begin_block_backward(std::size_t /*layer*/, const AttentionSaved& attention) override { begin_attention(attention); }
   void mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
                     const MlpSaved& saved) override;
   void attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
                           const AttentionSaved& saved) override;
   void end() override;
+
+ protected:
+  /// All rows of a sublayer's pack, once they are here; until weights_used().
+  virtual Tensor weights(std::size_t pack) { return store_->values(pack); }
+  /// This visit needs them no more.
+  virtual void weights_used(std::size_t /*pack*/) {}
+  /// Where this rank's gradients of the pack's rows are to be written, all of them.
+  virtual Tensor gradients(std::size_t pack) { return store_->gradients(pack); }
+  /// They are: the sum over the ranks with other tokens begins.
+  virtual void gradients_written(std::size_t pack);
+  /// K and V that were kept begin to move.
+  void begin_attention(const AttentionSaved& saved);
+
+  Rank& rank() const { return rank_; }
+  Communicator& sequence() const { return sequence_; }
+  const ModelConfig& config() const { return config_; }
+  /// Of the present pass.
+  const ParameterStore& store() const { return *store_; }
 
  private:
   struct Heads;
@@ -60,7 +80,6 @@ class Dense final : public Strategy {
   Heads heads_room(const AttentionSaved& saved) const;
   Columns columns_room(const MlpSaved& saved) const;
   void project(Heads& heads, const ConstTensor& X, const Tensor& rows);
-  void sum_gradients(std::size_t pack);
 
   Rank& rank_;
   Communicator& sequence_;

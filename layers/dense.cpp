@@ -1,8 +1,8 @@
-#include "layers/tp/dense.h"
+#include "layers/dense.h"
 
 #include "core/kernels/check.h"
 #include "layers/all_reduce.h"
-#include "layers/tsp/packs.h"
+#include "layers/packs.h"
 
 #include <utility>
 
@@ -41,17 +41,6 @@ struct AttentionMatrices {
     V = rows.slice(0, k, k);
     Q = rows.slice(0, 2 * k, a);
     Ot = rows.slice(0, 2 * k + a, a);
-  }
-};
-
-/// The matrices of an MLP pack [W_1; W_3; W_2ᵀ], or their gradients.
-struct MlpMatrices {
-  Tensor W1, W3, W2t;
-  explicit MlpMatrices(const Tensor& rows) {
-    const std::size_t f = rows.size(0) / 3;
-    W1 = rows.slice(0, 0, f);
-    W3 = rows.slice(0, f, f);
-    W2t = rows.slice(0, 2 * f, f);
   }
 };
 
@@ -115,8 +104,7 @@ void Dense::begin_forward(const ParameterStore& store, const TokenLayout& tokens
   tokens_ = &tokens;
 }
 
-/// A sublayer's gradients are computed; the sum over the ranks with other tokens begins.
-void Dense::sum_gradients(std::size_t pack) {
+void Dense::gradients_written(std::size_t pack) {
   if (sequence_.size() > 1) {
     const CallOptions options{.stream = Stream::gradients, .purpose = Purpose::gradients};
     summing_.push_back(post_sum(sequence_, store_->gradients(pack), options));
@@ -178,17 +166,18 @@ void Dense::project(Heads& heads, const ConstTensor& X, const Tensor& rows) {
   if (attention_->exchanges()) attention_->exchange(*tokens_, heads.q, heads.k, heads.v, q, k, v);
 }
 
-/// K and V that were kept begin to move under the MLP.
-void Dense::begin_block_backward(std::size_t /*layer*/, const AttentionSaved& attention) {
-  if (attention.k.exists() && !attention_->exchanges()) attention_->begin(*tokens_, attention.k, attention.v);
+void Dense::begin_attention(const AttentionSaved& saved) {
+  if (saved.k.exists() && !attention_->exchanges()) attention_->begin(*tokens_, saved.k, saved.v);
 }
 
 void Dense::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
-  const Tensor rows = store_->values(attention_pack_number(layer));
+  const std::size_t pack = attention_pack_number(layer);
   Heads heads = heads_room(saved);
+  const Tensor rows = weights(pack);
   project(heads, x.merged(0), rows);
   attention_->forward(*tokens_, heads.o, heads.lse, heads.q, heads.k, heads.v);
   compute().gemm(y.merged(0), matrix_of(heads.o), AttentionMatrices(rows, slice_, config_.head_dim).Ot);
+  weights_used(pack);
 }
 
 void Dense::attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
@@ -197,16 +186,15 @@ void Dense::attention_backward(std::size_t layer, const Tensor& dx, const ConstT
   const ConstTensor X = x.merged(0);
   const ConstTensor dY = dy.merged(0);
   const Tensor dX = dx.merged(0);
-  const Tensor rows = store_->values(pack);
-  const AttentionMatrices W(rows, slice_, config_.head_dim);
-  const AttentionMatrices dW(store_->gradients(pack), slice_, config_.head_dim);
   Heads heads = heads_room(saved);
-  if (!saved.q.exists()) project(heads, X, rows);
+  const Tensor rows = weights(pack);
+  const AttentionMatrices W(rows, slice_, config_.head_dim);
+  if (!saved.q.exists()) project(heads, X, rows);  // else K and V move already
 
   const SavedSizes own = SavedSizes::of(*tokens_, slice_.queries.count, slice_.kv.count, slice_.rows);
   OwnedTensor dO = step(dtype_, own.o, "gradient of attention output");
   compute().gemm(matrix_of(dO.view()), dY, W.Ot.transposed(0, 1));
-  const OwnedTensor dq = step(sums_, own.q, "gradient of queries");
+  OwnedTensor dq = step(sums_, own.q, "gradient of queries");
   const OwnedTensor dk = step(sums_, own.kv, "gradient of keys");
   const OwnedTensor dv = step(sums_, own.kv, "gradient of values");
   attention_->backward(*tokens_, dq, dk, dv, dO, heads.o, heads.lse,
@@ -215,11 +203,13 @@ void Dense::attention_backward(std::size_t layer, const Tensor& dx, const ConstT
   dO.reset();
 
   const Tensor& angles = tokens_->rope_table();
+  const AttentionMatrices dW(gradients(pack), slice_, config_.head_dim);
   compute().rope(dq, angles, Rotation::inverse);
   compute().gemm(dX, matrix_of(dq.view()), W.Q);
   const auto gradients_of_queries = [&] {
     compute().gemm(dW.Q, matrix_of(dq.view()).transposed(0, 1), X);
     compute().gemm(dW.Ot, matrix_of(heads.o).transposed(0, 1), dY);
+    dq.reset();
   };
   // They hide the way home of dK and dV where those travel, else the exchange of dX.
   const bool travels = sequence_.size() > 1;
@@ -229,10 +219,11 @@ void Dense::attention_backward(std::size_t layer, const Tensor& dx, const ConstT
   compute().gemm(dX, matrix_of(dk.view()), W.K, Write::add);
   compute().gemm(dX, matrix_of(dv.view()), W.V, Write::add);
   tell_input_gradient();
+  weights_used(pack);
   if (!travels) gradients_of_queries();
   compute().gemm(dW.K, matrix_of(dk.view()).transposed(0, 1), X);
   compute().gemm(dW.V, matrix_of(dv.view()).transposed(0, 1), X);
-  sum_gradients(pack);
+  gradients_written(pack);
 }
 
 // --- MLP ---------------------------------------------------------------------------------------------------------------------
@@ -252,13 +243,15 @@ Dense::Columns Dense::columns_room(const MlpSaved& saved) const {
 }
 
 void Dense::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
+  const std::size_t pack = mlp_pack_number(layer);
   const Columns columns = columns_room(saved);
-  const MlpMatrices W(store_->values(mlp_pack_number(layer)));
+  const MlpMatrices W(weights(pack));
   compute().gemm(columns.gate, x.merged(0), W.W1.transposed(0, 1));
   compute().gemm(columns.up, x.merged(0), W.W3.transposed(0, 1));
   const OwnedTensor a = step(dtype_, {tokens_->rows(), slice_.rows}, "gated activation");
   compute().swiglu(a, columns.gate, columns.up);
   compute().gemm(y.merged(0), a, W.W2t);
+  weights_used(pack);
 }
 
 void Dense::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
@@ -267,8 +260,7 @@ void Dense::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor&
   const ConstTensor X = x.merged(0);
   const ConstTensor dY = dy.merged(0);
   const Columns columns = columns_room(saved);
-  const MlpMatrices W(store_->values(pack));
-  const MlpMatrices dW(store_->gradients(pack));
+  const MlpMatrices W(weights(pack));
   if (!saved.gate.exists()) {
     compute().gemm(columns.gate, X, W.W1.transposed(0, 1));
     compute().gemm(columns.up, X, W.W3.transposed(0, 1));
@@ -280,6 +272,8 @@ void Dense::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor&
   compute().gemm(dx.merged(0), dgate, W.W1);
   compute().gemm(dx.merged(0), dup, W.W3, Write::add);
   tell_input_gradient();
+  weights_used(pack);
+  const MlpMatrices dW(gradients(pack));
   compute().gemm(dW.W1, dgate->transposed(0, 1), X);
   compute().gemm(dW.W3, dup->transposed(0, 1), X);
   dgate.reset();
@@ -287,7 +281,7 @@ void Dense::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor&
   const OwnedTensor a = step(dtype_, {tokens_->rows(), slice_.rows}, "gated activation");
   compute().swiglu(a, columns.gate, columns.up);
   compute().gemm(dW.W2t, a->transposed(0, 1), dY);
-  sum_gradients(pack);
+  gradients_written(pack);
 }
 
 }  // namespace tsp

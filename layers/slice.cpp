@@ -1,4 +1,4 @@
-#include "layers/tp/slice.h"
+#include "layers/slice.h"
 
 #include "core/collectives/chunks.h"
 

@@ -19,8 +19,20 @@ inline constexpr std::size_t kMlpParts = 3;
 /// [W_1; W_3; W_2ᵀ] of these rows of the MLP, width h.
 PackPlan mlp_pack_plan(const ModelConfig& config, std::size_t layer, std::size_t first, std::size_t count);
 
+/// The matrices of an MLP pack, or of its gradients: views of the pack's rows.
+struct MlpMatrices {
+  Tensor W1, W3, W2t;
+  explicit MlpMatrices(const Tensor& rows) {
+    const std::size_t f = rows.size(0) / kMlpParts;
+    W1 = rows.slice(0, 0, f);
+    W3 = rows.slice(0, f, f);
+    W2t = rows.slice(0, 2 * f, f);
+  }
+};
+
 /// The store's packs begin with those of the blocks: attention and MLP of layer 0, of layer 1, …
 constexpr std::size_t attention_pack_number(std::size_t layer) { return 2 * layer; }
 constexpr std::size_t mlp_pack_number(std::size_t layer) { return 2 * layer + 1; }
+constexpr bool is_attention_pack(std::size_t pack) { return pack % 2 == 0; }
 
 }  // namespace tsp

@@ -1,4 +1,4 @@
-#include "layers/tsp/packs.h"
+#include "layers/packs.h"
 
 #include <algorithm>
 #include <stdexcept>
