@@ -122,10 +122,6 @@ void validate_faults(GlobalOptions& options) {
   for (const std::string& text : options.fault_texts) {
     const fault::Spec& spec = options.faults.emplace_back(fault::parse(text));
     fault::check_ranks(spec, options.ranks);
-    if (spec.kind == fault::Kind::corrupt || spec.kind == fault::Kind::drop || spec.kind == fault::Kind::disconnect) {
-      refuse(fmt::format("--fault {}: this version injects kill, stall, oom, delay and slow; try delay:from={},to={},ms=20", text,
-                         spec.from, spec.to));
-    }
   }
   check_faults(options.faults);
 }

@@ -5,8 +5,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <iterator>
 #include <string>
 #include <time.h>
 #include <unistd.h>
@@ -30,11 +32,19 @@ void check_faults(std::span<const fault::Spec> faults) {
   if (faults.size() > kMaxFaults) {
     throw Error(Cause::refused, fmt::format("--fault was given {} times: at most {} work", faults.size(), kMaxFaults));
   }
-  for (const fault::Spec& spec : faults) op_of(spec);
+  for (const fault::Spec& spec : faults) {
+    if (spec.kind == fault::Kind::corrupt || spec.kind == fault::Kind::drop || spec.kind == fault::Kind::disconnect) {
+      throw Error(Cause::refused,
+                  fmt::format("--fault {}: this version injects kill, stall, oom, delay and slow; try delay:from={},to={},ms=20",
+                              spec.text, spec.from, spec.to));
+    }
+    op_of(spec);
+  }
 }
 
 RankFaults::RankFaults(std::span<const fault::Spec> faults, std::uint64_t struck, int rank, Heap& heap, const FlightBoard& board)
     : rank_(rank), heap_(&heap), board_(board) {
+  check_faults(faults);
   for (std::size_t i = 0; i < faults.size(); ++i) {
     const bool due = (struck >> i & 1) == 0 && faults[i].strikes_rank() && faults[i].rank == rank;
     if (due) waiting_.push_back({faults[i], i, op_of(faults[i])});
@@ -42,28 +52,19 @@ RankFaults::RankFaults(std::span<const fault::Spec> faults, std::uint64_t struck
 }
 
 void RankFaults::at_step(std::uint64_t step) {
-  for (std::size_t i = 0; i < waiting_.size();) {
-    if (waiting_[i].spec.step != step) {
-      ++i;
-      continue;
-    }
-    const Fault fault = waiting_[i];
-    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
-    strike(fault);
-  }
+  strike_those([&](const Fault& fault) { return fault.spec.step == step; });
 }
 
 void RankFaults::at_operation(Op op, std::uint64_t sequence) {
-  for (std::size_t i = 0; i < waiting_.size();) {
-    const fault::Spec& spec = waiting_[i].spec;
-    if (spec.op.empty() || waiting_[i].op != op || spec.sequence != sequence) {
-      ++i;
-      continue;
-    }
-    const Fault fault = waiting_[i];
-    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
-    strike(fault);
-  }
+  strike_those([&](const Fault& fault) { return !fault.spec.op.empty() && fault.op == op && fault.spec.sequence == sequence; });
+}
+
+void RankFaults::strike_those(const std::function<bool(const Fault&)>& due) {
+  std::vector<Fault> struck;
+  std::ranges::copy_if(waiting_, std::back_inserter(struck), due);
+  if (struck.empty()) return;
+  std::erase_if(waiting_, due);
+  for (const Fault& fault : struck) strike(fault);
 }
 
 void RankFaults::strike(const Fault& fault) {

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -18,8 +19,7 @@ namespace tsp {
 class RankFaults {
  public:
   /// Of all the job's faults, in the order in which they were given, those that strike `rank`, but for those that struck in an
-  /// earlier attempt: `struck` has a bit for each. Heap and board are borrowed. Throws Error(refused) for an operation that
-  /// doesn't exist.
+  /// earlier attempt: `struck` has a bit for each. Heap and board are borrowed. Throws Error(refused) as check_faults().
   RankFaults(std::span<const fault::Spec> faults, std::uint64_t struck, int rank, Heap& heap, const FlightBoard& board);
 
   bool any() const { return !waiting_.empty(); }
@@ -34,6 +34,7 @@ class RankFaults {
     std::size_t number;  // among all of the job
     Op op;               // meaningful with spec.op
   };
+  void strike_those(const std::function<bool(const Fault&)>& due);
   void strike(const Fault& fault);
   void stall(double seconds);
 
@@ -43,7 +44,8 @@ class RankFaults {
   std::vector<Fault> waiting_;  // those that haven't struck
 };
 
-/// Throws Error(refused) if a fault names an operation that doesn't exist, or there are more than the board has room for.
+/// Throws Error(refused) if a fault is of a kind that this version doesn't inject, or names an operation that doesn't exist, or
+/// if there are more than the board has room for.
 void check_faults(std::span<const fault::Spec> faults);
 
 }  // namespace tsp
