@@ -28,7 +28,6 @@ namespace tsp {
 
 namespace {
 
-constexpr auto relaxed = std::memory_order_relaxed;
 constexpr std::uint64_t kDefaultTimeoutNs = 30'000'000'000;
 
 /// TSP_TIMEOUT: seconds, of ranks that no tsprun started.

@@ -1,6 +1,7 @@
 #include "launcher/options.h"
 
 #include "core/fault/rank_faults.h"
+#include "launcher/refuse.h"
 #include "transport/bootstrap/store.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
@@ -28,8 +29,6 @@ constexpr int kMostThreads = 1024;
 constexpr std::uint64_t kDescriptorsPerRank = 3;
 constexpr std::uint64_t kOwnDescriptors = 32;
 constexpr std::array<std::string_view, 7> kLogLevels = {"trace", "debug", "info", "warn", "error", "critical", "off"};
-
-[[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
 
 std::uint64_t hard_limit_open_files() {
   rlimit limit{};

@@ -13,7 +13,7 @@ namespace tsp::launcher {
 
 namespace {
 /// A pipe that polls writable takes this much without blocking (PIPE_BUF).
-constexpr std::size_t kPiece = 4096;
+constexpr std::size_t kPipePiece = 4096;
 /// A line longer than this is passed on in pieces.
 constexpr std::size_t kLongestLine = std::size_t{1} << 24;
 constexpr std::size_t kReadSize = std::size_t{1} << 16;
@@ -56,7 +56,7 @@ bool Output::has_room(int milliseconds) const {
 
 bool Output::write_some() {
   const std::size_t left = pending_.size() - written_;
-  const ssize_t written = ::write(fd_, pending_.data() + written_, waits_ && left > kPiece ? kPiece : left);
+  const ssize_t written = ::write(fd_, pending_.data() + written_, waits_ && left > kPipePiece ? kPipePiece : left);
   if (written < 0) {
     if (errno == EINTR) return true;
     if (errno == EAGAIN) return false;

@@ -15,7 +15,7 @@ namespace tsp::launcher {
 namespace {
 
 /// Lines of the log; the report has all.
-constexpr std::size_t kMostLines = 32;
+constexpr std::size_t kMostWays = 32;
 constexpr std::string_view kKey = "live/way/";
 
 /// A number below `limit`; -1: the text is none.
@@ -117,9 +117,9 @@ std::vector<std::string> Ways::lines() const {
         pairs.count == 1 ? fmt::format("ranks {} and {}", pairs.from, pairs.to) : fmt::format("{} pairs of ranks", pairs.count);
     lines.push_back(fmt::format("{} for {}: {}", way.first.empty() ? "unknown" : way.first, who, way.second));
   }
-  if (lines.size() > kMostLines) {
-    const std::size_t more = lines.size() - kMostLines;
-    lines.resize(kMostLines);
+  if (lines.size() > kMostWays) {
+    const std::size_t more = lines.size() - kMostWays;
+    lines.resize(kMostWays);
     lines.push_back(fmt::format("and {} lines more, which the report of --json has", more));
   }
   return lines;

@@ -11,8 +11,6 @@ namespace tsp {
 
 namespace {
 
-constexpr auto relaxed = std::memory_order_relaxed;
-
 void copy_text(char (&to)[kErrorText], std::string_view text) {
   const std::size_t length = std::min(text.size(), kErrorText - 1);
   std::memcpy(to, text.data(), length);

@@ -45,6 +45,9 @@
 
 namespace tsp {
 
+/// The board's access, and that of all counters that only tell.
+inline constexpr auto relaxed = std::memory_order_relaxed;
+
 enum class Life : std::uint32_t {
   unborn,    ///< not yet attached
   alive,     ///< attached

@@ -66,7 +66,7 @@ std::string operation_names() {
   return names;
 }
 
-[[noreturn]] void refuse(std::string_view part, const std::string& why) {
+[[noreturn]] void refuse_choice(std::string_view part, const std::string& why) {
   throw Error(Cause::refused,
               fmt::format("choice of algorithms: \"{}\": {}; for example: all_reduce=ring,all_gather<64K=direct", part, why));
 }
@@ -83,25 +83,25 @@ std::uint64_t parse_bound(std::string_view part, std::string_view text) {
     shift = -1;
   }
   if (shift < 0 || value == 0 || value > kAnyBytes >> shift) {
-    refuse(part, fmt::format("\"{}\" is no size; sizes are written 65536, 64K, 16M or 2G", text));
+    refuse_choice(part, fmt::format("\"{}\" is no size; sizes are written 65536, 64K, 16M or 2G", text));
   }
   return (value << shift) - 1;
 }
 
 ChoiceRow parse_override(std::string_view part) {
   const std::size_t equals = part.find('=');
-  if (equals == std::string_view::npos) refuse(part, "OPERATION=ALGORITHM or OPERATION<SIZE=ALGORITHM is expected");
+  if (equals == std::string_view::npos) refuse_choice(part, "OPERATION=ALGORITHM or OPERATION<SIZE=ALGORITHM is expected");
   const std::string_view left = part.substr(0, equals);
   const std::size_t less = left.find('<');
   const std::string_view op_text = left.substr(0, less);
   const std::string_view algorithm_text = part.substr(equals + 1);
   const std::optional<Op> op = op_from_name(op_text);
   if (!op || !has_choice(*op)) {
-    refuse(part, fmt::format("\"{}\" is no operation that has a choice; {} have one", op_text, operation_names()));
+    refuse_choice(part, fmt::format("\"{}\" is no operation that has a choice; {} have one", op_text, operation_names()));
   }
   const std::optional<Algorithm> algorithm = algorithm_from_name(algorithm_text);
   if (!algorithm || !has_algorithm(*op, *algorithm)) {
-    refuse(part, fmt::format("{} has no algorithm \"{}\"; it has {}", op_text, algorithm_text, algorithm_names(*op)));
+    refuse_choice(part, fmt::format("{} has no algorithm \"{}\"; it has {}", op_text, algorithm_text, algorithm_names(*op)));
   }
   ChoiceRow row{*op, kAnyBytes, kAnyRanks, false, *algorithm};
   if (less != std::string_view::npos) row.max_bytes = parse_bound(part, left.substr(less + 1));
@@ -155,7 +155,7 @@ ChoiceTable::ChoiceTable(std::string_view overrides, bool reassociate) : reassoc
     rows_.push_back(parse_override(overrides.substr(0, comma)));
     if (comma == std::string_view::npos) break;
     overrides.remove_prefix(comma + 1);
-    if (overrides.empty()) refuse("", "something is expected after the last comma");
+    if (overrides.empty()) refuse_choice("", "something is expected after the last comma");
   }
   const std::vector<ChoiceRow> rest = built_in();
   rows_.insert(rows_.end(), rest.begin(), rest.end());

@@ -3,10 +3,6 @@
 
 namespace tsp {
 
-namespace {
-int modulo(int value, int n) { return ((value % n) + n) % n; }
-}  // namespace
-
 // --- all_gather --------------------------------------------------------------------------------------------------------------
 
 HierarchicalAllGather::HierarchicalAllGather(const Call& call, ConstBuffer send, Buffer recv, Chunks chunks)

@@ -13,6 +13,9 @@
 
 namespace tsp {
 
+/// `value` modulo `n`, in 0…n−1 for negative values too: places on a ring of n.
+inline int modulo(int value, int n) { return ((value % n) + n) % n; }
+
 // --- direct: every rank talks to every other ---------------------------------------------------------------------------------
 
 /// Everyone offers its chunk to all, and copies the others'.

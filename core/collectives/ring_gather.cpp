@@ -6,10 +6,6 @@
 
 namespace tsp {
 
-namespace {
-int modulo(int value, int n) { return ((value % n) + n) % n; }
-}  // namespace
-
 // --- all_gather --------------------------------------------------------------------------------------------------------------
 
 void RingGatherPhase::set(const Collective& operation, Buffer recv, Chunks chunks, std::uint32_t first_step) {

@@ -10,7 +10,6 @@ namespace tsp {
 namespace {
 
 std::size_t piece_elements(DType dtype) { return kRingPieceBytes / size_of(kernels::accumulator_of(dtype)); }
-int modulo(int value, int n) { return ((value % n) + n) % n; }
 
 }  // namespace
 

@@ -13,9 +13,7 @@
 
 namespace tsp {
 
-namespace {
-constexpr auto relaxed = std::memory_order_relaxed;
-}
+namespace {}
 
 bool Work::test() { return engine_ == nullptr || engine_->test(stream_, number_); }
 

@@ -19,8 +19,6 @@ namespace tsp {
 
 namespace {
 
-constexpr auto relaxed = std::memory_order_relaxed;
-
 /// With a core for every rank the clock is read every so many looks.
 constexpr std::uint32_t kLooksPerClock = 256;
 constexpr std::uint64_t kSpinNs = 1'000'000;

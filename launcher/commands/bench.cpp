@@ -3,6 +3,7 @@
 
 #include "launcher/bench/table.h"
 #include "launcher/commands/bench_rank.h"
+#include "launcher/refuse.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/shm/lane.h"
@@ -32,8 +33,6 @@ constexpr double kLongestRow = 3600;
 /// Messages that may be under way on a lane, each with a copy of its small payload in the sender's heap.
 constexpr std::uint64_t kUnderWay = shm::kSlots;
 constexpr std::uint64_t kSmallestCopy = 1024;
-
-[[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
 
 std::string operation_names() {
   std::vector<std::string_view> names;

@@ -16,7 +16,7 @@ namespace tsp::launcher {
 
 namespace {
 
-constexpr ModelOptionUse kUse{.model_folder = false, .data = false, .seed = false, .recompute = true};
+constexpr ModelOptionUse kBlockUse{.model_folder = false, .data = false, .seed = false, .recompute = true};
 constexpr std::size_t kMostTokens = std::size_t{1} << 31;
 
 /// B and S of `x` [B, S, h]; `dy` must have the same shape.
@@ -49,7 +49,7 @@ double output_bytes(const BlockOptions& block, const ModelCommandOptions& model)
 }  // namespace
 
 void BlockCommand::add_options(CLI::App& app) {
-  add_model_options(app, model_, kUse);
+  add_model_options(app, model_, kBlockUse);
   const auto add = [&](const char* name, std::string& text, const char* help) {
     app.add_option(name, text, help)->type_name("FILE")->required();
   };
@@ -60,7 +60,7 @@ void BlockCommand::add_options(CLI::App& app) {
 }
 
 void BlockCommand::validate(const GlobalOptions& global) {
-  validate_model(model_, global, kUse);
+  validate_model(model_, global, kBlockUse);
   refuse_data_axis(global, "one block's gradients are sums over all sequences");
   model_.shape.layers = 1;
   const Weights weights(block_.weights);

@@ -2,6 +2,7 @@
 #include "launcher/commands/compare.h"
 
 #include "launcher/commands/compare_rank.h"
+#include "launcher/refuse.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -18,10 +19,8 @@ using nlohmann::ordered_json;
 
 constexpr std::int64_t kMostSteps = 1'000'000;
 constexpr std::size_t kMostPoints = 10'000;
-constexpr ModelOptionUse kUse{};
+constexpr ModelOptionUse kCompareUse{};
 constexpr ModelOptionUse kSizes{.ranks = false};
-
-[[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
 
 std::vector<std::string> split(const std::string& option, const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -100,7 +99,7 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
           try {
             // The model's sizes first: a layout that can't be still has a row.
             validate_model(point.model, point.global, kSizes);
-            validate_model(point.model, point.global, kUse);
+            validate_model(point.model, point.global, kCompareUse);
             validate_data(point.model, true);
             validate_memory(point.model, point.global, options.forward_only ? ModelUse::inference : ModelUse::training);
           } catch (const Error& error) {
@@ -115,7 +114,7 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
 }
 
 void CompareCommand::add_options(CLI::App& app) {
-  add_model_options(app, model_, kUse);
+  add_model_options(app, model_, kCompareUse);
   const std::string group = "Compare";
   app.add_option("--layouts", options_.layouts_text, "layouts between semicolons: \"tsp=4;tp=4;tp=2,sp=2\"")
       ->type_name("SPEC[;SPEC...]")

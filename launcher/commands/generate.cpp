@@ -4,6 +4,7 @@
 #include "launcher/model/layouts.h"
 #include "launcher/model/model_rank.h"
 #include "launcher/model/session.h"
+#include "launcher/refuse.h"
 #include "layers/tsp/decode.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
@@ -18,10 +19,8 @@ namespace tsp::launcher {
 
 namespace {
 
-constexpr ModelOptionUse kUse{.model_folder = true, .data = false, .seed = true, .recompute = false};
+constexpr ModelOptionUse kGenerateUse{.model_folder = true, .data = false, .seed = true, .recompute = false};
 constexpr Token kBytes = 256;
-
-[[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
 
 /// Text as JSON may hold it: what is no UTF-8 becomes U+FFFD.
 nlohmann::ordered_json utf8(const std::string& text) {
@@ -77,7 +76,7 @@ std::string text_of(std::span<const Token> ids) {
 }
 
 void GenerateCommand::add_options(CLI::App& app) {
-  add_model_options(app, model_, kUse);
+  add_model_options(app, model_, kGenerateUse);
   const std::string group = "Generation";
   const auto add = [&](const char* name, std::string& text, const char* type, const char* help) {
     return app.add_option(name, text, help)->type_name(type)->capture_default_str()->group(group);
@@ -108,7 +107,7 @@ void GenerateCommand::read_prompt() {
 }
 
 void GenerateCommand::validate(const GlobalOptions& global) {
-  validate_model(model_, global, kUse);
+  validate_model(model_, global, kGenerateUse);
   require_tsp(global, "generate decodes");
   read_prompt();
   constexpr double kHottest = 1e6;

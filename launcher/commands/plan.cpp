@@ -5,6 +5,7 @@
 #include "launcher/model/model_options.h"
 #include "launcher/plan/paper_tables.h"
 #include "launcher/plan/points.h"
+#include "launcher/refuse.h"
 #include "layers/theory/machine.h"
 #include "layers/theory/search.h"
 #include "transport/cause.h"
@@ -20,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kMostGpus = 1 << 16;
 constexpr std::size_t kUsualTop = 20;
-constexpr ModelOptionUse kUse{.files = false, .seed = false, .ranks = false};
+constexpr ModelOptionUse kPlanUse{.files = false, .seed = false, .ranks = false};
 
 struct PlanOptions {
   bool paper = false;
@@ -55,14 +56,12 @@ class PlanCommand final : public Command {
   PlanQuestion question_;
 };
 
-[[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
-
 void print(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) fmt::print("{}\n", line);
 }
 
 void PlanCommand::add_options(CLI::App& app) {
-  add_model_options(app, model_, kUse);
+  add_model_options(app, model_, kPlanUse);
   const std::string group = "Plan";
   app.add_flag("--paper", options_.paper, "the paper's equations (1) to (30) beside exact counts, and where they differ")
       ->group(group);
@@ -103,7 +102,7 @@ void PlanCommand::validate(const GlobalOptions& global) {
     if (model_.dtype_text.empty()) model_.dtype_text = "bf16";
     if (model_.sequence_text.empty()) model_.sequence_text = "8192";
   }
-  validate_model(model_, global, kUse);
+  validate_model(model_, global, kPlanUse);
   question_.setting = model_.setting();
   question_.dtype = model_.dtype;
   options_.top = static_cast<std::size_t>(parse_integer("--top", options_.top_text, 0, kMostGpus));

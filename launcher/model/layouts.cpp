@@ -1,5 +1,6 @@
 #include "launcher/model/layouts.h"
 
+#include "launcher/refuse.h"
 #include "layers/model/strategies.h"
 #include "transport/cause.h"
 
@@ -8,8 +9,6 @@
 namespace tsp::launcher {
 
 namespace {
-
-[[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
 
 bool stands_before(const GlobalOptions& global, std::string_view first, std::string_view second) {
   for (const Axis& axis : global.layout.axes) {

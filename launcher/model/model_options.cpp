@@ -2,6 +2,7 @@
 
 #include "core/kernels/level.h"
 #include "launcher/model/layouts.h"
+#include "launcher/refuse.h"
 #include "layers/model/data.h"
 #include "layers/model/parameters.h"
 #include "layers/model/weights.h"
@@ -31,8 +32,6 @@ constexpr std::int64_t kLargestBatch = 1 << 20;
 constexpr std::size_t kMostTokens = std::size_t{1} << 31;
 /// More bytes than any machine has, and far from overflow.
 constexpr double kUncountable = 0x1p60;
-
-[[noreturn]] void refuse(const std::string& message) { throw Error(Cause::refused, message); }
 
 Recompute parse_recompute(const std::string& text) {
   if (text == "none") return Recompute::none;

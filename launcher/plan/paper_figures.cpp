@@ -1,5 +1,6 @@
 #include "launcher/plan/paper_figures.h"
 
+#include "launcher/plan/amounts.h"
 #include "launcher/plan/text_table.h"
 #include "layers/model/config.h"
 #include "layers/theory/flops.h"
@@ -21,11 +22,8 @@ using theory::AxisKind;
 using theory::Setting;
 using theory::Spread;
 
-constexpr double kGiB = 1 << 30;
 constexpr double kGB = 1e9;
 constexpr int kRanks = 8;
-
-double real(std::uint64_t value) { return static_cast<double>(value); }
 
 paper::Setting symbols(double sequence) {
   paper::Setting s;

@@ -1,5 +1,6 @@
 #include "launcher/plan/paper_tables.h"
 
+#include "launcher/plan/amounts.h"
 #include "launcher/plan/paper_figures.h"
 #include "launcher/plan/text_table.h"
 #include "layers/theory/flops.h"
@@ -24,8 +25,6 @@ using theory::Spread;
 
 constexpr std::string_view kBytes = "B";
 constexpr std::string_view kFlop = "FLOP";
-
-double real(std::uint64_t value) { return static_cast<double>(value); }
 
 /// Bytes that a rank receives for a block, mean over ranks.
 struct BlockBytes {

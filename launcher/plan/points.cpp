@@ -1,6 +1,7 @@
 #include "launcher/plan/points.h"
 
 #include "launcher/options.h"
+#include "launcher/plan/amounts.h"
 #include "launcher/plan/text_table.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/footprint.h"
@@ -19,7 +20,6 @@ using theory::AxisKind;
 using theory::Spread;
 
 constexpr double kMiB = 1 << 20;
-constexpr double kGiB = 1 << 30;
 constexpr double kGiga = 1e9;
 
 AxisKind axis_kind(const std::string& axis) {
@@ -40,7 +40,6 @@ std::string_view recompute_name(Recompute recompute) {
 
 std::string mebibytes(double bytes) { return fmt::format("{:.2f}", bytes / kMiB); }
 std::string gibibytes(double bytes) { return fmt::format("{:.2f}", bytes / kGiB); }
-double real(std::uint64_t value) { return static_cast<double>(value); }
 
 ordered_json memory_json(const CategoryBytes& bytes) {
   ordered_json json;

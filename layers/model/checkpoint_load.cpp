@@ -17,14 +17,14 @@ namespace tsp {
 namespace {
 
 // Between signs of life.
-constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+constexpr std::size_t kLoadedPieceBytes = std::size_t{4} << 20;
 
 void read_part(Rank& rank, const safetensors::File& file, const ParameterPart& part, const Tensor& tensor) {
   const Parameter& parameter = part.plan.parameter;
   const safetensors::TensorInfo& info = file.require(parameter.name, parameter.shape);
   fill_natural_blocks(rank, part.plan, tensor, [&](const safetensors::Block& block, Buffer into) {
     const std::size_t row_bytes = std::max<std::size_t>(1, block.columns * size_of(into.dtype));
-    const std::size_t step = std::max<std::size_t>(1, kPieceBytes / row_bytes);
+    const std::size_t step = std::max<std::size_t>(1, kLoadedPieceBytes / row_bytes);
     for (std::size_t row = 0; row < block.rows; row += step) {
       safetensors::Block piece = block;
       piece.first_row += row;

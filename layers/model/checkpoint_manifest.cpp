@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kFormat = "tsprun checkpoint";
-constexpr std::uint64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
+constexpr std::uint64_t kMostCounted = std::numeric_limits<std::int32_t>::max();
 constexpr std::uint64_t kMaxCount = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t kMaxText = 200;
 constexpr std::array<std::string_view, 3> kDtypes = {"f32", "f64", "bf16"};
@@ -114,8 +114,8 @@ CheckpointState read_state(const Section& top) {
 
   const Section data = top.section("data");
   data.refuse_others_than({"batch", "sequence", "tokens"});
-  state.batch = data.integer("batch", 1, kMaxSize);
-  state.sequence = data.integer("sequence", 1, kMaxSize);
+  state.batch = data.integer("batch", 1, kMostCounted);
+  state.sequence = data.integer("sequence", 1, kMostCounted);
   state.data_tokens = data.integer("tokens", 0, kMaxCount);
 
   const Section update = top.section("update");
@@ -130,7 +130,7 @@ CheckpointState read_state(const Section& top) {
 
   const Section world = top.section("world");
   world.refuse_others_than({"ranks", "layout", "kernels"});
-  state.ranks = static_cast<int>(world.integer("ranks", 1, kMaxSize));
+  state.ranks = static_cast<int>(world.integer("ranks", 1, kMostCounted));
   state.layout = world.text("layout");
   state.kernels = world.text("kernels");
   return state;

@@ -33,7 +33,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Between signs of life: what a slow disk takes in seconds.
-constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+constexpr std::size_t kSavedPieceBytes = std::size_t{4} << 20;
 constexpr std::uint64_t kUnsyncedBytes = std::uint64_t{64} << 20;
 
 std::string_view torch_name(DType dtype) {
@@ -154,7 +154,7 @@ class Save {
   void write_part(safetensors::Writer& file, const ParameterPart& part, const Tensor& tensor) {
     for_natural_blocks(rank_, part.plan, tensor, [&](const safetensors::Block& block, ConstBuffer from) {
       const std::size_t row_bytes = block.columns * size_of(from.dtype);
-      const std::size_t step = std::max<std::size_t>(1, kPieceBytes / std::max<std::size_t>(row_bytes, 1));
+      const std::size_t step = std::max<std::size_t>(1, kSavedPieceBytes / std::max<std::size_t>(row_bytes, 1));
       for (std::size_t row = 0; row < block.rows; row += step) {
         safetensors::Block piece = block;
         piece.first_row += row;

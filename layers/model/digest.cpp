@@ -13,7 +13,7 @@ namespace tsp {
 
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+constexpr std::size_t kHashedPieceBytes = std::size_t{1} << 20;
 constexpr std::size_t kDigits = 2 * sizeof(Digest);
 
 Digest canonical(XXH128_hash_t hash) {
@@ -50,7 +50,7 @@ Digest digest_block(const posix::UniqueFd& file, const std::filesystem::path& pa
   const std::uint64_t end = std::min(file_bytes, first + kDigestBlockBytes);
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
   if (!state || XXH3_128bits_reset(state.get()) != XXH_OK) throw std::bad_alloc();
-  std::vector<std::byte> piece(std::min<std::uint64_t>(kPieceBytes, end - std::min(first, end)));
+  std::vector<std::byte> piece(std::min<std::uint64_t>(kHashedPieceBytes, end - std::min(first, end)));
   for (std::uint64_t at = first; at < end; at += piece.size()) {
     const auto bytes = std::span(piece).first(std::min<std::uint64_t>(piece.size(), end - at));
     file::read(file, path, at, bytes);

@@ -171,5 +171,6 @@ BlockResult<T> block(const ModelConfig& config, std::size_t batch, std::size_t s
 
 TSP_INSTANTIATE(float)
 TSP_INSTANTIATE(double)
+#undef TSP_INSTANTIATE
 
 }  // namespace tsp::reference

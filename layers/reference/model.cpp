@@ -153,5 +153,6 @@ double adamw_step(const ModelConfig& config, const AdamWOptions& options, AdamWS
 
 TSP_INSTANTIATE(float)
 TSP_INSTANTIATE(double)
+#undef TSP_INSTANTIATE
 
 }  // namespace tsp::reference

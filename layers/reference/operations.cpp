@@ -305,5 +305,6 @@ void cross_entropy_backward(std::vector<T>& dlogits, const std::vector<T>& logit
 
 TSP_INSTANTIATE(float)
 TSP_INSTANTIATE(double)
+#undef TSP_INSTANTIATE
 
 }  // namespace tsp::reference

@@ -22,7 +22,7 @@ using kernels::Write;
 
 namespace {
 
-constexpr CallOptions kActivations{.stream = Stream::kv, .purpose = Purpose::activations};
+constexpr CallOptions kExchanged{.stream = Stream::kv, .purpose = Purpose::activations};
 constexpr CallOptions kStatistics{.stream = Stream::kv, .purpose = Purpose::other};
 
 std::vector<int> reversed_ranks(int ranks) {
@@ -190,7 +190,7 @@ UlyssesAttention::Move UlyssesAttention::to_tokens(const TokenLayout& tokens, co
     const std::size_t total = std::accumulate(received.begin(), received.end(), std::size_t{0});
     move.packed[half] = axis_.rank.tensor(Category::communication, whole.dtype(), {total}, "heads that arrive");
     move.work[half] = group(half).post_all_to_all_v(buffer_of(ConstTensor(half_of(whole, tokens, half))), sent,
-                                                    buffer_of(move.packed[half].view()), received, kActivations);
+                                                    buffer_of(move.packed[half].view()), received, kExchanged);
   }
   return move;
 }
@@ -235,9 +235,9 @@ void UlyssesAttention::unpack(const TokenLayout& tokens, const Tensor& all, Move
 
 void UlyssesAttention::exchange(const TokenLayout& tokens, const Tensor& q, const Tensor& k, const Tensor& v,
                                 const ConstTensor& tokens_q, const ConstTensor& tokens_k, const ConstTensor& tokens_v) {
-  Move k_move = to_heads(tokens, k, tokens_k, kv_, kActivations);
-  Move v_move = to_heads(tokens, v, tokens_v, kv_, kActivations);
-  Move q_move = to_heads(tokens, q, tokens_q, queries_, kActivations);
+  Move k_move = to_heads(tokens, k, tokens_k, kv_, kExchanged);
+  Move v_move = to_heads(tokens, v, tokens_v, kv_, kExchanged);
+  Move q_move = to_heads(tokens, q, tokens_q, queries_, kExchanged);
   wait(k_move);
   wait(v_move);
   wait(q_move);
@@ -294,7 +294,7 @@ void UlyssesAttention::backward(const TokenLayout& tokens, const Tensor& dq, con
   std::vector<Move> d_o_moves;
   for (const Part& part : parts_) {
     d_o_wholes.push_back(whole_tensor(axis_.dtype, tokens, part.own.count, d, "gradient of attention output of whole sequences"));
-    d_o_moves.push_back(to_heads(tokens, d_o_wholes.back(), d_o, part.of, kActivations));
+    d_o_moves.push_back(to_heads(tokens, d_o_wholes.back(), d_o, part.of, kExchanged));
   }
   dk_whole_ = whole_tensor(axis_.sums, tokens, k.size(2), d, "gradient of keys of whole sequences");
   dv_whole_ = whole_tensor(axis_.sums, tokens, v.size(2), d, "gradient of values of whole sequences");

@@ -1,9 +1,9 @@
 #include "layers/theory/layouts.h"
 
+#include "layers/slice.h"
 #include "layers/theory/memory.h"
 #include "layers/theory/shards.h"
 #include "layers/theory/step.h"
-#include "layers/slice.h"
 #include "layers/zigzag.h"
 
 #include <vector>
@@ -11,8 +11,6 @@
 namespace tsp::theory {
 
 namespace {
-
-std::uint64_t hops(int ranks) { return static_cast<std::uint64_t>(ranks - 1); }
 
 /// All-reduced over `ranks`, in as many groups as hold `elements` together.
 std::uint64_t all_reduced(const Setting& setting, std::uint64_t elements, int ranks) {

@@ -33,6 +33,9 @@ struct ElementBytes {
   }
 };
 
+/// How often a chunk moves until all of a ring of `ranks` have seen it.
+inline std::uint64_t hops(int ranks) { return static_cast<std::uint64_t>(ranks - 1); }
+
 struct Setting {
   ModelConfig model;
   std::size_t batch = 1;     ///< B

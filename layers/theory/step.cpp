@@ -9,8 +9,6 @@ namespace tsp::theory {
 
 namespace {
 
-std::uint64_t hops(int ranks) { return static_cast<std::uint64_t>(ranks - 1); }
-
 /// The rank whose sum a rank starts on the ring, the only one that it doesn't receive.
 int started_by(int rank, int ranks) { return (rank + ranks - 1) % ranks; }
 

@@ -11,8 +11,6 @@ namespace tsp::theory {
 
 namespace {
 
-std::uint64_t hops(int ranks) { return static_cast<std::uint64_t>(ranks - 1); }
-
 /// Elements of K/V heads that more than one rank holds, counted once for each further copy: W_K and W_V rows.
 std::uint64_t copied_kv_parameters(const Setting& setting, std::size_t heads_read_by_all) {
   const ModelConfig& model = setting.model;

@@ -12,7 +12,7 @@ namespace tsp {
 namespace {
 
 // A stream of its own: K and V may be on their way meanwhile.
-const CallOptions kActivations{.stream = Stream::control, .purpose = Purpose::activations};
+const CallOptions kTensorAxis{.stream = Stream::control, .purpose = Purpose::activations};
 
 bool is_kv(const PartPlan& part) {
   return part.parameter.role == ParameterRole::key || part.parameter.role == ParameterRole::value;
@@ -98,7 +98,7 @@ std::vector<std::size_t> TensorParallel::elements_of_slices() const {
 Transfer TensorParallel::gather(const ConstTensor& rows) const {
   Transfer transfer{.tensor = all_tokens(dtype_, "gathered tokens"), .work = {}};
   transfer.work =
-      tensor_.post_all_gather_v(buffer_of(rows), buffer_of(transfer.tensor.view()), elements_of_slices(), kActivations);
+      tensor_.post_all_gather_v(buffer_of(rows), buffer_of(transfer.tensor.view()), elements_of_slices(), kTensorAxis);
   return transfer;
 }
 
@@ -118,9 +118,9 @@ void TensorParallel::begin_sum(const Tensor& terms, const Tensor& result) {
   }
   if (slices_tokens()) {
     sum_.work = tensor_.post_reduce_scatter_v(buffer_of(ConstTensor(travelling)), buffer_of(arriving), elements_of_slices(),
-                                              Reduction::sum, kActivations);
+                                              Reduction::sum, kTensorAxis);
   } else {
-    sum_.work = post_sum(tensor_, travelling, kActivations);
+    sum_.work = post_sum(tensor_, travelling, kTensorAxis);
   }
 }
 

@@ -13,7 +13,7 @@ namespace tsp {
 
 namespace {
 
-const CallOptions kActivations{.stream = Stream::kv, .purpose = Purpose::activations};
+const CallOptions kDecoded{.stream = Stream::kv, .purpose = Purpose::activations};
 const CallOptions kCache{.stream = Stream::kv, .purpose = Purpose::kv};
 
 }  // namespace
@@ -128,7 +128,7 @@ OwnedTensor TspDecoder::normed(const Tensor& x, const Tensor& gain) {
 }
 
 void TspDecoder::sum_over_ranks(const Tensor& y) {
-  rank_.wait(axis_.post_all_reduce(buffer_of(ConstTensor(y)), buffer_of(y), Reduction::sum, kActivations));
+  rank_.wait(axis_.post_all_reduce(buffer_of(ConstTensor(y)), buffer_of(y), Reduction::sum, kDecoded));
 }
 
 /// The new position's K and V [2, heads, d] of this rank's K/V heads go to the rank that caches it.
@@ -165,7 +165,7 @@ OwnedTensor TspDecoder::merged_heads(const Tensor& parts) {
   const std::size_t d = config_.head_dim;
   const HeadRange mine = heads_.query_heads(p());
   const OwnedTensor in = rank_.tensor(Category::communication, sums_, {ranks, 1, mine.count, d + 1}, "partial attention");
-  rank_.wait(axis_.post_all_to_all(buffer_of(ConstTensor(parts)), buffer_of(in.view()), kActivations));
+  rank_.wait(axis_.post_all_to_all(buffer_of(ConstTensor(parts)), buffer_of(in.view()), kDecoded));
   std::vector<ConstTensor> part_o;
   std::vector<ConstTensor> part_lse;
   for (std::size_t i = 1; i <= ranks; ++i) {  // in canonical order: the next rank's first, the own last
@@ -200,7 +200,7 @@ OwnedTensor TspDecoder::attention(std::size_t layer, const ConstTensor& x) {
     compute.rope(kv->slice(0, 0, 1).reshaped({1, 1, kv_rows / d, d}), rope_, kernels::Rotation::forward);
   }
   const OwnedTensor q = rank_.tensor(Category::communication, dtype_, {1, 1, config_.query_heads, d}, "all queries");
-  rank_.wait(axis_.post_all_gather(buffer_of(ConstTensor(own_q.view())), buffer_of(q.view()), kActivations));
+  rank_.wait(axis_.post_all_gather(buffer_of(ConstTensor(own_q.view())), buffer_of(q.view()), kDecoded));
   store_new(layer, kv.view());
 
   const std::size_t keys = cached(length_ + 1);

@@ -13,7 +13,7 @@ namespace tsp::bootstrap {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x31'6f6c6c'65687374;  // "tshello1"
+constexpr std::uint64_t kHelloMagic = 0x31'6f6c6c'65687374;  // "tshello1"
 constexpr std::size_t kProofBytes = 32;
 constexpr std::uint32_t kConnector = 1;
 constexpr std::uint32_t kAcceptor = 2;
@@ -44,7 +44,7 @@ Secret secret_from_text(std::string_view text) {
 
 Handshake::Handshake(const Secret& secret, Link link, bool connector, int from, int to)
     : secret_(secret), connector_(connector), expected_(sizeof(Greeting)) {
-  mine_.magic = kMagic;
+  mine_.magic = kHelloMagic;
   mine_.link = static_cast<std::uint32_t>(link);
   mine_.role = connector ? kConnector : kAcceptor;
   mine_.from = from;
@@ -70,7 +70,7 @@ void Handshake::received(std::span<const std::byte> bytes) {
 void Handshake::hear_greeting() {
   std::memcpy(&theirs_, in_.data(), sizeof theirs_);
   in_.clear();
-  if (theirs_.magic != kMagic) {
+  if (theirs_.magic != kHelloMagic) {
     refusal_ = "it doesn't speak tsprun's protocol";
   } else if (theirs_.link != mine_.link || theirs_.role != (connector_ ? kAcceptor : kConnector)) {
     refusal_ = "it came for something else";

@@ -85,7 +85,7 @@ UniqueFd receive_answer(const UniqueFd& socket, const Identity& identity, std::u
     descriptor = UniqueFd(fd);
   }
   if (got <= 0) throw_host_gone(identity);
-  if (got != static_cast<ssize_t>(sizeof message) || (header.msg_flags & MSG_TRUNC) != 0 || message.magic != kMagic) {
+  if (got != static_cast<ssize_t>(sizeof message) || (header.msg_flags & MSG_TRUNC) != 0 || message.magic != kMeetMagic) {
     throw Error(Cause::refused,
                 fmt::format("local rank 0 answered {} bytes that aren't understood, {} were expected: build all ranks from the "
                             "same version",
@@ -96,7 +96,7 @@ UniqueFd receive_answer(const UniqueFd& socket, const Identity& identity, std::u
 
 Meeting visit(const Identity& identity, std::uint64_t timeout_ns) {
   const UniqueFd socket = reach_host(identity, timeout_ns);
-  const Hello hello{kMagic, identity.rank, identity.size, identity.local_rank, identity.local_size};
+  const Hello hello{kMeetMagic, identity.rank, identity.size, identity.local_rank, identity.local_size};
   // A new connection's buffer holds far more than this packet, so it goes out whole or not at all. If local rank 0 closed
   // already, its last words are still to be read.
   if (::send(socket.get(), &hello, sizeof hello, MSG_NOSIGNAL) < 0 && errno != EPIPE && errno != ECONNRESET) {

@@ -115,7 +115,7 @@ class Host {
       strangers_.push_back(std::move(stranger));
       return;
     }
-    if (got != static_cast<ssize_t>(sizeof hello) || hello.magic != kMagic) return;
+    if (got != static_cast<ssize_t>(sizeof hello) || hello.magic != kMeetMagic) return;
     const int pid = stranger.pid;
     if (hello.size != identity_.size || hello.local_size != identity_.local_size) {
       strangers_.push_back(std::move(stranger));
@@ -173,7 +173,7 @@ class Host {
   /// To all who came. One who is gone by now is no reason to fail here: its end is found by those who wait for it.
   void answer(Cause cause, int culprit, std::string_view text, int descriptor) {
     Answer message{};
-    message.magic = kMagic;
+    message.magic = kMeetMagic;
     message.cause = static_cast<std::uint32_t>(cause);
     message.culprit = culprit;
     text = text.substr(0, kTextBytes - 1);

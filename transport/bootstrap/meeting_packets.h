@@ -17,7 +17,7 @@ namespace tsp::bootstrap::meeting {
 
 using posix::UniqueFd;
 
-inline constexpr std::uint64_t kMagic = 0x7473'706d'6565'7431;  // "tspmeet1"
+inline constexpr std::uint64_t kMeetMagic = 0x7473'706d'6565'7431;  // "tspmeet1"
 inline constexpr std::size_t kTextBytes = 512;
 inline constexpr std::uint64_t kRetryNs = 5'000'000;
 /// What a rank grants local rank 0 beyond its deadline to say who is missing.

@@ -10,7 +10,7 @@
 namespace tsp::bootstrap {
 
 namespace {
-constexpr std::uint32_t kMagic = 0x73505354;  // "TSPs"
+constexpr std::uint32_t kStoreMagic = 0x73505354;  // "TSPs"
 /// Read in one go, so that one fast client can't keep the server from the others.
 constexpr std::size_t kReadAtOnce = 1 << 20;
 
@@ -52,7 +52,7 @@ bool StoreLink::shake() {
 
 void StoreLink::send(StoreOp op, std::string_view key, std::span<const std::byte> value) {
   if (over()) return;
-  const StoreHeader header{kMagic, static_cast<std::uint16_t>(op), static_cast<std::uint16_t>(key.size()),
+  const StoreHeader header{kStoreMagic, static_cast<std::uint16_t>(op), static_cast<std::uint16_t>(key.size()),
                            static_cast<std::uint32_t>(value.size()), 0};
   const auto append = [this](std::span<const std::byte> bytes) { out_.insert(out_.end(), bytes.begin(), bytes.end()); };
   append(std::as_bytes(std::span(&header, 1)));
@@ -90,7 +90,7 @@ bool StoreLink::parse() {
   while (in_.size() - at >= sizeof(StoreHeader)) {
     StoreHeader header;
     std::memcpy(&header, in_.data() + at, sizeof header);
-    if (header.magic != kMagic || header.op < static_cast<std::uint16_t>(StoreOp::set) ||
+    if (header.magic != kStoreMagic || header.op < static_cast<std::uint16_t>(StoreOp::set) ||
         header.op > static_cast<std::uint16_t>(StoreOp::value)) {
       return end("it sent something that is no frame of the store");
     }

@@ -20,7 +20,7 @@ namespace tsp::shm {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x747370'6e6f6465;  // "tspnode"
+constexpr std::uint64_t kNodeMagic = 0x747370'6e6f6465;  // "tspnode"
 constexpr std::uint32_t kVersion = 3;
 constexpr std::uint32_t kMostRanks = 65536;
 constexpr std::uint64_t kLargestHeap = 64ULL << 30;
@@ -78,7 +78,7 @@ std::uint64_t random_id() {
 
 void write_header(int fd, const NodeLayout& layout, bool must_allocate) {
   Header header{};
-  header.magic = kMagic;
+  header.magic = kNodeMagic;
   header.version = kVersion;
   header.must_allocate = must_allocate ? 1 : 0;
   header.total_bytes = layout.total_bytes();
@@ -142,7 +142,7 @@ NodeMemory NodeMemory::attach(posix::UniqueFd descriptor) {
     throw system_error(Cause::corrupt, fmt::format("reading the header of node memory from descriptor {}", descriptor.get()),
                        errno);
   }
-  if (header.magic != kMagic) throw Error(Cause::corrupt, "node memory: the descriptor leads to something else");
+  if (header.magic != kNodeMagic) throw Error(Cause::corrupt, "node memory: the descriptor leads to something else");
   if (header.version != kVersion) {
     throw Error(Cause::refused, fmt::format("node memory has version {}, this program speaks {}: build both from the same tsprun",
                                             header.version, kVersion));

@@ -30,13 +30,13 @@ struct Blob {
   char why_not[kTextBytes];
 };
 static_assert(sizeof(Blob) == 56 + 2 * kTextBytes);
-constexpr std::uint32_t kMagic = 0x32567354;  // "TsV2"
+constexpr std::uint32_t kBlobMagic = 0x32567354;  // "TsV2"
 
 }  // namespace
 
 std::vector<std::byte> Address::encode() const {
   Blob blob{};
-  blob.magic = kMagic;
+  blob.magic = kBlobMagic;
   blob.region_bytes = kRegionBytes;
   blob.region = region;
   blob.queue_pair = queue_pair;
@@ -60,7 +60,7 @@ std::optional<Address> Address::decode(std::span<const std::byte> bytes) {
   Blob blob;
   if (bytes.size() != sizeof blob) return std::nullopt;
   std::memcpy(&blob, bytes.data(), sizeof blob);
-  if (blob.magic != kMagic || blob.region_bytes != kRegionBytes || blob.port_length > kTextBytes ||
+  if (blob.magic != kBlobMagic || blob.region_bytes != kRegionBytes || blob.port_length > kTextBytes ||
       blob.why_not_length > kTextBytes || blob.ethernet > 1 || blob.network_bits > 128 || blob.queue_pair >> 24 != 0 ||
       blob.first_packet >> 24 != 0) {
     return std::nullopt;
