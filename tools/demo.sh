@@ -8,7 +8,7 @@ set -euo pipefail
 
 install_missing build
 say "building (release)"
-build_preset release
+build_preset release tsprun
 tsprun=$root/build/release/launcher/tsprun
 
 say "tsprun doctor: what this machine can do"

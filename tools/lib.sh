@@ -33,7 +33,9 @@ install_missing() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
 }
 
-# build_preset NAME: configures and builds build/NAME.
+# build_preset NAME [TARGET…]: configures build/NAME and builds it, or only those targets.
 build_preset() {
-  (cd "$root" && cmake --preset "$1" && cmake --build --preset "$1")
+  local name=$1
+  shift
+  (cd "$root" && cmake --preset "$name" && cmake --build --preset "$name" ${1:+--target "$@"})
 }

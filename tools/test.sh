@@ -3,7 +3,7 @@
 #
 #   tools/test.sh          release build, all tests but the slow ones
 #   tools/test.sh --full   besides: the slow ones, the sanitizers, clang++, fuzzing, clang-format and clang-tidy
-#   tools/test.sh PART...  those parts of --full: release asan tsan clang fuzz format tidy (tidy needs clang)
+#   tools/test.sh PART...  those parts of --full: release asan tsan clang fuzz format tidy
 #
 # A part that fails doesn't keep the others from running. The last line says passed or failed, with the counts; the exit code is
 # 0 or 1, and 2 for a wrong argument.
@@ -51,13 +51,14 @@ part() {
   fi
 }
 
-# build_and_test PRESET [CTEST ARGUMENTS…]
+# build_and_test PRESET [CTEST ARGUMENTS…]. Benchmarks are built where clang++ compiles everything.
 build_and_test() {
-  local preset=$1 wrap=()
+  local preset=$1 wrap=() targets=()
   shift
+  case $preset in release | asan) targets=(test_programs) ;; esac
   # ThreadSanitizer of these compilers can't map its shadow where the kernel randomises addresses by more than 28 bits.
   if [ "$preset" = tsan ] && [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ]; then wrap=(setarch -R); fi
-  build_preset "$preset" || return 1
+  build_preset "$preset" "${targets[@]}" || return 1
   (cd "$root" && "${wrap[@]}" ctest --preset "$preset" -j "$(nproc)" "$@")
 }
 
@@ -76,17 +77,17 @@ tidy_one() {
   stamp=build/tidy/$(cat "$source" "$TIDY_COMMON" | sha256sum | cut -c1-32)
   [ -e "$stamp" ] && return
   echo "clang-tidy $source"
-  clang-tidy --quiet -p build/clang "$source" 2>/dev/null && touch "$stamp"
+  clang-tidy --quiet -p build/tidy/database "$source" 2>/dev/null && touch "$stamp"
 }
 export -f tidy_one
 
-# What clang++ compiled, so that every source has its flags; all cores at once.
+# Every source by itself with the flags that clang++ has for it; all cores at once. Nothing is built.
 check_tidy() {
   cd "$root"
-  mkdir -p build/tidy
+  cmake --preset clang -B build/tidy/database -DCMAKE_UNITY_BUILD=OFF >/dev/null
   export TIDY_COMMON=build/tidy/common
   sources | grep '\.h$' | xargs cat .clang-tidy >"$TIDY_COMMON"
-  grep -o '"file": "[^"]*"' build/clang/compile_commands.json | cut -d'"' -f4 | sed "s|^$root/||" | sort -u |
+  grep -o '"file": "[^"]*"' build/tidy/database/compile_commands.json | cut -d'"' -f4 | sed "s|^$root/||" | sort -u |
     xargs -P "$(nproc)" -I{} timeout 300 bash -c 'tidy_one {}'
 }
 
