@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Holds the arenas' peaks against what the kernel counts: trains a model, samples the proportional set size (PSS) of the ranks every
+50 ms, and compares its largest sum, less that of a tiny model (code and libraries), with the sum of the peaks in the report.
+
+    bench/compare_memory.py                            # the built-in config small on tsp=2: about 1 GB a rank
+    bench/compare_memory.py --layout tp=2 --config micro --seq 512
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MIB = 1 << 20
+PERIOD_S = 0.05
+LIMIT_S = 600
+
+
+def children(pid):
+    """The processes that `pid` started."""
+    try:
+        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def pss(pid):
+    """Proportional set size of a process in bytes; 0 once it is gone."""
+    try:
+        match = re.search(r"^Pss:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(match.group(1)) * 1024 if match else 0
+
+
+def train(options, config, folder):
+    """The largest sum of the ranks' PSS and the sum of their arenas' peaks, in bytes."""
+    report = folder / "report.json"
+    job = subprocess.Popen([options.build / "launcher" / "tsprun", "--layout", options.layout, "--json", report, "-q", "train",
+                            "--config", config, "--data", options.data, "--seq", str(options.seq), "--steps", str(options.steps),
+                            "--recompute", options.recompute],
+                           stdout=subprocess.DEVNULL)
+    largest, end = 0, time.monotonic() + LIMIT_S
+    while job.poll() is None:
+        if time.monotonic() > end:
+            job.kill()
+            sys.exit(f"compare_memory.py: {config} didn't end within {LIMIT_S} s")
+        largest = max(largest, sum(pss(rank) for rank in children(job.pid)))
+        time.sleep(PERIOD_S)
+    if job.returncode != 0:
+        sys.exit(f"compare_memory.py: tsprun ended with {job.returncode}")
+    ranks = json.loads(report.read_text())["per_rank"]
+    return largest, sum(rank["memory_peak_bytes"]["total"] for rank in ranks)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release", help="default: build/release")
+    parser.add_argument("--layout", default="tsp=2")
+    parser.add_argument("--config", default="small")
+    parser.add_argument("--seq", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--recompute", default="none")
+    parser.add_argument("--data", default="/usr/share/common-licenses/GPL-3")
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        tiny_pss, tiny_arenas = train(options, "nano", pathlib.Path(folder))
+        model_pss, model_arenas = train(options, options.config, pathlib.Path(folder))
+    baseline = tiny_pss - tiny_arenas
+    ratio = (model_pss - baseline) / model_arenas
+    print(f"{options.config}, {options.layout}, S = {options.seq}")
+    print(f"arenas' peaks, sum over ranks   {model_arenas / MIB:9.1f} MiB")
+    print(f"PSS, largest sum over ranks     {model_pss / MIB:9.1f} MiB")
+    print(f"of it code and libraries        {baseline / MIB:9.1f} MiB (PSS less arenas of nano)")
+    print(f"PSS less that / arenas          {ratio:9.3f}   bar: 0.9 to 1.1")
+    if options.json:
+        options.json.write_text(json.dumps({"config": options.config, "layout": options.layout, "seq": options.seq,
+                                            "arena_bytes": model_arenas, "pss_bytes": model_pss, "baseline_bytes": baseline,
+                                            "ratio": ratio}, indent=2) + "\n")
+    return 0 if 0.9 <= ratio <= 1.1 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
