@@ -2,7 +2,7 @@
 // reads; refusals by name.
 #include "layers/model/safetensors.h"
 #include "layers/model/safetensors_writer.h"
-#include "tests/support/process.h"
+#include "tests/support/text_data.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -19,22 +19,6 @@ namespace tsp::test {
 namespace {
 
 using nlohmann::json;
-
-class Data {
- public:
-  Data() {
-    std::mt19937 random(5);
-    std::string text;
-    while (text.size() < 1200) text += fmt::format("line {} of {} says {}\n", text.size(), random() % 97, random());
-    text.resize(1200);
-    std::ofstream(path("text.txt"), std::ios::binary) << text;
-  }
-  std::string path(const std::string& name) const { return folder_.path(name); }
-  std::string text() const { return path("text.txt"); }
-
- private:
-  TemporaryDirectory folder_;
-};
 
 /// What stands after the command: a layout and its variant.
 using Arguments = std::vector<std::string>;
@@ -62,7 +46,7 @@ const std::vector<Arguments> kLayouts = {{"--layout", "tp=4"},
                                          {"--layout", "dp=2,tsp=2"},
                                          {"--layout", "dp=2,tp=2,sp=2"}};
 
-json run_for_report(const Data& data, const Arguments& arguments) {
+json run_for_report(const TextData& data, const Arguments& arguments) {
   const std::string report = data.path("report.json");
   const Finished run = run_tsprun(arguments + Arguments{"--json", report});
   EXPECT_EQ(run.end.code, 0) << run.describe();
@@ -95,7 +79,7 @@ void expect_as_forecast(const json& report, const std::string& where) {
 }
 
 TEST(Layouts, TrainTheSameModelAndMoveWhatTheFormulasSay) {
-  const Data data;
+  const TextData data(1200);
   const Arguments train = {"train",   "--config", "nano",    "--data", data.text(), "--seq", "37",
                            "--batch", "4",        "--steps", "3",      "--dtype",   "f64",   "--recompute"};
   const json one = run_for_report(data, train + Arguments{"none", "-n", "1"});
@@ -115,7 +99,7 @@ TEST(Layouts, TrainTheSameModelAndMoveWhatTheFormulasSay) {
 }
 
 TEST(Layouts, EvaluateToTheSameLossAndLogits) {
-  const Data data;
+  const TextData data(1200);
   const auto evaluate = [&](const Arguments& layout) {
     const std::string logits = data.path("logits.safetensors");
     const json report = run_for_report(data, Arguments{"eval", "--config", "nano", "--data", data.text(), "--seq", "250",
@@ -141,7 +125,7 @@ TEST(Layouts, EvaluateToTheSameLossAndLogits) {
 }
 
 TEST(Layouts, ACheckpointOfTpGoesOnUnderTsp) {
-  const Data data;
+  const TextData data(1200);
   const std::string folder = data.path("checkpoints");
   const Arguments train = {"train", "--data", data.text(), "--steps", "4"};
   const json whole = run_for_report(data, train + Arguments{"--config", "nano", "--seq", "37", "--layout", "tp=2", "--lr",
@@ -165,7 +149,7 @@ struct BlockFiles {
   std::string weights;
   std::string input;
 
-  explicit BlockFiles(const Data& data)
+  explicit BlockFiles(const TextData& data)
       : config(data.path("config.json")), weights(data.path("weights.safetensors")), input(data.path("input.safetensors")) {
     std::ofstream(config) << R"({"hidden_size": 20, "num_hidden_layers": 5, "num_attention_heads": 8, "num_key_value_heads": 4,
       "head_dim": 10, "intermediate_size": 23, "vocab_size": 11, "model_type": "llama"})";
@@ -200,7 +184,7 @@ struct BlockFiles {
 };
 
 TEST(Layouts, ABlockIsTheSame) {
-  const Data data;
+  const TextData data(1200);
   const BlockFiles files(data);
   const auto tensors = [&](const Arguments& layout) {
     const std::string output = data.path("output.safetensors");
@@ -236,7 +220,7 @@ TEST(Layouts, ABlockIsTheSame) {
 }
 
 TEST(Layouts, WhatCantBeIsRefusedByNameBeforeRanksStart) {
-  const Data data;
+  const TextData data(1200);
   const Arguments train = {"train", "--config", "nano", "--data", data.text(), "--steps", "1"};
   const auto refusal = [](const Arguments& arguments) {
     const Finished run = run_tsprun(arguments);

@@ -3,7 +3,7 @@
 
 #include "layers/model/safetensors.h"
 #include "layers/model/safetensors_writer.h"
-#include "tests/support/process.h"
+#include "tests/support/text_data.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -25,24 +25,7 @@ namespace {
 
 using nlohmann::json;
 
-/// A folder with some text, 3000 bytes of it, that no line of is like another.
-class Data {
- public:
-  Data() {
-    std::mt19937 random(5);
-    std::string text;
-    while (text.size() < 3000) text += fmt::format("line {} of {} says {}\n", text.size(), random() % 97, random());
-    text.resize(3000);
-    std::ofstream(path("text.txt"), std::ios::binary) << text;
-  }
-  std::string path(const std::string& name) const { return folder_.path(name); }
-  std::string text() const { return path("text.txt"); }
-
- private:
-  TemporaryDirectory folder_;
-};
-
-json run_for_report(const Data& data, std::vector<std::string> arguments) {
+json run_for_report(const TextData& data, std::vector<std::string> arguments) {
   const std::string report = data.path("report.json");
   arguments.insert(arguments.end(), {"--json", report});
   const Finished run = run_tsprun(arguments);
@@ -50,7 +33,7 @@ json run_for_report(const Data& data, std::vector<std::string> arguments) {
   return read_json(report);
 }
 
-std::vector<std::string> train(const Data& data, const std::string& layout, const std::vector<std::string>& more = {}) {
+std::vector<std::string> train(const TextData& data, const std::string& layout, const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments = {"train", "--layout", layout, "--config", "nano", "--data", data.text(), "--seq", "37"};
   arguments.insert(arguments.end(), {"--batch", "2"});
   if (std::find(more.begin(), more.end(), "--steps") == more.end()) arguments.insert(arguments.end(), {"--steps", "4"});
@@ -70,7 +53,7 @@ std::uint64_t received(const json& per_rank, const std::string& pass, const std:
 const std::vector<std::string> kExactPurposes = {"weights", "kv", "activations", "gradients", "embedding", "head"};
 
 TEST(Train, HasTheSameCurveUnderEveryLayout) {
-  const Data data;
+  const TextData data(3000);
   const json one = run_for_report(data, train(data, "tsp=1", {"--dtype", "f64"}));
   ASSERT_EQ(one.at("steps").size(), 4U);
   EXPECT_NEAR(one.at("steps")[0].at("loss").get<double>(), std::log(256.0), 0.1);
@@ -90,7 +73,7 @@ TEST(Train, HasTheSameCurveUnderEveryLayout) {
 }
 
 TEST(Train, IsBitIdenticalFromRunToRunAndForAnyThreads) {
-  const Data data;
+  const TextData data(3000);
   const auto losses = [&](const char* threads) {
     const json report = run_for_report(data, train(data, "tsp=2", {"--threads", threads}));
     std::vector<std::pair<double, double>> steps;
@@ -103,7 +86,7 @@ TEST(Train, IsBitIdenticalFromRunToRunAndForAnyThreads) {
 }
 
 TEST(Train, ReceivesWhatTheFormulasSayUnderEveryRecomputation) {
-  const Data data;
+  const TextData data(3000);
   for (const char* recompute : {"none", "selective", "full"}) {
     const json report = run_for_report(data, train(data, "tsp=4", {"--recompute", recompute}));
     const json& measured = report.at("per_rank");
@@ -126,7 +109,7 @@ TEST(Train, ReceivesWhatTheFormulasSayUnderEveryRecomputation) {
 }
 
 TEST(Train, ReportHoldsWhatScriptsRelyOn) {
-  const Data data;
+  const TextData data(3000);
   const json report = run_for_report(data, train(data, "tsp=2", {"--dtype", "bf16"}));
   EXPECT_EQ(report.at("command"), "train");
   EXPECT_EQ(report.at("layout"), (json{{"tsp", 2}}));
@@ -149,7 +132,7 @@ TEST(Train, ReportHoldsWhatScriptsRelyOn) {
 }
 
 TEST(Train, HoldsAllRanksAtTheKernelLevelThatIsAskedFor) {
-  const Data data;
+  const TextData data(3000);
   const std::string report = data.path("report.json");
   ProcessOptions options;
   options.environment["TSP_KERNELS"] = "baseline";
@@ -161,7 +144,7 @@ TEST(Train, HoldsAllRanksAtTheKernelLevelThatIsAskedFor) {
 }
 
 TEST(Train, GoesOnBitIdenticallyAndUnderAnotherLayout) {
-  const Data data;
+  const TextData data(3000);
   const std::string folder = data.path("checkpoints");
   const json whole = run_for_report(data, train(data, "tsp=2", {"--lr", "0.001", "--save", folder, "--save-every", "2"}));
   EXPECT_TRUE(std::filesystem::exists(folder + "/step-000002/manifest.json"));
@@ -183,7 +166,7 @@ TEST(Train, GoesOnBitIdenticallyAndUnderAnotherLayout) {
 }
 
 TEST(Train, GoesOnByItselfAfterARankWasKilled) {
-  const Data data;
+  const TextData data(3000);
   const std::string report = data.path("report.json");
   Process job({tsprun_path(),
                "train",
@@ -220,7 +203,7 @@ TEST(Train, GoesOnByItselfAfterARankWasKilled) {
 }
 
 TEST(Train, ABudgetThatIsTooSmallIsNamedBeforeAndWhileRanksRun) {
-  const Data data;
+  const TextData data(3000);
   const Finished before = run_tsprun(train(data, "tsp=2", {"--mem-per-rank", "1M", "--dtype", "f64"}));
   EXPECT_EQ(before.end.code, 2) << before.describe();
   EXPECT_NE(before.err.find("too small by"), std::string::npos) << before.describe();
@@ -231,7 +214,7 @@ TEST(Train, ABudgetThatIsTooSmallIsNamedBeforeAndWhileRanksRun) {
 }
 
 TEST(Train, EndsWithTheSignalItGets) {
-  const Data data;
+  const TextData data(3000);
   Process job({tsprun_path(), "train", "-n", "2", "--config", "nano", "--data", data.text(), "--steps", "1000000"});
   ASSERT_TRUE(job.wait_for_output("loss", 2)) << job.err();
   job.signal(SIGINT);
@@ -240,7 +223,7 @@ TEST(Train, EndsWithTheSignalItGets) {
 }
 
 TEST(Eval, LossAndLogitsAreThoseOfOneRank) {
-  const Data data;
+  const TextData data(3000);
   const auto evaluate = [&](const char* ranks) {
     const std::string logits = data.path(fmt::format("logits{}.safetensors", ranks));
     const json report = run_for_report(data, {"eval", "-n", ranks, "--config", "nano", "--data", data.text(), "--seq", "250",
@@ -283,7 +266,7 @@ TEST(Eval, LossAndLogitsAreThoseOfOneRank) {
 }
 
 TEST(Eval, LeavesNoFileWhenItIsRefusedOrKilled) {
-  const Data data;
+  const TextData data(3000);
   const Finished run =
       run_tsprun({"eval", "--config", "nano", "--data", data.text(), "--logits", "/no/such/folder/l.safetensors"});
   EXPECT_EQ(run.end.code, 2) << run.describe();
@@ -306,7 +289,7 @@ std::vector<double> random_values(std::mt19937& random, std::size_t count) {
 }
 
 /// A block with GQA, a head_dim of its own and odd sizes.
-BlockFiles write_block(const Data& data) {
+BlockFiles write_block(const TextData& data) {
   constexpr std::size_t h = 20;
   constexpr std::size_t a = 6 * 10;
   constexpr std::size_t k = 3 * 10;
@@ -360,7 +343,7 @@ double product(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 TEST(Block, IsTheSameUnderEveryLayoutAndHoldsWholeTensors) {
-  const Data data;
+  const TextData data(3000);
   const BlockFiles files = write_block(data);
   const auto compute = [&](const char* ranks, const char* recompute) {
     const std::string output = data.path("output.safetensors");
@@ -388,7 +371,7 @@ TEST(Block, IsTheSameUnderEveryLayoutAndHoldsWholeTensors) {
 
 /// dx is the gradient of Σ y·dy: a step along any direction must change it as dx says.
 TEST(Block, GradientsAreThoseOfItsOutput) {
-  const Data data;
+  const TextData data(3000);
   const BlockFiles files = write_block(data);
   const auto compute = [&](const std::string& input, bool backward) {
     const std::string output = data.path("output.safetensors");
@@ -421,7 +404,7 @@ TEST(Block, GradientsAreThoseOfItsOutput) {
 }
 
 TEST(Block, FilesThatDoNotFitAreRefused) {
-  const Data data;
+  const TextData data(3000);
   const BlockFiles files = write_block(data);
   const std::string output = data.path("output.safetensors");
   const auto refused = [&](const std::string& weights, const std::string& input, const std::string& config,
@@ -441,7 +424,7 @@ TEST(Block, FilesThatDoNotFitAreRefused) {
 // --- refusals and traces -----------------------------------------------------------------------------------------------------
 
 TEST(ModelRefusal, NamesOptionValueAndWhatWorks) {
-  const Data data;
+  const TextData data(3000);
   const auto refused = [&](std::vector<std::string> arguments, const std::vector<std::string>& words) {
     const Finished run = run_tsprun(arguments);
     EXPECT_EQ(run.end.code, 2) << run.describe();
@@ -471,7 +454,7 @@ TEST(ModelRefusal, NamesOptionValueAndWhatWorks) {
 }
 
 TEST(Trace, HoldsAllRanksStreamsAndMatchingArrows) {
-  const Data data;
+  const TextData data(3000);
   const std::string path = data.path("trace.json");
   const json report = run_for_report(data, train(data, "tsp=4", {"--steps", "2", "--trace", path}));
   const json trace = read_json(path);
