@@ -4,6 +4,7 @@
 #include "core/collectives/staging.h"
 #include "core/fault/rank_faults.h"
 #include "core/links.h"
+#include "core/memory/address_space.h"
 #include "transport/bootstrap/identity.h"
 #include "transport/bootstrap/meeting.h"
 #include "transport/bootstrap/placement.h"
@@ -105,6 +106,7 @@ struct Context::Parts {
   shm::NodeMemory* memory;
   int local_rank;
   FlightBoard board;
+  AddressSpace imagined;  ///< of a phantom
   Heap heap;
   RankFaults faults;
   Links links;
@@ -117,12 +119,13 @@ struct Context::Parts {
   int exceptions_at_start = std::uncaught_exceptions();
 
   Parts(std::optional<shm::NodeMemory> owned, shm::NodeMemory* borrowed, int rank, const ContextOptions& options,
-        const std::vector<int>& pids)
+        const std::vector<int>& pids, AddressSpace of_phantom = {})
       : owned_memory(std::move(owned)),
         memory(owned_memory ? &*owned_memory : borrowed),
         local_rank(checked(rank)),
         board(*memory),
-        heap(memory->heap(local_rank), options.heap_budget,
+        imagined(std::move(of_phantom)),
+        heap(is_phantom() ? imagined.bytes() : memory->heap(local_rank), options.heap_budget,
              [this](std::size_t offset, std::size_t bytes) { commit(offset, bytes); }),
         faults(options.faults, options.struck_faults, world_rank(), heap, board),
         links(*memory, local_rank,
@@ -137,7 +140,8 @@ struct Context::Parts {
                 .oversubscribed = memory->layout().local_ranks > memory->layout().cores,
                 .watch = watch ? &*watch : nullptr,
                 .blocking = options.blocking,
-                .faults = faults.any() ? &faults : nullptr}),
+                .faults = faults.any() ? &faults : nullptr,
+                .phantom = is_phantom()}),
         choices(options.algorithms, options.reassociate) {
     std::vector<int> all(memory->layout().world_size);
     std::iota(all.begin(), all.end(), 0);
@@ -146,6 +150,8 @@ struct Context::Parts {
     page.pid.store(static_cast<std::uint32_t>(::getpid()), relaxed);
     page.life.store(static_cast<std::uint32_t>(Life::alive), std::memory_order_release);
   }
+
+  bool is_phantom() const { return !imagined.bytes().empty(); }
 
   int checked(int rank) const {
     if (rank < 0 || rank >= static_cast<int>(memory->layout().local_ranks)) {
@@ -156,6 +162,7 @@ struct Context::Parts {
 
   /// Makes a part of the heap usable, for peers too.
   void commit(std::size_t offset, std::size_t bytes) {
+    if (is_phantom()) return;
     memory->commit(local_rank, offset, bytes);
     links.register_memory(memory->heap(local_rank).subspan(offset, bytes));
   }
@@ -237,6 +244,20 @@ Context Context::from_environment() {
   Context context(std::move(parts));
   install_terminate_handler(context);
   return context;
+}
+
+Context Context::phantom(int rank, int size) {
+  constexpr std::size_t kAddressSpace = std::size_t{1} << 43;
+  if (size < 1 || rank < 0 || rank >= size) throw Error(Cause::refused, fmt::format("phantom rank {} of {}", rank, size));
+  // On a node of its own, without a way to the others.
+  const shm::NodeLayout alone{.local_ranks = 1,
+                              .heap_bytes = std::uint64_t{1} << 20,
+                              .first_rank = static_cast<std::uint32_t>(rank),
+                              .world_size = static_cast<std::uint32_t>(size),
+                              .node = static_cast<std::uint32_t>(rank),
+                              .nodes = static_cast<std::uint32_t>(size)};
+  return Context(std::make_unique<Parts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, ContextOptions{}, std::vector<int>{},
+                                         AddressSpace(kAddressSpace)));
 }
 
 int Context::rank() const { return parts_->engine.world_rank(); }

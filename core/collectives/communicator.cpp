@@ -37,15 +37,17 @@ std::shared_ptr<const Group> make_group(Engine& engine, Heap& heap, Staging& sta
       rank = static_cast<int>(i);
     } else {
       const Route& route = engine.route(world);
-      if (route.transport == nullptr) {
+      if (route.transport == nullptr && !engine.options().phantom) {
         throw Error(Cause::refused,
                     fmt::format("communicator: no transport leads from rank {} to rank {}", engine.world_rank(), world), world);
       }
       member.transport = route.transport;
       member.peer = route.peer;
-      member.can_view = route.transport->can_view(route.peer);
+      if (route.transport != nullptr) {
+        member.can_view = route.transport->can_view(route.peer);
+        group->plain_limit = std::min(group->plain_limit, route.transport->plain_limit());
+      }
       group->views = group->views && member.can_view;
-      group->plain_limit = std::min(group->plain_limit, route.transport->plain_limit());
     }
     group->members.push_back(member);
   }

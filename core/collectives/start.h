@@ -13,6 +13,7 @@ namespace tsp {
 template <class Operation, class... Arguments>
 Work Communicator::start(Mode mode, const CallOptions& options, const OperationInfo& info, Arguments&&... arguments) {
   Engine& engine = *group_->engine;
+  if (engine.options().phantom) return {};
   if (mode == Mode::posted) {
     const Call call{.group = group_.get(), .keep = group_, .stream = options.stream, .info = info};
     return engine.post(options.stream, std::make_unique<Operation>(call, std::forward<Arguments>(arguments)...));

@@ -11,13 +11,15 @@ namespace {
 
 /// Query-key pairs that a mask leaves, for one head of one sequence.
 double visible_pairs(const kernels::Mask& mask, std::size_t queries, std::size_t keys) {
-  if (!mask.causal) return static_cast<double>(queries) * static_cast<double>(keys);
-  double pairs = 0;
-  for (std::size_t i = 0; i < queries; ++i) {
-    const std::size_t position = mask.query_start + i;
-    pairs += static_cast<double>(position < mask.key_start ? 0 : std::min(keys, position - mask.key_start + 1));
-  }
-  return pairs;
+  const auto all = static_cast<double>(keys);
+  if (!mask.causal) return static_cast<double>(queries) * all;
+  // Of the queries whose position is less than `end`: key_start sees one key, the next two, … until they see all.
+  const auto seen_before = [&](std::size_t end) {
+    const auto count = static_cast<double>(end - std::min(end, mask.key_start));
+    const double rising = std::min(count, all);
+    return rising * (rising + 1) / 2 + (count - rising) * all;
+  };
+  return seen_before(mask.query_start + queries) - seen_before(mask.query_start);
 }
 
 /// Products of one pass over the visible pairs: two for q·kᵀ and two for p·v, each d long.
@@ -29,7 +31,7 @@ double attention_flops(const kernels::Attention& attention, const ConstTensor& q
 }  // namespace
 
 ComputeStream::ComputeStream(Engine& engine, Heap& heap, std::size_t threads, Trace* trace)
-    : engine_(engine), heap_(heap), pool_(threads), trace_(trace) {}
+    : engine_(engine), heap_(heap), threads_(threads), pool_(engine.options().phantom ? 1 : threads), trace_(trace) {}
 
 std::span<std::byte> ComputeStream::workspace(std::size_t bytes) {
   if (workspace_.bytes().size() < bytes) {
@@ -51,8 +53,13 @@ void ComputeStream::tick() {
 
 template <class Kernel>
 void ComputeStream::run(const char* name, std::size_t bytes, double flops, Kernel&& kernel) {
+  const std::span<std::byte> room = workspace(bytes);
+  if (engine_.options().phantom) {
+    flops_ += flops;
+    return;
+  }
   const auto tick_of_this = [this] { tick(); };
-  const kernels::Compute on{.pool = &pool_, .workspace = workspace(bytes), .tick = tick_of_this};
+  const kernels::Compute on{.pool = &pool_, .workspace = room, .tick = tick_of_this};
   const std::uint64_t begin = posix::now_ns();
   kernel(on);
   const std::uint64_t end = posix::now_ns();

@@ -27,12 +27,13 @@ class Trace;
 
 class ComputeStream {
  public:
-  /// `threads` ≥ 1. `trace` may be null; all are borrowed.
+  /// `threads` ≥ 1. `trace` may be null; all are borrowed. On a phantom's engine kernels take their workspace and count their
+  /// FLOPs, but don't run: results that go to the caller are 0.
   ComputeStream(Engine& engine, Heap& heap, std::size_t threads, Trace* trace = nullptr);
   ComputeStream(const ComputeStream&) = delete;
   ComputeStream& operator=(const ComputeStream&) = delete;
 
-  std::size_t threads() const { return pool_.threads(); }
+  std::size_t threads() const { return threads_; }
   /// Seconds in kernels, without the communication that moved in their ticks.
   double seconds() const { return static_cast<double>(kernel_ns_ - tick_ns_) * 1e-9; }
   /// Seconds that communication took out of kernels' ticks.
@@ -93,6 +94,7 @@ class ComputeStream {
 
   Engine& engine_;
   Heap& heap_;
+  std::size_t threads_;
   kernels::Pool pool_;
   HeapBlock workspace_;
   Trace* trace_;

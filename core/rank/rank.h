@@ -1,5 +1,6 @@
 // A rank as schedules see it: memory by category, the compute stream, communicators, waits, the clock. Everything that a schedule
-// does to bytes goes through here, so that the same schedule can be audited, traced, and one day run on phantom tensors.
+// does to bytes goes through here, so that the same schedule can be audited, traced, and run on a phantom, which only books
+// memory.
 #pragma once
 
 #include "core/context.h"
@@ -37,6 +38,8 @@ class Rank {
   int rank() const { return context_.rank(); }
   int size() const { return context_.size(); }
   Context& context() { return context_; }
+  /// Nothing is computed or moved: see Context::phantom().
+  bool is_phantom() const { return context_.engine().options().phantom; }
   Communicator& world() { return context_.world(); }
   ComputeStream& compute() { return compute_; }
 

@@ -116,6 +116,7 @@ struct EngineOptions {
   PeerWatch* watch = nullptr;    ///< for ranks that no launcher supervises; borrowed
   bool blocking = false;         ///< post() returns when the operation is complete
   RankFaults* faults = nullptr;  ///< told of every operation as it is posted; null: nothing is injected; borrowed
+  bool phantom = false;          ///< there are no peers, and operations aren't begun: see Context::phantom()
 };
 
 class Engine {
@@ -137,7 +138,7 @@ class Engine {
   /// The blocking form: appends, waits, returns when complete. The operation stays the caller's.
   void run(Stream stream, Operation& operation);
   /// True if nothing is under way on any stream and the job is in order: then something short may be done without an operation.
-  bool quiet() const { return busy_ == 0 && !broken_ && !board_.aborted() && options_.faults == nullptr; }
+  bool quiet() const { return busy_ == 0 && !broken_ && !board_.aborted() && options_.faults == nullptr && !options_.phantom; }
   /// Counts what was done so: on the board it is an operation like any other.
   void ran_at_once(Op op) {
     std::atomic<std::uint64_t>& count = page_->counts[static_cast<std::size_t>(op)];

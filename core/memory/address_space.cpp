@@ -1,0 +1,31 @@
+#include "core/memory/address_space.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <sys/mman.h>
+#include <utility>
+
+namespace tsp {
+
+AddressSpace::AddressSpace(std::size_t bytes) {
+  constexpr std::size_t kLeast = std::size_t{1} << 30;
+  for (; bytes >= kLeast; bytes /= 2) {
+    void* const begin = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (begin == MAP_FAILED) continue;
+    bytes_ = {static_cast<std::byte*>(begin), bytes};
+    return;
+  }
+  throw system_error(Cause::out_of_memory, fmt::format("reserving {} bytes of address space (is `ulimit -v` set?)", kLeast),
+                     errno);
+}
+
+AddressSpace::AddressSpace(AddressSpace&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+
+AddressSpace::~AddressSpace() {
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+}
+
+}  // namespace tsp

@@ -1,0 +1,77 @@
+// A phantom rank: it books memory as a real one does, and neither computes, moves nor touches anything.
+#include "core/rank/rank.h"
+#include "tests/support/run_ranks.h"
+#include "transport/cause.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace tsp::test {
+namespace {
+
+/// Some of everything that a schedule does. Messages are too large to be staged.
+CategoryBytes small_schedule(Context& context, std::size_t threads) {
+  tsp::RankOptions options;
+  options.threads = threads;
+  Rank rank(context, options);
+  const OwnedTensor a = rank.tensor(Category::parameters, DType::f32, {400, 600}, "a");
+  const OwnedTensor b = rank.tensor(Category::activations, DType::f32, {600, 400}, "b");
+  rank.compute().fill_zero(a);
+  rank.compute().fill_zero(b);
+  {
+    const OwnedTensor c = rank.tensor(Category::workspace, DType::f32, {400, 400}, "c");
+    rank.compute().gemm(c, a, b);
+    rank.wait(rank.world().post_all_reduce(buffer_of(ConstTensor(c.view())), buffer_of(c.view()), Reduction::sum));
+    const std::array<int, 2> pair = {0, rank.size() - 1};
+    if (rank.rank() == pair[0] || rank.rank() == pair[1]) {
+      Communicator both = rank.world().subgroup(pair);
+      const Buffer x = buffer_of(b.view());
+      if (both.rank() == 0) both.send(x, 1);
+      else both.recv(x, 0);
+    }
+  }
+  rank.world().barrier();
+  return rank.memory_peaks();
+}
+
+TEST(Phantom, BooksWhatARealRankBooks) {
+  for (const std::size_t threads : {1U, 3U}) {
+    run_ranks(3, [&](Context& context) {
+      Context phantom = Context::phantom(context.rank(), 3);
+      EXPECT_EQ(phantom.rank(), context.rank());
+      EXPECT_EQ(phantom.size(), 3);
+      EXPECT_EQ(small_schedule(phantom, threads), small_schedule(context, threads));
+    });
+  }
+}
+
+TEST(Phantom, HoldsMoreThanAnyMachineHas) {
+  Context context = Context::phantom(1000, 4096);
+  Rank rank(context);
+  const std::size_t rows = std::size_t{1} << 18;
+  const OwnedTensor weights = rank.tensor(Category::parameters, DType::f32, {rows, rows}, "256 GiB");
+  rank.compute().fill_zero(weights);
+  rank.world().broadcast(buffer_of(weights.view()), 7);
+  EXPECT_EQ(rank.memory_peaks().total, std::uint64_t{1} << 38);
+  EXPECT_EQ(rank.context().traffic().received[0], 0U);
+}
+
+TEST(Phantom, CountsFlopsAndComputesNothing) {
+  Context context = Context::phantom(0, 2);
+  Rank rank(context);
+  const OwnedTensor x = rank.tensor(Category::workspace, DType::f64, {4, 4}, "x");
+  for (std::size_t i = 0; i < 16; ++i) x->as<double>()[i] = 1;
+  rank.compute().gemm(x, x, x);
+  EXPECT_EQ(x->as<double>()[0], 1);
+  EXPECT_EQ(rank.compute().flops(), 2.0 * 4 * 4 * 4);
+  EXPECT_EQ(rank.compute().sum_of_squares(x), 0);
+}
+
+TEST(Phantom, OfNoRankIsRefused) {
+  EXPECT_THROW(Context::phantom(3, 3), Error);
+  EXPECT_THROW(Context::phantom(-1, 3), Error);
+}
+
+}  // namespace
+}  // namespace tsp::test
