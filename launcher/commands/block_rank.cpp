@@ -2,49 +2,20 @@
 #include "launcher/commands/block_rank.h"
 
 #include "core/kernels/check.h"
-#include "launcher/model/layouts.h"
 #include "launcher/model/model_rank.h"
 #include "launcher/model/output_file.h"
-#include "layers/model/block.h"
-#include "layers/model/strategies.h"
-#include "layers/model/token_layout.h"
+#include "layers/model/single_block.h"
 #include "layers/model/weights.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
+#include <utility>
 #include <vector>
 
 namespace tsp::launcher {
 
 namespace {
-
-/// The packs of the store: attention, MLP, then both norm gains.
-constexpr std::size_t kNormPack = 2;
-
-std::vector<PackPlan> packs_of(const Strategy& strategy, const ModelConfig& config, bool counts_gains) {
-  PackPlan norms;
-  for (const Parameter& parameter : block_parameters(config, 0)) {
-    if (parameter.is_matrix()) continue;
-    norms.parts.push_back({.parameter = parameter,
-                           .block = {.first_row = 0, .rows = 1, .first_column = 0, .columns = parameter.columns()},
-                           .transposed = false,
-                           .counted = counts_gains});
-  }
-  return {strategy.attention_pack(0), strategy.mlp_pack(0), norms};
-}
-
-BlockGains gains_of(const ParameterStore& store) {
-  BlockGains gains{.attention = store.values(kNormPack, 0, 1),
-                   .mlp = store.values(kNormPack, 1, 1),
-                   .attention_gradient = {},
-                   .mlp_gradient = {}};
-  if (!store.training()) return gains;
-  gains.attention_gradient = store.gradients(kNormPack, 0, 1);
-  gains.mlp_gradient = store.gradients(kNormPack, 1, 1);
-  return gains;
-}
 
 /// Calls body(first row of a tensor [B·S, h] in natural order, first row of this rank's residual, count) for runs of its tokens.
 template <class Body>
@@ -103,48 +74,28 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   Session session(context, sink, *plan.global);
   Rank& rank = session.rank();
   Mesh& mesh = session.mesh();
-  const bool leads_tensor = mesh.tensor().rank() == 0;
-  const DType sums = kernels::summed_in(model.dtype);
   const std::size_t h = model.shape.hidden;
 
-  const std::unique_ptr<Strategy> strategy = make_strategy(
-      rank, mesh,
-      {.config = model.shape, .dtype = model.dtype, .exchange = sequence_exchange(*plan.global), .kv_bucket_heads = 0});
-  ParameterStore store(rank, model.dtype, packs_of(*strategy, model.shape, leads_tensor && mesh.sequence().rank() == 0),
-                       backward);
+  SingleBlock block(rank, mesh, model_options(session, model, backward), model.batch, model.sequence);
+  ParameterStore& store = block.parameters();
   store.load(Weights(plan.block->weights));
-  const BlockGains gains = gains_of(store);
-  const bool sliced = mesh.shape().slices_tokens();
-  const TokenLayout tokens(rank, model.shape, model.dtype, model.batch, model.sequence, mesh.sequence().rank(),
-                           mesh.sequence().size(), sliced ? mesh.tensor().rank() : 0, sliced ? mesh.tensor().size() : 1);
-  const bool writes_tokens = sliced || leads_tensor;  // else other ranks have the same
+  const TokenLayout& tokens = block.tokens();
+  const bool writes_tokens = mesh.shape().slices_tokens() || mesh.tensor().rank() == 0;  // else other ranks have the same
   const safetensors::File input(plan.block->input);
   OutputFile output(session, plan.block->output, output_tensors(model, backward));
-  const Category kept = backward ? Category::activations : Category::workspace;
-  OwnedTensor x = read_tokens(rank, input, "x", tokens, h, model.dtype, kept);
+  OwnedTensor x = read_tokens(rank, input, "x", tokens, h, model.dtype, block.kept());
 
-  Block block(rank, *strategy, model.shape, model.dtype, model.recompute);
-  BlockSaved saved;
   RankAudit audit;
   rank.reset_times();
   const TrafficCounters at_start = context.traffic();
-  strategy->begin_forward(store, tokens);
-  OwnedTensor y = block.forward(0, std::move(x), tokens, gains, backward ? Keep::backward : Keep::nothing, saved);
-  if (!backward) strategy->end();
+  OwnedTensor y = block.forward(std::move(x));
   audit.forward = traffic_between(at_start, context.traffic());
   if (writes_tokens) write_tokens(rank, output, "y", tokens, y);
   if (backward) {
     y.reset();
-    const OwnedTensor d = read_tokens(rank, input, "dy", tokens, h, sums, Category::workspace);
+    const OwnedTensor d = read_tokens(rank, input, "dy", tokens, h, kernels::summed_in(model.dtype), Category::workspace);
     const TrafficCounters at_half = context.traffic();
-    const Tensor norm_gradients = store.gradients(kNormPack, 0, 2);
-    rank.compute().fill_zero(norm_gradients);
-    strategy->begin_backward();
-    block.backward(0, d, gains, saved);
-    const Buffer both = buffer_of(norm_gradients);
-    rank.wait(
-        mesh.tokens().post_all_reduce(both, both, Reduction::sum, {.stream = Stream::gradients, .purpose = Purpose::other}));
-    strategy->end();
+    block.backward(d);
     audit.backward = traffic_between(at_half, context.traffic());
     if (writes_tokens) write_tokens(rank, output, "dx", tokens, d);
     for (const ParameterPart& part : store.parts()) {
@@ -161,8 +112,7 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   const std::vector<RankAudit> audits = gather_audits(rank, audit);
   if (session.speaks()) {
     say_audit(session, audits,
-              forecast_block(mesh_setting(session, model),
-                             {.dtype = model.dtype, .threads = rank.compute().threads(), .training = backward}));
+              forecast_block(mesh_setting(session, model), {.threads = rank.compute().threads(), .training = backward}));
   }
   session.finish();
   return 0;

@@ -3,8 +3,7 @@
 #include "launcher/model/layouts.h"
 #include "launcher/plan/points.h"
 #include "launcher/plan/text_table.h"
-#include "layers/theory/footprint.h"
-#include "layers/theory/holdings.h"
+#include "layers/theory/peaks.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -67,8 +66,8 @@ std::size_t longest_sequence(const ComparePoint& point) {
   if (!theory::why_impossible(setting, spread).empty()) return 0;
   const auto fits = [&](std::size_t sequence) {
     setting.sequence = sequence;
-    const theory::FootprintOptions options{.threads = static_cast<std::size_t>(point.global.threads)};
-    return theory::footprint(setting, spread, theory::fullest(setting, spread), options).total <= point.global.mem_per_rank;
+    const theory::PeakOptions options{.threads = static_cast<std::size_t>(point.global.threads)};
+    return theory::peaks_of_fullest(theory::MeshSetting::of(setting, spread), options).total <= point.global.mem_per_rank;
   };
   std::size_t low = 0;
   std::size_t high = point.model.shape.max_positions;
@@ -113,7 +112,8 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
   row["ranks"] = point.global.ranks;
   const bool known = point.model.shape.hidden != 0;
   row["config"] = known ? point.model.shape.name : point.model.config;
-  row["parameters"] = known ? ordered_json(theory::held(point.model.shape, {}, {}).total()) : ordered_json(nullptr);
+  row["parameters"] = known ? ordered_json(theory::held({.setting = {.model = point.model.shape}, .shape = {}}, {}).total())
+                            : ordered_json(nullptr);
   row["seq"] = point.model.sequence;
   row["batch"] = point.model.batch;
   row["forward_only"] = forward_only;

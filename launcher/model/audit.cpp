@@ -1,9 +1,8 @@
 #include "launcher/model/audit.h"
 
-#include "layers/model/vocabulary.h"
+#include "layers/theory/flows.h"
 #include "layers/theory/paper.h"
 #include "layers/theory/peaks.h"
-#include "layers/zigzag.h"
 
 #include <fmt/format.h>
 
@@ -70,13 +69,9 @@ void memory_table(std::vector<std::string>& lines, std::span<const RankAudit> au
   for (std::size_t rank = 0; rank < audits.size(); ++rank) {
     const CategoryBytes& measured = audits[rank].memory_peak;
     const CategoryBytes& predicted = forecasts[rank].memory_peak;
-    const bool all = predicted.total != 0;
     std::vector<std::string> cells;
-    for (std::size_t i = 0; i < kCategories; ++i) {
-      const bool known = all || predicted.of[i] != 0;
-      cells.push_back(known ? pair(measured.of[i], predicted.of[i]) : mebibytes(measured.of[i]));
-    }
-    cells.push_back(all ? pair(measured.total, predicted.total) : mebibytes(measured.total));
+    for (std::size_t i = 0; i < kCategories; ++i) cells.push_back(pair(measured.of[i], predicted.of[i]));
+    cells.push_back(pair(measured.total, predicted.total));
     lines.push_back(row(std::to_string(rank), cells));
   }
 }
@@ -229,89 +224,44 @@ std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine) {
 
 namespace {
 
-bool is_tsp(const theory::MeshSetting& of) { return of.shape.scheme == Scheme::tsp && of.shape.tensor == 1; }
+/// Under TSP alone every rank's traffic is known, not only the sum.
+bool is_tsp(const theory::MeshSetting& of) {
+  return of.shape.scheme == Scheme::tsp && of.shape.tensor == 1 && of.shape.data == 1;
+}
 
-/// Where every rank's traffic is known.
 void sum_up(Forecast& forecast) {
   forecast.all.emplace();
   for (const RankForecast& each : forecast.ranks) *forecast.all += *each.traffic;
-}
-
-/// What a rank holds for certain.
-CategoryBytes certain(const theory::MeshSetting& of, theory::MeshPlace place, std::uint64_t elements,
-                      const ForecastOptions& options) {
-  const auto& [element, accumulated, lse] = of.setting.bytes;
-  CategoryBytes bytes;
-  bytes[Category::parameters] = elements * element;
-  if (!options.training) return bytes;
-  bytes[Category::gradients] = elements * accumulated;
-  bytes[Category::optimizer] = elements * accumulated * (options.dtype == DType::bf16 ? 3 : 2);
-  bytes[Category::activations] = theory::activation_bytes(of, place, kTokenBytes);
-  return bytes;
-}
-
-/// Ranks of TSP in one rank of the data axis, whose tokens are `ids`.
-std::vector<RankForecast> tsp_replica(const theory::MeshSetting& of, std::span<const std::int32_t> ids,
-                                      const ForecastOptions& options) {
-  const theory::Setting setting = of.replica();
-  const int ranks = of.shape.sequence;
-  const std::vector<theory::RemoteRows> rows = theory::remote_rows(ids, setting, ranks);
-  const Zigzag zigzag(setting.sequence, ranks);
-  theory::PeakOptions peaks{.threads = options.threads, .kv_bucket_heads = 0, .dtype = options.dtype, .rows_asked = {}};
-  for (int rank = 0; rank < ranks; ++rank) {
-    const theory::RemoteRows& own = rows[static_cast<std::size_t>(rank)];
-    peaks.rows_asked.push_back(setting.batch * zigzag.tokens(rank) - own.needed + own.wanted);
-  }
-  std::vector<RankForecast> result(static_cast<std::size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) {
-    const theory::MeshPlace place{.sequence = rank};
-    RankForecast& each = result[static_cast<std::size_t>(rank)];
-    each.memory_peak = options.training ? theory::tsp_training_peaks(setting, ranks, rank, peaks)
-                                        : certain(of, place, theory::all_elements(of, place), options);
-    if (of.shape.data > 1) continue;
-    each.traffic = theory::tsp_step_of_rank(setting, ranks, rank, theory::SumPath::direct, rows[static_cast<std::size_t>(rank)],
-                                            options.training);
-  }
-  return result;
 }
 
 }  // namespace
 
 Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options) {
   Forecast result;
-  const bool even = of.setting.batch % static_cast<std::size_t>(of.shape.data) == 0;
-  if (is_tsp(of) && even) {
-    const std::size_t count = ids.size() / static_cast<std::size_t>(of.shape.data);
-    for (int d = 0; d < of.shape.data; ++d) {
-      const std::vector<RankForecast> replica = tsp_replica(of, ids.subspan(static_cast<std::size_t>(d) * count, count), options);
-      result.ranks.insert(result.ranks.end(), replica.begin(), replica.end());
+  const theory::PeakOptions peaks{.threads = options.threads, .training = options.training};
+  for (int rank = 0; rank < of.shape.ranks(); ++rank)
+    result.ranks.push_back({.memory_peak = theory::peaks(of, rank, ids, peaks), .traffic = {}});
+  if (is_tsp(of)) {
+    const int ranks = of.shape.sequence;
+    const std::vector<theory::RemoteRows> rows = theory::remote_rows(ids, of.setting, ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto number = static_cast<std::size_t>(rank);
+      result.ranks[number].traffic =
+          theory::tsp_step_of_rank(of.setting, ranks, rank, theory::SumPath::direct, rows[number], options.training);
     }
-    if (of.shape.data == 1) {
-      sum_up(result);
-      return result;
-    }
-  } else {
-    for (int rank = 0; rank < of.shape.ranks(); ++rank) {
-      const theory::MeshPlace place = theory::place_of(of.shape, rank);
-      result.ranks.push_back({.memory_peak = certain(of, place, theory::all_elements(of, place), options), .traffic = {}});
-    }
+    sum_up(result);
+  } else if (of.setting.batch % static_cast<std::size_t>(of.shape.data) == 0) {
+    result.all = theory::mesh_step(of, ids);
+    if (!options.training) result.all->backward = {};
   }
-  if (even) result.all = theory::mesh_step(of, ids);
-  if (result.all && !options.training) result.all->backward = {};
   return result;
 }
 
 Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options) {
   Forecast result;
-  const std::uint64_t gains = 2 * of.setting.model.hidden;
   for (int rank = 0; rank < of.shape.ranks(); ++rank) {
-    const theory::MeshPlace place = theory::place_of(of.shape, rank);
-    RankForecast each{.memory_peak = certain(of, place, theory::block_elements(of, place) + gains, options), .traffic = {}};
-    if (options.training) {
-      // Beside what the block saves: its result.
-      each.memory_peak[Category::activations] =
-          theory::saved_bytes(of, place) + theory::held_tokens(of, place) * of.setting.model.hidden * of.setting.bytes.element;
-    }
+    RankForecast each;
+    each.memory_peak = theory::block_peaks(of, rank, {.threads = options.threads, .training = options.training});
     if (is_tsp(of)) {
       each.traffic = theory::tsp_block_of_rank(of.setting, of.shape.sequence, rank, theory::SumPath::direct);
       each.traffic->backward[Purpose::other] +=
@@ -325,7 +275,7 @@ Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& op
     return result;
   }
   result.all = theory::mesh_block(of);
-  if (result.all && !options.training) result.all->backward = {};
+  if (!options.training) result.all->backward = {};
   return result;
 }
 

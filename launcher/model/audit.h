@@ -38,7 +38,7 @@ struct RankAudit {
 
 /// What theory says of the same rank.
 struct RankForecast {
-  CategoryBytes memory_peak;               ///< a total of 0: only what is certain is predicted
+  CategoryBytes memory_peak;
   std::optional<theory::Traffic> traffic;  ///< received in one step; none: only the sum over ranks is known
 };
 struct Forecast {
@@ -53,12 +53,11 @@ std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine);
 
 /// What is forecast: a step of this kind.
 struct ForecastOptions {
-  DType dtype = DType::f32;
   std::size_t threads = 1;
   bool training = false;
 };
-/// For the step whose tokens are `ids` [B, S] in natural order. Peaks of memory are forecast for training under tsp and dp;
-/// otherwise what is certain, with a total of 0. Norm gains' gradients (`other`) are forecast where every rank's traffic is.
+/// For the step whose tokens are `ids` [B, S] in natural order. Norm gains' gradients (`other`) are forecast where every rank's
+/// traffic is.
 Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options);
 /// For one block, forward and (with options.training) backward.
 Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options);

@@ -119,16 +119,16 @@ struct Holdings {
   double total() const { return parameters + gradients + optimizer + activations; }
 };
 
-Holdings holdings(const ModelCommandOptions& options, const theory::MeshSetting& mesh, int rank, ModelUse use) {
+Holdings holdings(const theory::MeshSetting& mesh, int rank, ModelUse use) {
   const theory::MeshPlace place = theory::place_of(mesh.shape, rank);
-  const auto elements = static_cast<double>(theory::all_elements(mesh, place));
+  const auto elements = static_cast<double>(theory::held(mesh, place).total());
   const auto element = static_cast<double>(mesh.setting.bytes.element);
   const auto sum = static_cast<double>(mesh.setting.bytes.accumulated);
   Holdings result;
   result.parameters = elements * element;
   if (use == ModelUse::inference) return result;
   result.gradients = elements * sum;
-  result.optimizer = elements * sum * (options.dtype == DType::bf16 ? 3 : 2);
+  result.optimizer = elements * sum * static_cast<double>(theory::optimizer_states(mesh.setting.bytes));
   result.activations = static_cast<double>(theory::activation_bytes(mesh, place, 0));
   return result;
 }
@@ -223,7 +223,7 @@ void validate_memory(const ModelCommandOptions& options, const GlobalOptions& gl
   int where = 0;
   double together = 0;
   for (int rank = 0; rank < ranks; ++rank) {
-    const Holdings each = holdings(options, mesh, rank, use);
+    const Holdings each = holdings(mesh, rank, use);
     together += each.total();
     if (each.total() > largest.total()) {
       largest = each;

@@ -37,8 +37,7 @@ void finish_with_audit(Session& session, const RankAudit& mine, const ModelComma
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
     const theory::MeshSetting of = mesh_setting(session, options);
-    say_audit(session, audits,
-              forecast(of, ids, {.dtype = options.dtype, .threads = session.rank().compute().threads(), .training = training}),
+    say_audit(session, audits, forecast(of, ids, {.threads = session.rank().compute().threads(), .training = training}),
               paper_json(of, options.dtype));
   }
   session.finish();

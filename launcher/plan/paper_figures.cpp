@@ -5,7 +5,7 @@
 #include "layers/model/config.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/flows.h"
-#include "layers/theory/footprint.h"
+#include "layers/theory/peaks.h"
 #include "layers/theory/traffic.h"
 
 #include <fmt/format.h>
@@ -36,7 +36,7 @@ double printed_forward(const paper::Setting& s, Scheme scheme) { return paper::c
 double counted_peak(const Setting& setting, const Spread& spread) {
   Setting of = setting;
   of.batch *= static_cast<std::size_t>(spread.data());
-  return real(theory::footprint(of, spread, theory::fullest(of, spread)).total);
+  return real(theory::peaks_of_fullest(theory::MeshSetting::of(of, spread)).total);
 }
 
 Setting with_hidden(Setting setting, std::size_t hidden) {

@@ -4,7 +4,7 @@
 #include "launcher/plan/paper_figures.h"
 #include "launcher/plan/text_table.h"
 #include "layers/theory/flops.h"
-#include "layers/theory/holdings.h"
+#include "layers/theory/layouts.h"
 #include "layers/theory/memory.h"
 #include "layers/theory/traffic.h"
 

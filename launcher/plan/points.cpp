@@ -4,8 +4,7 @@
 #include "launcher/plan/amounts.h"
 #include "launcher/plan/text_table.h"
 #include "layers/theory/flows.h"
-#include "layers/theory/footprint.h"
-#include "layers/theory/holdings.h"
+#include "layers/theory/peaks.h"
 
 #include <fmt/format.h>
 
@@ -72,9 +71,8 @@ void append(std::vector<std::string>& lines, const TextTable& table) {
 void memory_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& points) {
   lines.emplace_back("");
   lines.emplace_back(
-      "Table III. Memory of the rank that holds most, MiB. Parameters to activations are exact; communication and workspace are");
-  lines.emplace_back(
-      "the schedule's allocations replayed for tsp, and added up from its buffers for the others. The peak is of their sum.");
+      "Table III. Memory of the rank that holds most, MiB: what the schedule allocates when it runs on a rank that isn't there.");
+  lines.emplace_back("The peak is of the sum.");
   std::vector<std::string> heads = {"layout"};
   for (std::size_t i = 0; i < kCategories; ++i) heads.emplace_back(name(static_cast<Category>(i)));
   heads.insert(heads.end(), {"peak", "fits", "why"});
@@ -200,7 +198,7 @@ PlanPoint plan_point(const PlanQuestion& question, const Spread& spread) {
   candidate.why = theory::why_impossible(setting, spread);
   candidate.possible = candidate.why.empty();
   if (candidate.possible) {
-    candidate.memory = theory::footprint(setting, spread, theory::fullest(setting, spread));
+    candidate.memory = theory::peaks_of_fullest(theory::MeshSetting::of(setting, spread));
     candidate.fits = candidate.memory.total <= question.memory_bytes;
     if (question.memory_bytes != 0 && !candidate.fits)
       candidate.why = fmt::format("{} MiB too much", mebibytes(real(candidate.memory.total - question.memory_bytes)));
@@ -238,7 +236,7 @@ ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
   json["sp"] = theory::name(point.spread.sequence);
   json["ranks"] = point.spread.ranks();
   json["config"] = question.setting.model.name;
-  json["parameters"] = theory::held(question.setting.model, {}, {}).total();
+  json["parameters"] = theory::held({.setting = question.setting, .shape = {}}, {}).total();
   json["seq"] = question.setting.sequence;
   json["batch"] = question.setting.batch;
   json["memory_peak_bytes"] = nullptr;

@@ -31,7 +31,7 @@ struct ModelOptions {
   SequenceExchange exchange = SequenceExchange::gather;  ///< of Scheme::dense
 };
 
-/// The tokens of one pass, in natural order, the same on all ranks of the mesh.
+/// The tokens of one pass, in natural order, the same on all ranks of the mesh. On a phantom ids and labels may be empty.
 struct TokenBatch {
   std::size_t batch = 1;                 ///< B, over all ranks of the data axis
   std::size_t sequence = 0;              ///< S

@@ -140,6 +140,7 @@ void fill_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
   if (plan.rows() * plan.width() == 0) return;
   OwnedTensor turned;
   if (plan.transposed) turned = scratch(rank, plan, tensor);
+  if (rank.is_phantom()) return;
   for_pieces(plan, tensor, [&](const safetensors::Block& block, const Tensor& piece) {
     if (!plan.transposed) {
       body(block, buffer_of(piece));

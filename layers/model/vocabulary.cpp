@@ -52,6 +52,10 @@ void ExchangedVocabulary::plan_rows(const TokenLayout& tokens, std::span<const T
   order_ = {reinterpret_cast<std::uint32_t*>(memory + own_labels_.size_bytes()), tokens.held_rows()};
   wanted_.assign(ranks, {});
   needed_.assign(ranks, 0);
+  if (ids.empty()) {
+    rows_for_others_ = tokens.batch() * tokens.sequence() * rows_.count(me()) / rows_.total();
+    return;
+  }
   std::vector<int> owners;  // of this rank's tokens
   for (int q = 0; q < size(); ++q) {
     for (const Token token : tokens.take(q, ids)) {
@@ -73,19 +77,16 @@ void ExchangedVocabulary::plan_rows(const TokenLayout& tokens, std::span<const T
       if (owners[t] == owner) order_[next++] = static_cast<std::uint32_t>(t);
     }
   }
-}
-
-std::size_t ExchangedVocabulary::rows_for_others() const {
-  std::size_t rows = 0;
-  for (const auto& list : wanted_) rows += list.size();
-  return rows;
+  rows_for_others_ = 0;
+  for (const auto& list : wanted_) rows_for_others_ += list.size();
 }
 
 void ExchangedVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
   plan_rows(tokens, ids, kept);
   const std::size_t h = hidden();
-  const OwnedTensor out = rank_.tensor(Category::communication, x.dtype(), {rows_for_others(), h}, "embedding rows for others");
+  const OwnedTensor out = rank_.tensor(Category::communication, x.dtype(), {rows_for_others_, h}, "embedding rows for others");
   const OwnedTensor in = rank_.tensor(Category::communication, x.dtype(), {x.size(0), h}, "embedding rows from others");
+  if (ids.empty()) return;
   std::size_t row = 0;
   for (const auto& rows : wanted_) {
     rank_.compute().gather_rows(out->slice(0, row, rows.size()), weights_.embedding, rows);
@@ -103,7 +104,8 @@ void ExchangedVocabulary::embed_backward(const ConstTensor& dx) {
   const std::size_t h = hidden();
   const OwnedTensor out =
       rank_.tensor(Category::communication, dx.dtype(), {dx.size(0), h}, "gradients of others' embedding rows");
-  const OwnedTensor in = rank_.tensor(Category::communication, dx.dtype(), {rows_for_others(), h}, "gradients of embedding rows");
+  const OwnedTensor in = rank_.tensor(Category::communication, dx.dtype(), {rows_for_others_, h}, "gradients of embedding rows");
+  if (rank_.is_phantom()) return;
   rank_.compute().gather_rows(out, dx, order_);
   rank_.wait(axis_.post_all_to_all_v(buffer_of(ConstTensor(out.view())), times(needed_, h), buffer_of(in.view()),
                                      elements_of(wanted_, h), {.stream = Stream::kv, .purpose = Purpose::embedding}));
@@ -128,11 +130,12 @@ std::size_t logit_tile_rows(std::size_t ids, DType sums) {
 double ExchangedVocabulary::head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens,
                                  std::span<const std::int64_t> labels, const LogitsSink* logits, bool keep) {
   const bool all = plan_ == theory::HeadPlan::gather_activations;
-  std::ranges::copy(tokens.take(me(), labels), own_labels_.begin());
+  if (!labels.empty()) std::ranges::copy(tokens.take(me(), labels), own_labels_.begin());
   labels_ = own_labels_;
   if (all) {
     all_labels_.clear();
-    for (int q = 0; q < size(); ++q) {
+    if (labels.empty()) all_labels_.resize(tokens.batch() * tokens.sequence());
+    for (int q = 0; q < size() && !labels.empty(); ++q) {
       const std::vector<std::int64_t> theirs = tokens.take(q, labels);
       all_labels_.insert(all_labels_.end(), theirs.begin(), theirs.end());
     }

@@ -44,8 +44,8 @@ class Vocabulary {
   Vocabulary& operator=(const Vocabulary&) = delete;
   virtual ~Vocabulary() = default;
 
-  /// x [rows, h] = rows of the embedding for this rank's tokens. `ids` [B, S] in natural order. `kept`: what the memory of this
-  /// rank's ids and labels counts as.
+  /// x [rows, h] = rows of the embedding for this rank's tokens. `ids` [B, S] in natural order; of a phantom they may be empty,
+  /// and likewise labels: as if all ids were equally frequent. `kept`: what the memory of this rank's ids and labels counts as.
   virtual void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) = 0;
   /// The gradients of the embedding's rows: of dx [rows, h], to their owners. Replaces the embedding's gradient, or adds to it
   /// where head and embedding are tied. After embed() of the same tokens.
@@ -81,7 +81,6 @@ class ExchangedVocabulary final : public Vocabulary {
   void head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight);
   void head_backward_gathered(const Tensor& dx, const TokenLayout& tokens, double weight);
   void plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept);
-  std::size_t rows_for_others() const;
   std::size_t hidden() const { return weights_.embedding.size(1); }
   int size() const { return axis_.size(); }
   int me() const { return axis_.rank(); }
@@ -95,6 +94,7 @@ class ExchangedVocabulary final : public Vocabulary {
   // The embedding's exchange, by rank of the axis: which of my rows it needs, in its order; how many of its rows I need.
   std::vector<std::vector<std::uint32_t>> wanted_;
   std::vector<std::size_t> needed_;
+  std::size_t rows_for_others_ = 0;  // of all in wanted_
 
   // Of this rank's tokens, kTokenBytes each: the order in which their rows come from the ranks, and their labels.
   HeapBlock token_memory_;

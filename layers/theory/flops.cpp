@@ -9,26 +9,27 @@ namespace {
 double real(std::uint64_t value) { return static_cast<double>(value); }
 }  // namespace
 
-StepFlops step_flops(const Setting& setting, const Spread& spread, Place place) {
+StepFlops step_flops(const Setting& setting, const Spread& spread, MeshPlace place) {
   const ModelConfig& model = setting.model;
   const int D = spread.token_ranks();
-  const Setting replica = replica_setting(setting, spread);
+  const MeshSetting of = MeshSetting::of(setting, spread);
+  const Setting replica = of.replica();
   const Zigzag zigzag(setting.sequence, D);
-  const double tokens = real(replica.batch * zigzag.tokens(place.p));
+  const double tokens = real(replica.batch * zigzag.tokens(place.sequence));
   const double L = real(model.layers);
   const double h = real(model.hidden);
   const double d = real(model.head_dim);
 
-  const bool by_heads = spread.sequence == SequenceExchange::ulysses && spread.degree(AxisKind::sp) > 1;
-  const HeadGrid heads(model, spread.tensors(), 1);
-  const double n_q = real(heads.queries(place.t, 0).count);
-  const double n_kv = real(heads.kv_read_by(place.t));
-  const double f = real(Chunks::balanced(spread.tensors(), model.intermediate).count(place.t));
+  const BlockSlice slice = BlockSlice::of(model, place.tensor, spread.tensors());
+  const double n_q = real(slice.queries.count);
+  const double n_kv = real(slice.kv.count);
+  const double f = real(slice.rows);
   const double S = real(setting.sequence);
-  const double pairs = real(replica.batch) * (by_heads ? S * (S + 1) / 2 / D : real(zigzag.attention_pairs(place.p)));
+  const double pairs =
+      real(replica.batch) * (of.exchanges_heads() ? S * (S + 1) / 2 / D : real(zigzag.attention_pairs(place.sequence)));
   // Rows of the vocabulary that this rank's tokens meet: all, but under tp its own.
   const double V = spread.cuts_kept_tokens() ? real(model.vocabulary) / spread.tensors()
-                                             : real(Chunks::balanced(spread.tensors(), model.vocabulary).count(place.t));
+                                             : real(Chunks::balanced(spread.tensors(), model.vocabulary).count(place.tensor));
 
   StepFlops flops;
   const double projections_in = 2 * tokens * h * d * (n_q + 2 * n_kv) * L;

@@ -3,8 +3,7 @@
 // the pairs that causal masks leave, so it is about half of the paper's.
 #pragma once
 
-#include "layers/theory/holdings.h"
-#include "layers/theory/spread.h"
+#include "layers/theory/layouts.h"
 
 #include <cstdint>
 
@@ -24,7 +23,7 @@ struct StepFlops {
   double total() const { return forward.total() + backward.total(); }
 };
 
-StepFlops step_flops(const Setting& setting, const Spread& spread, Place place);
+StepFlops step_flops(const Setting& setting, const Spread& spread, MeshPlace place);
 /// Of the rank that computes most.
 StepFlops most_flops(const Setting& setting, const Spread& spread);
 

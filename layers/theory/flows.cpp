@@ -1,7 +1,6 @@
 #include "layers/theory/flows.h"
 
 #include "core/collectives/chunks.h"
-#include "layers/theory/holdings.h"
 #include "layers/zigzag.h"
 
 namespace tsp::theory {
@@ -13,7 +12,8 @@ class Counter {
  public:
   Counter(const Setting& setting, const Spread& spread, std::optional<std::uint64_t> remote_rows)
       : setting_(setting),
-        replica_(replica_setting(setting, spread)),
+        of_(MeshSetting::of(setting, spread)),
+        replica_(of_.replica()),
         model_(setting.model),
         spread_(spread),
         T_(static_cast<std::uint64_t>(spread.tensors())),
@@ -22,8 +22,8 @@ class Counter {
         a_(setting.bytes.accumulated),
         N_(replica_.tokens()),
         h_(model_.hidden),
-        heads_(model_, spread.tensors(), 1),
-        copied_(2 * h_ * model_.head_dim * (heads_.kv_read_by_all() - model_.kv_heads)),
+        kv_read_(HeadCut(model_.query_heads, model_.kv_heads, spread.tensors()).kv_heads_read_by_all()),
+        copied_(2 * h_ * model_.head_dim * (kv_read_ - model_.kv_heads)),
         remote_rows_(remote_rows) {}
 
   std::vector<Flow> step() {
@@ -98,7 +98,7 @@ class Counter {
     const bool ring = token_axis_kind() == AxisKind::sp && spread_.sequence == SequenceExchange::ring;
     const Pattern pattern = ring ? Pattern::ring : Pattern::collective;
     const std::uint64_t messages = ring ? (D_ - 1) * L() : L();
-    const std::uint64_t kv = 2 * N_ * model_.head_dim * heads_.kv_read_by_all() * (D_ - 1) * L();
+    const std::uint64_t kv = 2 * N_ * model_.head_dim * kv_read_ * (D_ - 1) * L();
     // Making O again needs the whole round before backward's own begins.
     const std::uint64_t rounds = ring && setting_.recompute == Recompute::full ? 2 : 1;
     add(token_axis_kind(), Purpose::kv, pattern, Phase::attention, kForward, kHidden, kv * e_, messages);
@@ -110,22 +110,23 @@ class Counter {
   void heads_for_tokens() {
     const int D = spread_.token_ranks();
     const Zigzag zigzag(setting_.sequence, D);
-    const HeadGrid grid(model_, spread_.tensors(), D);
     std::uint64_t q = 0;
     std::uint64_t k = 0;
     std::uint64_t dk = 0;
     for (int t = 0; t < spread_.tensors(); ++t) {
+      const BlockSlice slice = BlockSlice::of(model_, t, spread_.tensors());
+      const auto read_by = [&](int p) { return kv_heads_read(model_, slice, p, D); };
       std::uint64_t read = 0;
-      for (int p = 0; p < D; ++p) read += grid.kv_read(t, p).count;
+      for (int p = 0; p < D; ++p) read += read_by(p);
       std::uint64_t k_here = 0;
       for (int p = 0; p < D; ++p) {
         const std::uint64_t tokens = replica_.batch * zigzag.tokens(p) * model_.head_dim;
-        q += tokens * (heads_.queries(t, 0).count - grid.queries(t, p).count);
-        k_here += tokens * (read - grid.kv_read(t, p).count);
+        q += tokens * (slice.queries.count - slice.queries.count / D_);
+        k_here += tokens * (read - read_by(p));
       }
       k += k_here;
       // Heads that several ranks read have their gradients summed.
-      dk += k_here * (read > heads_.kv_read_by(t) ? a_ : e_);
+      dk += k_here * (read > slice.kv.count ? a_ : e_);
     }
     std::uint64_t backward = 2 * q * e_ + 2 * dk;
     if (setting_.recompute == Recompute::selective) backward += (q + 2 * k) * e_;
@@ -181,16 +182,11 @@ class Counter {
     const Traffic traffic = tp_head(replica_, T);
     add_head(AxisKind::tp, Pattern::collective, kExposed, traffic.forward[Purpose::head], traffic.backward[Purpose::head]);
     if (D_ == 1) return;
-    if (spread_.folded()) {
-      add_embedding(AxisKind::tsp, N_ - N_ / D_);
-      add_head(AxisKind::tsp, Pattern::ring, kHidden, V * h_ * e_ * (D_ - 1), V * h_ * (e_ + a_) * (D_ - 1));
-      return;
-    }
     const std::uint64_t gradients = 2 * V * h_ * a_ * (D_ - 1);
     // The embedding's is complete only when the backward pass ends.
-    add(AxisKind::sp, Purpose::embedding, Pattern::collective, Phase::pass, kBackward, kExposed, gradients, 2);
+    add(token_axis_kind(), Purpose::embedding, Pattern::collective, Phase::pass, kBackward, kExposed, gradients, 2);
     if (!model_.tied_embeddings)
-      add(AxisKind::sp, Purpose::head, Pattern::collective, Phase::pass, kBackward, kHidden, gradients, 2);
+      add(token_axis_kind(), Purpose::head, Pattern::collective, Phase::pass, kBackward, kHidden, gradients, 2);
   }
 
   void add_embedding(AxisKind axis, std::uint64_t rows) {
@@ -227,7 +223,7 @@ class Counter {
     Held all;
     for (int t = 0; t < spread_.tensors(); ++t) {
       for (int p = 0; p < spread_.token_ranks(); ++p) {
-        const Held each = held(model_, spread_, {t, p});
+        const Held each = held(of_, {.tensor = t, .sequence = p});
         all.attention += each.attention;
         all.mlp += each.mlp;
         all.vocabulary += each.vocabulary;
@@ -249,6 +245,7 @@ class Counter {
   std::uint64_t L() const { return model_.layers; }
 
   const Setting& setting_;
+  MeshSetting of_;
   Setting replica_;
   const ModelConfig& model_;
   const Spread& spread_;
@@ -258,8 +255,8 @@ class Counter {
   std::uint64_t a_;
   std::uint64_t N_;
   std::uint64_t h_;
-  HeadGrid heads_;
-  std::uint64_t copied_;
+  std::uint64_t kv_read_;  ///< K/V heads that the tensor ranks read, summed over them: m(T)
+  std::uint64_t copied_;   ///< elements of W_K and W_V beyond the first copy
   std::optional<std::uint64_t> remote_rows_;
   std::vector<Flow> flows_;
 };
@@ -278,6 +275,21 @@ Traffic sum(const std::vector<Flow>& flows) {
 
 Traffic step_traffic(const Setting& setting, const Spread& spread, std::optional<std::uint64_t> remote_rows) {
   return sum(step_flows(setting, spread, remote_rows));
+}
+
+Traffic mesh_step(const MeshSetting& of, std::span<const std::int32_t> ids) {
+  Traffic traffic = step_traffic(of.setting, of.spread(), remote_rows(of, ids));
+  traffic.forward[Purpose::other] = traffic.backward[Purpose::other] = 0;
+  return traffic;
+}
+
+Traffic mesh_block(const MeshSetting& of) {
+  MeshSetting one = of;
+  one.setting.model.layers = 1;
+  Traffic traffic = step_traffic(one.setting, one.spread());
+  for (const Purpose purpose : {Purpose::embedding, Purpose::head, Purpose::other})
+    traffic.forward[purpose] = traffic.backward[purpose] = 0;
+  return traffic;
 }
 
 }  // namespace tsp::theory

@@ -1,17 +1,16 @@
 // Everything that moves in one training step, as a list: what for, along which axis, in which shape, how many bytes are received
 // by all ranks together. Sums of it are the exact traffic of a layout; its parts are what a model of time is made of.
 //
-// Page-by-page sources: the per-layer table of exact traffic (traffic.h states the same per scheme). What that table leaves open
-// is decided here: tp×tsp is TSP of each tensor rank's part, its activations all-reduced over tp as under tp×sp; the vocabulary
-// lies as holdings.h says, and copies of its rows have their gradients all-reduced, counted as `embedding` (of tied ones all) and
-// `head`.
+// Source: the per-layer table of exact traffic (traffic.h states the same per scheme). What that table leaves open is decided
+// here: tp×tsp is TSP of each tensor rank's part, its activations all-reduced over tp as under tp×sp; the vocabulary lies as
+// layouts.h says, and copies of its rows have their gradients all-reduced, counted as `embedding` (of tied ones all) and `head`.
 #pragma once
 
-#include "layers/theory/spread.h"
-#include "layers/theory/traffic.h"
+#include "layers/theory/layouts.h"
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace tsp::theory {
@@ -45,5 +44,10 @@ std::vector<Flow> step_flows(const Setting& setting, const Spread& spread, std::
 Traffic sum(const std::vector<Flow>& flows);
 /// Exact traffic of a step under any scheme, over all ranks.
 Traffic step_traffic(const Setting& setting, const Spread& spread, std::optional<std::uint64_t> remote_rows = {});
+
+/// What all ranks of a run receive: in a training step whose tokens are `ids` [B, S], and in one block. Without `other`, which
+/// may use any algorithm.
+Traffic mesh_step(const MeshSetting& of, std::span<const std::int32_t> ids);
+Traffic mesh_block(const MeshSetting& of);
 
 }  // namespace tsp::theory

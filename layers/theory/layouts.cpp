@@ -1,6 +1,5 @@
 #include "layers/theory/layouts.h"
 
-#include "layers/slice.h"
 #include "layers/theory/memory.h"
 #include "layers/theory/shards.h"
 #include "layers/theory/step.h"
@@ -11,61 +10,6 @@
 namespace tsp::theory {
 
 namespace {
-
-/// All-reduced over `ranks`, in as many groups as hold `elements` together.
-std::uint64_t all_reduced(const Setting& setting, std::uint64_t elements, int ranks) {
-  return 2 * elements * setting.bytes.accumulated * hops(ranks);
-}
-
-/// Elements of W_K and W_V rows that tensor ranks hold beyond the first copy.
-std::uint64_t copied_elements(const Setting& setting, int tensor) {
-  const ModelConfig& model = setting.model;
-  const std::size_t read = HeadCut(model.query_heads, model.kv_heads, tensor).kv_heads_read_by_all();
-  return 2 * model.hidden * model.head_dim * (read - model.kv_heads);
-}
-
-/// TSP of each tensor rank's part; activations summed over the tensor axis as under tp.
-Traffic tp_tsp_block(const Setting& setting, int tensor, int sequence) {
-  const Traffic dense = tp_sp_block(setting, tensor, sequence);
-  const std::uint64_t copied = copied_elements(setting, tensor);
-  const std::uint64_t weights = (setting.block_parameters() + copied) * hops(sequence);
-  Traffic traffic;
-  for (const Purpose purpose : {Purpose::kv, Purpose::activations}) {
-    traffic.forward[purpose] = dense.forward[purpose];
-    traffic.backward[purpose] = dense.backward[purpose];
-  }
-  traffic.forward[Purpose::weights] = traffic.backward[Purpose::weights] = weights * setting.bytes.element;
-  // Summed to their owners, then the copies' among the tensor ranks that have them.
-  traffic.backward[Purpose::gradients] = (weights + 2 * copied) * setting.bytes.accumulated;
-  return traffic;
-}
-
-std::optional<Traffic> dense_block(const Setting& setting, const MeshShape& shape, SequenceExchange exchange) {
-  const int T = shape.tensor;
-  const int S = shape.sequence;
-  if (T == 1) {
-    if (exchange == SequenceExchange::ring) return sp_ring_block(setting, S);
-    if (exchange == SequenceExchange::ulysses) return sp_ulysses_block(setting, S);
-    return sp_gather_block(setting, S);
-  }
-  Traffic traffic = tp_sp_block(setting, T, S);
-  if (S > 1 && exchange == SequenceExchange::ring && setting.recompute == Recompute::full) {
-    traffic.backward[Purpose::kv] += traffic.forward[Purpose::kv];
-  }
-  if (S > 1 && exchange == SequenceExchange::ulysses) {
-    traffic.forward[Purpose::kv] = traffic.backward[Purpose::kv] = 0;
-    for (int t = 0; t < T; ++t) {
-      const BlockSlice slice = BlockSlice::of(setting.model, t, T);
-      if (!slice.uniform(setting.model)) return std::nullopt;
-      Setting part = setting;
-      part.model = slice.apply(setting.model);
-      const Traffic exchanged = sp_ulysses_block(part, S);
-      traffic.forward[Purpose::activations] += exchanged.forward[Purpose::activations];
-      traffic.backward[Purpose::activations] += exchanged.backward[Purpose::activations];
-    }
-  }
-  return traffic;
-}
 
 /// Rows of the vocabulary, by holder of tokens or by tensor rank.
 std::uint64_t vocabulary_rows(const MeshSetting& of, MeshPlace place) {
@@ -79,11 +23,136 @@ std::uint64_t vocabulary_rows(const MeshSetting& of, MeshPlace place) {
 
 }  // namespace
 
+// --- how a mesh is named -----------------------------------------------------------------------------------------------------
+
+MeshSetting MeshSetting::of(const Setting& setting, const Spread& spread) {
+  return {.setting = setting, .shape = mesh_shape(spread), .exchange = spread.sequence};
+}
+
+Spread MeshSetting::spread() const {
+  const AxisKind tokens = shape.scheme == Scheme::tsp     ? AxisKind::tsp
+                          : shape.scheme == Scheme::zero3 ? AxisKind::zero3
+                                                          : AxisKind::sp;
+  std::vector<Spread::Axis> axes = {{AxisKind::dp, shape.data}};
+  if (shape.sequence_outside) axes.push_back({tokens, shape.sequence});
+  axes.push_back({AxisKind::tp, shape.tensor});
+  if (!shape.sequence_outside) axes.push_back({tokens, shape.sequence});
+  std::erase_if(axes, [](const Spread::Axis& axis) { return axis.degree == 1; });
+  return {.axes = std::move(axes),
+          .tensor = shape.slices_tokens() ? TensorExchange::sequence : TensorExchange::plain,
+          .sequence = exchange};
+}
+
 Setting MeshSetting::replica() const {
   Setting replica = setting;
   replica.batch /= static_cast<std::size_t>(shape.data);
   return replica;
 }
+
+MeshPlace place_of(const MeshShape& shape, int rank) {
+  const int within = rank % (shape.tensor * shape.sequence);
+  if (shape.sequence_outside) return {.tensor = within % shape.tensor, .sequence = within / shape.tensor};
+  return {.tensor = within / shape.sequence, .sequence = within % shape.sequence};
+}
+
+// --- parameters --------------------------------------------------------------------------------------------------------------
+
+Held held(const MeshSetting& of, MeshPlace place) {
+  const ModelConfig& model = of.setting.model;
+  const BlockSlice slice = BlockSlice::of(model, place.tensor, of.shape.tensor);
+  const std::uint64_t h = model.hidden;
+  Held result;
+  if (of.shape.scheme == Scheme::tsp) {
+    const TspShards shards(slice.apply(model), of.shape.sequence);
+    result.attention = shards.attention(place.sequence);
+    result.mlp = shards.mlp(place.sequence);
+  } else {
+    const std::uint64_t attention_rows = 2 * (slice.queries.count + slice.kv.count) * model.head_dim;
+    const std::uint64_t mlp_rows = 3 * slice.rows;
+    const auto share = [&](std::uint64_t rows) {
+      return of.shape.scheme == Scheme::zero3 ? Chunks::balanced(of.shape.sequence, rows).count(place.sequence) : rows;
+    };
+    result.attention = share(attention_rows) * h;
+    result.mlp = share(mlp_rows) * h;
+  }
+  result.attention *= model.layers;
+  result.mlp *= model.layers;
+  result.vocabulary = (model.tied_embeddings ? 1 : 2) * vocabulary_rows(of, place) * h;
+  result.norms = (2 * model.layers + 1) * h;
+  return result;
+}
+
+std::uint64_t optimizer_states(const ElementBytes& bytes) { return bytes.element < bytes.accumulated ? 3 : 2; }
+
+std::size_t kv_heads_read(const ModelConfig& model, const BlockSlice& slice, int part, int parts) {
+  const HeadRange own = HeadCut(slice.queries.count, slice.queries.count, parts).query_heads(part);
+  const std::size_t g = model.heads_per_kv_head();
+  const std::size_t first = slice.queries.first + own.first;
+  return (first + own.count - 1) / g + 1 - first / g;
+}
+
+// --- activations -------------------------------------------------------------------------------------------------------------
+
+std::uint64_t held_tokens(const MeshSetting& of, MeshPlace place) {
+  const Setting replica = of.replica();
+  const std::size_t rows = replica.batch * Zigzag(replica.sequence, of.shape.sequence).tokens(place.sequence);
+  return of.shape.slices_tokens() ? Chunks::balanced(of.shape.tensor, rows).count(place.tensor) : rows;
+}
+
+std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place) {
+  const Setting replica = of.replica();
+  const ModelConfig& model = replica.model;
+  const BlockSlice slice = BlockSlice::of(model, place.tensor, of.shape.tensor);
+  Setting part = replica;
+  part.model = slice.apply(model);
+  const std::uint64_t inputs = 2 * model.hidden * replica.bytes.element;
+  const std::uint64_t inside = saved_bytes_per_token(part) - inputs;
+  const std::uint64_t inputs_all = held_tokens(of, place) * inputs;
+  const std::uint64_t rows = replica.batch * Zigzag(replica.sequence, of.shape.sequence).tokens(place.sequence);
+  if (!of.exchanges_heads() || replica.recompute == Recompute::full) return inputs_all + rows * inside;
+  // q, k, v and log-sum-exps of some heads and all tokens instead of some tokens and all heads.
+  const HeadRange own = HeadCut(slice.queries.count, slice.queries.count, of.shape.sequence).query_heads(place.sequence);
+  const std::uint64_t kv = kv_heads_read(model, slice, place.sequence, of.shape.sequence);
+  const std::uint64_t d = model.head_dim;
+  const std::uint64_t lse = own.count * replica.tokens() * replica.bytes.lse;
+  std::uint64_t bytes = inputs_all + rows * slice.queries.count * d * replica.bytes.element + lse;  // and o
+  if (replica.recompute == Recompute::none) {
+    bytes += replica.tokens() * (own.count + 2 * kv) * d * replica.bytes.element + rows * 2 * slice.rows * replica.bytes.element;
+  }
+  return bytes;
+}
+
+std::uint64_t activation_bytes(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes) {
+  const Setting& setting = of.setting;
+  return setting.model.layers * saved_bytes(of, place) +
+         held_tokens(of, place) * (setting.model.hidden * setting.bytes.element + setting.bytes.lse + id_bytes);
+}
+
+CategoryBytes certain(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes) {
+  const auto& [element, accumulated, lse] = of.setting.bytes;
+  const std::uint64_t elements = held(of, place).total();
+  CategoryBytes bytes;
+  bytes[Category::parameters] = elements * element;
+  bytes[Category::gradients] = elements * accumulated;
+  bytes[Category::optimizer] = elements * accumulated * optimizer_states(of.setting.bytes);
+  bytes[Category::activations] = activation_bytes(of, place, id_bytes);
+  for (const std::uint64_t each : bytes.of) bytes.total += each;
+  return bytes;
+}
+
+int fullest(const MeshSetting& of) {
+  int most = 0;
+  std::uint64_t largest = 0;
+  for (int rank = 0; rank < of.shape.tensor * of.shape.sequence; ++rank) {
+    const std::uint64_t total = certain(of, place_of(of.shape, rank), 0).total;
+    if (total <= largest) continue;
+    largest = total;
+    most = rank;
+  }
+  return most;
+}
+
+// --- the embedding -----------------------------------------------------------------------------------------------------------
 
 std::uint64_t remote_rows(const MeshSetting& of, std::span<const std::int32_t> ids) {
   if (of.cuts_vocabulary_over_tensor()) return 0;
@@ -117,129 +186,6 @@ std::uint64_t remote_rows(const MeshSetting& of, std::span<const std::int32_t> i
     }
   }
   return sum;
-}
-
-std::optional<Traffic> mesh_block(const MeshSetting& of) {
-  const Setting replica = of.replica();
-  const MeshShape& shape = of.shape;
-  std::optional<Traffic> block;
-  if (shape.scheme == Scheme::zero3) block = zero3_block(replica, shape.sequence);
-  else if (shape.scheme == Scheme::dense) block = dense_block(replica, shape, of.exchange);
-  else if (shape.tensor > 1) block = tp_tsp_block(replica, shape.tensor, shape.sequence);
-  else block = tsp_block(replica, shape.sequence);
-  if (!block) return block;
-  if (shape.slices_tokens()) {
-    // Gathered inputs aren't kept.
-    block->backward[Purpose::activations] += 2 * replica.hidden_elements() * replica.bytes.element * hops(shape.tensor);
-  }
-  block = block->times(static_cast<std::uint64_t>(shape.data));
-  const int copies = shape.scheme == Scheme::dense ? shape.sequence : 1;
-  const std::uint64_t elements =
-      (replica.block_parameters() + copied_elements(replica, shape.tensor)) * static_cast<std::uint64_t>(copies);
-  block->backward[Purpose::gradients] += all_reduced(replica, elements, shape.data);
-  return block;
-}
-
-std::optional<Traffic> mesh_step(const MeshSetting& of, std::span<const std::int32_t> ids) {
-  const std::optional<Traffic> block = mesh_block(of);
-  if (!block) return block;
-  const Setting replica = of.replica();
-  const MeshShape& shape = of.shape;
-  Traffic vocabulary;
-  std::uint64_t copies = 1;
-  if (of.cuts_vocabulary_over_tensor()) {
-    vocabulary += tp_embedding(replica, shape.tensor);
-    vocabulary += tp_head(replica, shape.tensor);
-    copies = static_cast<std::uint64_t>(shape.sequence);
-  } else {
-    const int holders = shape.slices_tokens() ? shape.tensor * shape.sequence : shape.sequence;
-    vocabulary += head(replica, holders, head_plan(replica));
-  }
-  vocabulary = vocabulary.times(static_cast<std::uint64_t>(shape.data));
-  if (!of.cuts_vocabulary_over_tensor()) vocabulary += embedding(replica, remote_rows(of, ids));
-
-  const std::uint64_t rows = static_cast<std::uint64_t>(replica.model.vocabulary) * replica.model.hidden;
-  std::uint64_t summed = all_reduced(replica, rows * copies, shape.data);
-  if (of.cuts_vocabulary_over_tensor()) {
-    summed += all_reduced(replica, rows, shape.sequence) * static_cast<std::uint64_t>(shape.data);
-  }
-  vocabulary.backward[Purpose::embedding] += summed;
-  if (!replica.model.tied_embeddings) vocabulary.backward[Purpose::head] += summed;
-
-  Traffic step = block->times(replica.model.layers);
-  step += vocabulary;
-  return step;
-}
-
-// --- one rank ----------------------------------------------------------------------------------------------------------------
-
-MeshPlace place_of(const MeshShape& shape, int rank) {
-  const int within = rank % (shape.tensor * shape.sequence);
-  if (shape.sequence_outside) return {.tensor = within % shape.tensor, .sequence = within / shape.tensor};
-  return {.tensor = within / shape.sequence, .sequence = within % shape.sequence};
-}
-
-std::uint64_t block_elements(const MeshSetting& of, MeshPlace place) {
-  const ModelConfig& model = of.setting.model;
-  const BlockSlice slice = BlockSlice::of(model, place.tensor, of.shape.tensor);
-  const std::uint64_t h = model.hidden;
-  const std::uint64_t d = model.head_dim;
-  if (of.shape.scheme == Scheme::tsp) {
-    const TspShards shards(slice.apply(model), of.shape.sequence);
-    return shards.attention(place.sequence) + shards.mlp(place.sequence);
-  }
-  const std::uint64_t attention_rows = 2 * (slice.queries.count + slice.kv.count) * d;
-  const std::uint64_t mlp_rows = 3 * slice.rows;
-  if (of.shape.scheme == Scheme::dense) return (attention_rows + mlp_rows) * h;
-  return (Chunks::balanced(of.shape.sequence, attention_rows).count(place.sequence) +
-          Chunks::balanced(of.shape.sequence, mlp_rows).count(place.sequence)) *
-         h;
-}
-
-std::uint64_t all_elements(const MeshSetting& of, MeshPlace place) {
-  const ModelConfig& model = of.setting.model;
-  const std::uint64_t h = model.hidden;
-  return model.layers * block_elements(of, place) + (2 * model.layers + 1) * h +
-         (model.tied_embeddings ? 1 : 2) * vocabulary_rows(of, place) * h;
-}
-
-std::uint64_t held_tokens(const MeshSetting& of, MeshPlace place) {
-  const Setting replica = of.replica();
-  const std::size_t rows = replica.batch * Zigzag(replica.sequence, of.shape.sequence).tokens(place.sequence);
-  return of.shape.slices_tokens() ? Chunks::balanced(of.shape.tensor, rows).count(place.tensor) : rows;
-}
-
-std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place) {
-  const Setting replica = of.replica();
-  const ModelConfig& model = replica.model;
-  const BlockSlice slice = BlockSlice::of(model, place.tensor, of.shape.tensor);
-  Setting part = replica;
-  part.model = slice.apply(model);
-  const std::uint64_t inputs = 2 * model.hidden * replica.bytes.element;
-  const std::uint64_t inside = saved_bytes_per_token(part) - inputs;
-  const std::uint64_t inputs_all = held_tokens(of, place) * inputs;
-  const std::uint64_t rows = replica.batch * Zigzag(replica.sequence, of.shape.sequence).tokens(place.sequence);
-  const bool ulysses = of.shape.scheme == Scheme::dense && of.shape.sequence > 1 && of.exchange == SequenceExchange::ulysses;
-  if (!ulysses || replica.recompute == Recompute::full) return inputs_all + rows * inside;
-  // q, k, v and log-sum-exps of some heads and all tokens instead of some tokens and all heads.
-  const HeadCut parts(slice.queries.count, slice.queries.count, of.shape.sequence);
-  const HeadRange own = parts.query_heads(place.sequence);
-  const std::size_t g = model.heads_per_kv_head();
-  const std::size_t first = slice.queries.first + own.first;
-  const std::uint64_t kv = (first + own.count - 1) / g + 1 - first / g;
-  const std::uint64_t d = model.head_dim;
-  const std::uint64_t lse = own.count * replica.tokens() * replica.bytes.lse;
-  std::uint64_t bytes = inputs_all + rows * slice.queries.count * d * replica.bytes.element + lse;  // and o
-  if (replica.recompute == Recompute::none) {
-    bytes += replica.tokens() * (own.count + 2 * kv) * d * replica.bytes.element + rows * 2 * slice.rows * replica.bytes.element;
-  }
-  return bytes;
-}
-
-std::uint64_t activation_bytes(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes) {
-  const Setting& setting = of.setting;
-  return setting.model.layers * saved_bytes(of, place) +
-         held_tokens(of, place) * (setting.model.hidden * setting.bytes.element + setting.bytes.lse + id_bytes);
 }
 
 }  // namespace tsp::theory

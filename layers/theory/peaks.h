@@ -1,29 +1,29 @@
-// A forecast of a training step's memory peaks under TSP, rank by rank: the allocations of the schedule, replayed without the
-// bytes.
-//
-// It walks through one forward and one backward pass as model.cpp, block.cpp, vocabulary.cpp and tsp/ do and books what they
-// book, where they book it. What isn't in it: small staging buffers of the collectives, the alignment of blocks, and copies that
-// transports need which can't read their peers' memory.
+// A forecast of memory peaks, for every scheme: the schedule itself runs on a phantom rank (Context::phantom()), which books what
+// it allocates and computes nothing. What isn't in it: small staging buffers of the collectives, and copies that transports need
+// which can't read their peers' memory.
 #pragma once
 
 #include "core/memory/category.h"
-#include "layers/theory/setting.h"
+#include "layers/theory/layouts.h"
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <span>
 
 namespace tsp::theory {
 
 struct PeakOptions {
   std::size_t threads = 1;          ///< of a rank: kernels' workspace
   std::size_t kv_bucket_heads = 0;  ///< as ModelOptions
-  DType dtype = DType::f32;         ///< of setting.bytes
-  /// Embedding rows that other ranks ask of each rank, and the own ones: depends on the ids. Empty: as if ids were uniform.
-  std::vector<std::uint64_t> rows_asked = {};
+  bool training = true;             ///< a training step; false: an evaluation
 };
 
-/// Peaks by category and in total of one training step, parameters and optimizer included, on `rank` of `ranks`.
-CategoryBytes tsp_training_peaks(const Setting& setting, int ranks, int rank, const PeakOptions& options);
+/// Peaks by category and in total on `rank` of the mesh's ranks. `ids` [B, S] in natural order: how many rows of the embedding go
+/// where depends on them; empty: as if ids were uniform. Throws Error(refused) for a layout that can't be.
+CategoryBytes peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids = {}, const PeakOptions& options = {});
+/// Of the rank that holds most, for ids of any kind.
+CategoryBytes peaks_of_fullest(const MeshSetting& of, const PeakOptions& options = {});
+/// Of one block on its own (layers/model/single_block.h), forward and with options.training backward.
+CategoryBytes block_peaks(const MeshSetting& of, int rank, const PeakOptions& options = {});
 
 }  // namespace tsp::theory

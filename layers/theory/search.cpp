@@ -1,6 +1,6 @@
 #include "layers/theory/search.h"
 
-#include "layers/theory/footprint.h"
+#include "layers/theory/peaks.h"
 
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ void add_replica(std::vector<Spread>& spreads, std::vector<Spread::Axis> axes) {
     return std::any_of(axes.begin(), axes.end(), [&](const Spread::Axis& axis) { return axis.kind == kind; });
   };
   std::vector<TensorExchange> tensor = {TensorExchange::plain};
-  if (has(AxisKind::tp) && !has(AxisKind::tsp)) tensor.push_back(TensorExchange::sequence);
+  if (has(AxisKind::tp)) tensor.push_back(TensorExchange::sequence);
   std::vector<SequenceExchange> sequence = {SequenceExchange::gather};
   if (has(AxisKind::sp)) sequence.insert(sequence.end(), {SequenceExchange::ring, SequenceExchange::ulysses});
   for (const TensorExchange t : tensor) {
@@ -76,7 +76,7 @@ Candidate judge(const Setting& setting, const Spread& spread, const Machine& mac
   candidate.why = why_impossible(setting, spread);
   if (!candidate.why.empty()) return candidate;
   candidate.possible = true;
-  candidate.memory = footprint(setting, spread, fullest(setting, spread));
+  candidate.memory = peaks_of_fullest(MeshSetting::of(setting, spread));
   candidate.time = step_time(setting, spread, machine, options.dtype);
   candidate.tokens_per_s = static_cast<double>(setting.tokens()) / candidate.time.seconds;
   candidate.fits = candidate.memory.total <= options.memory_bytes;

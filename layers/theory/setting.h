@@ -31,6 +31,11 @@ struct ElementBytes {
     const std::uint64_t sum = dtype == DType::f64 ? 8 : 4;
     return {size_of(dtype), sum, sum};
   }
+  /// The type that of() was given.
+  constexpr DType dtype() const {
+    if (element == size_of(DType::f64)) return DType::f64;
+    return element == size_of(DType::f32) ? DType::f32 : DType::bf16;
+  }
 };
 
 /// How often a chunk moves until all of a ring of `ranks` have seen it.

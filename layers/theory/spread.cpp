@@ -1,5 +1,6 @@
 #include "layers/theory/spread.h"
 
+#include "layers/model/strategies.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -52,7 +53,7 @@ int Spread::token_ranks() const { return degree(AxisKind::sp) * degree(AxisKind:
 
 int Spread::vocabulary_ranks() const {
   if (tensors() == 1) return token_ranks();
-  return cuts_kept_tokens() || folded() ? tensors() * token_ranks() : tensors();
+  return cuts_kept_tokens() ? tensors() * token_ranks() : tensors();
 }
 
 std::string Spread::print() const {
@@ -76,56 +77,26 @@ std::string why_impossible(const Setting& setting, const Spread& spread) {
     return fmt::format("dp={} doesn't divide --batch {}; try --batch {}", data, setting.batch,
                        (setting.batch / static_cast<std::size_t>(data) + 1) * static_cast<std::size_t>(data));
   }
-  const bool heads_over_sequence = spread.degree(AxisKind::sp) > 1 && spread.sequence == SequenceExchange::ulysses;
-  const int over_heads =
-      spread.tensors() * spread.degree(AxisKind::tsp) * (heads_over_sequence ? spread.degree(AxisKind::sp) : 1);
   try {
-    const HeadCut heads(setting.model.query_heads, setting.model.kv_heads, over_heads);
+    check_mesh(setting.model, mesh_shape(spread), spread.sequence);
   } catch (const Error& error) {
     return error.what();
   }
   return {};
 }
 
-Setting replica_setting(const Setting& setting, const Spread& spread) {
-  Setting replica = setting;
-  replica.batch /= static_cast<std::size_t>(spread.data());
-  return replica;
-}
-
-HeadGrid::HeadGrid(const ModelConfig& model, int tensors, int parts)
-    : per_tensor_(model.query_heads / static_cast<std::size_t>(tensors)),
-      per_rank_(per_tensor_ / static_cast<std::size_t>(parts)),
-      g_(model.heads_per_kv_head()),
-      tensors_(tensors) {}
-
-HeadRange HeadGrid::queries(int t, int p) const {
-  return {static_cast<std::size_t>(t) * per_tensor_ + static_cast<std::size_t>(p) * per_rank_, per_rank_};
-}
-
-HeadRange HeadGrid::kv_read(int t, int p) const {
-  const HeadRange mine = queries(t, p);
-  if (mine.count == 0) return {mine.first / g_, 0};
-  const std::size_t first = mine.first / g_;
-  return {first, (mine.end() - 1) / g_ + 1 - first};
-}
-
-std::size_t HeadGrid::kv_owned(int t, int p) const {
-  const HeadRange mine = queries(t, p);
-  // At the tensor rank's first query head a head may have begun on the tensor rank before: the first part owns its copy.
-  const std::size_t first = p == 0 ? mine.first / g_ : (mine.first + g_ - 1) / g_;
-  return (mine.end() + g_ - 1) / g_ - first;
-}
-
-std::size_t HeadGrid::kv_read_by(int t) const {
-  const std::size_t begin = static_cast<std::size_t>(t) * per_tensor_;
-  return (begin + per_tensor_ - 1) / g_ + 1 - begin / g_;
-}
-
-std::size_t HeadGrid::kv_read_by_all() const {
-  std::size_t sum = 0;
-  for (int t = 0; t < tensors_; ++t) sum += kv_read_by(t);
-  return sum;
+MeshShape mesh_shape(const Spread& spread) {
+  MeshShape shape;
+  shape.data = spread.data();
+  shape.tensor = spread.tensors();
+  shape.sequence = spread.token_ranks();
+  if (spread.zero3()) shape.scheme = Scheme::zero3;
+  else if (!spread.folded() && shape.tensor * shape.sequence > 1) shape.scheme = Scheme::dense;
+  // The axis with the larger stride stands outside.
+  const AxisKind tokens = spread.folded() ? AxisKind::tsp : spread.zero3() ? AxisKind::zero3 : AxisKind::sp;
+  shape.sequence_outside = shape.sequence > 1 && shape.tensor > 1 && spread.stride(tokens) > spread.stride(AxisKind::tp);
+  shape.exchange = spread.cuts_kept_tokens() ? TensorExchange::sequence : TensorExchange::plain;
+  return shape;
 }
 
 }  // namespace tsp::theory

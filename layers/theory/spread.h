@@ -2,7 +2,6 @@
 // What can't be is refused here by name, so that plans and runs refuse the same layouts.
 #pragma once
 
-#include "layers/heads.h"
 #include "layers/model/mesh.h"
 #include "layers/sp/sequence_attention.h"
 #include "layers/theory/setting.h"
@@ -48,8 +47,7 @@ struct Spread {
 
   /// Norms, dropout and residuals are on S/T of a rank's tokens: Megatron's sequence parallelism.
   bool cuts_kept_tokens() const { return tensor == TensorExchange::sequence && tensors() > 1; }
-  /// Ranks of a replica over which rows of the vocabulary are cut: those whose kept tokens differ; under plain tp those of tp,
-  /// and of tsp with it.
+  /// Ranks of a replica over which rows of the vocabulary are cut: those whose kept tokens differ; under plain tp those of tp.
   int vocabulary_ranks() const;
 
   /// "tp=2,sp=4", or "1".
@@ -59,33 +57,11 @@ struct Spread {
   bool operator==(const Spread&) const = default;
 };
 
-/// Why the model can't be spread so, naming a value that works; empty if it can. The order of axes is the grammar's business.
+/// Why the model can't be spread so, naming a value that works, as runs refuse it; empty if it can. The order of axes is the
+/// grammar's business.
 std::string why_impossible(const Setting& setting, const Spread& spread);
 
-/// What one data-parallel replica computes: batch over dp. Call only for spreads that are possible.
-Setting replica_setting(const Setting& setting, const Spread& spread);
-
-/// Which heads the rank (t, p) has: t of T cuts the query heads, p of D the tensor rank's part again.
-class HeadGrid {
- public:
-  /// T·D must divide the query heads.
-  HeadGrid(const ModelConfig& model, int tensors, int parts);
-
-  HeadRange queries(int t, int p) const;
-  /// Read by its query heads.
-  HeadRange kv_read(int t, int p) const;
-  /// Of those that t's query heads read, the ones whose first such query head is p's.
-  std::size_t kv_owned(int t, int p) const;
-  /// Read by t.
-  std::size_t kv_read_by(int t) const;
-  /// Summed over t: m(T).
-  std::size_t kv_read_by_all() const;
-
- private:
-  std::size_t per_tensor_;
-  std::size_t per_rank_;
-  std::size_t g_;
-  int tensors_;
-};
+/// The mesh of its ranks.
+MeshShape mesh_shape(const Spread& spread);
 
 }  // namespace tsp::theory

@@ -2,7 +2,6 @@
 
 #include "layers/theory/flops.h"
 #include "layers/theory/flows.h"
-#include "layers/theory/holdings.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -116,9 +115,10 @@ StepTime step_time(const Setting& setting, const Spread& spread, const Machine& 
   }
   std::array<Pass, 2> passes{};
   const StepFlops flops = most_flops(setting, spread);
-  const Place place = fullest(setting, spread);
-  const Held parameters = held(setting.model, spread, place);
-  const CategoryBytes bytes = persistent(setting, spread, place, 0);
+  const MeshSetting mesh = MeshSetting::of(setting, spread);
+  const MeshPlace place = place_of(mesh.shape, fullest(mesh));
+  const Held parameters = held(mesh, place);
+  const CategoryBytes bytes = certain(mesh, place, 0);
   const auto element = static_cast<double>(setting.bytes.element);
   // Weights that a rank computes with: under TSP and ZeRO-3 all of its tensor rank's, wherever they lie.
   const double visits = spread.folded() || spread.zero3() ? spread.token_ranks() : 1;

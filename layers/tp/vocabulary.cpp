@@ -54,8 +54,12 @@ void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::sp
   positions_.clear();
   rows_here_.clear();
   const std::size_t first = rows_.offset(tensor_.rank());
-  const std::vector<Token> own = tokens.take(tokens.holder(), ids);
-  for (std::size_t i = 0; i < count; ++i) {
+  if (ids.empty()) {
+    positions_.resize(count * rows_.count(tensor_.rank()) / rows_.total());
+    rows_here_ = positions_;
+  }
+  const std::vector<Token> own = ids.empty() ? std::vector<Token>() : tokens.take(tokens.holder(), ids);
+  for (std::size_t i = 0; i < own.size(); ++i) {
     const auto id = static_cast<std::size_t>(own[i]);
     if (own[i] < 0 || id >= rows_.total()) {
       throw Error(Cause::refused, fmt::format("token id {}: the vocabulary has {} ids", own[i], rows_.total()));
@@ -111,7 +115,7 @@ void TensorVocabulary::merge_log_sum_exp(const Tensor& lse, const Tensor& part) 
 double TensorVocabulary::head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens,
                               std::span<const std::int64_t> labels, const LogitsSink* logits, bool) {
   ComputeStream& compute = rank_.compute();
-  std::ranges::copy(tokens.take(tokens.holder(), labels), labels_.begin());
+  if (!labels.empty()) std::ranges::copy(tokens.take(tokens.holder(), labels), labels_.begin());
   row_numbers_.clear();
   if (logits != nullptr) {
     std::vector<std::size_t> numbers(tokens.batch() * tokens.sequence());

@@ -1,13 +1,12 @@
 // Traffic of a training step under tp, sp, zero3 and their products against the formulas, as integers summed over ranks, by
 // purpose; parameters and saved activations of each rank against page "Recomputation and saved activations".
 #include "layers/heads.h"
-#include "layers/theory/layouts.h"
+#include "layers/theory/flows.h"
 #include "layers/theory/traffic.h"
 #include "tests/layers/model_run.h"
 
 #include <gtest/gtest.h>
 
-#include <optional>
 #include <utility>
 
 namespace tsp::test {
@@ -21,14 +20,13 @@ theory::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
   return sum;
 }
 
-/// `theory` beside what the ranks received, and beside what layouts.h says; `other` may use any algorithm.
+/// `theory` beside what the ranks received, and beside what flows.h says; `other` may use any algorithm.
 void expect_received(const ModelCase& of, const MeshShape& shape, const theory::Traffic& theory) {
   const std::string where =
       of.describe() + ", " + describe(shape) + ", exchange " + std::to_string(static_cast<int>(of.exchange));
   const ModelRun run = run_model(of, shape);
-  const std::optional<theory::Traffic> step =
+  const theory::Traffic step =
       theory::mesh_step({.setting = of.setting(), .shape = shape, .exchange = of.exchange}, BatchData(of).ids);
-  ASSERT_TRUE(step) << where;
   const theory::PurposeBytes forward = received(run.forward);
   const theory::PurposeBytes backward = received(run.backward);
   for (int i = 0; i < kPurposes; ++i) {
@@ -36,8 +34,8 @@ void expect_received(const ModelCase& of, const MeshShape& shape, const theory::
     if (purpose == Purpose::other) continue;
     EXPECT_EQ(forward[purpose], theory.forward[purpose]) << name(purpose) << " forward, " << where;
     EXPECT_EQ(backward[purpose], theory.backward[purpose]) << name(purpose) << " backward, " << where;
-    EXPECT_EQ(step->forward[purpose], theory.forward[purpose]) << name(purpose) << " forward, layouts.h, " << where;
-    EXPECT_EQ(step->backward[purpose], theory.backward[purpose]) << name(purpose) << " backward, layouts.h, " << where;
+    EXPECT_EQ(step.forward[purpose], theory.forward[purpose]) << name(purpose) << " forward, flows.h, " << where;
+    EXPECT_EQ(step.backward[purpose], theory.backward[purpose]) << name(purpose) << " backward, flows.h, " << where;
   }
 }
 
@@ -253,7 +251,7 @@ void expect_memory(const ModelCase& of, const MeshShape& shape) {
           << where;
       const theory::MeshSetting mesh{.setting = setting, .shape = shape};
       const theory::MeshPlace place = theory::place_of(shape, t * shape.sequence + s);
-      EXPECT_EQ(theory::all_elements(mesh, place), elements) << where;
+      EXPECT_EQ(theory::held(mesh, place).total(), elements) << where;
       EXPECT_EQ(theory::activation_bytes(mesh, place, kTokenBytes), peak[Category::activations]) << where;
     }
   }
@@ -289,16 +287,15 @@ TEST(LayoutsMemory, ForecastsHoldUnderEveryScheme) {
       for (int rank = 0; rank < shape.ranks(); ++rank) {
         const theory::MeshPlace place = theory::place_of(shape, rank);
         const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];
-        EXPECT_EQ(peak[Category::parameters], theory::all_elements(mesh, place) * of.setting().bytes.element) << where;
+        EXPECT_EQ(peak[Category::parameters], theory::held(mesh, place).total() * of.setting().bytes.element) << where;
         EXPECT_EQ(peak[Category::activations], theory::activation_bytes(mesh, place, kTokenBytes)) << where;
       }
-      const std::optional<theory::Traffic> step = theory::mesh_step(mesh, BatchData(of).ids);
-      ASSERT_TRUE(step) << where;
+      const theory::Traffic step = theory::mesh_step(mesh, BatchData(of).ids);
       for (int i = 0; i < kPurposes; ++i) {
         const auto purpose = static_cast<Purpose>(i);
         if (purpose == Purpose::other) continue;
-        EXPECT_EQ(received(run.forward)[purpose], step->forward[purpose]) << name(purpose) << " forward, " << where;
-        EXPECT_EQ(received(run.backward)[purpose], step->backward[purpose]) << name(purpose) << " backward, " << where;
+        EXPECT_EQ(received(run.forward)[purpose], step.forward[purpose]) << name(purpose) << " forward, " << where;
+        EXPECT_EQ(received(run.backward)[purpose], step.backward[purpose]) << name(purpose) << " backward, " << where;
       }
     }
   }

@@ -1,6 +1,5 @@
 // Traffic and memory of a training step under TSP against the formulas: as integers, by purpose, forward and backward.
 #include "layers/theory/memory.h"
-#include "layers/theory/peaks.h"
 #include "layers/theory/shards.h"
 #include "layers/theory/traffic.h"
 #include "tests/layers/model_run.h"
@@ -84,65 +83,6 @@ TEST(TspAudit, MemoryOfParametersGradientsOptimizerAndActivationsIsExact) {
         EXPECT_EQ(peak[Category::gradients], elements * bytes.accumulated) << where;
         EXPECT_EQ(peak[Category::optimizer], elements * bytes.accumulated * (of.dtype == DType::bf16 ? 3U : 2U)) << where;
         EXPECT_EQ(peak[Category::activations], theory::activation_bytes(of.setting(), cut.tokens(rank), kTokenBytes)) << where;
-      }
-    }
-  }
-}
-
-/// Rows of the vocabulary that the ranks ask of each one, the own asked for included.
-std::vector<std::uint64_t> rows_asked(const ModelCase& of, int ranks) {
-  const Chunks rows = Chunks::balanced(ranks, of.config.vocabulary);
-  std::vector<std::uint64_t> asked(static_cast<std::size_t>(ranks), 0);
-  for (const Token token : BatchData(of).ids) {
-    int owner = 0;
-    while (static_cast<std::size_t>(token) >= rows.offset(owner) + rows.count(owner)) ++owner;
-    ++asked[static_cast<std::size_t>(owner)];
-  }
-  return asked;
-}
-
-TEST(TspAudit, TheForecastOfPeaksAgreesWithTheArenas) {
-  std::vector<ModelCase> large;
-  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
-    large.push_back({.config = small_config(128, 3, 8, 4, 16, 320, 500),
-                     .batch = 2,
-                     .sequence = 301,
-                     .dtype = DType::f32,
-                     .recompute = recompute});
-    large.push_back({.config = small_config(192, 2, 8, 1, 24, 512, 3000),
-                     .batch = 1,
-                     .sequence = 130,
-                     .dtype = DType::f64,
-                     .recompute = recompute,
-                     .kv_bucket_heads = 1});
-    large.push_back({.config = small_config(64, 3, 16, 16, 8, 200, 97),
-                     .batch = 1,
-                     .sequence = 1500,
-                     .dtype = DType::f32,
-                     .recompute = recompute,
-                     .kv_bucket_heads = 1});
-  }
-  for (const ModelCase& of : large) {
-    for (const int ranks : {1, 2, 4, 8}) {
-      const ModelRun run = run_model(of, ranks);
-      for (int rank = 0; rank < ranks; ++rank) {
-        const std::string where = of.describe() + ", rank " + std::to_string(rank) + " of " + std::to_string(ranks);
-        const CategoryBytes& measured = run.peaks[static_cast<std::size_t>(rank)];
-        const CategoryBytes forecast = theory::tsp_training_peaks(
-            of.setting(), ranks, rank,
-            {.kv_bucket_heads = of.kv_bucket_heads, .dtype = of.dtype, .rows_asked = rows_asked(of, ranks)});
-        for (const Category category : {Category::parameters, Category::gradients, Category::optimizer, Category::activations}) {
-          EXPECT_EQ(measured[category], forecast[category]) << name(category) << ", " << where;
-        }
-        // Payloads of at most 64 KiB are copied to staging buffers, which aren't forecast: they come on top.
-        const std::uint64_t staging = ranks == 1 ? 0 : std::uint64_t{2} << 20;
-        EXPECT_NEAR(static_cast<double>(measured[Category::workspace]), static_cast<double>(forecast[Category::workspace]),
-                    0.01 * static_cast<double>(forecast[Category::workspace]))
-            << where;
-        EXPECT_GE(measured[Category::communication], forecast[Category::communication]) << where;
-        EXPECT_LE(measured[Category::communication], forecast[Category::communication] + staging) << where;
-        EXPECT_GE(measured.total, forecast.total - forecast.total / 100) << where;
-        EXPECT_LE(measured.total, forecast.total + forecast.total / 100 + staging) << where;
       }
     }
   }

@@ -1,0 +1,89 @@
+#include "layers/model/single_block.h"
+
+#include "layers/model/parameters.h"
+#include "layers/model/strategies.h"
+
+#include <utility>
+
+namespace tsp {
+
+namespace {
+
+/// The packs of the store: attention, MLP, then both norm gains.
+constexpr std::size_t kNormPack = 2;
+
+ModelOptions of_one_layer(ModelOptions options) {
+  options.config.layers = 1;
+  return options;
+}
+
+TokenLayout layout_of(Rank& rank, Mesh& mesh, const ModelOptions& options, std::size_t batch, std::size_t sequence) {
+  const bool sliced = mesh.shape().slices_tokens();
+  return {rank,
+          options.config,
+          options.dtype,
+          batch,
+          sequence,
+          mesh.sequence().rank(),
+          mesh.sequence().size(),
+          sliced ? mesh.tensor().rank() : 0,
+          sliced ? mesh.tensor().size() : 1};
+}
+
+}  // namespace
+
+SingleBlock::SingleBlock(Rank& rank, Mesh& mesh, const ModelOptions& options, std::size_t batch, std::size_t sequence)
+    : rank_(rank),
+      mesh_(mesh),
+      options_(of_one_layer(options)),
+      strategy_(make_strategy(rank, mesh,
+                              {.config = options_.config,
+                               .dtype = options.dtype,
+                               .exchange = options.exchange,
+                               .kv_bucket_heads = options.kv_bucket_heads})),
+      store_(rank, options.dtype, packs(), options.training),
+      tokens_(layout_of(rank, mesh, options_, batch, sequence)),
+      block_(rank, *strategy_, options_.config, options.dtype, options.recompute) {}
+
+std::vector<PackPlan> SingleBlock::packs() const {
+  PackPlan norms;
+  for (const Parameter& parameter : block_parameters(options_.config, 0)) {
+    if (parameter.is_matrix()) continue;
+    norms.parts.push_back({.parameter = parameter,
+                           .block = {.first_row = 0, .rows = 1, .first_column = 0, .columns = parameter.columns()},
+                           .transposed = false,
+                           .counted = mesh_.tensor().rank() == 0 && mesh_.sequence().rank() == 0});
+  }
+  return {strategy_->attention_pack(0), strategy_->mlp_pack(0), norms};
+}
+
+BlockGains SingleBlock::gains() const {
+  BlockGains gains{.attention = store_.values(kNormPack, 0, 1),
+                   .mlp = store_.values(kNormPack, 1, 1),
+                   .attention_gradient = {},
+                   .mlp_gradient = {}};
+  if (!store_.training()) return gains;
+  gains.attention_gradient = store_.gradients(kNormPack, 0, 1);
+  gains.mlp_gradient = store_.gradients(kNormPack, 1, 1);
+  return gains;
+}
+
+OwnedTensor SingleBlock::forward(OwnedTensor x) {
+  strategy_->begin_forward(store_, tokens_);
+  OwnedTensor y = block_.forward(0, std::move(x), tokens_, gains(), options_.training ? Keep::backward : Keep::nothing, saved_);
+  if (!options_.training) strategy_->end();
+  return y;
+}
+
+void SingleBlock::backward(const Tensor& d) {
+  const Tensor norm_gradients = store_.gradients(kNormPack, 0, 2);
+  rank_.compute().fill_zero(norm_gradients);
+  strategy_->begin_backward();
+  block_.backward(0, d, gains(), saved_);
+  const Buffer both = buffer_of(norm_gradients);
+  rank_.wait(
+      mesh_.tokens().post_all_reduce(both, both, Reduction::sum, {.stream = Stream::gradients, .purpose = Purpose::other}));
+  strategy_->end();
+}
+
+}  // namespace tsp
