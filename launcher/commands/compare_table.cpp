@@ -32,9 +32,24 @@ ordered_json summed_traffic(const ordered_json& per_rank) {
   return sum;
 }
 
+/// What formulas speak of; the rest is small, and may use any algorithm.
+const std::string kOther(name(Purpose::other));
+
+/// Received for all purposes but `other`.
 std::uint64_t total(const ordered_json& traffic, const char* pass) {
   std::uint64_t sum = 0;
-  for (const auto& [purpose, bytes] : traffic.at(pass).items()) sum += bytes.at("received").get<std::uint64_t>();
+  for (const auto& [purpose, bytes] : traffic.at(pass).items()) {
+    if (purpose != kOther) sum += bytes.at("received").get<std::uint64_t>();
+  }
+  return sum;
+}
+
+/// Received for `other`, in all passes that there are.
+std::uint64_t other(const ordered_json& traffic) {
+  std::uint64_t sum = 0;
+  for (const auto& [pass, purposes] : traffic.items()) {
+    if (purposes.contains(kOther)) sum += purposes.at(kOther).at("received").get<std::uint64_t>();
+  }
   return sum;
 }
 
@@ -157,14 +172,15 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
 
 std::vector<std::string> compare_table(const ordered_json& rows) {
   std::vector<std::string> lines = {
-      "memory: peak MiB of the rank that holds most; received: MiB of all ranks in one step, \"=\": the formula to the byte, "
-      "else",
-      "measured / formula; tokens/s: median step; exposed: the largest share of a rank's time that computing waited for others"};
+      "memory: peak MiB of the rank that holds most, beside the forecast of it; received: MiB of all ranks in one step, \"=\": "
+      "the",
+      "formula to the byte, else measured / formula; other: norm gains, loss, statistics, for which there is no formula;",
+      "tokens/s: median step; exposed: the largest share of a rank's time that computing waited for others"};
   const bool longest = std::any_of(rows.begin(), rows.end(), [](const ordered_json& row) { return row.contains("longest_seq"); });
-  std::vector<std::string> heads = {"layout",        "config",    "B",         "S",
-                                    "parameters",    "gradients", "optimizer", "activations",
-                                    "communication", "workspace", "total",     "received fwd",
-                                    "received bwd",  "tokens/s",  "exposed"};
+  std::vector<std::string> heads = {
+      "layout",      "config",        "B",         "S",     "parameters", "gradients",    "optimizer",
+      "activations", "communication", "workspace", "total", "forecast",   "received fwd", "received bwd",
+      "other",       "tokens/s",      "exposed"};
   if (longest) heads.emplace_back("longest S");
   heads.insert(heads.end(), {"fits", "why"});
   TextTable table(heads);
@@ -178,8 +194,11 @@ std::vector<std::string> compare_table(const ordered_json& rows) {
       cells.push_back(memory.is_null() ? "-" : mebibytes(memory.at(category)));
     }
     cells.push_back(memory.is_null() ? "-" : mebibytes(memory.at("total")));
+    cells.push_back(row.contains("theory") ? mebibytes(row.at("theory").at("memory_peak_bytes").at("total")) : "-");
     cells.push_back(beside(row, "forward"));
     cells.push_back(beside(row, "backward"));
+    const ordered_json& traffic = row.at("traffic_bytes");
+    cells.push_back(traffic.is_null() ? "-" : mebibytes(other(traffic)));
     const ordered_json& speed = row.at("tokens_per_s");
     cells.push_back(speed.is_null() ? "-" : fmt::format("{:.0f}", speed.get<double>()));
     cells.push_back(row.contains("exposed_share") ? fmt::format("{:.1f}%", 100 * row.at("exposed_share").get<double>()) : "-");
@@ -196,8 +215,8 @@ std::string compare_csv(const ordered_json& rows) {
   std::string csv = "layout,ranks,config,batch,seq,forward_only";
   for (std::size_t i = 0; i < kCategories; ++i) csv += fmt::format(",{}_bytes", name(static_cast<Category>(i)));
   csv +=
-      ",total_bytes,forward_received_bytes,forward_formula_bytes,backward_received_bytes,backward_formula_bytes,tokens_per_s,"
-      "exposed_share,fits,why\n";
+      ",total_bytes,forward_received_bytes,forward_formula_bytes,backward_received_bytes,backward_formula_bytes,"
+      "other_received_bytes,tokens_per_s,exposed_share,fits,why\n";
   for (const ordered_json& row : rows) {
     std::vector<std::string> cells = {quoted(row.at("label")), row.at("ranks").dump(), quoted(row.at("config")),
                                       row.at("batch").dump(),  row.at("seq").dump(),   row.at("forward_only").dump()};
@@ -211,6 +230,7 @@ std::string compare_csv(const ordered_json& rows) {
       const bool predicted = known && !row.at("theory").at("traffic_bytes").is_null();
       cells.push_back(predicted ? std::to_string(total(row.at("theory").at("traffic_bytes"), pass)) : "");
     }
+    cells.push_back(row.at("traffic_bytes").is_null() ? "" : std::to_string(other(row.at("traffic_bytes"))));
     cells.push_back(row.at("tokens_per_s").is_null() ? "" : row.at("tokens_per_s").dump());
     cells.push_back(row.contains("exposed_share") ? row.at("exposed_share").dump() : "");
     cells.push_back(row.at("fits").is_null() ? "" : row.at("fits").dump());

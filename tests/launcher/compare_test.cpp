@@ -76,8 +76,9 @@ TEST(Compare, RefusesSweepsBesidePlainOptionsAndBadLayouts) {
 /// A job's report of two ranks, by hand.
 ordered_json job() {
   const auto traffic = [](int forward, int backward) {
-    return ordered_json{{"forward", {{"weights", {{"sent", 1}, {"received", forward}}}, {"kv", {{"sent", 1}, {"received", 1}}}}},
-                        {"backward", {{"weights", {{"sent", 1}, {"received", backward}}}}}};
+    return ordered_json{
+        {"forward", {{"weights", {{"sent", 1}, {"received", forward}}}, {"kv", {{"sent", 1}, {"received", 1}}}}},
+        {"backward", {{"weights", {{"sent", 1}, {"received", backward}}}, {"other", {{"sent", 1}, {"received", 7}}}}}};
   };
   const auto memory = [](int total) {
     return ordered_json{{"parameters", 1},    {"gradients", 2}, {"optimizer", 3}, {"activations", 4},
@@ -116,9 +117,11 @@ TEST(Compare, ARowSumsTrafficTakesTheFullestRankAndTheMedianStep) {
 
   ordered_json rows = ordered_json::array({row});
   const std::vector<std::string> table = compare_table(rows);
+  // `other` stands apart, so that the rest is equal to its formula.
   EXPECT_NE(table.back().find("0.00 ="), std::string::npos) << table.back();
+  EXPECT_EQ(table.back().find('/'), std::string::npos) << table.back();
   const std::string csv = compare_csv(rows);
-  EXPECT_NE(csv.find("\ntsp=2,2,nano,1,16,false,1,2,3,4,5,6,21,42,42,60,60,32.0,0.5,true,\n"), std::string::npos) << csv;
+  EXPECT_NE(csv.find("\ntsp=2,2,nano,1,16,false,1,2,3,4,5,6,21,42,42,60,60,14,32.0,0.5,true,\n"), std::string::npos) << csv;
 
   // Where formula and measurement differ both are shown.
   rows[0]["theory"]["traffic_bytes"]["forward"]["weights"]["received"] = 40 + 3 * 1048576;
