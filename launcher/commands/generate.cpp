@@ -5,7 +5,7 @@
 #include "launcher/model/model_rank.h"
 #include "launcher/model/session.h"
 #include "launcher/refuse.h"
-#include "layers/tsp/decode.h"
+#include "layers/decode.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
 
@@ -22,6 +22,15 @@ namespace {
 constexpr ModelOptionUse kGenerateUse{.model_folder = true, .data = false, .seed = true, .recompute = false};
 constexpr Token kBytes = 256;
 
+/// The nearest layout that can be decoded: no replicas, and tsp's ranks instead of zero3's.
+Layout decodable(const Layout& layout) {
+  Layout works;
+  for (const Axis& axis : layout.axes) {
+    if (axis.name != "dp") works.axes.push_back({axis.name == "zero3" ? "tsp" : axis.name, axis.degree});
+  }
+  return works.axes.empty() ? default_layout(layout.product()) : works;
+}
+
 /// Text as JSON may hold it: what is no UTF-8 becomes U+FFFD.
 nlohmann::ordered_json utf8(const std::string& text) {
   const nlohmann::ordered_json raw = text;
@@ -35,7 +44,7 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
   Model model(rank, session.mesh(), model_options(session, shape, false));
   fill_weights(model, shape);
   // The last token's own K and V are never needed.
-  TspDecoder decoder(rank, model, options.ids.size() + options.tokens - 1);
+  Decoder decoder(rank, model, options.ids.size() + options.tokens - 1);
   rank.reset_times();
   const std::uint64_t begun = posix::now_ns();
   std::vector<Token> ids;
@@ -108,7 +117,13 @@ void GenerateCommand::read_prompt() {
 
 void GenerateCommand::validate(const GlobalOptions& global) {
   validate_model(model_, global, kGenerateUse);
-  require_tsp(global, "generate decodes");
+  const MeshShape mesh = mesh_shape(global);
+  if (const std::string why = Decoder::why_not(mesh, SequenceExchange::gather); !why.empty()) {
+    refuse(fmt::format("{}: generate can't decode so: {}; try --layout {}", ranks_as_typed(global), why,
+                       decodable(global.layout).print()));
+  }
+  if (const std::string why = Decoder::why_not(mesh, sequence_exchange(global)); !why.empty())
+    refuse(fmt::format("--sp {}: generate can't decode so: {}", global.sequence_text, why));
   read_prompt();
   constexpr double kHottest = 1e6;
   const std::size_t room = model_.shape.max_positions;

@@ -75,12 +75,6 @@ void check_batch(const GlobalOptions& global, std::size_t batch) {
                      below, above));
 }
 
-void require_tsp(const GlobalOptions& global, const std::string& what) {
-  if (mesh_shape(global).ranks() == global.layout.degree("tsp")) return;
-  refuse(
-      fmt::format("--layout {}: {} under tsp only; try --layout tsp={}", global.layout.print(), what, global.layout.product()));
-}
-
 void refuse_data_axis(const GlobalOptions& global, const std::string& why) {
   const int data = global.layout.degree("dp");
   if (data == 1) return;

@@ -21,9 +21,6 @@ SequenceExchange sequence_exchange(const GlobalOptions& global);
 void check_heads(const GlobalOptions& global, const ModelConfig& config);
 /// Throws Error(refused) unless dp divides --batch.
 void check_batch(const GlobalOptions& global, std::size_t batch);
-/// Throws Error(refused) unless the layout is tsp alone: for what is done (`what`: "generate decodes") under no other.
-void require_tsp(const GlobalOptions& global, const std::string& what);
-
 /// Throws Error(refused) for a layout with dp.
 void refuse_data_axis(const GlobalOptions& global, const std::string& why);
 

@@ -95,8 +95,6 @@ TEST(ModelOptions, LayoutsThatCantBeAreRefusedByName) {
   EXPECT_EQ(refusal_under(megatron), "--tp serial: plain and sequence work");
   EXPECT_EQ(test::refusal([] { check_batch(job("dp=2,tsp=2"), 3); }),
             "--layout dp=2,tsp=2: --batch 3 doesn't divide by dp=2; try --batch 2 or 4");
-  EXPECT_EQ(test::refusal([] { require_tsp(job("sp=4"), "generate decodes"); }),
-            "--layout sp=4: generate decodes under tsp only; try --layout tsp=4");
 }
 
 TEST(ModelOptions, TextsThatAreNoValuesAreRefusedByName) {

@@ -34,7 +34,7 @@ TEST(Generate, GreedyTextIsTheSameUnderEveryLayout) {
                                            "Once upon a time", "--tokens", "24",      "--temperature", "0"};
   const json one = generate(folder, common);
   EXPECT_EQ(one.at("tokens").size(), 24U);
-  for (const char* layout : {"tsp=2", "tsp=4", "tsp=8"}) {
+  for (const char* layout : {"tsp=2", "tsp=8", "tp=4", "sp=3", "tp=2,sp=2", "sp=2,tp=2", "tp=2,tsp=2"}) {
     std::vector<std::string> arguments = common;
     arguments.insert(arguments.end(), {"--layout", layout});
     EXPECT_EQ(generate(folder, arguments).at("tokens"), one.at("tokens")) << layout;
@@ -79,6 +79,11 @@ TEST(Generate, RefusesWhatCantBe) {
   EXPECT_NE(refused({"--prompt", "A", "--top-p", "0"}).err.find("--top-p"), std::string::npos);
   EXPECT_NE(refused({"--prompt", "A", "--temperature", "-1"}).err.find("--temperature"), std::string::npos);
   EXPECT_NE(refused({"--prompt", "A", "--layout", "tsp=3"}).err.find("query heads"), std::string::npos);
+  EXPECT_NE(refused({"--prompt", "A", "--layout", "zero3=4"}).err.find("try --layout tsp=4"), std::string::npos);
+  EXPECT_NE(refused({"--prompt", "A", "--layout", "dp=2,tp=2"}).err.find("try --layout tp=2"), std::string::npos);
+  EXPECT_NE(refused({"--prompt", "A", "--layout", "dp=2"}).err.find("try --layout tsp=2"), std::string::npos);
+  EXPECT_NE(refused({"--prompt", "A", "--layout", "sp=2", "--sp", "ulysses"}).err.find("gather and ring work"),
+            std::string::npos);
 }
 
 }  // namespace

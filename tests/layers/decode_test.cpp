@@ -1,0 +1,204 @@
+// Decoding with weights and cache in place: its logits against those of the training schedule's forward pass, and its traffic.
+#include "layers/decode.h"
+#include "layers/model/sampling.h"
+#include "tests/layers/model_run.h"
+
+#include <gtest/gtest.h>
+
+namespace tsp::test {
+namespace {
+
+struct Decoded {
+  std::vector<Token> text;
+  std::vector<std::vector<double>> logits;  // after the prompt and after each token
+  std::vector<std::uint64_t> bytes;         // received by all ranks for each token after the prompt
+};
+
+/// Greedy text of `count` tokens after a prompt.
+Decoded decode(const ModelCase& of, const MeshShape& shape, std::span<const Token> prompt, std::size_t count) {
+  Decoded result;
+  result.bytes.assign(count, 0);
+  std::mutex mutex;
+  run_ranks(shape.ranks(),
+            [&](Context& context) {
+              Rank rank(context);
+              Mesh mesh(context.world(), shape);
+              Model model(rank, mesh, {.config = of.config, .dtype = of.dtype, .exchange = of.exchange});
+              model.parameters().fill_fresh(of.config.layers, of.seed);
+              disturb(model.parameters());
+              Decoder decoder(rank, model, prompt.size() + count);
+              ConstTensor logits = decoder.prompt(prompt);
+              for (std::size_t i = 0; i < count; ++i) {
+                const Token token = sample(logits, {.temperature = 0}, i);
+                if (context.rank() == 0) {
+                  result.text.push_back(token);
+                  std::vector<double> values(of.config.vocabulary);
+                  for (std::size_t v = 0; v < values.size(); ++v) values[v] = element(buffer_of(logits), v);
+                  result.logits.push_back(std::move(values));
+                }
+                const TrafficCounters before = context.traffic();
+                logits = decoder.step(token);
+                const TrafficCounters after = context.traffic();
+                const std::lock_guard lock(mutex);
+                for (int p = 0; p < kPurposes; ++p) result.bytes[i] += after.received[p] - before.received[p];
+              }
+            },
+            {.algorithms = of.algorithms});
+  return result;
+}
+
+/// Logits of the last position, by the forward pass on one rank.
+std::vector<double> last_logits(const ModelCase& of, std::span<const Token> ids) {
+  std::vector<double> last(of.config.vocabulary);
+  run_ranks(1, [&](Context& context) {
+    Rank rank(context);
+    Mesh mesh(context.world(), MeshShape::tsp(context.size()));
+    Model model(rank, mesh, {.config = of.config, .dtype = of.dtype});
+    model.parameters().fill_fresh(of.config.layers, of.seed);
+    disturb(model.parameters());
+    const std::vector<std::int64_t> labels(ids.size(), 0);
+    const LogitsSink sink = [&](std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& logits) {
+      for (std::size_t r = 0; r < rows.size(); ++r) {
+        if (rows[r] + 1 != ids.size()) continue;
+        for (std::size_t v = 0; v < logits.size(1); ++v) last[first_id + v] = element(buffer_of(logits), r * logits.size(1) + v);
+      }
+    };
+    model.evaluate({.batch = 1, .sequence = ids.size(), .ids = ids, .labels = labels}, &sink);
+  });
+  return last;
+}
+
+std::vector<Token> some_ids(std::size_t count, std::size_t vocabulary) {
+  std::mt19937 random(5);
+  std::vector<Token> ids(count);
+  for (Token& id : ids) id = static_cast<Token>(random() % vocabulary);
+  return ids;
+}
+
+struct Layout {
+  MeshShape shape;
+  SequenceExchange exchange = SequenceExchange::gather;
+};
+
+/// Every kind that can be decoded, for eight query heads.
+std::vector<Layout> layouts() {
+  constexpr TensorExchange kSlices = TensorExchange::sequence;
+  return {{MeshShape::tsp(1)},
+          {MeshShape::tsp(2)},
+          {MeshShape::tsp(8)},
+          {{.scheme = Scheme::dense, .tensor = 2}},
+          {{.scheme = Scheme::dense, .tensor = 8}},
+          {{.scheme = Scheme::dense, .tensor = 4, .exchange = kSlices}},
+          {{.scheme = Scheme::dense, .sequence = 4}},
+          {{.scheme = Scheme::dense, .sequence = 3}},  // shares of unequal size
+          {{.scheme = Scheme::dense, .sequence = 9}},  // one of them without a head
+          {{.scheme = Scheme::dense, .sequence = 4}, SequenceExchange::ring},
+          {{.scheme = Scheme::dense, .tensor = 2, .sequence = 2}},
+          {{.scheme = Scheme::dense, .tensor = 2, .sequence = 3, .sequence_outside = true, .exchange = kSlices}},
+          {{.tensor = 2, .sequence = 2}},
+          {{.tensor = 2, .sequence = 4, .sequence_outside = true}}};
+}
+
+TEST(Decoder, LogitsEqualThoseOfTheForwardPassUnderEveryLayout) {
+  for (const auto& config : {small_config(24, 2, 8, 4, 4, 21, 41), small_config(16, 2, 8, 1, 4, 13, 17, true)}) {
+    ModelCase of{.config = config, .sequence = 9};
+    const std::vector<Token> prompt = some_ids(9, config.vocabulary);
+    std::vector<Token> ids = prompt;
+    std::vector<std::vector<double>> expected;
+    for (const Token token : decode(of, MeshShape::tsp(1), prompt, 4).text) {
+      expected.push_back(last_logits(of, ids));
+      ids.push_back(token);
+    }
+    for (const auto& [shape, exchange] : layouts()) {
+      of.exchange = exchange;
+      const Decoded decoded = decode(of, shape, prompt, 4);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        for (std::size_t v = 0; v < expected[i].size(); ++v) {
+          ASSERT_NEAR(decoded.logits[i][v], expected[i][v], 1e-10)
+              << "token " << i << ", " << describe(shape) << ", " << of.describe();
+        }
+      }
+    }
+  }
+}
+
+TEST(Decoder, GreedyTextIsTheSameUnderEveryLayout) {
+  for (const std::size_t kv_heads : {1U, 8U}) {
+    ModelCase of{.config = small_config(24, 2, 8, kv_heads, 4, 21, 41), .sequence = 1};
+    for (const std::size_t length : {1U, 7U}) {
+      const std::vector<Token> prompt = some_ids(length, of.config.vocabulary);
+      const Decoded one = decode(of, MeshShape::tsp(1), prompt, 6);
+      for (const auto& [shape, exchange] : layouts()) {
+        of.exchange = exchange;
+        EXPECT_EQ(decode(of, shape, prompt, 6).text, one.text) << describe(shape) << ", " << length;
+      }
+    }
+  }
+}
+
+TEST(Decoder, BytesOfATokenDependNeitherOnThePositionNorOnTheParameters) {
+  const ModelCase of{.config = small_config(24, 2, 8, 4, 4, 21, 41), .sequence = 1};
+  const ModelCase wider{.config = small_config(24, 2, 8, 4, 4, 210, 41), .sequence = 1};
+  for (const auto& [shape, exchange] : layouts()) {
+    // Who caches a token goes round, and may have computed some of its K and V: positions that are alike in that.
+    constexpr std::size_t kRound = 72;
+    const Decoded after_few = decode(of, shape, some_ids(3, 41), 3);
+    EXPECT_EQ(after_few.bytes, decode(of, shape, some_ids(3 + kRound, 41), 3).bytes) << describe(shape);
+    EXPECT_EQ(after_few.bytes, decode(wider, shape, some_ids(3, 41), 3).bytes) << describe(shape);
+  }
+}
+
+/// Tensor parallelism needs one all_reduce a sublayer, beside the embedding's row and the logits.
+TEST(Decoder, UnderTensorParallelismSublayersMoveOneAllReduceEach) {
+  const ModelCase of{.config = small_config(24, 2, 8, 4, 4, 21, 41), .sequence = 1, .algorithms = "all_reduce=direct"};
+  const std::uint64_t element = 8;
+  for (const int ranks : {2, 4}) {
+    const auto hops = static_cast<std::uint64_t>(ranks - 1);
+    const std::uint64_t sublayers = 2 * 2 * 2 * hops * 24 * element;
+    const std::uint64_t rest = hops * (24 + 41) * element;
+    const Decoded decoded = decode(of, {.scheme = Scheme::dense, .tensor = ranks}, some_ids(3, 41), 4);
+    for (const std::uint64_t bytes : decoded.bytes) EXPECT_EQ(bytes, sublayers + rest) << ranks;
+  }
+}
+
+TEST(Decoder, RefusesWhatItCannotDecodeByName) {
+  EXPECT_NE(Decoder::why_not({.scheme = Scheme::zero3, .sequence = 2}, SequenceExchange::gather).find("zero3"),
+            std::string::npos);
+  EXPECT_NE(Decoder::why_not({.data = 2}, SequenceExchange::gather).find("dp"), std::string::npos);
+  EXPECT_NE(Decoder::why_not({.scheme = Scheme::dense, .sequence = 2}, SequenceExchange::ulysses).find("ulysses"),
+            std::string::npos);
+  EXPECT_EQ(Decoder::why_not({.scheme = Scheme::dense, .tensor = 2}, SequenceExchange::ulysses), "");
+}
+
+TEST(Sampling, GreedyTakesTheLowestOfEqualIds) {
+  std::vector<float> logits{1, 3, 3, 2};
+  EXPECT_EQ(sample(Tensor(std::span(logits), {4}), {.temperature = 0}, 0), 1);
+}
+
+TEST(Sampling, FollowsTheDistribution) {
+  std::vector<double> logits{0, std::log(2.0), std::log(5.0)};  // 1/8, 2/8, 5/8
+  std::vector<int> counts(3, 0);
+  constexpr int kDraws = 8000;
+  for (int i = 0; i < kDraws; ++i) {
+    ++counts[static_cast<std::size_t>(sample(Tensor(std::span(logits), {3}), {.seed = 3}, static_cast<std::uint64_t>(i)))];
+  }
+  EXPECT_NEAR(counts[0], kDraws / 8, 120);
+  EXPECT_NEAR(counts[1], kDraws / 4, 160);
+}
+
+TEST(Sampling, TopKAndTopPCutTheTail) {
+  std::vector<double> logits{0, 4, 2, 3};
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    const Token of_two = sample(Tensor(std::span(logits), {4}), {.temperature = 5, .top_k = 2}, i);
+    EXPECT_TRUE(of_two == 1 || of_two == 3);
+    EXPECT_EQ(sample(Tensor(std::span(logits), {4}), {.top_p = 0.1}, i), 1);
+  }
+}
+
+TEST(Sampling, RefusesNaN) {
+  std::vector<double> logits{0, std::nan(""), 2};
+  EXPECT_THROW(sample(Tensor(std::span(logits), {3}), {}, 0), Error);
+}
+
+}  // namespace
+}  // namespace tsp::test
