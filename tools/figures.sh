@@ -2,15 +2,23 @@
 # The paper's figures, scaled to this machine: measures every scheme under `tsprun compare`, plans the same points, draws pictures,
 # and says in words which of the paper's statements hold here.
 #
-#   tools/figures.sh [FOLDER]     default: build/figures
+#   tools/figures.sh [--quick] [FOLDER]     default: build/figures
 #
 #   RANKS=8  CONFIG=micro  SEQS=128,256,512,1024  BATCHES=1,2,4  STEPS=3  PRESET=release     may be set in the environment
+#
+# --quick: four ranks and short sequences, in about a minute; to see that it works, not to judge by.
 #
 # Reports, CSV, pictures and statements.txt lie in FOLDER. Layouts that this version can't run are rows that say why.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
+quick=0
+[ "${1:-}" != --quick ] || { quick=1; shift; }
+case "${1:-}" in -*) echo "figures.sh: $1 is no option; --quick and a folder are" >&2; exit 2 ;; esac
 folder=${1:-$root/build/figures}
+if [ "$quick" = 1 ]; then
+  : "${RANKS:=4}" "${SEQS:=64,128,256}" "${BATCHES:=1,2}" "${STEPS:=1}"
+fi
 ranks=${RANKS:-8}
 config=${CONFIG:-micro}
 seqs=${SEQS:-128,256,512,1024}
