@@ -106,10 +106,10 @@ def break_even(table, hidden):
         tsp, tp = only(rows, "tsp"), only(rows, "tp")
         if not tsp or not tp or not tp[0].forward or setting[0] not in hidden:
             continue
+        if setting[1] * setting[2] <= 8 * hidden[setting[0]]:
+            continue
         judged += 1
-        less = tsp[0].forward < tp[0].forward
-        above = setting[1] * setting[2] > 8 * hidden[setting[0]]
-        if above and not less:
+        if tsp[0].forward >= tp[0].forward:
             failed.append(f"{where(setting)} (TSP receives {tsp[0].forward / tp[0].forward:.2f} of TP's bytes)")
     return verdict(judged, failed)
 
