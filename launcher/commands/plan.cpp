@@ -103,6 +103,10 @@ void PlanCommand::validate(const GlobalOptions& global) {
     if (model_.sequence_text.empty()) model_.sequence_text = "8192";
   }
   validate_model(model_, global, kPlanUse);
+  if (model_.shape.family == ModelFamily::gpt2) {
+    refuse(fmt::format("{}: models of GPT-2's kind aren't planned yet: memory in flight is counted for Llama's kind alone",
+                       model_.shape.name));
+  }
   question_.setting = model_.setting();
   question_.dtype = model_.dtype;
   options_.top = static_cast<std::size_t>(parse_integer("--top", options_.top_text, 0, kMostGpus));

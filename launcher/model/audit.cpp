@@ -315,7 +315,7 @@ Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& op
     if (is_tsp(of)) {
       each.traffic = theory::tsp_block_of_rank(of.setting, of.shape.sequence, rank, theory::SumPath::direct);
       each.traffic->backward[Purpose::other] +=
-          theory::norm_gains_of_rank(of.setting, of.shape.sequence, rank, theory::SumPath::direct, 2);
+          theory::all_reduced_of_rank(of.setting, of.shape.sequence, rank, theory::SumPath::direct, gains);
       if (!options.training) each.traffic->backward = {};
     }
     result.ranks.push_back(each);

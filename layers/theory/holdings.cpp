@@ -38,7 +38,7 @@ SavedRow saved_row(const Setting& setting, const Spread& spread, Place place) {
   if (setting.recompute == Recompute::full) return {0, 0};
   const bool none = setting.recompute == Recompute::none;
   const std::uint64_t qkv = lse * n_q + (none ? element * (n_q * model.head_dim + 2 * k) : 0);
-  const std::uint64_t beside = element * (a + (none ? 2 * f : 0));
+  const std::uint64_t beside = element * (a + (none ? model.mlp_inputs() * f : 0));
   return by_heads ? SavedRow{beside, qkv} : SavedRow{beside + qkv, 0};
 }
 
@@ -51,19 +51,19 @@ Held held(const ModelConfig& model, const Spread& spread, Place place) {
   Held result;
   if (spread.zero3()) {
     result.attention = h * balanced(D, 2 * (model.query_width() + model.kv_width()), place.p);
-    result.mlp = h * balanced(D, 3 * model.intermediate, place.p);
+    result.mlp = h * balanced(D, model.mlp_matrices() * model.intermediate, place.p);
   } else {
     const HeadGrid heads(model, T, spread.folded() ? D : 1);
     const int p = spread.folded() ? place.p : 0;
     result.attention = 2 * h * model.head_dim * (heads.queries(place.t, p).count + heads.kv_owned(place.t, p));
     std::uint64_t rows = balanced(T, model.intermediate, place.t);
     if (spread.folded()) rows = balanced(D, rows, p);
-    result.mlp = 3 * h * rows;
+    result.mlp = model.mlp_matrices() * h * rows;
   }
   result.attention *= model.layers;
   result.mlp *= model.layers;
   result.vocabulary = (model.tied_embeddings ? 1 : 2) * h * vocabulary_rows(model, spread, place);
-  result.norms = (2 * model.layers + 1) * h;
+  result.norms = model.replicated_parameters();
   return result;
 }
 

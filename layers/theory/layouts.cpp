@@ -189,7 +189,7 @@ std::uint64_t block_elements(const MeshSetting& of, MeshPlace place) {
     return shards.attention(place.sequence) + shards.mlp(place.sequence);
   }
   const std::uint64_t attention_rows = 2 * (slice.queries.count + slice.kv.count) * d;
-  const std::uint64_t mlp_rows = 3 * slice.rows;
+  const std::uint64_t mlp_rows = model.mlp_matrices() * slice.rows;
   if (of.shape.scheme == Scheme::dense) return (attention_rows + mlp_rows) * h;
   return (Chunks::balanced(of.shape.sequence, attention_rows).count(place.sequence) +
           Chunks::balanced(of.shape.sequence, mlp_rows).count(place.sequence)) *
@@ -199,7 +199,7 @@ std::uint64_t block_elements(const MeshSetting& of, MeshPlace place) {
 std::uint64_t all_elements(const MeshSetting& of, MeshPlace place) {
   const ModelConfig& model = of.setting.model;
   const std::uint64_t h = model.hidden;
-  return model.layers * block_elements(of, place) + (2 * model.layers + 1) * h +
+  return model.layers * block_elements(of, place) + model.replicated_parameters() +
          (model.tied_embeddings ? 1 : 2) * vocabulary_rows(of, place) * h;
 }
 
@@ -231,7 +231,8 @@ std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place) {
   const std::uint64_t lse = own.count * replica.tokens() * replica.bytes.lse;
   std::uint64_t bytes = inputs_all + rows * slice.queries.count * d * replica.bytes.element + lse;  // and o
   if (replica.recompute == Recompute::none) {
-    bytes += replica.tokens() * (own.count + 2 * kv) * d * replica.bytes.element + rows * 2 * slice.rows * replica.bytes.element;
+    bytes += replica.tokens() * (own.count + 2 * kv) * d * replica.bytes.element +
+             rows * model.mlp_inputs() * slice.rows * replica.bytes.element;
   }
   return bytes;
 }
