@@ -35,15 +35,14 @@ std::vector<PackPlan> packs_of(const Strategy& strategy, const ModelConfig& conf
   return {strategy.attention_pack(0), strategy.mlp_pack(0), norms};
 }
 
-BlockGains gains_of(const ParameterStore& store) {
-  BlockGains gains{.attention = store.values(kNormPack, 0, 1),
-                   .mlp = store.values(kNormPack, 1, 1),
-                   .attention_gradient = {},
-                   .mlp_gradient = {}};
-  if (!store.training()) return gains;
-  gains.attention_gradient = store.gradients(kNormPack, 0, 1);
-  gains.mlp_gradient = store.gradients(kNormPack, 1, 1);
-  return gains;
+BlockVectors vectors_of(const ParameterStore& store) {
+  const auto norm = [&](std::size_t part) {
+    return NormWeights{.gain = store.values(kNormPack, part, 1).select(0, 0),
+                       .bias = {},
+                       .gain_gradient = store.training() ? store.gradients(kNormPack, part, 1).select(0, 0) : Tensor(),
+                       .bias_gradient = {}};
+  };
+  return {.attention = norm(0), .mlp = norm(1)};
 }
 
 /// Calls body(first row of a tensor [B·S, h] in natural order, first row of this rank's residual, count) for runs of its tokens.
@@ -113,7 +112,7 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   ParameterStore store(rank, model.dtype, packs_of(*strategy, model.shape, leads_tensor && mesh.sequence().rank() == 0),
                        backward);
   store.load(Weights(plan.block->weights));
-  const BlockGains gains = gains_of(store);
+  const BlockVectors vectors = vectors_of(store);
   const bool sliced = mesh.shape().slices_tokens();
   const TokenLayout tokens(rank, model.shape, model.dtype, model.batch, model.sequence, mesh.sequence().rank(),
                            mesh.sequence().size(), sliced ? mesh.tensor().rank() : 0, sliced ? mesh.tensor().size() : 1);
@@ -129,7 +128,7 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   rank.reset_times();
   const TrafficCounters at_start = context.traffic();
   strategy->begin_forward(store, tokens);
-  OwnedTensor y = block.forward(0, std::move(x), tokens, gains, backward ? Keep::backward : Keep::nothing, saved);
+  OwnedTensor y = block.forward(0, std::move(x), tokens, vectors, backward ? Keep::backward : Keep::nothing, saved);
   if (!backward) strategy->end();
   audit.forward = traffic_between(at_start, context.traffic());
   if (writes_tokens) write_tokens(rank, output, "y", tokens, y);
@@ -140,7 +139,7 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
     const Tensor norm_gradients = store.gradients(kNormPack, 0, 2);
     rank.compute().fill_zero(norm_gradients);
     strategy->begin_backward();
-    block.backward(0, d, gains, saved);
+    block.backward(0, d, vectors, saved);
     const Buffer both = buffer_of(norm_gradients);
     rank.wait(
         mesh.tokens().post_all_reduce(both, both, Reduction::sum, {.stream = Stream::gradients, .purpose = Purpose::other}));

@@ -122,7 +122,8 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
   row["tokens_per_s"] = nullptr;
   row["fits"] = point.why.empty();
   row["why"] = point.why;
-  if (known && point.global.mem_per_rank != 0 && !forward_only) row["longest_seq"] = longest_sequence(point);
+  // What is in flight is forecast for Llama's kind of model.
+  if (point.model.shape.family == ModelFamily::llama && known && point.global.mem_per_rank != 0 && !forward_only) row["longest_seq"] = longest_sequence(point);
   const ordered_json& failure = job.contains("failure") ? job.at("failure") : ordered_json();
   if (failure.is_object()) {
     row["fits"] = failure.at("kind") == "out_of_memory" ? ordered_json(false) : ordered_json(nullptr);

@@ -266,8 +266,10 @@ std::vector<RankForecast> tsp_replica(const theory::MeshSetting& of, std::span<c
   for (int rank = 0; rank < ranks; ++rank) {
     const theory::MeshPlace place{.sequence = rank};
     RankForecast& each = result[static_cast<std::size_t>(rank)];
-    each.memory_peak = options.training ? theory::tsp_training_peaks(setting, ranks, rank, peaks)
-                                        : certain(of, place, theory::all_elements(of, place), options);
+    // What is in flight is forecast for Llama's kind of model.
+    const bool walks = options.training && setting.model.family == ModelFamily::llama;
+    each.memory_peak = walks ? theory::tsp_training_peaks(setting, ranks, rank, peaks)
+                             : certain(of, place, theory::all_elements(of, place), options);
     if (of.shape.data > 1) continue;
     each.traffic = theory::tsp_step_of_rank(setting, ranks, rank, theory::SumPath::direct, rows[static_cast<std::size_t>(rank)],
                                             options.training);
@@ -335,6 +337,8 @@ ordered_json paper_json(const theory::MeshSetting& of, DType dtype) {
   const MeshShape& shape = of.shape;
   const int axes = (shape.data > 1 ? 1 : 0) + (shape.tensor > 1 ? 1 : 0) + (shape.sequence > 1 ? 1 : 0);
   const bool both = shape.scheme == Scheme::dense && shape.data == 1 && axes == 2;
+  // The equations are those of a gated MLP.
+  if (!model.gated_mlp()) return nullptr;
   if (shape.scheme == Scheme::zero3 || shape.slices_tokens() || (axes > 1 && !both)) return nullptr;
   const paper::Scheme scheme = both                            ? paper::Scheme::tp_sp
                                : shape.data > 1                ? paper::Scheme::dp

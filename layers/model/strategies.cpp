@@ -39,7 +39,6 @@ std::unique_ptr<Strategy> make_inner(Rank& rank, Mesh& mesh, const StrategyOptio
 
 std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOptions& options) {
   const MeshShape& shape = mesh.shape();
-  if (options.config.family == ModelFamily::gpt2) throw Error(Cause::refused, "models of GPT-2's kind can't be run yet");
   check_mesh(options.config, shape, options.exchange);
   if (shape.tensor == 1) return make_inner(rank, mesh, options, BlockSlice::whole(options.config));
   const BlockSlice slice = BlockSlice::of(options.config, mesh.tensor().rank(), shape.tensor);

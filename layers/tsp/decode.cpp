@@ -1,6 +1,7 @@
 #include "layers/tsp/decode.h"
 
 #include "core/kernels/check.h"
+#include "layers/mlp_columns.h"
 #include "layers/packs.h"
 #include "transport/cause.h"
 
@@ -27,8 +28,12 @@ TspDecoder::TspDecoder(Rank& rank, Model& model, std::size_t positions)
       sums_(kernels::summed_in(dtype_)),
       heads_(config_.query_heads, config_.kv_heads, axis_.size()),
       positions_(positions),
-      rope_(rank.tensor(Category::workspace, sums_, {1, config_.head_dim}, "RoPE table")),
       logits_(rank.tensor(Category::communication, sums_, {config_.vocabulary}, "logits")) {
+  if (config_.rotary_positions()) rope_ = rank.tensor(Category::workspace, sums_, {1, config_.head_dim}, "RoPE table");
+  else if (positions > config_.max_positions) {
+    throw Error(Cause::refused,
+                fmt::format("{} tokens in all; {} has {} learned positions", positions, config_.name, config_.max_positions));
+  }
   constexpr int kMostParts = 64;  // of merge_attention()
   if (D() > kMostParts) throw Error(Cause::refused, fmt::format("decoding on {} ranks; at most {} work", D(), kMostParts));
   for (std::size_t layer = 0; layer < config_.layers; ++layer) {
@@ -118,13 +123,21 @@ OwnedTensor TspDecoder::embed(Token token) {
     rank_.compute().gather_rows(x, model_.vocabulary_weights().embedding, local);
   }
   rank_.wait(axis_.post_broadcast(buffer_of(x.view()), owner, {.stream = Stream::kv, .purpose = Purpose::embedding}));
+  if (!config_.rotary_positions()) rank_.compute().add(x, x.view(), model_.positions().slice(0, length_, 1));
   return x;
 }
 
-OwnedTensor TspDecoder::normed(const Tensor& x, const Tensor& gain) {
+OwnedTensor TspDecoder::normed(const Tensor& x, const NormWeights& norm) {
   OwnedTensor y = row(dtype_, config_.hidden, "normed token");
-  rank_.compute().rms_norm(y, x, gain.select(0, 0), config_.norm_epsilon);
+  apply_norm(rank_.compute(), config_, y, x, norm);
   return y;
+}
+
+/// x [1, heads·d], to the present position.
+void TspDecoder::rotate(const Tensor& x) {
+  if (!rope_.exists()) return;
+  const std::size_t d = config_.head_dim;
+  rank_.compute().rope(x.reshaped({1, 1, x.elements() / d, d}), rope_, kernels::Rotation::forward);
 }
 
 void TspDecoder::sum_over_ranks(const Tensor& y) {
@@ -192,12 +205,17 @@ OwnedTensor TspDecoder::attention(std::size_t layer, const ConstTensor& x) {
 
   const OwnedTensor kv = rank_.tensor(Category::communication, dtype_, {2, kv_rows}, "new K and V");
   const OwnedTensor own_q = rank_.tensor(Category::communication, dtype_, {1, mine.count * d}, "queries");
+  const BlockBiases biases(store, config_, layer);
   compute.gemm(own_q, x, weights(kPartQ).transposed(0, 1));
-  compute.rope(own_q->reshaped({1, 1, mine.count, d}), rope_, kernels::Rotation::forward);
+  biases.query.slice(mine.first * d, mine.count * d).add_to(compute, own_q);
+  rotate(own_q);
   if (kv_rows > 0) {
     compute.gemm(kv->slice(0, 0, 1), x, weights(kPartK).transposed(0, 1));
     compute.gemm(kv->slice(0, 1, 1), x, weights(kPartV).transposed(0, 1));
-    compute.rope(kv->slice(0, 0, 1).reshaped({1, 1, kv_rows / d, d}), rope_, kernels::Rotation::forward);
+    const std::size_t first = heads_.kv_heads_owned(p()).first * d;
+    biases.key.slice(first, kv_rows).add_to(compute, kv->slice(0, 0, 1));
+    biases.value.slice(first, kv_rows).add_to(compute, kv->slice(0, 1, 1));
+    rotate(kv->slice(0, 0, 1));
   }
   const OwnedTensor q = rank_.tensor(Category::communication, dtype_, {1, 1, config_.query_heads, d}, "all queries");
   rank_.wait(axis_.post_all_gather(buffer_of(ConstTensor(own_q.view())), buffer_of(q.view()), kDecoded));
@@ -220,16 +238,13 @@ OwnedTensor TspDecoder::attention(std::size_t layer, const ConstTensor& x) {
 OwnedTensor TspDecoder::mlp(std::size_t layer, const ConstTensor& x) {
   ComputeStream& compute = rank_.compute();
   const ParameterStore& store = model_.parameters();
-  enum : std::size_t { kGate, kUp, kDown };
-  const auto weights = [&](std::size_t part) { return store.values(mlp_pack_number(layer), part, 1); };
-  const std::size_t f = weights(kGate).size(0);
-  const OwnedTensor gate = row(dtype_, f, "gate");
-  const OwnedTensor up = row(dtype_, f, "up");
-  compute.gemm(gate, x, weights(kGate).transposed(0, 1));
-  compute.gemm(up, x, weights(kUp).transposed(0, 1));
-  compute.swiglu(gate, gate, up);
+  const MlpMatrices W(store.values(mlp_pack_number(layer)), config_);
+  const Chunks cut = Chunks::balanced(D(), config_.intermediate);
+  const MlpColumns columns(rank_, config_, dtype_, 1, 0, cut.count(p()), {});
+  columns.project(x, W, BlockBiases(store, config_, layer).mlp.slice(cut.offset(p()), cut.count(p())));
+  const OwnedTensor a = columns.activation();
   OwnedTensor y = rank_.tensor(Category::communication, sums_, {1, config_.hidden}, "MLP result");
-  compute.gemm(y, gate.view(), weights(kDown));
+  compute.gemm(y, a.view(), W.W2t);
   sum_over_ranks(y);
   return y;
 }
@@ -240,16 +255,20 @@ ConstTensor TspDecoder::step(Token token) {
   }
   ComputeStream& compute = rank_.compute();
   const std::array<std::int64_t, 1> position{static_cast<std::int64_t>(length_)};
-  compute.rope_table(rope_, position, config_.rope_theta);
+  if (rope_.exists()) compute.rope_table(rope_, position, config_.rope_theta);
   OwnedTensor x = embed(token);
   for (std::size_t layer = 0; layer < config_.layers; ++layer) {
-    const BlockGains gains = model_.gains(layer);
-    compute.add(x, x.view(), attention(layer, normed(x, gains.attention).view()).view());
-    compute.add(x, x.view(), mlp(layer, normed(x, gains.mlp).view()).view());
+    const BlockVectors vectors = model_.vectors(layer);
+    const auto add = [&](const OwnedTensor& y, const Bias& bias) {
+      bias.add_to(compute, y);
+      compute.add(x, x.view(), y.view());
+    };
+    add(attention(layer, normed(x, vectors.attention).view()), vectors.attention_output);
+    add(mlp(layer, normed(x, vectors.mlp).view()), vectors.mlp_output);
   }
   const Tensor head = model_.vocabulary_weights().head;
   const OwnedTensor own = rank_.tensor(Category::communication, sums_, {1, head.size(0)}, "logits");
-  compute.gemm(own, normed(x, model_.final_gain()).view(), head.transposed(0, 1));
+  compute.gemm(own, normed(x, model_.final_norm_weights()).view(), head.transposed(0, 1));
   std::vector<std::size_t> counts;
   for (int r = 0; r < D(); ++r) counts.push_back(model_.vocabulary_rows().count(r));
   rank_.wait(axis_.post_all_gather_v(buffer_of(ConstTensor(own.view())), buffer_of(logits_.view()), counts,

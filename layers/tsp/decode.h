@@ -47,7 +47,8 @@ class TspDecoder {
   void store_new(std::size_t layer, const ConstTensor& kv);
   OwnedTensor merged_heads(const Tensor& parts);
   OwnedTensor mlp(std::size_t layer, const ConstTensor& x);
-  OwnedTensor normed(const Tensor& x, const Tensor& gain);
+  OwnedTensor normed(const Tensor& x, const NormWeights& norm);
+  void rotate(const Tensor& x);
   void sum_over_ranks(const Tensor& y);
   OwnedTensor row(DType dtype, std::size_t width, std::string_view what) {
     return rank_.tensor(Category::workspace, dtype, {1, width}, what);

@@ -76,7 +76,8 @@ std::vector<Token> some_ids(std::size_t count, std::size_t vocabulary) {
 }
 
 TEST(TspDecoder, LogitsEqualThoseOfTheForwardPass) {
-  for (const auto& config : {small_config(24, 2, 8, 4, 4, 21, 41), small_config(16, 2, 12, 6, 4, 13, 17, true)}) {
+  for (const auto& config : {small_config(24, 2, 8, 4, 4, 21, 41), small_config(16, 2, 12, 6, 4, 13, 17, true),
+                             small_gpt2_config(2, 4, 5, 21, 41), small_gpt2_config(1, 8, 2, 13, 17, false)}) {
     const ModelCase of{.config = config, .sequence = 9};
     const std::vector<Token> prompt = some_ids(9, config.vocabulary);
     for (const int ranks : {1, 2, 4}) {
@@ -100,6 +101,12 @@ TEST(TspDecoder, GreedyTextIsTheSameOnAnyNumberOfRanks) {
     const Decoded one = decode(of, 1, prompt, 12);
     for (const int ranks : {2, 4, 8}) EXPECT_EQ(decode(of, ranks, prompt, 12).text, one.text) << ranks << ", " << length;
   }
+}
+
+TEST(TspDecoder, RefusesMoreTokensThanThereAreLearnedPositions) {
+  const ModelCase of{.config = small_gpt2_config(1, 2, 4, 8, 9)};
+  EXPECT_THROW(decode(of, 1, some_ids(60, 9), 5), std::exception);
+  EXPECT_EQ(decode(of, 1, some_ids(60, 9), 4).text.size(), 4U);
 }
 
 TEST(TspDecoder, BytesOfATokenDependNeitherOnThePositionNorOnTheLengthOfThePrompt) {
