@@ -136,12 +136,15 @@ int main(int argc, char** argv) {
   ParameterStore store(rank, dtype, packs, true);
   store.fill_fresh(config.layers, 1);
   const TokenLayout tokens(rank, config, dtype, options.batch, options.sequence, mesh.sequence().rank(), mesh.sequence().size());
-  const auto gains = [&](std::size_t layer) {
-    const std::size_t pack = 2 * config.layers;
-    return BlockGains{.attention = store.values(pack, 2 * layer, 1),
-                      .mlp = store.values(pack, 2 * layer + 1, 1),
-                      .attention_gradient = store.gradients(pack, 2 * layer, 1),
-                      .mlp_gradient = store.gradients(pack, 2 * layer + 1, 1)};
+  const auto vectors = [&](std::size_t layer) {
+    const auto norm = [&](std::size_t part) {
+      const std::size_t pack = 2 * config.layers;
+      return NormWeights{.gain = store.values(pack, part, 1).select(0, 0),
+                         .bias = {},
+                         .gain_gradient = store.gradients(pack, part, 1).select(0, 0),
+                         .bias_gradient = {}};
+    };
+    return BlockVectors{.attention = norm(2 * layer), .mlp = norm(2 * layer + 1)};
   };
   Block block(rank, strategy, config, dtype, recompute);
 
@@ -166,11 +169,11 @@ int main(int argc, char** argv) {
     const auto begin = std::chrono::steady_clock::now();
     strategy.begin_forward(store, tokens);
     for (std::size_t layer = 0; layer < config.layers; ++layer) {
-      x = block.forward(layer, std::move(x), tokens, gains(layer), Keep::backward, saved[layer]);
+      x = block.forward(layer, std::move(x), tokens, vectors(layer), Keep::backward, saved[layer]);
     }
     const auto half = std::chrono::steady_clock::now();
     strategy.begin_backward();
-    for (std::size_t layer = config.layers; layer-- > 0;) block.backward(layer, d, gains(layer), saved[layer]);
+    for (std::size_t layer = config.layers; layer-- > 0;) block.backward(layer, d, vectors(layer), saved[layer]);
     strategy.end();
     const auto end = std::chrono::steady_clock::now();
     times = rank.times();

@@ -1,7 +1,7 @@
 #include "layers/decode.h"
 
 #include "core/kernels/check.h"
-#include "layers/packs.h"
+#include "layers/mlp_columns.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -59,10 +59,15 @@ Decoder::Decoder(Rank& rank, Model& model, std::size_t positions)
       slice_(BlockSlice::of(config_, model.mesh().tensor().rank(), model.mesh().tensor().size())),
       shares_(cut_heads<Share>(config_, slice_, sequence_.size())),
       positions_(positions),
-      rope_(rank.tensor(Category::workspace, sums_, {1, config_.head_dim}, "RoPE table")),
       logits_(rank.tensor(Category::communication, sums_, {config_.vocabulary}, "logits")) {
   if (const std::string why = why_not(model.mesh().shape(), model.options().exchange); !why.empty())
     throw Error(Cause::refused, "decoding: " + why);
+  if (config_.rotary_positions()) {
+    rope_ = rank.tensor(Category::workspace, sums_, {1, config_.head_dim}, "RoPE table");
+  } else if (positions > config_.max_positions) {
+    throw Error(Cause::refused,
+                fmt::format("{} tokens in all; {} has {} learned positions", positions, config_.name, config_.max_positions));
+  }
   for (std::size_t layer = 0; layer < config_.layers; ++layer) {
     const auto room = [&](std::string_view what) {
       return rank_.tensor(Category::activations, dtype_, {1, cached(positions), slice_.kv.count, config_.head_dim}, what);
@@ -95,12 +100,14 @@ Decoder::AttentionRows Decoder::attention_rows(std::size_t layer) const {
           .Ot = rows.slice(0, 2 * k + a + own_q, q_rows)};
 }
 
-Decoder::MlpRows Decoder::mlp_rows(std::size_t layer) const {
-  const MlpMatrices held(model_.parameters().values(mlp_pack_number(layer)));
-  if (holds_share_only()) return {held.W1, held.W3, held.W2t};
-  const Chunks cut = Chunks::balanced(D(), held.W1.size(0));
-  const auto own = [&](const Tensor& rows) { return rows.slice(0, cut.offset(p()), cut.count(p())); };
-  return {own(held.W1), own(held.W3), own(held.W2t)};
+MlpMatrices Decoder::mlp_rows(std::size_t layer) const {
+  MlpMatrices W(model_.parameters().values(mlp_pack_number(layer)), config_);
+  if (holds_share_only()) return W;
+  const Chunks cut = mlp_cut();
+  for (Tensor* rows : {&W.W1, &W.W3, &W.W2t}) {
+    if (rows->dims() > 0) *rows = rows->slice(0, cut.offset(p()), cut.count(p()));
+  }
+  return W;
 }
 
 /// Positions below `length` that this rank caches.
@@ -184,13 +191,21 @@ OwnedTensor Decoder::embed(Token token) {
     rank_.compute().gather_rows(x, model_.vocabulary_weights().embedding, local);
   }
   rank_.wait(holders.post_broadcast(buffer_of(x.view()), owner, {.stream = Stream::kv, .purpose = Purpose::embedding}));
+  if (!config_.rotary_positions()) rank_.compute().add(x, x.view(), model_.positions().slice(0, length_, 1));
   return x;
 }
 
-OwnedTensor Decoder::normed(const Tensor& x, const Tensor& gain) {
+OwnedTensor Decoder::normed(const Tensor& x, const NormWeights& norm) {
   OwnedTensor y = row(dtype_, config_.hidden, "normed token");
-  rank_.compute().rms_norm(y, x, gain.select(0, 0), config_.norm_epsilon);
+  apply_norm(rank_.compute(), config_, y, x, norm);
   return y;
+}
+
+/// x [1, heads·d], to the present position.
+void Decoder::rotate(const Tensor& x) {
+  if (!rope_.exists()) return;
+  const std::size_t d = config_.head_dim;
+  rank_.compute().rope(x.reshaped({1, 1, x.elements() / d, d}), rope_, kernels::Rotation::forward);
 }
 
 void Decoder::sum_over_ranks(const Tensor& y) {
@@ -262,15 +277,20 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   const std::size_t d = config_.head_dim;
   const AttentionRows W = attention_rows(layer);
   const std::size_t kv_rows = W.K.size(0);
+  const BlockBiases biases(model_.parameters(), config_, layer);
 
   const OwnedTensor kv = rank_.tensor(Category::communication, dtype_, {2, kv_rows}, "new K and V");
   const OwnedTensor own_q = rank_.tensor(Category::communication, dtype_, {1, W.Q.size(0)}, "queries");
   compute.gemm(own_q, x, W.Q.transposed(0, 1));
-  compute.rope(own_q->reshaped({1, 1, mine().queries.count, d}), rope_, kernels::Rotation::forward);
+  biases.query.slice((slice_.queries.first + mine().queries.first) * d, W.Q.size(0)).add_to(compute, own_q);
+  rotate(own_q);
   if (kv_rows > 0) {
     compute.gemm(kv->slice(0, 0, 1), x, W.K.transposed(0, 1));
     compute.gemm(kv->slice(0, 1, 1), x, W.V.transposed(0, 1));
-    compute.rope(kv->slice(0, 0, 1).reshaped({1, 1, kv_rows / d, d}), rope_, kernels::Rotation::forward);
+    const std::size_t first = (slice_.kv.first + mine().kv.first) * d;
+    biases.key.slice(first, kv_rows).add_to(compute, kv->slice(0, 0, 1));
+    biases.value.slice(first, kv_rows).add_to(compute, kv->slice(0, 1, 1));
+    rotate(kv->slice(0, 0, 1));
   }
   const OwnedTensor q = rank_.tensor(Category::communication, dtype_, {1, 1, slice_.queries.count, d}, "all queries");
   rank_.wait(sequence_.post_all_gather_v(buffer_of(ConstTensor(own_q.view())), buffer_of(q.view()), by_share(d), kDecoded));
@@ -293,14 +313,14 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
 
 OwnedTensor Decoder::mlp(std::size_t layer, const ConstTensor& x) {
   ComputeStream& compute = rank_.compute();
-  const MlpRows W = mlp_rows(layer);
-  const OwnedTensor gate = row(dtype_, W.W1.size(0), "gate");
-  const OwnedTensor up = row(dtype_, W.W1.size(0), "up");
-  compute.gemm(gate, x, W.W1.transposed(0, 1));
-  compute.gemm(up, x, W.W3.transposed(0, 1));
-  compute.swiglu(gate, gate, up);
+  const MlpMatrices W = mlp_rows(layer);
+  const Chunks cut = mlp_cut();
+  const MlpColumns columns(rank_, config_, dtype_, 1, 0, cut.count(p()), {});
+  const BlockBiases biases(model_.parameters(), config_, layer);
+  columns.project(x, W, biases.mlp.slice(slice_.first_row + cut.offset(p()), cut.count(p())));
+  const OwnedTensor a = columns.activation();
   OwnedTensor y = rank_.tensor(Category::communication, sums_, {1, config_.hidden}, "MLP result");
-  compute.gemm(y, gate.view(), W.W2t);
+  compute.gemm(y, a.view(), W.W2t);
   sum_over_ranks(y);
   return y;
 }
@@ -311,16 +331,20 @@ ConstTensor Decoder::step(Token token) {
   }
   ComputeStream& compute = rank_.compute();
   const std::array<std::int64_t, 1> position{static_cast<std::int64_t>(length_)};
-  compute.rope_table(rope_, position, config_.rope_theta);
+  if (rope_.exists()) compute.rope_table(rope_, position, config_.rope_theta);
   OwnedTensor x = embed(token);
   for (std::size_t layer = 0; layer < config_.layers; ++layer) {
-    const BlockGains gains = model_.gains(layer);
-    compute.add(x, x.view(), attention(layer, normed(x, gains.attention).view()).view());
-    compute.add(x, x.view(), mlp(layer, normed(x, gains.mlp).view()).view());
+    const BlockVectors vectors = model_.vectors(layer);
+    const auto add = [&](const OwnedTensor& y, const Bias& bias) {
+      bias.add_to(compute, y);
+      compute.add(x, x.view(), y.view());
+    };
+    add(attention(layer, normed(x, vectors.attention).view()), vectors.attention_output);
+    add(mlp(layer, normed(x, vectors.mlp).view()), vectors.mlp_output);
   }
   const Tensor head = model_.vocabulary_weights().head;
   const OwnedTensor own = rank_.tensor(Category::communication, sums_, {1, head.size(0)}, "logits");
-  compute.gemm(own, normed(x, model_.final_gain()).view(), head.transposed(0, 1));
+  compute.gemm(own, normed(x, model_.final_norm_weights()).view(), head.transposed(0, 1));
   std::vector<std::size_t> counts;
   Communicator& holders = vocabulary_ranks();
   for (int r = 0; r < holders.size(); ++r) counts.push_back(model_.vocabulary_rows().count(r));

@@ -12,6 +12,7 @@
 #include "core/rank/rank.h"
 #include "layers/heads.h"
 #include "layers/model/model.h"
+#include "layers/packs.h"
 #include "layers/slice.h"
 
 #include <cstddef>
@@ -52,9 +53,6 @@ class Decoder {
   struct AttentionRows {
     Tensor K, V, Q, Ot;
   };
-  struct MlpRows {
-    Tensor W1, W3, W2t;
-  };
 
   int D() const { return sequence_.size(); }
   int p() const { return sequence_.rank(); }
@@ -63,7 +61,9 @@ class Decoder {
   /// Over which the vocabulary's rows are cut.
   Communicator& vocabulary_ranks() const;
   AttentionRows attention_rows(std::size_t layer) const;
-  MlpRows mlp_rows(std::size_t layer) const;
+  /// How the sequence axis cuts the MLP's rows of the slice.
+  Chunks mlp_cut() const { return Chunks::balanced(D(), slice_.rows); }
+  MlpMatrices mlp_rows(std::size_t layer) const;
   std::size_t cached(std::size_t length) const;
   void fill_cache(std::size_t layer, const Tensor& k, const Tensor& v, const TokenLayout& tokens);
   void move_rows(const Tensor& to, const ConstTensor& from, const TokenLayout& tokens);
@@ -72,7 +72,8 @@ class Decoder {
   void store_new(std::size_t layer, const ConstTensor& kv);
   OwnedTensor merged_heads(const Tensor& parts);
   OwnedTensor mlp(std::size_t layer, const ConstTensor& x);
-  OwnedTensor normed(const Tensor& x, const Tensor& gain);
+  OwnedTensor normed(const Tensor& x, const NormWeights& norm);
+  void rotate(const Tensor& x);
   void sum_over_ranks(const Tensor& y);
   /// Elements of each rank's part, `width` a query head of its share.
   std::vector<std::size_t> by_share(std::size_t width) const;
@@ -91,7 +92,7 @@ class Decoder {
   std::size_t positions_;
   std::size_t length_ = 0;
   std::vector<Cache> cache_;  // by layer
-  OwnedTensor rope_;          // [1, d]: of the present position
+  OwnedTensor rope_;          // [1, d]: of the present position; none with learned ones
   OwnedTensor logits_;        // [V]
 };
 

@@ -2,6 +2,7 @@
 
 #include "core/kernels/check.h"
 #include "layers/all_reduce.h"
+#include "layers/mlp_columns.h"
 #include "layers/packs.h"
 
 #include <utility>
@@ -15,12 +16,6 @@ using kernels::Write;
 struct Dense::Heads {
   OwnedTensor q_memory, k_memory, v_memory, o_memory, lse_memory;
   Tensor q, k, v, o, lse;
-};
-
-/// Gate and up pre-activations [B·S_p, f].
-struct Dense::Columns {
-  OwnedTensor gate_memory, up_memory;
-  Tensor gate, up;
 };
 
 namespace {
@@ -141,10 +136,20 @@ Dense::Heads Dense::heads_room(const AttentionSaved& saved) const {
   return heads;
 }
 
+BlockBiases Dense::biases(std::size_t layer) const {
+  BlockBiases of(*store_, config_, layer);
+  const std::size_t d = config_.head_dim;
+  of.query = of.query.slice(slice_.queries.first * d, slice_.queries.count * d);
+  of.key = of.key.slice(slice_.kv.first * d, slice_.kv.count * d);
+  of.value = of.value.slice(slice_.kv.first * d, slice_.kv.count * d);
+  of.mlp = of.mlp.slice(slice_.first_row, slice_.rows);
+  return of;
+}
+
 /// q, k, v in the exchange's form; k and v begin to move before q is projected.
-void Dense::project(Heads& heads, const ConstTensor& X, const Tensor& rows) {
+void Dense::project(Heads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer) {
   const AttentionMatrices W(rows, slice_, config_.head_dim);
-  const Tensor& angles = tokens_->rope_table();
+  const BlockBiases b = biases(layer);
   OwnedTensor q_memory;
   OwnedTensor k_memory;
   OwnedTensor v_memory;
@@ -158,11 +163,14 @@ void Dense::project(Heads& heads, const ConstTensor& X, const Tensor& rows) {
     v = v_memory = step(dtype_, own.kv, "values of own tokens");
   }
   compute().gemm(matrix_of(k), X, W.K.transposed(0, 1));
-  compute().rope(k, angles, Rotation::forward);
+  b.key.add_to(compute(), matrix_of(k));
+  tokens_->rotate(compute(), k, Rotation::forward);
   compute().gemm(matrix_of(v), X, W.V.transposed(0, 1));
+  b.value.add_to(compute(), matrix_of(v));
   if (!attention_->exchanges()) attention_->begin(*tokens_, k, v);
   compute().gemm(matrix_of(q), X, W.Q.transposed(0, 1));
-  compute().rope(q, angles, Rotation::forward);
+  b.query.add_to(compute(), matrix_of(q));
+  tokens_->rotate(compute(), q, Rotation::forward);
   if (attention_->exchanges()) attention_->exchange(*tokens_, heads.q, heads.k, heads.v, q, k, v);
 }
 
@@ -174,7 +182,7 @@ void Dense::attention_forward(std::size_t layer, const Tensor& y, const ConstTen
   const std::size_t pack = attention_pack_number(layer);
   Heads heads = heads_room(saved);
   const Tensor rows = weights(pack);
-  project(heads, x.merged(0), rows);
+  project(heads, x.merged(0), rows, layer);
   attention_->forward(*tokens_, heads.o, heads.lse, heads.q, heads.k, heads.v);
   compute().gemm(y.merged(0), matrix_of(heads.o), AttentionMatrices(rows, slice_, config_.head_dim).Ot);
   weights_used(pack);
@@ -189,7 +197,7 @@ void Dense::attention_backward(std::size_t layer, const Tensor& dx, const ConstT
   Heads heads = heads_room(saved);
   const Tensor rows = weights(pack);
   const AttentionMatrices W(rows, slice_, config_.head_dim);
-  if (!saved.q.exists()) project(heads, X, rows);  // else K and V move already
+  if (!saved.q.exists()) project(heads, X, rows, layer);  // else K and V move already
 
   const SavedSizes own = SavedSizes::of(*tokens_, slice_.queries.count, slice_.kv.count, slice_.rows);
   OwnedTensor dO = step(dtype_, own.o, "gradient of attention output");
@@ -202,20 +210,21 @@ void Dense::attention_backward(std::size_t layer, const Tensor& dx, const ConstT
                        heads.k, heads.v);
   dO.reset();
 
-  const Tensor& angles = tokens_->rope_table();
+  const BlockBiases b = biases(layer);
   const AttentionMatrices dW(gradients(pack), slice_, config_.head_dim);
-  compute().rope(dq, angles, Rotation::inverse);
+  tokens_->rotate(compute(), dq, Rotation::inverse);
   compute().gemm(dX, matrix_of(dq.view()), W.Q);
   const auto gradients_of_queries = [&] {
     compute().gemm(dW.Q, matrix_of(dq.view()).transposed(0, 1), X);
     compute().gemm(dW.Ot, matrix_of(heads.o).transposed(0, 1), dY);
+    b.query.add_gradient(compute(), matrix_of(dq.view()));
     dq.reset();
   };
   // They hide the way home of dK and dV where those travel, else the exchange of dX.
   const bool travels = sequence_.size() > 1;
   if (travels) gradients_of_queries();
   attention_->finish_backward();
-  compute().rope(dk, angles, Rotation::inverse);
+  tokens_->rotate(compute(), dk, Rotation::inverse);
   compute().gemm(dX, matrix_of(dk.view()), W.K, Write::add);
   compute().gemm(dX, matrix_of(dv.view()), W.V, Write::add);
   tell_input_gradient();
@@ -223,33 +232,19 @@ void Dense::attention_backward(std::size_t layer, const Tensor& dx, const ConstT
   if (!travels) gradients_of_queries();
   compute().gemm(dW.K, matrix_of(dk.view()).transposed(0, 1), X);
   compute().gemm(dW.V, matrix_of(dv.view()).transposed(0, 1), X);
+  b.key.add_gradient(compute(), matrix_of(dk.view()));
+  b.value.add_gradient(compute(), matrix_of(dv.view()));
   gradients_written(pack);
 }
 
 // --- MLP ---------------------------------------------------------------------------------------------------------------------
 
-Dense::Columns Dense::columns_room(const MlpSaved& saved) const {
-  Columns columns;
-  if (saved.gate.exists()) {
-    columns.gate = saved.gate->merged(0);
-    columns.up = saved.up->merged(0);
-  } else {
-    columns.gate_memory = step(dtype_, {tokens_->rows(), slice_.rows}, "gate");
-    columns.up_memory = step(dtype_, {tokens_->rows(), slice_.rows}, "up");
-    columns.gate = columns.gate_memory;
-    columns.up = columns.up_memory;
-  }
-  return columns;
-}
-
 void Dense::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
   const std::size_t pack = mlp_pack_number(layer);
-  const Columns columns = columns_room(saved);
-  const MlpMatrices W(weights(pack));
-  compute().gemm(columns.gate, x.merged(0), W.W1.transposed(0, 1));
-  compute().gemm(columns.up, x.merged(0), W.W3.transposed(0, 1));
-  const OwnedTensor a = step(dtype_, {tokens_->rows(), slice_.rows}, "gated activation");
-  compute().swiglu(a, columns.gate, columns.up);
+  const MlpColumns columns(rank_, config_, dtype_, tokens_->rows(), 0, slice_.rows, saved);
+  const MlpMatrices W(weights(pack), config_);
+  columns.project(x.merged(0), W, biases(layer).mlp);
+  const OwnedTensor a = columns.activation();
   compute().gemm(y.merged(0), a, W.W2t);
   weights_used(pack);
 }
@@ -259,28 +254,15 @@ void Dense::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor&
   const std::size_t pack = mlp_pack_number(layer);
   const ConstTensor X = x.merged(0);
   const ConstTensor dY = dy.merged(0);
-  const Columns columns = columns_room(saved);
-  const MlpMatrices W(weights(pack));
-  if (!saved.gate.exists()) {
-    compute().gemm(columns.gate, X, W.W1.transposed(0, 1));
-    compute().gemm(columns.up, X, W.W3.transposed(0, 1));
-  }
-  OwnedTensor dgate = step(sums_, {tokens_->rows(), slice_.rows}, "gradient of gate");
-  OwnedTensor dup = step(sums_, {tokens_->rows(), slice_.rows}, "gradient of up");
-  compute().gemm(dup, dY, W.W2t.transposed(0, 1));  // of the gated activation, until the next line
-  compute().swiglu_backward(dgate, dup, dup, columns.gate, columns.up);
-  compute().gemm(dx.merged(0), dgate, W.W1);
-  compute().gemm(dx.merged(0), dup, W.W3, Write::add);
+  const MlpColumns columns(rank_, config_, dtype_, tokens_->rows(), 0, slice_.rows, saved);
+  const MlpMatrices W(weights(pack), config_);
+  const Bias bias = biases(layer).mlp;
+  if (!saved.gate.exists()) columns.project(X, W, bias);
+  MlpColumns::Gradients d = columns.backward(dY, W);
+  columns.input_gradient(dx.merged(0), d, W, Write::replace);
   tell_input_gradient();
   weights_used(pack);
-  const MlpMatrices dW(gradients(pack));
-  compute().gemm(dW.W1, dgate->transposed(0, 1), X);
-  compute().gemm(dW.W3, dup->transposed(0, 1), X);
-  dgate.reset();
-  dup.reset();
-  const OwnedTensor a = step(dtype_, {tokens_->rows(), slice_.rows}, "gated activation");
-  compute().swiglu(a, columns.gate, columns.up);
-  compute().gemm(dW.W2t, a->transposed(0, 1), dY);
+  columns.weight_gradients(MlpMatrices(gradients(pack), config_), bias, std::move(d), X, dY);
   gradients_written(pack);
 }
 

@@ -5,11 +5,12 @@
 // sublayer at a time, while the backward pass goes on. Whoever keeps them elsewhere (layers/zero3) says where a visit finds them.
 //
 //   attention   O = softmax(Q·Kᵀ)·V of the slice's heads;  y = O·W_O
-//   MLP         y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ of the slice's rows
+//   MLP         y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ of the slice's rows, or without a gate (layers/mlp_columns.h)
 //
 // Under tp, y and dx are this rank's terms of a sum: layers/tp/tensor_parallel.h.
 #pragma once
 
+#include "layers/biases.h"
 #include "layers/model/strategy.h"
 #include "layers/slice.h"
 #include "layers/sp/sequence_attention.h"
@@ -68,7 +69,6 @@ class Dense : public Strategy {
 
  private:
   struct Heads;
-  struct Columns;
 
   ComputeStream& compute() const { return rank_.compute(); }
   OwnedTensor step(DType of, std::span<const std::size_t> sizes, std::string_view what) const {
@@ -78,8 +78,9 @@ class Dense : public Strategy {
     return rank_.tensor(Category::workspace, of, sizes, what);
   }
   Heads heads_room(const AttentionSaved& saved) const;
-  Columns columns_room(const MlpSaved& saved) const;
-  void project(Heads& heads, const ConstTensor& X, const Tensor& rows);
+  void project(Heads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer);
+  /// Of the slice's heads and rows.
+  BlockBiases biases(std::size_t layer) const;
 
   Rank& rank_;
   Communicator& sequence_;

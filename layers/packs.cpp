@@ -14,13 +14,13 @@ Parameter of_role(const ModelConfig& config, std::size_t layer, ParameterRole ro
   throw std::logic_error("a block has no such parameter");
 }
 
-/// Rows of a parameter [out, in].
+/// Rows of a parameter as it is stored.
 PartPlan rows_part(Parameter parameter, std::size_t first, std::size_t count) {
   const safetensors::Block block{.first_row = first, .rows = count, .first_column = 0, .columns = parameter.columns()};
   return {.parameter = std::move(parameter), .block = block};
 }
 
-/// Columns of a parameter [out, in], which lie as rows.
+/// Columns of it, which lie as rows.
 PartPlan columns_part(Parameter parameter, std::size_t first, std::size_t count) {
   const safetensors::Block block{.first_row = 0, .rows = parameter.rows(), .first_column = first, .columns = count};
   return {.parameter = std::move(parameter), .block = block, .transposed = true};
@@ -31,6 +31,16 @@ PartPlan columns_part(Parameter parameter, std::size_t first, std::size_t count)
 PackPlan attention_pack_plan(const ModelConfig& config, std::size_t layer, const HeadRange& queries, const HeadRange& kv) {
   const std::size_t d = config.head_dim;
   PackPlan pack;
+  if (config.family == ModelFamily::gpt2) {
+    // Stored [in, out], with Q, K and V beside one another.
+    const Parameter projections = of_role(config, layer, ParameterRole::query_key_value);
+    const std::size_t h = config.hidden;
+    pack.parts.push_back(columns_part(projections, h + kv.first * d, kv.count * d));
+    pack.parts.push_back(columns_part(projections, 2 * h + kv.first * d, kv.count * d));
+    pack.parts.push_back(columns_part(projections, queries.first * d, queries.count * d));
+    pack.parts.push_back(rows_part(of_role(config, layer, ParameterRole::output), queries.first * d, queries.count * d));
+    return pack;
+  }
   pack.parts.push_back(rows_part(of_role(config, layer, ParameterRole::key), kv.first * d, kv.count * d));
   pack.parts.push_back(rows_part(of_role(config, layer, ParameterRole::value), kv.first * d, kv.count * d));
   pack.parts.push_back(rows_part(of_role(config, layer, ParameterRole::query), queries.first * d, queries.count * d));
@@ -40,6 +50,11 @@ PackPlan attention_pack_plan(const ModelConfig& config, std::size_t layer, const
 
 PackPlan mlp_pack_plan(const ModelConfig& config, std::size_t layer, std::size_t first, std::size_t count) {
   PackPlan pack;
+  if (config.family == ModelFamily::gpt2) {
+    pack.parts.push_back(columns_part(of_role(config, layer, ParameterRole::up), first, count));
+    pack.parts.push_back(rows_part(of_role(config, layer, ParameterRole::down), first, count));
+    return pack;
+  }
   pack.parts.push_back(rows_part(of_role(config, layer, ParameterRole::gate), first, count));
   pack.parts.push_back(rows_part(of_role(config, layer, ParameterRole::up), first, count));
   pack.parts.push_back(columns_part(of_role(config, layer, ParameterRole::down), first, count));

@@ -13,20 +13,19 @@ namespace tsp {
 /// {Q, Oᵀ} and {Oᵀ} are each in one piece.
 enum AttentionPart : std::size_t { kPartK, kPartV, kPartQ, kPartO, kAttentionParts };
 
-/// [W_K; W_V; W_Q; W_Oᵀ] of these heads, width h.
+/// [W_K; W_V; W_Q; W_Oᵀ] of these heads, width h, however the model's files hold them.
 PackPlan attention_pack_plan(const ModelConfig& config, std::size_t layer, const HeadRange& queries, const HeadRange& kv);
-inline constexpr std::size_t kMlpParts = 3;
-/// [W_1; W_3; W_2ᵀ] of these rows of the MLP, width h.
+/// [W_1; W_3; W_2ᵀ] of these rows of the MLP, width h; without a gate [W_1; W_2ᵀ].
 PackPlan mlp_pack_plan(const ModelConfig& config, std::size_t layer, std::size_t first, std::size_t count);
 
-/// The matrices of an MLP pack, or of its gradients: views of the pack's rows.
+/// The matrices of an MLP pack, or of its gradients: views of the pack's rows. W3 is empty where there is no gate.
 struct MlpMatrices {
   Tensor W1, W3, W2t;
-  explicit MlpMatrices(const Tensor& rows) {
-    const std::size_t f = rows.size(0) / kMlpParts;
+  MlpMatrices(const Tensor& rows, const ModelConfig& config) {
+    const std::size_t f = rows.size(0) / config.mlp_matrices();
     W1 = rows.slice(0, 0, f);
-    W3 = rows.slice(0, f, f);
-    W2t = rows.slice(0, 2 * f, f);
+    if (config.gated_mlp()) W3 = rows.slice(0, f, f);
+    W2t = rows.slice(0, (config.mlp_matrices() - 1) * f, f);
   }
 };
 

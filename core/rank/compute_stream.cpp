@@ -107,6 +107,25 @@ void ComputeStream::rms_norm_backward(const Tensor& dx, const Tensor& dgain, con
       [&](const kernels::Compute& on) { kernels::rms_norm_backward(on, dx, dgain, dy, x, gain, epsilon, write); });
 }
 
+void ComputeStream::layer_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, const ConstTensor& bias,
+                               double epsilon) {
+  run("norm", 0, 0, [&](const kernels::Compute& on) { kernels::layer_norm(on, y, x, gain, bias, epsilon); });
+}
+
+void ComputeStream::layer_norm_backward(const Tensor& dx, const Tensor& dgain, const Tensor& dbias, const ConstTensor& dy,
+                                        const ConstTensor& x, const ConstTensor& gain, double epsilon, kernels::Write write) {
+  run("norm backward", kernels::norm_backward_workspace(), 0,
+      [&](const kernels::Compute& on) { kernels::layer_norm_backward(on, dx, dgain, dbias, dy, x, gain, epsilon, write); });
+}
+
+void ComputeStream::add_bias(const Tensor& x, const ConstTensor& bias) {
+  run("bias", 0, 0, [&](const kernels::Compute& on) { kernels::add_bias(on, x, bias); });
+}
+
+void ComputeStream::bias_backward(const Tensor& dbias, const ConstTensor& dy) {
+  run("bias backward", 0, 0, [&](const kernels::Compute& on) { kernels::bias_backward(on, dbias, dy); });
+}
+
 void ComputeStream::rope_table(const Tensor& table, std::span<const std::int64_t> positions, double theta) {
   run("rope table", 0, 0, [&](const kernels::Compute& on) { kernels::rope_table(on, table, positions, theta); });
 }
@@ -122,6 +141,19 @@ void ComputeStream::swiglu(const Tensor& y, const ConstTensor& gate, const Const
 void ComputeStream::swiglu_backward(const Tensor& dgate, const Tensor& dup, const ConstTensor& dy, const ConstTensor& gate,
                                     const ConstTensor& up) {
   run("swiglu backward", 0, 0, [&](const kernels::Compute& on) { kernels::swiglu_backward(on, dgate, dup, dy, gate, up); });
+}
+
+void ComputeStream::gelu(const Tensor& y, const ConstTensor& x, kernels::Gelu form) {
+  run("gelu", 0, 0, [&](const kernels::Compute& on) { kernels::gelu(on, y, x, form); });
+}
+
+void ComputeStream::gelu_backward(const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, kernels::Gelu form) {
+  run("gelu backward", 0, 0, [&](const kernels::Compute& on) { kernels::gelu_backward(on, dx, dy, x, form); });
+}
+
+void ComputeStream::dropout(const Tensor& y, const ConstTensor& x, std::span<const std::uint64_t> rows,
+                            const kernels::Dropout& of) {
+  run("dropout", 0, 0, [&](const kernels::Compute& on) { kernels::dropout(on, y, x, rows, of); });
 }
 
 void ComputeStream::gather_rows(const Tensor& out, const ConstTensor& table, std::span<const std::uint32_t> rows) {

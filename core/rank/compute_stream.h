@@ -6,7 +6,9 @@
 #pragma once
 
 #include "core/kernels/activation.h"
+#include "core/kernels/bias.h"
 #include "core/kernels/cross_entropy.h"
+#include "core/kernels/dropout.h"
 #include "core/kernels/elementwise.h"
 #include "core/kernels/embedding.h"
 #include "core/kernels/flash.h"
@@ -56,11 +58,20 @@ class ComputeStream {
   void rms_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon);
   void rms_norm_backward(const Tensor& dx, const Tensor& dgain, const ConstTensor& dy, const ConstTensor& x,
                          const ConstTensor& gain, double epsilon, kernels::Write write = kernels::Write::replace);
+  void layer_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, const ConstTensor& bias, double epsilon);
+  void layer_norm_backward(const Tensor& dx, const Tensor& dgain, const Tensor& dbias, const ConstTensor& dy,
+                           const ConstTensor& x, const ConstTensor& gain, double epsilon,
+                           kernels::Write write = kernels::Write::replace);
+  void add_bias(const Tensor& x, const ConstTensor& bias);
+  void bias_backward(const Tensor& dbias, const ConstTensor& dy);
   void rope_table(const Tensor& table, std::span<const std::int64_t> positions, double theta);
   void rope(const Tensor& x, const ConstTensor& table, kernels::Rotation rotation);
   void swiglu(const Tensor& y, const ConstTensor& gate, const ConstTensor& up);
   void swiglu_backward(const Tensor& dgate, const Tensor& dup, const ConstTensor& dy, const ConstTensor& gate,
                        const ConstTensor& up);
+  void gelu(const Tensor& y, const ConstTensor& x, kernels::Gelu form);
+  void gelu_backward(const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, kernels::Gelu form);
+  void dropout(const Tensor& y, const ConstTensor& x, std::span<const std::uint64_t> rows, const kernels::Dropout& of);
   void gather_rows(const Tensor& out, const ConstTensor& table, std::span<const std::uint32_t> rows);
   void scatter_add_rows(const Tensor& table, const ConstTensor& values, std::span<const std::uint32_t> rows);
 

@@ -61,6 +61,12 @@ void BlockCommand::add_options(CLI::App& app) {
 
 void BlockCommand::validate(const GlobalOptions& global) {
   validate_model(model_, global, kBlockUse);
+  if (model_.shape.family != ModelFamily::llama) {
+    throw Error(Cause::refused,
+                fmt::format("--config {}: block computes blocks of Llama's kind; give a config.json of model_type "
+                            "\"llama\"",
+                            model_.config));
+  }
   refuse_data_axis(global, "one block's gradients are sums over all sequences");
   model_.shape.layers = 1;
   const Weights weights(block_.weights);

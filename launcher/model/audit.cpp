@@ -258,6 +258,7 @@ Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> i
 }
 
 Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options) {
+  const std::uint64_t gains = 2 * of.setting.model.hidden;
   Forecast result;
   for (int rank = 0; rank < of.shape.ranks(); ++rank) {
     RankForecast each;
@@ -265,7 +266,7 @@ Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& op
     if (is_tsp(of)) {
       each.traffic = theory::tsp_block_of_rank(of.setting, of.shape.sequence, rank, theory::SumPath::direct);
       each.traffic->backward[Purpose::other] +=
-          theory::norm_gains_of_rank(of.setting, of.shape.sequence, rank, theory::SumPath::direct, 2);
+          theory::all_reduced_of_rank(of.setting, of.shape.sequence, rank, theory::SumPath::direct, gains);
       if (!options.training) each.traffic->backward = {};
     }
     result.ranks.push_back(each);
@@ -285,6 +286,8 @@ ordered_json paper_json(const theory::MeshSetting& of, DType dtype) {
   const MeshShape& shape = of.shape;
   const int axes = (shape.data > 1 ? 1 : 0) + (shape.tensor > 1 ? 1 : 0) + (shape.sequence > 1 ? 1 : 0);
   const bool both = shape.scheme == Scheme::dense && shape.data == 1 && axes == 2;
+  // The equations are those of a gated MLP.
+  if (!model.gated_mlp()) return nullptr;
   if (shape.scheme == Scheme::zero3 || shape.slices_tokens() || (axes > 1 && !both)) return nullptr;
   const paper::Scheme scheme = both                            ? paper::Scheme::tp_sp
                                : shape.data > 1                ? paper::Scheme::dp

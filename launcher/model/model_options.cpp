@@ -4,6 +4,7 @@
 #include "launcher/model/layouts.h"
 #include "launcher/refuse.h"
 #include "layers/model/data.h"
+#include "layers/model/model.h"
 #include "layers/model/parameters.h"
 #include "layers/model/weights.h"
 #include "layers/theory/layouts.h"
@@ -58,7 +59,7 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
     return;
   }
   if (use.model_folder && options.config.empty() && options.model.empty()) {
-    refuse("no model: give --config NAME|FILE (nano, micro, small, paper-7b, or a config.json) or --model DIR");
+    refuse("no model: give --config NAME|FILE (nano, micro, small, paper-7b, nano-gpt2, or a config.json) or --model DIR");
   }
   if (!options.config.empty() && !options.model.empty()) {
     refuse(fmt::format("--config {} and --model {}: a model folder brings its own config; give one of them", options.config,
@@ -147,10 +148,10 @@ theory::Setting ModelCommandOptions::setting() const {
 
 void add_model_options(CLI::App& app, ModelCommandOptions& options, const ModelOptionUse& use) {
   const std::string group = "Model";
-  CLI::Option* config =
-      app.add_option("--config", options.config, "a built-in model (nano, micro, small, paper-7b) or a Hugging Face config.json")
-          ->type_name("NAME|FILE")
-          ->group(group);
+  CLI::Option* config = app.add_option("--config", options.config,
+                                       "a built-in model (nano, micro, small, paper-7b, nano-gpt2) or a Hugging Face config.json")
+                            ->type_name("NAME|FILE")
+                            ->group(group);
   if (use.model_folder) {
     app.add_option("--model", options.model, "a Hugging Face folder: config.json, model.safetensors or shards with their index")
         ->type_name("DIR")
@@ -216,6 +217,10 @@ void validate_data(ModelCommandOptions& options, bool sequence_needed) {
 }
 
 void validate_memory(const ModelCommandOptions& options, const GlobalOptions& global, ModelUse use) {
+  if (use == ModelUse::training) {
+    const std::string why = why_untrainable(options.shape);
+    if (!why.empty()) refuse(why);
+  }
   const theory::MeshSetting mesh{
       .setting = options.setting(), .shape = mesh_shape(global), .exchange = sequence_exchange(global)};
   const int ranks = mesh.shape.ranks();

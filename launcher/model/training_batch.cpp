@@ -18,7 +18,7 @@ TokenBatch TrainingBatch::of_step(std::uint64_t step) {
       labels_[b * S + s] = window_[s + 1];
     }
   }
-  return {.batch = options_.batch, .sequence = S, .ids = ids_, .labels = labels_};
+  return {.batch = options_.batch, .sequence = S, .ids = ids_, .labels = labels_, .seed = options_.seed, .step = step};
 }
 
 }  // namespace tsp::launcher

@@ -10,10 +10,32 @@ OwnedTensor Block::like(const Tensor& x, DType dtype, Category category, std::st
   return rank_.tensor(category, dtype, {x.size(0), x.size(1), x.size(2)}, what);
 }
 
-OwnedTensor Block::normed(const Tensor& x, const Tensor& gain) {
+OwnedTensor Block::normed(const Tensor& x, const NormWeights& norm) {
   OwnedTensor y = like(x, dtype_, Category::workspace, "normed input");
-  rank_.compute().rms_norm(y, x, gain.select(0, 0), config_.norm_epsilon);
+  apply_norm(rank_.compute(), config_, y, x, norm);
   return y;
+}
+
+void Block::dropout(const Tensor& y, const ConstTensor& x, std::size_t layer, DropoutSite site) {
+  rank_.compute().dropout(y.merged(0), x.merged(0), draws_->tokens(), draws_->at(layer, site, config_.residual_dropout));
+}
+
+/// A sublayer's result, before it is added to the residual.
+void Block::end_sublayer(const Tensor& y, const Bias& bias, std::size_t layer, DropoutSite site) {
+  bias.add_to(rank_.compute(), y);
+  if (drops()) dropout(y, y, layer, site);
+}
+
+/// The gradient of that result without its bias, and the bias' own. Where nothing is dropped it is `d`, which is the residual's
+/// too.
+ConstTensor Block::result_gradient(const Tensor& d, const Bias& bias, std::size_t layer, DropoutSite site, OwnedTensor& memory) {
+  Tensor of_result = d;
+  if (drops()) {
+    of_result = memory = like(d, d.dtype(), Category::workspace, "gradient of a sublayer's result");
+    dropout(of_result, d, layer, site);
+  }
+  bias.add_gradient(rank_.compute(), of_result);
+  return of_result;
 }
 
 OwnedTensor Block::residual(const Tensor& x, const Tensor& y, Category category, std::string_view what) {
@@ -40,10 +62,10 @@ void Block::make_room(const TokenLayout& tokens, Keep keep, BlockSaved& saved) {
   saved.attention.q = room(sizes.q, "saved queries");
   room_for_kv();
   saved.mlp.gate = room(sizes.gate, "saved gate");
-  saved.mlp.up = room(sizes.gate, "saved up");
+  if (config_.gated_mlp()) saved.mlp.up = room(sizes.gate, "saved up");
 }
 
-OwnedTensor Block::forward(std::size_t layer, OwnedTensor x, const TokenLayout& tokens, const BlockGains& gains, Keep keep,
+OwnedTensor Block::forward(std::size_t layer, OwnedTensor x, const TokenLayout& tokens, const BlockVectors& vectors, Keep keep,
                            BlockSaved& saved) {
   const DType sums = kernels::summed_in(dtype_);
   const Category kept = keep == Keep::backward ? Category::activations : Category::workspace;
@@ -51,35 +73,39 @@ OwnedTensor Block::forward(std::size_t layer, OwnedTensor x, const TokenLayout& 
   saved.x1 = std::move(x);
   {
     const OwnedTensor y = like(saved.x1, sums, Category::workspace, "attention result");
-    strategy_.attention_forward(layer, y, normed(saved.x1, gains.attention), saved.attention);
+    strategy_.attention_forward(layer, y, normed(saved.x1, vectors.attention), saved.attention);
+    end_sublayer(y, vectors.attention_output, layer, DropoutSite::attention);
     saved.x2 = residual(saved.x1, y, kept, "residual before the MLP");
   }
   if (keep != Keep::backward) saved.x1.reset();
   OwnedTensor x3;
   {
     const OwnedTensor y = like(saved.x2, sums, Category::workspace, "MLP result");
-    strategy_.mlp_forward(layer, y, normed(saved.x2, gains.mlp), saved.mlp);
+    strategy_.mlp_forward(layer, y, normed(saved.x2, vectors.mlp), saved.mlp);
+    end_sublayer(y, vectors.mlp_output, layer, DropoutSite::mlp);
     x3 = residual(saved.x2, y, kept, "residual after the block");
   }
   if (keep != Keep::backward) saved.x2.reset();
   return x3;
 }
 
-void Block::backward(std::size_t layer, const Tensor& d, const BlockGains& gains, BlockSaved& saved) {
+void Block::backward(std::size_t layer, const Tensor& d, const BlockVectors& vectors, BlockSaved& saved) {
   ComputeStream& compute = rank_.compute();
   strategy_.begin_block_backward(layer, saved.attention);
   {
     const OwnedTensor dx = like(d, d.dtype(), Category::workspace, "gradient of the MLP's input");
-    strategy_.mlp_backward(layer, dx, d, normed(saved.x2, gains.mlp), saved.mlp);
-    compute.rms_norm_backward(d, gains.mlp_gradient.select(0, 0), dx, saved.x2.view(), gains.mlp.select(0, 0),
-                              config_.norm_epsilon, Write::add);
+    OwnedTensor memory;
+    const ConstTensor dy = result_gradient(d, vectors.mlp_output, layer, DropoutSite::mlp, memory);
+    strategy_.mlp_backward(layer, dx, dy, normed(saved.x2, vectors.mlp), saved.mlp);
+    norm_backward(compute, config_, d, dx, saved.x2.view(), vectors.mlp, Write::add);
   }
   saved.mlp = {};
   saved.x2.reset();
   const OwnedTensor dx = like(d, d.dtype(), Category::workspace, "gradient of the attention's input");
-  strategy_.attention_backward(layer, dx, d, normed(saved.x1, gains.attention), saved.attention);
-  compute.rms_norm_backward(d, gains.attention_gradient.select(0, 0), dx, saved.x1.view(), gains.attention.select(0, 0),
-                            config_.norm_epsilon, Write::add);
+  OwnedTensor memory;
+  const ConstTensor dy = result_gradient(d, vectors.attention_output, layer, DropoutSite::attention, memory);
+  strategy_.attention_backward(layer, dx, dy, normed(saved.x1, vectors.attention), saved.attention);
+  norm_backward(compute, config_, d, dx, saved.x1.view(), vectors.attention, Write::add);
   saved = {};
 }
 

@@ -1,10 +1,14 @@
-// One transformer block around a strategy's sublayers: norms and residuals, forward and backward, and what is kept in between.
+// One transformer block around a strategy's sublayers: norms, the sublayers' last biases, dropout and residuals, forward and
+// backward, and what is kept in between.
 //
-//   x2 = x1 + attention(norm(x1));  x3 = x2 + mlp(norm(x2))
+//   x2 = x1 + drop(attention(norm(x1)) + b_O);  x3 = x2 + drop(mlp(norm(x2)) + b_2)
 #pragma once
 
 #include "core/rank/rank.h"
+#include "layers/biases.h"
 #include "layers/model/config.h"
+#include "layers/model/dropout.h"
+#include "layers/model/norm.h"
 #include "layers/model/strategy.h"
 #include "layers/theory/setting.h"
 
@@ -21,12 +25,12 @@ struct BlockSaved {
   MlpSaved mlp;
 };
 
-/// Gains [1, h] of a block's norms, and where their gradients are added up (no dims without training).
-struct BlockGains {
-  Tensor attention;
-  Tensor mlp;
-  Tensor attention_gradient;
-  Tensor mlp_gradient;
+/// A block's vectors, which every rank has; and where their gradients are added up.
+struct BlockVectors {
+  NormWeights attention;
+  NormWeights mlp;
+  Bias attention_output = {};  ///< b_O [h]; none without biases
+  Bias mlp_output = {};        ///< b_2 [h]
 };
 
 /// What a forward pass keeps.
@@ -41,15 +45,21 @@ class Block {
   Block(Rank& rank, Strategy& strategy, const ModelConfig& config, DType dtype, Recompute recompute)
       : rank_(rank), strategy_(strategy), config_(config), dtype_(dtype), recompute_(recompute) {}
 
+  /// Dropout of the passes that follow, forward and backward; null: none. Borrowed.
+  void drop(const DropoutDraws* draws) { draws_ = draws; }
   /// x3 from x1 = `x`, a residual of `tokens`; what is kept goes to `saved`.
-  OwnedTensor forward(std::size_t layer, OwnedTensor x, const TokenLayout& tokens, const BlockGains& gains, Keep keep,
+  OwnedTensor forward(std::size_t layer, OwnedTensor x, const TokenLayout& tokens, const BlockVectors& vectors, Keep keep,
                       BlockSaved& saved);
-  /// `d`, a residual of the type of sums: dL/dx3 becomes dL/dx1. Gains' gradients are added to.
-  void backward(std::size_t layer, const Tensor& d, const BlockGains& gains, BlockSaved& saved);
+  /// `d`, a residual of the type of sums: dL/dx3 becomes dL/dx1. Vectors' gradients are added to.
+  void backward(std::size_t layer, const Tensor& d, const BlockVectors& vectors, BlockSaved& saved);
 
  private:
+  bool drops() const { return draws_ != nullptr && config_.residual_dropout > 0; }
+  void dropout(const Tensor& y, const ConstTensor& x, std::size_t layer, DropoutSite site);
+  void end_sublayer(const Tensor& y, const Bias& bias, std::size_t layer, DropoutSite site);
+  ConstTensor result_gradient(const Tensor& d, const Bias& bias, std::size_t layer, DropoutSite site, OwnedTensor& memory);
   OwnedTensor like(const Tensor& x, DType dtype, Category category, std::string_view what);
-  OwnedTensor normed(const Tensor& x, const Tensor& gain);
+  OwnedTensor normed(const Tensor& x, const NormWeights& norm);
   OwnedTensor residual(const Tensor& x, const Tensor& y, Category category, std::string_view what);
   void make_room(const TokenLayout& tokens, Keep keep, BlockSaved& saved);
 
@@ -58,6 +68,7 @@ class Block {
   ModelConfig config_;
   DType dtype_;
   Recompute recompute_;
+  const DropoutDraws* draws_ = nullptr;
 };
 
 }  // namespace tsp

@@ -1,6 +1,6 @@
 #include "layers/model/config.h"
 
-#include "layers/model/json_text.h"
+#include "layers/model/config_fields.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -22,8 +22,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMaxSize = std::numeric_limits<std::int32_t>::max();
-constexpr std::size_t kMaxLayers = 10'000;
 constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
 
 // Hugging Face's defaults, which a file may rely on.
@@ -31,14 +29,10 @@ constexpr std::size_t kDefaultMaxPositions = 2048;
 constexpr double kDefaultNormEpsilon = 1e-6;
 constexpr double kDefaultRopeTheta = 10000.0;
 
-/// Fields that change the computation; only the neutral values are computed here. null is always neutral.
-struct Restricted {
-  std::string_view field;
-  std::vector<json> neutral;
-};
-const std::vector<Restricted>& restricted_fields() {
-  static const std::vector<Restricted> fields = {
-      {"model_type", {"llama"}},
+/// Of Llama's files.
+const std::vector<RestrictedField>& restricted_fields() {
+  static const std::vector<RestrictedField> fields = {
+      {"model_type", {"llama", "gpt2"}},
       {"hidden_act", {"silu", "swish"}},
       {"attention_bias", {false}},
       {"mlp_bias", {false}},
@@ -83,89 +77,26 @@ constexpr std::string_view kKnownFields[] = {
     "output_hidden_states", "max_window_layers", "chunk_size_feed_forward", "id2label", "label2id", "_attn_implementation",
     "_attn_implementation_autoset"};
 
-/// The fields of one file, with errors that name it.
-class Fields {
- public:
-  Fields(const json& object, const std::string& where) : object_(object), where_(where) {}
-
-  /// Null counts as missing.
-  const json* find(std::string_view field) const {
-    const auto at = object_.find(field);
-    return at == object_.end() || at->is_null() ? nullptr : &*at;
-  }
-
-  [[noreturn]] void refuse(std::string_view field, std::string_view expected) const {
-    const auto at = object_.find(field);
-    throw Error(Cause::refused,
-                at == object_.end()
-                    ? fmt::format("{}: field \"{}\" is missing; expected {}", where_, field, expected)
-                    : fmt::format("{}: field \"{}\": expected {}, found {}", where_, field, expected, shown_value(*at)));
-  }
-
-  std::size_t size(std::string_view field, std::optional<std::size_t> fallback = std::nullopt,
-                   std::size_t largest = kMaxSize) const {
-    const json* value = find(field);
-    if (value == nullptr && fallback) return *fallback;
-    if (value == nullptr || !value->is_number_unsigned() || value->get<std::uint64_t>() < 1 ||
-        value->get<std::uint64_t>() > largest) {
-      refuse(field, fmt::format("an integer from 1 to {}", largest));
-    }
-    return value->get<std::size_t>();
-  }
-
-  double positive(std::string_view field, double fallback) const {
-    const json* value = find(field);
-    if (value == nullptr) return fallback;
-    if (!value->is_number() || !std::isfinite(value->get<double>()) || value->get<double>() <= 0) {
-      refuse(field, "a positive finite number");
-    }
-    return value->get<double>();
-  }
-
-  bool flag(std::string_view field, bool fallback) const {
-    const json* value = find(field);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) refuse(field, "true or false");
-    return value->get<bool>();
-  }
-
- private:
-  const json& object_;
-  const std::string& where_;
-};
-
-void refuse_restricted(const Fields& fields) {
-  for (const auto& [field, neutral] : restricted_fields()) {
-    const json* value = fields.find(field);
-    if (value == nullptr || std::find(neutral.begin(), neutral.end(), *value) != neutral.end()) continue;
-    std::vector<std::string> values;
-    values.reserve(neutral.size() + 1);
-    for (const json& each : neutral) values.push_back(each.dump());
-    values.emplace_back("null");
-    fields.refuse(field, fmt::format("{} (nothing else is supported)", fmt::join(values, " or ")));
-  }
+void refuse_restricted(const ConfigFields& fields) {
+  fields.refuse_restricted(restricted_fields());
   if (const json* types = fields.find("layer_types")) {
     const bool full =
         types->is_array() && std::all_of(types->begin(), types->end(), [](const json& type) { return type == "full_attention"; });
     if (!full) fields.refuse("layer_types", "\"full_attention\" for every layer (nothing else is supported)");
   }
-  if (const json* architectures = fields.find("architectures")) {
-    const bool llama = architectures->is_array() &&
-                       std::any_of(architectures->begin(), architectures->end(),
-                                   [](const json& each) { return each == "LlamaForCausalLM" || each == "LlamaModel"; });
-    if (!llama) fields.refuse("architectures", "[\"LlamaForCausalLM\"] (nothing else is supported)");
-  }
+  constexpr std::string_view kArchitectures[] = {"LlamaForCausalLM", "LlamaModel"};
+  fields.require_architecture(kArchitectures);
 }
 
 /// Rotary embedding without scaling; its base stands at the top, or under rope_parameters in newer files.
-double read_rope_theta(const Fields& fields, const std::string& where) {
+double read_rope_theta(const ConfigFields& fields, const std::string& where) {
   double theta = fields.positive("rope_theta", kDefaultRopeTheta);
   for (const std::string_view field : {"rope_scaling", "rope_parameters"}) {
     const json* scaling = fields.find(field);
     if (scaling == nullptr) continue;
     if (!scaling->is_object()) fields.refuse(field, "null or an object of type \"default\"");
     const std::string inside = fmt::format("{}: in field \"{}\"", where, field);
-    const Fields inner(*scaling, inside);
+    const ConfigFields inner(*scaling, inside);
     for (const auto& [key, value] : scaling->items()) {
       const bool is_type = key == "rope_type" || key == "type";
       const bool neutral = is_type ? value == "default" : key == "partial_rotary_factor" ? value == 1 : key == "rope_theta";
@@ -181,18 +112,9 @@ double read_rope_theta(const Fields& fields, const std::string& where) {
   return theta;
 }
 
-std::vector<std::string> unknown_fields(const json& object, const std::string& where) {
-  std::set<std::string_view> known(std::begin(kKnownFields), std::end(kKnownFields));
-  for (const Restricted& each : restricted_fields()) known.insert(each.field);
-  std::vector<std::string> warnings;
-  for (const auto& [key, value] : object.items()) {
-    if (!known.contains(key)) warnings.push_back(fmt::format("{}: field \"{}\" is not known and ignored", where, shown(key)));
-  }
-  return warnings;
-}
-
-ModelConfig built_in(std::string name, std::array<std::size_t, 8> sizes) {
+ModelConfig built_in(std::string name, std::array<std::size_t, 8> sizes, ModelFamily family = ModelFamily::llama) {
   ModelConfig config;
+  config.family = family;
   config.name = std::move(name);
   config.hidden = sizes[0];
   config.layers = sizes[1];
@@ -202,6 +124,10 @@ ModelConfig built_in(std::string name, std::array<std::size_t, 8> sizes) {
   config.intermediate = sizes[5];
   config.vocabulary = sizes[6];
   config.max_positions = sizes[7];
+  if (family == ModelFamily::gpt2) {
+    config.norm_epsilon = kGpt2NormEpsilon;
+    config.tied_embeddings = true;
+  }
   return config;
 }
 
@@ -211,7 +137,8 @@ bool ModelConfig::same_model(const ModelConfig& other) const {
   return hidden == other.hidden && layers == other.layers && query_heads == other.query_heads && kv_heads == other.kv_heads &&
          head_dim == other.head_dim && intermediate == other.intermediate && vocabulary == other.vocabulary &&
          max_positions == other.max_positions && norm_epsilon == other.norm_epsilon && rope_theta == other.rope_theta &&
-         tied_embeddings == other.tied_embeddings;
+         tied_embeddings == other.tied_embeddings && family == other.family && residual_dropout == other.residual_dropout &&
+         embedding_dropout == other.embedding_dropout && attention_dropout == other.attention_dropout;
 }
 
 const std::vector<ModelConfig>& built_in_configs() {
@@ -221,6 +148,7 @@ const std::vector<ModelConfig>& built_in_configs() {
       built_in("micro", {256, 4, 8, 4, 32, 704, 256, 1024}),
       built_in("small", {1024, 12, 16, 8, 64, 2816, 256, 2048}),
       built_in("paper-7b", {4096, 32, 32, 32, 128, 16384, 32000, 131072}),
+      built_in("nano-gpt2", {64, 2, 8, 8, 8, 256, 256, 256}, ModelFamily::gpt2),
   };
   return configs;
 }
@@ -259,7 +187,8 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
   const json object = parse_json(text, where);
   if (!object.is_object())
     throw Error(Cause::refused, fmt::format("{}: expected a JSON object, found {}", where, shown_value(object)));
-  const Fields fields(object, where);
+  const ConfigFields fields(object, where);
+  if (const json* type = fields.find("model_type"); type != nullptr && *type == "gpt2") return parse_gpt2_config(fields, where);
   refuse_restricted(fields);
 
   ModelConfig config;
@@ -280,18 +209,21 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
   config.rope_theta = read_rope_theta(fields, where);
   config.tied_embeddings = fields.flag("tie_word_embeddings", false);
   check_config(config, where);
-  return {config, unknown_fields(object, where)};
+  return {config, fields.unknown(kKnownFields, restricted_fields())};
 }
 
 void check_config(const ModelConfig& config, const std::string& where) {
   const auto refuse = [&](std::string_view field, const std::string& why) {
     throw Error(Cause::refused, fmt::format("{}: field \"{}\": {}", where, field, why));
   };
+  if (config.family == ModelFamily::gpt2 && (config.kv_heads != config.query_heads || config.query_width() != config.hidden)) {
+    refuse("n_head", fmt::format("expected a divisor of n_embd {}, found {}", config.hidden, config.query_heads));
+  }
   if (config.query_heads % config.kv_heads != 0) {
     refuse("num_key_value_heads",
            fmt::format("expected a divisor of num_attention_heads {}, found {}", config.query_heads, config.kv_heads));
   }
-  if (config.head_dim % 2 != 0) {
+  if (config.rotary_positions() && config.head_dim % 2 != 0) {
     refuse("head_dim", fmt::format("expected an even number (rotary embedding turns pairs), found {}", config.head_dim));
   }
   // Every count of elements or bytes anywhere must fit into 64 bits with room to spare.
@@ -303,7 +235,8 @@ void check_config(const ModelConfig& config, const std::string& where) {
   const double total = layers * (2 * product(config.hidden, config.query_heads, config.head_dim) +
                                  2 * product(config.hidden, config.kv_heads, config.head_dim) +
                                  3 * product(config.hidden, config.intermediate) + 2 * product(config.hidden, 1)) +
-                       2 * product(config.hidden, config.vocabulary);
+                       2 * product(config.hidden, config.vocabulary) +
+                       (config.rotary_positions() ? 0 : product(config.hidden, config.max_positions));
   if (total > kMaxElements) {
     refuse("hidden_size",
            fmt::format("the model would have {:.3g} parameters; expected at most 2^48 (see also intermediate_size, "
@@ -313,6 +246,7 @@ void check_config(const ModelConfig& config, const std::string& where) {
 }
 
 std::string hugging_face_json(const ModelConfig& config, std::string_view torch_dtype) {
+  if (config.family == ModelFamily::gpt2) return gpt2_json(config, torch_dtype);
   nlohmann::ordered_json object;
   object["architectures"] = {"LlamaForCausalLM"};
   object["model_type"] = "llama";

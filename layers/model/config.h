@@ -1,14 +1,21 @@
-// The configuration of a decoder-only model of Llama's kind: built-in ones by name, others as Hugging Face's config.json. What
-// the file asks for and this program doesn't compute is refused by the field's name, never ignored.
+// The configuration of a decoder-only model of Llama's or GPT-2's kind: built-in ones by name, others as Hugging Face's
+// config.json. What the file asks for and this program doesn't compute is refused by the field's name, never ignored.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tsp {
+
+/// What the model's blocks are made of, and how its files are written. Model code asks the questions below, never for the family.
+enum class ModelFamily : std::uint8_t {
+  llama,  ///< RMSNorm, rotary positions, gated MLP (SwiGLU), no biases
+  gpt2  ///< LayerNorm with bias, learned positions, MLP h→f→h with GeLU (tanh form), biases everywhere; n_kv = n_h, n_h·d = h
+};
 
 /// Sizes of the model; the letters are those of the paper. Default-constructed it is no model: take a built-in or read a file.
 struct ModelConfig {
@@ -24,6 +31,30 @@ struct ModelConfig {
   double norm_epsilon = 1e-6;
   double rope_theta = 10000.0;
   bool tied_embeddings = false;  ///< the head is the embedding, transposed
+  ModelFamily family = ModelFamily::llama;
+  double residual_dropout = 0;   ///< in training: of each sublayer's result, before it is added to the residual
+  double embedding_dropout = 0;  ///< of the first residual
+  double attention_dropout = 0;  ///< of attention probabilities: kept for files; training with it is refused
+
+  bool layer_norms() const { return family == ModelFamily::gpt2; }        ///< with bias; else RMSNorm
+  bool rotary_positions() const { return family == ModelFamily::llama; }  ///< else a learned vector a position, max_positions
+  bool gated_mlp() const { return family == ModelFamily::llama; }         ///< SwiGLU of gate and up; else GeLU of up
+  bool has_biases() const { return family == ModelFamily::gpt2; }         ///< of all linear layers but the head
+  bool drops() const { return residual_dropout > 0 || embedding_dropout > 0; }
+  /// Elements of W_Q's, W_K's, W_V's and W_1's biases, of all layers.
+  std::size_t projection_biases() const {
+    return has_biases() ? layers * (query_width() + 2 * kv_width() + mlp_inputs() * intermediate) : 0;
+  }
+  /// Elements that every rank has: norm gains, all biases, learned positions.
+  std::size_t replicated_parameters() const {
+    return ((layer_norms() ? 2 : 1) * (2 * layers + 1) + (has_biases() ? 2 * layers : 0) +
+            (rotary_positions() ? 0 : max_positions)) *
+               hidden +
+           projection_biases();
+  }
+  /// Matrices of f·h elements in an MLP, and of its pre-activations.
+  std::size_t mlp_matrices() const { return gated_mlp() ? 3 : 2; }
+  std::size_t mlp_inputs() const { return gated_mlp() ? 2 : 1; }
 
   std::size_t query_width() const { return query_heads * head_dim; }        ///< a = n_h·d
   std::size_t kv_width() const { return kv_heads * head_dim; }              ///< k = n_kv·d
@@ -33,12 +64,15 @@ struct ModelConfig {
   bool same_model(const ModelConfig& other) const;
 };
 
+/// GPT-2's, where a file says nothing.
+inline constexpr double kGpt2NormEpsilon = 1e-5;
+
 struct LoadedConfig {
   ModelConfig config;
   std::vector<std::string> warnings;  ///< a line for each field that isn't known; the caller prints them once
 };
 
-/// nano, micro, small, paper-7b.
+/// nano, micro, small, paper-7b, nano-gpt2.
 const std::vector<ModelConfig>& built_in_configs();
 
 /// `--config`: the name of a built-in, else a file. Throws Error(refused).

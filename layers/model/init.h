@@ -1,5 +1,5 @@
-// Fresh weights: N(0, 0.02), W_O and W_2 divided by √(2L), gains 1. A weight is a pure function of seed, parameter name and the
-// element's index in the whole tensor, so a rank draws its slice alone and the model doesn't depend on the layout.
+// Fresh weights: N(0, 0.02), W_O and W_2 divided by √(2L), gains 1, biases 0. A weight is a pure function of seed, parameter name
+// and the element's index in the whole tensor, so a rank draws its slice alone and the model doesn't depend on the layout.
 #pragma once
 
 #include "core/tensor/dtype.h"

@@ -9,14 +9,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 
 namespace tsp {
 
 namespace {
 
-/// Packs after those of the blocks: all norm gains [2L + 1, h] (attention, MLP of layer 0, …, final), embedding, head.
-constexpr std::size_t kEmbeddingAfterNorms = 1;
-constexpr std::size_t kHeadAfterNorms = 2;
+/// Packs after those of the blocks: what every rank has (norms of layer 0, …, final norm, positions), embedding, head; last, if
+/// there are any, biases (layers/biases.h).
+constexpr std::size_t kEmbeddingAfterReplicated = 1;
+constexpr std::size_t kHeadAfterReplicated = 2;
 
 TrafficCounters operator-(const TrafficCounters& after, const TrafficCounters& before) {
   TrafficCounters difference;
@@ -32,12 +35,34 @@ PartPlan whole(const Parameter& parameter) {
           .block = {.first_row = 0, .rows = parameter.rows(), .first_column = 0, .columns = parameter.columns()}};
 }
 
+/// A vector of any length as a column.
+PartPlan column(const Parameter& parameter) {
+  PartPlan part = whole(parameter);
+  part.transposed = true;
+  return part;
+}
+
+const ModelOptions& checked(const ModelOptions& options) {
+  if (!options.training) return options;
+  const std::string why = why_untrainable(options.config);
+  if (!why.empty()) throw Error(Cause::refused, why);
+  return options;
+}
+
 }  // namespace
+
+std::string why_untrainable(const ModelConfig& config) {
+  if (config.attention_dropout == 0) return {};
+  return fmt::format(
+      "{}: field \"attn_pdrop\": training with dropout of attention probabilities ({}) isn't supported; 0 works "
+      "(\"resid_pdrop\" and \"embd_pdrop\" may be any)",
+      config.name, config.attention_dropout);
+}
 
 Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
     : rank_(rank),
       mesh_(mesh),
-      options_(options),
+      options_(checked(options)),
       vocabulary_rows_(Chunks::balanced(vocabulary_ranks().size(), options.config.vocabulary)),
       strategy_(make_strategy(rank, mesh,
                               {.config = options.config,
@@ -58,17 +83,28 @@ std::vector<PackPlan> Model::plan_packs() const {
     packs.push_back(strategy_->attention_pack(layer));
     packs.push_back(strategy_->mlp_pack(layer));
   }
-  PackPlan norms;
+  PackPlan replicated;
+  PackPlan positions;
   PackPlan embedding;
   PackPlan head;
+  PackPlan biases;
   for (const Parameter& parameter : model_parameters(options_.config)) {
     PartPlan part = whole(parameter);
+    part.counted = mesh_.tensor().rank() == 0 && mesh_.sequence().rank() == 0;  // of what every rank has
     switch (parameter.role) {
       case ParameterRole::attention_norm:
+      case ParameterRole::attention_norm_bias:
+      case ParameterRole::output_bias:
       case ParameterRole::mlp_norm:
+      case ParameterRole::mlp_norm_bias:
+      case ParameterRole::down_bias:
       case ParameterRole::final_norm:
-        part.counted = mesh_.tensor().rank() == 0 && mesh_.sequence().rank() == 0;  // every rank has them
-        norms.parts.push_back(std::move(part));
+      case ParameterRole::final_norm_bias: replicated.parts.push_back(std::move(part)); break;
+      case ParameterRole::positions: positions.parts.push_back(std::move(part)); break;
+      case ParameterRole::query_key_value_bias:
+      case ParameterRole::up_bias:
+        biases.parts.push_back(column(parameter));
+        biases.parts.back().counted = part.counted;
         break;
       case ParameterRole::embedding:
       case ParameterRole::head:
@@ -80,9 +116,11 @@ std::vector<PackPlan> Model::plan_packs() const {
       default: break;
     }
   }
-  packs.push_back(std::move(norms));
+  std::ranges::move(positions.parts, std::back_inserter(replicated.parts));
+  packs.push_back(std::move(replicated));
   packs.push_back(std::move(embedding));
   if (!options_.config.tied_embeddings) packs.push_back(std::move(head));
+  if (options_.config.has_biases()) packs.push_back(std::move(biases));
   if (mesh_.data().rank() > 0) {
     for (PackPlan& pack : packs) {
       for (PartPlan& part : pack.parts) part.counted = false;
@@ -92,8 +130,8 @@ std::vector<PackPlan> Model::plan_packs() const {
 }
 
 Vocabulary::Weights Model::vocabulary_weights() const {
-  const std::size_t embedding = norm_pack() + kEmbeddingAfterNorms;
-  const std::size_t head = options_.config.tied_embeddings ? embedding : norm_pack() + kHeadAfterNorms;
+  const std::size_t embedding = replicated_pack() + kEmbeddingAfterReplicated;
+  const std::size_t head = options_.config.tied_embeddings ? embedding : replicated_pack() + kHeadAfterReplicated;
   Vocabulary::Weights weights{.embedding = store_.values(embedding, 0, 1),
                               .embedding_gradient = {},
                               .head = store_.values(head, 0, 1),
@@ -106,17 +144,34 @@ Vocabulary::Weights Model::vocabulary_weights() const {
   return weights;
 }
 
-BlockGains Model::gains(std::size_t layer) const {
-  BlockGains gains{.attention = store_.values(norm_pack(), 2 * layer, 1),
-                   .mlp = store_.values(norm_pack(), 2 * layer + 1, 1),
-                   .attention_gradient = {},
-                   .mlp_gradient = {}};
-  if (options_.training) {
-    gains.attention_gradient = store_.gradients(norm_pack(), 2 * layer, 1);
-    gains.mlp_gradient = store_.gradients(norm_pack(), 2 * layer + 1, 1);
+std::pair<Tensor, Tensor> Model::replicated(ParameterRole role, std::size_t layer) const {
+  for (const ParameterPart& part : store_.parts()) {
+    if (part.plan.parameter.role == role && part.plan.parameter.layer == layer) return {part.value, part.gradient};
   }
-  return gains;
+  return {};
 }
+
+NormWeights Model::norm(ParameterRole gain, ParameterRole bias, std::size_t layer) const {
+  const Bias of_gain = this->bias(gain, layer);
+  const Bias of_bias = this->bias(bias, layer);
+  return {of_gain.values, of_bias.values, of_gain.gradient, of_bias.gradient};
+}
+
+/// Any vector [h].
+Bias Model::bias(ParameterRole role, std::size_t layer) const {
+  const auto [values, gradient] = replicated(role, layer);
+  const auto row = [](const Tensor& part) { return part.dims() == 0 ? Tensor() : part.select(0, 0); };
+  return {row(values), row(gradient)};
+}
+
+BlockVectors Model::vectors(std::size_t layer) const {
+  return {.attention = norm(ParameterRole::attention_norm, ParameterRole::attention_norm_bias, layer),
+          .mlp = norm(ParameterRole::mlp_norm, ParameterRole::mlp_norm_bias, layer),
+          .attention_output = bias(ParameterRole::output_bias, layer),
+          .mlp_output = bias(ParameterRole::down_bias, layer)};
+}
+
+NormWeights Model::final_norm_weights() const { return norm(ParameterRole::final_norm, ParameterRole::final_norm_bias, 0); }
 
 // --- a pass ------------------------------------------------------------------------------------------------------------------
 
@@ -129,14 +184,27 @@ void Model::check_tokens(const TokenBatch& tokens) const {
   }
 }
 
+void Model::check_positions(std::size_t sequence) const {
+  if (options_.config.rotary_positions() || sequence <= options_.config.max_positions) return;
+  throw Error(Cause::refused, fmt::format("sequences of {} tokens; {} has {} learned positions", sequence, options_.config.name,
+                                          options_.config.max_positions));
+}
+
 void Model::set_layout(std::size_t batch, std::size_t sequence) {
   if (layout_ && layout_->batch() == batch && layout_->sequence() == sequence) return;
+  check_positions(sequence);
   vocabulary_.reset();
   layout_.reset();
   const bool sliced = mesh_.shape().slices_tokens();
   layout_ = std::make_unique<TokenLayout>(rank_, options_.config, options_.dtype, batch, sequence, mesh_.sequence().rank(),
                                           mesh_.sequence().size(), sliced ? mesh_.tensor().rank() : 0,
                                           sliced ? mesh_.tensor().size() : 1);
+  positions_of_rows_.clear();
+  if (!options_.config.rotary_positions()) {
+    std::vector<std::uint32_t> natural(batch * sequence);
+    for (std::size_t i = 0; i < natural.size(); ++i) natural[i] = static_cast<std::uint32_t>(i % sequence);
+    positions_of_rows_ = layout_->take(layout_->holder(), std::span<const std::uint32_t>(natural));
+  }
   const theory::Setting setting{.model = options_.config,
                                 .batch = batch,
                                 .sequence = sequence,
@@ -154,7 +222,7 @@ void Model::set_layout(std::size_t batch, std::size_t sequence) {
 OwnedTensor Model::final_norm(const Tensor& x) {
   OwnedTensor y =
       rank_.tensor(Category::workspace, options_.dtype, {layout_->held_rows(), options_.config.hidden}, "normed output");
-  rank_.compute().rms_norm(y, x.merged(0), final_gain().select(0, 0), options_.config.norm_epsilon);
+  apply_norm(rank_.compute(), options_.config, y, x.merged(0), final_norm_weights());
   return y;
 }
 
@@ -183,8 +251,10 @@ Loss Model::forward(const TokenBatch& tokens, const LogitsSink* logits, bool kee
     loss.mean = forward_own({.batch = sequences.count(mesh_.data().rank()),
                              .sequence = tokens.sequence,
                              .ids = tokens.ids.empty() ? tokens.ids : tokens.ids.subspan(first, count),
-                             .labels = tokens.labels.empty() ? tokens.labels : tokens.labels.subspan(first, count)},
-                            logits == nullptr || first == 0 ? logits : &shifted, keep);
+                             .labels = tokens.labels.empty() ? tokens.labels : tokens.labels.subspan(first, count),
+                             .seed = tokens.seed,
+                             .step = tokens.step},
+                            first, logits == nullptr || first == 0 ? logits : &shifted, keep);
   }
   sum_over_world(loss.mean);
   loss.mean *= saved_.weight;
@@ -197,17 +267,45 @@ void Model::sum_over_world(double& value) {
   rank_.wait(mesh_.world().post_all_reduce(buffer, buffer, Reduction::sum));
 }
 
+/// Learned positions are added to the embedded tokens x [rows, h].
+void Model::add_positions(const Tensor& x) {
+  if (options_.config.rotary_positions()) return;
+  const OwnedTensor rows = rank_.tensor(Category::workspace, options_.dtype, {x.size(0), x.size(1)}, "learned positions");
+  rank_.compute().gather_rows(rows, positions(), positions_of_rows_);
+  rank_.compute().add(x, x, rows.view());
+}
+
+/// `first_token`: the number of this data rank's first token in the whole batch.
+void Model::begin_dropout(const TokenBatch& own, std::size_t first_token, bool keep) {
+  draws_.reset();
+  if (keep && options_.config.drops()) {
+    std::vector<std::uint64_t> natural(own.batch * own.sequence);
+    std::iota(natural.begin(), natural.end(), std::uint64_t{first_token});
+    draws_.emplace(own.seed, own.step, layout_->take(layout_->holder(), std::span<const std::uint64_t>(natural)));
+  }
+  block_.drop(draws_ ? &*draws_ : nullptr);
+}
+
+/// Of the first residual, or of its gradient.
+void Model::drop_embedding(const Tensor& x) {
+  if (!draws_ || options_.config.embedding_dropout == 0) return;
+  rank_.compute().dropout(x, x, draws_->tokens(), draws_->at(0, DropoutSite::embedding, options_.config.embedding_dropout));
+}
+
 /// Of this data rank's sequences: a part of the sum of losses, which is right when added up over the ranks.
-double Model::forward_own(const TokenBatch& own, const LogitsSink* logits, bool keep) {
+double Model::forward_own(const TokenBatch& own, std::size_t first_token, const LogitsSink* logits, bool keep) {
   set_layout(own.batch, own.sequence);
+  begin_dropout(own, first_token, keep);
   strategy_->begin_forward(store_, *layout_);
   const Category kept = keep ? Category::activations : Category::workspace;
   OwnedTensor x = layout_->residual(rank_, kept, options_.dtype, options_.config.hidden, "embedded tokens");
   vocabulary_->embed(x->merged(0), *layout_, own.ids, kept);
+  add_positions(x->merged(0));
+  drop_embedding(x->merged(0));
   if (keep) saved_.blocks.resize(options_.config.layers);
   for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
     BlockSaved nothing;
-    x = block_.forward(layer, std::move(x), *layout_, gains(layer), keep ? Keep::backward : Keep::nothing,
+    x = block_.forward(layer, std::move(x), *layout_, vectors(layer), keep ? Keep::backward : Keep::nothing,
                        keep ? saved_.blocks[layer] : nothing);
   }
   OwnedTensor lse = rank_.tensor(kept, kernels::summed_in(options_.dtype), {layout_->held_rows()}, "log-sum-exp of the head");
@@ -226,9 +324,11 @@ void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
   strategy_->begin_forward(store_, *layout_);
   OwnedTensor x = layout_->residual(rank_, Category::workspace, options_.dtype, options_.config.hidden, "embedded tokens");
   vocabulary_->embed(x->merged(0), *layout_, ids, Category::workspace);
+  add_positions(x->merged(0));
+  block_.drop(nullptr);
   for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
     BlockSaved saved;
-    x = block_.forward(layer, std::move(x), *layout_, gains(layer), Keep::kv, saved);
+    x = block_.forward(layer, std::move(x), *layout_, vectors(layer), Keep::kv, saved);
     sink(layer, saved.attention.k, saved.attention.v, *layout_);
   }
   strategy_->end();
@@ -246,10 +346,9 @@ Loss Model::forward_backward(const TokenBatch& tokens) {
 void Model::backward() {
   ComputeStream& compute = rank_.compute();
   const TrafficCounters before = rank_.context().traffic();
-  const std::size_t norms = 2 * options_.config.layers + 1;
-  const std::size_t embedding = norm_pack() + kEmbeddingAfterNorms;
-  const Tensor norm_gradients = store_.gradients(norm_pack());
-  compute.fill_zero(norm_gradients);
+  const std::size_t embedding = replicated_pack() + kEmbeddingAfterReplicated;
+  compute.fill_zero(store_.gradients(replicated_pack()));
+  if (options_.config.has_biases()) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
 
   strategy_->notify({.input_gradient = {}, .gradients = [this](std::size_t pack) { sums_.post(pack, Purpose::gradients); }});
   strategy_->begin_backward();
@@ -259,28 +358,45 @@ void Model::backward() {
     const OwnedTensor dx = rank_.tensor(Category::workspace, d->dtype(), {layout_->held_rows(), options_.config.hidden},
                                         "gradient of the head's input");
     vocabulary_->head_backward(dx, final_norm(saved_.x).view(), saved_.lse, *layout_, saved_.weight);
-    compute.rms_norm_backward(d->merged(0), norm_gradients.select(0, norms - 1), dx, saved_.x->merged(0),
-                              final_gain().select(0, 0), options_.config.norm_epsilon);
+    norm_backward(compute, options_.config, d->merged(0), dx, saved_.x->merged(0), final_norm_weights(), kernels::Write::replace);
   }
-  if (!options_.config.tied_embeddings) sums_.post(norm_pack() + kHeadAfterNorms, Purpose::head);
+  if (!options_.config.tied_embeddings) sums_.post(replicated_pack() + kHeadAfterReplicated, Purpose::head);
   saved_.x.reset();
   saved_.lse.reset();
   for (std::size_t layer = options_.config.layers; layer-- > 0;) {
-    block_.backward(layer, d, gains(layer), saved_.blocks[layer]);
+    block_.backward(layer, d, vectors(layer), saved_.blocks[layer]);
   }
+  drop_embedding(d->merged(0));
   vocabulary_->embed_backward(d->merged(0));
   sums_.post(embedding, Purpose::embedding);
-  const CallOptions other{.stream = Stream::gradients, .purpose = Purpose::other};
-  const Buffer all_norms = buffer_of(norm_gradients);
-  rank_.wait(mesh_.tokens().post_all_reduce(all_norms, all_norms, Reduction::sum, other));
-  sums_.post(norm_pack(), Purpose::other);
+  if (!options_.config.rotary_positions()) {
+    const Tensor gradient = replicated(ParameterRole::positions, 0).second;
+    compute.scatter_add_rows(gradient, d->merged(0), positions_of_rows_);
+  }
+  sum_replicated_gradients();
   strategy_->end();
-  for (std::size_t pack = 0; pack < norm_pack(); ++pack) {
+  for (std::size_t pack = 0; pack < replicated_pack(); ++pack) {
     if (!sums_.posted(pack)) sums_.post(pack, Purpose::gradients);
   }
   sums_.finish();
   saved_ = {};
   backward_traffic_ = rank_.context().traffic() - before;
+}
+
+/// Over the ranks that have other tokens; and, of projections' biases, over those that have other slices of heads and rows.
+void Model::sum_replicated_gradients() {
+  const CallOptions other{.stream = Stream::gradients, .purpose = Purpose::other};
+  const auto sum = [&](Communicator& ranks, std::size_t pack) {
+    const Buffer gradients = buffer_of(store_.gradients(pack));
+    rank_.wait(ranks.post_all_reduce(gradients, gradients, Reduction::sum, other));
+  };
+  sum(mesh_.tokens(), replicated_pack());
+  sums_.post(replicated_pack(), Purpose::other);
+  if (!options_.config.has_biases()) return;
+  const std::size_t biases = bias_pack_number(store_);
+  sum(mesh_.tokens(), biases);
+  if (!mesh_.shape().slices_tokens()) sum(mesh_.tensor(), biases);
+  sums_.post(biases, Purpose::other);
 }
 
 // --- optimizer ---------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-// A decoder-only transformer of Llama's kind on the ranks of a mesh: embedding, blocks, final norm, head, loss, forward and
-// backward, and the optimizer. Written once for all strategies; all ranks of the mesh call the same functions with the same
-// arguments.
+// A decoder-only transformer of Llama's or GPT-2's kind on the ranks of a mesh: embedding, blocks, final norm, head, loss,
+// forward and backward, and the optimizer. Written once for all strategies; all ranks of the mesh call the same functions with
+// the same arguments.
 #pragma once
 
 #include "core/rank/rank.h"
@@ -17,7 +17,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace tsp {
@@ -37,6 +40,8 @@ struct TokenBatch {
   std::size_t sequence = 0;              ///< S
   std::span<const Token> ids;            ///< [B, S]
   std::span<const std::int64_t> labels;  ///< [B, S]; kernels::kNoLabel where nothing is predicted
+  std::uint64_t seed = 0;                ///< of dropout, with `step`: in training, where the model has it
+  std::uint64_t step = 0;
 };
 
 /// Mean loss in nats over the predicted tokens of all ranks, and how many they are.
@@ -56,10 +61,14 @@ struct UpdateOptions {
   std::uint64_t step = 1;  ///< of this update, from 1
 };
 
+/// Why a model can't be trained here, naming the field of its config.json; empty if it can.
+std::string why_untrainable(const ModelConfig& config);
+
 class Model {
  public:
   /// Takes the memory of the parameters, which are then to be filled (parameters().fill_fresh or load). `mesh`: how the ranks of
-  /// the world share weights and tokens; it must outlive the model. Throws Error(refused | out_of_memory).
+  /// the world share weights and tokens; it must outlive the model. Throws Error(refused | out_of_memory): refused too is
+  /// training with dropout of attention probabilities (why_untrainable()).
   Model(Rank& rank, Mesh& mesh, const ModelOptions& options);
   ~Model();
 
@@ -71,9 +80,11 @@ class Model {
   const Chunks& vocabulary_rows() const { return vocabulary_rows_; }
   /// This rank's rows of embedding and head [V_p, h].
   Vocabulary::Weights vocabulary_weights() const;
-  /// Gains of a layer's norms, [1, h]; that of the final norm.
-  BlockGains gains(std::size_t layer) const;
-  Tensor final_gain() const { return store_.values(norm_pack(), 2 * options_.config.layers, 1); }
+  /// Norms of a layer and the last biases of its sublayers; the final norm.
+  BlockVectors vectors(std::size_t layer) const;
+  NormWeights final_norm_weights() const;
+  /// Learned positions [max_positions, h]; no dims without them.
+  Tensor positions() const { return replicated(ParameterRole::positions, 0).first; }
   const ModelOptions& options() const { return options_; }
 
   /// Called with K (after RoPE) and V [1, S_p, n_kv, d] of this rank's tokens.
@@ -107,12 +118,22 @@ class Model {
   std::vector<PackPlan> plan_packs() const;
   bool cuts_vocabulary_over_tensor() const { return mesh_.shape().tensor > 1 && !mesh_.shape().slices_tokens(); }
   Communicator& vocabulary_ranks() const { return cuts_vocabulary_over_tensor() ? mesh_.tensor() : mesh_.tokens(); }
-  std::size_t norm_pack() const { return 2 * options_.config.layers; }
+  /// The pack of what every rank has, of width h: norms, last biases, learned positions.
+  std::size_t replicated_pack() const { return 2 * options_.config.layers; }
+  /// One of those and its gradient (no dims without training); no dims where the model has no such parameter.
+  std::pair<Tensor, Tensor> replicated(ParameterRole role, std::size_t layer) const;
+  NormWeights norm(ParameterRole gain, ParameterRole bias, std::size_t layer) const;
+  Bias bias(ParameterRole role, std::size_t layer) const;
+  void add_positions(const Tensor& x);
+  void begin_dropout(const TokenBatch& own, std::size_t first_token, bool keep);
+  void drop_embedding(const Tensor& x);
+  void sum_replicated_gradients();
   Loss forward(const TokenBatch& tokens, const LogitsSink* logits, bool keep);
-  double forward_own(const TokenBatch& own, const LogitsSink* logits, bool keep);
+  double forward_own(const TokenBatch& own, std::size_t first_token, const LogitsSink* logits, bool keep);
   void backward();
   void sum_over_world(double& value);
   void check_tokens(const TokenBatch& tokens) const;
+  void check_positions(std::size_t sequence) const;
   void set_layout(std::size_t batch, std::size_t sequence);
   OwnedTensor final_norm(const Tensor& x);
 
@@ -126,6 +147,8 @@ class Model {
   GradientSums sums_;
   std::unique_ptr<TokenLayout> layout_;
   std::unique_ptr<Vocabulary> vocabulary_;
+  std::vector<std::uint32_t> positions_of_rows_;  // of this rank's residual, in layout_; empty unless positions are learned
+  std::optional<DropoutDraws> draws_;             // of the present training pass
   Saved saved_;
   TrafficCounters forward_traffic_;
   TrafficCounters backward_traffic_;

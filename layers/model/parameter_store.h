@@ -28,7 +28,7 @@ namespace tsp {
 /// Where a rectangle of a parameter belongs.
 struct PartPlan {
   Parameter parameter;
-  safetensors::Block block{};  ///< of the whole parameter [out, in]; a gain is one row
+  safetensors::Block block{};  ///< of the whole parameter as it is stored; a vector is one row
   bool transposed = false;     ///< lies as [block.columns, block.rows]
   /// Ranks that hold the same rectangle hold copies; one of them counts it in norms and writes it to files.
   bool counted = true;

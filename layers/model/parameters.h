@@ -1,4 +1,5 @@
-// The parameters of a model: their names and shapes as Hugging Face's Llama stores them, linear weights as [out, in].
+// The parameters of a model: their names and shapes as Hugging Face stores them. Llama's linear weights are [out, in]; GPT-2's
+// are [in, out], and those of Q, K and V lie beside one another in one matrix.
 #pragma once
 
 #include "layers/model/config.h"
@@ -10,24 +11,50 @@
 namespace tsp {
 
 /// What a parameter is in the model. The letters are the paper's.
-enum class ParameterRole { embedding, attention_norm, query, key, value, output, mlp_norm, gate, up, down, final_norm, head };
+enum class ParameterRole {
+  embedding,
+  positions,  ///< learned, [max_positions, h]
+  attention_norm,
+  attention_norm_bias,
+  query,
+  key,
+  value,
+  query_key_value,  ///< all three, [h, 3h]
+  query_key_value_bias,
+  output,
+  output_bias,
+  mlp_norm,
+  mlp_norm_bias,
+  gate,
+  up,  ///< without a gate: W_1
+  up_bias,
+  down,
+  down_bias,
+  final_norm,
+  final_norm_bias,
+  head
+};
+
+/// Vectors that begin as zeros; other vectors are norm gains.
+bool is_bias(ParameterRole role);
 
 struct Parameter {
   std::string name;  ///< "model.layers.0.self_attn.q_proj.weight"
   ParameterRole role;
   std::size_t layer;               ///< 0 outside the blocks
-  std::vector<std::size_t> shape;  ///< matrices [out, in], norm gains [h]
+  std::vector<std::size_t> shape;  ///< matrices as they are stored, norm gains [h], biases [out]
 
   bool is_matrix() const { return shape.size() == 2; }
-  std::size_t rows() const { return is_matrix() ? shape[0] : 1; }  ///< a gain is one row
+  std::size_t rows() const { return is_matrix() ? shape[0] : 1; }  ///< a vector is one row
   std::size_t columns() const { return shape.back(); }
   std::size_t elements() const { return rows() * columns(); }
 };
 
-/// Those of one block: input_layernorm, q, k, v, o, post_attention_layernorm, gate, up, down.
+/// Those of one block. Llama: input_layernorm, q, k, v, o, post_attention_layernorm, gate, up, down. GPT-2: ln_1, attn.c_attn,
+/// attn.c_proj, ln_2, mlp.c_fc, mlp.c_proj, each a weight and a bias.
 std::vector<Parameter> block_parameters(const ModelConfig& config, std::size_t layer);
 
-/// All of the model: embedding, blocks, final norm, and the head unless it is tied.
+/// All of the model: embedding, learned positions if it has them, blocks, final norm, and the head unless it is tied.
 std::vector<Parameter> model_parameters(const ModelConfig& config);
 
 }  // namespace tsp

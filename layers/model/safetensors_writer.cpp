@@ -16,7 +16,7 @@ namespace tsp::safetensors {
 
 namespace {
 
-constexpr std::size_t kScratchBytes = std::size_t{256} << 10;
+constexpr std::size_t kTurnBytes = std::size_t{256} << 10;
 constexpr std::size_t kAlignment = 8;
 
 std::filesystem::path partial_name(const std::filesystem::path& path) {
@@ -127,7 +127,7 @@ void Writer::write(std::string_view name, const Block& block, ConstBuffer from) 
   const std::size_t run_elements = one_run ? from.count : block.columns;
   const std::size_t element = tsp::size_of(target);
   const bool same = source == tensor.type;
-  std::vector<std::byte> scratch(same ? 0 : std::min(run_elements * element, kScratchBytes));
+  std::vector<std::byte> scratch(same ? 0 : std::min(run_elements * element, kTurnBytes));
   const std::size_t piece = same ? run_elements : scratch.size() / element;
 
   for (std::size_t run = 0; run < runs; ++run) {

@@ -57,20 +57,19 @@ std::vector<PackPlan> SingleBlock::packs() const {
   return {strategy_->attention_pack(0), strategy_->mlp_pack(0), norms};
 }
 
-BlockGains SingleBlock::gains() const {
-  BlockGains gains{.attention = store_.values(kNormPack, 0, 1),
-                   .mlp = store_.values(kNormPack, 1, 1),
-                   .attention_gradient = {},
-                   .mlp_gradient = {}};
-  if (!store_.training()) return gains;
-  gains.attention_gradient = store_.gradients(kNormPack, 0, 1);
-  gains.mlp_gradient = store_.gradients(kNormPack, 1, 1);
-  return gains;
+BlockVectors SingleBlock::vectors() const {
+  const auto norm = [&](std::size_t part) {
+    return NormWeights{.gain = store_.values(kNormPack, part, 1).select(0, 0),
+                       .bias = {},
+                       .gain_gradient = store_.training() ? store_.gradients(kNormPack, part, 1).select(0, 0) : Tensor(),
+                       .bias_gradient = {}};
+  };
+  return {.attention = norm(0), .mlp = norm(1)};
 }
 
 OwnedTensor SingleBlock::forward(OwnedTensor x) {
   strategy_->begin_forward(store_, tokens_);
-  OwnedTensor y = block_.forward(0, std::move(x), tokens_, gains(), options_.training ? Keep::backward : Keep::nothing, saved_);
+  OwnedTensor y = block_.forward(0, std::move(x), tokens_, vectors(), options_.training ? Keep::backward : Keep::nothing, saved_);
   if (!options_.training) strategy_->end();
   return y;
 }
@@ -79,7 +78,7 @@ void SingleBlock::backward(const Tensor& d) {
   const Tensor norm_gradients = store_.gradients(kNormPack, 0, 2);
   rank_.compute().fill_zero(norm_gradients);
   strategy_->begin_backward();
-  block_.backward(0, d, gains(), saved_);
+  block_.backward(0, d, vectors(), saved_);
   const Buffer both = buffer_of(norm_gradients);
   rank_.wait(
       mesh_.tokens().post_all_reduce(both, both, Reduction::sum, {.stream = Stream::gradients, .purpose = Purpose::other}));

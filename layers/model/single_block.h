@@ -32,7 +32,7 @@ class SingleBlock {
 
  private:
   std::vector<PackPlan> packs() const;
-  BlockGains gains() const;
+  BlockVectors vectors() const;
 
   Rank& rank_;
   Mesh& mesh_;

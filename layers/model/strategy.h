@@ -18,16 +18,16 @@ namespace tsp {
 /// What attention keeps for its backward pass. A tensor that doesn't exist isn't kept, and is made again. A strategy may keep
 /// other sizes (saved_sizes()).
 struct AttentionSaved {
-  OwnedTensor q;    ///< [B, S_p, n_h, d], after RoPE
-  OwnedTensor k;    ///< [B, S_p, n_kv, d], after RoPE
+  OwnedTensor q;    ///< [B, S_p, n_h, d], after RoPE if there is any
+  OwnedTensor k;    ///< [B, S_p, n_kv, d], the same
   OwnedTensor v;    ///< [B, S_p, n_kv, d]
   OwnedTensor o;    ///< [B, S_p, n_h, d], before W_O
   OwnedTensor lse;  ///< [B, n_h, S_p], of the type of sums
 };
 
-/// What the MLP keeps.
+/// What the MLP keeps: pre-activations.
 struct MlpSaved {
-  OwnedTensor gate;  ///< [B, S_p, f]
+  OwnedTensor gate;  ///< [B, S_p, f]; without a gate the only ones
   OwnedTensor up;    ///< [B, S_p, f]
 };
 
@@ -59,7 +59,9 @@ class Strategy {
   Strategy& operator=(const Strategy&) = delete;
   virtual ~Strategy() = default;
 
-  /// This rank's part of a layer's W_Q, W_K, W_V, W_O and of its W_1 (gate), W_3 (up), W_2 (down).
+  /// This rank's part of a layer's W_Q, W_K, W_V, W_O and of its W_1 (gate), W_3 (up), W_2 (down). Biases of Q, K, V and W_1,
+  /// where the model has them, are whole on every rank (layers/biases.h): sublayers add to their gradients in the store. Their
+  /// last biases are none of a strategy's business.
   virtual PackPlan attention_pack(std::size_t layer) const = 0;
   virtual PackPlan mlp_pack(std::size_t layer) const = 0;
   /// What is saved for the backward pass has these sizes. Unless a strategy says otherwise: all heads and rows of the MLP.

@@ -6,12 +6,9 @@ namespace tsp {
 
 TokenLayout::TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part,
                          int parts, int slice, int slices)
-    : batch_(batch),
-      part_(part),
-      slice_(slice),
-      slice_count_(slices),
-      cut_(sequence, parts),
-      rope_(rank.tensor(Category::workspace, kernels::summed_in(dtype), {local(), config.head_dim}, "RoPE table")) {
+    : batch_(batch), part_(part), slice_(slice), slice_count_(slices), cut_(sequence, parts), head_dim_(config.head_dim) {
+  if (!config.rotary_positions()) return;
+  rope_ = rank.tensor(Category::workspace, kernels::summed_in(dtype), {local(), config.head_dim}, "RoPE table");
   rank.compute().rope_table(rope_, cut_.positions(part), config.rope_theta);
 }
 

@@ -29,7 +29,7 @@ struct LocalChunk {
 class TokenLayout {
  public:
   /// `part` of `parts` ranks that share each sequence; `slice` of `slices` that share its rows. Takes the memory of the rotation
-  /// table.
+  /// table, if the model rotates.
   TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part, int parts,
               int slice = 0, int slices = 1);
 
@@ -41,12 +41,14 @@ class TokenLayout {
   std::size_t rows() const { return batch_ * local(); }     ///< B·S_p
   /// How the B·S_p rows are cut over the slices.
   Chunks slices() const { return slices_of(part_); }
-  std::size_t head_dim() const { return rope_->size(1); }  ///< d
+  std::size_t head_dim() const { return head_dim_; }  ///< d
   /// This rank's chunks of each sequence, either of which may be empty.
   std::array<LocalChunk, kHalves> chunks() const { return chunks_of(part_); }
   std::array<LocalChunk, kHalves> chunks_of(int part) const;
-  /// [S_p, d]: RoPE at the global positions of this rank's tokens.
-  const Tensor& rope_table() const { return rope_; }
+  /// RoPE at the global positions of this rank's tokens: x [B, S_p, heads, d] in place. Nothing where positions are learned.
+  void rotate(ComputeStream& compute, const Tensor& x, kernels::Rotation rotation) const {
+    if (rope_.exists()) compute.rope(x, rope_, rotation);
+  }
 
   int holders() const { return cut_.ranks() * slice_count_; }
   int holder() const { return part_ * slice_count_ + slice_; }
@@ -81,7 +83,8 @@ class TokenLayout {
   int slice_;
   int slice_count_;
   Zigzag cut_;
-  OwnedTensor rope_;
+  std::size_t head_dim_;
+  OwnedTensor rope_;  // [S_p, d]
 };
 
 }  // namespace tsp

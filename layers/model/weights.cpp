@@ -51,6 +51,11 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   return index;
 }
 
+/// GPT-2's files may hold the causal mask of each layer, which nobody needs: "h.3.attn.bias", "h.3.attn.masked_bias".
+bool is_causal_mask(std::string_view name) {
+  return name.starts_with("h.") && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
+}
+
 }  // namespace
 
 Weights::Weights(const std::filesystem::path& folder_or_file) : path_(folder_or_file) {
@@ -58,7 +63,8 @@ Weights::Weights(const std::filesystem::path& folder_or_file) : path_(folder_or_
   const std::filesystem::path single = std::filesystem::is_directory(path_, error) ? path_ / kSingle : path_;
   if (single == path_ || std::filesystem::exists(single, error)) {
     files_.emplace_back(single);
-    for (const safetensors::TensorInfo& tensor : files_.front().tensors()) where_.emplace(tensor.name, 0);
+    for (const safetensors::TensorInfo& tensor : files_.front().tensors()) where_.emplace(tensor.name, Place{0, tensor.name});
+    drop_prefix();
     return;
   }
 
@@ -81,8 +87,22 @@ Weights::Weights(const std::filesystem::path& folder_or_file) : path_(folder_or_
       throw Error(Cause::refused, fmt::format("{}: tensor \"{}\" is missing; {} expects it there", (path_ / shard).string(),
                                               shown(tensor), index_path.string()));
     }
-    where_.emplace(tensor, at->second);
+    where_.emplace(tensor, Place{at->second, tensor});
   }
+  drop_prefix();
+}
+
+void Weights::drop_prefix() {
+  constexpr std::string_view kPrefix = "transformer.";
+  std::map<std::string, Place, std::less<>> short_names;
+  for (auto& [name, place] : where_) {
+    const std::string short_name = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+    if (!short_names.emplace(short_name, std::move(place)).second) {
+      throw Error(Cause::refused, fmt::format("{}: tensor \"{}\" is given twice, with and without the prefix \"{}\"",
+                                              path_.string(), shown(short_name), kPrefix));
+    }
+  }
+  where_ = std::move(short_names);
 }
 
 std::vector<std::string> Weights::check(std::span<const Parameter> parameters) const {
@@ -96,42 +116,42 @@ std::vector<std::string> Weights::check(std::span<const Parameter> parameters) c
                       "the embedding)",
                       path_.string(), parameter.name, safetensors::describe(parameter.shape)));
     }
-    file_of(parameter.name).require(parameter.name, parameter.shape);
+    const Place& place = place_of(parameter.name);
+    file_of(place).require(place.stored, parameter.shape);
   }
   std::vector<std::string> warnings;
-  for (const auto& [name, index] : where_) {
-    if (wanted.contains(name)) continue;
+  for (const auto& [name, place] : where_) {
+    if (wanted.contains(name) || is_causal_mask(name)) continue;
+    const std::string file = file_of(place).path().string();
     if (name.ends_with(".bias")) {
-      throw Error(Cause::refused,
-                  fmt::format("{}: tensor \"{}\": biases aren't supported", files_[index].path().string(), shown(name)));
+      throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": biases aren't supported", file, shown(place.stored)));
     }
-    warnings.push_back(
-        fmt::format("{}: tensor \"{}\" is no part of the model and ignored", files_[index].path().string(), shown(name)));
+    warnings.push_back(fmt::format("{}: tensor \"{}\" is no part of the model and ignored", file, shown(place.stored)));
   }
   return warnings;
 }
 
 void Weights::read(std::string_view name, const safetensors::Block& block, Buffer into) const {
-  const safetensors::File& file = file_of(name);
-  file.read(*file.find(name), block, into);
+  const Place& place = place_of(name);
+  file_of(place).read(*file_of(place).find(place.stored), block, into);
 }
 
 void Weights::read(std::string_view name, Buffer into) const {
-  const safetensors::File& file = file_of(name);
-  file.read(*file.find(name), into);
+  const Place& place = place_of(name);
+  file_of(place).read(*file_of(place).find(place.stored), into);
 }
 
 const safetensors::TensorInfo* Weights::find(std::string_view name) const {
   const auto at = where_.find(name);
-  return at == where_.end() ? nullptr : files_[at->second].find(name);
+  return at == where_.end() ? nullptr : file_of(at->second).find(at->second.stored);
 }
 
-const safetensors::File& Weights::file_of(std::string_view name) const {
+const Weights::Place& Weights::place_of(std::string_view name) const {
   const auto at = where_.find(name);
   if (at == where_.end()) {
     throw Error(Cause::refused, fmt::format("{}: tensor \"{}\" is missing", path_.string(), shown(name)));
   }
-  return files_[at->second];
+  return at->second;
 }
 
 }  // namespace tsp

@@ -1,5 +1,6 @@
 // The weights of a Hugging Face model folder: model.safetensors, or shards named by model.safetensors.index.json. Opening reads
-// the headers alone; each rank then reads the slices that it owns.
+// the headers alone; each rank then reads the slices that it owns. Tensors of GPT-2 may bear the prefix "transformer.", as newer
+// programs write them: they are found without it.
 #pragma once
 
 #include "layers/model/parameters.h"
@@ -32,11 +33,17 @@ class Weights {
   const safetensors::TensorInfo* find(std::string_view name) const;
 
  private:
-  const safetensors::File& file_of(std::string_view name) const;
+  struct Place {
+    std::size_t file;    // index in files_
+    std::string stored;  // the tensor's name there
+  };
+  void drop_prefix();
+  const Place& place_of(std::string_view name) const;
+  const safetensors::File& file_of(const Place& place) const { return files_[place.file]; }
 
   std::filesystem::path path_;
   std::vector<safetensors::File> files_;
-  std::map<std::string, std::size_t, std::less<>> where_;  // tensor -> index in files_
+  std::map<std::string, Place, std::less<>> where_;  // by the name that a model gives the tensor
 };
 
 }  // namespace tsp

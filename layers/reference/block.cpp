@@ -71,7 +71,7 @@ std::vector<T> sum(const std::vector<T>& a, const std::vector<T>& b) {
 
 template <class T>
 BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, std::size_t batch, std::size_t sequence,
-                                  const Tensors<T>& weights, const std::vector<T>& x) {
+                                  const Tensors<T>& weights, const std::vector<T>& x, const DropoutDraw& draw) {
   check_tensors(weights, block_parameters(config, layer));
   const std::size_t h = config.hidden;
   const std::size_t a = config.query_width();
@@ -79,6 +79,7 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
   const std::size_t f = config.intermediate;
   const std::size_t d = config.head_dim;
   check_size("x", x, batch * sequence * h);
+  if (config.family == ModelFamily::gpt2) return gpt2_block_forward(config, layer, batch, sequence, weights, x, draw);
   const Names names = names_of(config, layer);
   const auto w = [&](const std::string& name) -> const std::vector<T>& { return weights.at(name); };
 
@@ -107,6 +108,7 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
   check_tensors(weights, block_parameters(config, layer));
   check_tensors(gradients, block_parameters(config, layer));
   check_size("dy", dy, s.y.size());
+  if (config.family == ModelFamily::gpt2) return gpt2_block_backward(config, layer, weights, s, dy, gradients);
   const std::size_t h = config.hidden;
   const std::size_t a = config.query_width();
   const std::size_t k = config.kv_width();
@@ -163,7 +165,7 @@ BlockResult<T> block(const ModelConfig& config, std::size_t batch, std::size_t s
   template void check_tensors(const Tensors<T>&, const std::vector<Parameter>&);                                           \
   template Tensors<T> zeros(const std::vector<Parameter>&);                                                                \
   template BlockActivations<T> block_forward(const ModelConfig&, std::size_t, std::size_t, std::size_t, const Tensors<T>&, \
-                                             const std::vector<T>&);                                                       \
+                                             const std::vector<T>&, const DropoutDraw&);                                   \
   template std::vector<T> block_backward(const ModelConfig&, std::size_t, const Tensors<T>&, const BlockActivations<T>&,   \
                                          const std::vector<T>&, Tensors<T>&);                                              \
   template BlockResult<T> block(const ModelConfig&, std::size_t, std::size_t, const Tensors<T>&, const std::vector<T>&,    \

@@ -2,10 +2,16 @@
 //
 //   x₂ = x  + attention(RoPE(n·W_Qᵀ), RoPE(n·W_Kᵀ), n·W_Vᵀ)·W_Oᵀ     with n = RMSNorm(x)
 //   y  = x₂ + swiglu(n·W_gateᵀ, n·W_upᵀ)·W_downᵀ                      with n = RMSNorm(x₂)
+//
+// or GPT-2's (gpt2_block.cpp), with D for dropout:
+//
+//   x₂ = x  + D(attention(n·W_Q + b_Q, n·W_K + b_K, n·W_V + b_V)·W_O + b_O)   with n = LayerNorm(x)
+//   y  = x₂ + D(gelu(n·W_1 + b_1)·W_2 + b_2)                                  with n = LayerNorm(x₂)
 #pragma once
 
 #include "layers/model/config.h"
 #include "layers/model/parameters.h"
+#include "layers/reference/gpt2_operations.h"
 #include "layers/reference/operations.h"
 
 #include <cstddef>
@@ -39,18 +45,27 @@ struct BlockActivations {
   Attention<T> attention;        // output [N, n_h, d]
   std::vector<T> x2;             // [N, h]
   std::vector<T> norm2;          // [N, h]
-  std::vector<T> gate, up, act;  // [N, f]: pre-activations, swiglu of them
+  std::vector<T> gate, up, act;  // [N, f]: pre-activations, swiglu of them; GPT-2: no gate, gelu of up
   std::vector<T> y;              // [N, h]
+  DropoutDraw draw;              // of this pass
 };
 
 /// x [B, S, h]; the weights of block `layer`. Throws Error(refused) if a weight or x has another size.
 template <class T>
 BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, std::size_t batch, std::size_t sequence,
-                                  const Tensors<T>& weights, const std::vector<T>& x);
+                                  const Tensors<T>& weights, const std::vector<T>& x, const DropoutDraw& draw = {});
 /// Returns dx [B, S, h] and adds to the gradients of the block's weights. dy [B, S, h].
 template <class T>
 std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, const Tensors<T>& weights,
                               const BlockActivations<T>& saved, const std::vector<T>& dy, Tensors<T>& gradients);
+
+/// The same of a block of GPT-2, whose sizes have been checked.
+template <class T>
+BlockActivations<T> gpt2_block_forward(const ModelConfig& config, std::size_t layer, std::size_t batch, std::size_t sequence,
+                                       const Tensors<T>& weights, const std::vector<T>& x, const DropoutDraw& draw);
+template <class T>
+std::vector<T> gpt2_block_backward(const ModelConfig& config, std::size_t layer, const Tensors<T>& weights,
+                                   const BlockActivations<T>& saved, const std::vector<T>& dy, Tensors<T>& gradients);
 
 template <class T>
 struct BlockResult {

@@ -13,11 +13,19 @@ namespace tsp::reference {
 
 namespace {
 
-constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
-constexpr std::string_view kFinalNorm = "model.norm.weight";
-
-/// The head's name; that of the embedding if they are tied.
-std::string_view head_name(const ModelConfig& config) { return config.tied_embeddings ? kEmbedding : "lm_head.weight"; }
+/// OuterNames of the weights outside the blocks.
+struct OuterNames {
+  std::string_view embedding, final_norm, head;
+  explicit OuterNames(const ModelConfig& config) {
+    const bool gpt2 = config.family == ModelFamily::gpt2;
+    embedding = gpt2 ? "wte.weight" : "model.embed_tokens.weight";
+    final_norm = gpt2 ? "ln_f.weight" : "model.norm.weight";
+    head = config.tied_embeddings ? embedding : "lm_head.weight";
+  }
+};
+// Of GPT-2.
+constexpr std::string_view kPositions = "wpe.weight";
+constexpr std::string_view kFinalNormBias = "ln_f.bias";
 
 template <class Integer>
 void check_tokens(const char* what, std::span<const Integer> tokens, std::size_t count, Integer lowest, std::size_t vocabulary) {
@@ -30,6 +38,12 @@ void check_tokens(const char* what, std::span<const Integer> tokens, std::size_t
   }
 }
 
+void check_positions(const ModelConfig& config, std::size_t sequence) {
+  if (config.rotary_positions() || sequence <= config.max_positions) return;
+  throw Error(Cause::refused,
+              fmt::format("reference: sequences of {} tokens; the model has {} positions", sequence, config.max_positions));
+}
+
 /// All that the forward pass computes.
 template <class T>
 struct Activations {
@@ -39,36 +53,70 @@ struct Activations {
   std::vector<T> logits;  // [N, V]
 };
 
+/// Token t of each sequence gets row t of the table [P, h].
+template <class T>
+void add_positions(std::vector<T>& x, const std::vector<T>& table, std::size_t sequence, std::size_t h) {
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] += table[i / h % sequence * h + i % h];
+}
+template <class T>
+void positions_backward(std::vector<T>& dtable, const std::vector<T>& dx, std::size_t sequence, std::size_t h) {
+  for (std::size_t i = 0; i < dx.size(); ++i) dtable[i / h % sequence * h + i % h] += dx[i];
+}
+
+template <class T>
+std::vector<T> embedding_factors(const ModelConfig& config, std::size_t tokens, const DropoutDraw& draw) {
+  return dropout_factors<T>(draw, config.embedding_dropout, 0, DropoutSite::embedding, tokens, config.hidden);
+}
+
 template <class T>
 Activations<T> forward(const ModelConfig& config, std::size_t batch, std::size_t sequence, const Tensors<T>& weights,
-                       std::span<const std::int32_t> ids) {
+                       std::span<const std::int32_t> ids, const DropoutDraw& draw = {}) {
+  const OuterNames names(config);
+  const auto w = [&](std::string_view name) -> const std::vector<T>& { return weights.find(name)->second; };
   Activations<T> s;
-  s.last = embedding(weights.find(kEmbedding)->second, ids, config.hidden);
+  s.last = embedding(w(names.embedding), ids, config.hidden);
+  if (config.family == ModelFamily::gpt2) {
+    add_positions(s.last, w(kPositions), sequence, config.hidden);
+    const std::vector<T> factors = embedding_factors<T>(config, ids.size(), draw);
+    for (std::size_t i = 0; i < s.last.size(); ++i) s.last[i] *= factors[i];
+  }
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
-    s.blocks.push_back(block_forward(config, layer, batch, sequence, weights, s.last));
+    s.blocks.push_back(block_forward(config, layer, batch, sequence, weights, s.last, draw));
     s.last = s.blocks.back().y;
   }
-  s.normed = rms_norm(s.last, weights.find(kFinalNorm)->second, config.norm_epsilon);
-  s.logits = linear(s.normed, weights.find(head_name(config))->second, config.hidden, config.vocabulary);
+  s.normed = config.family == ModelFamily::gpt2 ? layer_norm(s.last, w(names.final_norm), w(kFinalNormBias), config.norm_epsilon)
+                                                : rms_norm(s.last, w(names.final_norm), config.norm_epsilon);
+  s.logits = linear(s.normed, w(names.head), config.hidden, config.vocabulary);
   return s;
 }
 
 template <class T>
 Tensors<T> backward(const ModelConfig& config, const Tensors<T>& weights, std::span<const std::int32_t> ids,
-                    std::span<const std::int64_t> labels, const Activations<T>& s) {
+                    std::span<const std::int64_t> labels, const Activations<T>& s, std::size_t sequence,
+                    const DropoutDraw& draw) {
+  const OuterNames names(config);
   Tensors<T> gradients = zeros<T>(model_parameters(config));
+  const auto w = [&](std::string_view name) -> const std::vector<T>& { return weights.find(name)->second; };
+  const auto dw = [&](std::string_view name) -> std::vector<T>& { return gradients.find(name)->second; };
   std::vector<T> dlogits(s.logits.size());
   std::vector<T> dnormed(s.normed.size());
   std::vector<T> dx(s.last.size());
   cross_entropy_backward(dlogits, s.logits, labels, config.vocabulary);
-  linear_backward(dnormed, gradients.find(head_name(config))->second, dlogits, s.normed, weights.find(head_name(config))->second,
-                  config.hidden, config.vocabulary);
-  rms_norm_backward(dx, gradients.find(kFinalNorm)->second, dnormed, s.last, weights.find(kFinalNorm)->second,
-                    config.norm_epsilon);
+  linear_backward(dnormed, dw(names.head), dlogits, s.normed, w(names.head), config.hidden, config.vocabulary);
+  if (config.family == ModelFamily::gpt2) {
+    layer_norm_backward(dx, dw(names.final_norm), dw(kFinalNormBias), dnormed, s.last, w(names.final_norm), config.norm_epsilon);
+  } else {
+    rms_norm_backward(dx, dw(names.final_norm), dnormed, s.last, w(names.final_norm), config.norm_epsilon);
+  }
   for (std::size_t layer = config.layers; layer-- > 0;) {
     dx = block_backward(config, layer, weights, s.blocks[layer], dx, gradients);
   }
-  embedding_backward(gradients.find(kEmbedding)->second, dx, ids, config.hidden);
+  if (config.family == ModelFamily::gpt2) {
+    const std::vector<T> factors = embedding_factors<T>(config, ids.size(), draw);
+    for (std::size_t i = 0; i < dx.size(); ++i) dx[i] *= factors[i];
+    positions_backward(dw(kPositions), dx, sequence, config.hidden);
+  }
+  embedding_backward(dw(names.embedding), dx, ids, config.hidden);
   return gradients;
 }
 
@@ -76,13 +124,15 @@ Tensors<T> backward(const ModelConfig& config, const Tensors<T>& weights, std::s
 
 template <class T>
 StepResult<T> model(const ModelConfig& config, std::size_t batch, std::size_t sequence, const Tensors<T>& weights,
-                    std::span<const std::int32_t> ids, std::span<const std::int64_t> labels, bool with_gradients) {
+                    std::span<const std::int32_t> ids, std::span<const std::int64_t> labels, bool with_gradients,
+                    const DropoutDraw& draw) {
   check_tensors(weights, model_parameters(config));
+  check_positions(config, sequence);
   check_tokens<std::int32_t>("ids", ids, batch * sequence, 0, config.vocabulary);
   check_tokens<std::int64_t>("labels", labels, batch * sequence, -1, config.vocabulary);
-  Activations<T> s = forward(config, batch, sequence, weights, ids);
+  Activations<T> s = forward(config, batch, sequence, weights, ids, draw);
   StepResult<T> result{cross_entropy(s.logits, labels, config.vocabulary), {}, {}};
-  if (with_gradients) result.gradients = backward(config, weights, ids, labels, s);
+  if (with_gradients) result.gradients = backward(config, weights, ids, labels, s, sequence, draw);
   result.logits = std::move(s.logits);
   return result;
 }
@@ -92,6 +142,7 @@ std::vector<std::int32_t> generate_greedily(const ModelConfig& config, const Ten
                                             std::span<const std::int32_t> prompt, std::size_t count) {
   check_tensors(weights, model_parameters(config));
   check_tokens<std::int32_t>("ids", prompt, prompt.size(), 0, config.vocabulary);
+  check_positions(config, prompt.size() + count - 1);
   std::vector<std::int32_t> ids(prompt.begin(), prompt.end());
   for (std::size_t i = 0; i < count; ++i) {
     const std::vector<T> logits = forward(config, 1, ids.size(), weights, ids).logits;
@@ -146,7 +197,7 @@ double adamw_step(const ModelConfig& config, const AdamWOptions& options, AdamWS
 
 #define TSP_INSTANTIATE(T)                                                                                                     \
   template StepResult<T> model(const ModelConfig&, std::size_t, std::size_t, const Tensors<T>&, std::span<const std::int32_t>, \
-                               std::span<const std::int64_t>, bool);                                                           \
+                               std::span<const std::int64_t>, bool, const DropoutDraw&);                                       \
   template std::vector<std::int32_t> generate_greedily(const ModelConfig&, const Tensors<T>&, std::span<const std::int32_t>,   \
                                                        std::size_t);                                                           \
   template double adamw_step(const ModelConfig&, const AdamWOptions&, AdamWState<T>&, Tensors<T>&, const Tensors<T>&);

@@ -20,10 +20,11 @@ struct StepResult {
       gradients;  // of the loss, by the parameters' names; empty unless asked for. Tied weights have one gradient, their sum
 };
 /// ids [B, S]; labels [B, S], −1 where nothing is predicted; without any label the loss is 0 and so are the gradients. Throws
-/// Error(refused): sizes that don't fit, an id or label outside of the vocabulary.
+/// Error(refused): sizes that don't fit, an id or label outside of the vocabulary. `draw`: of dropout, where the model has it.
 template <class T>
 StepResult<T> model(const ModelConfig& config, std::size_t batch, std::size_t sequence, const Tensors<T>& weights,
-                    std::span<const std::int32_t> ids, std::span<const std::int64_t> labels, bool with_gradients = true);
+                    std::span<const std::int32_t> ids, std::span<const std::int64_t> labels, bool with_gradients = true,
+                    const DropoutDraw& draw = {});
 
 /// The `count` ids that follow `prompt` when the likeliest token (the lowest id of equals) is taken each time; every token is a
 /// full forward pass. Precondition: the prompt isn't empty.

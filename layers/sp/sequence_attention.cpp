@@ -11,7 +11,7 @@
 namespace tsp {
 
 SequenceAttention::Form SequenceAttention::form(const TokenLayout& tokens) const {
-  const std::size_t d = tokens.rope_table().size(1);
+  const std::size_t d = tokens.head_dim();
   return {.q = {tokens.batch(), tokens.local(), heads_.queries, d},
           .kv = {tokens.batch(), tokens.local(), heads_.kv, d},
           .lse = {tokens.batch(), heads_.queries, tokens.local()}};

@@ -137,7 +137,7 @@ UlyssesAttention::Part UlyssesAttention::part(std::size_t first, std::size_t cou
 }
 
 SequenceAttention::Form UlyssesAttention::form(const TokenLayout& tokens) const {
-  const std::size_t d = tokens.rope_table().size(1);
+  const std::size_t d = tokens.head_dim();
   return {.q = {tokens.sequence(), tokens.batch(), queries_[me()].count, d},
           .kv = {tokens.sequence(), tokens.batch(), kv_[me()].count, d},
           .lse = {tokens.batch(), queries_[me()].count, tokens.sequence()}};

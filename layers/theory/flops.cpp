@@ -36,7 +36,7 @@ StepFlops step_flops(const Setting& setting, const Spread& spread, MeshPlace pla
   const double projection_out = 2 * tokens * h * d * n_q * L;
   flops.forward.attention_linear = projections_in + projection_out;
   flops.forward.attention_core = 4 * pairs * d * n_q * L;
-  flops.forward.mlp = 6 * tokens * f * h * L;
+  flops.forward.mlp = 2 * real(model.mlp_matrices()) * tokens * f * h * L;
   flops.forward.head = 2 * tokens * V * h;
 
   flops.backward.attention_linear = 2 * flops.forward.attention_linear;
@@ -45,7 +45,7 @@ StepFlops step_flops(const Setting& setting, const Spread& spread, MeshPlace pla
   flops.backward.head = 3 * flops.forward.head;  // logits are never kept
   if (setting.recompute != Recompute::none) {
     flops.backward.attention_linear += projections_in;
-    flops.backward.mlp += flops.forward.mlp * 2 / 3;  // gate and up
+    flops.backward.mlp += flops.forward.mlp * real(model.mlp_inputs()) / real(model.mlp_matrices());  // gate and up
   }
   if (setting.recompute == Recompute::full) flops.backward.attention_core += flops.forward.attention_core;
   return flops;

@@ -208,13 +208,19 @@ class Counter {
 
   /// Where tokens differ between ranks their sums are all-reduced.
   void norm_gains() {
-    const std::uint64_t gains = (2 * model_.layers + 1) * h_;
+    const std::uint64_t gains = model_.replicated_parameters();
     const bool tensors_too = spread_.cuts_kept_tokens();
     const std::uint64_t over = tensors_too ? T_ * D_ : D_;
     const std::uint64_t groups = tensors_too ? 1 : T_;
-    if (over == 1) return;
+    const auto all_reduced = [&](AxisKind axis, std::uint64_t elements, std::uint64_t ranks, std::uint64_t of_them) {
+      if (ranks == 1 || elements == 0) return;
+      add(axis, Purpose::other, Pattern::collective, Phase::pass, kBackward, kExposed, 2 * elements * a_ * (ranks - 1) * of_them,
+          2);
+    };
     const AxisKind axis = D_ > 1 ? token_axis_kind() : AxisKind::tp;
-    add(axis, Purpose::other, Pattern::collective, Phase::pass, kBackward, kExposed, 2 * gains * a_ * (over - 1) * groups, 2);
+    all_reduced(axis, gains, over, groups);
+    // Under plain tp the ranks of the tensor axis have the same tokens, but each its own slice of these.
+    if (!tensors_too) all_reduced(AxisKind::tp, model_.projection_biases(), T_, D_);
   }
 
   // --- dp

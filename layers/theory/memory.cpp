@@ -33,7 +33,7 @@ std::uint64_t saved_bytes_per_token(const Setting& setting) {
   const std::uint64_t inputs = 2 * model.hidden;
   switch (setting.recompute) {
     case Recompute::none:
-      return element * (inputs + 2 * model.query_width() + 2 * model.kv_width() + 2 * model.intermediate) +
+      return element * (inputs + 2 * model.query_width() + 2 * model.kv_width() + model.mlp_inputs() * model.intermediate) +
              lse * model.query_heads;
     case Recompute::selective: return element * (inputs + model.query_width()) + lse * model.query_heads;
     case Recompute::full: return element * inputs;

@@ -53,8 +53,11 @@ struct Setting {
   std::uint64_t kv_elements() const { return 2 * tokens() * model.kv_width(); }  ///< KV
   /// P_attn = 2·h·d·(n_h + n_kv)
   std::uint64_t attention_parameters() const { return 2 * model.hidden * (model.query_width() + model.kv_width()); }
-  std::uint64_t mlp_parameters() const { return 3 * model.intermediate * model.hidden; }        ///< P_mlp
-  std::uint64_t block_parameters() const { return attention_parameters() + mlp_parameters(); }  ///< P_L, without norm gains
+  /// P_mlp
+  std::uint64_t mlp_parameters() const { return model.mlp_matrices() * model.intermediate * model.hidden; }
+  std::uint64_t block_parameters() const {
+    return attention_parameters() + mlp_parameters();
+  }  ///< P_L, without norm gains and biases
 };
 
 }  // namespace tsp::theory

@@ -12,13 +12,13 @@ std::uint64_t TspShards::attention(int rank) const {
   return 2 * model_.hidden * model_.head_dim * (heads_.query_heads(rank).count + heads_.kv_heads_owned(rank).count);
 }
 
-std::uint64_t TspShards::mlp(int rank) const { return 3 * model_.hidden * mlp_rows_.count(rank); }
+std::uint64_t TspShards::mlp(int rank) const { return model_.mlp_matrices() * model_.hidden * mlp_rows_.count(rank); }
 
 std::uint64_t TspShards::vocabulary(int rank) const {
   return (model_.tied_embeddings ? 1U : 2U) * model_.hidden * vocabulary_rows_.count(rank);
 }
 
-std::uint64_t TspShards::norm_gains() const { return (2 * model_.layers + 1) * model_.hidden; }
+std::uint64_t TspShards::norm_gains() const { return model_.replicated_parameters(); }
 
 std::uint64_t TspShards::total(int rank) const {
   return model_.layers * (attention(rank) + mlp(rank)) + vocabulary(rank) + norm_gains();

@@ -58,8 +58,7 @@ std::uint64_t remote_rows_of_all(std::span<const RemoteRows> rows) {
 }
 
 // Reduced by chunk, then gathered.
-std::uint64_t norm_gains_of_rank(const Setting& setting, int ranks, int rank, SumPath path, std::uint64_t gains) {
-  const std::uint64_t all = gains * setting.model.hidden;
+std::uint64_t all_reduced_of_rank(const Setting& setting, int ranks, int rank, SumPath path, std::uint64_t all) {
   const Chunks chunks = Chunks::balanced(ranks, all);
   const std::uint64_t reduced =
       path == SumPath::direct ? hops(ranks) * chunks.count(rank) : all - chunks.count(started_by(rank, ranks));
@@ -71,7 +70,10 @@ Traffic tsp_step_of_rank(const Setting& setting, int ranks, int rank, SumPath pa
   step += head_of_rank(setting, ranks, rank, path);
   step.forward[Purpose::embedding] += rows.needed * setting.model.hidden * setting.bytes.element;
   step.backward[Purpose::embedding] += rows.wanted * setting.model.hidden * setting.bytes.accumulated;
-  step.backward[Purpose::other] += norm_gains_of_rank(setting, ranks, rank, path, 2 * setting.model.layers + 1);
+  // Two sums: vectors of h elements, and biases of projections.
+  const std::uint64_t biases = setting.model.projection_biases();
+  for (const std::uint64_t elements : {setting.model.replicated_parameters() - biases, biases})
+    step.backward[Purpose::other] += all_reduced_of_rank(setting, ranks, rank, path, elements);
   if (!backward) step.backward = {};
   return step;
 }

@@ -21,8 +21,8 @@ std::vector<RemoteRows> remote_rows(std::span<const std::int32_t> ids, const Set
 /// Sum of what all ranks need: R.
 std::uint64_t remote_rows_of_all(std::span<const RemoteRows> rows);
 
-/// What `rank` receives when the gradients of `gains` norm gains are all-reduced as one.
-std::uint64_t norm_gains_of_rank(const Setting& setting, int ranks, int rank, SumPath path, std::uint64_t gains);
+/// What `rank` receives when the gradients of `elements` parameters that every rank has are all-reduced as one.
+std::uint64_t all_reduced_of_rank(const Setting& setting, int ranks, int rank, SumPath path, std::uint64_t elements);
 /// What `rank` receives in a training step, or in the forward pass of an evaluation (`backward` false). Sums of attention's
 /// gradients, of dK/dV, of the gathered head and of norm gains go by `path`; those of the MLP and of a rotated head always go the
 /// ring.

@@ -193,7 +193,7 @@ Traffic tp_head(const Setting& setting, int ranks) {
 
 Traffic tsp_step(const Setting& setting, int ranks, std::uint64_t remote_rows) {
   Traffic step = tsp_block(setting, ranks).times(setting.model.layers);
-  step += norm_gain(setting, ranks).times(2 * setting.model.layers + 1);
+  step.backward[Purpose::other] += all_reduced(setting, setting.model.replicated_parameters(), ranks);
   step += embedding(setting, remote_rows);
   step += head(setting, ranks, head_plan(setting));
   return step;

@@ -71,7 +71,7 @@ Traffic head(const Setting& setting, int ranks, HeadPlan plan, bool gathered_kep
 Traffic tp_embedding(const Setting& setting, int ranks);
 Traffic tp_head(const Setting& setting, int ranks);
 
-/// A whole training step under TSP: blocks, norm gains, embedding, head.
+/// A whole training step under TSP: blocks, norm gains (with biases and learned positions, where there are any), embedding, head.
 Traffic tsp_step(const Setting& setting, int ranks, std::uint64_t remote_rows);
 
 // --- one rank's part ---------------------------------------------------------------------------------------------------------

@@ -94,6 +94,11 @@ static View matrix_of(const View& heads) {
   return heads.merged(2).merged(0);
 }
 
+/// The part of a bias that belongs to these heads of the axis' slice.
+Bias TspAttention::of_heads(const Bias& bias, const HeadRange& slice, const HeadRange& heads) const {
+  return bias.slice((slice.first + heads.first) * axis_.d(), heads.count * axis_.d());
+}
+
 void TspAttention::project(Pass& pass, Turn& turn, int r) {
   ComputeStream& compute = axis_.compute();
   const HeadRange queries = axis_.heads.query_heads(r);
@@ -117,13 +122,16 @@ void TspAttention::project(Pass& pass, Turn& turn, int r) {
   const Tensor W_V = turn.W_KVQ.rows.slice(0, kv_rows, kv_rows);
   const Tensor W_Q = pass.backward ? turn.W_O.rows.slice(0, 0, part_rows(r, kPartQ))
                                    : turn.W_KVQ.rows.slice(0, 2 * kv_rows, part_rows(r, kPartQ));
-  const Tensor& angles = axis_.tokens->rope_table();
+  const BlockBiases b(*axis_.store, axis_.whole, pass.layer);
   compute.gemm(matrix_of(turn.q), pass.X, W_Q.transposed(0, 1));
-  compute.rope(turn.q, angles, Rotation::forward);
+  of_heads(b.query, axis_.slice.queries, queries).add_to(compute, matrix_of(turn.q));
+  axis_.tokens->rotate(compute, turn.q, Rotation::forward);
   if (kv.count == 0) return;
   compute.gemm(matrix_of(turn.k), pass.X, W_K.transposed(0, 1));
   compute.gemm(matrix_of(turn.v), pass.X, W_V.transposed(0, 1));
-  compute.rope(turn.k, angles, Rotation::forward);
+  of_heads(b.key, axis_.slice.kv, kv).add_to(compute, matrix_of(turn.k));
+  of_heads(b.value, axis_.slice.kv, kv).add_to(compute, matrix_of(turn.v));
+  axis_.tokens->rotate(compute, turn.k, Rotation::forward);
 }
 
 void TspAttention::prepare(Pass& pass, const TspUnit& unit) {
@@ -259,7 +267,7 @@ void TspAttention::end_turn_backward(Pass& pass, const TspUnit& unit) {
   Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
   const std::size_t rows = part_rows(unit.turn, kPartQ);
   turn.dO.reset();
-  compute.rope(turn.dq, axis_.tokens->rope_table(), Rotation::inverse);
+  axis_.tokens->rotate(compute, turn.dq, Rotation::inverse);
   const Tensor dq = matrix_of(turn.dq.view());
   compute.gemm(pass.Y, dq, turn.W_O.rows.slice(0, 0, rows), pass.wrote ? Write::add : Write::replace);
   pass.wrote = true;
@@ -269,6 +277,8 @@ void TspAttention::end_turn_backward(Pass& pass, const TspUnit& unit) {
   compute.gemm(dW.slice(0, 0, rows), dq.transposed(0, 1), pass.X);
   compute.gemm(dW.slice(0, rows, rows), matrix_of(turn.o).transposed(0, 1), pass.dY);
   send_home(std::move(memory), dW, unit.turn);
+  of_heads(BlockBiases(*axis_.store, axis_.whole, pass.layer).query, axis_.slice.queries, axis_.heads.query_heads(unit.turn))
+      .add_gradient(compute, dq);
   turn.dq.reset();
   turn.q = turn.o = turn.lse = {};
   turn.q_memory.reset();
@@ -293,16 +303,18 @@ void TspAttention::finish_bucket(Pass& pass, std::size_t bucket) {
         std::ranges::count_if(plan_.buckets, [owner = owner](const TspBucket& other) { return other.owner == owner; }));
     turn.dW_KV = gradient_shard(pass.layer, owner, kPartK, 2, turn.dW_KV_memory);
   }
+  const BlockBiases b(*axis_.store, axis_.whole, pass.layer);
   for (std::size_t which = 0; which < 2; ++which) {
     const OwnedTensor own =
         axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads.count, axis_.d()}, "gradient of keys or values");
     gathered.take_sum(axis_.rank, tokens, which, own);
-    if (which == 0) compute.rope(own, tokens.rope_table(), Rotation::inverse);
+    if (which == 0) tokens.rotate(compute, own, Rotation::inverse);
     const Tensor gradient = matrix_of(own.view());
     const std::size_t row = which * kv_rows + first_row;
     compute.gemm(pass.Y, gradient, turn.W_KVQ.rows.slice(0, row, width), pass.wrote ? Write::add : Write::replace);
     pass.wrote = true;
     compute.gemm(turn.dW_KV.slice(0, row, width), gradient.transposed(0, 1), pass.X);
+    of_heads(which == 0 ? b.key : b.value, axis_.slice.kv, heads).add_gradient(compute, gradient);
   }
   gathered = {};
   if (--turn.unfinished > 0) return;

@@ -7,6 +7,7 @@
 // Gathered buckets: layers/kv_bucket.h.
 #pragma once
 
+#include "layers/biases.h"
 #include "layers/kv_bucket.h"
 #include "layers/tsp/axis.h"
 #include "layers/tsp/units.h"
@@ -65,6 +66,7 @@ class TspAttention {
   std::size_t part_rows(int r, std::size_t part) const;
 
   void prepare(Pass& pass, const TspUnit& unit);
+  Bias of_heads(const Bias& bias, const HeadRange& slice, const HeadRange& heads) const;
   void project(Pass& pass, Turn& turn, int r);
   void flash_forward(Pass& pass, const TspUnit& unit);
   void compute_forward(Pass& pass, const TspUnit& unit);

@@ -1,10 +1,11 @@
 // TSP gated MLP: weight shards travel round the ring while every rank keeps its tokens. The paper's Algorithm 2; page "TSP gated
 // MLP".
 //
-// A shard is the pack [W1; W3; W2ᵀ] of f_r rows each, width h: one message. Step t works with shard (p − t) mod D, while the
-// shard goes on to p + 1 and the next arrives from p − 1 (layers/ring.h).
+// A shard is the pack [W1; W3; W2ᵀ] of f_r rows each, width h ([W1; W2ᵀ] without a gate): one message. Step t works with shard (p
+// − t) mod D, while the shard goes on to p + 1 and the next arrives from p − 1 (layers/ring.h).
 #pragma once
 
+#include "layers/mlp_columns.h"
 #include "layers/ring.h"
 #include "layers/tsp/axis.h"
 
@@ -32,9 +33,10 @@ class TspMlp {
   void settle() { sums_.settle(); }
 
  private:
-  struct Activations;
+  std::size_t shard_rows(int r) const { return axis_.config.mlp_matrices() * axis_.mlp_rows.count(r); }
   RingWeights weights(std::size_t layer);
-  Activations activations(const ConstTensor& X, int shard, const MlpSaved& saved) const;
+  MlpColumns columns(const ConstTensor& X, int shard, const MlpSaved& saved) const;
+  Bias bias(std::size_t layer, int shard) const;
 
   TspAxis& axis_;
   RingSums sums_;

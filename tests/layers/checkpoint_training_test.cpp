@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <vector>
@@ -18,7 +19,12 @@ namespace {
 constexpr std::uint64_t kSteps = 8;
 constexpr std::uint64_t kSavedAt = 4;
 
-ModelConfig trained_config(bool tied) { return small_config(32, 2, 6, 2, 8, 44, 50, tied); }
+enum class Trained : std::uint8_t { untied, tied, gpt2 };
+
+ModelConfig trained_config(Trained which) {
+  if (which == Trained::gpt2) return small_gpt2_config(2, 6, 6, 44, 50);
+  return small_config(32, 2, 6, 2, 8, 44, 50, which == Trained::tied);
+}
 
 struct Curve {
   std::vector<double> losses;  // by step, from the first that ran
@@ -26,12 +32,12 @@ struct Curve {
 };
 
 /// Steps first … kSteps, of which `save_to` gets the one of kSavedAt.
-Curve train(int ranks, DType dtype, bool tied, const std::optional<FoundCheckpoint>& from,
+Curve train(int ranks, DType dtype, Trained which, const std::optional<FoundCheckpoint>& from,
             const std::optional<std::filesystem::path>& save_to) {
   Curve curve;
   run_ranks(ranks, [&](Context& context) {
     Rank rank(context);
-    const ModelConfig config = trained_config(tied);
+    const ModelConfig config = trained_config(which);
     Mesh mesh(context.world(), MeshShape::tsp(ranks));
     Model model(rank, mesh, {.config = config, .dtype = dtype, .training = true});
     std::uint64_t step = 1;
@@ -65,16 +71,16 @@ Curve train(int ranks, DType dtype, bool tied, const std::optional<FoundCheckpoi
 
 std::vector<double> tail(const std::vector<double>& values) { return {values.begin() + kSavedAt, values.end()}; }
 
-void expect_same_curve(DType dtype, bool tied, double tolerance) {
+void expect_same_curve(DType dtype, Trained which, double tolerance) {
   for (const int ranks : {1, 2, 3}) {
     const TemporaryFolder folder;
-    const Curve whole = train(ranks, dtype, tied, std::nullopt, folder.path());
+    const Curve whole = train(ranks, dtype, which, std::nullopt, folder.path());
     ASSERT_EQ(whole.losses.size(), kSteps);
     EXPECT_LT(whole.losses.back(), whole.losses.front() * 1.2) << "the run diverges: it would prove little";
     std::vector<std::string> skipped;
     const FoundCheckpoint found = find_checkpoint(folder.path(), skipped);
     for (const int again : {ranks, 1, 2, 6}) {
-      const Curve resumed = train(again, dtype, tied, found, std::nullopt);
+      const Curve resumed = train(again, dtype, which, found, std::nullopt);
       ASSERT_EQ(resumed.losses.size(), kSteps - kSavedAt);
       if (again == ranks) {
         EXPECT_EQ(resumed.losses, tail(whole.losses)) << ranks;
@@ -89,10 +95,13 @@ void expect_same_curve(DType dtype, bool tied, double tolerance) {
   }
 }
 
-TEST(CheckpointTraining, GoesOnBitIdenticallyInF64) { expect_same_curve(DType::f64, false, 1e-11); }
-TEST(CheckpointTraining, GoesOnBitIdenticallyInF32) { expect_same_curve(DType::f32, false, 1e-4); }
-TEST(CheckpointTraining, GoesOnBitIdenticallyInBf16WithItsMasterWeights) { expect_same_curve(DType::bf16, false, 2e-2); }
-TEST(CheckpointTraining, GoesOnBitIdenticallyWithTiedEmbeddings) { expect_same_curve(DType::f32, true, 1e-4); }
+TEST(CheckpointTraining, GoesOnBitIdenticallyInF64) { expect_same_curve(DType::f64, Trained::untied, 1e-11); }
+TEST(CheckpointTraining, GoesOnBitIdenticallyInF32) { expect_same_curve(DType::f32, Trained::untied, 1e-4); }
+TEST(CheckpointTraining, GoesOnBitIdenticallyInBf16WithItsMasterWeights) {
+  expect_same_curve(DType::bf16, Trained::untied, 2e-2);
+}
+TEST(CheckpointTraining, GoesOnBitIdenticallyWithTiedEmbeddings) { expect_same_curve(DType::f32, Trained::tied, 1e-4); }
+TEST(CheckpointTraining, GoesOnBitIdenticallyWithGpt2AndItsDropout) { expect_same_curve(DType::f64, Trained::gpt2, 1e-11); }
 
 }  // namespace
 }  // namespace tsp::test

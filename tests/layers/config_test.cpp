@@ -236,10 +236,87 @@ TEST(FindConfig, NamesTheBuiltInsIfThereIsNothingOfThatName) {
   EXPECT_EQ(find_config(file.string()).config.name, file.string());
 }
 
+/// GPT-2's config.json as the hub has it.
+json gpt2() {
+  return json::parse(R"({
+    "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
+    "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2",
+    "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
+    "summary_activation": null, "summary_first_dropout": 0.1, "summary_proj_to_labels": true, "summary_type": "cls_index",
+    "summary_use_proj": true, "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}},
+    "vocab_size": 50257})");
+}
+
+TEST(Gpt2Config, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(gpt2());
+  EXPECT_TRUE(loaded.warnings.empty());
+  const ModelConfig& c = loaded.config;
+  EXPECT_EQ(c.family, ModelFamily::gpt2);
+  EXPECT_EQ((std::vector<std::size_t>{c.hidden, c.layers, c.query_heads, c.kv_heads, c.head_dim, c.intermediate, c.vocabulary,
+                                      c.max_positions}),
+            (std::vector<std::size_t>{768, 12, 12, 12, 64, 3072, 50257, 1024}));
+  EXPECT_EQ(c.norm_epsilon, 1e-5);
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_EQ(c.residual_dropout, 0.1);
+  EXPECT_EQ(c.embedding_dropout, 0.1);
+  EXPECT_EQ(c.attention_dropout, 0.1);
+  json other = gpt2();
+  other["n_inner"] = 100;
+  other["tie_word_embeddings"] = false;
+  other["resid_pdrop"] = 0;
+  EXPECT_EQ(parse(other).config.intermediate, 100U);
+  EXPECT_FALSE(parse(other).config.tied_embeddings);
+  EXPECT_EQ(parse(other).config.residual_dropout, 0);
+}
+
+TEST(Gpt2Config, HasTheParametersOfThePublishedModel) {
+  std::size_t elements = 0;
+  std::map<std::string, std::vector<std::size_t>> shapes;
+  const ModelConfig config = parse(gpt2()).config;
+  for (const Parameter& parameter : model_parameters(config)) {
+    elements += parameter.elements();
+    shapes[parameter.name] = parameter.shape;
+  }
+  EXPECT_EQ(elements, 124'439'808U);  // as Hugging Face counts them
+  EXPECT_EQ(shapes.at("h.11.attn.c_attn.weight"), (std::vector<std::size_t>{768, 2304}));
+  EXPECT_EQ(shapes.at("h.0.mlp.c_proj.weight"), (std::vector<std::size_t>{3072, 768}));
+  EXPECT_EQ(shapes.at("h.0.mlp.c_fc.bias"), (std::vector<std::size_t>{3072}));
+  EXPECT_EQ(shapes.at("wpe.weight"), (std::vector<std::size_t>{1024, 768}));
+  std::size_t replicated = 0;
+  std::size_t projections = 0;
+  for (const Parameter& parameter : model_parameters(config)) {
+    const bool of_projection = parameter.role == ParameterRole::query_key_value_bias || parameter.role == ParameterRole::up_bias;
+    projections += of_projection ? parameter.elements() : 0;
+    replicated += !parameter.is_matrix() || parameter.role == ParameterRole::positions ? parameter.elements() : 0;
+  }
+  EXPECT_EQ(config.replicated_parameters(), replicated);
+  EXPECT_EQ(config.projection_biases(), projections);
+}
+
+TEST(Gpt2Config, RefusesWhatChangesTheComputationByName) {
+  const std::vector<std::pair<std::string, json>> bad = {{"activation_function", "relu"},
+                                                         {"scale_attn_weights", false},
+                                                         {"scale_attn_by_inverse_layer_idx", true},
+                                                         {"add_cross_attention", true},
+                                                         {"n_head", 7},
+                                                         {"resid_pdrop", 1.0},
+                                                         {"embd_pdrop", -0.1},
+                                                         {"attn_pdrop", "none"},
+                                                         {"n_embd", 0},
+                                                         {"layer_norm_epsilon", 0},
+                                                         {"architectures", {"GPT2ForSequenceClassification"}}};
+  for (const auto& [field, value] : bad) {
+    json object = gpt2();
+    object[field] = value;
+    EXPECT_REFUSED(parse(object), '"' + field + '"');
+  }
+}
+
 TEST(HuggingFaceJson, IsReadBackAsTheSameModelWithoutWarnings) {
   std::vector<ModelConfig> configs = built_in_configs();
   configs.push_back(parse(with("head_dim", 32)).config);
   configs.back().norm_epsilon = 0.1 + 0.2;
+  configs.push_back(parse(gpt2()).config);
   for (const ModelConfig& config : configs) {
     const LoadedConfig again = parse_config(hugging_face_json(config, "float32"), "again");
     EXPECT_TRUE(again.config.same_model(config)) << config.name;

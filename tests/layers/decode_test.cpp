@@ -100,7 +100,8 @@ std::vector<Layout> layouts() {
 }
 
 TEST(Decoder, LogitsEqualThoseOfTheForwardPassUnderEveryLayout) {
-  for (const auto& config : {small_config(24, 2, 8, 4, 4, 21, 41), small_config(16, 2, 8, 1, 4, 13, 17, true)}) {
+  for (const auto& config :
+       {small_config(24, 2, 8, 4, 4, 21, 41), small_config(16, 2, 8, 1, 4, 13, 17, true), small_gpt2_config(2, 8, 4, 21, 41)}) {
     ModelCase of{.config = config, .sequence = 9};
     const std::vector<Token> prompt = some_ids(9, config.vocabulary);
     std::vector<Token> ids = prompt;
@@ -120,6 +121,12 @@ TEST(Decoder, LogitsEqualThoseOfTheForwardPassUnderEveryLayout) {
       }
     }
   }
+}
+
+TEST(Decoder, RefusesMoreTokensThanThereAreLearnedPositions) {
+  const ModelCase of{.config = small_gpt2_config(1, 2, 4, 8, 9)};
+  EXPECT_THROW(decode(of, MeshShape::tsp(1), some_ids(60, 9), 5), std::exception);
+  EXPECT_EQ(decode(of, MeshShape::tsp(1), some_ids(60, 9), 4).text.size(), 4U);
 }
 
 TEST(Decoder, GreedyTextIsTheSameUnderEveryLayout) {

@@ -83,6 +83,7 @@ std::vector<ModelCase> cases() {
                    .dtype = DType::bf16,
                    .recompute = recompute});
     all.push_back({.config = small_config(16, 2, 8, 1, 4, 13, 17), .batch = 3, .sequence = 5, .recompute = recompute});
+    all.push_back({.config = small_gpt2_config(2, 8, 3, 21, 40), .batch = 2, .sequence = 29, .recompute = recompute});
   }
   return all;
 }
@@ -205,6 +206,7 @@ struct Share {
   std::size_t k;
   std::size_t f;
   std::size_t heads;
+  std::size_t matrices;  // of the MLP
 
   Share(const ModelConfig& config, int t, int tensor) {
     const HeadCut cut(config.query_heads, config.kv_heads, tensor);
@@ -212,16 +214,26 @@ struct Share {
     a = heads * config.head_dim;
     k = cut.kv_heads_read(t).count * config.head_dim;
     f = Chunks::balanced(tensor, config.intermediate).count(t);
+    matrices = config.family == ModelFamily::gpt2 ? 2 : 3;
   }
-  std::uint64_t block_parameters(std::size_t h) const { return 2 * h * (a + k) + 3 * h * f; }
+  std::uint64_t block_parameters(std::size_t h) const { return 2 * h * (a + k) + matrices * h * f; }
   /// Beside the two inputs.
   std::uint64_t saved(const theory::Setting& setting) const {
     const auto& [element, accumulated, lse] = setting.bytes;
     if (setting.recompute == Recompute::full) return 0;
     if (setting.recompute == Recompute::selective) return element * a + lse * heads;
-    return element * (2 * a + 2 * k + 2 * f) + lse * heads;
+    return element * (2 * a + 2 * k + (matrices - 1) * f) + lse * heads;
   }
 };
+
+/// Elements of norms, biases and learned positions.
+std::uint64_t on_every_rank(const ModelConfig& config) {
+  std::uint64_t elements = 0;
+  for (const Parameter& parameter : model_parameters(config)) {
+    if (!parameter.is_matrix() || parameter.role == ParameterRole::positions) elements += parameter.elements();
+  }
+  return elements;
+}
 
 void expect_memory(const ModelCase& of, const MeshShape& shape) {
   const theory::Setting setting = of.setting();
@@ -241,7 +253,7 @@ void expect_memory(const ModelCase& of, const MeshShape& shape) {
           : shape.tensor > 1 ? Chunks::balanced(shape.tensor, of.config.vocabulary).count(t)
                              : Chunks::balanced(shape.sequence, of.config.vocabulary).count(s);
       const std::uint64_t elements =
-          L * share.block_parameters(h) + (2 * L + 1) * h + (of.config.tied_embeddings ? 1 : 2) * V * h;
+          L * share.block_parameters(h) + on_every_rank(of.config) + (of.config.tied_embeddings ? 1 : 2) * V * h;
       const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(t * shape.sequence + s)];
       EXPECT_EQ(peak[Category::parameters], elements * element) << where;
       EXPECT_EQ(peak[Category::gradients], elements * accumulated) << where;

@@ -29,12 +29,27 @@ void expect_reference(ModelCase of, const Case& on, double tolerance) {
   const ModelRun run = run_model(of, on.shape, &weights);
   const BatchData data(of);
   const reference::StepResult<double> expected =
-      reference::model<double>(of.config, of.batch, of.sequence, weights, data.ids, data.labels);
+      reference::model<double>(of.config, of.batch, of.sequence, weights, data.ids, data.labels, true,
+                               {.training = true, .seed = of.seed, .step = kTestStep});
   EXPECT_NEAR(run.loss, expected.loss, tolerance * std::abs(expected.loss)) << where;
   expect_close(run.gradients, expected.gradients, tolerance, where);
   double squares = 0;
   for (const auto& [name, values] : expected.gradients) squares += norm_of(values) * norm_of(values);
   EXPECT_NEAR(run.gradient_norm, std::sqrt(squares), tolerance * std::sqrt(squares)) << where;
+}
+
+/// A random model of GPT-2's kind whose heads the layout divides.
+ModelCase random_gpt2_case(std::mt19937_64& random, const MeshShape& shape) {
+  const auto between = [&](std::size_t low, std::size_t high) { return low + random() % (high - low + 1); };
+  const std::size_t heads = static_cast<std::size_t>(shape.tensor * shape.sequence) * between(1, 2);
+  ModelCase of;
+  of.config = small_gpt2_config(between(1, 3), heads, between(1, 7), between(1, 40), between(2, 60), random() % 3 != 0);
+  of.batch = between(1, 3) * static_cast<std::size_t>(shape.data);
+  of.sequence = between(1, 37);
+  of.recompute = static_cast<Recompute>(random() % 3);
+  of.kv_bucket_heads = random() % 3;
+  of.seed = random();
+  return of;
 }
 
 /// A random model whose query heads `degree` divides; K/V heads any number that divides them, or one that suits tp×tsp.
@@ -151,6 +166,65 @@ TEST(LayoutsAgainstReference, SequencesShorterThanTheRanksAndOfOneToken) {
       expect_reference(of, on, 1e-11);
     }
   }
+}
+
+TEST(Gpt2AgainstReference, EveryLayoutForRandomShapes) {
+  MeshShape tp_tsp = MeshShape::tsp(2);
+  tp_tsp.tensor = 2;
+  MeshShape outside = dense(2, 2, kMegatron);
+  outside.sequence_outside = true;
+  MeshShape dp_tsp = MeshShape::tsp(3);
+  dp_tsp.data = 2;
+  MeshShape dp_tp = dense(2, 2);
+  dp_tp.data = 2;
+  const auto zero3 = [](int ranks) { return MeshShape{.scheme = Scheme::zero3, .sequence = ranks}; };
+  std::mt19937_64 random(11);
+  for (const Case& on : std::vector<Case>{{MeshShape::tsp(1)},
+                                          {MeshShape::tsp(2)},
+                                          {MeshShape::tsp(4)},
+                                          {MeshShape::tsp(8)},
+                                          {dense(1)},
+                                          {dense(2)},
+                                          {dense(4)},
+                                          {dense(3, 1, kMegatron)},
+                                          {dense(8, 1, kMegatron)},
+                                          {dense(1, 3)},
+                                          {dense(1, 4), SequenceExchange::ring},
+                                          {dense(1, 4), SequenceExchange::ulysses},
+                                          {dense(2, 2)},
+                                          {dense(2, 3, kMegatron), SequenceExchange::ring},
+                                          {dense(2, 2, kMegatron), SequenceExchange::ulysses},
+                                          {outside},
+                                          {tp_tsp},
+                                          {zero3(1)},
+                                          {zero3(3)},
+                                          {zero3(8)},
+                                          {dp_tsp},
+                                          {dp_tp}}) {
+    for (int i = 0; i < 3; ++i) expect_reference(random_gpt2_case(random, on.shape), on, 1e-11);
+  }
+}
+
+TEST(Gpt2AgainstReference, InSinglePrecisionAndBf16) {
+  std::mt19937_64 random(12);
+  for (const Case& on : std::vector<Case>{{MeshShape::tsp(4)}, {dense(4)}, {dense(2, 2, kMegatron)}}) {
+    ModelCase of = random_gpt2_case(random, on.shape);
+    of.dtype = DType::f32;
+    expect_reference(of, on, 2e-5);
+    of.config = small_gpt2_config(1, 8, 8, 100, 60);
+    of.sequence += 20;
+    of.dtype = DType::bf16;
+    expect_reference(of, on, 2e-2);
+  }
+}
+
+TEST(Gpt2AgainstReference, RefusesMoreTokensThanItHasPositionsAndAttentionDropout) {
+  ModelCase of{.config = small_gpt2_config(1, 2, 4, 8, 9), .batch = 1, .sequence = 65};
+  EXPECT_THROW(run_model(of, 1), std::exception);
+  of.sequence = 64;
+  EXPECT_NO_THROW(run_model(of, 1));
+  of.config.attention_dropout = 0.1;
+  EXPECT_THROW(run_model(of, 1), std::exception);
 }
 
 TEST(LayoutsAgainstReference, InSinglePrecisionAndBf16) {

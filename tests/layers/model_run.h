@@ -70,6 +70,20 @@ inline ModelConfig small_config(std::size_t hidden, std::size_t layers, std::siz
   return config;
 }
 
+/// Of GPT-2's kind, with dropout of residuals and embeddings; 64 positions.
+inline ModelConfig small_gpt2_config(std::size_t layers, std::size_t heads, std::size_t head_dim, std::size_t intermediate,
+                                     std::size_t vocabulary, bool tied = true) {
+  ModelConfig config = small_config(heads * head_dim, layers, heads, heads, head_dim, intermediate, vocabulary, tied);
+  config.family = ModelFamily::gpt2;
+  config.max_positions = 64;
+  config.residual_dropout = 0.2;
+  config.embedding_dropout = 0.1;
+  return config;
+}
+
+/// The step that a batch is of, for dropout.
+inline constexpr std::uint64_t kTestStep = 3;
+
 /// Ids and labels of a batch; some labels are missing.
 struct BatchData {
   std::vector<Token> ids;
@@ -85,7 +99,7 @@ struct BatchData {
     labels.back() = 0;
   }
   TokenBatch view(const ModelCase& of) const {
-    return {.batch = of.batch, .sequence = of.sequence, .ids = ids, .labels = labels};
+    return {.batch = of.batch, .sequence = of.sequence, .ids = ids, .labels = labels, .seed = of.seed, .step = kTestStep};
   }
 };
 
@@ -122,9 +136,18 @@ inline void collect(Rank& rank, const PartPlan& plan, const Tensor& tensor, Tens
   });
 }
 
-/// Gains and matrices that aren't near zero, so that every term of a gradient matters.
+/// Gains and matrices that aren't near zero, and biases that aren't zero, so that every term of a gradient matters.
 inline void disturb(const ParameterStore& store) {
   for (const ParameterPart& part : store.parts()) {
+    if (is_bias(part.plan.parameter.role)) {
+      for (std::size_t i = 0; i < part.value.elements(); ++i) {
+        const double value = std::cos(static_cast<double>(i + part.plan.parameter.name.size())) / 2;
+        if (part.value.dtype() == DType::f64) part.value.as<double>()[i] = value;
+        if (part.value.dtype() == DType::f32) part.value.as<float>()[i] = static_cast<float>(value);
+        if (part.value.dtype() == DType::bf16) part.value.as<bf16>()[i] = bf16(static_cast<float>(value));
+      }
+      continue;
+    }
     const double factor = part.plan.parameter.is_matrix() ? 10 : 0.7;
     for (std::size_t i = 0; i < part.value.elements(); ++i) {
       if (part.value.dtype() == DType::f64) part.value.as<double>()[i] *= factor;

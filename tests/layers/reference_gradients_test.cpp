@@ -53,38 +53,75 @@ void expect_gradient(const std::string& what, Values& x, const Values& gradient,
   }
 }
 
-TEST(ReferenceBlock, GradientsAreFiniteDifferences) {
-  for (const ReferenceCase& c : reference_cases()) {
-    SCOPED_TRACE(c.seed);
-    std::mt19937 generator(c.seed);
-    auto weights = random_weights<double>(block_parameters(c.config, 0), generator);
-    const std::size_t count = c.batch * c.sequence * c.config.hidden;
-    Values x = normal_values<double>(count, 1, generator);
-    const Values dy = normal_values<double>(count, 1, generator);
-    const auto loss = [&] { return dot(reference::block(c.config, c.batch, c.sequence, weights, x).y, dy); };
+void expect_block_gradients(const ReferenceCase& c, const reference::DropoutDraw& draw) {
+  SCOPED_TRACE(c.seed);
+  std::mt19937 generator(c.seed);
+  auto weights = random_weights<double>(block_parameters(c.config, 0), generator);
+  const std::size_t count = c.batch * c.sequence * c.config.hidden;
+  Values x = normal_values<double>(count, 1, generator);
+  const Values dy = normal_values<double>(count, 1, generator);
+  const auto forward = [&] { return reference::block_forward(c.config, 0, c.batch, c.sequence, weights, x, draw); };
+  const auto loss = [&] { return dot(forward().y, dy); };
 
-    const auto result = reference::block(c.config, c.batch, c.sequence, weights, x, dy);
-    const double scale = std::max(test::norm(result.dx), test::largest_norm(result.gradients));
-    expect_gradient("x", x, result.dx, scale, generator, loss);
-    ASSERT_EQ(result.gradients.size(), weights.size());
-    for (auto& [name, values] : weights) expect_gradient(name, values, result.gradients.at(name), scale, generator, loss);
-  }
+  auto gradients = reference::zeros<double>(block_parameters(c.config, 0));
+  const Values dx = reference::block_backward(c.config, 0, weights, forward(), dy, gradients);
+  const double scale = std::max(test::norm(dx), test::largest_norm(gradients));
+  expect_gradient("x", x, dx, scale, generator, loss);
+  ASSERT_EQ(gradients.size(), weights.size());
+  for (auto& [name, values] : weights) expect_gradient(name, values, gradients.at(name), scale, generator, loss);
+}
+
+void expect_model_gradients(const ReferenceCase& c, const reference::DropoutDraw& draw) {
+  SCOPED_TRACE(c.seed);
+  std::mt19937 generator(c.seed);
+  auto weights = random_weights<double>(model_parameters(c.config), generator);
+  const auto ids = test::random_ids(c.batch * c.sequence, c.config.vocabulary, generator);
+  const auto labels = test::random_labels(c.batch * c.sequence, c.config.vocabulary, generator);
+  const auto loss = [&] {
+    return reference::model<double>(c.config, c.batch, c.sequence, weights, ids, labels, false, draw).loss;
+  };
+
+  const auto result = reference::model<double>(c.config, c.batch, c.sequence, weights, ids, labels, true, draw);
+  const double scale = test::largest_norm(result.gradients);
+  ASSERT_EQ(result.gradients.size(), weights.size());
+  for (auto& [name, values] : weights) expect_gradient(name, values, result.gradients.at(name), scale, generator, loss);
+}
+
+TEST(ReferenceBlock, GradientsAreFiniteDifferences) {
+  for (const ReferenceCase& c : reference_cases()) expect_block_gradients(c, {});
 }
 
 TEST(ReferenceModel, GradientsAreFiniteDifferences) {
-  for (const ReferenceCase& c : reference_cases()) {
-    SCOPED_TRACE(c.seed);
-    std::mt19937 generator(c.seed);
-    auto weights = random_weights<double>(model_parameters(c.config), generator);
-    const auto ids = test::random_ids(c.batch * c.sequence, c.config.vocabulary, generator);
-    const auto labels = test::random_labels(c.batch * c.sequence, c.config.vocabulary, generator);
-    const auto loss = [&] { return reference::model<double>(c.config, c.batch, c.sequence, weights, ids, labels, false).loss; };
+  for (const ReferenceCase& c : reference_cases()) expect_model_gradients(c, {});
+}
 
-    const auto result = reference::model<double>(c.config, c.batch, c.sequence, weights, ids, labels);
-    const double scale = test::largest_norm(result.gradients);
-    ASSERT_EQ(result.gradients.size(), weights.size());
-    for (auto& [name, values] : weights) expect_gradient(name, values, result.gradients.at(name), scale, generator, loss);
+TEST(ReferenceGpt2, GradientsAreFiniteDifferencesWithAndWithoutDropout) {
+  for (const ReferenceCase& c : test::gpt2_reference_cases()) {
+    for (const reference::DropoutDraw& draw :
+         {reference::DropoutDraw{}, reference::DropoutDraw{.training = true, .seed = 5, .step = 3}}) {
+      expect_block_gradients(c, draw);
+      expect_model_gradients(c, draw);
+    }
   }
+}
+
+TEST(ReferenceGpt2, DropsOnlyInTrainingAndAnewInEveryStep) {
+  const ReferenceCase c = test::gpt2_reference_cases()[1];
+  std::mt19937 generator(1);
+  const auto weights = random_weights<double>(model_parameters(c.config), generator);
+  const auto ids = test::random_ids(c.batch * c.sequence, c.config.vocabulary, generator);
+  const auto labels = test::random_labels(c.batch * c.sequence, c.config.vocabulary, generator);
+  const auto loss = [&](ModelConfig config, const reference::DropoutDraw& draw) {
+    return reference::model<double>(config, c.batch, c.sequence, weights, ids, labels, false, draw).loss;
+  };
+  ModelConfig without = c.config;
+  without.residual_dropout = without.embedding_dropout = 0;
+  EXPECT_EQ(loss(c.config, {}), loss(without, {.training = true}));
+  const double first = loss(c.config, {.training = true, .seed = 1, .step = 1});
+  EXPECT_EQ(first, loss(c.config, {.training = true, .seed = 1, .step = 1}));
+  EXPECT_NE(first, loss(c.config, {.training = true, .seed = 1, .step = 2}));
+  EXPECT_NE(first, loss(c.config, {.training = true, .seed = 2, .step = 1}));
+  EXPECT_NE(first, loss(c.config, {}));
 }
 
 }  // namespace

@@ -49,6 +49,24 @@ inline std::vector<ReferenceCase> reference_cases() {
           {reference_config(8, 3, 1, 1, 4, true), 1, 11, 5}, {reference_config(16, 2, 8, 4, 2), 1, 1, 6}};
 }
 
+/// A model of GPT-2's kind; f, V and the number of positions divide by nothing.
+inline ModelConfig gpt2_reference_config(std::size_t layers, std::size_t heads, std::size_t head_dim, bool tied = true) {
+  ModelConfig config = reference_config(heads * head_dim, layers, heads, heads, head_dim, tied);
+  config.family = ModelFamily::gpt2;
+  config.max_positions = 13;
+  config.residual_dropout = 0.2;
+  config.embedding_dropout = 0.3;
+  return config;
+}
+
+/// Odd head_dim, one head, S = 1, B > 1, an untied head.
+inline std::vector<ReferenceCase> gpt2_reference_cases() {
+  return {{gpt2_reference_config(1, 2, 6), 1, 7, 1},
+          {gpt2_reference_config(2, 4, 3), 2, 5, 2},
+          {gpt2_reference_config(2, 1, 8, false), 3, 13, 3},
+          {gpt2_reference_config(1, 3, 4), 2, 1, 4}};
+}
+
 template <class T>
 std::vector<T> normal_values(std::size_t count, double deviation, std::mt19937& generator, double mean = 0) {
   std::normal_distribution<double> distribution(mean, deviation);
@@ -57,7 +75,7 @@ std::vector<T> normal_values(std::size_t count, double deviation, std::mt19937& 
   return values;
 }
 
-/// Weights large enough that attention isn't flat, gains around 1.
+/// Weights large enough that attention isn't flat, gains around 1, biases around 0.
 template <class T>
 reference::Tensors<T> random_weights(const std::vector<Parameter>& parameters, std::mt19937& generator) {
   reference::Tensors<T> weights;
@@ -65,7 +83,8 @@ reference::Tensors<T> random_weights(const std::vector<Parameter>& parameters, s
     const double deviation = parameter.role == ParameterRole::embedding ? 1
                              : parameter.is_matrix() ? 1.5 / std::sqrt(static_cast<double>(parameter.columns()))
                                                      : 0.3;
-    weights[parameter.name] = normal_values<T>(parameter.elements(), deviation, generator, parameter.is_matrix() ? 0 : 1);
+    weights[parameter.name] =
+        normal_values<T>(parameter.elements(), deviation, generator, parameter.is_matrix() || is_bias(parameter.role) ? 0 : 1);
   }
   return weights;
 }

@@ -16,11 +16,12 @@ using Tensors = reference::Tensors<double>;
 
 constexpr double kTolerance = 1e-11;
 
-/// "model.layers.3." of such a name; empty outside the blocks.
+/// "model.layers.3." or "h.3." of such a name; empty outside the blocks.
 std::string layer_of(std::string_view name) {
-  constexpr std::string_view layers = "model.layers.";
-  if (name.substr(0, layers.size()) != layers) return {};
-  return std::string(name.substr(0, name.find('.', layers.size()) + 1));
+  for (const std::string_view layers : {"model.layers.", "h."}) {
+    if (name.starts_with(layers)) return std::string(name.substr(0, name.find('.', layers.size()) + 1));
+  }
+  return {};
 }
 
 /// expected: the witness' file, in which gradients bear "grad.".
@@ -80,27 +81,48 @@ std::vector<Integer> flat(const nlohmann::json& rows) {
   return values;
 }
 
+/// All of a model's weights, by the names that the model gives them.
+Tensors weights_of(const Weights& weights, const ModelConfig& config) {
+  Tensors tensors;
+  for (const Parameter& parameter : model_parameters(config)) {
+    std::vector<double>& values = tensors[parameter.name];
+    values.resize(parameter.elements());
+    weights.read(parameter.name, std::span(values));
+  }
+  return tensors;
+}
+
+void expect_model(const std::filesystem::path& folder) {
+  SCOPED_TRACE(folder.filename().string());
+  const ModelConfig config = read_config(folder / "config.json").config;
+  const nlohmann::json c = test::read_json((folder / "case.json").string());
+  const Weights file(folder);
+  EXPECT_TRUE(file.check(model_parameters(config)).empty());
+  const Tensors weights = weights_of(file, config);
+  const Tensors expected = test::read_tensors(folder / "expected.safetensors");
+
+  const auto result = reference::model<double>(config, c.at("batch").get<std::size_t>(), c.at("sequence").get<std::size_t>(),
+                                               weights, flat<std::int32_t>(c.at("ids")), flat<std::int64_t>(c.at("labels")));
+  const double loss = c.at("loss").get<double>();
+  EXPECT_NEAR(result.loss, loss, kTolerance * loss);
+  test::expect_close("logits", result.logits, expected.at("logits"), kTolerance);
+  EXPECT_EQ(result.gradients.size() + 1, expected.size());
+  expect_gradients(result.gradients, expected);
+
+  const double eval_loss = c.at("eval_loss").get<double>();
+  EXPECT_NEAR(evaluated(config, weights, folder / "data.bin", c.at("eval_sequence").get<std::size_t>()), eval_loss,
+              kTolerance * eval_loss);
+}
+
 TEST(ReferenceModel, EqualsPyTorch) {
   const test::TemporaryDirectory directory;
-  for (const auto& folder : test::write_torch_cases("models", directory.path("cases"))) {
-    const ModelConfig config = read_config(folder / "config.json").config;
-    const nlohmann::json c = test::read_json((folder / "case.json").string());
-    SCOPED_TRACE(folder.filename().string());
-    EXPECT_TRUE(Weights(folder).check(model_parameters(config)).empty());
-    const Tensors weights = test::read_tensors(folder / "model.safetensors");
-    const Tensors expected = test::read_tensors(folder / "expected.safetensors");
+  for (const auto& folder : test::write_torch_cases("models", directory.path("cases"))) expect_model(folder);
+}
 
-    const auto result = reference::model<double>(config, c.at("batch").get<std::size_t>(), c.at("sequence").get<std::size_t>(),
-                                                 weights, flat<std::int32_t>(c.at("ids")), flat<std::int64_t>(c.at("labels")));
-    const double loss = c.at("loss").get<double>();
-    EXPECT_NEAR(result.loss, loss, kTolerance * loss);
-    test::expect_close("logits", result.logits, expected.at("logits"), kTolerance);
-    EXPECT_EQ(result.gradients.size() + 1, expected.size());
-    expect_gradients(result.gradients, expected);
-
-    const double eval_loss = c.at("eval_loss").get<double>();
-    EXPECT_NEAR(evaluated(config, weights, folder / "data.bin", c.at("eval_sequence").get<std::size_t>()), eval_loss,
-                kTolerance * eval_loss);
+TEST(ReferenceGpt2, EqualsPyTorchAndReadsHuggingFacesNames) {
+  const test::TemporaryDirectory directory;
+  for (const auto& folder : test::write_torch_cases("models", directory.path("cases"), "torch_gpt2_cases.py")) {
+    expect_model(folder);
   }
 }
 

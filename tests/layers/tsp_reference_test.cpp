@@ -18,7 +18,8 @@ void expect_reference(const ModelCase& of, int ranks, double tolerance) {
   const ModelRun run = run_model(of, ranks, &weights);
   const BatchData data(of);
   const reference::StepResult<double> expected =
-      reference::model<double>(of.config, of.batch, of.sequence, weights, data.ids, data.labels);
+      reference::model<double>(of.config, of.batch, of.sequence, weights, data.ids, data.labels, true,
+                               {.training = true, .seed = of.seed, .step = kTestStep});
   EXPECT_NEAR(run.loss, expected.loss, tolerance * std::abs(expected.loss)) << where;
   expect_close(run.gradients, expected.gradients, tolerance, where);
   double squares = 0;

@@ -118,5 +118,16 @@ TEST(Weights, AreHeldAgainstTheModel) {
   EXPECT_REFUSED(Weights(folder.path()).check(parameters), "q_proj.bias", "biases aren't supported");
 }
 
+TEST(Weights, AreFoundWithoutGpt2sPrefixUnlessThatIsAmbiguous) {
+  const test::TemporaryFolder folder;
+  const Parameter bare{"wte.weight", ParameterRole::embedding, 0, {5, 4}};
+  Parameter prefixed = bare;
+  prefixed.name = "transformer.wte.weight";
+  write_shard(folder / "model.safetensors", {prefixed}, 0, 1);
+  EXPECT_TRUE(Weights(folder.path()).check(std::vector{bare}).empty());
+  write_shard(folder / "model.safetensors", {bare, prefixed}, 0, 2);
+  EXPECT_REFUSED(Weights(folder.path()), "wte.weight", "given twice");
+}
+
 }  // namespace
 }  // namespace tsp

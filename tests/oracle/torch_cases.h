@@ -1,6 +1,6 @@
-// The cases that tests/oracle/torch_cases.py writes, for tests: their folder, and their tensors in f64. Its comment says what
-// each file holds. A test file that includes this is named *_torch_test.cpp: tests/CMakeLists.txt then tells it where the script
-// is.
+// The cases that tests/oracle/torch_cases.py writes, and torch_gpt2_cases.py, for tests: their folder, and their tensors in f64.
+// Their comments say what each file holds. A test file that includes this is named *_torch_test.cpp: tests/CMakeLists.txt then
+// tells it where the script is.
 #pragma once
 
 #include "layers/model/safetensors.h"
@@ -19,12 +19,13 @@ namespace tsp::test {
 
 /// Runs the script with Debian's Python. kind: "blocks" or "models". Returns the cases' folders in order; fails the test with the
 /// script's words, and returns none, if PyTorch is missing or the script fails.
-inline std::vector<std::filesystem::path> write_torch_cases(const std::string& kind, const std::string& folder) {
-  Process script({"/usr/bin/python3", TSP_ORACLE_DIR "/torch_cases.py", kind, folder});
+inline std::vector<std::filesystem::path> write_torch_cases(const std::string& kind, const std::string& folder,
+                                                            const std::string& name = "torch_cases.py") {
+  Process script({"/usr/bin/python3", TSP_ORACLE_DIR "/" + name, kind, folder});
   const End end = script.wait();
   std::vector<std::filesystem::path> cases;
   if (!end.ended || end.code != 0) {
-    ADD_FAILURE() << "torch_cases.py " << kind << " ended with " << end.code
+    ADD_FAILURE() << name << " " << kind << " ended with " << end.code
                   << " (it needs Debian's packages python3 and python3-torch):\n"
                   << script.err();
     return cases;

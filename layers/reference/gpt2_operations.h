@@ -1,0 +1,45 @@
+// The operations of a model of GPT-2's kind that Llama's doesn't have, as plain loops. Conventions: operations.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace tsp::reference {
+
+/// GPT-2's Conv1D: y = x·w + bias. x [N, in], w [in, out], bias [out], y [N, out].
+template <class T>
+std::vector<T> conv1d(const std::vector<T>& x, const std::vector<T>& w, const std::vector<T>& bias);
+template <class T>
+void conv1d_backward(std::vector<T>& dx, std::vector<T>& dw, std::vector<T>& dbias, const std::vector<T>& dy,
+                     const std::vector<T>& x, const std::vector<T>& w);
+
+/// LayerNorm: y = gain ∘ (x − mean)/√(var + ε) + bias, row by row; var is over h. x [N, h], gain and bias [h].
+template <class T>
+std::vector<T> layer_norm(const std::vector<T>& x, const std::vector<T>& gain, const std::vector<T>& bias, double epsilon);
+template <class T>
+void layer_norm_backward(std::vector<T>& dx, std::vector<T>& dgain, std::vector<T>& dbias, const std::vector<T>& dy,
+                         const std::vector<T>& x, const std::vector<T>& gain, double epsilon);
+
+/// GeLU in the tanh form: x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2.
+template <class T>
+std::vector<T> gelu(const std::vector<T>& x);
+template <class T>
+void gelu_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vector<T>& x);
+
+/// Where dropout is used, and what its draws follow from.
+enum class DropoutSite : std::uint8_t { embedding, attention, mlp };
+struct DropoutDraw {
+  bool training = false;  ///< else nothing is dropped
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+};
+
+/// What each element of x [N, h], N = B·S tokens in natural order, is multiplied by: 0 or 1/(1 − p). With s(a, n) the n-th number
+/// (from 0) of SplitMix64 seeded by a: element i of token t stays where s(s(s(s(s(seed, step), layer), site), t), i), cut to its
+/// upper 53 bits as a fraction of 2⁵³, is at least p.
+template <class T>
+std::vector<T> dropout_factors(const DropoutDraw& draw, double probability, std::size_t layer, DropoutSite site,
+                               std::size_t tokens, std::size_t h);
+
+}  // namespace tsp::reference
