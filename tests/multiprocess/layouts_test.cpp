@@ -235,7 +235,8 @@ TEST(Layouts, WhatCantBeIsRefusedByNameBeforeRanksStart) {
          "--batch 3 doesn't divide by dp=2; try --batch 2 or 4");
   expect(refusal(train + Arguments{"--layout", "sp=2", "--tp", "sequence"}), "has no tp axis");
   expect(refusal(train + Arguments{"--layout", "sp=2", "--sp", "rings"}), "--sp rings: gather, ring and ulysses work");
-  expect(refusal({"generate", "--config", "nano", "--prompt", "a", "--tokens", "2", "--layout", "sp=2"}), "try --layout tsp=2");
+  expect(refusal({"generate", "--config", "nano", "--prompt", "a", "--tokens", "2", "--layout", "zero3=2"}),
+         "try --layout tsp=2");
   const BlockFiles files(data);
   expect(refusal({"block", "--config", files.config, "--weights", files.weights, "--input", files.input, "--output",
                   data.path("y.safetensors"), "--layout", "dp=2,tp=2"}),
