@@ -2,6 +2,7 @@
 // cause.
 #include "transport/bootstrap/store_link.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
