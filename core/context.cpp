@@ -132,6 +132,7 @@ struct Context::Parts {
               {.timeout_ns = timeout_ns(),
                .gbps = options.link_gbps,
                .faults = options.faults,
+               .strikes = faults.strikes(),
                .check = [this] { throw_if_aborted(); }}),
         watch(pids.empty() ? std::nullopt : std::optional<PeerWatch>(std::in_place, board, pids)),
         staging(heap),

@@ -29,31 +29,39 @@ std::string text_of(const char (&field)[size]) {
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-template <class Inner>
-Transport* outermost(std::optional<fault::DelayTransport>& slow, Inner* inner) {
-  return slow ? static_cast<Transport*>(&*slow) : inner;
-}
-
 }  // namespace
 
 Links::Links(shm::NodeMemory& memory, int local_rank, LinkOptions options)
     : memory_(&memory), local_rank_(local_rank), options_(std::move(options)), shm_(memory, local_rank) {
   connect();
-  slow_down(slow_shm_, &shm_);
-  slow_down(slow_verbs_, verbs_.get());
-  slow_down(slow_tcp_, tcp_.get());
+  decorate(around_shm_, &shm_);
+  decorate(around_verbs_, verbs_.get());
+  decorate(around_tcp_, tcp_.get());
 }
 
-/// With a speed, or where messages to this rank shall be late: puts the transport behind a slower link.
-void Links::slow_down(std::optional<fault::DelayTransport>& slow, Transport* inner) {
+/// With a speed, or where messages to this rank shall be late: puts the transport behind a slower link. Where they may be struck:
+/// behind what does it.
+void Links::decorate(Decorated& decorated, Transport* inner) {
   if (inner == nullptr) return;
   std::vector<fault::LinkFault> faults;
-  for (const fault::Spec& spec : options_.faults) {
+  for (std::size_t i = 0; i < options_.faults.size(); ++i) {
+    const fault::Spec& spec = options_.faults[i];
     if ((spec.kind != fault::Kind::delay && spec.kind != fault::Kind::slow) || spec.to != rank()) continue;
     const Route route = inner_route(spec.from);
-    if (route.transport == inner) faults.push_back({.peer = route.peer, .spec = spec});
+    if (route.transport == inner) faults.push_back({.peer = route.peer, .spec = spec, .number = i});
   }
-  if (options_.gbps > 0 || !faults.empty()) slow.emplace(*inner, fault::LinkSpeed{options_.gbps, 0}, std::move(faults));
+  if (options_.gbps > 0 || !faults.empty()) decorated.slow.emplace(*inner, fault::LinkSpeed{options_.gbps, 0}, std::move(faults));
+  if (options_.strikes == nullptr) return;
+  if (decorated.slow) decorated.slow->on_blow = options_.strikes->on_blow;
+  std::vector<int> worlds;
+  for (int rank = 0; rank < static_cast<int>(memory_->layout().world_size); ++rank) {
+    const Route route = inner_route(rank);
+    if (route.transport != inner) continue;
+    const auto peer = static_cast<std::size_t>(route.peer);
+    if (worlds.size() <= peer) worlds.resize(peer + 1, -1);
+    worlds[peer] = rank;
+  }
+  decorated.damaged.emplace(*decorated.outermost(inner), *options_.strikes, std::move(worlds));
 }
 
 bool Links::is_here(int rank) const {
@@ -79,9 +87,9 @@ std::vector<Route> Links::routes() {
   for (int rank = 0; rank < static_cast<int>(table.size()); ++rank) {
     Route& route = table[static_cast<std::size_t>(rank)];
     route = inner_route(rank);
-    if (route.transport == &shm_) route.transport = outermost(slow_shm_, &shm_);
-    else if (route.transport == verbs_.get()) route.transport = outermost(slow_verbs_, verbs_.get());
-    else if (route.transport == tcp_.get()) route.transport = outermost(slow_tcp_, tcp_.get());
+    if (route.transport == &shm_) route.transport = around_shm_.outermost(&shm_);
+    else if (route.transport == verbs_.get()) route.transport = around_verbs_.outermost(verbs_.get());
+    else if (route.transport == tcp_.get()) route.transport = around_tcp_.outermost(tcp_.get());
   }
   return table;
 }

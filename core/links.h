@@ -11,6 +11,7 @@
 
 #include "core/link_traffic.h"
 #include "core/streams/engine.h"
+#include "transport/fault/damage_transport.h"
 #include "transport/fault/delay_transport.h"
 #include "transport/fault/spec.h"
 #include "transport/shm/node_memory.h"
@@ -35,9 +36,10 @@ namespace tsp {
 
 struct LinkOptions {
   std::uint64_t timeout_ns = 30'000'000'000;
-  double gbps = 0;                  ///< makes links look as slow, in 10⁹ bytes per second; 0: as they are
-  std::vector<fault::Spec> faults;  ///< of the whole job: messages to this rank are delayed or slowed as they say
-  std::function<void()> check;      ///< called while ranks are waited for; throws if the job is over
+  double gbps = 0;                    ///< makes links look as slow, in 10⁹ bytes per second; 0: as they are
+  std::vector<fault::Spec> faults;    ///< of the whole job: messages to this rank are delayed or slowed as they say
+  fault::Strikes* strikes = nullptr;  ///< what befalls messages to this rank; null: nothing; borrowed
+  std::function<void()> check;        ///< called while ranks are waited for; throws if the job is over
 };
 
 class Links {
@@ -67,7 +69,17 @@ class Links {
   int rank() const { return static_cast<int>(memory_->layout().first_rank) + local_rank_; }
   bool is_here(int rank) const;
   bool shares_memory(int rank) const { return rank == this->rank() || (memory_->layout().share != 0 && is_here(rank)); }
-  void slow_down(std::optional<fault::DelayTransport>& slow, Transport* inner);
+  /// A transport behind those of its decorators that there is a use for.
+  struct Decorated {
+    std::optional<fault::DelayTransport> slow;
+    std::optional<fault::DamageTransport> damaged;
+
+    Transport* outermost(Transport* inner) {
+      if (damaged) return &*damaged;
+      return slow ? static_cast<Transport*>(&*slow) : inner;
+    }
+  };
+  void decorate(Decorated& decorated, Transport* inner);
   /// The transport that leads to a rank, and the rank's number in it; null: there is no way.
   Route inner_route(int rank);
   void note(std::string_view kind, const std::string& why, int rank);
@@ -86,9 +98,9 @@ class Links {
   shm::ShmTransport shm_;
   std::unique_ptr<verbs::VerbsTransport> verbs_;
   std::unique_ptr<tcp::TcpTransport> tcp_;
-  std::optional<fault::DelayTransport> slow_shm_;
-  std::optional<fault::DelayTransport> slow_verbs_;
-  std::optional<fault::DelayTransport> slow_tcp_;
+  Decorated around_shm_;
+  Decorated around_verbs_;
+  Decorated around_tcp_;
   std::vector<std::pair<int, int>> verbs_peers_;  ///< rank of the world, number in the transport
   std::vector<Way> ways_;
 };

@@ -139,6 +139,9 @@ void Boards::show(int rank, std::span<const std::byte> page, std::int64_t clock_
   for (std::size_t line = 0; line < kStreams; ++line) {
     shift(offsetof(RankPage, activity) + line * sizeof(ActivityLine) + offsetof(ActivityLine, since_ns));
   }
+  for (std::size_t line = 0; line < kFaultLines; ++line) {
+    shift(offsetof(RankPage, fault_lines) + line * sizeof(FaultLine) + offsetof(FaultLine, when_ns));
+  }
   for (Node& node : nodes_) put(words, node.board.page(rank));
 }
 

@@ -76,6 +76,11 @@ void report_refusal(Report& report, const std::string& command, const std::strin
 void check_faults(const Command& command, const GlobalOptions& global) {
   for (const fault::Spec& spec : global.faults) {
     if (!command.has_ranks()) throw Error(Cause::refused, fmt::format("--fault {}: {} has no ranks", spec.text, command.name()));
+    if (spec.step != 0 && !command.has_steps() && !spec.strikes_rank()) {
+      throw Error(Cause::refused,
+                  fmt::format("--fault {}: {} has no training steps; name a message: try drop:from={},to={},nth=1", spec.text,
+                              command.name(), spec.from, spec.to));
+    }
     if (spec.step != 0 && !command.has_steps()) {
       throw Error(Cause::refused, fmt::format("--fault {}: {} has no training steps; name an operation, such as "
                                               "kill:rank={},op=all_gather,seq=1",

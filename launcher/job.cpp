@@ -69,6 +69,7 @@ Job::~Job() {
 }
 
 void Job::start() {
+  start_ns_ = posix::now_ns();
   // What a killed rank leaves behind becomes tsprun's child, to be ended too.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const GlobalOptions& global = *spec_->global;

@@ -54,8 +54,11 @@ class Job {
   /// The first failure; cause none if the job succeeded.
   const Failure& failure() const { return failure_; }
   const std::vector<RankRecord>& records() const { return records_; }
-  /// A bit for each of --fault that struck a rank.
-  std::uint64_t struck_faults() const { return board_.faults(); }
+  /// All ranks' board.
+  const FlightBoard& board() const { return board_; }
+  /// posix::now_ns when ranks were started, and when the job began to end: a failure was seen.
+  std::uint64_t start_ns() const { return start_ns_; }
+  std::uint64_t ending_since_ns() const { return ending_since_ns_; }
   /// tsprun's exit code.
   int exit_code() const;
   /// What rank 0 of a built-in command put into its sink.
@@ -110,6 +113,7 @@ class Job {
   bool reading_stdout_ = false;
   bool reading_stderr_ = false;
 
+  std::uint64_t start_ns_ = 0;
   std::uint64_t last_news_ns_ = 0;
   bool said_bye_ = false;
   bool said_ways_ = false;

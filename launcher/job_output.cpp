@@ -1,6 +1,7 @@
 // The part of Job that moves what ranks write: output relays, back pressure, rank 0's results.
 #include "launcher/job.h"
 
+#include "launcher/results.h"
 #include "transport/cause.h"
 
 #include <spdlog/spdlog.h>
@@ -37,17 +38,7 @@ void Job::read_results(int rank) {
         stdout_.show_status(frame.payload);
         continue;
       }
-      const auto values = nlohmann::ordered_json::parse(frame.payload, nullptr, false);
-      if (!values.is_object()) continue;
-      if (frame.kind == 'J') {
-        results_.update(values);
-        continue;
-      }
-      for (const auto& [key, value] : values.items()) {
-        nlohmann::ordered_json& list = results_[key];
-        if (!list.is_array()) list = nlohmann::ordered_json::array();
-        list.push_back(value);
-      }
+      merge_results(results_, frame);
     }
   }
 }

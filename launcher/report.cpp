@@ -51,17 +51,11 @@ void Report::set_failure(const Failure& failure, const std::vector<Waiting>& wai
   root_["failure"] = failure_json(failure, waiting, ranks_, nodes_);
 }
 
-void Report::note_faults(const std::vector<fault::Spec>& faults, std::uint64_t struck) {
-  struck_faults_ = struck;
-  if (faults.empty()) return;
-  ordered_json list = ordered_json::array();
-  for (std::size_t i = 0; i < faults.size(); ++i) {
-    ordered_json each = {{"fault", faults[i].text}};
-    // Those of messages strike again and again, as they are drawn.
-    if (faults[i].strikes_rank()) each["struck"] = (struck >> i & 1) != 0;
-    list.push_back(std::move(each));
-  }
-  root_["faults"] = std::move(list);
+void Report::note_faults(const std::vector<FaultOutcome>& outcomes, std::uint64_t start_ns) {
+  if (outcomes.empty()) return;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) struck_faults_ |= std::uint64_t{outcomes[i].times != 0} << i;
+  const auto earlier = root_.find("faults");
+  root_["faults"] = faults_json(outcomes, start_ns, earlier == root_.end() ? ordered_json(nullptr) : ordered_json(*earlier));
 }
 
 void Report::write() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/board/flight_board.h"
+#include "launcher/fault_report.h"
 #include "launcher/options.h"
 
 #include <nlohmann/json.hpp>
@@ -33,8 +34,9 @@ class Report {
   nlohmann::ordered_json& root() { return root_; }
   const nlohmann::ordered_json& root() const { return root_; }
   void set_failure(const Failure& failure, const std::vector<Waiting>& waiting);
-  /// `faults`: what was to be injected; `struck` has a bit for each that struck a rank.
-  void note_faults(const std::vector<fault::Spec>& faults, std::uint64_t struck);
+  /// What became of --fault, added to that of earlier attempts; `start_ns`: when this one began.
+  void note_faults(const std::vector<FaultOutcome>& outcomes, std::uint64_t start_ns);
+  /// A bit for each that struck.
   std::uint64_t struck_faults() const { return struck_faults_; }
   /// Writes the document. Throws Error(refused) if the file system won't take it.
   void write();

@@ -106,11 +106,14 @@ int run_job(const JobSpec& spec, Report& report) {
 
   if (report.wanted() && !net.ways.trivial()) report.root()["transports"] = net.ways.json();
   for (const auto& [key, value] : job.results().items()) report.root()[key] = value;
-  report.note_faults(global.faults, global.struck_faults | job.struck_faults());
+  const std::vector<FaultOutcome> outcomes = fault_outcomes(global.faults, job.board(), job.failure());
+  report.note_faults(outcomes, job.start_ns());
   if (job.failure().cause != Cause::none) {
     report.set_failure(job.failure(), waiting_ranks(job.failure(), job.records(), 0));
+    report.root()["failure"]["seconds"] = static_cast<double>(job.ending_since_ns() - job.start_ns()) * 1e-9;
     job.print_on_stderr(print_verdict(job.failure(), job.records(), 0, global.nodes));
   }
+  for (const std::string& line : fault_warnings(outcomes, global.struck_faults)) spdlog::warn("{}", line);
   return job.exit_code();
 }
 

@@ -4,9 +4,11 @@
 #include "transport/bootstrap/placement.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <csignal>
+#include <map>
 
 namespace tsp::launcher {
 
@@ -35,7 +37,7 @@ std::string headline(const Failure& failure) {
     case Cause::mismatch:
       return fmt::format("{} and another rank called different operations, or the same with different arguments; {} was{}", rank,
                          rank, where.empty() ? " outside an operation" : where);
-    case Cause::corrupt: return fmt::format("{} found damaged bytes{}", rank, where);
+    case Cause::corrupt: return fmt::format("bytes of {} are damaged{}", rank, where);
     case Cause::disconnected: return fmt::format("the way to {} is cut{}", rank, where);
     case Cause::out_of_memory: return fmt::format("{} ran out of memory{}", rank, where);
     case Cause::refused: return fmt::format("{} refused a request{}", rank, where);
@@ -49,6 +51,41 @@ std::string headline(const Failure& failure) {
 
 /// A culprit of this kind waits for nobody any more.
 bool is_gone(Cause cause) { return cause == Cause::killed || cause == Cause::exited || cause == Cause::exception; }
+
+/// "ranks 0, 2 wait for 1; 1 waits for 3; 3 is stopped": who waits for whom, those that others wait for behind those who wait.
+/// Empty: nobody waits.
+std::string wait_sentence(const Failure& failure, const std::vector<RankRecord>& ranks) {
+  std::map<int, std::vector<int>> waiters;  // by whom they wait for
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i].activity && ranks[i].activity->waiting_for >= 0)
+      waiters[ranks[i].activity->waiting_for].push_back(static_cast<int>(i));
+  }
+  // How far a rank is from the end of its chain: those farthest away come first. A circle has no end.
+  const auto distance = [&](int rank) {
+    std::size_t steps = 0;
+    while (steps <= ranks.size() && rank >= 0 && rank < static_cast<int>(ranks.size())) {
+      const std::optional<Activity>& activity = ranks[static_cast<std::size_t>(rank)].activity;
+      if (!activity || activity->waiting_for < 0) break;
+      rank = activity->waiting_for;
+      ++steps;
+    }
+    return steps;
+  };
+  std::vector<int> targets;
+  for (const auto& each : waiters) targets.push_back(each.first);
+  std::stable_sort(targets.begin(), targets.end(), [&](int a, int b) { return distance(a) > distance(b); });
+  std::string text;
+  for (const int target : targets) {
+    const std::vector<int>& who = waiters[target];
+    text += fmt::format("{}{} {} {} for {}", text.empty() ? "" : "; ", who.size() == 1 ? "rank" : "ranks", fmt::join(who, ", "),
+                        who.size() == 1 ? "waits" : "wait", target);
+  }
+  if (text.empty() || failure.rank < 0 || static_cast<std::size_t>(failure.rank) >= ranks.size()) return text;
+  const RankRecord& culprit = ranks[static_cast<std::size_t>(failure.rank)];
+  if (culprit.stopped) text += fmt::format("; rank {} is stopped", failure.rank);
+  else if (failure.cause == Cause::stalled) text += fmt::format("; rank {} gave no sign of life", failure.rank);
+  return text;
+}
 
 std::string ago(std::uint64_t then_ns, std::uint64_t now_ns) {
   if (then_ns == 0) return "never";
@@ -97,6 +134,10 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
   std::string text = fmt::format("tsprun: {}\n", first_line);
   const bool says_more = failure.cause != Cause::interrupted && !first_line.starts_with(failure.detail);
   if (says_more) text += fmt::format("tsprun: why: {}\n", failure.detail);
+  if (failure.cause == Cause::stalled || failure.cause == Cause::deadlock) {
+    if (const std::string waits = wait_sentence(failure, ranks); !waits.empty() && ranks.size() <= kMostLines)
+      text += fmt::format("tsprun: {}\n", waits);
+  }
   std::size_t lines = 0;
   std::size_t left_out = 0;
   const auto add = [&](const std::string& line) {

@@ -121,6 +121,9 @@ class Transport {
   virtual void release(LaneId lane, Ticket ticket) = 0;
   /// What lies in the incoming lane's way, after mismatch, corrupt or disconnected.
   virtual Found found(LaneId lane) const = 0;
+  /// For injected faults: a bit of the message that the lane's next receive expects shall be flipped before the transport's own
+  /// check of it. False: it has none. Asking again before that receive changes nothing.
+  virtual bool damage_next(LaneId) { return false; }
 
   // --- progress and sleep -------------------------------------------------------------------------------------------------
   /// Moves what can be moved; true if anything did. shm has nothing to do here: peers act on the memory themselves.

@@ -152,8 +152,44 @@ void FlightBoard::note_first_error(int rank, Cause cause, std::string_view text)
   rank_page.error_state.store(2);
 }
 
-void FlightBoard::note_fault(int rank, std::size_t number) const {
-  page(rank).faults.fetch_or(std::uint64_t{1} << number, relaxed);
+void FlightBoard::note_fault(int rank, const FaultRecord& record) const {
+  RankPage& to = page(rank);
+  to.faults.fetch_or(std::uint64_t{1} << record.fault, relaxed);
+  to.fault_counts[record.fault].fetch_add(1, relaxed);
+  const std::uint64_t used = to.fault_records.load(relaxed);
+  if (used >= kFaultLines) return;
+  FaultLine& line = to.fault_lines[used];
+  line.when_ns.store(record.when_ns, relaxed);
+  line.step.store(record.step, relaxed);
+  line.sequence.store(record.sequence, relaxed);
+  line.peer.store(record.peer, relaxed);
+  line.fault.store(static_cast<std::uint32_t>(record.fault), relaxed);
+  const std::optional<Op> op = op_from_name(record.op);
+  line.op.store(op ? static_cast<std::uint32_t>(*op) + 1 : 0, relaxed);
+  to.fault_records.store(used + 1, std::memory_order_release);
+}
+
+std::vector<FaultRecord> FlightBoard::fault_records(int rank) const {
+  const RankPage& from = page(rank);
+  const std::uint64_t used = std::min<std::uint64_t>(from.fault_records.load(std::memory_order_acquire), kFaultLines);
+  std::vector<FaultRecord> records;
+  for (std::size_t i = 0; i < used; ++i) {
+    const FaultLine& line = from.fault_lines[i];
+    const std::uint32_t op = line.op.load(relaxed);
+    records.push_back({.fault = line.fault.load(relaxed),
+                       .when_ns = line.when_ns.load(relaxed),
+                       .step = line.step.load(relaxed),
+                       .op = op == 0 ? std::string() : std::string(name(op_of(op - 1))),
+                       .sequence = line.sequence.load(relaxed),
+                       .peer = line.peer.load(relaxed)});
+  }
+  return records;
+}
+
+std::uint64_t FlightBoard::fault_count(std::size_t number) const {
+  std::uint64_t count = 0;
+  for (int rank = 0; rank < ranks_; ++rank) count += page(rank).fault_counts[number].load(relaxed);
+  return count;
 }
 
 std::uint64_t FlightBoard::faults() const {

@@ -24,7 +24,8 @@
 //     │               │ operation at its head does
 //     ├───────────────┤
 //     │ counts        │ operations begun, by kind;   the rank
-//     │ faults        │ which were injected here
+//     │ faults        │ which were injected here,
+//     │               │ the first of them in detail
 //     ├───────────────┤
 //     │ first error   │ cause, text                  the rank
 //     └───────────────┘
@@ -79,6 +80,18 @@ static_assert(sizeof(ActivityLine) == 64);
 inline constexpr std::size_t kErrorText = 1024;
 inline constexpr std::size_t kMaxFaults = 64;
 
+/// An injected fault that struck: when, and where. Written by its rank alone, before RankPage::fault_records counts it.
+struct FaultLine {
+  std::atomic<std::uint64_t> when_ns;   ///< CLOCK_MONOTONIC
+  std::atomic<std::uint64_t> step;      ///< training step, 0: none
+  std::atomic<std::uint32_t> sequence;  ///< of the operation, as in ActivityLine
+  std::atomic<std::int32_t> peer;       ///< who sent the message that was struck; -1: the rank itself was
+  std::atomic<std::uint32_t> fault;     ///< number among the job's
+  std::atomic<std::uint32_t> op;        ///< Op + 1, 0: outside an operation
+};
+static_assert(sizeof(FaultLine) == 32);
+inline constexpr std::size_t kFaultLines = 16;
+
 struct RankPage {
   alignas(64) std::atomic<std::uint32_t> pid;
   std::atomic<std::uint32_t> life;          ///< Life
@@ -87,10 +100,13 @@ struct RankPage {
   std::atomic<std::uint64_t> last_sign_ns;  ///< last tick or step, CLOCK_MONOTONIC
   std::atomic<std::uint64_t> ticks;
   ActivityLine activity[kStreams];
-  std::atomic<std::uint64_t> counts[kOps];             ///< operations begun, by Op
-  std::atomic<std::uint64_t> faults;                   ///< injected faults that struck here: a bit for each, see note_fault()
-  alignas(64) std::atomic<std::uint32_t> error_state;  ///< 0 none, 2 complete
-  std::atomic<std::uint32_t> error_cause;              ///< Cause
+  std::atomic<std::uint64_t> counts[kOps];              ///< operations begun, by Op
+  std::atomic<std::uint64_t> faults;                    ///< injected faults that struck here: a bit for each, see note_fault()
+  std::atomic<std::uint64_t> fault_counts[kMaxFaults];  ///< how often each did
+  std::atomic<std::uint64_t> fault_records;             ///< lines of fault_lines in use
+  FaultLine fault_lines[kFaultLines];                   ///< the first that struck
+  alignas(64) std::atomic<std::uint32_t> error_state;   ///< 0 none, 2 complete
+  std::atomic<std::uint32_t> error_cause;               ///< Cause
   char error_text[kErrorText];
 };
 static_assert(sizeof(RankPage) <= shm::kPage);
@@ -115,6 +131,16 @@ struct Failure {
   std::string op;  ///< empty outside an operation
   std::uint32_t sequence = 0;
   std::string detail;
+};
+
+/// FaultLine as plain data.
+struct FaultRecord {
+  std::size_t fault = 0;
+  std::uint64_t when_ns = 0;
+  std::uint64_t step = 0;
+  std::string op;  ///< empty outside an operation
+  std::uint32_t sequence = 0;
+  int peer = -1;
 };
 
 /// One rank's activity, as plain data.
@@ -161,8 +187,12 @@ class FlightBoard {
   /// What the rank itself noted as its first error; cause none if nothing.
   Failure first_error(int rank) const;
   void note_first_error(int rank, Cause cause, std::string_view text) const;
-  /// The number-th fault of the job (from 0, below kMaxFaults) struck this rank.
-  void note_fault(int rank, std::size_t number) const;
+  /// A fault of the job struck this rank, or a message to it.
+  void note_fault(int rank, const FaultRecord& record) const;
+  /// The first kFaultLines that struck this rank or messages to it, in their order.
+  std::vector<FaultRecord> fault_records(int rank) const;
+  /// How often a fault struck, over all ranks.
+  std::uint64_t fault_count(std::size_t number) const;
   /// Which faults struck any rank: bit i is that of number i.
   std::uint64_t faults() const;
 

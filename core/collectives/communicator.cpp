@@ -148,7 +148,9 @@ OperationInfo Communicator::describe(Op op, ConstBuffer own, Reduction reduction
           .group = group_->id,
           .group_sequence = ++sequence_[static_cast<std::size_t>(options.stream)],
           .signature = XXH3_64bits(&all, sizeof all),
-          .purpose = options.purpose};
+          .purpose = options.purpose,
+          .relayed =
+              (algorithm != Algorithm::direct && algorithm != Algorithm::one_shot) || op == Op::all_reduce || op == Op::reduce};
 }
 
 }  // namespace tsp

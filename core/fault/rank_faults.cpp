@@ -32,26 +32,25 @@ void check_faults(std::span<const fault::Spec> faults) {
   if (faults.size() > kMaxFaults) {
     throw Error(Cause::refused, fmt::format("--fault was given {} times: at most {} work", faults.size(), kMaxFaults));
   }
-  for (const fault::Spec& spec : faults) {
-    if (spec.kind == fault::Kind::corrupt || spec.kind == fault::Kind::drop || spec.kind == fault::Kind::disconnect) {
-      throw Error(Cause::refused,
-                  fmt::format("--fault {}: this version injects kill, stall, oom, delay and slow; try delay:from={},to={},ms=20",
-                              spec.text, spec.from, spec.to));
-    }
-    op_of(spec);
-  }
+  for (const fault::Spec& spec : faults) op_of(spec);
 }
 
 RankFaults::RankFaults(std::span<const fault::Spec> faults, std::uint64_t struck, int rank, Heap& heap, const FlightBoard& board)
-    : rank_(rank), heap_(&heap), board_(board) {
+    : rank_(rank), heap_(&heap), board_(board), messages_(faults, struck, rank) {
   check_faults(faults);
+  messages_.strikes().on_blow = [this](const fault::Blow& blow) { note_blow(blow); };
   for (std::size_t i = 0; i < faults.size(); ++i) {
+    texts_.push_back(faults[i].text);
     const bool due = (struck >> i & 1) == 0 && faults[i].strikes_rank() && faults[i].rank == rank;
     if (due) waiting_.push_back({faults[i], i, op_of(faults[i])});
   }
 }
 
 void RankFaults::at_step(std::uint64_t step) {
+  step_ = step;
+  for (const std::size_t cut : messages_.at_step(step)) {
+    note(cut, {.fault = cut, .step = step, .op = {}}, fmt::format("step {}", step));
+  }
   strike_those([&](const Fault& fault) { return fault.spec.step == step; });
 }
 
@@ -67,13 +66,56 @@ void RankFaults::strike_those(const std::function<bool(const Fault&)>& due) {
   for (const Fault& fault : struck) strike(fault);
 }
 
-void RankFaults::strike(const Fault& fault) {
-  board_.note_fault(rank_, fault.number);
-  const fault::Spec& spec = fault.spec;
-  const std::string where = spec.op.empty() ? fmt::format("step {}", spec.step) : fmt::format("{} #{}", spec.op, spec.sequence);
-  const std::string line = fmt::format("rank {}: injected --fault {} at {}\n", rank_, spec.text, where);
+void RankFaults::at_post(Stream stream, std::uint64_t number, const OperationInfo& info, std::uint32_t sequence,
+                         std::span<const int> members) {
+  if (!messages_.any()) return;
+  posted_[{stream, number}] = {info.op, sequence};
+  messages_.at_post(stream, number, info, members);
+}
+
+void RankFaults::at_begin(Stream stream, std::uint64_t number) {
+  head_[static_cast<std::size_t>(stream)] = number;
+  messages_.at_begin(stream, number);
+}
+
+void RankFaults::at_end(Stream stream) {
+  std::uint64_t& head = head_[static_cast<std::size_t>(stream)];
+  posted_.erase({stream, head});
+  head = 0;
+  messages_.at_end(stream);
+}
+
+void RankFaults::note_blow(const fault::Blow& blow) {
+  FaultRecord where{.fault = blow.fault, .step = step_, .op = {}, .peer = blow.from};
+  std::string place = "outside an operation";
+  if (const auto at = posted_.find({blow.stream, head_[static_cast<std::size_t>(blow.stream)]}); at != posted_.end()) {
+    where.op = name(at->second.op);
+    where.sequence = at->second.sequence;
+    place = fmt::format("{} #{}", where.op, where.sequence);
+  }
+  note(blow.fault, where, fmt::format("{} (a message of {} B from rank {}: {})", place, blow.bytes, blow.from, blow.what));
+}
+
+/// On the board, and the first time in a line.
+void RankFaults::note(std::size_t fault, const FaultRecord& where, const std::string& what) {
+  FaultRecord record = where;
+  record.when_ns = posix::now_ns();
+  board_.note_fault(rank_, record);
+  const std::uint64_t bit = std::uint64_t{1} << fault;
+  if ((said_ & bit) != 0) return;
+  said_ |= bit;
+  const std::string line = fmt::format("rank {}: injected --fault {} at {}\n", rank_, texts_[fault], what);
   // One write, past all buffers: what follows may be the end.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+void RankFaults::strike(const Fault& fault) {
+  const fault::Spec& spec = fault.spec;
+  const FaultRecord where{.fault = fault.number,
+                          .step = step_,
+                          .op = spec.op,
+                          .sequence = spec.op.empty() ? 0 : static_cast<std::uint32_t>(spec.sequence)};
+  note(fault.number, where, spec.op.empty() ? fmt::format("step {}", spec.step) : fmt::format("{} #{}", spec.op, spec.sequence));
   switch (spec.kind) {
     case fault::Kind::kill: ::kill(::getpid(), SIGKILL); break;
     case fault::Kind::stall: stall(spec.seconds); break;

@@ -86,6 +86,9 @@ std::uint64_t Engine::append(Stream stream, Operation& operation) {
   operation.sequence_ = static_cast<std::uint32_t>(page_->counts[kind].load(relaxed) + 1);
   page_->counts[kind].store(operation.sequence_, relaxed);
   Queue& q = queue(stream);
+  if (options_.faults != nullptr) {
+    options_.faults->at_post(stream, q.posted + 1, operation.info(), operation.sequence_, members_of(operation.info().group));
+  }
   if (q.head == nullptr) {
     q.head = &operation;
     ++busy_;
@@ -115,6 +118,7 @@ void Engine::begin(Stream stream, Operation& operation) {
   now.source.store(info.source, relaxed);
   now.busy.store(1, relaxed);
   if (observer_ != nullptr) begun_ns_[static_cast<std::size_t>(stream)] = posix::now_ns();
+  if (options_.faults != nullptr) options_.faults->at_begin(stream, queue(stream).completed + 1);
 }
 
 /// Steps the operation at the head; true if it completed.
@@ -130,6 +134,7 @@ bool Engine::step_head(Stream stream) {
   q.head = operation->next_;
   operation->next_ = nullptr;
   ++q.completed;
+  if (options_.faults != nullptr) options_.faults->at_end(stream);
   sign_of_life();
   if (observer_ != nullptr) {
     observer_->completed(stream, operation->info(), begun_ns_[static_cast<std::size_t>(stream)], posix::now_ns());
@@ -233,6 +238,11 @@ void Engine::fail(Cause cause, int culprit, const std::string& detail) {
 
 void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine) {
   const Found found = transport.found(lane);
+  // For the board and the verdict: this is whom the rank waited for.
+  ActivityLine& now_here = line(lane.stream);
+  if (now_here.since_ns.load(relaxed) == 0) now_here.since_ns.store(posix::now_ns(), relaxed);
+  now_here.waiting_for.store(world_peer, relaxed);
+  page_->blocked_on.store(static_cast<std::int32_t>(lane.stream) + 1, relaxed);
   const std::string me = fmt::format("rank {} is in {} ({} B of its own)", world_rank_,
                                      describe_tag(make_tag(mine.op, mine.dtype, mine.reduction, 0)), mine.bytes);
   switch (outcome) {
@@ -249,6 +259,12 @@ void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transpor
   std::string they = fmt::format("sent a message of {} ({} B, group operation {})", describe_tag(found.envelope.tag), found.bytes,
                                  found.envelope.sequence);
   if (const std::optional<Activity> now = board_.activity(world_peer, lane.stream)) they += " and is in " + now->describe(0);
+  if (found.envelope.sequence > mine.group_sequence) {
+    they += fmt::format(", but its message of group operation {} never came: it was lost, or never sent", mine.group_sequence);
+  } else if (found.envelope.sequence == mine.group_sequence && found.envelope.signature == mine.signature &&
+             found.envelope.tag >> 16 != 0) {
+    they += ", which isn't the next of this operation: what should have come before it was lost";
+  }
   throw Error(
       Cause::mismatch,
       fmt::format("{}, group operation {}; rank {} {}. All ranks of a group must call the same operations in the same order with "

@@ -47,6 +47,7 @@ struct OperationInfo {
   std::uint32_t group_sequence = 0;  ///< number of the operation in its group, from 1
   std::uint64_t signature = 0;       ///< hash over all that the ranks must have in common
   Purpose purpose = Purpose::other;
+  bool relayed = false;  ///< what a rank has for another may come by way of a third, or summed with others'
 };
 
 /// Is told of every operation that completed: when it came to the head of its stream, and when it was done. Called on the
@@ -213,6 +214,7 @@ class Engine {
   [[noreturn]] void throw_gone(int peer, Op op, std::uint64_t sequence);
   void check_arguments(Stream stream);
   void check_deadline(Patience& patience, std::uint64_t now);
+  std::string lost_message(const std::vector<int>& chain) const;
   void note_waits(Stream blocked_on, std::uint64_t now);
 
   FlightBoard board_;

@@ -236,6 +236,21 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
   throw Error(Cause::disconnected, detail, world_peer, std::string(name(op)), sequence);
 }
 
+/// Of ranks that each wait for the next: says whether one of them has left the operation in which it is waited for, so that its
+/// message must have been lost. Empty: none has.
+std::string Engine::lost_message(const std::vector<int>& chain) const {
+  for (const int rank : chain) {
+    const std::optional<Activity> here = board_.activity(rank);
+    if (!here || here->waiting_for < 0 || here->waiting_for >= board_.ranks()) continue;
+    const std::optional<Activity> there = board_.activity(here->waiting_for, here->stream);
+    if (!there || !is_collective(here->op) || !is_collective(there->op)) continue;
+    if (there->group != here->group || there->group_sequence <= here->group_sequence) continue;
+    return fmt::format("; rank {} is past group operation {}, in which rank {} waits for it: a message was lost on the way",
+                       here->waiting_for, here->group_sequence, rank);
+  }
+  return {};
+}
+
 void Engine::check_deadline(Patience& patience, std::uint64_t now) {
   const FlightBoard::Chain chain = board_.wait_chain(world_rank_);
   std::uint64_t ticks = 0;
@@ -257,6 +272,7 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
     waits +=
         fmt::format("rank {} is {}", rank, activity ? "in " + activity->describe(now) : std::string("outside any operation"));
   }
+  waits += lost_message(chain.ranks);
   const int root = chain.ranks.back();
   if (chain.cycle) {
     fail(Cause::deadlock, root,

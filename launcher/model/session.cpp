@@ -39,7 +39,7 @@ Session::Session(Context& context, ReportSink& sink, const GlobalOptions& global
 void Session::finish() {
   if (!trace_) return;
   context_.engine().observe(nullptr);
-  write_trace(context_, *trace_, global_.trace);
+  write_trace(context_, *trace_, global_.faults, global_.trace);
 }
 
 }  // namespace tsp::launcher

@@ -4,6 +4,7 @@
 #include "transport/posix.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -155,9 +156,22 @@ void print_events(TraceFile& file, Context& context, const Trace& trace, std::ui
   }
 }
 
+/// Injected faults, as far as the board has them in detail.
+void print_faults(TraceFile& file, Context& context, const std::vector<fault::Spec>& faults, std::uint64_t zero_ns) {
+  for (const FaultRecord& record : context.board().fault_records(context.rank())) {
+    if (record.fault >= faults.size()) continue;
+    file.print(",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":0,\"cat\":\"fault\",\"name\":{},\"ts\":{:.3f},\"args\":{{",
+               context.rank(), nlohmann::json(faults[record.fault].text).dump(), micro(record.when_ns, zero_ns));
+    file.print("\"step\":{}", record.step);
+    if (!record.op.empty()) file.print(",\"op\":\"{}\",\"sequence\":{}", record.op, record.sequence);
+    if (record.peer >= 0) file.print(",\"peer\":{}", record.peer);
+    file.print("}}}}");
+  }
+}
+
 }  // namespace
 
-void write_trace(Context& context, const Trace& trace, const std::string& path) {
+void write_trace(Context& context, const Trace& trace, const std::vector<fault::Spec>& faults, const std::string& path) {
   Communicator& world = context.world();
   // Time begins with the job's first event.
   std::byte mine[sizeof(std::uint64_t)];
@@ -179,6 +193,7 @@ void write_trace(Context& context, const Trace& trace, const std::string& path) 
   TraceFile file(path, rank == 0);
   print_head(file, rank);
   print_events(file, context, trace, zero);
+  print_faults(file, context, faults, zero);
   if (rank + 1 == world.size()) file.print("\n]}}\n");
   file.flush();
   if (rank + 1 < world.size()) world.send(ConstBuffer(&turn, 1, DType::byte), rank + 1);

@@ -61,6 +61,38 @@ TEST(Verdict, AStoppedRankIsCalledStopped) {
   EXPECT_NE(text.find("rank 1 is stopped (process 77"), std::string::npos);
 }
 
+TEST(Verdict, AStallIsFollowedToTheRootOfTheWaits) {
+  std::vector<RankRecord> ranks = four_ranks();
+  ranks[0].activity->waiting_for = 1;
+  ranks[1].activity->waiting_for = 3;
+  ranks[2].activity->waiting_for = 1;
+  ranks[3].activity.reset();
+  ranks[3].stopped = true;
+  Failure failure;
+  failure.cause = Cause::stalled;
+  failure.rank = 3;
+  EXPECT_NE(print_verdict(failure, ranks, 0).find("tsprun: ranks 0, 2 wait for 1; rank 1 waits for 3; rank 3 is stopped\n"),
+            std::string::npos)
+      << print_verdict(failure, ranks, 0);
+  ranks[3].stopped = false;
+  EXPECT_NE(print_verdict(failure, ranks, 0).find("rank 1 waits for 3; rank 3 gave no sign of life\n"), std::string::npos);
+}
+
+TEST(Verdict, ACircleOfWaitsIsSpelledOut) {
+  std::vector<RankRecord> ranks = four_ranks();
+  for (int i = 0; i < 4; ++i) {
+    ranks[static_cast<std::size_t>(i)].activity = ranks[0].activity;
+    ranks[static_cast<std::size_t>(i)].activity->waiting_for = (i + 1) % 4;
+  }
+  Failure failure;
+  failure.cause = Cause::deadlock;
+  failure.rank = 0;
+  EXPECT_NE(
+      print_verdict(failure, ranks, 0).find("rank 3 waits for 0; rank 0 waits for 1; rank 1 waits for 2; rank 2 waits for 3"),
+      std::string::npos)
+      << print_verdict(failure, ranks, 0);
+}
+
 TEST(Verdict, EveryCauseHasItsOwnFirstLine) {
   std::vector<std::string> lines;
   for (std::uint8_t cause = 1; is_cause(cause); ++cause) {

@@ -129,6 +129,17 @@ TEST(Deadlock, IsNamedAtTheDeadline) {
   EXPECT_EQ(waits_for[1], 0) << failure;
 }
 
+// 0 and 2 wait for 1, 1 for 3, which is stopped: the verdict names the root, and how all came to wait for it.
+TEST(Stall, IsFollowedToTheRootOfTheWaits) {
+  const TemporaryDirectory directory;
+  const Finished run = run_program(tsprun_actor({"-n", "4", "--timeout", "1", "--json", directory.path("r")}, {"stop_chain"}));
+  EXPECT_NE(run.end.code, 0) << run.describe();
+  EXPECT_NE(run.err.find("ranks 0, 2 wait for 1; rank 1 waits for 3; rank 3 is stopped"), std::string::npos) << run.describe();
+  const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+  EXPECT_EQ(failure.at("kind"), "stalled") << failure;
+  EXPECT_EQ(failure.at("rank"), 3) << failure;
+}
+
 TEST(Mismatch, IsNamedWithBothSides) {
   const TemporaryDirectory directory;
   const Finished run = run_program(tsprun_actor({"-n", "3", "--json", directory.path("r")}, {"mismatch"}));
@@ -136,7 +147,9 @@ TEST(Mismatch, IsNamedWithBothSides) {
   EXPECT_LT(run.end.seconds, 10) << run.describe();
   EXPECT_NE(run.err.find("all_gather"), std::string::npos) << run.describe();
   EXPECT_NE(run.err.find("all_reduce"), std::string::npos) << run.describe();
-  EXPECT_EQ(read_json(directory.path("r")).at("failure").at("kind"), "mismatch");
+  const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+  EXPECT_EQ(failure.at("kind"), "mismatch");
+  EXPECT_GE(failure.at("waiting").size(), 1U) << failure;
 }
 
 TEST(OutOfMemory, NamesTheBufferAndTheBudget) {

@@ -6,6 +6,7 @@
 
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tsp::test {
@@ -45,7 +46,12 @@ TEST_F(Fault, AKilledRankIsNamedAtItsStep) {
   EXPECT_EQ(report.at("failure").at("rank"), 2);
   EXPECT_EQ(report.at("failure").at("signal"), 9);
   EXPECT_EQ(report.at("steps").size(), 2U);
-  EXPECT_EQ(report.at("faults"), json::parse(R"([{"fault":"kill:rank=2,step=3","struck":true}])"));
+  const json& fault = report.at("faults").at(0);
+  EXPECT_EQ(fault.at("fault"), "kill:rank=2,step=3");
+  EXPECT_EQ(fault.at("struck"), true);
+  EXPECT_EQ(fault.at("detected"), true);
+  EXPECT_EQ(fault.at("where").at(0).at("rank"), 2);
+  EXPECT_EQ(fault.at("where").at(0).at("step"), 3);
   EXPECT_NE(err_.find("injected --fault kill:rank=2,step=3 at step 3"), std::string::npos) << err_;
 }
 
@@ -75,10 +81,80 @@ TEST_F(Fault, MemoryThatIsRefusedIsNamedWithItsUse) {
   EXPECT_NE(report.at("failure").at("detail").get<std::string>().find("--fault oom:rank=0,step=2"), std::string::npos);
 }
 
+/// What a report says of its only fault, which struck once: operation and number.
+std::pair<std::string, int> place(const json& report) {
+  const json& fault = report.at("faults").at(0);
+  EXPECT_EQ(fault.at("times"), 1) << fault;
+  return {fault.at("where").at(0).at("op"), fault.at("where").at(0).at("seq")};
+}
+
+TEST_F(Fault, DamageIsFoundByChecksumsAtTheSameOperationOnEveryTransport) {
+  const Arguments fault = {"--fault", "corrupt:from=0,to=1,nth=7"};
+  const auto with = [&](Arguments more) {
+    more.insert(more.end(), fault.begin(), fault.end());
+    return more;
+  };
+  const json checked = train("2", with({"--verify"}), 1);
+  for (const json& report : {checked, train("2", with({"--nodes", "2", "--inter", "tcp"}), 1)}) {
+    EXPECT_EQ(report.at("failure").at("kind"), "corrupt");
+    EXPECT_EQ(report.at("failure").at("rank"), 0);
+    EXPECT_EQ(report.at("faults")[0].at("detected"), true);
+    EXPECT_EQ(report.at("faults")[0].at("where")[0].at("rank"), 1);
+    EXPECT_EQ(report.at("faults")[0].at("where")[0].at("peer"), 0);
+    EXPECT_EQ(report.at("failure").at("op"), place(report).first);
+    EXPECT_EQ(report.at("failure").at("seq"), place(report).second);
+    EXPECT_EQ(place(report), place(checked));
+    EXPECT_FALSE(report.at("failure").at("waiting").empty());
+  }
+}
+
+TEST_F(Fault, DamageThatNothingChecksIsSaidToBeUndetected) {
+  const json report = train("2", {"--fault", "corrupt:from=0,to=1,nth=7", "--trace", path("trace.json")}, 0);
+  EXPECT_EQ(report.at("faults")[0].at("detected"), false);
+  EXPECT_NE(err_.find("injected, not detected: at rank 1 in " + place(report).first), std::string::npos) << err_;
+  int instants = 0;
+  const json trace = read_json(path("trace.json"));
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.at("ph") != "i") continue;
+    ++instants;
+    EXPECT_EQ(event.at("name"), "corrupt:from=0,to=1,nth=7");
+    EXPECT_EQ(event.at("pid"), 1);
+    EXPECT_EQ(event.at("args").at("op"), place(report).first);
+    EXPECT_EQ(event.at("args").at("sequence"), place(report).second);
+  }
+  EXPECT_EQ(instants, 1);
+}
+
+TEST_F(Fault, ALostMessageIsFound) {
+  for (const Arguments& transport : {Arguments{}, Arguments{"--nodes", "2", "--inter", "tcp"}}) {
+    Arguments more = {"--fault", "drop:from=1,to=0,nth=9"};
+    more.insert(more.end(), transport.begin(), transport.end());
+    const json report = train("2", more, 1);
+    EXPECT_EQ(report.at("faults")[0].at("detected"), true);
+    EXPECT_NE(err_.find("lost"), std::string::npos) << err_;
+  }
+}
+
+TEST_F(Fault, ACutWayIsNamed) {
+  const json report = train("2", {"--fault", "disconnect:from=1,to=0,step=3"}, 1);
+  EXPECT_EQ(report.at("failure").at("kind"), "disconnected");
+  EXPECT_EQ(report.at("failure").at("rank"), 1);
+  EXPECT_EQ(report.at("steps").size(), 2U);
+  EXPECT_EQ(report.at("faults")[0].at("detected"), true);
+  EXPECT_EQ(report.at("faults")[0].at("where")[0].at("step"), 3);
+}
+
+TEST_F(Fault, AFaultThatIsNeverDueIsSaidSo) {
+  const json report = train("2", {"--fault", "drop:from=0,to=1,nth=1000000"}, 0);
+  EXPECT_EQ(report.at("faults")[0].at("struck"), false);
+  EXPECT_NE(err_.find("not injected"), std::string::npos) << err_;
+}
+
 TEST_F(Fault, LateMessagesChangeNoBit) {
   const json whole = train("2", {}, 0);
   const json late = train("2", {"--fault", "delay:from=0,to=1,ms=3,prob=0.1,seed=4", "--fault", "slow:from=1,to=0,gbps=0.05"}, 0);
   for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(late.at("steps")[i].at("loss"), whole.at("steps")[i].at("loss"));
+  for (const json& fault : late.at("faults")) EXPECT_GT(fault.at("times"), 0) << fault;
 }
 
 TEST_F(Fault, ARunThatGoesOnByItselfIsStruckOnceAndHasTheSameCurve) {
@@ -103,6 +179,9 @@ TEST_F(Fault, WhatCannotStrikeIsRefusedBeforeRanksStart) {
             std::string::npos);
   EXPECT_NE(refusal({"-n", "2", "--fault", "kill:rank=1,op=gather", "bench", "barrier"}).find("there is no operation 'gather'"),
             std::string::npos);
+  EXPECT_NE(
+      refusal({"-n", "2", "--fault", "disconnect:from=0,to=1,step=2", "bench", "barrier"}).find("try drop:from=0,to=1,nth=1"),
+      std::string::npos);
   EXPECT_NE(refusal({"--fault", "kill:rank=0,op=barrier", "doctor"}).find("doctor has no ranks"), std::string::npos);
 }
 

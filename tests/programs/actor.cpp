@@ -240,6 +240,16 @@ int deadlock(const Arguments&) {
   return 0;
 }
 
+/// stop_chain: ranks 0 and 2 wait for rank 1, which waits for rank 3, which stops itself.
+int stop_chain(const Arguments&) {
+  tsp::Context context = tsp::Context::from_environment();
+  context.world().barrier();
+  float value = 0;
+  if (context.rank() == 3) std::raise(SIGSTOP);
+  context.world().recv(tsp::Buffer(&value, sizeof value, tsp::DType::byte), context.rank() == 1 ? 3 : 1);
+  return 0;
+}
+
 /// mismatch: rank 1 gathers where the others reduce.
 int mismatch(const Arguments&) {
   tsp::Context context = tsp::Context::from_environment();
@@ -322,6 +332,7 @@ int main(int argc, char** argv) {
                                                                                {"fail_outside", fail_outside},
                                                                                {"deadlock", deadlock},
                                                                                {"mismatch", mismatch},
+                                                                               {"stop_chain", stop_chain},
                                                                                {"compute", compute},
                                                                                {"children", children},
                                                                                {"heap", use_heap},

@@ -95,9 +95,11 @@ std::vector<std::exception_ptr> run(int ranks, const RankBody& body, const RankO
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
+        std::vector<fault::Spec> faults;
+        for (const std::string& text : options.faults) faults.push_back(fault::parse(text));
         Context context(
             &nodes.memory_of(rank), nodes.local_rank(rank),
-            {.algorithms = options.algorithms, .reassociate = options.reassociate, .verify = options.verify, .faults = {}});
+            {.algorithms = options.algorithms, .reassociate = options.reassociate, .verify = options.verify, .faults = faults});
         body(context);
       } catch (...) {
         thrown[static_cast<std::size_t>(rank)] = std::current_exception();

@@ -23,6 +23,7 @@ struct RankOptions {
   bool share = true;                          ///< ranks of a node talk over its memory, else over tcp, too
   bool verify = false;                        ///< checksum every payload
   bool reassociate = false;                   ///< sums may be added in an order that depends on the nodes
+  std::vector<std::string> faults = {};       ///< texts of --fault
 };
 
 /// How one rank's body ended.

@@ -73,14 +73,17 @@ void StoreServer::pump() {
     if (!client.link.ready() && client.deadline_ns <= now) late.push_back(descriptor);
   }
   for (const int descriptor : late) {
-    spdlog::warn("the store refused a connection: it didn't prove itself in time");
+    refusals_.refused(clients_.at(descriptor).address, "it didn't prove itself in time");
     drop(descriptor);
   }
+  refusals_.tick();
 }
 
 void StoreServer::accept() {
   for (;;) {
-    posix::UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    tcp::SocketAddress from;
+    from.length = sizeof from.storage;
+    posix::UniqueFd socket(::accept4(listener_.get(), from.get(), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) return;
     const auto strangers =
         std::count_if(clients_.begin(), clients_.end(), [](const auto& each) { return !each.second.link.ready(); });
@@ -89,7 +92,7 @@ void StoreServer::accept() {
         const auto key = [](const auto& each) { return each.second.link.ready() ? UINT64_MAX : each.second.deadline_ns; };
         return key(a) < key(b);
       });
-      spdlog::warn("the store refused a connection: too many try at once");
+      refusals_.refused(oldest->second.address, "too many try at once");
       drop(oldest->first);
     }
     set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
@@ -99,7 +102,7 @@ void StoreServer::accept() {
     event.events = EPOLLIN;
     event.data.fd = descriptor;
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) continue;
-    clients_.emplace(descriptor, Client{StoreLink(std::move(socket), Handshake::acceptor(secret_, Link::store, 0)),
+    clients_.emplace(descriptor, Client{StoreLink(std::move(socket), Handshake::acceptor(secret_, Link::store, 0)), from.print(),
                                         posix::now_ns() + kHandshake_ns});
   }
 }
@@ -120,7 +123,7 @@ void StoreServer::serve(int descriptor) {
   StoreFrame frame;
   while (client.link.next(frame)) obey(client, frame);
   if (!alive || client.link.backlog() > kMostBacklog) {
-    if (!client.link.ready()) spdlog::warn("the store refused a connection: {}", client.link.why_over());
+    if (!client.link.ready()) refusals_.refused(client.address, client.link.why_over());
     drop(descriptor);
     return;
   }

@@ -3,6 +3,7 @@
 // garbage, half-open connections and oversized messages are refused, logged, and hurt nobody.
 #pragma once
 
+#include "transport/bootstrap/refusal_log.h"
 #include "transport/bootstrap/store_link.h"
 #include "transport/tcp/address.h"
 
@@ -47,6 +48,7 @@ class StoreServer {
  private:
   struct Client {
     StoreLink link;
+    std::string address;            ///< for the log
     std::uint64_t deadline_ns = 0;  ///< to prove itself
     bool room_wanted = false;
     std::vector<std::string> prefixes{};
@@ -65,6 +67,7 @@ class StoreServer {
   std::map<int, Client> clients_;  ///< by descriptor
   std::map<std::string, std::vector<std::byte>, std::less<>> values_;
   std::map<std::string, std::set<int>> waiting_;  ///< who asked for a key that isn't set yet
+  RefusalLog refusals_{"the store"};
 };
 
 class StoreClient {

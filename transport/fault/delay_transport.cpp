@@ -21,13 +21,14 @@ double drawn(const Spec& spec, Stream stream, std::uint64_t number) {
 }  // namespace
 
 /// On one link the slowest holds; latencies add up.
-LinkSpeed DelayTransport::speed_for(LaneId lane, std::uint64_t number) const {
+LinkSpeed DelayTransport::speed_for(LaneId lane, const Expected& message) const {
   LinkSpeed speed = speed_;
   for (const LinkFault& fault : faults_) {
-    if (fault.peer != lane.peer || drawn(fault.spec, lane.stream, number) >= fault.spec.probability) continue;
+    if (fault.peer != lane.peer || drawn(fault.spec, lane.stream, message.number) >= fault.spec.probability) continue;
     speed.latency_ns += static_cast<std::uint64_t>(fault.spec.milliseconds * 1e6);
     const double limit = fault.spec.gigabytes_per_s;  // 10⁹ bytes per second are bytes per nanosecond
     if (limit > 0 && (speed.bytes_per_ns <= 0 || limit < speed.bytes_per_ns)) speed.bytes_per_ns = limit;
+    if (on_blow) on_blow({fault.number, lane.stream, fault.spec.from, message.bytes, "it comes later"});
   }
   return speed;
 }
@@ -46,7 +47,7 @@ void DelayTransport::see(Lane& lane, Expected& message) {
   if (message.ready_ns != 0 || inner().test_receive(lane.id, message.ticket) != Outcome::done) return;
   std::uint64_t& free = link_free_ns_[lane.id.peer];
   const double bytes = static_cast<double>(message.bytes);
-  const LinkSpeed speed = faults_.empty() ? speed_ : speed_for(lane.id, message.number);
+  const LinkSpeed speed = faults_.empty() ? speed_ : speed_for(lane.id, message);
   const auto travel = speed.bytes_per_ns > 0 ? static_cast<std::uint64_t>(bytes / speed.bytes_per_ns) : 0;
   free = std::max(free, posix::now_ns()) + travel;
   message.ready_ns = free + speed.latency_ns;

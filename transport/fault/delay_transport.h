@@ -6,10 +6,12 @@
 #pragma once
 
 #include "transport/fault/spec.h"
+#include "transport/fault/strikes.h"
 #include "transport/forwarding_transport.h"
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -25,6 +27,7 @@ struct LinkSpeed {
 struct LinkFault {
   int peer;  ///< as the transport numbers it
   Spec spec;
+  std::size_t number = 0;  ///< among all of the job
 };
 
 class DelayTransport final : public ForwardingTransport {
@@ -47,6 +50,9 @@ class DelayTransport final : public ForwardingTransport {
   bool progress() override;
   std::uint64_t arm() override;
 
+  /// Hears of every message that a fault makes late.
+  std::function<void(const Blow&)> on_blow;
+
  private:
   /// A message that was asked for and hasn't been handed over yet.
   struct Expected {
@@ -63,7 +69,7 @@ class DelayTransport final : public ForwardingTransport {
 
   Ticket expect(LaneId lane, Ticket ticket, std::size_t bytes);
   void see(Lane& lane, Expected& message);
-  LinkSpeed speed_for(LaneId lane, std::uint64_t number) const;
+  LinkSpeed speed_for(LaneId lane, const Expected& message) const;
 
   LinkSpeed speed_;
   std::vector<LinkFault> faults_;

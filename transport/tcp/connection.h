@@ -40,6 +40,8 @@ class Connection {
   Ticket receive(Stream stream, const Envelope& envelope, std::span<std::byte> into, bool is_put);
   Outcome test_receive(Stream stream, Ticket ticket) const;
   Found found(Stream stream) const;
+  /// A bit of the message that the stream's next receive expects is flipped before its hash is checked.
+  void damage_next(Stream stream);
 
   /// Reads what is there; true if anything came.
   bool read();
@@ -83,6 +85,7 @@ class Connection {
     Ticket arrived = 0;  ///< newest message or announcement
     Ticket prefix = 0;   ///< all up to this one are finished
     Ticket told = 0;
+    Ticket to_damage = 0;  ///< by damage_next()
     std::uint64_t untold_bytes = 0;
     std::uint64_t finished = 0;  ///< bit t % 64: message t > prefix is finished
     Outcome outcome = Outcome::pending;
@@ -102,6 +105,7 @@ class Connection {
   bool accept_credit(const FrameHeader& header);
   bool begin_piece(const FrameHeader& header);
   bool end_piece();
+  bool is_whole(Stream stream, Ticket ticket, std::span<std::byte> payload, std::uint64_t hash);
   void match(Stream stream, Ticket ticket, std::span<const std::byte> payload);
   bool compare(Incoming& lane, const Expected& expected, const FrameHeader& header);
   void finish(Stream stream, Ticket ticket);

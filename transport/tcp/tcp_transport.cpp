@@ -4,7 +4,6 @@
 #include "transport/tcp/address.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cassert>
@@ -47,7 +46,8 @@ bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || 
 
 }  // namespace
 
-TcpTransport::TcpTransport(const TcpOptions& options) : options_(options), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+TcpTransport::TcpTransport(const TcpOptions& options)
+    : options_(options), epoll_(::epoll_create1(EPOLL_CLOEXEC)), refusals_(fmt::format("rank {}: tcp", options.rank)) {
   if (!epoll_) throw system_error(Cause::refused, "tcp: epoll_create", errno);
   SocketAddress here = resolve(options.host, 0);
   listener_ = posix::UniqueFd(::socket(here.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -124,7 +124,9 @@ std::string TcpTransport::broken(int rank) const { return peer(rank).live() ? ""
 
 void TcpTransport::accept_strangers() {
   for (;;) {
-    posix::UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    SocketAddress from;
+    from.length = sizeof from.storage;
+    posix::UniqueFd socket(::accept4(listener_.get(), from.get(), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) return;
     const auto accepted = std::count_if(joining_.begin(), joining_.end(), [](const auto& each) { return each.second.peer < 0; });
     if (static_cast<std::size_t>(accepted) >= kMostStrangers) {
@@ -136,7 +138,7 @@ void TcpTransport::accept_strangers() {
     watch(socket.get(), kJoiningBase + id, false);
     joining_.emplace(
         id, Joining{std::move(socket), bootstrap::Handshake::acceptor(options_.secret, bootstrap::Link::lanes, options_.rank), -1,
-                    posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns), false});
+                    posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns), false, from.print()});
   }
 }
 
@@ -183,7 +185,7 @@ void TcpTransport::admit(std::uint64_t id) {
                                          : rank > options_.rank && rank < options_.world_size &&
                                                joining.handshake.sought() == options_.rank && !peer(rank).live();
   if (!welcome || peer(rank).failed()) {
-    spdlog::warn("rank {}: tcp: refused a connection that says it is rank {}", options_.rank, rank);
+    refusals_.refused(joining.address, fmt::format("it says that it is rank {}", rank));
     return;
   }
   const std::uint64_t token = kPeerBase + static_cast<std::uint64_t>(rank);
@@ -195,11 +197,12 @@ void TcpTransport::give_up(std::uint64_t id, const std::string& why) {
   const auto node = joining_.extract(id);
   const int rank = node.mapped().peer;
   if (rank >= 0) peer(rank).fail(Outcome::disconnected, fmt::format("connecting to rank {}: {}", rank, why));
-  else spdlog::warn("rank {}: tcp: refused a connection: {}", options_.rank, why);
+  else refusals_.refused(node.mapped().address, why);
 }
 
 /// Ends handshakes that take too long.
 bool TcpTransport::expire() {
+  refusals_.tick();
   const std::uint64_t now = posix::now_ns();
   for (auto each = joining_.begin(); each != joining_.end();) {
     const auto next = std::next(each);
@@ -234,6 +237,10 @@ Ticket TcpTransport::receive(LaneId lane, const Envelope& envelope, std::span<st
 }
 
 Outcome TcpTransport::test_receive(LaneId lane, Ticket ticket) { return peer(lane.peer).test_receive(lane.stream, ticket); }
+bool TcpTransport::damage_next(LaneId lane) {
+  peer(lane.peer).damage_next(lane.stream);
+  return true;
+}
 
 namespace {
 [[noreturn]] void no_views() { throw Error(Cause::refused, "tcp: a peer's memory can't be viewed; receive instead"); }

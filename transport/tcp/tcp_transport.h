@@ -6,6 +6,7 @@
 #pragma once
 
 #include "transport/bootstrap/handshake.h"
+#include "transport/bootstrap/refusal_log.h"
 #include "transport/posix.h"
 #include "transport/tcp/connection.h"
 #include "transport/transport.h"
@@ -55,6 +56,7 @@ class TcpTransport final : public Transport {
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
   Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
   Outcome test_receive(LaneId lane, Ticket ticket) override;
+  bool damage_next(LaneId lane) override;
   bool can_view(int) const override { return false; }
   std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override;
   void release(LaneId lane, Ticket ticket) override;
@@ -75,6 +77,7 @@ class TcpTransport final : public Transport {
     int peer = -1;  ///< whom this end dialed; -1: it was accepted
     std::uint64_t deadline_ns = 0;
     bool room_wanted = false;
+    std::string address{};  ///< of who was accepted, for the log
   };
 
   Connection& peer(int rank) const;
@@ -92,6 +95,7 @@ class TcpTransport final : public Transport {
   std::vector<std::unique_ptr<Connection>> peers_;  ///< by rank; null at this rank's own place
   std::map<std::uint64_t, Joining> joining_;
   std::uint64_t next_id_ = 0;
+  bootstrap::RefusalLog refusals_;
 };
 
 }  // namespace tsp::tcp

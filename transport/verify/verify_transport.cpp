@@ -143,7 +143,13 @@ void VerifyTransport::release(LaneId lane, Ticket ticket) {
 Found VerifyTransport::found(LaneId lane) const {
   const auto in = incoming_.find(key(lane));
   if (in != incoming_.end() && in->second.damaged) return in->second.found;
-  return inner().found(lane);
+  Found found = inner().found(lane);
+  if (in == incoming_.end()) return found;
+  // Whoever reads of an announcement shall read of the payload that it announces.
+  for (const Expected& expected : in->second.expected) {
+    if (found.envelope.signature == (expected.envelope.signature ^ kAnnounces)) found.envelope.signature ^= kAnnounces;
+  }
+  return found;
 }
 
 }  // namespace tsp::verify

@@ -1,0 +1,83 @@
+#include "core/fault/message_faults.h"
+
+#include <fmt/format.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+
+namespace tsp {
+
+namespace {
+
+std::uint64_t hash_of_message(const fault::Spec& spec, std::uint64_t message) {
+  const std::uint64_t key[4] = {spec.seed, static_cast<std::uint64_t>(spec.from), static_cast<std::uint64_t>(spec.to), message};
+  return XXH3_64bits(key, sizeof key);
+}
+
+/// From [0, 1).
+double fraction(std::uint64_t drawn) { return static_cast<double>(drawn >> 11) * 0x1p-53; }
+
+}  // namespace
+
+bool prescribes_message(const OperationInfo& info, std::span<const int> members, int from, int to) {
+  const auto in_group = [&](int rank) { return std::ranges::find(members, rank) != members.end(); };
+  switch (info.op) {
+    case Op::send: return false;  // is the sender's
+    case Op::recv: return info.root == from;
+    case Op::send_recv: return info.source == from;
+    case Op::broadcast: return info.root == from && in_group(to);
+    case Op::reduce: return info.root == to && in_group(from);
+    case Op::all_gather:
+    case Op::reduce_scatter:
+    case Op::all_reduce:
+    case Op::all_to_all: return in_group(from) && in_group(to);
+    case Op::barrier: break;
+  }
+  return false;
+}
+
+MessageFaults::MessageFaults(std::span<const fault::Spec> faults, std::uint64_t struck, int rank) : rank_(rank) {
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    const fault::Spec& spec = faults[i];
+    if (spec.strikes_rank() || spec.to != rank) continue;
+    const bool once = spec.nth != 0 || spec.kind == fault::Kind::disconnect;
+    if (once && (struck >> i & 1) != 0) continue;
+    faults_.push_back({.spec = spec, .number = i});
+  }
+}
+
+std::vector<std::size_t> MessageFaults::at_step(std::uint64_t step) {
+  std::vector<std::size_t> cut;
+  for (const Fault& fault : faults_) {
+    if (fault.spec.kind != fault::Kind::disconnect || fault.spec.step != step) continue;
+    strikes_.cut(fault.spec.from, fmt::format("--fault {}", fault.spec.text));
+    cut.push_back(fault.number);
+  }
+  return cut;
+}
+
+void MessageFaults::at_post(Stream stream, std::uint64_t number, const OperationInfo& info, std::span<const int> members) {
+  for (Fault& fault : faults_) {
+    if (fault.spec.kind != fault::Kind::corrupt && fault.spec.kind != fault::Kind::drop) continue;
+    if (!prescribes_message(info, members, fault.spec.from, rank_)) continue;
+    const std::uint64_t message = ++fault.messages;
+    const std::uint64_t drawn = hash_of_message(fault.spec, message);
+    const bool due = fault.spec.nth != 0 ? fault.spec.nth == message : fraction(drawn) < fault.spec.probability;
+    if (!due) continue;
+    due_[{stream, number}].push_back({.kind = fault.spec.kind,
+                                      .fault = fault.number,
+                                      .from = info.relayed ? fault::Strike::kWhoever : fault.spec.from,
+                                      // Another hash: those that are drawn have small ones.
+                                      .draw = XXH3_64bits(&drawn, sizeof drawn)});
+  }
+}
+
+void MessageFaults::at_begin(Stream stream, std::uint64_t number) {
+  const auto due = due_.find({stream, number});
+  if (due == due_.end()) return;
+  for (const fault::Strike& strike : due->second) strikes_.arm(stream, strike);
+  due_.erase(due);
+}
+
+}  // namespace tsp

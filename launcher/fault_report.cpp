@@ -1,0 +1,119 @@
+#include "launcher/fault_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tsp::launcher {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+/// Damage to what is computed, or its end: a job that goes on as if nothing had been missed it.
+bool must_be_detected(fault::Kind kind) {
+  switch (kind) {
+    case fault::Kind::kill:
+    case fault::Kind::oom:
+    case fault::Kind::corrupt:
+    case fault::Kind::drop:
+    case fault::Kind::disconnect: return true;
+    case fault::Kind::stall:
+    case fault::Kind::delay:
+    case fault::Kind::slow: break;
+  }
+  return false;
+}
+
+/// Is this how a job ends that such a fault struck?
+bool is_named_by(const Failure& failure, const fault::Spec& spec) {
+  switch (spec.kind) {
+    case fault::Kind::kill: return failure.cause == Cause::killed && failure.rank == spec.rank;
+    case fault::Kind::stall: return failure.cause == Cause::stalled && failure.rank == spec.rank;
+    case fault::Kind::oom: return failure.cause == Cause::out_of_memory && failure.rank == spec.rank;
+    case fault::Kind::corrupt: return failure.cause == Cause::corrupt;
+    // The message behind it is another than the expected, or none comes until the deadline.
+    case fault::Kind::drop:
+      return failure.cause == Cause::mismatch || failure.cause == Cause::deadlock || failure.cause == Cause::stalled;
+    case fault::Kind::disconnect: return failure.cause == Cause::disconnected && failure.rank == spec.from;
+    case fault::Kind::delay:
+    case fault::Kind::slow: break;
+  }
+  return false;
+}
+
+std::string place_of(const FaultOutcome::Place& place) {
+  const FaultRecord& record = place.record;
+  return fmt::format("at rank {}{}{}", place.rank,
+                     record.op.empty() ? std::string() : fmt::format(" in {} #{}", record.op, record.sequence),
+                     record.step == 0 ? std::string() : fmt::format(", step {}", record.step));
+}
+
+}  // namespace
+
+std::vector<FaultOutcome> fault_outcomes(const std::vector<fault::Spec>& faults, const FlightBoard& board,
+                                         const Failure& failure) {
+  std::vector<FaultOutcome> outcomes;
+  for (std::size_t i = 0; i < faults.size(); ++i)
+    outcomes.push_back({.spec = faults[i], .times = board.fault_count(i), .places = {}, .detected = std::nullopt});
+  for (int rank = 0; rank < board.ranks(); ++rank) {
+    for (FaultRecord& record : board.fault_records(rank)) {
+      if (record.fault < outcomes.size()) outcomes[record.fault].places.push_back({rank, std::move(record)});
+    }
+  }
+  for (FaultOutcome& outcome : outcomes) {
+    if (outcome.times == 0) continue;
+    const bool named = is_named_by(failure, outcome.spec);
+    if (named || must_be_detected(outcome.spec.kind)) outcome.detected = named;
+  }
+  return outcomes;
+}
+
+ordered_json faults_json(const std::vector<FaultOutcome>& outcomes, std::uint64_t start_ns, const ordered_json& earlier) {
+  ordered_json list = ordered_json::array();
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    const FaultOutcome& outcome = outcomes[i];
+    std::uint64_t times = outcome.times;
+    ordered_json where = ordered_json::array();
+    ordered_json detected = outcome.detected ? ordered_json(*outcome.detected) : ordered_json(nullptr);
+    if (earlier.is_array() && i < earlier.size()) {
+      times += earlier[i].at("times").get<std::uint64_t>();
+      where = earlier[i].at("where");
+      if (detected.is_null() || earlier[i].at("detected") == true) detected = earlier[i].at("detected");
+    }
+    for (const auto& [rank, record] : outcome.places) {
+      const bool outside = record.op.empty();
+      where.push_back({{"rank", rank},
+                       {"peer", record.peer >= 0 ? ordered_json(record.peer) : ordered_json(nullptr)},
+                       {"op", outside ? ordered_json(nullptr) : ordered_json(record.op)},
+                       {"seq", outside ? ordered_json(nullptr) : ordered_json(record.sequence)},
+                       {"step", record.step == 0 ? ordered_json(nullptr) : ordered_json(record.step)},
+                       {"seconds", record.when_ns < start_ns ? 0 : static_cast<double>(record.when_ns - start_ns) * 1e-9}});
+    }
+    list.push_back({{"fault", outcome.spec.text},
+                    {"struck", times != 0},
+                    {"times", times},
+                    {"where", std::move(where)},
+                    {"detected", std::move(detected)}});
+  }
+  return list;
+}
+
+std::vector<std::string> fault_warnings(const std::vector<FaultOutcome>& outcomes, std::uint64_t struck) {
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    const FaultOutcome& outcome = outcomes[i];
+    if (outcome.times == 0) {
+      if ((struck >> i & 1) == 0)
+        lines.push_back(fmt::format("--fault {}: not injected: the job ended before it was due", outcome.spec.text));
+    } else if (outcome.detected == false) {
+      std::string line = fmt::format("--fault {}: injected, not detected", outcome.spec.text);
+      if (!outcome.places.empty()) line += ": " + place_of(outcome.places.front());
+      if (outcome.spec.kind == fault::Kind::corrupt) line += "; --verify checks payloads";
+      lines.push_back(std::move(line));
+    }
+  }
+  return lines;
+}
+
+}  // namespace tsp::launcher

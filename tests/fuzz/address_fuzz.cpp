@@ -1,0 +1,28 @@
+// Any bytes as the address that a rank left in the store: refused, or an address that is the same when it is written again.
+#include "transport/tcp/address.h"
+#include "transport/verbs/wire.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
+  if (const auto address = tsp::verbs::Address::decode(bytes)) {
+    const auto again = tsp::verbs::Address::decode(address->encode());
+    if (!again || again->port != address->port || again->why_not != address->why_not || again->region != address->region)
+      std::abort();
+  }
+  if (size == sizeof(tsp::tcp::AddressBlob)) {
+    tsp::tcp::AddressBlob blob;
+    std::memcpy(&blob, data, sizeof blob);
+    const tsp::tcp::SocketAddress where = tsp::tcp::unpack(blob);
+    if (where.length != 0) {
+      const tsp::tcp::SocketAddress again = tsp::tcp::unpack(tsp::tcp::pack(where, blob.rank));
+      if (again.print() != where.print()) std::abort();
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,164 @@
+// Strangers at the door of a running job: a flood of connections with wrong secrets, random bytes and bytes that were recorded
+// from a member of the job, and others that say a byte at a time. The job ends as if they weren't there, and its log says who
+// they were.
+
+#include "tests/support/oracle.h"
+#include "tests/support/process.h"
+#include "transport/bootstrap/handshake.h"
+#include "transport/posix.h"
+#include "transport/tcp/address.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <string>
+#include <sys/socket.h>
+#include <thread>
+#include <vector>
+
+namespace tsp::test {
+namespace {
+
+using bootstrap::Handshake;
+using bootstrap::Link;
+using bootstrap::Secret;
+using Bytes = std::vector<std::byte>;
+
+constexpr const char* kText = "of this test";
+const Secret kSecret = bootstrap::secret_from_text(kText);
+constexpr int kFlood = 500;  // connections a second
+constexpr int kSlow = 100;   // that say a byte now and then
+
+int free_port() {
+  tcp::SocketAddress any = tcp::resolve("127.0.0.1", 0);
+  const posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(::bind(socket.get(), any.get(), any.length), 0);
+  return tcp::local_address(socket.get()).port();
+}
+
+/// Connected, or empty: nobody listens there (any more).
+posix::UniqueFd dial(int port) {
+  const tcp::SocketAddress where = tcp::resolve("127.0.0.1", static_cast<std::uint16_t>(port));
+  posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const timeval patience{0, 200'000};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  if (::connect(socket.get(), where.get(), where.length) != 0) socket.reset();
+  return socket;
+}
+
+void say(const posix::UniqueFd& socket, std::span<const std::byte> bytes) {
+  [[maybe_unused]] const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+}
+
+/// The connector's part of a handshake with this secret; all that it sent.
+Bytes shake(const posix::UniqueFd& socket, const Secret& secret) {
+  Bytes said;
+  Handshake handshake = Handshake::connector(secret, Link::store, 1, 0);
+  while (!handshake.done() && !handshake.failed()) {
+    const auto rest = handshake.to_send();
+    said.insert(said.end(), rest.begin(), rest.end());
+    say(socket, rest);
+    handshake.sent(rest.size());
+    std::byte bytes[96];
+    const ssize_t got = ::recv(socket.get(), bytes, handshake.wanted(), 0);
+    if (got <= 0) break;
+    handshake.received({bytes, static_cast<std::size_t>(got)});
+  }
+  return said;
+}
+
+Bytes random_bytes(std::uint64_t seed) {
+  Bytes bytes(mix(seed) % 300);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(mix(seed, i));
+  return bytes;
+}
+
+/// Strangers from now on until the object goes.
+class Hostiles {
+ public:
+  Hostiles(int port, const Bytes& recorded)
+      : flood_([this, port, recorded] { flood(port, recorded); }), slow_([this, port] { crawl(port); }) {}
+  Hostiles(const Hostiles&) = delete;
+  Hostiles& operator=(const Hostiles&) = delete;
+  ~Hostiles() {
+    over_ = true;
+    flood_.join();
+    slow_.join();
+  }
+  int connections() const { return connections_; }
+
+ private:
+  void flood(int port, const Bytes& recorded) {
+    auto next = std::chrono::steady_clock::now();
+    for (std::uint64_t i = 0; !over_; ++i) {
+      next += std::chrono::microseconds(1'000'000 / kFlood);
+      std::this_thread::sleep_until(next);
+      const posix::UniqueFd socket = dial(port);
+      if (!socket) continue;
+      ++connections_;
+      if (i % 3 == 0) say(socket, random_bytes(i));
+      if (i % 3 == 1) say(socket, recorded);
+      if (i % 30 == 2) shake(socket, bootstrap::secret_from_text("another"));
+    }
+  }
+  void crawl(int port) {
+    std::vector<posix::UniqueFd> sockets(kSlow);
+    while (!over_) {
+      for (posix::UniqueFd& socket : sockets) {
+        const std::byte one{0x74};
+        if (!socket || ::send(socket.get(), &one, 1, MSG_NOSIGNAL) < 0) socket = dial(port);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
+
+  std::atomic<bool> over_ = false;
+  std::atomic<int> connections_ = 0;
+  std::thread flood_;
+  std::thread slow_;
+};
+
+TEST(Hostiles, HurtNobodyAndAreInTheLog) {
+  const int port = free_port();
+  const auto node = [&](int index) {
+    return tsprun_actor({"-n", "2", "--timeout", "20", "--nnodes", "2", "--node-rank", std::to_string(index), "--rendezvous",
+                         fmt::format("127.0.0.1:{}", port)},
+                        {"sum", "40"});
+  };
+  const ProcessOptions options{.environment = {{"TSP_SECRET", kText}}, .input = {}};
+  Process first(node(0), options);
+  // What a member says when it comes in, for others to say again.
+  Bytes recorded;
+  for (int tries = 0; tries < 500 && recorded.size() < 96; ++tries) {
+    const posix::UniqueFd member = dial(port);
+    if (member) recorded = shake(member, kSecret);
+    if (recorded.size() < 96) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_EQ(recorded.size(), 96U);
+  int connections = 0;
+  {
+    const Hostiles hostiles(port, recorded);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    Process second(node(1), options);
+    EXPECT_EQ(second.wait(60).code, 0) << second.err();
+    EXPECT_EQ(first.wait(60).code, 0) << first.err();
+    connections = hostiles.connections();
+  }
+  EXPECT_GT(connections, 100);
+  const std::string log = first.err();
+  EXPECT_NE(log.find("the store refused a connection from 127.0.0.1:"), std::string::npos) << log;
+  EXPECT_NE(log.find("it doesn't speak tsprun's protocol"), std::string::npos) << log;
+  EXPECT_NE(log.find("more connections within a second"), std::string::npos) << log;
+  const auto refusals =
+      std::ranges::count_if(lines_of(log), [](const std::string& line) { return line.find("refused") != std::string::npos; });
+  EXPECT_LT(refusals, connections / 4) << "the flood drowns the log";
+}
+
+}  // namespace
+}  // namespace tsp::test

@@ -1,0 +1,26 @@
+// What a listener says in the log of those whom it doesn't let in: the first few of a second one by one, the rest as a number, so
+// that a flood of strangers neither drowns the log nor costs what writing it would.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tsp::bootstrap {
+
+class RefusalLog {
+ public:
+  /// `who` refuses: "the store".
+  explicit RefusalLog(std::string who) : who_(std::move(who)) {}
+  /// `address`: of the other end.
+  void refused(std::string_view address, std::string_view why);
+  /// To be called now and then: says what the last second left out.
+  void tick();
+
+ private:
+  std::string who_;
+  std::uint64_t since_ns_ = 0;  // when the second began in which refusals are counted
+  std::uint64_t count_ = 0;     // in it
+};
+
+}  // namespace tsp::bootstrap

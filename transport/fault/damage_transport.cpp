@@ -1,0 +1,118 @@
+#include "transport/fault/damage_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tsp::fault {
+
+Ticket DamageTransport::Lane::below(Ticket ticket) const {
+  const auto before = std::ranges::count_if(lost, [&](const Lost& each) { return each.instead <= ticket; });
+  return ticket + static_cast<Ticket>(before);
+}
+
+/// Posts a receive below by `post`, and strikes its message if it is due. A receive that finds no credit is posted again by the
+/// caller, the same one: what was posted below for a message that shall be lost isn't posted twice.
+template <class Post>
+Ticket DamageTransport::expect(LaneId lane, const Envelope& envelope, std::byte* where, std::size_t bytes, const Post& post) {
+  // What decorators add to payloads is nobody's message, and an empty one has nothing to damage.
+  const bool can_be_struck = envelope.purpose != Purpose::none && bytes != 0;
+  const Key key{lane.peer, lane.stream};
+  const int from = world(lane.peer);
+  const Strike* loss = can_be_struck ? strikes_->due(Kind::drop, lane.stream, from) : nullptr;
+  const Strike* damage = can_be_struck ? strikes_->due(Kind::corrupt, lane.stream, from) : nullptr;
+  if (loss == nullptr && damage == nullptr && !lanes_.contains(key)) return post();
+
+  Lane& here = lanes_[key];
+  if (loss != nullptr && !here.losing) {
+    const Ticket below = post();
+    if (below == kNotNow) return kNotNow;
+    here.lost.push_back({.instead = below - here.lost.size(), .below = below, .is_view = where == nullptr});
+    here.losing = true;
+    strikes_->done(*loss, {loss->fault, lane.stream, from, bytes, "the message is lost"});
+  }
+  // What comes in place of a lost message isn't the one that was to be damaged.
+  if (here.losing) damage = nullptr;
+  const bool below_its_check = damage != nullptr && inner().damage_next(lane);
+  const Ticket below = post();
+  if (below == kNotNow) return kNotNow;
+  here.losing = false;
+  const Ticket ticket = below - here.lost.size();
+  if (damage != nullptr) {
+    const std::size_t byte = damage->draw % bytes;
+    const auto bit = static_cast<unsigned>(damage->draw >> 61);
+    const std::string what = below_its_check ? "a bit is flipped" : fmt::format("bit {} of byte {} is flipped", bit, byte);
+    if (!below_its_check) {
+      here.damaged[ticket] = {.bytes = where, .byte = byte, .flip = std::byte{1} << bit, .copy = {}};
+      if (where == nullptr) here.damaged[ticket].copy.resize(bytes);
+    }
+    strikes_->done(*damage, {damage->fault, lane.stream, from, bytes, what});
+  }
+  return ticket;
+}
+
+Ticket DamageTransport::receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) {
+  return expect(lane, envelope, into.data(), into.size(), [&] { return inner().receive(lane, envelope, into); });
+}
+
+Ticket DamageTransport::receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) {
+  // The memory is this rank's own; only the caller's promise not to write to it is const.
+  return expect(lane, envelope, const_cast<std::byte*>(where.data()), where.size(),
+                [&] { return inner().receive_put(lane, envelope, where); });
+}
+
+Ticket DamageTransport::view(LaneId lane, const Envelope& envelope, std::size_t bytes) {
+  return expect(lane, envelope, nullptr, bytes, [&] { return inner().view(lane, envelope, bytes); });
+}
+
+/// Takes those lost messages from the lane that lie before this ticket: pending until they have come.
+Outcome DamageTransport::take_lost(Lane& here, LaneId lane, Ticket ticket) {
+  for (Lost& lost : here.lost) {
+    if (lost.taken || lost.instead > ticket) continue;
+    if (const Outcome outcome = inner().test_receive(lane, lost.below); outcome != Outcome::done) return outcome;
+    if (lost.is_view) inner().release(lane, lost.below);
+    lost.taken = true;
+  }
+  return Outcome::done;
+}
+
+Outcome DamageTransport::test_receive(LaneId lane, Ticket ticket) {
+  if (strikes_->why_cut(world(lane.peer)) != nullptr) return Outcome::disconnected;
+  const auto found = lanes_.find({lane.peer, lane.stream});
+  if (found == lanes_.end()) return inner().test_receive(lane, ticket);
+  Lane& here = found->second;
+  if (const Outcome outcome = take_lost(here, lane, ticket); outcome != Outcome::done) return outcome;
+  const Outcome outcome = inner().test_receive(lane, here.below(ticket));
+  const auto damaged = here.damaged.find(ticket);
+  if (outcome != Outcome::done || damaged == here.damaged.end() || damaged->second.bytes == nullptr) return outcome;
+  damaged->second.bytes[damaged->second.byte] ^= damaged->second.flip;
+  here.damaged.erase(damaged);
+  return outcome;
+}
+
+std::span<const std::byte> DamageTransport::access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) {
+  const auto found = lanes_.find({lane.peer, lane.stream});
+  if (found == lanes_.end()) return inner().access(lane, ticket, offset, bytes);
+  Lane& here = found->second;
+  const std::span<const std::byte> part = inner().access(lane, here.below(ticket), offset, bytes);
+  const auto damaged = here.damaged.find(ticket);
+  if (damaged == here.damaged.end()) return part;
+  Damaged& damage = damaged->second;
+  std::ranges::copy(part, damage.copy.begin() + static_cast<std::ptrdiff_t>(offset));
+  if (damage.byte >= offset && damage.byte - offset < bytes) damage.copy[damage.byte] ^= damage.flip;
+  return std::span(damage.copy).subspan(offset, bytes);
+}
+
+void DamageTransport::release(LaneId lane, Ticket ticket) {
+  const auto found = lanes_.find({lane.peer, lane.stream});
+  if (found == lanes_.end()) return inner().release(lane, ticket);
+  inner().release(lane, found->second.below(ticket));
+  found->second.damaged.erase(ticket);
+}
+
+Found DamageTransport::found(LaneId lane) const {
+  if (const std::string* why = strikes_->why_cut(world(lane.peer))) return {.envelope = {}, .bytes = 0, .detail = *why};
+  return inner().found(lane);
+}
+
+}  // namespace tsp::fault
