@@ -197,6 +197,10 @@ void Engine::check_peer(Patience& patience, std::uint64_t) {
     patience.suspect = peer;
     return;
   }
+  if (std::ranges::any_of(transports_, [](const Transport* transport) { return transport->withholds(); })) {
+    patience.suspect = -1;
+    return;
+  }
   throw_gone(peer, head->info().op, line(patience.stream).sequence.load(relaxed));
 }
 

@@ -68,7 +68,7 @@ Held held(const MeshSetting& of, MeshPlace place) {
     result.mlp = shards.mlp(place.sequence);
   } else {
     const std::uint64_t attention_rows = 2 * (slice.queries.count + slice.kv.count) * model.head_dim;
-    const std::uint64_t mlp_rows = 3 * slice.rows;
+    const std::uint64_t mlp_rows = model.mlp_matrices() * slice.rows;
     const auto share = [&](std::uint64_t rows) {
       return of.shape.scheme == Scheme::zero3 ? Chunks::balanced(of.shape.sequence, rows).count(place.sequence) : rows;
     };
@@ -78,7 +78,7 @@ Held held(const MeshSetting& of, MeshPlace place) {
   result.attention *= model.layers;
   result.mlp *= model.layers;
   result.vocabulary = (model.tied_embeddings ? 1 : 2) * vocabulary_rows(of, place) * h;
-  result.norms = (2 * model.layers + 1) * h;
+  result.norms = model.replicated_parameters();
   return result;
 }
 
@@ -117,7 +117,8 @@ std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place) {
   const std::uint64_t lse = own.count * replica.tokens() * replica.bytes.lse;
   std::uint64_t bytes = inputs_all + rows * slice.queries.count * d * replica.bytes.element + lse;  // and o
   if (replica.recompute == Recompute::none) {
-    bytes += replica.tokens() * (own.count + 2 * kv) * d * replica.bytes.element + rows * 2 * slice.rows * replica.bytes.element;
+    bytes += replica.tokens() * (own.count + 2 * kv) * d * replica.bytes.element +
+             rows * model.mlp_inputs() * slice.rows * replica.bytes.element;
   }
   return bytes;
 }

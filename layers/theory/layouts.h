@@ -50,7 +50,7 @@ struct Held {
   std::uint64_t attention = 0;   ///< of all layers
   std::uint64_t mlp = 0;         ///< of all layers
   std::uint64_t vocabulary = 0;  ///< embedding, and head unless tied
-  std::uint64_t norms = 0;       ///< all gains
+  std::uint64_t norms = 0;       ///< all gains, biases, learned positions
   std::uint64_t total() const { return attention + mlp + vocabulary + norms; }
 };
 Held held(const MeshSetting& of, MeshPlace place);

@@ -157,6 +157,12 @@ TEST_F(Fault, LateMessagesChangeNoBit) {
   for (const json& fault : late.at("faults")) EXPECT_GT(fault.at("times"), 0) << fault;
 }
 
+TEST_F(Fault, AnEndIsNotADeathWhileTheLastMessagesAreStillOnTheirWay) {
+  const Finished run = run_tsprun(
+      {"-n", "2", "--fault", "delay:from=1,to=0,ms=150", "bench", "all_reduce", "--sizes", "8", "--iters", "1", "--no-check"});
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+}
+
 TEST_F(Fault, ARunThatGoesOnByItselfIsStruckOnceAndHasTheSameCurve) {
   const json whole = train("2", {}, 0);
   const json struck =

@@ -117,7 +117,6 @@ TEST(Gpt2, WhatIsntSupportedIsRefusedByName) {
   const Gpt2Files dropping(0.1);
   expect_refused(train(dropping, {"-n", "1"}), "\"attn_pdrop\"");
   const Gpt2Files files;
-  expect_refused({"plan", "--config", files.path("config.json"), "-n", "2"}, "GPT-2");
   expect_refused({"block", "--config", files.path("config.json"), "--weights", "w", "--input", "x", "--output", "y"}, "Llama");
   std::vector<std::string> longer = train(files, {"-n", "1"});
   longer[6] = "65";

@@ -66,6 +66,13 @@ Outcome DelayTransport::test_receive(LaneId lane, Ticket ticket) {
   return Outcome::done;
 }
 
+bool DelayTransport::withholds() const {
+  for (const auto& [key, lane] : lanes_) {
+    if (!lane.expected.empty() && lane.expected.front().ready_ns != 0) return true;
+  }
+  return inner().withholds();
+}
+
 /// Messages are seen when they come, not when somebody asks for them.
 bool DelayTransport::progress() {
   for (auto& [key, lane] : lanes_) {
