@@ -81,6 +81,7 @@ struct VerbsTransport::Peer {
   std::uint64_t quiet_since_ns = 0;  // since when those stand still
   std::string broken;                // the first cause; empty while all is well
   bool flushed = false;              // broken without a cause yet: the error that isn't a flush may follow
+  std::uint64_t told_ns = 0;         // when a failed request is told: news of the port may follow
   std::array<Outgoing, kStreams> out;
   std::array<Incoming, kStreams> in;
 };
@@ -97,12 +98,14 @@ struct VerbsTransport::Parts {
   std::optional<Slabs> slabs;
   std::optional<Events> events;
   std::vector<std::unique_ptr<Peer>> peers;
-  std::string port_trouble;  // while the port is down
+  std::string port_trouble;              // while the port is down
+  std::uint64_t port_down_since_ns = 0;  // 0: it isn't, or nobody has looked
   std::uint32_t quiet_rounds = 0;
   std::uint64_t next_question_ns = 0;  // when silent peers are looked for again
 
   void ask_silent_peers();
   void ask_port();
+  void give_up_dead_port(std::uint64_t now);
 };
 
 }  // namespace tsp::verbs

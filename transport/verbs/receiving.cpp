@@ -131,7 +131,7 @@ Outcome VerbsTransport::test_receive(LaneId lane, Ticket ticket) {
   if ((in.entries & bit(ticket)) != 0) {
     if (const Outcome outcome = inspect(from, stream, ticket); outcome != Outcome::done) return outcome;
   } else if ((in.data & bit(ticket)) == 0) {
-    return from.broken.empty() ? Outcome::pending : Outcome::disconnected;
+    return unless_broken(from);
   }
   const Posted& posted = in.posted[ticket % kSlots];
   counters_.received[static_cast<std::size_t>(posted.envelope.purpose)] += posted.bytes;

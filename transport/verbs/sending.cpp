@@ -191,7 +191,7 @@ Outcome VerbsTransport::test_send(LaneId lane, Ticket ticket) {
   const std::uint64_t request = out.request[ticket % kSlots];
   const bool still = ((out.waiting | out.writing) & bit(ticket)) != 0;
   if (!still && request != 0 && to.pair.is_completed(request)) return Outcome::done;
-  return to.broken.empty() ? Outcome::pending : Outcome::disconnected;
+  return unless_broken(to);
 }
 
 /// True once all that was sent lies in the peer's memory: the last request of all is made to tell.

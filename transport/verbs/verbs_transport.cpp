@@ -22,6 +22,8 @@ constexpr std::uint32_t kRoundsBetweenEvents = 4096;
 constexpr std::uint64_t kTellAfter = 4;
 /// A peer from which something is awaited may be silent for this part of the deadline before it is asked whether it lives.
 constexpr std::uint64_t kSilence = 8;
+/// A port that goes down fails requests first and says so a moment later.
+constexpr std::uint64_t kPortNewsNs = 200'000'000;
 
 }  // namespace
 
@@ -136,9 +138,7 @@ bool VerbsTransport::connected(int number) {
     if (to.probe == 0) break_lanes(to, to.pair.post_error());
   }
   progress();
-  if (!to.broken.empty()) {
-    throw Error(Cause::disconnected, fmt::format("verbs: {} to {}: {}", parts_->port.text(), to.address.port, to.broken), number);
-  }
+  if (!to.broken.empty()) throw Error(Cause::disconnected, "verbs: " + why_broken(to), number);
   return to.pair.is_completed(to.probe);
 }
 
@@ -219,11 +219,11 @@ void VerbsTransport::completion(const void* found) {
   if (done.status != IBV_WC_SUCCESS) {
     // Of a failed completion only wr_id, status, vendor_err and qp_num mean anything.
     look_at_events();
-    parts_->ask_port();
     const bool flush = done.status == IBV_WC_WR_FLUSH_ERR;
     if (at.broken.empty() || (at.flushed && !flush)) {
+      if (at.broken.empty()) at.told_ns = posix::now_ns() + kPortNewsNs;
       at.broken.clear();
-      break_lanes(at, describe(done) + (parts_->port_trouble.empty() ? "" : "; " + parts_->port_trouble));
+      break_lanes(at, describe(done));
       at.flushed = flush;
     }
     return;
@@ -300,6 +300,18 @@ void VerbsTransport::break_lanes(Peer& at, const std::string& cause) {
   if (at.broken.empty()) at.broken = cause;
 }
 
+/// What a lane says of a message that isn't done.
+Outcome VerbsTransport::unless_broken(const Peer& at) {
+  if (at.broken.empty()) return Outcome::pending;
+  parts_->ask_port();
+  return parts_->port_trouble.empty() && posix::now_ns() < at.told_ns ? Outcome::pending : Outcome::disconnected;
+}
+
+std::string VerbsTransport::why_broken(const Peer& at) const {
+  const std::string& trouble = parts_->port_trouble;
+  return fmt::format("{} to {}: {}{}{}", parts_->port.text(), at.address.port, at.broken, trouble.empty() ? "" : "; ", trouble);
+}
+
 void VerbsTransport::look_at_events() {
   Parts& parts = *parts_;
   parts.quiet_rounds = 0;
@@ -328,12 +340,27 @@ void VerbsTransport::Parts::ask_port() {
   port_trouble = fmt::format("{} port {} is down", port.port.device, port.port.number);
 }
 
+/// A flap is survived. But a driver may try for ever to send through a port that is down, and fail no request of it.
+void VerbsTransport::Parts::give_up_dead_port(std::uint64_t now) {
+  ask_port();
+  if (port_trouble.empty()) {
+    port_down_since_ns = 0;
+  } else if (port_down_since_ns == 0) {
+    port_down_since_ns = now;
+  } else if (now - port_down_since_ns >= options.timeout_ns / 4) {
+    for (const std::unique_ptr<Peer>& each : peers) {
+      if (each && each->linked && each->broken.empty()) each->broken = "nothing can be sent";
+    }
+  }
+}
+
 /// Who only receives has nothing in flight, so the NIC can't miss a dead peer: an empty write makes it notice.
 void VerbsTransport::Parts::ask_silent_peers() {
   const std::uint64_t now = posix::now_ns();
   if (now < next_question_ns) return;
   const std::uint64_t patience = options.timeout_ns / kSilence;
   next_question_ns = now + patience / 4;
+  give_up_dead_port(now);
   for (const std::unique_ptr<Peer>& each : peers) {
     if (!each || !each->linked || !each->broken.empty()) continue;
     const std::uint64_t signs = each->arrivals + each->pair.done();
@@ -373,7 +400,7 @@ bool VerbsTransport::close() {
 Found VerbsTransport::found(LaneId lane) const {
   Found found = incoming(lane).found;
   const Peer& from = peer(lane.peer);
-  if (!from.broken.empty()) found.detail = fmt::format("{} to {}: {}", parts_->port.text(), from.address.port, from.broken);
+  if (!from.broken.empty()) found.detail = why_broken(from);
   return found;
 }
 

@@ -115,6 +115,8 @@ class VerbsTransport final : public Transport {
   void take_credit(Peer& from, int stream, std::uint64_t taken);
   void look_at_events();
   void break_lanes(Peer& peer, const std::string& cause);
+  Outcome unless_broken(const Peer& peer);
+  std::string why_broken(const Peer& peer) const;
 
   std::unique_ptr<Parts> parts_;
   TrafficCounters counters_;
