@@ -1,7 +1,6 @@
 // When weights move and gradients leave; what is computed with them is layers/dense.cpp.
 #include "layers/zero3/zero3.h"
 
-
 namespace tsp {
 
 namespace {
