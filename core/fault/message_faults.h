@@ -10,13 +10,10 @@
 #include "core/streams/engine.h"
 #include "transport/fault/strikes.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,7 +31,7 @@ class MessageFaults {
 
   /// A training step begins: the numbers of the faults that cut a way then.
   std::vector<std::size_t> at_step(std::uint64_t step);
-  /// The number-th operation of a stream is posted, its `sequence`-th of its kind on this rank, by these ranks of the world.
+  /// The number-th operation of a stream is posted, by these ranks of the world.
   void at_post(Stream stream, std::uint64_t number, const OperationInfo& info, std::span<const int> members);
   /// It comes to the head of its stream; it is over.
   void at_begin(Stream stream, std::uint64_t number);

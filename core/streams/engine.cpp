@@ -13,8 +13,6 @@
 
 namespace tsp {
 
-namespace {}
-
 bool Work::test() { return engine_ == nullptr || engine_->test(stream_, number_); }
 
 void Work::wait() {
