@@ -439,6 +439,29 @@ void silence() {
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
 }
 
+/// Who has told of a large message and waits for its grant has nothing in flight either.
+void ungranted() {
+  VerbsPair pair("ungranted", {.timeout_s = 12});
+  const Ticket ticket = node() == 0 ? pair.send(kStream, envelope_of(1), pair.heap(0, 1 << 20)) : 0;
+  if (node() == 0) {
+    const std::uint64_t begin = posix::now_ns();
+    pair.until([&] { return posix::now_ns() - begin > 2'000'000'000; }, "two seconds");
+  }
+  pair.meet();
+  if (node() == 0) {
+    weather("cut 1");
+    const std::uint64_t cut = posix::now_ns();
+    const auto outcome = [&] { return pair.transport().test_send({0, kStream}, ticket); };
+    pair.until([&] { return outcome() != Outcome::pending; }, "a break", 12);
+    const std::string why = pair.transport().found({0, kStream}).detail;
+    std::printf("after %.2f s: %s\n", static_cast<double>(posix::now_ns() - cut) / 1e9, why.c_str());
+    require(outcome() == Outcome::disconnected && contains(why, "IBV_WC_RETRY_EXC_ERR"), "the cause: " + why);
+  }
+  pair.meet();
+  if (node() == 0) weather("join 1");
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+}
+
 /// The own port down for good: the cause names it.
 void port_down() {
   VerbsPair pair("down", {.timeout_s = 12});
@@ -456,10 +479,12 @@ void port_down() {
 
 int run(const std::vector<std::string>& names) {
   const std::map<std::string, void (*)()> scenarios = {
-      {"sizes", sizes},       {"plain", plain},         {"flight", flight}, {"credits", credits},     {"puts", puts},
-      {"mismatch", mismatch}, {"sleep", sleeping},      {"slabs", slabs},   {"choices", choices},     {"limit", limit},
-      {"rails", rails},       {"large", large},         {"mtu", mtu},       {"port_flap", port_flap}, {"cut", cut},
-      {"silence", silence},   {"port_down", port_down},
+      {"sizes", sizes},     {"plain", plain},         {"flight", flight},
+      {"credits", credits}, {"puts", puts},           {"mismatch", mismatch},
+      {"sleep", sleeping},  {"slabs", slabs},         {"choices", choices},
+      {"limit", limit},     {"rails", rails},         {"large", large},
+      {"mtu", mtu},         {"port_flap", port_flap}, {"cut", cut},
+      {"silence", silence}, {"ungranted", ungranted}, {"port_down", port_down},
   };
   for (const std::string& name : names) {
     const std::uint64_t begin = posix::now_ns();

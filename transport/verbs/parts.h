@@ -98,14 +98,12 @@ struct VerbsTransport::Parts {
   std::optional<Slabs> slabs;
   std::optional<Events> events;
   std::vector<std::unique_ptr<Peer>> peers;
-  std::string port_trouble;              // while the port is down
-  std::uint64_t port_down_since_ns = 0;  // 0: it isn't, or nobody has looked
+  std::string port_trouble;  // while the port is down
   std::uint32_t quiet_rounds = 0;
   std::uint64_t next_question_ns = 0;  // when silent peers are looked for again
 
   void ask_silent_peers();
   void ask_port();
-  void give_up_dead_port(std::uint64_t now);
 };
 
 }  // namespace tsp::verbs

@@ -340,31 +340,19 @@ void VerbsTransport::Parts::ask_port() {
   port_trouble = fmt::format("{} port {} is down", port.port.device, port.port.number);
 }
 
-/// A flap is survived. But a driver may try for ever to send through a port that is down, and fail no request of it.
-void VerbsTransport::Parts::give_up_dead_port(std::uint64_t now) {
-  ask_port();
-  if (port_trouble.empty()) {
-    port_down_since_ns = 0;
-  } else if (port_down_since_ns == 0) {
-    port_down_since_ns = now;
-  } else if (now - port_down_since_ns >= options.timeout_ns / 4) {
-    for (const std::unique_ptr<Peer>& each : peers) {
-      if (each && each->linked && each->broken.empty()) each->broken = "nothing can be sent";
-    }
-  }
-}
-
-/// Who only receives has nothing in flight, so the NIC can't miss a dead peer: an empty write makes it notice.
+/// Who waits for a message, a grant or credit has nothing in flight, so the NIC can't miss a dead peer: an empty write makes it
+/// notice.
 void VerbsTransport::Parts::ask_silent_peers() {
   const std::uint64_t now = posix::now_ns();
   if (now < next_question_ns) return;
   const std::uint64_t patience = options.timeout_ns / kSilence;
   next_question_ns = now + patience / 4;
-  give_up_dead_port(now);
   for (const std::unique_ptr<Peer>& each : peers) {
     if (!each || !each->linked || !each->broken.empty()) continue;
     const std::uint64_t signs = each->arrivals + each->pair.done();
-    const bool awaited = std::any_of(each->in.begin(), each->in.end(), [](const Incoming& in) { return in.last > in.prefix; });
+    const bool awaited =
+        std::any_of(each->in.begin(), each->in.end(), [](const Incoming& in) { return in.last > in.prefix; }) ||
+        std::any_of(each->out.begin(), each->out.end(), [](const Outgoing& out) { return out.last > out.taken; });
     if (signs != each->seen || each->quiet_since_ns == 0 || !awaited) {
       each->seen = signs;
       each->quiet_since_ns = now;
