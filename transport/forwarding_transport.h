@@ -43,7 +43,7 @@ class ForwardingTransport : public Transport {
   void release(LaneId lane, Ticket ticket) override { inner_->release(lane, ticket); }
   Found found(LaneId lane) const override { return inner_->found(lane); }
   bool damage_next(LaneId lane) override { return inner_->damage_next(lane); }
-  bool withholds() const override { return inner_->withholds(); }
+  bool withholds(int peer) const override { return inner_->withholds(peer); }
   bool progress() override { return inner_->progress(); }
   std::uint64_t arm() override { return inner_->arm(); }
   void disarm() override { inner_->disarm(); }

@@ -125,8 +125,9 @@ class Transport {
   /// check of it. False: it has none. Asking again before that receive changes nothing.
   virtual bool damage_next(LaneId) { return false; }
 
-  /// For injected delays: whether messages that have come are withheld for a while, so that a peer that is gone may yet be heard.
-  virtual bool withholds() const { return false; }
+  /// For injected delays: whether a message that has come from this peer is withheld for a while, so that the peer may be gone
+  /// and yet be heard.
+  virtual bool withholds(int /*peer*/) const { return false; }
 
   // --- progress and sleep -------------------------------------------------------------------------------------------------
   /// Moves what can be moved; true if anything did. shm has nothing to do here: peers act on the memory themselves.

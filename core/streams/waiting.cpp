@@ -197,7 +197,8 @@ void Engine::check_peer(Patience& patience, std::uint64_t) {
     patience.suspect = peer;
     return;
   }
-  if (std::ranges::any_of(transports_, [](const Transport* transport) { return transport->withholds(); })) {
+  const Route& way = route(peer);
+  if (way.transport != nullptr && way.transport->withholds(way.peer)) {
     patience.suspect = -1;
     return;
   }
@@ -227,7 +228,8 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
     line(stream).waiting_for.store(world_peer, relaxed);
     page_->blocked_on.store(i + 1, relaxed);
   }
-  const std::uint64_t ends = started + std::min(options_.timeout_ns, kWordNs);
+  // Well before others, who wait for this rank meanwhile, call it a deadlock.
+  const std::uint64_t ends = started + std::min(options_.timeout_ns / 4, kWordNs);
   while (posix::now_ns() < ends) {
     if (board_.aborted()) throw_first_cause();
     const Life life = board_.life(world_peer);

@@ -66,11 +66,12 @@ Outcome DelayTransport::test_receive(LaneId lane, Ticket ticket) {
   return Outcome::done;
 }
 
-bool DelayTransport::withholds() const {
-  for (const auto& [key, lane] : lanes_) {
-    if (!lane.expected.empty() && lane.expected.front().ready_ns != 0) return true;
-  }
-  return inner().withholds();
+bool DelayTransport::withholds(int peer) const {
+  const std::uint64_t now = posix::now_ns();
+  return inner().withholds(peer) || std::ranges::any_of(lanes_, [&](const auto& each) {
+           const std::deque<Expected>& expected = each.second.expected;
+           return each.first.first == peer && !expected.empty() && expected.front().ready_ns > now;
+         });
 }
 
 /// Messages are seen when they come, not when somebody asks for them.

@@ -47,7 +47,7 @@ class DelayTransport final : public ForwardingTransport {
     return expect(lane, inner().view(lane, envelope, bytes), bytes);
   }
   Outcome test_receive(LaneId lane, Ticket ticket) override;
-  bool withholds() const override;
+  bool withholds(int peer) const override;
   bool progress() override;
   std::uint64_t arm() override;
 
