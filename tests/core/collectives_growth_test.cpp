@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::collectives_growth_test {
 namespace {
 
 std::ptrdiff_t open_descriptors() {
@@ -102,4 +102,4 @@ TEST(Growth, IsNoneOverAThousandGroups) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::collectives_growth_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::collectives_mismatch_test {
 namespace {
 
 constexpr std::uint64_t kTimeout = 3'000'000'000;
@@ -225,4 +225,4 @@ TEST(MismatchIsFinal, LaterCallsThrowTheSameCause) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::collectives_mismatch_test

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::collectives_verify_test {
 namespace {
 
 TEST(Verify, RandomOperationsGiveWhatTheirDefinitionsSay) {
@@ -115,4 +115,4 @@ TEST(Verify, ADamagedPayloadEndsTheJobNamingBothRanksAndTheOperation) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::collectives_verify_test

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::collectives_waits_test {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -255,4 +255,4 @@ TEST(Refusals, AHeapThatIsFullSaysSo) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::collectives_waits_test

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-namespace tsp::test {
+namespace tsp::test::cross_entropy_kernel_test {
 namespace {
 
 constexpr std::size_t kTokens = 9;
@@ -142,4 +142,4 @@ TEST(CrossEntropy, SurvivesLargeLogits) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::cross_entropy_kernel_test

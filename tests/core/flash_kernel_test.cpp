@@ -5,7 +5,7 @@
 
 #include <limits>
 
-namespace tsp::test {
+namespace tsp::test::flash_kernel_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -356,4 +356,4 @@ TEST(MergeAttention, OfNothingSeenIsZeroAndMinusInfinity) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::flash_kernel_test

@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-namespace tsp {
+namespace tsp::heap_test {
 namespace {
 
 constexpr std::size_t kReservation = std::size_t{8} << 20;
@@ -153,4 +153,4 @@ TEST(HeapBlock, ZeroBytesAreEmptyAndMovesLeaveNothingBehind) {
 }
 
 }  // namespace
-}  // namespace tsp
+}  // namespace tsp::heap_test

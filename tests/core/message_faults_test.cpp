@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::message_faults_test {
 namespace {
 
 /// Operation and number of each fault that struck messages to a rank.
@@ -214,4 +214,4 @@ TEST(MessageFaults, WhatIsToBeLostAndDamagedAtOnceIsStruckTwice) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::message_faults_test

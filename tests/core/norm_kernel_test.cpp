@@ -3,7 +3,7 @@
 #include "core/kernels/norm.h"
 #include "tests/core/kernel_support.h"
 
-namespace tsp::test {
+namespace tsp::test::norm_kernel_test {
 namespace {
 
 constexpr double kEpsilon = 1e-5;
@@ -161,4 +161,4 @@ TEST(Norm, OfNoRowsAddsNothing) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::norm_kernel_test

@@ -7,7 +7,7 @@
 
 #include <array>
 
-namespace tsp::test {
+namespace tsp::test::phantom_test {
 namespace {
 
 /// Some of everything that a schedule does. Messages are too large to be staged.
@@ -74,4 +74,4 @@ TEST(Phantom, OfNoRankIsRefused) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::phantom_test

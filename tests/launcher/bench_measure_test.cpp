@@ -12,7 +12,7 @@
 #include <cstring>
 #include <vector>
 
-namespace tsp::bench {
+namespace tsp::bench::bench_measure_test {
 namespace {
 
 const Tick kNoTick = [] {};
@@ -196,4 +196,4 @@ TEST(BenchTable, JsonRowHasTheReportsKeysAndNullWhereNothingWasChecked) {
 }
 
 }  // namespace
-}  // namespace tsp::bench
+}  // namespace tsp::bench::bench_measure_test

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsp::launcher::cli_test {
 namespace {
 
 struct Answer {
@@ -73,4 +73,4 @@ TEST(CommandLine, ARefusalIsInTheReport) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher
+}  // namespace tsp::launcher::cli_test

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsp::launcher::compare_test {
 namespace {
 
 using nlohmann::ordered_json;
@@ -157,4 +157,4 @@ TEST(Compare, ABudgetGivesTheLongestSequenceThatFits) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher
+}  // namespace tsp::launcher::compare_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsp::launcher::fault_report_test {
 namespace {
 
 using nlohmann::ordered_json;
@@ -99,4 +99,4 @@ TEST_F(FaultReport, AttemptsAddUp) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher
+}  // namespace tsp::launcher::fault_report_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsp::launcher {
+namespace tsp::launcher::layout_test {
 namespace {
 
 std::string refusal(const std::string& text) {
@@ -57,4 +57,4 @@ TEST(Layout, ProductsThatWouldOverflowAreRefused) {
 TEST(Layout, RanksAloneMeanTsp) { EXPECT_EQ(default_layout(6).print(), "tsp=6"); }
 
 }  // namespace
-}  // namespace tsp::launcher
+}  // namespace tsp::launcher::layout_test

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsp::launcher::model_options_test {
 namespace {
 
 using test::TemporaryFolder;
@@ -182,4 +182,4 @@ TEST(Numbers, EndsThatDoNotWorkAreNotProposed) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher
+}  // namespace tsp::launcher::model_options_test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsp::launcher {
+namespace tsp::launcher::options_test {
 namespace {
 
 template <class Call>
@@ -130,4 +130,4 @@ TEST(GlobalOptions, WrongTextsAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher
+}  // namespace tsp::launcher::options_test

@@ -7,7 +7,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-namespace tsp::launcher {
+namespace tsp::launcher::output_test {
 namespace {
 
 struct Pipe {
@@ -78,4 +78,4 @@ TEST(Output, AFullPipeKeepsTheRestInsteadOfBlocking) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher
+}  // namespace tsp::launcher::output_test

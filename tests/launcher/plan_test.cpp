@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsp::launcher::plan_test {
 namespace {
 
 using nlohmann::json;
@@ -297,4 +297,4 @@ TEST(TextTable, AlignsByTheWidestCellAndCountsLettersNotBytes) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher
+}  // namespace tsp::launcher::plan_test

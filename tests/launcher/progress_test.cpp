@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsp::launcher::progress_test {
 namespace {
 
 /// What went through a sink: frames of lines and of progress.
@@ -68,4 +68,4 @@ TEST(Durations, AreReadable) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher
+}  // namespace tsp::launcher::progress_test

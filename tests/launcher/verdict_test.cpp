@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <csignal>
 
-namespace tsp::launcher {
+namespace tsp::launcher::verdict_test {
 namespace {
 
 /// Four ranks; 0, 1 and 2 waited for rank 3 in all_gather #42, rank 3 waited for rank 0.
@@ -135,4 +135,4 @@ TEST(FailureJson, WhatSaysNothingIsNull) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher
+}  // namespace tsp::launcher::verdict_test

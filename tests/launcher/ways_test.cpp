@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-namespace tsp::launcher {
+namespace tsp::launcher::ways_test {
 namespace {
 
 /// Five ranks on two nodes: 0 to 2, 3 and 4.
@@ -82,4 +82,4 @@ TEST(Ways, OfRanksThatDontSayNothingIsMadeUp) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher
+}  // namespace tsp::launcher::ways_test

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp {
+namespace tsp::checkpoint_damage_test {
 namespace {
 
 using nlohmann::json;
@@ -260,4 +260,4 @@ TEST(Manifest, ThatIsNoGoodJsonIsRefused) {
 }
 
 }  // namespace
-}  // namespace tsp
+}  // namespace tsp::checkpoint_damage_test

@@ -21,7 +21,7 @@
 #include <thread>
 #include <unistd.h>
 
-namespace tsp {
+namespace tsp::checkpoint_faults_test {
 namespace {
 
 using Names = std::set<std::string>;
@@ -241,4 +241,4 @@ TEST(CheckpointFaults, AFolderThatAnotherJobWritesIsLeftAlone) {
 }
 
 }  // namespace
-}  // namespace tsp
+}  // namespace tsp::checkpoint_faults_test

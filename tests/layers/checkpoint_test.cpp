@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp {
+namespace tsp::checkpoint_test {
 namespace {
 
 using Names = std::set<std::string>;
@@ -212,4 +212,4 @@ TEST(Checkpoint, SearchOfNothingSaysWhatWasExpected) {
 }
 
 }  // namespace
-}  // namespace tsp
+}  // namespace tsp::checkpoint_test

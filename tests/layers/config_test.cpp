@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-namespace tsp {
+namespace tsp::config_test {
 namespace {
 
 using nlohmann::json;
@@ -357,4 +357,4 @@ TEST(ModelParameters, OfThePapersModelAreAsManyAsThePaperSays) {
 }
 
 }  // namespace
-}  // namespace tsp
+}  // namespace tsp::config_test

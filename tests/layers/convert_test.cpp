@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-namespace tsp {
+namespace tsp::convert_test {
 namespace {
 
 double exact(std::uint16_t bits) { return static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16)); }
@@ -124,4 +124,4 @@ TEST(StoredTypes, HaveTheFormatsNamesAndSizes) {
 }
 
 }  // namespace
-}  // namespace tsp
+}  // namespace tsp::convert_test

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <vector>
 
-namespace tsp {
+namespace tsp::data_test {
 namespace {
 
 std::vector<Token> read(const TokenStream& stream, std::uint64_t first, std::size_t count) {
@@ -138,4 +138,4 @@ TEST(TrainingData, MustHoldOneSequenceAndItsLabels) {
 }
 
 }  // namespace
-}  // namespace tsp
+}  // namespace tsp::data_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsp::test {
+namespace tsp::test::decode_test {
 namespace {
 
 struct Decoded {
@@ -208,4 +208,4 @@ TEST(Sampling, RefusesNaN) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::decode_test

@@ -14,7 +14,7 @@
 #include <set>
 #include <vector>
 
-namespace tsp::theory {
+namespace tsp::theory::flows_test {
 namespace {
 
 Spread spread(std::vector<Spread::Axis> axes, TensorExchange tensor = TensorExchange::plain,
@@ -342,4 +342,4 @@ TEST(Spreads, ThatCannotBeNameWhatWorks) {
 }
 
 }  // namespace
-}  // namespace tsp::theory
+}  // namespace tsp::theory::flows_test

@@ -14,7 +14,7 @@
 #include <fstream>
 #include <mutex>
 
-namespace tsp::test {
+namespace tsp::test::gpt2_torch_test {
 namespace {
 
 template <class Integer>
@@ -137,4 +137,4 @@ TEST(Gpt2Folders, AreSavedWithHuggingFacesNamesAndShapes) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::gpt2_torch_test

@@ -9,7 +9,7 @@
 
 #include <utility>
 
-namespace tsp::test {
+namespace tsp::test::layouts_audit_test {
 namespace {
 
 theory::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
@@ -314,4 +314,4 @@ TEST(LayoutsMemory, ForecastsHoldUnderEveryScheme) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::layouts_audit_test

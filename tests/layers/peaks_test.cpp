@@ -9,7 +9,7 @@
 
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::peaks_test {
 namespace {
 
 struct Layout {
@@ -158,4 +158,4 @@ TEST(Peaks, OfALayoutThatCannotBeAreRefused) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::peaks_test

@@ -6,7 +6,7 @@
 
 #include <functional>
 
-namespace tsp {
+namespace tsp::reference_gradients_test {
 namespace {
 
 using test::normal_values;
@@ -125,4 +125,4 @@ TEST(ReferenceGpt2, DropsOnlyInTrainingAndAnewInEveryStep) {
 }
 
 }  // namespace
-}  // namespace tsp
+}  // namespace tsp::reference_gradients_test

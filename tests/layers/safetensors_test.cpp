@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::safetensors {
+namespace tsp::safetensors::safetensors_test {
 namespace {
 
 std::string length_word(std::uint64_t value) {
@@ -247,4 +247,4 @@ TEST(SafetensorsFile, RefusesAFileThatIsCutWhileItIsOpen) {
 }
 
 }  // namespace
-}  // namespace tsp::safetensors
+}  // namespace tsp::safetensors::safetensors_test

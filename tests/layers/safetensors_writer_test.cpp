@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsp::safetensors {
+namespace tsp::safetensors::safetensors_writer_test {
 namespace {
 
 /// Runs `body` in a process of its own; true if it returned true.
@@ -161,4 +161,4 @@ TEST(SafetensorsWriter, PlansEmptyAndScalarTensors) {
 }
 
 }  // namespace
-}  // namespace tsp::safetensors
+}  // namespace tsp::safetensors::safetensors_writer_test

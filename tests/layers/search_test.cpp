@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-namespace tsp::theory {
+namespace tsp::theory::search_test {
 namespace {
 
 using test::refusal;
@@ -218,4 +218,4 @@ TEST(Search, RanksWhatFitsAndSaysWhyTheRestDoesNot) {
 }
 
 }  // namespace
-}  // namespace tsp::theory
+}  // namespace tsp::theory::search_test

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::board_test {
 namespace {
 
 /// What a line of the board says of a rank and doesn't change from one look to the next: its number and process.
@@ -45,4 +45,4 @@ TEST(Board, SignalUserOnePrintsWhatStatusPrints) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::board_test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::compare_test {
 namespace {
 
 using nlohmann::json;
@@ -86,4 +86,4 @@ TEST(CompareCommand, RefusesWhatNoPointCanDo) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::compare_test

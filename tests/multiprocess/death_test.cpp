@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::death_test {
 namespace {
 
 /// From a death to the end of tsprun. One second is what the product promises; sanitizers slow the processes' end.
@@ -226,4 +226,4 @@ TEST(StoppedJob, ContinuesWithoutAFalseAlarm) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::death_test

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::fault_test {
 namespace {
 
 using nlohmann::json;
@@ -192,4 +192,4 @@ TEST_F(Fault, WhatCannotStrikeIsRefusedBeforeRanksStart) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::fault_test

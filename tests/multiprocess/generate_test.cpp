@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::generate_test {
 namespace {
 
 using nlohmann::json;
@@ -87,4 +87,4 @@ TEST(Generate, RefusesWhatCantBe) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::generate_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::gpt2_commands_test {
 namespace {
 
 using nlohmann::json;
@@ -124,4 +124,4 @@ TEST(Gpt2, WhatIsntSupportedIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::gpt2_commands_test

@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::hostile_test {
 namespace {
 
 using bootstrap::Handshake;
@@ -161,4 +161,4 @@ TEST(Hostiles, HurtNobodyAndAreInTheLog) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::hostile_test

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::layouts_test {
 namespace {
 
 using nlohmann::json;
@@ -244,4 +244,4 @@ TEST(Layouts, WhatCantBeIsRefusedByNameBeforeRanksStart) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::layouts_test

@@ -20,7 +20,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::model_commands_test {
 namespace {
 
 using nlohmann::json;
@@ -492,4 +492,4 @@ TEST(Trace, HoldsAllRanksStreamsAndMatchingArrows) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::model_commands_test

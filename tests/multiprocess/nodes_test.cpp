@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::nodes_test {
 namespace {
 
 int free_port() {
@@ -316,4 +316,4 @@ TEST(TheSecret, IsMadeOnFirstUseForItsOwnerAlone) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::nodes_test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::plan_test {
 namespace {
 
 using nlohmann::json;
@@ -83,4 +83,4 @@ TEST(PlanCommand, AgreesWithWhatTrainingUnderOtherLayoutsMeasures) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::plan_test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::plot_test {
 namespace {
 
 using nlohmann::json;
@@ -108,4 +108,4 @@ TEST(Plot, SaysWhatIsWrongWithAReport) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::plot_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::run_test {
 namespace {
 
 Finished run_actor(const std::vector<std::string>& options, const std::vector<std::string>& action,
@@ -215,4 +215,4 @@ TEST(Refusal, OfUnknownCommandsAndOptions) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::run_test

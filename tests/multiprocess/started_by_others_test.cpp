@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsp::test {
+namespace tsp::test::started_by_others_test {
 namespace {
 
 using Environment = std::map<std::string, std::string>;
@@ -163,4 +163,4 @@ TEST_F(SmallSharedMemory, IsNothingThatTsprunMinds) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsp::test::started_by_others_test

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp {
+namespace tsp::delay_transport_test {
 namespace {
 
 using fault::DelayTransport;
@@ -151,4 +151,4 @@ TEST(DelayTransport, SpeedAndLatencyOfFaultsAddUpAndTheSlowestHolds) {
 }
 
 }  // namespace
-}  // namespace tsp
+}  // namespace tsp::delay_transport_test

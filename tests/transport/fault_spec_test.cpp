@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::fault {
+namespace tsp::fault::fault_spec_test {
 namespace {
 
 std::string refusal(const std::string& text) {
@@ -102,4 +102,4 @@ TEST(FaultSpec, RanksMustExistAndDiffer) {
 }
 
 }  // namespace
-}  // namespace tsp::fault
+}  // namespace tsp::fault::fault_spec_test

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::bootstrap {
+namespace tsp::bootstrap::store_test {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -158,4 +158,4 @@ TEST(HostPort, IsParsedStrictly) {
 }
 
 }  // namespace
-}  // namespace tsp::bootstrap
+}  // namespace tsp::bootstrap::store_test

@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp {
+namespace tsp::tcp_lane_test {
 namespace {
 
 using bootstrap::Handshake;
@@ -518,4 +518,4 @@ TEST_F(ByHand, NonsenseBreaksTheLaneLoudly) {
 }
 
 }  // namespace
-}  // namespace tsp
+}  // namespace tsp::tcp_lane_test

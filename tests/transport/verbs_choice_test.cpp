@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::verbs {
+namespace tsp::verbs::verbs_choice_test {
 namespace {
 
 Gid gid_of(int index, GidType type, const char* text) {
@@ -161,4 +161,4 @@ TEST(VerbsTransport, WithoutADeviceItReachesNobodyAndSaysWhy) {
 }
 
 }  // namespace
-}  // namespace tsp::verbs
+}  // namespace tsp::verbs::verbs_choice_test
