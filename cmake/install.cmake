@@ -1,7 +1,7 @@
 # cmake --install: bin/tsprun, the libraries, the headers under include/tsp, and the CMake package tsp.
 #
-# Headers include each other from the project's root ("core/context.h"), so the installed target has include/tsp on its
-# include path beside include, under which a program says <tsp/tsp.h>.
+# Headers include each other from the project's root ("core/context.h"); installed ones say "tsp/core/context.h", so that no header of
+# a program's own is taken for one of ours.
 
 include(CMakePackageConfigHelpers)
 
@@ -9,8 +9,7 @@ set(tsp_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tsp)
 
 set_target_properties(tsp_transport PROPERTIES EXPORT_NAME transport OUTPUT_NAME tsp_transport)
 set_target_properties(tsp_core PROPERTIES EXPORT_NAME core OUTPUT_NAME tsp_core)
-target_include_directories(tsp INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
-                                         $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tsp>)
+target_include_directories(tsp INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_compile_features(tsp INTERFACE cxx_std_20)
 
 install(TARGETS tsp tsp_core tsp_transport EXPORT tspTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -18,6 +17,15 @@ if(TARGET tsprun)
   install(TARGETS tsprun EXPORT tspTargets RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 install(DIRECTORY transport core DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tsp FILES_MATCHING PATTERN "*.h")
+install(CODE "set(headers \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/tsp\")")
+install(CODE [[
+  file(GLOB_RECURSE installed "${headers}/*.h")
+  foreach(header ${installed})
+    file(READ "${header}" text)
+    string(REGEX REPLACE "#include \"(core|transport)/" "#include \"tsp/\\1/" text "${text}")
+    file(WRITE "${header}" "${text}")
+  endforeach()
+]])
 install(FILES cmake/tsp.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tsp)
 
 install(EXPORT tspTargets NAMESPACE tsp:: DESTINATION ${tsp_package_dir})
