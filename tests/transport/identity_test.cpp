@@ -151,6 +151,8 @@ TEST(Identity, OfAnIncompleteSetIsRefusedByName) {
   for (const char* name : {"SLURM_LOCALID", "SLURM_JOB_ID"}) expect_refused(without(kSlurm, name), {name, "Slurm"});
   expect_refused({{"TSP_NODE_FD", "3"}}, {"WORLD_SIZE", "tsprun"});
   expect_refused({{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "prterun-host-1@1"}}, {"PMIX_RANK"});
+  // MPICH's mpirun.
+  expect_refused({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}}, {"PMI_RANK=1", "tsprun run"});
 }
 
 TEST(Identity, ThatContradictsItselfIsRefusedWithTheValue) {

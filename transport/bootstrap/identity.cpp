@@ -197,6 +197,18 @@ void refuse_bare_pmix(const Getenv& get) {
           reader.find("PMIX_RANK")));
 }
 
+/// MPICH's mpirun says who a rank is, but nothing that ranks of one job have in common: each would be a world of its own.
+void refuse_pmi(const Getenv& get) {
+  const Reader reader(get, "PMI");
+  const char* size = reader.find("PMI_SIZE");
+  if (!reader.find("PMI_RANK") || size == nullptr || std::string_view(size) == "1") return;
+  throw Error(
+      Cause::refused,
+      fmt::format("PMI_RANK={}, PMI_SIZE={} (set by MPICH's mpirun): these name no job in which ranks could meet; start them "
+                  "by `tsprun run`, torchrun, srun or Open MPI's mpirun, or unset them to run alone",
+                  reader.find("PMI_RANK"), size));
+}
+
 }  // namespace
 
 std::optional<Identity> identity_from_environment(const Getenv& get) {
@@ -206,6 +218,7 @@ std::optional<Identity> identity_from_environment(const Getenv& get) {
   if (auto identity = from_open_mpi(get)) return identity;
   if (auto identity = from_slurm(get)) return identity;
   refuse_bare_pmix(get);
+  refuse_pmi(get);
   return std::nullopt;
 }
 
