@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <fcntl.h>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -87,6 +88,19 @@ std::vector<fault::Spec> faults_from_environment() {
   return faults;
 }
 
+/// A descriptor of node memory beside the inherited one, which stays open, but not in programs that this process starts.
+posix::UniqueFd inherited_memory(int descriptor) {
+  const int own = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  if (own < 0 || ::fcntl(descriptor, F_SETFD, FD_CLOEXEC) != 0) {
+    throw Error(
+        Cause::refused,
+        fmt::format("TSP_NODE_FD={}: {}. It is inherited by a rank's program alone, not by what that starts in its turn: only "
+                    "one process joins for a rank; without TSP_NODE_FD and RANK the program is a world of its own",
+                    descriptor, std::strerror(errno)));
+  }
+  return posix::UniqueFd(own);
+}
+
 ContextOptions options_from_environment() {
   ContextOptions options;
   options.heap_budget = budget_from_environment();
@@ -123,7 +137,7 @@ struct Context::Parts {
       : owned_memory(std::move(owned)),
         memory(owned_memory ? &*owned_memory : borrowed),
         local_rank(checked(rank)),
-        board(*memory),
+        board(joined(*memory)),
         imagined(std::move(of_phantom)),
         heap(is_phantom() ? imagined.bytes() : memory->heap(local_rank), options.heap_budget,
              [this](std::size_t offset, std::size_t bytes) { commit(offset, bytes); }),
@@ -148,8 +162,21 @@ struct Context::Parts {
     std::iota(all.begin(), all.end(), 0);
     world.emplace(engine, heap, staging, choices, std::move(all));
     RankPage& page = board.page(world_rank());
-    page.pid.store(static_cast<std::uint32_t>(::getpid()), relaxed);
     page.life.store(static_cast<std::uint32_t>(Life::alive), std::memory_order_release);
+  }
+
+  /// Takes the rank's place in the job, which is to be had once: lanes still hold what an earlier program of the rank sent.
+  FlightBoard joined(const shm::NodeMemory& node) const {
+    const FlightBoard all(node);
+    const auto me = static_cast<std::uint32_t>(::getpid());
+    if (const std::uint32_t earlier = all.join(world_rank(), me); earlier != 0) {
+      throw Error(Cause::refused,
+                  fmt::format("rank {} has joined the job already, as {}: a rank has one Context, in one program; start `tsprun "
+                              "run` once for each program",
+                              world_rank(), earlier == me ? "this process" : fmt::format("process {}", earlier)),
+                  world_rank());
+    }
+    return all;
   }
 
   bool is_phantom() const { return !imagined.bytes().empty(); }
@@ -235,7 +262,7 @@ Context Context::from_environment() {
     const shm::NodeLayout alone{.heap_bytes = shm::default_heap_bytes(), .timeout_ns = timeout_from_environment()};
     parts = std::make_unique<Parts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, options, std::vector<int>{});
   } else if (identity->node_descriptor >= 0) {
-    shm::NodeMemory memory = shm::NodeMemory::attach(posix::UniqueFd(identity->node_descriptor));
+    shm::NodeMemory memory = shm::NodeMemory::attach(inherited_memory(identity->node_descriptor));
     memory.claim_bells();
     parts = std::make_unique<Parts>(std::move(memory), nullptr, identity->local_rank, options, std::vector<int>{});
   } else {

@@ -39,7 +39,8 @@ class Context {
   /// Reads TSP_ALGORITHMS (overrides of the choice table), TSP_BLOCKING=1 and TSP_LINK_GBPS (ContextOptions), TSP_MEM_PER_RANK
   /// (heap budget in bytes), TSP_REASSOCIATE=1, TSP_VERIFY=1 and TSP_FAULTS (injected faults, separated by ';'; tsprun sets them)
   /// and, where no tsprun started the rank, TSP_TIMEOUT (deadline of waits in seconds, default 30). Installs the terminate
-  /// handler. Throws Error(refused | out_of_memory | stalled): says which variables were found, what is missing, who didn't come.
+  /// handler. A rank joins once, in one process: whoever comes second is refused. Throws Error(refused | out_of_memory |
+  /// stalled): says which variables were found, what is missing, who didn't come.
   static Context from_environment();
   /// Rank `local_rank` of a node whose memory exists.
   Context(shm::NodeMemory memory, int local_rank, const ContextOptions& options = {});
@@ -67,6 +68,8 @@ class Context {
 
   Communicator& world();
   Heap& heap();
+  /// Its tick() is a sign of life and moves posted operations on: to be called now and then by who computes for long, in any case
+  /// more often than --timeout, whose peers would else end the job.
   Engine& engine();
   const FlightBoard& board() const;
   const shm::NodeMemory& node_memory() const;

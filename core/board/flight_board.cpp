@@ -97,6 +97,12 @@ Life FlightBoard::life(int rank) const {
   return value <= static_cast<std::uint32_t>(Life::killed) ? static_cast<Life>(value) : Life::killed;
 }
 
+std::uint32_t FlightBoard::join(int rank, std::uint32_t pid) const {
+  std::uint32_t before = 0;
+  page(rank).pid.compare_exchange_strong(before, pid);
+  return before;
+}
+
 std::uint32_t FlightBoard::pid(int rank) const { return page(rank).pid.load(relaxed); }
 
 std::optional<Activity> FlightBoard::activity(int rank, Stream stream) const {
@@ -110,8 +116,8 @@ std::optional<Activity> FlightBoard::activity(int rank, Stream stream) const {
   activity.signature = line.signature.load(relaxed);
   activity.group = line.group.load(relaxed);
   activity.bytes = line.bytes.load(relaxed);
-  activity.segment = line.segment.load(relaxed);
   activity.dtype = static_cast<DType>(line.dtype.load(relaxed) % 4);
+  activity.reduction = static_cast<Reduction>(line.reduction.load(relaxed) % 3);
   activity.root = line.root.load(relaxed);
   activity.source = line.source.load(relaxed);
   activity.waiting_for = line.waiting_for.load(relaxed);

@@ -67,8 +67,8 @@ struct alignas(64) ActivityLine {
   std::atomic<std::uint32_t> sequence;        ///< of this kind of operation on this rank, from 1: reports and faults use it
   std::atomic<std::uint32_t> group_sequence;  ///< of the operation in its group: what ranks compare
   std::atomic<std::int32_t> waiting_for;      ///< a rank of the world, -1: none
-  std::atomic<std::uint32_t> segment;
-  std::atomic<std::uint8_t> op;  ///< Op, valid while busy
+  std::atomic<std::uint32_t> reserved;        ///< 0
+  std::atomic<std::uint8_t> op;               ///< Op, valid while busy
   std::atomic<std::uint8_t> dtype;
   std::atomic<std::uint8_t> reduction;
   std::atomic<std::uint8_t> busy;    ///< 1 while an operation is at the head
@@ -91,6 +91,9 @@ struct FaultLine {
 };
 static_assert(sizeof(FaultLine) == 32);
 inline constexpr std::size_t kFaultLines = 16;
+
+/// RankPage::code of a rank whose end nobody saw who could know how it was.
+inline constexpr std::int32_t kUnknownCode = -1;
 
 struct RankPage {
   alignas(64) std::atomic<std::uint32_t> pid;
@@ -152,8 +155,8 @@ struct Activity {
   std::uint64_t signature = 0;
   std::uint64_t group = 0;
   std::uint64_t bytes = 0;
-  std::uint32_t segment = 0;
   DType dtype = DType::byte;
+  Reduction reduction = Reduction::sum;
   int root = -1;
   int source = -1;
   int waiting_for = -1;        ///< rank of the world, -1: busy, not waiting
@@ -179,6 +182,8 @@ class FlightBoard {
   /// The first failure, once complete. `cause` none: nothing failed.
   Failure failure() const;
 
+  /// This process takes a rank's place: 0, or the process that took it before and keeps it.
+  std::uint32_t join(int rank, std::uint32_t pid) const;
   Life life(int rank) const;
   std::uint32_t pid(int rank) const;
   /// What the rank is blocked on; else a busy stream's activity (waiting_for -1: it computes). None: it is outside operations.

@@ -32,7 +32,7 @@ void PeerWatch::look() {
     // Looked at again: the rank may have finished in good order between the two looks.
     if (gone && board_.life(rank) <= Life::alive) {
       RankPage& page = board_.page(rank);
-      page.code.store(-1, std::memory_order_relaxed);  // only a parent learns the code
+      page.code.store(kUnknownCode, std::memory_order_relaxed);  // only a parent learns the code
       page.life.store(static_cast<std::uint32_t>(Life::exited), std::memory_order_release);
     }
   }

@@ -174,11 +174,16 @@ void Engine::check_arguments(Stream stream) {
         theirs->waiting_for < 0)
       continue;
     const std::optional<Activity> here = board_.activity(world_rank_, stream);
-    throw Error(
-        Cause::mismatch,
-        fmt::format("rank {} is in {}, rank {} is in {}: both are operation {} of their group, but the arguments differ",
-                    world_rank_, here ? here->describe(0) : name(mine.op), rank, theirs->describe(0), mine.group_sequence),
-        world_rank_, std::string(name(mine.op)), line(stream).sequence.load(relaxed));
+    std::string differ = "the arguments differ";
+    if (theirs->reduction != mine.reduction) {
+      differ += fmt::format(": {} and {}", name(mine.reduction), name(theirs->reduction));
+    } else if (theirs->op == mine.op && theirs->dtype == mine.dtype && theirs->root == mine.root && theirs->bytes == mine.bytes) {
+      differ += " in what isn't listed: another rank's count, or the algorithm (TSP_ALGORITHMS, CallOptions::algorithm)";
+    }
+    throw Error(Cause::mismatch,
+                fmt::format("rank {} is in {}, rank {} is in {}: both are operation {} of their group, but {}", world_rank_,
+                            here ? here->describe(0) : name(mine.op), rank, theirs->describe(0), mine.group_sequence, differ),
+                world_rank_, std::string(name(mine.op)), line(stream).sequence.load(relaxed));
   }
 }
 
@@ -209,10 +214,11 @@ void Engine::throw_gone(int peer, Op op, std::uint64_t sequence) {
   const Life life = board_.life(peer);
   const std::int32_t code = board_.page(peer).code.load(relaxed);
   const std::string how = life == Life::killed   ? fmt::format("was killed by signal {}", code)
-                          : life == Life::exited ? fmt::format("exited (code {})", code)
-                                                 : "ended in good order";
+                          : life != Life::exited ? "ended in good order"
+                          : code == kUnknownCode ? "is gone (how it ended isn't known: no tsprun watches it)"
+                                                 : fmt::format("exited (code {})", code);
   throw Error(life == Life::killed ? Cause::killed : Cause::exited,
-              fmt::format("rank {} {}, but rank {} waits for it in {}", peer, how, world_rank_, name(op)), peer,
+              fmt::format("rank {} {}, but rank {} waits for it in {} #{}", peer, how, world_rank_, name(op), sequence), peer,
               std::string(name(op)), sequence);
 }
 
@@ -285,9 +291,14 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
          fmt::format("ranks wait for each other, and nothing moved for {:.1f} s: {}", seconds(now - patience.chain_since_ns),
                      waits));
   }
+  // Who only computes should say so.
+  const bool computes = !board_.activity(root);
   fail(Cause::stalled, root,
-       fmt::format("rank {} gave no sign of life for {:.1f} s (--timeout {:g}): {}", root, seconds(now - patience.chain_since_ns),
-                   seconds(options_.timeout_ns), waits));
+       fmt::format("rank {} gave no sign of life for {:.1f} s (--timeout {:g}): {}{}", root,
+                   seconds(now - patience.chain_since_ns), seconds(options_.timeout_ns), waits,
+                   computes ? ". A program that computes longer than that calls engine().tick() now and then, or gets a longer "
+                              "--timeout"
+                            : ""));
 }
 
 }  // namespace tsp

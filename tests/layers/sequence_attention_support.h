@@ -10,8 +10,8 @@
 #include "tests/layers/model_run.h"
 #include "tests/support/run_ranks.h"
 
+#include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <random>
@@ -177,7 +177,8 @@ inline AttentionRun run_attention(const AttentionCase& of) {
         run.results["o"][whole] = element(buffer_of(ConstTensor(o.view())), local);
       });
       if (of.recompute == Recompute::full) {
-        for (const OwnedTensor* lost : {&o, &lse}) std::memset(lost->view().data(), 0xff, lost->view().bytes());  // NaN
+        for (const OwnedTensor* lost : {&o, &lse})
+          std::fill_n(lost->view().data(), lost->view().bytes(), std::byte{0xff});  // NaN
       }
       const OwnedTensor dq = room(queries, sums);
       const OwnedTensor dk = room(kv, sums);

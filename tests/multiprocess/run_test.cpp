@@ -214,5 +214,32 @@ TEST(Refusal, OfUnknownCommandsAndOptions) {
   expect_refused({}, {});
 }
 
+// --- a rank joins once
+// ----------------------------------------------------------------------------------------------------------
+
+TEST(Joining, OfASecondProgramOfARankIsRefused) {
+  const std::string actor = program_path("actor");
+  const Finished run = run_program({tsprun_path(), "-n", "3", "run", "--", "sh", "-c", actor + " sum 1 && " + actor + " sum 1"});
+  EXPECT_NE(run.end.code, 0) << run.describe();
+  EXPECT_NE(run.err.find("has joined the job already, as process"), std::string::npos) << run.describe();
+}
+
+TEST(Joining, AgainInAProcessIsRefused) {
+  for (const char* when : {"during", "after"}) {
+    const Finished run = run_actor({"-n", "2"}, {"join_again", when});
+    EXPECT_EQ(run.end.code, 0) << run.describe();
+    for (const auto& [rank, lines] : by_rank(run.out, 2)) {
+      ASSERT_EQ(lines.size(), 1U) << run.describe();
+      EXPECT_NE(lines[0].find(fmt::format("rank {} has joined the job already, as this process", rank)), std::string::npos);
+    }
+  }
+}
+
+TEST(Joining, OfWhatARankStartsIsRefused) {
+  const Finished run = run_actor({"-n", "2"}, {"start", program_path("actor") + " sum 1"});
+  EXPECT_NE(run.end.code, 0) << run.describe();
+  EXPECT_NE(run.err.find("only one process joins for a rank"), std::string::npos) << run.describe();
+}
+
 }  // namespace
 }  // namespace tsp::test::run_test

@@ -18,6 +18,7 @@
 #include <iostream>
 #include <map>
 #include <netinet/in.h>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <sys/socket.h>
@@ -304,6 +305,26 @@ int use_heap(const Arguments& arguments) {
   return 0;
 }
 
+/// join_again WHEN: makes a second Context while the first lives ("during") or after it ("after").
+int join_again(const Arguments& arguments) {
+  std::optional<tsp::Context> first(tsp::Context::from_environment());
+  first->world().barrier();
+  if (arguments[0] == "after") first.reset();
+  try {
+    tsp::Context::from_environment();
+  } catch (const tsp::Error& error) {
+    say(error.what());
+  }
+  if (first) reduce_ones(*first, 1000);
+  return 0;
+}
+
+/// start COMMAND…: joins, then runs a command line.
+int start_command(const Arguments& arguments) {
+  const tsp::Context context = tsp::Context::from_environment();
+  return std::system(arguments[0].c_str()) == 0 ? 0 : 1;
+}
+
 /// sleep: says ready and sleeps; knows nothing of collectives.
 int sleep_for_ever(const Arguments&) {
   say("ready");
@@ -336,6 +357,8 @@ int main(int argc, char** argv) {
                                                                                {"compute", compute},
                                                                                {"children", children},
                                                                                {"heap", use_heap},
+                                                                               {"join_again", join_again},
+                                                                               {"start", start_command},
                                                                                {"sleep", sleep_for_ever},
                                                                                {"stubborn", stubborn}};
   const Arguments words(argv + 1, argv + argc);
