@@ -88,7 +88,7 @@ std::string wait_sentence(const Failure& failure, const std::vector<RankRecord>&
 }
 
 std::string ago(std::uint64_t then_ns, std::uint64_t now_ns) {
-  if (then_ns == 0) return "never";
+  if (then_ns == 0) return "-";
   return fmt::format("{:.1f} s ago", now_ns > then_ns ? static_cast<double>(now_ns - then_ns) * 1e-9 : 0.0);
 }
 
@@ -168,11 +168,17 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
   return text;
 }
 
+std::string life_now(const FlightBoard& board, int rank) {
+  const Life life = board.life(rank);
+  const bool stopped = life == Life::alive && board.is_local(rank) && is_stopped(static_cast<pid_t>(board.pid(rank)));
+  return stopped ? "stopped" : std::string(name(life));
+}
+
 std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {
   std::string text = fmt::format("{:>5}  {:>8}  {:<9}  {:<12}  {}\n", "rank", "pid", "life", "last sign", "doing");
   for (int rank = 0; rank < board.ranks(); ++rank) {
     const RankPage& page = board.page(rank);
-    std::string life(name(board.life(rank)));
+    std::string life = life_now(board, rank);
     const std::int32_t code = page.code.load(std::memory_order_relaxed);
     if (board.life(rank) == Life::exited) life += fmt::format(" {}", code);
     if (board.life(rank) == Life::killed) life += fmt::format(" {}", code);

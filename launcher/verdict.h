@@ -43,4 +43,7 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
 /// The board of all ranks, a line each: pid, life, operation, whom it waits for and how long, last sign of life.
 std::string print_board(const FlightBoard& board, std::uint64_t now_ns);
 
+/// Life of a rank for those who look at a running job: "stopped" for an alive one of this machine whose process is.
+std::string life_now(const FlightBoard& board, int rank);
+
 }  // namespace tsp::launcher

@@ -103,6 +103,11 @@ std::uint32_t FlightBoard::join(int rank, std::uint32_t pid) const {
   return before;
 }
 
+bool FlightBoard::is_local(int rank) const {
+  const shm::NodeLayout& layout = memory_->layout();
+  return rank >= static_cast<int>(layout.first_rank) && rank < static_cast<int>(layout.first_rank + layout.local_ranks);
+}
+
 std::uint32_t FlightBoard::pid(int rank) const { return page(rank).pid.load(relaxed); }
 
 std::optional<Activity> FlightBoard::activity(int rank, Stream stream) const {

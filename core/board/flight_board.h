@@ -186,6 +186,8 @@ class FlightBoard {
   std::uint32_t join(int rank, std::uint32_t pid) const;
   Life life(int rank) const;
   std::uint32_t pid(int rank) const;
+  /// Whether the rank's process is one of this machine.
+  bool is_local(int rank) const;
   /// What the rank is blocked on; else a busy stream's activity (waiting_for -1: it computes). None: it is outside operations.
   std::optional<Activity> activity(int rank) const;
   std::optional<Activity> activity(int rank, Stream stream) const;

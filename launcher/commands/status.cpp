@@ -59,7 +59,7 @@ ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
     }
     ranks.push_back({{"rank", rank},
                      {"pid", board.pid(rank)},
-                     {"life", std::string(tsp::name(board.life(rank)))},
+                     {"life", life_now(board, rank)},
                      {"seconds_since_sign", last_sign == 0 || now_ns < last_sign
                                                 ? ordered_json(nullptr)
                                                 : ordered_json(static_cast<double>(now_ns - last_sign) * 1e-9)},

@@ -44,5 +44,18 @@ TEST(Board, SignalUserOnePrintsWhatStatusPrints) {
   EXPECT_EQ(job.wait(10).code, 128 + SIGTERM) << job.err();
 }
 
+TEST(Board, SaysWhichRankIsStopped) {
+  Process job(tsprun_actor({"-n", "4"}, {"stop_chain"}));
+  std::string seen;
+  for (int tries = 0; tries < 100 && seen.find("  stopped") == std::string::npos; ++tries) {
+    seen = run_tsprun({"status", std::to_string(job.pid())}).out;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_NE(seen.find("  stopped"), std::string::npos) << seen;
+  EXPECT_EQ(ranks_and_pids(seen).size(), 3U) << seen;
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(20).code, 128 + SIGTERM) << job.err();
+}
+
 }  // namespace
 }  // namespace tsp::test::board_test

@@ -194,6 +194,25 @@ def lost_frames(lab, steps, size, timeout):
     same("verbs with losses", lab.curve("verbs"), "one node", lab.on_host(lab.train(steps, size)))
 
 
+def verified(lab, steps, size, timeout):
+    """--verify changes no bit over verbs, and finds a payload that was damaged on its way from one machine to the other."""
+    script = f"""
+job verified --verify --inter verbs {lab.train(steps, size)}
+job damaged --verify --inter verbs --fault corrupt:from=1,to=2,nth=7 {lab.train(steps, size)}
+job unseen --inter verbs --fault corrupt:from=1,to=2,nth=7 {lab.train(steps, size)}
+"""
+    require(lab.run(script, timeout=timeout) == 0, "the laboratory failed")
+    same("verbs, verified", lab.curve("verified"), "one node", lab.on_host(lab.train(steps, size)))
+    for node in (0, 1):
+        require(lab.code("damaged", node) != 0, f"node {node} didn't notice the damage")
+        failure = lab.report("damaged", node)["failure"]
+        require(failure["kind"] == "corrupt" and failure["rank"] == 1 and failure["op"] and failure["seq"] > 0, f"damaged: {failure}")
+        require(lab.code("unseen", node) == 0, f"without --verify node {node} ended\n{lab.words('unseen')}")
+    struck = lab.report("unseen")["faults"]
+    require(len(struck) == 1 and struck[0]["times"] == 1 and struck[0]["detected"] is False, f"unseen: {struck}")
+    require("injected, not detected" in lab.text("unseen", 0, "err"), f"nobody warns\n{lab.words('unseen')}")
+
+
 def check_failure(lab, name, node, deadline, culprit_node):
     """The survivors on `node` ended in time, with a verdict that names a rank of `culprit_node`."""
     verdict = lab.text(name, node, "err")
@@ -275,7 +294,7 @@ packets rail1
             require(sent[rail] >= least and sent[1 - rail] < least // 4, f"{name}: packets {sent}")
 
 
-SCENARIOS = {"rails": rails, "training": training, "lost_frames": lost_frames, "faults": faults}
+SCENARIOS = {"rails": rails, "training": training, "lost_frames": lost_frames, "verified": verified, "faults": faults}
 
 
 def main():
