@@ -55,8 +55,6 @@ bool DirectAllReduce::step(Engine& engine) {
 
 bool DirectAllReduce::send_inputs(Engine& engine, std::size_t& budget) {
   if (input_sent_ == peers()) return true;
-  // Both before the first message: peers can't read ours before they have theirs.
-  if (!input_.acquire(*this) || !result_.acquire(*this)) return false;
   if (!input_.prepare_all(*this, engine, input_prepared_, budget)) return false;
   const std::size_t element = size_of(send_.dtype);
   for (; input_sent_ < peers(); ++input_sent_) {

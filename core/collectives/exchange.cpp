@@ -51,20 +51,11 @@ void Offer::set(const Group& group, std::span<const std::byte> memory, std::size
   }
 }
 
-bool Offer::acquire(Collective& operation) {
-  if (way_ == Way::staged && block_ == nullptr && !memory_.empty()) {
-    int reader = -1;
-    block_ = operation.group().staging->take(memory_.size(), reader);
-    if (block_ == nullptr) operation.set_missing_world(reader);
-    return block_ != nullptr;
-  }
-  return true;
-}
-
 void Offer::prepare(const Collective& operation, std::size_t offset, std::size_t bytes) {
   if (bytes == 0 || way_ == Way::copied || way_ == Way::in_place) return;
   std::byte* to = nullptr;
   if (way_ == Way::staged) {
+    if (block_ == nullptr) block_ = &operation.group().staging->take(memory_.size());
     to = block_->bytes().data();
   } else {
     if (mirror_.bytes().empty()) {
@@ -76,12 +67,9 @@ void Offer::prepare(const Collective& operation, std::size_t offset, std::size_t
   std::memcpy(to + offset, memory_.data() + offset, bytes);
 }
 
-bool Offer::prepare_all(Collective& operation, Engine& engine, std::size_t& prepared, std::size_t& budget) {
+bool Offer::prepare_all(const Collective& operation, Engine& engine, std::size_t& prepared, std::size_t& budget) {
   if (way_ != Way::mirrored) {
-    if (prepared < memory_.size()) {
-      if (!acquire(operation)) return false;
-      prepare(operation, 0, memory_.size());
-    }
+    if (prepared < memory_.size()) prepare(operation, 0, memory_.size());
     prepared = memory_.size();
     return true;
   }

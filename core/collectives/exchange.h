@@ -108,13 +108,10 @@ class Offer {
   /// `memory`: all that may be sent; `largest`: the largest single message.
   void set(const Group& group, std::span<const std::byte> memory, std::size_t largest, Readers readers,
            Owner owner = Owner::caller);
-  /// Takes the memory for a copy, if there shall be one. False: the rank's heap is full until a peer has read, call again.
-  /// Whoever calls prepare() itself calls this before the operation's first message.
-  bool acquire(Collective& operation);
   /// The bytes of this range are final now. Must precede their send(). Copies at most the range.
   void prepare(const Collective& operation, std::size_t offset, std::size_t bytes);
   /// The same for all of the memory, at most `budget` bytes a call; true when all is prepared. `prepared` counts.
-  bool prepare_all(Collective& operation, Engine& engine, std::size_t& prepared, std::size_t& budget);
+  bool prepare_all(const Collective& operation, Engine& engine, std::size_t& prepared, std::size_t& budget);
   /// False: the lane has no credit now, call again.
   bool send(Collective& operation, int to, std::uint32_t step, std::size_t offset, std::size_t bytes);
   /// No send() will follow.

@@ -8,7 +8,6 @@ void Relay::set(const Collective& operation, std::span<std::byte> buffer, std::v
   buffer_ = buffer;
   parts_ = std::move(parts);
   have_.assign(parts_.size(), 0);
-  given_.assign(parts_.size(), 0);
   leaves_.assign(parts_.size(), false);
   std::size_t largest = 0;
   for (const Part& part : parts_) largest = std::max(largest, std::min(part.bytes, kSegmentBytes));
@@ -26,9 +25,9 @@ void Relay::expect_from(int peer, std::vector<int> parts) {
   incoming_.push_back(std::move(incoming));
 }
 
-void Relay::give(int part, std::size_t bytes) {
+void Relay::give(const Collective& operation, int part, std::size_t bytes) {
   const Part& whole = parts_[static_cast<std::size_t>(part)];
-  given_[static_cast<std::size_t>(part)] = bytes == whole.bytes ? pieces(whole) : bytes / kSegmentBytes;
+  have(operation, part, bytes == whole.bytes ? pieces(whole) : bytes / kSegmentBytes);
 }
 
 /// An empty part has one piece: there is always a message.
@@ -56,8 +55,6 @@ void Relay::have(const Collective& operation, int part, std::size_t pieces) {
 }
 
 bool Relay::step(Collective& operation, Engine& engine, std::size_t budget) {
-  if (!outgoing_.empty() && !all_sent_ && !offer_.acquire(operation)) return false;
-  for (std::size_t part = 0; part < parts_.size(); ++part) have(operation, static_cast<int>(part), given_[part]);
   bool moved = false;
   pass_on(operation);
   const bool collected = collect(operation, engine, budget, moved);

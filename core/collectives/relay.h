@@ -27,7 +27,7 @@ class Relay {
   void send_to(int peer, std::vector<int> parts);
   void expect_from(int peer, std::vector<int> parts);
   /// The part's first `bytes` are in the buffer, though they didn't arrive by this relay.
-  void give(int part, std::size_t bytes);
+  void give(const Collective& operation, int part, std::size_t bytes);
 
   /// True when everything has come and gone, and nobody reads the buffer any more. Moves at most `budget` bytes.
   bool step(Collective& operation, Engine& engine, std::size_t budget);
@@ -65,9 +65,8 @@ class Relay {
 
   std::span<std::byte> buffer_;
   std::vector<Part> parts_;
-  std::vector<std::size_t> have_;   // by part: pieces that are here
-  std::vector<std::size_t> given_;  // by part: pieces that give() named
-  std::vector<bool> leaves_;        // by part: it is passed on
+  std::vector<std::size_t> have_;  // by part: pieces that are here
+  std::vector<bool> leaves_;       // by part: it is passed on
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
   Offer offer_;

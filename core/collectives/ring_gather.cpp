@@ -32,7 +32,6 @@ bool RingGatherPhase::step(Collective& operation, Engine& engine) {
   if (!sent_) {
     const std::span<std::byte> going = piece(modulo(operation.rank() - hop_in_round_, n));
     const auto offset = static_cast<std::size_t>(going.data() - recv_.data);
-    if (!offer_.acquire(operation)) return false;
     offer_.prepare(operation, offset, going.size());
     if (!offer_.send(operation, operation.right(), step, offset, going.size())) return false;
     sent_ = true;
@@ -87,7 +86,6 @@ std::span<std::byte> RingBroadcast::segment(std::size_t index) const {
 
 bool RingBroadcast::step(Engine& engine) {
   std::size_t budget = kSegmentBytes;
-  if (!is_last_ && sent_ < segments_ && !offer_.acquire(*this)) return false;
   if (sent_ < received_) {
     const std::span<std::byte> going = segment(sent_);
     if (prepared_ == sent_) {

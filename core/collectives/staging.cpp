@@ -2,7 +2,7 @@
 
 namespace tsp {
 
-Staging::Block* Staging::take(std::size_t bytes, int& reader) {
+Staging::Block& Staging::take(std::size_t bytes) {
   std::size_t size = 0;
   while (kSmallest << size < bytes) ++size;
   Pool& pool = pools_.at(size);
@@ -13,37 +13,15 @@ Staging::Block* Staging::take(std::size_t bytes, int& reader) {
     if (!is_free(block)) continue;
     block.taken_ = true;
     pool.oldest = (at + 1) % pool.blocks.size();
-    return &block;
-  }
-  if (!heap_->has_room(kSmallest << size)) {
-    give_back_idle();
-    reader = some_reader();
-    if (!heap_->has_room(kSmallest << size) && reader >= 0) return nullptr;
+    return block;
   }
   auto fresh = std::make_unique<Block>();
   fresh->memory_ = heap_->allocate(kSmallest << size, "staging of small payloads");
   fresh->taken_ = true;
   const auto place = pool.blocks.begin() + static_cast<std::ptrdiff_t>(pool.oldest);
-  Block* block = pool.blocks.insert(place, std::move(fresh))->get();
+  Block& block = **pool.blocks.insert(place, std::move(fresh));
   pool.oldest = (pool.oldest + 1) % pool.blocks.size();
   return block;
-}
-
-/// A rank that still reads a block; -1: none does.
-int Staging::some_reader() const {
-  for (const Pool& pool : pools_) {
-    for (const std::unique_ptr<Block>& block : pool.blocks) {
-      if (!block->readers_.empty()) return block->readers_.back().world;
-    }
-  }
-  return -1;
-}
-
-void Staging::give_back_idle() {
-  for (Pool& pool : pools_) {
-    std::erase_if(pool.blocks, [](const std::unique_ptr<Block>& block) { return is_free(*block); });
-    pool.oldest = 0;
-  }
 }
 
 bool Staging::is_free(Block& block) {

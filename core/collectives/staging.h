@@ -39,18 +39,13 @@ class Staging {
     bool taken_ = false;
   };
 
-  /// `heap` must outlive it.
-  explicit Staging(Heap& heap) : heap_(&heap) {
-    heap_->on_full([this] { give_back_idle(); });
-  }
-  ~Staging() { heap_->on_full({}); }
+  explicit Staging(Heap& heap) : heap_(&heap) {}
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
   /// A block of at least `bytes` (at most kStagedBytes) that nobody reads any more. The number of blocks is bounded by the lanes'
-  /// credits: no lane carries more unread messages than those; and by the rank's budget. Null: the heap is full, and `reader`, a
-  /// rank of the world, still reads a block; call again. Throws Error(out_of_memory) where no reader's end would help.
-  Block* take(std::size_t bytes, int& reader);
+  /// credits: no lane carries more unread messages than those. Throws Error(out_of_memory).
+  Block& take(std::size_t bytes);
 
  private:
   static constexpr std::size_t kSmallest = 1024;
@@ -62,8 +57,6 @@ class Staging {
     std::size_t oldest = 0;
   };
   static bool is_free(Block& block);
-  void give_back_idle();
-  int some_reader() const;
 
   Heap* heap_;
   std::array<Pool, kSizes> pools_;

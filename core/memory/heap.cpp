@@ -42,57 +42,44 @@ HeapBlock Heap::allocate(std::size_t bytes, std::string_view what, Category cate
     throw Error(Cause::out_of_memory, fmt::format("{}: {} bytes of {} are refused by {}: {} are in use{}", what, bytes,
                                                   name(category), std::exchange(fail_next_, {}), in_use_, breakdown()));
   }
-  std::optional<Place> place = place_of(bytes);
-  if (!place && on_full_) {
-    on_full_();
-    place = place_of(bytes);
-  }
-  if (!within_budget(bytes)) {
+  const std::size_t alignment = alignment_of(bytes);
+  // The first test keeps the rounding from overflowing.
+  if (bytes > budget_ || round_up(bytes, alignment) > budget_ - std::min<std::uint64_t>(in_use_, budget_)) {
     throw Error(Cause::out_of_memory,
                 fmt::format("{}: {} bytes of {} don't fit into the rank's heap: {} of its budget of {} are in use{}", what, bytes,
                             name(category), in_use_, budget_, breakdown()));
   }
-  if (!place) {
-    std::size_t largest = 0;
-    for (const auto& [start, length] : free_) largest = std::max(largest, length);
-    throw Error(
-        Cause::out_of_memory,
-        fmt::format("{}: no {} bytes in one piece are free in the rank's heap: {} of its budget of {} are in use{}, the largest "
-                    "free piece has {}",
-                    what, bytes, in_use_, budget_, breakdown(), largest));
-  }
-  const std::size_t needed = round_up(bytes, alignment_of(bytes));
-  const auto [start, length] = *place->range;
-  const std::size_t end = place->offset + needed;
-  if (end > committed_) {
-    const std::size_t target = std::min(round_up(end, kCommitStep), reservation_.size());
-    if (commit_) commit_(committed_, target - committed_);
-    committed_ = target;
-  }
-  free_.erase(place->range);
-  if (place->offset > start) free_.emplace(start, place->offset - start);
-  if (start + length > end) free_.emplace(end, start + length - end);
-  in_use_ += needed;
-  peak_ = std::max(peak_, in_use_);
-  count(category, bytes);
-  return HeapBlock(this, reservation_.subspan(place->offset, bytes), category);
-}
-
-bool Heap::within_budget(std::size_t bytes) const {
-  // The first test keeps the rounding from overflowing.
-  return bytes <= budget_ && round_up(bytes, alignment_of(bytes)) <= budget_ - std::min<std::uint64_t>(in_use_, budget_);
-}
-
-std::optional<Heap::Place> Heap::place_of(std::size_t bytes) const {
-  if (!within_budget(bytes)) return std::nullopt;
-  const std::size_t alignment = alignment_of(bytes);
   const std::size_t needed = round_up(bytes, alignment);
+  std::size_t largest = 0;
   for (auto range = free_.begin(); range != free_.end(); ++range) {
     const auto [start, length] = *range;
     const std::size_t offset = round_up(start, alignment);
-    if (offset - start <= length && needed <= length - (offset - start)) return Place{range, offset};
+    largest = std::max(largest, length);
+    if (offset - start > length || needed > length - (offset - start)) continue;
+
+    const std::size_t end = offset + needed;
+    if (end > committed_) {
+      const std::size_t target = std::min(round_up(end, kCommitStep), reservation_.size());
+      if (commit_) commit_(committed_, target - committed_);
+      committed_ = target;
+    }
+    const std::size_t rest = start + length - end;
+    if (rest > 0) free_.emplace_hint(std::next(range), end, rest);
+    if (offset > start) {
+      range->second = offset - start;
+    } else {
+      free_.erase(range);
+    }
+    in_use_ += needed;
+    peak_ = std::max(peak_, in_use_);
+    count(category, bytes);
+    return HeapBlock(this, reservation_.subspan(offset, bytes), category);
   }
-  return std::nullopt;
+  throw Error(
+      Cause::out_of_memory,
+      fmt::format("{}: no {} bytes in one piece are free in the rank's heap: {} of its budget of {} are in use{}, the largest "
+                  "free piece has {}",
+                  what, bytes, in_use_, budget_, breakdown(), largest));
 }
 
 void Heap::count(Category category, std::size_t bytes) {

@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -77,11 +76,6 @@ class Heap {
   /// The next allocation fails with Error(out_of_memory) that gives this reason: for fault injection.
   void fail_next(std::string reason) { fail_next_ = std::move(reason); }
 
-  /// Whether a block of so many bytes fits now.
-  bool has_room(std::size_t bytes) const { return place_of(bytes).has_value(); }
-  /// Called when a block doesn't fit, before that is an error: gives back what is kept for later use only.
-  void on_full(std::function<void()> give_back) { on_full_ = std::move(give_back); }
-
   bool contains(std::span<const std::byte> memory) const;
   std::uint64_t in_use() const { return in_use_; }
   std::uint64_t peak() const { return peak_; }
@@ -97,13 +91,6 @@ class Heap {
 
  private:
   friend class HeapBlock;
-  /// A free range, and where in it the block would begin.
-  struct Place {
-    std::map<std::size_t, std::size_t>::const_iterator range;
-    std::size_t offset;
-  };
-  std::optional<Place> place_of(std::size_t bytes) const;
-  bool within_budget(std::size_t bytes) const;
   void free(std::span<std::byte> bytes, Category category);
   void count(Category category, std::size_t bytes);
   std::string breakdown() const;
@@ -118,7 +105,6 @@ class Heap {
   CategoryBytes use_;
   CategoryBytes peaks_;
   std::string fail_next_;  // empty: nothing shall fail
-  std::function<void()> on_full_;
 };
 
 }  // namespace tsp
