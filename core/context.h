@@ -49,8 +49,9 @@ class Context {
   Context(shm::NodeMemory* memory, int local_rank, const ContextOptions& options = {});
 
   /// A rank of a world that isn't there: allocations are booked, by category, but memory that isn't touched costs nothing;
-  /// messages move nothing and are complete at once, kernels (ComputeStream) compute nothing. The schedule that runs on it does
-  /// all else that it does on a real rank, so that its memory can be forecast. Throws Error(refused) for no rank of `size`.
+  /// operations take what memory they need among ranks of one node, move nothing and are complete at once; kernels
+  /// (ComputeStream) compute nothing. The schedule that runs on it does all else that it does on a real rank, so that its memory
+  /// can be forecast. Throws Error(refused) for no rank of `size`.
   static Context phantom(int rank, int size);
 
   Context(Context&&) noexcept;

@@ -76,6 +76,8 @@ inline constexpr std::uint64_t kOneShotBytes = 16 * 1024;
 /// Up to this many bytes a payload that is offered for viewing is copied to staging memory first, so that the operation is over
 /// when the peers' data is there, without waiting for them to have read ours.
 inline constexpr std::uint64_t kStagedBytes = 64 * 1024;
+/// Staging memory of a stream: how far a rank that only sends may run ahead of its readers.
+inline constexpr std::uint64_t kStagingRingBytes = 2 * kStagedBytes;
 /// Up to this many bytes a payload for several peers is copied into each lane instead: cheaper than one staged copy whose readers
 /// must be kept in mind.
 inline constexpr std::uint64_t kCopiedBytes = 1024;

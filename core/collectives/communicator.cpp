@@ -3,6 +3,7 @@
 #include "core/collectives/communicator.h"
 
 #include "transport/cause.h"
+#include "transport/shm/lane.h"
 
 #include <fmt/format.h>
 #define XXH_INLINE_ALL
@@ -43,7 +44,11 @@ std::shared_ptr<const Group> make_group(Engine& engine, Heap& heap, Staging& sta
       }
       member.transport = route.transport;
       member.peer = route.peer;
-      if (route.transport != nullptr) {
+      if (engine.options().phantom) {
+        // As if they shared memory.
+        member.can_view = true;
+        group->plain_limit = shm::kEagerBytes;
+      } else {
         member.can_view = route.transport->can_view(route.peer);
         group->plain_limit = std::min(group->plain_limit, route.transport->plain_limit());
       }

@@ -22,9 +22,9 @@ DirectAllReduce::DirectAllReduce(const Call& call, ConstBuffer send, Buffer recv
       segment_elements_(kSegmentBytes / size_of(send.dtype)) {
   const std::size_t element = size_of(send_.dtype);
   if (peers() > 0) {
-    input_.set(group(), send_.as_bytes(), chunks_.largest() * element, Readers::one);
+    input_.set(*this, send_.as_bytes(), chunks_.largest() * element, Readers::one);
     const Buffer own = recv_.slice(chunks_.offset(rank()), chunks_.count(rank()));
-    result_.set(group(), std::span<const std::byte>(own.as_bytes()), std::min(own.bytes(), kSegmentBytes), Readers::several);
+    result_.set(*this, std::span<const std::byte>(own.as_bytes()), std::min(own.bytes(), kSegmentBytes), Readers::several);
   }
   sum_.set(*this, send_.dtype, info().reduction, chunks_.count(rank()));
   gathers_.fill(static_cast<std::size_t>(peers()), Gather());
@@ -75,17 +75,16 @@ bool DirectAllReduce::reduce_segment(Engine& engine, bool collecting) {
   const std::size_t element = size_of(send_.dtype);
   const std::size_t first = reduced_ * segment_elements_;
   const std::byte* own = send_.data + (chunks_.offset(rank()) + first) * element;
-  sum_.sum(*this, own, out.data(), first, out.size() / element, kernels::Stores::cached);
-  if (peers() > 0) result_.prepare(*this, first * element, out.size());
-  ++reduced_;
-  engine.moved();
-  if (reduced_ < segments(rank())) {
-    send_results();
-    return false;
+  if (summed_ == reduced_) {
+    sum_.sum(*this, own, out.data(), first, out.size() / element, kernels::Stores::cached);
+    // Before any wait for room: what the peers wait for to be read may be what holds theirs.
+    if (++summed_ == segments(rank())) sum_.release(*this);
+    engine.moved();
   }
-  sum_.release(*this);
+  if (peers() > 0 && !result_.prepare(*this, first * element, out.size())) return false;
+  ++reduced_;
   send_results();
-  return true;
+  return reduced_ == segments(rank());
 }
 
 /// Offers reduced segments to all; true if none is left to offer.

@@ -33,7 +33,7 @@ std::span<std::byte> part(Buffer buffer, const Chunks& chunks, int chunk) {
 
 DirectAllGather::DirectAllGather(const Call& call, ConstBuffer send, Buffer recv, Chunks chunks)
     : Collective(call), send_(send), recv_(recv), chunks_(std::move(chunks)) {
-  if (peers() > 0) offer_.set(group(), send_.as_bytes(), send_.bytes(), Readers::several);
+  if (peers() > 0) offer_.set(*this, send_.as_bytes(), send_.bytes(), Readers::several);
   arrivals_.fill(static_cast<std::size_t>(peers()), Arrival());
 }
 
@@ -59,7 +59,7 @@ bool DirectAllGather::step(Engine& engine) {
 
 DirectAllToAll::DirectAllToAll(const Call& call, ConstBuffer send, Chunks send_chunks, Buffer recv, Chunks recv_chunks)
     : Collective(call), send_(send), recv_(recv), send_chunks_(std::move(send_chunks)), recv_chunks_(std::move(recv_chunks)) {
-  if (peers() > 0) offer_.set(group(), send_.as_bytes(), send_chunks_.largest() * size_of(send_.dtype), Readers::one);
+  if (peers() > 0) offer_.set(*this, send_.as_bytes(), send_chunks_.largest() * size_of(send_.dtype), Readers::one);
   arrivals_.fill(static_cast<std::size_t>(peers()), Arrival());
 }
 
@@ -91,7 +91,7 @@ bool DirectAllToAll::step(Engine& engine) {
 
 DirectBroadcast::DirectBroadcast(const Call& call, Buffer buffer, int root) : Collective(call), buffer_(buffer), root_(root) {
   if (rank() == root_ && peers() > 0) {
-    offer_.set(group(), std::span<const std::byte>(buffer_.as_bytes()), buffer_.bytes(), Readers::several);
+    offer_.set(*this, std::span<const std::byte>(buffer_.as_bytes()), buffer_.bytes(), Readers::several);
   }
 }
 

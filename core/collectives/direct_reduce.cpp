@@ -75,7 +75,7 @@ std::size_t elements_a_step(DType dtype, int ranks) {
 
 DirectReduceScatter::DirectReduceScatter(const Call& call, ConstBuffer send, Buffer recv, Chunks chunks)
     : Collective(call), send_(send), recv_(recv), chunks_(std::move(chunks)) {
-  if (peers() > 0) offer_.set(group(), send_.as_bytes(), chunks_.largest() * size_of(send_.dtype), Readers::one);
+  if (peers() > 0) offer_.set(*this, send_.as_bytes(), chunks_.largest() * size_of(send_.dtype), Readers::one);
   sum_.set(*this, send_.dtype, info().reduction, chunks_.count(rank()));
 }
 
@@ -113,7 +113,7 @@ DirectReduce::DirectReduce(const Call& call, ConstBuffer send, Buffer recv, int 
   if (rank() == root_) {
     sum_.set(*this, send_.dtype, info().reduction, send_.count);
   } else {
-    offer_.set(group(), send_.as_bytes(), send_.bytes(), Readers::one);
+    offer_.set(*this, send_.as_bytes(), send_.bytes(), Readers::one);
   }
 }
 

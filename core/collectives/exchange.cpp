@@ -35,7 +35,9 @@ void Collective::fail(Engine& engine, Outcome outcome, int group_rank) const {
 
 // --- Offer -------------------------------------------------------------------------------------------------------------------
 
-void Offer::set(const Group& group, std::span<const std::byte> memory, std::size_t largest, Readers readers, Owner owner) {
+void Offer::set(const Collective& operation, std::span<const std::byte> memory, std::size_t largest, Readers readers,
+                Owner owner) {
+  const Group& group = operation.group();
   memory_ = memory;
   const std::size_t copied_up_to = readers == Readers::one ? kCopiedOnceBytes : kCopiedBytes;
   if (largest <= std::min<std::size_t>(copied_up_to, group.plain_limit)) {
@@ -44,6 +46,7 @@ void Offer::set(const Group& group, std::span<const std::byte> memory, std::size
     way_ = Way::in_place;
   } else if (memory.size() <= kStagedBytes) {
     way_ = Way::staged;
+    group.staging->reserve(operation.stream());
   } else if (owner == Owner::caller && group.heap->contains(memory)) {
     way_ = Way::in_place;
   } else {
@@ -51,11 +54,20 @@ void Offer::set(const Group& group, std::span<const std::byte> memory, std::size
   }
 }
 
-void Offer::prepare(const Collective& operation, std::size_t offset, std::size_t bytes) {
-  if (bytes == 0 || way_ == Way::copied || way_ == Way::in_place) return;
+/// A block of staging; false: there is none before a peer has read.
+bool Offer::find_room(Collective& operation) {
+  if (block_ != nullptr) return true;
+  Staging& staging = *operation.group().staging;
+  block_ = staging.take(operation.stream(), memory_.size());
+  if (block_ == nullptr) operation.set_missing_world(staging.reader(operation.stream()));
+  return block_ != nullptr;
+}
+
+bool Offer::prepare(Collective& operation, std::size_t offset, std::size_t bytes) {
+  if (bytes == 0 || way_ == Way::copied || way_ == Way::in_place) return true;
   std::byte* to = nullptr;
   if (way_ == Way::staged) {
-    if (block_ == nullptr) block_ = &operation.group().staging->take(memory_.size());
+    if (!find_room(operation)) return false;
     to = block_->bytes().data();
   } else {
     if (mirror_.bytes().empty()) {
@@ -65,11 +77,12 @@ void Offer::prepare(const Collective& operation, std::size_t offset, std::size_t
     to = mirror_.bytes().data();
   }
   std::memcpy(to + offset, memory_.data() + offset, bytes);
+  return true;
 }
 
-bool Offer::prepare_all(const Collective& operation, Engine& engine, std::size_t& prepared, std::size_t& budget) {
+bool Offer::prepare_all(Collective& operation, Engine& engine, std::size_t& prepared, std::size_t& budget) {
   if (way_ != Way::mirrored) {
-    if (prepared < memory_.size()) prepare(operation, 0, memory_.size());
+    if (prepared < memory_.size() && !prepare(operation, 0, memory_.size())) return false;
     prepared = memory_.size();
     return true;
   }

@@ -43,6 +43,7 @@ class Collective : public Operation {
   int peers() const { return size() - 1; }
   /// The i-th peer, from 0: everyone starts at another one, so that not all read the same memory at once.
   int peer(int i) const { return rank() + 1 + i < size() ? rank() + 1 + i : rank() + 1 + i - size(); }
+  Stream stream() const { return stream_; }
   LaneId lane(int group_rank) const { return {group_->member(group_rank).peer, stream_}; }
   /// Of the messages that this operation sends, and of those that it expects.
   Envelope sent_envelope(std::uint32_t step) const { return with_step(sent_, step); }
@@ -105,13 +106,14 @@ class Offer {
   Offer(const Offer&) = delete;
   Offer& operator=(const Offer&) = delete;
 
-  /// `memory`: all that may be sent; `largest`: the largest single message.
-  void set(const Group& group, std::span<const std::byte> memory, std::size_t largest, Readers readers,
+  /// `memory`: all that may be sent; `largest`: the largest single message. What staging needs is taken from the heap here.
+  void set(const Collective& operation, std::span<const std::byte> memory, std::size_t largest, Readers readers,
            Owner owner = Owner::caller);
-  /// The bytes of this range are final now. Must precede their send(). Copies at most the range.
-  void prepare(const Collective& operation, std::size_t offset, std::size_t bytes);
+  /// The bytes of this range are final now. Must precede their send(). Copies at most the range. False: there is no room for a
+  /// copy before a peer has read earlier ones, for which the operation waits; call again.
+  bool prepare(Collective& operation, std::size_t offset, std::size_t bytes);
   /// The same for all of the memory, at most `budget` bytes a call; true when all is prepared. `prepared` counts.
-  bool prepare_all(const Collective& operation, Engine& engine, std::size_t& prepared, std::size_t& budget);
+  bool prepare_all(Collective& operation, Engine& engine, std::size_t& prepared, std::size_t& budget);
   /// False: the lane has no credit now, call again.
   bool send(Collective& operation, int to, std::uint32_t step, std::size_t offset, std::size_t bytes);
   /// No send() will follow.
@@ -120,6 +122,8 @@ class Offer {
   bool drained(Collective& operation, Engine& engine);
 
  private:
+  bool find_room(Collective& operation);
+
   enum class Way : std::uint8_t {
     copied,    ///< into the lane, by send()
     staged,    ///< into a block of staging, whose readers nobody waits for

@@ -33,7 +33,7 @@ bool HierarchicalAllGather::step(Engine& engine) {
   std::size_t budget = kSegmentBytes;
   const std::size_t budget_before = budget;
   const bool own = copy_some(own_place_.data(), send_.data, send_.bytes(), own_copied_, budget);
-  relay_.give(*this, rank(), own_copied_);
+  relay_.give(rank(), own_copied_);
   if (budget != budget_before) engine.moved();
   return relay_.step(*this, engine, budget) && own;
 }
@@ -68,7 +68,7 @@ HierarchicalBroadcast::HierarchicalBroadcast(const Call& call, Buffer buffer, in
     relay_.expect_from(neighbour, {rail});
   }
   if (rank() != root) return;
-  for (int i = 0; i < grid.rails; ++i) relay_.give(*this, i, chunks.count(i) * element);
+  for (int i = 0; i < grid.rails; ++i) relay_.give(i, chunks.count(i) * element);
 }
 
 bool HierarchicalBroadcast::step(Engine& engine) { return relay_.step(*this, engine, kSegmentBytes); }

@@ -9,7 +9,7 @@ OneShotAllReduce::OneShotAllReduce(const Call& call, ConstBuffer send, Buffer re
   const std::size_t bytes = send_.bytes();
   // In place the result overwrites what slower peers still have to read.
   const Owner owner = send_.data == recv_.data ? Owner::changing : Owner::caller;
-  if (peers() > 0) offer_.set(group(), send_.as_bytes(), bytes, Readers::several, owner);
+  if (peers() > 0) offer_.set(*this, send_.as_bytes(), bytes, Readers::several, owner);
   const auto count = static_cast<std::size_t>(peers());
   messages_.fill(count, Incoming());
   if (count * bytes <= near_landing_.size() && bytes <= group().plain_limit) {

@@ -145,7 +145,8 @@ class DirectAllReduce final : public Collective {
   Landing landing_;
   int input_sent_ = 0;
   std::size_t input_prepared_ = 0;
-  std::size_t reduced_ = 0;      // segments of the own chunk
+  std::size_t summed_ = 0;       // segments of the own chunk
+  std::size_t reduced_ = 0;      // those of them that may be sent
   std::size_t result_sent_ = 0;  // segments sent to all
   int result_peer_ = 0;          // next peer for segment result_sent_
 };

@@ -3,7 +3,7 @@
 namespace tsp {
 
 Send::Send(const Call& call, ConstBuffer buffer, int to) : Collective(call), buffer_(buffer), to_(to) {
-  offer_.set(group(), buffer_.as_bytes(), buffer_.bytes(), Readers::one);
+  offer_.set(*this, buffer_.as_bytes(), buffer_.bytes(), Readers::one);
 }
 
 bool Send::step(Engine& engine) {
@@ -31,7 +31,7 @@ bool Recv::step(Engine& engine) {
 
 SendRecv::SendRecv(const Call& call, const OperationInfo& expected, ConstBuffer send, int to, Buffer recv, int from)
     : Collective(call, expected), expected_(expected), send_(send), to_(to), recv_(recv), from_(from) {
-  offer_.set(group(), send_.as_bytes(), send_.bytes(), Readers::one);
+  offer_.set(*this, send_.as_bytes(), send_.bytes(), Readers::one);
 }
 
 bool SendRecv::step(Engine& engine) {

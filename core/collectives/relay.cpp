@@ -8,10 +8,11 @@ void Relay::set(const Collective& operation, std::span<std::byte> buffer, std::v
   buffer_ = buffer;
   parts_ = std::move(parts);
   have_.assign(parts_.size(), 0);
+  prepared_.assign(parts_.size(), 0);
   leaves_.assign(parts_.size(), false);
   std::size_t largest = 0;
   for (const Part& part : parts_) largest = std::max(largest, std::min(part.bytes, kSegmentBytes));
-  offer_.set(operation.group(), std::span<const std::byte>(buffer_), largest, Readers::several);
+  offer_.set(operation, std::span<const std::byte>(buffer_), largest, Readers::several);
 }
 
 void Relay::send_to(int peer, std::vector<int> parts) {
@@ -25,9 +26,9 @@ void Relay::expect_from(int peer, std::vector<int> parts) {
   incoming_.push_back(std::move(incoming));
 }
 
-void Relay::give(const Collective& operation, int part, std::size_t bytes) {
+void Relay::give(int part, std::size_t bytes) {
   const Part& whole = parts_[static_cast<std::size_t>(part)];
-  have(operation, part, bytes == whole.bytes ? pieces(whole) : bytes / kSegmentBytes);
+  have(part, bytes == whole.bytes ? pieces(whole) : bytes / kSegmentBytes);
 }
 
 /// An empty part has one piece: there is always a message.
@@ -46,12 +47,20 @@ void Relay::advance(Walk& walk) const {
 }
 
 /// So many pieces of the part are here now.
-void Relay::have(const Collective& operation, int part, std::size_t pieces) {
-  const auto p = static_cast<std::size_t>(part);
-  for (; have_[p] < pieces; ++have_[p]) {
-    const Part piece = piece_of(parts_[p], have_[p]);
-    if (leaves_[p]) offer_.prepare(operation, piece.offset, piece.bytes);
+void Relay::have(int part, std::size_t pieces) {
+  std::size_t& here = have_[static_cast<std::size_t>(part)];
+  here = std::max(here, pieces);
+}
+
+/// Makes ready for sending what is here and leaves; true when all of that is.
+bool Relay::prepare(Collective& operation) {
+  for (std::size_t p = 0; p < parts_.size(); ++p) {
+    for (; leaves_[p] && prepared_[p] < have_[p]; ++prepared_[p]) {
+      const Part piece = piece_of(parts_[p], prepared_[p]);
+      if (!offer_.prepare(operation, piece.offset, piece.bytes)) return false;
+    }
   }
+  return true;
 }
 
 bool Relay::step(Collective& operation, Engine& engine, std::size_t budget) {
@@ -69,10 +78,10 @@ bool Relay::step(Collective& operation, Engine& engine, std::size_t budget) {
 
 /// Sends what is here and hasn't gone yet, as far as lanes have credit; true when all is gone.
 bool Relay::pass_on(Collective& operation) {
-  bool all = true;
+  bool all = prepare(operation);
   for (Outgoing& outgoing : outgoing_) {
     Walk& next = outgoing.next;
-    while (!at_end(next) && next.piece < have_[static_cast<std::size_t>(next.parts[next.part])]) {
+    while (!at_end(next) && next.piece < prepared_[static_cast<std::size_t>(next.parts[next.part])]) {
       const Part piece = piece_of(part_at(next), next.piece);
       if (!offer_.send(operation, outgoing.peer, next.message, piece.offset, piece.bytes)) break;
       advance(next);
@@ -104,7 +113,7 @@ bool Relay::collect(Collective& operation, Engine& engine, std::size_t& budget, 
       moved = true;
       if (!arrival.done()) break;
       arrival = Arrival();
-      have(operation, arriving.parts[arriving.part], arriving.piece + 1);
+      have(arriving.parts[arriving.part], arriving.piece + 1);
       advance(arriving);
       ask();
     }

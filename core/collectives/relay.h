@@ -27,7 +27,7 @@ class Relay {
   void send_to(int peer, std::vector<int> parts);
   void expect_from(int peer, std::vector<int> parts);
   /// The part's first `bytes` are in the buffer, though they didn't arrive by this relay.
-  void give(const Collective& operation, int part, std::size_t bytes);
+  void give(int part, std::size_t bytes);
 
   /// True when everything has come and gone, and nobody reads the buffer any more. Moves at most `budget` bytes.
   bool step(Collective& operation, Engine& engine, std::size_t budget);
@@ -59,14 +59,16 @@ class Relay {
   bool at_end(const Walk& walk) const { return walk.part == walk.parts.size(); }
   const Part& part_at(const Walk& walk) const { return parts_[static_cast<std::size_t>(walk.parts[walk.part])]; }
   void advance(Walk& walk) const;
-  void have(const Collective& operation, int part, std::size_t pieces);
+  void have(int part, std::size_t pieces);
+  bool prepare(Collective& operation);
   bool pass_on(Collective& operation);
   bool collect(Collective& operation, Engine& engine, std::size_t& budget, bool& moved);
 
   std::span<std::byte> buffer_;
   std::vector<Part> parts_;
-  std::vector<std::size_t> have_;  // by part: pieces that are here
-  std::vector<bool> leaves_;       // by part: it is passed on
+  std::vector<std::size_t> have_;      // by part: pieces that are here
+  std::vector<std::size_t> prepared_;  // by part: pieces that may be sent
+  std::vector<bool> leaves_;           // by part: it is passed on
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
   Offer offer_;

@@ -16,7 +16,7 @@ void RingGatherPhase::set(const Collective& operation, Buffer recv, Chunks chunk
   const std::size_t rounds = std::max<std::size_t>(1, (chunks_.largest() + piece_ - 1) / piece_);
   hops_ = rounds * static_cast<std::size_t>(operation.peers());
   const std::size_t largest = std::min(piece_, chunks_.largest()) * size_of(recv.dtype);
-  offer_.set(operation.group(), std::span<const std::byte>(recv_.as_bytes()), largest, Readers::one);
+  offer_.set(operation, std::span<const std::byte>(recv_.as_bytes()), largest, Readers::one);
 }
 
 std::span<std::byte> RingGatherPhase::piece(int chunk) const {
@@ -32,7 +32,7 @@ bool RingGatherPhase::step(Collective& operation, Engine& engine) {
   if (!sent_) {
     const std::span<std::byte> going = piece(modulo(operation.rank() - hop_in_round_, n));
     const auto offset = static_cast<std::size_t>(going.data() - recv_.data);
-    offer_.prepare(operation, offset, going.size());
+    if (!offer_.prepare(operation, offset, going.size())) return false;
     if (!offer_.send(operation, operation.right(), step, offset, going.size())) return false;
     sent_ = true;
   }
@@ -76,7 +76,7 @@ RingBroadcast::RingBroadcast(const Call& call, Buffer buffer, int root)
       segments_(std::max<std::size_t>(1, (buffer.bytes() + kSegmentBytes - 1) / kSegmentBytes)) {
   if (is_first_) received_ = segments_;
   if (is_last_) sent_ = segments_;
-  offer_.set(group(), std::span<const std::byte>(buffer_.as_bytes()), std::min(buffer_.bytes(), kSegmentBytes), Readers::one);
+  offer_.set(*this, std::span<const std::byte>(buffer_.as_bytes()), std::min(buffer_.bytes(), kSegmentBytes), Readers::one);
 }
 
 std::span<std::byte> RingBroadcast::segment(std::size_t index) const {
@@ -88,11 +88,9 @@ bool RingBroadcast::step(Engine& engine) {
   std::size_t budget = kSegmentBytes;
   if (sent_ < received_) {
     const std::span<std::byte> going = segment(sent_);
-    if (prepared_ == sent_) {
-      offer_.prepare(*this, sent_ * kSegmentBytes, going.size());
-      ++prepared_;
-    }
-    if (offer_.send(*this, right(), static_cast<std::uint32_t>(sent_), sent_ * kSegmentBytes, going.size())) {
+    if (prepared_ == sent_ && offer_.prepare(*this, sent_ * kSegmentBytes, going.size())) ++prepared_;
+    if (prepared_ > sent_ &&
+        offer_.send(*this, right(), static_cast<std::uint32_t>(sent_), sent_ * kSegmentBytes, going.size())) {
       engine.moved();
       if (++sent_ == segments_) offer_.all_sent();
     }

@@ -23,7 +23,7 @@ void RingSlots::set(const Collective& operation, std::size_t bytes, bool sends) 
 
 bool RingSlots::send(Collective& operation, std::size_t hop, std::size_t bytes) {
   Offer& offer = offers_[hop % 2];
-  offer.set(operation.group(), memory_[hop % 2].bytes(), bytes, Readers::one, Owner::operation);
+  offer.set(operation, memory_[hop % 2].bytes(), bytes, Readers::one, Owner::operation);
   return offer.send(operation, operation.right(), static_cast<std::uint32_t>(hop), 0, bytes);
 }
 

@@ -17,10 +17,10 @@ RootedAllReduce::RootedAllReduce(const Call& call, ConstBuffer send, Buffer recv
     : Collective(call), send_(send), recv_(recv), chunks_(Chunks::balanced(size(), send.count)) {
   const std::size_t bytes = send_.bytes();
   if (rank() != kRoot) {
-    offer_.set(group(), send_.as_bytes(), bytes, Readers::one);
+    offer_.set(*this, send_.as_bytes(), bytes, Readers::one);
     return;
   }
-  if (peers() > 0) offer_.set(group(), std::span<const std::byte>(recv_.as_bytes()), bytes, Readers::several);
+  if (peers() > 0) offer_.set(*this, std::span<const std::byte>(recv_.as_bytes()), bytes, Readers::several);
   const auto count = static_cast<std::size_t>(peers());
   messages_.fill(count, Incoming());
   if (!group().views) landings_ = group().heap->allocate(count * bytes, "peers' parts of an all_reduce");

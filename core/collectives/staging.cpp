@@ -1,27 +1,54 @@
 #include "core/collectives/staging.h"
 
+#include <optional>
+
 namespace tsp {
 
-Staging::Block& Staging::take(std::size_t bytes) {
-  std::size_t size = 0;
-  while (kSmallest << size < bytes) ++size;
-  Pool& pool = pools_.at(size);
-  // The oldest is the likeliest to be free; one slow reader on one stream must not make the pool grow with every operation.
-  for (std::size_t i = 0; i < pool.blocks.size(); ++i) {
-    const std::size_t at = (pool.oldest + i) % pool.blocks.size();
-    Block& block = *pool.blocks[at];
-    if (!is_free(block)) continue;
-    block.taken_ = true;
-    pool.oldest = (at + 1) % pool.blocks.size();
-    return block;
+namespace {
+
+constexpr std::size_t kLine = 64;  // blocks begin at cache lines
+
+}  // namespace
+
+void Staging::reserve(Stream stream) {
+  Ring& r = ring(stream);
+  if (!r.memory.bytes().empty()) return;
+  r.memory = heap_->allocate(kStagingRingBytes, "staging of small payloads");
+  r.blocks.resize(kBlocks);
+}
+
+Staging::Block* Staging::take(Stream stream, std::size_t bytes) {
+  Ring& r = ring(stream);
+  while (r.used > 0 && is_free(r.blocks[r.oldest])) {
+    r.oldest = (r.oldest + 1) % kBlocks;
+    --r.used;
   }
-  auto fresh = std::make_unique<Block>();
-  fresh->memory_ = heap_->allocate(kSmallest << size, "staging of small payloads");
-  fresh->taken_ = true;
-  const auto place = pool.blocks.begin() + static_cast<std::ptrdiff_t>(pool.oldest);
-  Block& block = **pool.blocks.insert(place, std::move(fresh));
-  pool.oldest = (pool.oldest + 1) % pool.blocks.size();
-  return block;
+  const std::size_t size = (bytes + kLine - 1) / kLine * kLine;
+  const std::size_t capacity = r.memory.bytes().size();
+  std::optional<std::size_t> place;
+  if (r.used == 0) {
+    place = 0;
+  } else if (r.used < kBlocks) {
+    const Block& newest = r.blocks[(r.oldest + r.used - 1) % kBlocks];
+    const std::size_t begin = r.blocks[r.oldest].offset_;
+    const std::size_t end = newest.offset_ + (newest.bytes_.size() + kLine - 1) / kLine * kLine;
+    const bool wrapped = end <= begin;
+    if (end + size <= (wrapped ? begin : capacity)) place = end;
+    else if (!wrapped && size <= begin) place = 0;
+  }
+  if (!place) return nullptr;
+  Block& block = r.blocks[(r.oldest + r.used) % kBlocks];
+  ++r.used;
+  block.offset_ = *place;
+  block.bytes_ = r.memory.bytes().subspan(*place, bytes);
+  block.taken_ = true;
+  return &block;
+}
+
+int Staging::reader(Stream stream) const {
+  const Ring& r = rings_[static_cast<std::size_t>(stream)];
+  const Block& oldest = r.blocks[r.oldest];
+  return oldest.readers_.empty() ? -1 : oldest.readers_.back().world;
 }
 
 bool Staging::is_free(Block& block) {

@@ -1,6 +1,6 @@
 // A forecast of memory peaks, for every scheme: the schedule itself runs on a phantom rank (Context::phantom()), which books what
-// it allocates and computes nothing. What isn't in it: small staging buffers of the collectives, and copies that transports need
-// which can't read their peers' memory.
+// it and its collectives allocate, and computes nothing. It is exact where all ranks share memory. What isn't in it: buffers that
+// collectives need over transports which can't read their peers' memory.
 #pragma once
 
 #include "core/memory/category.h"

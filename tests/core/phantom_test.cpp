@@ -10,7 +10,7 @@
 namespace tsp::test::phantom_test {
 namespace {
 
-/// Some of everything that a schedule does. Messages are too large to be staged.
+/// Some of everything that a schedule does, with messages of sizes on both sides of staging.
 CategoryBytes small_schedule(Context& context, std::size_t threads) {
   tsp::RankOptions options;
   options.threads = threads;
@@ -30,6 +30,13 @@ CategoryBytes small_schedule(Context& context, std::size_t threads) {
       if (both.rank() == 0) both.send(x, 1);
       else both.recv(x, 0);
     }
+  }
+  for (const std::size_t rows : {1U, 2U, 8U, 20U}) {
+    const OwnedTensor mine = rank.tensor(Category::communication, DType::f32, {rows, 400}, "rows");
+    const OwnedTensor all = rank.tensor(Category::communication, DType::f32, {3 * rows, 400}, "all ranks' rows");
+    rank.compute().fill_zero(mine);
+    const Stream stream = rows < 20 ? Stream::kv : Stream::weights;
+    rank.wait(rank.world().post_all_gather(buffer_of(ConstTensor(mine.view())), buffer_of(all.view()), {.stream = stream}));
   }
   rank.world().barrier();
   return rank.memory_peaks();
