@@ -62,6 +62,14 @@ std::string unexpected(const CLI::App& app, const std::vector<std::string>& extr
   return fmt::format("unknown command {}; there are {}", extras.front(), command_names(app));
 }
 
+/// What happened is known and stays: a report that can't be written only spoils a success.
+int write_report(Report& report, int code) {
+  const std::string trouble = report.write();
+  if (trouble.empty()) return code;
+  say(trouble);
+  return code == 0 ? kFailed : code;
+}
+
 /// The report of a request that was refused, if it is known where to write it.
 void report_refusal(Report& report, const std::string& command, const std::string& message) {
   Failure failure;
@@ -69,7 +77,7 @@ void report_refusal(Report& report, const std::string& command, const std::strin
   failure.detail = message;
   report.root()["command"] = command;
   report.set_failure(failure, {});
-  report.write();
+  write_report(report, kRefused);
 }
 
 /// Faults that the command can't inject.
@@ -119,8 +127,7 @@ int execute(Command& command, GlobalOptions& global) {
     report_refusal(report, command.name(), error.what());
     return error.cause() == Cause::refused || error.cause() == Cause::out_of_memory ? kRefused : kFailed;
   }
-  report.write();
-  return code;
+  return write_report(report, code);
 }
 
 }  // namespace

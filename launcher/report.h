@@ -38,8 +38,8 @@ class Report {
   void note_faults(const std::vector<FaultOutcome>& outcomes, std::uint64_t start_ns);
   /// A bit for each that struck.
   std::uint64_t struck_faults() const { return struck_faults_; }
-  /// Writes the document. Throws Error(refused) if the file system won't take it.
-  void write();
+  /// Writes the document. Why the file system won't take it; empty: it did.
+  std::string write();
 
  private:
   std::string path_;

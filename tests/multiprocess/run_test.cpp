@@ -161,6 +161,19 @@ TEST(RunReport, HoldsNoFailureAfterSuccess) {
   EXPECT_TRUE(report.at("failure").is_null());
 }
 
+// What happened is known when the report is written: a full disk spoils a success and nothing else.
+TEST(RunReport, ThatCannotBeWrittenLeavesTheFailuresExitCode) {
+  const std::string why = "--json /dev/full: writing the report: No space left on device";
+  const Finished good = run_tsprun({"-n", "2", "--json", "/dev/full", "run", "--", "true"});
+  EXPECT_EQ(good.end.code, 1) << good.describe();
+  EXPECT_NE(good.err.find(why), std::string::npos) << good.describe();
+  const Finished killed = run_tsprun({"-n", "2", "--json", "/dev/full", "run", "--", "sh", "-c", "kill -9 $$"});
+  EXPECT_EQ(killed.end.code, 128 + 9) << killed.describe();
+  EXPECT_NE(killed.err.find(why), std::string::npos) << killed.describe();
+  const Finished refused = run_tsprun({"-n", "0", "--json", "/dev/full", "run", "--", "true"});
+  EXPECT_EQ(refused.end.code, 2) << refused.describe();
+}
+
 TEST(RunChildren, LeftBehindByAProgramAreEnded) {
   const Finished run = run_actor({"-n", "2"}, {"children", "leave"});
   EXPECT_EQ(run.end.code, 0) << run.describe();
