@@ -18,7 +18,7 @@ using nlohmann::ordered_json;
 
 Report::Report(const std::string& path) : path_(path), root_(ordered_json::object()) {
   if (path_.empty()) return;
-  file_ = posix::UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  file_ = posix::UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!file_) {
     throw system_error(Cause::refused,
                        fmt::format("--json {}: the file can't be written; name one in a folder that exists", path_), errno);

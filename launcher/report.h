@@ -22,8 +22,8 @@ struct Waiting {
 
 class Report {
  public:
-  /// Opens the file at once, so that a path that can't be written is refused before ranks start. An empty path: nothing is
-  /// written. Throws Error(refused).
+  /// Opens the file at once, so that a path that can't be written is refused before ranks start, and empties it: a tsprun that is
+  /// killed shall not leave an earlier run's report as its own. An empty path: nothing is written. Throws Error(refused).
   explicit Report(const std::string& path);
 
   /// command, layout, ranks, nodes, dtype (null), kernels, transports, failure (null).

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -172,6 +174,18 @@ TEST(RunReport, ThatCannotBeWrittenLeavesTheFailuresExitCode) {
   EXPECT_NE(killed.err.find(why), std::string::npos) << killed.describe();
   const Finished refused = run_tsprun({"-n", "0", "--json", "/dev/full", "run", "--", "true"});
   EXPECT_EQ(refused.end.code, 2) << refused.describe();
+}
+
+TEST(RunReport, OfAnEarlierRunIsGoneIfTsprunIsKilled) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path("report.json");
+  ASSERT_EQ(run_tsprun({"--json", path, "run", "--", "true"}).end.code, 0);
+  ASSERT_TRUE(read_json(path).is_object());
+  Process process({tsprun_path(), "--json", path, "run", "--", "sh", "-c", "echo ready; sleep 60"});
+  ASSERT_TRUE(process.wait_for_output("ready")) << process.err();
+  process.signal(SIGKILL);
+  process.wait();
+  EXPECT_EQ(std::filesystem::file_size(path), 0U);
 }
 
 TEST(RunChildren, LeftBehindByAProgramAreEnded) {
