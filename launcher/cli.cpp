@@ -1,6 +1,7 @@
 #include "launcher/cli.h"
 
 #include "launcher/commands/command.h"
+#include "launcher/environment.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -110,6 +111,7 @@ int execute(Command& command, GlobalOptions& global) {
       throw Error(Cause::refused,
                   fmt::format("--trace {}: {} has no trace; train, eval and block write one", global.trace, command.name()));
     }
+    check_environment();
     check_faults(command, global);
     command.validate(global);
   } catch (const Error& error) {

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <string>
+#include <tuple>
 #include <unistd.h>
 #include <vector>
 
@@ -53,6 +55,19 @@ TEST(CommandLine, ImpossibleRequestsAreRefused) {
   expect_refused({"doctor", "--", "true"}, "only `run`");
   expect_refused({"--json", "/no/such/folder/report.json", "doctor"}, "--json /no/such/folder/report.json");
   expect_refused({"status", "1x"}, "status 1x");
+}
+
+// Every command has them, those without ranks too: what is wrong in the environment is wrong for the next job.
+TEST(CommandLine, VariablesThatRanksWouldRefuseAreRefusedBefore) {
+  for (const auto& [variable, value, known] : {std::tuple{"TSP_ALGORITHMS", "all_reduce=foo", "it has one_shot, rooted"},
+                                               std::tuple{"TSP_KERNELS", "foo", "baseline, avx2 and avx512 work"}}) {
+    ::setenv(variable, value, 1);
+    const std::string name = std::string(variable) + "=" + value;
+    expect_refused({"-n", "2", "bench", "all_reduce"}, name);
+    expect_refused({"run", "--", "true"}, name);
+    expect_refused({"doctor"}, known);
+    ::unsetenv(variable);
+  }
 }
 
 TEST(CommandLine, GlobalOptionsStandBeforeOrAfterTheCommand) {
