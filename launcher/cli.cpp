@@ -63,6 +63,36 @@ std::string unexpected(const CLI::App& app, const std::vector<std::string>& extr
   return fmt::format("unknown command {}; there are {}", extras.front(), command_names(app));
 }
 
+std::string refusal_of_empty(const CLI::Option& option) {
+  const std::string name = !option.get_snames().empty()   ? "-" + option.get_snames().front()
+                           : !option.get_lnames().empty() ? "--" + option.get_lnames().front()
+                                                          : option.get_name();
+  return fmt::format("{}: an empty value; give it one{}", name, option.get_required() ? "" : ", or leave it out");
+}
+
+/// An empty value means nothing: what comes of an unset shell variable shall not silently drop a budget. The refusal of the first
+/// such option; empty: there is none.
+std::string empty_value(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::vector<std::string>& values = option->results();
+    const bool takes_some = option->get_items_expected_max() > 0;
+    if (takes_some && std::find(values.begin(), values.end(), "") != values.end()) return refusal_of_empty(*option);
+  }
+  return {};
+}
+
+/// The same for `--json=`, of which CLI11 would take the next word for the value.
+std::string empty_assignment(const std::vector<const CLI::App*>& apps, const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    if (!word.starts_with("--") || !word.ends_with('=')) continue;
+    for (const CLI::App* app : apps) {
+      const CLI::Option* option = app->get_option_no_throw(word.substr(0, word.size() - 1));
+      if (option != nullptr && option->get_items_expected_max() > 0) return refusal_of_empty(*option);
+    }
+  }
+  return {};
+}
+
 /// What happened is known and stays: a report that can't be written only spoils a success.
 int write_report(Report& report, int code) {
   const std::string trouble = report.write();
@@ -98,10 +128,12 @@ void check_faults(const Command& command, const GlobalOptions& global) {
   }
 }
 
-int execute(Command& command, GlobalOptions& global) {
+/// `complaint`: what is wrong with the command line itself, if anything.
+int execute(Command& command, GlobalOptions& global, const std::string& complaint) {
   set_up_logging(global);
   Report report(global.json);
   try {
+    if (!complaint.empty()) throw Error(Cause::refused, complaint);
     validate_global(global, command.has_ranks(), command.processes_per_rank());
     set_up_logging(global);
     if (!global.program.empty() && command.name() != "run") {
@@ -144,11 +176,13 @@ int tsprun(int argc, const char* const* argv) {
     add_global_options(app, global);
     const std::vector<std::unique_ptr<Command>> commands = all_commands();
     std::map<const CLI::App*, Command*> by_app;
+    std::vector<const CLI::App*> apps = {&app};
     for (const auto& command : commands) {
       CLI::App* sub = app.add_subcommand(command->name(), command->help());
       sub->fallthrough();
       command->add_options(*sub);
       by_app[sub] = command.get();
+      apps.push_back(sub);
     }
 
     // What follows -- belongs to the user's program and isn't ours to understand.
@@ -157,6 +191,10 @@ int tsprun(int argc, const char* const* argv) {
     if (dashes != words.end()) {
       global.program.assign(dashes + 1, words.end());
       words.erase(dashes, words.end());
+    }
+    if (const std::string empty = empty_assignment(apps, words); !empty.empty()) {
+      say(empty);
+      return kRefused;
     }
     std::reverse(words.begin(), words.end());  // as CLI11 wants them
     try {
@@ -173,7 +211,9 @@ int tsprun(int argc, const char* const* argv) {
       say(fmt::format("{}; `tsprun --help` says what there is", error.what()));
       return kRefused;
     }
-    return execute(*by_app.at(app.get_subcommands().front()), global);
+    const CLI::App* chosen = app.get_subcommands().front();
+    const std::string empty = empty_value(app);
+    return execute(*by_app.at(chosen), global, empty.empty() ? empty_value(*chosen) : empty);
   } catch (const Error& error) {
     say(error.what());
     return error.cause() == Cause::refused ? kRefused : kFailed;

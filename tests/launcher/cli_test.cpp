@@ -57,6 +57,23 @@ TEST(CommandLine, ImpossibleRequestsAreRefused) {
   expect_refused({"status", "1x"}, "status 1x");
 }
 
+// An unset shell variable in quotes must not silently drop a budget.
+TEST(CommandLine, EmptyValuesAreRefusedByName) {
+  expect_refused({"-n", "", "run", "--", "true"}, "-n: an empty value");
+  for (const char* option :
+       {"--layout", "--nodes", "--nnodes", "--node-rank", "--rendezvous", "--threads", "--bind", "--mem-per-rank", "--timeout",
+        "--json", "--trace", "--rdma", "--secret-file", "--fault", "--intra", "--inter", "--sp", "--tp", "--log-level"}) {
+    const std::string complaint = std::string(option) + ": an empty value";
+    expect_refused({option, "", "run", "--", "true"}, complaint);
+    expect_refused({"doctor", option, ""}, complaint);
+    const std::string assigned = std::string(option) + "=";
+    expect_refused({assigned.c_str(), "run", "--", "true"}, complaint);
+  }
+  expect_refused({"bench", ""}, "op: an empty value");
+  expect_refused({"bench", "all", "--sizes", ""}, "--sizes: an empty value");
+  expect_refused({"train", "--config", "nano", "--data", "/dev/null", "--resume", ""}, "--resume: an empty value");
+}
+
 // Every command has them, those without ranks too: what is wrong in the environment is wrong for the next job.
 TEST(CommandLine, VariablesThatRanksWouldRefuseAreRefusedBefore) {
   for (const auto& [variable, value, known] : {std::tuple{"TSP_ALGORITHMS", "all_reduce=foo", "it has one_shot, rooted"},
