@@ -2,6 +2,7 @@
 
 #include "launcher/commands/command.h"
 #include "launcher/environment.h"
+#include "launcher/standard_output.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -10,12 +11,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <exception>
-#include <fcntl.h>
 #include <map>
-#include <new>
-#include <unistd.h>
+#include <sstream>
 
 namespace tsp::launcher {
 
@@ -23,13 +23,6 @@ namespace {
 
 constexpr int kRefused = 2;
 constexpr int kFailed = 1;
-
-/// Descriptors 0 to 2 must not become pipes or memory of ours, should tsprun be started with them closed.
-void open_standard_streams() {
-  for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
-    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDWR);
-  }
-}
 
 void set_up_logging(const GlobalOptions& options) {
   auto logger = std::make_shared<spdlog::logger>("tsprun", std::make_shared<spdlog::sinks::stderr_sink_st>());
@@ -101,6 +94,15 @@ int write_report(Report& report, int code) {
   return code == 0 ? kFailed : code;
 }
 
+/// What was printed must have arrived, or the command has failed. A reader that has gone (`| head`) knows that without words.
+int flush_output(int code, Report* report = nullptr) {
+  const int lost = flush_printed();
+  if (lost == 0) return code;
+  if (lost != EPIPE) say(output_trouble(lost));
+  if (report != nullptr && report->root()["failure"].is_null()) report->set_failure(output_failure(lost), {});
+  return code == 0 ? output_lost_code(lost) : code;
+}
+
 /// The report of a request that was refused, if it is known where to write it.
 void report_refusal(Report& report, const std::string& command, const std::string& message) {
   Failure failure;
@@ -161,13 +163,15 @@ int execute(Command& command, GlobalOptions& global, const std::string& complain
     report_refusal(report, command.name(), error.what());
     return error.cause() == Cause::refused || error.cause() == Cause::out_of_memory ? kRefused : kFailed;
   }
-  return write_report(report, code);
+  return write_report(report, flush_output(code, &report));
 }
 
 }  // namespace
 
 int tsprun(int argc, const char* const* argv) {
   open_standard_streams();
+  // A reader that goes away is an error of write(), which is seen to where it happens. Ranks and programs get the default back.
+  std::signal(SIGPIPE, SIG_IGN);
   try {
     CLI::App app("tsprun: transformer parallelism run for real, a process per rank", "tsprun");
     app.require_subcommand(1);
@@ -200,7 +204,10 @@ int tsprun(int argc, const char* const* argv) {
     try {
       app.parse(words);
     } catch (const CLI::Success& success) {
-      return app.exit(success);
+      std::ostringstream text;
+      const int code = app.exit(success, text, text);
+      print_text(text.str());
+      return flush_output(code);
     } catch (const CLI::ExtrasError&) {
       say(unexpected(app, app.remaining(true)));
       return kRefused;

@@ -73,6 +73,7 @@ class Job {
   void handle(const Event& event);
   void handle_signals();
   void interrupt(int signal);
+  void give_up(const Failure& failure, int signal);
   void stop_all();
   void follow_stops();
   void rank_ended(int rank);

@@ -86,8 +86,9 @@ ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& wa
   json["rank"] = failure.rank >= 0 ? ordered_json(failure.rank) : ordered_json(nullptr);
   json["node"] = nodes > 1 && failure.rank >= 0 && failure.rank < ranks ? node_of(ranks, nodes, failure.rank) : 0;
   json["kind"] = std::string(name(failure.cause));
-  json["signal"] =
-      failure.cause == Cause::killed || failure.cause == Cause::interrupted ? ordered_json(failure.code) : ordered_json(nullptr);
+  json["signal"] = failure.cause == Cause::killed || (failure.cause == Cause::interrupted && failure.code > 0)
+                       ? ordered_json(failure.code)
+                       : ordered_json(nullptr);
   json["exit_code"] = failure.cause == Cause::exited ? ordered_json(failure.code) : ordered_json(nullptr);
   json["op"] = failure.op.empty() ? ordered_json(nullptr) : ordered_json(failure.op);
   json["seq"] = failure.op.empty() ? ordered_json(nullptr) : ordered_json(failure.sequence);
