@@ -4,6 +4,7 @@
 #include "tests/support/process.h"
 #include "transport/posix.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -201,6 +202,28 @@ TEST(KilledLauncher, TakesItsRanksAndTheirChildrenWithIt) {
     EXPECT_TRUE(process.wait_until_nothing_is_left(2)) << action << " left " << process.marked().size() << " processes";
   }
   EXPECT_EQ(shared_names(), before);
+}
+
+std::string name_of(pid_t pid) {
+  std::string name;
+  std::getline(std::ifstream(fmt::format("/proc/{}/comm", pid)), name);
+  return name;
+}
+
+// As `pkill -9 tsprun` does it: whoever would clean up must not bear that name.
+TEST(KilledLauncher, WithAllWhoBearItsNameLeavesNothing) {
+  Process process(tsprun_actor({"-n", "3"}, {"children"}));
+  ASSERT_TRUE(process.wait_for_output("ready", 3)) << process.err();
+  std::vector<pid_t> namesakes;
+  for (const pid_t pid : process.marked()) {
+    if (name_of(pid) == "tsprun") namesakes.push_back(pid);
+  }
+  ASSERT_FALSE(namesakes.empty());
+  // Stopped first, so that none of them sees another's end.
+  for (const pid_t pid : namesakes) ::kill(pid, SIGSTOP);
+  for (const pid_t pid : namesakes) ::kill(pid, SIGKILL);
+  process.wait();
+  EXPECT_TRUE(process.wait_until_nothing_is_left(2)) << process.marked().size() << " processes are left";
 }
 
 TEST(KilledLauncher, OfABuiltInCommandTakesItsRanksWithIt) {
