@@ -101,6 +101,9 @@ void Job::start() {
     records_[static_cast<std::size_t>(rank)].pid = static_cast<std::uint32_t>(process(rank).pid);
     ++living_;
     spdlog::debug("rank {} is process {}", rank, process(rank).pid);
+    // A thousand forks take seconds, and who interrupts the job meanwhile wants no more of them.
+    handle_signals();
+    if (ending_) break;
   }
   if (net_->store) loop_.watch(net_->store->descriptor(), Source::store);
   if (net_->cluster) loop_.watch(net_->cluster->descriptor(), Source::cluster);

@@ -44,7 +44,8 @@ class Job {
   /// Kills what still runs.
   ~Job();
 
-  /// Starts all ranks. Throws Error(refused) if that fails half-way; the destructor then ends those that had begun.
+  /// Starts all ranks, or as many as there is time for before a signal ends the job. Throws Error(refused) if that fails half-way;
+  /// the destructor then ends those that had begun.
   void start();
   /// Returns when all ranks are gone and their output was passed on.
   void watch();

@@ -189,6 +189,19 @@ TEST_P(Interruption, EndsEvenThoseThatIgnoreIt) {
   EXPECT_TRUE(process.wait_until_nothing_is_left(0.5));
 }
 
+// The first rank interrupts its launcher, which has many more to fork.
+TEST(InterruptedStart, ForksNoMoreRanks) {
+  constexpr int kRanks = 500;
+  const std::string program =
+      "[ $RANK = 0 ] && read -r pid name state launcher rest < /proc/$PPID/stat && kill -TERM $launcher; sleep 60";
+  const Finished run = run_tsprun({"-n", std::to_string(kRanks), "--log-level", "debug", "run", "--", "sh", "-c", program});
+  EXPECT_EQ(run.end.code, 128 + SIGTERM) << run.describe();
+  int started = 0;
+  for (const std::string& line : lines_of(run.err)) started += line.find(" is process ") != std::string::npos ? 1 : 0;
+  EXPECT_GE(started, 1);
+  EXPECT_LT(started, kRanks) << "all were started before the signal was seen";
+}
+
 INSTANTIATE_TEST_SUITE_P(Signals, Interruption, testing::Values(SIGINT, SIGTERM),
                          [](const auto& test) { return test.param == SIGINT ? "SIGINT" : "SIGTERM"; });
 
