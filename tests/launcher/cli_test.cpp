@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -47,9 +48,12 @@ TEST(CommandLine, ImpossibleRequestsAreRefused) {
   expect_refused({"-n", "0", "run", "--", "true"}, "-n 0");
   expect_refused({"-n", "100000", "run", "--", "true"}, "-n 100000");
   expect_refused({"-n", "6", "--layout", "tsp=4", "run", "--", "true"}, "--layout tsp=4");
-  expect_refused({"run", "--", "no-such-program-anywhere"}, "no-such-program-anywhere");
-  expect_refused({"run", "--", "./no/such/program"}, "./no/such/program");
-  expect_refused({"run", "--", "/"}, "run -- /");
+  expect_refused({"run", "--", "no-such-program-anywhere"}, "no-such-program-anywhere: no such program in PATH");
+  expect_refused({"run", "--", "./no/such/program"}, "run -- ./no/such/program: No such file or directory");
+  expect_refused({"run", "--", "/"}, "run -- /: it is no file");
+  expect_refused({"run", "--", "/etc/passwd"},
+                 "run -- /etc/passwd: Permission denied: it isn't executable; try chmod +x /etc/passwd");
+  expect_refused({"run", "--", "/etc/passwd/x"}, "run -- /etc/passwd/x: Not a directory");
   expect_refused({"run"}, "no program");
   expect_refused({"run", "true"}, "write -- before the program");
   expect_refused({"doctor", "--", "true"}, "only `run`");
@@ -91,6 +95,13 @@ TEST(CommandLine, GlobalOptionsStandBeforeOrAfterTheCommand) {
   expect_refused({"run", "-n", "0", "--", "true"}, "-n 0");
   expect_refused({"--timeout", "0", "run", "--", "true"}, "--timeout 0");
   expect_refused({"run", "--timeout", "0", "--", "true"}, "--timeout 0");
+}
+
+TEST(CommandLine, TheUsageOfRunNamesTheProgram) {
+  testing::internal::CaptureStdout();
+  const std::array<const char*, 3> words = {"tsprun", "run", "--help"};
+  EXPECT_EQ(tsprun(static_cast<int>(words.size()), words.data()), 0);
+  EXPECT_NE(testing::internal::GetCapturedStdout().find("run [OPTIONS] -- PROGRAM [ARGUMENT...]\n"), std::string::npos);
 }
 
 TEST(CommandLine, ARefusalIsInTheReport) {
