@@ -97,12 +97,18 @@ TEST(CommandLine, GlobalOptionsStandBeforeOrAfterTheCommand) {
   expect_refused({"run", "--timeout", "0", "--", "true"}, "--timeout 0");
 }
 
-TEST(CommandLine, TheUsageOfRunNamesTheProgram) {
+std::string help_of(const char* command) {
   testing::internal::CaptureStdout();
-  const std::array<const char*, 3> words = {"tsprun", "run", "--help"};
+  const std::array<const char*, 3> words = {"tsprun", command, "--help"};
   EXPECT_EQ(tsprun(static_cast<int>(words.size()), words.data()), 0);
-  EXPECT_NE(testing::internal::GetCapturedStdout().find("run [OPTIONS] -- PROGRAM [ARGUMENT...]\n"), std::string::npos);
+  return testing::internal::GetCapturedStdout();
 }
+
+TEST(CommandLine, TheUsageOfRunNamesTheProgram) {
+  EXPECT_NE(help_of("run").find("run [OPTIONS] -- PROGRAM [ARGUMENT...]\n"), std::string::npos);
+}
+
+TEST(CommandLine, BenchMeasuresFromEightBytesTo64MiB) { EXPECT_NE(help_of("bench").find("8,1K,64K,1M,64M"), std::string::npos); }
 
 TEST(CommandLine, ARefusalIsInTheReport) {
   const std::string path = testing::TempDir() + "tsprun_refusal_" + std::to_string(::getpid()) + ".json";
