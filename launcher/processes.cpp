@@ -133,6 +133,7 @@ void reset_signals() {
 }
 
 std::string why_not_run(const std::string& program) {
+  if (program.empty()) return "an empty name; write a program after --, such as: tsprun run -- ./my_program";
   if (program.find('/') != std::string::npos) return why_no_program(program);
   const char* path = std::getenv("PATH");
   std::istringstream folders(path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin");

@@ -54,6 +54,7 @@ TEST(CommandLine, ImpossibleRequestsAreRefused) {
   expect_refused({"run", "--", "/etc/passwd"},
                  "run -- /etc/passwd: Permission denied: it isn't executable; try chmod +x /etc/passwd");
   expect_refused({"run", "--", "/etc/passwd/x"}, "run -- /etc/passwd/x: Not a directory");
+  expect_refused({"run", "--", ""}, "run -- : an empty name");
   expect_refused({"run"}, "no program");
   expect_refused({"run", "true"}, "write -- before the program");
   expect_refused({"doctor", "--", "true"}, "only `run`");
