@@ -17,7 +17,7 @@ namespace tsp::bench {
 
 struct Arguments {
   std::string ops = "all";
-  std::vector<std::uint64_t> sizes = {8, 1 << 10, 64 << 10, 1 << 20, 16 << 20};
+  std::vector<std::uint64_t> sizes = {8, 1 << 10, 64 << 10, 1 << 20, 64 << 20};
   std::string dtype = "f32";
   Pace pace;
   bool check = true;
@@ -28,7 +28,7 @@ struct Arguments {
     app.add_option("--sizes", sizes, "bytes of the whole buffer, separated by commas: 8,1K,64M")
         ->delimiter(',')
         ->transform(CLI::AsSizeValue(false))
-        ->default_str("8,1K,64K,1M,16M");
+        ->default_str("8,1K,64K,1M,64M");
     app.add_option("--dtype", dtype, "element type")->check(CLI::IsMember({"f32", "f64"}))->capture_default_str();
     app.add_option("--iters", pace.iterations, "iterations a row; 0: as many as the times below ask for")->capture_default_str();
     app.add_option("--min-time", pace.min_seconds, "seconds a row, at least")->capture_default_str();

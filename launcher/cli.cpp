@@ -1,6 +1,8 @@
 #include "launcher/cli.h"
 
 #include "launcher/commands/command.h"
+#include "launcher/environment.h"
+#include "launcher/standard_output.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -9,12 +11,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <exception>
-#include <fcntl.h>
 #include <map>
-#include <new>
-#include <unistd.h>
+#include <sstream>
 
 namespace tsp::launcher {
 
@@ -22,13 +23,6 @@ namespace {
 
 constexpr int kRefused = 2;
 constexpr int kFailed = 1;
-
-/// Descriptors 0 to 2 must not become pipes or memory of ours, should tsprun be started with them closed.
-void open_standard_streams() {
-  for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
-    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDWR);
-  }
-}
 
 void set_up_logging(const GlobalOptions& options) {
   auto logger = std::make_shared<spdlog::logger>("tsprun", std::make_shared<spdlog::sinks::stderr_sink_st>());
@@ -62,6 +56,53 @@ std::string unexpected(const CLI::App& app, const std::vector<std::string>& extr
   return fmt::format("unknown command {}; there are {}", extras.front(), command_names(app));
 }
 
+std::string refusal_of_empty(const CLI::Option& option) {
+  const std::string name = !option.get_snames().empty()   ? "-" + option.get_snames().front()
+                           : !option.get_lnames().empty() ? "--" + option.get_lnames().front()
+                                                          : option.get_name();
+  return fmt::format("{}: an empty value; give it one{}", name, option.get_required() ? "" : ", or leave it out");
+}
+
+/// An empty value means nothing: what comes of an unset shell variable shall not silently drop a budget. The refusal of the first
+/// such option; empty: there is none.
+std::string empty_value(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::vector<std::string>& values = option->results();
+    const bool takes_some = option->get_items_expected_max() > 0;
+    if (takes_some && std::find(values.begin(), values.end(), "") != values.end()) return refusal_of_empty(*option);
+  }
+  return {};
+}
+
+/// The same for `--json=`, of which CLI11 would take the next word for the value.
+std::string empty_assignment(const std::vector<const CLI::App*>& apps, const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    if (!word.starts_with("--") || !word.ends_with('=')) continue;
+    for (const CLI::App* app : apps) {
+      const CLI::Option* option = app->get_option_no_throw(word.substr(0, word.size() - 1));
+      if (option != nullptr && option->get_items_expected_max() > 0) return refusal_of_empty(*option);
+    }
+  }
+  return {};
+}
+
+/// What happened is known and stays: a report that can't be written only spoils a success.
+int write_report(Report& report, int code) {
+  const std::string trouble = report.write();
+  if (trouble.empty()) return code;
+  say(trouble);
+  return code == 0 ? kFailed : code;
+}
+
+/// What was printed must have arrived, or the command has failed. A reader that has gone (`| head`) knows that without words.
+int flush_output(int code, Report* report = nullptr) {
+  const int lost = flush_printed();
+  if (lost == 0) return code;
+  if (lost != EPIPE) say(output_trouble(lost));
+  if (report != nullptr && report->root()["failure"].is_null()) report->set_failure(output_failure(lost), {});
+  return code == 0 ? output_lost_code(lost) : code;
+}
+
 /// The report of a request that was refused, if it is known where to write it.
 void report_refusal(Report& report, const std::string& command, const std::string& message) {
   Failure failure;
@@ -69,7 +110,7 @@ void report_refusal(Report& report, const std::string& command, const std::strin
   failure.detail = message;
   report.root()["command"] = command;
   report.set_failure(failure, {});
-  report.write();
+  write_report(report, kRefused);
 }
 
 /// Faults that the command can't inject.
@@ -89,10 +130,12 @@ void check_faults(const Command& command, const GlobalOptions& global) {
   }
 }
 
-int execute(Command& command, GlobalOptions& global) {
+/// `complaint`: what is wrong with the command line itself, if anything.
+int execute(Command& command, GlobalOptions& global, const std::string& complaint) {
   set_up_logging(global);
   Report report(global.json);
   try {
+    if (!complaint.empty()) throw Error(Cause::refused, complaint);
     validate_global(global, command.has_ranks(), command.processes_per_rank());
     set_up_logging(global);
     if (!global.program.empty() && command.name() != "run") {
@@ -102,6 +145,7 @@ int execute(Command& command, GlobalOptions& global) {
       throw Error(Cause::refused,
                   fmt::format("--trace {}: {} has no trace; train, eval and block write one", global.trace, command.name()));
     }
+    check_environment();
     check_faults(command, global);
     command.validate(global);
   } catch (const Error& error) {
@@ -119,14 +163,15 @@ int execute(Command& command, GlobalOptions& global) {
     report_refusal(report, command.name(), error.what());
     return error.cause() == Cause::refused || error.cause() == Cause::out_of_memory ? kRefused : kFailed;
   }
-  report.write();
-  return code;
+  return write_report(report, flush_output(code, &report));
 }
 
 }  // namespace
 
 int tsprun(int argc, const char* const* argv) {
   open_standard_streams();
+  // A reader that goes away is an error of write(), which is seen to where it happens. Ranks and programs get the default back.
+  std::signal(SIGPIPE, SIG_IGN);
   try {
     CLI::App app("tsprun: transformer parallelism run for real, a process per rank", "tsprun");
     app.require_subcommand(1);
@@ -135,11 +180,13 @@ int tsprun(int argc, const char* const* argv) {
     add_global_options(app, global);
     const std::vector<std::unique_ptr<Command>> commands = all_commands();
     std::map<const CLI::App*, Command*> by_app;
+    std::vector<const CLI::App*> apps = {&app};
     for (const auto& command : commands) {
       CLI::App* sub = app.add_subcommand(command->name(), command->help());
       sub->fallthrough();
       command->add_options(*sub);
       by_app[sub] = command.get();
+      apps.push_back(sub);
     }
 
     // What follows -- belongs to the user's program and isn't ours to understand.
@@ -149,11 +196,18 @@ int tsprun(int argc, const char* const* argv) {
       global.program.assign(dashes + 1, words.end());
       words.erase(dashes, words.end());
     }
+    if (const std::string empty = empty_assignment(apps, words); !empty.empty()) {
+      say(empty);
+      return kRefused;
+    }
     std::reverse(words.begin(), words.end());  // as CLI11 wants them
     try {
       app.parse(words);
     } catch (const CLI::Success& success) {
-      return app.exit(success);
+      std::ostringstream text;
+      const int code = app.exit(success, text, text);
+      print_text(text.str());
+      return flush_output(code);
     } catch (const CLI::ExtrasError&) {
       say(unexpected(app, app.remaining(true)));
       return kRefused;
@@ -164,7 +218,9 @@ int tsprun(int argc, const char* const* argv) {
       say(fmt::format("{}; `tsprun --help` says what there is", error.what()));
       return kRefused;
     }
-    return execute(*by_app.at(app.get_subcommands().front()), global);
+    const CLI::App* chosen = app.get_subcommands().front();
+    const std::string empty = empty_value(app);
+    return execute(*by_app.at(chosen), global, empty.empty() ? empty_value(*chosen) : empty);
   } catch (const Error& error) {
     say(error.what());
     return error.cause() == Cause::refused ? kRefused : kFailed;

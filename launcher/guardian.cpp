@@ -22,6 +22,7 @@ namespace tsp::launcher {
 
 namespace {
 
+constexpr const char* kGuardianName = "tsp-guardian";  // the kernel keeps 15 characters
 constexpr int kNotFound = 127;
 constexpr int kNotExecutable = 126;
 
@@ -75,6 +76,7 @@ void to_null(int descriptor) {
 }  // namespace
 
 void guard_program(const GuardedProgram& program) {
+  ::prctl(PR_SET_NAME, kGuardianName);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   sigset_t all;
   ::sigfillset(&all);

@@ -4,7 +4,8 @@
 //
 // The guardian does nothing but wait. When the program ends it kills what the program left behind and ends the same way (same
 // exit code or signal). When tsprun ends (its pidfd says so, even after SIGKILL) it kills everything below. If the guardian
-// itself is killed, the program dies by its own parent-death signal, the rest of the group by tsprun.
+// itself is killed, the program dies by its own parent-death signal, the rest of the group by tsprun. So that `pkill -9 tsprun`
+// doesn't kill both at once, and with them all who could end the rest, the guardian goes by a name of its own: tsp-guardian.
 #pragma once
 
 #include <string>

@@ -1,6 +1,7 @@
 #include "launcher/job.h"
 
 #include "launcher/processes.h"
+#include "launcher/standard_output.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 
@@ -100,6 +101,9 @@ void Job::start() {
     records_[static_cast<std::size_t>(rank)].pid = static_cast<std::uint32_t>(process(rank).pid);
     ++living_;
     spdlog::debug("rank {} is process {}", rank, process(rank).pid);
+    // A thousand forks take seconds, and who interrupts the job meanwhile wants no more of them.
+    handle_signals();
+    if (ending_) break;
   }
   if (net_->store) loop_.watch(net_->store->descriptor(), Source::store);
   if (net_->cluster) loop_.watch(net_->cluster->descriptor(), Source::cluster);
@@ -119,7 +123,8 @@ void Job::watch() {
     share_news();
     stdout_.flush();
     stderr_.flush();
-    if (stdout_.broken() && !ending_) interrupt(SIGPIPE);
+    // What ranks find out would reach nobody.
+    if (stdout_.error() != 0 && !ending_) give_up(output_failure(stdout_.error()), stdout_.error() == EPIPE ? SIGPIPE : SIGTERM);
     if (!ending_ && boards_.aborted()) begin_ending(std::nullopt);
     if (ending_) end_patiently();
   }
@@ -132,6 +137,10 @@ void Job::watch() {
   }
   if (net_->cluster) net_->cluster->leave();
   pass_on_the_rest();
+  if (failure_.cause == Cause::none && stdout_.error() != 0 && stdout_.error() != EPIPE) {
+    failure_ = output_failure(stdout_.error());
+    ending_since_ns_ = posix::now_ns();
+  }
 }
 
 void Job::handle(const Event& event) {
@@ -173,11 +182,16 @@ void Job::interrupt(int signal) {
     sent_kill_ = true;
     return;
   }
-  interrupted_by_ = signal;
   Failure failure;
   failure.cause = Cause::interrupted;
   failure.code = signal;
   failure.detail = fmt::format("tsprun got {}", signal_name(signal));
+  give_up(failure, signal);
+}
+
+/// Ends the job for a reason that isn't any rank's; programs get the signal.
+void Job::give_up(const Failure& failure, int signal) {
+  interrupted_by_ = signal;
   begin_ending(failure);
   // Built-in ranks end by the board's word; a program may know nothing of it.
   if (!built_in()) signal_ranks(signal);
@@ -370,8 +384,8 @@ void Job::signal_ranks(int signal) {
 }
 
 int Job::exit_code() const {
-  if (failure_.cause == Cause::none) return stdout_.broken() ? 128 + SIGPIPE : 0;
-  if (failure_.cause == Cause::interrupted) return 128 + failure_.code;
+  if (failure_.cause == Cause::none) return stdout_.error() != 0 ? output_lost_code(stdout_.error()) : 0;
+  if (failure_.cause == Cause::interrupted) return failure_.code > 0 ? 128 + failure_.code : 1;
   if (built_in()) return 1;
   const auto culprit = static_cast<std::size_t>(failure_.rank);
   if (failure_.rank >= 0 && culprit < records_.size() && records_[culprit].end.failed() && !records_[culprit].end.by_launcher) {

@@ -44,7 +44,8 @@ class Job {
   /// Kills what still runs.
   ~Job();
 
-  /// Starts all ranks. Throws Error(refused) if that fails half-way; the destructor then ends those that had begun.
+  /// Starts all ranks, or as many as there is time for before a signal ends the job. Throws Error(refused) if that fails half-way;
+  /// the destructor then ends those that had begun.
   void start();
   /// Returns when all ranks are gone and their output was passed on.
   void watch();
@@ -73,6 +74,7 @@ class Job {
   void handle(const Event& event);
   void handle_signals();
   void interrupt(int signal);
+  void give_up(const Failure& failure, int signal);
   void stop_all();
   void follow_stops();
   void rank_ended(int rank);

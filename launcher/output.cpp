@@ -35,13 +35,13 @@ Output::Output(int descriptor)
 }
 
 void Output::append(std::string_view text) {
-  if (broken_) return;
+  if (error_ != 0) return;
   show_status({});
   pending_.append(text);
 }
 
 void Output::show_status(std::string_view text) {
-  if (!is_terminal_ || broken_) return;
+  if (!is_terminal_ || error_ != 0) return;
   if (shows_status_) pending_.append(kEraseLine);
   // A line that fills the terminal would scroll it.
   pending_.append(text.substr(0, columns(fd_) - 1));
@@ -61,7 +61,7 @@ bool Output::write_some() {
     if (errno == EINTR) return true;
     if (errno == EAGAIN) return false;
     // Whatever else it is (closed, broken pipe, disk full), more of the same won't help.
-    broken_ = true;
+    error_ = errno;
     pending_.clear();
     written_ = 0;
     return false;

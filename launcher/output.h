@@ -27,8 +27,8 @@ class Output {
   bool pending() const { return !pending_.empty(); }
   /// So much waits that reading more from ranks would only fill memory.
   bool congested() const { return pending_.size() > kCongested; }
-  /// The reader is gone (EPIPE); everything is swallowed from then on.
-  bool broken() const { return broken_; }
+  /// errno of a write that failed (EPIPE: the reader is gone); everything is swallowed from then on. 0: none did.
+  int error() const { return error_; }
   /// A descriptor to wait on for room; -1 where there always is (a file).
   int descriptor() const { return waits_ ? copy_.get() : -1; }
 
@@ -42,7 +42,7 @@ class Output {
   bool waits_;  // a pipe, socket or terminal, which may be full
   bool is_terminal_;
   bool shows_status_ = false;
-  bool broken_ = false;
+  int error_ = 0;
   std::string pending_;
   std::size_t written_ = 0;
 };

@@ -31,9 +31,13 @@ void sleep_ms(long milliseconds) {
   ::nanosleep(&time, nullptr);
 }
 
-bool is_executable_file(const std::string& path) {
+std::string why_no_program(const std::string& path) {
   struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
+  if (::stat(path.c_str(), &status) != 0) return fmt::format("{}; try the path of an executable file", std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) return "it is no file; try the path of an executable file";
+  if (::access(path.c_str(), X_OK) != 0)
+    return fmt::format("{}: it isn't executable; try chmod +x {}", std::strerror(errno), path);
+  return {};
 }
 
 }  // namespace
@@ -128,16 +132,15 @@ void reset_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-std::string find_program(const std::string& program) {
-  if (program.empty()) return {};
-  if (program.find('/') != std::string::npos) return is_executable_file(program) ? program : std::string();
+std::string why_not_run(const std::string& program) {
+  if (program.empty()) return "an empty name; write a program after --, such as: tsprun run -- ./my_program";
+  if (program.find('/') != std::string::npos) return why_no_program(program);
   const char* path = std::getenv("PATH");
   std::istringstream folders(path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin");
   for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string candidate = (folder.empty() ? std::string(".") : folder) + "/" + program;
-    if (is_executable_file(candidate)) return candidate;
+    if (why_no_program((folder.empty() ? std::string(".") : folder) + "/" + program).empty()) return {};
   }
-  return {};
+  return fmt::format("no such program in PATH; try ./{} if it lies here", program);
 }
 
 }  // namespace tsp::launcher

@@ -45,7 +45,7 @@ void close_descriptors_except(std::vector<int> keep);
 /// All signals get their default action and none is blocked, as a fresh program expects.
 void reset_signals();
 
-/// The file that the shell would run for `program` (PATH look-up, must be executable); empty if there is none.
-std::string find_program(const std::string& program);
+/// Why the shell wouldn't run `program` (a path, or a name to be looked up in PATH), and what would help; empty: it would.
+std::string why_not_run(const std::string& program);
 
 }  // namespace tsp::launcher

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <string_view>
 #include <unistd.h>
@@ -17,7 +18,7 @@ using nlohmann::ordered_json;
 
 Report::Report(const std::string& path) : path_(path), root_(ordered_json::object()) {
   if (path_.empty()) return;
-  file_ = posix::UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  file_ = posix::UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!file_) {
     throw system_error(Cause::refused,
                        fmt::format("--json {}: the file can't be written; name one in a folder that exists", path_), errno);
@@ -58,8 +59,8 @@ void Report::note_faults(const std::vector<FaultOutcome>& outcomes, std::uint64_
   root_["faults"] = faults_json(outcomes, start_ns, earlier == root_.end() ? ordered_json(nullptr) : ordered_json(*earlier));
 }
 
-void Report::write() {
-  if (!file_) return;
+std::string Report::write() {
+  if (!file_) return {};
   // Last, as the keys' order in the document says.
   ordered_json failure = root_.contains("failure") ? root_["failure"] : ordered_json(nullptr);
   root_.erase("failure");
@@ -68,15 +69,16 @@ void Report::write() {
   const std::string text = root_.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
   // Devices and pipes can't be truncated and needn't be.
   if (::ftruncate(file_.get(), 0) != 0 && errno != EINVAL) {
-    throw system_error(Cause::refused, fmt::format("--json {}: emptying the file", path_), errno);
+    return fmt::format("--json {}: emptying the file: {}", path_, std::strerror(errno));
   }
   std::string_view rest = text;
   while (!rest.empty()) {
     const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw system_error(Cause::refused, fmt::format("--json {}: writing the report", path_), errno);
+    if (written < 0) return fmt::format("--json {}: writing the report: {}", path_, std::strerror(errno));
     rest.remove_prefix(static_cast<std::size_t>(written));
   }
+  return {};
 }
 
 ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& waiting, int ranks, int nodes) {
@@ -84,8 +86,9 @@ ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& wa
   json["rank"] = failure.rank >= 0 ? ordered_json(failure.rank) : ordered_json(nullptr);
   json["node"] = nodes > 1 && failure.rank >= 0 && failure.rank < ranks ? node_of(ranks, nodes, failure.rank) : 0;
   json["kind"] = std::string(name(failure.cause));
-  json["signal"] =
-      failure.cause == Cause::killed || failure.cause == Cause::interrupted ? ordered_json(failure.code) : ordered_json(nullptr);
+  json["signal"] = failure.cause == Cause::killed || (failure.cause == Cause::interrupted && failure.code > 0)
+                       ? ordered_json(failure.code)
+                       : ordered_json(nullptr);
   json["exit_code"] = failure.cause == Cause::exited ? ordered_json(failure.code) : ordered_json(nullptr);
   json["op"] = failure.op.empty() ? ordered_json(nullptr) : ordered_json(failure.op);
   json["seq"] = failure.op.empty() ? ordered_json(nullptr) : ordered_json(failure.sequence);

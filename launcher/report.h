@@ -22,8 +22,8 @@ struct Waiting {
 
 class Report {
  public:
-  /// Opens the file at once, so that a path that can't be written is refused before ranks start. An empty path: nothing is
-  /// written. Throws Error(refused).
+  /// Opens the file at once, so that a path that can't be written is refused before ranks start, and empties it: a tsprun that is
+  /// killed shall not leave an earlier run's report as its own. An empty path: nothing is written. Throws Error(refused).
   explicit Report(const std::string& path);
 
   /// command, layout, ranks, nodes, dtype (null), kernels, transports, failure (null).
@@ -38,8 +38,8 @@ class Report {
   void note_faults(const std::vector<FaultOutcome>& outcomes, std::uint64_t start_ns);
   /// A bit for each that struck.
   std::uint64_t struck_faults() const { return struck_faults_; }
-  /// Writes the document. Throws Error(refused) if the file system won't take it.
-  void write();
+  /// Writes the document. Why the file system won't take it; empty: it did.
+  std::string write();
 
  private:
   std::string path_;

@@ -43,7 +43,7 @@ std::string headline(const Failure& failure) {
     case Cause::refused: return fmt::format("{} refused a request{}", rank, where);
     case Cause::interrupted:
       if (failure.code > 0) return fmt::format("the job was interrupted by {}", signal_name(failure.code));
-      return "the job was interrupted";
+      return failure.detail.empty() ? "the job was interrupted" : fmt::format("the job was interrupted: {}", failure.detail);
     case Cause::none: break;
   }
   return "the job failed";

@@ -12,9 +12,9 @@
 //             by receive_put(). Nothing is put before the receiver has told its RemoteSpan in a message of its own.
 //
 // Rules
-//   · Nothing blocks; every call returns at once with a ticket or kNotNow (no credit at present). Order is strict within a lane,
-//   none
-//     between lanes. Calls are not safe against each other: whoever drives a rank's transports serialises them.
+//   · Nothing blocks; every call returns at once with a ticket or kNotNow (no credit at present).
+//     Order is strict within a lane, none between lanes.
+//     Calls are not safe against each other: whoever drives a rank's transports serialises them.
 //   · Whether a message is small or large depends on its byte count alone, which both ends know, so no request to send is needed.
 //   · A broken lane still hands out tickets; their test says `disconnected` and found() why. progress() never throws.
 //   · Every length and offset that comes from a peer is checked before use.

@@ -11,11 +11,11 @@
 //     heap.
 //   · In place: all_gather(v) if send is recv's own chunk, reduce_scatter(v) if recv is send's own chunk, all_reduce, reduce and
 //     broadcast by nature or with send == recv. Any other overlap is refused.
-//   · Reductions add in the canonical order: chunk c sums ranks c+1, c+2, …, c (cyclic), the first term copied; a reduce to root
-//   r
-//     is one chunk: r+1, …, r; an all_reduce is cut into size() chunks, the first count mod size() one element longer. bf16 is
-//     summed in f32 and rounded once. So results are bit-identical from run to run and between algorithms. min and max propagate
-//     NaN. Reductions of DType::byte are refused.
+//   · Reductions add in the canonical order: chunk c sums ranks c+1, c+2, …, c (cyclic), the first term copied. A reduce to
+//     root r is one chunk: r+1, …, r. An all_reduce is cut into size() chunks, the first count mod size() one element longer.
+//     bf16 is summed in f32 and rounded once. So results are bit-identical from run to run and between algorithms.
+//     min and max propagate NaN.
+//     Reductions of DType::byte are refused.
 //   · Errors: Error(refused) before anything moved for arguments that can't be right; afterwards whatever ended the wait.
 #pragma once
 

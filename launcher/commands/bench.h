@@ -15,7 +15,7 @@ namespace tsp::launcher {
 /// As typed, with defaults.
 struct BenchOptions {
   std::string ops;
-  std::string sizes = "8,1K,64K,1M,16M";
+  std::string sizes = "8,1K,64K,1M,64M";
   std::string dtype = "f32";
   std::string iterations = "auto";
   double min_seconds = 0.3;

@@ -3,6 +3,7 @@
 
 #include "launcher/commands/compare_rank.h"
 #include "launcher/refuse.h"
+#include "launcher/standard_output.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -183,7 +184,7 @@ int CompareCommand::run(const GlobalOptions& global, Report& report) {
     }
     rows.push_back(compare_json(point, job, options_.forward_only));
   }
-  for (const std::string& line : compare_table(rows)) fmt::print("{}\n", line);
+  for (const std::string& line : compare_table(rows)) print("{}\n", line);
   if (!options_.csv.empty()) write_csv(options_.csv, rows);
   return worst;
 }

@@ -2,6 +2,7 @@
 #include "core/collectives/choice.h"
 #include "launcher/commands/command.h"
 #include "launcher/commands/doctor_rdma.h"
+#include "launcher/standard_output.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/shm/node_memory.h"
@@ -58,7 +59,7 @@ class Doctor : public Command {
     const std::string policy = machine::huge_page_policy_for_shared_memory();
     const int cores = machine::usable_cores();
 
-    const auto row = [](std::string_view key, const std::string& value) { fmt::print("{:<22}{}\n", key, value); };
+    const auto row = [](std::string_view key, const std::string& value) { print("{:<22}{}\n", key, value); };
     row("cores", fmt::format("{} usable: {} by affinity, quota {}", cores, machine::allowed_cores(),
                              quota > 0 ? fmt::format("{:.2f}", quota) : "none"));
     row("vector level", machine::vector_level());
@@ -75,15 +76,15 @@ class Doctor : public Command {
     row("ranks on this node",
         fmt::format("at most {}; up to {} with a core of their own, more share cores by yielding and sleeping",
                     shm::kMaxLocalRanks, cores));
-    fmt::print("\nRDMA ports\n");
-    for (const std::string& line : rdma.lines) fmt::print("{}\n", line);
-    fmt::print("\ntransports\n");
+    print("\nRDMA ports\n");
+    for (const std::string& line : rdma.lines) print("{}\n", line);
+    print("\ntransports\n");
     const std::pair<const char*, const Trial*> trials[] = {{"shm", &shm}, {"verbs", &rdma.verbs}, {"tcp", &tcp}};
-    for (const auto& [kind, trial] : trials) fmt::print("  {:<6}{}: {}\n", kind, trial->possible ? "yes" : "no", trial->why);
-    fmt::print("\nwhy this transport\n");
-    for (const WayRow& way : ways) fmt::print("  {:<12} {:<6}{}\n", way.between, way.kind, way.why);
-    fmt::print("\nalgorithms (first line that fits; TSP_ALGORITHMS overrides{})\n{}",
-               overrides != nullptr ? fmt::format(": {}", overrides) : "", choices.print());
+    for (const auto& [kind, trial] : trials) print("  {:<6}{}: {}\n", kind, trial->possible ? "yes" : "no", trial->why);
+    print("\nwhy this transport\n");
+    for (const WayRow& way : ways) print("  {:<12} {:<6}{}\n", way.between, way.kind, way.why);
+    print("\nalgorithms (first line that fits; TSP_ALGORITHMS overrides{})\n{}",
+          overrides != nullptr ? fmt::format(": {}", overrides) : "", choices.print());
 
     ordered_json& json = report.root()["doctor"];
     json["cores"] = {{"usable", cores},

@@ -6,6 +6,7 @@
 #include "launcher/plan/paper_tables.h"
 #include "launcher/plan/points.h"
 #include "launcher/refuse.h"
+#include "launcher/standard_output.h"
 #include "layers/theory/machine.h"
 #include "layers/theory/search.h"
 #include "transport/cause.h"
@@ -56,8 +57,8 @@ class PlanCommand final : public Command {
   PlanQuestion question_;
 };
 
-void print(const std::vector<std::string>& lines) {
-  for (const std::string& line : lines) fmt::print("{}\n", line);
+void print_lines(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) print("{}\n", line);
 }
 
 void PlanCommand::add_options(CLI::App& app) {
@@ -139,14 +140,14 @@ int PlanCommand::run(const GlobalOptions& global, Report& report) {
     const bool typed = !global.ranks_text.empty() || !global.layout_text.empty();
     const theory::Spread given = spread_of(global.layout, options_.tensor, options_.sequence);
     const PaperTables tables(question_, typed ? given : theory::Spread{.axes = {{theory::AxisKind::tsp, kPaperRanks}}});
-    print(tables.lines());
+    print_lines(tables.lines());
     report.root()["paper"] = tables.json();
     return 0;
   }
   const std::vector<PlanPoint> all = points(global);
   nlohmann::ordered_json& rows = report.root()["plan"] = nlohmann::ordered_json::array();
   for (const PlanPoint& point : all) rows.push_back(plan_json(question_, point));
-  print(options_.search ? search_table(question_, all, options_.top) : plan_tables(question_, all));
+  print_lines(options_.search ? search_table(question_, all, options_.top) : plan_tables(question_, all));
   return 0;
 }
 

@@ -1,13 +1,27 @@
 // `tsprun -n 4 run -- ./my_program args`: the user's own program on N ranks.
 #include "launcher/commands/command.h"
 #include "launcher/processes.h"
-#include "transport/cause.h"
+#include "launcher/refuse.h"
 
 #include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <utility>
 
 namespace tsp::launcher {
 
 namespace {
+
+/// CLI11 knows nothing of what stands after --.
+class UsageWithProgram : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string usage = CLI::Formatter::make_usage(app, std::move(name));
+    while (usage.ends_with('\n')) usage.pop_back();
+    return usage + " -- PROGRAM [ARGUMENT...]\n";
+  }
+};
 
 class Run : public Command {
  public:
@@ -15,6 +29,7 @@ class Run : public Command {
   std::string help() const override { return "launch your own program on N ranks: tsprun -n 4 run -- ./my_program args"; }
 
   void add_options(CLI::App& app) override {
+    app.formatter(std::make_shared<UsageWithProgram>());
     app.footer(
         "Everything after -- is the program and its arguments. It finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
         "MASTER_ADDR\n"
@@ -27,16 +42,9 @@ class Run : public Command {
   int processes_per_rank() const override { return 2; }
 
   void validate(const GlobalOptions& global) override {
-    if (global.program.empty())
-      throw Error(Cause::refused, "run: no program; write it after --, such as: tsprun -n 4 run -- ./my_program");
+    if (global.program.empty()) refuse("run: no program; write it after --, such as: tsprun -n 4 run -- ./my_program");
     const std::string& program = global.program.front();
-    if (find_program(program).empty()) {
-      const bool has_folder = program.find('/') != std::string::npos;
-      throw Error(
-          Cause::refused,
-          fmt::format("run -- {}: {}; try {}", program, has_folder ? "no such executable file" : "no such program in PATH",
-                      has_folder ? "the path of an executable file" : fmt::format("./{} if it lies here", program)));
-    }
+    if (const std::string why = why_not_run(program); !why.empty()) refuse(fmt::format("run -- {}: {}", program, why));
   }
 
   int run(const GlobalOptions& global, Report& report) override {

@@ -2,6 +2,7 @@
 #include "core/board/flight_board.h"
 #include "launcher/commands/command.h"
 #include "launcher/processes.h"
+#include "launcher/standard_output.h"
 #include "launcher/verdict.h"
 #include "transport/cause.h"
 #include "transport/shm/node_memory.h"
@@ -87,8 +88,8 @@ class Status : public Command {
     const shm::NodeMemory memory = shm::NodeMemory::attach(open_node_memory(pid_));
     const FlightBoard board(memory);
     const std::uint64_t now = posix::now_ns();
-    fmt::print("{} ranks, deadline of waits {:.0f} s\n{}", board.ranks(), static_cast<double>(memory.layout().timeout_ns) * 1e-9,
-               print_board(board, now));
+    print("{} ranks, deadline of waits {:.0f} s\n{}", board.ranks(), static_cast<double>(memory.layout().timeout_ns) * 1e-9,
+          print_board(board, now));
     report.root()["status"] = board_json(board, now);
     return 0;
   }

@@ -1,6 +1,5 @@
 #include "launcher/model/model_options.h"
 
-#include "core/kernels/level.h"
 #include "launcher/model/layouts.h"
 #include "launcher/refuse.h"
 #include "layers/model/data.h"
@@ -19,7 +18,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <fcntl.h>
 #include <limits>
 #include <unistd.h>
@@ -96,17 +94,6 @@ void find_sequence(ModelCommandOptions& options) {
     refuse(fmt::format("--seq {}: {} has {} positions; try --seq {}", text, options.shape.name, most, most));
   }
   options.sequence = static_cast<std::size_t>(parse_integer("--seq", text, 1, static_cast<std::int64_t>(most)));
-}
-
-/// The kernels' level that TSP_KERNELS asks for must exist, and on this machine.
-void check_kernel_level() {
-  const char* text = std::getenv("TSP_KERNELS");
-  if (text == nullptr) return;
-  const std::optional<kernels::Level> level = kernels::level_from_name(text);
-  if (!level) refuse(fmt::format("TSP_KERNELS={}: baseline, avx2 and avx512 work", text));
-  if (*level > kernels::best_level()) {
-    refuse(fmt::format("TSP_KERNELS={}: this machine offers {} at most", text, kernels::name(kernels::best_level())));
-  }
 }
 
 std::string mebibytes(double bytes) { return fmt::format("{:.1f} MiB", bytes / (1 << 20)); }
@@ -190,7 +177,6 @@ void add_model_options(CLI::App& app, ModelCommandOptions& options, const ModelO
 }
 
 void validate_model(ModelCommandOptions& options, const GlobalOptions& global, const ModelOptionUse& use) {
-  if (use.ranks) check_kernel_level();
   if (!global.trace.empty()) check_writable("--trace", global.trace);
   options.dtype = parse_dtype(typed_or(options.dtype_text, "f32"));
   options.recompute = parse_recompute(options.recompute_text);

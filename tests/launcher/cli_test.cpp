@@ -5,9 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <string>
+#include <tuple>
 #include <unistd.h>
 #include <vector>
 
@@ -45,9 +48,13 @@ TEST(CommandLine, ImpossibleRequestsAreRefused) {
   expect_refused({"-n", "0", "run", "--", "true"}, "-n 0");
   expect_refused({"-n", "100000", "run", "--", "true"}, "-n 100000");
   expect_refused({"-n", "6", "--layout", "tsp=4", "run", "--", "true"}, "--layout tsp=4");
-  expect_refused({"run", "--", "no-such-program-anywhere"}, "no-such-program-anywhere");
-  expect_refused({"run", "--", "./no/such/program"}, "./no/such/program");
-  expect_refused({"run", "--", "/"}, "run -- /");
+  expect_refused({"run", "--", "no-such-program-anywhere"}, "no-such-program-anywhere: no such program in PATH");
+  expect_refused({"run", "--", "./no/such/program"}, "run -- ./no/such/program: No such file or directory");
+  expect_refused({"run", "--", "/"}, "run -- /: it is no file");
+  expect_refused({"run", "--", "/etc/passwd"},
+                 "run -- /etc/passwd: Permission denied: it isn't executable; try chmod +x /etc/passwd");
+  expect_refused({"run", "--", "/etc/passwd/x"}, "run -- /etc/passwd/x: Not a directory");
+  expect_refused({"run", "--", ""}, "run -- : an empty name");
   expect_refused({"run"}, "no program");
   expect_refused({"run", "true"}, "write -- before the program");
   expect_refused({"doctor", "--", "true"}, "only `run`");
@@ -55,11 +62,54 @@ TEST(CommandLine, ImpossibleRequestsAreRefused) {
   expect_refused({"status", "1x"}, "status 1x");
 }
 
+// An unset shell variable in quotes must not silently drop a budget.
+TEST(CommandLine, EmptyValuesAreRefusedByName) {
+  expect_refused({"-n", "", "run", "--", "true"}, "-n: an empty value");
+  for (const char* option :
+       {"--layout", "--nodes", "--nnodes", "--node-rank", "--rendezvous", "--threads", "--bind", "--mem-per-rank", "--timeout",
+        "--json", "--trace", "--rdma", "--secret-file", "--fault", "--intra", "--inter", "--sp", "--tp", "--log-level"}) {
+    const std::string complaint = std::string(option) + ": an empty value";
+    expect_refused({option, "", "run", "--", "true"}, complaint);
+    expect_refused({"doctor", option, ""}, complaint);
+    const std::string assigned = std::string(option) + "=";
+    expect_refused({assigned.c_str(), "run", "--", "true"}, complaint);
+  }
+  expect_refused({"bench", ""}, "op: an empty value");
+  expect_refused({"bench", "all", "--sizes", ""}, "--sizes: an empty value");
+  expect_refused({"train", "--config", "nano", "--data", "/dev/null", "--resume", ""}, "--resume: an empty value");
+}
+
+// Every command has them, those without ranks too: what is wrong in the environment is wrong for the next job.
+TEST(CommandLine, VariablesThatRanksWouldRefuseAreRefusedBefore) {
+  for (const auto& [variable, value, known] : {std::tuple{"TSP_ALGORITHMS", "all_reduce=foo", "it has one_shot, rooted"},
+                                               std::tuple{"TSP_KERNELS", "foo", "baseline, avx2 and avx512 work"}}) {
+    ::setenv(variable, value, 1);
+    const std::string name = std::string(variable) + "=" + value;
+    expect_refused({"-n", "2", "bench", "all_reduce"}, name);
+    expect_refused({"run", "--", "true"}, name);
+    expect_refused({"doctor"}, known);
+    ::unsetenv(variable);
+  }
+}
+
 TEST(CommandLine, GlobalOptionsStandBeforeOrAfterTheCommand) {
   expect_refused({"run", "-n", "0", "--", "true"}, "-n 0");
   expect_refused({"--timeout", "0", "run", "--", "true"}, "--timeout 0");
   expect_refused({"run", "--timeout", "0", "--", "true"}, "--timeout 0");
 }
+
+std::string help_of(const char* command) {
+  testing::internal::CaptureStdout();
+  const std::array<const char*, 3> words = {"tsprun", command, "--help"};
+  EXPECT_EQ(tsprun(static_cast<int>(words.size()), words.data()), 0);
+  return testing::internal::GetCapturedStdout();
+}
+
+TEST(CommandLine, TheUsageOfRunNamesTheProgram) {
+  EXPECT_NE(help_of("run").find("run [OPTIONS] -- PROGRAM [ARGUMENT...]\n"), std::string::npos);
+}
+
+TEST(CommandLine, BenchMeasuresFromEightBytesTo64MiB) { EXPECT_NE(help_of("bench").find("8,1K,64K,1M,64M"), std::string::npos); }
 
 TEST(CommandLine, ARefusalIsInTheReport) {
   const std::string path = testing::TempDir() + "tsprun_refusal_" + std::to_string(::getpid()) + ".json";

@@ -4,6 +4,7 @@
 #include "tests/support/process.h"
 #include "transport/posix.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -188,6 +189,19 @@ TEST_P(Interruption, EndsEvenThoseThatIgnoreIt) {
   EXPECT_TRUE(process.wait_until_nothing_is_left(0.5));
 }
 
+// The first rank interrupts its launcher, which has many more to fork.
+TEST(InterruptedStart, ForksNoMoreRanks) {
+  constexpr int kRanks = 500;
+  const std::string program =
+      "[ $RANK = 0 ] && read -r pid name state launcher rest < /proc/$PPID/stat && kill -TERM $launcher; sleep 60";
+  const Finished run = run_tsprun({"-n", std::to_string(kRanks), "--log-level", "debug", "run", "--", "sh", "-c", program});
+  EXPECT_EQ(run.end.code, 128 + SIGTERM) << run.describe();
+  int started = 0;
+  for (const std::string& line : lines_of(run.err)) started += line.find(" is process ") != std::string::npos ? 1 : 0;
+  EXPECT_GE(started, 1);
+  EXPECT_LT(started, kRanks) << "all were started before the signal was seen";
+}
+
 INSTANTIATE_TEST_SUITE_P(Signals, Interruption, testing::Values(SIGINT, SIGTERM),
                          [](const auto& test) { return test.param == SIGINT ? "SIGINT" : "SIGTERM"; });
 
@@ -201,6 +215,28 @@ TEST(KilledLauncher, TakesItsRanksAndTheirChildrenWithIt) {
     EXPECT_TRUE(process.wait_until_nothing_is_left(2)) << action << " left " << process.marked().size() << " processes";
   }
   EXPECT_EQ(shared_names(), before);
+}
+
+std::string name_of(pid_t pid) {
+  std::string name;
+  std::getline(std::ifstream(fmt::format("/proc/{}/comm", pid)), name);
+  return name;
+}
+
+// As `pkill -9 tsprun` does it: whoever would clean up must not bear that name.
+TEST(KilledLauncher, WithAllWhoBearItsNameLeavesNothing) {
+  Process process(tsprun_actor({"-n", "3"}, {"children"}));
+  ASSERT_TRUE(process.wait_for_output("ready", 3)) << process.err();
+  std::vector<pid_t> namesakes;
+  for (const pid_t pid : process.marked()) {
+    if (name_of(pid) == "tsprun") namesakes.push_back(pid);
+  }
+  ASSERT_FALSE(namesakes.empty());
+  // Stopped first, so that none of them sees another's end.
+  for (const pid_t pid : namesakes) ::kill(pid, SIGSTOP);
+  for (const pid_t pid : namesakes) ::kill(pid, SIGKILL);
+  process.wait();
+  EXPECT_TRUE(process.wait_until_nothing_is_left(2)) << process.marked().size() << " processes are left";
 }
 
 TEST(KilledLauncher, OfABuiltInCommandTakesItsRanksWithIt) {

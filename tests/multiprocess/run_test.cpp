@@ -6,8 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
+#include <filesystem>
 #include <map>
 #include <string>
+#include <sys/stat.h>
 #include <vector>
 
 namespace tsp::test::run_test {
@@ -74,6 +77,66 @@ TEST(RunOutput, AVeryLongLineGetsThrough) {
   const Finished run = run_actor({"-n", "2"}, {"lines", "1", "3000000"});
   EXPECT_EQ(run.end.code, 0);
   for (char letter : {'a', 'b'}) EXPECT_EQ(std::count(run.out.begin(), run.out.end(), letter), 3'000'000);
+}
+
+// --- standard output that takes nothing --------------------------------------------------------------------------------------
+
+/// tsprun with its stdout redirected as a shell does it.
+Finished redirected(const std::string& redirection, const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = {"sh", "-c", "exec \"$0\" \"$@\" " + redirection, tsprun_path()};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return run_program(words);
+}
+
+const std::vector<std::vector<std::string>> kTalkative = {{"doctor"},
+                                                          {"--help"},
+                                                          {"plan", "--paper"},
+                                                          {"-n", "2", "bench", "barrier", "--iters", "1"},
+                                                          {"-n", "2", "run", "--", "echo", "hello"},
+                                                          {"-n", "2", "run", "--", "sh", "-c", "echo hello; sleep 60"}};
+
+TEST(StandardOutput, OnAFullDiskIsAFailureWithItsCause) {
+  for (const auto& arguments : kTalkative) {
+    const Finished run = redirected("> /dev/full", arguments);
+    EXPECT_EQ(run.end.code, 1) << arguments.back() << run.describe();
+    EXPECT_NE(run.err.find("writing to standard output: No space left on device"), std::string::npos) << run.describe();
+    EXPECT_EQ(run.err.find("SIGPIPE"), std::string::npos) << run.describe();
+    EXPECT_LT(run.end.seconds, 10) << run.describe();
+  }
+}
+
+TEST(StandardOutput, ThatIsClosedIsAFailureOfThoseWhoWriteToIt) {
+  for (const auto& arguments : kTalkative) {
+    const Finished run = redirected("1>&-", arguments);
+    EXPECT_EQ(run.end.code, 1) << arguments.back() << run.describe();
+    EXPECT_NE(run.err.find("writing to standard output: Bad file descriptor"), std::string::npos) << run.describe();
+  }
+  EXPECT_EQ(redirected("1>&-", {"-n", "2", "run", "--", "true"}).end.code, 0);
+}
+
+TEST(StandardOutput, WhoseReaderHasGoneEndsTsprunAsSIGPIPEWould) {
+  const TemporaryDirectory directory;
+  for (const auto& arguments : kTalkative) {
+    // The other end is closed before tsprun begins; the fifo is opened for both so that neither waits.
+    const std::string fifo = directory.path("fifo" + std::to_string(&arguments - kTalkative.data()));
+    ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+    const Finished run = redirected("3<>" + fifo + " > " + fifo + " 3<&-", arguments);
+    EXPECT_EQ(run.end.code, 128 + SIGPIPE) << arguments.back() << run.describe();
+    EXPECT_EQ(run.err.find("writing to"), std::string::npos) << run.describe();
+  }
+}
+
+TEST(StandardOutput, ThatTakesNothingIsInTheReport) {
+  const TemporaryDirectory directory;
+  for (const auto& arguments : {kTalkative[0], kTalkative[3], kTalkative[4]}) {
+    std::vector<std::string> words = {"--json", directory.path("r")};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    redirected("> /dev/full", words);
+    const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+    EXPECT_EQ(failure.at("kind"), "interrupted") << failure;
+    EXPECT_TRUE(failure.at("signal").is_null()) << failure;
+    EXPECT_EQ(failure.at("detail"), "writing to standard output: No space left on device") << failure;
+  }
 }
 
 TEST(RunEnvironment, TellsARankItsPlace) {
@@ -159,6 +222,31 @@ TEST(RunReport, HoldsNoFailureAfterSuccess) {
   EXPECT_EQ(report.at("command"), "run");
   EXPECT_EQ(report.at("ranks"), 2);
   EXPECT_TRUE(report.at("failure").is_null());
+}
+
+// What happened is known when the report is written: a full disk spoils a success and nothing else.
+TEST(RunReport, ThatCannotBeWrittenLeavesTheFailuresExitCode) {
+  const std::string why = "--json /dev/full: writing the report: No space left on device";
+  const Finished good = run_tsprun({"-n", "2", "--json", "/dev/full", "run", "--", "true"});
+  EXPECT_EQ(good.end.code, 1) << good.describe();
+  EXPECT_NE(good.err.find(why), std::string::npos) << good.describe();
+  const Finished killed = run_tsprun({"-n", "2", "--json", "/dev/full", "run", "--", "sh", "-c", "kill -9 $$"});
+  EXPECT_EQ(killed.end.code, 128 + 9) << killed.describe();
+  EXPECT_NE(killed.err.find(why), std::string::npos) << killed.describe();
+  const Finished refused = run_tsprun({"-n", "0", "--json", "/dev/full", "run", "--", "true"});
+  EXPECT_EQ(refused.end.code, 2) << refused.describe();
+}
+
+TEST(RunReport, OfAnEarlierRunIsGoneIfTsprunIsKilled) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path("report.json");
+  ASSERT_EQ(run_tsprun({"--json", path, "run", "--", "true"}).end.code, 0);
+  ASSERT_TRUE(read_json(path).is_object());
+  Process process({tsprun_path(), "--json", path, "run", "--", "sh", "-c", "echo ready; sleep 60"});
+  ASSERT_TRUE(process.wait_for_output("ready")) << process.err();
+  process.signal(SIGKILL);
+  process.wait();
+  EXPECT_EQ(std::filesystem::file_size(path), 0U);
 }
 
 TEST(RunChildren, LeftBehindByAProgramAreEnded) {

@@ -128,6 +128,7 @@ TEST(Meeting, NamesTheRanksThatDidNotCome) {
   for (const Arrival& arrival : arrivals) {
     EXPECT_EQ(arrival.cause, Cause::stalled) << arrival.message;
     EXPECT_NE(arrival.message.find("2, 4"), std::string::npos) << arrival.message;
+    EXPECT_NE(arrival.message.find(": were they started on this machine"), std::string::npos) << arrival.message;
     EXPECT_EQ(arrival.culprit, 2);
   }
 }
@@ -150,6 +151,7 @@ TEST(Meeting, NamesTheMissingRankToTheEarliestComerToo) {
   const Arrival host = arrive(identity(0, 3, job), kSecond);
   first.join();
   EXPECT_NE(host.message.find("local rank 2"), std::string::npos) << host.message;
+  EXPECT_NE(host.message.find(": was it started on this machine"), std::string::npos) << host.message;
   EXPECT_EQ(early.message, host.message);
   EXPECT_EQ(early.cause, Cause::stalled);
 }

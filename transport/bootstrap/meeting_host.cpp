@@ -150,10 +150,9 @@ class Host {
     }
     throw Error(
         Cause::stalled,
-        fmt::format(
-            "local rank{} {} of {} didn't come within {} (job id {} of {}): were {} started on this machine, by this user?",
-            absent.size() == 1 ? "" : "s", list(absent), identity_.local_size, seconds(timeout_ns_), identity_.job_id,
-            identity_.starter, absent.size() == 1 ? "it" : "they"),
+        fmt::format("local rank{} {} of {} didn't come within {} (job id {} of {}): {} started on this machine, by this user?",
+                    absent.size() == 1 ? "" : "s", list(absent), identity_.local_size, seconds(timeout_ns_), identity_.job_id,
+                    identity_.starter, absent.size() == 1 ? "was it" : "were they"),
         first_rank() + absent.front());
   }
 

@@ -51,9 +51,10 @@ Error full_shared_memory(std::size_t bytes, const std::string& what, int errno_v
   const machine::Space space = machine::shared_memory_file_system();
   return Error(
       Cause::out_of_memory,
-      fmt::format("/dev/shm is too small: {} needs {} KiB more, {} KiB of {} KiB are free ({}). Enlarge /dev/shm, or start "
-                  "the ranks with `tsprun run`, which doesn't use it",
-                  what, bytes / 1024, space.free / 1024, space.total / 1024, std::strerror(errno_value)));
+      fmt::format(
+          "/dev/shm is too small for {}: {} KiB more are needed, {} KiB of {} KiB are free ({}). Enlarge /dev/shm, or start "
+          "the ranks with `tsprun run`, which doesn't use it",
+          what, bytes / 1024, space.free / 1024, space.total / 1024, std::strerror(errno_value)));
 }
 
 void check(const NodeLayout& layout) {
@@ -129,7 +130,8 @@ NodeMemory NodeMemory::create_posix(NodeLayout layout) {
   // All that lies before the heaps is used without asking, so it is allocated now; heaps follow in commit().
   const std::size_t bytes = layout.heaps_offset();
   if (const int result = allocate(fd.get(), 0, bytes); result != 0) {
-    throw full_shared_memory(bytes, fmt::format("the lanes of {} ranks", layout.local_ranks), result);
+    throw full_shared_memory(bytes, fmt::format("the lanes of {} rank{}", layout.local_ranks, layout.local_ranks == 1 ? "" : "s"),
+                             result);
   }
   write_header(fd.get(), layout, true);
   return NodeMemory(layout, std::move(fd), true);
