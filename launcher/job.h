@@ -75,6 +75,7 @@ class Job {
   void interrupt(int signal);
   void stop_all();
   void follow_stops();
+  void note_stopped(bool all);
   void rank_ended(int rank);
   void judge(int rank, const RankEnd& end);
   void begin_ending(const std::optional<Failure>& own);
@@ -109,6 +110,7 @@ class Job {
   posix::UniqueFd own_pidfd_;
   std::vector<RankProcess> processes_;  ///< by rank; those of other machines stay empty
   std::vector<RankRecord> records_;     ///< by rank
+  std::vector<std::uint64_t> signs_;    ///< by rank: the signs of life at the last look for stopped ones
   int living_ = 0;
   bool reading_stdout_ = false;
   bool reading_stderr_ = false;

@@ -207,7 +207,7 @@ FlightBoard::Chain FlightBoard::wait_chain(int rank) const {
       return chain;
     }
     chain.ranks.push_back(here);
-    if (life(here) != Life::alive) return chain;
+    if (life(here) != Life::alive || stopped(here)) return chain;
     const std::optional<Activity> now = activity(here);
     if (!now || now->waiting_for < 0) return chain;
     if (now->waiting_for >= ranks_) return chain;
