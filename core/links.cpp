@@ -39,20 +39,10 @@ Links::Links(shm::NodeMemory& memory, int local_rank, LinkOptions options)
   decorate(around_tcp_, tcp_.get());
 }
 
-/// With a speed, or where messages to this rank shall be late: puts the transport behind a slower link. Where they may be struck:
-/// behind what does it.
+/// With a speed, or where messages to this rank shall be late: puts the transport behind a slower link. Where they may be lost or
+/// damaged: behind what does it.
 void Links::decorate(Decorated& decorated, Transport* inner) {
   if (inner == nullptr) return;
-  std::vector<fault::LinkFault> faults;
-  for (std::size_t i = 0; i < options_.faults.size(); ++i) {
-    const fault::Spec& spec = options_.faults[i];
-    if ((spec.kind != fault::Kind::delay && spec.kind != fault::Kind::slow) || spec.to != rank()) continue;
-    const Route route = inner_route(spec.from);
-    if (route.transport == inner) faults.push_back({.peer = route.peer, .spec = spec, .number = i});
-  }
-  if (options_.gbps > 0 || !faults.empty()) decorated.slow.emplace(*inner, fault::LinkSpeed{options_.gbps, 0}, std::move(faults));
-  if (options_.strikes == nullptr) return;
-  if (decorated.slow) decorated.slow->on_blow = options_.strikes->on_blow;
   std::vector<int> worlds;
   for (int rank = 0; rank < static_cast<int>(memory_->layout().world_size); ++rank) {
     const Route route = inner_route(rank);
@@ -61,6 +51,19 @@ void Links::decorate(Decorated& decorated, Transport* inner) {
     if (worlds.size() <= peer) worlds.resize(peer + 1, -1);
     worlds[peer] = rank;
   }
+  std::vector<fault::SlowLink> slow;
+  bool late = false;
+  for (std::size_t i = 0; i < options_.faults.size(); ++i) {
+    const fault::Spec& spec = options_.faults[i];
+    if (spec.to != rank()) continue;
+    late = late || spec.kind == fault::Kind::delay;
+    const Route route = inner_route(spec.from);
+    if (spec.kind == fault::Kind::slow && route.transport == inner)
+      slow.push_back({.peer = route.peer, .from = spec.from, .bytes_per_ns = spec.gigabytes_per_s, .fault = i});
+  }
+  if (options_.gbps > 0 || !slow.empty() || late)
+    decorated.slow.emplace(*inner, fault::LinkSpeed{options_.gbps, 0}, std::move(slow), options_.strikes, worlds);
+  if (options_.strikes == nullptr) return;
   decorated.damaged.emplace(*decorated.outermost(inner), *options_.strikes, std::move(worlds));
 }
 

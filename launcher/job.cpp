@@ -58,7 +58,8 @@ Job::Job(const JobSpec& spec, std::vector<shm::NodeMemory> memories, JobNet& net
       stdout_(STDOUT_FILENO),
       stderr_(STDERR_FILENO),
       own_pidfd_(open_process(::getpid())),
-      records_(static_cast<std::size_t>(spec.global->ranks)) {
+      records_(static_cast<std::size_t>(spec.global->ranks)),
+      signs_(records_.size()) {
   if (!own_pidfd_) throw system_error(Cause::refused, "pidfd_open of tsprun itself (Linux 5.3 or newer is needed)", errno);
 }
 
@@ -209,6 +210,21 @@ void Job::follow_stops() {
     if (!built_in()) signal_group(information.si_pid, information.si_code == CLD_CONTINUED ? SIGCONT : SIGSTOP);
     information = {};
   }
+  note_stopped(true);
+}
+
+/// Ranks that wait for a stopped one shall know it well before their deadline: it may have been stopped while it waited for them,
+/// and what looks like a circle of waits is none. A rank that moved since the last look isn't stopped, unless a signal says that
+/// something is (`all`).
+void Job::note_stopped(bool all) {
+  for (int rank = here_.first; rank < here_.first + here_.count; ++rank) {
+    if (!alive(rank) || board_.life(rank) != Life::alive) continue;
+    RankPage& page = boards_.page(rank);
+    const std::uint64_t sign = page.ticks.load(relaxed) + page.last_sign_ns.load(relaxed);
+    const bool moved = std::exchange(signs_[static_cast<std::size_t>(rank)], sign) != sign;
+    const bool stopped = (all || !moved) && posix::is_stopped(static_cast<pid_t>(page.pid.load(relaxed)));
+    page.stopped.store(stopped ? 1 : 0, relaxed);
+  }
 }
 
 void Job::rank_ended(int rank) {
@@ -273,11 +289,11 @@ void Job::begin_ending(const std::optional<Failure>& own) {
   const Failure first = boards_.failure();
   for (int rank = 0; rank < spec_->global->ranks; ++rank) {
     RankRecord& record = records_[static_cast<std::size_t>(rank)];
-    if (!alive(rank)) continue;
     const std::uint32_t worker = board_.pid(rank) != 0 ? board_.pid(rank) : record.pid;
-    if (!is_stopped(static_cast<pid_t>(worker))) continue;
-    record.stopped = true;
+    record.stopped = here(rank) ? alive(rank) && posix::is_stopped(static_cast<pid_t>(worker)) : board_.stopped(rank);
+    if (!record.stopped) continue;
     record.pid = worker;
+    if (!here(rank)) continue;
     // A stopped process hears nothing but SIGKILL.
     if (first.cause == Cause::stalled) signal_group(process(rank).pid, SIGKILL);
   }
@@ -312,9 +328,8 @@ void Job::complete_abort() {
   boards_.abort(own_failure_);
 }
 
-/// How long a round may last: news of other nodes shall be fresh against the deadline.
+/// How long a round may last: news of other nodes, and of stopped ranks, shall be fresh against the deadline.
 int Job::tick_ms() const {
-  if (board_.ranks() == here_.count && boards_.size() == 1) return kTick_ms;
   return static_cast<int>(std::clamp<std::uint64_t>(spec_->global->timeout_ns / 8'000'000, 10, kTick_ms));
 }
 
@@ -341,6 +356,7 @@ void Job::share_news() {
   const bool due = now - last_news_ns_ >= static_cast<std::uint64_t>(ending_ ? kEndingTick_ms : tick_ms()) * kMillisecond / 2;
   if (!due) return;
   last_news_ns_ = now;
+  if (!ending_) note_stopped(false);
   tell_others();
 }
 

@@ -44,8 +44,8 @@ class Job {
   /// Kills what still runs.
   ~Job();
 
-  /// Starts all ranks, or as many as there is time for before a signal ends the job. Throws Error(refused) if that fails half-way;
-  /// the destructor then ends those that had begun.
+  /// Starts all ranks, or as many as there is time for before a signal ends the job. Throws Error(refused) if that fails
+  /// half-way; the destructor then ends those that had begun.
   void start();
   /// Returns when all ranks are gone and their output was passed on.
   void watch();
@@ -77,6 +77,7 @@ class Job {
   void give_up(const Failure& failure, int signal);
   void stop_all();
   void follow_stops();
+  void note_stopped(bool all);
   void rank_ended(int rank);
   void judge(int rank, const RankEnd& end);
   void begin_ending(const std::optional<Failure>& own);
@@ -111,6 +112,7 @@ class Job {
   posix::UniqueFd own_pidfd_;
   std::vector<RankProcess> processes_;  ///< by rank; those of other machines stay empty
   std::vector<RankRecord> records_;     ///< by rank
+  std::vector<std::uint64_t> signs_;    ///< by rank: the signs of life at the last look for stopped ones
   int living_ = 0;
   bool reading_stdout_ = false;
   bool reading_stderr_ = false;

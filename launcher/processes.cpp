@@ -70,11 +70,6 @@ std::vector<ProcessStat> all_processes() {
   return processes;
 }
 
-bool is_stopped(pid_t pid) {
-  const auto stat = process_stat(pid);
-  return stat && (stat->state == 'T' || stat->state == 't');
-}
-
 posix::UniqueFd open_process(pid_t pid) {
   // The header of glibc 2.36 declares pidfd_open() as a C++ function, so the system call it is.
   return posix::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));

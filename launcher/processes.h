@@ -22,8 +22,6 @@ struct ProcessStat {
 std::optional<ProcessStat> process_stat(pid_t pid);
 /// Of all processes that /proc shows.
 std::vector<ProcessStat> all_processes();
-/// True if the process is stopped (SIGSTOP, SIGTSTP, a debugger).
-bool is_stopped(pid_t pid);
 
 /// A handle that stays with the process even if its number is given to another; readable once it has ended. Empty if the kernel
 /// has none (errno says why).

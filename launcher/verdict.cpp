@@ -57,7 +57,7 @@ bool is_gone(Cause cause) { return cause == Cause::killed || cause == Cause::exi
 std::string wait_sentence(const Failure& failure, const std::vector<RankRecord>& ranks) {
   std::map<int, std::vector<int>> waiters;  // by whom they wait for
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks[i].activity && ranks[i].activity->waiting_for >= 0)
+    if (ranks[i].activity && ranks[i].activity->waiting_for >= 0 && !ranks[i].stopped)
       waiters[ranks[i].activity->waiting_for].push_back(static_cast<int>(i));
   }
   // How far a rank is from the end of its chain: those farthest away come first. A circle has no end.
@@ -65,7 +65,7 @@ std::string wait_sentence(const Failure& failure, const std::vector<RankRecord>&
     std::size_t steps = 0;
     while (steps <= ranks.size() && rank >= 0 && rank < static_cast<int>(ranks.size())) {
       const std::optional<Activity>& activity = ranks[static_cast<std::size_t>(rank)].activity;
-      if (!activity || activity->waiting_for < 0) break;
+      if (!activity || activity->waiting_for < 0 || ranks[static_cast<std::size_t>(rank)].stopped) break;
       rank = activity->waiting_for;
       ++steps;
     }
@@ -120,7 +120,7 @@ std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<Ran
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const std::optional<Activity>& activity = ranks[i].activity;
     const int rank = first_rank + static_cast<int>(i);
-    if (!activity || activity->waiting_for < 0 || (rank == failure.rank && is_gone(failure.cause))) continue;
+    if (!activity || activity->waiting_for < 0 || ranks[i].stopped || (rank == failure.rank && is_gone(failure.cause))) continue;
     waiting.push_back({rank, std::string(name(activity->op)), activity->sequence, activity->waiting_for});
   }
   return waiting;
@@ -152,7 +152,7 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
                       record.pid));
     if (record.activity) {
       const Activity& activity = *record.activity;
-      if (activity.waiting_for >= 0 && !(rank == failure.rank && is_gone(failure.cause))) {
+      if (activity.waiting_for >= 0 && !record.stopped && !(rank == failure.rank && is_gone(failure.cause))) {
         add(fmt::format("rank {} waited for rank {} in {} #{} ({}, {} B, stream {})", rank, activity.waiting_for,
                         name(activity.op), activity.sequence, name(activity.dtype), activity.bytes, name(activity.stream)));
       } else if (rank != failure.rank) {
@@ -170,8 +170,7 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
 
 std::string life_now(const FlightBoard& board, int rank) {
   const Life life = board.life(rank);
-  const bool stopped = life == Life::alive && board.is_local(rank) && is_stopped(static_cast<pid_t>(board.pid(rank)));
-  return stopped ? "stopped" : std::string(name(life));
+  return life == Life::alive && board.stopped(rank) ? "stopped" : std::string(name(life));
 }
 
 std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {

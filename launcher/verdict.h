@@ -34,7 +34,8 @@ struct RankRecord {
 /// The failure that a rank's own end is, read off its board page: killed or exited, or what the rank noted as its first error.
 Failure failure_of_end(const FlightBoard& board, int rank, const RankEnd& end);
 
-/// The ranks that waited for another one; without the culprit if it is gone and waits for nobody.
+/// The ranks that waited for another one; without those that are stopped, and without the culprit if it is gone: they wait for
+/// nobody.
 std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank);
 
 /// Lines for people, each ending in a newline. With several nodes the culprit's is named; then `ranks` must be the world.
@@ -43,7 +44,7 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
 /// The board of all ranks, a line each: pid, life, operation, whom it waits for and how long, last sign of life.
 std::string print_board(const FlightBoard& board, std::uint64_t now_ns);
 
-/// Life of a rank for those who look at a running job: "stopped" for an alive one of this machine whose process is.
+/// Life of a rank for those who look at a running job: "stopped" for an alive one whose process is.
 std::string life_now(const FlightBoard& board, int rank);
 
 }  // namespace tsp::launcher

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <ctime>
 #include <fcntl.h>
+#include <string_view>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -55,6 +56,18 @@ std::uint64_t now_ns() {
   timespec time{};
   ::clock_gettime(CLOCK_MONOTONIC, &time);
   return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(time.tv_nsec);
+}
+
+bool is_stopped(pid_t pid) {
+  const UniqueFd file(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  char text[256];
+  const ssize_t length = file ? ::read(file.get(), text, sizeof text) : -1;
+  if (length <= 0) return false;
+  // pid (name) state …; the name, of at most 15 bytes, may hold spaces and parentheses, so look for the last one.
+  const std::string_view line(text, static_cast<std::size_t>(length));
+  const std::size_t close = line.rfind(')');
+  if (close == std::string_view::npos || close + 2 >= line.size()) return false;
+  return line[close + 2] == 'T' || line[close + 2] == 't';
 }
 
 }  // namespace tsp::posix

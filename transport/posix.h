@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <sys/types.h>
 #include <utility>
 
 namespace tsp::posix {
@@ -51,5 +52,8 @@ class Mapping {
 
 /// Nanoseconds of CLOCK_MONOTONIC: the same clock for all processes of a machine.
 std::uint64_t now_ns();
+
+/// True if the process is stopped (SIGSTOP, SIGTSTP, a debugger); false if there is none.
+bool is_stopped(pid_t pid);
 
 }  // namespace tsp::posix

@@ -103,11 +103,6 @@ std::uint32_t FlightBoard::join(int rank, std::uint32_t pid) const {
   return before;
 }
 
-bool FlightBoard::is_local(int rank) const {
-  const shm::NodeLayout& layout = memory_->layout();
-  return rank >= static_cast<int>(layout.first_rank) && rank < static_cast<int>(layout.first_rank + layout.local_ranks);
-}
-
 std::uint32_t FlightBoard::pid(int rank) const { return page(rank).pid.load(relaxed); }
 
 std::optional<Activity> FlightBoard::activity(int rank, Stream stream) const {
@@ -218,7 +213,7 @@ FlightBoard::Chain FlightBoard::wait_chain(int rank) const {
       return chain;
     }
     chain.ranks.push_back(here);
-    if (life(here) != Life::alive) return chain;
+    if (life(here) != Life::alive || stopped(here)) return chain;
     const std::optional<Activity> now = activity(here);
     if (!now || now->waiting_for < 0) return chain;
     if (now->waiting_for >= ranks_) return chain;

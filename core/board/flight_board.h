@@ -17,7 +17,7 @@
 // Rank page                                         written by
 //   0 ┌───────────────┐
 //     │ process       │ pid                          the rank
-//     │ life          │ Life, code                   the launcher; `finished` by the rank itself
+//     │ life          │ Life, code, stopped          the launcher; `finished` by the rank itself
 //     │ clock         │ last sign of life, ticks     the rank
 //  64 ├───────────────┤
 //     │ activity ×4   │ one line a stream: what the  the rank
@@ -102,6 +102,7 @@ struct RankPage {
   std::atomic<std::int32_t> blocked_on;     ///< Stream + 1 while the rank waits for that stream's head; 0: it doesn't wait
   std::atomic<std::uint64_t> last_sign_ns;  ///< last tick or step, CLOCK_MONOTONIC
   std::atomic<std::uint64_t> ticks;
+  std::atomic<std::uint32_t> stopped;  ///< 1 while its process is stopped (SIGSTOP, a debugger)
   ActivityLine activity[kStreams];
   std::atomic<std::uint64_t> counts[kOps];              ///< operations begun, by Op
   std::atomic<std::uint64_t> faults;                    ///< injected faults that struck here: a bit for each, see note_fault()
@@ -186,8 +187,8 @@ class FlightBoard {
   std::uint32_t join(int rank, std::uint32_t pid) const;
   Life life(int rank) const;
   std::uint32_t pid(int rank) const;
-  /// Whether the rank's process is one of this machine.
-  bool is_local(int rank) const;
+  /// Its process is stopped. Who supervises the rank notes it: a stopped process can't.
+  bool stopped(int rank) const { return page(rank).stopped.load(relaxed) != 0; }
   /// What the rank is blocked on; else a busy stream's activity (waiting_for -1: it computes). None: it is outside operations.
   std::optional<Activity> activity(int rank) const;
   std::optional<Activity> activity(int rank, Stream stream) const;
@@ -203,7 +204,8 @@ class FlightBoard {
   /// Which faults struck any rank: bit i is that of number i.
   std::uint64_t faults() const;
 
-  /// Follows "who is blocked on whom" from a rank: the ranks on the way, that one first.
+  /// Follows "who is blocked on whom" from a rank: the ranks on the way, that one first. A stopped rank waits for nobody,
+  /// whatever it did when it was stopped: it is the root.
   struct Chain {
     std::vector<int> ranks;  ///< the last is the root unless it is a cycle
     bool cycle = false;      ///< the chain runs into itself

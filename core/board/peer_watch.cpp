@@ -11,7 +11,7 @@
 
 namespace tsp {
 
-PeerWatch::PeerWatch(FlightBoard board, const std::vector<int>& pids) : board_(board) {
+PeerWatch::PeerWatch(FlightBoard board, const std::vector<int>& pids) : board_(board), pids_(pids) {
   for (std::size_t rank = 0; rank < pids.size(); ++rank) {
     processes_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pids[rank], 0)));
     if (!processes_.back() && errno != ESRCH) {
@@ -36,6 +36,16 @@ void PeerWatch::look() {
       page.life.store(static_cast<std::uint32_t>(Life::exited), std::memory_order_release);
     }
   }
+}
+
+bool PeerWatch::note_stopped(std::span<const int> ranks) {
+  bool any = false;
+  for (const int rank : ranks) {
+    const bool stopped = posix::is_stopped(pids_[static_cast<std::size_t>(rank)]);
+    board_.page(rank).stopped.store(stopped ? 1 : 0, relaxed);
+    any = any || stopped;
+  }
+  return any;
 }
 
 }  // namespace tsp

@@ -59,7 +59,8 @@ std::vector<std::size_t> MessageFaults::at_step(std::uint64_t step) {
 
 void MessageFaults::at_post(Stream stream, std::uint64_t number, const OperationInfo& info, std::span<const int> members) {
   for (Fault& fault : faults_) {
-    if (fault.spec.kind != fault::Kind::corrupt && fault.spec.kind != fault::Kind::drop) continue;
+    // The others strike ways, not messages.
+    if (fault.spec.kind == fault::Kind::disconnect || fault.spec.kind == fault::Kind::slow) continue;
     if (!prescribes_message(info, members, fault.spec.from, rank_)) continue;
     const std::uint64_t message = ++fault.messages;
     const std::uint64_t drawn = hash_of_message(fault.spec, message);
@@ -69,7 +70,8 @@ void MessageFaults::at_post(Stream stream, std::uint64_t number, const Operation
                                       .fault = fault.number,
                                       .from = info.relayed ? fault::Strike::kWhoever : fault.spec.from,
                                       // Another hash: those that are drawn have small ones.
-                                      .draw = XXH3_64bits(&drawn, sizeof drawn)});
+                                      .draw = XXH3_64bits(&drawn, sizeof drawn),
+                                      .late_ns = static_cast<std::uint64_t>(fault.spec.milliseconds * 1e6)});
   }
 }
 

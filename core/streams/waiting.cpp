@@ -253,7 +253,8 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
 std::string Engine::lost_message(const std::vector<int>& chain) const {
   for (const int rank : chain) {
     const std::optional<Activity> here = board_.activity(rank);
-    if (!here || here->waiting_for < 0 || here->waiting_for >= board_.ranks()) continue;
+    // A stopped rank's message may well have come.
+    if (!here || board_.stopped(rank) || here->waiting_for < 0 || here->waiting_for >= board_.ranks()) continue;
     const std::optional<Activity> there = board_.activity(here->waiting_for, here->stream);
     if (!there || !is_collective(here->op) || !is_collective(there->op)) continue;
     if (there->group != here->group || there->group_sequence <= here->group_sequence) continue;
@@ -264,7 +265,7 @@ std::string Engine::lost_message(const std::vector<int>& chain) const {
 }
 
 void Engine::check_deadline(Patience& patience, std::uint64_t now) {
-  const FlightBoard::Chain chain = board_.wait_chain(world_rank_);
+  FlightBoard::Chain chain = board_.wait_chain(world_rank_);
   std::uint64_t ticks = 0;
   for (std::size_t i = chain.cycle ? 0 : chain.ranks.size() - 1; i < chain.ranks.size(); ++i) {
     ticks += board_.page(chain.ranks[i]).ticks.load(relaxed);
@@ -276,13 +277,18 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
     return;
   }
   if (now - patience.chain_since_ns < options_.timeout_ns) return;
+  // With a launcher its marks are on the board by now.
+  if (chain.cycle && options_.watch != nullptr && options_.watch->note_stopped(chain.ranks))
+    chain = board_.wait_chain(world_rank_);
 
   std::string waits;
   for (const int rank : chain.ranks) {
-    const std::optional<Activity> activity = board_.activity(rank);
+    std::optional<Activity> activity = board_.activity(rank);
+    const bool stopped = board_.stopped(rank);
+    if (stopped && activity) activity->waiting_for = -1;
     if (!waits.empty()) waits += "; ";
-    waits +=
-        fmt::format("rank {} is {}", rank, activity ? "in " + activity->describe(now) : std::string("outside any operation"));
+    waits += fmt::format("rank {} is {}{}", rank, stopped ? "stopped, " : "",
+                         activity ? "in " + activity->describe(now) : std::string("outside any operation"));
   }
   waits += lost_message(chain.ranks);
   const int root = chain.ranks.back();

@@ -5,13 +5,16 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <malloc.h>
+#include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace tsp::test::collectives_growth_test {
@@ -99,6 +102,41 @@ TEST(Growth, IsNoneOverAThousandGroups) {
     EXPECT_EQ(context.heap().in_use(), heap);
   });
 }
+
+/// Every algorithm, with ranks that run ahead of each other: where the heap holds few staged payloads, the fast wait for the
+/// slow.
+class FullHeap : public testing::TestWithParam<Op> {};
+
+TEST_P(FullHeap, WaitsForReadersInsteadOfFailing) {
+  constexpr int kRanks = 3;
+  constexpr std::size_t kHeap = std::size_t{1} << 20;
+  for (const Algorithm algorithm : algorithms_of(GetParam())) {
+    run_ranks(kRanks,
+              [&](Context& context) {
+                Call call;
+                call.op = GetParam();
+                call.counts.assign(kRanks, 60'000 / 4 / kRanks);
+                call.posted = true;
+                call.where = Where::plain;
+                call.options.algorithm = algorithm;
+                for (int slow = 0; slow < kRanks; ++slow) {
+                  std::vector<std::unique_ptr<Running>> started;
+                  if (context.rank() == slow) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                  for (int i = 0; i < 20; ++i) {
+                    call.seed = static_cast<std::uint64_t>(i);
+                    call.root = i % kRanks;
+                    started.push_back(start(context, context.world(), call));
+                  }
+                  for (const auto& each : started) each->finish();
+                }
+                EXPECT_LE(context.heap().peak(), kHeap);
+              },
+              {.heap_bytes = kHeap});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FullHeap, testing::ValuesIn(kCallable),
+                         [](const auto& test) { return std::string(name(test.param)); });
 
 }  // namespace
 }  // namespace tsp::test::collectives_growth_test

@@ -96,6 +96,24 @@ TEST(MessageFaults, TheSameSeedStrikesTheSameOperationsOnEveryTransport) {
   }
 }
 
+// What is late ends no job: all that was struck must be the same, and the same that damage of this seed strikes.
+TEST(MessageFaults, TheSameSeedDelaysTheSameOperationsOnEveryTransport) {
+  const std::string ring = "all_gather=ring,broadcast=ring,all_reduce=ring,reduce_scatter=ring,reduce=ring";
+  for (const int seed : {3, 8}) {
+    const std::string late = fmt::format("delay:from=1,to=2,ms=0.5,prob=0.3,seed={}", seed);
+    const Struck damaged = strike_everything(fmt::format("corrupt:from=1,to=2,prob=0.3,seed={}", seed), {});
+    EXPECT_GT(damaged.size(), 2U);
+    EXPECT_EQ(strike_everything(late, {}), damaged) << late;
+    EXPECT_EQ(strike_everything(late, {.algorithms = ring}), damaged) << late;
+    EXPECT_EQ(strike_everything(late, {.nodes = 2}), damaged) << late;
+    EXPECT_EQ(strike_everything(late, {.share = false}), damaged) << late;
+    EXPECT_EQ(strike_everything(late, {.verify = true}), damaged) << late;
+  }
+  // Every message but that of the barrier: as many as NthCountsWhatTheDefinitionsPrescribe says.
+  EXPECT_EQ(strike_everything("delay:from=1,to=2,ms=0.1", {}).size(), kFaultLines);
+  EXPECT_EQ(strike_everything("delay:from=1,to=2,ms=0.1,prob=0", {}).size(), 0U);
+}
+
 TEST(MessageFaults, NthCountsWhatTheDefinitionsPrescribe) {
   // Rank 2 gets a message from rank 1 in all_gather, all_reduce, reduce_scatter and all_to_all of each round; in broadcast where
   // rank 1 is the root (round 2), in reduce where rank 2 is (round 3).

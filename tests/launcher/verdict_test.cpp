@@ -78,6 +78,19 @@ TEST(Verdict, AStallIsFollowedToTheRootOfTheWaits) {
   EXPECT_NE(print_verdict(failure, ranks, 0).find("rank 1 waits for 3; rank 3 gave no sign of life\n"), std::string::npos);
 }
 
+// Rank 3 was stopped while it waited for rank 0.
+TEST(Verdict, AStoppedRankWaitsForNobody) {
+  std::vector<RankRecord> ranks = four_ranks();
+  ranks[3].stopped = true;
+  Failure failure;
+  failure.cause = Cause::stalled;
+  failure.rank = 3;
+  const std::string text = print_verdict(failure, ranks, 0);
+  EXPECT_NE(text.find("tsprun: ranks 0, 1, 2 wait for 3; rank 3 is stopped\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("rank 3 waited"), std::string::npos) << text;
+  EXPECT_EQ(waiting_ranks(failure, ranks, 0).size(), 3U);
+}
+
 TEST(Verdict, ACircleOfWaitsIsSpelledOut) {
   std::vector<RankRecord> ranks = four_ranks();
   for (int i = 0; i < 4; ++i) {

@@ -141,6 +141,24 @@ TEST(Stall, IsFollowedToTheRootOfTheWaits) {
   EXPECT_EQ(failure.at("rank"), 3) << failure;
 }
 
+// Each rank waits for another, the stopped one too: no deadlock, for all would go on if it did.
+TEST(Stall, OfARankThatWaitsItselfIsNoDeadlock) {
+  for (const std::vector<std::string>& way : {std::vector<std::string>{}, {"--nodes", "2", "--inter", "tcp"}}) {
+    const TemporaryDirectory directory;
+    std::vector<std::string> options = {"-n", "4", "--timeout", "1", "--json", directory.path("r")};
+    options.insert(options.end(), way.begin(), way.end());
+    const Finished run = run_program(tsprun_actor(options, {"stop_in_barrier", "2"}));
+    EXPECT_NE(run.end.code, 0) << run.describe();
+    EXPECT_NE(run.err.find("ranks 0, 1, 3 wait for 2; rank 2 is stopped\n"), std::string::npos) << run.describe();
+    for (const char* wrong : {"circle", "lost"}) EXPECT_EQ(run.err.find(wrong), std::string::npos) << run.describe();
+    const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+    EXPECT_EQ(failure.at("kind"), "stalled") << failure;
+    EXPECT_EQ(failure.at("rank"), 2) << failure;
+    EXPECT_EQ(failure.at("op"), "barrier") << failure;
+    EXPECT_EQ(failure.at("waiting").size(), 3U) << failure;
+  }
+}
+
 TEST(Mismatch, IsNamedWithBothSides) {
   const TemporaryDirectory directory;
   const Finished run = run_program(tsprun_actor({"-n", "3", "--json", directory.path("r")}, {"mismatch"}));

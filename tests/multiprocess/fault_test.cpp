@@ -157,6 +157,21 @@ TEST_F(Fault, LateMessagesChangeNoBit) {
   for (const json& fault : late.at("faults")) EXPECT_GT(fault.at("times"), 0) << fault;
 }
 
+TEST_F(Fault, TheSameSeedDelaysTheSameOperationsOnEveryTransport) {
+  const auto struck = [&](const Arguments& transport) {
+    Arguments more = {"--fault", "delay:from=0,to=1,ms=1,prob=0.02,seed=4"};
+    more.insert(more.end(), transport.begin(), transport.end());
+    const json fault = train("2", more, 0).at("faults").at(0);
+    std::vector<std::pair<std::string, int>> places;
+    for (const json& where : fault.at("where")) places.emplace_back(where.at("op"), where.at("seq"));
+    return std::pair(fault.at("times").get<int>(), places);
+  };
+  const auto shared = struck({});
+  EXPECT_GT(shared.first, 0);
+  EXPECT_EQ(struck({"--verify"}), shared);
+  EXPECT_EQ(struck({"--nodes", "2", "--inter", "tcp"}), shared);
+}
+
 TEST_F(Fault, AnEndIsNotADeathWhileTheLastMessagesAreStillOnTheirWay) {
   const Finished run = run_tsprun(
       {"-n", "2", "--fault", "delay:from=1,to=0,ms=150", "bench", "all_reduce", "--sizes", "8", "--iters", "1", "--no-check"});

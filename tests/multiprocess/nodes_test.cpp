@@ -205,6 +205,26 @@ TEST(TwoLaunchers, ADeathOnOneIsNamedOnBoth) {
   }
 }
 
+// Rank 3 was stopped while it waited for others: that is known on the other node, too.
+TEST(TwoLaunchers, AStopInABarrierIsNoDeadlockOnEither) {
+  const TemporaryDirectory directory;
+  const int port = free_port();
+  Process first(node_words(0, port, {"--timeout", "2", "--json", directory.path("0")}, {"stop_in_barrier", "3"}), kSecret);
+  Process second(node_words(1, port, {"--timeout", "2", "--json", directory.path("1")}, {"stop_in_barrier", "3"}), kSecret);
+  EXPECT_NE(first.wait(15).code, 0) << first.err();
+  EXPECT_NE(second.wait(15).code, 0) << second.err();
+  for (const char* node : {"0", "1"}) {
+    const nlohmann::json failure = read_json(directory.path(node)).at("failure");
+    ASSERT_TRUE(failure.is_object()) << node;
+    EXPECT_EQ(failure.at("kind"), "stalled") << failure;
+    EXPECT_EQ(failure.at("rank"), 3) << failure;
+    EXPECT_EQ(failure.at("node"), 1) << failure;
+    EXPECT_EQ(failure.at("op"), "barrier") << failure;
+  }
+  for (Process* process : {&first, &second})
+    EXPECT_NE(process->err().find("; rank 3 is stopped\n"), std::string::npos) << process->err();
+}
+
 TEST(TwoLaunchers, ALauncherThatIsKilledIsNamedByTheOther) {
   for (const int victim : {0, 1}) {
     const TemporaryDirectory directory;

@@ -107,6 +107,16 @@ TEST_P(StartedBy, ADeathIsNoticedWithoutALauncher) {
   EXPECT_EQ(shared_names(), before);
 }
 
+TEST_P(StartedBy, AStopInABarrierIsNoDeadlock) {
+  Ranks ranks = start(GetParam(), 3, {0, 1, 2}, {program_path("actor"), "stop_in_barrier", "1"}, {{"TSP_TIMEOUT", "1"}});
+  for (int rank : {0, 2}) {
+    Process& process = *ranks[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(process.wait(10).code, 1) << process.err();
+    EXPECT_NE(process.err().find("rank 1 gave no sign of life"), std::string::npos) << process.err();
+    EXPECT_NE(process.err().find("rank 1 is stopped, in barrier #2"), std::string::npos) << process.err();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, StartedBy, testing::Values(torchrun, slurm, open_mpi), [](const auto& test) {
   return test.param == torchrun ? "torchrun" : test.param == slurm ? "slurm" : "open_mpi";
 });

@@ -251,6 +251,23 @@ int stop_chain(const Arguments&) {
   return 0;
 }
 
+/// stop_in_barrier RANK: that rank is stopped in a barrier in which it waits for the others; they come a moment later, and wait
+/// for it in that barrier or the next.
+int stop_in_barrier(const Arguments& arguments) {
+  tsp::Context context = tsp::Context::from_environment();
+  context.world().barrier();
+  const auto moment = std::chrono::milliseconds(200);
+  if (context.rank() == number(arguments, 0, 0)) {
+    std::thread([moment] {
+      std::this_thread::sleep_for(moment);
+      ::kill(::getpid(), SIGSTOP);
+    }).detach();
+  } else {
+    std::this_thread::sleep_for(2 * moment);
+  }
+  for (;;) context.world().barrier();
+}
+
 /// mismatch: rank 1 gathers where the others reduce.
 int mismatch(const Arguments&) {
   tsp::Context context = tsp::Context::from_environment();
@@ -354,6 +371,7 @@ int main(int argc, char** argv) {
                                                                                {"deadlock", deadlock},
                                                                                {"mismatch", mismatch},
                                                                                {"stop_chain", stop_chain},
+                                                                               {"stop_in_barrier", stop_in_barrier},
                                                                                {"compute", compute},
                                                                                {"children", children},
                                                                                {"heap", use_heap},

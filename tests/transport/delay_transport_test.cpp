@@ -1,18 +1,14 @@
-// Links that are made slow: which messages a fault delays depends on its seed, the lane and the number of the message there
-// alone, and a slow link takes bytes over its speed. Delays of an hour make "late" plain without a clock: what is pending was
-// struck.
+// Links that are made slow, and messages that are struck late: a strike holds up the message that it was armed for and no other,
+// and a slow link takes bytes over its speed. Delays of an hour make "late" plain without a clock: what is pending was struck.
 
 #include "transport/fault/delay_transport.h"
-#include "tests/support/oracle.h"
 #include "transport/posix.h"
 #include "transport/shm/shm_transport.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <cstdint>
 #include <map>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,24 +16,25 @@ namespace tsp::delay_transport_test {
 namespace {
 
 using fault::DelayTransport;
-using fault::LinkFault;
+using fault::Kind;
+using fault::SlowLink;
+using fault::Strike;
 
-constexpr Stream kAllStreams[] = {Stream::control, Stream::weights, Stream::kv, Stream::gradients};
-constexpr int kMessages = 40;  // a lane
-constexpr const char* kAnHour = "delay:from=0,to=1,ms=3600000";
+constexpr std::uint64_t kAnHour_ns = 3'600'000'000'000;
+constexpr int kPeersRank = 10;  // of the world; as a peer it is 0
 
-/// Rank 0 sends to rank 1, whose arrivals from it `faults` (texts of --fault) delay.
+/// Rank 0 sends to rank 1 over links of these speeds; strikes() makes messages later.
 class Pair {
  public:
-  explicit Pair(const std::vector<std::string>& faults)
+  explicit Pair(const std::vector<double>& bytes_per_ns = {})
       : memory_(shm::NodeMemory::create_memfd({.local_ranks = 2, .heap_bytes = 64 << 20, .world_size = 2})),
         zero_(memory_, 0),
         one_(memory_, 1),
-        late_(one_, {}, parsed(faults)) {}
+        late_(one_, {}, links(bytes_per_ns), &strikes_, {kPeersRank}) {}
 
   /// A message of `bytes` bytes is sent and asked for; the ticket of the receive.
-  Ticket pass(Stream stream, std::size_t bytes) {
-    const Envelope envelope{0xabcd, ++sent_[stream], 7, Purpose::kv};
+  Ticket pass(Stream stream, std::size_t bytes, Purpose purpose = Purpose::kv) {
+    const Envelope envelope{0xabcd, ++sent_[stream], 7, purpose};
     const Ticket ticket = late_.receive({0, stream}, envelope, memory_.heap(1).first(bytes));
     EXPECT_NE(ticket, kNotNow);
     EXPECT_NE(zero_.send({1, stream}, envelope, memory_.heap(0).first(bytes), Delivery::copy_if_small), kNotNow);
@@ -49,68 +46,65 @@ class Pair {
     return outcome == Outcome::done;
   }
   DelayTransport& late() { return late_; }
+  fault::Strikes& strikes() { return strikes_; }
 
  private:
-  static std::vector<LinkFault> parsed(const std::vector<std::string>& texts) {
-    std::vector<LinkFault> faults;
-    for (const std::string& text : texts) faults.push_back({.peer = 0, .spec = fault::parse(text)});
-    return faults;
+  static std::vector<SlowLink> links(const std::vector<double>& bytes_per_ns) {
+    std::vector<SlowLink> slow;
+    for (const double speed : bytes_per_ns) slow.push_back({.peer = 0, .from = kPeersRank, .bytes_per_ns = speed});
+    return slow;
   }
 
   shm::NodeMemory memory_;
   shm::ShmTransport zero_;
   shm::ShmTransport one_;
+  fault::Strikes strikes_;
   DelayTransport late_;
   std::map<Stream, std::uint32_t> sent_;
 };
 
-/// Of each lane's messages, those that were late when streams took their turns in the order that `order` draws.
-std::map<Stream, std::vector<int>> late_messages(const std::string& fault, std::uint64_t order) {
-  Pair pair({fault});
-  std::map<Stream, std::vector<int>> late;
-  std::map<Stream, int> passed;
-  for (std::uint64_t turn = 0;
-       late.size() < kStreams || std::ranges::any_of(passed, [](const auto& each) { return each.second < kMessages; }); ++turn) {
-    const Stream stream = kAllStreams[test::mix(order, turn) % kStreams];
-    late[stream];
-    if (passed[stream] == kMessages) continue;
-    const int number = ++passed[stream];
-    const Ticket ticket = pair.pass(stream, 100);
-    if (!pair.is_here(stream, ticket)) late[stream].push_back(number);
-  }
-  return late;
+TEST(DelayTransport, AStrikeHoldsUpTheNextMessageOfItsStreamAndNoOther) {
+  Pair pair;
+  EXPECT_TRUE(pair.is_here(Stream::kv, pair.pass(Stream::kv, 100)));
+  pair.strikes().arm(Stream::kv, {.kind = Kind::delay, .from = kPeersRank, .late_ns = kAnHour_ns});
+  EXPECT_TRUE(pair.is_here(Stream::weights, pair.pass(Stream::weights, 100)));
+  EXPECT_FALSE(pair.is_here(Stream::kv, pair.pass(Stream::kv, 100)));
+  EXPECT_TRUE(pair.is_here(Stream::kv, pair.pass(Stream::kv, 100)));
 }
 
-TEST(DelayTransport, TheSameMessagesAreLateInWhateverOrderStreamsMoveOn) {
-  const std::string fault = fmt::format("{},prob=0.3,seed=5", kAnHour);
-  const auto once = late_messages(fault, 1);
-  std::size_t all = 0;
-  for (const auto& [stream, late] : once) all += late.size();
-  EXPECT_GT(all, 0U);
-  EXPECT_LT(all, std::size_t{kStreams * kMessages});
-  for (const std::uint64_t order : {1U, 2U, 3U}) EXPECT_EQ(late_messages(fault, order), once) << "order " << order;
+TEST(DelayTransport, WhatIsForAnotherRankOrAlreadyOverOrNobodysMessageIsNotHeldUp) {
+  Pair pair;
+  pair.strikes().arm(Stream::kv, {.kind = Kind::delay, .from = kPeersRank + 1, .late_ns = kAnHour_ns});
+  EXPECT_TRUE(pair.is_here(Stream::kv, pair.pass(Stream::kv, 100)));
+  pair.strikes().disarm(Stream::kv);
+  pair.strikes().arm(Stream::kv, {.kind = Kind::corrupt, .from = kPeersRank, .late_ns = kAnHour_ns});
+  EXPECT_TRUE(pair.is_here(Stream::kv, pair.pass(Stream::kv, 100)));
+  pair.strikes().disarm(Stream::kv);
+  pair.strikes().arm(Stream::kv, {.kind = Kind::delay, .from = Strike::kWhoever, .late_ns = kAnHour_ns});
+  EXPECT_TRUE(pair.is_here(Stream::kv, pair.pass(Stream::kv, 100, Purpose::none)));
+  EXPECT_TRUE(pair.is_here(Stream::kv, pair.pass(Stream::kv, 0)));
+  EXPECT_FALSE(pair.is_here(Stream::kv, pair.pass(Stream::kv, 100)));
 }
 
-TEST(DelayTransport, AnotherSeedStrikesOtherMessages) {
-  const auto seeded = [](int seed) { return late_messages(fmt::format("{},prob=0.3,seed={}", kAnHour, seed), 1); };
-  EXPECT_NE(seeded(5), seeded(6));
-}
-
-TEST(DelayTransport, LanesAreDrawnApart) {
-  const auto late = late_messages(fmt::format("{},prob=0.3,seed=5", kAnHour), 1);
-  EXPECT_NE(late.at(Stream::kv), late.at(Stream::weights));
-}
-
-TEST(DelayTransport, ProbabilityNoughtStrikesNoneAndOneStrikesAll) {
-  for (const auto& [stream, late] : late_messages(fmt::format("{},prob=0", kAnHour), 1)) EXPECT_TRUE(late.empty());
-  for (const auto& [stream, late] : late_messages(fmt::format("{},prob=1", kAnHour), 1)) EXPECT_EQ(late.size(), kMessages);
-  for (const auto& [stream, late] : late_messages(kAnHour, 1)) EXPECT_EQ(late.size(), kMessages);
+TEST(DelayTransport, StrikesAreToldOfOnce) {
+  Pair pair;
+  std::vector<fault::Blow> blows;
+  pair.strikes().on_blow = [&](const fault::Blow& blow) { blows.push_back(blow); };
+  pair.strikes().arm(Stream::kv, {.kind = Kind::delay, .fault = 3, .from = kPeersRank, .late_ns = 1'500'000});
+  const Ticket ticket = pair.pass(Stream::kv, 100);
+  pair.is_here(Stream::kv, ticket);
+  pair.is_here(Stream::kv, ticket);
+  ASSERT_EQ(blows.size(), 1U);
+  EXPECT_EQ(blows[0].fault, 3U);
+  EXPECT_EQ(blows[0].from, kPeersRank);
+  EXPECT_EQ(blows[0].bytes, 100U);
+  EXPECT_EQ(blows[0].what, "it comes 1.5 ms later");
 }
 
 TEST(DelayTransport, ASlowLinkTakesBytesOverItsSpeed) {
   constexpr std::size_t kBytes = 1 << 20;
   constexpr auto kTravel_ns = static_cast<std::uint64_t>(kBytes * 1000);  // at 10⁻³ bytes a nanosecond
-  Pair pair({"slow:from=0,to=1,gbps=0.001"});
+  Pair pair({0.001});
   const Ticket ticket = pair.pass(Stream::kv, kBytes);
   const std::uint64_t before = posix::now_ns();
   EXPECT_FALSE(pair.is_here(Stream::kv, ticket));
@@ -124,7 +118,7 @@ TEST(DelayTransport, ASlowLinkTakesBytesOverItsSpeed) {
 TEST(DelayTransport, ASlowLinkCarriesOneMessageAtATimeWhateverItsStream) {
   constexpr std::size_t kBytes = 1 << 20;
   constexpr std::uint64_t kTravel_ns = 20'000'000;
-  Pair pair({fmt::format("slow:from=0,to=1,gbps={}", static_cast<double>(kBytes) / kTravel_ns)});
+  Pair pair({static_cast<double>(kBytes) / kTravel_ns});
   const std::uint64_t begin = posix::now_ns();
   const std::pair<Stream, Ticket> messages[] = {{Stream::kv, pair.pass(Stream::kv, kBytes)},
                                                 {Stream::weights, pair.pass(Stream::weights, kBytes)}};
@@ -137,10 +131,11 @@ TEST(DelayTransport, ASlowLinkCarriesOneMessageAtATimeWhateverItsStream) {
   }
 }
 
-TEST(DelayTransport, SpeedAndLatencyOfFaultsAddUpAndTheSlowestHolds) {
+TEST(DelayTransport, DelaysAddUpAndTheSlowestSpeedHolds) {
   constexpr std::size_t kBytes = 1000;
-  Pair pair(
-      {"slow:from=0,to=1,gbps=0.001", "slow:from=0,to=1,gbps=0.1", "delay:from=0,to=1,ms=5000", "delay:from=0,to=1,ms=7000"});
+  Pair pair({0.001, 0.1});
+  for (const std::uint64_t late_ns : {5'000'000'000U, 7'000'000'000U})
+    pair.strikes().arm(Stream::kv, {.kind = Kind::delay, .from = kPeersRank, .late_ns = late_ns});
   const Ticket ticket = pair.pass(Stream::kv, kBytes);
   const std::uint64_t before = posix::now_ns();
   EXPECT_FALSE(pair.is_here(Stream::kv, ticket));

@@ -2,43 +2,40 @@
 
 #include "transport/posix.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
 namespace tsp::fault {
 
-namespace {
-
-/// From [0, 1), by (seed, from, to, stream, number) alone.
-double drawn(const Spec& spec, Stream stream, std::uint64_t number) {
-  const std::uint64_t key[5] = {spec.seed, static_cast<std::uint64_t>(spec.from), static_cast<std::uint64_t>(spec.to),
-                                static_cast<std::uint64_t>(stream), number};
-  return static_cast<double>(XXH3_64bits(key, sizeof key) >> 11) * 0x1p-53;
-}
-
-}  // namespace
-
-/// On one link the slowest holds; latencies add up.
-LinkSpeed DelayTransport::speed_for(LaneId lane, const Expected& message) const {
-  LinkSpeed speed = speed_;
-  for (const LinkFault& fault : faults_) {
-    if (fault.peer != lane.peer || drawn(fault.spec, lane.stream, message.number) >= fault.spec.probability) continue;
-    speed.latency_ns += static_cast<std::uint64_t>(fault.spec.milliseconds * 1e6);
-    const double limit = fault.spec.gigabytes_per_s;  // 10⁹ bytes per second are bytes per nanosecond
-    if (limit > 0 && (speed.bytes_per_ns <= 0 || limit < speed.bytes_per_ns)) speed.bytes_per_ns = limit;
-    if (on_blow) on_blow({fault.number, lane.stream, fault.spec.from, message.bytes, "it comes later"});
+/// On one link the slowest holds. Bytes per nanosecond, 0: no limit.
+double DelayTransport::speed_of(LaneId lane, std::size_t bytes) const {
+  double speed = speed_.bytes_per_ns;
+  for (const SlowLink& link : slow_) {
+    if (link.peer != lane.peer) continue;
+    if (speed <= 0 || link.bytes_per_ns < speed) speed = link.bytes_per_ns;
+    if (strikes_ != nullptr && strikes_->on_blow)
+      strikes_->on_blow({link.fault, lane.stream, link.from, bytes, "it comes more slowly"});
   }
   return speed;
 }
 
-Ticket DelayTransport::expect(LaneId lane, Ticket ticket, std::size_t bytes) {
-  if (ticket != kNotNow) {
-    Lane& waiting = lanes_[{lane.peer, lane.stream}];
-    waiting.id = lane;
-    waiting.expected.push_back({.ticket = ticket, .bytes = bytes, .number = ++waiting.messages});
+Ticket DelayTransport::expect(LaneId lane, const Envelope& envelope, Ticket ticket, std::size_t bytes) {
+  if (ticket == kNotNow) return ticket;
+  Expected message{.ticket = ticket, .bytes = bytes, .late_ns = 0};
+  // What decorators add to payloads is nobody's message, and an empty one carries nothing that could be late.
+  if (strikes_ != nullptr && envelope.purpose != Purpose::none && bytes != 0) {
+    const int from = worlds_[static_cast<std::size_t>(lane.peer)];
+    while (const Strike* strike = strikes_->due(Kind::delay, lane.stream, from)) {
+      const std::uint64_t late_ns = strike->late_ns;
+      strikes_->done(*strike, {strike->fault, lane.stream, from, bytes,
+                               fmt::format("it comes {:g} ms later", static_cast<double>(late_ns) * 1e-6)});
+      message.late_ns += late_ns;
+    }
   }
+  Lane& waiting = lanes_[{lane.peer, lane.stream}];
+  waiting.id = lane;
+  waiting.expected.push_back(message);
   return ticket;
 }
 
@@ -46,11 +43,10 @@ Ticket DelayTransport::expect(LaneId lane, Ticket ticket, std::size_t bytes) {
 void DelayTransport::see(Lane& lane, Expected& message) {
   if (message.ready_ns != 0 || inner().test_receive(lane.id, message.ticket) != Outcome::done) return;
   std::uint64_t& free = link_free_ns_[lane.id.peer];
-  const double bytes = static_cast<double>(message.bytes);
-  const LinkSpeed speed = faults_.empty() ? speed_ : speed_for(lane.id, message);
-  const auto travel = speed.bytes_per_ns > 0 ? static_cast<std::uint64_t>(bytes / speed.bytes_per_ns) : 0;
+  const double speed = speed_of(lane.id, message.bytes);
+  const auto travel = speed > 0 ? static_cast<std::uint64_t>(static_cast<double>(message.bytes) / speed) : 0;
   free = std::max(free, posix::now_ns()) + travel;
-  message.ready_ns = free + speed.latency_ns;
+  message.ready_ns = free + speed_.latency_ns + message.late_ns;
 }
 
 Outcome DelayTransport::test_receive(LaneId lane, Ticket ticket) {

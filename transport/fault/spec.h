@@ -47,9 +47,9 @@ struct Spec {
   std::string op;              ///< at an operation of this kind; empty: not by operation
   std::uint64_t sequence = 1;  ///< … the how many-th of its kind on its rank, from 1
   std::uint64_t nth = 0;       ///< the how many-th message of the pair, from 1; 0: not by number
-  double probability = 1;      ///< of each message of the pair
+  double probability = 1;      ///< of each message of the pair: delay, corrupt, drop
   double seconds = 0;          ///< stall: how long
-  double milliseconds = 0;     ///< delay: of each message
+  double milliseconds = 0;     ///< delay: of each message that is struck
   double gigabytes_per_s = 0;  ///< slow: 10⁹ bytes per second
   std::uint64_t seed = 0;
 

@@ -1,4 +1,4 @@
-// Which messages to a rank shall be lost or damaged now, and from which ranks none comes any more. Whoever knows operations
+// Which messages to a rank shall be lost, damaged or late now, and from which ranks none comes any more. Whoever knows operations
 // (core) arms strikes when one begins and disarms them when it is over; the decorators around the rank's transports share this
 // object and strike the first message that fits. So what is struck depends on operations alone, whatever transport carries them.
 #pragma once
@@ -19,10 +19,11 @@ namespace tsp::fault {
 /// One message of a stream that shall be struck.
 struct Strike {
   static constexpr int kWhoever = -1;
-  Kind kind = Kind::corrupt;  ///< corrupt or drop
+  Kind kind = Kind::corrupt;  ///< corrupt, drop or delay
   std::size_t fault = 0;      ///< number among all faults of the job
   int from = kWhoever;        ///< rank of the world; kWhoever: the first message with a payload, whoever sends it
-  std::uint64_t draw = 0;     ///< which byte of it
+  std::uint64_t draw = 0;     ///< corrupt: which byte of it
+  std::uint64_t late_ns = 0;  ///< delay: how much later it comes
 };
 
 /// What was done to a message.
