@@ -314,7 +314,7 @@ inline Outcome ShmTransport::inspect(Incoming& in, Ticket ticket, const Slot& sl
       in.urgent |= bit(ticket);
       break;
     case SlotKind::put_done:
-      if (posted.want != Want::put || heap_.data() + where != posted.into) return Outcome::corrupt;
+      if (posted.want != Want::put || where > heap_.size() || heap_.data() + where != posted.into) return Outcome::corrupt;
       break;
     default: return Outcome::corrupt;
   }
