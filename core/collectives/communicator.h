@@ -59,6 +59,8 @@ class Communicator {
   /// All members, as ranks of the world.
   std::span<const int> members() const { return group_->ranks; }
 
+  /// What the table chooses for such an operation on this group; `bytes` of the whole buffer, as `bench` counts them.
+  Algorithm algorithm(Op op, std::size_t bytes) const { return choose(op, bytes, {}); }
   /// Why this operation can't be hierarchical on this group; empty if it can. Asked for nevertheless, the table chooses among the
   /// other algorithms.
   std::string why_not_hierarchical(Op op) const;

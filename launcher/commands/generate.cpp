@@ -1,6 +1,7 @@
 // The command `generate`: see generate.h.
 #include "launcher/commands/generate.h"
 
+#include "launcher/model/audit.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/model_rank.h"
 #include "launcher/model/session.h"
@@ -48,6 +49,8 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
   rank.reset_times();
   const std::uint64_t begun = posix::now_ns();
   std::vector<Token> ids;
+  RankAudit audit;
+  const TrafficCounters at_first = context.traffic();
   ConstTensor logits = decoder.prompt(options.ids);
   const TrafficCounters before = context.traffic();
   while (true) {
@@ -55,9 +58,12 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
     if (ids.size() == options.tokens) break;
     logits = decoder.step(ids.back());
   }
-  const TrafficCounters after = context.traffic();
+  audit.forward = traffic_between(at_first, before);
+  audit.tokens = traffic_between(before, context.traffic());
+  audit.seconds = rank.times();
+  audit.memory_peak = rank.memory_peaks();
   double received = 0;  // by all ranks: who gets a token's K and V goes round
-  for (int i = 0; i < kPurposes; ++i) received += static_cast<double>(after.received[i] - before.received[i]);
+  for (const std::uint64_t bytes : audit.tokens.received) received += static_cast<double>(bytes);
   context.world().all_reduce(ConstBuffer(&received, 1, DType::f64), Buffer(&received, 1, DType::f64), Reduction::sum);
   if (session.speaks()) {
     const double seconds = static_cast<double>(posix::now_ns() - begun) * 1e-9;
@@ -69,7 +75,9 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
                           {"tokens_per_s", static_cast<double>(ids.size()) / seconds},
                           {"received_bytes_per_token", ids.size() > 1 ? received / static_cast<double>(ids.size() - 1) : 0}});
   }
-  session.finish();
+  std::vector<Token> text = options.ids;
+  text.insert(text.end(), ids.begin(), ids.end());
+  finish_with_text_audit(session, audit, shape, text, options.ids.size());
   return 0;
 }
 

@@ -76,16 +76,44 @@ void memory_table(std::vector<std::string>& lines, std::span<const RankAudit> au
   }
 }
 
-/// Purposes of which anything was measured or predicted.
-std::vector<Purpose> purposes_in_use(std::span<const RankAudit> audits, const Forecast& forecast) {
+/// A part of a run whose traffic has a table of its own.
+struct Part {
+  std::string_view title;
+  TrafficCounters RankAudit::*measured;
+  std::vector<const theory::PurposeBytes*> by_rank;  ///< null: only the sum over ranks is known
+  const theory::PurposeBytes* all;                   ///< null: not even that
+};
+
+Part forward_pass(const Forecast& forecast, std::string_view title) {
+  Part part{.title = title, .measured = &RankAudit::forward, .by_rank = {}, .all = nullptr};
+  for (const RankForecast& each : forecast.ranks) part.by_rank.push_back(each.traffic ? &each.traffic->forward : nullptr);
+  if (forecast.all) part.all = &forecast.all->forward;
+  return part;
+}
+
+Part backward_pass(const Forecast& forecast, std::string_view title) {
+  Part part{.title = title, .measured = &RankAudit::backward, .by_rank = {}, .all = nullptr};
+  for (const RankForecast& each : forecast.ranks) part.by_rank.push_back(each.traffic ? &each.traffic->backward : nullptr);
+  if (forecast.all) part.all = &forecast.all->backward;
+  return part;
+}
+
+Part later_tokens(const Forecast& forecast, std::string_view title) {
+  return {.title = title,
+          .measured = &RankAudit::tokens,
+          .by_rank = std::vector<const theory::PurposeBytes*>(forecast.ranks.size(), nullptr),
+          .all = &*forecast.tokens};
+}
+
+/// Purposes of which anything was measured or predicted in any of the parts: so that their tables have the same columns.
+std::vector<Purpose> purposes_in_use(std::span<const RankAudit> audits, std::span<const Part> parts) {
   std::vector<Purpose> purposes;
   for (int i = 0; i < kPurposes; ++i) {
     const auto purpose = static_cast<Purpose>(i);
-    bool used = false;
-    for (std::size_t rank = 0; rank < audits.size(); ++rank) {
-      used |= audits[rank].forward.received[i] + audits[rank].backward.received[i] > 0;
-    }
-    if (forecast.all) used |= forecast.all->forward[purpose] + forecast.all->backward[purpose] > 0;
+    const bool used = std::ranges::any_of(parts, [&](const Part& part) {
+      const auto received = [&](const RankAudit& audit) { return (audit.*part.measured).received[i] > 0; };
+      return std::ranges::any_of(audits, received) || (part.all != nullptr && (*part.all)[purpose] > 0);
+    });
     if (used) purposes.push_back(purpose);
   }
   return purposes;
@@ -94,8 +122,7 @@ std::vector<Purpose> purposes_in_use(std::span<const RankAudit> audits, const Fo
 /// Bytes of the purposes, and of all of them.
 using Row = std::vector<std::uint64_t>;
 
-Row formula_row(const theory::Traffic& traffic, std::span<const Purpose> purposes, bool backward) {
-  const theory::PurposeBytes& formula = backward ? traffic.backward : traffic.forward;
+Row formula_row(const theory::PurposeBytes& formula, std::span<const Purpose> purposes) {
   Row row;
   for (const Purpose purpose : purposes) row.push_back(formula[purpose]);
   row.push_back(formula.total());
@@ -111,38 +138,37 @@ std::vector<std::string> cells_of(const Row& measured, const std::optional<Row>&
   return cells;
 }
 
-void traffic_table(std::vector<std::string>& lines, std::span<const RankAudit> audits, const Forecast& forecast, bool backward) {
-  lines.push_back(fmt::format("received in the {} pass of one step, MiB: measured / formula (\"=\": equal to the byte)",
-                              backward ? "backward" : "forward"));
-  const std::vector<Purpose> purposes = purposes_in_use(audits, forecast);
-  const bool all_ranks = std::ranges::all_of(forecast.ranks, [](const RankForecast& each) { return each.traffic.has_value(); });
+/// `other_known`: for norm gains' gradients and the like there is a formula, too.
+void traffic_table(std::vector<std::string>& lines, std::span<const RankAudit> audits, const Part& part,
+                   std::span<const Purpose> purposes, bool other_known) {
+  lines.push_back(fmt::format("received {}, MiB: measured / formula (\"=\": equal to the byte)", part.title));
   std::vector<std::string> heads;
   std::vector<bool> known;
   for (const Purpose purpose : purposes) {
     heads.emplace_back(name(purpose));
-    known.push_back(all_ranks || purpose != Purpose::other);
+    known.push_back(other_known || purpose != Purpose::other);
   }
   heads.emplace_back("total");
-  known.push_back(all_ranks);
+  known.push_back(other_known);
   lines.push_back(row("rank", heads));
   Row sum(purposes.size() + 1);
   for (std::size_t rank = 0; rank < audits.size(); ++rank) {
-    const TrafficCounters& counters = backward ? audits[rank].backward : audits[rank].forward;
+    const TrafficCounters& counters = audits[rank].*part.measured;
     Row measured;
     for (const Purpose purpose : purposes) measured.push_back(counters.received[static_cast<int>(purpose)]);
     measured.push_back(std::accumulate(measured.begin(), measured.end(), std::uint64_t{0}));
     for (std::size_t i = 0; i < measured.size(); ++i) sum[i] += measured[i];
     std::optional<Row> predicted;
-    if (forecast.ranks[rank].traffic) predicted = formula_row(*forecast.ranks[rank].traffic, purposes, backward);
+    if (part.by_rank[rank] != nullptr) predicted = formula_row(*part.by_rank[rank], purposes);
     lines.push_back(row(std::to_string(rank), cells_of(measured, predicted, known)));
   }
   std::optional<Row> predicted;
-  if (forecast.all) predicted = formula_row(*forecast.all, purposes, backward);
+  if (part.all != nullptr) predicted = formula_row(*part.all, purposes);
   lines.push_back(row("sum", cells_of(sum, predicted, known)));
 }
 
 void time_table(std::vector<std::string>& lines, std::span<const RankAudit> audits) {
-  lines.emplace_back("seconds of all steps");
+  lines.emplace_back("seconds of all of it");
   lines.push_back(row("rank", {"total", "compute", "communication", "exposed of it"}));
   for (std::size_t rank = 0; rank < audits.size(); ++rank) {
     const RankTimes& seconds = audits[rank].seconds;
@@ -257,6 +283,21 @@ Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> i
   return result;
 }
 
+Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32_t> ids, std::size_t prompt, theory::TokenSum sum,
+                       std::size_t threads) {
+  const std::span<const std::int32_t> put_in = ids.first(ids.size() - 1);
+  Forecast result;
+  for (int rank = 0; rank < of.shape.ranks(); ++rank) {
+    result.ranks.push_back(
+        {.memory_peak = theory::decoding_peaks(of, rank, put_in, prompt, {.threads = threads, .training = false}),
+         .traffic = {}});
+  }
+  result.all.emplace();
+  result.all->forward = theory::prompt_traffic(of, ids.first(prompt), sum);
+  result.tokens = theory::tokens_traffic(of, prompt, put_in.size() - prompt, sum);
+  return result;
+}
+
 Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options) {
   const std::uint64_t gains = 2 * of.setting.model.hidden;
   Forecast result;
@@ -333,9 +374,11 @@ void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const For
   ordered_json theory = ordered_json::array();
   for (std::size_t rank = 0; rank < audits.size(); ++rank) {
     const RankAudit& audit = audits[rank];
+    ordered_json traffic = {{"forward", traffic_json(audit.forward)}, {"backward", traffic_json(audit.backward)}};
+    if (forecast.tokens) traffic["tokens"] = traffic_json(audit.tokens);
     per_rank.push_back({{"rank", rank},
                         {"memory_peak_bytes", memory_json(audit.memory_peak)},
-                        {"traffic_bytes", {{"forward", traffic_json(audit.forward)}, {"backward", traffic_json(audit.backward)}}},
+                        {"traffic_bytes", std::move(traffic)},
                         {"transport_bytes", links_json(audit)},
                         {"seconds",
                          {{"total", audit.seconds.total},
@@ -348,16 +391,27 @@ void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const For
                       {"traffic_bytes", both_passes(predicted.traffic)}});
   }
   sink.set("per_rank", per_rank);
-  sink.set("theory", {{"per_rank", theory}, {"all_ranks", {{"traffic_bytes", both_passes(forecast.all)}}}, {"paper", paper}});
+  ordered_json all = both_passes(forecast.all);
+  if (forecast.tokens) all["tokens"] = traffic_json(*forecast.tokens);
+  sink.set("theory", {{"per_rank", theory}, {"all_ranks", {{"traffic_bytes", std::move(all)}}}, {"paper", paper}});
 }
 
 std::vector<std::string> audit_table(std::span<const RankAudit> audits, const Forecast& forecast) {
   std::vector<std::string> lines = {"", "audit"};
   memory_table(lines, audits, forecast.ranks);
-  const bool backward =
-      std::ranges::any_of(forecast.ranks, [](const RankForecast& each) { return each.memory_peak[Category::gradients] > 0; });
-  traffic_table(lines, audits, forecast, false);
-  if (backward) traffic_table(lines, audits, forecast, true);
+  std::vector<Part> parts;
+  if (forecast.tokens) {
+    parts = {forward_pass(forecast, "for the prompt"), later_tokens(forecast, "for all tokens put in after it")};
+  } else {
+    const bool backward =
+        std::ranges::any_of(forecast.ranks, [](const RankForecast& each) { return each.memory_peak[Category::gradients] > 0; });
+    parts = {forward_pass(forecast, "in the forward pass of one step")};
+    if (backward) parts.push_back(backward_pass(forecast, "in the backward pass of one step"));
+  }
+  const bool other_known =
+      forecast.tokens || std::ranges::all_of(forecast.ranks, [](const RankForecast& each) { return each.traffic.has_value(); });
+  const std::vector<Purpose> purposes = purposes_in_use(audits, parts);
+  for (const Part& part : parts) traffic_table(lines, audits, part, purposes, other_known);
   links_table(lines, audits);
   time_table(lines, audits);
   return lines;

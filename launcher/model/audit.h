@@ -5,6 +5,7 @@
 #include "core/memory/category.h"
 #include "core/rank/rank.h"
 #include "launcher/report_sink.h"
+#include "layers/theory/decoding.h"
 #include "layers/theory/layouts.h"
 #include "layers/theory/step.h"
 
@@ -32,6 +33,7 @@ struct RankAudit {
   CategoryBytes memory_peak;                         ///< over the whole run
   TrafficCounters forward;                           ///< of one step
   TrafficCounters backward;                          ///< all zero where there is none
+  TrafficCounters tokens;                            ///< of all tokens that were generated after a prompt
   RankTimes seconds;                                 ///< of all steps
   std::array<LinkBytes, kLinkNames.size()> links{};  ///< gather_audits() fills them in
 };
@@ -43,7 +45,8 @@ struct RankForecast {
 };
 struct Forecast {
   std::vector<RankForecast> ranks;
-  std::optional<theory::Traffic> all;  ///< received by all ranks together; none: not known
+  std::optional<theory::Traffic> all;          ///< received by all ranks together; none: not known
+  std::optional<theory::PurposeBytes> tokens;  ///< the same of all tokens after a prompt, whose pass is then `all`.forward
 };
 
 /// What crossed lanes between two looks at a rank's counters.
@@ -61,6 +64,10 @@ struct ForecastOptions {
 Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options);
 /// For one block, forward and (with options.training) backward.
 Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options);
+
+/// For the text `ids`, of which the first `prompt` were given and the last was never put in.
+Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32_t> ids, std::size_t prompt, theory::TokenSum sum,
+                       std::size_t threads);
 
 /// `per_rank` and `theory` of the report; `paper`: what paper_json() gives, or null.
 void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const Forecast& forecast,

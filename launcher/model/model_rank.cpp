@@ -43,4 +43,17 @@ void finish_with_audit(Session& session, const RankAudit& mine, const ModelComma
   session.finish();
 }
 
+void finish_with_text_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options,
+                            std::span<const Token> ids, std::size_t prompt) {
+  const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
+  if (session.speaks()) {
+    const theory::MeshSetting of = mesh_setting(session, options);
+    const std::size_t summed = options.shape.hidden * of.setting.bytes.accumulated;
+    const bool one_shot = session.world().algorithm(Op::all_reduce, summed) == Algorithm::one_shot;
+    const theory::TokenSum sum = one_shot ? theory::TokenSum::one_shot : theory::TokenSum::in_chunks;
+    say_audit(session, audits, forecast_text(of, ids, prompt, sum, session.rank().compute().threads()));
+  }
+  session.finish();
+}
+
 }  // namespace tsp::launcher

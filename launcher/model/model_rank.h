@@ -21,5 +21,8 @@ theory::MeshSetting mesh_setting(Session& session, const ModelCommandOptions& op
 /// Collective: reports and prints the audit, and writes the trace. `ids` [B, S]: those of the audited step.
 void finish_with_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options, std::span<const Token> ids,
                        bool training);
+/// Collective: the same of a text, of which `ids` has all tokens and the first `prompt` were given.
+void finish_with_text_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options,
+                            std::span<const Token> ids, std::size_t prompt);
 
 }  // namespace tsp::launcher

@@ -1,6 +1,7 @@
 #include "layers/theory/peaks.h"
 
 #include "core/kernels/check.h"
+#include "layers/decode.h"
 #include "layers/model/model.h"
 #include "layers/model/single_block.h"
 
@@ -51,6 +52,17 @@ CategoryBytes peaks(const MeshSetting& of, int rank, std::span<const std::int32_
 }
 
 CategoryBytes peaks_of_fullest(const MeshSetting& of, const PeakOptions& options) { return peaks(of, fullest(of), {}, options); }
+
+CategoryBytes decoding_peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, std::size_t prompt,
+                             const PeakOptions& options) {
+  Phantom phantom(of, rank, options);
+  Model model(phantom.rank, phantom.mesh, model_options(of, options));
+  model.parameters().fill_fresh(of.setting.model.layers, 0);
+  Decoder decoder(phantom.rank, model, ids.size());
+  decoder.prompt(ids.first(prompt));
+  for (const std::int32_t id : ids.subspan(prompt)) decoder.step(id);
+  return phantom.rank.memory_peaks();
+}
 
 CategoryBytes block_peaks(const MeshSetting& of, int rank, const PeakOptions& options) {
   const DType dtype = of.setting.bytes.dtype();

@@ -23,6 +23,10 @@ struct PeakOptions {
 CategoryBytes peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids = {}, const PeakOptions& options = {});
 /// Of the rank that holds most, for ids of any kind.
 CategoryBytes peaks_of_fullest(const MeshSetting& of, const PeakOptions& options = {});
+/// Of generating text: a prompt, the first `prompt` of `ids`, and the other ids as tokens after it, one at a time. Batch and
+/// sequence of the setting are of no account.
+CategoryBytes decoding_peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, std::size_t prompt,
+                             const PeakOptions& options = {});
 /// Of one block on its own (layers/model/single_block.h), forward and with options.training backward.
 CategoryBytes block_peaks(const MeshSetting& of, int rank, const PeakOptions& options = {});
 

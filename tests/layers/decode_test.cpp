@@ -1,6 +1,8 @@
 // Decoding with weights and cache in place: its logits against those of the training schedule's forward pass, and its traffic.
 #include "layers/decode.h"
 #include "layers/model/sampling.h"
+#include "layers/theory/decoding.h"
+#include "layers/theory/peaks.h"
 #include "tests/layers/model_run.h"
 
 #include <gtest/gtest.h>
@@ -12,12 +14,21 @@ struct Decoded {
   std::vector<Token> text;
   std::vector<std::vector<double>> logits;  // after the prompt and after each token
   std::vector<std::uint64_t> bytes;         // received by all ranks for each token after the prompt
+  theory::PurposeBytes for_prompt;          // received by all ranks
+  std::vector<theory::PurposeBytes> for_tokens;
+  std::vector<CategoryBytes> peaks;  // by rank
 };
+
+void add_received(theory::PurposeBytes& sum, const TrafficCounters& before, const TrafficCounters& after) {
+  for (int p = 0; p < kPurposes; ++p) sum[static_cast<Purpose>(p)] += after.received[p] - before.received[p];
+}
 
 /// Greedy text of `count` tokens after a prompt.
 Decoded decode(const ModelCase& of, const MeshShape& shape, std::span<const Token> prompt, std::size_t count) {
   Decoded result;
   result.bytes.assign(count, 0);
+  result.for_tokens.resize(count);
+  result.peaks.resize(static_cast<std::size_t>(shape.ranks()));
   std::mutex mutex;
   run_ranks(shape.ranks(),
             [&](Context& context) {
@@ -27,7 +38,12 @@ Decoded decode(const ModelCase& of, const MeshShape& shape, std::span<const Toke
               model.parameters().fill_fresh(of.config.layers, of.seed);
               disturb(model.parameters());
               Decoder decoder(rank, model, prompt.size() + count);
+              const TrafficCounters begin = context.traffic();
               ConstTensor logits = decoder.prompt(prompt);
+              {
+                const std::lock_guard lock(mutex);
+                add_received(result.for_prompt, begin, context.traffic());
+              }
               for (std::size_t i = 0; i < count; ++i) {
                 const Token token = sample(logits, {.temperature = 0}, i);
                 if (context.rank() == 0) {
@@ -41,7 +57,9 @@ Decoded decode(const ModelCase& of, const MeshShape& shape, std::span<const Toke
                 const TrafficCounters after = context.traffic();
                 const std::lock_guard lock(mutex);
                 for (int p = 0; p < kPurposes; ++p) result.bytes[i] += after.received[p] - before.received[p];
+                add_received(result.for_tokens[i], before, after);
               }
+              result.peaks[static_cast<std::size_t>(context.rank())] = rank.memory_peaks();
             },
             {.algorithms = of.algorithms});
   return result;
@@ -152,6 +170,60 @@ TEST(Decoder, BytesOfATokenDependNeitherOnThePositionNorOnTheParameters) {
     const Decoded after_few = decode(of, shape, some_ids(3, 41), 3);
     EXPECT_EQ(after_few.bytes, decode(of, shape, some_ids(3 + kRound, 41), 3).bytes) << describe(shape);
     EXPECT_EQ(after_few.bytes, decode(wider, shape, some_ids(3, 41), 3).bytes) << describe(shape);
+  }
+}
+
+theory::MeshSetting mesh_setting(const ModelCase& of, const MeshShape& shape) {
+  return {.setting = of.setting(), .shape = shape, .exchange = of.exchange};
+}
+
+/// Every way to cut K/V heads, both kinds of models, prompts shorter than there are ranks.
+std::vector<ModelConfig> configs() {
+  return {small_config(24, 2, 8, 4, 4, 21, 41), small_config(16, 3, 8, 1, 4, 13, 17, true), small_config(16, 1, 8, 2, 4, 13, 17),
+          small_gpt2_config(2, 8, 4, 21, 41)};
+}
+
+TEST(Decoder, ReceivesWhatTheFormulasSayForEachPurpose) {
+  for (const ModelConfig& config : configs()) {
+    for (const auto& [length, one_shot] : {std::pair<std::size_t, bool>{1, true}, {2, false}, {23, true}}) {
+      for (const auto& [shape, exchange] : layouts()) {
+        ModelCase of{.config = config, .sequence = 1, .exchange = exchange};
+        of.algorithms = one_shot ? "all_reduce=one_shot" : "all_reduce=direct";
+        const theory::TokenSum sum = one_shot ? theory::TokenSum::one_shot : theory::TokenSum::in_chunks;
+        const std::vector<Token> prompt = some_ids(length, config.vocabulary);
+        const Decoded decoded = decode(of, shape, prompt, 5);
+        const theory::MeshSetting setting = mesh_setting(of, shape);
+        theory::PurposeBytes all;
+        for (int p = 0; p < kPurposes; ++p) {
+          const auto purpose = static_cast<Purpose>(p);
+          const std::string where =
+              std::string(name(purpose)) + ", " + config.name + ", " + describe(shape) + ", prompt of " + std::to_string(length);
+          EXPECT_EQ(decoded.for_prompt[purpose], theory::prompt_traffic(setting, prompt, sum)[purpose]) << where;
+          for (std::size_t i = 0; i < 5; ++i) {
+            EXPECT_EQ(decoded.for_tokens[i][purpose], theory::token_traffic(setting, length + i, sum)[purpose]) << where;
+            all[purpose] += decoded.for_tokens[i][purpose];
+          }
+        }
+        EXPECT_EQ(all, theory::tokens_traffic(setting, length, 5, sum));
+      }
+    }
+  }
+}
+
+TEST(Decoder, HoldsAtItsPeakWhatIsForecast) {
+  for (const ModelConfig& config : configs()) {
+    for (const auto& [shape, exchange] : layouts()) {
+      const ModelCase of{.config = config, .sequence = 1, .exchange = exchange};
+      const std::vector<Token> prompt = some_ids(40, config.vocabulary);
+      const Decoded decoded = decode(of, shape, prompt, 20);
+      std::vector<Token> ids = prompt;
+      ids.insert(ids.end(), decoded.text.begin(), decoded.text.end());
+      for (int rank = 0; rank < shape.ranks(); ++rank) {
+        EXPECT_EQ(decoded.peaks[static_cast<std::size_t>(rank)],
+                  theory::decoding_peaks(mesh_setting(of, shape), rank, ids, prompt.size(), {.training = false}))
+            << config.name << ", " << describe(shape) << ", rank " << rank;
+      }
+    }
   }
 }
 

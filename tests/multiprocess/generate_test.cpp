@@ -12,13 +12,17 @@ namespace {
 
 using nlohmann::json;
 
-json generate(const TemporaryDirectory& folder, std::vector<std::string> arguments) {
+json report_of(const TemporaryDirectory& folder, std::vector<std::string> arguments) {
   const std::string report = folder.path("report.json");
   arguments.insert(arguments.begin(), "generate");
   arguments.insert(arguments.end(), {"--json", report});
   const Finished run = run_tsprun(arguments);
   EXPECT_EQ(run.end.code, 0) << run.describe();
-  return read_json(report).at("generate");
+  return read_json(report);
+}
+
+json generate(const TemporaryDirectory& folder, const std::vector<std::string>& arguments) {
+  return report_of(folder, arguments).at("generate");
 }
 
 Finished refused(std::vector<std::string> arguments) {
@@ -59,6 +63,40 @@ TEST(Generate, BytesOfATokenDependNeitherOnThePromptNorOnTheText) {
         .at("received_bytes_per_token");
   };
   EXPECT_EQ(bytes("A", "33"), bytes(std::string(120, 'A'), "65"));
+}
+
+/// The audit: memory to the byte on every rank, received bytes to the byte by purpose, for the prompt and for the tokens after
+/// it.
+TEST(Generate, AuditsWhatItHeldAndReceived) {
+  const TemporaryDirectory folder;
+  for (const char* layout : {"tsp=4", "tp=4", "sp=3", "tp=2,sp=2", "tp=2,tsp=2"}) {
+    const json report = report_of(folder, {"--config", "nano", "--prompt", "The quick brown fox", "--tokens", "21",
+                                           "--temperature", "0", "--layout", layout, "--threads", "1"});
+    const json& ranks = report.at("per_rank");
+    const json& theory = report.at("theory");
+    for (const char* part : {"forward", "tokens"}) {
+      for (const auto& [purpose, predicted] : theory.at("all_ranks").at("traffic_bytes").at(part).items()) {
+        std::uint64_t sum = 0;
+        for (const json& rank : ranks) sum += rank.at("traffic_bytes").at(part).at(purpose).at("received").get<std::uint64_t>();
+        EXPECT_EQ(sum, predicted.at("received")) << part << " " << purpose << ", " << layout;
+      }
+    }
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      EXPECT_EQ(ranks[rank].at("memory_peak_bytes"), theory.at("per_rank")[rank].at("memory_peak_bytes")) << layout;
+      EXPECT_GT(ranks[rank].at("seconds").at("compute").get<double>(), 0) << layout;
+    }
+  }
+}
+
+TEST(Generate, PrintsTheAuditUnlessAskedToBeQuiet) {
+  const std::vector<std::string> arguments = {"generate", "--config", "nano", "--prompt", "A", "--tokens", "3", "-n", "2"};
+  const Finished run = run_tsprun(arguments);
+  for (const char* text : {"memory, peak MiB", "received for the prompt", "received for all tokens put in after it", "exposed"})
+    EXPECT_NE(run.out.find(text), std::string::npos) << text << run.describe();
+  EXPECT_EQ(run.out.find(" / 0."), std::string::npos) << "all figures are equal to the byte: " << run.out;
+  std::vector<std::string> quiet = arguments;
+  quiet.emplace_back("-q");
+  EXPECT_EQ(run_tsprun(quiet).out.find("audit"), std::string::npos);
 }
 
 TEST(Generate, TakesTokenIdsFromAFile) {

@@ -100,10 +100,7 @@ TEST(Train, ReceivesWhatTheFormulasSayUnderEveryRecomputation) {
       }
     }
     for (std::size_t rank = 0; rank < 4; ++rank) {
-      for (const char* category : {"parameters", "gradients", "optimizer", "activations"}) {
-        EXPECT_EQ(measured[rank].at("memory_peak_bytes").at(category), theory[rank].at("memory_peak_bytes").at(category))
-            << recompute << " " << category;
-      }
+      EXPECT_EQ(measured[rank].at("memory_peak_bytes"), theory[rank].at("memory_peak_bytes")) << recompute;
     }
   }
 }

@@ -19,7 +19,8 @@ std::vector<std::string> plus(std::vector<std::string> arguments, const std::vec
   return arguments;
 }
 
-/// `plan` of a layout beside `train` under it: the same bytes received, the same persistent memory, a peak within 5%.
+/// `plan` of a layout beside `train` under it: the same bytes received, the same memory but for what depends on the text, a peak
+/// within 5%.
 void expect_plan_is_what_training_measures(const std::vector<std::string>& model, const std::string& where) {
   const TemporaryDirectory folder;
   {
@@ -46,8 +47,10 @@ void expect_plan_is_what_training_measures(const std::vector<std::string>& model
   for (const json& rank : ranks) {
     if (rank.at("memory_peak_bytes").at("total") > fullest.at("total")) fullest = rank.at("memory_peak_bytes");
   }
-  const auto certain = [](const json& memory) {
-    return std::vector<json>{memory.at("parameters"), memory.at("gradients"), memory.at("optimizer"), memory.at("activations")};
+  // How many rows of the embedding come from where depends on the text: a buffer of theirs is all that may differ.
+  const auto certain = [](json memory) {
+    for (const char* category : {"communication", "total"}) memory.erase(category);
+    return memory;
   };
   EXPECT_TRUE(std::any_of(
       ranks.begin(), ranks.end(),
@@ -61,6 +64,16 @@ const std::vector<std::string> kMicro = {"--config", "micro",       "--batch",  
 
 TEST(PlanCommand, AgreesWithWhatTrainingUnderTspMeasures) {
   expect_plan_is_what_training_measures(plus({"--layout", "tsp=4"}, kMicro), "tsp=4");
+}
+
+/// Models so small that staging is a tenth of what they hold.
+TEST(PlanCommand, AgreesWithWhatTrainingSmallModelsMeasures) {
+  for (const char* config : {"nano", "nano-gpt2"}) {
+    for (const char* layout : {"tsp=8", "tp=4", "sp=4", "zero3=4", "tp=2,tsp=2"}) {
+      expect_plan_is_what_training_measures({"--config", config, "--layout", layout, "--threads", "1"},
+                                            std::string(config) + " " + layout);
+    }
+  }
 }
 
 TEST(PlanCommand, AgreesWithWhatTrainingUnderOtherLayoutsMeasures) {

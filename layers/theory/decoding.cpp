@@ -1,0 +1,96 @@
+#include "layers/theory/decoding.h"
+
+#include "layers/theory/flows.h"
+#include "layers/zigzag.h"
+
+#include <algorithm>
+
+namespace tsp::theory {
+
+namespace {
+
+std::uint64_t as_count(int degree) { return static_cast<std::uint64_t>(degree); }
+
+/// K/V heads of a slice that rank `rank` of the sequence axis computes for a token: those whose first query head of the slice is
+/// among its own.
+std::uint64_t kv_heads_computed(const ModelConfig& model, const BlockSlice& slice, int rank, int ranks) {
+  const Chunks queries = Chunks::balanced(ranks, slice.queries.count);
+  const std::size_t begin = slice.queries.first + queries.offset(rank);
+  std::uint64_t heads = 0;
+  for (std::size_t j = slice.kv.first; j < slice.kv.end(); ++j) {
+    const std::size_t reader = std::max(j * model.heads_per_kv_head(), slice.queries.first);
+    if (reader >= begin && reader < begin + queries.count(rank)) ++heads;
+  }
+  return heads;
+}
+
+/// Elements of K, and as many of V, that one token has on all tensor ranks together.
+std::uint64_t kv_width(const MeshSetting& of) {
+  const ModelConfig& model = of.setting.model;
+  std::uint64_t heads = 0;
+  for (int t = 0; t < of.shape.tensor; ++t) heads += BlockSlice::of(model, t, of.shape.tensor).kv.count;
+  return heads * model.head_dim;
+}
+
+}  // namespace
+
+PurposeBytes token_traffic(const MeshSetting& of, std::size_t position, TokenSum sum) {
+  const ModelConfig& model = of.setting.model;
+  const auto& [element, accumulated, lse] = of.setting.bytes;
+  const int T = of.shape.tensor;
+  const int D = of.shape.sequence;
+  const int W = T * D;
+  const std::uint64_t h = model.hidden;
+  const std::uint64_t d = model.head_dim;
+  const std::uint64_t L = model.layers;
+
+  const std::uint64_t q = model.query_heads * d * element;
+  const std::uint64_t parts = model.query_heads * (d * accumulated + lse);
+  const std::uint64_t sublayer = h * accumulated * hops(W) * (sum == TokenSum::one_shot ? as_count(W) : 2);
+  const int keeper = static_cast<int>(position % as_count(D));
+  std::uint64_t arriving = 0;  // K/V heads, at the keeper of each tensor rank
+  for (int t = 0; t < T; ++t) {
+    const BlockSlice slice = BlockSlice::of(model, t, T);
+    arriving += slice.kv.count - kv_heads_computed(model, slice, keeper, D);
+  }
+  const int holders = of.cuts_vocabulary_over_tensor() ? T : W;
+  const std::uint64_t copies = as_count(W / holders);
+
+  PurposeBytes bytes;
+  bytes[Purpose::embedding] = h * element * hops(holders) * copies;
+  bytes[Purpose::activations] = L * ((q + parts) * hops(D) + 2 * sublayer);
+  bytes[Purpose::kv] = L * 2 * arriving * d * element;
+  bytes[Purpose::head] = model.vocabulary * accumulated * hops(holders) * copies;
+  return bytes;
+}
+
+PurposeBytes prompt_traffic(const MeshSetting& of, std::span<const std::int32_t> ids, TokenSum sum) {
+  PurposeBytes bytes = token_traffic(of, ids.size() - 1, sum);
+  const std::span<const std::int32_t> first = ids.first(ids.size() - 1);
+  if (first.empty()) return bytes;
+  MeshSetting pass = of;
+  pass.setting.batch = 1;
+  pass.setting.sequence = first.size();
+  PurposeBytes forward = mesh_step(pass, first).forward;
+  forward[Purpose::head] = 0;
+  // From the ranks that computed them, by zigzag, to those that cache them.
+  const Zigzag zigzag(first.size(), of.shape.sequence);
+  std::uint64_t moving = 0;
+  for (std::size_t s = 0; s < first.size(); ++s) {
+    if (static_cast<std::size_t>(zigzag.owner(s).rank) != s % as_count(of.shape.sequence)) ++moving;
+  }
+  forward[Purpose::kv] += of.setting.model.layers * 2 * moving * kv_width(of) * of.setting.bytes.element;
+  for (int i = 0; i < kPurposes; ++i) bytes[static_cast<Purpose>(i)] += forward[static_cast<Purpose>(i)];
+  return bytes;
+}
+
+PurposeBytes tokens_traffic(const MeshSetting& of, std::size_t first, std::size_t count, TokenSum sum) {
+  PurposeBytes all;
+  for (std::size_t position = first; position < first + count; ++position) {
+    const PurposeBytes token = token_traffic(of, position, sum);
+    for (int i = 0; i < kPurposes; ++i) all[static_cast<Purpose>(i)] += token[static_cast<Purpose>(i)];
+  }
+  return all;
+}
+
+}  // namespace tsp::theory
