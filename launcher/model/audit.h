@@ -33,7 +33,7 @@ struct RankAudit {
   CategoryBytes memory_peak;                         ///< over the whole run
   TrafficCounters forward;                           ///< of one step
   TrafficCounters backward;                          ///< all zero where there is none
-  TrafficCounters tokens;                            ///< of all tokens that were generated after a prompt
+  TrafficCounters tokens{};                          ///< of all tokens that were generated after a prompt
   RankTimes seconds;                                 ///< of all steps
   std::array<LinkBytes, kLinkNames.size()> links{};  ///< gather_audits() fills them in
 };
