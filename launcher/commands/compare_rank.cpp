@@ -38,7 +38,7 @@ int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan) {
 
   RankAudit mine{.memory_peak = rank.memory_peaks(), .forward = model.forward_traffic(), .backward = {}, .seconds = rank.times()};
   if (training) mine.backward = model.backward_traffic();
-  finish_with_audit(session, mine, options, batch.ids(), training);
+  finish_with_audit(session, mine, options, batch.ids(), training, plan.steps + 1);
   return 0;
 }
 

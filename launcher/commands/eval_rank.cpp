@@ -80,6 +80,7 @@ int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan) {
   RankAudit audit;
   ModelCommandOptions audited = options;  // the first pass
   std::vector<Token> audited_ids;
+  std::uint64_t passes = 0;
   rank.reset_times();
   for (std::uint64_t first = 0; first < windows;) {
     const std::size_t count = windows_together(stream, options, first);
@@ -97,6 +98,7 @@ int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan) {
       audited_ids.assign(tokens.ids.begin(), tokens.ids.end());
     }
     first += count;
+    ++passes;
     progress.update(first, static_cast<double>(loss.tokens), fmt::format("loss {:.4f}", loss.mean));
   }
   audit.seconds = rank.times();
@@ -111,7 +113,7 @@ int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan) {
     sink.set("tokens", predicted);
     sink.set("windows", windows);
   }
-  finish_with_audit(session, audit, audited, audited_ids, false);
+  finish_with_audit(session, audit, audited, audited_ids, false, passes);
   return 0;
 }
 

@@ -69,7 +69,7 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
                        .backward = model.backward_traffic(),
                        .seconds = rank.times()};
   if (session.speaks()) sink.set("loss", loss);
-  finish_with_audit(session, mine, options, batch.ids(), true);
+  finish_with_audit(session, mine, options, batch.ids(), true, plan.train->steps - done);
   return 0;
 }
 

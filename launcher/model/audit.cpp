@@ -264,7 +264,7 @@ void sum_up(Forecast& forecast) {
 
 Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options) {
   Forecast result;
-  const theory::PeakOptions peaks{.threads = options.threads, .training = options.training};
+  const theory::PeakOptions peaks{.threads = options.threads, .training = options.training, .passes = options.passes};
   for (int rank = 0; rank < of.shape.ranks(); ++rank)
     result.ranks.push_back({.memory_peak = theory::peaks(of, rank, ids, peaks), .traffic = {}});
   if (is_tsp(of)) {

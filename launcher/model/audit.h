@@ -58,6 +58,7 @@ std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine);
 struct ForecastOptions {
   std::size_t threads = 1;
   bool training = false;
+  std::size_t passes = 2;  ///< steps or evaluations of the run
 };
 /// For the step whose tokens are `ids` [B, S] in natural order. Norm gains' gradients (`other`) are forecast where every rank's
 /// traffic is.

@@ -33,12 +33,12 @@ void say_audit(Session& session, std::span<const RankAudit> audits, const Foreca
 }
 
 void finish_with_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options, std::span<const Token> ids,
-                       bool training) {
+                       bool training, std::uint64_t passes) {
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
     const theory::MeshSetting of = mesh_setting(session, options);
-    say_audit(session, audits, forecast(of, ids, {.threads = session.rank().compute().threads(), .training = training}),
-              paper_json(of, options.dtype));
+    const ForecastOptions run{.threads = session.rank().compute().threads(), .training = training, .passes = passes};
+    say_audit(session, audits, forecast(of, ids, run), paper_json(of, options.dtype));
   }
   session.finish();
 }

@@ -18,9 +18,9 @@ void say_audit(Session& session, std::span<const RankAudit> audits, const Foreca
                const nlohmann::ordered_json& paper = nullptr);
 /// What theory counts of a run.
 theory::MeshSetting mesh_setting(Session& session, const ModelCommandOptions& options);
-/// Collective: reports and prints the audit, and writes the trace. `ids` [B, S]: those of the audited step.
+/// Collective: reports and prints the audit, and writes the trace. `ids` [B, S]: those of the audited step, one of so many.
 void finish_with_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options, std::span<const Token> ids,
-                       bool training);
+                       bool training, std::uint64_t passes);
 /// Collective: the same of a text, of which `ids` has all tokens and the first `prompt` were given.
 void finish_with_text_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options,
                             std::span<const Token> ids, std::size_t prompt);

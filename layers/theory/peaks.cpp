@@ -5,6 +5,7 @@
 #include "layers/model/model.h"
 #include "layers/model/single_block.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -42,11 +43,13 @@ CategoryBytes peaks(const MeshSetting& of, int rank, std::span<const std::int32_
   model.parameters().fill_fresh(setting.model.layers, 0);
   const std::vector<std::int64_t> labels(ids.size(), 0);
   const TokenBatch tokens{.batch = setting.batch, .sequence = setting.sequence, .ids = ids, .labels = labels};
-  if (options.training) {
-    model.forward_backward(tokens);
-    model.update({}, model.gradient_norm());
-  } else {
-    model.evaluate(tokens);
+  for (std::size_t pass = 0; pass < std::min<std::size_t>(options.passes, 2); ++pass) {
+    if (options.training) {
+      model.forward_backward(tokens);
+      model.update({}, model.gradient_norm());
+    } else {
+      model.evaluate(tokens);
+    }
   }
   return phantom.rank.memory_peaks();
 }

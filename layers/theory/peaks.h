@@ -15,7 +15,8 @@ namespace tsp::theory {
 struct PeakOptions {
   std::size_t threads = 1;          ///< of a rank: kernels' workspace
   std::size_t kv_bucket_heads = 0;  ///< as ModelOptions
-  bool training = true;             ///< a training step; false: an evaluation
+  bool training = true;             ///< training steps; false: evaluations
+  std::size_t passes = 2;           ///< how many; from the second on what collectives keep for later use is there from the start
 };
 
 /// Peaks by category and in total on `rank` of the mesh's ranks. `ids` [B, S] in natural order: how many rows of the embedding go

@@ -67,7 +67,7 @@ theory::MeshSetting mesh_setting(const ModelCase& of, const MeshShape& shape) {
 }
 
 theory::PeakOptions options(const ModelCase& of, bool training) {
-  return {.threads = of.threads, .kv_bucket_heads = of.kv_bucket_heads, .training = training};
+  return {.threads = of.threads, .kv_bucket_heads = of.kv_bucket_heads, .training = training, .passes = 1};
 }
 
 std::string describe(const ModelCase& of, const MeshShape& shape, int rank) {

@@ -28,7 +28,7 @@ void expect_plan_is_what_training_measures(const std::vector<std::string>& model
     for (int i = 0; i < 4000; ++i) text << "number " << i * 7919 % 4001 << '\n';
   }
   const Finished trained =
-      run_tsprun(plus({"train", "--data", folder.path("text.txt"), "--steps", "1", "--json", folder.path("train.json")}, model));
+      run_tsprun(plus({"train", "--data", folder.path("text.txt"), "--steps", "2", "--json", folder.path("train.json")}, model));
   ASSERT_EQ(trained.end.code, 0) << where << ": " << trained.describe();
   const Finished planned = run_tsprun(plus({"plan", "--json", folder.path("plan.json")}, model));
   ASSERT_EQ(planned.end.code, 0) << where << ": " << planned.describe();
