@@ -153,7 +153,7 @@ TEST_F(Fault, AFaultThatIsNeverDueIsSaidSo) {
 TEST_F(Fault, LateMessagesChangeNoBit) {
   const json whole = train("2", {}, 0);
   const json late = train("2", {"--fault", "delay:from=0,to=1,ms=3,prob=0.1,seed=4", "--fault", "slow:from=1,to=0,gbps=0.05"}, 0);
-  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(late.at("steps")[i].at("loss"), whole.at("steps")[i].at("loss"));
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(late.at("steps").at(i).at("loss"), whole.at("steps").at(i).at("loss"));
   for (const json& fault : late.at("faults")) EXPECT_GT(fault.at("times"), 0) << fault;
 }
 
@@ -185,7 +185,7 @@ TEST_F(Fault, ARunThatGoesOnByItselfIsStruckOnceAndHasTheSameCurve) {
   EXPECT_EQ(struck.at("restarts"), 1);
   EXPECT_EQ(struck.at("faults")[0].at("struck"), true);
   ASSERT_EQ(struck.at("steps").size(), 6U);
-  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(struck.at("steps")[i].at("loss"), whole.at("steps")[i].at("loss"));
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(struck.at("steps").at(i).at("loss"), whole.at("steps").at(i).at("loss"));
 }
 
 TEST_F(Fault, WhatCannotStrikeIsRefusedBeforeRanksStart) {

@@ -71,9 +71,9 @@ TEST(Gpt2, TrainsAlongTheSameCurveUnderEveryLayoutAndReceivesWhatTheFormulasSay)
     const json report = report_of(files, train(files, layout));
     for (std::size_t i = 0; i < one.size(); ++i) {
       const double loss = one[i].at("loss").get<double>();
-      EXPECT_NEAR(report.at("steps")[i].at("loss").get<double>(), loss, 1e-9 * loss) << layout[1] << ", step " << i + 1;
+      EXPECT_NEAR(report.at("steps").at(i).at("loss").get<double>(), loss, 1e-9 * loss) << layout[1] << ", step " << i + 1;
       const double norm = one[i].at("grad_norm").get<double>();
-      EXPECT_NEAR(report.at("steps")[i].at("grad_norm").get<double>(), norm, 1e-9 * norm) << layout[1] << ", step " << i + 1;
+      EXPECT_NEAR(report.at("steps").at(i).at("grad_norm").get<double>(), norm, 1e-9 * norm) << layout[1] << ", step " << i + 1;
     }
     const json& theory = report.at("theory").at("all_ranks").at("traffic_bytes");
     for (const char* pass : {"forward", "backward"}) {

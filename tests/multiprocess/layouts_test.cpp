@@ -85,9 +85,10 @@ TEST(Layouts, TrainTheSameModelAndMoveWhatTheFormulasSay) {
     const json many = run_for_report(data, train + Arguments{modes[number++ % 3]} + layout);
     ASSERT_EQ(many.at("steps").size(), 3U) << joined(layout);
     for (std::size_t i = 0; i < 3; ++i) {
-      EXPECT_NEAR(many.at("steps")[i].at("loss").get<double>(), one.at("steps")[i].at("loss").get<double>(), 1e-11)
+      EXPECT_NEAR(many.at("steps").at(i).at("loss").get<double>(), one.at("steps").at(i).at("loss").get<double>(), 1e-11)
           << joined(layout);
-      EXPECT_NEAR(many.at("steps")[i].at("grad_norm").get<double>(), one.at("steps")[i].at("grad_norm").get<double>(), 1e-10)
+      EXPECT_NEAR(many.at("steps").at(i).at("grad_norm").get<double>(), one.at("steps").at(i).at("grad_norm").get<double>(),
+                  1e-10)
           << joined(layout);
     }
     expect_as_forecast(many, joined(layout));
@@ -131,8 +132,8 @@ TEST(Layouts, ACheckpointOfTpGoesOnUnderTsp) {
     const json rest = run_for_report(data, train + Arguments{"--resume", folder + "/step-000002"} + layout);
     ASSERT_EQ(rest.at("steps").size(), 2U);
     for (std::size_t i = 0; i < 2; ++i) {
-      const double then = whole.at("steps")[2 + i].at("loss");
-      const double now = rest.at("steps")[i].at("loss");
+      const double then = whole.at("steps").at(2 + i).at("loss");
+      const double now = rest.at("steps").at(i).at("loss");
       if (layout[1] == "tp=2") EXPECT_EQ(now, then);
       else EXPECT_NEAR(now, then, 1e-4) << joined(layout);
     }

@@ -22,7 +22,7 @@ json train(const TextData& data, const std::string& layout, std::size_t sequence
   return read_json(report);
 }
 
-double loss(const json& report) { return report.at("steps")[0].at("loss").get<double>(); }
+double loss(const json& report) { return report.at("steps").at(0).at("loss").get<double>(); }
 
 std::uint64_t peak(const json& report, const std::string& category) {
   return report.at("per_rank")[0].at("memory_peak_bytes").at(category).get<std::uint64_t>();

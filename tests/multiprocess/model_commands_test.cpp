@@ -56,19 +56,19 @@ TEST(Train, HasTheSameCurveUnderEveryLayout) {
   const TextData data(3000);
   const json one = run_for_report(data, train(data, "tsp=1", {"--dtype", "f64"}));
   ASSERT_EQ(one.at("steps").size(), 4U);
-  EXPECT_NEAR(one.at("steps")[0].at("loss").get<double>(), std::log(256.0), 0.1);
+  EXPECT_NEAR(one.at("steps").at(0).at("loss").get<double>(), std::log(256.0), 0.1);
   for (const char* layout : {"tsp=2", "tsp=4", "tsp=8"}) {
     const json many = run_for_report(data, train(data, layout, {"--dtype", "f64"}));
     ASSERT_EQ(many.at("steps").size(), 4U);
     for (std::size_t i = 0; i < 4; ++i) {
-      const json& a = one.at("steps")[i];
-      const json& b = many.at("steps")[i];
+      const json& a = one.at("steps").at(i);
+      const json& b = many.at("steps").at(i);
       EXPECT_EQ(b.at("step"), i + 1);
       EXPECT_NEAR(a.at("loss").get<double>(), b.at("loss").get<double>(), 1e-12) << layout;
       EXPECT_NEAR(a.at("grad_norm").get<double>(), b.at("grad_norm").get<double>(), 1e-11) << layout;
       EXPECT_GT(b.at("tokens_per_s").get<double>(), 0);
     }
-    EXPECT_EQ(many.at("loss"), many.at("steps")[3].at("loss"));
+    EXPECT_EQ(many.at("loss"), many.at("steps").at(3).at("loss"));
   }
 }
 
@@ -153,9 +153,9 @@ TEST(Train, GoesOnBitIdenticallyAndUnderAnotherLayout) {
     const json rest = run_for_report(data, arguments);
     ASSERT_EQ(rest.at("steps").size(), 2U);
     for (std::size_t i = 0; i < 2; ++i) {
-      const double then = whole.at("steps")[2 + i].at("loss");
-      const double now = rest.at("steps")[i].at("loss");
-      EXPECT_EQ(rest.at("steps")[i].at("step"), 3 + i);
+      const double then = whole.at("steps").at(2 + i).at("loss");
+      const double now = rest.at("steps").at(i).at("loss");
+      EXPECT_EQ(rest.at("steps").at(i).at("step"), 3 + i);
       if (std::string(layout) == "tsp=2") EXPECT_EQ(now, then);
       else EXPECT_NEAR(now, then, 1e-4);
     }
@@ -196,7 +196,7 @@ TEST(Train, GoesOnByItselfAfterARankWasKilled) {
   EXPECT_EQ(result.at("restarts"), 1);
   EXPECT_TRUE(result.at("failure").is_null());
   ASSERT_EQ(result.at("steps").size(), 400U);
-  for (std::size_t i = 0; i < 400; ++i) EXPECT_EQ(result.at("steps")[i].at("step"), i + 1);
+  for (std::size_t i = 0; i < 400; ++i) EXPECT_EQ(result.at("steps").at(i).at("step"), i + 1);
 }
 
 TEST(Train, ABudgetThatIsTooSmallIsNamedBeforeAndWhileRanksRun) {

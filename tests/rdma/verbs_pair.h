@@ -57,6 +57,12 @@ class VerbsPair {
   int meetings_ = 0;
 };
 
+/// What scenarios send on, as whose operation.
+inline constexpr Stream kStream = Stream::kv;
+inline Envelope envelope_of(std::uint32_t sequence) { return {0xfeedULL << 32 | 7, sequence, 3, Purpose::kv}; }
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
 /// Bytes that follow from the seed alone.
 void fill(std::span<std::byte> bytes, std::uint64_t seed);
 bool holds(std::span<const std::byte> bytes, std::uint64_t seed);

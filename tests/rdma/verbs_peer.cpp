@@ -4,6 +4,7 @@
 //   verbs_peer SCENARIO…
 
 #include "tests/rdma/verbs_pair.h"
+#include "tests/rdma/verbs_trouble.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
 
@@ -19,14 +20,9 @@
 namespace tsp::test {
 namespace {
 
-constexpr Stream kStream = Stream::kv;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-Envelope envelope_of(std::uint32_t sequence) { return {0xfeedULL << 32 | 7, sequence, 3, Purpose::kv}; }
-
 std::uint64_t seed_of(int from, std::uint64_t message) { return static_cast<std::uint64_t>(from) * 1000003 + message; }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// The text of the Error that `call` throws; fails if it throws none.
 template <class Call>
@@ -361,120 +357,6 @@ void rails() {
   pair.finish_receive(kStream, pair.receive(kStream, envelope_of(1), bytes));
   require(holds(bytes, seed_of(1 - node(), 1)), "damaged");
   pair.close();
-}
-
-/// A receiver's port that is down for a moment is survived: the sender's adapter tries again. (A send through the own dead port
-/// fails at once on soft-RoCE, with IBV_WC_LOC_QP_OP_ERR: see port_down.)
-void port_flap() {
-  VerbsPair pair("flap", {.timeout_s = 120});
-  const std::span<std::byte> bytes = pair.heap(0, 30000);
-  if (node() == 0) {
-    fill(bytes, 4);
-    pair.meet();
-    pair.finish_send(kStream, pair.send(kStream, envelope_of(1), bytes));
-  } else {
-    const Ticket posted = pair.receive(kStream, envelope_of(1), bytes);
-    pair.until([&] { return pair.transport().close(); }, "the grant has arrived");
-    run_shell("ip link set eth0 down");
-    pair.meet();
-    const std::uint64_t begin = posix::now_ns();
-    while (posix::now_ns() - begin < 1'500'000'000) pair.transport().progress();
-    require(pair.transport().test_receive({0, kStream}, posted) == Outcome::pending, "it came through a dead port");
-    run_shell("ip link set eth0 up");
-    pair.finish_receive(kStream, posted);
-    require(holds(bytes, 4), "damaged");
-  }
-  pair.close();
-}
-
-/// Waits for the lane's break and checks that it came within the deadline, with the adapter's own words.
-void expect_break(VerbsPair& pair, double timeout_s, const std::string& status) {
-  std::vector<std::byte> bytes(100);
-  const std::uint64_t begin = posix::now_ns();
-  pair.send(kStream, envelope_of(1), bytes);
-  const Ticket ticket = pair.receive(kStream, envelope_of(1), bytes);
-  Outcome outcome = Outcome::pending;
-  pair.until(
-      [&] {
-        return (outcome = pair.transport().test_receive({0, kStream}, ticket)) != Outcome::pending;
-      },
-      "a break", timeout_s);
-  const std::string detail = pair.transport().found({0, kStream}).detail;
-  std::printf("after %.2f s: %s\n", static_cast<double>(posix::now_ns() - begin) / 1e9, detail.c_str());
-  require(outcome == Outcome::disconnected, "not disconnected");
-  require(contains(detail, status) && contains(detail, "queue pair"), "the cause: " + detail);
-  require(pair.transport().close(), "a broken lane keeps close() waiting");
-}
-
-/// A machine cut off, then joined again: the lanes break within the deadline, with the cause.
-void cut() {
-  VerbsPair pair("cut", {.timeout_s = 12});
-  pair.meet();
-  if (node() == 0) weather("cut 1");
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  expect_break(pair, 12, "IBV_WC_RETRY_EXC_ERR");
-  pair.meet();
-  if (node() == 0) weather("join 1");
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
-}
-
-/// Who only receives notices that the peer is gone: it is asked after a while of silence. Silence alone breaks nothing.
-void silence() {
-  VerbsPair pair("silence", {.timeout_s = 12});
-  std::vector<std::byte> bytes(100);
-  const Ticket ticket = pair.receive(kStream, envelope_of(1), bytes);
-  const auto outcome = [&] { return pair.transport().test_receive({0, kStream}, ticket); };
-  const std::uint64_t begin = posix::now_ns();
-  pair.until([&] { return posix::now_ns() - begin > 5'000'000'000 || outcome() != Outcome::pending; }, "five seconds");
-  require(outcome() == Outcome::pending, "silence broke the lane: " + pair.transport().found({0, kStream}).detail);
-  pair.meet();
-  if (node() == 0) weather("cut 1");
-  const std::uint64_t cut = posix::now_ns();
-  pair.until([&] { return outcome() != Outcome::pending; }, "a break", 12);
-  const std::string detail = pair.transport().found({0, kStream}).detail;
-  std::printf("after %.2f s: %s\n", static_cast<double>(posix::now_ns() - cut) / 1e9, detail.c_str());
-  require(outcome() == Outcome::disconnected && contains(detail, "IBV_WC_RETRY_EXC_ERR"), "the cause: " + detail);
-  pair.meet();
-  if (node() == 0) weather("join 1");
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
-}
-
-/// Who has told of a large message and waits for its grant has nothing in flight either.
-void ungranted() {
-  VerbsPair pair("ungranted", {.timeout_s = 12});
-  const Ticket ticket = node() == 0 ? pair.send(kStream, envelope_of(1), pair.heap(0, 1 << 20)) : 0;
-  if (node() == 0) {
-    const std::uint64_t begin = posix::now_ns();
-    pair.until([&] { return posix::now_ns() - begin > 2'000'000'000; }, "two seconds");
-  }
-  pair.meet();
-  if (node() == 0) {
-    weather("cut 1");
-    const std::uint64_t cut = posix::now_ns();
-    const auto outcome = [&] { return pair.transport().test_send({0, kStream}, ticket); };
-    pair.until([&] { return outcome() != Outcome::pending; }, "a break", 12);
-    const std::string why = pair.transport().found({0, kStream}).detail;
-    std::printf("after %.2f s: %s\n", static_cast<double>(posix::now_ns() - cut) / 1e9, why.c_str());
-    require(outcome() == Outcome::disconnected && contains(why, "IBV_WC_RETRY_EXC_ERR"), "the cause: " + why);
-  }
-  pair.meet();
-  if (node() == 0) weather("join 1");
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
-}
-
-/// The own port down for good: the cause names it.
-void port_down() {
-  VerbsPair pair("down", {.timeout_s = 12});
-  pair.meet();
-  if (node() == 1) run_shell("ip link set eth0 down");
-  pair.meet();
-  expect_break(pair, 12, node() == 0 ? "IBV_WC_RETRY_EXC_ERR" : "IBV_WC_");
-  if (node() == 1) {
-    const std::string detail = pair.transport().found({0, kStream}).detail;
-    require(contains(detail, "port 1 is down"), "the port isn't named: " + detail);
-  }
-  pair.meet();
-  if (node() == 1) run_shell("ip link set eth0 up");
 }
 
 int run(const std::vector<std::string>& names) {

@@ -1,0 +1,120 @@
+#include "tests/rdma/verbs_trouble.h"
+
+#include "tests/rdma/verbs_pair.h"
+#include "transport/posix.h"
+
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tsp::test {
+
+namespace {
+
+constexpr double kDeadline_s = 12;
+
+/// Waits until `outcome` is no longer pending, within the deadline; the lane must be broken, by this in the adapter's own words.
+void expect_break(VerbsPair& pair, const std::string& status, const std::function<Outcome()>& outcome) {
+  const std::uint64_t begin = posix::now_ns();
+  pair.until([&] { return outcome() != Outcome::pending; }, "a break", kDeadline_s);
+  const std::string detail = pair.transport().found({0, kStream}).detail;
+  std::printf("after %.2f s: %s\n", static_cast<double>(posix::now_ns() - begin) / 1e9, detail.c_str());
+  require(outcome() == Outcome::disconnected, "not disconnected");
+  require(contains(detail, status) && contains(detail, "queue pair"), "the cause: " + detail);
+}
+
+/// The same of a message each way; nothing keeps a broken pair from closing.
+void expect_break_of_traffic(VerbsPair& pair, const std::string& status) {
+  std::vector<std::byte> bytes(100);
+  pair.send(kStream, envelope_of(1), bytes);
+  const Ticket ticket = pair.receive(kStream, envelope_of(1), bytes);
+  expect_break(pair, status, [&] { return pair.transport().test_receive({0, kStream}, ticket); });
+  require(pair.transport().close(), "a broken lane keeps close() waiting");
+}
+
+/// Nothing is wrong for so long, though nothing comes.
+void expect_quiet(VerbsPair& pair, std::uint64_t ns, const std::function<Outcome()>& outcome) {
+  const std::uint64_t begin = posix::now_ns();
+  pair.until([&] { return posix::now_ns() - begin > ns || outcome() != Outcome::pending; }, "some seconds");
+  require(outcome() == Outcome::pending, "silence broke the lane: " + pair.transport().found({0, kStream}).detail);
+}
+
+/// Both meet, machine 1 is cut off while `then` runs, and joined again.
+void while_cut_off(VerbsPair& pair, const std::function<void()>& then) {
+  pair.meet();
+  if (node() == 0) weather("cut 1");
+  then();
+  pair.meet();
+  if (node() == 0) weather("join 1");
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+}
+
+}  // namespace
+
+void cut() {
+  VerbsPair pair("cut", {.timeout_s = kDeadline_s});
+  while_cut_off(pair, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    expect_break_of_traffic(pair, "IBV_WC_RETRY_EXC_ERR");
+  });
+}
+
+void silence() {
+  VerbsPair pair("silence", {.timeout_s = kDeadline_s});
+  std::vector<std::byte> bytes(100);
+  const Ticket ticket = pair.receive(kStream, envelope_of(1), bytes);
+  const auto outcome = [&] { return pair.transport().test_receive({0, kStream}, ticket); };
+  expect_quiet(pair, 5'000'000'000, outcome);
+  while_cut_off(pair, [&] { expect_break(pair, "IBV_WC_RETRY_EXC_ERR", outcome); });
+}
+
+void ungranted() {
+  VerbsPair pair("ungranted", {.timeout_s = kDeadline_s});
+  const Ticket ticket = node() == 0 ? pair.send(kStream, envelope_of(1), pair.heap(0, 1 << 20)) : 0;
+  const auto outcome = [&] { return pair.transport().test_send({0, kStream}, ticket); };
+  if (node() == 0) expect_quiet(pair, 2'000'000'000, outcome);
+  while_cut_off(pair, [&] {
+    if (node() == 0) expect_break(pair, "IBV_WC_RETRY_EXC_ERR", outcome);
+  });
+}
+
+void port_flap() {
+  VerbsPair pair("flap", {.timeout_s = 120});
+  const std::span<std::byte> bytes = pair.heap(0, 30000);
+  if (node() == 0) {
+    fill(bytes, 4);
+    pair.meet();
+    pair.finish_send(kStream, pair.send(kStream, envelope_of(1), bytes));
+  } else {
+    const Ticket posted = pair.receive(kStream, envelope_of(1), bytes);
+    pair.until([&] { return pair.transport().close(); }, "the grant has arrived");
+    run_shell("ip link set eth0 down");
+    pair.meet();
+    const std::uint64_t begin = posix::now_ns();
+    while (posix::now_ns() - begin < 1'500'000'000) pair.transport().progress();
+    require(pair.transport().test_receive({0, kStream}, posted) == Outcome::pending, "it came through a dead port");
+    run_shell("ip link set eth0 up");
+    pair.finish_receive(kStream, posted);
+    require(holds(bytes, 4), "damaged");
+  }
+  pair.close();
+}
+
+void port_down() {
+  VerbsPair pair("down", {.timeout_s = kDeadline_s});
+  pair.meet();
+  if (node() == 1) run_shell("ip link set eth0 down");
+  pair.meet();
+  expect_break_of_traffic(pair, node() == 0 ? "IBV_WC_RETRY_EXC_ERR" : "IBV_WC_");
+  if (node() == 1) {
+    const std::string detail = pair.transport().found({0, kStream}).detail;
+    require(contains(detail, "port 1 is down"), "the port isn't named: " + detail);
+  }
+  pair.meet();
+  if (node() == 1) run_shell("ip link set eth0 up");
+}
+
+}  // namespace tsp::test

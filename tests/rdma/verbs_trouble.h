@@ -1,0 +1,19 @@
+// Scenarios of verbs_peer in which a port or a machine goes away; each runs on both machines, in lock step, and throws at the
+// first thing that doesn't hold.
+#pragma once
+
+namespace tsp::test {
+
+/// A receiver's port that is down for a moment is survived: the sender's adapter tries again. (A send through the own dead port
+/// fails at once on soft-RoCE, with IBV_WC_LOC_QP_OP_ERR: see port_down.)
+void port_flap();
+/// A machine cut off, then joined again: the lanes break within the deadline, with the cause.
+void cut();
+/// Who only receives notices that the peer is gone: it is asked after a while of silence. Silence alone breaks nothing.
+void silence();
+/// Who has told of a large message and waits for its grant has nothing in flight either.
+void ungranted();
+/// The own port down for good: the cause names it.
+void port_down();
+
+}  // namespace tsp::test
