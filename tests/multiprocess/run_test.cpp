@@ -316,7 +316,9 @@ TEST(Joining, AgainInAProcessIsRefused) {
   for (const char* when : {"during", "after"}) {
     const Finished run = run_actor({"-n", "2"}, {"join_again", when});
     EXPECT_EQ(run.end.code, 0) << run.describe();
-    for (const auto& [rank, lines] : by_rank(run.out, 2)) {
+    const std::map<int, std::vector<std::string>> said = by_rank(run.out, 2);
+    ASSERT_EQ(said.size(), 2U) << run.describe();
+    for (const auto& [rank, lines] : said) {
       ASSERT_EQ(lines.size(), 1U) << run.describe();
       EXPECT_NE(lines[0].find(fmt::format("rank {} has joined the job already, as this process", rank)), std::string::npos);
     }
