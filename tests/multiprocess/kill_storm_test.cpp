@@ -51,7 +51,7 @@ void storm(const std::vector<std::string>& command, const std::function<std::vec
         << "kill " << i << ": " << process.marked().size() << " processes are left";
     EXPECT_NE(process.err().find("was killed by signal 9"), std::string::npos) << "kill " << i << "\n" << process.err();
   }
-  EXPECT_EQ(shared_names(), before);
+  EXPECT_EQ(names_left(before), std::set<std::string>{});
 }
 
 TEST(KillStorm, OnPrograms) {
@@ -108,7 +108,7 @@ TEST(KillStorm, OnRanksOfABuiltInCommand) {
     EXPECT_TRUE(process.wait_until_nothing_is_left(0.5)) << "kill " << i;
     EXPECT_NE(process.err().find("was killed by signal 9"), std::string::npos) << "kill " << i << "\n" << process.err();
   }
-  EXPECT_EQ(shared_names(), before);
+  EXPECT_EQ(names_left(before), std::set<std::string>{});
 }
 
 }  // namespace
