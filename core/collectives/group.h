@@ -52,7 +52,10 @@ struct Grid {
   Group within;              ///< this rank's node as a group of its own, in the order of rails
   Group across;              ///< this rank's rail, in the order of nodes
 
-  int at(int row, int column) const { return members[static_cast<std::size_t>(row * rails + column)]; }
+  int at(int row, int column) const {
+    const int index = row * rails + column;
+    return members[static_cast<std::size_t>(index)];
+  }
   /// Row and column of a member.
   int row_of(int group_rank) const { return place_of[static_cast<std::size_t>(group_rank)] / rails; }
   int column_of(int group_rank) const { return place_of[static_cast<std::size_t>(group_rank)] % rails; }
