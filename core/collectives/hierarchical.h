@@ -15,7 +15,7 @@ namespace tsp {
 /// Chunks travel along their rail, each node passing them to the next; whoever has a chunk shows it to its node.
 class HierarchicalAllGather final : public Collective {
  public:
-  HierarchicalAllGather(const Call& call, ConstBuffer send, Buffer recv, Chunks chunks);
+  HierarchicalAllGather(const Call& call, ConstBuffer send, Buffer recv, const Chunks& chunks);
   bool step(Engine& engine) override;
 
  private:

@@ -5,7 +5,7 @@ namespace tsp {
 
 // --- all_gather --------------------------------------------------------------------------------------------------------------
 
-HierarchicalAllGather::HierarchicalAllGather(const Call& call, ConstBuffer send, Buffer recv, Chunks chunks)
+HierarchicalAllGather::HierarchicalAllGather(const Call& call, ConstBuffer send, Buffer recv, const Chunks& chunks)
     : Collective(call), send_(send), own_place_(recv.slice(chunks.offset(rank()), chunks.count(rank())).as_bytes()) {
   const Grid& grid = *group().grid;
   const std::size_t element = size_of(recv.dtype);

@@ -1,9 +1,8 @@
 // A connection's reading side: frames out of a stream of bytes, every number in them checked before use.
+#include "transport/checksum.h"
 #include "transport/tcp/connection.h"
 
 #include <fmt/format.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -63,7 +62,7 @@ bool Connection::parse() {
   while (end_ - begin_ >= sizeof(FrameHeader)) {
     FrameHeader header;
     std::memcpy(&header, buffer_.data() + begin_, sizeof header);
-    if (header.magic != kFrameMagic || header.header_hash != XXH3_64bits(&header, offsetof(FrameHeader, header_hash))) {
+    if (header.magic != kFrameMagic || header.header_hash != hash_of(header)) {
       return damaged("a frame header is damaged: its hash is wrong");
     }
     if (header.stream >= kStreams) return damaged(fmt::format("a frame names stream {}", header.stream));
@@ -105,7 +104,7 @@ bool Connection::parse() {
 /// Has the payload the hash that its header says? Injected damage happens here, on the way.
 bool Connection::is_whole(Stream stream, Ticket ticket, std::span<std::byte> payload, std::uint64_t hash) {
   if (ticket == in(stream).to_damage) payload.front() ^= std::byte{1};
-  return XXH3_64bits(payload.data(), payload.size()) == hash;
+  return checksum(payload) == hash;
 }
 
 void Connection::damage_next(Stream stream) {

@@ -1,8 +1,6 @@
 // A connection's writing side: queued frames, pieces in turn, vectored.
+#include "transport/checksum.h"
 #include "transport/tcp/connection.h"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,8 +17,8 @@ namespace tsp::tcp {
 namespace {
 void seal(FrameHeader& header, std::span<const std::byte> payload) {
   header.magic = kFrameMagic;
-  header.payload_hash = payload.empty() ? 0 : XXH3_64bits(payload.data(), payload.size());
-  header.header_hash = XXH3_64bits(&header, offsetof(FrameHeader, header_hash));
+  header.payload_hash = payload.empty() ? 0 : checksum(payload);
+  header.header_hash = hash_of(header);
 }
 }  // namespace
 

@@ -17,9 +17,12 @@
 // little-endian machines of one build (the greeting's magic says so).
 #pragma once
 
+#include "transport/checksum.h"
+
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace tsp::tcp {
 
@@ -47,6 +50,11 @@ struct FrameHeader {
   std::uint64_t payload_hash;
   std::uint64_t header_hash;  ///< XXH3 of everything before it
 };
+/// What a header's header_hash must be.
+inline std::uint64_t hash_of(const FrameHeader& header) {
+  return checksum(std::as_bytes(std::span(&header, 1)).first(offsetof(FrameHeader, header_hash)));
+}
+
 static_assert(sizeof(FrameHeader) == 64 && offsetof(FrameHeader, header_hash) == 56);
 static_assert(std::endian::native == std::endian::little);
 

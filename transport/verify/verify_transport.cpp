@@ -1,8 +1,8 @@
 #include "transport/verify/verify_transport.h"
 
+#include "transport/checksum.h"
+
 #include <fmt/format.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <cassert>
 
@@ -24,7 +24,7 @@ Envelope of_announcement(Envelope envelope) {
 /// Sends the announcement, if that isn't done yet. A payload that finds no credit is posted again by the caller: the same one.
 bool VerifyTransport::announce(Outgoing& out, LaneId lane, const Envelope& envelope, std::span<const std::byte> payload) {
   if (out.announced) return true;
-  const Announcement announcement{XXH3_64bits(payload.data(), payload.size()), payload.size()};
+  const Announcement announcement{checksum(payload), payload.size()};
   const Ticket below =
       inner().send(lane, of_announcement(envelope), std::as_bytes(std::span(&announcement, 1)), Delivery::copy_if_small);
   out.announced = below != kNotNow;
@@ -106,7 +106,7 @@ Outcome VerifyTransport::test_receive(LaneId lane, Ticket ticket) {
 /// The payload is here: is it what was sent?
 Outcome VerifyTransport::check(Incoming& in, LaneId lane, Ticket ticket, Expected& expected) {
   if (expected.is_view && expected.count != 0) expected.bytes = inner().access(lane, 2 * ticket, 0, expected.count).data();
-  const std::uint64_t hash = XXH3_64bits(expected.bytes, expected.count);
+  const std::uint64_t hash = checksum({expected.bytes, expected.count});
   if (hash != expected.announcement.hash || expected.count != expected.announcement.bytes) {
     in.damaged = true;
     in.found = {expected.envelope, expected.count,
