@@ -57,8 +57,8 @@ std::vector<FaultOutcome> fault_outcomes(const std::vector<fault::Spec>& faults,
   for (std::size_t i = 0; i < faults.size(); ++i)
     outcomes.push_back({.spec = faults[i], .times = board.fault_count(i), .places = {}, .detected = std::nullopt});
   for (int rank = 0; rank < board.ranks(); ++rank) {
-    for (FaultRecord& record : board.fault_records(rank)) {
-      if (record.fault < outcomes.size()) outcomes[record.fault].places.push_back({rank, std::move(record)});
+    for (const FaultRecord& record : board.fault_records(rank)) {
+      if (record.fault < outcomes.size()) outcomes[record.fault].places.push_back({rank, record});
     }
   }
   for (FaultOutcome& outcome : outcomes) {
