@@ -66,7 +66,7 @@ def compare_speed(build, rounds, seq, kv_heads):
 
 def compare_overlap(build, layers, seq):
     """Exposed communication as a share of the time that communication takes at that link speed."""
-    extra = SHAPE + ["--kv-heads", "16", "--seq", str(seq), "--rounds", "2", "--layers", str(layers)]
+    extra = SHAPE + ["--kv-heads", "16", "--seq", str(seq), "--rounds", "3", "--layers", str(layers)]
     free = run_block(build, 2, 1, extra)
     budget_s = free["compute_ms"] / 2 * 1e-3
     gbps = free["received_bytes"] / budget_s * 1e-9

@@ -182,7 +182,6 @@ void TspAttention::flash_forward(Pass& pass, const TspUnit& unit) {
 
 void TspAttention::compute_forward(Pass& pass, const TspUnit& unit) {
   Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
-  pass.gathered[unit.bucket].arrive(axis_.rank);
   flash_forward(pass, unit);
   if (unit.last_of_bucket) pass.gathered[unit.bucket] = {};
   if (!unit.last_of_turn) return;
@@ -192,7 +191,8 @@ void TspAttention::compute_forward(Pass& pass, const TspUnit& unit) {
   turn = {};
 }
 
-void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
+void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved,
+                           const std::function<void()>& last_unit) {
   Pass pass{.layer = layer,
             .backward = false,
             .X = x.merged(0),
@@ -205,6 +205,8 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
   prepare(pass, plan_.units[0]);
   for (std::size_t u = 0; u < plan_.units.size(); ++u) {
     if (u + 1 < plan_.units.size()) prepare(pass, plan_.units[u + 1]);
+    pass.gathered[plan_.units[u].bucket].arrive(axis_.rank);
+    if (u + 1 == plan_.units.size()) last_unit();
     compute_forward(pass, plan_.units[u]);
   }
 }

@@ -27,8 +27,10 @@ class TspAttention {
 
   /// Weights of the first turns begin to move.
   void begin_forward(std::size_t layer) { begin(layer, false); }
-  /// After begin_forward(layer). y, and q, k, v, o, lse where `saved` has room for them.
-  void forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved);
+  /// After begin_forward(layer). y, and q, k, v, o, lse where `saved` has room for them. `last_unit` is called when all
+  /// gathered K and V are here, so that the next sublayer's weights may begin to move and are in nobody's way.
+  void forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved,
+               const std::function<void()>& last_unit);
   /// Also the first K/V bucket, if K and V were kept.
   void begin_backward(std::size_t layer, const AttentionSaved& saved);
   /// After begin_backward(layer). dx; the gradients of the last turns may still be on their way until settle().

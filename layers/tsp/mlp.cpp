@@ -32,22 +32,27 @@ Bias TspMlp::bias(std::size_t layer, int shard) const {
       .mlp.slice(axis_.slice.first_row + axis_.mlp_rows.offset(shard), axis_.mlp_rows.count(shard));
 }
 
+void TspMlp::begin_forward(std::size_t layer) {
+  ring_.emplace(weights(layer));
+  ring_->begin_hop();
+}
+
 void TspMlp::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved,
                      const std::function<void()>& last_step) {
   ComputeStream& compute = axis_.compute();
   const Tensor Y = y.merged(0);
   const ConstTensor X = x.merged(0);
-  RingWeights ring = weights(layer);
   for (int t = 0; t < axis_.D(); ++t) {
-    ring.begin_hop();
-    if (ring.last()) last_step();
-    const MlpMatrices W(ring.rows(), axis_.config);
-    const MlpColumns shard = columns(X, ring.shard(), saved);
-    shard.project(X, W, bias(layer, ring.shard()));
+    if (t > 0) ring_->begin_hop();
+    if (ring_->last()) last_step();
+    const MlpMatrices W(ring_->rows(), axis_.config);
+    const MlpColumns shard = columns(X, ring_->shard(), saved);
+    shard.project(X, W, bias(layer, ring_->shard()));
     const OwnedTensor a = shard.activation();
     compute.gemm(Y, a, W.W2t, t == 0 ? Write::replace : Write::add);
-    ring.finish_hop();
+    ring_->finish_hop();
   }
+  ring_.reset();
 }
 
 void TspMlp::backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const MlpSaved& saved,

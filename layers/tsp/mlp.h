@@ -10,6 +10,7 @@
 #include "layers/tsp/axis.h"
 
 #include <functional>
+#include <optional>
 
 namespace tsp {
 
@@ -19,8 +20,10 @@ class TspMlp {
 
   PackPlan pack(std::size_t layer) const;
 
-  /// y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ, and gate and up where `saved` has room for them. `last_step` is called when the last shard is
-  /// here and its memory the only one in use: the next sublayer's weights may begin to move.
+  /// The first shard begins to go round.
+  void begin_forward(std::size_t layer);
+  /// After begin_forward(layer). y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ, and gate and up where `saved` has room for them. `last_step` is
+  /// called when the last shard is here and its memory the only one in use: the next sublayer's weights may begin to move.
   void forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved, const std::function<void()>& last_step);
   /// Called by backward(): when the last shard is here, as in forward(); and when the first was worked with.
   struct Moments {
@@ -39,6 +42,7 @@ class TspMlp {
   Bias bias(std::size_t layer, int shard) const;
 
   TspAxis& axis_;
+  std::optional<RingWeights> ring_;  // forward
   RingSums sums_;
 };
 

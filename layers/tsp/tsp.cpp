@@ -1,6 +1,7 @@
-// The order of sublayers, and what one of them does for the next: while an MLP works with its last shard, the weights of the next
-// attention's first turns (and, backward, its first K/V bucket) are already on their way, in the memory that the other shard has
-// left; while it works with its first, the last gradients of the attention before it go home.
+// The order of sublayers, and what one of them does for the next: during an attention's last turn (forward) the MLP's first shard
+// begins to go round; while an MLP works with its last shard, the weights of the next attention's first turns (and, backward, its
+// first K/V bucket) are already on their way, in the memory that the other shard has left; while it works with its first, the
+// last gradients of the attention before it go home.
 #include "layers/tsp/tsp.h"
 
 #include "layers/packs.h"
@@ -17,7 +18,7 @@ void Tsp::begin_forward(const ParameterStore& store, const TokenLayout& tokens) 
 }
 
 void Tsp::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
-  attention_.forward(layer, y, x, saved);
+  attention_.forward(layer, y, x, saved, [&] { mlp_.begin_forward(layer); });
 }
 
 void Tsp::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
