@@ -218,11 +218,13 @@ void Job::follow_stops() {
 /// something is (`all`).
 void Job::note_stopped(bool all) {
   for (int rank = here_.first; rank < here_.first + here_.count; ++rank) {
-    if (!alive(rank) || board_.life(rank) != Life::alive) continue;
+    if (!alive(rank) || board_.life(rank) > Life::alive) continue;
     RankPage& page = boards_.page(rank);
     const std::uint64_t sign = page.ticks.load(relaxed) + page.last_sign_ns.load(relaxed);
     const bool moved = std::exchange(signs_[static_cast<std::size_t>(rank)], sign) != sign;
-    const bool stopped = (all || !moved) && posix::is_stopped(static_cast<pid_t>(page.pid.load(relaxed)));
+    const std::uint32_t joined = page.pid.load(relaxed);
+    const pid_t worker = joined != 0 ? static_cast<pid_t>(joined) : process(rank).pid;
+    const bool stopped = (all || !moved) && posix::is_stopped(worker);
     page.stopped.store(stopped ? 1 : 0, relaxed);
   }
 }
@@ -390,6 +392,8 @@ void Job::note_activities() {
     std::optional<Activity> now = board_.activity(rank);
     // The later look counts, unless it no longer sees a wait that the earlier one saw.
     if (now && (now->waiting_for >= 0 || !known)) known = std::move(now);
+    int& connecting_to = records_[static_cast<std::size_t>(rank)].connecting_to;
+    if (connecting_to < 0) connecting_to = board_.connecting_to(rank);
   }
 }
 

@@ -57,17 +57,14 @@ bool is_gone(Cause cause) { return cause == Cause::killed || cause == Cause::exi
 std::string wait_sentence(const Failure& failure, const std::vector<RankRecord>& ranks) {
   std::map<int, std::vector<int>> waiters;  // by whom they wait for
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks[i].activity && ranks[i].activity->waiting_for >= 0 && !ranks[i].stopped)
-      waiters[ranks[i].activity->waiting_for].push_back(static_cast<int>(i));
+    if (ranks[i].waits_for() >= 0) waiters[ranks[i].waits_for()].push_back(static_cast<int>(i));
   }
   // How far a rank is from the end of its chain: those farthest away come first. A circle has no end.
   const auto distance = [&](int rank) {
     std::size_t steps = 0;
     while (steps <= ranks.size() && rank >= 0 && rank < static_cast<int>(ranks.size())) {
-      const std::optional<Activity>& activity = ranks[static_cast<std::size_t>(rank)].activity;
-      if (!activity || activity->waiting_for < 0 || ranks[static_cast<std::size_t>(rank)].stopped) break;
-      rank = activity->waiting_for;
-      ++steps;
+      rank = ranks[static_cast<std::size_t>(rank)].waits_for();
+      if (rank >= 0) ++steps;
     }
     return steps;
   };
@@ -120,8 +117,9 @@ std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<Ran
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const std::optional<Activity>& activity = ranks[i].activity;
     const int rank = first_rank + static_cast<int>(i);
-    if (!activity || activity->waiting_for < 0 || ranks[i].stopped || (rank == failure.rank && is_gone(failure.cause))) continue;
-    waiting.push_back({rank, std::string(name(activity->op)), activity->sequence, activity->waiting_for});
+    if (ranks[i].waits_for() < 0 || (rank == failure.rank && is_gone(failure.cause))) continue;
+    if (activity) waiting.push_back({rank, std::string(name(activity->op)), activity->sequence, activity->waiting_for});
+    else waiting.push_back({rank, {}, 0, ranks[i].connecting_to});
   }
   return waiting;
 }
@@ -159,6 +157,8 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
         add(fmt::format("rank {} was in {} #{} ({}, {} B, stream {})", rank, name(activity.op), activity.sequence,
                         name(activity.dtype), activity.bytes, name(activity.stream)));
       }
+    } else if (record.waits_for() >= 0 && !(rank == failure.rank && is_gone(failure.cause))) {
+      add(fmt::format("rank {} waited for rank {} to be connected", rank, record.waits_for()));
     }
     if (record.end.by_launcher && record.end.signal == SIGKILL && rank != failure.rank && !record.stopped) {
       add(fmt::format("rank {} didn't end by itself and was killed", rank));
@@ -170,7 +170,7 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
 
 std::string life_now(const FlightBoard& board, int rank) {
   const Life life = board.life(rank);
-  return life == Life::alive && board.stopped(rank) ? "stopped" : std::string(name(life));
+  return life <= Life::alive && board.stopped(rank) ? "stopped" : std::string(name(life));
 }
 
 std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {
@@ -186,10 +186,11 @@ std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {
       const std::optional<Activity> activity = board.activity(rank, static_cast<Stream>(stream));
       if (activity) doing += (doing.empty() ? "" : "; ") + activity->describe(now_ns);
     }
+    if (const int peer = board.connecting_to(rank); peer >= 0) doing = fmt::format("connecting to rank {}", peer);
+    else if (doing.empty()) doing = "outside an operation";
     const std::uint32_t pid = board.pid(rank);
     text += fmt::format("{:>5}  {:>8}  {:<9}  {:<12}  {}\n", rank, pid != 0 ? std::to_string(pid) : "-", life,
-                        ago(page.last_sign_ns.load(std::memory_order_relaxed), now_ns),
-                        doing.empty() ? "outside an operation" : doing);
+                        ago(page.last_sign_ns.load(std::memory_order_relaxed), now_ns), doing);
   }
   const Failure failure = board.failure();
   if (failure.cause != Cause::none) text += fmt::format("failed: {}\n", headline(failure));

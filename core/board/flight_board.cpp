@@ -139,6 +139,20 @@ std::optional<Activity> FlightBoard::activity(int rank) const {
   return std::nullopt;
 }
 
+int FlightBoard::connecting_to(int rank) const {
+  const int peer = page(rank).connecting_to.load(relaxed) - 1;
+  return life(rank) == Life::unborn && peer < ranks_ ? peer : -1;
+}
+
+int FlightBoard::waits_for(int rank) const {
+  if (stopped(rank)) return -1;
+  const Life now = life(rank);
+  if (now == Life::unborn) return connecting_to(rank);
+  if (now != Life::alive) return -1;
+  const std::optional<Activity> here = activity(rank);
+  return here && here->waiting_for < ranks_ ? here->waiting_for : -1;
+}
+
 Failure FlightBoard::first_error(int rank) const {
   const RankPage& rank_page = page(rank);
   Failure failure;
@@ -213,12 +227,24 @@ FlightBoard::Chain FlightBoard::wait_chain(int rank) const {
       return chain;
     }
     chain.ranks.push_back(here);
-    if (life(here) != Life::alive || stopped(here)) return chain;
-    const std::optional<Activity> now = activity(here);
-    if (!now || now->waiting_for < 0) return chain;
-    if (now->waiting_for >= ranks_) return chain;
-    here = now->waiting_for;
+    here = waits_for(here);
+    if (here < 0) return chain;
   }
+}
+
+std::string FlightBoard::describe(const Chain& chain, std::uint64_t now_ns) const {
+  std::string text;
+  for (const int rank : chain.ranks) {
+    std::optional<Activity> here = activity(rank);
+    const bool is_stopped = stopped(rank);
+    if (is_stopped && here) here->waiting_for = -1;
+    if (!text.empty()) text += "; ";
+    text += fmt::format("rank {} is {}", rank, is_stopped ? "stopped, " : "");
+    if (here) text += "in " + here->describe(now_ns);
+    else if (const int peer = connecting_to(rank); peer >= 0) text += fmt::format("connecting to rank {}", peer);
+    else text += life(rank) == Life::unborn ? "not in the job yet" : "outside any operation";
+  }
+  return text;
 }
 
 }  // namespace tsp

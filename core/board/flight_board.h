@@ -16,7 +16,8 @@
 //     └───────────────┘
 // Rank page                                         written by
 //   0 ┌───────────────┐
-//     │ process       │ pid                          the rank
+//     │ process       │ pid; while ranks connect,    the rank
+//     │               │ for whom it waits
 //     │ life          │ Life, code, stopped          the launcher; `finished` by the rank itself
 //     │ clock         │ last sign of life, ticks     the rank
 //  64 ├───────────────┤
@@ -102,7 +103,8 @@ struct RankPage {
   std::atomic<std::int32_t> blocked_on;     ///< Stream + 1 while the rank waits for that stream's head; 0: it doesn't wait
   std::atomic<std::uint64_t> last_sign_ns;  ///< last tick or step, CLOCK_MONOTONIC
   std::atomic<std::uint64_t> ticks;
-  std::atomic<std::uint32_t> stopped;  ///< 1 while its process is stopped (SIGSTOP, a debugger)
+  std::atomic<std::uint32_t> stopped;       ///< 1 while its process is stopped (SIGSTOP, a debugger)
+  std::atomic<std::int32_t> connecting_to;  ///< a rank of the world + 1, for which this one waits while ranks connect; 0: none
   ActivityLine activity[kStreams];
   std::atomic<std::uint64_t> counts[kOps];              ///< operations begun, by Op
   std::atomic<std::uint64_t> faults;                    ///< injected faults that struck here: a bit for each, see note_fault()
@@ -192,6 +194,11 @@ class FlightBoard {
   /// What the rank is blocked on; else a busy stream's activity (waiting_for -1: it computes). None: it is outside operations.
   std::optional<Activity> activity(int rank) const;
   std::optional<Activity> activity(int rank, Stream stream) const;
+  /// The rank of the world with which this rank, not attached yet, waits to be connected; -1: none.
+  int connecting_to(int rank) const;
+  /// Whom the rank waits for, in an operation or while ranks connect; -1: nobody. A stopped rank waits for nobody, whatever it
+  /// did when it was stopped.
+  int waits_for(int rank) const;
   /// What the rank itself noted as its first error; cause none if nothing.
   Failure first_error(int rank) const;
   void note_first_error(int rank, Cause cause, std::string_view text) const;
@@ -204,13 +211,14 @@ class FlightBoard {
   /// Which faults struck any rank: bit i is that of number i.
   std::uint64_t faults() const;
 
-  /// Follows "who is blocked on whom" from a rank: the ranks on the way, that one first. A stopped rank waits for nobody,
-  /// whatever it did when it was stopped: it is the root.
+  /// Follows waits_for() from a rank: the ranks on the way, that one first.
   struct Chain {
     std::vector<int> ranks;  ///< the last is the root unless it is a cycle
     bool cycle = false;      ///< the chain runs into itself
   };
   Chain wait_chain(int rank) const;
+  /// "rank 0 is in barrier #7 (…), waiting for rank 2 for 1.2 s; rank 2 is stopped, outside any operation"
+  std::string describe(const Chain& chain, std::uint64_t now_ns) const;
 
  private:
   const shm::NodeMemory* memory_;

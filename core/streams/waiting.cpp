@@ -281,16 +281,7 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
   if (chain.cycle && options_.watch != nullptr && options_.watch->note_stopped(chain.ranks))
     chain = board_.wait_chain(world_rank_);
 
-  std::string waits;
-  for (const int rank : chain.ranks) {
-    std::optional<Activity> activity = board_.activity(rank);
-    const bool stopped = board_.stopped(rank);
-    if (stopped && activity) activity->waiting_for = -1;
-    if (!waits.empty()) waits += "; ";
-    waits += fmt::format("rank {} is {}{}", rank, stopped ? "stopped, " : "",
-                         activity ? "in " + activity->describe(now) : std::string("outside any operation"));
-  }
-  waits += lost_message(chain.ranks);
+  const std::string waits = board_.describe(chain, now) + lost_message(chain.ranks);
   const int root = chain.ranks.back();
   if (chain.cycle) {
     fail(Cause::deadlock, root,

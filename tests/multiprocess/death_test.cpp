@@ -159,6 +159,55 @@ TEST(Stall, OfARankThatWaitsItselfIsNoDeadlock) {
   }
 }
 
+// Those that connect wait for each other, and some of them for the stopped one: it is to blame, whoever's deadline passes first.
+TEST(Stall, WhileRanksConnectNamesTheStoppedRank) {
+  for (const std::vector<std::string>& way : {std::vector<std::string>{"--intra", "tcp"}, {"--nodes", "2", "--inter", "tcp"}}) {
+    for (const int rank : {1, 3}) {
+      const TemporaryDirectory directory;
+      std::vector<std::string> options = {"-n", "4", "--timeout", "1", "--json", directory.path("r")};
+      options.insert(options.end(), way.begin(), way.end());
+      const Finished run = run_program(tsprun_actor(options, {"stop_before_joining", std::to_string(rank)}));
+      EXPECT_NE(run.end.code, 0) << run.describe();
+      EXPECT_LT(run.end.seconds, 4) << run.describe();
+      EXPECT_NE(run.err.find(fmt::format("tsprun: rank {} gave no sign of life", rank)), std::string::npos) << run.describe();
+      const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+      EXPECT_EQ(failure.at("kind"), "stalled") << failure;
+      EXPECT_EQ(failure.at("rank"), rank) << failure;
+      EXPECT_TRUE(failure.at("op").is_null()) << failure;
+      ASSERT_GE(failure.at("waiting").size(), 1U) << failure << run.describe();
+      for (const nlohmann::json& waiting : failure.at("waiting")) EXPECT_TRUE(waiting.at("op").is_null()) << failure;
+    }
+  }
+}
+
+/// Children of a process, in the order of their birth.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::ifstream file(fmt::format("/proc/{0}/task/{0}/children", parent));
+  std::vector<pid_t> children;
+  for (pid_t child = 0; file >> child;) children.push_back(child);
+  return children;
+}
+
+// At whatever moment of its first milliseconds a rank is stopped: before it joins, while ranks connect, in an operation.
+TEST(Stall, FromTheBeginningOnNamesTheStoppedRank) {
+  constexpr int kRank = 2;
+  for (const int moment_ms : {0, 5, 15, 30}) {
+    const TemporaryDirectory directory;
+    Process job({tsprun_path(), "-n", "4", "--nodes", "2", "--inter", "tcp", "--timeout", "1", "--json", directory.path("r"),
+                 "bench", "all_reduce", "--sizes", "1K", "--iters", "1000000"});
+    for (int tries = 0; tries < 5000 && children_of(job.pid()).size() < 4; ++tries) ::usleep(200);
+    const std::vector<pid_t> ranks = children_of(job.pid());
+    ASSERT_EQ(ranks.size(), 4U) << job.err();
+    ::usleep(static_cast<useconds_t>(moment_ms) * 1000);
+    ::kill(ranks[kRank], SIGSTOP);
+    EXPECT_EQ(job.wait(10).code, 1) << job.err();
+    EXPECT_NE(job.err().find("rank 2 is stopped"), std::string::npos) << job.err();
+    const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+    EXPECT_EQ(failure.at("kind"), "stalled") << moment_ms << failure << job.err();
+    EXPECT_EQ(failure.at("rank"), kRank) << moment_ms << failure << job.err();
+  }
+}
+
 TEST(Mismatch, IsNamedWithBothSides) {
   const TemporaryDirectory directory;
   const Finished run = run_program(tsprun_actor({"-n", "3", "--json", directory.path("r")}, {"mismatch"}));

@@ -268,6 +268,12 @@ int stop_in_barrier(const Arguments& arguments) {
   for (;;) context.world().barrier();
 }
 
+/// stop_before_joining RANK: that rank is stopped before it joins; the others connect, which takes all of them.
+int stop_before_joining(const Arguments& arguments) {
+  if (std::atoi(std::getenv("RANK")) == number(arguments, 0, 0)) std::raise(SIGSTOP);
+  return loop({});
+}
+
 /// mismatch: rank 1 gathers where the others reduce.
 int mismatch(const Arguments&) {
   tsp::Context context = tsp::Context::from_environment();
@@ -372,6 +378,7 @@ int main(int argc, char** argv) {
                                                                                {"mismatch", mismatch},
                                                                                {"stop_chain", stop_chain},
                                                                                {"stop_in_barrier", stop_in_barrier},
+                                                                               {"stop_before_joining", stop_before_joining},
                                                                                {"compute", compute},
                                                                                {"children", children},
                                                                                {"heap", use_heap},
