@@ -22,16 +22,14 @@ std::string who(int rank) { return rank >= 0 ? fmt::format("rank {}", rank) : st
 std::string headline(const Failure& failure) {
   const std::string rank = who(failure.rank);
   const std::string where = failure.op.empty() ? "" : fmt::format(" in {} #{}", failure.op, failure.sequence);
-  // Seen from outside: the operation is the rank's own if it was in one, else that of the rank that found it.
-  const std::string around = failure.op.empty() ? "" : fmt::format(" ({} #{})", failure.op, failure.sequence);
   switch (failure.cause) {
     case Cause::killed:
       return fmt::format("{} was killed by signal {} ({}){}", rank, failure.code, signal_name(failure.code), where);
     case Cause::exited:
-      if (failure.code == 0) return fmt::format("{} exited (code 0) before the job was done{}", rank, around);
+      if (failure.code == 0) return fmt::format("{} exited (code 0) before the job was done{}", rank, where);
       return fmt::format("{} exited with code {}{}", rank, failure.code, where);
     case Cause::exception: return fmt::format("{} ended by an exception{}", rank, where);
-    case Cause::stalled: return fmt::format("{} gave no sign of life until the deadline{}", rank, around);
+    case Cause::stalled: return fmt::format("{} gave no sign of life until the deadline{}", rank, where);
     case Cause::deadlock:
       return fmt::format("ranks waited for each other in a circle until the deadline; {} is one of them", rank);
     case Cause::mismatch:

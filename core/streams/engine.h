@@ -168,6 +168,8 @@ class Engine {
   /// Whom to tell of operations from now on; null: nobody, which costs nothing. Borrowed. Precondition: idle().
   void observe(OperationObserver* observer) { observer_ = observer; }
 
+  /// An error whose culprit is another rank, with the operation that the culprit is in, if any.
+  Error blamed(Cause cause, int culprit, const std::string& detail) const;
   /// For an outcome `disconnected`: the peer's process may be dead, which its launcher knows and tells in a moment. Waits for
   /// that word, then throws Error(killed | exited), the job's first cause, or Error(disconnected) with `detail`.
   [[noreturn]] void lost(int world_peer, Op op, const std::string& detail);

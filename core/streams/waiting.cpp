@@ -217,9 +217,8 @@ void Engine::throw_gone(int peer, Op op, std::uint64_t sequence) {
                           : life != Life::exited ? "ended in good order"
                           : code == kUnknownCode ? "is gone (how it ended isn't known: no tsprun watches it)"
                                                  : fmt::format("exited (code {})", code);
-  throw Error(life == Life::killed ? Cause::killed : Cause::exited,
-              fmt::format("rank {} {}, but rank {} waits for it in {} #{}", peer, how, world_rank_, name(op), sequence), peer,
-              std::string(name(op)), sequence);
+  throw blamed(life == Life::killed ? Cause::killed : Cause::exited, peer,
+               fmt::format("rank {} {}, but rank {} waits for it in {} #{}", peer, how, world_rank_, name(op), sequence));
 }
 
 void Engine::lost(int world_peer, Op op, const std::string& detail) {
@@ -245,7 +244,7 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
     ::nanosleep(&pause, nullptr);
   }
   if (board_.life(world_peer) == Life::finished) throw_gone(world_peer, op, sequence);
-  throw Error(Cause::disconnected, detail, world_peer, std::string(name(op)), sequence);
+  throw blamed(Cause::disconnected, world_peer, detail);
 }
 
 /// Of ranks that each wait for the next: says whether one of them has left the operation in which it is waited for, so that its
@@ -289,7 +288,7 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
                      waits));
   }
   // Who only computes should say so.
-  const bool computes = !board_.activity(root);
+  const bool computes = !board_.activity(root) && !board_.stopped(root);
   fail(Cause::stalled, root,
        fmt::format("rank {} gave no sign of life for {:.1f} s (--timeout {:g}): {}{}", root,
                    seconds(now - patience.chain_since_ns), seconds(options_.timeout_ns), waits,

@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(All, DeathInOperation,
                          [](const auto& test) { return std::string(test.param.how); });
 
 TEST(DeathOutsideOfOperations, IsReportedWithoutAnOperation) {
-  for (const char* how : {"kill", "exit3"}) {
+  for (const char* how : {"kill", "exit3", "quick_exit0"}) {
     const TemporaryDirectory directory;
     const Finished run = run_program(tsprun_actor({"-n", "3", "--json", directory.path("r")}, {"fail_outside", how, "1"}));
     EXPECT_NE(run.end.code, 0) << run.describe();
@@ -107,6 +107,26 @@ TEST(DeathOutsideOfOperations, IsReportedWithoutAnOperation) {
     EXPECT_TRUE(failure.at("seq").is_null()) << failure;
     ASSERT_GE(failure.at("waiting").size(), 1U) << failure;
     EXPECT_EQ(failure.at("waiting").at(0).at("op"), "barrier") << failure;
+  }
+}
+
+// What the others do in the meantime is theirs: it stands in `waiting`, and in the text.
+TEST(StallOutsideOfOperations, IsReportedWithoutAnOperation) {
+  for (const std::vector<std::string>& way : {std::vector<std::string>{}, {"--nodes", "2", "--inter", "tcp"}}) {
+    const TemporaryDirectory directory;
+    std::vector<std::string> options = {"-n", "3", "--timeout", "1", "--json", directory.path("r")};
+    options.insert(options.end(), way.begin(), way.end());
+    const Finished run = run_program(tsprun_actor(options, {"fail_outside", "stop", "1"}));
+    EXPECT_NE(run.end.code, 0) << run.describe();
+    EXPECT_NE(run.err.find("rank 0 waited for rank 1 in barrier #1"), std::string::npos) << run.describe();
+    const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+    EXPECT_EQ(failure.at("kind"), "stalled") << failure;
+    EXPECT_EQ(failure.at("rank"), 1) << failure;
+    EXPECT_TRUE(failure.at("op").is_null()) << failure;
+    EXPECT_TRUE(failure.at("seq").is_null()) << failure;
+    ASSERT_EQ(failure.at("waiting").size(), 2U) << failure;
+    EXPECT_EQ(failure.at("waiting").at(0).at("op"), "barrier") << failure;
+    EXPECT_EQ(failure.at("waiting").at(0).at("seq"), 1) << failure;
   }
 }
 
