@@ -291,6 +291,7 @@ void Job::begin_ending(const std::optional<Failure>& own) {
   const Failure first = boards_.failure();
   for (int rank = 0; rank < spec_->global->ranks; ++rank) {
     RankRecord& record = records_[static_cast<std::size_t>(rank)];
+    record.life = board_.life(rank);
     const std::uint32_t worker = board_.pid(rank) != 0 ? board_.pid(rank) : record.pid;
     record.stopped = here(rank) ? alive(rank) && posix::is_stopped(static_cast<pid_t>(worker)) : board_.stopped(rank);
     if (!record.stopped) continue;

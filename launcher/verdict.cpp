@@ -82,6 +82,15 @@ std::string wait_sentence(const Failure& failure, const std::vector<RankRecord>&
   return text;
 }
 
+/// What a rank without an operation did that waited for nobody; empty: there is nothing to say.
+std::string describe_idle(const RankRecord& record, int rank, const Failure& failure, bool anybody_joined) {
+  const bool culprit = rank == failure.rank;
+  if (record.stopped || (culprit && failure.cause != Cause::stalled)) return {};
+  if (record.life == Life::alive) return fmt::format("rank {}: computing (outside an operation)", rank);
+  if (record.life == Life::finished) return fmt::format("rank {} had finished", rank);
+  return record.life == Life::unborn && anybody_joined ? fmt::format("rank {} hadn't joined the job yet", rank) : std::string();
+}
+
 std::string ago(std::uint64_t then_ns, std::uint64_t now_ns) {
   if (then_ns == 0) return "-";
   return fmt::format("{:.1f} s ago", now_ns > then_ns ? static_cast<double>(now_ns - then_ns) * 1e-9 : 0.0);
@@ -125,6 +134,10 @@ std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<Ran
 std::string print_verdict(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank, int nodes) {
   std::string first_line = headline(failure);
   const auto world = static_cast<int>(ranks.size());
+  const int index = failure.rank - first_rank;
+  if (is_gone(failure.cause) && failure.op.empty() && index >= 0 && index < world &&
+      ranks[static_cast<std::size_t>(index)].life == Life::alive)
+    first_line += ", outside an operation";
   if (nodes > 1 && failure.rank >= 0 && failure.rank < world)
     first_line += fmt::format(", on node {}", node_of(world, nodes, failure.rank));
   std::string text = fmt::format("tsprun: {}\n", first_line);
@@ -134,6 +147,9 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
     if (const std::string waits = wait_sentence(failure, ranks); !waits.empty() && ranks.size() <= kMostLines)
       text += fmt::format("tsprun: {}\n", waits);
   }
+  const bool anybody_joined = std::any_of(ranks.begin(), ranks.end(), [](const RankRecord& record) {
+    return record.life != Life::unborn || record.connecting_to >= 0;
+  });
   std::size_t lines = 0;
   std::size_t left_out = 0;
   const auto add = [&](const std::string& line) {
@@ -157,6 +173,8 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
       }
     } else if (record.waits_for() >= 0 && !(rank == failure.rank && is_gone(failure.cause))) {
       add(fmt::format("rank {} waited for rank {} to be connected", rank, record.waits_for()));
+    } else if (const std::string idle = describe_idle(record, rank, failure, anybody_joined); !idle.empty()) {
+      add(idle);
     }
     if (record.end.by_launcher && record.end.signal == SIGKILL && rank != failure.rank && !record.stopped) {
       add(fmt::format("rank {} didn't end by itself and was killed", rank));

@@ -28,6 +28,7 @@ struct RankRecord {
   RankEnd end;
   std::optional<Activity> activity;  ///< when the job failed
   int connecting_to = -1;            ///< for whom it waited, still without an operation, while ranks connected; -1: nobody
+  Life life = Life::unborn;          ///< when the job failed
   bool stopped = false;              ///< its process was stopped (SIGSTOP) when the job failed
   std::uint32_t pid = 0;
 

@@ -130,6 +130,16 @@ TEST(StallOutsideOfOperations, IsReportedWithoutAnOperation) {
   }
 }
 
+TEST(DeathOutsideOfOperations, SaysWhoComputedMeanwhile) {
+  const TemporaryDirectory directory;
+  const Finished run = run_program(tsprun_actor({"-n", "4", "--json", directory.path("r")}, {"fail_outside", "kill", "1", "2"}));
+  EXPECT_EQ(run.end.code, 128 + SIGKILL) << run.describe();
+  EXPECT_NE(run.err.find("rank 1 was killed by signal 9 (SIGKILL), outside an operation\n"), std::string::npos) << run.describe();
+  EXPECT_NE(run.err.find("rank 2: computing (outside an operation)\n"), std::string::npos) << run.describe();
+  const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+  EXPECT_EQ(failure.at("waiting").size(), 2U) << failure;
+}
+
 TEST(Deadlock, IsNamedAtTheDeadline) {
   const TemporaryDirectory directory;
   const Finished run = run_program(tsprun_actor({"-n", "4", "--timeout", "1", "--json", directory.path("r")}, {"deadlock"}));
