@@ -61,22 +61,29 @@ RankPage& FlightBoard::page(int rank) const { return *reinterpret_cast<RankPage*
 NodePage& FlightBoard::node() const { return *reinterpret_cast<NodePage*>(memory_->page(0).data()); }
 
 bool FlightBoard::abort(const Failure& failure) const {
-  NodePage& node_page = node();
   std::uint32_t none = 0;
-  const bool first = node_page.abort.compare_exchange_strong(none, 1);
-  if (first) {
-    node_page.cause.store(static_cast<std::uint32_t>(failure.cause), relaxed);
-    node_page.rank.store(failure.rank, relaxed);
-    node_page.code.store(failure.code, relaxed);
-    const std::optional<Op> op = op_from_name(failure.op);
-    node_page.op.store(op ? static_cast<std::uint32_t>(*op) + 1 : 0, relaxed);
-    node_page.sequence.store(failure.sequence, relaxed);
-    copy_text(node_page.detail, failure.detail);
-    node_page.abort.store(2);
-  }
+  const bool first = node().abort.compare_exchange_strong(none, 1);
+  if (first) write_abort(failure);
   const auto here = static_cast<int>(memory_->layout().local_ranks);
   for (int i = 0; i < here; ++i) memory_->ring(i);
   return first;
+}
+
+void FlightBoard::correct(const Failure& failure) const {
+  std::uint32_t complete = 2;
+  if (node().abort.compare_exchange_strong(complete, 1)) write_abort(failure);
+}
+
+void FlightBoard::write_abort(const Failure& failure) const {
+  NodePage& node_page = node();
+  node_page.cause.store(static_cast<std::uint32_t>(failure.cause), relaxed);
+  node_page.rank.store(failure.rank, relaxed);
+  node_page.code.store(failure.code, relaxed);
+  const std::optional<Op> op = op_from_name(failure.op);
+  node_page.op.store(op ? static_cast<std::uint32_t>(*op) + 1 : 0, relaxed);
+  node_page.sequence.store(failure.sequence, relaxed);
+  copy_text(node_page.detail, failure.detail);
+  node_page.abort.store(2);
 }
 
 Failure FlightBoard::failure() const {

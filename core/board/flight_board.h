@@ -9,7 +9,8 @@
 // Node page                                         written by
 //   0 ┌───────────────┐
 //     │ abort         │ 0 none, 1 being written,     whoever finds the first failure: 0→1 by CAS, then the fields, then 2
-//     │               │ 2 complete                   (the launcher completes it if its writer died in between)
+//     │               │ 2 complete                   (the launcher completes it if its writer died in between, and corrects it
+//     │               │                              if it learns of an earlier cause: 2→1, the fields, 2)
 //  64 ├───────────────┤
 //     │ failure       │ cause, rank, signal, op,     the same
 //     │               │ sequence, detail text
@@ -182,6 +183,9 @@ class FlightBoard {
   bool aborted() const { return node().abort.load(std::memory_order_relaxed) != 0; }
   /// Writes the first failure; returns false if there was one before. Rings every doorbell of the node.
   bool abort(const Failure& failure) const;
+  /// Puts what really was the first failure in the place of one that is complete. For the launcher, which alone knows how
+  /// processes ended.
+  void correct(const Failure& failure) const;
   /// The first failure, once complete. `cause` none: nothing failed.
   Failure failure() const;
 
@@ -221,6 +225,8 @@ class FlightBoard {
   std::string describe(const Chain& chain, std::uint64_t now_ns) const;
 
  private:
+  void write_abort(const Failure& failure) const;
+
   const shm::NodeMemory* memory_;
   int ranks_;
 };

@@ -345,6 +345,29 @@ TEST(KilledLauncher, OfABuiltInCommandTakesItsRanksWithIt) {
   EXPECT_TRUE(process.wait_until_nothing_is_left(2)) << process.marked().size() << " processes are left";
 }
 
+// The others can't know how a rank ended while tsprun is stopped, and give it up at their deadline.
+TEST(StoppedLauncher, NamesADeathThatHappenedMeanwhile) {
+  for (const bool past_the_deadline : {false, true}) {
+    const TemporaryDirectory directory;
+    Process process(tsprun_actor({"-n", "3", "--timeout", "1", "--json", directory.path("r")}, {"loop"}));
+    ASSERT_TRUE(process.wait_for_output("ready", 3)) << process.err();
+    const std::vector<pid_t> ranks = children_of(process.pid());
+    ASSERT_EQ(ranks.size(), 3U);
+    process.signal(SIGSTOP);
+    ::kill(ranks[1], SIGKILL);
+    ::usleep(past_the_deadline ? 2'500'000 : 200'000);
+    process.signal(SIGCONT);
+    EXPECT_EQ(process.wait(10).code, 128 + SIGKILL) << process.err();
+    EXPECT_NE(process.err().find("rank 1 was killed by signal 9 (SIGKILL)"), std::string::npos) << process.err();
+    EXPECT_TRUE(process.wait_until_nothing_is_left(0.5));
+    const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+    EXPECT_EQ(failure.at("kind"), "killed") << failure;
+    EXPECT_EQ(failure.at("signal"), SIGKILL) << failure;
+    EXPECT_EQ(failure.at("rank"), 1) << failure;
+    EXPECT_GE(failure.at("waiting").size(), 1U) << failure;
+  }
+}
+
 TEST(StoppedJob, ContinuesWithoutAFalseAlarm) {
   // Ctrl-Z for longer than the deadline.
   Process process(tsprun_actor({"-n", "3", "--timeout", "1"}, {"loop"}));
