@@ -79,7 +79,7 @@ class Status : public Command {
 
   void validate(const GlobalOptions&) override {
     pid_ = static_cast<int>(parse_integer("status", pid_text_, 1, std::numeric_limits<int>::max()));
-    if (!process_stat(pid_)) {
+    if (!posix::process_stat(pid_)) {
       throw Error(Cause::refused, fmt::format("status {}: there is no such process; try a PID that `pgrep tsprun` prints", pid_));
     }
   }
