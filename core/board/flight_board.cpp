@@ -47,7 +47,8 @@ std::string Activity::describe(std::uint64_t now_ns) const {
   text += ")";
   if (stream != Stream::control) text += fmt::format(" on stream {}", name(stream));
   if (waiting_for >= 0) {
-    text += fmt::format(", waiting for rank {}", waiting_for);
+    text += segment > 0 ? fmt::format(", waiting for segment {} of rank {}", segment, waiting_for)
+                        : fmt::format(", waiting for rank {}", waiting_for);
     if (since_ns != 0 && now_ns > since_ns) text += fmt::format(" for {:.1f} s", static_cast<double>(now_ns - since_ns) * 1e-9);
   }
   return text;
@@ -128,6 +129,7 @@ std::optional<Activity> FlightBoard::activity(int rank, Stream stream) const {
   activity.root = line.root.load(relaxed);
   activity.source = line.source.load(relaxed);
   activity.waiting_for = line.waiting_for.load(relaxed);
+  activity.segment = line.segment.load(relaxed);
   activity.since_ns = line.since_ns.load(relaxed);
   return activity;
 }

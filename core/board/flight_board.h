@@ -69,7 +69,7 @@ struct alignas(64) ActivityLine {
   std::atomic<std::uint32_t> sequence;        ///< of this kind of operation on this rank, from 1: reports and faults use it
   std::atomic<std::uint32_t> group_sequence;  ///< of the operation in its group: what ranks compare
   std::atomic<std::int32_t> waiting_for;      ///< a rank of the world, -1: none
-  std::atomic<std::uint32_t> reserved;        ///< 0
+  std::atomic<std::uint32_t> segment;         ///< of the message waited for, from 1; 0: it isn't cut
   std::atomic<std::uint8_t> op;               ///< Op, valid while busy
   std::atomic<std::uint8_t> dtype;
   std::atomic<std::uint8_t> reduction;
@@ -164,9 +164,10 @@ struct Activity {
   int root = -1;
   int source = -1;
   int waiting_for = -1;        ///< rank of the world, -1: busy, not waiting
+  std::uint32_t segment = 0;   ///< that it waits for, from 1; 0: what it waits for isn't cut into segments
   std::uint64_t since_ns = 0;  ///< of the wait
 
-  /// "all_gather #42 (f32, 1024 B) on stream kv, waiting for rank 3 for 1.2 s"
+  /// "all_gather #42 (f32, 1024 B) on stream kv, waiting for segment 5 of rank 3 for 1.2 s"
   std::string describe(std::uint64_t now_ns) const;
 };
 

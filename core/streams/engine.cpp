@@ -104,6 +104,7 @@ void Engine::begin(Stream stream, Operation& operation) {
   ActivityLine& now = line(stream);
   now.since_ns.store(0, relaxed);
   now.waiting_for.store(-1, relaxed);
+  now.segment.store(0, relaxed);
   now.bytes.store(info.bytes, relaxed);
   now.signature.store(info.signature, relaxed);
   now.group.store(info.group, relaxed);

@@ -74,6 +74,8 @@ class Operation {
   virtual bool step(Engine& engine) = 0;
   /// The rank of the world that the last step() found missing.
   virtual int waiting_for() const = 0;
+  /// Which segment of that rank's message was missing, from 1; 0: the message isn't cut into segments.
+  virtual std::uint32_t missing_segment() const { return 0; }
   const OperationInfo& info() const { return info_; }
 
  protected:

@@ -153,6 +153,7 @@ void Engine::note_waits(Stream blocked_on, std::uint64_t now) {
     if (head == nullptr) continue;
     ActivityLine& mine = line(stream);
     if (mine.since_ns.load(relaxed) == 0) mine.since_ns.store(now, relaxed);
+    mine.segment.store(head->missing_segment(), relaxed);
     mine.waiting_for.store(head->waiting_for(), relaxed);
   }
   page_->blocked_on.store(static_cast<std::int32_t>(blocked_on) + 1, relaxed);
