@@ -15,6 +15,8 @@ namespace tsp {
 namespace {
 
 constexpr long kPause_ns = 200'000;
+/// How long a rank whose way to a peer is cut waits for its launcher to say what became of that peer.
+constexpr std::uint64_t kWord_ns = 1'500'000'000;
 
 void pause_a_moment() {
   const timespec pause{0, kPause_ns};
@@ -32,8 +34,14 @@ std::span<const std::byte> bytes_of(std::string_view text) { return std::as_byte
 }  // namespace
 
 Links::Links(shm::NodeMemory& memory, int local_rank, LinkOptions options)
-    : memory_(&memory), local_rank_(local_rank), options_(std::move(options)), shm_(memory, local_rank) {
-  connect();
+    : memory_(&memory), board_(memory), local_rank_(local_rank), options_(std::move(options)), shm_(memory, local_rank) {
+  try {
+    connect();
+  } catch (const Error& error) {
+    // Before the launcher sees how the process ends of it: a program may know no better than to abort.
+    board_.note_first_error(rank(), error.cause(), error.what());
+    throw;
+  }
   decorate(around_shm_, &shm_);
   decorate(around_verbs_, verbs_.get());
   decorate(around_tcp_, tcp_.get());
@@ -123,6 +131,7 @@ void Links::note(std::string_view kind, const std::string& why, int rank) {
 }
 
 void Links::connect() {
+  began_ns_ = posix::now_ns();
   const shm::NodeLayout& layout = memory_->layout();
   std::vector<int> by_tcp;
   std::vector<int> far;  // on other nodes
@@ -145,6 +154,44 @@ void Links::connect() {
   tell(client);
   if (!verbs_peers_.empty()) connect_verbs(client);
   if (!by_tcp.empty()) connect_tcp(client, by_tcp);
+  note_wait(-1);
+}
+
+void Links::note_wait(int peer) const { board_.page(rank()).connecting_to.store(peer + 1, relaxed); }
+
+std::vector<std::byte> Links::ask(bootstrap::StoreClient& client, const std::string& key, int peer,
+                                  const std::string& what) const {
+  note_wait(peer);
+  const std::uint64_t began = posix::now_ns();
+  try {
+    return client.get(key, fmt::format("rank {} {}", peer, what));
+  } catch (const Error& error) {
+    if (error.cause() != Cause::stalled) throw;
+    fail(Cause::stalled, peer, error.what(), began);
+  }
+}
+
+/// Once the deadline has passed the cause may lie further on: with the rank for which the peer waits in its turn.
+void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t began_ns) const {
+  const std::uint64_t now = posix::now_ns();
+  Failure failure{.cause = cause, .rank = peer, .code = 0, .op = {}, .sequence = 0, .detail = what};
+  if (now - began_ns >= options_.timeout_ns) {
+    const FlightBoard::Chain chain = board_.wait_chain(rank());
+    const int root = chain.ranks.back();
+    if (!chain.cycle && (root != peer || board_.stopped(root))) {
+      failure.cause = Cause::stalled;
+      failure.rank = root;
+    }
+    failure.detail = fmt::format("{}; {}", what, board_.describe(chain, now));
+  }
+  // The peer may have died, or have ended with the job: then the launchers tell in a moment.
+  while (failure.cause == Cause::disconnected && posix::now_ns() - now < std::min(options_.timeout_ns / 4, kWord_ns)) {
+    if (options_.check) options_.check();
+    pause_a_moment();
+  }
+  board_.abort(failure);
+  if (options_.check) options_.check();
+  throw Error(failure.cause, failure.detail, failure.rank);
 }
 
 /// Begins to connect to those whose device this rank's can reach; returns the others.
@@ -172,7 +219,7 @@ std::vector<int> Links::choose_verbs(bootstrap::StoreClient& client, const std::
     const int peer = far[i];
     const int number = static_cast<int>(i);
     const std::vector<std::byte> address =
-        client.get(fmt::format("verbs/{}/{}", peer, rank()), fmt::format("rank {} to say which RDMA device it has", peer));
+        ask(client, fmt::format("verbs/{}/{}", peer, rank()), peer, "to say which RDMA device it has");
     const Reach reach = verbs_->can_reach(number, address);
     if (reach.possible) {
       verbs_->connect(number, address);
@@ -199,15 +246,16 @@ void Links::tell(bootstrap::StoreClient& client) const {
 
 void Links::await(const std::vector<int>& peers, std::string_view transport, const std::function<bool(int rank)>& connected,
                   const std::function<std::string(int rank)>& why_broken) const {
-  const std::uint64_t deadline = posix::now_ns() + options_.timeout_ns;
+  const std::uint64_t began = posix::now_ns();
   for (const int peer : peers) {
+    note_wait(peer);
     while (!connected(peer)) {
       if (options_.check) options_.check();
       if (const std::string why = why_broken(peer); !why.empty())
-        throw Error(Cause::disconnected, fmt::format("no connection to rank {}: {}", peer, why), peer);
-      if (posix::now_ns() >= deadline) {
-        throw Error(Cause::stalled, fmt::format("rank {} didn't connect to rank {} over {} in time", peer, rank(), transport),
-                    peer);
+        fail(Cause::disconnected, peer, fmt::format("no connection to rank {}: {}", peer, why), began_ns_);
+      if (posix::now_ns() - began >= options_.timeout_ns) {
+        fail(Cause::stalled, peer, fmt::format("rank {} didn't connect to rank {} over {} in time", peer, rank(), transport),
+             began);
       }
       pause_a_moment();
     }
@@ -226,7 +274,7 @@ void Links::connect_verbs(bootstrap::StoreClient& client) {
   await(
       peers, "verbs", [&](int peer) { return verbs_->linked(number_of(peer)); }, why_broken);
   client.set(fmt::format("verbs/{}", rank()), {});
-  for (const int peer : peers) client.get(fmt::format("verbs/{}", peer), fmt::format("rank {} to connect its queue pairs", peer));
+  for (const int peer : peers) ask(client, fmt::format("verbs/{}", peer), peer, "to connect its queue pairs");
   await(
       peers, "verbs", [&](int peer) { return verbs_->connected(number_of(peer)); }, why_broken);
 }
@@ -239,8 +287,7 @@ void Links::connect_tcp(bootstrap::StoreClient& client, const std::vector<int>& 
                                                              .secret = layout.secret,
                                                              .timeout_ns = options_.timeout_ns});
   client.set(fmt::format("tcp/{}", rank()), tcp_->address(-1));
-  for (const int peer : peers)
-    tcp_->connect(peer, client.get(fmt::format("tcp/{}", peer), fmt::format("rank {} to say where it listens", peer)));
+  for (const int peer : peers) tcp_->connect(peer, ask(client, fmt::format("tcp/{}", peer), peer, "to say where it listens"));
   await(
       peers, "tcp", [&](int peer) { return tcp_->connected(peer); }, [&](int peer) { return tcp_->broken(peer); });
 }

@@ -6,9 +6,11 @@
 //   tcp/A       where A listens
 //   live/way/A  A's choices: lines of KIND, tab, why, tab, ranks with commas
 //
-// Both ends judge the same two addresses by the same rule, so they choose alike.
+// Both ends judge the same two addresses by the same rule, so they choose alike. While a rank waits for another one here, its
+// page of the flight board says for whom: what is late is blamed on the rank at the root of the waits, as in operations.
 #pragma once
 
+#include "core/board/flight_board.h"
 #include "core/link_traffic.h"
 #include "core/streams/engine.h"
 #include "transport/fault/damage_transport.h"
@@ -45,8 +47,8 @@ struct LinkOptions {
 class Links {
  public:
   /// Connects to all ranks. Devices are opened here: never before a fork. `memory` must outlive the links. Throws Error(refused)
-  /// naming node, rank and cause where --inter verbs or --rdma can't be had, Error(stalled) naming who didn't come,
-  /// Error(disconnected).
+  /// naming node, rank and cause where --inter verbs or --rdma can't be had, Error(stalled) naming who didn't come or kept the
+  /// others from coming, Error(disconnected); the last two are then the job's failure, on the board.
   Links(shm::NodeMemory& memory, int local_rank, LinkOptions options);
 
   /// By rank of the world; this rank's own entry leads to itself over shm. No transport: there is no store to meet at.
@@ -88,13 +90,21 @@ class Links {
   void tell(bootstrap::StoreClient& client) const;
   void connect_verbs(bootstrap::StoreClient& client);
   void connect_tcp(bootstrap::StoreClient& client, const std::vector<int>& peers);
+  /// What a peer left in the store, as soon as it is there.
+  std::vector<std::byte> ask(bootstrap::StoreClient& client, const std::string& key, int peer, const std::string& what) const;
   /// Waits until `connected` says so of every peer; `why_broken`: what is wrong with it, empty if nothing.
   void await(const std::vector<int>& peers, std::string_view transport, const std::function<bool(int rank)>& connected,
              const std::function<std::string(int rank)>& why_broken) const;
+  /// On the board: for whom this rank waits; -1: nobody.
+  void note_wait(int peer) const;
+  /// Ends the job: the way to `peer` can't be had, which has been tried since `began_ns`.
+  [[noreturn]] void fail(Cause cause, int peer, const std::string& what, std::uint64_t began_ns) const;
 
   shm::NodeMemory* memory_;
+  FlightBoard board_;
   int local_rank_;
   LinkOptions options_;
+  std::uint64_t began_ns_ = 0;  ///< when this rank began to connect
   shm::ShmTransport shm_;
   std::unique_ptr<verbs::VerbsTransport> verbs_;
   std::unique_ptr<tcp::TcpTransport> tcp_;

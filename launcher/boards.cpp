@@ -91,6 +91,13 @@ void Boards::abort(const Failure& failure) {
   for (Node& node : nodes_) node.board.abort(failure);
 }
 
+void Boards::correct(const Failure& failure) {
+  for (Node& node : nodes_) {
+    node.board.correct(failure);
+    node.board.abort(failure);
+  }
+}
+
 void Boards::clear_half_written() {
   for (Node& node : nodes_) {
     if (node.board.node().abort.load() == 1) node.board.node().abort.store(0);

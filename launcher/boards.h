@@ -30,6 +30,8 @@ class Boards {
   Failure failure() const;
   /// Tells all nodes.
   void abort(const Failure& failure);
+  /// Puts an earlier cause in the place of a failure that is told already; tells those that weren't.
+  void correct(const Failure& failure);
   /// An abort that a rank began to write and never completed is taken back, on any node.
   void clear_half_written();
   void ring_all();

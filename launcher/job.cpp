@@ -218,30 +218,39 @@ void Job::follow_stops() {
 /// something is (`all`).
 void Job::note_stopped(bool all) {
   for (int rank = here_.first; rank < here_.first + here_.count; ++rank) {
-    if (!alive(rank) || board_.life(rank) != Life::alive) continue;
+    if (!alive(rank) || board_.life(rank) > Life::alive) continue;
     RankPage& page = boards_.page(rank);
     const std::uint64_t sign = page.ticks.load(relaxed) + page.last_sign_ns.load(relaxed);
     const bool moved = std::exchange(signs_[static_cast<std::size_t>(rank)], sign) != sign;
-    const bool stopped = (all || !moved) && posix::is_stopped(static_cast<pid_t>(page.pid.load(relaxed)));
+    const std::uint32_t joined = page.pid.load(relaxed);
+    const pid_t worker = joined != 0 ? static_cast<pid_t>(joined) : process(rank).pid;
+    const bool stopped = (all || !moved) && posix::is_stopped(worker);
     page.stopped.store(stopped ? 1 : 0, relaxed);
   }
 }
 
+/// How a rank's process has ended, if it has, without reaping it.
+RankEnd Job::look_at_end(int rank) const {
+  RankEnd end;
+  siginfo_t information{};
+  const auto pidfd = static_cast<id_t>(processes_[static_cast<std::size_t>(rank)].pidfd.get());
+  if (::waitid(P_PIDFD, pidfd, &information, WEXITED | WNOHANG | WNOWAIT) != 0 || information.si_pid == 0) return end;
+  end.ended = true;
+  if (information.si_code == CLD_EXITED) end.exit_code = information.si_status;
+  else end.signal = information.si_status;
+  return end;
+}
+
 void Job::rank_ended(int rank) {
   RankProcess& ended = process(rank);
-  siginfo_t information{};
-  if (::waitid(P_PIDFD, static_cast<id_t>(ended.pidfd.get()), &information, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-      information.si_pid == 0) {
-    return;
-  }
+  const RankEnd end = look_at_end(rank);
+  if (!end.ended) return;
   // While the dead process isn't reaped its number can't be anyone else's, nor that of its group.
   signal_group(ended.pid, SIGKILL);
   ::waitpid(ended.pid, nullptr, 0);
 
   RankRecord& record = records_[static_cast<std::size_t>(rank)];
-  record.end.ended = true;
-  if (information.si_code == CLD_EXITED) record.end.exit_code = information.si_status;
-  else record.end.signal = information.si_status;
+  record.end = end;
   record.end.by_launcher = (sent_term_ && record.end.signal == SIGTERM) || (sent_kill_ && record.end.signal == SIGKILL) ||
                            (record.stopped && ending_ && record.end.signal == SIGKILL);
   --living_;
@@ -281,6 +290,7 @@ void Job::begin_ending(const std::optional<Failure>& own) {
   ending_since_ns_ = posix::now_ns();
   boards_.mirror();
   note_activities();
+  name_earlier_death();
   spread_failure();
   if (own) {
     own_failure_ = *own;
@@ -289,6 +299,7 @@ void Job::begin_ending(const std::optional<Failure>& own) {
   const Failure first = boards_.failure();
   for (int rank = 0; rank < spec_->global->ranks; ++rank) {
     RankRecord& record = records_[static_cast<std::size_t>(rank)];
+    record.life = board_.life(rank);
     const std::uint32_t worker = board_.pid(rank) != 0 ? board_.pid(rank) : record.pid;
     record.stopped = here(rank) ? alive(rank) && posix::is_stopped(static_cast<pid_t>(worker)) : board_.stopped(rank);
     if (!record.stopped) continue;
@@ -296,6 +307,30 @@ void Job::begin_ending(const std::optional<Failure>& own) {
     if (!here(rank)) continue;
     // A stopped process hears nothing but SIGKILL.
     if (first.cause == Cause::stalled) signal_group(process(rank).pid, SIGKILL);
+  }
+}
+
+/// Ranks can only say that another one gave no sign of life, or that its way is cut. If one has died, and nobody told them
+/// because tsprun was itself stopped meanwhile, or late, its death is the cause. Nobody has been ended by tsprun yet, and who
+/// ends with the job notes that and exits: a signal without a note came from elsewhere, and so did the end of the rank that is
+/// blamed.
+void Job::name_earlier_death() {
+  const Failure first = boards_.failure();
+  if (first.cause != Cause::stalled && first.cause != Cause::deadlock && first.cause != Cause::disconnected) return;
+  const auto died = [&](int rank) -> std::optional<RankEnd> {
+    if (!here(rank) || board_.first_error(rank).cause != Cause::none) return std::nullopt;
+    const RankEnd& known = records_[static_cast<std::size_t>(rank)].end;
+    const RankEnd end = known.ended ? known : look_at_end(rank);
+    const bool cut_short = rank == first.rank && end.ended && board_.life(rank) != Life::finished;
+    return end.signal != 0 || cut_short ? std::optional(end) : std::nullopt;
+  };
+  std::vector<int> suspects = {first.rank};
+  for (int rank = here_.first; rank < here_.first + here_.count; ++rank) suspects.push_back(rank);
+  for (const int rank : suspects) {
+    const std::optional<RankEnd> end = died(rank);
+    if (!end) continue;
+    boards_.correct(failure_of_end(board_, rank, *end));
+    return;
   }
 }
 
@@ -390,6 +425,8 @@ void Job::note_activities() {
     std::optional<Activity> now = board_.activity(rank);
     // The later look counts, unless it no longer sees a wait that the earlier one saw.
     if (now && (now->waiting_for >= 0 || !known)) known = std::move(now);
+    int& connecting_to = records_[static_cast<std::size_t>(rank)].connecting_to;
+    if (connecting_to < 0) connecting_to = board_.connecting_to(rank);
   }
 }
 

@@ -83,6 +83,8 @@ class Job {
   void begin_ending(const std::optional<Failure>& own);
   void end_patiently();
   void complete_abort();
+  void name_earlier_death();
+  RankEnd look_at_end(int rank) const;
   void note_activities();
   int tick_ms() const;
   bool others_done();

@@ -11,7 +11,6 @@
 #include <cstring>
 #include <ctime>
 #include <dirent.h>
-#include <fstream>
 #include <memory>
 #include <sstream>
 #include <string_view>
@@ -42,22 +41,8 @@ std::string why_no_program(const std::string& path) {
 
 }  // namespace
 
-std::optional<ProcessStat> process_stat(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  if (!file || !std::getline(file, line)) return std::nullopt;
-  // pid (name) state parent group …; the name may hold spaces and parentheses, so look for the last one.
-  const std::size_t close = line.rfind(')');
-  if (close == std::string::npos) return std::nullopt;
-  std::istringstream rest(line.substr(close + 1));
-  ProcessStat stat;
-  stat.pid = pid;
-  if (!(rest >> stat.state >> stat.parent >> stat.group)) return std::nullopt;
-  return stat;
-}
-
-std::vector<ProcessStat> all_processes() {
-  std::vector<ProcessStat> processes;
+std::vector<posix::ProcessStat> all_processes() {
+  std::vector<posix::ProcessStat> processes;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc"), &::closedir);
   if (!folder) return processes;
   while (const dirent* entry = ::readdir(folder.get())) {
@@ -65,7 +50,7 @@ std::vector<ProcessStat> all_processes() {
     const std::string_view text = entry->d_name;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
     if (error != std::errc{} || end != text.data() + text.size()) continue;
-    if (const auto stat = process_stat(pid)) processes.push_back(*stat);
+    if (const auto stat = posix::process_stat(pid)) processes.push_back(*stat);
   }
   return processes;
 }
@@ -93,7 +78,7 @@ void kill_children(std::span<const pid_t> spare) {
     siginfo_t information{};
     if (::waitid(P_ALL, 0, &information, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD) return;
     bool any = false;
-    for (const ProcessStat& process : all_processes()) {
+    for (const posix::ProcessStat& process : all_processes()) {
       if (process.parent != self || std::find(spare.begin(), spare.end(), process.pid) != spare.end()) continue;
       any = true;
       if (process.state != 'Z') ::kill(process.pid, SIGKILL);

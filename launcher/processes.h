@@ -3,7 +3,6 @@
 
 #include "transport/posix.h"
 
-#include <optional>
 #include <span>
 #include <string>
 #include <sys/types.h>
@@ -11,17 +10,8 @@
 
 namespace tsp::launcher {
 
-struct ProcessStat {
-  pid_t pid = 0;
-  char state = '?';  ///< as /proc/PID/stat has it: R, S, D, T (stopped), t (traced), Z …
-  pid_t parent = 0;
-  pid_t group = 0;
-};
-
-/// None if there is no such process.
-std::optional<ProcessStat> process_stat(pid_t pid);
 /// Of all processes that /proc shows.
-std::vector<ProcessStat> all_processes();
+std::vector<posix::ProcessStat> all_processes();
 
 /// A handle that stays with the process even if its number is given to another; readable once it has ended. Empty if the kernel
 /// has none (errno says why).

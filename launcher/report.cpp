@@ -95,7 +95,11 @@ ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& wa
   json["detail"] = failure.detail;
   ordered_json list = ordered_json::array();
   for (const Waiting& each : waiting) {
-    list.push_back({{"rank", each.rank}, {"op", each.op}, {"seq", each.sequence}, {"for", each.waits_for}});
+    const bool connecting = each.op.empty();
+    list.push_back({{"rank", each.rank},
+                    {"op", connecting ? ordered_json(nullptr) : ordered_json(each.op)},
+                    {"seq", connecting ? ordered_json(nullptr) : ordered_json(each.sequence)},
+                    {"for", each.waits_for}});
   }
   json["waiting"] = std::move(list);
   return json;

@@ -15,7 +15,7 @@ namespace tsp::launcher {
 /// One line of `failure.waiting`: what another rank was waiting for when the job failed.
 struct Waiting {
   int rank = 0;
-  std::string op;
+  std::string op;  ///< empty: none yet, it waited to be connected
   std::uint32_t sequence = 0;
   int waits_for = -1;
 };

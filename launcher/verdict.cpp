@@ -22,16 +22,14 @@ std::string who(int rank) { return rank >= 0 ? fmt::format("rank {}", rank) : st
 std::string headline(const Failure& failure) {
   const std::string rank = who(failure.rank);
   const std::string where = failure.op.empty() ? "" : fmt::format(" in {} #{}", failure.op, failure.sequence);
-  // Seen from outside: the operation is the rank's own if it was in one, else that of the rank that found it.
-  const std::string around = failure.op.empty() ? "" : fmt::format(" ({} #{})", failure.op, failure.sequence);
   switch (failure.cause) {
     case Cause::killed:
       return fmt::format("{} was killed by signal {} ({}){}", rank, failure.code, signal_name(failure.code), where);
     case Cause::exited:
-      if (failure.code == 0) return fmt::format("{} exited (code 0) before the job was done{}", rank, around);
+      if (failure.code == 0) return fmt::format("{} exited (code 0) before the job was done{}", rank, where);
       return fmt::format("{} exited with code {}{}", rank, failure.code, where);
     case Cause::exception: return fmt::format("{} ended by an exception{}", rank, where);
-    case Cause::stalled: return fmt::format("{} gave no sign of life until the deadline{}", rank, around);
+    case Cause::stalled: return fmt::format("{} gave no sign of life until the deadline{}", rank, where);
     case Cause::deadlock:
       return fmt::format("ranks waited for each other in a circle until the deadline; {} is one of them", rank);
     case Cause::mismatch:
@@ -57,17 +55,14 @@ bool is_gone(Cause cause) { return cause == Cause::killed || cause == Cause::exi
 std::string wait_sentence(const Failure& failure, const std::vector<RankRecord>& ranks) {
   std::map<int, std::vector<int>> waiters;  // by whom they wait for
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks[i].activity && ranks[i].activity->waiting_for >= 0 && !ranks[i].stopped)
-      waiters[ranks[i].activity->waiting_for].push_back(static_cast<int>(i));
+    if (ranks[i].waits_for() >= 0) waiters[ranks[i].waits_for()].push_back(static_cast<int>(i));
   }
   // How far a rank is from the end of its chain: those farthest away come first. A circle has no end.
   const auto distance = [&](int rank) {
     std::size_t steps = 0;
     while (steps <= ranks.size() && rank >= 0 && rank < static_cast<int>(ranks.size())) {
-      const std::optional<Activity>& activity = ranks[static_cast<std::size_t>(rank)].activity;
-      if (!activity || activity->waiting_for < 0 || ranks[static_cast<std::size_t>(rank)].stopped) break;
-      rank = activity->waiting_for;
-      ++steps;
+      rank = ranks[static_cast<std::size_t>(rank)].waits_for();
+      if (rank >= 0) ++steps;
     }
     return steps;
   };
@@ -85,6 +80,15 @@ std::string wait_sentence(const Failure& failure, const std::vector<RankRecord>&
   if (culprit.stopped) text += fmt::format("; rank {} is stopped", failure.rank);
   else if (failure.cause == Cause::stalled) text += fmt::format("; rank {} gave no sign of life", failure.rank);
   return text;
+}
+
+/// What a rank without an operation did that waited for nobody; empty: there is nothing to say.
+std::string describe_idle(const RankRecord& record, int rank, const Failure& failure, bool anybody_joined) {
+  const bool culprit = rank == failure.rank;
+  if (record.stopped || (culprit && failure.cause != Cause::stalled)) return {};
+  if (record.life == Life::alive) return fmt::format("rank {}: computing (outside an operation)", rank);
+  if (record.life == Life::finished) return fmt::format("rank {} had finished", rank);
+  return record.life == Life::unborn && anybody_joined ? fmt::format("rank {} hadn't joined the job yet", rank) : std::string();
 }
 
 std::string ago(std::uint64_t then_ns, std::uint64_t now_ns) {
@@ -120,8 +124,9 @@ std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<Ran
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const std::optional<Activity>& activity = ranks[i].activity;
     const int rank = first_rank + static_cast<int>(i);
-    if (!activity || activity->waiting_for < 0 || ranks[i].stopped || (rank == failure.rank && is_gone(failure.cause))) continue;
-    waiting.push_back({rank, std::string(name(activity->op)), activity->sequence, activity->waiting_for});
+    if (ranks[i].waits_for() < 0 || (rank == failure.rank && is_gone(failure.cause))) continue;
+    if (activity) waiting.push_back({rank, std::string(name(activity->op)), activity->sequence, activity->waiting_for});
+    else waiting.push_back({rank, {}, 0, ranks[i].connecting_to});
   }
   return waiting;
 }
@@ -129,6 +134,10 @@ std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<Ran
 std::string print_verdict(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank, int nodes) {
   std::string first_line = headline(failure);
   const auto world = static_cast<int>(ranks.size());
+  const int index = failure.rank - first_rank;
+  if (is_gone(failure.cause) && failure.op.empty() && index >= 0 && index < world &&
+      ranks[static_cast<std::size_t>(index)].life == Life::alive)
+    first_line += ", outside an operation";
   if (nodes > 1 && failure.rank >= 0 && failure.rank < world)
     first_line += fmt::format(", on node {}", node_of(world, nodes, failure.rank));
   std::string text = fmt::format("tsprun: {}\n", first_line);
@@ -138,6 +147,9 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
     if (const std::string waits = wait_sentence(failure, ranks); !waits.empty() && ranks.size() <= kMostLines)
       text += fmt::format("tsprun: {}\n", waits);
   }
+  const bool anybody_joined = std::any_of(ranks.begin(), ranks.end(), [](const RankRecord& record) {
+    return record.life != Life::unborn || record.connecting_to >= 0;
+  });
   std::size_t lines = 0;
   std::size_t left_out = 0;
   const auto add = [&](const std::string& line) {
@@ -159,6 +171,10 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
         add(fmt::format("rank {} was in {} #{} ({}, {} B, stream {})", rank, name(activity.op), activity.sequence,
                         name(activity.dtype), activity.bytes, name(activity.stream)));
       }
+    } else if (record.waits_for() >= 0 && !(rank == failure.rank && is_gone(failure.cause))) {
+      add(fmt::format("rank {} waited for rank {} to be connected", rank, record.waits_for()));
+    } else if (const std::string idle = describe_idle(record, rank, failure, anybody_joined); !idle.empty()) {
+      add(idle);
     }
     if (record.end.by_launcher && record.end.signal == SIGKILL && rank != failure.rank && !record.stopped) {
       add(fmt::format("rank {} didn't end by itself and was killed", rank));
@@ -170,7 +186,7 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
 
 std::string life_now(const FlightBoard& board, int rank) {
   const Life life = board.life(rank);
-  return life == Life::alive && board.stopped(rank) ? "stopped" : std::string(name(life));
+  return life <= Life::alive && board.stopped(rank) ? "stopped" : std::string(name(life));
 }
 
 std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {
@@ -186,10 +202,11 @@ std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {
       const std::optional<Activity> activity = board.activity(rank, static_cast<Stream>(stream));
       if (activity) doing += (doing.empty() ? "" : "; ") + activity->describe(now_ns);
     }
+    if (const int peer = board.connecting_to(rank); peer >= 0) doing = fmt::format("connecting to rank {}", peer);
+    else if (doing.empty()) doing = "outside an operation";
     const std::uint32_t pid = board.pid(rank);
     text += fmt::format("{:>5}  {:>8}  {:<9}  {:<12}  {}\n", rank, pid != 0 ? std::to_string(pid) : "-", life,
-                        ago(page.last_sign_ns.load(std::memory_order_relaxed), now_ns),
-                        doing.empty() ? "outside an operation" : doing);
+                        ago(page.last_sign_ns.load(std::memory_order_relaxed), now_ns), doing);
   }
   const Failure failure = board.failure();
   if (failure.cause != Cause::none) text += fmt::format("failed: {}\n", headline(failure));

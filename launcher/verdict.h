@@ -27,8 +27,16 @@ struct RankEnd {
 struct RankRecord {
   RankEnd end;
   std::optional<Activity> activity;  ///< when the job failed
+  int connecting_to = -1;            ///< for whom it waited, still without an operation, while ranks connected; -1: nobody
+  Life life = Life::unborn;          ///< when the job failed
   bool stopped = false;              ///< its process was stopped (SIGSTOP) when the job failed
   std::uint32_t pid = 0;
+
+  /// Whom it waited for, -1: nobody. Who is stopped waits for nobody.
+  int waits_for() const {
+    if (stopped) return -1;
+    return activity ? activity->waiting_for : connecting_to;
+  }
 };
 
 /// The failure that a rank's own end is, read off its board page: killed or exited, or what the rank noted as its first error.
@@ -44,7 +52,7 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
 /// The board of all ranks, a line each: pid, life, operation, whom it waits for and how long, last sign of life.
 std::string print_board(const FlightBoard& board, std::uint64_t now_ns);
 
-/// Life of a rank for those who look at a running job: "stopped" for an alive one whose process is.
+/// Life of a rank for those who look at a running job: "stopped" for one whose process is.
 std::string life_now(const FlightBoard& board, int rank);
 
 }  // namespace tsp::launcher

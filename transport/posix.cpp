@@ -6,9 +6,10 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <fcntl.h>
-#include <string_view>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -58,16 +59,23 @@ std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(time.tv_nsec);
 }
 
-bool is_stopped(pid_t pid) {
+std::optional<ProcessStat> process_stat(pid_t pid) {
   const UniqueFd file(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
   char text[256];
-  const ssize_t length = file ? ::read(file.get(), text, sizeof text) : -1;
-  if (length <= 0) return false;
-  // pid (name) state …; the name, of at most 15 bytes, may hold spaces and parentheses, so look for the last one.
-  const std::string_view line(text, static_cast<std::size_t>(length));
-  const std::size_t close = line.rfind(')');
-  if (close == std::string_view::npos || close + 2 >= line.size()) return false;
-  return line[close + 2] == 'T' || line[close + 2] == 't';
+  const ssize_t length = file ? ::read(file.get(), text, sizeof text - 1) : -1;
+  if (length <= 0) return std::nullopt;
+  text[length] = '\0';
+  // pid (name) state parent group …; the name, of at most 15 bytes, may hold spaces and parentheses, so look for the last one.
+  const char* close = std::strrchr(text, ')');
+  ProcessStat stat;
+  stat.pid = pid;
+  if (close == nullptr || std::sscanf(close + 1, " %c %d %d", &stat.state, &stat.parent, &stat.group) != 3) return std::nullopt;
+  return stat;
+}
+
+bool is_stopped(pid_t pid) {
+  const std::optional<ProcessStat> stat = process_stat(pid);
+  return stat && (stat->state == 'T' || stat->state == 't');
 }
 
 }  // namespace tsp::posix

@@ -1,10 +1,12 @@
-// RAII for what the operating system hands out: file descriptors and mappings; and the monotonic clock.
+// RAII for what the operating system hands out: file descriptors and mappings; the monotonic clock; and what the kernel tells of
+// a process.
 #pragma once
 
 #include <boost/interprocess/mapped_region.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <sys/types.h>
 #include <utility>
@@ -52,6 +54,16 @@ class Mapping {
 
 /// Nanoseconds of CLOCK_MONOTONIC: the same clock for all processes of a machine.
 std::uint64_t now_ns();
+
+/// The first words of /proc/PID/stat.
+struct ProcessStat {
+  pid_t pid = 0;
+  char state = '?';  ///< R, S, D, T (stopped), t (traced), Z …
+  pid_t parent = 0;
+  pid_t group = 0;
+};
+/// None if there is no such process.
+std::optional<ProcessStat> process_stat(pid_t pid);
 
 /// True if the process is stopped (SIGSTOP, SIGTSTP, a debugger); false if there is none.
 bool is_stopped(pid_t pid);

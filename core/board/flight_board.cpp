@@ -47,7 +47,8 @@ std::string Activity::describe(std::uint64_t now_ns) const {
   text += ")";
   if (stream != Stream::control) text += fmt::format(" on stream {}", name(stream));
   if (waiting_for >= 0) {
-    text += fmt::format(", waiting for rank {}", waiting_for);
+    text += segment > 0 ? fmt::format(", waiting for segment {} of rank {}", segment, waiting_for)
+                        : fmt::format(", waiting for rank {}", waiting_for);
     if (since_ns != 0 && now_ns > since_ns) text += fmt::format(" for {:.1f} s", static_cast<double>(now_ns - since_ns) * 1e-9);
   }
   return text;
@@ -61,22 +62,29 @@ RankPage& FlightBoard::page(int rank) const { return *reinterpret_cast<RankPage*
 NodePage& FlightBoard::node() const { return *reinterpret_cast<NodePage*>(memory_->page(0).data()); }
 
 bool FlightBoard::abort(const Failure& failure) const {
-  NodePage& node_page = node();
   std::uint32_t none = 0;
-  const bool first = node_page.abort.compare_exchange_strong(none, 1);
-  if (first) {
-    node_page.cause.store(static_cast<std::uint32_t>(failure.cause), relaxed);
-    node_page.rank.store(failure.rank, relaxed);
-    node_page.code.store(failure.code, relaxed);
-    const std::optional<Op> op = op_from_name(failure.op);
-    node_page.op.store(op ? static_cast<std::uint32_t>(*op) + 1 : 0, relaxed);
-    node_page.sequence.store(failure.sequence, relaxed);
-    copy_text(node_page.detail, failure.detail);
-    node_page.abort.store(2);
-  }
+  const bool first = node().abort.compare_exchange_strong(none, 1);
+  if (first) write_abort(failure);
   const auto here = static_cast<int>(memory_->layout().local_ranks);
   for (int i = 0; i < here; ++i) memory_->ring(i);
   return first;
+}
+
+void FlightBoard::correct(const Failure& failure) const {
+  std::uint32_t complete = 2;
+  if (node().abort.compare_exchange_strong(complete, 1)) write_abort(failure);
+}
+
+void FlightBoard::write_abort(const Failure& failure) const {
+  NodePage& node_page = node();
+  node_page.cause.store(static_cast<std::uint32_t>(failure.cause), relaxed);
+  node_page.rank.store(failure.rank, relaxed);
+  node_page.code.store(failure.code, relaxed);
+  const std::optional<Op> op = op_from_name(failure.op);
+  node_page.op.store(op ? static_cast<std::uint32_t>(*op) + 1 : 0, relaxed);
+  node_page.sequence.store(failure.sequence, relaxed);
+  copy_text(node_page.detail, failure.detail);
+  node_page.abort.store(2);
 }
 
 Failure FlightBoard::failure() const {
@@ -121,6 +129,7 @@ std::optional<Activity> FlightBoard::activity(int rank, Stream stream) const {
   activity.root = line.root.load(relaxed);
   activity.source = line.source.load(relaxed);
   activity.waiting_for = line.waiting_for.load(relaxed);
+  activity.segment = line.segment.load(relaxed);
   activity.since_ns = line.since_ns.load(relaxed);
   return activity;
 }
@@ -137,6 +146,20 @@ std::optional<Activity> FlightBoard::activity(int rank) const {
     return here;
   }
   return std::nullopt;
+}
+
+int FlightBoard::connecting_to(int rank) const {
+  const int peer = page(rank).connecting_to.load(relaxed) - 1;
+  return life(rank) == Life::unborn && peer < ranks_ ? peer : -1;
+}
+
+int FlightBoard::waits_for(int rank) const {
+  if (stopped(rank)) return -1;
+  const Life now = life(rank);
+  if (now == Life::unborn) return connecting_to(rank);
+  if (now != Life::alive) return -1;
+  const std::optional<Activity> here = activity(rank);
+  return here && here->waiting_for < ranks_ ? here->waiting_for : -1;
 }
 
 Failure FlightBoard::first_error(int rank) const {
@@ -213,12 +236,24 @@ FlightBoard::Chain FlightBoard::wait_chain(int rank) const {
       return chain;
     }
     chain.ranks.push_back(here);
-    if (life(here) != Life::alive || stopped(here)) return chain;
-    const std::optional<Activity> now = activity(here);
-    if (!now || now->waiting_for < 0) return chain;
-    if (now->waiting_for >= ranks_) return chain;
-    here = now->waiting_for;
+    here = waits_for(here);
+    if (here < 0) return chain;
   }
+}
+
+std::string FlightBoard::describe(const Chain& chain, std::uint64_t now_ns) const {
+  std::string text;
+  for (const int rank : chain.ranks) {
+    std::optional<Activity> here = activity(rank);
+    const bool is_stopped = stopped(rank);
+    if (is_stopped && here) here->waiting_for = -1;
+    if (!text.empty()) text += "; ";
+    text += fmt::format("rank {} is {}", rank, is_stopped ? "stopped, " : "");
+    if (here) text += "in " + here->describe(now_ns);
+    else if (const int peer = connecting_to(rank); peer >= 0) text += fmt::format("connecting to rank {}", peer);
+    else text += life(rank) == Life::unborn ? "not in the job yet" : "outside any operation";
+  }
+  return text;
 }
 
 }  // namespace tsp

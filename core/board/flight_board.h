@@ -9,14 +9,16 @@
 // Node page                                         written by
 //   0 ┌───────────────┐
 //     │ abort         │ 0 none, 1 being written,     whoever finds the first failure: 0→1 by CAS, then the fields, then 2
-//     │               │ 2 complete                   (the launcher completes it if its writer died in between)
+//     │               │ 2 complete                   (the launcher completes it if its writer died in between, and corrects it
+//     │               │                              if it learns of an earlier cause: 2→1, the fields, 2)
 //  64 ├───────────────┤
 //     │ failure       │ cause, rank, signal, op,     the same
 //     │               │ sequence, detail text
 //     └───────────────┘
 // Rank page                                         written by
 //   0 ┌───────────────┐
-//     │ process       │ pid                          the rank
+//     │ process       │ pid; while ranks connect,    the rank
+//     │               │ for whom it waits
 //     │ life          │ Life, code, stopped          the launcher; `finished` by the rank itself
 //     │ clock         │ last sign of life, ticks     the rank
 //  64 ├───────────────┤
@@ -67,7 +69,7 @@ struct alignas(64) ActivityLine {
   std::atomic<std::uint32_t> sequence;        ///< of this kind of operation on this rank, from 1: reports and faults use it
   std::atomic<std::uint32_t> group_sequence;  ///< of the operation in its group: what ranks compare
   std::atomic<std::int32_t> waiting_for;      ///< a rank of the world, -1: none
-  std::atomic<std::uint32_t> reserved;        ///< 0
+  std::atomic<std::uint32_t> segment;         ///< of the message waited for, from 1; 0: it isn't cut
   std::atomic<std::uint8_t> op;               ///< Op, valid while busy
   std::atomic<std::uint8_t> dtype;
   std::atomic<std::uint8_t> reduction;
@@ -102,7 +104,8 @@ struct RankPage {
   std::atomic<std::int32_t> blocked_on;     ///< Stream + 1 while the rank waits for that stream's head; 0: it doesn't wait
   std::atomic<std::uint64_t> last_sign_ns;  ///< last tick or step, CLOCK_MONOTONIC
   std::atomic<std::uint64_t> ticks;
-  std::atomic<std::uint32_t> stopped;  ///< 1 while its process is stopped (SIGSTOP, a debugger)
+  std::atomic<std::uint32_t> stopped;       ///< 1 while its process is stopped (SIGSTOP, a debugger)
+  std::atomic<std::int32_t> connecting_to;  ///< a rank of the world + 1, for which this one waits while ranks connect; 0: none
   ActivityLine activity[kStreams];
   std::atomic<std::uint64_t> counts[kOps];              ///< operations begun, by Op
   std::atomic<std::uint64_t> faults;                    ///< injected faults that struck here: a bit for each, see note_fault()
@@ -161,9 +164,10 @@ struct Activity {
   int root = -1;
   int source = -1;
   int waiting_for = -1;        ///< rank of the world, -1: busy, not waiting
+  std::uint32_t segment = 0;   ///< that it waits for, from 1; 0: what it waits for isn't cut into segments
   std::uint64_t since_ns = 0;  ///< of the wait
 
-  /// "all_gather #42 (f32, 1024 B) on stream kv, waiting for rank 3 for 1.2 s"
+  /// "all_gather #42 (f32, 1024 B) on stream kv, waiting for segment 5 of rank 3 for 1.2 s"
   std::string describe(std::uint64_t now_ns) const;
 };
 
@@ -180,6 +184,9 @@ class FlightBoard {
   bool aborted() const { return node().abort.load(std::memory_order_relaxed) != 0; }
   /// Writes the first failure; returns false if there was one before. Rings every doorbell of the node.
   bool abort(const Failure& failure) const;
+  /// Puts what really was the first failure in the place of one that is complete. For the launcher, which alone knows how
+  /// processes ended.
+  void correct(const Failure& failure) const;
   /// The first failure, once complete. `cause` none: nothing failed.
   Failure failure() const;
 
@@ -192,6 +199,11 @@ class FlightBoard {
   /// What the rank is blocked on; else a busy stream's activity (waiting_for -1: it computes). None: it is outside operations.
   std::optional<Activity> activity(int rank) const;
   std::optional<Activity> activity(int rank, Stream stream) const;
+  /// The rank of the world with which this rank, not attached yet, waits to be connected; -1: none.
+  int connecting_to(int rank) const;
+  /// Whom the rank waits for, in an operation or while ranks connect; -1: nobody. A stopped rank waits for nobody, whatever it
+  /// did when it was stopped.
+  int waits_for(int rank) const;
   /// What the rank itself noted as its first error; cause none if nothing.
   Failure first_error(int rank) const;
   void note_first_error(int rank, Cause cause, std::string_view text) const;
@@ -204,15 +216,18 @@ class FlightBoard {
   /// Which faults struck any rank: bit i is that of number i.
   std::uint64_t faults() const;
 
-  /// Follows "who is blocked on whom" from a rank: the ranks on the way, that one first. A stopped rank waits for nobody,
-  /// whatever it did when it was stopped: it is the root.
+  /// Follows waits_for() from a rank: the ranks on the way, that one first.
   struct Chain {
     std::vector<int> ranks;  ///< the last is the root unless it is a cycle
     bool cycle = false;      ///< the chain runs into itself
   };
   Chain wait_chain(int rank) const;
+  /// "rank 0 is in barrier #7 (…), waiting for rank 2 for 1.2 s; rank 2 is stopped, outside any operation"
+  std::string describe(const Chain& chain, std::uint64_t now_ns) const;
 
  private:
+  void write_abort(const Failure& failure) const;
+
   const shm::NodeMemory* memory_;
   int ranks_;
 };

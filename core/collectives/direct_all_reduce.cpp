@@ -120,7 +120,7 @@ bool DirectAllReduce::collect(Engine& engine, std::size_t& budget) {
     }
     if (gather.next < segments(from)) {
       complete = false;
-      set_missing(from);
+      set_missing_segment(from, gather.next);
     }
   }
   if (moved && !complete) engine.moved();

@@ -34,6 +34,7 @@ struct Call {
 class Collective : public Operation {
  public:
   int waiting_for() const final { return missing_; }
+  std::uint32_t missing_segment() const final { return missing_segment_; }
 
   const Group& group() const { return *group_; }
   int size() const { return group_->size(); }
@@ -49,9 +50,16 @@ class Collective : public Operation {
   Envelope sent_envelope(std::uint32_t step) const { return with_step(sent_, step); }
   Envelope expected_envelope(std::uint32_t step) const { return with_step(expected_, step); }
 
-  /// Notes whom the operation waits for.
-  void set_missing(int group_rank) { missing_ = group_->member(group_rank).world; }
-  void set_missing_world(int world_rank) { missing_ = world_rank; }
+  /// Notes whom the operation waits for, and for which segment, counted from 0, if its messages are cut into segments.
+  void set_missing(int group_rank) { set_missing_world(group_->member(group_rank).world); }
+  void set_missing_segment(int group_rank, std::size_t segment) {
+    set_missing(group_rank);
+    missing_segment_ = static_cast<std::uint32_t>(segment) + 1;
+  }
+  void set_missing_world(int world_rank) {
+    missing_ = world_rank;
+    missing_segment_ = 0;
+  }
   /// The `phase`-th part of this operation, counted from 0: one of its own among some of the members.
   Call among(const Group& members, std::uint64_t phase) const;
   /// A message from this member is not what was expected, or the way to it is cut.
@@ -83,6 +91,7 @@ class Collective : public Operation {
   Envelope sent_;
   Envelope expected_;
   int missing_ = -1;
+  std::uint32_t missing_segment_ = 0;
 };
 
 /// Who reads the messages of an Offer.

@@ -36,7 +36,7 @@ bool RingGatherPhase::step(Collective& operation, Engine& engine) {
     if (!offer_.send(operation, operation.right(), step, offset, going.size())) return false;
     sent_ = true;
   }
-  operation.set_missing(operation.left());
+  operation.set_missing_segment(operation.left(), round_);
   const std::span<std::byte> coming = piece(modulo(operation.rank() - 1 - hop_in_round_, n));
   if (!arrival_.posted() && !arrival_.post(operation, operation.left(), step, recv_.as_bytes(), coming, landing_)) return false;
   std::size_t budget = kSegmentBytes;
@@ -96,7 +96,7 @@ bool RingBroadcast::step(Engine& engine) {
     }
   }
   if (received_ < segments_) {
-    set_missing(left());
+    set_missing_segment(left(), received_);
     if (!arrival_.posted() &&
         !arrival_.post(*this, left(), static_cast<std::uint32_t>(received_), buffer_.as_bytes(), segment(received_), landing_))
       return false;

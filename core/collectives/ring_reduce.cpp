@@ -75,7 +75,7 @@ bool RingReducePhase::hop(Collective& operation, Engine& engine) {
 
   const std::size_t count = piece_count(coming);
   const auto step = static_cast<std::uint32_t>(hop_);
-  operation.set_missing(operation.left());
+  operation.set_missing_segment(operation.left(), round_);
   if (!incoming_.posted() && !incoming_.post(operation, operation.left(), step, count * wire, slots_.landing())) return false;
   if (!incoming_.arrived(operation, engine)) return false;
   if (!last && !slots_.writable(operation, engine, hop_ + 1)) return false;
@@ -133,7 +133,7 @@ bool RingReduce::step(Engine& engine) {
   const std::size_t at = done_ * piece_ * size_of(send_.dtype);
   if (!filled_) {
     if (!is_first_) {
-      set_missing(left());
+      set_missing_segment(left(), done_);
       const auto step = static_cast<std::uint32_t>(done_);
       if (!incoming_.posted() && !incoming_.post(*this, left(), step, bytes, slots_.landing())) return false;
       if (!incoming_.arrived(*this, engine)) return false;

@@ -104,6 +104,7 @@ void Engine::begin(Stream stream, Operation& operation) {
   ActivityLine& now = line(stream);
   now.since_ns.store(0, relaxed);
   now.waiting_for.store(-1, relaxed);
+  now.segment.store(0, relaxed);
   now.bytes.store(info.bytes, relaxed);
   now.signature.store(info.signature, relaxed);
   now.group.store(info.group, relaxed);
@@ -195,7 +196,8 @@ void Engine::break_down(const Error& error) {
                   .op = error.op(),
                   .sequence = static_cast<std::uint32_t>(error.sequence()),
                   .detail = error.what()};
-  if (failure.op.empty()) {
+  // Of a culprit elsewhere only its own operation is told, if it was in one: what this rank does is on its page.
+  if (failure.op.empty() && failure.rank == world_rank_) {
     if (const std::optional<Activity> here = board_.activity(world_rank_)) {
       failure.op = name(here->op);
       failure.sequence = here->sequence;
@@ -222,7 +224,9 @@ void Engine::throw_first_cause() {
   throw Error(first.cause, first.detail, first.rank, first.op, first.sequence);
 }
 
-void Engine::fail(Cause cause, int culprit, const std::string& detail) {
+void Engine::fail(Cause cause, int culprit, const std::string& detail) { throw blamed(cause, culprit, detail); }
+
+Error Engine::blamed(Cause cause, int culprit, const std::string& detail) const {
   std::string op;
   std::uint64_t sequence = 0;
   if (culprit >= 0 && culprit < board_.ranks()) {
@@ -231,7 +235,7 @@ void Engine::fail(Cause cause, int culprit, const std::string& detail) {
       sequence = there->sequence;
     }
   }
-  throw Error(cause, detail, culprit, op, sequence);
+  return {cause, detail, culprit, op, sequence};
 }
 
 void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine) {

@@ -74,6 +74,8 @@ class Operation {
   virtual bool step(Engine& engine) = 0;
   /// The rank of the world that the last step() found missing.
   virtual int waiting_for() const = 0;
+  /// Which segment of that rank's message was missing, from 1; 0: the message isn't cut into segments.
+  virtual std::uint32_t missing_segment() const { return 0; }
   const OperationInfo& info() const { return info_; }
 
  protected:
@@ -168,6 +170,8 @@ class Engine {
   /// Whom to tell of operations from now on; null: nobody, which costs nothing. Borrowed. Precondition: idle().
   void observe(OperationObserver* observer) { observer_ = observer; }
 
+  /// An error whose culprit is another rank, with the operation that the culprit is in, if any.
+  Error blamed(Cause cause, int culprit, const std::string& detail) const;
   /// For an outcome `disconnected`: the peer's process may be dead, which its launcher knows and tells in a moment. Waits for
   /// that word, then throws Error(killed | exited), the job's first cause, or Error(disconnected) with `detail`.
   [[noreturn]] void lost(int world_peer, Op op, const std::string& detail);

@@ -153,6 +153,7 @@ void Engine::note_waits(Stream blocked_on, std::uint64_t now) {
     if (head == nullptr) continue;
     ActivityLine& mine = line(stream);
     if (mine.since_ns.load(relaxed) == 0) mine.since_ns.store(now, relaxed);
+    mine.segment.store(head->missing_segment(), relaxed);
     mine.waiting_for.store(head->waiting_for(), relaxed);
   }
   page_->blocked_on.store(static_cast<std::int32_t>(blocked_on) + 1, relaxed);
@@ -217,9 +218,8 @@ void Engine::throw_gone(int peer, Op op, std::uint64_t sequence) {
                           : life != Life::exited ? "ended in good order"
                           : code == kUnknownCode ? "is gone (how it ended isn't known: no tsprun watches it)"
                                                  : fmt::format("exited (code {})", code);
-  throw Error(life == Life::killed ? Cause::killed : Cause::exited,
-              fmt::format("rank {} {}, but rank {} waits for it in {} #{}", peer, how, world_rank_, name(op), sequence), peer,
-              std::string(name(op)), sequence);
+  throw blamed(life == Life::killed ? Cause::killed : Cause::exited, peer,
+               fmt::format("rank {} {}, but rank {} waits for it in {} #{}", peer, how, world_rank_, name(op), sequence));
 }
 
 void Engine::lost(int world_peer, Op op, const std::string& detail) {
@@ -245,7 +245,7 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
     ::nanosleep(&pause, nullptr);
   }
   if (board_.life(world_peer) == Life::finished) throw_gone(world_peer, op, sequence);
-  throw Error(Cause::disconnected, detail, world_peer, std::string(name(op)), sequence);
+  throw blamed(Cause::disconnected, world_peer, detail);
 }
 
 /// Of ranks that each wait for the next: says whether one of them has left the operation in which it is waited for, so that its
@@ -281,16 +281,7 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
   if (chain.cycle && options_.watch != nullptr && options_.watch->note_stopped(chain.ranks))
     chain = board_.wait_chain(world_rank_);
 
-  std::string waits;
-  for (const int rank : chain.ranks) {
-    std::optional<Activity> activity = board_.activity(rank);
-    const bool stopped = board_.stopped(rank);
-    if (stopped && activity) activity->waiting_for = -1;
-    if (!waits.empty()) waits += "; ";
-    waits += fmt::format("rank {} is {}{}", rank, stopped ? "stopped, " : "",
-                         activity ? "in " + activity->describe(now) : std::string("outside any operation"));
-  }
-  waits += lost_message(chain.ranks);
+  const std::string waits = board_.describe(chain, now) + lost_message(chain.ranks);
   const int root = chain.ranks.back();
   if (chain.cycle) {
     fail(Cause::deadlock, root,
@@ -298,7 +289,7 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
                      waits));
   }
   // Who only computes should say so.
-  const bool computes = !board_.activity(root);
+  const bool computes = !board_.activity(root) && !board_.stopped(root);
   fail(Cause::stalled, root,
        fmt::format("rank {} gave no sign of life for {:.1f} s (--timeout {:g}): {}{}", root,
                    seconds(now - patience.chain_since_ns), seconds(options_.timeout_ns), waits,

@@ -56,7 +56,8 @@ ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
                             {"op", std::string(tsp::name(activity->op))},
                             {"seq", activity->sequence},
                             {"bytes", activity->bytes},
-                            {"for", activity->waiting_for >= 0 ? ordered_json(activity->waiting_for) : ordered_json(nullptr)}});
+                            {"for", activity->waiting_for >= 0 ? ordered_json(activity->waiting_for) : ordered_json(nullptr)},
+                            {"segment", activity->segment > 0 ? ordered_json(activity->segment) : ordered_json(nullptr)}});
     }
     ranks.push_back({{"rank", rank},
                      {"pid", board.pid(rank)},
@@ -79,7 +80,7 @@ class Status : public Command {
 
   void validate(const GlobalOptions&) override {
     pid_ = static_cast<int>(parse_integer("status", pid_text_, 1, std::numeric_limits<int>::max()));
-    if (!process_stat(pid_)) {
+    if (!posix::process_stat(pid_)) {
       throw Error(Cause::refused, fmt::format("status {}: there is no such process; try a PID that `pgrep tsprun` prints", pid_));
     }
   }

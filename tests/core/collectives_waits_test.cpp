@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -116,6 +118,35 @@ TEST(SignsOfLife, OperationsOfOthersAreSigns) {
         context.world().barrier();
       },
       kOneSecond);
+}
+
+/// What a rank is seen to wait for in such an operation, as soon as it does.
+Activity wait_of(const Context& context, int rank, Op op) {
+  for (int tries = 0; tries < 5000; ++tries) {
+    const std::optional<Activity> seen = context.board().activity(rank);
+    if (seen && seen->op == op && seen->waiting_for >= 0) return *seen;
+    sleep_ms(1);
+  }
+  throw std::runtime_error("the rank waits for nobody");
+}
+
+// The root's first step sends one segment, and its next comes when the test says so.
+TEST(FlightBoard, SaysWhichSegmentIsMissing) {
+  run_ranks(2, [](Context& context) {
+    std::vector<float> data(std::size_t{3} << 18, 1.0F);
+    if (context.rank() == 1) {
+      context.world().broadcast(std::span<float>(data), 0, {.algorithm = Algorithm::ring});
+    } else {
+      Work work = context.world().post_broadcast(std::span<float>(data), 0, {.algorithm = Algorithm::ring});
+      const Activity seen = wait_of(context, 1, Op::broadcast);
+      EXPECT_EQ(seen.waiting_for, 0);
+      EXPECT_EQ(seen.segment, 2U);
+      EXPECT_NE(seen.describe(posix::now_ns()).find("waiting for segment 2 of rank 0"), std::string::npos) << seen.describe(0);
+      work.wait();
+      EXPECT_EQ(wait_of(context, 1, Op::barrier).segment, 0U) << "a barrier has no segments";
+    }
+    context.world().barrier();
+  });
 }
 
 TEST(Stall, OfARankWithoutSignsOfLifeIsNamed) {

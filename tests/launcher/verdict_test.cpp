@@ -48,6 +48,31 @@ TEST(Verdict, SaysWhoHowWhereAndWhatTheOthersWaitedFor) {
             "tsprun:   rank 2 waited for rank 3 in all_gather #42 (f32, 1024 B, stream kv)\n");
 }
 
+// Rank 0 waited for rank 3, which was killed between operations; 1 computed, 2 was through.
+TEST(Verdict, SaysWhatRanksDidThatWaitedForNobody) {
+  std::vector<RankRecord> ranks = four_ranks();
+  for (RankRecord& rank : ranks) rank.life = Life::alive;
+  for (std::size_t i = 1; i < 4; ++i) ranks[i].activity.reset();
+  ranks[2].life = Life::finished;
+  Failure failure = killed();
+  failure.op.clear();
+  EXPECT_EQ(print_verdict(failure, ranks, 0),
+            "tsprun: rank 3 was killed by signal 9 (SIGKILL), outside an operation\n"
+            "tsprun:   rank 0 waited for rank 3 in all_gather #42 (f32, 1024 B, stream kv)\n"
+            "tsprun:   rank 1: computing (outside an operation)\n"
+            "tsprun:   rank 2 had finished\n");
+  EXPECT_EQ(waiting_ranks(failure, ranks, 0).size(), 1U);
+  ranks[2].life = Life::unborn;
+  EXPECT_NE(print_verdict(failure, ranks, 0).find("rank 2 hadn't joined the job yet\n"), std::string::npos);
+}
+
+// Programs that know nothing of us never join: there is nothing to say about what they did.
+TEST(Verdict, SaysNothingOfProgramsThatNeverJoin) {
+  Failure failure = killed();
+  failure.op.clear();
+  EXPECT_EQ(print_verdict(failure, std::vector<RankRecord>(4), 0), "tsprun: rank 3 was killed by signal 9 (SIGKILL)\n");
+}
+
 TEST(Verdict, AStoppedRankIsCalledStopped) {
   std::vector<RankRecord> ranks(2);
   ranks[1].stopped = true;

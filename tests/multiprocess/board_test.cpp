@@ -57,5 +57,17 @@ TEST(Board, SaysWhichRankIsStopped) {
   EXPECT_EQ(job.wait(20).code, 128 + SIGTERM) << job.err();
 }
 
+TEST(Board, SaysForWhomRanksWaitThatAreStillConnecting) {
+  Process job(tsprun_actor({"-n", "2", "--nodes", "2", "--inter", "tcp"}, {"stop_before_joining", "1"}));
+  std::string seen;
+  for (int tries = 0; tries < 100 && seen.find("connecting to rank 1") == std::string::npos; ++tries) {
+    seen = run_tsprun({"status", std::to_string(job.pid())}).out;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_NE(seen.find("connecting to rank 1"), std::string::npos) << seen;
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(20).code, 128 + SIGTERM) << job.err();
+}
+
 }  // namespace
 }  // namespace tsp::test::board_test

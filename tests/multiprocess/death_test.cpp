@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(All, DeathInOperation,
                          [](const auto& test) { return std::string(test.param.how); });
 
 TEST(DeathOutsideOfOperations, IsReportedWithoutAnOperation) {
-  for (const char* how : {"kill", "exit3"}) {
+  for (const char* how : {"kill", "exit3", "quick_exit0"}) {
     const TemporaryDirectory directory;
     const Finished run = run_program(tsprun_actor({"-n", "3", "--json", directory.path("r")}, {"fail_outside", how, "1"}));
     EXPECT_NE(run.end.code, 0) << run.describe();
@@ -108,6 +108,36 @@ TEST(DeathOutsideOfOperations, IsReportedWithoutAnOperation) {
     ASSERT_GE(failure.at("waiting").size(), 1U) << failure;
     EXPECT_EQ(failure.at("waiting").at(0).at("op"), "barrier") << failure;
   }
+}
+
+// What the others do in the meantime is theirs: it stands in `waiting`, and in the text.
+TEST(StallOutsideOfOperations, IsReportedWithoutAnOperation) {
+  for (const std::vector<std::string>& way : {std::vector<std::string>{}, {"--nodes", "2", "--inter", "tcp"}}) {
+    const TemporaryDirectory directory;
+    std::vector<std::string> options = {"-n", "3", "--timeout", "1", "--json", directory.path("r")};
+    options.insert(options.end(), way.begin(), way.end());
+    const Finished run = run_program(tsprun_actor(options, {"fail_outside", "stop", "1"}));
+    EXPECT_NE(run.end.code, 0) << run.describe();
+    EXPECT_NE(run.err.find("rank 0 waited for rank 1 in barrier #1"), std::string::npos) << run.describe();
+    const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+    EXPECT_EQ(failure.at("kind"), "stalled") << failure;
+    EXPECT_EQ(failure.at("rank"), 1) << failure;
+    EXPECT_TRUE(failure.at("op").is_null()) << failure;
+    EXPECT_TRUE(failure.at("seq").is_null()) << failure;
+    ASSERT_EQ(failure.at("waiting").size(), 2U) << failure;
+    EXPECT_EQ(failure.at("waiting").at(0).at("op"), "barrier") << failure;
+    EXPECT_EQ(failure.at("waiting").at(0).at("seq"), 1) << failure;
+  }
+}
+
+TEST(DeathOutsideOfOperations, SaysWhoComputedMeanwhile) {
+  const TemporaryDirectory directory;
+  const Finished run = run_program(tsprun_actor({"-n", "4", "--json", directory.path("r")}, {"fail_outside", "kill", "1", "2"}));
+  EXPECT_EQ(run.end.code, 128 + SIGKILL) << run.describe();
+  EXPECT_NE(run.err.find("rank 1 was killed by signal 9 (SIGKILL), outside an operation\n"), std::string::npos) << run.describe();
+  EXPECT_NE(run.err.find("rank 2: computing (outside an operation)\n"), std::string::npos) << run.describe();
+  const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+  EXPECT_EQ(failure.at("waiting").size(), 2U) << failure;
 }
 
 TEST(Deadlock, IsNamedAtTheDeadline) {
@@ -156,6 +186,55 @@ TEST(Stall, OfARankThatWaitsItselfIsNoDeadlock) {
     EXPECT_EQ(failure.at("rank"), 2) << failure;
     EXPECT_EQ(failure.at("op"), "barrier") << failure;
     EXPECT_EQ(failure.at("waiting").size(), 3U) << failure;
+  }
+}
+
+// Those that connect wait for each other, and some of them for the stopped one: it is to blame, whoever's deadline passes first.
+TEST(Stall, WhileRanksConnectNamesTheStoppedRank) {
+  for (const std::vector<std::string>& way : {std::vector<std::string>{"--intra", "tcp"}, {"--nodes", "2", "--inter", "tcp"}}) {
+    for (const int rank : {1, 3}) {
+      const TemporaryDirectory directory;
+      std::vector<std::string> options = {"-n", "4", "--timeout", "1", "--json", directory.path("r")};
+      options.insert(options.end(), way.begin(), way.end());
+      const Finished run = run_program(tsprun_actor(options, {"stop_before_joining", std::to_string(rank)}));
+      EXPECT_NE(run.end.code, 0) << run.describe();
+      EXPECT_LT(run.end.seconds, 4) << run.describe();
+      EXPECT_NE(run.err.find(fmt::format("tsprun: rank {} gave no sign of life", rank)), std::string::npos) << run.describe();
+      const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+      EXPECT_EQ(failure.at("kind"), "stalled") << failure;
+      EXPECT_EQ(failure.at("rank"), rank) << failure;
+      EXPECT_TRUE(failure.at("op").is_null()) << failure;
+      ASSERT_GE(failure.at("waiting").size(), 1U) << failure << run.describe();
+      for (const nlohmann::json& waiting : failure.at("waiting")) EXPECT_TRUE(waiting.at("op").is_null()) << failure;
+    }
+  }
+}
+
+/// Children of a process, in the order of their birth.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::ifstream file(fmt::format("/proc/{0}/task/{0}/children", parent));
+  std::vector<pid_t> children;
+  for (pid_t child = 0; file >> child;) children.push_back(child);
+  return children;
+}
+
+// At whatever moment of its first milliseconds a rank is stopped: before it joins, while ranks connect, in an operation.
+TEST(Stall, FromTheBeginningOnNamesTheStoppedRank) {
+  constexpr int kRank = 2;
+  for (const int moment_ms : {0, 5, 15, 30}) {
+    const TemporaryDirectory directory;
+    Process job({tsprun_path(), "-n", "4", "--nodes", "2", "--inter", "tcp", "--timeout", "1", "--json", directory.path("r"),
+                 "bench", "all_reduce", "--sizes", "1K", "--iters", "1000000"});
+    for (int tries = 0; tries < 5000 && children_of(job.pid()).size() < 4; ++tries) ::usleep(200);
+    const std::vector<pid_t> ranks = children_of(job.pid());
+    ASSERT_EQ(ranks.size(), 4U) << job.err();
+    ::usleep(static_cast<useconds_t>(moment_ms) * 1000);
+    ::kill(ranks[kRank], SIGSTOP);
+    EXPECT_EQ(job.wait(10).code, 1) << job.err();
+    EXPECT_NE(job.err().find("rank 2 is stopped"), std::string::npos) << job.err();
+    const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+    EXPECT_EQ(failure.at("kind"), "stalled") << moment_ms << failure << job.err();
+    EXPECT_EQ(failure.at("rank"), kRank) << moment_ms << failure << job.err();
   }
 }
 
@@ -264,6 +343,29 @@ TEST(KilledLauncher, OfABuiltInCommandTakesItsRanksWithIt) {
   process.signal(SIGKILL);
   process.wait();
   EXPECT_TRUE(process.wait_until_nothing_is_left(2)) << process.marked().size() << " processes are left";
+}
+
+// The others can't know how a rank ended while tsprun is stopped, and give it up at their deadline.
+TEST(StoppedLauncher, NamesADeathThatHappenedMeanwhile) {
+  for (const bool past_the_deadline : {false, true}) {
+    const TemporaryDirectory directory;
+    Process process(tsprun_actor({"-n", "3", "--timeout", "1", "--json", directory.path("r")}, {"loop"}));
+    ASSERT_TRUE(process.wait_for_output("ready", 3)) << process.err();
+    const std::vector<pid_t> ranks = children_of(process.pid());
+    ASSERT_EQ(ranks.size(), 3U);
+    process.signal(SIGSTOP);
+    ::kill(ranks[1], SIGKILL);
+    ::usleep(past_the_deadline ? 2'500'000 : 200'000);
+    process.signal(SIGCONT);
+    EXPECT_EQ(process.wait(10).code, 128 + SIGKILL) << process.err();
+    EXPECT_NE(process.err().find("rank 1 was killed by signal 9 (SIGKILL)"), std::string::npos) << process.err();
+    EXPECT_TRUE(process.wait_until_nothing_is_left(0.5));
+    const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+    EXPECT_EQ(failure.at("kind"), "killed") << failure;
+    EXPECT_EQ(failure.at("signal"), SIGKILL) << failure;
+    EXPECT_EQ(failure.at("rank"), 1) << failure;
+    EXPECT_GE(failure.at("waiting").size(), 1U) << failure;
+  }
 }
 
 TEST(StoppedJob, ContinuesWithoutAFalseAlarm) {

@@ -220,13 +220,18 @@ int fail_in_operation(const Arguments& arguments) {
   for (;;) reduce_ones(context, 1'000'000);
 }
 
-/// fail_outside HOW RANK: that rank fails between operations while the others wait for it in a barrier.
+/// fail_outside HOW RANK [BUSY]: that rank fails between operations while the others wait for it in a barrier; but rank BUSY
+/// computes.
 int fail_outside(const Arguments& arguments) {
   tsp::Context context = tsp::Context::from_environment();
   reduce_ones(context, 10);
   if (context.rank() == number(arguments, 1, 0)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     fail(arguments.at(0));
+  }
+  while (context.rank() == number(arguments, 2, -1)) {
+    context.engine().tick();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   context.world().barrier();
   return 0;
@@ -266,6 +271,12 @@ int stop_in_barrier(const Arguments& arguments) {
     std::this_thread::sleep_for(2 * moment);
   }
   for (;;) context.world().barrier();
+}
+
+/// stop_before_joining RANK: that rank is stopped before it joins; the others connect, which takes all of them.
+int stop_before_joining(const Arguments& arguments) {
+  if (std::atoi(std::getenv("RANK")) == number(arguments, 0, 0)) std::raise(SIGSTOP);
+  return loop({});
 }
 
 /// mismatch: rank 1 gathers where the others reduce.
@@ -372,6 +383,7 @@ int main(int argc, char** argv) {
                                                                                {"mismatch", mismatch},
                                                                                {"stop_chain", stop_chain},
                                                                                {"stop_in_barrier", stop_in_barrier},
+                                                                               {"stop_before_joining", stop_before_joining},
                                                                                {"compute", compute},
                                                                                {"children", children},
                                                                                {"heap", use_heap},
