@@ -424,7 +424,7 @@ void Job::note_activities() {
     std::optional<Activity>& known = records_[static_cast<std::size_t>(rank)].activity;
     std::optional<Activity> now = board_.activity(rank);
     // The later look counts, unless it no longer sees a wait that the earlier one saw.
-    if (now && (now->waiting_for >= 0 || !known)) known = std::move(now);
+    if (now && (now->waiting_for >= 0 || !known)) known = now;
     int& connecting_to = records_[static_cast<std::size_t>(rank)].connecting_to;
     if (connecting_to < 0) connecting_to = board_.connecting_to(rank);
   }
