@@ -60,7 +60,9 @@ BlockActivations<T> gpt2_block_forward(const ModelConfig& config, std::size_t la
   s.q = third(qkv, 0, h);
   s.k = third(qkv, 1, h);
   s.v = third(qkv, 2, h);
-  s.attention = attention(s.q, s.k, s.v, gpt2_attention_sizes(config, batch, sequence));
+  s.attention =
+      attention(s.q, s.k, s.v, gpt2_attention_sizes(config, batch, sequence),
+                attention_dropout_factors<T>(draw, config.attention_dropout, layer, batch, config.query_heads, sequence));
   s.x2 = added(
       s.x, product(factors(DropoutSite::attention), conv1d(s.attention.output, w("attn.c_proj.weight"), w("attn.c_proj.bias"))));
 
@@ -102,8 +104,9 @@ std::vector<T> gpt2_block_backward(const ModelConfig& config, std::size_t layer,
   std::vector<T> dx = dx2;
   conv1d_backward(doutput, dw("attn.c_proj.weight"), dw("attn.c_proj.bias"), product(factors(DropoutSite::attention), dx2),
                   s.attention.output, w("attn.c_proj.weight"));
-  attention_backward(dq, dk, dv, doutput, s.attention.probabilities, s.q, s.k, s.v,
-                     gpt2_attention_sizes(config, s.batch, s.sequence));
+  attention_backward(
+      dq, dk, dv, doutput, s.attention.probabilities, s.q, s.k, s.v, gpt2_attention_sizes(config, s.batch, s.sequence),
+      attention_dropout_factors<T>(s.draw, config.attention_dropout, layer, s.batch, config.query_heads, s.sequence));
   put_third(dqkv, 0, h, dq);
   put_third(dqkv, 1, h, dk);
   put_third(dqkv, 2, h, dv);

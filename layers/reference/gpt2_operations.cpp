@@ -149,6 +149,23 @@ std::vector<T> dropout_factors(const DropoutDraw& draw, double probability, std:
   return factors;
 }
 
+template <class T>
+std::vector<T> attention_dropout_factors(const DropoutDraw& draw, double probability, std::size_t layer, std::size_t batch,
+                                         std::size_t heads, std::size_t sequence) {
+  std::vector<T> factors(batch * heads * sequence * sequence, T{1});
+  if (!draw.training || probability == 0) return factors;
+  const auto site = static_cast<std::uint64_t>(DropoutSite::probabilities);
+  const std::uint64_t of_site = split_mix(split_mix(split_mix(draw.seed, draw.step), layer), site);
+  for (std::size_t i = 0; i < factors.size(); ++i) {
+    const std::size_t row = i / sequence;  // (b, n, query position)
+    const std::uint64_t of_head = split_mix(split_mix(of_site, row / sequence / heads), row / sequence % heads);
+    const double fraction =
+        static_cast<double>(split_mix(split_mix(of_head, row % sequence), i % sequence) >> 11) / 9007199254740992.0;
+    factors[i] = fraction >= probability ? static_cast<T>(1 / (1 - probability)) : T{0};
+  }
+  return factors;
+}
+
 #define TSP_INSTANTIATE(T)                                                                                                       \
   template std::vector<T> conv1d(const std::vector<T>&, const std::vector<T>&, const std::vector<T>&);                           \
   template void conv1d_backward(std::vector<T>&, std::vector<T>&, std::vector<T>&, const std::vector<T>&, const std::vector<T>&, \
@@ -158,7 +175,9 @@ std::vector<T> dropout_factors(const DropoutDraw& draw, double probability, std:
                                     const std::vector<T>&, const std::vector<T>&, double);                                       \
   template std::vector<T> gelu(const std::vector<T>&);                                                                           \
   template void gelu_backward(std::vector<T>&, const std::vector<T>&, const std::vector<T>&);                                    \
-  template std::vector<T> dropout_factors(const DropoutDraw&, double, std::size_t, DropoutSite, std::size_t, std::size_t);
+  template std::vector<T> dropout_factors(const DropoutDraw&, double, std::size_t, DropoutSite, std::size_t, std::size_t);       \
+  template std::vector<T> attention_dropout_factors(const DropoutDraw&, double, std::size_t, std::size_t, std::size_t,           \
+                                                    std::size_t);
 
 TSP_INSTANTIATE(float)
 TSP_INSTANTIATE(double)

@@ -56,6 +56,7 @@ inline ModelConfig gpt2_reference_config(std::size_t layers, std::size_t heads, 
   config.max_positions = 13;
   config.residual_dropout = 0.2;
   config.embedding_dropout = 0.3;
+  config.attention_dropout = 0.25;
   return config;
 }
 
