@@ -14,7 +14,7 @@ namespace tsp {
 /// What the model's blocks are made of, and how its files are written. Model code asks the questions below, never for the family.
 enum class ModelFamily : std::uint8_t {
   llama,  ///< RMSNorm, rotary positions, gated MLP (SwiGLU), no biases
-  gpt2  ///< LayerNorm with bias, learned positions, MLP h→f→h with GeLU (tanh form), biases everywhere; n_kv = n_h, n_h·d = h
+  gpt2    ///< LayerNorm with bias, learned positions, MLP h→f→h with GeLU, biases everywhere; n_kv = n_h, n_h·d = h
 };
 
 /// Sizes of the model; the letters are those of the paper. Default-constructed it is no model: take a built-in or read a file.
@@ -32,6 +32,7 @@ struct ModelConfig {
   double rope_theta = 10000.0;
   bool tied_embeddings = false;  ///< the head is the embedding, transposed
   ModelFamily family = ModelFamily::llama;
+  bool exact_gelu = false;       ///< of an MLP without a gate: x·Φ(x); else the tanh form
   double residual_dropout = 0;   ///< in training: of each sublayer's result, before it is added to the residual
   double embedding_dropout = 0;  ///< of the first residual
   double attention_dropout = 0;  ///< of attention probabilities

@@ -68,7 +68,7 @@ BlockActivations<T> gpt2_block_forward(const ModelConfig& config, std::size_t la
 
   s.norm2 = layer_norm(s.x2, w("ln_2.weight"), w("ln_2.bias"), config.norm_epsilon);
   s.up = conv1d(s.norm2, w("mlp.c_fc.weight"), w("mlp.c_fc.bias"));
-  s.act = gelu(s.up);
+  s.act = gelu(s.up, config.exact_gelu);
   s.y = added(s.x2, product(factors(DropoutSite::mlp), conv1d(s.act, w("mlp.c_proj.weight"), w("mlp.c_proj.bias"))));
   return s;
 }
@@ -91,7 +91,7 @@ std::vector<T> gpt2_block_backward(const ModelConfig& config, std::size_t layer,
   std::vector<T> dx2 = dy;
   conv1d_backward(dact, dw("mlp.c_proj.weight"), dw("mlp.c_proj.bias"), product(factors(DropoutSite::mlp), dy), s.act,
                   w("mlp.c_proj.weight"));
-  gelu_backward(dup, dact, s.up);
+  gelu_backward(dup, dact, s.up, config.exact_gelu);
   conv1d_backward(dnorm2, dw("mlp.c_fc.weight"), dw("mlp.c_fc.bias"), dup, s.norm2, w("mlp.c_fc.weight"));
   layer_norm_backward(dx2, dw("ln_2.weight"), dw("ln_2.bias"), dnorm2, s.x2, w("ln_2.weight"), config.norm_epsilon);
 

@@ -21,11 +21,11 @@ template <class T>
 void layer_norm_backward(std::vector<T>& dx, std::vector<T>& dgain, std::vector<T>& dbias, const std::vector<T>& dy,
                          const std::vector<T>& x, const std::vector<T>& gain, double epsilon);
 
-/// GeLU in the tanh form: x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2.
+/// GeLU: x·Φ(x) with the normal distribution Φ if `exact`, else its tanh form x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2.
 template <class T>
-std::vector<T> gelu(const std::vector<T>& x);
+std::vector<T> gelu(const std::vector<T>& x, bool exact);
 template <class T>
-void gelu_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vector<T>& x);
+void gelu_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vector<T>& x, bool exact);
 
 /// Where dropout is used, and what its draws follow from.
 enum class DropoutSite : std::uint8_t { embedding, attention, mlp, probabilities };
