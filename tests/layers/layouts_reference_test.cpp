@@ -224,6 +224,7 @@ TEST(Gpt2AgainstReference, AttentionDropoutUnderEveryLayoutAndRecomputation) {
                                           {dense(1, 4)},
                                           {dense(1, 4), SequenceExchange::ring},
                                           {dense(1, 4), SequenceExchange::ulysses},
+                                          {dense(2, 2)},
                                           {dense(2, 2), SequenceExchange::ring},
                                           {dense(2, 2), SequenceExchange::ulysses},
                                           {{.scheme = Scheme::zero3, .sequence = 4}},
