@@ -33,6 +33,7 @@ struct Options {
   std::size_t seq = 4096;
   std::size_t tokens = 1024;
   int rounds = 7;
+  double dropout = 0;
   std::string json;
 };
 
@@ -86,8 +87,8 @@ struct Attention {
   kernels::Attention attention;
   Array q, k, v, o, d_o, dq, dk, dv, lse, delta;
 
-  Attention(DType dtype, std::size_t seq, std::size_t heads, std::size_t d)
-      : attention{1 / std::sqrt(static_cast<double>(d)), kernels::Mask::from_positions(0, 0), {}},
+  Attention(DType dtype, std::size_t seq, std::size_t heads, std::size_t d, double dropout)
+      : attention{1 / std::sqrt(static_cast<double>(d)), kernels::Mask::from_positions(0, 0), {}, {.draw = {dropout, 1}}},
         q(dtype, {1, seq, heads, d}, 1),
         k(dtype, {1, seq, heads, d}, 2),
         v(dtype, {1, seq, heads, d}, 3),
@@ -157,7 +158,7 @@ std::vector<Subject> subjects(const Options& options, const kernels::Compute& on
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const bool has_bar = dtype == DType::f32;
     for (const std::size_t d : {64U, 128U}) {
-      const auto attention = std::make_shared<Attention>(dtype, options.seq, kHeads, d);
+      const auto attention = std::make_shared<Attention>(dtype, options.seq, kHeads, d, options.dropout);
       const double flops = 4 * static_cast<double>(kHeads * d) * seq * (seq + 1) / 2;
       result.push_back(
           {fmt::format("flash forward d={} {}", d, name(dtype)), has_bar ? 0.6 : 0, flops, [=] { attention->forward(on); }, {}});
@@ -241,6 +242,9 @@ int main(int argc, char** argv) {
   app.add_option("--seq", options.seq, "sequence length of attention")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--tokens", options.tokens, "tokens of the MLP")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--rounds", options.rounds, "times each subject runs")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--dropout", options.dropout, "probability with which attention drops")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 0.99));
   app.add_option("--json", options.json, "write the table here");
   CLI11_PARSE(app, argc, argv);
   return run(options);

@@ -38,6 +38,8 @@ class Dense : public Strategy {
   PackPlan mlp_pack(std::size_t layer) const override;
   SavedSizes saved_sizes(const ModelConfig& config, const TokenLayout& tokens) const override;
 
+  void drop_attention(const kernels::AttentionDropout& of) override { attention_->drop(of); }
+
   void begin_forward(const ParameterStore& store, const TokenLayout& tokens) override;
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;

@@ -11,7 +11,7 @@ using kernels::Write;
 
 MlpColumns::MlpColumns(Rank& rank, const ModelConfig& config, DType dtype, std::size_t rows, std::size_t first, std::size_t count,
                        const MlpSaved& saved)
-    : rank_(rank), gated_(config.gated_mlp()), dtype_(dtype) {
+    : rank_(rank), gated_(config.gated_mlp()), gelu_(config.exact_gelu ? Gelu::exact : Gelu::tanh), dtype_(dtype) {
   const auto place = [&](const OwnedTensor& kept, OwnedTensor& memory, std::string_view what) -> Tensor {
     if (kept.exists()) return kept->merged(0).slice(1, first, count);
     memory = rank_.tensor(Category::workspace, dtype_, {rows, count}, what);
@@ -30,7 +30,7 @@ void MlpColumns::project(const ConstTensor& X, const MlpMatrices& W, const Bias&
 OwnedTensor MlpColumns::activation() const {
   OwnedTensor a = rank_.tensor(Category::workspace, dtype_, {gate_.size(0), gate_.size(1)}, "gated activation");
   if (gated_) compute().swiglu(a, gate_, up_);
-  else compute().gelu(a, gate_, Gelu::tanh);
+  else compute().gelu(a, gate_, gelu_);
   return a;
 }
 
@@ -42,7 +42,7 @@ MlpColumns::Gradients MlpColumns::backward(const ConstTensor& dY, const MlpMatri
   Gradients d{.gate = room("gradient of gate"), .up = {}};
   if (!gated_) {
     compute().gemm(d.gate, dY, W.W2t.transposed(0, 1));  // of the activation, until the next line
-    compute().gelu_backward(d.gate, d.gate, gate_, Gelu::tanh);
+    compute().gelu_backward(d.gate, d.gate, gate_, gelu_);
     return d;
   }
   d.up = room("gradient of up");

@@ -39,6 +39,7 @@ class MlpColumns {
 
   Rank& rank_;
   bool gated_;
+  kernels::Gelu gelu_;
   DType dtype_;
   OwnedTensor gate_memory_;
   OwnedTensor up_memory_;

@@ -5,10 +5,12 @@
 // f64); lse, delta and the gradients have the type of sums: f32, or f64 in f64. Sizes of zero are fine.
 #pragma once
 
+#include "core/kernels/dropout.h"
 #include "core/kernels/parallel.h"
 #include "core/tensor/tensor.h"
 
 #include <cstddef>
+#include <limits>
 #include <span>
 
 namespace tsp::kernels {
@@ -33,10 +35,36 @@ struct HeadMap {
   std::size_t first_kv = 0;     ///< global number of the K/V view's head 0
 };
 
+/// Where the rows of a view stand in the sequence: in one stretch, or in two, as zigzag cuts a rank's tokens.
+struct Positions {
+  std::size_t start = 0;                                        ///< of row 0
+  std::size_t count = std::numeric_limits<std::size_t>::max();  ///< rows of the first stretch
+  std::size_t second = 0;                                       ///< of row `count`
+
+  std::size_t of(std::size_t row) const { return row < count ? start + row : second + (row - count); }
+};
+
+/// Dropout of attention probabilities. That of query head n at position i for the key at position j, in sequence b of the whole
+/// batch, stays, times 1/(1 − p), where split_mix(split_mix(split_mix(split_mix(key, b), n), i), j)·2⁻⁶⁴, cut to 53 bits, is at
+/// least p; else it is 0. All four are global numbers: the same fall whatever the views hold, and in either direction.
+struct AttentionDropout {
+  Dropout draw = {};
+  std::size_t first_sequence = 0;  ///< number in the whole batch of the views' first
+  std::size_t first_head = 0;      ///< number in the model of the query view's head 0
+  Positions queries = {};
+  Positions keys = {};
+
+  /// The same draws for other views.
+  AttentionDropout of(std::size_t head, const Positions& of_queries, const Positions& of_keys) const {
+    return {draw, first_sequence, head, of_queries, of_keys};
+  }
+};
+
 struct Attention {
   double scale = 1;  ///< of scores, usually 1/√d; positive
   Mask mask;
   HeadMap heads;
+  AttentionDropout dropout = {};  ///< of probabilities; lse is what it is without
 };
 
 /// o = softmax(scores)·v; lse = ln Σ exp(scores). A query that sees no key gets o = 0, lse = −∞. `o` has q's dtype or that of
@@ -49,8 +77,8 @@ std::size_t flash_forward_workspace(DType dtype, std::size_t head_dim, std::size
 /// delta = rowsum(do ∘ o), which flash_backward() needs: [B, n, Sq]. Float dtypes as in add().
 void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o, const ConstTensor& o);
 
-/// With P = exp(scores − lse) (0 where lse is −∞) and dS = P ∘ (dO·Vᵀ − delta):
-///   dq = scale·dS·K,  dk = scale·dSᵀ·Q,  dv = Pᵀ·dO.
+/// With P = exp(scores − lse) (0 where lse is −∞), R the factors of dropout (1 without) and dS = P ∘ (R ∘ (dO·Vᵀ) − delta):
+///   dq = scale·dS·K,  dk = scale·dSᵀ·Q,  dv = (R ∘ P)ᵀ·dO.
 /// `d_o` has q's dtype. With Write::add the three are added to what the views hold (several chunks of queries, steps of a ring);
 /// sums run over key tiles for dq, over query heads and query tiles for dk and dv, always in that order. K/V heads that no query
 /// head of the view reads get zeros.

@@ -6,9 +6,11 @@
 // same output.
 #include "core/kernels/blas.h"
 #include "core/kernels/flash.h"
+#include "core/kernels/flash_dropout.h"
 #include "core/kernels/flash_rows.h"
 #include "core/kernels/flash_tiles.h"
 
+#include <array>
 #include <limits>
 
 namespace tsp::kernels {
@@ -101,6 +103,23 @@ void gather(const ConstTensor& values, T* to) {
   for (std::size_t i = 0; i < values.size(0); ++i) to[i] = from[i * values.stride(0)];
 }
 
+/// The same with dropout, a key at a time: its factors are drawn once and used before and after.
+template <class T>
+void score_gradients_dropped(const flash::GradientTile<T>& tile, const flash::TileDropout& dropout, std::size_t key) {
+  std::array<T, kQueries> factors;
+  for (std::size_t j = 0; j < tile.keys; ++j) {
+    flash::GradientTile<T> row = tile;
+    row.p += j * tile.step;
+    row.ds += j * tile.step;
+    row.keys = 1;
+    row.diagonal += static_cast<std::ptrdiff_t>(j);
+    dropout.factors(key + j, factors.data());
+    flash::multiply_row(row.ds, factors.data(), tile.queries);
+    flash::score_gradients(row);
+    flash::multiply_row(row.p, factors.data(), tile.queries);
+  }
+}
+
 /// One tile of one query head: adds its part to dq, dk and dv. False if it is wholly masked.
 template <class T>
 bool backward_tile(const Operands& all, std::size_t batch, std::size_t kv, std::size_t number, std::size_t key, std::size_t query,
@@ -140,15 +159,22 @@ bool backward_tile(const Operands& all, std::size_t batch, std::size_t kv, std::
   };
   outer(k, q, scratch.p);
   outer(v, d_o, scratch.ds);
-  flash::score_gradients({.p = scratch.p,
-                          .ds = scratch.ds,
-                          .keys = keys,
-                          .queries = queries,
-                          .step = queries,
-                          .diagonal = visible.diagonal(key, first, keys),
-                          .scale = static_cast<T>(all.attention.scale),
-                          .lse = scratch.lse,
-                          .delta = scratch.delta});
+  const flash::GradientTile<T> tile{.p = scratch.p,
+                                    .ds = scratch.ds,
+                                    .keys = keys,
+                                    .queries = queries,
+                                    .step = queries,
+                                    .diagonal = visible.diagonal(key, first, keys),
+                                    .scale = static_cast<T>(all.attention.scale),
+                                    .lse = scratch.lse,
+                                    .delta = scratch.delta};
+  flash::TileDropout dropout(all.attention.dropout, batch, number);
+  if (dropout.any()) {
+    dropout.take_queries(first, queries);
+    score_gradients_dropped(tile, dropout, key);
+  } else {
+    flash::score_gradients(tile);
+  }
   const auto over_queries = [&](const T* a, const Rows<T>& b, const Tensor& out) {  // out += a·b
     const Tensor c = head(out, batch, kv).slice(0, key, keys);
     blas::multiply({.m = keys,

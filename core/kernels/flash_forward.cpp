@@ -6,9 +6,11 @@
 #include "core/kernels/flash.h"
 
 #include "core/kernels/blas.h"
+#include "core/kernels/flash_dropout.h"
 #include "core/kernels/flash_rows.h"
 #include "core/kernels/flash_tiles.h"
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -74,10 +76,21 @@ std::size_t tile_keys(std::size_t key, std::size_t full, std::size_t end) {
   return std::min(kDiagonalKeys, end - key);
 }
 
+/// Probabilities [keys, queries] of a tile, after they were added up.
+template <class T>
+void drop(flash::TileDropout& dropout, std::size_t key, std::size_t keys, std::size_t query, std::size_t queries, T* scores) {
+  std::array<T, flash::TileDropout::kMostQueries> factors;
+  dropout.take_queries(query, queries);
+  for (std::size_t j = 0; j < keys; ++j) {
+    dropout.factors(key + j, factors.data());
+    flash::multiply_row(scores + j * queries, factors.data(), queries);
+  }
+}
+
 /// Attention of queries [first, first + queries) of one head.
 template <class T>
-void forward_block(const Attention& attention, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
-                   std::size_t first, std::size_t queries, const Scratch<T>& scratch, const Tick& tick) {
+void forward_block(const Attention& attention, flash::TileDropout& dropout, const ConstTensor& q, const ConstTensor& k,
+                   const ConstTensor& v, std::size_t first, std::size_t queries, const Scratch<T>& scratch, const Tick& tick) {
   const std::size_t d = q.size(1);
   const Visibility visible(attention.mask, k.size(0));
   const Rows<T> q_rows(q.slice(0, first, queries), scratch.q);
@@ -112,6 +125,7 @@ void forward_block(const Attention& attention, const ConstTensor& q, const Const
                            .maximum = scratch.maximum + skip,
                            .sum = scratch.sum + skip,
                            .factor = scratch.factor + skip});
+    if (dropout.any()) drop(dropout, key, keys, first + skip, count, scratch.scores);
     flash::scale_rows(scratch.output + skip * d, count, d, d, scratch.factor + skip);
     const Rows<T> v_rows(v.slice(0, key, keys), scratch.v);
     blas::multiply({.m = count,
@@ -163,7 +177,8 @@ void run(const Compute& on, const Attention& attention, const Tensor& o, const T
     const std::size_t count = std::min(queries, q.size(1) - first);
     const std::size_t kv = (attention.heads.first_query + number) / attention.heads.group - attention.heads.first_kv;
     const Scratch<T> scratch(workspace_part(on.workspace, bytes, thread), queries, d, q.dtype() == DType::bf16);
-    forward_block<T>(attention, head(q, batch, number), head(k, batch, kv), head(v, batch, kv), first, count, scratch,
+    flash::TileDropout dropout(attention.dropout, batch, number);
+    forward_block<T>(attention, dropout, head(q, batch, number), head(k, batch, kv), head(v, batch, kv), first, count, scratch,
                      thread == 0 ? on.tick : Tick());
     finish_block<T>(head(o, batch, number).slice(0, first, count), lse.select(0, batch).select(0, number).slice(0, first, count),
                     scratch);

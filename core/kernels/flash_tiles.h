@@ -82,6 +82,8 @@ inline void check_operands(const char* kernel, const Attention& attention, const
   }
   require(same_shape(k, v), kernel, "v must have k's shape", v);
   if (!(attention.scale > 0)) throw std::invalid_argument(std::string(kernel) + ": the scale of scores must be positive");
+  const double dropped = attention.dropout.draw.probability;
+  if (!(dropped >= 0 && dropped < 1)) throw std::invalid_argument(std::string(kernel) + ": dropout must be in [0, 1)");
   check_heads(kernel, attention.heads, q, k);
 }
 

@@ -203,10 +203,6 @@ void validate_data(ModelCommandOptions& options, bool sequence_needed) {
 }
 
 void validate_memory(const ModelCommandOptions& options, const GlobalOptions& global, ModelUse use) {
-  if (use == ModelUse::training) {
-    const std::string why = why_untrainable(options.shape);
-    if (!why.empty()) refuse(why);
-  }
   const theory::MeshSetting mesh{
       .setting = options.setting(), .shape = mesh_shape(global), .exchange = sequence_exchange(global)};
   const int ranks = mesh.shape.ranks();

@@ -67,8 +67,7 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
 /// Opens the data. `sequence_needed`: a training sequence must fit. Throws Error(refused).
 void validate_data(ModelCommandOptions& options, bool sequence_needed);
 /// Throws Error(refused) if what a rank holds for certain (parameters and, in training, gradients, optimizer states and saved
-/// activations) exceeds --mem-per-rank, or all ranks' together the machine: by how much, for what. Training is refused for a
-/// model that can't be trained (why_untrainable()).
+/// activations) exceeds --mem-per-rank, or all ranks' together the machine: by how much, for what.
 void validate_memory(const ModelCommandOptions& options, const GlobalOptions& global, ModelUse use);
 
 /// dtype, batch, seq, recompute of the report.

@@ -20,6 +20,12 @@ void Block::dropout(const Tensor& y, const ConstTensor& x, std::size_t layer, Dr
   rank_.compute().dropout(y.merged(0), x.merged(0), draws_->tokens(), draws_->at(layer, site, config_.residual_dropout));
 }
 
+/// Inside the attention that follows.
+void Block::drop_attention(std::size_t layer) {
+  const double probability = draws_ == nullptr ? 0 : config_.attention_dropout;
+  strategy_.drop_attention(probability == 0 ? kernels::AttentionDropout{} : draws_->of_attention(layer, probability));
+}
+
 /// A sublayer's result, before it is added to the residual.
 void Block::end_sublayer(const Tensor& y, const Bias& bias, std::size_t layer, DropoutSite site) {
   bias.add_to(rank_.compute(), y);
@@ -73,6 +79,7 @@ OwnedTensor Block::forward(std::size_t layer, OwnedTensor x, const TokenLayout& 
   saved.x1 = std::move(x);
   {
     const OwnedTensor y = like(saved.x1, sums, Category::workspace, "attention result");
+    drop_attention(layer);
     strategy_.attention_forward(layer, y, normed(saved.x1, vectors.attention), saved.attention);
     end_sublayer(y, vectors.attention_output, layer, DropoutSite::attention);
     saved.x2 = residual(saved.x1, y, kept, "residual before the MLP");
@@ -104,6 +111,7 @@ void Block::backward(std::size_t layer, const Tensor& d, const BlockVectors& vec
   const OwnedTensor dx = like(d, d.dtype(), Category::workspace, "gradient of the attention's input");
   OwnedTensor memory;
   const ConstTensor dy = result_gradient(d, vectors.attention_output, layer, DropoutSite::attention, memory);
+  drop_attention(layer);
   strategy_.attention_backward(layer, dx, dy, normed(saved.x1, vectors.attention), saved.attention);
   norm_backward(compute, config_, d, dx, saved.x1.view(), vectors.attention, Write::add);
   saved = {};

@@ -55,6 +55,7 @@ class Block {
 
  private:
   bool drops() const { return draws_ != nullptr && config_.residual_dropout > 0; }
+  void drop_attention(std::size_t layer);
   void dropout(const Tensor& y, const ConstTensor& x, std::size_t layer, DropoutSite site);
   void end_sublayer(const Tensor& y, const Bias& bias, std::size_t layer, DropoutSite site);
   ConstTensor result_gradient(const Tensor& d, const Bias& bias, std::size_t layer, DropoutSite site, OwnedTensor& memory);

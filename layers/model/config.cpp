@@ -137,8 +137,9 @@ bool ModelConfig::same_model(const ModelConfig& other) const {
   return hidden == other.hidden && layers == other.layers && query_heads == other.query_heads && kv_heads == other.kv_heads &&
          head_dim == other.head_dim && intermediate == other.intermediate && vocabulary == other.vocabulary &&
          max_positions == other.max_positions && norm_epsilon == other.norm_epsilon && rope_theta == other.rope_theta &&
-         tied_embeddings == other.tied_embeddings && family == other.family && residual_dropout == other.residual_dropout &&
-         embedding_dropout == other.embedding_dropout && attention_dropout == other.attention_dropout;
+         tied_embeddings == other.tied_embeddings && family == other.family && exact_gelu == other.exact_gelu &&
+         residual_dropout == other.residual_dropout && embedding_dropout == other.embedding_dropout &&
+         attention_dropout == other.attention_dropout;
 }
 
 const std::vector<ModelConfig>& built_in_configs() {

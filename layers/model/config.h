@@ -14,7 +14,7 @@ namespace tsp {
 /// What the model's blocks are made of, and how its files are written. Model code asks the questions below, never for the family.
 enum class ModelFamily : std::uint8_t {
   llama,  ///< RMSNorm, rotary positions, gated MLP (SwiGLU), no biases
-  gpt2  ///< LayerNorm with bias, learned positions, MLP h→f→h with GeLU (tanh form), biases everywhere; n_kv = n_h, n_h·d = h
+  gpt2    ///< LayerNorm with bias, learned positions, MLP h→f→h with GeLU, biases everywhere; n_kv = n_h, n_h·d = h
 };
 
 /// Sizes of the model; the letters are those of the paper. Default-constructed it is no model: take a built-in or read a file.
@@ -32,15 +32,16 @@ struct ModelConfig {
   double rope_theta = 10000.0;
   bool tied_embeddings = false;  ///< the head is the embedding, transposed
   ModelFamily family = ModelFamily::llama;
+  bool exact_gelu = false;       ///< of an MLP without a gate: x·Φ(x); else the tanh form
   double residual_dropout = 0;   ///< in training: of each sublayer's result, before it is added to the residual
   double embedding_dropout = 0;  ///< of the first residual
-  double attention_dropout = 0;  ///< of attention probabilities: kept for files; training with it is refused
+  double attention_dropout = 0;  ///< of attention probabilities
 
   bool layer_norms() const { return family == ModelFamily::gpt2; }        ///< with bias; else RMSNorm
   bool rotary_positions() const { return family == ModelFamily::llama; }  ///< else a learned vector a position, max_positions
   bool gated_mlp() const { return family == ModelFamily::llama; }         ///< SwiGLU of gate and up; else GeLU of up
   bool has_biases() const { return family == ModelFamily::gpt2; }         ///< of all linear layers but the head
-  bool drops() const { return residual_dropout > 0 || embedding_dropout > 0; }
+  bool drops() const { return residual_dropout > 0 || embedding_dropout > 0 || attention_dropout > 0; }
   /// Elements of W_Q's, W_K's, W_V's and W_1's biases, of all layers.
   std::size_t projection_biases() const {
     return has_biases() ? layers * (query_width() + 2 * kv_width() + mlp_inputs() * intermediate) : 0;

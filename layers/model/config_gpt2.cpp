@@ -16,8 +16,8 @@ constexpr double kGpt2Dropout = 0.1;
 const std::vector<RestrictedField>& gpt2_restricted_fields() {
   static const std::vector<RestrictedField> fields = {
       {"model_type", {"gpt2"}},
-      // One function by three names: the tanh form.
-      {"activation_function", {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"}},
+      // The tanh form by three names, and the exact one.
+      {"activation_function", {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu"}},
       {"scale_attn_weights", {true}},
       {"scale_attn_by_inverse_layer_idx", {false}},
       {"reorder_and_upcast_attn", {false}},
@@ -61,6 +61,8 @@ LoadedConfig parse_gpt2_config(const ConfigFields& fields, const std::string& wh
   config.max_positions = fields.size("n_positions", kGpt2MaxPositions);
   config.norm_epsilon = fields.positive("layer_norm_epsilon", kGpt2NormEpsilon);
   config.tied_embeddings = fields.flag("tie_word_embeddings", true);
+  const json* const activation = fields.find("activation_function");
+  config.exact_gelu = activation != nullptr && *activation == "gelu";
   config.residual_dropout = fields.probability("resid_pdrop", kGpt2Dropout);
   config.embedding_dropout = fields.probability("embd_pdrop", kGpt2Dropout);
   config.attention_dropout = fields.probability("attn_pdrop", kGpt2Dropout);
@@ -78,7 +80,7 @@ std::string gpt2_json(const ModelConfig& config, std::string_view torch_dtype) {
   object["n_inner"] = config.intermediate;
   object["n_positions"] = config.max_positions;
   object["vocab_size"] = config.vocabulary;
-  object["activation_function"] = "gelu_new";
+  object["activation_function"] = config.exact_gelu ? "gelu" : "gelu_new";
   object["layer_norm_epsilon"] = config.norm_epsilon;
   object["tie_word_embeddings"] = config.tied_embeddings;
   object["resid_pdrop"] = config.residual_dropout;

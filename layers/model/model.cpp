@@ -42,27 +42,12 @@ PartPlan column(const Parameter& parameter) {
   return part;
 }
 
-const ModelOptions& checked(const ModelOptions& options) {
-  if (!options.training) return options;
-  const std::string why = why_untrainable(options.config);
-  if (!why.empty()) throw Error(Cause::refused, why);
-  return options;
-}
-
 }  // namespace
-
-std::string why_untrainable(const ModelConfig& config) {
-  if (config.attention_dropout == 0) return {};
-  return fmt::format(
-      "{}: field \"attn_pdrop\": training with dropout of attention probabilities ({}) isn't supported; 0 works "
-      "(\"resid_pdrop\" and \"embd_pdrop\" may be any)",
-      config.name, config.attention_dropout);
-}
 
 Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
     : rank_(rank),
       mesh_(mesh),
-      options_(checked(options)),
+      options_(options),
       vocabulary_rows_(Chunks::balanced(vocabulary_ranks().size(), options.config.vocabulary)),
       strategy_(make_strategy(rank, mesh,
                               {.config = options.config,
@@ -281,7 +266,8 @@ void Model::begin_dropout(const TokenBatch& own, std::size_t first_token, bool k
   if (keep && options_.config.drops()) {
     std::vector<std::uint64_t> natural(own.batch * own.sequence);
     std::iota(natural.begin(), natural.end(), std::uint64_t{first_token});
-    draws_.emplace(own.seed, own.step, layout_->take(layout_->holder(), std::span<const std::uint64_t>(natural)));
+    draws_.emplace(own.seed, own.step, layout_->take(layout_->holder(), std::span<const std::uint64_t>(natural)),
+                   own.sequence == 0 ? 0 : first_token / own.sequence);
   }
   block_.drop(draws_ ? &*draws_ : nullptr);
 }

@@ -61,14 +61,10 @@ struct UpdateOptions {
   std::uint64_t step = 1;  ///< of this update, from 1
 };
 
-/// Why a model can't be trained here, naming the field of its config.json; empty if it can.
-std::string why_untrainable(const ModelConfig& config);
-
 class Model {
  public:
   /// Takes the memory of the parameters, which are then to be filled (parameters().fill_fresh or load). `mesh`: how the ranks of
-  /// the world share weights and tokens; it must outlive the model. Throws Error(refused | out_of_memory): refused too is
-  /// training with dropout of attention probabilities (why_untrainable()).
+  /// the world share weights and tokens; it must outlive the model. Throws Error(refused | out_of_memory).
   Model(Rank& rank, Mesh& mesh, const ModelOptions& options);
   ~Model();
 

@@ -68,6 +68,9 @@ class Strategy {
   virtual SavedSizes saved_sizes(const ModelConfig& config, const TokenLayout& tokens) const {
     return SavedSizes::of(tokens, config.query_heads, config.kv_heads, config.intermediate);
   }
+  /// Dropout of attention probabilities in the calls that follow, forward and backward; `of` is good for whatever heads and
+  /// tokens by AttentionDropout::of(). Its probability is 0 until something else is said.
+  virtual void drop_attention(const kernels::AttentionDropout& of) = 0;
   void notify(Notices notices) { notices_ = std::move(notices); }
 
   /// A pass begins: `tokens` and `store` stay until the next. Weights may begin to move.

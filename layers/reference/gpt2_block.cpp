@@ -60,13 +60,15 @@ BlockActivations<T> gpt2_block_forward(const ModelConfig& config, std::size_t la
   s.q = third(qkv, 0, h);
   s.k = third(qkv, 1, h);
   s.v = third(qkv, 2, h);
-  s.attention = attention(s.q, s.k, s.v, gpt2_attention_sizes(config, batch, sequence));
+  s.attention =
+      attention(s.q, s.k, s.v, gpt2_attention_sizes(config, batch, sequence),
+                attention_dropout_factors<T>(draw, config.attention_dropout, layer, batch, config.query_heads, sequence));
   s.x2 = added(
       s.x, product(factors(DropoutSite::attention), conv1d(s.attention.output, w("attn.c_proj.weight"), w("attn.c_proj.bias"))));
 
   s.norm2 = layer_norm(s.x2, w("ln_2.weight"), w("ln_2.bias"), config.norm_epsilon);
   s.up = conv1d(s.norm2, w("mlp.c_fc.weight"), w("mlp.c_fc.bias"));
-  s.act = gelu(s.up);
+  s.act = gelu(s.up, config.exact_gelu);
   s.y = added(s.x2, product(factors(DropoutSite::mlp), conv1d(s.act, w("mlp.c_proj.weight"), w("mlp.c_proj.bias"))));
   return s;
 }
@@ -89,7 +91,7 @@ std::vector<T> gpt2_block_backward(const ModelConfig& config, std::size_t layer,
   std::vector<T> dx2 = dy;
   conv1d_backward(dact, dw("mlp.c_proj.weight"), dw("mlp.c_proj.bias"), product(factors(DropoutSite::mlp), dy), s.act,
                   w("mlp.c_proj.weight"));
-  gelu_backward(dup, dact, s.up);
+  gelu_backward(dup, dact, s.up, config.exact_gelu);
   conv1d_backward(dnorm2, dw("mlp.c_fc.weight"), dw("mlp.c_fc.bias"), dup, s.norm2, w("mlp.c_fc.weight"));
   layer_norm_backward(dx2, dw("ln_2.weight"), dw("ln_2.bias"), dnorm2, s.x2, w("ln_2.weight"), config.norm_epsilon);
 
@@ -102,8 +104,9 @@ std::vector<T> gpt2_block_backward(const ModelConfig& config, std::size_t layer,
   std::vector<T> dx = dx2;
   conv1d_backward(doutput, dw("attn.c_proj.weight"), dw("attn.c_proj.bias"), product(factors(DropoutSite::attention), dx2),
                   s.attention.output, w("attn.c_proj.weight"));
-  attention_backward(dq, dk, dv, doutput, s.attention.probabilities, s.q, s.k, s.v,
-                     gpt2_attention_sizes(config, s.batch, s.sequence));
+  attention_backward(
+      dq, dk, dv, doutput, s.attention.probabilities, s.q, s.k, s.v, gpt2_attention_sizes(config, s.batch, s.sequence),
+      attention_dropout_factors<T>(s.draw, config.attention_dropout, layer, s.batch, config.query_heads, s.sequence));
   put_third(dqkv, 0, h, dq);
   put_third(dqkv, 1, h, dk);
   put_third(dqkv, 2, h, dv);

@@ -98,12 +98,22 @@ namespace {
 constexpr double kGeluCubic = 0.044715;
 const double kGeluLinear = std::sqrt(2 / std::acos(-1.0));
 
+/// Φ(x)
+template <class T>
+T normal_distribution(T x) {
+  return std::erfc(-x / std::sqrt(T{2})) / 2;
+}
+
 }  // namespace
 
 template <class T>
-std::vector<T> gelu(const std::vector<T>& x) {
+std::vector<T> gelu(const std::vector<T>& x, bool exact) {
   std::vector<T> y(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
+    if (exact) {
+      y[i] = x[i] * normal_distribution(x[i]);
+      continue;
+    }
     const T inner = static_cast<T>(kGeluLinear) * (x[i] + static_cast<T>(kGeluCubic) * x[i] * x[i] * x[i]);
     y[i] = x[i] * (1 + std::tanh(inner)) / 2;
   }
@@ -111,8 +121,13 @@ std::vector<T> gelu(const std::vector<T>& x) {
 }
 
 template <class T>
-void gelu_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vector<T>& x) {
+void gelu_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vector<T>& x, bool exact) {
   for (std::size_t i = 0; i < x.size(); ++i) {
+    if (exact) {
+      const T density = std::exp(-x[i] * x[i] / 2) / std::sqrt(static_cast<T>(2 * std::acos(-1.0)));
+      dx[i] += dy[i] * (normal_distribution(x[i]) + x[i] * density);
+      continue;
+    }
     const T inner = static_cast<T>(kGeluLinear) * (x[i] + static_cast<T>(kGeluCubic) * x[i] * x[i] * x[i]);
     const T slope = static_cast<T>(kGeluLinear) * (1 + 3 * static_cast<T>(kGeluCubic) * x[i] * x[i]);
     const T t = std::tanh(inner);
@@ -149,6 +164,23 @@ std::vector<T> dropout_factors(const DropoutDraw& draw, double probability, std:
   return factors;
 }
 
+template <class T>
+std::vector<T> attention_dropout_factors(const DropoutDraw& draw, double probability, std::size_t layer, std::size_t batch,
+                                         std::size_t heads, std::size_t sequence) {
+  std::vector<T> factors(batch * heads * sequence * sequence, T{1});
+  if (!draw.training || probability == 0) return factors;
+  const auto site = static_cast<std::uint64_t>(DropoutSite::probabilities);
+  const std::uint64_t of_site = split_mix(split_mix(split_mix(draw.seed, draw.step), layer), site);
+  for (std::size_t i = 0; i < factors.size(); ++i) {
+    const std::size_t row = i / sequence;  // (b, n, query position)
+    const std::uint64_t of_head = split_mix(split_mix(of_site, row / sequence / heads), row / sequence % heads);
+    const double fraction =
+        static_cast<double>(split_mix(split_mix(of_head, row % sequence), i % sequence) >> 11) / 9007199254740992.0;
+    factors[i] = fraction >= probability ? static_cast<T>(1 / (1 - probability)) : T{0};
+  }
+  return factors;
+}
+
 #define TSP_INSTANTIATE(T)                                                                                                       \
   template std::vector<T> conv1d(const std::vector<T>&, const std::vector<T>&, const std::vector<T>&);                           \
   template void conv1d_backward(std::vector<T>&, std::vector<T>&, std::vector<T>&, const std::vector<T>&, const std::vector<T>&, \
@@ -156,9 +188,11 @@ std::vector<T> dropout_factors(const DropoutDraw& draw, double probability, std:
   template std::vector<T> layer_norm(const std::vector<T>&, const std::vector<T>&, const std::vector<T>&, double);               \
   template void layer_norm_backward(std::vector<T>&, std::vector<T>&, std::vector<T>&, const std::vector<T>&,                    \
                                     const std::vector<T>&, const std::vector<T>&, double);                                       \
-  template std::vector<T> gelu(const std::vector<T>&);                                                                           \
-  template void gelu_backward(std::vector<T>&, const std::vector<T>&, const std::vector<T>&);                                    \
-  template std::vector<T> dropout_factors(const DropoutDraw&, double, std::size_t, DropoutSite, std::size_t, std::size_t);
+  template std::vector<T> gelu(const std::vector<T>&, bool);                                                                     \
+  template void gelu_backward(std::vector<T>&, const std::vector<T>&, const std::vector<T>&, bool);                              \
+  template std::vector<T> dropout_factors(const DropoutDraw&, double, std::size_t, DropoutSite, std::size_t, std::size_t);       \
+  template std::vector<T> attention_dropout_factors(const DropoutDraw&, double, std::size_t, std::size_t, std::size_t,           \
+                                                    std::size_t);
 
 TSP_INSTANTIATE(float)
 TSP_INSTANTIATE(double)

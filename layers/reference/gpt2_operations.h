@@ -21,14 +21,14 @@ template <class T>
 void layer_norm_backward(std::vector<T>& dx, std::vector<T>& dgain, std::vector<T>& dbias, const std::vector<T>& dy,
                          const std::vector<T>& x, const std::vector<T>& gain, double epsilon);
 
-/// GeLU in the tanh form: x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2.
+/// GeLU: x·Φ(x) with the normal distribution Φ if `exact`, else its tanh form x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2.
 template <class T>
-std::vector<T> gelu(const std::vector<T>& x);
+std::vector<T> gelu(const std::vector<T>& x, bool exact);
 template <class T>
-void gelu_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vector<T>& x);
+void gelu_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vector<T>& x, bool exact);
 
 /// Where dropout is used, and what its draws follow from.
-enum class DropoutSite : std::uint8_t { embedding, attention, mlp };
+enum class DropoutSite : std::uint8_t { embedding, attention, mlp, probabilities };
 struct DropoutDraw {
   bool training = false;  ///< else nothing is dropped
   std::uint64_t seed = 0;
@@ -41,5 +41,11 @@ struct DropoutDraw {
 template <class T>
 std::vector<T> dropout_factors(const DropoutDraw& draw, double probability, std::size_t layer, DropoutSite site,
                                std::size_t tokens, std::size_t h);
+
+/// What each attention probability [B, n_h, S, S] is multiplied by, in the same way: that of query head n at position i for the
+/// key at position j in sequence b stays where s(s(s(s(s(s(s(seed, step), layer), site), b), n), i), j) is at least p.
+template <class T>
+std::vector<T> attention_dropout_factors(const DropoutDraw& draw, double probability, std::size_t layer, std::size_t batch,
+                                         std::size_t heads, std::size_t sequence);
 
 }  // namespace tsp::reference

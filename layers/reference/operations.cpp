@@ -134,7 +134,8 @@ struct Places {
 }  // namespace
 
 template <class T>
-Attention<T> attention(const std::vector<T>& q, const std::vector<T>& k, const std::vector<T>& v, const AttentionSizes& sizes) {
+Attention<T> attention(const std::vector<T>& q, const std::vector<T>& k, const std::vector<T>& v, const AttentionSizes& sizes,
+                       const std::vector<T>& factors) {
   const Places at{sizes};
   const std::size_t d = sizes.head_dim;
   const T scale = 1 / std::sqrt(static_cast<T>(d));
@@ -156,8 +157,9 @@ Attention<T> attention(const std::vector<T>& q, const std::vector<T>& k, const s
         for (std::size_t u = 0; u <= t; ++u) sum += p[u] = std::exp(p[u] - largest);
         for (std::size_t u = 0; u <= t; ++u) {
           p[u] /= sum;
+          const T kept = factors.empty() ? p[u] : p[u] * factors[at.probability(b, head, t) + u];
           const T* value = &v[at.key(b, u, head)];
-          for (std::size_t i = 0; i < d; ++i) output[i] += p[u] * value[i];
+          for (std::size_t i = 0; i < d; ++i) output[i] += kept * value[i];
         }
       }
     }
@@ -168,7 +170,7 @@ Attention<T> attention(const std::vector<T>& q, const std::vector<T>& k, const s
 template <class T>
 void attention_backward(std::vector<T>& dq, std::vector<T>& dk, std::vector<T>& dv, const std::vector<T>& doutput,
                         const std::vector<T>& probabilities, const std::vector<T>& q, const std::vector<T>& k,
-                        const std::vector<T>& v, const AttentionSizes& sizes) {
+                        const std::vector<T>& v, const AttentionSizes& sizes, const std::vector<T>& factors) {
   const Places at{sizes};
   const std::size_t d = sizes.head_dim;
   const T scale = 1 / std::sqrt(static_cast<T>(d));
@@ -181,10 +183,11 @@ void attention_backward(std::vector<T>& dq, std::vector<T>& dk, std::vector<T>& 
         T mean = 0;  // Σ p∘dp
         for (std::size_t u = 0; u <= t; ++u) {
           const std::size_t key = at.key(b, u, head);
+          const T factor = factors.empty() ? T{1} : factors[at.probability(b, head, t) + u];
           dp[u] = 0;
           for (std::size_t i = 0; i < d; ++i) {
-            dp[u] += doutput[query + i] * v[key + i];
-            dv[key + i] += p[u] * doutput[query + i];
+            dp[u] += factor * doutput[query + i] * v[key + i];
+            dv[key + i] += factor * p[u] * doutput[query + i];
           }
           mean += p[u] * dp[u];
         }
@@ -291,10 +294,11 @@ void cross_entropy_backward(std::vector<T>& dlogits, const std::vector<T>& logit
                                   const std::vector<T>&, double);                                                              \
   template std::vector<T> rope(const std::vector<T>&, std::size_t, std::size_t, std::size_t, double);                          \
   template void rope_backward(std::vector<T>&, const std::vector<T>&, std::size_t, std::size_t, std::size_t, double);          \
-  template Attention<T> attention(const std::vector<T>&, const std::vector<T>&, const std::vector<T>&, const AttentionSizes&); \
+  template Attention<T> attention(const std::vector<T>&, const std::vector<T>&, const std::vector<T>&, const AttentionSizes&,  \
+                                  const std::vector<T>&);                                                                      \
   template void attention_backward(std::vector<T>&, std::vector<T>&, std::vector<T>&, const std::vector<T>&,                   \
                                    const std::vector<T>&, const std::vector<T>&, const std::vector<T>&, const std::vector<T>&, \
-                                   const AttentionSizes&);                                                                     \
+                                   const AttentionSizes&, const std::vector<T>&);                                              \
   template std::vector<T> swiglu(const std::vector<T>&, const std::vector<T>&);                                                \
   template void swiglu_backward(std::vector<T>&, std::vector<T>&, const std::vector<T>&, const std::vector<T>&,                \
                                 const std::vector<T>&);                                                                        \

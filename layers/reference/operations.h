@@ -47,15 +47,17 @@ struct AttentionSizes {
 template <class T>
 struct Attention {
   std::vector<T> output;         // [B, S, n_h, d]
-  std::vector<T> probabilities;  // [B, n_h, S, S], 0 above the diagonal
+  std::vector<T> probabilities;  // [B, n_h, S, S], 0 above the diagonal, before dropout
 };
-/// Causal attention: softmax(q·kᵀ/√d)·v. q [B, S, n_h, d], k and v [B, S, n_kv, d].
+/// Causal attention: (R ∘ softmax(q·kᵀ/√d))·v. q [B, S, n_h, d], k and v [B, S, n_kv, d]; R, `factors` of dropout, [B, n_h, S,
+/// S]; empty: ones.
 template <class T>
-Attention<T> attention(const std::vector<T>& q, const std::vector<T>& k, const std::vector<T>& v, const AttentionSizes& sizes);
+Attention<T> attention(const std::vector<T>& q, const std::vector<T>& k, const std::vector<T>& v, const AttentionSizes& sizes,
+                       const std::vector<T>& factors = {});
 template <class T>
 void attention_backward(std::vector<T>& dq, std::vector<T>& dk, std::vector<T>& dv, const std::vector<T>& doutput,
                         const std::vector<T>& probabilities, const std::vector<T>& q, const std::vector<T>& k,
-                        const std::vector<T>& v, const AttentionSizes& sizes);
+                        const std::vector<T>& v, const AttentionSizes& sizes, const std::vector<T>& factors = {});
 
 /// SwiGLU: y = gate·sigmoid(gate)·up, element by element.
 template <class T>

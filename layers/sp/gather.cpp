@@ -91,7 +91,8 @@ kernels::Attention GatherAttention::attention(const Bucket& bucket, const LocalC
   const kernels::HeadMap& map = heads().map;
   return {.scale = attention_scale(head_dim),
           .mask = kernels::Mask::from_positions(chunk.start, 0),
-          .heads = {map.group, map.first_query + bucket.heads.first_query, map.first_kv + bucket.heads.first_kv}};
+          .heads = {map.group, map.first_query + bucket.heads.first_query, map.first_kv + bucket.heads.first_kv},
+          .dropout = dropout().of(map.first_query + bucket.heads.first_query, {.start = chunk.start}, {})};
 }
 
 void GatherAttention::gather(std::size_t number, const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v) {

@@ -37,6 +37,8 @@ struct Meeting {
   Tokens queries;
   Tokens keys;
   kernels::Mask mask;
+  kernels::Positions query_positions;
+  kernels::Positions key_positions;
   bool empty() const { return queries.count == 0 || keys.count == 0; }
 };
 
@@ -59,8 +61,11 @@ class RingAttention final : public SequenceAttention {
     return pack.split(1, pack.size(1) / 2).select(1, which).split(1, width).transposed(0, 1).split(2, head_dim_);
   }
   Meeting meet(const TokenLayout& tokens, int other) const;
-  kernels::Attention attention(const kernels::Mask& mask) const {
-    return {.scale = attention_scale(head_dim_), .mask = mask, .heads = heads().map};
+  kernels::Attention attention(const Meeting& pair) const {
+    return {.scale = attention_scale(head_dim_),
+            .mask = pair.mask,
+            .heads = heads().map,
+            .dropout = dropout().of(heads().map.first_query, pair.query_positions, pair.key_positions)};
   }
   void attend(const TokenLayout& tokens, const Tensor& o, const Tensor& lse, const ConstTensor& q);
 
@@ -79,9 +84,16 @@ Meeting RingAttention::meet(const TokenLayout& tokens, int other) const {
   const auto mine = tokens.chunks();
   const auto theirs = tokens.chunks_of(other);
   const Tokens all_mine{0, tokens.local()};
-  if (other == axis_.p()) return {all_mine, all_mine, kernels::Mask::from_positions(0, 0)};
-  if (other < axis_.p()) return {all_mine, {0, theirs[0].count}, kernels::Mask::none()};
-  return {{mine[1].first, mine[1].count}, {0, theirs[0].count + theirs[1].count}, kernels::Mask::none()};
+  // Tokens are in the order of positions, but for the gap between the chunks, which the mask needn't know.
+  const kernels::Positions both{mine[0].start, mine[0].count, mine[1].start};
+  if (other == axis_.p()) return {all_mine, all_mine, kernels::Mask::from_positions(0, 0), both, both};
+  const kernels::Positions of_theirs{theirs[0].start, theirs[0].count, theirs[1].start};
+  if (other < axis_.p()) return {all_mine, {0, theirs[0].count}, kernels::Mask::none(), both, of_theirs};
+  return {{mine[1].first, mine[1].count},
+          {0, theirs[0].count + theirs[1].count},
+          kernels::Mask::none(),
+          {.start = mine[1].start},
+          of_theirs};
 }
 
 void RingAttention::begin(const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v) {
@@ -114,7 +126,7 @@ void RingAttention::attend(const TokenLayout& tokens, const Tensor& o, const Ten
       const auto keys = [&](std::size_t which) {
         return part_of(ring_->rows(), which).slice(1, pair.keys.first, pair.keys.count);
       };
-      compute.flash_forward(attention(pair.mask), part, part_lse, q.slice(1, first, count), keys(0), keys(1));
+      compute.flash_forward(attention(pair), part, part_lse, q.slice(1, first, count), keys(0), keys(1));
       const Tensor to = o.slice(1, first, count);
       const Tensor to_lse = lse.slice(2, first, count);
       const std::array<ConstTensor, 2> outputs = {to, part};
@@ -135,7 +147,7 @@ void RingAttention::forward(const TokenLayout& tokens, const Tensor& o, const Te
     memory = axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads().queries, head_dim_}, "attention output so far");
     sum = memory;
   }
-  axis_.compute().flash_forward(attention(meet(tokens, axis_.p()).mask), sum, lse, q, k, v);
+  axis_.compute().flash_forward(attention(meet(tokens, axis_.p())), sum, lse, q, k, v);
   attend(tokens, sum, lse, q);
   if (memory.exists()) axis_.compute().convert(o, sum);
   ring_.reset();
@@ -169,8 +181,8 @@ void RingAttention::backward(const TokenLayout& tokens, const Tensor& dq, const 
     const ConstTensor K = t == 0 ? k : part_of(ring_->rows(), 0);
     const ConstTensor V = t == 0 ? v : part_of(ring_->rows(), 1);
     if (t > 0) compute.fill_zero(part);  // which no query of this rank may see, or not all
-    compute.flash_backward(attention(pair.mask), rows(dq), keys(part_of(part, 0)), keys(part_of(part, 1)), rows(d_o),
-                           statistics(lse), statistics(delta), rows(q), keys(K), keys(V), t == 0 ? Write::replace : Write::add);
+    compute.flash_backward(attention(pair), rows(dq), keys(part_of(part, 0)), keys(part_of(part, 1)), rows(d_o), statistics(lse),
+                           statistics(delta), rows(q), keys(K), keys(V), t == 0 ? Write::replace : Write::add);
     sums_.pass_on(t);
     ring_->finish_hop();
   }

@@ -38,6 +38,9 @@ class SequenceAttention {
   SequenceAttention& operator=(const SequenceAttention&) = delete;
   virtual ~SequenceAttention() = default;
 
+  /// Dropout of probabilities in the calls that follow.
+  void drop(const kernels::AttentionDropout& of) { dropout_ = of; }
+
   /// The form in which attention takes q, k, v and keeps them and lse for the backward pass.
   struct Form {
     std::array<std::size_t, 4> q;
@@ -71,9 +74,11 @@ class SequenceAttention {
 
  protected:
   const SequenceHeads& heads() const { return heads_; }
+  const kernels::AttentionDropout& dropout() const { return dropout_; }
 
  private:
   SequenceHeads heads_;
+  kernels::AttentionDropout dropout_;
 };
 
 /// `axis`: the ranks that share a sequence; with one rank all three are the same. Both must outlive the result. Throws

@@ -85,8 +85,11 @@ class UlyssesAttention final : public SequenceAttention {
     kernels::HeadMap map;
   };
   Part part(std::size_t first, std::size_t count) const;
-  static kernels::Attention attention(const Part& part, std::size_t head_dim) {
-    return {.scale = attention_scale(head_dim), .mask = kernels::Mask::from_positions(0, 0), .heads = part.map};
+  kernels::Attention attention(const Part& part, std::size_t head_dim) const {
+    return {.scale = attention_scale(head_dim),
+            .mask = kernels::Mask::from_positions(0, 0),
+            .heads = part.map,
+            .dropout = dropout().of(part.map.first_query, {}, {})};
   }
   OwnedTensor whole_tensor(DType dtype, const TokenLayout& tokens, std::size_t heads, std::size_t elements,
                            std::string_view what) const {

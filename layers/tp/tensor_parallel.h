@@ -32,6 +32,8 @@ class TensorParallel final : public Strategy {
     return inner_->saved_sizes(slice_.apply(config), tokens);
   }
 
+  void drop_attention(const kernels::AttentionDropout& of) override { inner_->drop_attention(of); }
+
   void begin_forward(const ParameterStore& store, const TokenLayout& tokens) override;
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;

@@ -159,22 +159,27 @@ void TspAttention::prepare(Pass& pass, const TspUnit& unit) {
 
 // --- forward -----------------------------------------------------------------------------------------------------------------
 
+/// Of a chunk's queries on the prefix up to its end.
+kernels::Attention TspAttention::attention(const TspUnit& unit, const LocalChunk& chunk) const {
+  const std::size_t first_kv = plan_.buckets[unit.bucket].heads.first;
+  return {.scale = 1 / std::sqrt(static_cast<double>(axis_.d())),
+          .mask = kernels::Mask::from_positions(chunk.start, 0),
+          .heads = {axis_.heads.heads_per_kv_head(), unit.queries.first, first_kv},
+          .dropout = axis_.dropout.of(axis_.slice.queries.first + unit.queries.first, {.start = chunk.start}, {})};
+}
+
 /// Both chunks of this rank on the prefix up to each chunk's end.
 void TspAttention::flash_forward(Pass& pass, const TspUnit& unit) {
   Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
-  const TspBucket& bucket = plan_.buckets[unit.bucket];
   const Tensor K = pass.gathered[unit.bucket].K();
   const Tensor V = pass.gathered[unit.bucket].V();
   const std::size_t head = unit.queries.first - axis_.heads.query_heads(unit.turn).first;
   for (const LocalChunk& chunk : axis_.tokens->chunks()) {
     if (chunk.count == 0) continue;
-    const kernels::Attention attention{.scale = 1 / std::sqrt(static_cast<double>(axis_.d())),
-                                       .mask = kernels::Mask::from_positions(chunk.start, 0),
-                                       .heads = {axis_.heads.heads_per_kv_head(), unit.queries.first, bucket.heads.first}};
     const auto part = [&](const Tensor& all) {
       return all.slice(1, chunk.first, chunk.count).slice(2, head, unit.queries.count);
     };
-    axis_.compute().flash_forward(attention, part(turn.o),
+    axis_.compute().flash_forward(attention(unit, chunk), part(turn.o),
                                   turn.lse.slice(1, head, unit.queries.count).slice(2, chunk.first, chunk.count), part(turn.q),
                                   K.slice(1, 0, chunk.end()), V.slice(1, 0, chunk.end()));
   }
@@ -225,7 +230,6 @@ void TspAttention::compute_backward(Pass& pass, const TspUnit& unit) {
   ComputeStream& compute = axis_.compute();
   Turn& turn = turns_[static_cast<std::size_t>(unit.turn)];
   KvBucket& gathered = pass.gathered[unit.bucket];
-  const TspBucket& bucket = plan_.buckets[unit.bucket];
   const TokenLayout& tokens = *axis_.tokens;
   const std::size_t heads = axis_.heads.query_heads(unit.turn).count;
   if (unit.first_of_turn) {
@@ -245,13 +249,10 @@ void TspAttention::compute_backward(Pass& pass, const TspUnit& unit) {
   for (const LocalChunk& chunk : tokens.chunks()) {
     if (chunk.count == 0) continue;
     const auto prefix = [&](const Tensor& keys) { return keys.slice(1, 0, chunk.end()); };
-    const kernels::Attention attention{.scale = 1 / std::sqrt(static_cast<double>(axis_.d())),
-                                       .mask = kernels::Mask::from_positions(chunk.start, 0),
-                                       .heads = {axis_.heads.heads_per_kv_head(), unit.queries.first, bucket.heads.first}};
     const auto part = [&](const Tensor& all) {
       return all.slice(1, chunk.first, chunk.count).slice(2, head, unit.queries.count);
     };
-    compute.flash_backward(attention, part(turn.dq), prefix(gathered.dK()), prefix(gathered.dV()), part(turn.dO),
+    compute.flash_backward(attention(unit, chunk), part(turn.dq), prefix(gathered.dK()), prefix(gathered.dV()), part(turn.dO),
                            turn.lse.slice(1, head, unit.queries.count).slice(2, chunk.first, chunk.count),
                            delta->slice(2, chunk.first, chunk.count), part(turn.q), prefix(gathered.K()), prefix(gathered.V()),
                            Write::add);

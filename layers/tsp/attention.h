@@ -70,6 +70,7 @@ class TspAttention {
   void prepare(Pass& pass, const TspUnit& unit);
   Bias of_heads(const Bias& bias, const HeadRange& slice, const HeadRange& heads) const;
   void project(Pass& pass, Turn& turn, int r);
+  kernels::Attention attention(const TspUnit& unit, const LocalChunk& chunk) const;
   void flash_forward(Pass& pass, const TspUnit& unit);
   void compute_forward(Pass& pass, const TspUnit& unit);
   void compute_backward(Pass& pass, const TspUnit& unit);

@@ -36,6 +36,7 @@ struct TspAxis {
   std::size_t bucket_heads;
   const ParameterStore* store = nullptr;  ///< of the present pass, as `tokens`
   const TokenLayout* tokens = nullptr;
+  kernels::AttentionDropout dropout = {};
 
   TspAxis(Rank& on, Communicator& axis, const TspOptions& options);
 

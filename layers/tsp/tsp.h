@@ -17,6 +17,8 @@ class Tsp final : public Strategy {
   PackPlan attention_pack(std::size_t layer) const override { return attention_.pack(layer); }
   PackPlan mlp_pack(std::size_t layer) const override { return mlp_.pack(layer); }
 
+  void drop_attention(const kernels::AttentionDropout& of) override { axis_.dropout = of; }
+
   void begin_forward(const ParameterStore& store, const TokenLayout& tokens) override;
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;

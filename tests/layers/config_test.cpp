@@ -267,6 +267,9 @@ TEST(Gpt2Config, IsReadAsHuggingFaceWritesIt) {
   EXPECT_EQ(parse(other).config.intermediate, 100U);
   EXPECT_FALSE(parse(other).config.tied_embeddings);
   EXPECT_EQ(parse(other).config.residual_dropout, 0);
+  EXPECT_FALSE(c.exact_gelu);
+  other["activation_function"] = "gelu";
+  EXPECT_TRUE(parse(other).config.exact_gelu);
 }
 
 TEST(Gpt2Config, HasTheParametersOfThePublishedModel) {
@@ -317,6 +320,8 @@ TEST(HuggingFaceJson, IsReadBackAsTheSameModelWithoutWarnings) {
   configs.push_back(parse(with("head_dim", 32)).config);
   configs.back().norm_epsilon = 0.1 + 0.2;
   configs.push_back(parse(gpt2()).config);
+  configs.push_back(configs.back());
+  configs.back().exact_gelu = true;
   for (const ModelConfig& config : configs) {
     const LoadedConfig again = parse_config(hugging_face_json(config, "float32"), "again");
     EXPECT_TRUE(again.config.same_model(config)) << config.name;

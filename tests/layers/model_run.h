@@ -70,7 +70,7 @@ inline ModelConfig small_config(std::size_t hidden, std::size_t layers, std::siz
   return config;
 }
 
-/// Of GPT-2's kind, with dropout of residuals and embeddings; 64 positions.
+/// Of GPT-2's kind, with dropout everywhere; 64 positions.
 inline ModelConfig small_gpt2_config(std::size_t layers, std::size_t heads, std::size_t head_dim, std::size_t intermediate,
                                      std::size_t vocabulary, bool tied = true) {
   ModelConfig config = small_config(heads * head_dim, layers, heads, heads, head_dim, intermediate, vocabulary, tied);
@@ -78,6 +78,7 @@ inline ModelConfig small_gpt2_config(std::size_t layers, std::size_t heads, std:
   config.max_positions = 64;
   config.residual_dropout = 0.2;
   config.embedding_dropout = 0.1;
+  config.attention_dropout = 0.25;
   return config;
 }
 

@@ -115,13 +115,15 @@ TEST(ReferenceGpt2, DropsOnlyInTrainingAndAnewInEveryStep) {
     return reference::model<double>(config, c.batch, c.sequence, weights, ids, labels, false, draw).loss;
   };
   ModelConfig without = c.config;
-  without.residual_dropout = without.embedding_dropout = 0;
+  without.residual_dropout = without.embedding_dropout = without.attention_dropout = 0;
   EXPECT_EQ(loss(c.config, {}), loss(without, {.training = true}));
   const double first = loss(c.config, {.training = true, .seed = 1, .step = 1});
   EXPECT_EQ(first, loss(c.config, {.training = true, .seed = 1, .step = 1}));
   EXPECT_NE(first, loss(c.config, {.training = true, .seed = 1, .step = 2}));
   EXPECT_NE(first, loss(c.config, {.training = true, .seed = 2, .step = 1}));
   EXPECT_NE(first, loss(c.config, {}));
+  without.attention_dropout = 0.5;
+  EXPECT_NE(loss(without, {.training = true}), loss(c.config, {})) << "of attention probabilities alone";
 }
 
 }  // namespace

@@ -56,15 +56,19 @@ inline ModelConfig gpt2_reference_config(std::size_t layers, std::size_t heads, 
   config.max_positions = 13;
   config.residual_dropout = 0.2;
   config.embedding_dropout = 0.3;
+  config.attention_dropout = 0.25;
   return config;
 }
 
-/// Odd head_dim, one head, S = 1, B > 1, an untied head.
+/// Odd head_dim, one head, S = 1, B > 1, an untied head, the exact GeLU.
 inline std::vector<ReferenceCase> gpt2_reference_cases() {
+  ModelConfig exact_gelu = gpt2_reference_config(1, 2, 5);
+  exact_gelu.exact_gelu = true;
   return {{gpt2_reference_config(1, 2, 6), 1, 7, 1},
           {gpt2_reference_config(2, 4, 3), 2, 5, 2},
           {gpt2_reference_config(2, 1, 8, false), 3, 13, 3},
-          {gpt2_reference_config(1, 3, 4), 2, 1, 4}};
+          {gpt2_reference_config(1, 3, 4), 2, 1, 4},
+          {exact_gelu, 1, 6, 5}};
 }
 
 template <class T>

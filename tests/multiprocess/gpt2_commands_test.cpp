@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -18,12 +20,12 @@ using nlohmann::json;
 /// A folder with text and a small GPT-2's config.json, which drops.
 class Gpt2Files {
  public:
-  explicit Gpt2Files(double attention_dropout = 0) {
+  Gpt2Files() {
     std::ofstream text(path("text.txt"), std::ios::binary);
     for (int i = 0; i < 200; ++i) text << "line " << i * i % 97 << " of " << i << "\n";
     std::ofstream(path("config.json")) << json{{"model_type", "gpt2"}, {"n_embd", 24},      {"n_layer", 2},
                                                {"n_head", 4},          {"n_positions", 64}, {"vocab_size", 256},
-                                               {"resid_pdrop", 0.2},   {"embd_pdrop", 0.1}, {"attn_pdrop", attention_dropout}}
+                                               {"resid_pdrop", 0.2},   {"embd_pdrop", 0.1}, {"attn_pdrop", 0.3}}
                                               .dump();
   }
   std::string path(const std::string& name) const { return folder_.path(name); }
@@ -32,7 +34,8 @@ class Gpt2Files {
   TemporaryDirectory folder_;
 };
 
-std::vector<std::string> train(const Gpt2Files& files, std::vector<std::string> more) {
+std::vector<std::string> train(const Gpt2Files& files, std::vector<std::string> more, const std::string& steps = "4",
+                               const std::string& dtype = "f64") {
   std::vector<std::string> arguments = {"train",
                                         "--config",
                                         files.path("config.json"),
@@ -43,9 +46,9 @@ std::vector<std::string> train(const Gpt2Files& files, std::vector<std::string> 
                                         "--batch",
                                         "2",
                                         "--steps",
-                                        "4",
+                                        steps,
                                         "--dtype",
-                                        "f64",
+                                        dtype,
                                         "--json",
                                         files.path("report.json"),
                                         "--lr",
@@ -88,13 +91,45 @@ TEST(Gpt2, TrainsAlongTheSameCurveUnderEveryLayoutAndReceivesWhatTheFormulasSay)
   }
 }
 
+/// nano-gpt2 with dropout of attention probabilities alone, in f32.
+TEST(Gpt2, DropsTheSameAttentionProbabilitiesUnderEveryLayoutAndOverEveryTransport) {
+  const Gpt2Files files;
+  const auto curve = [&](double dropped, const std::vector<std::string>& how) {
+    std::ofstream(files.path("config.json"))
+        << json{{"model_type", "gpt2"}, {"n_embd", 64},       {"n_layer", 2},      {"n_head", 8},          {"n_positions", 256},
+                {"vocab_size", 256},    {"resid_pdrop", 0.0}, {"embd_pdrop", 0.0}, {"attn_pdrop", dropped}}
+               .dump();
+    const json report = report_of(files, train(files, how, "8", "f32"));
+    json steps = json::array();
+    for (const json& step : report.at("steps")) steps.push_back({step.at("loss"), step.at("grad_norm")});
+    return steps;
+  };
+  const auto distance = [](const json& a, const json& b) {  // relative, of losses
+    EXPECT_EQ(a.size(), b.size());
+    double largest = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      const double loss = a[i][0].get<double>();
+      largest = std::max(largest, std::abs(b[i][0].get<double>() / loss - 1));
+    }
+    return largest;
+  };
+  const json one = curve(0.1, {"--layout", "tsp=1"});
+  ASSERT_EQ(one.size(), 8U);
+  const json tsp = curve(0.1, {"--layout", "tsp=4", "--recompute", "full"});
+  EXPECT_LE(distance(one, tsp), 1e-4);
+  EXPECT_LE(distance(one, curve(0.1, {"--layout", "tp=2,sp=2", "--sp", "ring"})), 1e-4);
+  EXPECT_GT(distance(one, curve(0, {"--layout", "tsp=1"})), 1e-3) << "nothing was dropped";
+  EXPECT_EQ(curve(0.1, {"--layout", "tsp=4", "--recompute", "full", "--nodes", "2"}), tsp);
+  EXPECT_EQ(curve(0.1, {"--layout", "tsp=4", "--recompute", "none", "--threads", "2"}), tsp);
+}
+
 TEST(Gpt2, ItsCheckpointIsEvaluatedAndGenerates) {
   const Gpt2Files files;
   report_of(files, train(files, {"-n", "2", "--save", files.path("run")}));
   const std::string folder = files.path("run") + "/step-000004";
   double loss = 0;
   std::string text;
-  for (const char* ranks : {"1", "2"}) {
+  const auto expect_same = [&](const char* ranks) {
     const json evaluated = report_of(files, {"eval", "-n", ranks, "--model", folder, "--data", files.path("text.txt"), "--seq",
                                              "50", "--dtype", "f64", "--json", files.path("report.json")});
     const json generated = report_of(files, {"generate", "-n", ranks, "--model", folder, "--prompt", "line 1", "--tokens", "20",
@@ -103,9 +138,17 @@ TEST(Gpt2, ItsCheckpointIsEvaluatedAndGenerates) {
     if (text.empty()) text = generated.at("generate").at("text").get<std::string>();
     EXPECT_NEAR(evaluated.at("loss").get<double>(), loss, 1e-11 * loss);
     EXPECT_EQ(generated.at("generate").at("text").get<std::string>(), text);
-  }
+  };
+  expect_same("1");
+  expect_same("2");
   EXPECT_GT(loss, 0);
   EXPECT_FALSE(text.empty());
+  // Nothing is dropped: a model that never drops says the same.
+  json config = read_json(folder + "/config.json");
+  EXPECT_EQ(config.at("attn_pdrop").get<double>(), 0.3);
+  for (const char* field : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) config[field] = 0;
+  std::ofstream(folder + "/config.json") << config.dump();
+  expect_same("1");
 }
 
 TEST(Gpt2, WhatIsntSupportedIsRefusedByName) {
@@ -114,8 +157,6 @@ TEST(Gpt2, WhatIsntSupportedIsRefusedByName) {
     EXPECT_EQ(run.end.code, 2) << run.describe();
     EXPECT_NE(run.err.find(what), std::string::npos) << run.describe();
   };
-  const Gpt2Files dropping(0.1);
-  expect_refused(train(dropping, {"-n", "1"}), "\"attn_pdrop\"");
   const Gpt2Files files;
   expect_refused({"block", "--config", files.path("config.json"), "--weights", "w", "--input", "x", "--output", "y"}, "Llama");
   std::vector<std::string> longer = train(files, {"-n", "1"});

@@ -18,6 +18,9 @@ import torch
 import torch.nn.functional as F
 
 
+APPROXIMATIONS = {"gelu": "none", "gelu_new": "tanh"}
+
+
 def conv1d(w, prefix, x):
     """GPT-2 stores linear weights [in, out]."""
     return x @ w[prefix + ".weight"] + w[prefix + ".bias"]
@@ -43,7 +46,7 @@ def logits_of(c, w, ids):
         p = f"h.{layer}."
         x = x + attention(c, w, p + "attn.", layer_norm(w, p + "ln_1", x, epsilon))
         up = conv1d(w, p + "mlp.c_fc", layer_norm(w, p + "ln_2", x, epsilon))
-        x = x + conv1d(w, p + "mlp.c_proj", F.gelu(up, approximate="tanh"))
+        x = x + conv1d(w, p + "mlp.c_proj", F.gelu(up, approximate=APPROXIMATIONS[c["activation_function"]]))
     x = layer_norm(w, "ln_f", x, epsilon)
     return F.linear(x, w["wte.weight" if c["tie_word_embeddings"] else "lm_head.weight"])
 
@@ -65,7 +68,8 @@ def shapes_of(c):
 
 def random_config(pick, number):
     heads, d = pick.choice((1, 2, 3, 4)), pick.choice((2, 3, 4, 8, 16))
-    return {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new", "n_embd": heads * d,
+    return {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2",
+            "activation_function": "gelu" if number % 2 else "gelu_new", "n_embd": heads * d,
             "n_layer": 1 + number % 3, "n_head": heads, "n_inner": pick.choice((None, 3, 45)), "n_positions": 40, "n_ctx": 40,
             "vocab_size": pick.choice((7, 32, 61)), "layer_norm_epsilon": pick.choice((1e-6, 1e-5, 1e-2)),
             "tie_word_embeddings": number % 4 != 3, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
