@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <sys/resource.h>
 
 namespace tsp::launcher {
 
@@ -59,6 +60,17 @@ std::vector<shm::NodeLayout> node_layouts(const GlobalOptions& global) {
   return layouts;
 }
 
+/// `ulimit -f` holds for the nodes' memories too, and what goes over it is ended by a signal that says nothing.
+void check_file_limit(std::uint64_t bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= bytes) return;
+  throw Error(
+      Cause::refused,
+      fmt::format("ulimit -f: files may have {} bytes, and the ranks' memory counts as one of {} (most of it never used); "
+                  "try ulimit -f unlimited, or a smaller --mem-per-rank",
+                  limit.rlim_cur, bytes));
+}
+
 /// The nodes' memories, which tell ranks where the store is, if they need one.
 std::vector<shm::NodeMemory> make_memories(const GlobalOptions& global, const std::string& store,
                                            const bootstrap::Secret& secret) {
@@ -67,6 +79,7 @@ std::vector<shm::NodeMemory> make_memories(const GlobalOptions& global, const st
     if (store.size() >= sizeof layout.store) throw Error(Cause::refused, fmt::format("{}: too long an address for ranks", store));
     std::copy(store.begin(), store.end(), layout.store);
     layout.secret = secret;
+    check_file_limit(layout.total_bytes());
     memories.push_back(shm::NodeMemory::create_memfd(layout));
     // Ranks that wait for sockets can't sleep on a futex.
     if (!store.empty()) memories.back().hang_bells();

@@ -187,7 +187,10 @@ void merge_log_sum_exp(const Tensor& lse, std::span<const ConstTensor> parts) {
     for (const ConstTensor& part : parts) check_vector("merge_log_sum_exp", part, lse.size(0), lse.dtype());
     for (std::size_t t = 0; t < lse.size(0); ++t) {
       T maximum = -std::numeric_limits<T>::infinity();
-      for (const ConstTensor& part : parts) maximum = std::max(maximum, part.as<T>()[t]);
+      for (const ConstTensor& part : parts) {
+        const T value = part.as<T>()[t];
+        maximum = value > maximum || std::isnan(value) ? value : maximum;  // a NaN stays
+      }
       T sum = 0;
       for (const ConstTensor& part : parts)
         sum += maximum == -std::numeric_limits<T>::infinity() ? T{0} : std::exp(part.as<T>()[t] - maximum);

@@ -120,7 +120,7 @@ void merge_views(const Compute& on, const Tensor& o, const Tensor& lse, std::spa
       for (std::size_t p = 0; p < row.count; ++p) {
         const T value = part_lse[p].as<T>()[value_offset(part_lse[p], o, r)];
         row.weights[p] = static_cast<double>(value);
-        maximum = value > maximum ? value : maximum;
+        maximum = value > maximum || std::isnan(value) ? value : maximum;  // a NaN stays
         row.parts[p] = part_o[p].data() + row_offset(part_o[p], r) * size_of(row.part_type);
       }
       T sum = 0;

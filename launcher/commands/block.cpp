@@ -12,6 +12,8 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <filesystem>
+
 namespace tsp::launcher {
 
 namespace {
@@ -72,7 +74,8 @@ void BlockCommand::validate(const GlobalOptions& global) {
   const Weights weights(block_.weights);
   for (const std::string& warning : weights.check(block_parameters(model_.shape, 0))) spdlog::warn("{}", warning);
   check_input(block_, model_);
-  check_output("--output", block_.output, output_bytes(block_, model_));
+  const std::filesystem::path sources[] = {block_.input, block_.weights, model_.config};
+  block_.output = check_output("--output", block_.output, output_bytes(block_, model_), sources);
 }
 
 int BlockCommand::run(const GlobalOptions& global, Report& report) {

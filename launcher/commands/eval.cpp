@@ -6,6 +6,9 @@
 #include "launcher/model/output_file.h"
 #include "layers/model/data.h"
 
+#include <filesystem>
+#include <vector>
+
 namespace tsp::launcher {
 
 namespace {
@@ -34,9 +37,12 @@ void EvalCommand::validate(const GlobalOptions& global) {
   validate_data(model_, false);
   validate_memory(model_, global, ModelUse::inference);
   if (logits_.empty()) return;
-  check_output("--logits", logits_,
-               static_cast<double>(window_count(model_.tokens, model_.sequence)) * static_cast<double>(model_.sequence) *
-                   static_cast<double>(model_.shape.vocabulary) * sizeof(float));
+  std::vector<std::filesystem::path> sources = model_.files;
+  sources.emplace_back(model_.config);
+  sources.emplace_back(model_.model);
+  const double bytes = static_cast<double>(window_count(model_.tokens, model_.sequence)) * static_cast<double>(model_.sequence) *
+                       static_cast<double>(model_.shape.vocabulary) * sizeof(float);
+  logits_ = check_output("--logits", logits_, bytes, sources);
 }
 
 int EvalCommand::run(const GlobalOptions& global, Report& report) {

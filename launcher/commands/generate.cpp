@@ -11,6 +11,7 @@
 #include "transport/posix.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -108,11 +109,12 @@ void GenerateCommand::add_options(CLI::App& app) {
 void GenerateCommand::read_prompt() {
   const std::filesystem::path path(options_.prompt);
   if (path.extension() == ".bin" && std::filesystem::is_regular_file(path)) {
-    const TokenStream stream({path});
+    const TokenStream stream({path}, 1);
     options_.ids.resize(static_cast<std::size_t>(stream.size()));
     stream.read(0, options_.ids);
   } else {
     if (!model_.model.empty()) refuse_text_beside_tokenizer({"--prompt"}, model_.model);
+    if (path.extension() == ".bin") spdlog::warn("--prompt {}: there is no such file; it is taken as text", options_.prompt);
     for (const char byte : options_.prompt) options_.ids.push_back(static_cast<unsigned char>(byte));
   }
   if (options_.ids.empty()) refuse("--prompt '': a text begins with at least one byte; try --prompt 'The '");

@@ -12,7 +12,6 @@
 
 #include <filesystem>
 #include <system_error>
-#include <unistd.h>
 #include <vector>
 
 namespace tsp::launcher {
@@ -29,20 +28,6 @@ constexpr const char* kBeta1 = "0.9";
 constexpr const char* kBeta2 = "0.95";
 constexpr const char* kEpsilon = "1e-8";
 constexpr const char* kClip = "1.0";
-
-/// It, or the folder that it will be made in, can be written.
-void check_save_folder(const std::string& folder) {
-  std::error_code error;
-  const std::filesystem::path path(folder);
-  const bool exists = std::filesystem::exists(path, error);
-  const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
-  const std::filesystem::path& where = exists ? path : parent;
-  if (!std::filesystem::is_directory(where, error) || ::access(where.c_str(), W_OK | X_OK) != 0) {
-    throw Error(Cause::refused,
-                fmt::format("--save {}: {} is no folder that can be written; name one that is, or a new one in it", folder,
-                            where.string()));
-  }
-}
 }  // namespace
 
 double TrainOptions::learning_rate(std::uint64_t step) const {
@@ -75,7 +60,7 @@ void add_train_options(CLI::App& app, TrainOptions& options) {
   add("--resume", options.resume, "DIR", "",
       "go on from a checkpoint, or from the newest whole one in a folder; options that aren't given are the checkpoint's");
   add("--max-restarts", options.max_restarts_text, "R", "0",
-      "times that a failed run goes on by itself from --save's newest checkpoint");
+      "times that a failed run goes on by itself from its newest checkpoint");
 }
 
 void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
@@ -89,6 +74,10 @@ void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
   for (const std::string& line : skipped) spdlog::warn("skipped a damaged checkpoint: {}", line);
   model.resumed = options.resumed->config;
   const CheckpointState& state = options.resumed->state;
+  if (!model.dtype_text.empty() && parse_dtype(model.dtype_text) != state.dtype) {
+    throw Error(Cause::refused, fmt::format("--dtype {}: {} holds {}; leave --dtype out", model.dtype_text,
+                                            options.resumed->folder.string(), name(state.dtype)));
+  }
   // The shortest text that reads back as the same number.
   const auto fill = [](std::string& text, const auto& value) {
     if (text.empty()) text = fmt::format("{}", value);
@@ -136,7 +125,6 @@ void validate_train(TrainOptions& options) {
     throw Error(Cause::refused, fmt::format("--max-restarts {}: there is no checkpoint to go on from; give --save DIR",
                                             options.max_restarts_text));
   }
-  if (!options.save.empty()) check_save_folder(options.save);
   if (options.resumed && options.resumed->state.step >= options.steps) {
     throw Error(Cause::refused,
                 fmt::format("--steps {}: {} has done {} already; try --steps {}", options.steps_text,
@@ -176,10 +164,24 @@ void TrainCommand::validate(const GlobalOptions& global) {
   check_batch(global, model_.batch);
   validate_data(model_, true);
   validate_memory(model_, global, ModelUse::training);
+  if (!train_.save.empty()) validate_save();
   if (!train_.resumed) return;
   const CheckpointState& saved = train_.resumed->state;
   const CheckpointState now = checkpoint_state(train_, model_, global, kernels::name(kernels_of_this_process()), saved.step);
   for (const std::string& line : differences(saved, now)) spdlog::warn("{}: {}", train_.resumed->folder.string(), line);
+}
+
+/// Room for a checkpoint; and whose are those that lie there already?
+void TrainCommand::validate_save() {
+  check_save_folder(train_.save, model_.shape, model_.dtype);
+  others_ = checkpoints_in(train_.save);
+  std::error_code error;
+  const bool goes_on_there = train_.resumed && std::filesystem::equivalent(train_.resumed->folder / "..", train_.save, error);
+  if (others_.empty() || goes_on_there) return;
+  spdlog::warn(
+      "--save {}: holds checkpoints of another run, up to step {}; --resume takes the newest step, whoever wrote it: name "
+      "another folder to keep the runs apart",
+      train_.save, others_.rbegin()->first);
 }
 
 int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
@@ -192,7 +194,7 @@ int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
   return run_job(spec, report);
 }
 
-/// What failed may not fail again, and there is a checkpoint (then it is the one to go on from).
+/// What failed may not fail again, and there is a checkpoint of this run, or the one that it went on from: it is where to go on.
 bool TrainCommand::may_restart(const Report& report) {
   const auto failure = report.root().find("failure");
   if (failure == report.root().end() || !failure->is_object()) return false;
@@ -200,10 +202,16 @@ bool TrainCommand::may_restart(const Report& report) {
     if (failure->at("kind") == std::string(tsp::name(hopeless))) return false;
   }
   try {
-    const CheckpointSearch search = search_checkpoints(train_.save);
-    if (!search.found || search.found->state.step >= train_.steps) return false;
-    train_.resumed = search.found;
-    return true;
+    std::error_code error;
+    CheckpointSearch search;
+    if (std::filesystem::is_directory(train_.save, error)) search = search_checkpoints(train_.save, others_);
+    if (search.found) train_.resumed = search.found;
+    if (!train_.resumed) {
+      spdlog::error("no restart: the run has no checkpoint in {} yet; --save-every K with a smaller K writes them sooner",
+                    train_.save);
+      return false;
+    }
+    return train_.resumed->state.step < train_.steps;
   } catch (const Error& error) {
     spdlog::error("no restart: {}", error.what());
     return false;

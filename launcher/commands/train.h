@@ -69,11 +69,13 @@ class TrainCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
+  void validate_save();
   int run_once(const GlobalOptions& global, Report& report);
   bool may_restart(const Report& report);
 
   ModelCommandOptions model_;
   TrainOptions train_;
+  CheckpointMarks others_;  ///< in --save's folder before this run: no restart goes on from them
 };
 
 }  // namespace tsp::launcher

@@ -5,9 +5,12 @@
 #include "launcher/model/model_rank.h"
 #include "launcher/model/session.h"
 #include "launcher/model/training_batch.h"
+#include "transport/cause.h"
 #include "transport/posix.h"
 
 #include <fmt/format.h>
+
+#include <cmath>
 
 namespace tsp::launcher {
 
@@ -52,6 +55,12 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
     context.begin_step(step);
     loss = model.forward_backward(batch.of_step(step)).mean;
     const double norm = model.gradient_norm();
+    if (!std::isfinite(norm)) {
+      // Every weight would be NaN after the update, and so would be every step and checkpoint from here on. All ranks see it.
+      throw Error(Cause::refused, fmt::format("step {}: the gradients' norm is not finite (loss {:.4f}): the model diverged; a "
+                                              "smaller --lr, --warmup or --clip may help",
+                                              step, loss));
+    }
     UpdateOptions update = plan.train->update;
     update.learning_rate = plan.train->learning_rate(step);
     update.step = step;

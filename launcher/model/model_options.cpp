@@ -224,17 +224,17 @@ void validate_memory(const ModelCommandOptions& options, const GlobalOptions& gl
                         mebibytes(largest.gradients), mebibytes(largest.optimizer), mebibytes(largest.activations));
   const auto budget = static_cast<double>(global.mem_per_rank);
   if (global.mem_per_rank != 0 && largest.total() > budget) {
-    refuse(
-        fmt::format("--mem-per-rank {}: too small by at least {}: rank {} holds {}, and buffers beside it; more ranks, "
-                    "--recompute full or a shorter --seq need less",
-                    global.mem_per_rank_text, mebibytes(largest.total() - budget), where, parts));
+    refuse(fmt::format(
+        "--mem-per-rank {}: too small by at least {}: rank {} holds {}, and buffers beside it; {} need less",
+        global.mem_per_rank_text, mebibytes(largest.total() - budget), where, parts,
+        use == ModelUse::inference ? "more ranks or --dtype bf16" : "more ranks, --recompute full or a shorter --seq"));
   }
   const auto available = static_cast<double>(machine::available_memory());
   if (together > kUncountable || (available > 0 && together > available)) {
-    refuse(
-        fmt::format("{}: {} ranks would hold {} together (rank {}: {}), {} are available; take a smaller --config, --batch or "
-                    "--seq",
-                    options.shape.name, ranks, mebibytes(together), where, parts, mebibytes(available)));
+    refuse(fmt::format("{}: {} would hold {} together (rank {}: {}), {} are available; take {}", options.shape.name,
+                       ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks), mebibytes(together), where, parts,
+                       mebibytes(available),
+                       use == ModelUse::inference ? "a smaller model or --dtype bf16" : "a smaller --config, --batch or --seq"));
   }
 }
 

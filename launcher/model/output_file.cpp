@@ -22,13 +22,48 @@ void OutputFile::publish() {
   if (session_.speaks()) writer_->publish();
 }
 
-void check_output(const std::string& option, const std::string& path, double bytes) {
+namespace {
+
+/// What publishing would put a new file in the place of.
+void check_replaced(const std::string& option, const std::string& path, std::span<const std::filesystem::path> sources) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    throw Error(Cause::refused,
+                fmt::format("{} {}: is no regular file, and a file would take its place; name a new file", option, path));
+  }
+  const auto refuse_if_same = [&](const std::filesystem::path& source) {
+    if (!std::filesystem::equivalent(path, source, error)) return;
+    throw Error(Cause::refused,
+                fmt::format("{} {}: the command reads that file ({}); name a new one", option, path, source.string()));
+  };
+  for (const std::filesystem::path& source : sources) {
+    if (!std::filesystem::is_directory(source, error)) {
+      refuse_if_same(source);
+      continue;
+    }
+    for (auto at = std::filesystem::directory_iterator(source, error); at != std::filesystem::directory_iterator();
+         at.increment(error)) {
+      refuse_if_same(at->path());
+    }
+  }
+}
+
+}  // namespace
+
+std::string check_output(const std::string& option, const std::string& typed, double bytes,
+                         std::span<const std::filesystem::path> sources) {
+  std::error_code error;
+  std::string path = typed;
+  if (std::filesystem::is_symlink(typed, error) && std::filesystem::exists(typed, error)) {
+    const std::filesystem::path target = std::filesystem::canonical(typed, error);
+    if (!error) path = target.string();
+  }
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   const std::filesystem::path folder = parent.empty() ? "." : parent;
-  std::error_code error;
   if (!std::filesystem::is_directory(folder, error) || std::filesystem::is_directory(path, error)) {
     throw Error(Cause::refused, fmt::format("{} {}: expected a file in a folder that exists", option, path));
   }
+  if (std::filesystem::exists(path, error)) check_replaced(option, path, sources);
   const auto space = std::filesystem::space(folder, error);
   if (!error && bytes > static_cast<double>(space.available)) {
     throw Error(Cause::refused, fmt::format("{} {}: {:.0f} MiB are needed, {} MiB are free in {}", option, path,
@@ -36,6 +71,7 @@ void check_output(const std::string& option, const std::string& path, double byt
   }
   check_writable(option, path + ".partial");
   discard_output(path);
+  return path;
 }
 
 void discard_output(const std::string& path) {

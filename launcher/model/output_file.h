@@ -6,7 +6,9 @@
 #include "layers/model/safetensors_writer.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,8 +30,11 @@ class OutputFile {
   std::optional<safetensors::Writer> writer_;
 };
 
-/// Before ranks start: throws Error(refused) unless the file's folder is there, can be written and has room for `bytes`.
-void check_output(const std::string& option, const std::string& path, double bytes);
+/// Before ranks start: the path to write, symbolic links followed. Throws Error(refused) unless the file's folder is there, can
+/// be written and has room for `bytes`; and if the file would replace what is no regular file (a device, say), or one of those
+/// that the command reads: `sources`, files or folders of files.
+std::string check_output(const std::string& option, const std::string& path, double bytes,
+                         std::span<const std::filesystem::path> sources);
 /// After a job that failed: ranks that were killed couldn't take the unfinished file away.
 void discard_output(const std::string& path);
 

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -95,14 +96,21 @@ struct FoundCheckpoint {
   std::string checksum;  ///< of the manifest, and so of everything: XXH3-128, 32 hexadecimal digits
 };
 
+/// Which checkpoints a folder holds at a moment: by step, when the manifest of each was written.
+using CheckpointMarks = std::map<std::uint64_t, std::filesystem::file_time_type>;
+
+/// Of `dir` now. Empty if it is no folder, or can't be read.
+CheckpointMarks checkpoints_in(const std::filesystem::path& dir);
+
 struct CheckpointSearch {
   std::optional<FoundCheckpoint> found;  ///< the newest whole one
   std::vector<std::string> skipped;      ///< a line for each newer one that is damaged: file, field, what was expected
 };
 
 /// `--resume DIR`: the newest whole checkpoint in `dir`, or `dir` itself where it is one. Reads every byte of the files. Removes
-/// what interrupted saves left, where it may. Needs no context. Throws Error(refused) if `dir` is no readable folder.
-CheckpointSearch search_checkpoints(const std::filesystem::path& dir);
+/// what interrupted saves left, where it may. Those of `others` that are still the same are passed over: another run's. Needs no
+/// context. Throws Error(refused) if `dir` is no readable folder.
+CheckpointSearch search_checkpoints(const std::filesystem::path& dir, const CheckpointMarks& others = {});
 
 /// The same; throws Error(refused), one line with what was skipped and why, if there is none.
 FoundCheckpoint find_checkpoint(const std::filesystem::path& dir, std::vector<std::string>& skipped);

@@ -79,7 +79,22 @@ FoundCheckpoint open_checkpoint(const fs::path& folder, bool verify_bytes) {
   return found;
 }
 
-CheckpointSearch search_checkpoints(const fs::path& dir) {
+CheckpointMarks checkpoints_in(const fs::path& dir) {
+  CheckpointMarks marks;
+  std::error_code error;
+  if (!fs::is_directory(dir, error)) return marks;
+  try {
+    for (const std::uint64_t step : steps_in(dir)) {
+      const fs::file_time_type written = fs::last_write_time(dir / step_folder(step) / kManifestName, error);
+      if (!error) marks.emplace(step, written);
+    }
+  } catch (const Error&) {
+    return {};
+  }
+  return marks;
+}
+
+CheckpointSearch search_checkpoints(const fs::path& dir, const CheckpointMarks& others) {
   CheckpointSearch search;
   const auto look_at = [&](const fs::path& folder, std::optional<std::uint64_t> step) {
     try {
@@ -104,7 +119,11 @@ CheckpointSearch search_checkpoints(const fs::path& dir) {
   }
   const std::vector<std::uint64_t> steps = steps_in(dir);
   try_to_remove_leftovers(dir);
+  const CheckpointMarks marks = others.empty() ? CheckpointMarks() : checkpoints_in(dir);
   for (const std::uint64_t step : steps) {
+    const auto other = others.find(step);
+    const auto now = marks.find(step);
+    if (other != others.end() && now != marks.end() && now->second == other->second) continue;
     look_at(dir / step_folder(step), step);
     if (search.found) break;
   }

@@ -262,7 +262,8 @@ void check_save_folder(const fs::path& dir, const ModelConfig& config, DType dty
     there = there.has_parent_path() && there.parent_path() != there ? there.parent_path() : fs::path(".");
   }
   if (!fs::is_directory(there, error)) {
-    throw Error(Cause::refused, fmt::format("--save {}: {} is no folder", dir.string(), there.string()));
+    throw Error(Cause::refused,
+                fmt::format("--save {}: {} is no folder; name one, or a new one in it", dir.string(), there.string()));
   }
   if (::access(there.c_str(), W_OK | X_OK) != 0) {
     throw system_error(Cause::refused, fmt::format("--save {}: {} can't be written", dir.string(), there.string()), errno);
@@ -276,8 +277,9 @@ void check_save_folder(const fs::path& dir, const ModelConfig& config, DType dty
   }
   const fs::space_info space = fs::space(there, error);
   if (!error && static_cast<double>(space.available) < bytes) {
-    throw Error(Cause::refused, fmt::format("--save {}: a checkpoint takes {:.1f} MB, the disk has {:.1f} MB left", dir.string(),
-                                            bytes / 1e6, static_cast<double>(space.available) / 1e6));
+    throw Error(Cause::refused, fmt::format("--save {}: a checkpoint takes {:.1f} MB, the disk has {:.1f} MB left; name a "
+                                            "folder on another disk",
+                                            dir.string(), bytes / 1e6, static_cast<double>(space.available) / 1e6));
   }
 }
 

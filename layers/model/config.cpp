@@ -60,6 +60,16 @@ const std::vector<RestrictedField>& restricted_fields() {
       {"add_cross_attention", {false}},
       {"num_local_experts", {0}},
       {"num_experts", {0}},
+      {"n_routed_experts", {0}},
+      {"rotary_pct", {1}},
+      {"alibi", {false}},
+      {"clip_qkv", {}},
+      {"no_rope_layers", {}},
+      {"attention_chunk_size", {}},
+      {"use_parallel_residual", {false}},
+      {"hidden_dropout_prob", {0}},
+      {"attention_probs_dropout_prob", {0}},
+      {"lm_head_bias", {false}},
       {"quantization_config", {}},
   };
   return fields;
@@ -97,11 +107,15 @@ double read_rope_theta(const ConfigFields& fields, const std::string& where) {
     if (!scaling->is_object()) fields.refuse(field, "null or an object of type \"default\"");
     const std::string inside = fmt::format("{}: in field \"{}\"", where, field);
     const ConfigFields inner(*scaling, inside);
+    // The type first: it says what the other fields are there for.
+    for (const std::string_view type : {"rope_type", "type"}) {
+      const json* value = inner.find(type);
+      if (value != nullptr && *value != "default") inner.refuse(type, "\"default\" (rope scaling isn't supported)");
+    }
     for (const auto& [key, value] : scaling->items()) {
-      const bool is_type = key == "rope_type" || key == "type";
-      const bool neutral = is_type ? value == "default" : key == "partial_rotary_factor" ? value == 1 : key == "rope_theta";
-      if (!neutral && !value.is_null())
-        inner.refuse(key, is_type ? "\"default\" (rope scaling isn't supported)" : "no such field");
+      const bool neutral = key == "rope_type" || key == "type" || key == "rope_theta" || value.is_null() ||
+                           (key == "partial_rotary_factor" && value == 1);
+      if (!neutral) inner.refuse(key, "no such field");
     }
     const double inner_theta = inner.positive("rope_theta", theta);
     if (fields.find("rope_theta") != nullptr && inner_theta != theta) {

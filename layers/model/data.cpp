@@ -28,7 +28,7 @@ Token token_at(const std::byte* bytes, std::size_t width) {
 
 }  // namespace
 
-TokenStream::TokenStream(const std::vector<std::filesystem::path>& files) {
+TokenStream::TokenStream(const std::vector<std::filesystem::path>& files, std::uint64_t fewest) {
   if (files.empty()) throw Error(Cause::refused, "--data: no files; expected text or .bin files");
   for (const std::filesystem::path& path : files) {
     posix::UniqueFd file = file::open_to_read(path);
@@ -41,10 +41,11 @@ TokenStream::TokenStream(const std::vector<std::filesystem::path>& files) {
     parts_.push_back({path, std::move(file), size_, bytes / width, width});
     size_ += bytes / width;
   }
-  if (size_ < 2) {
+  if (size_ < fewest) {
     const std::string names = files.size() == 1 ? files.front().string() : fmt::format("--data: {} files", files.size());
-    throw Error(Cause::refused, size_ == 0 ? fmt::format("{}: empty; expected at least two tokens", names)
-                                           : fmt::format("{}: one token; expected at least two (an input and its label)", names));
+    throw Error(Cause::refused,
+                size_ == 0 ? fmt::format("{}: empty; expected at least {}", names, fewest == 1 ? "one token" : "two tokens")
+                           : fmt::format("{}: one token; expected at least two (an input and its label)", names));
   }
 }
 

@@ -18,8 +18,8 @@ using Token = std::int32_t;
 class TokenStream {
  public:
   /// Opens the files, which follow each other in the stream. Throws Error(refused): no files, one that is missing or no regular
-  /// file, a .bin of odd length, fewer than two tokens in all.
-  explicit TokenStream(const std::vector<std::filesystem::path>& files);
+  /// file, a .bin of odd length, fewer than `fewest` tokens in all (1 or 2; a prediction needs two).
+  explicit TokenStream(const std::vector<std::filesystem::path>& files, std::uint64_t fewest = 2);
 
   std::uint64_t size() const { return size_; }  ///< N
   /// Reads all files once. Throws Error(refused) at the first token that isn't below `vocabulary`: file, byte offset, id.

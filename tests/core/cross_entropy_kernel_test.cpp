@@ -113,6 +113,19 @@ TEST(CrossEntropy, MergesLogSumExpsOfShards) {
   EXPECT_LE(distance(lse, whole.maximum.values()), 1e-15);
 }
 
+TEST(CrossEntropy, MergingLetsNansThrough) {
+  for (const double other : {-std::numeric_limits<double>::infinity(), 1.5, std::nan("")}) {
+    Array broken(DType::f64, {1});
+    broken.set(0, std::nan(""));
+    Array second(DType::f64, {1});
+    second.set(0, other);
+    Array lse(DType::f64, {1});
+    const ConstTensor parts[] = {broken.view(), second.view()};
+    kernels::merge_log_sum_exp(lse.view(), parts);
+    EXPECT_TRUE(std::isnan(lse[0])) << "beside " << other;
+  }
+}
+
 TEST(CrossEntropy, LetsNansThrough) {
   for (const DType dtype : {DType::f64, DType::f32}) {
     for (const std::size_t place : {0U, 50U, 100U}) {

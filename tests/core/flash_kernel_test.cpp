@@ -355,5 +355,27 @@ TEST(MergeAttention, OfNothingSeenIsZeroAndMinusInfinity) {
   EXPECT_EQ(merged_lse[0], -kInfinity);
 }
 
+TEST(MergeAttention, LetsNansThrough) {
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    for (const double other : {-kInfinity, 1.5, std::nan("")}) {
+      Array o = Array::normal(dtype, {1, 1, 1, 4}, 1);
+      Array broken(dtype, {1, 1, 1});
+      broken.set(0, std::nan(""));
+      Array second(dtype, {1, 1, 1});
+      second.set(0, other);
+      for (const bool broken_first : {true, false}) {
+        const ConstTensor part_o[] = {o.view(), o.view()};
+        const ConstTensor part_lse[] = {broken_first ? broken.view() : second.view(),
+                                        broken_first ? second.view() : broken.view()};
+        Array merged(dtype, {1, 1, 1, 4});
+        Array merged_lse(dtype, {1, 1, 1});
+        kernels::merge_attention({}, merged.view(), merged_lse.view(), part_o, part_lse);
+        EXPECT_TRUE(std::isnan(merged[0])) << "beside " << other;
+        EXPECT_TRUE(std::isnan(merged_lse[0])) << "beside " << other;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tsp::test::flash_kernel_test

@@ -165,6 +165,11 @@ TEST(ModelMemory, ABudgetBelowWhatIsCertainIsRefusedWithTheParts) {
   for (const char* part : {"--mem-per-rank 4M", "too small by", "parameters", "gradients", "optimizer", "saved activations"}) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   }
+  // What can't be given to eval or generate isn't proposed there.
+  global.mem_per_rank_text = "1M";
+  global.mem_per_rank = 1 << 20;
+  const std::string inference = test::refusal([&] { validate_memory(options, global, ModelUse::inference); });
+  EXPECT_NE(inference.find("more ranks or --dtype bf16 need less"), std::string::npos) << inference;
 }
 
 TEST(Numbers, EndsThatDoNotWorkAreNotProposed) {

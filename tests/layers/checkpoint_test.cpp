@@ -125,6 +125,20 @@ TEST(Checkpoint, NeverDeletesTheOneJustSavedForTheSakeOfNewerOnes) {
   EXPECT_EQ(test::names_in(folder.path()), (Names{"step-000025", "step-000030"}));
 }
 
+TEST(Checkpoint, OfAnotherRunIsPassedOverUntilItIsReplaced) {
+  const test::TemporaryFolder folder;
+  EXPECT_TRUE(checkpoints_in(folder / "missing").empty());
+  for (const std::uint64_t step : {10U, 20U}) test::save(folder.path(), 1, test::checkpoint_state(step), 1);
+  const CheckpointMarks others = checkpoints_in(folder.path());
+  EXPECT_EQ(others.size(), 2U);
+  EXPECT_FALSE(search_checkpoints(folder.path(), others).found);
+  EXPECT_EQ(search_checkpoints(folder.path()).found->state.step, 20U);
+  test::save(folder.path(), 1, test::checkpoint_state(5), 2);
+  EXPECT_EQ(search_checkpoints(folder.path(), others).found->state.step, 5U);
+  test::save(folder.path(), 1, test::checkpoint_state(10), 2);
+  EXPECT_EQ(search_checkpoints(folder.path(), others).found->state.step, 10U);
+}
+
 TEST(Checkpoint, IsFoundByItsOwnFolderUnderAnyName) {
   const test::TemporaryFolder folder;
   test::save(folder / "a" / "b", 2, test::checkpoint_state(10), 1);  // folders are made
@@ -200,7 +214,7 @@ TEST(Checkpoint, AFolderThatCantTakeOneIsRefusedBeforehand) {
   EXPECT_REFUSED(check_save_folder("/proc/self/deeper", config, DType::f32), "--save /proc/self/deeper");
   ModelConfig huge = *std::ranges::find(built_in_configs(), "paper-7b", &ModelConfig::name);
   huge.layers = 10'000;
-  EXPECT_REFUSED(check_save_folder(folder.path(), huge, DType::f32), "a checkpoint takes", "MB left");
+  EXPECT_REFUSED(check_save_folder(folder.path(), huge, DType::f32), "a checkpoint takes", "MB left", "another disk");
 }
 
 TEST(Checkpoint, SearchOfNothingSaysWhatWasExpected) {

@@ -155,6 +155,10 @@ TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
       {"architectures", {"MistralForCausalLM"}},
       {"layer_types", {"full_attention", "sliding_attention", "full_attention"}},
       {"num_local_experts", 8},
+      {"clip_qkv", 8.0},
+      {"rotary_pct", 0.25},
+      {"no_rope_layers", {1, 0}},
+      {"attention_chunk_size", 8192},
       {"final_logit_softcapping", 30.0},
       {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
       {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}},
@@ -171,6 +175,8 @@ TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
     EXPECT_REFUSED(parse(with(field, value)), "config.json", std::string("\"") + field + "\"");
   }
   EXPECT_REFUSED(parse(with("head_dim", 7)), "\"head_dim\"", "even");
+  // Of a scaling the kind is named, not the first of its numbers.
+  EXPECT_REFUSED(parse(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})), "\"type\"", "rope scaling isn't supported");
 }
 
 TEST(ConfigFile, AcceptsNeutralValues) {

@@ -59,6 +59,10 @@ TEST(TokenStream, RefusesWhatHoldsNoTwoTokens) {
   EXPECT_REFUSED(TokenStream({folder.write("empty.txt", "")}), "empty.txt", "empty", "at least two tokens");
   EXPECT_REFUSED(TokenStream({folder.write("one.txt", "x")}), "one.txt", "one token", "at least two");
   EXPECT_REFUSED(TokenStream({folder.write("one.bin", "xy")}), "one.bin", "one token");
+  const TokenStream one({folder / "one.bin"}, 1);
+  EXPECT_EQ(one.size(), 1U);
+  EXPECT_EQ(read(one, 0, 1), (std::vector<Token>{'x' | 'y' << 8}));
+  EXPECT_REFUSED(TokenStream({folder / "empty.txt"}, 1), "empty.txt", "empty", "at least one token");
   EXPECT_REFUSED(TokenStream({folder.write("odd.bin", "xyz")}), "odd.bin", "3 bytes", "even");
   EXPECT_REFUSED(TokenStream({folder / "none.txt"}), "none.txt", "No such file");
   EXPECT_REFUSED(TokenStream({folder.path()}), "regular file");

@@ -45,7 +45,9 @@ TEST_F(Fault, AKilledRankIsNamedAtItsStep) {
   EXPECT_EQ(report.at("failure").at("kind"), "killed");
   EXPECT_EQ(report.at("failure").at("rank"), 2);
   EXPECT_EQ(report.at("failure").at("signal"), 9);
-  EXPECT_EQ(report.at("steps").size(), 2U);
+  // Rank 2 dies as it begins step 3. Nobody waits for others in an update: rank 0 may be in that of step 2 still.
+  EXPECT_GE(report.at("steps").size(), 1U);
+  EXPECT_LE(report.at("steps").size(), 2U);
   const json& fault = report.at("faults").at(0);
   EXPECT_EQ(fault.at("fault"), "kill:rank=2,step=3");
   EXPECT_EQ(fault.at("struck"), true);

@@ -1,0 +1,123 @@
+// Training and the folders it writes to and goes on from: new ones, ones of other runs, and what can't be gone on with.
+#include "tests/support/text_data.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <sys/resource.h>
+#include <utility>
+#include <vector>
+
+namespace tsp::test::training_files_test {
+namespace {
+
+using nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+class TrainingFiles : public ::testing::Test {
+ protected:
+  /// A training of two ranks, "train" and its data included.
+  Finished train(const Arguments& more) {
+    Arguments arguments = {"train", "-n", "2", "--data", data_.text(), "--json", data_.path("report.json")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_tsprun(arguments);
+  }
+  Finished fresh(const Arguments& more) {
+    Arguments arguments = {"--config", "nano", "--seq", "16"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return train(arguments);
+  }
+  json report() const { return read_json(data_.path("report.json")); }
+  std::string path(const std::string& name) const { return data_.path(name); }
+
+ private:
+  TextData data_{2000};
+};
+
+bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_F(TrainingFiles, FoldersThatAreMissingAreMade) {
+  const Finished run = fresh({"--steps", "1", "--save", path("runs/of/today/")});
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  EXPECT_TRUE(std::filesystem::exists(path("runs/of/today/step-000001/manifest.json")));
+}
+
+TEST_F(TrainingFiles, ARestartNeverGoesOnFromAnotherRun) {
+  ASSERT_EQ(fresh({"--steps", "4", "--lr", "1e-2", "--save", path("saved")}).end.code, 0);
+  // Killed before its first checkpoint: there is nothing of its own to go on from.
+  const Finished early = fresh({"--steps", "8", "--seed", "5", "--save", path("saved"), "--save-every", "6", "--max-restarts",
+                                "1", "--fault", "kill:rank=1,step=3"});
+  EXPECT_EQ(early.end.code, 1) << early.describe();
+  EXPECT_TRUE(holds(early.err, "holds checkpoints of another run, up to step 4")) << early.err;
+  EXPECT_TRUE(holds(early.err, "no restart: the run has no checkpoint")) << early.err;
+  // Killed after it: from there, although the other run's is newer; with the curve of a run that nothing struck.
+  ASSERT_EQ(fresh({"--steps", "4", "--seed", "5"}).end.code, 0);
+  const json whole = report();
+  const Finished late = fresh({"--steps", "4", "--seed", "5", "--save", path("saved"), "--save-every", "1", "--max-restarts", "1",
+                               "--fault", "kill:rank=1,step=3"});
+  EXPECT_EQ(late.end.code, 0) << late.describe();
+  const json struck = report();
+  ASSERT_EQ(struck.at("steps").size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(struck.at("steps")[i].at("loss"), whole.at("steps")[i].at("loss"));
+}
+
+TEST_F(TrainingFiles, ARestartBeforeTheFirstSaveGoesOnFromWhatWasResumed) {
+  ASSERT_EQ(fresh({"--steps", "2", "--save", path("old")}).end.code, 0);
+  ASSERT_EQ(train({"--resume", path("old"), "--steps", "5"}).end.code, 0);
+  const json whole = report();
+  const Finished run = train(
+      {"--resume", path("old"), "--steps", "5", "--save", path("new"), "--max-restarts", "1", "--fault", "kill:rank=1,step=4"});
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  EXPECT_FALSE(holds(run.err, "another run")) << run.err;
+  const json struck = report();
+  EXPECT_EQ(struck.at("restarts"), 1);
+  ASSERT_EQ(struck.at("steps").size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(struck.at("steps")[i].at("loss"), whole.at("steps")[i].at("loss"));
+}
+
+TEST_F(TrainingFiles, AnotherTypeThanTheCheckpointsIsRefusedBeforeRanksStart) {
+  ASSERT_EQ(fresh({"--steps", "1", "--save", path("saved")}).end.code, 0);
+  const Finished run = train({"--resume", path("saved"), "--steps", "2", "--dtype", "f64"});
+  EXPECT_EQ(run.end.code, 2) << run.describe();
+  EXPECT_TRUE(holds(run.err, "--dtype f64: ")) << run.err;
+  EXPECT_TRUE(holds(run.err, "holds f32; leave --dtype out")) << run.err;
+  EXPECT_EQ(train({"--resume", path("saved"), "--steps", "2", "--dtype", "f32"}).end.code, 0);
+}
+
+TEST_F(TrainingFiles, AModelThatDivergedEndsTheRunAndIsNotSaved) {
+  const Finished run = fresh({"--steps", "40", "--lr", "1e6", "--clip", "0", "--save", path("saved"), "--max-restarts", "3"});
+  EXPECT_EQ(run.end.code, 1) << run.describe();
+  EXPECT_TRUE(holds(run.err, "norm is not finite")) << run.err;
+  EXPECT_TRUE(holds(run.err, "diverged")) << run.err;
+  EXPECT_EQ(report().at("failure").at("kind"), "refused");
+  EXPECT_FALSE(std::filesystem::exists(path("saved/step-000040")));
+}
+
+TEST_F(TrainingFiles, ALimitOfFilesThatMemoryDoesNotFitIsNamed) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 1 << 20;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Finished run = fresh({"--steps", "1"});
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(run.end.code, 2) << run.describe();
+  EXPECT_TRUE(holds(run.err, "ulimit -f: files may have 1048576 bytes")) << run.err;
+}
+
+TEST_F(TrainingFiles, APromptOfOneTokenIsAPrompt) {
+  std::ofstream(path("one.bin"), std::ios::binary) << std::string("a\0", 2);
+  const auto tokens = [&](const std::string& prompt) {
+    const Finished run =
+        run_tsprun({"generate", "--config", "nano", "--prompt", prompt, "--tokens", "3", "--json", path("report.json")});
+    EXPECT_EQ(run.end.code, 0) << run.describe();
+    return std::pair(report().at("generate").at("tokens"), run.err);
+  };
+  EXPECT_EQ(tokens(path("one.bin")).first, tokens("a").first);
+  EXPECT_TRUE(holds(tokens(path("two.bin")).second, "there is no such file; it is taken as text"));
+}
+
+}  // namespace
+}  // namespace tsp::test::training_files_test
