@@ -180,7 +180,7 @@ TEST(Compare, ARowSumsTrafficTakesTheFullestRankAndTheMedianStep) {
   EXPECT_NE(table.back().find("0.00 ="), std::string::npos) << table.back();
   EXPECT_EQ(table.back().find('/'), std::string::npos) << table.back();
   const std::string csv = compare_csv(rows);
-  EXPECT_NE(csv.find("\ntsp=2,2,nano,1,16,false,1,2,3,4,5,6,21,42,42,60,60,14,32.0,0.5,true,\n"), std::string::npos) << csv;
+  EXPECT_NE(csv.find("\ntsp=2,2,nano,1,16,false,1,2,3,4,5,6,21,42,42,60,60,14,32.0,0.5,true,,21,\n"), std::string::npos) << csv;
 
   // Where formula and measurement differ both are shown.
   rows[0]["theory"]["traffic_bytes"]["forward"]["weights"]["received"] = 40 + 3 * 1048576;
