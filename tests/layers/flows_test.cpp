@@ -305,6 +305,26 @@ TEST(Flops, OfAllRanksAddUpToTheModels) {
   }
 }
 
+/// Round a ring of k ranks there are k − 1 hops, whichever axes the ring goes over.
+TEST(Flows, TheHeadsShardsHopOverAllRanksThatHoldOne) {
+  Setting s;
+  s.model = find_config("nano").config;
+  s.batch = 8;
+  s.sequence = 256;  // more tokens than rows: the head's shards go round
+  for (const auto& [axes, hops] : {std::pair{std::vector<Spread::Axis>{{AxisKind::tp, 4}}, 3U},
+                                   {{{AxisKind::tp, 2}, {AxisKind::sp, 4}}, 7U},
+                                   {{{AxisKind::tp, 2}, {AxisKind::tsp, 2}}, 3U}}) {
+    int found = 0;
+    for (const Flow& flow : step_flows(s, spread(axes, TensorExchange::sequence))) {
+      if (flow.purpose != Purpose::head || flow.phase != Phase::head) continue;
+      EXPECT_EQ(flow.pattern, Pattern::ring);
+      EXPECT_EQ(flow.messages, hops) << spread(axes).print();
+      ++found;
+    }
+    EXPECT_EQ(found, 2);
+  }
+}
+
 TEST(Peaks, HoldMoreThanWhatIsPersistentAndNotMoreWithMoreRanks) {
   Setting s;
   s.model = find_config("paper-7b").config;
