@@ -6,7 +6,7 @@
 #
 #   RANKS=8  CONFIG=micro  SEQS=128,256,512,1024  BATCHES=1,2,4  STEPS=3  PRESET=release     may be set in the environment
 #
-# --quick: four ranks and short sequences, in about a minute; to see that it works, not to judge by.
+# --quick: four ranks and short sequences, in a few minutes; to see that it works, not to judge by.
 #
 # Reports, CSV, pictures and statements.txt lie in FOLDER. Layouts that this version can't run are rows that say why.
 set -euo pipefail
