@@ -139,7 +139,7 @@ struct Context::Parts {
         local_rank(checked(rank)),
         board(joined(*memory)),
         imagined(std::move(of_phantom)),
-        heap(is_phantom() ? imagined.bytes() : memory->heap(local_rank), options.heap_budget,
+        heap(is_phantom() ? imagined_heap(options.heap_budget) : memory->heap(local_rank), options.heap_budget,
              [this](std::size_t offset, std::size_t bytes) { commit(offset, bytes); }),
         faults(options.faults, options.struck_faults, world_rank(), heap, board),
         links(*memory, local_rank,
@@ -180,6 +180,12 @@ struct Context::Parts {
   }
 
   bool is_phantom() const { return !imagined.bytes().empty(); }
+
+  /// As much as a job's node memory would hold under this budget.
+  std::span<std::byte> imagined_heap(std::uint64_t budget) const {
+    const std::span<std::byte> all = imagined.bytes();
+    return budget == 0 || budget > all.size() ? all : all.first(budget / shm::kPage * shm::kPage);
+  }
 
   int checked(int rank) const {
     if (rank < 0 || rank >= static_cast<int>(memory->layout().local_ranks)) {
@@ -274,7 +280,7 @@ Context Context::from_environment() {
   return context;
 }
 
-Context Context::phantom(int rank, int size) {
+Context Context::phantom(int rank, int size, std::uint64_t heap_budget) {
   constexpr std::size_t kAddressSpace = std::size_t{1} << 43;
   if (size < 1 || rank < 0 || rank >= size) throw Error(Cause::refused, fmt::format("phantom rank {} of {}", rank, size));
   // On a node of its own, without a way to the others.
@@ -284,7 +290,9 @@ Context Context::phantom(int rank, int size) {
                               .world_size = static_cast<std::uint32_t>(size),
                               .node = static_cast<std::uint32_t>(rank),
                               .nodes = static_cast<std::uint32_t>(size)};
-  return Context(std::make_unique<Parts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, ContextOptions{}, std::vector<int>{},
+  ContextOptions options;
+  options.heap_budget = heap_budget;
+  return Context(std::make_unique<Parts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, options, std::vector<int>{},
                                          AddressSpace(kAddressSpace)));
 }
 

@@ -51,8 +51,9 @@ class Context {
   /// A rank of a world that isn't there: allocations are booked, by category, but memory that isn't touched costs nothing;
   /// operations take what memory they need among ranks of one node, move nothing and are complete at once; kernels
   /// (ComputeStream) compute nothing. The schedule that runs on it does all else that it does on a real rank, so that its memory
-  /// can be forecast. Throws Error(refused) for no rank of `size`.
-  static Context phantom(int rank, int size);
+  /// can be forecast. With a budget its heap is as large as that of a rank with --mem-per-rank, and full where that one is.
+  /// Throws Error(refused) for no rank of `size`.
+  static Context phantom(int rank, int size, std::uint64_t heap_budget = 0);
 
   Context(Context&&) noexcept;
   Context& operator=(Context&&) noexcept;

@@ -136,7 +136,7 @@ int execute(Command& command, GlobalOptions& global, const std::string& complain
   Report report(global.json);
   try {
     if (!complaint.empty()) throw Error(Cause::refused, complaint);
-    validate_global(global, command.has_ranks(), command.processes_per_rank());
+    validate_global(global, command.rank_use(), command.processes_per_rank());
     set_up_logging(global);
     if (!global.program.empty() && command.name() != "run") {
       throw Error(Cause::refused, fmt::format("{} -- {}: only `run` starts a program", command.name(), global.program.front()));

@@ -48,14 +48,12 @@ bool has(const Layout& layout, std::string_view axis) {
 
 void check_combination(const std::string& text, const Layout& layout) {
   for (std::size_t i = 0; i < layout.axes.size(); ++i) {
-    if (layout.axes[i].name == "dp" && i != 0) {
-      refuse(text, "dp must stand first: write dp before the other axes");
-    }
     for (std::size_t j = 0; j < i; ++j) {
       if (layout.axes[i].name == layout.axes[j].name) {
         refuse(text, fmt::format("axis {} comes twice; give it once, with the product of both degrees", layout.axes[i].name));
       }
     }
+    if (layout.axes[i].name == "dp" && i != 0) refuse(text, "dp must stand first: write dp before the other axes");
   }
   if (has(layout, "zero3") && (has(layout, "tp") || has(layout, "sp") || has(layout, "tsp"))) {
     refuse(text, "zero3 can't be mixed with tp, sp or tsp; try zero3 alone or after dp");

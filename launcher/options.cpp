@@ -36,10 +36,11 @@ std::uint64_t hard_limit_open_files() {
   return limit.rlim_max;
 }
 
-void validate_ranks(GlobalOptions& options) {
+void validate_ranks(GlobalOptions& options, RankUse use) {
   const bool by_number = !options.ranks_text.empty();
   const bool by_layout = !options.layout_text.empty();
-  if (by_number) options.ranks = static_cast<int>(parse_integer("-n", options.ranks_text, 1, shm::kMaxLocalRanks));
+  const std::int64_t most = use == RankUse::on_paper ? kMostRanksOnPaper : shm::kMaxLocalRanks;
+  if (by_number) options.ranks = static_cast<int>(parse_integer("-n", options.ranks_text, 1, most));
   if (by_layout) {
     options.layout = parse_layout(options.layout_text);
     const int product = options.layout.product();
@@ -47,9 +48,9 @@ void validate_ranks(GlobalOptions& options) {
       refuse(fmt::format("--layout {} needs {} ranks, but -n says {}; try -n {} or --layout {}", options.layout_text, product,
                          options.ranks, product, default_layout(options.ranks).print()));
     }
-    if (product > shm::kMaxLocalRanks) {
-      refuse(fmt::format("--layout {} needs {} ranks; at most {} fit on one node", options.layout_text, product,
-                         shm::kMaxLocalRanks));
+    if (product > most) {
+      refuse(fmt::format("--layout {} needs {} ranks; at most {} {}", options.layout_text, product, most,
+                         use == RankUse::on_paper ? "are counted" : "fit on one node"));
     }
     options.ranks = product;
   } else {
@@ -65,12 +66,13 @@ std::string ranks_option(const GlobalOptions& options) {
 }
 
 /// Where the ranks sit, and who starts them.
-void validate_nodes(GlobalOptions& options) {
+void validate_nodes(GlobalOptions& options, RankUse use) {
   const bool several = !options.nnodes_text.empty();
   if (!options.nodes_text.empty()) {
     if (several)
       refuse(fmt::format("--nodes {}: it pretends that there are nodes, --nnodes names real ones; give one", options.nodes_text));
-    options.nodes = static_cast<int>(parse_integer("--nodes", options.nodes_text, 1, options.ranks));
+    const std::int64_t most = use == RankUse::jobs ? shm::kMaxLocalRanks : options.ranks;
+    options.nodes = static_cast<int>(parse_integer("--nodes", options.nodes_text, 1, most));
   }
   if (!several) {
     if (!options.node_rank_text.empty()) refuse(fmt::format("--node-rank {}: it goes with --nnodes K", options.node_rank_text));
@@ -116,11 +118,11 @@ void validate_against_machine(const GlobalOptions& options, int processes_per_ra
   }
 }
 
-void validate_faults(GlobalOptions& options) {
+void validate_faults(GlobalOptions& options, RankUse use) {
   options.faults.clear();
   for (const std::string& text : options.fault_texts) {
     const fault::Spec& spec = options.faults.emplace_back(fault::parse(text));
-    fault::check_ranks(spec, options.ranks);
+    if (use != RankUse::jobs) fault::check_ranks(spec, options.ranks);
   }
   check_faults(options.faults);
 }
@@ -203,10 +205,10 @@ void add_global_options(CLI::App& app, GlobalOptions& options) {
   app.add_flag("--no-prefix", options.no_prefix, "don't put [rank] before the lines of ranks")->group(group);
 }
 
-void validate_global(GlobalOptions& options, bool against_machine, int processes_per_rank) {
-  validate_ranks(options);
+void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank) {
+  validate_ranks(options, use);
 
-  validate_nodes(options);
+  validate_nodes(options, use);
 
   if (options.intra != "auto" && options.intra != "shm" && options.intra != "tcp") {
     refuse(fmt::format("--intra {}: there is no such transport within a node; auto, shm and tcp work", options.intra));
@@ -243,7 +245,7 @@ void validate_global(GlobalOptions& options, bool against_machine, int processes
   }
   options.timeout_ns = static_cast<std::uint64_t>(seconds * 1e9);
 
-  validate_faults(options);
+  validate_faults(options, use);
 
   if (options.bind_text.empty()) {
     options.bind = Bind::automatic;
@@ -263,7 +265,7 @@ void validate_global(GlobalOptions& options, bool against_machine, int processes
   if (std::find(kLogLevels.begin(), kLogLevels.end(), options.log_level) == kLogLevels.end()) {
     refuse(fmt::format("--log-level {}: trace, debug, info, warn, error, critical and off work", options.log_level));
   }
-  if (against_machine) validate_against_machine(options, processes_per_rank);
+  if (use == RankUse::job) validate_against_machine(options, processes_per_rank);
 }
 
 RankBlock ranks_here(const GlobalOptions& options) {

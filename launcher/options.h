@@ -66,9 +66,18 @@ RankBlock ranks_here(const GlobalOptions& options);
 /// Declares the options on the application.
 void add_global_options(CLI::App& app, GlobalOptions& options);
 
+/// What a command does with the ranks that the options speak of.
+enum class RankUse : std::uint8_t {
+  on_paper,  ///< starts none: as many as theory counts
+  job,       ///< starts them on this machine, in one job
+  jobs       ///< starts several jobs and validates the options of each anew: what depends on the number of ranks is left to that
+};
+/// As many ranks as can be spoken of on paper.
+inline constexpr std::int64_t kMostRanksOnPaper = 1 << 16;
+
 /// Turns texts into values. Throws Error(Cause::refused) naming the option, its value and the nearest values that work.
-/// With `against_machine` also what this machine can't do is refused (processes, descriptors, memory).
-void validate_global(GlobalOptions& options, bool against_machine, int processes_per_rank);
+/// For a job also what this machine can't do is refused (processes, descriptors, memory).
+void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank);
 
 /// "64K", "16M", "2G", "1048576": bytes, powers of 1024. Throws Error(Cause::refused) naming `option`.
 std::uint64_t parse_size(const std::string& option, const std::string& text);

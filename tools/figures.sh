@@ -6,7 +6,7 @@
 #
 #   RANKS=8  CONFIG=micro  SEQS=128,256,512,1024  BATCHES=1,2,4  STEPS=3  PRESET=release     may be set in the environment
 #
-# --quick: four ranks and short sequences, in about a minute; to see that it works, not to judge by.
+# --quick: four ranks and short sequences, in a few minutes; to see that it works, not to judge by.
 #
 # Reports, CSV, pictures and statements.txt lie in FOLDER. Layouts that this version can't run are rows that say why.
 set -euo pipefail
@@ -48,6 +48,9 @@ compare lengths --config "$config" --layouts "$layouts" --seqs "$seqs"          
 compare lengths_forward --config "$config" --layouts "$layouts" --seqs "$seqs" --forward  # Figs. 10, 11
 compare batches --config "$config" --layouts "$layouts" --batches "$batches" --seq "${seqs%%,*}"  # Fig. 12
 compare sizes --configs nano,micro --layouts "$layouts" --seq "${seqs%%,*}"               # Fig. 6
+rm -f "$folder/break_even.json"
+# Figs. 5, 7 on both sides of BS = 8h, which the larger model doesn't reach.
+[ "$ranks" -gt 8 ] || compare break_even --config nano --layouts "tsp=$ranks;tp=$ranks" --seq 256 --batches 1,2,4 --forward
 
 say "planning the same points"
 plans=()
@@ -61,11 +64,16 @@ say "drawing"
 python3="/usr/bin/python3"
 "$python3" "$root/tools/plot/plot.py" --out "$folder/training" "$folder/lengths.json" "$folder/batches.json" "$folder/sizes.json" "${plans[@]}"
 "$python3" "$root/tools/plot/plot.py" --out "$folder/forward" "$folder/lengths_forward.json"
+forward=("$folder/lengths_forward.json")
+if [ -e "$folder/break_even.json" ]; then
+  "$python3" "$root/tools/plot/plot.py" --out "$folder/break_even" "$folder/break_even.json"
+  forward+=("$folder/break_even.json")
+fi
 "$python3" "$root/tools/plot/plot.py" --out "$folder/paper" "$folder/paper.json"
 
 say "the paper's statements on this machine ($ranks ranks, $config, training)"
 "$python3" "$root/tools/plot/statements.py" "$folder/lengths.json" "$folder/batches.json" | tee "$folder/statements.txt"
 say "and in forward passes alone"
-"$python3" "$root/tools/plot/statements.py" "$folder/lengths_forward.json" | tee -a "$folder/statements.txt"
+"$python3" "$root/tools/plot/statements.py" "${forward[@]}" | tee -a "$folder/statements.txt"
 echo
 echo "all of it: $folder"

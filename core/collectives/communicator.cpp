@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <unordered_set>
 
 namespace tsp {
 
@@ -23,14 +24,15 @@ std::shared_ptr<const Group> make_group(Engine& engine, Heap& heap, Staging& sta
   group->staging = &staging;
   group->plain_limit = std::numeric_limits<std::size_t>::max();
   int rank = -1;
+  std::unordered_set<int> named;
+  named.reserve(ranks.size());
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const int world = ranks[i];
     if (world < 0 || world >= engine.world_size()) {
       throw Error(Cause::refused, fmt::format("communicator: member {} is rank {}, but the world has ranks 0 to {}", i, world,
                                               engine.world_size() - 1));
     }
-    if (std::find(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(i), world) !=
-        ranks.begin() + static_cast<std::ptrdiff_t>(i)) {
+    if (!named.insert(world).second) {
       throw Error(Cause::refused, fmt::format("communicator: rank {} is named twice", world));
     }
     Group::Member member{.world = world, .node = engine.route(world).node};

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <unordered_map>
 
 namespace tsp {
 
@@ -31,15 +31,15 @@ Group part_of(const Group& whole, const std::vector<int>& group_ranks) {
 void lay_out(Group& group) {
   std::vector<int> nodes;              // in the order of their first members
   std::vector<std::vector<int>> rows;  // group ranks
+  std::unordered_map<int, std::size_t> row_of;
   for (int r = 0; r < group.size(); ++r) {
     const int node = group.member(r).node;
-    const auto known = std::find(nodes.begin(), nodes.end(), node);
-    const auto row = static_cast<std::size_t>(known - nodes.begin());
-    if (known == nodes.end()) {
+    const auto [row, is_new] = row_of.emplace(node, rows.size());
+    if (is_new) {
       nodes.push_back(node);
       rows.emplace_back();
     }
-    rows[row].push_back(r);
+    rows[row->second].push_back(r);
   }
   if (rows.size() == 1) {
     group.no_grid = "all ranks of the group sit on one node";

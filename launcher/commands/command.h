@@ -31,8 +31,9 @@ class Command {
   virtual std::string help() const = 0;
   /// Adds the command's options to its subcommand. Options bind to members of this object; their texts may be left to validate().
   virtual void add_options(CLI::App& app) = 0;
-  /// True if the command starts ranks: then global options about ranks are validated against this machine.
-  virtual bool has_ranks() const { return true; }
+  /// What the command does with ranks.
+  virtual RankUse rank_use() const { return RankUse::job; }
+  bool has_ranks() const { return rank_use() != RankUse::on_paper; }
   /// True if the command's ranks write the trace that --trace asks for.
   virtual bool has_trace() const { return false; }
   /// True if its ranks tell when a step begins, for faults that strike at one.

@@ -2,6 +2,7 @@
 #include "launcher/commands/compare.h"
 
 #include "launcher/commands/compare_rank.h"
+#include "launcher/model/layouts.h"
 #include "launcher/refuse.h"
 #include "launcher/standard_output.h"
 #include "transport/cause.h"
@@ -10,7 +11,10 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
+#include <limits>
+#include <string_view>
 
 namespace tsp::launcher {
 
@@ -61,6 +65,47 @@ std::vector<std::string> swept(const std::string& option, const std::string& swe
   return split(option, sweep, ',');
 }
 
+/// What is no value under any layout is refused before the first job.
+void check_swept(const std::vector<std::string>& configs, const std::vector<std::string>& sequences,
+                 const std::vector<std::string>& batches) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  for (const std::string& each : configs)
+    if (!each.empty()) find_config(each);
+  for (const std::string& each : sequences)
+    if (!each.empty()) parse_integer("--seq", each, 1, kMost);
+  for (const std::string& each : batches)
+    if (!each.empty()) parse_integer("--batch", each, 1, kMost);
+}
+
+/// --tp and --sp must be words, and mean something to at least one layout.
+void check_variants(GlobalOptions global, const std::vector<Layout>& layouts) {
+  const auto with = [&](std::string_view axis) {
+    const auto has = [&](const Layout& layout) { return layout.degree(axis) > 1; };
+    const auto found = std::find_if(layouts.begin(), layouts.end(), has);
+    return found == layouts.end() ? layouts.front() : *found;
+  };
+  global.layout = with("tp");
+  tensor_exchange(global);
+  global.layout = with("sp");
+  sequence_exchange(global);
+}
+
+/// `text` is a whole number, or empty.
+std::size_t number_or(const std::string& text, std::size_t usual) {
+  return text.empty() ? usual : static_cast<std::size_t>(std::stoull(text));
+}
+
+/// Turns a point's texts into values. Throws Error(refused) with the message of a model command that can't do it.
+void validate_point(ComparePoint& point, bool forward_only) {
+  validate_global(point.global, RankUse::job, 1);
+  // The model's sizes first: a layout that can't be still has a row.
+  validate_model(point.model, point.global, kSizes);
+  validate_model(point.model, point.global, kCompareUse);
+  check_batch(point.global, point.model.batch);
+  validate_data(point.model, true);
+  validate_memory(point.model, point.global, forward_only ? ModelUse::inference : ModelUse::training);
+}
+
 void write_csv(const std::string& path, const ordered_json& rows) {
   std::ofstream file(path, std::ios::binary);
   file << compare_csv(rows);
@@ -78,33 +123,37 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
   const std::vector<std::string> configs = swept("--configs", options.configs_text, "--config", model.config);
   const std::vector<std::string> sequences = swept("--seqs", options.sequences_text, "--seq", model.sequence_text);
   const std::vector<std::string> batches = swept("--batches", options.batches_text, "--batch", model.batch_text);
+  std::vector<Layout> parsed;
+  for (const std::string& layout : layouts) parsed.push_back(parse_layout(layout));
+  check_variants(global, parsed);
+  check_swept(configs, sequences, batches);
   if (layouts.size() * configs.size() * sequences.size() * batches.size() > kMostPoints)
     refuse(fmt::format("--layouts {}: with all sweeps more than {} jobs; give fewer", options.layouts_text, kMostPoints));
   std::vector<ComparePoint> points;
   for (const std::string& config : configs) {
     for (const std::string& batch : batches) {
       for (const std::string& sequence : sequences) {
-        for (const std::string& layout : layouts) {
-          ComparePoint point{.global = global, .model = model, .layout = layout, .why = {}};
-          point.global.layout_text = layout;
+        for (std::size_t i = 0; i < layouts.size(); ++i) {
+          ComparePoint point{.global = global, .model = model, .layout = layouts[i], .why = {}};
+          point.global.layout_text = layouts[i];
           point.global.ranks_text.clear();
+          // Variants are of the layouts that have their axis.
+          if (parsed[i].degree("tp") == 1) point.global.tensor_text = "plain";
+          if (parsed[i].degree("sp") == 1) point.global.sequence_text = "gather";
           point.global.quiet = true;  // each job's audit becomes a row
           point.model.config = config;
           point.model.batch_text = batch;
           point.model.sequence_text = sequence;
-          validate_global(point.global, true, 1);
-          // Variants are of the layouts that have their axis.
-          if (point.global.layout.degree("tp") == 1) point.global.tensor_text = "plain";
-          if (point.global.layout.degree("sp") == 1) point.global.sequence_text = "gather";
           const QuietAfterFirst quiet(points.empty());
           try {
-            // The model's sizes first: a layout that can't be still has a row.
-            validate_model(point.model, point.global, kSizes);
-            validate_model(point.model, point.global, kCompareUse);
-            validate_data(point.model, true);
-            validate_memory(point.model, point.global, options.forward_only ? ModelUse::inference : ModelUse::training);
+            validate_point(point, options.forward_only);
           } catch (const Error& error) {
             point.why = error.what();
+            // The row says what was asked for.
+            point.global.layout = parsed[i];
+            point.global.ranks = parsed[i].product();
+            point.model.sequence = number_or(sequence, point.model.sequence);
+            point.model.batch = number_or(batch, point.model.batch);
           }
           points.push_back(std::move(point));
         }

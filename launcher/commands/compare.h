@@ -51,6 +51,7 @@ class CompareCommand final : public Command {
  public:
   std::string name() const override { return "compare"; }
   std::string help() const override { return "the same model and data under several layouts: one table"; }
+  RankUse rank_use() const override { return RankUse::jobs; }
   void add_options(CLI::App& app) override;
   void validate(const GlobalOptions& global) override;
   int run(const GlobalOptions& global, Report& report) override;

@@ -74,15 +74,16 @@ theory::Spread spread_of(const ComparePoint& point) {
                              : launcher::spread_of(layout, tensor_exchange(point.global), sequence_exchange(point.global));
 }
 
-/// The longest sequence whose forecast peak stays within --mem-per-rank, at most the model's; 0 if none does.
-std::size_t longest_sequence(const ComparePoint& point) {
+/// The longest sequence with which the schedule gets through under --mem-per-rank, at most the model's; 0 if none does.
+std::size_t longest_sequence(const ComparePoint& point, bool forward_only) {
   const theory::Spread spread = spread_of(point);
   theory::Setting setting = point.model.setting();
   if (!theory::why_impossible(setting, spread).empty()) return 0;
   const auto fits = [&](std::size_t sequence) {
     setting.sequence = sequence;
-    const theory::PeakOptions options{.threads = static_cast<std::size_t>(point.global.threads)};
-    return theory::peaks_of_fullest(theory::MeshSetting::of(setting, spread), options).total <= point.global.mem_per_rank;
+    return theory::fits(theory::MeshSetting::of(setting, spread), {.threads = static_cast<std::size_t>(point.global.threads),
+                                                                   .training = !forward_only,
+                                                                   .budget = point.global.mem_per_rank});
   };
   std::size_t low = 0;
   std::size_t high = point.model.shape.max_positions;
@@ -137,7 +138,7 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
   row["tokens_per_s"] = nullptr;
   row["fits"] = point.why.empty();
   row["why"] = point.why;
-  if (known && point.global.mem_per_rank != 0 && !forward_only) row["longest_seq"] = longest_sequence(point);
+  if (known && point.global.mem_per_rank != 0) row["longest_seq"] = longest_sequence(point, forward_only);
   const ordered_json& failure = job.contains("failure") ? job.at("failure") : ordered_json();
   if (failure.is_object()) {
     row["fits"] = failure.at("kind") == "out_of_memory" ? ordered_json(false) : ordered_json(nullptr);
@@ -216,7 +217,7 @@ std::string compare_csv(const ordered_json& rows) {
   for (std::size_t i = 0; i < kCategories; ++i) csv += fmt::format(",{}_bytes", name(static_cast<Category>(i)));
   csv +=
       ",total_bytes,forward_received_bytes,forward_formula_bytes,backward_received_bytes,backward_formula_bytes,"
-      "other_received_bytes,tokens_per_s,exposed_share,fits,why\n";
+      "other_received_bytes,tokens_per_s,exposed_share,fits,why,forecast_bytes,longest_seq\n";
   for (const ordered_json& row : rows) {
     std::vector<std::string> cells = {quoted(row.at("label")), row.at("ranks").dump(), quoted(row.at("config")),
                                       row.at("batch").dump(),  row.at("seq").dump(),   row.at("forward_only").dump()};
@@ -235,6 +236,8 @@ std::string compare_csv(const ordered_json& rows) {
     cells.push_back(row.contains("exposed_share") ? row.at("exposed_share").dump() : "");
     cells.push_back(row.at("fits").is_null() ? "" : row.at("fits").dump());
     cells.push_back(quoted(row.at("why")));
+    cells.push_back(row.contains("theory") ? row.at("theory").at("memory_peak_bytes").at("total").dump() : "");
+    cells.push_back(row.contains("longest_seq") ? row.at("longest_seq").dump() : "");
     csv += fmt::format("{}\n", fmt::join(cells, ","));
   }
   return csv;

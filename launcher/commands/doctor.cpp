@@ -45,7 +45,7 @@ class Doctor : public Command {
     return "what this machine can do: cores and quota, memory, limits, RDMA devices, transports and why, algorithms";
   }
   void add_options(CLI::App&) override {}
-  bool has_ranks() const override { return false; }
+  RankUse rank_use() const override { return RankUse::on_paper; }
 
   int run(const GlobalOptions& global, Report& report) override {
     const char* overrides = std::getenv("TSP_ALGORITHMS");

@@ -20,7 +20,7 @@ namespace tsp::launcher {
 
 namespace {
 
-constexpr std::int64_t kMostGpus = 1 << 16;
+constexpr std::int64_t kMostGpus = kMostRanksOnPaper;
 constexpr std::size_t kUsualTop = 20;
 constexpr ModelOptionUse kPlanUse{.files = false, .seed = false, .ranks = false};
 
@@ -43,12 +43,14 @@ class PlanCommand final : public Command {
  public:
   std::string name() const override { return "plan"; }
   std::string help() const override { return "memory, traffic and FLOPs of layouts on paper; which fit a memory budget"; }
-  bool has_ranks() const override { return false; }
+  RankUse rank_use() const override { return RankUse::on_paper; }
   void add_options(CLI::App& app) override;
   void validate(const GlobalOptions& global) override;
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
+  void refuse_layouts(const GlobalOptions& global) const;
+  std::uint64_t memory_of_a_gpu(const GlobalOptions& global) const;
   void validate_search();
   std::vector<PlanPoint> points(const GlobalOptions& global) const;
 
@@ -82,6 +84,32 @@ void PlanCommand::add_options(CLI::App& app) {
       ->group(group);
 }
 
+/// A search chooses the layouts itself.
+void PlanCommand::refuse_layouts(const GlobalOptions& global) const {
+  const auto leave_out = [](const std::string& option, const std::string& text) {
+    refuse(fmt::format("{} {}: --search goes over every layout of --gpus with all variants; leave it out", option, text));
+  };
+  if (!global.ranks_text.empty()) leave_out("-n", global.ranks_text);
+  if (!global.layout_text.empty()) leave_out("--layout", global.layout_text);
+  if (global.tensor_text != "plain") leave_out("--tp", global.tensor_text);
+  if (global.sequence_text != "gather") leave_out("--sp", global.sequence_text);
+}
+
+/// --mem, else --mem-per-rank, else the machine's; 0: none is known.
+std::uint64_t PlanCommand::memory_of_a_gpu(const GlobalOptions& global) const {
+  if (!options_.memory_text.empty() && !global.mem_per_rank_text.empty()) {
+    refuse(fmt::format("--mem {} and --mem-per-rank {}: they say the same; give one of them", options_.memory_text,
+                       global.mem_per_rank_text));
+  }
+  if (!options_.memory_text.empty()) {
+    const std::uint64_t bytes = parse_size("--mem", options_.memory_text);
+    if (bytes == 0) refuse(fmt::format("--mem {}: nothing fits into that; try --mem 80G", options_.memory_text));
+    return bytes;
+  }
+  if (global.mem_per_rank != 0) return global.mem_per_rank;
+  return question_.machine ? static_cast<std::uint64_t>(question_.machine->memory_bytes) : 0;
+}
+
 void PlanCommand::validate_search() {
   if (!options_.search) {
     if (!options_.gpus_text.empty())
@@ -107,17 +135,16 @@ void PlanCommand::validate(const GlobalOptions& global) {
   question_.setting = model_.setting();
   question_.dtype = model_.dtype;
   options_.top = static_cast<std::size_t>(parse_integer("--top", options_.top_text, 0, kMostGpus));
+  if (options_.search) refuse_layouts(global);
   options_.tensor = tensor_exchange(global);
   options_.sequence = sequence_exchange(global);
   if (!options_.machine_text.empty()) {
     question_.machine = theory::find_machine(options_.machine_text);
-    question_.memory_bytes = static_cast<std::uint64_t>(question_.machine->memory_bytes);
     if (!question_.machine->flops(model_.dtype)) {
       refuse(fmt::format("--dtype {}: {} doesn't state flops_per_s for it", tsp::name(model_.dtype), options_.machine_text));
     }
   }
-  if (!options_.memory_text.empty()) question_.memory_bytes = parse_size("--mem", options_.memory_text);
-  else if (!question_.machine) question_.memory_bytes = global.mem_per_rank;
+  question_.memory_bytes = memory_of_a_gpu(global);
   validate_search();
 }
 

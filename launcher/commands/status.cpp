@@ -74,7 +74,7 @@ class Status : public Command {
  public:
   std::string name() const override { return "status"; }
   std::string help() const override { return "the flight board of a running job: what each rank does and whom it waits for"; }
-  bool has_ranks() const override { return false; }
+  RankUse rank_use() const override { return RankUse::on_paper; }
 
   void add_options(CLI::App& app) override { app.add_option("PID", pid_text_, "process of a running tsprun")->required(); }
 

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace tsp::launcher {
 
 namespace {
@@ -27,7 +29,7 @@ TensorExchange tensor_exchange(const GlobalOptions& global) {
   if (global.tensor_text == "plain") return TensorExchange::plain;
   if (global.layout.degree("tp") == 1) {
     refuse(fmt::format("--tp {}: --layout {} has no tp axis to exchange over; try --layout tp={}", global.tensor_text,
-                       global.layout.print(), global.layout.product()));
+                       global.layout.print(), std::max(2, global.layout.product())));
   }
   return TensorExchange::sequence;
 }
@@ -38,7 +40,7 @@ SequenceExchange sequence_exchange(const GlobalOptions& global) {
   if (text != "ring" && text != "ulysses") refuse(fmt::format("--sp {}: gather, ring and ulysses work", text));
   if (global.layout.degree("sp") == 1) {
     refuse(fmt::format("--sp {}: --layout {} has no sp axis to exchange over; try --layout sp={}", text, global.layout.print(),
-                       global.layout.product()));
+                       std::max(2, global.layout.product())));
   }
   return text == "ring" ? SequenceExchange::ring : SequenceExchange::ulysses;
 }

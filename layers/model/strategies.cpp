@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace tsp {
 
 namespace {
@@ -35,6 +37,28 @@ std::unique_ptr<Strategy> make_inner(Rank& rank, Mesh& mesh, const StrategyOptio
   throw Error(Cause::refused, "no such scheme");
 }
 
+/// Whether TSP can cut each tensor rank's part again: all parts have as many K/V heads, with as many query heads each.
+bool parts_are_alike(const ModelConfig& config, int tensors) {
+  for (int t = 0; t < tensors; ++t) {
+    if (!BlockSlice::of(config, t, tensors).uniform(config)) return false;
+  }
+  return true;
+}
+
+/// "tp=1 or tp=3": the degrees nearest to `tensors` whose parts TSP can cut over `sequences` ranks.
+std::string degrees_that_work(const ModelConfig& config, int tensors, int sequences) {
+  const auto works = [&](int degree) {
+    const auto cut = static_cast<std::size_t>(degree) * static_cast<std::size_t>(sequences);
+    return config.query_heads % cut == 0 && parts_are_alike(config, degree);
+  };
+  int below = tensors - 1;
+  while (below > 1 && !works(below)) --below;
+  int above = tensors + 1;
+  while (above <= static_cast<int>(config.query_heads) && !works(above)) ++above;
+  const std::string higher = above <= static_cast<int>(config.query_heads) ? fmt::format(" or tp={}", above) : "";
+  return fmt::format("tp={}{}", std::max(below, 1), higher);
+}
+
 }  // namespace
 
 std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOptions& options) {
@@ -57,14 +81,12 @@ void check_mesh(const ModelConfig& config, const MeshShape& shape, SequenceExcha
     // K/V heads go where their query heads are: any number of them will do.
     const HeadCut within(queries, queries, shape.sequence);
   }
-  if (shape.scheme == Scheme::tsp && shape.tensor > 1) {
-    for (int t = 0; t < shape.tensor; ++t) {
-      if (BlockSlice::of(config, t, shape.tensor).uniform(config)) continue;
-      throw Error(Cause::refused,
-                  fmt::format("tp={} cuts between the query heads of a K/V head ({} query heads, {} K/V heads): "
-                              "it must divide the K/V heads, or they must divide it, where tsp cuts its part again",
-                              shape.tensor, config.query_heads, config.kv_heads));
-    }
+  if (shape.scheme == Scheme::tsp && shape.tensor > 1 && !parts_are_alike(config, shape.tensor)) {
+    throw Error(
+        Cause::refused,
+        fmt::format("tp={} cuts between the query heads of a K/V head ({} query heads, {} K/V heads): it must divide the "
+                    "K/V heads, or they must divide it, where tsp cuts its part again; try {}",
+                    shape.tensor, config.query_heads, config.kv_heads, degrees_that_work(config, shape.tensor, shape.sequence)));
   }
 }
 

@@ -170,8 +170,8 @@ class Counter {
     const HeadPlan plan = head_plan(replica_);
     const Traffic traffic = head(replica_, ranks, plan);
     const bool rotated = plan == HeadPlan::rotate_weights;
-    add_head(axis, rotated ? Pattern::ring : Pattern::collective, rotated, traffic.forward[Purpose::head],
-             traffic.backward[Purpose::head]);
+    add_head(axis, rotated ? Pattern::ring : Pattern::collective, rotated ? hops(ranks) : 2, rotated,
+             traffic.forward[Purpose::head], traffic.backward[Purpose::head]);
   }
 
   void vocabulary_over_tensors() {
@@ -180,7 +180,7 @@ class Counter {
     add(AxisKind::tp, Purpose::embedding, Pattern::collective, Phase::pass, kForward, kExposed,
         tp_embedding(replica_, T).forward[Purpose::embedding], 2);
     const Traffic traffic = tp_head(replica_, T);
-    add_head(AxisKind::tp, Pattern::collective, kExposed, traffic.forward[Purpose::head], traffic.backward[Purpose::head]);
+    add_head(AxisKind::tp, Pattern::collective, 2, kExposed, traffic.forward[Purpose::head], traffic.backward[Purpose::head]);
     if (D_ == 1) return;
     const std::uint64_t gradients = 2 * V * h_ * a_ * (D_ - 1);
     // The embedding's is complete only when the backward pass ends.
@@ -193,8 +193,8 @@ class Counter {
     add(axis, Purpose::embedding, Pattern::all_to_all, Phase::pass, kForward, kExposed, rows * h_ * e_, 1);
     add(axis, Purpose::embedding, Pattern::all_to_all, Phase::pass, kBackward, kExposed, rows * h_ * a_, 1);
   }
-  void add_head(AxisKind axis, Pattern pattern, bool hidden, std::uint64_t forward, std::uint64_t backward) {
-    const std::uint64_t messages = pattern == Pattern::ring ? D_ - 1 : 2;
+  void add_head(AxisKind axis, Pattern pattern, std::uint64_t messages, bool hidden, std::uint64_t forward,
+                std::uint64_t backward) {
     add(axis, Purpose::head, pattern, Phase::head, kForward, hidden, forward, messages);
     add(axis, Purpose::head, pattern, Phase::head, kBackward, hidden, backward, messages);
   }

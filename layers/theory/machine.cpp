@@ -22,6 +22,8 @@ using nlohmann::json;
 constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{1} << 20;
 constexpr int kMostOfANode = 1024;
 constexpr double kLargest = 1e30;
+/// Of a GPU: an exabyte.
+constexpr double kMostMemory = 1e18;
 constexpr double kLeastEfficiency = 0.001;
 constexpr double kLongestLatency = 1;
 constexpr double kWorstCrossing = 1000;
@@ -160,7 +162,7 @@ Machine parse_machine(std::string_view text, const std::string& where) {
   Object object(document, where);
   Machine machine;
   machine.name = object.text("name");
-  machine.memory_bytes = object.number("memory_bytes", 1, kLargest);
+  machine.memory_bytes = object.number("memory_bytes", 1, kMostMemory);
   machine.memory_bytes_per_s = object.number("memory_bytes_per_s", 1, kLargest);
   read_flops(object.inside("flops_per_s"), machine);
   machine.gemm_efficiency = object.number("gemm_efficiency", kLeastEfficiency, 1);

@@ -4,6 +4,7 @@
 #include "layers/decode.h"
 #include "layers/model/model.h"
 #include "layers/model/single_block.h"
+#include "transport/cause.h"
 
 #include <algorithm>
 #include <utility>
@@ -20,7 +21,7 @@ struct Phantom {
   Mesh mesh;
 
   Phantom(const MeshSetting& of, int number, const PeakOptions& options)
-      : context(Context::phantom(number, of.shape.ranks())),
+      : context(Context::phantom(number, of.shape.ranks(), options.budget)),
         rank(context, {.threads = options.threads, .trace = nullptr}),
         mesh(context.world(), of.shape) {}
 };
@@ -55,6 +56,25 @@ CategoryBytes peaks(const MeshSetting& of, int rank, std::span<const std::int32_
 }
 
 CategoryBytes peaks_of_fullest(const MeshSetting& of, const PeakOptions& options) { return peaks(of, fullest(of), {}, options); }
+
+bool fits(const MeshSetting& of, const PeakOptions& options) {
+  const int most = fullest(of);
+  std::vector<int> ranks = {most};
+  for (int rank = 0; rank < std::min(of.shape.tensor * of.shape.sequence, kMostAsked); ++rank) {
+    if (rank != most) ranks.push_back(rank);
+  }
+  const std::vector<std::int32_t> alike(of.setting.tokens(), 0);
+  try {
+    for (const int rank : ranks) {
+      peaks(of, rank, {}, options);
+      peaks(of, rank, alike, options);
+    }
+  } catch (const Error& error) {
+    if (error.cause() != Cause::out_of_memory) throw;
+    return false;
+  }
+  return true;
+}
 
 CategoryBytes decoding_peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, std::size_t prompt,
                              const PeakOptions& options) {

@@ -63,6 +63,65 @@ TEST(Compare, WhatOneCombinationCannotDoIsARowWithTheModelCommandsMessage) {
   EXPECT_TRUE(row.at("tokens_per_s").is_null());
 }
 
+TEST(Compare, ABatchThatDpDoesNotDivideNeverStartsARank) {
+  Request request;
+  request.options.layouts_text = "dp=2;tsp=2";
+  request.options.batches_text = "3,4";
+  const std::vector<ComparePoint> points = request.points();
+  EXPECT_EQ(points[0].why, "--layout dp=2: --batch 3 doesn't divide by dp=2; try --batch 2 or 4");
+  for (const std::size_t other : {1U, 2U, 3U}) EXPECT_EQ(points[other].why, "");
+  EXPECT_EQ(compare_json(points[0], {}, false).at("fits"), false);
+}
+
+TEST(Compare, ARowThatCannotBeSaysWhatWasAskedFor) {
+  Request request;
+  request.options.sequences_text = "16,999";
+  request.options.layouts_text = "tsp=2;tsp=2000";
+  const std::vector<ComparePoint> points = request.points();
+  EXPECT_EQ(points[0].why, "");
+  EXPECT_EQ(points[1].why, "--layout tsp=2000 needs 2000 ranks; at most 1024 fit on one node");
+  EXPECT_EQ(compare_json(points[1], {}, false).at("layout"), (ordered_json{{"tsp", 2000}}));
+  EXPECT_EQ(compare_json(points[1], {}, false).at("ranks"), 2000);
+  EXPECT_EQ(points[2].why, "--seq 999: nano has 256 positions; try --seq 256");
+  EXPECT_EQ(compare_json(points[2], {}, false).at("seq"), 999);
+}
+
+TEST(Compare, ValuesThatNoLayoutTakesAreRefusedAtOnce) {
+  Request sequence;
+  sequence.options.sequences_text = "16,0";
+  EXPECT_NE(refusal([&] { sequence.points(); }).find("--seq 0: 1 to "), std::string::npos);
+  Request batch;
+  batch.options.batches_text = "1,many";
+  EXPECT_NE(refusal([&] { batch.points(); }).find("--batch many: not a whole number"), std::string::npos);
+  Request config;
+  config.model.config = "";
+  config.options.configs_text = "nano,nanno";
+  EXPECT_NE(refusal([&] { config.points(); }).find("--config nanno: neither a built-in configuration"), std::string::npos);
+}
+
+TEST(Compare, VariantsMustMeanSomethingToALayout) {
+  Request request;
+  request.global.sequence_text = "ring";
+  EXPECT_EQ(refusal([&] { request.points(); }), "--sp ring: --layout tsp=1 has no sp axis to exchange over; try --layout sp=2");
+  request.options.layouts_text = "tsp=2;sp=2";
+  EXPECT_EQ(request.points()[0].why, "");
+  EXPECT_EQ(compare_json(request.points()[1], {}, false).at("label"), "sp=2 (ring)");
+  request.global.sequence_text = "token";
+  EXPECT_EQ(refusal([&] { request.points(); }), "--sp token: gather, ring and ulysses work");
+}
+
+TEST(Compare, NodesAndFaultsAreHeldAgainstTheRanksOfEachLayout) {
+  Request request;
+  request.options.layouts_text = "tsp=2;tsp=4;tsp=1";
+  request.global.nodes_text = "2";
+  request.global.fault_texts = {"kill:rank=1,op=all_gather,seq=1"};
+  validate_global(request.global, RankUse::jobs, 1);
+  const std::vector<ComparePoint> points = request.points();
+  EXPECT_EQ(points[0].why, "");
+  EXPECT_EQ(points[1].global.nodes, 2);
+  EXPECT_EQ(points[2].why, "--nodes 2: 1 to 1 work; try 1");
+}
+
 TEST(Compare, RefusesSweepsBesidePlainOptionsAndBadLayouts) {
   Request request;
   request.options.sequences_text = "16,32";
@@ -121,7 +180,7 @@ TEST(Compare, ARowSumsTrafficTakesTheFullestRankAndTheMedianStep) {
   EXPECT_NE(table.back().find("0.00 ="), std::string::npos) << table.back();
   EXPECT_EQ(table.back().find('/'), std::string::npos) << table.back();
   const std::string csv = compare_csv(rows);
-  EXPECT_NE(csv.find("\ntsp=2,2,nano,1,16,false,1,2,3,4,5,6,21,42,42,60,60,14,32.0,0.5,true,\n"), std::string::npos) << csv;
+  EXPECT_NE(csv.find("\ntsp=2,2,nano,1,16,false,1,2,3,4,5,6,21,42,42,60,60,14,32.0,0.5,true,,21,\n"), std::string::npos) << csv;
 
   // Where formula and measurement differ both are shown.
   rows[0]["theory"]["traffic_bytes"]["forward"]["weights"]["received"] = 40 + 3 * 1048576;

@@ -45,6 +45,7 @@ TEST(Layout, RefusalsNameTheOptionTheValueAndWhatWorks) {
   EXPECT_NE(refusal("tsp=two").find("try tsp=2"), std::string::npos);
   EXPECT_NE(refusal("pp=2").find("no axis 'pp'"), std::string::npos);
   EXPECT_NE(refusal("tsp").find("no '='"), std::string::npos);
+  EXPECT_EQ(refusal("dp=2,dp=2"), "--layout dp=2,dp=2: axis dp comes twice; give it once, with the product of both degrees");
   EXPECT_NE(refusal("").find("--layout"), std::string::npos);
   EXPECT_NE(refusal("tsp=2,").find("no '='"), std::string::npos);
 }

@@ -19,7 +19,7 @@ GlobalOptions job(const std::string& layout, const std::string& ranks = "") {
   GlobalOptions global;
   global.layout_text = layout;
   global.ranks_text = ranks;
-  validate_global(global, false, 1);
+  validate_global(global, RankUse::on_paper, 1);
   return global;
 }
 

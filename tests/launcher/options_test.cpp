@@ -61,17 +61,17 @@ TEST(Integers, BoundsHoldAndTheNearestValueIsNamed) {
 TEST(GlobalOptions, RanksComeFromNumberOrLayout) {
   GlobalOptions by_number;
   by_number.ranks_text = "4";
-  validate_global(by_number, false, 1);
+  validate_global(by_number, RankUse::on_paper, 1);
   EXPECT_EQ(by_number.ranks, 4);
   EXPECT_EQ(by_number.layout.print(), "tsp=4");
 
   GlobalOptions by_layout;
   by_layout.layout_text = "tp=2,sp=3";
-  validate_global(by_layout, false, 1);
+  validate_global(by_layout, RankUse::on_paper, 1);
   EXPECT_EQ(by_layout.ranks, 6);
 
   GlobalOptions by_nothing;
-  validate_global(by_nothing, false, 1);
+  validate_global(by_nothing, RankUse::on_paper, 1);
   EXPECT_EQ(by_nothing.ranks, 1);
 }
 
@@ -80,7 +80,7 @@ TEST(GlobalOptions, ThreadsAreTheCoresOfARankAndAtLeastOne) {
     GlobalOptions options;
     options.ranks_text = ranks;
     options.threads_text = text;
-    validate_global(options, false, 1);
+    validate_global(options, RankUse::on_paper, 1);
     return options.threads;
   };
   EXPECT_EQ(threads("1", ""), machine::usable_cores());
@@ -93,28 +93,32 @@ TEST(GlobalOptions, DisagreementNamesBoth) {
   GlobalOptions options;
   options.ranks_text = "6";
   options.layout_text = "tp=2,sp=2";
-  const std::string message = refusal([&] { validate_global(options, false, 1); });
+  const std::string message = refusal([&] { validate_global(options, RankUse::on_paper, 1); });
   EXPECT_EQ(message, "--layout tp=2,sp=2 needs 4 ranks, but -n says 6; try -n 4 or --layout tsp=6");
 }
 
 TEST(GlobalOptions, TooManyRanksAreRefused) {
   GlobalOptions options;
   options.ranks_text = "100000";
-  EXPECT_EQ(refusal([&] { validate_global(options, false, 1); }), "-n 100000: 1 to 1024 work; try 1024");
+  EXPECT_EQ(refusal([&] { validate_global(options, RankUse::job, 1); }), "-n 100000: 1 to 1024 work; try 1024");
+  EXPECT_EQ(refusal([&] { validate_global(options, RankUse::on_paper, 1); }), "-n 100000: 1 to 65536 work; try 65536");
+  options.ranks_text = "2048";
+  validate_global(options, RankUse::on_paper, 1);
+  EXPECT_EQ(options.ranks, 2048);
 }
 
 TEST(GlobalOptions, BudgetsBeyondTheMachineAreRefused) {
   GlobalOptions options;
   options.ranks_text = "1024";
   options.mem_per_rank_text = "64G";
-  EXPECT_NE(refusal([&] { validate_global(options, true, 1); }).find("try --mem-per-rank"), std::string::npos);
+  EXPECT_NE(refusal([&] { validate_global(options, RankUse::job, 1); }).find("try --mem-per-rank"), std::string::npos);
 }
 
 TEST(GlobalOptions, WrongTextsAreRefusedByName) {
   const auto with = [](std::string GlobalOptions::*member, const char* text) {
     GlobalOptions options;
     options.*member = text;
-    return refusal([&] { validate_global(options, false, 1); });
+    return refusal([&] { validate_global(options, RankUse::on_paper, 1); });
   };
   EXPECT_NE(with(&GlobalOptions::intra, "pigeon").find("--intra pigeon"), std::string::npos);
   EXPECT_NE(with(&GlobalOptions::inter, "pigeon").find("--inter pigeon"), std::string::npos);

@@ -253,6 +253,19 @@ TEST(Plan, JudgesABudget) {
   EXPECT_EQ(ample.report.at("plan")[0].at("fits"), true);
 }
 
+TEST(Plan, ABudgetPerRankCountsMoreThanTheMachines) {
+  const Answer answer = plan({"--config", "nano", "--layout", "tsp=2", "--machine", "h100", "--mem-per-rank", "1M"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  EXPECT_EQ(answer.report.at("plan").at(0).at("fits"), false);
+}
+
+TEST(Plan, CountsMoreRanksThanANodeHolds) {
+  const Answer answer = plan({"--config", "nano", "--layout", "dp=512,tsp=4", "--batch", "512", "--seq", "8"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  EXPECT_EQ(answer.report.at("plan").at(0).at("ranks"), 2048);
+  EXPECT_EQ(answer.report.at("plan").at(0).at("why"), "");
+}
+
 TEST(Plan, SearchPrintsWhatFitsAndWhatDoesNot) {
   const Answer answer = plan({"--search", "--gpus", "8", "--machine", "mi300x", "--mem", "192G", "--config", "paper-7b",
                               "--dtype", "bf16", "--batch", "2", "--seq", "65536"});
@@ -285,6 +298,19 @@ TEST(Plan, RefusesWhatItCannotMean) {
   refused({"--config", "nano", "--tp", "wide"}, "--tp wide: plain and sequence work");
   refused({"--config", "nano", "--sp", "star"}, "--sp star: gather, ring and ulysses work");
   refused({"--config", "nano", "--mem", "much"}, "--mem much");
+  refused({"--config", "nano", "--mem", "0"}, "--mem 0: nothing fits into that; try --mem 80G");
+  refused({"--config", "nano", "--mem", "1G", "--mem-per-rank", "2G"}, "they say the same; give one of them");
+  const auto search = [&](const std::string& option, const std::string& value) {
+    refused({"--config", "nano", "--search", "--gpus", "8", "--machine", "h100", option, value},
+            option + " " + value + ": --search goes over every layout of --gpus with all variants; leave it out");
+  };
+  search("-n", "4");
+  search("--layout", "tp=2");
+  search("--tp", "sequence");
+  search("--sp", "ring");
+  // What is proposed works.
+  refused({"--config", "nano", "--tp", "sequence"}, "try --layout tp=2\n");
+  refused({"--config", "nano", "--sp", "ring"}, "try --layout sp=2\n");
   refused({"--config", "nano", "--layout", "zero3=2,tp=2"}, "zero3 can't be mixed");
 }
 

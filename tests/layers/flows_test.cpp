@@ -305,6 +305,26 @@ TEST(Flops, OfAllRanksAddUpToTheModels) {
   }
 }
 
+/// Round a ring of k ranks there are k − 1 hops, whichever axes the ring goes over.
+TEST(Flows, TheHeadsShardsHopOverAllRanksThatHoldOne) {
+  Setting s;
+  s.model = find_config("nano").config;
+  s.batch = 8;
+  s.sequence = 256;  // more tokens than rows: the head's shards go round
+  for (const auto& [axes, hops] : {std::pair{std::vector<Spread::Axis>{{AxisKind::tp, 4}}, 3U},
+                                   {{{AxisKind::tp, 2}, {AxisKind::sp, 4}}, 7U},
+                                   {{{AxisKind::tp, 2}, {AxisKind::tsp, 2}}, 3U}}) {
+    int found = 0;
+    for (const Flow& flow : step_flows(s, spread(axes, TensorExchange::sequence))) {
+      if (flow.purpose != Purpose::head || flow.phase != Phase::head) continue;
+      EXPECT_EQ(flow.pattern, Pattern::ring);
+      EXPECT_EQ(flow.messages, hops) << spread(axes).print();
+      ++found;
+    }
+    EXPECT_EQ(found, 2);
+  }
+}
+
 TEST(Peaks, HoldMoreThanWhatIsPersistentAndNotMoreWithMoreRanks) {
   Setting s;
   s.model = find_config("paper-7b").config;
@@ -336,6 +356,13 @@ TEST(Spreads, ThatCannotBeNameWhatWorks) {
   EXPECT_EQ(why_impossible(s, spread({{AxisKind::tsp, 6}})), "32 query heads don't divide by 6; try 4 or 8");
   EXPECT_EQ(why_impossible(s, spread({{AxisKind::tp, 4}, {AxisKind::tsp, 3}})), "8 query heads don't divide by 3; try 2 or 4");
   EXPECT_EQ(why_impossible(s, spread({{AxisKind::dp, 4}})), "dp=4 doesn't divide --batch 6; try --batch 8");
+  Setting grouped = s;
+  grouped.model.query_heads = 12;
+  grouped.model.kv_heads = 3;
+  const std::string why = why_impossible(grouped, spread({{AxisKind::tp, 2}, {AxisKind::tsp, 2}}));
+  EXPECT_NE(why.find("tp=2 cuts between the query heads of a K/V head"), std::string::npos) << why;
+  EXPECT_NE(why.find("; try tp=1 or tp=3"), std::string::npos) << why;
+  for (const int works : {1, 3}) EXPECT_EQ(why_impossible(grouped, spread({{AxisKind::tp, works}, {AxisKind::tsp, 2}})), "");
   EXPECT_EQ(why_impossible(s, spread({{AxisKind::sp, 6}})), "");
   EXPECT_EQ(why_impossible(s, spread({{AxisKind::zero3, 6}})), "");
   EXPECT_NE(why_impossible(s, spread({{AxisKind::sp, 6}}, TensorExchange::plain, SequenceExchange::ulysses)), "");

@@ -75,6 +75,9 @@ TEST(Machines, AreRefusedByField) {
   EXPECT_NE(refused(with("{\"f32\": 1e12, \"bf16\": 2e12}", "7")).find("field \"flops_per_s\": expected an object, found 7"),
             std::string::npos);
   EXPECT_NE(refused(with("1e11", "1e999")).find("memory_bytes_per_s"), std::string::npos);
+  // More bytes than can be counted.
+  EXPECT_EQ(refused(with("\"memory_bytes\": 1e9", "\"memory_bytes\": 1e20")),
+            "m.json: field \"memory_bytes\": expected a number from 1 to 1e+18, found 1e+20");
   EXPECT_NE(refused("[]").find("expected a JSON object"), std::string::npos);
   EXPECT_NE(refused("{").find("m.json"), std::string::npos);
 }

@@ -59,6 +59,42 @@ TEST(CompareCommand, MeasuresEveryPointBesideItsFormula) {
   EXPECT_EQ(lines_of(table).size(), 7U) << table;
 }
 
+/// What a budget is said to hold it holds: in pieces, too.
+TEST(CompareCommand, TheLongestSequenceThatFitsRuns) {
+  const TemporaryDirectory folder;
+  const std::string data = text_file(folder);
+  const auto rows = [&](const std::string& layouts, const std::string& seq, bool forward) {
+    std::vector<std::string> arguments = {"compare",
+                                          "--layouts",
+                                          layouts,
+                                          "--config",
+                                          "nano",
+                                          "--seq",
+                                          seq,
+                                          "--steps",
+                                          "1",
+                                          "--mem-per-rank",
+                                          forward ? "1M" : "2M",
+                                          "--data",
+                                          data,
+                                          "--json",
+                                          folder.path("r.json")};
+    if (forward) arguments.emplace_back("--forward");
+    const Finished run = run_tsprun(arguments);
+    EXPECT_EQ(run.end.code, 0) << run.describe();
+    return read_json(folder.path("r.json")).at("compare");
+  };
+  for (const bool forward : {false, true}) {
+    for (const json& row : rows(forward ? "tsp=2;sp=2" : "tp=2;tsp=4;tp=2,sp=2", "1", forward)) {
+      const int longest = row.at("longest_seq");
+      const std::string layout = row.at("label");
+      ASSERT_GT(longest, 0) << layout;
+      const json again = rows(layout, std::to_string(longest), forward).at(0);
+      EXPECT_EQ(again.at("fits"), true) << layout << " at " << longest << ": " << again.at("why");
+    }
+  }
+}
+
 TEST(CompareCommand, ForwardAloneHasNoBackwardTraffic) {
   const TemporaryDirectory folder;
   const Finished run = run_tsprun({"compare", "--layouts", "tsp=2", "--config", "nano", "--seq", "40", "--forward", "--steps",
