@@ -245,7 +245,8 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
     ::nanosleep(&pause, nullptr);
   }
   if (board_.life(world_peer) == Life::finished) throw_gone(world_peer, op, sequence);
-  throw blamed(Cause::disconnected, world_peer, detail);
+  // What failed is the way between the two, so the operation is that which missed it; a rank's own end is told by throw_gone().
+  throw Error(Cause::disconnected, detail, world_peer, std::string(name(op)), sequence);
 }
 
 /// Of ranks that each wait for the next: says whether one of them has left the operation in which it is waited for, so that its
