@@ -91,7 +91,8 @@ std::vector<std::string> tsprun_actor(const std::vector<std::string>& options, c
 
 /// What is kept outside of processes: files in /dev/shm and abstract sockets of ours.
 std::set<std::string> shared_names();
-/// Those that weren't there `before` and stay for five seconds: other jobs on the machine have theirs, too, but only while they live.
+/// Those that weren't there `before` and stay for five seconds: other jobs on the machine have theirs, too, but only while they
+/// live.
 std::set<std::string> names_left(const std::set<std::string>& before);
 
 std::vector<std::string> lines_of(const std::string& text);
