@@ -15,8 +15,6 @@ namespace tsp {
 namespace {
 
 constexpr long kPause_ns = 200'000;
-/// How long a rank whose way to a peer is cut waits for its launcher to say what became of that peer.
-constexpr std::uint64_t kWord_ns = 1'500'000'000;
 
 void pause_a_moment() {
   const timespec pause{0, kPause_ns};
@@ -185,7 +183,7 @@ void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t b
     failure.detail = fmt::format("{}; {}", what, board_.describe(chain, now));
   }
   // The peer may have died, or have ended with the job: then the launchers tell in a moment.
-  while (failure.cause == Cause::disconnected && posix::now_ns() - now < std::min(options_.timeout_ns / 4, kWord_ns)) {
+  while (failure.cause == Cause::disconnected && posix::now_ns() - now < wait_for_word_ns(options_.timeout_ns)) {
     if (options_.check) options_.check();
     pause_a_moment();
   }

@@ -1,4 +1,4 @@
-// The checksum of everything that travels or is kept: XXH3 of 64 bits, against damage, not against strangers.
+// The checksum of what travels: XXH3 of 64 bits, against damage, not against strangers.
 #pragma once
 
 #include <cstddef>

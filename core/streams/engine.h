@@ -16,6 +16,7 @@
 #include "transport/doorbell.h"
 #include "transport/transport.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -60,6 +61,12 @@ class OperationObserver {
   virtual ~OperationObserver() = default;
   virtual void completed(Stream stream, const OperationInfo& info, std::uint64_t begin_ns, std::uint64_t end_ns) = 0;
 };
+
+/// How long a rank whose way to a peer is cut waits for a launcher to say what became of that peer: well before others, who wait
+/// for this rank meanwhile, call it a deadlock.
+constexpr std::uint64_t wait_for_word_ns(std::uint64_t timeout_ns) {
+  return std::min<std::uint64_t>(timeout_ns / 4, 1'500'000'000);
+}
 
 /// A resumable state machine. Subclasses hold all state; step() never waits.
 class Operation {

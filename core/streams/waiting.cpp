@@ -29,8 +29,6 @@ constexpr std::uint32_t kYields = 50;
 constexpr std::uint32_t kSpinLooks = 60;
 constexpr std::uint32_t kSpinMisses = 3;
 constexpr std::uint32_t kSpinRetry = 64;
-/// How long a rank whose way to a peer is cut waits for a launcher to say what became of that peer.
-constexpr std::uint64_t kWordNs = 1'500'000'000;
 constexpr std::uint64_t kSleepNs = 100'000'000;
 /// Sleeps last 100 ms at most. Who sees more than this between two looks was itself stopped or starved.
 constexpr std::uint64_t kClockJumpNs = 2'000'000'000;
@@ -234,8 +232,7 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
     line(stream).waiting_for.store(world_peer, relaxed);
     page_->blocked_on.store(i + 1, relaxed);
   }
-  // Well before others, who wait for this rank meanwhile, call it a deadlock.
-  const std::uint64_t ends = started + std::min(options_.timeout_ns / 4, kWordNs);
+  const std::uint64_t ends = started + wait_for_word_ns(options_.timeout_ns);
   while (posix::now_ns() < ends) {
     if (board_.aborted()) throw_first_cause();
     const Life life = board_.life(world_peer);
