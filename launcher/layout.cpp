@@ -18,26 +18,26 @@ constexpr std::array<std::string_view, 5> kAxisNames = {"dp", "tp", "sp", "tsp",
 constexpr std::string_view kForm = "write axis=degree,… with axes dp, tp, sp, tsp, zero3, such as tsp=4 or dp=2,tp=2,sp=2";
 constexpr int kLargestProduct = 1 << 20;
 
-[[noreturn]] void refuse(const std::string& text, const std::string& why) {
+[[noreturn]] void refuse_layout(const std::string& text, const std::string& why) {
   throw Error(Cause::refused, fmt::format("--layout {}: {}", text, why));
 }
 
 Axis parse_axis(const std::string& whole, std::string_view part) {
   const std::size_t equals = part.find('=');
-  if (equals == std::string_view::npos) refuse(whole, fmt::format("'{}' has no '='; {}", part, kForm));
+  if (equals == std::string_view::npos) refuse_layout(whole, fmt::format("'{}' has no '='; {}", part, kForm));
   const std::string_view axis = part.substr(0, equals);
   const std::string_view degree = part.substr(equals + 1);
   if (std::find(kAxisNames.begin(), kAxisNames.end(), axis) == kAxisNames.end()) {
-    refuse(whole, fmt::format("there is no axis '{}'; {}", axis, kForm));
+    refuse_layout(whole, fmt::format("there is no axis '{}'; {}", axis, kForm));
   }
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(degree.data(), degree.data() + degree.size(), value);
   if (error != std::errc{} || end != degree.data() + degree.size()) {
-    refuse(whole, fmt::format("'{}' is no degree for {}; try {}=2", degree, axis, axis));
+    refuse_layout(whole, fmt::format("'{}' is no degree for {}; try {}=2", degree, axis, axis));
   }
   if (value < 1 || value > kLargestProduct) {
     const std::int64_t nearest = value < 1 ? 1 : kLargestProduct;
-    refuse(whole, fmt::format("degree {} of {} is out of range; try {}={}", value, axis, axis, nearest));
+    refuse_layout(whole, fmt::format("degree {} of {} is out of range; try {}={}", value, axis, axis, nearest));
   }
   return {std::string(axis), static_cast<int>(value)};
 }
@@ -50,16 +50,17 @@ void check_combination(const std::string& text, const Layout& layout) {
   for (std::size_t i = 0; i < layout.axes.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       if (layout.axes[i].name == layout.axes[j].name) {
-        refuse(text, fmt::format("axis {} comes twice; give it once, with the product of both degrees", layout.axes[i].name));
+        refuse_layout(text,
+                      fmt::format("axis {} comes twice; give it once, with the product of both degrees", layout.axes[i].name));
       }
     }
-    if (layout.axes[i].name == "dp" && i != 0) refuse(text, "dp must stand first: write dp before the other axes");
+    if (layout.axes[i].name == "dp" && i != 0) refuse_layout(text, "dp must stand first: write dp before the other axes");
   }
   if (has(layout, "zero3") && (has(layout, "tp") || has(layout, "sp") || has(layout, "tsp"))) {
-    refuse(text, "zero3 can't be mixed with tp, sp or tsp; try zero3 alone or after dp");
+    refuse_layout(text, "zero3 can't be mixed with tp, sp or tsp; try zero3 alone or after dp");
   }
   if (has(layout, "tsp") && has(layout, "sp")) {
-    refuse(text, "tsp holds the sequence already and can't be mixed with sp; try tsp alone, or tp with tsp");
+    refuse_layout(text, "tsp holds the sequence already and can't be mixed with sp; try tsp alone, or tp with tsp");
   }
 }
 
@@ -92,7 +93,8 @@ Layout parse_layout(const std::string& text) {
     const std::size_t comma = rest.find(',');
     layout.axes.push_back(parse_axis(text, rest.substr(0, comma)));
     product *= layout.axes.back().degree;
-    if (product > kLargestProduct) refuse(text, fmt::format("more than {} ranks; choose smaller degrees", kLargestProduct));
+    if (product > kLargestProduct)
+      refuse_layout(text, fmt::format("more than {} ranks; choose smaller degrees", kLargestProduct));
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
   }

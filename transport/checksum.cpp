@@ -1,9 +1,6 @@
 #include "transport/checksum.h"
 
-#include <xxhash.h>
-#if defined(XXH_DISPATCHES)
-#include <xxh_x86dispatch.h>  // redefines XXH3_64bits
-#endif
+#include "transport/xxhash.h"
 
 namespace tsp {
 

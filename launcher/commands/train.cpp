@@ -114,6 +114,9 @@ void validate_train(TrainOptions& options) {
   update.clip = parse_number("--clip", typed_or(options.clip_text, kClip), {.lowest = 0, .highest = kMost, .usual = 1});
 
   options.keep = static_cast<std::size_t>(parse_integer("--keep", options.keep_text, 0, kMostSteps));
+  if (options.keep > 0 && options.save.empty()) {
+    throw Error(Cause::refused, fmt::format("--keep {}: no checkpoints are written; give --save DIR", options.keep_text));
+  }
   if (!options.save_every_text.empty()) {
     options.save_every = static_cast<std::uint64_t>(parse_integer("--save-every", options.save_every_text, 1, kMostSteps));
     if (options.save.empty()) {

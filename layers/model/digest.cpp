@@ -1,12 +1,9 @@
 #include "layers/model/digest.h"
 
 #include "layers/model/file.h"
+#include "transport/xxhash.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
-#if defined(XXH_DISPATCHES)
-#include <xxh_x86dispatch.h>  // redefines XXH3_…: the widest vectors that the processor has
-#endif
 
 #include <algorithm>
 #include <memory>

@@ -435,6 +435,7 @@ TEST(ModelRefusal, NamesOptionValueAndWhatWorks) {
   refused(train(data, "tsp=2", {"--lr", "-1"}), {"--lr -1", "try 0"});
   refused(train(data, "tsp=2", {"--beta1", "1"}), {"--beta1 1", "try 0.9"});
   refused(train(data, "tsp=2", {"--save-every", "5"}), {"--save-every 5", "--save"});
+  refused(train(data, "tsp=2", {"--keep", "2"}), {"--keep 2", "--save DIR"});
   refused(train(data, "tsp=2", {"--resume", data.path("nowhere")}), {"nowhere"});
   refused(train(data, "tsp=2", {"--threads", "0"}), {"--threads 0", "try 1"});
   refused(train(data, "tsp=3", {"--trace", data.path("refused.json")}), {"tsp=3"});

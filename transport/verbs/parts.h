@@ -99,7 +99,7 @@ struct VerbsTransport::Parts {
   std::optional<Events> events;
   std::vector<std::unique_ptr<Peer>> peers;
   std::string port_trouble;  // while the port is down
-  std::uint32_t quiet_rounds = 0;
+  std::uint32_t rounds_since_events = 0;
   std::uint64_t next_question_ns = 0;  // when silent peers are looked for again
 
   void ask_silent_peers();

@@ -192,7 +192,7 @@ bool VerbsTransport::progress() {
     moved = moved || count > 0;
     if (count < static_cast<int>(completions.size())) break;
   }
-  if (moved || ++parts.quiet_rounds >= kRoundsBetweenEvents) look_at_events();
+  if (++parts.rounds_since_events >= kRoundsBetweenEvents) look_at_events();
   if (moved) {
     for (const std::unique_ptr<Peer>& each : parts.peers) {
       if (each) pump(*each);
@@ -314,7 +314,7 @@ std::string VerbsTransport::why_broken(const Peer& at) const {
 
 void VerbsTransport::look_at_events() {
   Parts& parts = *parts_;
-  parts.quiet_rounds = 0;
+  parts.rounds_since_events = 0;
   DeviceEvent event;
   while (parts.events->next(event)) {
     if (event.port == parts.port.port.number) {

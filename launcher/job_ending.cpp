@@ -1,0 +1,194 @@
+// How a job ends: who died, who is blamed, how the rest are made to end, and with which exit code.
+#include "launcher/job.h"
+#include "launcher/processes.h"
+#include "launcher/standard_output.h"
+#include "transport/cause.h"
+
+#include <csignal>
+#include <cstdint>
+#include <optional>
+#include <sys/wait.h>
+#include <vector>
+
+namespace tsp::launcher {
+
+namespace {
+
+/// How long a failure that a rank began to write may stay half-written before it is taken for dead.
+constexpr std::uint64_t kHalfWritten_ns = 50'000'000;
+
+/// When ranks that don't end by themselves are made to.
+struct Patience {
+  std::uint64_t term_ns;
+  std::uint64_t kill_ns;
+};
+constexpr Patience kAfterFailure{250'000'000, 700'000'000};
+/// A user's program may have something to put away when it is interrupted.
+constexpr Patience kAfterInterrupt{1'000'000'000, 3'000'000'000};
+
+}  // namespace
+
+/// How a rank's process has ended, if it has, without reaping it.
+RankEnd Job::look_at_end(int rank) const {
+  RankEnd end;
+  siginfo_t information{};
+  const auto pidfd = static_cast<id_t>(processes_[static_cast<std::size_t>(rank)].pidfd.get());
+  if (::waitid(P_PIDFD, pidfd, &information, WEXITED | WNOHANG | WNOWAIT) != 0 || information.si_pid == 0) return end;
+  end.ended = true;
+  if (information.si_code == CLD_EXITED) end.exit_code = information.si_status;
+  else end.signal = information.si_status;
+  return end;
+}
+
+void Job::rank_ended(int rank) {
+  RankProcess& ended = process(rank);
+  const RankEnd end = look_at_end(rank);
+  if (!end.ended) return;
+  // While the dead process isn't reaped its number can't be anyone else's, nor that of its group.
+  signal_group(ended.pid, SIGKILL);
+  ::waitpid(ended.pid, nullptr, 0);
+
+  RankRecord& record = records_[static_cast<std::size_t>(rank)];
+  record.end = end;
+  record.end.by_launcher = (sent_term_ && record.end.signal == SIGTERM) || (sent_kill_ && record.end.signal == SIGKILL) ||
+                           (record.stopped && ending_ && record.end.signal == SIGKILL);
+  --living_;
+  loop_.ignore(ended.pidfd.get());
+  ended.pidfd.reset();
+  judge(rank, record.end);
+
+  if (record.end.signal != 0 && !built_in()) {
+    std::vector<pid_t> spare;
+    for (int other = 0; other < spec_->global->ranks; ++other) {
+      if (alive(other)) spare.push_back(process(other).pid);
+    }
+    kill_children(spare);
+  }
+}
+
+void Job::judge(int rank, const RankEnd& end) {
+  if (end.failed()) {
+    if (first_failing_ < 0 && !end.by_launcher && interrupted_by_ == 0) first_failing_ = rank;
+    boards_.mirror();
+    begin_ending(failure_of_end(board_, rank, end));
+  }
+  spread_failure();
+  // The abort word first: who sees a peer gone shall find the full story.
+  RankPage& page = boards_.page(rank);
+  if (!end.failed() && board_.life(rank) == Life::finished) return;
+  page.code.store(end.signal != 0 ? end.signal : end.exit_code, std::memory_order_relaxed);
+  page.life.store(static_cast<std::uint32_t>(end.signal != 0 ? Life::killed : Life::exited), std::memory_order_release);
+  // Those who wait for it look at once instead of at the end of their sleep.
+  tell_others();
+  boards_.ring_all();
+}
+
+void Job::begin_ending(const std::optional<Failure>& own) {
+  if (ending_) return;
+  ending_ = true;
+  ending_since_ns_ = posix::now_ns();
+  boards_.mirror();
+  note_activities();
+  name_earlier_death();
+  spread_failure();
+  if (own) {
+    own_failure_ = *own;
+    boards_.abort(*own);
+  }
+  const Failure first = boards_.failure();
+  for (int rank = 0; rank < spec_->global->ranks; ++rank) {
+    RankRecord& record = records_[static_cast<std::size_t>(rank)];
+    record.life = board_.life(rank);
+    const std::uint32_t worker = board_.pid(rank) != 0 ? board_.pid(rank) : record.pid;
+    record.stopped = here(rank) ? alive(rank) && posix::is_stopped(static_cast<pid_t>(worker)) : board_.stopped(rank);
+    if (!record.stopped) continue;
+    record.pid = worker;
+    if (!here(rank)) continue;
+    // A stopped process hears nothing but SIGKILL.
+    if (first.cause == Cause::stalled) signal_group(process(rank).pid, SIGKILL);
+  }
+}
+
+/// Ranks can only say that another one gave no sign of life, or that its way is cut. If one has died, and nobody told them
+/// because tsprun was itself stopped meanwhile, or late, its death is the cause. Nobody has been ended by tsprun yet, and who
+/// ends with the job notes that and exits: a signal without a note came from elsewhere, and so did the end of the rank that is
+/// blamed.
+void Job::name_earlier_death() {
+  const Failure first = boards_.failure();
+  if (first.cause != Cause::stalled && first.cause != Cause::deadlock && first.cause != Cause::disconnected) return;
+  const auto died = [&](int rank) -> std::optional<RankEnd> {
+    if (!here(rank)) return std::nullopt;
+    const RankEnd& known = records_[static_cast<std::size_t>(rank)].end;
+    const RankEnd end = known.ended ? known : look_at_end(rank);
+    if (!end.ended) return std::nullopt;
+    // Only now: it may have noted why, and ended, since its page was last copied.
+    boards_.mirror();
+    if (board_.first_error(rank).cause != Cause::none) return std::nullopt;
+    const bool cut_short = rank == first.rank && board_.life(rank) != Life::finished;
+    return end.signal != 0 || cut_short ? std::optional(end) : std::nullopt;
+  };
+  std::vector<int> suspects = {first.rank};
+  for (int rank = here_.first; rank < here_.first + here_.count; ++rank) suspects.push_back(rank);
+  for (const int rank : suspects) {
+    const std::optional<RankEnd> end = died(rank);
+    if (!end) continue;
+    boards_.correct(failure_of_end(board_, rank, *end));
+    return;
+  }
+}
+
+void Job::end_patiently() {
+  const std::uint64_t waited = posix::now_ns() - ending_since_ns_;
+  const Patience patience = interrupted_by_ != 0 && !built_in() ? kAfterInterrupt : kAfterFailure;
+  if (waited > kHalfWritten_ns) complete_abort();
+  if (waited > patience.term_ns && !sent_term_) {
+    sent_term_ = true;
+    signal_ranks(SIGTERM);
+  }
+  if (waited > patience.kill_ns && !sent_kill_) {
+    sent_kill_ = true;
+    signal_ranks(SIGKILL);
+  }
+}
+
+void Job::complete_abort() {
+  Failure first = boards_.failure();
+  if (first.cause != Cause::none) {
+    boards_.abort(first);
+    return;
+  }
+  if (own_failure_.cause == Cause::none) {
+    own_failure_.cause = Cause::exited;
+    own_failure_.detail = "a rank began to report a failure and ended before it was done";
+  }
+  // Its writer is dead or hangs: the word is put back, so that the usual way is free again.
+  boards_.clear_half_written();
+  boards_.abort(own_failure_);
+}
+
+void Job::note_activities() {
+  for (int rank = 0; rank < spec_->global->ranks; ++rank) {
+    std::optional<Activity>& known = records_[static_cast<std::size_t>(rank)].activity;
+    std::optional<Activity> now = board_.activity(rank);
+    // The later look counts, unless it no longer sees a wait that the earlier one saw.
+    if (now && (now->waiting_for >= 0 || !known)) known = now;
+    int& connecting_to = records_[static_cast<std::size_t>(rank)].connecting_to;
+    if (connecting_to < 0) connecting_to = board_.connecting_to(rank);
+  }
+}
+
+int Job::exit_code() const {
+  if (failure_.cause == Cause::none) return stdout_.error() != 0 ? output_lost_code(stdout_.error()) : 0;
+  if (failure_.cause == Cause::interrupted) return failure_.code > 0 ? 128 + failure_.code : 1;
+  if (built_in()) return 1;
+  const auto culprit = static_cast<std::size_t>(failure_.rank);
+  if (failure_.rank >= 0 && culprit < records_.size() && records_[culprit].end.failed() && !records_[culprit].end.by_launcher) {
+    return records_[culprit].end.code();
+  }
+  if (first_failing_ >= 0) return records_[static_cast<std::size_t>(first_failing_)].end.code();
+  // Of a rank under another tsprun only the failure is known.
+  if (failure_.cause == Cause::killed && failure_.code > 0) return 128 + failure_.code;
+  return failure_.cause == Cause::exited && failure_.code > 0 ? failure_.code : 1;
+}
+
+}  // namespace tsp::launcher

@@ -1,0 +1,159 @@
+// Flash attention's two witnesses: the textbook's formula in f64, which holds all scores in memory and draws dropout's factors
+// one by one, and random operands for it and the kernels.
+#pragma once
+
+#include "core/kernels/flash.h"
+#include "tests/core/kernel_support.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace tsp::test::flash {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Case {
+  std::size_t batch, queries, keys, heads, kv_heads, d;
+  kernels::Mask mask;
+  kernels::HeadMap map;
+  kernels::AttentionDropout dropout = {};
+};
+
+/// Everything that attention has to do with, by name.
+struct Problem {
+  Case shape;
+  kernels::Attention attention;
+  Array q, k, v, d_o;
+
+  Problem(const Case& wanted, DType dtype)
+      : shape(wanted),
+        attention{1 / std::sqrt(static_cast<double>(wanted.d)), wanted.mask, wanted.map, wanted.dropout},
+        q(Array::normal(dtype, {wanted.batch, wanted.queries, wanted.heads, wanted.d}, 1)),
+        k(Array::normal(dtype, {wanted.batch, wanted.keys, wanted.kv_heads, wanted.d}, 2)),
+        v(Array::normal(dtype, {wanted.batch, wanted.keys, wanted.kv_heads, wanted.d}, 3)),
+        d_o(Array::normal(dtype, {wanted.batch, wanted.queries, wanted.heads, wanted.d}, 4)) {}
+};
+
+/// SplitMix64 as its authors publish it (prng.di.unimi.it/splitmix64.c), after n numbers.
+inline std::uint64_t number(std::uint64_t x, std::uint64_t n) {
+  x += n * 0x9e3779b97f4a7c15U;
+  std::uint64_t z = (x += 0x9e3779b97f4a7c15U);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
+  return z ^ (z >> 31);
+}
+
+/// What AttentionDropout says of one probability.
+inline double factor(const kernels::AttentionDropout& of, std::size_t b, std::size_t head, std::size_t i, std::size_t j) {
+  if (of.draw.probability == 0) return 1;
+  const std::uint64_t key = number(number(of.draw.key, of.first_sequence + b), of.first_head + head);
+  const double fraction = static_cast<double>(number(number(key, of.queries.of(i)), of.keys.of(j)) >> 11) / 9007199254740992.0;
+  return fraction >= of.draw.probability ? 1 / (1 - of.draw.probability) : 0;
+}
+
+struct Expected {
+  std::vector<double> o, lse, dq, dk, dv;
+};
+
+inline Expected naive(const Problem& problem) {
+  const Case& s = problem.shape;
+  Expected result{std::vector<double>(problem.q.count()), std::vector<double>(s.batch * s.heads * s.queries),
+                  std::vector<double>(problem.q.count()), std::vector<double>(problem.k.count()),
+                  std::vector<double>(problem.k.count())};
+  for (std::size_t b = 0; b < s.batch; ++b) {
+    for (std::size_t head = 0; head < s.heads; ++head) {
+      const std::size_t kv = (s.map.first_query + head) / s.map.group - s.map.first_kv;
+      const auto q_at = [&](std::size_t i, std::size_t c) { return ((b * s.queries + i) * s.heads + head) * s.d + c; };
+      const auto k_at = [&](std::size_t j, std::size_t c) { return ((b * s.keys + j) * s.kv_heads + kv) * s.d + c; };
+      for (std::size_t i = 0; i < s.queries; ++i) {
+        const auto sees = [&](std::size_t j) { return !s.mask.causal || s.mask.key_start + j <= s.mask.query_start + i; };
+        std::vector<double> p(s.keys);
+        double maximum = -kInfinity;
+        for (std::size_t j = 0; j < s.keys; ++j) {
+          if (!sees(j)) continue;
+          for (std::size_t c = 0; c < s.d; ++c) p[j] += problem.q[q_at(i, c)] * problem.k[k_at(j, c)];
+          p[j] *= problem.attention.scale;
+          maximum = std::max(maximum, p[j]);
+        }
+        double sum = 0;
+        for (std::size_t j = 0; j < s.keys; ++j) {
+          p[j] = sees(j) ? std::exp(p[j] - maximum) : 0;
+          sum += p[j];
+        }
+        result.lse[(b * s.heads + head) * s.queries + i] = sum == 0 ? -kInfinity : maximum + std::log(sum);
+        double delta = 0;
+        std::vector<double> dp(s.keys);
+        for (std::size_t j = 0; j < s.keys; ++j) {
+          if (sum != 0) p[j] /= sum;
+          const double kept = factor(s.dropout, b, head, i, j);
+          for (std::size_t c = 0; c < s.d; ++c) {
+            result.o[q_at(i, c)] += kept * p[j] * problem.v[k_at(j, c)];
+            result.dv[k_at(j, c)] += kept * p[j] * problem.d_o[q_at(i, c)];
+            dp[j] += kept * problem.d_o[q_at(i, c)] * problem.v[k_at(j, c)];
+          }
+          delta += p[j] * dp[j];
+        }
+        for (std::size_t j = 0; j < s.keys; ++j) {
+          const double ds = problem.attention.scale * p[j] * (dp[j] - delta);
+          for (std::size_t c = 0; c < s.d; ++c) {
+            result.dq[q_at(i, c)] += ds * problem.k[k_at(j, c)];
+            result.dk[k_at(j, c)] += ds * problem.q[q_at(i, c)];
+          }
+        }
+      }
+    }
+  }
+  return result;
+}
+
+struct Results {
+  Array o, lse, delta, dq, dk, dv;
+
+  explicit Results(const Problem& problem)
+      : o(problem.q.dtype(), {problem.shape.batch, problem.shape.queries, problem.shape.heads, problem.shape.d}),
+        lse(sums(problem.q.dtype()), {problem.shape.batch, problem.shape.heads, problem.shape.queries}),
+        delta(lse),
+        dq(sums(problem.q.dtype()), {problem.shape.batch, problem.shape.queries, problem.shape.heads, problem.shape.d}),
+        dk(sums(problem.q.dtype()), {problem.shape.batch, problem.shape.keys, problem.shape.kv_heads, problem.shape.d}),
+        dv(dk) {}
+};
+
+inline Results run(const Problem& problem, std::size_t threads = 1) {
+  Results results(problem);
+  const DType dtype = problem.q.dtype();
+  Bench bench(threads, std::max(kernels::flash_forward_workspace(dtype, problem.shape.d, threads),
+                                kernels::flash_backward_workspace(dtype, problem.shape.d, threads)));
+  const kernels::Compute on = bench.on();
+  kernels::flash_forward(on, problem.attention, results.o.view(), results.lse.view(), problem.q.view(), problem.k.view(),
+                         problem.v.view());
+  kernels::flash_delta(on, results.delta.view(), problem.d_o.view(), results.o.view());
+  kernels::flash_backward(on, problem.attention, results.dq.view(), results.dk.view(), results.dv.view(), problem.d_o.view(),
+                          results.lse.view(), results.delta.view(), problem.q.view(), problem.k.view(), problem.v.view());
+  return results;
+}
+
+inline void check(const Case& shape, DType dtype, std::size_t threads = 1) {
+  const Problem problem(shape, dtype);
+  const Expected expected = naive(problem);
+  const Results results = run(problem, threads);
+  // Delta is made of the rounded output in bf16: its error enters dq and dk.
+  const double bound = dtype == DType::bf16 ? 1e-2 : dtype == DType::f32 ? 4e-6 : 1e-12;
+  std::string where = std::string(name(dtype)) + " B " + std::to_string(shape.batch) + " Sq " + std::to_string(shape.queries) +
+                      " Sk " + std::to_string(shape.keys) + " n " + std::to_string(shape.heads) + "/" +
+                      std::to_string(shape.kv_heads) + " d " + std::to_string(shape.d) +
+                      (shape.mask.causal ? " causal " : " full ") + std::to_string(shape.mask.query_start) + "/" +
+                      std::to_string(shape.mask.key_start);
+  EXPECT_LE(distance(results.o, expected.o), bound) << where;
+  EXPECT_LE(distance(results.lse, expected.lse), dtype == DType::f64 ? 1e-13 : 2e-6) << where;
+  EXPECT_LE(distance(results.dq, expected.dq), bound) << where;
+  EXPECT_LE(distance(results.dk, expected.dk), bound) << where;
+  EXPECT_LE(distance(results.dv, expected.dv), bound) << where;
+}
+
+}  // namespace tsp::test::flash
