@@ -2,6 +2,7 @@
 """Breaks jobs on purpose, again and again, and counts what became of it.
 
   bench/fault_storm.py --jobs 40 --json storm.json        # a storm: random faults over training and collectives, shm and tcp
+  bench/fault_storm.py --jobs 200 --kinds sigkill         # as many SIGKILLs of a random rank at random moments
   bench/fault_storm.py --minutes 10 --json soak.json      # a soak: random collectives on slow, late links, every result checked
 
 A storm starts a job, strikes it once (SIGKILL or SIGSTOP from outside at a random moment, or a --fault), and asks of its end: was the
@@ -26,6 +27,9 @@ TRANSPORTS = {"shm": [], "tcp": ["--nodes", "2", "--inter", "tcp"]}
 #: kind of fault -> kinds of failure that name it
 NAMED = {"sigkill": {"killed"}, "sigstop": {"stalled"}, "kill": {"killed"}, "stall": {"stalled"}, "oom": {"out_of_memory"},
          "corrupt": {"corrupt"}, "drop": {"mismatch", "deadlock", "stalled"}, "disconnect": {"disconnected"}}
+
+#: struck at training steps
+IN_STEPS = ["kill", "stall", "oom", "disconnect"]
 
 
 def marked(mark):
@@ -112,10 +116,10 @@ def workload(draw, arguments, data):
     return ["-n", str(arguments.ranks), "bench", operation, "--sizes", size, "--no-check", "--min-time", "600", "--max-time", "600"], False
 
 
-def draw_fault(draw, ranks, steps):
+def draw_fault(draw, ranks, steps, allowed=()):
     """A kind, and its text for --fault or None where a signal strikes from outside; the rank to blame (None: either of a pair)."""
-    kinds = ["sigkill", "sigkill", "sigkill", "sigstop", "corrupt", "drop"] + (["kill", "stall", "oom", "disconnect"] if steps else [])
-    kind = draw.choice(kinds)
+    kinds = ["sigkill", "sigkill", "sigkill", "sigstop", "corrupt", "drop"] + (IN_STEPS if steps else [])
+    kind = draw.choice([kind for kind in kinds if not allowed or kind in allowed])
     rank = draw.randrange(ranks)
     other = (rank + draw.randrange(1, ranks)) % ranks
     step = draw.randrange(1, 20)
@@ -145,7 +149,9 @@ def strike_from_outside(job, kind, rank, after, ranks):
 
 def one_job(draw, arguments, transport, data, folder):
     work, steps = workload(draw, arguments, data)
-    kind, text, culprit = draw_fault(draw, arguments.ranks, steps)
+    while not steps and arguments.kinds and set(arguments.kinds) <= set(IN_STEPS):
+        work, steps = workload(draw, arguments, data)
+    kind, text, culprit = draw_fault(draw, arguments.ranks, steps, arguments.kinds)
     options = TRANSPORTS[transport] + ["--timeout", str(arguments.timeout)]
     if kind in ("corrupt", "drop"):
         options.append("--verify")
@@ -258,6 +264,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=4, help="of a storm's jobs")
     parser.add_argument("--timeout", type=float, default=2, help="deadline of waits of a storm's jobs, in seconds")
     parser.add_argument("--transports", type=lambda text: text.split(","), default=["shm", "tcp"])
+    parser.add_argument("--kinds", type=lambda text: text.split(","), default=[], help="faults to draw from; default: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="where to write all there is to know")
     parser.add_argument("--verbose", action="store_true")
@@ -265,6 +272,9 @@ def main():
     for transport in arguments.transports:
         if transport not in TRANSPORTS:
             parser.error(f"--transports {transport}: there are {', '.join(TRANSPORTS)}")
+    for kind in arguments.kinds:
+        if kind not in NAMED:
+            parser.error(f"--kinds {kind}: there are {', '.join(NAMED)}")
     with tempfile.TemporaryDirectory() as folder:
         result = soak(arguments, folder) if arguments.minutes else storm(arguments, folder)
     if arguments.json:

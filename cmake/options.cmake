@@ -27,6 +27,10 @@ target_compile_options(tsp_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -
 if(TSP_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    # Checks in other people's templates cost a quarter of the time that ours take to compile.
+    add_compile_options(-fsanitize-ignorelist=${CMAKE_CURRENT_LIST_DIR}/sanitizers_ignore.txt)
+  endif()
 elseif(TSP_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_link_options(-fsanitize=thread)

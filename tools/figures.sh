@@ -4,7 +4,8 @@
 #
 #   tools/figures.sh [--quick] [FOLDER]     default: build/figures
 #
-#   RANKS=8  CONFIG=micro  SEQS=128,256,512,1024  BATCHES=1,2,4  STEPS=3  PRESET=release     may be set in the environment
+#   RANKS=8  CONFIG=micro  SEQS=128,256,512,1024  BATCHES=1,2,4  STEPS=3  FAIR_BATCHES=2,6  PRESET=release
+#   may be set in the environment
 #
 # --quick: four ranks and short sequences, in a few minutes; to see that it works, not to judge by.
 #
@@ -52,6 +53,16 @@ rm -f "$folder/break_even.json"
 # Figs. 5, 7 on both sides of BS = 8h, which the larger model doesn't reach.
 [ "$ranks" -gt 8 ] || compare break_even --config nano --layouts "tsp=$ranks;tp=$ranks" --seq 256 --batches 1,2,4 --forward
 
+# Every scheme and variant where no rank shares a core, so that what ranks wait for is communication; on both sides of the lengths
+# at which TSP's bytes break even with TP's, forward alone (8h) and with backward (24h).
+if [ "$quick" = 0 ]; then
+  fair=(--config "$config" --seq "${seqs##*,}" --batches "${FAIR_BATCHES:-2,6}")
+  compare fair "${fair[@]}" --layouts "tsp=2;tp=2;sp=2;zero3=2"
+  compare fair_sequence "${fair[@]}" --layouts "tp=2" --tp sequence
+  compare fair_ring "${fair[@]}" --layouts "sp=2" --sp ring
+  compare fair_ulysses "${fair[@]}" --layouts "sp=2" --sp ulysses
+fi
+
 say "planning the same points"
 plans=()
 for seq in ${seqs//,/ }; do
@@ -75,5 +86,9 @@ say "the paper's statements on this machine ($ranks ranks, $config, training)"
 "$python3" "$root/tools/plot/statements.py" "$folder/lengths.json" "$folder/batches.json" | tee "$folder/statements.txt"
 say "and in forward passes alone"
 "$python3" "$root/tools/plot/statements.py" "${forward[@]}" | tee -a "$folder/statements.txt"
+if [ "$quick" = 0 ]; then
+  say "and of all schemes with a core for each of two ranks"
+  "$python3" "$root/tools/plot/statements.py" "$folder"/fair*.json | tail -n 2 | tee -a "$folder/statements.txt"
+fi
 echo
 echo "all of it: $folder"

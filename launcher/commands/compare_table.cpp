@@ -153,13 +153,17 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
   for (const ordered_json& step : job.at("steps")) seconds.push_back(step.at("seconds").get<double>());
   row["step_seconds"] = median(seconds);
   row["tokens_per_s"] = static_cast<double>(point.model.batch * point.model.sequence) / median(seconds);
-  double exposed = 0;
+  double most = 0;
+  double least = 1;
   for (const ordered_json& rank : per_rank) {
     const ordered_json& times = rank.at("seconds");
     const double whole = times.at("total").get<double>();
-    if (whole > 0) exposed = std::max(exposed, times.at("exposed_communication").get<double>() / whole);
+    const double share = whole > 0 ? times.at("exposed_communication").get<double>() / whole : 0;
+    most = std::max(most, share);
+    least = std::min(least, share);
   }
-  row["exposed_share"] = exposed;
+  row["exposed_share"] = most;
+  row["exposed_share_least"] = least;
   const ordered_json& predicted = job.at("theory").at("per_rank");
   row["theory"] = {{"memory_peak_bytes", fullest(predicted)},
                    {"traffic_bytes", job.at("theory").at("all_ranks").at("traffic_bytes")}};
@@ -176,7 +180,8 @@ std::vector<std::string> compare_table(const ordered_json& rows) {
       "memory: peak MiB of the rank that holds most, beside the forecast of it; received: MiB of all ranks in one step, \"=\": "
       "the",
       "formula to the byte, else measured / formula; other: norm gains, loss, statistics, for which there is no formula;",
-      "tokens/s: median step; exposed: the largest share of a rank's time that computing waited for others"};
+      "tokens/s: median step; exposed: the share of its time for which computing waits for others, of the rank that waits least "
+      "and of that which waits most"};
   const bool longest = std::any_of(rows.begin(), rows.end(), [](const ordered_json& row) { return row.contains("longest_seq"); });
   std::vector<std::string> heads = {
       "layout",      "config",        "B",         "S",     "parameters", "gradients",    "optimizer",
@@ -202,7 +207,10 @@ std::vector<std::string> compare_table(const ordered_json& rows) {
     cells.push_back(traffic.is_null() ? "-" : mebibytes(other(traffic)));
     const ordered_json& speed = row.at("tokens_per_s");
     cells.push_back(speed.is_null() ? "-" : fmt::format("{:.0f}", speed.get<double>()));
-    cells.push_back(row.contains("exposed_share") ? fmt::format("{:.1f}%", 100 * row.at("exposed_share").get<double>()) : "-");
+    cells.push_back(row.contains("exposed_share")
+                        ? fmt::format("{:.1f}-{:.1f}%", 100 * row.at("exposed_share_least").get<double>(),
+                                      100 * row.at("exposed_share").get<double>())
+                        : "-");
     if (longest) cells.push_back(row.contains("longest_seq") ? std::to_string(row.at("longest_seq").get<std::size_t>()) : "-");
     cells.push_back(row.at("fits").is_null() ? "?" : row.at("fits").get<bool>() ? "yes" : "no");
     cells.push_back(row.at("why"));
@@ -217,7 +225,7 @@ std::string compare_csv(const ordered_json& rows) {
   for (std::size_t i = 0; i < kCategories; ++i) csv += fmt::format(",{}_bytes", name(static_cast<Category>(i)));
   csv +=
       ",total_bytes,forward_received_bytes,forward_formula_bytes,backward_received_bytes,backward_formula_bytes,"
-      "other_received_bytes,tokens_per_s,exposed_share,fits,why,forecast_bytes,longest_seq\n";
+      "other_received_bytes,tokens_per_s,exposed_share,fits,why,forecast_bytes,longest_seq,exposed_share_least\n";
   for (const ordered_json& row : rows) {
     std::vector<std::string> cells = {quoted(row.at("label")), row.at("ranks").dump(), quoted(row.at("config")),
                                       row.at("batch").dump(),  row.at("seq").dump(),   row.at("forward_only").dump()};
@@ -238,6 +246,7 @@ std::string compare_csv(const ordered_json& rows) {
     cells.push_back(quoted(row.at("why")));
     cells.push_back(row.contains("theory") ? row.at("theory").at("memory_peak_bytes").at("total").dump() : "");
     cells.push_back(row.contains("longest_seq") ? row.at("longest_seq").dump() : "");
+    cells.push_back(row.contains("exposed_share_least") ? row.at("exposed_share_least").dump() : "");
     csv += fmt::format("{}\n", fmt::join(cells, ","));
   }
   return csv;

@@ -171,6 +171,7 @@ TEST(Compare, ARowSumsTrafficTakesTheFullestRankAndTheMedianStep) {
   EXPECT_EQ(row.at("memory_peak_bytes").at("total"), 21);
   EXPECT_DOUBLE_EQ(row.at("tokens_per_s").get<double>(), 16 / 0.5);
   EXPECT_DOUBLE_EQ(row.at("exposed_share").get<double>(), 0.5);
+  EXPECT_DOUBLE_EQ(row.at("exposed_share_least").get<double>(), 0.25);
   EXPECT_EQ(row.at("fits"), true);
   EXPECT_EQ(row.at("layout"), (ordered_json{{"tsp", 2}}));
 
@@ -179,8 +180,10 @@ TEST(Compare, ARowSumsTrafficTakesTheFullestRankAndTheMedianStep) {
   // `other` stands apart, so that the rest is equal to its formula.
   EXPECT_NE(table.back().find("0.00 ="), std::string::npos) << table.back();
   EXPECT_EQ(table.back().find('/'), std::string::npos) << table.back();
+  EXPECT_NE(table.back().find("25.0-50.0%"), std::string::npos) << table.back();
   const std::string csv = compare_csv(rows);
-  EXPECT_NE(csv.find("\ntsp=2,2,nano,1,16,false,1,2,3,4,5,6,21,42,42,60,60,14,32.0,0.5,true,,21,\n"), std::string::npos) << csv;
+  EXPECT_NE(csv.find("\ntsp=2,2,nano,1,16,false,1,2,3,4,5,6,21,42,42,60,60,14,32.0,0.5,true,,21,,0.25\n"), std::string::npos)
+      << csv;
 
   // Where formula and measurement differ both are shown.
   rows[0]["theory"]["traffic_bytes"]["forward"]["weights"]["received"] = 40 + 3 * 1048576;

@@ -68,6 +68,8 @@ json measured(const std::string& label, int seq, double total, double tokens_per
           {"memory_peak_bytes", {{"total", total}}},
           {"traffic_bytes", {{"forward", {{"kv", {{"received", label == "tsp=4" ? 90 : 100}}}}}}},
           {"tokens_per_s", tokens_per_s},
+          {"exposed_share", 0.2},
+          {"exposed_share_least", 0.1},
           {"fits", true},
           {"why", ""}};
 }
@@ -81,7 +83,7 @@ TEST(Statements, HoldOrDoNotAsTheNumbersSay) {
                                    {.environment = {{"PYTHONDONTWRITEBYTECODE", "1"}}, .input = {}, .cores = 0});
   ASSERT_EQ(run.end.code, 0) << run.describe();
   const std::vector<std::string> lines = lines_of(run.out);
-  ASSERT_EQ(lines.size(), 7U) << run.out;
+  ASSERT_EQ(lines.size(), 9U) << run.out;
   EXPECT_NE(lines[0].find("holds at 1 of 2 points; not at nano, B=1, S=1024, 4 ranks (tp=2,sp=2 takes 0.93 of it)"),
             std::string::npos)
       << lines[0];
@@ -92,6 +94,24 @@ TEST(Statements, HoldOrDoNotAsTheNumbersSay) {
   EXPECT_NE(lines[4].find("not at nano, B=1, S=256, 4 ranks (0.83 of tp=2,sp=2)"), std::string::npos) << lines[4];
   EXPECT_NE(lines[5].find("holds at all 2 points"), std::string::npos) << lines[5];
   EXPECT_NE(lines[6].find("holds at all 2 points"), std::string::npos) << lines[6];
+  // Of both lengths only S = 1024 is at least 8h.
+  EXPECT_NE(lines[7].find("holds at all 1 points"), std::string::npos) << lines[7];
+  EXPECT_NE(lines[8].find("S=1024, 4 ranks: tsp=4 10 to 20%, tp=4 10 to 20%, tp=2,sp=2 10 to 20%"), std::string::npos)
+      << lines[8];
+}
+
+TEST(Statements, SayWhyTspIsSlowerThanTheBestOther) {
+  const TemporaryDirectory folder;
+  const json rows = {measured("tsp=4", 512, 100, 50), measured("tp=4", 512, 104, 100), measured("sp=4", 512, 130, 70)};
+  std::ofstream(folder.path("r.json")) << json{{"compare", rows}};
+  const Finished run = run_program({"/usr/bin/python3", TSP_TOOLS_DIR "/plot/statements.py", folder.path("r.json")},
+                                   {.environment = {{"PYTHONDONTWRITEBYTECODE", "1"}}, .input = {}, .cores = 0});
+  ASSERT_EQ(run.end.code, 0) << run.describe();
+  EXPECT_NE(
+      run.out.find("not at nano, B=1, S=512, 4 ranks (0.50 of tp=4; receives 0.9 times its bytes; exposed: tsp=4 10 to 20%, "
+                   "tp=4 10 to 20%)"),
+      std::string::npos)
+      << run.out;
 }
 
 TEST(Plot, SaysWhatIsWrongWithAReport) {

@@ -18,6 +18,7 @@ class Point:
     forward: float | None = None  # received bytes a rank, mean
     backward: float | None = None
     tokens_per_s: float | None = None
+    exposed: tuple[float, float] | None = None  # share of its time that the rank waits which waits least, and most
     fits: bool | None = None
 
 
@@ -45,6 +46,12 @@ def received(traffic, direction, ranks):
     return sum(purpose["received"] for purpose in traffic[direction].values()) / ranks
 
 
+def exposed_of(row):
+    if row.get("exposed_share") is None:
+        return None
+    return row.get("exposed_share_least", row["exposed_share"]), row["exposed_share"]
+
+
 def points_of(report):
     points = []
     for key, measured in (("plan", False), ("compare", True)):
@@ -63,6 +70,7 @@ def points_of(report):
                     forward=received(row.get("traffic_bytes"), "forward", ranks),
                     backward=received(row.get("traffic_bytes"), "backward", ranks),
                     tokens_per_s=row.get("tokens_per_s"),
+                    exposed=exposed_of(row),
                     fits=row.get("fits"),
                 )
             )

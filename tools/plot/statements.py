@@ -130,6 +130,44 @@ def as_fast(table, axis):
     return verdict(judged, failed)
 
 
+def received(row):
+    return (row.forward or 0) + (row.backward or 0)
+
+
+def waits(row):
+    return f"{row.label} {100 * row.exposed[0]:.0f} to {100 * row.exposed[1]:.0f}%" if row.exposed else f"{row.label} ?"
+
+
+def as_fast_as_the_best(table, hidden):
+    """Where BS >= 8h; where it is not, what the two receive and wait says why."""
+    judged, failed = 0, []
+    for setting, rows in table.items():
+        tsp = only(rows, "tsp")
+        others = [row for row in rows if axis_of(row) != "tsp" and row.tokens_per_s]
+        if not tsp or not others or not tsp[0].tokens_per_s:
+            continue
+        if setting[0] not in hidden or setting[1] * setting[2] < 8 * hidden[setting[0]]:
+            continue
+        judged += 1
+        best = max(others, key=lambda row: row.tokens_per_s)
+        ratio = tsp[0].tokens_per_s / best.tokens_per_s
+        if ratio < 0.9:
+            bytes_text = f"receives {received(tsp[0]) / received(best):.1f} times its bytes" if received(best) else "it receives nothing"
+            failed.append(f"{where(setting)} ({ratio:.2f} of {best.label}; {bytes_text}; exposed: {waits(tsp[0])}, {waits(best)})")
+    return verdict(judged, failed)
+
+
+def exposed_times(table):
+    """How far each scheme's exposed communication is from zero, where it ran longest."""
+    if not table:
+        return "can't be judged: no measured points in the reports"
+    setting = max(table, key=lambda key: (key[1] * key[2], key[3]))
+    rows = [row for row in table[setting] if row.exposed and row.ranks > 1]
+    if not rows:
+        return "can't be judged: the reports don't say"
+    return f"{where(setting)}: " + ", ".join(waits(row) for row in rows)
+
+
 # Of the built-in configs.
 HIDDEN = {"nano": 64, "micro": 256, "small": 1024, "paper-7b": 4096}
 
@@ -158,6 +196,8 @@ def main():
             "Fig. 11: its advantage in tokens/s grows with the length",
             grows_apart(table, lambda row: row.tokens_per_s, lambda tsp, other: tsp / other),
         ),
+        ("Where BS >= 8h TSP reaches 0.9 of the best other scheme's tokens/s", as_fast_as_the_best(table, HIDDEN)),
+        ("Exposed communication, of the rank that waits least to that which waits most", exposed_times(table)),
     ]
     for statement, judgement in statements:
         print(f"{statement}: {judgement}")
