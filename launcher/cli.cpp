@@ -219,6 +219,7 @@ int tsprun(int argc, const char* const* argv) {
       return kRefused;
     }
     const CLI::App* chosen = app.get_subcommands().front();
+    global.typed = typed_options(app, *chosen);
     const std::string empty = empty_value(app);
     return execute(*by_app.at(chosen), global, empty.empty() ? empty_value(*chosen) : empty);
   } catch (const Error& error) {

@@ -1,6 +1,7 @@
 #include "launcher/cluster.h"
 
 #include "launcher/rank_process.h"
+#include "layers/model/digest.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/cause.h"
 
@@ -8,9 +9,14 @@
 #include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <poll.h>
+#include <random>
+#include <time.h>
+#include <utility>
 
 namespace tsp::launcher {
 
@@ -21,7 +27,9 @@ constexpr std::uint64_t kBeat_ns = 200'000'000;
 constexpr std::uint64_t kGrace_ns = 3'000'000'000;
 constexpr std::uint64_t kLinger_ns = 1'000'000'000;
 constexpr std::string_view kOk = "ok ";
-constexpr std::string_view kCannot = "can't: ";
+/// To a node that is ahead: node 0 hasn't begun that attempt yet.
+constexpr std::string_view kAgain = "again";
+constexpr std::string_view kBegun = "a job has begun at this rendezvous already; another one needs another port";
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 std::string text_of(const std::vector<std::byte>& value) { return {reinterpret_cast<const char*>(value.data()), value.size()}; }
@@ -70,105 +78,184 @@ std::string list_of(const std::vector<int>& nodes) {
   return text;
 }
 
+/// Debian's installer names the machine 127.0.1.1 in /etc/hosts.
+void warn_of_loopback(const std::string& host, const std::string& address) {
+  const bool loops = address.starts_with("127.") || address.starts_with("[::1]");
+  if (!loops || host == address.substr(0, host.size()) || host == "localhost" || host == "::1") return;
+  spdlog::warn(
+      "--rendezvous {}: on this machine that is {}, which no other machine reaches; name an address that all do, or mend "
+      "/etc/hosts here",
+      host, address);
+}
+
 }  // namespace
+
+std::string Cluster::Arrival::text() const {
+  const nlohmann::json json = {{"nonce", nonce}, {"attempt", attempt}, {"trouble", trouble}, {"options", options}};
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::optional<Cluster::Arrival> Cluster::Arrival::parse(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  try {
+    Arrival arrival{.nonce = json.at("nonce"), .attempt = json.at("attempt"), .trouble = json.at("trouble"), .options = {}};
+    arrival.options = json.at("options").get<Agreement>();
+    if (arrival.nonce.empty() || arrival.nonce.size() > 32) return std::nullopt;
+    return arrival;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
 
 Cluster::Cluster(const GlobalOptions& global, const std::string& command, const bootstrap::Secret& secret,
                  const std::string& trouble)
     : ranks_(global.ranks),
       self_(global.node_rank),
+      rendezvous_(global.rendezvous),
       timeout_ns_(global.timeout_ns),
       nodes_(static_cast<std::size_t>(global.nodes)) {
-  std::string faults;
-  for (const std::string& text : global.fault_texts) faults += ", --fault " + text;
-  const std::string mine = fmt::format("{} ranks, --layout {}, {} nodes, --intra {}, --inter {}, command {}{}{}{}", global.ranks,
-                                       global.layout.print(), global.nodes, global.intra, global.inter, command,
-                                       global.reassociate ? ", --reassociate" : "", global.verify ? ", --verify" : "", faults);
-  const bootstrap::HostPort place = bootstrap::parse_host_port("--rendezvous", global.rendezvous);
-  if (self_ == 0) {
-    try {
+  Arrival mine{.nonce = {}, .attempt = global.attempt, .trouble = trouble, .options = with_contents(global.typed)};
+  mine.options["ranks"] = std::to_string(global.ranks);
+  mine.options["--layout"] = global.layout.print();
+  mine.options["--nnodes"] = std::to_string(global.nodes);
+  mine.options["command"] = command;
+  if (const char* algorithms = std::getenv("TSP_ALGORITHMS")) mine.options["TSP_ALGORITHMS"] = algorithms;
+  if (const std::string text = nlohmann::json(mine.options).dump(); text.size() > bootstrap::kMostValueBytes / 2)
+    mine.options = {{"options that are too long to list", hexadecimal(digest(bytes_of(text)))}};
+  try {
+    if (self_ == 0) {
+      const bootstrap::HostPort place = bootstrap::parse_host_port("--rendezvous", rendezvous_);
       server_.emplace(place.host, place.port, secret);
-    } catch (const Error& error) {
-      throw Error(Cause::refused, fmt::format("--rendezvous {}: {}", global.rendezvous, error.what()));
+      store_address_ = server_->address();
+      warn_of_loopback(place.host, store_address_);
+      serve(mine);
+    } else {
+      store_address_ = rendezvous_;
+      const std::string go = begin_with(secret, mine);
+      std::from_chars(go.data() + kOk.size(), go.data() + go.size(), master_port_);
+      client_->subscribe("live/");
     }
-    store_address_ = server_->address();
-    serve(global, mine, trouble);
-  } else {
-    try {
-      client_.emplace(global.rendezvous, secret, bootstrap::launcher_name(self_), timeout_ns_);
-      store_address_ = global.rendezvous;
-      visit(trouble.empty() ? mine : std::string(kCannot) + trouble);
-    } catch (const Error& error) {
-      throw Error(Cause::refused, fmt::format("--rendezvous {}: {}", global.rendezvous, error.what()));
-    }
+  } catch (const Error& error) {
+    throw Error(Cause::refused, fmt::format("--rendezvous {}: {}", rendezvous_, error.what()));
   }
   const std::uint64_t now = posix::now_ns();
   for (Node& node : nodes_) node.heard_ns = now;
 }
 
+void Cluster::answer(const std::string& nonce, std::string_view text) { server_->set("go/" + nonce, bytes_of(text)); }
+
 /// Node 0: waits for all others, compares, says go.
-void Cluster::serve(const GlobalOptions& global, const std::string& mine, const std::string& trouble) {
-  std::vector<std::string> started(nodes_.size());
-  started[0] = mine;
+void Cluster::serve(const Arrival& mine) {
+  const auto count = static_cast<int>(nodes_.size());
+  std::vector<std::optional<Arrival>> here(nodes_.size());
+  here[0] = mine;
+  links_.assign(nodes_.size(), -1);
+  std::vector<std::string> asked;  // nonces that go answers
   std::string refusal;
-  server_->on_set = [&](const std::string& key, const std::vector<std::byte>& value) {
-    const int node = number_after(key, "node/", static_cast<int>(nodes_.size()));
-    if (node < 0) {
-      if (key.starts_with("node/"))
-        refusal = fmt::format("a tsprun came as --node-rank {}; 0 to {} belong here", key.substr(5), nodes_.size() - 1);
+  server_->on_set = [&](int client, const std::string& key, const std::vector<std::byte>& value) {
+    const std::optional<Arrival> arrival = key.starts_with("node/") ? Arrival::parse(text_of(value)) : std::nullopt;
+    if (!arrival) return;
+    if (arrival->attempt != mine.attempt) {
+      answer(arrival->nonce, arrival->attempt > mine.attempt ? kAgain : kBegun);
       return;
     }
-    std::string& place = started[static_cast<std::size_t>(node)];
-    if (!place.empty()) refusal = fmt::format("two tspruns came as --node-rank {}: every node needs its own", node);
-    place = text_of(value);
-    if (place.starts_with(kCannot)) refusal = fmt::format("node {}: {}", node, place.substr(kCannot.size()));
-    else if (place != mine) refusal = fmt::format("node {} was started with {}; node 0 with {}", node, place, mine);
+    asked.push_back(arrival->nonce);
+    const int node = number_after(key, "node/", count);
+    if (node < 1) {
+      refusal = fmt::format("a tsprun came as --node-rank {}; 1 to {} belong here", key.substr(5), count - 1);
+      return;
+    }
+    std::optional<Arrival>& place = here[static_cast<std::size_t>(node)];
+    if (place) refusal = fmt::format("two tspruns came as --node-rank {}: every node needs its own", node);
+    place = arrival;
+    links_[static_cast<std::size_t>(node)] = client;
+    const std::string differs = difference(arrival->options, node, mine.options, 0);
+    if (!arrival->trouble.empty()) refusal = fmt::format("node {}: {}", node, arrival->trouble);
+    else if (!differs.empty()) refusal = fmt::format("the nodes were started differently: {}", differs);
+  };
+  server_->on_gone = [&](int client, const std::string& why) {
+    const auto link = std::find(links_.begin(), links_.end(), client);
+    if (link == links_.end()) return;
+    spdlog::warn("node {} left before the job began ({})", link - links_.begin(), why);
+    here[static_cast<std::size_t>(link - links_.begin())].reset();
+    *link = -1;
   };
   const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
   const auto missing = [&] {
     std::vector<int> list;
-    for (std::size_t node = 0; node < started.size(); ++node) {
-      if (started[node].empty()) list.push_back(static_cast<int>(node));
+    for (std::size_t node = 0; node < here.size(); ++node) {
+      if (!here[node]) list.push_back(static_cast<int>(node));
     }
     return list;
   };
   // With trouble of its own node 0 waits all the same: the others shall hear it.
   while (refusal.empty() && !missing().empty()) {
     if (posix::now_ns() >= deadline) {
-      if (!trouble.empty()) break;
+      if (!mine.trouble.empty()) break;
       const std::vector<int> late = missing();
       refusal = fmt::format(
-          "node{} {} of {} didn't come within {:g} s (--timeout): start tsprun there with --node-rank, the same "
+          "node{} {} of {} didn't come to {} within {:g} s (--timeout): start tsprun there with --node-rank, the same "
           "--rendezvous and the same secret",
-          late.size() == 1 ? "" : "s", list_of(late), nodes_.size(), static_cast<double>(timeout_ns_) * 1e-9);
+          late.size() == 1 ? "" : "s", list_of(late), count, store_address_, static_cast<double>(timeout_ns_) * 1e-9);
       break;
     }
     pollfd watched{server_->descriptor(), POLLIN, 0};
     ::poll(&watched, 1, 50);
     server_->pump();
   }
-  if (refusal.empty() && !trouble.empty()) refusal = fmt::format("node 0: {}", trouble);
+  if (refusal.empty() && !mine.trouble.empty()) refusal = fmt::format("node 0: {}", mine.trouble);
   if (refusal.empty()) master_port_ = free_port();
-  const std::string go = refusal.empty() ? fmt::format("{}{}", kOk, master_port_) : refusal;
-  server_->set("go", bytes_of(go));
+  for (const std::string& nonce : asked) answer(nonce, refusal.empty() ? fmt::format("{}{}", kOk, master_port_) : refusal);
+  server_->on_gone = nullptr;
   server_->on_set = nullptr;
   if (!refusal.empty()) {
     leave();
-    throw Error(Cause::refused, fmt::format("--rendezvous {}: {}", global.rendezvous, refusal));
+    throw Error(Cause::refused, refusal);
   }
-  server_->on_set = [this](const std::string& key, const std::vector<std::byte>& value) {
-    if (key.starts_with("live/")) pending_.emplace_back(key, value);
+  const std::uint64_t attempt = mine.attempt;
+  server_->on_set = [this, attempt](int, const std::string& key, const std::vector<std::byte>& value) {
+    if (key.starts_with("live/")) {
+      pending_.emplace_back(key, value);
+    } else if (const std::optional<Arrival> late = key.starts_with("node/") ? Arrival::parse(text_of(value)) : std::nullopt) {
+      answer(late->nonce, late->attempt > attempt ? kAgain : kBegun);
+      if (late->attempt <= attempt)
+        spdlog::warn("a tsprun came as --node-rank {} while the job runs, and was refused", key.substr(5));
+    }
   };
-  server_->on_gone = [this](int name, const std::string& why) {
-    if (name <= bootstrap::launcher_name(1)) gone_.emplace_back(-2 - name, why);
+  server_->on_gone = [this](int client, const std::string& why) {
+    const auto link = std::find(links_.begin(), links_.end(), client);
+    if (link == links_.end()) return;
+    gone_.emplace_back(static_cast<int>(link - links_.begin()), why);
+    *link = -1;
   };
 }
 
-void Cluster::visit(const std::string& mine) {
-  client_->set(fmt::format("node/{}", self_), bytes_of(mine));
-  const std::string go = text_of(client_->get("go", "node 0 to say that all nodes are there", kGrace_ns));
-  if (!go.starts_with(kOk)) throw Error(Cause::refused, go);
-  std::from_chars(go.data() + kOk.size(), go.data() + go.size(), master_port_);
-  client_->subscribe("live/");
+/// Node 0's answer to this node, "ok PORT". In a job's further attempts node 0 may still be ending the one before: tries again
+/// until the deadline. Throws Error.
+std::string Cluster::begin_with(const bootstrap::Secret& secret, Arrival mine) {
+  const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
+  std::string trouble = "node 0 still ends the attempt before";
+  for (;;) {
+    const std::uint64_t now = posix::now_ns();
+    const std::uint64_t left = deadline > now ? deadline - now : 1;
+    try {
+      client_.reset();
+      client_.emplace(rendezvous_, secret, bootstrap::launcher_name(self_), left);
+      mine.nonce = fmt::format("{:08x}{:08x}", std::random_device()(), std::random_device()());
+      client_->set(fmt::format("node/{}", self_), bytes_of(mine.text()));
+      const std::string go = text_of(client_->get("go/" + mine.nonce, "node 0 to say that all nodes are there", kGrace_ns));
+      if (go.starts_with(kOk)) return go;
+      if (go != kAgain) throw Error(Cause::refused, go);
+    } catch (const Error& error) {
+      const bool may_pass = error.cause() == Cause::disconnected || error.cause() == Cause::corrupt;
+      if (mine.attempt == 0 || !may_pass) throw;
+      trouble = error.what();
+    }
+    if (posix::now_ns() >= deadline) throw Error(Cause::stalled, trouble);
+    const timespec pause{0, 50'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
 }
 
 int Cluster::descriptor() const { return server_ ? server_->descriptor() : client_->link().descriptor(); }

@@ -1,8 +1,8 @@
 // The launchers of one job on several machines, a tsprun each: they meet at the rendezvous, then tell each other what their ranks
 // do, the first failure, and that they are done. Node 0 serves the job's store; all that is said goes through it:
 //
-//   node/I        what node I was started with; compared by node 0
-//   go            node 0's answer: "ok PORT", or why the job can't start
+//   node/I        node I is here, and what it was started with; compared by node 0
+//   go/NONCE      node 0's answer to that: "ok PORT", or why the job can't start, or has begun without this node
 //   live/page/R   the flight board's page of rank R
 //   live/abort/I  the first failure that node I knows
 //   live/bye/I    node I's ranks have ended
@@ -54,17 +54,30 @@ class Cluster {
     bool bye = false;
     bool lost = false;
   };
-  void serve(const GlobalOptions& global, const std::string& mine, const std::string& trouble);
-  void visit(const std::string& mine);
+  /// What a node says when it comes.
+  struct Arrival {
+    std::string nonce;          ///< the answer's name: there may be two nodes of one number
+    std::uint64_t attempt = 0;  ///< how many times this job was begun before
+    std::string trouble;        ///< why it can't start here; empty: it can
+    Agreement options;
+
+    std::string text() const;
+    static std::optional<Arrival> parse(const std::string& text);
+  };
+  void serve(const Arrival& mine);
+  std::string begin_with(const bootstrap::Secret& secret, Arrival mine);
+  void answer(const std::string& nonce, std::string_view text);
   void heard(const std::string& key, const std::vector<std::byte>& value, Boards& boards);
   void say(const std::string& key, std::span<const std::byte> value);
   void lose(int node, const std::string& why, Boards& boards);
 
   int ranks_;
   int self_;
+  std::string rendezvous_;
   std::uint64_t timeout_ns_;
   std::vector<Node> nodes_;
   std::optional<bootstrap::StoreServer> server_;
+  std::vector<int> links_;  ///< server: the client that is node I's tsprun; -1: none
   std::optional<bootstrap::StoreClient> client_;
   std::string store_address_;
   int master_port_ = 0;

@@ -1,6 +1,7 @@
 // The global options of tsprun: one struct with defaults, parsed by CLI11, validated in one place.
 #pragma once
 
+#include "launcher/agreement.h"
 #include "launcher/layout.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/fault/spec.h"
@@ -46,6 +47,7 @@ struct GlobalOptions {
   bool no_prefix = false;
   std::vector<std::string> fault_texts;
   std::vector<std::string> program;  ///< what stands after `--`: for `run`
+  Agreement typed;                   ///< what nodes must have in common
 
   // Results of validation.
   int ranks = 1;
@@ -59,6 +61,7 @@ struct GlobalOptions {
   int threads = 1;  ///< compute threads of a rank
   std::vector<fault::Spec> faults;
   std::uint64_t struck_faults = 0;  ///< a bit for each that struck in an earlier attempt of the same job
+  std::uint64_t attempt = 0;        ///< how many earlier ones there were
 };
 
 /// The ranks that this tsprun starts.

@@ -105,7 +105,7 @@ int run_job(const JobSpec& spec, Report& report) {
   } else if (global.ranks > 1 && (global.nodes > 1 || global.intra == "tcp")) {
     secret = bootstrap::random_secret();
     net.store.emplace("127.0.0.1", 0, secret);
-    net.store->on_set = [&net](const std::string& key, const std::vector<std::byte>& value) {
+    net.store->on_set = [&net](int, const std::string& key, const std::vector<std::byte>& value) {
       net.ways.heard(key, {reinterpret_cast<const char*>(value.data()), value.size()});
     };
     store = net.store->address();

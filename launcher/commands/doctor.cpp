@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string mebibytes(std::uint64_t bytes) { return fmt::format("{} MiB", bytes >> 20); }
+std::string text_in_mebibytes(std::uint64_t bytes) { return fmt::format("{} MiB", bytes >> 20); }
 std::string limit_text(std::uint64_t limit) { return limit == UINT64_MAX ? "unlimited" : std::to_string(limit); }
 ordered_json limit_json(std::uint64_t limit) { return limit == UINT64_MAX ? ordered_json(nullptr) : ordered_json(limit); }
 
@@ -63,11 +63,12 @@ class Doctor : public Command {
     row("cores", fmt::format("{} usable: {} by affinity, quota {}", cores, machine::allowed_cores(),
                              quota > 0 ? fmt::format("{:.2f}", quota) : "none"));
     row("vector level", machine::vector_level());
-    row("memory", fmt::format("{} available of {}", mebibytes(machine::available_memory()), mebibytes(machine::total_memory())));
-    row("/dev/shm",
-        fmt::format("{} free of {} (ranks started by tsprun don't use it)", mebibytes(space.free), mebibytes(space.total)));
-    row("heap reservation",
-        fmt::format("{} of address space a rank; only what is touched costs memory", mebibytes(shm::default_heap_bytes())));
+    row("memory", fmt::format("{} available of {}", text_in_mebibytes(machine::available_memory()),
+                              text_in_mebibytes(machine::total_memory())));
+    row("/dev/shm", fmt::format("{} free of {} (ranks started by tsprun don't use it)", text_in_mebibytes(space.free),
+                                text_in_mebibytes(space.total)));
+    row("heap reservation", fmt::format("{} of address space a rank; only what is touched costs memory",
+                                        text_in_mebibytes(shm::default_heap_bytes())));
     row("open files", limit_text(machine::limit_open_files()));
     row("processes", limit_text(machine::limit_processes()));
     row("locked memory", fmt::format("{} bytes", limit_text(machine::limit_locked_memory())));

@@ -227,6 +227,7 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
   for (std::uint64_t restarts = 0;; ++restarts) {
     GlobalOptions attempt = global;
     attempt.struck_faults = report.struck_faults();
+    attempt.attempt = restarts;
     const int code = run_once(attempt, report);
     if (train_.max_restarts > 0) report.root()["restarts"] = restarts;
     // A new key moves the others of an ordered object: the reference is taken when all are there.

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +17,7 @@
 #include <string>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <thread>
 #include <vector>
 
 namespace tsp::test::nodes_test {
@@ -295,6 +297,115 @@ TEST(TwoLaunchers, ASecondJobOnThePortIsToldSo) {
   const Finished other = run_program(node_words(0, port, {}, {"digest"}), kSecret);
   EXPECT_EQ(other.end.code, 2) << other.describe();
   EXPECT_NE(other.err.find("port is taken"), std::string::npos) << other.describe();
+}
+
+TEST(TwoLaunchers, ANodeOfAnotherJobOnThePortIsToldSoAndHurtsNobody) {
+  const int port = free_port();
+  Process first(node_words(0, port, {}, {"loop"}), kSecret);
+  Process second(node_words(1, port, {}, {"loop"}), kSecret);
+  ASSERT_TRUE(first.wait_for_output("ready", 2)) << first.err();
+  ASSERT_TRUE(second.wait_for_output("ready", 2)) << second.err();
+  const Finished other = run_program(node_words(1, port, {}, {"digest"}), kSecret);
+  EXPECT_EQ(other.end.code, 2) << other.describe();
+  EXPECT_NE(other.err.find("a job has begun at this rendezvous already"), std::string::npos) << other.describe();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  first.signal(SIGTERM);
+  EXPECT_EQ(first.wait(10).code, 128 + SIGTERM) << first.err();
+  EXPECT_EQ(second.wait(10).code, 128 + SIGTERM) << second.err();
+  EXPECT_NE(first.err().find("--node-rank 1 while the job runs"), std::string::npos) << first.err();
+}
+
+TEST(TwoLaunchers, ANodeThatLeavesBeforeTheJobBeganMayComeAgain) {
+  const int port = free_port();
+  Process first(node_words(0, port, {}, {"digest"}, 3), kSecret);
+  Process left(node_words(1, port, {}, {"digest"}, 3), kSecret);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  left.signal(SIGTERM);
+  left.wait(10);
+  Process second(node_words(1, port, {}, {"digest"}, 3), kSecret);
+  Process third(node_words(2, port, {}, {"digest"}, 3), kSecret);
+  EXPECT_EQ(first.wait(20).code, 0) << first.err();
+  EXPECT_EQ(second.wait(20).code, 0) << second.err();
+  EXPECT_EQ(third.wait(20).code, 0) << third.err();
+  EXPECT_NE(first.err().find("node 1 left before the job began"), std::string::npos) << first.err();
+}
+
+TEST(TwoLaunchers, WithUnlikeOptionsSayWhichAndStartNothing) {
+  const TemporaryDirectory directory;
+  std::ofstream(directory.path("0")) << std::string(3000, 'a');
+  std::ofstream(directory.path("1")) << std::string(3000, 'b');
+  const int port = free_port();
+  const auto train = [&](int node, const std::string& rate) {
+    return std::vector<std::string>{tsprun_path(),
+                                    "-n",
+                                    "2",
+                                    "--nnodes",
+                                    "2",
+                                    "--node-rank",
+                                    std::to_string(node),
+                                    "--rendezvous",
+                                    fmt::format("127.0.0.1:{}", port),
+                                    "train",
+                                    "--config",
+                                    "nano",
+                                    "--data",
+                                    directory.path(std::to_string(node)),
+                                    "--lr",
+                                    rate,
+                                    "--steps",
+                                    "1",
+                                    "--seq",
+                                    "16"};
+  };
+  Process first(train(0, "0.1"), kSecret);
+  Process second(train(1, "0.2"), kSecret);
+  for (Process* process : {&first, &second}) {
+    EXPECT_EQ(process->wait(20).code, 2) << process->err();
+    EXPECT_NE(process->err().find("--lr 0.2 on node 1, 0.1 on node 0"), std::string::npos) << process->err();
+    EXPECT_NE(process->err().find("--data (content "), std::string::npos) << process->err();
+    EXPECT_EQ(process->err().find("--steps"), std::string::npos) << process->err();
+  }
+}
+
+TEST(TwoLaunchers, GoOnTogetherAfterARankWasKilled) {
+  const TemporaryDirectory directory;
+  std::ofstream(directory.path("text")) << std::string(3000, 'a');
+  const int port = free_port();
+  const auto train = [&](int node) {
+    return std::vector<std::string>{tsprun_path(),
+                                    "-n",
+                                    "2",
+                                    "--nnodes",
+                                    "2",
+                                    "--node-rank",
+                                    std::to_string(node),
+                                    "--rendezvous",
+                                    fmt::format("127.0.0.1:{}", port),
+                                    "--fault",
+                                    "kill:rank=1,step=4",
+                                    "--json",
+                                    directory.path(std::to_string(node)),
+                                    "train",
+                                    "--config",
+                                    "nano",
+                                    "--data",
+                                    directory.path("text"),
+                                    "--steps",
+                                    "6",
+                                    "--seq",
+                                    "16",
+                                    "--save",
+                                    directory.path("saved"),
+                                    "--save-every",
+                                    "2",
+                                    "--max-restarts",
+                                    "1"};
+  };
+  Process first(train(0), kSecret);
+  Process second(train(1), kSecret);
+  EXPECT_EQ(first.wait(40).code, 0) << first.err();
+  EXPECT_EQ(second.wait(40).code, 0) << second.err();
+  for (const char* node : {"0", "1"}) EXPECT_EQ(read_json(directory.path(node)).at("restarts"), 1) << node;
 }
 
 TEST(TwoLaunchers, StrangersAtTheStoreHurtNobody) {

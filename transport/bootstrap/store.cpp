@@ -27,6 +27,11 @@ constexpr std::size_t kMostKeys = 1 << 20;
 constexpr std::size_t kMostBacklog = 64 << 20;
 constexpr int kSlice_ms = 50;
 
+/// Whom a launcher that hasn't proved itself says it is; nothing of ranks, whose number 0 strangers have, too.
+std::string claimed(int name) {
+  return name < launcher_name(0) ? fmt::format(" (it says it is node {})", launcher_name(0) - name) : std::string();
+}
+
 void set_option(int socket, int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); }
 
 }  // namespace
@@ -112,7 +117,7 @@ void StoreServer::drop(int descriptor) {
   if (node.empty()) return;
   for (auto& [key, who] : waiting_) who.erase(descriptor);
   const StoreLink& link = node.mapped().link;
-  if (link.ready() && on_gone) on_gone(link.peer(), link.why_over());
+  if (link.ready() && on_gone) on_gone(descriptor, link.why_over());
 }
 
 void StoreServer::serve(int descriptor) {
@@ -123,7 +128,7 @@ void StoreServer::serve(int descriptor) {
   StoreFrame frame;
   while (client.link.next(frame)) obey(client, frame);
   if (!alive || client.link.backlog() > kMostBacklog) {
-    if (!client.link.ready()) refusals_.refused(client.address, client.link.why_over());
+    if (!client.link.ready()) refusals_.refused(client.address + claimed(client.link.peer()), client.link.why_over());
     drop(descriptor);
     return;
   }
@@ -145,7 +150,7 @@ void StoreServer::obey(Client& client, const StoreFrame& frame) {
       if (values_.size() >= kMostKeys && !values_.contains(frame.key)) return;
       values_[frame.key] = frame.value;
       publish(frame.key, frame.value);
-      if (on_set) on_set(frame.key, frame.value);
+      if (on_set) on_set(client.link.descriptor(), frame.key, frame.value);
       break;
     case StoreOp::get:
       if (const auto* value = find(frame.key)) client.link.send(StoreOp::value, frame.key, *value);
@@ -196,6 +201,7 @@ StoreClient::StoreClient(const std::string& address, const Secret& secret, int n
     : timeout_ns_(timeout_ns), check_(std::move(check)) {
   const HostPort place = parse_host_port("the store's address", address);
   const std::uint64_t deadline = posix::now_ns() + timeout_ns;
+  int told = ETIMEDOUT;  // what the last try that came to an end ended with
   for (;;) {
     const tcp::SocketAddress where = tcp::resolve(place.host, place.port);
     posix::UniqueFd socket(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -212,6 +218,7 @@ StoreClient::StoreClient(const std::string& address, const Secret& secret, int n
       socklen_t length = sizeof error;
       ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
     }
+    if (error != EINPROGRESS) told = error;
     if (error == 0) {
       local_host_ = tcp::local_address(socket.get()).host();
       link_ = std::make_unique<StoreLink>(std::move(socket), Handshake::connector(secret, Link::store, name, 0));
@@ -219,7 +226,7 @@ StoreClient::StoreClient(const std::string& address, const Secret& secret, int n
     }
     if (posix::now_ns() >= deadline) {
       throw Error(Cause::stalled, fmt::format("nobody answered at {} within {:.1f} s ({}): is node 0 running there?",
-                                              where.print(), static_cast<double>(timeout_ns) * 1e-9, std::strerror(error)));
+                                              where.print(), static_cast<double>(timeout_ns) * 1e-9, std::strerror(told)));
     }
     if (check_) check_();
     const timespec pause{0, 20'000'000};
@@ -227,8 +234,9 @@ StoreClient::StoreClient(const std::string& address, const Secret& secret, int n
   }
   while (!link_->ready()) {
     if (!link_->pump())
-      throw Error(Cause::refused, fmt::format("the store at {} and this end refuse each other: {}", address, link_->why_over()));
-    if (!link_->ready()) wait(deadline, fmt::format("the store at {} to answer", address));
+      throw Error(Cause::disconnected, fmt::format("the store at {} and this end refuse each other: {}", address, link_->why_over()));
+    if (!link_->ready())
+      wait(deadline, fmt::format("the store at {} to answer: something listens there, but is it tsprun?", address));
   }
 }
 

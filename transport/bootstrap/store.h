@@ -36,10 +36,11 @@ class StoreServer {
   /// What the server itself sets or reads.
   void set(const std::string& key, std::span<const std::byte> value);
   const std::vector<std::byte>* find(const std::string& key) const;
-  /// Called for everything that a client sets, after it was set.
-  std::function<void(const std::string& key, const std::vector<std::byte>& value)> on_set;
-  /// Called when a client that had proved itself is gone: its name and why.
-  std::function<void(int name, const std::string& why)> on_gone;
+  /// Called for everything that a client sets, after it was set. Clients are numbered; a number is used again when its client is
+  /// gone.
+  std::function<void(int client, const std::string& key, const std::vector<std::byte>& value)> on_set;
+  /// Called when a client that had proved itself is gone, and why.
+  std::function<void(int client, const std::string& why)> on_gone;
   /// True if everything that was sent to that client has left this process.
   bool delivered() const;
   /// Nobody is connected.
@@ -75,7 +76,8 @@ class StoreClient {
   /// Looks in now and then while the client waits: may throw to end the wait.
   using Check = std::function<void()>;
 
-  /// Connects and proves itself; tries again until the deadline as long as nobody listens there. Throws Error(stalled | refused).
+  /// Connects and proves itself; tries again until the deadline as long as nobody listens there. Throws Error(stalled | refused), and
+  /// Error(disconnected) if the server ends the link before both have proved themselves.
   StoreClient(const std::string& address, const Secret& secret, int name, std::uint64_t timeout_ns, Check check = {});
 
   void set(std::string_view key, std::span<const std::byte> value);
