@@ -153,6 +153,9 @@ int execute(Command& command, GlobalOptions& global, const std::string& complain
     report_refusal(report, command.name(), error.what());
     return kRefused;
   }
+  if (command.has_ranks()) {
+    for (const std::string& line : ignored_options(global)) spdlog::warn("{}", line);
+  }
   report.begin(command.name(), global, command.has_ranks());
   int code = kFailed;
   try {

@@ -268,6 +268,21 @@ void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank
   if (use == RankUse::job) validate_against_machine(options, processes_per_rank);
 }
 
+std::vector<std::string> ignored_options(const GlobalOptions& options) {
+  std::vector<std::string> ignored;
+  if (!options.secret_file.empty() && !options.several_machines) {
+    ignored.push_back(fmt::format("--secret-file {}: no effect: only tspruns that meet (--nnodes) prove a secret to each other",
+                                  options.secret_file));
+  }
+  if (options.nodes > 1) return ignored;
+  const auto across_nodes = [&](const char* option, const std::string& value) {
+    ignored.push_back(fmt::format("{} {}: no effect: all ranks share one node; see --nnodes and --nodes", option, value));
+  };
+  if (options.inter != "auto") across_nodes("--inter", options.inter);
+  if (!options.rdma.empty()) across_nodes("--rdma", options.rdma);
+  return ignored;
+}
+
 RankBlock ranks_here(const GlobalOptions& options) {
   return options.several_machines ? block_of(options.ranks, options.nodes, options.node_rank) : RankBlock{0, options.ranks};
 }

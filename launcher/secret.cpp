@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <string>
@@ -35,7 +36,9 @@ bootstrap::Secret from_file(const std::string& option, const std::string& path) 
   const posix::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) throw system_error(Cause::refused, fmt::format("{} {}: the secret can't be read", option, path), errno);
   struct stat status {};
-  if (::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & 077) != 0) {
+  if (::fstat(file.get(), &status) != 0) throw system_error(Cause::refused, fmt::format("{} {}", option, path), errno);
+  if (S_ISDIR(status.st_mode)) throw Error(Cause::refused, fmt::format("{} {}: it is a folder; a file is wanted", option, path));
+  if (S_ISREG(status.st_mode) && (status.st_mode & 077) != 0) {
     throw Error(Cause::refused,
                 fmt::format("{} {}: others may read it (mode {:o}); try chmod 600", option, path, status.st_mode & 0777));
   }
@@ -46,13 +49,20 @@ bootstrap::Secret from_file(const std::string& option, const std::string& path) 
   return bootstrap::secret_from_text(text);
 }
 
+/// Why the file can't be made, and what works without it.
+Error cannot_make(const std::filesystem::path& path, int reason) {
+  return Error(Cause::refused, fmt::format("making the secret {}: {}; name another file by --secret-file, or set TSP_SECRET",
+                                           path.string(), std::strerror(reason)));
+}
+
 /// Makes the file with a fresh secret, unless somebody else does at the same moment.
 void make(const std::filesystem::path& path) {
-  std::error_code ignored;
-  std::filesystem::create_directories(path.parent_path(), ignored);
+  std::error_code failed;
+  std::filesystem::create_directories(path.parent_path(), failed);
+  if (failed) throw cannot_make(path, failed.value());
   const std::string temporary = fmt::format("{}.{}", path.string(), ::getpid());
   const posix::UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) throw system_error(Cause::refused, fmt::format("making the secret {}", path.string()), errno);
+  if (!file) throw cannot_make(path, errno);
   std::string text;
   for (const std::byte byte : bootstrap::random_secret()) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
   text += '\n';
@@ -61,7 +71,7 @@ void make(const std::filesystem::path& path) {
   const bool linked = written && (::link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST);
   const int reason = errno;
   ::unlink(temporary.c_str());
-  if (!linked) throw system_error(Cause::refused, fmt::format("making the secret {}", path.string()), reason);
+  if (!linked) throw cannot_make(path, reason);
 }
 
 }  // namespace
@@ -74,7 +84,8 @@ bootstrap::Secret load_secret(const std::string& file) {
     throw Error(Cause::refused, "--secret-file: HOME isn't set, so there is no ~/.config/tsprun/secret; name a file");
   }
   const std::filesystem::path path = std::filesystem::path(home) / ".config" / "tsprun" / "secret";
-  if (!std::filesystem::exists(path)) make(path);
+  std::error_code unknown;
+  if (!std::filesystem::exists(path, unknown)) make(path);
   return from_file("the secret", path.string());
 }
 

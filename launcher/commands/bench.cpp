@@ -188,8 +188,15 @@ int BenchCommand::run(const GlobalOptions& global, Report& report) {
   report.root()["bench"] = nlohmann::ordered_json::array();
   JobSpec spec;
   spec.global = &global;
-  spec.rank_main = [this](Context& context, ReportSink& sink) {
-    return bench_rank(context, sink, {.cases = cases_, .pace = pace_, .check = options_.check, .notes = notes_});
+  spec.rank_main = [this, cores = machine::usable_cores(), several_machines = global.several_machines](Context& context,
+                                                                                                       ReportSink& sink) {
+    return bench_rank(context, sink,
+                      {.cases = cases_,
+                       .pace = pace_,
+                       .check = options_.check,
+                       .notes = notes_,
+                       .cores = cores,
+                       .several_machines = several_machines});
   };
   return run_job(spec, report);
 }

@@ -6,8 +6,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <optional>
+#include <string>
+#include <string_view>
 
 namespace tsp::launcher {
 
@@ -63,11 +67,41 @@ class RankSubject final : public bench::Subject {
   HeapBlock output_;
 };
 
-/// The transport between ranks 0 and 1, which on one node is that between any two.
-std::string_view transport_name(Context& context) {
-  if (context.size() < 2) return "none";
-  const Route& route = context.engine().route(context.rank() == 0 ? 1 : 0);
-  return route.transport->name();
+constexpr std::array<std::string_view, 3> kTransports = {"shm", "verbs", "tcp"};
+
+/// What carries messages, by name, for the head and the rows.
+struct TransportNames {
+  std::string all;   ///< those between any two ranks: "shm+tcp"
+  std::string pair;  ///< that between ranks 0 and 1, which alone carries a ping-pong
+
+  const std::string& of(Kind kind) const { return kind == Kind::pingpong ? pair : all; }
+};
+
+/// Known on rank 0 alone: a rank knows only its own ways, so each tells rank 0 a bit for each transport that it uses.
+TransportNames transport_names(Context& context, bench::Subject& subject) {
+  if (context.size() < 2) return {"none", "none"};
+  unsigned used = 0;
+  for (int peer = 0; peer < context.size(); ++peer) {
+    if (peer == context.rank()) continue;
+    const std::string_view name = context.engine().route(peer).transport->name();
+    const auto place = std::find(kTransports.begin(), kTransports.end(), name);
+    if (place == kTransports.end()) throw Error(Cause::refused, fmt::format("bench: transport {} isn't known", name));
+    used |= 1U << (place - kTransports.begin());
+  }
+  double told = used;
+  if (subject.rank() != 0) {
+    subject.send({&told, 1}, 0);
+    return {};
+  }
+  for (int from = 1; from < subject.size(); ++from) {
+    subject.receive({&told, 1}, from);
+    used |= static_cast<unsigned>(told);
+  }
+  std::string all;
+  for (std::size_t i = 0; i < kTransports.size(); ++i) {
+    if ((used >> i & 1U) != 0) all += fmt::format("{}{}", all.empty() ? "" : "+", kTransports[i]);
+  }
+  return {all, std::string(context.engine().route(1).transport->name())};
 }
 
 /// Different in every run, the same on all ranks.
@@ -81,11 +115,10 @@ std::uint32_t fresh_seed(bench::Subject& subject) {
   return static_cast<std::uint32_t>(seed);
 }
 
-void print_head(Context& context, ReportSink& sink, const BenchPlan& plan) {
-  // Of the node, not of this process, which may be bound to one of them.
-  const std::uint32_t cores = context.node_memory().layout().cores;
-  const std::string who = fmt::format("tsprun bench: {} rank{} on {} core{}, transport {}", context.size(),
-                                      context.size() == 1 ? "" : "s", cores, cores == 1 ? "" : "s", transport_name(context));
+void print_head(Context& context, ReportSink& sink, const BenchPlan& plan, const std::string& transports) {
+  const std::string who = fmt::format("tsprun bench: {} rank{} on {} core{}{}, transport {}", context.size(),
+                                      context.size() == 1 ? "" : "s", plan.cores, plan.cores == 1 ? "" : "s",
+                                      plan.several_machines ? " of node 0's machine and those of others" : "", transports);
   for (const std::string& line : bench::table_head(who)) sink.line(line);
   if (context.node_memory().layout().nodes > 1) {
     const std::string why = context.world().why_not_hierarchical(Op::all_gather);
@@ -99,7 +132,8 @@ void print_head(Context& context, ReportSink& sink, const BenchPlan& plan) {
 int bench_rank(Context& context, ReportSink& sink, const BenchPlan& plan) {
   RankSubject subject(context, bench::buffers_for(plan.cases));
   const bool speaks = context.rank() == 0;
-  if (speaks) print_head(context, sink, plan);
+  const TransportNames transports = transport_names(context, subject);
+  if (speaks) print_head(context, sink, plan, transports.all);
 
   std::uint32_t seed = fresh_seed(subject);
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
@@ -113,7 +147,7 @@ int bench_rank(Context& context, ReportSink& sink, const BenchPlan& plan) {
     const bench::Timing timing = bench::measure(subject, which, plan.pace);
     if (!speaks) continue;
     sink.line(bench::table_row(which, timing, wrong));
-    rows.push_back(bench::json_row(which, timing, wrong, transport_name(context)));
+    rows.push_back(bench::json_row(which, timing, wrong, transports.of(which.kind)));
     sink.set("bench", rows);
     if (plan.check && wrong != 0) {
       wrong_rows +=

@@ -15,6 +15,8 @@ struct BenchPlan {
   bench::Pace pace;
   bool check = true;
   std::span<const std::string> notes;  ///< lines for below the table's head
+  int cores = 1;                       ///< that the ranks of this machine may use together: a rank may be bound to one of them
+  bool several_machines = false;
 };
 
 /// Measures, prints the table, sets "bench" in the report after each row. Returns the rank's exit code. Throws what operations

@@ -133,5 +133,18 @@ TEST(GlobalOptions, WrongTextsAreRefusedByName) {
   EXPECT_EQ(with(&GlobalOptions::timeout_text, "0.5"), "");
 }
 
+TEST(GlobalOptionsIgnored, AreThoseThatWereTypedAndHaveNothingToChoose) {
+  EXPECT_TRUE(ignored_options({}).empty());
+  GlobalOptions options;
+  options.secret_file = "s";
+  options.inter = "verbs";
+  options.rdma = "mlx5_0";
+  EXPECT_EQ(ignored_options(options).size(), 3U);
+  options.nodes = 2;  // pretended ones: their secret is made for each job
+  EXPECT_EQ(ignored_options(options).size(), 1U);
+  options.several_machines = true;
+  EXPECT_TRUE(ignored_options(options).empty());
+}
+
 }  // namespace
 }  // namespace tsp::launcher::options_test

@@ -84,7 +84,7 @@ def kernel(cache):
 
 def ram_disk(version, root, target):
     """Writes the initial RAM disk: busybox, the modules in order, init.sh."""
-    with tempfile.TemporaryDirectory() as work:
+    with tempfile.TemporaryDirectory(dir=target.parent) as work:
         image = pathlib.Path(work)
         for name in ("bin", "modules", "proc", "sys", "dev", "newroot"):
             (image / name).mkdir()

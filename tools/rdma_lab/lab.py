@@ -21,6 +21,7 @@ ended with 0; 1 if one didn't; 2 for wrong arguments; 3 if the laboratory can't 
 
 import argparse
 import ctypes
+import fcntl
 import json
 import os
 import pathlib
@@ -36,10 +37,67 @@ sys.dont_write_bytecode = True
 import ethernet  # noqa: E402
 import image  # noqa: E402
 
+PREFIX = "rdma-lab."
+MOST_ADDRESS = 107  # bytes of a unix socket's path
+
 
 def die_with_parent():
     """In a child: no QEMU outlives the laboratory, however that ends."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Folder:
+    """A temporary folder with a lock file, held as long as this process lives. Where another one's lock can be taken, its laboratory
+    was killed: the folder is removed."""
+
+    def __init__(self):
+        self.remove_stale()
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix=PREFIX))
+        self.lock = self.try_lock(self.path / "lock", os.O_CREAT)
+        longest = len(os.fsencode(self.path / "e0-h0"))
+        if self.lock is None or longest > MOST_ADDRESS:
+            self.remove()
+            place = f"TMPDIR {tempfile.gettempdir()}"
+            if self.lock is None:
+                raise image.CannotRun(f"{place}: files there can't be locked; try TMPDIR=/tmp")
+            raise image.CannotRun(
+                f"{place}: too long a path: that of a socket would have {longest} bytes, {MOST_ADDRESS} are the most; try TMPDIR=/tmp"
+            )
+
+    @staticmethod
+    def try_lock(path, flags=0):
+        """The open lock file, or None if somebody holds it or there is none."""
+        try:
+            # Machines don't inherit it: they die with this process, but some moments later.
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except OSError:
+            os.close(descriptor)
+            return None
+
+    @classmethod
+    def remove_stale(cls):
+        """A folder without a lock file isn't ours to judge, nor is one of another user."""
+        for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+            lock = None if folder.is_symlink() else cls.try_lock(folder / "lock")
+            if lock is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
+
+    def remove(self):
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self.lock is not None:
+            os.close(self.lock)
+
+    def __enter__(self):
+        return self.path
+
+    def __exit__(self, *_):
+        self.remove()
 
 
 class Machine:
@@ -162,7 +220,10 @@ class Lab:
             elif word == "delay":
                 self.weather.delay = float(value) / 1000
             else:
-                machine = self.machines[int(value)]
+                number = int(value)
+                if not 0 <= number < len(self.machines):  # -1 is Python's last
+                    raise IndexError(number)
+                machine = self.machines[number]
                 if word == "cut":
                     self.weather.cut.add(machine.number)
                 elif word == "join":
@@ -285,8 +346,8 @@ def main():
             version, _ = image.kernel(options.cache)
             print(f"lab: can run, with kernel {version}")
             return 0
-        with tempfile.TemporaryDirectory(prefix="rdma-lab.") as folder:
-            lab = Lab(options, pathlib.Path(folder))
+        with Folder() as folder:
+            lab = Lab(options, folder)
             in_time = False
             try:
                 lab.prepare()
