@@ -39,6 +39,18 @@ nlohmann::ordered_json take_list(Report& report, const char* key) {
   report.root().erase(key);
   return list;
 }
+
+/// Why a job that failed so would fail again; empty: it may not. An injected oom that struck strikes no second time.
+std::string why_hopeless(const nlohmann::ordered_json& failure, const std::vector<fault::Spec>& faults, std::uint64_t struck) {
+  const auto is = [&](Cause cause) { return failure.at("kind") == std::string(tsp::name(cause)); };
+  if (is(Cause::refused)) return "what was refused would be refused again";
+  if (is(Cause::interrupted)) return "the job was interrupted";
+  if (!is(Cause::out_of_memory)) return {};
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    if (faults[i].kind == fault::Kind::oom && (struck >> i & 1) != 0 && failure.at("rank") == faults[i].rank) return {};
+  }
+  return "what didn't fit into memory would not fit again; try a larger --mem-per-rank, more ranks or a smaller --batch";
+}
 }  // namespace
 
 double TrainOptions::learning_rate(std::uint64_t step) const {
@@ -208,12 +220,14 @@ int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
 }
 
 /// What failed may not fail again, and there is a checkpoint of this run, or the one that it went on from: it is where to go on.
-/// `skipped`: a line for each newer one that is damaged.
-bool TrainCommand::may_restart(const Report& report, std::vector<std::string>& skipped) {
+/// `struck`: a bit for each fault that struck this attempt. `skipped`: a line for each newer checkpoint that is damaged.
+bool TrainCommand::may_restart(const Report& report, const std::vector<fault::Spec>& faults, std::uint64_t struck,
+                               std::vector<std::string>& skipped) {
   const auto failure = report.root().find("failure");
   if (failure == report.root().end() || !failure->is_object()) return false;
-  for (const Cause hopeless : {Cause::refused, Cause::out_of_memory, Cause::interrupted}) {
-    if (failure->at("kind") == std::string(tsp::name(hopeless))) return false;
+  if (const std::string why = why_hopeless(*failure, faults, struck); !why.empty()) {
+    spdlog::error("no restart: {}", why);
+    return false;
   }
   try {
     std::error_code error;
@@ -227,7 +241,9 @@ bool TrainCommand::may_restart(const Report& report, std::vector<std::string>& s
                     skipped.empty() ? "" : "whole ", train_.save);
       return false;
     }
-    return train_.resumed->state.step < train_.steps;
+    if (train_.resumed->state.step < train_.steps) return true;
+    spdlog::error("no restart: all {} steps are done, and {} holds them", train_.steps, train_.resumed->folder.string());
+    return false;
   } catch (const Error& error) {
     spdlog::error("no restart: {}", error.what());
     return false;
@@ -253,7 +269,8 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
     if (!steps.is_array()) steps = ordered_json::array();
     steps.insert(steps.begin(), earlier.begin(), earlier.end());
     std::vector<std::string> skipped;
-    if (code == 0 || restarts >= train_.max_restarts || !may_restart(report, skipped)) return code;
+    const std::uint64_t struck = report.struck_faults() & ~attempt.struck_faults;
+    if (code == 0 || restarts >= train_.max_restarts || !may_restart(report, global.faults, struck, skipped)) return code;
 
     spdlog::warn("restart {} of {}, from {}", restarts + 1, train_.max_restarts, train_.resumed->folder.string());
     earlier = ordered_json::array();

@@ -73,7 +73,8 @@ class TrainCommand final : public Command {
  private:
   void validate_save();
   int run_once(const GlobalOptions& global, Report& report);
-  bool may_restart(const Report& report, std::vector<std::string>& skipped);
+  bool may_restart(const Report& report, const std::vector<fault::Spec>& faults, std::uint64_t struck,
+                   std::vector<std::string>& skipped);
 
   ModelCommandOptions model_;
   TrainOptions train_;

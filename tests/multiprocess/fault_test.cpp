@@ -216,6 +216,14 @@ TEST_F(Fault, ARunThatGoesOnByItselfStillReportsHowItFailed) {
   EXPECT_EQ(saved_steps(report), (std::vector<int>{6}));
 }
 
+TEST_F(Fault, MemoryThatAFaultRefusedIsThereInTheNextAttempt) {
+  const json report =
+      train("2", {"--fault", "oom:rank=0,step=3", "--save", path("saved"), "--save-every", "2", "--max-restarts", "1"}, 0);
+  EXPECT_EQ(report.at("restarts"), 1);
+  EXPECT_EQ(report.at("attempts").at(0).at("failure").at("kind"), "out_of_memory");
+  EXPECT_EQ(report.at("steps").size(), 6U);
+}
+
 TEST_F(Fault, WhatCannotStrikeIsRefusedBeforeRanksStart) {
   const auto refusal = [](const Arguments& arguments) {
     const Finished run = run_tsprun(arguments);

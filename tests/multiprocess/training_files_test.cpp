@@ -147,6 +147,7 @@ TEST_F(TrainingFiles, AModelThatDivergedEndsTheRunAndIsNotSaved) {
   EXPECT_EQ(run.end.code, 1) << run.describe();
   EXPECT_TRUE(holds(run.err, "norm is not finite")) << run.err;
   EXPECT_TRUE(holds(run.err, "diverged")) << run.err;
+  EXPECT_TRUE(holds(run.err, "no restart: what was refused would be refused again")) << run.err;
   EXPECT_EQ(report().at("failure").at("kind"), "refused");
   EXPECT_FALSE(std::filesystem::exists(path("saved/step-000040")));
 }
