@@ -175,6 +175,8 @@ int tsprun(int argc, const char* const* argv) {
   open_standard_streams();
   // A reader that goes away is an error of write(), which is seen to where it happens. Ranks and programs get the default back.
   std::signal(SIGPIPE, SIG_IGN);
+  // Who asks for the board while there is none, before and between jobs, gets none: a job blocks the signal and reads it.
+  std::signal(SIGUSR1, SIG_IGN);
   try {
     CLI::App app("tsprun: transformer parallelism run for real, a process per rank", "tsprun");
     app.require_subcommand(1);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
+#include <cstdio>
 
 namespace tsp::launcher {
 
@@ -25,16 +27,53 @@ bool must_be_detected(fault::Kind kind) {
   return false;
 }
 
-/// Is this how a job ends that such a fault struck?
-bool is_named_by(const Failure& failure, const fault::Spec& spec) {
+/// Who found damaged or unexpected bytes: those texts begin "rank 2 is in all_gather". -1: nobody says.
+int finder(const Failure& failure) {
+  int rank = -1;
+  int end = 0;
+  return std::sscanf(failure.detail.c_str(), "rank %d is in %n", &rank, &end) == 1 && end > 0 ? rank : -1;
+}
+
+/// As far as both know their operation.
+bool same_operation(const Failure& failure, const FaultRecord& record) {
+  return failure.op.empty() || record.op.empty() || (failure.op == record.op && failure.sequence == record.sequence);
+}
+
+/// Ranks waited until the deadline: for a message that this one lost? The failure tells where each rank on the way was.
+bool waited_for(const Failure& failure, const FaultOutcome::Place& place) {
+  const std::string receiver = fmt::format("rank {} is ", place.rank);
+  if (failure.detail.find("; " + receiver) == std::string::npos && failure.detail.find(": " + receiver) == std::string::npos)
+    return failure.rank == place.rank || failure.rank == place.record.peer;
+  return place.record.op.empty() ||
+         failure.detail.find(fmt::format("{}in {} #{} ", receiver, place.record.op, place.record.sequence)) != std::string::npos;
+}
+
+/// Is this how a job ends of which this message was damaged or lost?
+bool comes_of(const Failure& failure, fault::Kind kind, const FaultOutcome::Place& place) {
+  if (kind == fault::Kind::corrupt) {
+    return failure.cause == Cause::corrupt && failure.rank == place.record.peer && same_operation(failure, place.record) &&
+           (finder(failure) < 0 || finder(failure) == place.rank);
+  }
+  // The message behind it is another than the receiver expects, or none comes until the deadline.
+  if (failure.cause == Cause::mismatch) return failure.rank == place.rank && same_operation(failure, place.record);
+  return (failure.cause == Cause::deadlock || failure.cause == Cause::stalled) && waited_for(failure, place);
+}
+
+/// Does the job's end, or that of the struck rank, name such a fault? A rank's end is on the board, whoever failed first.
+bool is_named_by(const Failure& failure, const FlightBoard& board, const FaultOutcome& outcome) {
+  const fault::Spec& spec = outcome.spec;
   switch (spec.kind) {
-    case fault::Kind::kill: return failure.cause == Cause::killed && failure.rank == spec.rank;
+    case fault::Kind::kill:
+      return (failure.cause == Cause::killed && failure.rank == spec.rank) ||
+             (board.life(spec.rank) == Life::killed && board.page(spec.rank).code.load(relaxed) == SIGKILL);
     case fault::Kind::stall: return failure.cause == Cause::stalled && failure.rank == spec.rank;
-    case fault::Kind::oom: return failure.cause == Cause::out_of_memory && failure.rank == spec.rank;
-    case fault::Kind::corrupt: return failure.cause == Cause::corrupt;
-    // The message behind it is another than the expected, or none comes until the deadline.
+    case fault::Kind::oom:
+      return (failure.cause == Cause::out_of_memory && failure.rank == spec.rank) ||
+             board.first_error(spec.rank).detail.find(fmt::format("--fault {}", spec.text)) != std::string::npos;
+    case fault::Kind::corrupt:
     case fault::Kind::drop:
-      return failure.cause == Cause::mismatch || failure.cause == Cause::deadlock || failure.cause == Cause::stalled;
+      return std::any_of(outcome.places.begin(), outcome.places.end(),
+                         [&](const FaultOutcome::Place& place) { return comes_of(failure, spec.kind, place); });
     case fault::Kind::disconnect: return failure.cause == Cause::disconnected && failure.rank == spec.from;
     case fault::Kind::delay:
     case fault::Kind::slow: break;
@@ -61,9 +100,13 @@ std::vector<FaultOutcome> fault_outcomes(const std::vector<fault::Spec>& faults,
       if (record.fault < outcomes.size()) outcomes[record.fault].places.push_back({rank, record});
     }
   }
+  // One damaged or lost message is enough to end a job: what others did to theirs nobody has seen.
+  bool message_named = false;
   for (FaultOutcome& outcome : outcomes) {
     if (outcome.times == 0) continue;
-    const bool named = is_named_by(failure, outcome.spec);
+    const bool of_message = outcome.spec.kind == fault::Kind::corrupt || outcome.spec.kind == fault::Kind::drop;
+    const bool named = !(of_message && message_named) && is_named_by(failure, board, outcome);
+    if (named && of_message) message_named = true;
     if (named || must_be_detected(outcome.spec.kind)) outcome.detected = named;
   }
   return outcomes;

@@ -20,9 +20,9 @@ struct FaultOutcome {
     int rank;  ///< whom, or the receiver of the message
     FaultRecord record;
   };
-  std::vector<Place> places;  ///< the first of them
-  /// Whether the job ended naming it. None: it didn't strike, or is of a kind that a job may survive unharmed (stall, delay,
-  /// slow).
+  std::vector<Place> places;  ///< the first of them, kFaultLines of a rank
+  /// Whether the job's failure, or the end of the rank that it struck, names it; one lost or damaged message at most is. None: it
+  /// didn't strike, or is of a kind that a job may survive unharmed (stall, delay, slow).
   std::optional<bool> detected;
 };
 

@@ -28,6 +28,29 @@ constexpr const char* kBeta1 = "0.9";
 constexpr const char* kBeta2 = "0.95";
 constexpr const char* kEpsilon = "1e-8";
 constexpr const char* kClip = "1.0";
+
+void warn_of_skipped(const std::vector<std::string>& skipped) {
+  for (const std::string& line : skipped) spdlog::warn("skipped a damaged checkpoint: {}", line);
+}
+
+/// Takes a list out of the report; empty if there is none.
+nlohmann::ordered_json take_list(Report& report, const char* key) {
+  nlohmann::ordered_json list = report.root().value(key, nlohmann::ordered_json::array());
+  report.root().erase(key);
+  return list;
+}
+
+/// Why a job that failed so would fail again; empty: it may not. An injected oom that struck strikes no second time.
+std::string why_hopeless(const nlohmann::ordered_json& failure, const std::vector<fault::Spec>& faults, std::uint64_t struck) {
+  const auto is = [&](Cause cause) { return failure.at("kind") == std::string(tsp::name(cause)); };
+  if (is(Cause::refused)) return "what was refused would be refused again";
+  if (is(Cause::interrupted)) return "the job was interrupted";
+  if (!is(Cause::out_of_memory)) return {};
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    if (faults[i].kind == fault::Kind::oom && (struck >> i & 1) != 0 && failure.at("rank") == faults[i].rank) return {};
+  }
+  return "what didn't fit into memory would not fit again; try a larger --mem-per-rank, more ranks or a smaller --batch";
+}
 }  // namespace
 
 double TrainOptions::learning_rate(std::uint64_t step) const {
@@ -69,9 +92,8 @@ void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
     throw Error(Cause::refused, fmt::format("--resume {} and --model {}: a checkpoint brings its weights; give one of them",
                                             options.resume, model.model));
   }
-  std::vector<std::string> skipped;
-  options.resumed = find_checkpoint(options.resume, skipped);
-  for (const std::string& line : skipped) spdlog::warn("skipped a damaged checkpoint: {}", line);
+  options.resumed = find_checkpoint(options.resume, options.skipped);
+  warn_of_skipped(options.skipped);
   model.resumed = options.resumed->config;
   const CheckpointState& state = options.resumed->state;
   if (!model.dtype_text.empty() && parse_dtype(model.dtype_text) != state.dtype) {
@@ -198,23 +220,30 @@ int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
 }
 
 /// What failed may not fail again, and there is a checkpoint of this run, or the one that it went on from: it is where to go on.
-bool TrainCommand::may_restart(const Report& report) {
+/// `struck`: a bit for each fault that struck this attempt. `skipped`: a line for each newer checkpoint that is damaged.
+bool TrainCommand::may_restart(const Report& report, const std::vector<fault::Spec>& faults, std::uint64_t struck,
+                               std::vector<std::string>& skipped) {
   const auto failure = report.root().find("failure");
   if (failure == report.root().end() || !failure->is_object()) return false;
-  for (const Cause hopeless : {Cause::refused, Cause::out_of_memory, Cause::interrupted}) {
-    if (failure->at("kind") == std::string(tsp::name(hopeless))) return false;
+  if (const std::string why = why_hopeless(*failure, faults, struck); !why.empty()) {
+    spdlog::error("no restart: {}", why);
+    return false;
   }
   try {
     std::error_code error;
     CheckpointSearch search;
     if (std::filesystem::is_directory(train_.save, error)) search = search_checkpoints(train_.save, others_);
+    skipped = search.skipped;
+    warn_of_skipped(skipped);
     if (search.found) train_.resumed = search.found;
     if (!train_.resumed) {
-      spdlog::error("no restart: the run has no checkpoint in {} yet; --save-every K with a smaller K writes them sooner",
-                    train_.save);
+      spdlog::error("no restart: the run has no {}checkpoint in {} yet; --save-every K with a smaller K writes them sooner",
+                    skipped.empty() ? "" : "whole ", train_.save);
       return false;
     }
-    return train_.resumed->state.step < train_.steps;
+    if (train_.resumed->state.step < train_.steps) return true;
+    spdlog::error("no restart: all {} steps are done, and {} holds them", train_.steps, train_.resumed->folder.string());
+    return false;
   } catch (const Error& error) {
     spdlog::error("no restart: {}", error.what());
     return false;
@@ -222,26 +251,37 @@ bool TrainCommand::may_restart(const Report& report) {
 }
 
 int TrainCommand::run(const GlobalOptions& global, Report& report) {
+  using nlohmann::ordered_json;
   report_model(report, model_);
-  nlohmann::ordered_json earlier = nlohmann::ordered_json::array();  // steps of runs that failed, up to their last checkpoint
+  if (!train_.skipped.empty()) report.root()["skipped_checkpoints"] = train_.skipped;
+  ordered_json earlier = ordered_json::array();   // steps of runs that failed, up to their last checkpoint
+  ordered_json attempts = ordered_json::array();  // those runs, and how each ended
   for (std::uint64_t restarts = 0;; ++restarts) {
     GlobalOptions attempt = global;
     attempt.struck_faults = report.struck_faults();
     attempt.attempt = restarts;
     const int code = run_once(attempt, report);
-    if (train_.max_restarts > 0) report.root()["restarts"] = restarts;
+    if (train_.max_restarts > 0) {
+      report.root()["restarts"] = restarts;
+      report.root()["attempts"] = attempts;
+    }
     // A new key moves the others of an ordered object: the reference is taken when all are there.
-    nlohmann::ordered_json& steps = report.root()["steps"];
-    if (!steps.is_array()) steps = nlohmann::ordered_json::array();
+    ordered_json& steps = report.root()["steps"];
+    if (!steps.is_array()) steps = ordered_json::array();
     steps.insert(steps.begin(), earlier.begin(), earlier.end());
-    if (code == 0 || restarts >= train_.max_restarts || !may_restart(report)) return code;
+    std::vector<std::string> skipped;
+    const std::uint64_t struck = report.struck_faults() & ~attempt.struck_faults;
+    if (code == 0 || restarts >= train_.max_restarts || !may_restart(report, global.faults, struck, skipped)) return code;
 
     spdlog::warn("restart {} of {}, from {}", restarts + 1, train_.max_restarts, train_.resumed->folder.string());
-    earlier = nlohmann::ordered_json::array();
-    for (const auto& step : steps) {
+    earlier = ordered_json::array();
+    for (const auto& step : take_list(report, "steps")) {
       if (step.at("step").get<std::uint64_t>() <= train_.resumed->state.step) earlier.push_back(step);
     }
-    report.root().erase("steps");
+    attempts.push_back({{"failure", report.root().at("failure")},
+                        {"resumed_from", train_.resumed->folder.string()},
+                        {"skipped", skipped},
+                        {"checkpoints", take_list(report, "checkpoints")}});
     report.root()["failure"] = nullptr;
   }
 }

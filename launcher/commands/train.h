@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tsp::launcher {
 
@@ -41,6 +42,7 @@ struct TrainOptions {
   std::size_t keep = 0;          ///< checkpoints that stay; 0: all
   std::uint64_t max_restarts = 0;
   std::optional<FoundCheckpoint> resumed;
+  std::vector<std::string> skipped;  ///< by --resume: a line for each newer checkpoint that is damaged
 
   /// Of one step, from 1.
   double learning_rate(std::uint64_t step) const;
@@ -71,7 +73,8 @@ class TrainCommand final : public Command {
  private:
   void validate_save();
   int run_once(const GlobalOptions& global, Report& report);
-  bool may_restart(const Report& report);
+  bool may_restart(const Report& report, const std::vector<fault::Spec>& faults, std::uint64_t struck,
+                   std::vector<std::string>& skipped);
 
   ModelCommandOptions model_;
   TrainOptions train_;

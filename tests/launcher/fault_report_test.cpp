@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,11 +22,20 @@ class FaultReport : public ::testing::Test {
     for (const std::string& text : texts) faults.push_back(fault::parse(text));
     return faults;
   }
-  static Failure failed(Cause cause, int rank) {
+  static Failure failed(Cause cause, int rank, const std::string& op = {}, std::uint32_t sequence = 0,
+                        const std::string& detail = {}) {
     Failure failure;
     failure.cause = cause;
     failure.rank = rank;
+    failure.op = op;
+    failure.sequence = sequence;
+    failure.detail = detail;
     return failure;
+  }
+  std::vector<std::optional<bool>> detected(const std::vector<std::string>& faults, const Failure& failure) const {
+    std::vector<std::optional<bool>> all;
+    for (const FaultOutcome& outcome : fault_outcomes(parsed(faults), board_, failure)) all.push_back(outcome.detected);
+    return all;
   }
 
   shm::NodeMemory memory_ = shm::NodeMemory::create_memfd({.local_ranks = 3, .heap_bytes = 1 << 20, .world_size = 3});
@@ -64,12 +75,78 @@ TEST_F(FaultReport, EachKindHasItsOwnEnd) {
                                                              {"oom:rank=1,step=1", failed(Cause::out_of_memory, 1)},
                                                              {"drop:from=0,to=1,nth=1", failed(Cause::deadlock, 0)},
                                                              {"disconnect:from=0,to=1,step=1", failed(Cause::disconnected, 0)}};
-  board_.note_fault(1, {.fault = 0, .when_ns = 1, .op = {}});
+  board_.note_fault(1, {.fault = 0, .when_ns = 1, .op = {}, .peer = 0});
   for (const auto& [text, end] : ends) {
     EXPECT_EQ(fault_outcomes(parsed({text}), board_, end)[0].detected, true) << text;
     EXPECT_NE(fault_outcomes(parsed({text}), board_, failed(Cause::exception, 1))[0].detected, true) << text;
   }
   EXPECT_EQ(fault_outcomes(parsed({"kill:rank=1,step=1"}), board_, failed(Cause::killed, 2))[0].detected, false);
+}
+
+using Detected = std::vector<std::optional<bool>>;
+
+TEST_F(FaultReport, OnlyTheDamageThatWasFoundIsDetected) {
+  const std::vector<std::string> faults = {"corrupt:from=0,to=1,nth=3", "corrupt:from=0,to=2,nth=40",
+                                           "corrupt:from=1,to=2,nth=3"};
+  board_.note_fault(1, {.fault = 0, .when_ns = 1, .op = "all_gather", .sequence = 3, .peer = 0});
+  board_.note_fault(2, {.fault = 1, .when_ns = 2, .op = "all_gather", .sequence = 40, .peer = 0});
+  board_.note_fault(2, {.fault = 2, .when_ns = 3, .op = "all_gather", .sequence = 40, .peer = 1});
+  EXPECT_EQ(detected(faults, failed(Cause::corrupt, 0, "all_gather", 40)), (Detected{false, true, false}));
+  EXPECT_EQ(detected(faults, failed(Cause::corrupt, 0, "all_gather", 3)), (Detected{true, false, false}));
+  EXPECT_EQ(detected(faults, failed(Cause::corrupt, 1, "all_gather", 40)), (Detected{false, false, true}));
+  // Damage that no fault did.
+  EXPECT_EQ(detected(faults, failed(Cause::corrupt, 2, "all_gather", 40)), (Detected{false, false, false}));
+  EXPECT_EQ(detected(faults, failed(Cause::corrupt, 0, "reduce", 3)), (Detected{false, false, false}));
+}
+
+TEST_F(FaultReport, OfTwoDamagedMessagesOfOneOperationTheOneIsDetectedWhoseReceiverFoundIt) {
+  const std::vector<std::string> faults = {"corrupt:from=0,to=1,nth=3", "corrupt:from=0,to=2,nth=3"};
+  board_.note_fault(1, {.fault = 0, .when_ns = 1, .op = "broadcast", .sequence = 3, .peer = 0});
+  board_.note_fault(2, {.fault = 1, .when_ns = 1, .op = "broadcast", .sequence = 3, .peer = 0});
+  const std::string text = "rank 2 is in broadcast (8 B of its own); a message from rank 0 is damaged";
+  EXPECT_EQ(detected(faults, failed(Cause::corrupt, 0, "broadcast", 3, text)), (Detected{false, true}));
+  // Nobody says who found it: one of them was.
+  EXPECT_EQ(detected(faults, failed(Cause::corrupt, 0, "broadcast", 3)), (Detected{true, false}));
+}
+
+TEST_F(FaultReport, ALostMessageIsDetectedWhereItsReceiverWaits) {
+  const std::vector<std::string> faults = {"drop:from=0,to=1,nth=1"};
+  board_.note_fault(1, {.fault = 0, .when_ns = 1, .op = "all_gather", .sequence = 7, .peer = 0});
+  const auto is_detected = [&](const Failure& failure) { return detected(faults, failure)[0] == true; };
+  EXPECT_TRUE(is_detected(failed(Cause::mismatch, 1, "all_gather", 7)));
+  EXPECT_FALSE(is_detected(failed(Cause::mismatch, 2, "all_gather", 7)));
+  EXPECT_FALSE(is_detected(failed(Cause::mismatch, 1, "all_gather", 8)));
+  for (const Cause cause : {Cause::deadlock, Cause::stalled}) {
+    EXPECT_TRUE(is_detected(failed(cause, 1)));
+    EXPECT_TRUE(is_detected(failed(cause, 0)));
+    EXPECT_FALSE(is_detected(failed(cause, 2)));
+    // A circle in which the receiver is one of many, and one in which it waits in an operation behind.
+    EXPECT_TRUE(is_detected(
+        failed(cause, 2, "all_gather", 7, "nothing moved: rank 2 is in all_gather #7 (8 B); rank 1 is in all_gather #7 (8 B)")));
+    EXPECT_FALSE(is_detected(
+        failed(cause, 1, "all_gather", 7, "nothing moved: rank 2 is in all_gather #7 (8 B); rank 1 is in all_gather #8 (8 B)")));
+  }
+}
+
+TEST_F(FaultReport, WhoWasKilledBesidesTheFirstIsDetected) {
+  const std::vector<std::string> faults = {"kill:rank=1,step=3", "kill:rank=2,step=3"};
+  board_.note_fault(1, {.fault = 0, .when_ns = 1, .op = {}});
+  board_.note_fault(2, {.fault = 1, .when_ns = 1, .op = {}});
+  EXPECT_EQ(detected(faults, failed(Cause::killed, 1)), (Detected{true, false}));
+  board_.page(2).code.store(SIGKILL);
+  board_.page(2).life.store(static_cast<std::uint32_t>(Life::killed));
+  EXPECT_EQ(detected(faults, failed(Cause::killed, 1)), (Detected{true, true}));
+  board_.page(2).code.store(SIGTERM);
+  EXPECT_EQ(detected(faults, failed(Cause::killed, 1)), (Detected{true, false}));
+}
+
+TEST_F(FaultReport, MemoryRefusedToTwoRanksIsDetectedOfBoth) {
+  const std::vector<std::string> faults = {"oom:rank=1,step=3", "oom:rank=2,step=3"};
+  board_.note_fault(1, {.fault = 0, .when_ns = 1, .op = {}});
+  board_.note_fault(2, {.fault = 1, .when_ns = 1, .op = {}});
+  EXPECT_EQ(detected(faults, failed(Cause::out_of_memory, 1)), (Detected{true, false}));
+  board_.note_first_error(2, Cause::out_of_memory, "no memory for 8 B (--fault oom:rank=2,step=3)");
+  EXPECT_EQ(detected(faults, failed(Cause::out_of_memory, 1)), (Detected{true, true}));
 }
 
 TEST_F(FaultReport, CountsAllAndListsTheFirst) {

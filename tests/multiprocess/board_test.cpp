@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <fstream>
 #include <string>
+#include <sys/stat.h>
+#include <sys/types.h>
 #include <thread>
 #include <vector>
 
@@ -42,6 +45,35 @@ TEST(Board, SignalUserOnePrintsWhatStatusPrints) {
   EXPECT_NE(job.err().find("last sign"), std::string::npos);
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait(10).code, 128 + SIGTERM) << job.err();
+}
+
+/// Whether a process ignores a signal, as /proc says.
+bool ignores(pid_t pid, int number) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("SigIgn:")) return (std::stoull(line.substr(7), nullptr, 16) >> (number - 1) & 1) != 0;
+  }
+  return false;
+}
+
+TEST(Board, SignalUserOneIsHarmlessWhereThereIsNoJob) {
+  // Whoever opens a fifo to write its report waits for a reader: a moment without a job that lasts as long as it shall.
+  const TemporaryDirectory directory;
+  const std::string fifo = directory.path("fifo");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  Process plan({tsprun_path(), "plan", "-n", "2", "--config", "nano", "--seq", "64", "--json", fifo});
+  for (int tries = 0; tries < 500 && !ignores(plan.pid(), SIGUSR1); ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_TRUE(ignores(plan.pid(), SIGUSR1));
+  plan.signal(SIGUSR1);
+  Process reader({"cat", fifo});
+  EXPECT_EQ(plan.wait(20).code, 0) << plan.err();
+  EXPECT_EQ(reader.wait(20).code, 0) << reader.err();
+  EXPECT_NE(reader.out().find("\"command\": \"plan\""), std::string::npos) << reader.out();
+  // Programs under `run` don't inherit that.
+  const Finished program = run_tsprun({"run", "--", "grep", "SigIgn", "/proc/self/status"});
+  ASSERT_EQ(program.out.find("SigIgn:"), 0U) << program.describe();
+  EXPECT_EQ(std::stoull(program.out.substr(7), nullptr, 16) >> (SIGUSR1 - 1) & 1, 0U) << program.out;
 }
 
 TEST(Board, SaysWhichRankIsStopped) {

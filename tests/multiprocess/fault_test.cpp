@@ -190,6 +190,40 @@ TEST_F(Fault, ARunThatGoesOnByItselfIsStruckOnceAndHasTheSameCurve) {
   for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(struck.at("steps").at(i).at("loss"), whole.at("steps").at(i).at("loss"));
 }
 
+TEST_F(Fault, ARunThatGoesOnByItselfStillReportsHowItFailed) {
+  // Rank 1 stalls first, so that rank 0 surely waits for it when it is killed.
+  const json report = train("2",
+                            {"--fault", "stall:rank=1,step=5,seconds=0.5", "--fault", "kill:rank=1,step=5", "--save",
+                             path("saved"), "--save-every", "2", "--max-restarts", "2"},
+                            0);
+  EXPECT_TRUE(report.at("failure").is_null());
+  ASSERT_EQ(report.at("attempts").size(), 1U);
+  const json& attempt = report.at("attempts")[0];
+  EXPECT_EQ(attempt.at("failure").at("kind"), "killed");
+  EXPECT_EQ(attempt.at("failure").at("rank"), 1);
+  EXPECT_EQ(attempt.at("failure").at("signal"), 9);
+  ASSERT_EQ(attempt.at("failure").at("waiting").size(), 1U);
+  EXPECT_EQ(attempt.at("failure").at("waiting")[0].at("rank"), 0);
+  EXPECT_EQ(attempt.at("failure").at("waiting")[0].at("for"), 1);
+  EXPECT_EQ(attempt.at("resumed_from"), path("saved/step-000004"));
+  EXPECT_TRUE(attempt.at("skipped").empty());
+  const auto saved_steps = [](const json& saved) {
+    std::vector<int> steps;
+    for (const json& each : saved.at("checkpoints")) steps.push_back(each.at("step"));
+    return steps;
+  };
+  EXPECT_EQ(saved_steps(attempt), (std::vector<int>{2, 4}));
+  EXPECT_EQ(saved_steps(report), (std::vector<int>{6}));
+}
+
+TEST_F(Fault, MemoryThatAFaultRefusedIsThereInTheNextAttempt) {
+  const json report =
+      train("2", {"--fault", "oom:rank=0,step=3", "--save", path("saved"), "--save-every", "2", "--max-restarts", "1"}, 0);
+  EXPECT_EQ(report.at("restarts"), 1);
+  EXPECT_EQ(report.at("attempts").at(0).at("failure").at("kind"), "out_of_memory");
+  EXPECT_EQ(report.at("steps").size(), 6U);
+}
+
 TEST_F(Fault, WhatCannotStrikeIsRefusedBeforeRanksStart) {
   const auto refusal = [](const Arguments& arguments) {
     const Finished run = run_tsprun(arguments);

@@ -205,9 +205,11 @@ TEST(Train, ABudgetThatIsTooSmallIsNamedBeforeAndWhileRanksRun) {
   EXPECT_EQ(before.end.code, 2) << before.describe();
   EXPECT_NE(before.err.find("too small by"), std::string::npos) << before.describe();
   const std::string report = data.path("report.json");
-  const Finished later = run_tsprun(train(data, "tsp=2", {"--mem-per-rank", "1400K", "--json", report}));
+  const Finished later = run_tsprun(
+      train(data, "tsp=2", {"--mem-per-rank", "1400K", "--json", report, "--save", data.path("saved"), "--max-restarts", "2"}));
   EXPECT_EQ(later.end.code, 1) << later.describe();
   EXPECT_EQ(read_json(report).at("failure").at("kind"), "out_of_memory");
+  EXPECT_NE(later.err.find("no restart: what didn't fit into memory"), std::string::npos) << later.describe();
 }
 
 TEST(Train, EndsWithTheSignalItGets) {

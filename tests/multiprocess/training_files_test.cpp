@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -77,6 +78,61 @@ TEST_F(TrainingFiles, ARestartBeforeTheFirstSaveGoesOnFromWhatWasResumed) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(struck.at("steps")[i].at("loss"), whole.at("steps")[i].at("loss"));
 }
 
+void damage(const std::string& checkpoint) { std::filesystem::resize_file(checkpoint + "/manifest.json", 10); }
+
+TEST_F(TrainingFiles, ADamagedCheckpointThatIsPassedOverIsInTheReport) {
+  ASSERT_EQ(fresh({"--steps", "3", "--save-every", "1", "--save", path("saved")}).end.code, 0);
+  EXPECT_FALSE(report().contains("skipped_checkpoints"));
+  damage(path("saved/step-000003"));
+  const Finished run = train({"--resume", path("saved"), "--steps", "4"});
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  const json skipped = report().at("skipped_checkpoints");
+  ASSERT_EQ(skipped.size(), 1U);
+  EXPECT_TRUE(holds(skipped[0], "step-000003")) << skipped;
+  EXPECT_EQ(report().at("steps").at(0).at("step"), 3);
+}
+
+TEST_F(TrainingFiles, ARestartSaysWhichDamagedCheckpointsItPassedOver) {
+  // The rank that stalls is killed when its run's newest checkpoint is damaged; the attempt behind it isn't stalled again.
+  Process job({tsprun_path(),
+               "train",
+               "-n",
+               "2",
+               "--data",
+               path("text.txt"),
+               "--json",
+               path("report.json"),
+               "--config",
+               "nano",
+               "--seq",
+               "16",
+               "--steps",
+               "6",
+               "--save",
+               path("saved"),
+               "--save-every",
+               "2",
+               "--max-restarts",
+               "1",
+               "--timeout",
+               "60",
+               "--fault",
+               "stall:rank=1,step=5,seconds=50"});
+  ASSERT_TRUE(job.wait_for_output("step-000004")) << job.out() << job.err();
+  damage(path("saved/step-000004"));
+  std::vector<pid_t> ranks = job.marked();
+  std::erase(ranks, job.pid());
+  ASSERT_FALSE(ranks.empty());
+  ::kill(ranks.front(), SIGKILL);
+  EXPECT_EQ(job.wait().code, 0) << job.err();
+  EXPECT_TRUE(holds(job.err(), "skipped a damaged checkpoint: " + path("saved/step-000004"))) << job.err();
+  const json attempts = report().at("attempts");
+  ASSERT_EQ(attempts.size(), 1U);
+  EXPECT_EQ(attempts[0].at("resumed_from"), path("saved/step-000002"));
+  ASSERT_EQ(attempts[0].at("skipped").size(), 1U);
+  EXPECT_TRUE(holds(attempts[0].at("skipped")[0], "step-000004")) << attempts;
+}
+
 TEST_F(TrainingFiles, AnotherTypeThanTheCheckpointsIsRefusedBeforeRanksStart) {
   ASSERT_EQ(fresh({"--steps", "1", "--save", path("saved")}).end.code, 0);
   const Finished run = train({"--resume", path("saved"), "--steps", "2", "--dtype", "f64"});
@@ -91,6 +147,7 @@ TEST_F(TrainingFiles, AModelThatDivergedEndsTheRunAndIsNotSaved) {
   EXPECT_EQ(run.end.code, 1) << run.describe();
   EXPECT_TRUE(holds(run.err, "norm is not finite")) << run.err;
   EXPECT_TRUE(holds(run.err, "diverged")) << run.err;
+  EXPECT_TRUE(holds(run.err, "no restart: what was refused would be refused again")) << run.err;
   EXPECT_EQ(report().at("failure").at("kind"), "refused");
   EXPECT_FALSE(std::filesystem::exists(path("saved/step-000040")));
 }
