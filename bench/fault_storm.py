@@ -46,10 +46,23 @@ def marked(mark):
 
 
 def outside():
-    """What lives outside of processes: files in /dev/shm, and our abstract sockets."""
+    """What lives outside of processes and bears a name as tsprun gives them: objects in /dev/shm, and abstract sockets with their
+    inodes. Of this machine: those of other jobs, too."""
     with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
-        sockets = {name for line in file for name in re.findall(r"@tsp\S*", line)}
-    return set(os.listdir("/dev/shm")) | sockets
+        lines = [line.split(None, 7) for line in file]
+    sockets = {(line[7].strip(), line[6]) for line in lines if len(line) == 8 and line[7].startswith("@tsp-")}
+    return {(f"/dev/shm/{name}", None) for name in os.listdir("/dev/shm") if name.startswith("tsp-")} | sockets
+
+
+def open_sockets(pid):
+    """Inodes of a process's sockets."""
+    found = set()
+    try:
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            found.update(re.findall(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{number}")))
+    except OSError:
+        pass
+    return found
 
 
 class Job:
@@ -99,9 +112,29 @@ class Job:
                 break
             time.sleep(0.01)
         processes = marked(self.mark)
-        for pid in processes:
+        names = self.names_left(before)
+        for pid in marked(self.mark):
             os.kill(pid, signal.SIGKILL)
-        return [f"process {pid}" for pid in processes] + sorted(outside() - before)
+        return [f"process {pid}" for pid in processes] + names
+
+    def names_left(self, before):
+        """New names of this job's. Others' jobs come and go meanwhile: a name counts that stays for half a second, and whose owner bears
+        the job's mark. An object in /dev/shm needs no owner: its name says who made it, and that must be nobody else who lives."""
+        names = outside() - before
+        if not names:
+            return []
+        time.sleep(0.5)
+        mine = marked(self.mark)
+        inodes = {inode for pid in mine for inode in open_sockets(pid)}
+        left = []
+        for name, inode in sorted(names & outside(), key=str):
+            if inode is None:
+                maker = int((re.match(r"/dev/shm/tsp-(\d+)-", name) or [0, 0])[1])
+                if maker in mine or not os.path.exists(f"/proc/{maker}"):
+                    left.append(name)
+            elif inode in inodes:
+                left.append(name)
+        return left
 
 
 def workload(draw, arguments, data):
@@ -114,6 +147,15 @@ def workload(draw, arguments, data):
     operation = draw.choice(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
     size = draw.choice(["1K", "64K", "1M"])
     return ["-n", str(arguments.ranks), "bench", operation, "--sizes", size, "--no-check", "--min-time", "600", "--max-time", "600"], False
+
+
+def culprits(culprit, text, places):
+    """Whom a failure may name. Of a message that was damaged or lost: either of the two between whom it was, which are those of the
+    fault unless the algorithm relays; then the report says whose message was struck."""
+    if culprit is not None:
+        return {culprit}
+    struck = {rank for place in places for rank in (place.get("rank"), place.get("peer")) if rank is not None}
+    return struck or {int(rank) for rank in re.findall(r"(?:from|to)=(\d+)", text)}
 
 
 def draw_fault(draw, ranks, steps, allowed=()):
@@ -172,8 +214,9 @@ def one_job(draw, arguments, transport, data, folder):
         injected = struck_at is not None
         seconds = job.end - struck_at if injected else None
     detected = injected and failure.get("kind") in NAMED[kind]
+    places = [place for fault in report.get("faults") or [] for place in fault.get("where") or []]
     # A lost message is found by its receiver; which of the two is to blame can't be told from its absence.
-    named = detected and (culprit is None or failure.get("rank") == culprit)
+    named = detected and failure.get("rank") in culprits(culprit, text, places)
     row = {"transport": transport, "kind": kind, "fault": text, "work": work, "injected": injected, "detected": detected,
            "named": named, "seconds": seconds, "left": job.left_behind(before), "code": code, "failure": failure}
     if not detected or not named or row["left"] or code in (0, None):

@@ -14,7 +14,7 @@ import random
 import sys
 import tempfile
 
-from fault_storm import NAMED, draw_fault, table
+from fault_storm import NAMED, culprits, draw_fault, table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/rdma"))
@@ -68,15 +68,22 @@ def judge(lab, job, deadline):
     reports = [lab.report(job["name"], node) for node in (0, 1)]
     failures = [report.get("failure") or {} for report in reports]
     struck = [fault for report in reports for fault in report.get("faults") or [] if fault.get("struck")]
+    places = [place for fault in struck for place in fault.get("where") or []]
     if job["fault"]:
         job["injected"] = bool(struck)
-        job["seconds"] = None
+        # Each machine's report has its own zero: a fault's and a failure's moment are compared within one. Both list the fault, but
+        # one whose copy of the other's board came late may not.
+        spans = [failure["seconds"] - place["seconds"] for report, failure in zip(reports, failures)
+                 for fault in (report.get("faults") or [])[:1] for place in (fault.get("where") or [])[:1]
+                 if "seconds" in failure and "seconds" in place]
+        job["seconds"] = max(spans, default=None)
     else:
         after = [lab.text(job["name"], node, "after") for node in (0, 1)]
         job["injected"] = any(after)
         job["seconds"] = max((int(text) / 1000 for text in after if text), default=None)
     job["detected"] = job["injected"] and all(failure.get("kind") in NAMED[job["kind"]] for failure in failures)
-    job["named"] = job["detected"] and all(job["culprit"] in (None, failure.get("rank")) for failure in failures)
+    job["named"] = job["detected"] and all(
+        failure.get("rank") in culprits(job["culprit"], job["fault"], places) for failure in failures)
     job["left"] = [line for node in (0, 1) for line in lab.text(job["name"], node, "left").split("\n") if line]
     job["late"] = job["seconds"] is not None and job["seconds"] > deadline + 3
     job["codes"] = [lab.code(job["name"], node) for node in (0, 1)]
