@@ -2,6 +2,7 @@
 
 #include "launcher/cluster.h"
 #include "launcher/job.h"
+#include "launcher/model/trace_file.h"
 #include "launcher/rdma.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
@@ -87,6 +88,21 @@ std::vector<shm::NodeMemory> make_memories(const GlobalOptions& global, const st
   return memories;
 }
 
+/// The ranks' own events are gone with them, unless all had come to their end. What goes wrong here is no news beside the
+/// failure.
+void trace_failure(const GlobalOptions& global, const Job& job) {
+  if (global.trace.empty() || ranks_here(global).first != 0) return;
+  bool all_finished = true;
+  for (int rank = 0; rank < global.ranks; ++rank) all_finished = all_finished && job.board().life(rank) == Life::finished;
+  if (all_finished) return;
+  try {
+    write_failure_trace(job.board(), global.faults, job.failure(), job.ending_since_ns(), job.start_ns(), global.trace);
+    spdlog::warn("--trace {}: holds the failure and the faults that struck; the ranks' events are lost", global.trace);
+  } catch (const Error& error) {
+    spdlog::warn("{}", error.what());
+  }
+}
+
 }  // namespace
 
 int run_job(const JobSpec& spec, Report& report) {
@@ -124,6 +140,7 @@ int run_job(const JobSpec& spec, Report& report) {
   if (job.failure().cause != Cause::none) {
     report.set_failure(job.failure(), waiting_ranks(job.failure(), job.records(), 0));
     report.root()["failure"]["seconds"] = static_cast<double>(job.ending_since_ns() - job.start_ns()) * 1e-9;
+    trace_failure(global, job);
     job.print_on_stderr(print_verdict(job.failure(), job.records(), 0, global.nodes));
   }
   for (const std::string& line : fault_warnings(outcomes, global.struck_faults)) spdlog::warn("{}", line);

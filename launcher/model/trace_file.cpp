@@ -59,6 +59,10 @@ class TraceFile {
 /// Microseconds, as the format wants them.
 double micro(std::uint64_t ns, std::uint64_t zero_ns) { return ns < zero_ns ? 0 : static_cast<double>(ns - zero_ns) * 1e-3; }
 
+std::string quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 void print_head(TraceFile& file, int rank) {
   if (rank == 0) file.print("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
   else file.print(",\n");
@@ -156,17 +160,28 @@ void print_events(TraceFile& file, Context& context, const Trace& trace, std::ui
   }
 }
 
-/// Injected faults, as far as the board has them in detail.
-void print_faults(TraceFile& file, Context& context, const std::vector<fault::Spec>& faults, std::uint64_t zero_ns) {
-  for (const FaultRecord& record : context.board().fault_records(context.rank())) {
+/// Injected faults of a rank, as far as the board has them in detail.
+void print_faults(TraceFile& file, const FlightBoard& board, int rank, const std::vector<fault::Spec>& faults,
+                  std::uint64_t zero_ns) {
+  for (const FaultRecord& record : board.fault_records(rank)) {
     if (record.fault >= faults.size()) continue;
-    file.print(",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":0,\"cat\":\"fault\",\"name\":{},\"ts\":{:.3f},\"args\":{{",
-               context.rank(), nlohmann::json(faults[record.fault].text).dump(), micro(record.when_ns, zero_ns));
+    file.print(",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":0,\"cat\":\"fault\",\"name\":{},\"ts\":{:.3f},\"args\":{{", rank,
+               quoted(faults[record.fault].text), micro(record.when_ns, zero_ns));
     file.print("\"step\":{}", record.step);
     if (!record.op.empty()) file.print(",\"op\":\"{}\",\"sequence\":{}", record.op, record.sequence);
     if (record.peer >= 0) file.print(",\"peer\":{}", record.peer);
     file.print("}}}}");
   }
+}
+
+/// Of the culprit's process; of all if nobody knows it.
+void print_failure(TraceFile& file, const Failure& failure, int ranks, std::uint64_t when_ns, std::uint64_t zero_ns) {
+  const bool known = failure.rank >= 0 && failure.rank < ranks;
+  file.print(",\n{{\"ph\":\"i\",\"s\":\"{}\",\"pid\":{},\"tid\":0,\"cat\":\"failure\",\"name\":\"{}\",\"ts\":{:.3f},\"args\":{{",
+             known ? "p" : "g", known ? failure.rank : 0, name(failure.cause), micro(when_ns, zero_ns));
+  file.print("\"detail\":{}", quoted(failure.detail));
+  if (!failure.op.empty()) file.print(",\"op\":{},\"sequence\":{}", quoted(failure.op), failure.sequence);
+  file.print("}}}}");
 }
 
 }  // namespace
@@ -193,10 +208,23 @@ void write_trace(Context& context, const Trace& trace, const std::vector<fault::
   TraceFile file(path, rank == 0);
   print_head(file, rank);
   print_events(file, context, trace, zero);
-  print_faults(file, context, faults, zero);
+  print_faults(file, context.board(), rank, faults, zero);
   if (rank + 1 == world.size()) file.print("\n]}}\n");
   file.flush();
   if (rank + 1 < world.size()) world.send(ConstBuffer(&turn, 1, DType::byte), rank + 1);
+}
+
+void write_failure_trace(const FlightBoard& board, const std::vector<fault::Spec>& faults, const Failure& failure,
+                         std::uint64_t when_ns, std::uint64_t zero_ns, const std::string& path) {
+  TraceFile file(path, true);
+  for (int rank = 0; rank < board.ranks(); ++rank) {
+    print_head(file, rank);
+    print_faults(file, board, rank, faults, zero_ns);
+    if (file.full()) file.flush();
+  }
+  print_failure(file, failure, board.ranks(), when_ns, zero_ns);
+  file.print("\n]}}\n");
+  file.flush();
 }
 
 }  // namespace tsp::launcher

@@ -2,10 +2,12 @@
 // row a stream; FLOPs and bytes as arguments; an arrow from each sender to each receiver of an operation.
 #pragma once
 
+#include "core/board/flight_board.h"
 #include "core/context.h"
 #include "core/trace/trace.h"
 #include "transport/fault/spec.h"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,5 +17,11 @@ namespace tsp::launcher {
 /// that struck this rank or messages to it, as far as the board has them, are instants. Collective. Throws Error(refused) if the
 /// file system won't take it.
 void write_trace(Context& context, const Trace& trace, const std::vector<fault::Spec>& faults, const std::string& path);
+
+/// What is left to trace of a job that failed, whose ranks took their events with them: every rank's process, the faults that
+/// struck, as far as the board has them, and the failure are instants. For the launcher. `when_ns`, `zero_ns`: of the failure and
+/// of the job's start, by posix::now_ns. Throws Error(refused) if the file system won't take it.
+void write_failure_trace(const FlightBoard& board, const std::vector<fault::Spec>& faults, const Failure& failure,
+                         std::uint64_t when_ns, std::uint64_t zero_ns, const std::string& path);
 
 }  // namespace tsp::launcher

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -125,6 +127,40 @@ TEST_F(Fault, DamageThatNothingChecksIsSaidToBeUndetected) {
     EXPECT_EQ(event.at("args").at("sequence"), place(report).second);
   }
   EXPECT_EQ(instants, 1);
+}
+
+TEST_F(Fault, AFailedJobLeavesATraceOfItsFaultsAndItsEnd) {
+  const json report = train("4",
+                            {"--fault", "stall:rank=2,op=all_gather,seq=1,seconds=0.02", "--fault", "kill:rank=1,step=3",
+                             "--trace", path("trace.json")},
+                            1);
+  EXPECT_NE(err_.find("holds the failure and the faults that struck"), std::string::npos) << err_;
+  std::set<int> processes;
+  std::map<std::string, json> instants;
+  const json trace = read_json(path("trace.json"));
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "i") instants[event.at("name")] = event;
+    else if (event.at("name") == "process_name") processes.insert(event.at("pid").get<int>());
+  }
+  EXPECT_EQ(processes, (std::set<int>{0, 1, 2, 3}));
+  ASSERT_EQ(instants.size(), 3U) << trace;
+  for (const json& fault : report.at("faults")) {
+    const json& where = fault.at("where").at(0);
+    const json& event = instants.at(fault.at("fault"));
+    EXPECT_EQ(event.at("cat"), "fault");
+    EXPECT_EQ(event.at("pid"), where.at("rank"));
+    EXPECT_NEAR(event.at("ts").get<double>(), where.at("seconds").get<double>() * 1e6, 1);
+  }
+  const json& stall = instants.at("stall:rank=2,op=all_gather,seq=1,seconds=0.02").at("args");
+  EXPECT_EQ(stall.at("op"), "all_gather");
+  EXPECT_EQ(stall.at("sequence"), 1);
+  const json& kill = instants.at("kill:rank=1,step=3");
+  EXPECT_EQ(kill.at("args").at("step"), 3);
+  const json& failure = instants.at("killed");
+  EXPECT_EQ(failure.at("cat"), "failure");
+  EXPECT_EQ(failure.at("pid"), 1);
+  EXPECT_EQ(failure.at("args").at("detail"), report.at("failure").at("detail"));
+  EXPECT_GE(failure.at("ts"), kill.at("ts"));
 }
 
 TEST_F(Fault, ALostMessageIsFound) {
