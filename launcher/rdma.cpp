@@ -6,8 +6,6 @@
 
 #include <fmt/format.h>
 
-#include <vector>
-
 namespace tsp::launcher {
 
 std::string rdma_trouble(const GlobalOptions& options) {
@@ -15,7 +13,7 @@ std::string rdma_trouble(const GlobalOptions& options) {
   if (!demanded || options.nodes == 1) return {};
   const std::string option = options.inter == "verbs" ? "--inter verbs" : fmt::format("--rdma {}", options.rdma);
   try {
-    const std::vector<verbs::Port> ports = verbs::list_ports();
+    const verbs::Ports ports = verbs::list_ports();
     const RankBlock here = ranks_here(options);
     for (int local = 0; local < here.count; ++local) verbs::choose_port(ports, verbs::DeviceChoice::parse(options.rdma), local);
     const std::string shortage = verbs::locked_memory_shortage(options.ranks - 1);

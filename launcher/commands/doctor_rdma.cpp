@@ -47,36 +47,37 @@ void print_port(std::vector<std::string>& lines, const verbs::Port& port, const 
 
 RdmaFindings find_rdma(const GlobalOptions& options) {
   RdmaFindings found;
-  std::vector<verbs::Port> ports;
-  std::string trouble;
-  try {
-    ports = verbs::list_ports();
-  } catch (const Error& error) {
-    trouble = error.what();
-  }
+  const verbs::Ports here = verbs::list_ports();
+  const std::vector<verbs::Port>& ports = here.ports;
   const verbs::DeviceChoice choice = verbs::DeviceChoice::parse(options.rdma);
-  if (!choice.device.empty()) verbs::choose_port(ports, choice, 0);  // refuses what there isn't
+  if (!choice.device.empty()) verbs::choose_port(here, choice, 0);  // refuses what there isn't
   ordered_json list = ordered_json::array();
   for (const verbs::Port& port : ports) {
     std::optional<verbs::Gid> chosen;
     try {
-      chosen = verbs::choose_port({port}, choice, 0).gid;
+      chosen = verbs::choose_port({{port}, {}}, choice, 0).gid;
     } catch (const Error&) {
       // Not active, not named, or without a GID: it is listed all the same.
     }
     print_port(found.lines, port, chosen);
     list.push_back(port_json(port, chosen));
   }
-  if (ports.empty()) {
-    if (trouble.empty()) trouble = "there is no RDMA device on this machine";
-    found.lines.push_back("  " + trouble);
-    found.verbs = {false, trouble};
+  ordered_json left_out = ordered_json::array();
+  for (const verbs::BadDevice& bad : here.bad) {
+    found.lines.push_back(fmt::format("  {:<10} left out: {}", bad.device, bad.why));
+    left_out.push_back({{"device", bad.device}, {"why", bad.why}});
+  }
+  if (ports.empty() && here.bad.empty()) {
+    const std::string none = "there is no RDMA device on this machine";
+    found.lines.push_back("  " + none);
+    found.verbs = {false, none};
   } else {
     found.verbs = try_verbs(options.rdma);
   }
   const std::string shortage = ports.empty() ? std::string() : verbs::locked_memory_shortage(1);
   if (!shortage.empty()) found.lines.push_back("  " + shortage);
   found.json = {{"ports", std::move(list)},
+                {"left_out", std::move(left_out)},
                 {"self_test", {{"possible", found.verbs.possible}, {"why", found.verbs.why}}},
                 {"locked_memory", shortage.empty() ? ordered_json(nullptr) : ordered_json(shortage)}};
   return found;

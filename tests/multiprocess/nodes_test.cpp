@@ -2,6 +2,7 @@
 // rendezvous. Results are those of shared memory, bit for bit; deaths are named on every node; strangers don't get in.
 
 #include "tests/support/process.h"
+#include "transport/machine.h"
 #include "transport/posix.h"
 #include "transport/tcp/address.h"
 
@@ -77,6 +78,48 @@ TEST(NoSharedMemory, TheReportSaysWhichTransportAndWhy) {
                               : "info: tcp for 6 pairs of ranks: nodes 0 and 1; no RDMA: node 0: there is no RDMA device"),
             std::string::npos)
       << run.describe();
+}
+
+/// The other transport of this machine's pretended nodes.
+const char* across_nodes() {
+  return std::filesystem::exists("/sys/class/infiniband") && !std::filesystem::is_empty("/sys/class/infiniband") ? "verbs"
+                                                                                                                 : "tcp";
+}
+
+/// What `bench` of these ranks says of its transports: the head's line, and those of rows by operation.
+struct BenchSays {
+  std::string head;
+  std::map<std::string, std::string> rows;
+};
+
+BenchSays bench_says(std::vector<std::string> options) {
+  const TemporaryDirectory directory;
+  options.insert(options.end(), {"--json", directory.path("r"), "bench", "pingpong,all_reduce", "--sizes", "1K", "--iters", "2"});
+  const Finished run = run_tsprun(options);
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  BenchSays says;
+  says.head = lines_of(run.out).empty() ? "" : lines_of(run.out).front();
+  const nlohmann::json report = read_json(directory.path("r"));
+  for (const nlohmann::json& row : report.at("bench")) says.rows[row.at("op")] = row.at("transport");
+  return says;
+}
+
+// Ranks 0 and 1 share memory in the first case, which isn't what most pairs use.
+TEST(NoSharedMemory, BenchNamesTheTransportsOfAllPairsAndTheMachinesCores) {
+  const std::string across = across_nodes();
+  const int cores = machine::usable_cores();
+  const std::string on = fmt::format(" on {} core{}, transport ", cores, cores == 1 ? "" : "s");
+  const BenchSays two = bench_says({"-n", "4", "--nodes", "2"});
+  EXPECT_TRUE(two.head.ends_with("4 ranks" + on + "shm+" + across)) << two.head;
+  EXPECT_EQ(two.rows.at("all_reduce"), "shm+" + across);
+  EXPECT_EQ(two.rows.at("pingpong"), "shm");
+  const BenchSays apart = bench_says({"-n", "2", "--nodes", "2"});
+  EXPECT_TRUE(apart.head.ends_with("2 ranks" + on + across)) << apart.head;
+  EXPECT_EQ(apart.rows.at("all_reduce"), across);
+  EXPECT_EQ(apart.rows.at("pingpong"), across);
+  const BenchSays together = bench_says({"-n", "2"});
+  EXPECT_TRUE(together.head.ends_with("2 ranks" + on + "shm")) << together.head;
+  EXPECT_EQ(together.rows.at("all_reduce"), "shm");
 }
 
 TEST(NoSharedMemory, RanksKnowWhereTheyAre) {
@@ -444,6 +487,37 @@ TEST(TheSecret, IsMadeOnFirstUseForItsOwnerAlone) {
   const Finished open = run_program(node_words(0, port, {"--secret-file", path}, {"digest"}));
   EXPECT_EQ(open.end.code, 2) << open.describe();
   EXPECT_NE(open.err.find("chmod 600"), std::string::npos) << open.describe();
+}
+
+TEST(TheSecret, IsNotReadOutOfAFolder) {
+  const TemporaryDirectory folder;
+  const Finished run = run_program(node_words(0, free_port(), {"--secret-file", folder.path("")}, {"digest"}));
+  EXPECT_EQ(run.end.code, 2) << run.describe();
+  EXPECT_NE(run.err.find("it is a folder"), std::string::npos) << run.describe();
+}
+
+TEST(TheSecret, ThatCanNotBeMadeIsRefusedWithAWayOut) {
+  const TemporaryDirectory folder;
+  const std::string home = folder.path("file");  // a home in which no folder can be made, by whomever
+  std::ofstream(home) << "x";
+  const Finished run = run_program(node_words(0, free_port(), {}, {"digest"}), with({{"HOME", home}}));
+  EXPECT_EQ(run.end.code, 2) << run.describe();
+  EXPECT_NE(run.err.find("making the secret " + home), std::string::npos) << run.describe();
+  EXPECT_NE(run.err.find("Not a directory; name another file by --secret-file"), std::string::npos) << run.describe();
+}
+
+TEST(NodeOptions, ThatChangeNothingAreNamedOnce) {
+  const std::vector<std::string> typed = {"-n", "2", "--secret-file", "nope", "--rdma", "nosuch9", "--inter", "verbs"};
+  const Finished run = run_program(tsprun_actor(typed, {"environment"}));
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  const std::vector<std::string> lines = lines_of(run.err);
+  ASSERT_EQ(lines.size(), 3U) << run.describe();
+  for (const char* option : {"--secret-file nope: no effect", "--rdma nosuch9: no effect", "--inter verbs: no effect"}) {
+    EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
+                            [&](const std::string& line) { return line.find(option) != std::string::npos; }),
+              1)
+        << option << run.describe();
+  }
 }
 
 }  // namespace

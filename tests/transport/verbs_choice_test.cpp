@@ -41,7 +41,7 @@ const Gid kOldFour = gid_of(1, GidType::roce_v1, "::ffff:10.0.0.1");
 const Gid kFour = gid_of(2, GidType::roce_v2, "::ffff:10.0.0.1");
 const Gid kSix = gid_of(3, GidType::roce_v2, "2001:db8::1");
 
-std::string refusal(const std::vector<Port>& ports, const std::string& choice) {
+std::string refusal(const Ports& ports, const std::string& choice) {
   try {
     choose_port(ports, DeviceChoice::parse(choice), 0);
   } catch (const Error& error) {
@@ -61,21 +61,33 @@ TEST(VerbsChoice, AnIpv4MappedGidGoesBeforeAGlobalOneAndALinkLocalOneIsNeverTake
 TEST(VerbsChoice, LocalRanksTakeTheActivePortsInTurn) {
   const std::vector<Port> ports = {port_of("a", 1, true, {kFour}), port_of("b", 1, false, {kFour}), port_of("c", 1, true, {kSix}),
                                    port_of("d", 1, true, {kLocal})};
-  EXPECT_EQ(choose_port(ports, {}, 0).port.device, "a");
-  EXPECT_EQ(choose_port(ports, {}, 1).port.device, "c");
-  EXPECT_EQ(choose_port(ports, {}, 2).port.device, "a");
-  EXPECT_EQ(choose_port(ports, DeviceChoice::parse("c"), 0).gid.index, 3);
-  EXPECT_EQ(choose_port(ports, DeviceChoice::parse("d:1:0"), 0).gid.index, 0);
+  EXPECT_EQ(choose_port({ports, {}}, {}, 0).port.device, "a");
+  EXPECT_EQ(choose_port({ports, {}}, {}, 1).port.device, "c");
+  EXPECT_EQ(choose_port({ports, {}}, {}, 2).port.device, "a");
+  EXPECT_EQ(choose_port({ports, {}}, DeviceChoice::parse("c"), 0).gid.index, 3);
+  EXPECT_EQ(choose_port({ports, {}}, DeviceChoice::parse("d:1:0"), 0).gid.index, 0);
+}
+
+TEST(VerbsChoice, ABadDeviceHidesNoGoodOneAndIsNamedWithItsReason) {
+  Ports found{{port_of("b", 1, true, {kFour})}, {{"a", "device a can't be opened: Permission denied"}}};
+  EXPECT_EQ(choose_port(found, {}, 0).port.device, "b");
+  EXPECT_EQ(choose_port(found, DeviceChoice::parse("b"), 0).port.device, "b");
+  EXPECT_EQ(refusal(found, "a"), "--rdma a: device a can't be opened: Permission denied");
+  EXPECT_NE(refusal(found, "x").find("no such device; here are: b:1"), std::string::npos) << refusal(found, "x");
+  EXPECT_TRUE(refusal(found, "x").ends_with("; device a can't be opened: Permission denied")) << refusal(found, "x");
+  found.ports.clear();
+  EXPECT_EQ(refusal(found, ""), "no RDMA device works: device a can't be opened: Permission denied");
 }
 
 TEST(VerbsChoice, ARefusalSaysWhatIsThere) {
   const std::vector<Port> ports = {port_of("a", 1, true, {kLocal, kFour}), port_of("b", 1, false, {kFour}),
                                    port_of("d", 1, true, {kLocal})};
-  EXPECT_NE(refusal(ports, "x").find("no such device; here are: a:1 (PORT_ACTIVE"), std::string::npos) << refusal(ports, "x");
-  EXPECT_NE(refusal(ports, "a:2").find("no port 2"), std::string::npos);
-  EXPECT_NE(refusal(ports, "a:1:9").find("no GID of index 9"), std::string::npos);
-  EXPECT_NE(refusal(ports, "b").find("no active port"), std::string::npos);
-  EXPECT_NE(refusal(ports, "d").find("link-local"), std::string::npos);
+  EXPECT_NE(refusal({ports, {}}, "x").find("no such device; here are: a:1 (PORT_ACTIVE"), std::string::npos)
+      << refusal({ports, {}}, "x");
+  EXPECT_NE(refusal({ports, {}}, "a:2").find("no port 2"), std::string::npos);
+  EXPECT_NE(refusal({ports, {}}, "a:1:9").find("no GID of index 9"), std::string::npos);
+  EXPECT_NE(refusal({ports, {}}, "b").find("no active port"), std::string::npos);
+  EXPECT_NE(refusal({ports, {}}, "d").find("link-local"), std::string::npos);
   EXPECT_NE(refusal({}, "").find("no RDMA device"), std::string::npos);
 }
 
@@ -146,7 +158,7 @@ TEST(VerbsWire, ShortNumbersFindTheirLongOnes) {
 
 /// On a machine without RDMA devices; with some, the laboratory's tests say more.
 TEST(VerbsTransport, WithoutADeviceItReachesNobodyAndSaysWhy) {
-  if (!list_ports().empty()) GTEST_SKIP() << "this machine has RDMA devices";
+  if (any_device()) GTEST_SKIP() << "this machine has RDMA devices";
   VerbsTransport here({});
   EXPECT_NE(here.why_not().find("no RDMA device"), std::string::npos);
   VerbsTransport there({});

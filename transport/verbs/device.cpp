@@ -37,13 +37,16 @@ GidType type_of(std::uint32_t type) {
   }
 }
 
-void list_ports_of(ibv_device* device, std::vector<Port>& ports) {
+/// Adds the device's ports, or the device with the reason why it has none to offer.
+void list_ports_of(ibv_device* device, Ports& into) {
   const std::string name = ibv_get_device_name(device);
+  const auto leave_out = [&](const char* what, int error) {
+    into.bad.push_back({name, fmt::format("device {} can't be {}: {}", name, what, std::strerror(error))});
+  };
   const Device context(ibv_open_device(device));
-  if (!context) throw system_error(Cause::refused, fmt::format("verbs: device {} can't be opened", name), errno);
+  if (!context) return leave_out("opened", errno);
   ibv_device_attr attributes{};
-  if (const int error = ibv_query_device(context.get(), &attributes); error != 0)
-    throw system_error(Cause::refused, fmt::format("verbs: device {} can't be queried", name), error);
+  if (const int error = ibv_query_device(context.get(), &attributes); error != 0) return leave_out("queried", error);
 
   std::vector<ibv_gid_entry> table(1024);
   const ssize_t gids = ibv_query_gid_table(context.get(), table.data(), table.size(), 0);
@@ -69,19 +72,25 @@ void list_ports_of(ibv_device* device, std::vector<Port>& ports) {
       gid.type = type_of(entry.gid_type);
       port.gids.push_back(gid);
     }
-    ports.push_back(std::move(port));
+    into.ports.push_back(std::move(port));
   }
 }
 
-std::string describe(const std::vector<Port>& ports) {
-  if (ports.empty()) return "there is no RDMA device on this machine";
+std::string describe(const Ports& found) {
+  std::vector<std::string> bad;
+  for (const BadDevice& each : found.bad) bad.push_back(each.why);
+  if (found.ports.empty()) {
+    return bad.empty() ? "there is no RDMA device on this machine"
+                       : fmt::format("no RDMA device works: {}", fmt::join(bad, "; "));
+  }
   std::vector<std::string> words;
-  for (const Port& port : ports) {
+  for (const Port& port : found.ports) {
     std::vector<std::string> gids;
     for (const Gid& gid : port.gids) gids.push_back(fmt::format("{} = {} ({})", gid.index, gid.text(), name(gid.type)));
     words.push_back(
         fmt::format("{} ({}{}{})", port.text(), port.state, gids.empty() ? ", no GID" : ", GIDs ", fmt::join(gids, ", ")));
   }
+  words.insert(words.end(), bad.begin(), bad.end());
   return fmt::format("here are: {}", fmt::join(words, "; "));
 }
 
@@ -174,16 +183,16 @@ DeviceChoice DeviceChoice::parse(std::string_view text) {
   return choice;
 }
 
-std::vector<Port> list_ports() {
+Ports list_ports() {
   int count = 0;
   const DeviceList list = device_list(count);
-  std::vector<Port> ports;
-  if (!list) return ports;
+  Ports found;
+  if (!list) return found;
   std::vector<ibv_device*> devices(list.get(), list.get() + count);
   std::sort(devices.begin(), devices.end(),
             [](ibv_device* a, ibv_device* b) { return std::strcmp(ibv_get_device_name(a), ibv_get_device_name(b)) < 0; });
-  for (ibv_device* device : devices) list_ports_of(device, ports);
-  return ports;
+  for (ibv_device* device : devices) list_ports_of(device, found);
+  return found;
 }
 
 bool any_device() {
@@ -202,19 +211,22 @@ std::optional<Gid> choose_gid(const std::vector<Gid>& gids) {
   return global != nullptr ? std::optional<Gid>(*global) : std::nullopt;
 }
 
-ChosenPort choose_port(const std::vector<Port>& ports, const DeviceChoice& choice, int local_rank) {
+ChosenPort choose_port(const Ports& found, const DeviceChoice& choice, int local_rank) {
   const auto refuse = [&](const std::string& what) {
     const std::string wanted = choice.device.empty() ? "verbs" : fmt::format("--rdma {}", choice.device);
-    return Error(Cause::refused, fmt::format("{}: {}; {}", wanted, what, describe(ports)));
+    return Error(Cause::refused, fmt::format("{}: {}; {}", wanted, what, describe(found)));
   };
+  const auto broken =
+      std::find_if(found.bad.begin(), found.bad.end(), [&](const BadDevice& each) { return each.device == choice.device; });
+  if (broken != found.bad.end()) throw Error(Cause::refused, fmt::format("--rdma {}: {}", choice.device, broken->why));
   std::vector<const Port*> named;
-  for (const Port& port : ports) {
+  for (const Port& port : found.ports) {
     if (!choice.device.empty() && port.device != choice.device) continue;
     if (choice.port != 0 && port.number != choice.port) continue;
     named.push_back(&port);
   }
   if (named.empty()) {
-    if (choice.device.empty()) throw Error(Cause::refused, describe(ports));
+    if (choice.device.empty()) throw Error(Cause::refused, describe(found));
     throw refuse(choice.port != 0 ? fmt::format("no port {} of such a device", choice.port) : "no such device");
   }
   std::vector<ChosenPort> usable;

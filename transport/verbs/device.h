@@ -64,9 +64,21 @@ struct ChosenPort {
   std::string text() const;  ///< "rxe0 port 1, GID 1 ::ffff:10.77.0.1 (RoCE v2), MTU 4096"
 };
 
-/// All ports of all devices, by device name, so that all nodes number rails alike. Empty without RDMA devices or without the
-/// kernel's support for them. Throws Error(refused) if a device is there that can't be opened.
-std::vector<Port> list_ports();
+/// A device that is there, but can't be used.
+struct BadDevice {
+  std::string device;
+  std::string why;  ///< "device mlx5_1 can't be opened: Permission denied"
+};
+
+/// What was found of devices.
+struct Ports {
+  std::vector<Port> ports;     ///< of the devices that can be opened, by device name, so that all nodes number rails alike
+  std::vector<BadDevice> bad;  ///< the others
+};
+
+/// All ports of all devices. Empty without RDMA devices or without the kernel's support for them. Throws nothing because of a
+/// device: see Ports::bad.
+Ports list_ports();
 
 /// True if this machine has an RDMA device, of whatever state. Opens none.
 bool any_device();
@@ -75,8 +87,9 @@ bool any_device();
 std::optional<Gid> choose_gid(const std::vector<Gid>& gids);
 
 /// The port for local rank i: the i-th active one modulo their number, among those that `choice` names. Throws Error(refused)
-/// with what is there if the choice names what doesn't exist or can't be used, or if there is nothing to choose from.
-ChosenPort choose_port(const std::vector<Port>& ports, const DeviceChoice& choice, int local_rank);
+/// with what is there if the choice names what doesn't exist or can't be used, or if there is nothing to choose from; devices
+/// that can't be opened are named with their reason.
+ChosenPort choose_port(const Ports& found, const DeviceChoice& choice, int local_rank);
 
 /// True if two GIDs are known to be on different networks.
 bool networks_differ(std::span<const std::uint8_t, 16> gid, int bits, std::span<const std::uint8_t, 16> other, int other_bits);

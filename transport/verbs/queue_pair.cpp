@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <random>
+#include <utility>
 
 namespace tsp::verbs {
 
@@ -67,7 +68,7 @@ QueuePair::QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, st
                        fmt::format("verbs: no queue pair on {}", port.text()), error);
   }
   initialise(port);
-  post_receives(kReceives);
+  if (!post_receives(kReceives)) throw Error(Cause::refused, fmt::format("verbs: {} on {}", post_error_, port.text()));
 }
 
 void QueuePair::initialise(const ChosenPort& port) {
@@ -136,13 +137,13 @@ std::uint64_t QueuePair::write(const Source& from, const Target& to, std::option
   return number;
 }
 
-void QueuePair::received() {
-  if (++receives_owed_ < kReceiveBatch) return;
-  post_receives(receives_owed_);
-  receives_owed_ = 0;
+bool QueuePair::received() {
+  if (++receives_owed_ < kReceiveBatch) return true;
+  const std::uint32_t owed = std::exchange(receives_owed_, 0);
+  return post_receives(owed);
 }
 
-void QueuePair::post_receives(std::uint32_t count) {
+bool QueuePair::post_receives(std::uint32_t count) {
   std::array<ibv_recv_wr, kReceiveBatch> requests{};
   for (std::size_t i = 0; i < requests.size(); ++i) {
     requests[i].wr_id = tag_;
@@ -153,9 +154,10 @@ void QueuePair::post_receives(std::uint32_t count) {
     ibv_recv_wr* failed = nullptr;
     if (const int error = ibv_post_recv(pair_.get(), requests.data(), &failed); error != 0) {
       post_error_ = fmt::format("ibv_post_recv on queue pair {}: {}", pair_->qp_num, std::strerror(error));
-      return;
+      return false;
     }
   }
+  return true;
 }
 
 }  // namespace tsp::verbs

@@ -70,8 +70,8 @@ class QueuePair {
   const std::string& post_error() const { return post_error_; }
 
   void completed(std::uint64_t request) { completed_ = request; }
-  /// A receive was consumed; they are posted again in batches.
-  void received();
+  /// A receive was consumed; they are posted again in batches. False if that failed: see post_error().
+  bool received();
 
   /// wr_id: the upper 24 bits are the tag, the rest the request's number; 0 for receives.
   static constexpr std::uint64_t number_of(std::uint64_t wr_id) { return wr_id & ((std::uint64_t{1} << 40) - 1); }
@@ -82,7 +82,7 @@ class QueuePair {
     void operator()(ibv_qp* pair) const { ibv_destroy_qp(pair); }
   };
   void initialise(const ChosenPort& port);
-  void post_receives(std::uint32_t count);
+  bool post_receives(std::uint32_t count);
 
   std::unique_ptr<ibv_qp, Destroy> pair_;
   std::uint64_t tag_;

@@ -233,7 +233,7 @@ void VerbsTransport::completion(const void* found) {
     at.pair.completed(request);
     return;
   }
-  at.pair.received();
+  if (!at.pair.received()) break_lanes(at, at.pair.post_error());  // the peer would soon find no receive posted
   ++at.arrivals;
   if ((done.wc_flags & IBV_WC_WITH_IMM) == 0) {
     break_lanes(at, "a message without an immediate arrived");
