@@ -37,7 +37,7 @@ Links::Links(shm::NodeMemory& memory, int local_rank, LinkOptions options)
     connect();
   } catch (const Error& error) {
     // Before the launcher sees how the process ends of it: a program may know no better than to abort.
-    board_.note_first_error(rank(), error.cause(), error.what());
+    board_.note_first_error(rank(), failure_of(error));
     throw;
   }
   decorate(around_shm_, &shm_);

@@ -75,8 +75,8 @@ void take_standard_streams(const StandardStreams& streams) {
 /// Runs a built-in command's part in this rank. Errors go to the board, where tsprun reads them.
 int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   posix::UniqueFd spare(::fcntl(plan.memory->descriptor(), F_DUPFD_CLOEXEC, 3));
-  Cause cause = Cause::exception;
-  std::string text;
+  Failure failed;
+  failed.cause = Cause::exception;
   try {
     ContextOptions options;
     options.heap_budget = plan.spec->global->mem_per_rank;
@@ -88,18 +88,17 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
     Context context(std::move(*plan.memory), rank - static_cast<int>(plan.memory->layout().first_rank), options);
     return plan.spec->rank_main(context, sink);
   } catch (const Error& error) {
-    cause = error.cause();
-    text = error.what();
+    failed = failure_of(error);
   } catch (const std::exception& error) {
-    text = error.what();
+    failed.detail = error.what();
   } catch (...) {
-    text = "an exception that is no std::exception";
+    failed.detail = "an exception that is no std::exception";
   }
   try {
     const shm::NodeMemory memory = shm::NodeMemory::attach(std::move(spare));
-    FlightBoard(memory).note_first_error(rank, cause, text);
+    FlightBoard(memory).note_first_error(rank, failed);
   } catch (const std::exception&) {
-    std::fprintf(stderr, "%s\n", text.c_str());
+    std::fprintf(stderr, "%s\n", failed.detail.c_str());
   }
   return 1;
 }

@@ -108,10 +108,11 @@ Failure failure_of_end(const FlightBoard& board, int rank, const RankEnd& end) {
   } else {
     failure.cause = end.signal != 0 ? Cause::killed : Cause::exited;
     failure.code = end.signal != 0 ? end.signal : end.exit_code;
+    failure.rank = rank;
   }
-  failure.rank = rank;
   // The other ranks throw this text: it must make sense without the rest.
   if (failure.detail.empty()) failure.detail = headline(failure);
+  if (!failure.op.empty() || failure.rank != rank) return failure;
   if (const std::optional<Activity> activity = board.activity(rank)) {
     failure.op = name(activity->op);
     failure.sequence = activity->sequence;

@@ -28,6 +28,15 @@ Op op_of(std::uint32_t value) { return value < kOps ? static_cast<Op>(value) : O
 
 }  // namespace
 
+Failure failure_of(const Error& error) {
+  return {.cause = error.cause(),
+          .rank = error.rank(),
+          .code = 0,
+          .op = error.op(),
+          .sequence = static_cast<std::uint32_t>(error.sequence()),
+          .detail = error.what()};
+}
+
 std::string_view name(Life life) {
   switch (life) {
     case Life::unborn: return "unborn";
@@ -167,17 +176,24 @@ Failure FlightBoard::first_error(int rank) const {
   Failure failure;
   if (rank_page.error_state.load() != 2) return failure;
   failure.cause = cause_of(rank_page.error_cause.load(relaxed));
-  failure.rank = rank;
+  const int named = rank_page.error_rank.load(relaxed);
+  failure.rank = named >= 0 && named < ranks_ ? named : rank;
+  if (const std::uint32_t op = rank_page.error_op.load(relaxed); op > 0) failure.op = name(op_of(op - 1));
+  failure.sequence = rank_page.error_sequence.load(relaxed);
   failure.detail = text_of(rank_page.error_text);
   return failure;
 }
 
-void FlightBoard::note_first_error(int rank, Cause cause, std::string_view text) const {
+void FlightBoard::note_first_error(int rank, const Failure& error) const {
   RankPage& rank_page = page(rank);
   std::uint32_t none = 0;
   if (!rank_page.error_state.compare_exchange_strong(none, 1)) return;
-  rank_page.error_cause.store(static_cast<std::uint32_t>(cause), relaxed);
-  copy_text(rank_page.error_text, text);
+  rank_page.error_cause.store(static_cast<std::uint32_t>(error.cause), relaxed);
+  rank_page.error_rank.store(error.rank >= 0 ? error.rank : rank, relaxed);
+  const std::optional<Op> op = op_from_name(error.op);
+  rank_page.error_op.store(op ? static_cast<std::uint32_t>(*op) + 1 : 0, relaxed);
+  rank_page.error_sequence.store(op ? error.sequence : 0, relaxed);
+  copy_text(rank_page.error_text, error.detail);
   rank_page.error_state.store(2);
 }
 

@@ -29,7 +29,8 @@
 //     │ faults        │ which were injected here,
 //     │               │ the first of them in detail
 //     ├───────────────┤
-//     │ first error   │ cause, text                  the rank
+//     │ first error   │ cause, whom it names and in  the rank
+//     │               │ which operation, text
 //     └───────────────┘
 #pragma once
 
@@ -114,6 +115,9 @@ struct RankPage {
   FaultLine fault_lines[kFaultLines];                   ///< the first that struck
   alignas(64) std::atomic<std::uint32_t> error_state;   ///< 0 none, 2 complete
   std::atomic<std::uint32_t> error_cause;               ///< Cause
+  std::atomic<std::int32_t> error_rank;                 ///< the culprit, a rank of the world
+  std::atomic<std::uint32_t> error_op;                  ///< the culprit's: Op + 1, 0: none was named
+  std::atomic<std::uint32_t> error_sequence;            ///< of error_op, as in ActivityLine
   char error_text[kErrorText];
 };
 static_assert(sizeof(RankPage) <= shm::kPage);
@@ -149,6 +153,9 @@ struct FaultRecord {
   std::uint32_t sequence = 0;
   int peer = -1;
 };
+
+/// What an exception says of a failure; an error's rank may be -1.
+Failure failure_of(const Error& error);
 
 /// One rank's activity, as plain data.
 struct Activity {
@@ -204,9 +211,10 @@ class FlightBoard {
   /// Whom the rank waits for, in an operation or while ranks connect; -1: nobody. A stopped rank waits for nobody, whatever it
   /// did when it was stopped.
   int waits_for(int rank) const;
-  /// What the rank itself noted as its first error; cause none if nothing.
+  /// What the rank itself noted as its first error, the culprit that it names (often itself) included; cause none if nothing.
   Failure first_error(int rank) const;
-  void note_first_error(int rank, Cause cause, std::string_view text) const;
+  /// An error that names no rank is the noting rank's own.
+  void note_first_error(int rank, const Failure& error) const;
   /// A fault of the job struck this rank, or a message to it.
   void note_fault(int rank, const FaultRecord& record) const;
   /// The first kFaultLines that struck this rank or messages to it, in their order.

@@ -190,12 +190,8 @@ std::span<const int> Engine::members_of(std::uint64_t group) const {
 /// An operation failed: the job is over, for all.
 void Engine::break_down(const Error& error) {
   broken_ = true;
-  Failure failure{.cause = error.cause(),
-                  .rank = error.rank() >= 0 ? error.rank() : world_rank_,
-                  .code = 0,
-                  .op = error.op(),
-                  .sequence = static_cast<std::uint32_t>(error.sequence()),
-                  .detail = error.what()};
+  Failure failure = failure_of(error);
+  if (failure.rank < 0) failure.rank = world_rank_;
   // Of a culprit elsewhere only its own operation is told, if it was in one: what this rank does is on its page.
   if (failure.op.empty() && failure.rank == world_rank_) {
     if (const std::optional<Activity> here = board_.activity(world_rank_)) {
@@ -203,7 +199,7 @@ void Engine::break_down(const Error& error) {
       failure.sequence = here->sequence;
     }
   }
-  board_.note_first_error(world_rank_, failure.cause, failure.detail);
+  board_.note_first_error(world_rank_, failure);
   board_.abort(failure);
   throw_first_cause();
 }
@@ -220,7 +216,9 @@ void Engine::throw_first_cause() {
     first.cause = Cause::interrupted;
     first.detail = "the job was ended; nobody noted why";
   }
-  board_.note_first_error(world_rank_, first.cause, "ended with the job: " + first.detail);
+  Failure mine = first;
+  mine.detail = "ended with the job: " + first.detail;
+  board_.note_first_error(world_rank_, mine);
   throw Error(first.cause, first.detail, first.rank, first.op, first.sequence);
 }
 

@@ -152,6 +152,20 @@ TEST_F(TrainingFiles, AModelThatDivergedEndsTheRunAndIsNotSaved) {
   EXPECT_FALSE(std::filesystem::exists(path("saved/step-000040")));
 }
 
+TEST_F(TrainingFiles, WhoCouldNotSaveIsNamedByWhicheverRankEndsFirst) {
+  // Only rank 0 makes folders; the others learn of its error and, with nothing to tidy up, often end before it.
+  std::filesystem::create_directories(path("saved"));
+  std::ofstream(path("saved/step-000001.partial")) << "a plain file where a folder is to be";
+  std::ofstream(path("saved/step-000001")) << "a plain file where a folder is to be";
+  for (int i = 0; i < 5; ++i) {
+    const Finished run = fresh({"--steps", "1", "--save", path("saved")});
+    EXPECT_EQ(run.end.code, 1) << run.describe();
+    EXPECT_EQ(report().at("failure").at("rank"), 0) << run.describe();
+    EXPECT_EQ(report().at("failure").at("kind"), "refused");
+    EXPECT_TRUE(holds(run.err, "rank 0 refused a request")) << run.err;
+  }
+}
+
 TEST_F(TrainingFiles, ALimitOfFilesThatMemoryDoesNotFitIsNamed) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
