@@ -95,7 +95,6 @@ std::uint64_t Engine::append(Stream stream, Operation& operation) {
   }
   q.tail = &operation;
   if (q.head == &operation) begin(stream, operation);
-  if (options_.faults != nullptr) options_.faults->at_operation(operation.info().op, operation.sequence_);
   return ++q.posted;
 }
 
@@ -117,7 +116,14 @@ void Engine::begin(Stream stream, Operation& operation) {
   now.source.store(info.source, relaxed);
   now.busy.store(1, relaxed);
   if (observer_ != nullptr) begun_ns_[static_cast<std::size_t>(stream)] = posix::now_ns();
-  if (options_.faults != nullptr) options_.faults->at_begin(stream, queue(stream).completed + 1);
+  if (options_.faults != nullptr) {
+    options_.faults->at_begin(stream, queue(stream).completed + 1);
+    // This operation may begin while the rank waits for another: if a fault strikes, this is the one that the board shows.
+    const std::int32_t waited_for = page_->blocked_on.load(relaxed);
+    page_->blocked_on.store(static_cast<std::int32_t>(stream) + 1, relaxed);
+    options_.faults->at_operation(info.op, operation.sequence_);
+    page_->blocked_on.store(waited_for, relaxed);
+  }
 }
 
 /// Steps the operation at the head; true if it completed.

@@ -64,6 +64,24 @@ TEST_F(Fault, AKilledRankIsNamedInItsOperation) {
   EXPECT_EQ(report.at("failure").at("seq"), 5);
 }
 
+TEST_F(Fault, AStruckRankIsNamedInThatOperationAmongThoseQueuedOnOtherStreams) {
+  const std::vector<std::pair<std::string, int>> places = {
+      {"all_gather", 4}, {"all_gather", 20}, {"reduce", 3}, {"broadcast", 11}};
+  for (const auto& [op, sequence] : places) {
+    const std::string where = "rank=2,op=" + op + ",seq=" + std::to_string(sequence);
+    const json killed = train("4", {"--fault", "kill:" + where}, 1).at("failure");
+    EXPECT_EQ(killed.at("kind"), "killed") << err_;
+    EXPECT_EQ(killed.at("rank"), 2) << err_;
+    EXPECT_EQ(killed.at("op"), op) << err_;
+    EXPECT_EQ(killed.at("seq"), sequence) << err_;
+  }
+  const json stalled = train("4", {"--fault", "stall:rank=2,op=all_gather,seq=20,seconds=60"}, 1).at("failure");
+  EXPECT_EQ(stalled.at("kind"), "stalled") << err_;
+  EXPECT_EQ(stalled.at("rank"), 2) << err_;
+  EXPECT_EQ(stalled.at("op"), "all_gather") << err_;
+  EXPECT_EQ(stalled.at("seq"), 20) << err_;
+}
+
 TEST_F(Fault, ARankThatGivesNoSignOfLifeIsCalledStalled) {
   const json report = train("2", {"--fault", "stall:rank=1,step=2,seconds=60"}, 1);
   EXPECT_EQ(report.at("failure").at("kind"), "stalled");
