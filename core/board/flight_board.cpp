@@ -140,7 +140,17 @@ std::optional<Activity> FlightBoard::activity(int rank, Stream stream) const {
   activity.waiting_for = line.waiting_for.load(relaxed);
   activity.segment = line.segment.load(relaxed);
   activity.since_ns = line.since_ns.load(relaxed);
+  activity.withheld = line.withheld.load(relaxed) != 0;
   return activity;
+}
+
+std::uint32_t FlightBoard::finished(int rank, std::uint64_t group, Stream stream) const {
+  for (const FinishedLine& line : page(rank).finished) {
+    const std::uint32_t last = line.group_sequence.load(std::memory_order_acquire);
+    if (last == 0) return 0;
+    if (line.group.load(relaxed) == group && line.stream.load(relaxed) == static_cast<std::uint32_t>(stream)) return last;
+  }
+  return 0;
 }
 
 std::optional<Activity> FlightBoard::activity(int rank) const {

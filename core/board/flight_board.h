@@ -29,6 +29,9 @@
 //     │ faults        │ which were injected here,
 //     │               │ the first of them in detail
 //     ├───────────────┤
+//     │ finished      │ by group and stream: the     the rank
+//     │               │ last collective that is over
+//     ├───────────────┤
 //     │ first error   │ cause, whom it names and in  the rank
 //     │               │ which operation, text
 //     └───────────────┘
@@ -77,8 +80,20 @@ struct alignas(64) ActivityLine {
   std::atomic<std::uint8_t> busy;    ///< 1 while an operation is at the head
   std::atomic<std::int32_t> root;    ///< a rank of the world, -1: none; of messages the other end (of a send_recv: the receiver)
   std::atomic<std::int32_t> source;  ///< of a send_recv: from whom it receives, a rank of the world; else -1
+  std::atomic<std::uint32_t> withheld;  ///< 1 while a slow or late link holds back messages of waiting_for
 };
 static_assert(sizeof(ActivityLine) == 64);
+
+/// The last collective of a group on a stream that a rank is done with, its messages to others sent. A line is taken once, for
+/// good, and `group` and `stream` are written before `group_sequence`.
+struct FinishedLine {
+  std::atomic<std::uint64_t> group;           ///< as in ActivityLine
+  std::atomic<std::uint32_t> stream;          ///< Stream
+  std::atomic<std::uint32_t> group_sequence;  ///< 0: the line is free
+};
+static_assert(sizeof(FinishedLine) == 16);
+/// Groups beyond these aren't noted.
+inline constexpr std::size_t kFinishedLines = 32;
 
 inline constexpr std::size_t kErrorText = 1024;
 inline constexpr std::size_t kMaxFaults = 64;
@@ -113,11 +128,12 @@ struct RankPage {
   std::atomic<std::uint64_t> fault_counts[kMaxFaults];  ///< how often each did
   std::atomic<std::uint64_t> fault_records;             ///< lines of fault_lines in use
   FaultLine fault_lines[kFaultLines];                   ///< the first that struck
-  alignas(64) std::atomic<std::uint32_t> error_state;   ///< 0 none, 2 complete
-  std::atomic<std::uint32_t> error_cause;               ///< Cause
-  std::atomic<std::int32_t> error_rank;                 ///< the culprit, a rank of the world
-  std::atomic<std::uint32_t> error_op;                  ///< the culprit's: Op + 1, 0: none was named
-  std::atomic<std::uint32_t> error_sequence;            ///< of error_op, as in ActivityLine
+  FinishedLine finished[kFinishedLines];
+  alignas(64) std::atomic<std::uint32_t> error_state;  ///< 0 none, 2 complete
+  std::atomic<std::uint32_t> error_cause;              ///< Cause
+  std::atomic<std::int32_t> error_rank;                ///< the culprit, a rank of the world
+  std::atomic<std::uint32_t> error_op;                 ///< the culprit's: Op + 1, 0: none was named
+  std::atomic<std::uint32_t> error_sequence;           ///< of error_op, as in ActivityLine
   char error_text[kErrorText];
 };
 static_assert(sizeof(RankPage) <= shm::kPage);
@@ -173,6 +189,7 @@ struct Activity {
   int waiting_for = -1;        ///< rank of the world, -1: busy, not waiting
   std::uint32_t segment = 0;   ///< that it waits for, from 1; 0: what it waits for isn't cut into segments
   std::uint64_t since_ns = 0;  ///< of the wait
+  bool withheld = false;       ///< a slow or late link holds back messages of waiting_for
 
   /// "all_gather #42 (f32, 1024 B) on stream kv, waiting for segment 5 of rank 3 for 1.2 s"
   std::string describe(std::uint64_t now_ns) const;
@@ -206,6 +223,8 @@ class FlightBoard {
   /// What the rank is blocked on; else a busy stream's activity (waiting_for -1: it computes). None: it is outside operations.
   std::optional<Activity> activity(int rank) const;
   std::optional<Activity> activity(int rank, Stream stream) const;
+  /// Number of the last collective of a group on a stream that the rank is done with; 0: it is done with none, or isn't known.
+  std::uint32_t finished(int rank, std::uint64_t group, Stream stream) const;
   /// The rank of the world with which this rank, not attached yet, waits to be connected; -1: none.
   int connecting_to(int rank) const;
   /// Whom the rank waits for, in an operation or while ranks connect; -1: nobody. A stopped rank waits for nobody, whatever it

@@ -37,7 +37,7 @@ class RankFaults {
   fault::Strikes* strikes() { return messages_.any() ? &messages_.strikes() : nullptr; }
   /// A training step begins, from 1.
   void at_step(std::uint64_t step);
-  /// The rank's `sequence`-th operation of this kind begins.
+  /// The rank's `sequence`-th operation of this kind begins: it has come to the head of its stream.
   void at_operation(Op op, std::uint64_t sequence);
   /// The number-th operation of a stream is posted, the `sequence`-th of its kind, by these ranks of the world.
   void at_post(Stream stream, std::uint64_t number, const OperationInfo& info, std::uint32_t sequence,

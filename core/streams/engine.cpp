@@ -95,7 +95,6 @@ std::uint64_t Engine::append(Stream stream, Operation& operation) {
   }
   q.tail = &operation;
   if (q.head == &operation) begin(stream, operation);
-  if (options_.faults != nullptr) options_.faults->at_operation(operation.info().op, operation.sequence_);
   return ++q.posted;
 }
 
@@ -115,9 +114,39 @@ void Engine::begin(Stream stream, Operation& operation) {
   now.reduction.store(static_cast<std::uint8_t>(info.reduction), relaxed);
   now.root.store(info.root, relaxed);
   now.source.store(info.source, relaxed);
+  now.withheld.store(0, relaxed);
   now.busy.store(1, relaxed);
   if (observer_ != nullptr) begun_ns_[static_cast<std::size_t>(stream)] = posix::now_ns();
-  if (options_.faults != nullptr) options_.faults->at_begin(stream, queue(stream).completed + 1);
+  if (options_.faults != nullptr) {
+    options_.faults->at_begin(stream, queue(stream).completed + 1);
+    // This operation may begin while the rank waits for another: if a fault strikes, this is the one that the board shows.
+    const std::int32_t waited_for = page_->blocked_on.load(relaxed);
+    page_->blocked_on.store(static_cast<std::int32_t>(stream) + 1, relaxed);
+    options_.faults->at_operation(info.op, operation.sequence_);
+    page_->blocked_on.store(waited_for, relaxed);
+  }
+}
+
+/// For those who wonder whether a message that they wait for will still come.
+void Engine::note_finished(Stream stream, const OperationInfo& info) {
+  if (!is_collective(info.op)) return;
+  FinishedLine*& last = finished_[static_cast<std::size_t>(stream)];
+  if (last == nullptr || last->group.load(relaxed) != info.group) {
+    last = nullptr;
+    for (FinishedLine& each : page_->finished) {
+      const bool is_free = each.group_sequence.load(relaxed) == 0;
+      if (is_free) {
+        each.group.store(info.group, relaxed);
+        each.stream.store(static_cast<std::uint32_t>(stream), relaxed);
+      }
+      if (!is_free && (each.group.load(relaxed) != info.group || each.stream.load(relaxed) != static_cast<std::uint32_t>(stream)))
+        continue;
+      last = &each;
+      break;
+    }
+    if (last == nullptr) return;
+  }
+  last->group_sequence.store(info.group_sequence, std::memory_order_release);
 }
 
 /// Steps the operation at the head; true if it completed.
@@ -134,6 +163,7 @@ bool Engine::step_head(Stream stream) {
   operation->next_ = nullptr;
   ++q.completed;
   if (options_.faults != nullptr) options_.faults->at_end(stream);
+  note_finished(stream, operation->info());
   sign_of_life();
   if (observer_ != nullptr) {
     observer_->completed(stream, operation->info(), begun_ns_[static_cast<std::size_t>(stream)], posix::now_ns());

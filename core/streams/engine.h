@@ -125,7 +125,7 @@ struct EngineOptions {
   bool oversubscribed = false;   ///< ranks outnumber cores: yield instead of spinning
   PeerWatch* watch = nullptr;    ///< for ranks that no launcher supervises; borrowed
   bool blocking = false;         ///< post() returns when the operation is complete
-  RankFaults* faults = nullptr;  ///< told of every operation as it is posted; null: nothing is injected; borrowed
+  RankFaults* faults = nullptr;  ///< told of every operation as it is posted and begins; null: nothing is injected; borrowed
   bool phantom = false;          ///< there are no peers, and operations aren't begun: see Context::phantom()
 };
 
@@ -213,6 +213,7 @@ class Engine {
   const Queue& queue(Stream stream) const { return queues_[static_cast<std::size_t>(stream)]; }
   ActivityLine& line(Stream stream) const { return page_->activity[static_cast<std::size_t>(stream)]; }
   void sign_of_life() { page_->ticks.store(++ticks_, std::memory_order_relaxed); }
+  void note_finished(Stream stream, const OperationInfo& info);
   void abandon();
   [[noreturn]] void break_down(const Error& error);
   [[noreturn]] void throw_first_cause();
@@ -225,7 +226,7 @@ class Engine {
   [[noreturn]] void throw_gone(int peer, Op op, std::uint64_t sequence);
   void check_arguments(Stream stream);
   void check_deadline(Patience& patience, std::uint64_t now);
-  std::string lost_message(const std::vector<int>& chain) const;
+  std::string why_it_never_came(FlightBoard::Chain& chain) const;
   void note_waits(Stream blocked_on, std::uint64_t now);
 
   FlightBoard board_;
@@ -236,7 +237,8 @@ class Engine {
   std::optional<Bed> bed_;
   EngineOptions options_;
   Queue queues_[kStreams];
-  RankPage* page_;  // this rank's
+  RankPage* page_;                         // this rank's
+  FinishedLine* finished_[kStreams] = {};  // of the group whose collective was the last to end, by stream
   std::uint64_t ticks_ = 0;
   std::map<std::uint64_t, std::uint64_t> groups_;         // communicators made so far, by hash of their members
   std::map<std::uint64_t, std::vector<int>> members_of_;  // by group

@@ -152,7 +152,10 @@ void Engine::note_waits(Stream blocked_on, std::uint64_t now) {
     ActivityLine& mine = line(stream);
     if (mine.since_ns.load(relaxed) == 0) mine.since_ns.store(now, relaxed);
     mine.segment.store(head->missing_segment(), relaxed);
-    mine.waiting_for.store(head->waiting_for(), relaxed);
+    const int peer = head->waiting_for();
+    mine.waiting_for.store(peer, relaxed);
+    const Transport* way = peer < 0 || peer >= world_size() ? nullptr : route(peer).transport;
+    mine.withheld.store(way != nullptr && way->withholds(route(peer).peer) ? 1 : 0, relaxed);
   }
   page_->blocked_on.store(static_cast<std::int32_t>(blocked_on) + 1, relaxed);
 }
@@ -246,20 +249,33 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
   throw Error(Cause::disconnected, detail, world_peer, std::string(name(op)), sequence);
 }
 
-/// Of ranks that each wait for the next: says whether one of them has left the operation in which it is waited for, so that its
-/// message must have been lost. Empty: none has.
-std::string Engine::lost_message(const std::vector<int>& chain) const {
-  for (const int rank : chain) {
-    const std::optional<Activity> here = board_.activity(rank);
+/// Of ranks that wait for each other in a circle, and of which none has moved until the deadline: says whether one of them is
+/// done with the operation in which it is waited for, so that its message must have been lost, unless a link still holds it.
+/// Then the rank that waits in vain becomes the chain's last, which is named. Empty: nothing of the kind can be told. Of sends
+/// and receives the board doesn't say which are over.
+std::string Engine::why_it_never_came(FlightBoard::Chain& chain) const {
+  std::string held;
+  for (const int rank : chain.ranks) {
     // A stopped rank's message may well have come.
-    if (!here || board_.stopped(rank) || here->waiting_for < 0 || here->waiting_for >= board_.ranks()) continue;
-    const std::optional<Activity> there = board_.activity(here->waiting_for, here->stream);
-    if (!there || !is_collective(here->op) || !is_collective(there->op)) continue;
-    if (there->group != here->group || there->group_sequence <= here->group_sequence) continue;
-    return fmt::format("; rank {} is past group operation {}, in which rank {} waits for it: a message was lost on the way",
-                       here->waiting_for, here->group_sequence, rank);
+    if (board_.stopped(rank)) continue;
+    for (int i = 0; i < kStreams; ++i) {
+      const std::optional<Activity> here = board_.activity(rank, static_cast<Stream>(i));
+      if (!here || !is_collective(here->op) || here->since_ns == 0) continue;
+      const int peer = here->waiting_for;
+      if (peer < 0 || peer >= board_.ranks() || peer == rank) continue;
+      if (board_.finished(peer, here->group, here->stream) < here->group_sequence) continue;
+      if (here->withheld) {
+        held = fmt::format(
+            "; rank {} is past group operation {}, in which rank {} waits: a slow or late link still holds its message", peer,
+            here->group_sequence, rank);
+        continue;
+      }
+      chain.ranks.push_back(rank);
+      return fmt::format("; rank {} is past group operation {}, in which rank {} waits for it: a message was lost on the way",
+                         peer, here->group_sequence, rank);
+    }
   }
-  return {};
+  return held;
 }
 
 void Engine::check_deadline(Patience& patience, std::uint64_t now) {
@@ -279,7 +295,9 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
   if (chain.cycle && options_.watch != nullptr && options_.watch->note_stopped(chain.ranks))
     chain = board_.wait_chain(world_rank_);
 
-  const std::string waits = board_.describe(chain, now) + lost_message(chain.ranks);
+  std::string waits = board_.describe(chain, now);
+  // Outside a circle a message may lie with a rank that computes and pushes nothing on.
+  if (chain.cycle) waits += why_it_never_came(chain);
   const int root = chain.ranks.back();
   if (chain.cycle) {
     fail(Cause::deadlock, root,

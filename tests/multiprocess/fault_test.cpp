@@ -36,6 +36,19 @@ class Fault : public ::testing::Test {
     return read_json(path("report.json"));
   }
 
+  /// The report of a command that fails.
+  json bench(const Arguments& command) {
+    Arguments arguments = {"--timeout", "2", "--json", path("report.json")};
+    arguments.insert(arguments.end(), command.begin(), command.end());
+    const Finished run = run_tsprun(arguments);
+    EXPECT_EQ(run.end.code, 1) << run.describe();
+    return read_json(path("report.json"));
+  }
+
+  static bool says(const json& report, const std::string& part) {
+    return report.at("failure").at("detail").get<std::string>().find(part) != std::string::npos;
+  }
+
   std::string err_;
 
  private:
@@ -64,6 +77,24 @@ TEST_F(Fault, AKilledRankIsNamedInItsOperation) {
   EXPECT_EQ(report.at("failure").at("rank"), 1);
   EXPECT_EQ(report.at("failure").at("op"), "broadcast");
   EXPECT_EQ(report.at("failure").at("seq"), 5);
+}
+
+TEST_F(Fault, AStruckRankIsNamedInThatOperationAmongThoseQueuedOnOtherStreams) {
+  const std::vector<std::pair<std::string, int>> places = {
+      {"all_gather", 4}, {"all_gather", 20}, {"reduce", 3}, {"broadcast", 11}};
+  for (const auto& [op, sequence] : places) {
+    const std::string where = "rank=2,op=" + op + ",seq=" + std::to_string(sequence);
+    const json killed = train("4", {"--fault", "kill:" + where}, 1).at("failure");
+    EXPECT_EQ(killed.at("kind"), "killed") << err_;
+    EXPECT_EQ(killed.at("rank"), 2) << err_;
+    EXPECT_EQ(killed.at("op"), op) << err_;
+    EXPECT_EQ(killed.at("seq"), sequence) << err_;
+  }
+  const json stalled = train("4", {"--fault", "stall:rank=2,op=all_gather,seq=20,seconds=60"}, 1).at("failure");
+  EXPECT_EQ(stalled.at("kind"), "stalled") << err_;
+  EXPECT_EQ(stalled.at("rank"), 2) << err_;
+  EXPECT_EQ(stalled.at("op"), "all_gather") << err_;
+  EXPECT_EQ(stalled.at("seq"), 20) << err_;
 }
 
 TEST_F(Fault, ARankThatGivesNoSignOfLifeIsCalledStalled) {
@@ -165,12 +196,35 @@ TEST_F(Fault, AFailedJobLeavesATraceOfItsFaultsAndItsEnd) {
 
 TEST_F(Fault, ALostMessageIsFound) {
   for (const Arguments& transport : {Arguments{}, Arguments{"--nodes", "2", "--inter", "tcp"}}) {
-    Arguments more = {"--fault", "drop:from=1,to=0,nth=9"};
+    Arguments more = {"--fault", "drop:from=1,to=0,nth=7"};
     more.insert(more.end(), transport.begin(), transport.end());
     const json report = train("2", more, 1);
     EXPECT_EQ(report.at("faults")[0].at("detected"), true);
-    EXPECT_NE(err_.find("lost"), std::string::npos) << err_;
+    EXPECT_TRUE(says(report, "lost")) << report.at("failure");
   }
+}
+
+TEST_F(Fault, ALostMessageOfASendIsFoundAtTheDeadline) {
+  const json report = train("2", {"--fault", "drop:from=1,to=0,nth=9"}, 1);
+  EXPECT_EQ(place(report).first, "send_recv");
+  EXPECT_EQ(report.at("failure").at("kind"), "deadlock");
+  EXPECT_EQ(report.at("faults")[0].at("detected"), true);
+}
+
+TEST_F(Fault, ALostMessageIsFoundWhereNothingComesBehindIt) {
+  // All wait for each other in the end: rank 2 in an operation that rank 1 is done with.
+  const json gathered = bench({"-n", "4", "--fault", "drop:from=1,to=2,nth=9", "bench", "all_gather", "--sizes", "1K"});
+  EXPECT_TRUE(says(gathered, "lost")) << gathered.at("failure");
+  EXPECT_EQ(gathered.at("failure").at("rank"), 2);
+  const json trained = train("2", {"--fault", "drop:from=0,to=1,prob=1"}, 1);
+  EXPECT_TRUE(says(trained, "rank 1 waits for it: a message was lost")) << trained.at("failure");
+  EXPECT_EQ(trained.at("failure").at("rank"), 1);
+}
+
+TEST_F(Fault, WhatALinkStillHoldsIsNotCalledLost) {
+  const json report = bench({"-n", "2", "--fault", "slow:from=0,to=1,gbps=0.000001", "bench", "all_gather", "--sizes", "64K"});
+  EXPECT_FALSE(says(report, "lost")) << report.at("failure");
+  EXPECT_TRUE(says(report, "a slow or late link still holds")) << report.at("failure");
 }
 
 TEST_F(Fault, ACutWayIsNamed) {
