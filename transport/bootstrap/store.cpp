@@ -234,7 +234,8 @@ StoreClient::StoreClient(const std::string& address, const Secret& secret, int n
   }
   while (!link_->ready()) {
     if (!link_->pump())
-      throw Error(Cause::disconnected, fmt::format("the store at {} and this end refuse each other: {}", address, link_->why_over()));
+      throw Error(Cause::disconnected,
+                  fmt::format("the store at {} and this end refuse each other: {}", address, link_->why_over()));
     if (!link_->ready())
       wait(deadline, fmt::format("the store at {} to answer: something listens there, but is it tsprun?", address));
   }

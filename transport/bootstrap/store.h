@@ -76,8 +76,8 @@ class StoreClient {
   /// Looks in now and then while the client waits: may throw to end the wait.
   using Check = std::function<void()>;
 
-  /// Connects and proves itself; tries again until the deadline as long as nobody listens there. Throws Error(stalled | refused), and
-  /// Error(disconnected) if the server ends the link before both have proved themselves.
+  /// Connects and proves itself; tries again until the deadline as long as nobody listens there. Throws Error(stalled | refused),
+  /// and Error(disconnected) if the server ends the link before both have proved themselves.
   StoreClient(const std::string& address, const Secret& secret, int name, std::uint64_t timeout_ns, Check check = {});
 
   void set(std::string_view key, std::span<const std::byte> value);
