@@ -145,8 +145,8 @@ TEST_F(FaultReport, MemoryRefusedToTwoRanksIsDetectedOfBoth) {
   board_.note_fault(1, {.fault = 0, .when_ns = 1, .op = {}});
   board_.note_fault(2, {.fault = 1, .when_ns = 1, .op = {}});
   EXPECT_EQ(detected(faults, failed(Cause::out_of_memory, 1)), (Detected{true, false}));
-  board_.note_first_error(2,
-                          {.cause = Cause::out_of_memory, .rank = 2, .detail = "no memory for 8 B (--fault oom:rank=2,step=3)"});
+  const Error refused(Cause::out_of_memory, "no memory for 8 B (--fault oom:rank=2,step=3)", 2);
+  board_.note_first_error(2, failure_of(refused));
   EXPECT_EQ(detected(faults, failed(Cause::out_of_memory, 1)), (Detected{true, true}));
 }
 
