@@ -325,43 +325,33 @@ namespace {
 /// The one thing that must be global: std::terminate takes no argument. A handler that outlives its context must still find the
 /// board, so the node memory's page is mapped for good.
 struct TerminateState {
-  RankPage* page = nullptr;
-  std::atomic<std::uint32_t>* abort = nullptr;
+  const FlightBoard* board = nullptr;
   int rank = -1;
 };
 TerminateState terminate_state;
 
 [[noreturn]] void on_terminate() {
-  std::string text = "std::terminate without an exception";
-  Cause cause = Cause::exception;
-  bool job_was_over = false;
+  Failure failure;
+  failure.cause = Cause::exception;
+  failure.detail = "std::terminate without an exception";
   if (const std::exception_ptr current = std::current_exception()) {
     try {
       std::rethrow_exception(current);
     } catch (const Error& error) {
-      text = error.what();
-      cause = error.cause();
+      failure = failure_of(error);
     } catch (const std::exception& error) {
-      text = error.what();
+      failure.detail = error.what();
     } catch (...) {
-      text = "an exception that is no std::exception";
+      failure.detail = "an exception that is no std::exception";
     }
   }
-  job_was_over = terminate_state.abort != nullptr && terminate_state.abort->load() != 0;
-  const std::string line =
-      fmt::format("rank {}: {}: {}\n", terminate_state.rank, job_was_over ? "ended with the job" : "uncaught exception", text);
+  const FlightBoard* board = terminate_state.board;
+  const bool job_was_over = board != nullptr && board->aborted();
+  const std::string line = fmt::format("rank {}: {}: {}\n", terminate_state.rank,
+                                       job_was_over ? "ended with the job" : "uncaught exception", failure.detail);
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   if (job_was_over) ::_exit(1);  // the cause is another rank's; no core dump for this one
-  if (RankPage* page = terminate_state.page; page != nullptr) {
-    std::uint32_t none = 0;
-    if (page->error_state.compare_exchange_strong(none, 1)) {
-      page->error_cause.store(static_cast<std::uint32_t>(cause), relaxed);
-      const std::size_t length = std::min(text.size(), kErrorText - 1);
-      std::memcpy(page->error_text, text.data(), length);
-      page->error_text[length] = '\0';
-      page->error_state.store(2);
-    }
-  }
+  if (board != nullptr) board->note_first_error(terminate_state.rank, failure);
   std::abort();
 }
 
@@ -371,8 +361,9 @@ void install_terminate_handler(const Context& context) {
   // A second mapping that is never unmapped: the handler may run after the context is gone.
   static std::optional<shm::NodeMemory> kept;
   kept.emplace(shm::NodeMemory::attach(posix::UniqueFd(::dup(context.node_memory().descriptor()))));
-  const FlightBoard board(*kept);
-  terminate_state = {.page = &board.page(context.rank()), .abort = &board.node().abort, .rank = context.rank()};
+  static std::optional<FlightBoard> board;
+  board.emplace(*kept);
+  terminate_state = {.board = &*board, .rank = context.rank()};
   std::set_terminate(on_terminate);
 }
 

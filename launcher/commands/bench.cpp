@@ -63,7 +63,7 @@ DType parse_dtype(const std::string& text) {
   return *dtype;
 }
 
-std::string mebibytes(std::uint64_t bytes) {
+std::string whole_mebibytes(std::uint64_t bytes) {
   return bytes < (std::uint64_t{10} << 20) ? fmt::format("{:.2f} MiB", static_cast<double>(bytes) / (1 << 20))
                                            : fmt::format("{} MiB", (bytes + (1 << 20) - 1) >> 20);
 }
@@ -92,13 +92,14 @@ struct Room {
 Room room_for_rank(const GlobalOptions& global) {
   const auto ranks = static_cast<std::uint64_t>(global.ranks);
   const std::uint64_t available = machine::available_memory();
-  Room room{shm::default_heap_bytes(), fmt::format("a heap holds {}", mebibytes(shm::default_heap_bytes()))};
+  Room room{shm::default_heap_bytes(), fmt::format("a heap holds {}", whole_mebibytes(shm::default_heap_bytes()))};
   if (available != 0 && available / ranks < room.bytes) {
-    room = {available / ranks, fmt::format("{} are available for {} rank{}", mebibytes(available), ranks, ranks == 1 ? "" : "s")};
+    room = {available / ranks,
+            fmt::format("{} are available for {} rank{}", whole_mebibytes(available), ranks, ranks == 1 ? "" : "s")};
   }
   if (global.mem_per_rank != 0 && global.mem_per_rank < room.bytes) {
     room = {global.mem_per_rank,
-            fmt::format("--mem-per-rank {} allows {}", global.mem_per_rank_text, mebibytes(global.mem_per_rank))};
+            fmt::format("--mem-per-rank {} allows {}", global.mem_per_rank_text, whole_mebibytes(global.mem_per_rank))};
   }
   return room;
 }
@@ -117,9 +118,9 @@ void check_memory(const GlobalOptions& global, std::span<const Kind> kinds, std:
     if (twice > UINT64_MAX / 2) break;
   }
   const auto ranks = static_cast<std::uint64_t>(global.ranks);
-  const std::string together = need > UINT64_MAX / ranks ? "more than 2^64 bytes" : mebibytes(need * ranks);
-  refuse(fmt::format("--sizes {}: every rank needs {} ({} together), {}; try --sizes {}", format_size(largest), mebibytes(need),
-                     together, room.why, format_size(nearest)));
+  const std::string together = need > UINT64_MAX / ranks ? "more than 2^64 bytes" : whole_mebibytes(need * ranks);
+  refuse(fmt::format("--sizes {}: every rank needs {} ({} together), {}; try --sizes {}", format_size(largest),
+                     whole_mebibytes(need), together, room.why, format_size(nearest)));
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ std::size_t longest_sequence(const ComparePoint& point, bool forward_only) {
   return low;
 }
 
-std::string mebibytes(const ordered_json& bytes) {
+std::string mebibytes_or_dash(const ordered_json& bytes) {
   return bytes.is_null() ? "-" : fmt::format("{:.2f}", static_cast<double>(bytes.get<std::uint64_t>()) / kMiB);
 }
 
@@ -103,10 +103,10 @@ std::string mebibytes(const ordered_json& bytes) {
 std::string beside(const ordered_json& row, const char* pass) {
   if (row.at("traffic_bytes").is_null() || !row.at("traffic_bytes").contains(pass)) return "-";
   const std::uint64_t measured = total(row.at("traffic_bytes"), pass);
-  if (row.at("theory").at("traffic_bytes").is_null()) return mebibytes(measured);
+  if (row.at("theory").at("traffic_bytes").is_null()) return mebibytes_or_dash(measured);
   const std::uint64_t formula = total(row.at("theory").at("traffic_bytes"), pass);
-  if (measured == formula) return mebibytes(measured) + " =";
-  return fmt::format("{} / {}", mebibytes(measured), mebibytes(formula));
+  if (measured == formula) return mebibytes_or_dash(measured) + " =";
+  return fmt::format("{} / {}", mebibytes_or_dash(measured), mebibytes_or_dash(formula));
 }
 
 std::string quoted(const std::string& text) {
@@ -197,14 +197,14 @@ std::vector<std::string> compare_table(const ordered_json& rows) {
     const ordered_json& memory = row.at("memory_peak_bytes");
     for (std::size_t i = 0; i < kCategories; ++i) {
       const std::string category(name(static_cast<Category>(i)));
-      cells.push_back(memory.is_null() ? "-" : mebibytes(memory.at(category)));
+      cells.push_back(memory.is_null() ? "-" : mebibytes_or_dash(memory.at(category)));
     }
-    cells.push_back(memory.is_null() ? "-" : mebibytes(memory.at("total")));
-    cells.push_back(row.contains("theory") ? mebibytes(row.at("theory").at("memory_peak_bytes").at("total")) : "-");
+    cells.push_back(memory.is_null() ? "-" : mebibytes_or_dash(memory.at("total")));
+    cells.push_back(row.contains("theory") ? mebibytes_or_dash(row.at("theory").at("memory_peak_bytes").at("total")) : "-");
     cells.push_back(beside(row, "forward"));
     cells.push_back(beside(row, "backward"));
     const ordered_json& traffic = row.at("traffic_bytes");
-    cells.push_back(traffic.is_null() ? "-" : mebibytes(other(traffic)));
+    cells.push_back(traffic.is_null() ? "-" : mebibytes_or_dash(other(traffic)));
     const ordered_json& speed = row.at("tokens_per_s");
     cells.push_back(speed.is_null() ? "-" : fmt::format("{:.0f}", speed.get<double>()));
     cells.push_back(row.contains("exposed_share")

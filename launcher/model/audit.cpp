@@ -44,12 +44,12 @@ ordered_json traffic_json(const theory::PurposeBytes& received) {
   return json;
 }
 
-std::string mebibytes(std::uint64_t bytes) { return fmt::format("{:.3f}", static_cast<double>(bytes) / kMiB); }
+std::string exact_mebibytes(std::uint64_t bytes) { return fmt::format("{:.3f}", static_cast<double>(bytes) / kMiB); }
 
 /// "1.250 = 1.250": measured and predicted, and whether they are the same to the byte.
 std::string pair(std::uint64_t measured, std::uint64_t predicted) {
-  if (measured == predicted) return fmt::format("{} =", mebibytes(measured));
-  return fmt::format("{} / {}", mebibytes(measured), mebibytes(predicted));
+  if (measured == predicted) return fmt::format("{} =", exact_mebibytes(measured));
+  return fmt::format("{} / {}", exact_mebibytes(measured), exact_mebibytes(predicted));
 }
 
 constexpr int kCell = 19;
@@ -133,7 +133,7 @@ Row formula_row(const theory::PurposeBytes& formula, std::span<const Purpose> pu
 std::vector<std::string> cells_of(const Row& measured, const std::optional<Row>& predicted, const std::vector<bool>& known) {
   std::vector<std::string> cells;
   for (std::size_t i = 0; i < measured.size(); ++i) {
-    cells.push_back(predicted && known[i] ? pair(measured[i], (*predicted)[i]) : mebibytes(measured[i]));
+    cells.push_back(predicted && known[i] ? pair(measured[i], (*predicted)[i]) : exact_mebibytes(measured[i]));
   }
   return cells;
 }
@@ -216,7 +216,7 @@ void links_table(std::vector<std::string>& lines, std::span<const RankAudit> aud
     std::vector<std::string> cells;
     for (const std::size_t link : used) {
       const LinkBytes& bytes = audits[rank].links[link];
-      cells.push_back(fmt::format("{} / {}", mebibytes(bytes.sent), mebibytes(bytes.received)));
+      cells.push_back(fmt::format("{} / {}", exact_mebibytes(bytes.sent), exact_mebibytes(bytes.received)));
     }
     lines.push_back(row(std::to_string(rank), cells));
   }

@@ -96,7 +96,7 @@ void find_sequence(ModelCommandOptions& options) {
   options.sequence = static_cast<std::size_t>(parse_integer("--seq", text, 1, static_cast<std::int64_t>(most)));
 }
 
-std::string mebibytes(double bytes) { return fmt::format("{:.1f} MiB", bytes / (1 << 20)); }
+std::string as_mebibytes(double bytes) { return fmt::format("{:.1f} MiB", bytes / (1 << 20)); }
 
 /// Bytes that a rank holds for certain.
 struct Holdings {
@@ -219,21 +219,21 @@ void validate_memory(const ModelCommandOptions& options, const GlobalOptions& gl
   }
   const std::string parts =
       use == ModelUse::inference
-          ? fmt::format("parameters {}", mebibytes(largest.parameters))
-          : fmt::format("parameters {}, gradients {}, optimizer {}, saved activations {}", mebibytes(largest.parameters),
-                        mebibytes(largest.gradients), mebibytes(largest.optimizer), mebibytes(largest.activations));
+          ? fmt::format("parameters {}", as_mebibytes(largest.parameters))
+          : fmt::format("parameters {}, gradients {}, optimizer {}, saved activations {}", as_mebibytes(largest.parameters),
+                        as_mebibytes(largest.gradients), as_mebibytes(largest.optimizer), as_mebibytes(largest.activations));
   const auto budget = static_cast<double>(global.mem_per_rank);
   if (global.mem_per_rank != 0 && largest.total() > budget) {
     refuse(fmt::format(
         "--mem-per-rank {}: too small by at least {}: rank {} holds {}, and buffers beside it; {} need less",
-        global.mem_per_rank_text, mebibytes(largest.total() - budget), where, parts,
+        global.mem_per_rank_text, as_mebibytes(largest.total() - budget), where, parts,
         use == ModelUse::inference ? "more ranks or --dtype bf16" : "more ranks, --recompute full or a shorter --seq"));
   }
   const auto available = static_cast<double>(machine::available_memory());
   if (together > kUncountable || (available > 0 && together > available)) {
     refuse(fmt::format("{}: {} would hold {} together (rank {}: {}), {} are available; take {}", options.shape.name,
-                       ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks), mebibytes(together), where, parts,
-                       mebibytes(available),
+                       ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks), as_mebibytes(together), where, parts,
+                       as_mebibytes(available),
                        use == ModelUse::inference ? "a smaller model or --dtype bf16" : "a smaller --config, --batch or --seq"));
   }
 }

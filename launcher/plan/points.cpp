@@ -37,7 +37,7 @@ std::string_view recompute_name(Recompute recompute) {
   return "";
 }
 
-std::string mebibytes(double bytes) { return fmt::format("{:.2f}", bytes / kMiB); }
+std::string planned_mebibytes(double bytes) { return fmt::format("{:.2f}", bytes / kMiB); }
 std::string gibibytes(double bytes) { return fmt::format("{:.2f}", bytes / kGiB); }
 
 ordered_json memory_json(const CategoryBytes& bytes) {
@@ -80,8 +80,9 @@ void memory_table(std::vector<std::string>& lines, const std::vector<PlanPoint>&
   table.left_from(heads.size() - 1);
   for (const PlanPoint& point : points) {
     std::vector<std::string> cells = {point.spread.label()};
-    for (std::size_t i = 0; i < kCategories; ++i) cells.push_back(point.possible ? mebibytes(real(point.memory.of[i])) : "-");
-    cells.push_back(point.possible ? mebibytes(real(point.memory.total)) : "-");
+    for (std::size_t i = 0; i < kCategories; ++i)
+      cells.push_back(point.possible ? planned_mebibytes(real(point.memory.of[i])) : "-");
+    cells.push_back(point.possible ? planned_mebibytes(real(point.memory.total)) : "-");
     cells.push_back(!point.fits ? "" : *point.fits ? "yes" : "no");
     cells.push_back(point.why);
     table.row(std::move(cells));
@@ -112,8 +113,8 @@ void traffic_table(std::vector<std::string>& lines, const std::vector<PlanPoint>
       const theory::PurposeBytes& bytes = backward ? point.traffic.backward : point.traffic.forward;
       const double ranks = point.spread.ranks();
       std::vector<std::string> cells = {backward ? "" : point.spread.label(), backward ? "backward" : "forward"};
-      for (const Purpose purpose : purposes) cells.push_back(mebibytes(real(bytes[purpose]) / ranks));
-      cells.push_back(mebibytes(real(bytes.total()) / ranks));
+      for (const Purpose purpose : purposes) cells.push_back(planned_mebibytes(real(bytes[purpose]) / ranks));
+      cells.push_back(planned_mebibytes(real(bytes.total()) / ranks));
       table.row(std::move(cells));
     }
   }
@@ -201,7 +202,7 @@ PlanPoint plan_point(const PlanQuestion& question, const Spread& spread) {
     candidate.memory = theory::peaks_of_fullest(theory::MeshSetting::of(setting, spread));
     candidate.fits = candidate.memory.total <= question.memory_bytes;
     if (question.memory_bytes != 0 && !candidate.fits)
-      candidate.why = fmt::format("{} MiB too much", mebibytes(real(candidate.memory.total - question.memory_bytes)));
+      candidate.why = fmt::format("{} MiB too much", planned_mebibytes(real(candidate.memory.total - question.memory_bytes)));
   }
   return plan_point(question, candidate);
 }
