@@ -95,9 +95,9 @@ check_tidy() {
 run_part() {
   case $1 in
     release) part "release, all tests" build_and_test release ;;
-    asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE "slow|rdma|torch|fault" ;;
+    asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE slow ;;
     tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE slow ;;
-    clang) part "clang: release by clang++" build_and_test clang -L unit -LE "slow|torch" ;;
+    clang) part "clang: release by clang++" build_and_test clang -LE "slow|rdma" ;;
     fuzz)
       if compgen -G "$root/tests/fuzz/*_fuzz.cpp" >/dev/null; then part "fuzz: each target for 30 s" build_and_test fuzz; fi
       ;;

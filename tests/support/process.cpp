@@ -286,6 +286,12 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+std::vector<std::string> sorted_lines(const std::string& text) {
+  std::vector<std::string> lines = lines_of(text);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
 TemporaryDirectory::TemporaryDirectory() {
   std::string path = (std::filesystem::temp_directory_path() / "tsp-test-XXXXXX").string();
   if (::mkdtemp(path.data()) == nullptr) throw std::runtime_error("mkdtemp " + path);

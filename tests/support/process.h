@@ -96,6 +96,7 @@ std::set<std::string> shared_names();
 std::set<std::string> names_left(const std::set<std::string>& before);
 
 std::vector<std::string> lines_of(const std::string& text);
+std::vector<std::string> sorted_lines(const std::string& text);
 
 /// A path in a directory that is removed with the object.
 class TemporaryDirectory {

@@ -1,0 +1,321 @@
+// Two tspruns and more that meet at a rendezvous, as on machines of their own. Results are those of one, bit for bit; deaths are
+// named on every node; strangers, other jobs and unlike options don't get in.
+
+#include "tests/support/process.h"
+#include "transport/posix.h"
+#include "transport/tcp/address.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <thread>
+#include <vector>
+
+namespace tsp::test::two_launchers_test {
+namespace {
+
+int free_port() {
+  tcp::SocketAddress any = tcp::resolve("127.0.0.1", 0);
+  const posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(::bind(socket.get(), any.get(), any.length), 0);
+  return tcp::local_address(socket.get()).port();
+}
+
+ProcessOptions with(std::map<std::string, std::string> environment) {
+  ProcessOptions options;
+  options.environment = std::move(environment);
+  return options;
+}
+
+std::vector<std::string> node_words(int node, int port, std::vector<std::string> more, const std::vector<std::string>& action,
+                                    int nodes = 2) {
+  more.insert(more.begin(), {"-n", "4", "--log-level", "warn", "--nnodes", std::to_string(nodes), "--node-rank",
+                             std::to_string(node), "--rendezvous", fmt::format("127.0.0.1:{}", port)});
+  return tsprun_actor(more, action);
+}
+const ProcessOptions kSecret = with({{"TSP_SECRET", "of this test"}});
+
+TEST(TwoLaunchers, GiveTheBitsOfOne) {
+  const Finished shared = run_program(tsprun_actor({"-n", "4", "--log-level", "warn"}, {"digest"}));
+  const int port = free_port();
+  Process second(node_words(1, port, {}, {"digest"}), kSecret);
+  Process first(node_words(0, port, {}, {"digest"}), kSecret);
+  EXPECT_EQ(first.wait().code, 0) << first.err();
+  EXPECT_EQ(second.wait().code, 0) << second.err();
+  EXPECT_EQ(lines_of(first.out()).size(), 2U);
+  EXPECT_EQ(sorted_lines(first.out() + second.out()), sorted_lines(shared.out)) << first.out() << second.out();
+}
+
+TEST(TwoLaunchers, ADeathOnOneIsNamedOnBoth) {
+  for (const char* how : {"kill", "stop"}) {
+    const TemporaryDirectory directory;
+    const int port = free_port();
+    const bool stalls = std::string(how) == "stop";
+    Process first(node_words(0, port, {"--timeout", "3", "--json", directory.path("0")}, {"fail", how, "3", "5"}), kSecret);
+    Process second(node_words(1, port, {"--timeout", "3", "--json", directory.path("1")}, {"fail", how, "3", "5"}), kSecret);
+    EXPECT_NE(first.wait(15).code, 0) << first.err();
+    EXPECT_NE(second.wait(15).code, 0) << second.err();
+    for (const char* node : {"0", "1"}) {
+      const nlohmann::json failure = read_json(directory.path(node)).at("failure");
+      ASSERT_TRUE(failure.is_object()) << node;
+      EXPECT_EQ(failure.at("kind"), stalls ? "stalled" : "killed") << failure;
+      EXPECT_EQ(failure.at("rank"), 3) << failure;
+      EXPECT_EQ(failure.at("node"), 1) << failure;
+      EXPECT_EQ(failure.at("op"), "all_reduce") << failure;
+    }
+    EXPECT_TRUE(first.wait_until_nothing_is_left(2));
+    EXPECT_TRUE(second.wait_until_nothing_is_left(2));
+  }
+}
+
+// Rank 3 was stopped while it waited for others: that is known on the other node, too.
+TEST(TwoLaunchers, AStopInABarrierIsNoDeadlockOnEither) {
+  const TemporaryDirectory directory;
+  const int port = free_port();
+  Process first(node_words(0, port, {"--timeout", "2", "--json", directory.path("0")}, {"stop_in_barrier", "3"}), kSecret);
+  Process second(node_words(1, port, {"--timeout", "2", "--json", directory.path("1")}, {"stop_in_barrier", "3"}), kSecret);
+  EXPECT_NE(first.wait(15).code, 0) << first.err();
+  EXPECT_NE(second.wait(15).code, 0) << second.err();
+  for (const char* node : {"0", "1"}) {
+    const nlohmann::json failure = read_json(directory.path(node)).at("failure");
+    ASSERT_TRUE(failure.is_object()) << node;
+    EXPECT_EQ(failure.at("kind"), "stalled") << failure;
+    EXPECT_EQ(failure.at("rank"), 3) << failure;
+    EXPECT_EQ(failure.at("node"), 1) << failure;
+    EXPECT_EQ(failure.at("op"), "barrier") << failure;
+  }
+  for (Process* process : {&first, &second})
+    EXPECT_NE(process->err().find("; rank 3 is stopped\n"), std::string::npos) << process->err();
+}
+
+TEST(TwoLaunchers, ALauncherThatIsKilledIsNamedByTheOther) {
+  for (const int victim : {0, 1}) {
+    const TemporaryDirectory directory;
+    const int port = free_port();
+    Process first(node_words(0, port, {"--timeout", "5", "--json", directory.path("0")}, {"loop"}), kSecret);
+    Process second(node_words(1, port, {"--timeout", "5", "--json", directory.path("1")}, {"loop"}), kSecret);
+    ASSERT_TRUE(first.wait_for_output("ready", 2)) << first.err();
+    ASSERT_TRUE(second.wait_for_output("ready", 2)) << second.err();
+    Process& killed = victim == 0 ? first : second;
+    Process& other = victim == 0 ? second : first;
+    killed.signal(SIGKILL);
+    EXPECT_NE(other.wait(12).code, 0) << other.err();
+    EXPECT_NE(other.err().find(fmt::format("node {}", victim)), std::string::npos) << other.err();
+    EXPECT_TRUE(killed.wait_until_nothing_is_left(3));
+    EXPECT_TRUE(other.wait_until_nothing_is_left(3));
+  }
+}
+
+TEST(TwoLaunchers, OneThatDoesNotComeIsNamedAtTheDeadline) {
+  const int port = free_port();
+  Process first(node_words(0, port, {"--timeout", "1"}, {"digest"}, 3), kSecret);
+  Process third(node_words(2, port, {"--timeout", "1"}, {"digest"}, 3), kSecret);
+  EXPECT_EQ(first.wait(10).code, 2) << first.err();
+  EXPECT_EQ(third.wait(10).code, 2) << third.err();
+  EXPECT_NE(first.err().find("node 1 of 3"), std::string::npos) << first.err();
+  EXPECT_NE(third.err().find("node 1 of 3"), std::string::npos) << third.err();
+}
+
+TEST(TwoLaunchers, ThatWereStartedDifferentlyRefuseEachOther) {
+  const int port = free_port();
+  Process first(node_words(0, port, {}, {"digest"}), kSecret);
+  Process second(node_words(1, port, {"--layout", "tp=4"}, {"digest"}), kSecret);
+  EXPECT_EQ(first.wait(20).code, 2) << first.err();
+  EXPECT_EQ(second.wait(20).code, 2) << second.err();
+  EXPECT_NE(first.err().find("tp=4"), std::string::npos) << first.err();
+  EXPECT_NE(second.err().find("tp=4"), std::string::npos) << second.err();
+}
+
+TEST(TwoLaunchers, ANodeWithoutTheDeviceIsNamedOnBoth) {
+  for (const int without : {0, 1}) {
+    const int port = free_port();
+    const std::vector<std::string> demand = {"--rdma", "nosuch9"};
+    Process first(node_words(0, port, without == 0 ? demand : std::vector<std::string>(), {"digest"}), kSecret);
+    Process second(node_words(1, port, without == 1 ? demand : std::vector<std::string>(), {"digest"}), kSecret);
+    EXPECT_EQ(first.wait(20).code, 2) << first.err();
+    EXPECT_EQ(second.wait(20).code, 2) << second.err();
+    const std::string what = fmt::format("node {}: --rdma nosuch9: no such device", without);
+    EXPECT_NE(first.err().find(what), std::string::npos) << first.err();
+    EXPECT_NE(second.err().find(what), std::string::npos) << second.err();
+  }
+}
+
+TEST(TwoLaunchers, WithoutACommonSecretRefuseEachOther) {
+  const int port = free_port();
+  Process first(node_words(0, port, {"--timeout", "2"}, {"digest"}), kSecret);
+  Process second(node_words(1, port, {"--timeout", "2"}, {"digest"}), with({{"TSP_SECRET", "another"}}));
+  EXPECT_EQ(second.wait(20).code, 2) << second.err();
+  EXPECT_NE(second.err().find("secret"), std::string::npos) << second.err();
+  EXPECT_EQ(first.wait(20).code, 2) << first.err();
+  EXPECT_NE(first.err().find("node 1"), std::string::npos) << first.err();
+}
+
+TEST(TwoLaunchers, ASecondJobOnThePortIsToldSo) {
+  const int port = free_port();
+  Process first(node_words(0, port, {}, {"loop"}), kSecret);
+  Process second(node_words(1, port, {}, {"loop"}), kSecret);
+  ASSERT_TRUE(first.wait_for_output("ready", 2)) << first.err();
+  const Finished other = run_program(node_words(0, port, {}, {"digest"}), kSecret);
+  EXPECT_EQ(other.end.code, 2) << other.describe();
+  EXPECT_NE(other.err.find("port is taken"), std::string::npos) << other.describe();
+}
+
+TEST(TwoLaunchers, ANodeOfAnotherJobOnThePortIsToldSoAndHurtsNobody) {
+  const int port = free_port();
+  Process first(node_words(0, port, {}, {"loop"}), kSecret);
+  Process second(node_words(1, port, {}, {"loop"}), kSecret);
+  ASSERT_TRUE(first.wait_for_output("ready", 2)) << first.err();
+  ASSERT_TRUE(second.wait_for_output("ready", 2)) << second.err();
+  const Finished other = run_program(node_words(1, port, {}, {"digest"}), kSecret);
+  EXPECT_EQ(other.end.code, 2) << other.describe();
+  EXPECT_NE(other.err.find("a job has begun at this rendezvous already"), std::string::npos) << other.describe();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  first.signal(SIGTERM);
+  EXPECT_EQ(first.wait(10).code, 128 + SIGTERM) << first.err();
+  EXPECT_EQ(second.wait(10).code, 128 + SIGTERM) << second.err();
+  EXPECT_NE(first.err().find("--node-rank 1 while the job runs"), std::string::npos) << first.err();
+}
+
+TEST(TwoLaunchers, ANodeThatLeavesBeforeTheJobBeganMayComeAgain) {
+  const int port = free_port();
+  Process first(node_words(0, port, {}, {"digest"}, 3), kSecret);
+  Process left(node_words(1, port, {}, {"digest"}, 3), kSecret);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  left.signal(SIGTERM);
+  left.wait(10);
+  Process second(node_words(1, port, {}, {"digest"}, 3), kSecret);
+  Process third(node_words(2, port, {}, {"digest"}, 3), kSecret);
+  EXPECT_EQ(first.wait(20).code, 0) << first.err();
+  EXPECT_EQ(second.wait(20).code, 0) << second.err();
+  EXPECT_EQ(third.wait(20).code, 0) << third.err();
+  EXPECT_NE(first.err().find("node 1 left before the job began"), std::string::npos) << first.err();
+}
+
+/// A tsprun of two that train on one rank each: global options, then those of train.
+std::vector<std::string> train_words(int node, int port, const std::string& data, const std::vector<std::string>& global,
+                                     const std::vector<std::string>& options) {
+  std::vector<std::string> words = {tsprun_path(),
+                                    "-n",
+                                    "2",
+                                    "--nnodes",
+                                    "2",
+                                    "--node-rank",
+                                    std::to_string(node),
+                                    "--rendezvous",
+                                    fmt::format("127.0.0.1:{}", port)};
+  words.insert(words.end(), global.begin(), global.end());
+  words.insert(words.end(), {"train", "--config", "nano", "--data", data, "--seq", "16"});
+  words.insert(words.end(), options.begin(), options.end());
+  return words;
+}
+
+TEST(TwoLaunchers, WithUnlikeOptionsSayWhichAndStartNothing) {
+  const TemporaryDirectory directory;
+  std::ofstream(directory.path("0")) << std::string(3000, 'a');
+  std::ofstream(directory.path("1")) << std::string(3000, 'b');
+  const int port = free_port();
+  Process first(train_words(0, port, directory.path("0"), {}, {"--lr", "0.1", "--steps", "1"}), kSecret);
+  Process second(train_words(1, port, directory.path("1"), {}, {"--lr", "0.2", "--steps", "1"}), kSecret);
+  for (Process* process : {&first, &second}) {
+    EXPECT_EQ(process->wait(20).code, 2) << process->err();
+    EXPECT_NE(process->err().find("--lr 0.2 on node 1, 0.1 on node 0"), std::string::npos) << process->err();
+    EXPECT_NE(process->err().find("--data (content "), std::string::npos) << process->err();
+    EXPECT_EQ(process->err().find("--steps"), std::string::npos) << process->err();
+  }
+}
+
+TEST(TwoLaunchers, GoOnTogetherAfterARankWasKilled) {
+  const TemporaryDirectory directory;
+  std::ofstream(directory.path("text")) << std::string(3000, 'a');
+  const int port = free_port();
+  const auto train = [&](int node) {
+    return train_words(node, port, directory.path("text"),
+                       {"--fault", "kill:rank=1,step=4", "--json", directory.path(std::to_string(node))},
+                       {"--steps", "6", "--save", directory.path("saved"), "--save-every", "2", "--max-restarts", "1"});
+  };
+  Process first(train(0), kSecret);
+  Process second(train(1), kSecret);
+  EXPECT_EQ(first.wait(40).code, 0) << first.err();
+  EXPECT_EQ(second.wait(40).code, 0) << second.err();
+  for (const char* node : {"0", "1"}) EXPECT_EQ(read_json(directory.path(node)).at("restarts"), 1) << node;
+}
+
+TEST(TwoLaunchers, StrangersAtTheStoreHurtNobody) {
+  const int port = free_port();
+  Process first(node_words(0, port, {"--timeout", "20"}, {"digest"}), kSecret);
+  const tcp::SocketAddress where = tcp::resolve("127.0.0.1", static_cast<std::uint16_t>(port));
+  std::vector<posix::UniqueFd> strangers;
+  const std::uint64_t ends = posix::now_ns() + 10'000'000'000;
+  while (strangers.size() < 100 && posix::now_ns() < ends) {
+    posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
+    if (::connect(socket.get(), where.get(), where.length) != 0) continue;
+    const std::string garbage = strangers.size() % 3 == 0 ? std::string() : std::string(strangers.size() * 50, 'x');
+    ::send(socket.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+    strangers.push_back(std::move(socket));
+  }
+  ASSERT_EQ(strangers.size(), 100U);
+  Process second(node_words(1, port, {"--timeout", "20"}, {"digest"}), kSecret);
+  EXPECT_EQ(first.wait(20).code, 0) << first.err();
+  EXPECT_EQ(second.wait(20).code, 0) << second.err();
+  EXPECT_NE(first.err().find("refused a connection"), std::string::npos) << first.err();
+}
+
+TEST(TheSecret, IsMadeOnFirstUseForItsOwnerAlone) {
+  const TemporaryDirectory home;
+  const ProcessOptions options = with({{"HOME", home.path("")}});
+  const int port = free_port();
+  Process first(node_words(0, port, {}, {"digest"}), options);
+  Process second(node_words(1, port, {}, {"digest"}), options);
+  EXPECT_EQ(first.wait(20).code, 0) << first.err();
+  EXPECT_EQ(second.wait(20).code, 0) << second.err();
+  const std::string path = home.path(".config/tsprun/secret");
+  struct stat status {};
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600U);
+  ::chmod(path.c_str(), 0644);
+  const Finished open = run_program(node_words(0, port, {"--secret-file", path}, {"digest"}));
+  EXPECT_EQ(open.end.code, 2) << open.describe();
+  EXPECT_NE(open.err.find("chmod 600"), std::string::npos) << open.describe();
+}
+
+TEST(TheSecret, IsNotReadOutOfAFolder) {
+  const TemporaryDirectory folder;
+  const Finished run = run_program(node_words(0, free_port(), {"--secret-file", folder.path("")}, {"digest"}));
+  EXPECT_EQ(run.end.code, 2) << run.describe();
+  EXPECT_NE(run.err.find("it is a folder"), std::string::npos) << run.describe();
+}
+
+TEST(TheSecret, ThatCanNotBeMadeIsRefusedWithAWayOut) {
+  const TemporaryDirectory folder;
+  const std::string home = folder.path("file");  // a home in which no folder can be made, by whomever
+  std::ofstream(home) << "x";
+  const Finished run = run_program(node_words(0, free_port(), {}, {"digest"}), with({{"HOME", home}}));
+  EXPECT_EQ(run.end.code, 2) << run.describe();
+  EXPECT_NE(run.err.find("making the secret " + home), std::string::npos) << run.describe();
+  EXPECT_NE(run.err.find("Not a directory; name another file by --secret-file"), std::string::npos) << run.describe();
+}
+
+TEST(NodeOptions, ThatChangeNothingAreNamedOnce) {
+  const std::vector<std::string> typed = {"-n", "2", "--secret-file", "nope", "--rdma", "nosuch9", "--inter", "verbs"};
+  const Finished run = run_program(tsprun_actor(typed, {"environment"}));
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  const std::vector<std::string> lines = lines_of(run.err);
+  ASSERT_EQ(lines.size(), 3U) << run.describe();
+  for (const char* option : {"--secret-file nope: no effect", "--rdma nosuch9: no effect", "--inter verbs: no effect"}) {
+    EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
+                            [&](const std::string& line) { return line.find(option) != std::string::npos; }),
+              1)
+        << option << run.describe();
+  }
+}
+
+}  // namespace
+}  // namespace tsp::test::two_launchers_test
