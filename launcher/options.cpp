@@ -120,10 +120,8 @@ void validate_against_machine(const GlobalOptions& options, int processes_per_ra
 
 void validate_faults(GlobalOptions& options, RankUse use) {
   options.faults.clear();
-  for (const std::string& text : options.fault_texts) {
-    const fault::Spec& spec = options.faults.emplace_back(fault::parse(text));
-    if (use != RankUse::jobs) fault::check_ranks(spec, options.ranks);
-  }
+  for (const std::string& text : options.fault_texts)
+    options.faults.push_back(fault::parse(text, use == RankUse::jobs ? 0 : options.ranks));
   check_faults(options.faults);
 }
 

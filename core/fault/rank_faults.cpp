@@ -1,15 +1,18 @@
 #include "core/fault/rank_faults.h"
 
 #include "transport/cause.h"
+#include "transport/fault/grammar.h"
 #include "transport/posix.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,9 +24,14 @@ Op op_of(const fault::Spec& spec) {
   if (spec.op.empty()) return Op::barrier;
   const std::optional<Op> op = op_from_name(spec.op);
   if (op) return *op;
-  std::string known;
-  for (int i = 0; i < kOps; ++i) known += fmt::format("{}{}", i == 0 ? "" : ", ", name(static_cast<Op>(i)));
-  throw Error(Cause::refused, fmt::format("--fault {}: there is no operation '{}'; there are {}", spec.text, spec.op, known));
+  std::vector<std::string_view> known;
+  for (int i = 0; i < kOps; ++i) known.push_back(name(static_cast<Op>(i)));
+  const std::string_view nearest =
+      *std::ranges::min_element(known, {}, [&](std::string_view word) { return fault::edit_distance(spec.op, word); });
+  std::string works = spec.text;
+  works.replace(works.find("op=" + spec.op) + 3, spec.op.size(), nearest);
+  throw Error(Cause::refused, fmt::format("--fault {}: there is no operation '{}'; there are {}; try {}", spec.text, spec.op,
+                                          fmt::join(known, ", "), works));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Any bytes as a --fault: refused with an Error, or a fault that means the same when it is read again.
+// Any bytes as a --fault: refused with an Error and a text that works, or a fault that means the same when it is read again.
 #include "transport/cause.h"
+#include "transport/fault/grammar.h"
 #include "transport/fault/spec.h"
 
 #include <cstddef>
@@ -8,11 +9,13 @@
 #include <string_view>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  constexpr int kRanks = 3;
   tsp::fault::Spec spec;
   try {
-    spec = tsp::fault::parse({reinterpret_cast<const char*>(data), size});
+    spec = tsp::fault::parse(text, kRanks);
   } catch (const tsp::Error&) {
-    return 0;
+    spec = tsp::fault::parse(tsp::fault::repaired(text, kRanks), kRanks);
   }
   const tsp::fault::Spec again = tsp::fault::parse(spec.text);
   if (again.kind != spec.kind || again.rank != spec.rank || again.from != spec.from || again.to != spec.to) std::abort();

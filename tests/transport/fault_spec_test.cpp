@@ -12,9 +12,9 @@
 namespace tsp::fault::fault_spec_test {
 namespace {
 
-std::string refusal(const std::string& text) {
+std::string refusal(const std::string& text, int ranks = 0) {
   try {
-    parse(text);
+    parse(text, ranks);
   } catch (const Error& error) {
     EXPECT_EQ(error.cause(), Cause::refused);
     return error.what();
@@ -91,14 +91,36 @@ TEST(FaultSpec, RefusalsSayWhatIsWrongAndProposeWhatWorks) {
     EXPECT_NE(message.find(expected), std::string::npos) << message;
     EXPECT_NO_THROW(parse(proposal(message))) << message;
   }
-  EXPECT_EQ(proposal(refusal("dellay:from=0")), "delay:from=0,to=1,ms=20,prob=0.1");
+}
+
+TEST(FaultSpec, ProposalsKeepWhatWasTyped) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"dellay:from=2,to=3,ms=5", "delay:from=2,to=3,ms=5"},
+      {"kill:rnak=2,step=7", "kill:rank=2,step=7"},
+      {"kill:rank=2", "kill:rank=2,step=12"},
+      {"kill:rank=2,seq=5", "kill:rank=2,seq=5,op=all_gather"},
+      {"kill:rank=2,step=4,seq=5", "kill:rank=2,step=4"},
+      {"kill:rank=2,step=4,op=barrier", "kill:rank=2,step=4"},
+      {"kill:rank=2x,step=0,seed=9", "kill:rank=2,step=1,seed=9"},
+      {"kill:rank=1,step=99999999999999999999", "kill:rank=1,step=18446744073709551615"},
+      {"kill:rank=-4,step=3", "kill:rank=0,step=3"},
+      {"stall:rank=1,op=barrier,seconds=1e9", "stall:rank=1,op=barrier,seconds=86400"},
+      {"corrupt:from=1,to=0,prob=7", "corrupt:from=1,to=0,prob=1"},
+      {"slow:from=1,to=0,gbps=-2", "slow:from=1,to=0,gbps=1e-09"},
+      {"slow:from=1,to=0", "slow:from=1,to=0,gbps=0.5"},
+      {"drop:from=1,to=0,nth=3,ms=3", "drop:from=1,to=0,nth=3"},
+  };
+  for (const auto& [text, works] : cases) EXPECT_EQ(proposal(refusal(text)), works) << text;
 }
 
 TEST(FaultSpec, RanksMustExistAndDiffer) {
-  EXPECT_NO_THROW(check_ranks(parse("kill:rank=3,step=1"), 4));
-  EXPECT_THROW(check_ranks(parse("kill:rank=4,step=1"), 4), Error);
-  EXPECT_THROW(check_ranks(parse("slow:from=0,to=4,gbps=1"), 4), Error);
-  EXPECT_THROW(check_ranks(parse("slow:from=1,to=1,gbps=1"), 4), Error);
+  EXPECT_NO_THROW(parse("kill:rank=3,step=1", 4));
+  EXPECT_EQ(proposal(refusal("kill:rank=4,step=1", 4)), "kill:rank=3,step=1");
+  EXPECT_EQ(proposal(refusal("slow:from=0,to=4,gbps=1", 4)), "slow:from=0,to=3,gbps=1");
+  EXPECT_EQ(proposal(refusal("slow:from=1,to=1,gbps=1", 4)), "slow:from=1,to=2,gbps=1");
+  EXPECT_EQ(proposal(refusal("slow:from=3,to=5,gbps=1", 4)), "slow:from=3,to=0,gbps=1");
+  EXPECT_EQ(proposal(refusal("kill:step=2", 2)), "kill:step=2,rank=1");
+  EXPECT_NE(refusal("slow:from=0,to=0,gbps=1", 1).find("one rank alone sends no messages; try -n 2"), std::string::npos);
 }
 
 }  // namespace

@@ -57,9 +57,8 @@ struct Spec {
   bool strikes_rank() const { return kind == Kind::kill || kind == Kind::stall || kind == Kind::oom; }
 };
 
-/// Throws Error(refused) naming the text, what is wrong with it and a form that works.
-Spec parse(std::string_view text);
-/// The same if it names a rank that a world of `ranks` hasn't, or two ends that are one rank.
-void check_ranks(const Spec& spec, int ranks);
+/// Throws Error(refused) naming the text, what is wrong with it and the nearest one that works. `ranks`: of the job; a text that
+/// names others, or two ends that are one rank, is refused. 0: that isn't known.
+Spec parse(std::string_view text, int ranks = 0);
 
 }  // namespace tsp::fault
