@@ -37,7 +37,9 @@ fuzz_one() {
   [ "$SECONDS_EACH" -eq 0 ] || limits+=("-max_total_time=$SECONDS_EACH")
   mkdir -p "$FOUND/$target"
   [ -d "$seeds" ] || seeds=
-  "$root/build/fuzz/tests/${target}_fuzz" "${limits[@]}" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+  # Call stacks of allocations and the rarity of features cost a third of the time.
+  ASAN_OPTIONS=malloc_context_size=1:quarantine_size_mb=8:thread_local_quarantine_size_kb=64 \
+    "$root/build/fuzz/tests/${target}_fuzz" "${limits[@]}" -entropic=0 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
     -artifact_prefix="$FOUND/$target.failed." "$FOUND/$target" ${seeds:+"$seeds"} >"$FOUND/$target.log" 2>&1 && code=0 || code=$?
   awk -v target="$target" -v code="$code" '
     /stat::number_of_executed_units/ {units = $2}

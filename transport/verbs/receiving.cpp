@@ -1,5 +1,6 @@
 // The receiver's half of VerbsTransport: posted receives, grants, credits, and the inspection of what arrived.
 #include "transport/cause.h"
+#include "transport/verbs/judgement.h"
 #include "transport/verbs/parts.h"
 
 #include <fmt/format.h>
@@ -111,15 +112,12 @@ Outcome VerbsTransport::inspect(Peer& from, int stream, Ticket ticket) {
   std::memcpy(&header, place, sizeof header);
   const Envelope arrived{header.signature, header.sequence, header.tag, posted.envelope.purpose};
   in.found = {arrived, header.bytes, {}};
-  if (header.ticket != ticket) return Outcome::corrupt;
-  if (!arrived.matches(posted.envelope) || header.bytes != posted.bytes) return Outcome::mismatch;
-  if (posted.want == Want::put) {
-    if (header.kind != EntryKind::put || header.where != reinterpret_cast<std::uint64_t>(posted.into)) return Outcome::corrupt;
-  } else {
-    if (header.kind != EntryKind::message || header.bytes > kEagerBytes) return Outcome::corrupt;
-    if (header.bytes != 0) std::memcpy(posted.into, place + sizeof header, header.bytes);
-  }
-  return Outcome::done;
+  const Awaited message{posted.envelope, posted.bytes,
+                        posted.want == Want::put ? std::optional(reinterpret_cast<std::uint64_t>(posted.into)) : std::nullopt};
+  const Outcome outcome = judge_entry(header, ticket, message);
+  if (outcome == Outcome::done && posted.want != Want::put && header.bytes != 0)
+    std::memcpy(posted.into, place + sizeof header, header.bytes);
+  return outcome;
 }
 
 Outcome VerbsTransport::test_receive(LaneId lane, Ticket ticket) {

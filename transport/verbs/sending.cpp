@@ -1,5 +1,6 @@
 // The sender's half of VerbsTransport: entries, puts, and the answers to grants.
 #include "transport/cause.h"
+#include "transport/verbs/judgement.h"
 #include "transport/verbs/parts.h"
 
 #include <fmt/format.h>
@@ -104,10 +105,8 @@ void VerbsTransport::check_grant(Peer& from, int stream, Ticket ticket) {
     }
     return;
   }
-  const std::uint64_t needed =
-      grant.bytes <= grant.first_bytes ? 1 : 1 + (grant.bytes - grant.first_bytes + kSlabBytes - 1) / kSlabBytes;
-  if (grant.keys > kMaxKeys || grant.first_bytes == 0 || needed > grant.keys) {
-    break_lanes(from, fmt::format("a grant of {} bytes with {} keys", grant.bytes, grant.keys));
+  if (const std::string trouble = trouble_of(grant); !trouble.empty()) {
+    break_lanes(from, trouble);
     return;
   }
   out.waiting &= ~bit(ticket);
@@ -128,17 +127,14 @@ void VerbsTransport::write_large(Peer& to, int stream) {
       if (to.pair.room() <= kReserve / 2) return;
       const std::span<const std::byte> rest = large.payload.subspan(large.written);
       const Slabs::Piece piece = parts_->slabs->piece(rest);
-      const bool in_first = large.written < grant.first_bytes;
-      const std::size_t beyond = in_first ? 0 : large.written - grant.first_bytes;
-      const std::size_t key_index = in_first ? 0 : 1 + beyond / kSlabBytes;
-      const std::size_t left = in_first ? grant.first_bytes - large.written : kSlabBytes - beyond % kSlabBytes;
-      if (key_index >= kMaxKeys) {  // the grant was checked, but lies where the peer may write
+      const std::optional<Granted> granted = granted_at(grant, large.written);
+      if (!granted) {
         break_lanes(to, "a grant changed while it was used");
         return;
       }
       std::uint32_t key = 0;
-      std::memcpy(&key, place + sizeof grant + key_index * sizeof key, sizeof key);
-      const std::size_t bytes = std::min({rest.size(), piece.bytes, left, std::size_t{parts_->port.port.max_bytes}});
+      std::memcpy(&key, place + sizeof grant + granted->key * sizeof key, sizeof key);
+      const std::size_t bytes = std::min({rest.size(), piece.bytes, granted->bytes, std::size_t{parts_->port.port.max_bytes}});
       const bool last = bytes == rest.size();
       std::optional<Immediate> immediate;
       if (last) immediate = Immediate{News::data, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)};

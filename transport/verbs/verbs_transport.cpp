@@ -2,6 +2,7 @@
 #include "transport/verbs/verbs_transport.h"
 
 #include "transport/cause.h"
+#include "transport/verbs/judgement.h"
 #include "transport/verbs/parts.h"
 
 #include <fmt/format.h>
@@ -251,11 +252,12 @@ void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
     case News::credit: take_credit(from, immediate.stream, widen(immediate.low, out.taken)); return;
     case News::grant: {
       // Grants may run ahead of sends by what the receiver may post beyond what it has finished.
-      const Ticket ticket = widen(immediate.low, out.taken);
+      const Ticket named = widen(immediate.low, out.taken);
       GrantHeader grant;
-      std::memcpy(&grant, from.arriving(grant_offset(immediate.stream, ticket)), sizeof grant);
+      std::memcpy(&grant, from.arriving(grant_offset(immediate.stream, named)), sizeof grant);
       take_credit(from, immediate.stream, grant.taken);
-      if (grant.ticket != ticket || ticket <= out.taken || ticket - out.taken > kSlots) {
+      const Ticket ticket = awaited(immediate.low, out.taken).value_or(kNotNow);
+      if (ticket == kNotNow || grant.ticket != ticket) {
         break_lanes(from, fmt::format("a grant for message {} where at most {} are awaited", grant.ticket, out.taken + kSlots));
         return;
       }
@@ -268,11 +270,11 @@ void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
     }
     case News::entry:
     case News::data: {
-      const Ticket ticket = widen(immediate.low, in.prefix);
-      const bool awaited = ticket > in.prefix && ticket - in.prefix <= kSlots;
-      if (!awaited || ((in.entries | in.data) & bit(ticket)) != 0 ||
+      const Ticket ticket = awaited(immediate.low, in.prefix).value_or(kNotNow);
+      if (ticket == kNotNow || ((in.entries | in.data) & bit(ticket)) != 0 ||
           (immediate.news == News::data && (in.granted & bit(ticket)) == 0)) {
-        break_lanes(from, fmt::format("message {} arrived where those after {} are awaited", ticket, in.prefix));
+        break_lanes(
+            from, fmt::format("message {} arrived where those after {} are awaited", widen(immediate.low, in.prefix), in.prefix));
         return;
       }
       (immediate.news == News::entry ? in.entries : in.data) |= bit(ticket);

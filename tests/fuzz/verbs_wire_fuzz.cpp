@@ -1,0 +1,100 @@
+// Any immediates, entries and grants from a verbs peer, without a device: whatever is believed of them stays within the region
+// that the peer may write, within the message that was posted, and within the keys of the grant.
+#include "transport/verbs/judgement.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+using namespace tsp;
+
+constexpr Envelope kEnvelope{.signature = 7, .sequence = 1, .tag = 3};
+
+template <class T>
+bool take(const std::uint8_t*& data, std::size_t& size, T& value) {
+  if (size < sizeof value) return false;
+  std::memcpy(&value, data, sizeof value);
+  data += sizeof value;
+  size -= sizeof value;
+  return true;
+}
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+void try_immediate(std::uint32_t word, Ticket finished) {
+  const verbs::Immediate immediate = verbs::Immediate::decode(word);
+  require(immediate.stream >= 0 && immediate.stream < kStreams && immediate.encode() == word);
+  const std::optional<Ticket> ticket = verbs::awaited(immediate.low, finished);
+  const Ticket named = ticket.value_or(verbs::widen(immediate.low, finished));
+  require(verbs::entry_offset(immediate.stream, named) + verbs::kEntryBytes <= verbs::kRegionBytes);
+  require(verbs::grant_offset(immediate.stream, named) + verbs::kGrantBytes <= verbs::kRegionBytes);
+  if (ticket) require(*ticket > finished && *ticket <= finished + verbs::kSlots && *ticket % (1U << 28) == immediate.low);
+}
+
+void try_entry(verbs::EntryHeader header, std::uint8_t how, std::uint16_t bytes) {
+  const verbs::Awaited message{kEnvelope, bytes, (how & 1) != 0 ? std::optional<std::uint64_t>(4096) : std::nullopt};
+  if ((how & 2) != 0) header.ticket = 1;
+  if ((how & 4) != 0) {
+    header.signature = kEnvelope.signature;
+    header.sequence = kEnvelope.sequence;
+    header.tag = kEnvelope.tag;
+  }
+  if ((how & 8) != 0) header.bytes = bytes;
+  if ((how & 16) != 0) header.kind = static_cast<verbs::EntryKind>(1 + static_cast<std::uint32_t>(header.kind) % 3);
+  if ((how & 32) != 0) header.where = 4096;
+  if (verbs::judge_entry(header, 1, message) != Outcome::done) return;
+  require(header.ticket == 1 && header.bytes == message.bytes && header.signature == kEnvelope.signature);
+  if (message.where) require(header.kind == verbs::EntryKind::put && header.where == *message.where);
+  else require(header.kind == verbs::EntryKind::message && header.bytes <= verbs::kEagerBytes);
+}
+
+/// As write_large() walks: from key to key, until all is written or the grant fails.
+void try_grant(verbs::GrantHeader grant, std::uint8_t how, std::uint64_t changed) {
+  if ((how & 1) != 0) grant.keys %= verbs::kMaxKeys + 1;
+  if ((how & 2) != 0) grant.bytes %= std::uint64_t{1} << 33;
+  if ((how & 4) != 0) grant.first_bytes %= std::uint64_t{1} << 27;
+  if (!verbs::trouble_of(grant).empty()) return;
+  const std::uint64_t bytes = grant.bytes;
+  const std::uint32_t keys = grant.keys;
+  std::size_t steps = 0;
+  for (std::uint64_t written = 0; written < bytes; ++steps) {
+    if (steps == 2 && (how & 8) != 0) grant.first_bytes = changed;  // by the peer, while it is used
+    const std::optional<verbs::Granted> granted = verbs::granted_at(grant, written);
+    if ((how & 8) == 0) require(granted && granted->key < keys && granted->key == steps);
+    if (!granted) return;
+    require(granted->key < verbs::kMaxKeys && granted->bytes > 0);
+    if (granted->bytes >= bytes - written) return;
+    written += granted->bytes;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  std::uint8_t how = 0;
+  while (take(data, size, how)) {
+    std::uint32_t word = 0;
+    Ticket finished = 0;
+    verbs::EntryHeader entry;
+    std::uint16_t bytes = 0;
+    verbs::GrantHeader grant;
+    std::uint64_t changed = 0;
+    switch (how >> 6) {
+      case 0:
+        if (take(data, size, word) && take(data, size, finished))
+          try_immediate(word, finished >> 2 >> (how & 31));  // our own count: it never ends
+        break;
+      case 1:
+        if (take(data, size, entry) && take(data, size, bytes)) try_entry(entry, how, bytes);
+        break;
+      default:
+        if (take(data, size, grant) && take(data, size, changed)) try_grant(grant, how, changed);
+    }
+  }
+  return 0;
+}

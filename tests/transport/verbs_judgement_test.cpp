@@ -1,0 +1,106 @@
+// What a verbs transport believes of its peer's headers. tests/fuzz/verbs_wire_fuzz.cpp tries any others.
+#include "transport/verbs/judgement.h"
+
+#include "transport/transport.h"
+
+#include <gtest/gtest.h>
+
+namespace tsp::verbs::verbs_judgement_test {
+namespace {
+
+constexpr Envelope kEnvelope{.signature = 7, .sequence = 1, .tag = 3};
+
+EntryHeader entry_of(const Awaited& message, Ticket ticket) {
+  return {.signature = message.envelope.signature,
+          .ticket = ticket,
+          .taken = 0,
+          .bytes = message.bytes,
+          .where = message.where.value_or(0),
+          .sequence = message.envelope.sequence,
+          .tag = message.envelope.tag,
+          .kind = message.where ? EntryKind::put : EntryKind::message,
+          .reserved = {}};
+}
+
+TEST(VerbsJudgement, NewsMayOnlySpeakOfTheSlotsAfterWhatIsOver) {
+  EXPECT_EQ(awaited(1, 0), Ticket{1});
+  EXPECT_EQ(awaited(16, 0), Ticket{16});
+  EXPECT_EQ(awaited(17, 0), std::nullopt);
+  EXPECT_EQ(awaited(0, 0), std::nullopt);
+  EXPECT_EQ(awaited(5, 5), std::nullopt);
+  const Ticket wrapped = Ticket{1} << 28;  // the low bits begin anew
+  EXPECT_EQ(awaited(3, wrapped - 1), wrapped + 3);
+  EXPECT_EQ(awaited(Immediate::kLowMask, wrapped), std::nullopt);
+}
+
+TEST(VerbsJudgement, AnEntryIsTheAwaitedOneOrSaysWhyNot) {
+  const Awaited message{kEnvelope, 100, std::nullopt};
+  EXPECT_EQ(judge_entry(entry_of(message, 4), 4, message), Outcome::done);
+  EXPECT_EQ(judge_entry(entry_of(message, 5), 4, message), Outcome::corrupt);
+  for (auto change : {+[](EntryHeader& header) { ++header.signature; }, +[](EntryHeader& header) { ++header.sequence; },
+                      +[](EntryHeader& header) { ++header.tag; }, +[](EntryHeader& header) { ++header.bytes; }}) {
+    EntryHeader header = entry_of(message, 4);
+    change(header);
+    EXPECT_EQ(judge_entry(header, 4, message), Outcome::mismatch);
+  }
+  EntryHeader put = entry_of(message, 4);
+  put.kind = EntryKind::put;
+  EXPECT_EQ(judge_entry(put, 4, message), Outcome::corrupt);
+  const Awaited large{kEnvelope, kEagerBytes + 1, std::nullopt};
+  EXPECT_EQ(judge_entry(entry_of(large, 4), 4, large), Outcome::corrupt);  // its payload has no room in an entry
+}
+
+TEST(VerbsJudgement, APutMustHaveGoneWhereItWasAwaited) {
+  const Awaited message{kEnvelope, 1 << 20, 4096};
+  EntryHeader header = entry_of(message, 1);
+  EXPECT_EQ(judge_entry(header, 1, message), Outcome::done);
+  header.where = 4097;
+  EXPECT_EQ(judge_entry(header, 1, message), Outcome::corrupt);
+  header.where = 4096;
+  header.kind = EntryKind::message;
+  EXPECT_EQ(judge_entry(header, 1, message), Outcome::corrupt);
+}
+
+GrantHeader grant_of(std::uint64_t bytes, std::uint64_t first_bytes, std::uint32_t keys) {
+  return {.signature = 0,
+          .ticket = 1,
+          .taken = 0,
+          .bytes = bytes,
+          .address = 0,
+          .first_bytes = first_bytes,
+          .sequence = 0,
+          .tag = 0,
+          .keys = keys,
+          .reserved = 0};
+}
+
+TEST(VerbsJudgement, AGrantNeedsAKeyForEverySlab) {
+  EXPECT_EQ(trouble_of(grant_of(10'000, 10'000, 1)), "");
+  EXPECT_EQ(trouble_of(grant_of(10'000, 5'000, 2)), "");
+  EXPECT_EQ(trouble_of(grant_of(1 + kSlabBytes, 1, 2)), "");
+  EXPECT_NE(trouble_of(grant_of(2 + kSlabBytes, 1, 2)), "");
+  EXPECT_NE(trouble_of(grant_of(10'000, 5'000, 1)), "");
+  EXPECT_NE(trouble_of(grant_of(10'000, 0, 2)), "");
+  EXPECT_NE(trouble_of(grant_of(10'000, 10'000, 0)), "");
+  EXPECT_NE(trouble_of(grant_of(10'000, 10'000, kMaxKeys + 1)), "");
+  EXPECT_NE(trouble_of(grant_of(UINT64_MAX, 1, kMaxKeys)), "");
+}
+
+TEST(VerbsJudgement, APlaceLiesUnderOneKey) {
+  const GrantHeader grant = grant_of(3 * kSlabBytes, 1000, 4);
+  const auto expect = [&](std::size_t written, std::size_t key, std::size_t bytes) {
+    const std::optional<Granted> granted = granted_at(grant, written);
+    ASSERT_TRUE(granted);
+    EXPECT_EQ(granted->key, key);
+    EXPECT_EQ(granted->bytes, bytes);
+  };
+  expect(0, 0, 1000);
+  expect(999, 0, 1);
+  expect(1000, 1, kSlabBytes);
+  expect(1001, 1, kSlabBytes - 1);
+  expect(1000 + kSlabBytes, 2, kSlabBytes);
+  EXPECT_FALSE(granted_at(grant, kMaxKeys * kSlabBytes));
+}
+
+}  // namespace
+}  // namespace tsp::verbs::verbs_judgement_test

@@ -1,0 +1,39 @@
+#include "transport/verbs/judgement.h"
+
+#include "transport/transport.h"
+
+#include <fmt/format.h>
+
+namespace tsp::verbs {
+
+std::optional<Ticket> awaited(std::uint32_t low, Ticket finished) {
+  const Ticket ticket = widen(low, finished);
+  if (ticket <= finished || ticket - finished > kSlots) return std::nullopt;
+  return ticket;
+}
+
+Outcome judge_entry(const EntryHeader& header, Ticket ticket, const Awaited& message) {
+  const Envelope arrived{header.signature, header.sequence, header.tag, message.envelope.purpose};
+  if (header.ticket != ticket) return Outcome::corrupt;
+  if (!arrived.matches(message.envelope) || header.bytes != message.bytes) return Outcome::mismatch;
+  const bool whole = message.where ? header.kind == EntryKind::put && header.where == *message.where
+                                   : header.kind == EntryKind::message && header.bytes <= kEagerBytes;
+  return whole ? Outcome::done : Outcome::corrupt;
+}
+
+std::string trouble_of(const GrantHeader& grant) {
+  const std::uint64_t beyond = grant.bytes <= grant.first_bytes ? 0 : grant.bytes - grant.first_bytes;
+  const std::uint64_t needed = 1 + beyond / kSlabBytes + (beyond % kSlabBytes != 0 ? 1 : 0);
+  if (grant.keys <= kMaxKeys && grant.first_bytes != 0 && needed <= grant.keys) return {};
+  return fmt::format("a grant of {} bytes with {} keys", grant.bytes, grant.keys);
+}
+
+std::optional<Granted> granted_at(const GrantHeader& grant, std::size_t written) {
+  if (written < grant.first_bytes) return Granted{0, grant.first_bytes - written};
+  const std::size_t beyond = written - grant.first_bytes;
+  const std::size_t key = 1 + beyond / kSlabBytes;
+  if (key >= kMaxKeys) return std::nullopt;
+  return Granted{key, kSlabBytes - beyond % kSlabBytes};
+}
+
+}  // namespace tsp::verbs
