@@ -2,10 +2,12 @@
 
 #include "launcher/cluster.h"
 #include "launcher/job.h"
+#include "launcher/link_report.h"
 #include "launcher/model/trace_file.h"
 #include "launcher/rdma.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
+#include "transport/posix.h"
 #include "transport/shm/node_memory.h"
 
 #include <fmt/format.h>
@@ -135,6 +137,7 @@ int run_job(const JobSpec& spec, Report& report) {
 
   if (report.wanted() && !net.ways.trivial()) report.root()["transports"] = net.ways.json();
   for (const auto& [key, value] : job.results().items()) report.root()[key] = value;
+  if (report.wanted() && global.ranks > 1) report.root()["links"] = links_json(job.board());
   const std::vector<FaultOutcome> outcomes = fault_outcomes(global.faults, job.board(), job.failure());
   report.note_faults(outcomes, job.start_ns());
   if (job.failure().cause != Cause::none) {
@@ -144,6 +147,7 @@ int run_job(const JobSpec& spec, Report& report) {
     job.print_on_stderr(print_verdict(job.failure(), job.records(), 0, global.nodes));
   }
   for (const std::string& line : fault_warnings(outcomes, global.struck_faults)) spdlog::warn("{}", line);
+  for (const std::string& line : link_warnings(job.board(), posix::now_ns() - job.start_ns())) spdlog::warn("{}", line);
   return job.exit_code();
 }
 

@@ -224,6 +224,21 @@ void FlightBoard::note_fault(int rank, const FaultRecord& record) const {
   to.fault_records.store(used + 1, std::memory_order_release);
 }
 
+std::vector<LinkRecord> FlightBoard::link_records(int rank) const {
+  std::vector<LinkRecord> records;
+  for (const LinkLine& line : page(rank).links) {
+    const int from = line.from.load(relaxed) - 1;
+    if (from < 0 || from >= ranks_) continue;
+    records.push_back({.from = from,
+                       .messages = line.messages.load(relaxed),
+                       .bytes = line.bytes.load(relaxed),
+                       .pending_ns = line.pending_ns.load(relaxed),
+                       .fastest = line.fastest.load(relaxed)});
+  }
+  std::ranges::sort(records, {}, &LinkRecord::from);
+  return records;
+}
+
 std::vector<FaultRecord> FlightBoard::fault_records(int rank) const {
   const RankPage& from = page(rank);
   const std::uint64_t used = std::min<std::uint64_t>(from.fault_records.load(std::memory_order_acquire), kFaultLines);

@@ -31,6 +31,8 @@
 //     ├───────────────┤
 //     │ finished      │ by group and stream: the     the rank
 //     │               │ last collective that is over
+//     │ links         │ how fast messages come from  the rank
+//     │               │ others, the slowest ways
 //     ├───────────────┤
 //     │ first error   │ cause, whom it names and in  the rank
 //     │               │ which operation, text
@@ -95,6 +97,19 @@ static_assert(sizeof(FinishedLine) == 16);
 /// Groups beyond these aren't noted.
 inline constexpr std::size_t kFinishedLines = 32;
 
+/// How messages from one rank came to this one, of those of kTimedBytes and more that weren't there when they were first looked
+/// for.
+struct LinkLine {
+  std::atomic<std::int32_t> from;       ///< a rank of the world + 1; 0: the line is free
+  std::atomic<std::uint32_t> messages;  ///< so many
+  std::atomic<std::uint64_t> bytes;     ///< of them all
+  std::atomic<std::uint64_t> pending_ns;
+  std::atomic<std::uint64_t> fastest;  ///< bytes per second of the fastest of them
+};
+static_assert(sizeof(LinkLine) == 32);
+/// Of more links than these, the slowest are noted.
+inline constexpr std::size_t kLinkLines = 16;
+
 inline constexpr std::size_t kErrorText = 1024;
 inline constexpr std::size_t kMaxFaults = 64;
 
@@ -129,6 +144,7 @@ struct RankPage {
   std::atomic<std::uint64_t> fault_records;             ///< lines of fault_lines in use
   FaultLine fault_lines[kFaultLines];                   ///< the first that struck
   FinishedLine finished[kFinishedLines];
+  LinkLine links[kLinkLines];
   alignas(64) std::atomic<std::uint32_t> error_state;  ///< 0 none, 2 complete
   std::atomic<std::uint32_t> error_cause;              ///< Cause
   std::atomic<std::int32_t> error_rank;                ///< the culprit, a rank of the world
@@ -168,6 +184,15 @@ struct FaultRecord {
   std::string op;  ///< empty outside an operation
   std::uint32_t sequence = 0;
   int peer = -1;
+};
+
+/// LinkLine as plain data.
+struct LinkRecord {
+  int from = -1;
+  std::uint32_t messages = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t pending_ns = 0;
+  std::uint64_t fastest = 0;  ///< bytes per second
 };
 
 /// What an exception says of a failure; an error's rank may be -1.
@@ -242,6 +267,9 @@ class FlightBoard {
   std::uint64_t fault_count(std::size_t number) const;
   /// Which faults struck any rank: bit i is that of number i.
   std::uint64_t faults() const;
+
+  /// How messages came to this rank, by sender.
+  std::vector<LinkRecord> link_records(int rank) const;
 
   /// Follows waits_for() from a rank: the ranks on the way, that one first.
   struct Chain {

@@ -2,6 +2,7 @@
 
 #include "core/streams/tag.h"
 #include "transport/cause.h"
+#include "transport/posix.h"
 
 #include <fmt/format.h>
 
@@ -145,6 +146,8 @@ bool Incoming::post(const Collective& operation, int from, std::uint32_t step, s
   const LaneId lane = operation.lane(from);
   from_ = from;
   landing_ = landing;
+  timed_bytes_ = bytes < kTimedBytes ? 0 : bytes;
+  pending_ns_ = 0;
   here_ = false;
   viewed_ = member.can_view && bytes > (landing == nullptr ? 0 : receive_up_to);
   ticket_ = viewed_ ? member.transport->view(lane, operation.expected_envelope(step), bytes)
@@ -160,9 +163,14 @@ void Incoming::adopt(Ticket ticket, int from, std::byte* landing) {
 
 bool Incoming::arrived(const Collective& operation, Engine& engine) {
   if (here_) return true;
-  const Outcome outcome = operation.group().member(from_).transport->test_receive(operation.lane(from_), ticket_);
-  if (outcome == Outcome::pending) return false;
+  const Group::Member& member = operation.group().member(from_);
+  const Outcome outcome = member.transport->test_receive(operation.lane(from_), ticket_);
+  if (outcome == Outcome::pending) {
+    if (timed_bytes_ != 0 && pending_ns_ == 0) pending_ns_ = posix::now_ns();
+    return false;
+  }
   if (outcome != Outcome::done) operation.fail(engine, outcome, from_);
+  if (pending_ns_ != 0) engine.link_times().arrived(member.world, timed_bytes_, posix::now_ns() - pending_ns_ + 1);
   here_ = true;
   return true;
 }

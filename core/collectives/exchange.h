@@ -172,6 +172,8 @@ class Incoming {
  private:
   Ticket ticket_ = kNotNow;
   std::byte* landing_ = nullptr;
+  std::size_t timed_bytes_ = 0;   // 0: too few to be timed
+  std::uint64_t pending_ns_ = 0;  // when it was first looked for in vain; 0: it wasn't
   int from_ = -1;
   bool viewed_ = false;
   bool here_ = false;

@@ -25,7 +25,8 @@ Engine::Engine(FlightBoard board, int world_rank, std::vector<Route> routes, Doo
       routes_(std::move(routes)),
       doorbell_(&doorbell),
       options_(options),
-      page_(&board_.page(world_rank)) {
+      page_(&board_.page(world_rank)),
+      link_times_(*page_, world_size()) {
   for (const Route& route : routes_) {
     if (route.transport != nullptr && std::find(transports_.begin(), transports_.end(), route.transport) == transports_.end()) {
       transports_.push_back(route.transport);

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "core/board/flight_board.h"
+#include "core/streams/link_times.h"
 #include "transport/doorbell.h"
 #include "transport/transport.h"
 
@@ -170,6 +171,8 @@ class Engine {
     moved_ = true;
     sign_of_life();
   }
+  /// Who finds a message that it had to wait for tells them.
+  LinkTimes& link_times() { return link_times_; }
   /// Time that post() waited, with EngineOptions::blocking.
   std::uint64_t blocked_ns() const { return blocked_ns_; }
   /// No operation is pending on any stream.
@@ -237,7 +240,8 @@ class Engine {
   std::optional<Bed> bed_;
   EngineOptions options_;
   Queue queues_[kStreams];
-  RankPage* page_;                         // this rank's
+  RankPage* page_;  // this rank's
+  LinkTimes link_times_;
   FinishedLine* finished_[kStreams] = {};  // of the group whose collective was the last to end, by stream
   std::uint64_t ticks_ = 0;
   std::map<std::uint64_t, std::uint64_t> groups_;         // communicators made so far, by hash of their members

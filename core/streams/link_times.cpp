@@ -1,0 +1,38 @@
+#include "core/streams/link_times.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace tsp {
+
+void LinkTimes::arrived(int from, std::size_t bytes, std::uint64_t pending_ns) {
+  Link& link = links_[static_cast<std::size_t>(from)];
+  LinkRecord& record = link.record;
+  record.from = from;
+  ++record.messages;
+  record.bytes += bytes;
+  record.pending_ns += pending_ns;
+  record.fastest = std::max(record.fastest, bytes * 1'000'000'000 / pending_ns);
+  if (link.line == nullptr) link.line = line_for(link);
+  if (link.line == nullptr) return;
+  link.line->from.store(from + 1, relaxed);
+  link.line->messages.store(record.messages, relaxed);
+  link.line->bytes.store(record.bytes, relaxed);
+  link.line->pending_ns.store(record.pending_ns, relaxed);
+  link.line->fastest.store(record.fastest, relaxed);
+}
+
+/// A free line, or that of the fastest link if this one is slower; null: neither.
+LinkLine* LinkTimes::line_for(const Link& link) {
+  const auto rank_of = [](const LinkLine& line) { return line.from.load(relaxed); };
+  LinkLine* fastest = nullptr;
+  for (LinkLine& line : page_->links) {
+    if (rank_of(line) == 0) return &line;
+    if (fastest == nullptr || line.fastest.load(relaxed) > fastest->fastest.load(relaxed)) fastest = &line;
+  }
+  if (fastest->fastest.load(relaxed) <= link.record.fastest) return nullptr;
+  links_[static_cast<std::size_t>(rank_of(*fastest) - 1)].line = nullptr;
+  return fastest;
+}
+
+}  // namespace tsp

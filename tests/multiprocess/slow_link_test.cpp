@@ -1,0 +1,53 @@
+// A link that is slower than the others shows in the report by pair, and is named, however it came to be slow.
+#include "tests/support/process.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace tsp::test::slow_link_test {
+namespace {
+
+using nlohmann::json;
+
+struct Measured {
+  std::string err;
+  json links;
+};
+
+Measured bench(const std::string& intra, const std::vector<std::string>& faults) {
+  const TemporaryDirectory folder;
+  std::vector<std::string> arguments = {"-n", "4", "--intra", intra, "--json", folder.path("report.json")};
+  for (const std::string& fault : faults) arguments.insert(arguments.end(), {"--fault", fault});
+  arguments.insert(arguments.end(), {"bench", "all_gather", "--sizes", "1M", "--iters", "20", "--check=off"});
+  const Finished run = run_tsprun(arguments);
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  return {run.err, read_json(folder.path("report.json")).at("links")};
+}
+
+class SlowLink : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SlowLink, IsNamedAndHasTheSpeedItHas) {
+  const Measured run = bench(GetParam(), {"slow:from=2,to=1,gbps=0.02"});
+  double pending = 0;
+  for (const json& link : run.links) {
+    const bool slow = link.at("from") == 2 && link.at("to") == 1;
+    if (slow) {
+      pending = link.at("pending_seconds");
+      EXPECT_GT(link.at("fastest_gbps"), 0.015) << link;
+      EXPECT_LT(link.at("fastest_gbps"), 0.021) << link;
+      EXPECT_GE(link.at("messages"), 20) << link;
+    }
+  }
+  for (const json& link : run.links) EXPECT_LE(link.at("pending_seconds"), pending) << link;
+  EXPECT_NE(run.err.find("the link from rank 2 to rank 1 is slow"), std::string::npos) << run.err;
+}
+
+TEST_P(SlowLink, IsNoneWhereAllAreAlike) { EXPECT_EQ(bench(GetParam(), {}).err.find(" is slow"), std::string::npos); }
+
+INSTANTIATE_TEST_SUITE_P(Over, SlowLink, ::testing::Values("shm", "tcp"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace tsp::test::slow_link_test
