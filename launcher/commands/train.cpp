@@ -33,6 +33,19 @@ void warn_of_skipped(const std::vector<std::string>& skipped) {
   for (const std::string& line : skipped) spdlog::warn("skipped a damaged checkpoint: {}", line);
 }
 
+/// Keeps the trace of an attempt that failed, which the next one would overwrite: "t.json" as "t.attempt-1.json". Its name; null:
+/// there is none.
+nlohmann::ordered_json keep_trace(const GlobalOptions& global, std::uint64_t number) {
+  std::filesystem::path kept = global.trace;
+  kept.replace_filename(fmt::format("{}.attempt-{}{}", kept.stem().string(), number, kept.extension().string()));
+  std::error_code error;
+  if (global.trace.empty() || ranks_here(global).first != 0 || !std::filesystem::is_regular_file(global.trace, error))
+    return nullptr;
+  std::filesystem::rename(global.trace, kept, error);
+  if (error) return nullptr;
+  return kept.string();
+}
+
 /// Takes a list out of the report; empty if there is none.
 nlohmann::ordered_json take_list(Report& report, const char* key) {
   nlohmann::ordered_json list = report.root().value(key, nlohmann::ordered_json::array());
@@ -279,6 +292,7 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
       if (step.at("step").get<std::uint64_t>() <= train_.resumed->state.step) earlier.push_back(step);
     }
     attempts.push_back({{"failure", report.root().at("failure")},
+                        {"trace", keep_trace(global, restarts + 1)},
                         {"resumed_from", train_.resumed->folder.string()},
                         {"skipped", skipped},
                         {"checkpoints", take_list(report, "checkpoints")}});

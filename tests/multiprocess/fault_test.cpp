@@ -284,7 +284,7 @@ TEST_F(Fault, ARunThatGoesOnByItselfStillReportsHowItFailed) {
   // Rank 1 stalls first, so that rank 0 surely waits for it when it is killed.
   const json report = train("2",
                             {"--fault", "stall:rank=1,step=5,seconds=0.5", "--fault", "kill:rank=1,step=5", "--save",
-                             path("saved"), "--save-every", "2", "--max-restarts", "2"},
+                             path("saved"), "--save-every", "2", "--max-restarts", "2", "--trace", path("trace.json")},
                             0);
   EXPECT_TRUE(report.at("failure").is_null());
   ASSERT_EQ(report.at("attempts").size(), 1U);
@@ -296,6 +296,14 @@ TEST_F(Fault, ARunThatGoesOnByItselfStillReportsHowItFailed) {
   EXPECT_EQ(attempt.at("failure").at("waiting")[0].at("rank"), 0);
   EXPECT_EQ(attempt.at("failure").at("waiting")[0].at("for"), 1);
   EXPECT_EQ(attempt.at("resumed_from"), path("saved/step-000004"));
+  EXPECT_EQ(attempt.at("trace"), path("trace.attempt-1.json"));
+  const auto faults_in = [](const json& trace) {
+    int faults = 0;
+    for (const json& event : trace.at("traceEvents")) faults += event.value("cat", "") == "fault" ? 1 : 0;
+    return faults;
+  };
+  EXPECT_EQ(faults_in(read_json(attempt.at("trace"))), 2);
+  EXPECT_EQ(faults_in(read_json(path("trace.json"))), 0);
   EXPECT_TRUE(attempt.at("skipped").empty());
   const auto saved_steps = [](const json& saved) {
     std::vector<int> steps;
