@@ -88,12 +88,12 @@ std::string repaired_value(std::string_view key, std::string_view value, std::st
   return within(value, rule.least, rule.most, otherwise);
 }
 
-/// The key of this kind that was meant; empty: none is near.
-std::string_view nearest_key(const Form& form, std::string_view key) {
+/// The one of these keys that was meant; empty: none is near.
+std::string_view nearest_key(const Keys& keys, std::string_view key) {
   std::string_view nearest;
   std::size_t least = std::min<std::size_t>(3, key.size());
   if (key.size() > kLongestWord) return {};
-  for (const std::string_view known : form.keys()) {
+  for (const std::string_view known : keys) {
     const std::size_t away = edit_distance(key, known);
     if (away >= least) continue;
     least = away;
@@ -105,7 +105,7 @@ std::string_view nearest_key(const Form& form, std::string_view key) {
 /// What a text says, in the order in which it was typed, mended.
 class Repair {
  public:
-  explicit Repair(const Form& form) : form_(form) {
+  explicit Repair(const Form& form) : form_(form), keys_(form.keys()) {
     for (const auto& [key, value] : split_pairs(form.example)) example_.emplace_back(key, value);
     example_.emplace_back("seed", "1");
     example_.emplace_back("op", kAnOperation);
@@ -113,7 +113,7 @@ class Repair {
   }
 
   void take(std::string_view typed, std::string_view value) {
-    const std::string_view key = nearest_key(form_, typed);
+    const std::string_view key = nearest_key(keys_, typed);
     if (key.empty() || has(key)) return;
     const auto is_one_of = [&](std::string_view other) { return std::ranges::find(form_.one_of, other) != form_.one_of.end(); };
     if (is_one_of(key) && std::ranges::any_of(form_.one_of, [&](std::string_view other) { return has(other); })) return;
@@ -159,6 +159,7 @@ class Repair {
   const std::string& example(std::string_view key) const { return find(example_, key)->second; }
 
   const Form& form_;
+  Keys keys_;
   Said example_;  // the first of a key counts
   Said said_;
 };
@@ -212,7 +213,8 @@ std::string repaired(std::string_view text, int ranks) {
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
+  std::array<std::size_t, kLongestWord + 1> row;
+  b = b.substr(0, kLongestWord);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
     std::size_t diagonal = row[0];
@@ -223,7 +225,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
       row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
     }
   }
-  return row.back();
+  return row[b.size()];
 }
 
 }  // namespace tsp::fault

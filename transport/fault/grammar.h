@@ -54,7 +54,7 @@ Pairs split_pairs(std::string_view text);
 /// missing from the kind's example. `ranks`: of the job, 0 if unknown, not 1 for a fault of messages.
 std::string repaired(std::string_view text, int ranks);
 
-/// Letters to change, add or take away to make one word of the other.
+/// Letters to change, add or take away to make one word of the other, of which only the first 32 letters count.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 }  // namespace tsp::fault
