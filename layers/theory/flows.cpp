@@ -44,9 +44,20 @@ class Counter {
   static constexpr bool kExposed = false;
   static constexpr bool kHidden = true;
 
-  void add(AxisKind axis, Purpose purpose, Pattern pattern, Phase phase, bool backward, bool hidden, std::uint64_t bytes,
+  /// The ranks among which something moves.
+  struct Among {
+    Among(AxisKind kind, bool tensors_too = false) : axis(kind), with_tensors(tensors_too) {}
+    AxisKind axis;
+    bool with_tensors;
+  };
+  void add(Among among, Purpose purpose, Pattern pattern, Phase phase, bool backward, bool hidden, std::uint64_t bytes,
            std::uint64_t messages) {
-    flows_.push_back({axis, purpose, pattern, phase, backward, hidden, bytes, messages});
+    flows_.push_back({among.axis, among.with_tensors, purpose, pattern, phase, backward, hidden, bytes, messages});
+  }
+  /// Those that cut the tokens between layers.
+  Among token_cutters() const {
+    if (D_ == 1) return AxisKind::tp;
+    return {token_axis_kind(), T_ > 1 && spread_.cuts_kept_tokens()};
   }
 
   AxisKind token_axis_kind() const {
@@ -165,12 +176,12 @@ class Counter {
     }
     const int ranks = spread_.vocabulary_ranks();
     if (ranks == 1) return;
-    const AxisKind axis = D_ > 1 ? token_axis_kind() : AxisKind::tp;
-    add_embedding(axis, N_ - N_ / static_cast<std::uint64_t>(ranks));
+    const Among among = token_cutters();
+    add_embedding(among, N_ - N_ / static_cast<std::uint64_t>(ranks));
     const HeadPlan plan = head_plan(replica_);
     const Traffic traffic = head(replica_, ranks, plan);
     const bool rotated = plan == HeadPlan::rotate_weights;
-    add_head(axis, rotated ? Pattern::ring : Pattern::collective, rotated ? hops(ranks) : 2, rotated,
+    add_head(among, rotated ? Pattern::ring : Pattern::collective, rotated ? hops(ranks) : 2, rotated,
              traffic.forward[Purpose::head], traffic.backward[Purpose::head]);
   }
 
@@ -189,14 +200,14 @@ class Counter {
       add(token_axis_kind(), Purpose::head, Pattern::collective, Phase::pass, kBackward, kHidden, gradients, 2);
   }
 
-  void add_embedding(AxisKind axis, std::uint64_t rows) {
-    add(axis, Purpose::embedding, Pattern::all_to_all, Phase::pass, kForward, kExposed, rows * h_ * e_, 1);
-    add(axis, Purpose::embedding, Pattern::all_to_all, Phase::pass, kBackward, kExposed, rows * h_ * a_, 1);
+  void add_embedding(Among among, std::uint64_t rows) {
+    add(among, Purpose::embedding, Pattern::all_to_all, Phase::pass, kForward, kExposed, rows * h_ * e_, 1);
+    add(among, Purpose::embedding, Pattern::all_to_all, Phase::pass, kBackward, kExposed, rows * h_ * a_, 1);
   }
-  void add_head(AxisKind axis, Pattern pattern, std::uint64_t messages, bool hidden, std::uint64_t forward,
+  void add_head(Among among, Pattern pattern, std::uint64_t messages, bool hidden, std::uint64_t forward,
                 std::uint64_t backward) {
-    add(axis, Purpose::head, pattern, Phase::head, kForward, hidden, forward, messages);
-    add(axis, Purpose::head, pattern, Phase::head, kBackward, hidden, backward, messages);
+    add(among, Purpose::head, pattern, Phase::head, kForward, hidden, forward, messages);
+    add(among, Purpose::head, pattern, Phase::head, kBackward, hidden, backward, messages);
   }
   /// The embedding's exchange counted from ids, over all replicas.
   void replace_embedding() {
@@ -212,13 +223,12 @@ class Counter {
     const bool tensors_too = spread_.cuts_kept_tokens();
     const std::uint64_t over = tensors_too ? T_ * D_ : D_;
     const std::uint64_t groups = tensors_too ? 1 : T_;
-    const auto all_reduced = [&](AxisKind axis, std::uint64_t elements, std::uint64_t ranks, std::uint64_t of_them) {
+    const auto all_reduced = [&](Among among, std::uint64_t elements, std::uint64_t ranks, std::uint64_t of_them) {
       if (ranks == 1 || elements == 0) return;
-      add(axis, Purpose::other, Pattern::collective, Phase::pass, kBackward, kExposed, 2 * elements * a_ * (ranks - 1) * of_them,
+      add(among, Purpose::other, Pattern::collective, Phase::pass, kBackward, kExposed, 2 * elements * a_ * (ranks - 1) * of_them,
           2);
     };
-    const AxisKind axis = D_ > 1 ? token_axis_kind() : AxisKind::tp;
-    all_reduced(axis, gains, over, groups);
+    all_reduced(token_cutters(), gains, over, groups);
     // Under plain tp the ranks of the tensor axis have the same tokens, but each its own slice of these.
     if (!tensors_too) all_reduced(AxisKind::tp, model_.projection_biases(), T_, D_);
   }

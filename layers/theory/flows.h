@@ -27,6 +27,7 @@ enum class Phase : std::uint8_t { attention, mlp, head, pass };
 
 struct Flow {
   AxisKind axis;
+  bool with_tensors;  ///< over the ranks of tp, too, so over all ranks of a replica
   Purpose purpose;
   Pattern pattern;
   Phase phase;

@@ -18,15 +18,17 @@ constexpr std::size_t at(Resource resource) { return static_cast<std::size_t>(re
 /// Seconds of work by resource.
 using Work = std::array<double, kResources>;
 
-/// Where the ranks of an axis sit.
+/// Where the ranks of an exchange sit.
 struct Seats {
   double all;    ///< k
   double node;   ///< m, of them on one node
   double nodes;  ///< n
 
-  static Seats of(const Spread& spread, AxisKind axis, const Machine& machine) {
-    const int k = spread.degree(axis);
-    const int m = std::clamp(machine.gpus_per_node / spread.stride(axis), 1, k);
+  static Seats of(const Spread& spread, const Flow& flow, const Machine& machine) {
+    // A replica's ranks follow one another.
+    const int k = flow.with_tensors ? spread.tensors() * spread.token_ranks() : spread.degree(flow.axis);
+    const int stride = flow.with_tensors ? 1 : spread.stride(flow.axis);
+    const int m = std::clamp(machine.gpus_per_node / stride, 1, k);
     return {static_cast<double>(k), static_cast<double>(m), static_cast<double>((k + m - 1) / m)};
   }
 };
@@ -140,8 +142,8 @@ StepTime step_time(const Setting& setting, const Spread& spread, const Machine& 
   }
   const double ranks = spread.ranks();
   for (const Flow& flow : step_flows(setting, spread)) {
-    const Work work = on_links(machine, Seats::of(spread, flow.axis, machine), flow.pattern,
-                               static_cast<double>(flow.bytes) / ranks, static_cast<double>(flow.messages));
+    const Work work = on_links(machine, Seats::of(spread, flow, machine), flow.pattern, static_cast<double>(flow.bytes) / ranks,
+                               static_cast<double>(flow.messages));
     Pass& pass = passes[flow.backward ? 1 : 0];
     Stage& stage = flow.phase == Phase::pass ? pass.whole : pass.stages[static_cast<std::size_t>(flow.phase)];
     for (int i = 0; i < kResources; ++i)

@@ -157,6 +157,23 @@ TEST(StepTime, AcrossNodesIsBoundByNicsAndRailsCost) {
   }());
 }
 
+TEST(StepTime, OfAVocabularyThatIsCutOverBothAxesGoesOverTheLinksOfBoth) {
+  Machine machine = ideal();
+  machine.gpus_per_node = machine.nics_per_node = 2;
+  machine.nic_bytes_per_s = 1e6;
+  // The ranks of tsp share a node, those of tp don't; all four hold rows of the vocabulary.
+  Spread spread{.axes = {{AxisKind::tp, 2}, {AxisKind::tsp, 2}}};
+  const auto nics = [&](std::size_t vocabulary) {
+    Setting s = nano(1, 64);
+    s.model.vocabulary = vocabulary;
+    return step_time(s, spread, machine, DType::f32).busy[static_cast<std::size_t>(Resource::across_nodes)];
+  };
+  const double plain = nics(256);
+  EXPECT_EQ(nics(128), plain);  // tp's activations alone: B·S·h bytes, and log-sum-exps
+  spread.tensor = TensorExchange::sequence;
+  EXPECT_GT(nics(32), nics(16));  // fewer rows than tokens: the head's shards go round all four
+}
+
 TEST(StepTime, HidesWeightsBehindComputeAndExposesActivations) {
   Machine machine = ideal();
   machine.flops_f32 = 1e6;
