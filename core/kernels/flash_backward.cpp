@@ -4,13 +4,13 @@
 // Two orders of work keep that order of sums. Where there are enough K/V heads for the threads, a task is a whole K/V head. Else
 // threads share a head: its tiles (key tile i, query tile j) are run in waves of equal i + j, within which no two tiles touch the
 // same output.
-#include "core/kernels/blas.h"
 #include "core/kernels/flash.h"
 #include "core/kernels/flash_dropout.h"
+#include "core/kernels/flash_panels.h"
 #include "core/kernels/flash_rows.h"
 #include "core/kernels/flash_tiles.h"
 
-#include <array>
+#include <cstring>
 #include <limits>
 
 namespace tsp::kernels {
@@ -18,49 +18,53 @@ namespace tsp::kernels {
 namespace {
 
 using flash::head;
-using flash::Rows;
+using flash::PanelWidths;
 using flash::Visibility;
 
 constexpr char kKernel[] = "flash_backward";
-/// Tiles of scores, their gradients, and seven stretches of operands and results share an L2 of 1 MB.
-constexpr std::size_t kKeys = 128;
-constexpr std::size_t kQueries = 128;
-constexpr std::size_t kVector = 16;
+/// A multiple of every panel. The more keys, the rarer queries are read out of views whose rows lie far apart, and dq is read and
+/// written.
+constexpr std::size_t kKeys = 576;
+constexpr std::size_t kQueries = 96;
 
-/// A thread's workspace.
+/// A thread's workspace. Head dims are rounded up to whole panels of any level.
 template <class T>
 struct Scratch {
-  T* p;
-  T* ds;
+  // Of a tile of keys. Panels of keys:
+  T* k_transposed;
+  T* v_transposed;
+  T* k;   // panels of the head dim
+  T* dk;  // rows
+  T* dv;
+  // Of a tile of queries:
+  T* q;  // panels of the head dim
+  T* d_o;
+  T* dq;  // rows
   T* lse;
   T* delta;
-  T* q = nullptr;  // bf16 only, widened
-  T* d_o = nullptr;
-  T* k = nullptr;
-  T* v = nullptr;
+  // Of both, one panel of keys:
+  T* p;
+  T* ds;
+  T* factors;  // of dropout
 
-  Scratch(std::span<std::byte> space, std::size_t head_dim, bool widen) {
+  Scratch(std::span<std::byte> space, std::size_t head_dim) {
+    const std::size_t d = flash::most_padded<T>(head_dim);
     Carver carver(space);
-    p = carver.take<T>(kKeys * kQueries);
-    ds = carver.take<T>(kKeys * kQueries);
+    for (T** of_keys : {&k_transposed, &v_transposed, &k, &dk, &dv}) *of_keys = carver.take<T>(kKeys * d);
+    for (T** of_queries : {&q, &d_o, &dq}) *of_queries = carver.take<T>(kQueries * d);
     lse = carver.take<T>(kQueries);
     delta = carver.take<T>(kQueries);
-    if (!widen) return;
-    q = carver.take<T>(kQueries * head_dim);
-    d_o = carver.take<T>(kQueries * head_dim);
-    k = carver.take<T>(kKeys * head_dim);
-    v = carver.take<T>(kKeys * head_dim);
+    for (T** panel : {&p, &ds, &factors}) *panel = carver.take<T>(kQueries * flash::kMostTileWidth<T>);
   }
-  static std::size_t bytes(std::size_t head_dim, bool widen) {
+  static std::size_t bytes(std::size_t head_dim) {
     const auto array = [](std::size_t count) { return round_up(count * sizeof(T), kLine); };
-    const std::size_t own = 2 * array(kKeys * kQueries) + 2 * array(kQueries);
-    return own + (widen ? 2 * array(kQueries * head_dim) + 2 * array(kKeys * head_dim) : 0);
+    const std::size_t d = flash::most_padded<T>(head_dim);
+    return 5 * array(kKeys * d) + 3 * array(kQueries * d) + 2 * array(kQueries) + 3 * array(kQueries * flash::kMostTileWidth<T>);
   }
 };
 
 std::size_t thread_bytes(DType dtype, std::size_t head_dim) {
-  if (dtype == DType::f64) return Scratch<double>::bytes(head_dim, false);
-  return Scratch<float>::bytes(head_dim, dtype == DType::bf16);
+  return dtype == DType::f64 ? Scratch<double>::bytes(head_dim) : Scratch<float>::bytes(head_dim);
 }
 
 /// All views of a call.
@@ -103,106 +107,157 @@ void gather(const ConstTensor& values, T* to) {
   for (std::size_t i = 0; i < values.size(0); ++i) to[i] = from[i * values.stride(0)];
 }
 
-/// The same with dropout, a key at a time: its factors are drawn once and used before and after.
+/// Rows of a matrix from rows `step` apart in workspace.
 template <class T>
-void score_gradients_dropped(const flash::GradientTile<T>& tile, const flash::TileDropout& dropout, std::size_t key) {
-  std::array<T, kQueries> factors;
-  for (std::size_t j = 0; j < tile.keys; ++j) {
-    flash::GradientTile<T> row = tile;
-    row.p += j * tile.step;
-    row.ds += j * tile.step;
-    row.keys = 1;
-    row.diagonal += static_cast<std::ptrdiff_t>(j);
-    dropout.factors(key + j, factors.data());
-    flash::multiply_row(row.ds, factors.data(), tile.queries);
-    flash::score_gradients(row);
-    flash::multiply_row(row.p, factors.data(), tile.queries);
-  }
+void store_rows(const Tensor& view, const T* from, std::size_t step) {
+  T* to = view.template as<T>();
+  for (std::size_t i = 0; i < view.size(0); ++i) std::memcpy(to + i * view.stride(0), from + i * step, view.size(1) * sizeof(T));
 }
 
-/// One tile of one query head: adds its part to dq, dk and dv. False if it is wholly masked.
+/// One tile of keys of one K/V head: its operands packed, its gradients in workspace from begin() to end().
 template <class T>
-bool backward_tile(const Operands& all, std::size_t batch, std::size_t kv, std::size_t number, std::size_t key, std::size_t query,
-                   const Scratch<T>& scratch) {
-  const Visibility visible(all.attention.mask, all.k.size(1));
-  const std::size_t d = all.q.size(3);
-  const std::size_t query_end = std::min(query + kQueries, all.q.size(1));
-  const std::size_t key_end = std::min(key + kKeys, visible.keys_seen_by(query_end - 1));
-  if (key_end <= key) return false;
-  const std::size_t sighted = visible.first_query_of(key);
-  const std::size_t first = sighted > query ? query + (sighted - query) / kVector * kVector : query;
-  const std::size_t queries = query_end - first;
-  const std::size_t keys = key_end - key;
+class KeyTile {
+ public:
+  KeyTile(const Operands& all, const Scratch<T>& scratch, std::size_t batch, std::size_t kv, std::size_t key)
+      : all_(all),
+        scratch_(scratch),
+        batch_(batch),
+        kv_(kv),
+        key_(key),
+        keys_(std::min(kKeys, all.k.size(1) - key)),
+        d_(all.q.size(3)),
+        padded_d_(round_up(d_, width_.head)),
+        visible_(all.attention.mask, all.k.size(1)) {}
 
-  const auto query_rows = [&](const ConstTensor& view) { return head(view, batch, number).slice(0, first, queries); };
-  const auto key_rows = [&](const ConstTensor& view) { return head(view, batch, kv).slice(0, key, keys); };
-  const Rows<T> q(query_rows(all.q), scratch.q);
-  const Rows<T> d_o(query_rows(all.d_o), scratch.d_o);
-  const Rows<T> k(key_rows(all.k), scratch.k);
-  const Rows<T> v(key_rows(all.v), scratch.v);
-  gather(all.lse.select(0, batch).select(0, number).slice(0, first, queries), scratch.lse);
-  gather(all.delta.select(0, batch).select(0, number).slice(0, first, queries), scratch.delta);
-  constexpr T kInfinity = std::numeric_limits<T>::infinity();
-  std::replace(scratch.lse, scratch.lse + queries, -kInfinity, kInfinity);
+  /// Whether any of the queries that begin with `query` sees any of the keys.
+  bool seen_from(std::size_t query) const { return visible_.keys_seen_by(query_end(query) - 1) > key_; }
 
-  const auto outer = [&](const Rows<T>& a, const Rows<T>& b, T* c) {  // c = a·bᵀ, keys × queries
-    blas::multiply({.m = keys,
-                    .n = queries,
-                    .k = d,
-                    .a = a.data,
-                    .a_step = a.step,
-                    .b = b.data,
-                    .b_step = b.step,
-                    .b_transposed = true,
-                    .c = c,
-                    .c_step = queries});
-  };
-  outer(k, q, scratch.p);
-  outer(v, d_o, scratch.ds);
-  const flash::GradientTile<T> tile{.p = scratch.p,
-                                    .ds = scratch.ds,
-                                    .keys = keys,
-                                    .queries = queries,
-                                    .step = queries,
-                                    .diagonal = visible.diagonal(key, first, keys),
-                                    .scale = static_cast<T>(all.attention.scale),
-                                    .lse = scratch.lse,
-                                    .delta = scratch.delta};
-  flash::TileDropout dropout(all.attention.dropout, batch, number);
-  if (dropout.any()) {
-    dropout.take_queries(first, queries);
-    score_gradients_dropped(tile, dropout, key);
-  } else {
-    flash::score_gradients(tile);
+  void begin() {
+    flash::pack_transposed(scratch_.k_transposed, width_.tile, rows(all_.k));
+    flash::pack_transposed(scratch_.v_transposed, width_.tile, rows(all_.v));
+    flash::pack_panels(scratch_.k, width_.head, rows(all_.k));
+    flash::pack_panels(scratch_.dk, padded_d_, rows(all_.dk));
+    flash::pack_panels(scratch_.dv, padded_d_, rows(all_.dv));
   }
-  const auto over_queries = [&](const T* a, const Rows<T>& b, const Tensor& out) {  // out += a·b
-    const Tensor c = head(out, batch, kv).slice(0, key, keys);
-    blas::multiply({.m = keys,
-                    .n = d,
-                    .k = queries,
-                    .a = a,
-                    .a_step = queries,
-                    .b = b.data,
-                    .b_step = b.step,
-                    .c = c.template as<T>(),
-                    .c_step = c.stride(0),
-                    .add = true});
+  void end() {
+    store_rows(rows(all_.dk), scratch_.dk, padded_d_);
+    store_rows(rows(all_.dv), scratch_.dv, padded_d_);
+  }
+  /// Adds the part of some queries of query head `number`, beginning with `query`, to dq, dk and dv.
+  void add(std::size_t number, std::size_t query);
+
+ private:
+  /// The part of the panel of keys that begins with key `at` of the tile, for queries [first + begin, first + queries).
+  void add_panel(const flash::TileDropout& dropout, std::size_t at, std::size_t first, std::size_t begin, std::size_t queries);
+  template <class View>
+  View rows(const View& view) const {
+    return head(view, batch_, kv_).slice(0, key_, keys_);
+  }
+  std::size_t query_end(std::size_t query) const { return std::min(query + kQueries, all_.q.size(1)); }
+
+  const Operands& all_;
+  const Scratch<T>& scratch_;
+  std::size_t batch_;
+  std::size_t kv_;
+  std::size_t key_;
+  std::size_t keys_;
+  std::size_t d_;
+  PanelWidths<T> width_;
+  std::size_t padded_d_;
+  Visibility visible_;
+};
+
+template <class T>
+void KeyTile<T>::add(std::size_t number, std::size_t query) {
+  const std::size_t sighted = visible_.first_query_of(key_);
+  const std::size_t first = std::max(query, sighted);
+  const std::size_t queries = query_end(query) - first;
+  const auto query_rows = [&](const auto& view) { return head(view, batch_, number).slice(0, first, queries); };
+  flash::pack_panels(scratch_.q, width_.head, query_rows(all_.q));
+  flash::pack_panels(scratch_.d_o, width_.head, query_rows(all_.d_o));
+  const Tensor dq = query_rows(all_.dq);
+  flash::pack_panels(scratch_.dq, padded_d_, dq);
+  gather(all_.lse.select(0, batch_).select(0, number).slice(0, first, queries), scratch_.lse);
+  gather(all_.delta.select(0, batch_).select(0, number).slice(0, first, queries), scratch_.delta);
+  constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  std::replace(scratch_.lse, scratch_.lse + queries, -kInfinity, kInfinity);
+  flash::TileDropout dropout(all_.attention.dropout, batch_, number);
+  if (dropout.any()) dropout.take_queries(first, queries);
+
+  for (std::size_t at = 0; at < keys_; at += width_.tile) {
+    // Queries before `begin` see nothing of this panel of keys.
+    const std::size_t begin = std::clamp(visible_.first_query_of(key_ + at), first, first + queries) - first;
+    if (begin == queries) break;
+    add_panel(dropout, at, first, begin, queries);
+  }
+  store_rows(dq, scratch_.dq, padded_d_);
+}
+
+template <class T>
+void KeyTile<T>::add_panel(const flash::TileDropout& dropout, std::size_t at, std::size_t first, std::size_t begin,
+                           std::size_t queries) {
+  const std::size_t rows = queries - begin;
+  const std::size_t count = std::min(width_.tile, keys_ - at);
+  const std::size_t vectors = (count + width_.lanes - 1) / width_.lanes;
+  const std::size_t step = width_.tile;
+  T* p = scratch_.p;
+  T* ds = scratch_.ds;
+  const auto scores = [&](const T* a, const T* b, T* c) {  // c = a·bᵀ, queries × keys
+    flash::multiply({.rows = rows,
+                     .vectors = vectors,
+                     .depth = d_,
+                     .a = a + begin * width_.head,
+                     .a_step = width_.head,
+                     .a_columns = width_.head,
+                     .a_panel = queries * width_.head,
+                     .b = b + at * d_,
+                     .b_step = step,
+                     .c = c,
+                     .c_step = step});
   };
-  over_queries(scratch.p, d_o, all.dv);
-  over_queries(scratch.ds, q, all.dk);
-  const Tensor c = head(all.dq, batch, number).slice(0, first, queries);
-  blas::multiply({.m = queries,
-                  .n = d,
-                  .k = keys,
-                  .a = scratch.ds,
-                  .a_step = queries,
-                  .a_transposed = true,
-                  .b = k.data,
-                  .b_step = k.step,
-                  .c = c.template as<T>(),
-                  .c_step = c.stride(0),
-                  .add = true});
-  return true;
+  scores(scratch_.q, scratch_.k_transposed, p);
+  scores(scratch_.d_o, scratch_.v_transposed, ds);
+  if (dropout.any()) {
+    dropout.factors_by_query(begin, rows, key_ + at, count, scratch_.factors, step);
+    flash::multiply_all(ds, scratch_.factors, rows * step);
+  }
+  flash::score_gradients({.p = p,
+                          .ds = ds,
+                          .queries = rows,
+                          .keys = vectors * width_.lanes,
+                          .step = step,
+                          .diagonal = visible_.diagonal(key_ + at, first + begin, keys_),
+                          .scale = static_cast<T>(all_.attention.scale),
+                          .lse = scratch_.lse + begin,
+                          .delta = scratch_.delta + begin});
+  if (dropout.any()) flash::multiply_all(p, scratch_.factors, rows * step);
+  for (std::size_t column = 0; column < padded_d_; column += width_.head) {
+    const auto over_queries = [&](const T* a, const T* b, T* c) {  // c += aᵀ·b
+      flash::multiply({.rows = count,
+                       .vectors = 2,
+                       .depth = rows,
+                       .a = a,
+                       .a_step = step,
+                       .a_transposed = true,
+                       .b = b + column * queries + begin * width_.head,
+                       .b_step = width_.head,
+                       .c = c + at * padded_d_ + column,
+                       .c_step = padded_d_,
+                       .add = true});
+    };
+    over_queries(p, scratch_.d_o, scratch_.dv);
+    over_queries(ds, scratch_.q, scratch_.dk);
+    flash::multiply({.rows = rows,
+                     .vectors = 2,
+                     .depth = count,
+                     .a = ds,
+                     .a_step = step,
+                     .b = scratch_.k + column * keys_ + at * width_.head,
+                     .b_step = width_.head,
+                     .c = scratch_.dq + begin * padded_d_ + column,
+                     .c_step = padded_d_,
+                     .add = true});
+  }
 }
 
 template <class T>
@@ -213,35 +268,48 @@ void run(const Compute& on, const Operands& all) {
   const std::size_t kv_heads = all.k.size(2);
   const std::size_t units = all.q.size(0) * kv_heads;
   const auto scratch_of = [&](std::size_t thread) {
-    return Scratch<T>(workspace_part(on.workspace, bytes, thread), all.q.size(3), all.q.dtype() == DType::bf16);
+    return Scratch<T>(workspace_part(on.workspace, bytes, thread), all.q.size(3));
   };
-  // Tile j of a K/V head: query tile j % query_tiles of the j / query_tiles-th query head that reads it.
-  const auto tile = [&](std::size_t unit, std::size_t i, std::size_t j, const Scratch<T>& scratch) {
-    const HeadRange heads(all.attention.heads, unit % kv_heads, all.q.size(2));
-    return backward_tile<T>(all, unit / kv_heads, unit % kv_heads, heads.first + j / query_tiles, i * kKeys,
-                            j % query_tiles * kQueries, scratch);
+  const auto heads_of = [&](std::size_t unit) { return HeadRange(all.attention.heads, unit % kv_heads, all.q.size(2)); };
+  const auto key_tile = [&](std::size_t unit, std::size_t i, const Scratch<T>& scratch) {
+    return KeyTile<T>(all, scratch, unit / kv_heads, unit % kv_heads, i * kKeys);
   };
-  const auto tiles_of = [&](std::size_t unit) {
-    return HeadRange(all.attention.heads, unit % kv_heads, all.q.size(2)).size() * query_tiles;
-  };
+  // Query tile j of a K/V head is tile j % query_tiles of the j / query_tiles-th query head that reads it.
   if (units % on.threads() == 0 || units >= 4 * on.threads()) {
     on.run(units, [&](std::size_t unit, std::size_t thread) {
       const Scratch<T> scratch = scratch_of(thread);
+      const HeadRange heads = heads_of(unit);
       for (std::size_t i = 0; i < key_tiles; ++i) {
-        for (std::size_t j = 0; j < tiles_of(unit); ++j) {
-          if (tile(unit, i, j, scratch) && thread == 0) on.tick();
+        KeyTile<T> keys = key_tile(unit, i, scratch);
+        keys.begin();
+        for (std::size_t j = 0; j < heads.size() * query_tiles; ++j) {
+          const std::size_t query = j % query_tiles * kQueries;
+          if (!keys.seen_from(query)) continue;
+          keys.add(heads.first + j / query_tiles, query);
+          if (thread == 0) on.tick();
         }
+        keys.end();
       }
     });
     return;
   }
   for (std::size_t unit = 0; unit < units; ++unit) {
-    const std::size_t tiles = tiles_of(unit);
+    const HeadRange heads = heads_of(unit);
+    const std::size_t tiles = heads.size() * query_tiles;
     for (std::size_t wave = 0; tiles > 0 && wave + 1 < key_tiles + tiles; ++wave) {
       const std::size_t first = wave < tiles ? 0 : wave - tiles + 1;
       const std::size_t last = std::min(wave, key_tiles - 1);
-      on.run(last - first + 1,
-             [&](std::size_t task, std::size_t thread) { tile(unit, first + task, wave - first - task, scratch_of(thread)); });
+      on.run(last - first + 1, [&](std::size_t task, std::size_t thread) {
+        const std::size_t i = first + task;
+        const std::size_t j = wave - i;
+        const Scratch<T> scratch = scratch_of(thread);
+        KeyTile<T> keys = key_tile(unit, i, scratch);
+        const std::size_t query = j % query_tiles * kQueries;
+        if (!keys.seen_from(query)) return;
+        keys.begin();
+        keys.add(heads.first + j / query_tiles, query);
+        keys.end();
+      });
     }
   }
 }

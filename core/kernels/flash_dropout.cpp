@@ -11,35 +11,65 @@
 // After foreach_target.h, as Highway asks.
 #include <hwy/highway.h>
 
+#ifndef TSP_KERNELS_FLASH_DRAWS
+#define TSP_KERNELS_FLASH_DRAWS
+namespace tsp::kernels::flash {
+/// The draws of one tile.
+template <class T>
+struct Draws {
+  const std::uint64_t* beginnings;  // of each query's numbers
+  std::size_t queries;
+  const Positions* positions;  // of keys
+  std::size_t first_key;
+  std::size_t keys;
+  std::uint64_t threshold;
+  T factor;
+  T* factors;
+  std::size_t step;
+};
+}  // namespace tsp::kernels::flash
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace tsp::kernels::flash {
 namespace HWY_NAMESPACE {
 
-/// Of key `key`: one number of each query's sequence. Numbers are cut to their upper 53 bits.
+/// Whether something stays: its number in the sequence that begins at `beginning`, cut to its upper 53 bits.
 template <class T>
-HWY_INLINE void keep(const std::uint64_t* queries, std::size_t count, std::uint64_t key, std::uint64_t threshold, T factor,
-                     T* factors) {
+HWY_INLINE T factor_of(const Draws<T>& draws, std::uint64_t beginning, std::uint64_t position) {
   constexpr int kUnusedBits = 11;
-  for (std::size_t i = 0; i < count; ++i) {
-    factors[i] = (split_mix(queries[i], key) >> kUnusedBits) >= threshold ? factor : T{0};
+  return (split_mix(beginning, position) >> kUnusedBits) >= draws.threshold ? draws.factor : T{0};
+}
+
+template <class T>
+HWY_INLINE void by_key(const Draws<T>& draws) {
+  for (std::size_t j = 0; j < draws.keys; ++j) {
+    const std::uint64_t position = draws.positions->of(draws.first_key + j);
+    T* to = draws.factors + j * draws.step;
+    for (std::size_t i = 0; i < draws.queries; ++i) to[i] = factor_of(draws, draws.beginnings[i], position);
   }
 }
 
 template <class T>
-HWY_INLINE void multiply(T* row, const T* factors, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) row[i] *= factors[i];
+HWY_INLINE void by_query(const Draws<T>& draws) {
+  for (std::size_t i = 0; i < draws.queries; ++i) {
+    const std::uint64_t beginning = draws.beginnings[i];
+    T* to = draws.factors + i * draws.step;
+    for (std::size_t j = 0; j < draws.keys; ++j) to[j] = factor_of(draws, beginning, draws.positions->of(draws.first_key + j));
+  }
 }
 
-void keep_f32(const std::uint64_t* queries, std::size_t count, std::uint64_t key, std::uint64_t threshold, float factor,
-              float* factors) {
-  keep(queries, count, key, threshold, factor, factors);
+template <class T>
+HWY_INLINE void multiply(T* values, const T* factors, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) values[i] *= factors[i];
 }
-void keep_f64(const std::uint64_t* queries, std::size_t count, std::uint64_t key, std::uint64_t threshold, double factor,
-              double* factors) {
-  keep(queries, count, key, threshold, factor, factors);
-}
-void multiply_f32(float* row, const float* factors, std::size_t count) { multiply(row, factors, count); }
-void multiply_f64(double* row, const double* factors, std::size_t count) { multiply(row, factors, count); }
+
+void by_key_f32(const Draws<float>& draws) { by_key(draws); }
+void by_key_f64(const Draws<double>& draws) { by_key(draws); }
+void by_query_f32(const Draws<float>& draws) { by_query(draws); }
+void by_query_f64(const Draws<double>& draws) { by_query(draws); }
+void multiply_f32(float* values, const float* factors, std::size_t count) { multiply(values, factors, count); }
+void multiply_f64(double* values, const double* factors, std::size_t count) { multiply(values, factors, count); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tsp::kernels::flash
@@ -49,8 +79,10 @@ HWY_AFTER_NAMESPACE();
 
 namespace tsp::kernels::flash {
 
-HWY_EXPORT(keep_f32);
-HWY_EXPORT(keep_f64);
+HWY_EXPORT(by_key_f32);
+HWY_EXPORT(by_key_f64);
+HWY_EXPORT(by_query_f32);
+HWY_EXPORT(by_query_f64);
 HWY_EXPORT(multiply_f32);
 HWY_EXPORT(multiply_f64);
 
@@ -65,19 +97,31 @@ void TileDropout::take_queries(std::size_t first, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) queries_[i] = split_mix(head_key_, of_.queries.of(first + i));
 }
 
-void TileDropout::factors(std::size_t key, float* factors) const {
-  HWY_DYNAMIC_DISPATCH(keep_f32)
-  (queries_.data(), count_, of_.keys.of(key), threshold_, static_cast<float>(factor_), factors);
+template <class T>
+Draws<T> TileDropout::draws(std::size_t query, std::size_t queries, std::size_t first, std::size_t count, T* factors,
+                            std::size_t step) const {
+  return {queries_.data() + query, queries, &of_.keys, first, count, threshold_, static_cast<T>(factor_), factors, step};
 }
-void TileDropout::factors(std::size_t key, double* factors) const {
-  HWY_DYNAMIC_DISPATCH(keep_f64)(queries_.data(), count_, of_.keys.of(key), threshold_, factor_, factors);
+void TileDropout::factors_by_key(std::size_t first, std::size_t count, float* factors, std::size_t step) const {
+  HWY_DYNAMIC_DISPATCH(by_key_f32)(draws(0, count_, first, count, factors, step));
+}
+void TileDropout::factors_by_key(std::size_t first, std::size_t count, double* factors, std::size_t step) const {
+  HWY_DYNAMIC_DISPATCH(by_key_f64)(draws(0, count_, first, count, factors, step));
+}
+void TileDropout::factors_by_query(std::size_t query, std::size_t queries, std::size_t first, std::size_t count, float* factors,
+                                   std::size_t step) const {
+  HWY_DYNAMIC_DISPATCH(by_query_f32)(draws(query, queries, first, count, factors, step));
+}
+void TileDropout::factors_by_query(std::size_t query, std::size_t queries, std::size_t first, std::size_t count, double* factors,
+                                   std::size_t step) const {
+  HWY_DYNAMIC_DISPATCH(by_query_f64)(draws(query, queries, first, count, factors, step));
 }
 
-void multiply_row(float* row, const float* factors, std::size_t count) {
-  HWY_DYNAMIC_DISPATCH(multiply_f32)(row, factors, count);
+void multiply_all(float* values, const float* factors, std::size_t count) {
+  HWY_DYNAMIC_DISPATCH(multiply_f32)(values, factors, count);
 }
-void multiply_row(double* row, const double* factors, std::size_t count) {
-  HWY_DYNAMIC_DISPATCH(multiply_f64)(row, factors, count);
+void multiply_all(double* values, const double* factors, std::size_t count) {
+  HWY_DYNAMIC_DISPATCH(multiply_f64)(values, factors, count);
 }
 
 }  // namespace tsp::kernels::flash

@@ -10,6 +10,9 @@
 
 namespace tsp::kernels::flash {
 
+template <class T>
+struct Draws;
+
 /// Some queries of one head of one sequence.
 class TileDropout {
  public:
@@ -23,11 +26,21 @@ class TileDropout {
   bool any() const { return of_.draw.probability > 0; }
   /// The queries [first, first + count) of the view are those of what follows.
   void take_queries(std::size_t first, std::size_t count);
-  /// factors[i] = 1/(1 − p) where key `key` of the view stays for query i, else 0.
-  void factors(std::size_t key, float* factors) const;
-  void factors(std::size_t key, double* factors) const;
+  /// For every key of the view in [first, first + count) and every query i: 1/(1 − p) where the key stays for the query, else 0.
+  /// That of key first + j is factors[j·step + i].
+  void factors_by_key(std::size_t first, std::size_t count, float* factors, std::size_t step) const;
+  void factors_by_key(std::size_t first, std::size_t count, double* factors, std::size_t step) const;
+  /// Of queries [query, query + queries) of those taken: the factor of query + i and key first + j is factors[i·step + j].
+  void factors_by_query(std::size_t query, std::size_t queries, std::size_t first, std::size_t count, float* factors,
+                        std::size_t step) const;
+  void factors_by_query(std::size_t query, std::size_t queries, std::size_t first, std::size_t count, double* factors,
+                        std::size_t step) const;
 
  private:
+  template <class T>
+  Draws<T> draws(std::size_t query, std::size_t queries, std::size_t first, std::size_t count, T* factors,
+                 std::size_t step) const;
+
   AttentionDropout of_;
   std::uint64_t head_key_;
   std::uint64_t threshold_;
@@ -36,8 +49,8 @@ class TileDropout {
   std::array<std::uint64_t, kMostQueries> queries_;  // the beginning of each query's numbers
 };
 
-/// row[i] *= factors[i].
-void multiply_row(float* row, const float* factors, std::size_t count);
-void multiply_row(double* row, const double* factors, std::size_t count);
+/// values[i] *= factors[i].
+void multiply_all(float* values, const float* factors, std::size_t count);
+void multiply_all(double* values, const double* factors, std::size_t count);
 
 }  // namespace tsp::kernels::flash

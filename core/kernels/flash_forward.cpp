@@ -1,16 +1,13 @@
 // Flash attention, forward. A task is a block of queries of one head: it walks over tiles of keys with a running maximum and sum
-// (online softmax) and an unnormalised output in workspace.
-//
-// Tiles are computed transposed, keys × queries: scores = K·Qᵀ and O += scoresᵀ·V are what OpenBLAS packs well without help
-// (within 5% of pre-packed operands for 512 keys × 256 queries).
+// (online softmax) and an unnormalised output in workspace. Within a tile of keys it goes from one panel of queries to the next,
+// whose scores stay in the first cache from their product to that with V.
 #include "core/kernels/flash.h"
 
-#include "core/kernels/blas.h"
 #include "core/kernels/flash_dropout.h"
+#include "core/kernels/flash_panels.h"
 #include "core/kernels/flash_rows.h"
 #include "core/kernels/flash_tiles.h"
 
-#include <array>
 #include <cmath>
 #include <limits>
 
@@ -19,72 +16,61 @@ namespace tsp::kernels {
 namespace {
 
 using flash::head;
-using flash::Rows;
+using flash::PanelWidths;
 using flash::Visibility;
 
 constexpr char kKernel[] = "flash_forward";
-constexpr std::size_t kKeys = 512;
-/// Tiles on the diagonal have fewer keys, and leave out queries that see none of them.
-constexpr std::size_t kDiagonalKeys = 128;
-constexpr std::size_t kVector = 16;
+/// A panel of scores and one of values fit a first cache of 32 KB.
+constexpr std::size_t kKeys = 128;
 
-/// Queries of a task: tiles of scores, keys, values and outputs share an L2 of 1 MB.
-std::size_t block_queries(DType dtype, std::size_t head_dim) { return dtype == DType::f64 || head_dim > 128 ? 128 : 256; }
+/// Queries of a task, a multiple of every panel. The more of them, the rarer keys and values are read out of a view whose rows
+/// lie far apart: of 16 heads with d = 64 that took more than a quarter of the time with 240. Tasks must be enough for threads to
+/// finish together.
+std::size_t most_queries(DType dtype, std::size_t head_dim) { return dtype == DType::f64 || head_dim > 128 ? 480 : 960; }
+std::size_t block_queries(const ConstTensor& q) {
+  constexpr std::size_t kTasks = 64;
+  constexpr std::size_t kLeast = 240;
+  std::size_t queries = most_queries(q.dtype(), q.size(3));
+  while (queries > kLeast && q.size(0) * q.size(1) * q.size(2) < kTasks * queries) queries /= 2;
+  return queries;
+}
 
-/// A thread's workspace.
+/// A thread's workspace. Head dims are rounded up to whole panels of any level.
 template <class T>
 struct Scratch {
-  T* scores;
-  T* output;
+  T* q;        // transposed, panels of queries
+  T* k;        // rows
+  T* v;        // panels of the head dim
+  T* scores;   // one panel of queries
+  T* factors;  // of dropout, likewise
+  T* output;   // rows
   T* maximum;
   T* sum;
   T* factor;
-  T* q = nullptr;  // bf16 only, widened
-  T* k = nullptr;
-  T* v = nullptr;
 
-  Scratch(std::span<std::byte> space, std::size_t queries, std::size_t head_dim, bool widen) {
+  Scratch(std::span<std::byte> space, std::size_t queries, std::size_t head_dim) {
+    const std::size_t d = flash::most_padded<T>(head_dim);
     Carver carver(space);
-    scores = carver.take<T>(kKeys * queries);
-    output = carver.take<T>(queries * head_dim);
+    q = carver.take<T>(queries * d);
+    k = carver.take<T>(kKeys * d);
+    v = carver.take<T>(kKeys * d);
+    scores = carver.take<T>(kKeys * flash::kMostTileWidth<T>);
+    factors = carver.take<T>(kKeys * flash::kMostTileWidth<T>);
+    output = carver.take<T>(queries * d);
     maximum = carver.take<T>(queries);
     sum = carver.take<T>(queries);
     factor = carver.take<T>(queries);
-    if (!widen) return;
-    q = carver.take<T>(queries * head_dim);
-    k = carver.take<T>(kKeys * head_dim);
-    v = carver.take<T>(kKeys * head_dim);
   }
-  static std::size_t bytes(std::size_t queries, std::size_t head_dim, bool widen) {
+  static std::size_t bytes(std::size_t queries, std::size_t head_dim) {
     const auto array = [](std::size_t count) { return round_up(count * sizeof(T), kLine); };
-    const std::size_t own = array(kKeys * queries) + array(queries * head_dim) + 3 * array(queries);
-    return own + (widen ? array(queries * head_dim) + 2 * array(kKeys * head_dim) : 0);
+    const std::size_t d = flash::most_padded<T>(head_dim);
+    return 2 * array(queries * d) + 2 * array(kKeys * d) + 2 * array(kKeys * flash::kMostTileWidth<T>) + 3 * array(queries);
   }
 };
 
 std::size_t thread_bytes(DType dtype, std::size_t head_dim) {
-  const std::size_t queries = block_queries(dtype, head_dim);
-  if (dtype == DType::f64) return Scratch<double>::bytes(queries, head_dim, false);
-  return Scratch<float>::bytes(queries, head_dim, dtype == DType::bf16);
-}
-
-/// Keys of the tile that begins at `key`, for queries that all see keys [0, full) and none beyond `end`.
-std::size_t tile_keys(std::size_t key, std::size_t full, std::size_t end) {
-  const std::size_t open = full > key ? full - key : 0;
-  if (open >= end - key) return std::min(kKeys, end - key);
-  if (open >= kDiagonalKeys / 2) return std::min(kKeys, open / kVector * kVector);
-  return std::min(kDiagonalKeys, end - key);
-}
-
-/// Probabilities [keys, queries] of a tile, after they were added up.
-template <class T>
-void drop(flash::TileDropout& dropout, std::size_t key, std::size_t keys, std::size_t query, std::size_t queries, T* scores) {
-  std::array<T, flash::TileDropout::kMostQueries> factors;
-  dropout.take_queries(query, queries);
-  for (std::size_t j = 0; j < keys; ++j) {
-    dropout.factors(key + j, factors.data());
-    flash::multiply_row(scores + j * queries, factors.data(), queries);
-  }
+  const std::size_t queries = most_queries(dtype, head_dim);
+  return dtype == DType::f64 ? Scratch<double>::bytes(queries, head_dim) : Scratch<float>::bytes(queries, head_dim);
 }
 
 /// Attention of queries [first, first + queries) of one head.
@@ -92,53 +78,68 @@ template <class T>
 void forward_block(const Attention& attention, flash::TileDropout& dropout, const ConstTensor& q, const ConstTensor& k,
                    const ConstTensor& v, std::size_t first, std::size_t queries, const Scratch<T>& scratch, const Tick& tick) {
   const std::size_t d = q.size(1);
+  const PanelWidths<T> width;
+  const std::size_t padded_queries = round_up(queries, width.tile);
+  const std::size_t padded_d = round_up(d, width.head);
   const Visibility visible(attention.mask, k.size(0));
-  const Rows<T> q_rows(q.slice(0, first, queries), scratch.q);
-  std::fill_n(scratch.output, queries * d, T{0});
-  std::fill_n(scratch.sum, queries, T{0});
-  std::fill_n(scratch.maximum, queries, -std::numeric_limits<T>::infinity());
-  const std::size_t full = visible.keys_seen_by(first);
-  const std::size_t end = visible.keys_seen_by(first + queries - 1);
-  for (std::size_t key = 0; key < end;) {
-    const std::size_t keys = tile_keys(key, full, end);
-    // Queries before `skip` see none of these keys.
-    const std::size_t sighted = visible.first_query_of(key);
-    const std::size_t skip = sighted > first ? (sighted - first) / kVector * kVector : 0;
-    const std::size_t count = queries - skip;
-    const Rows<T> k_rows(k.slice(0, key, keys), scratch.k);
-    blas::multiply({.m = keys,
-                    .n = count,
-                    .k = d,
-                    .a = k_rows.data,
-                    .a_step = k_rows.step,
-                    .b = q_rows.data + skip * q_rows.step,
-                    .b_step = q_rows.step,
-                    .b_transposed = true,
-                    .c = scratch.scores,
-                    .c_step = count});
+  flash::pack_transposed(scratch.q, width.tile, q.slice(0, first, queries));
+  std::fill_n(scratch.output, padded_queries * padded_d, T{0});
+  std::fill_n(scratch.sum, padded_queries, T{0});
+  std::fill_n(scratch.maximum, padded_queries, -std::numeric_limits<T>::infinity());
+
+  /// Queries [at, at + width.tile) of the block on `keys` keys, packed, the first of which is `key`.
+  const auto panel = [&](std::size_t at, std::size_t key, std::size_t keys, std::size_t packed) {
+    const std::size_t count = std::min(width.tile, queries - at);
+    const std::size_t vectors = (count + width.lanes - 1) / width.lanes;
+    flash::multiply({.rows = keys,
+                     .vectors = vectors,
+                     .depth = d,
+                     .a = scratch.k,
+                     .a_step = padded_d,
+                     .b = scratch.q + at * d,
+                     .b_step = width.tile,
+                     .c = scratch.scores,
+                     .c_step = width.tile});
     flash::online_softmax({.scores = scratch.scores,
                            .keys = keys,
-                           .queries = count,
-                           .step = count,
-                           .diagonal = visible.diagonal(key, first + skip, keys),
+                           .queries = vectors * width.lanes,
+                           .step = width.tile,
+                           .diagonal = visible.diagonal(key, first + at, keys),
                            .scale = static_cast<T>(attention.scale),
-                           .maximum = scratch.maximum + skip,
-                           .sum = scratch.sum + skip,
-                           .factor = scratch.factor + skip});
-    if (dropout.any()) drop(dropout, key, keys, first + skip, count, scratch.scores);
-    flash::scale_rows(scratch.output + skip * d, count, d, d, scratch.factor + skip);
-    const Rows<T> v_rows(v.slice(0, key, keys), scratch.v);
-    blas::multiply({.m = count,
-                    .n = d,
-                    .k = keys,
-                    .a = scratch.scores,
-                    .a_step = count,
-                    .a_transposed = true,
-                    .b = v_rows.data,
-                    .b_step = v_rows.step,
-                    .c = scratch.output + skip * d,
-                    .c_step = d,
-                    .add = true});
+                           .maximum = scratch.maximum + at,
+                           .sum = scratch.sum + at,
+                           .factor = scratch.factor + at});
+    if (dropout.any()) {
+      dropout.take_queries(first + at, count);
+      dropout.factors_by_key(key, keys, scratch.factors, width.tile);
+      flash::multiply_all(scratch.scores, scratch.factors, keys * width.tile);
+    }
+    T* output = scratch.output + at * padded_d;
+    flash::scale_rows(output, count, padded_d, padded_d, scratch.factor + at);
+    for (std::size_t column = 0; column < padded_d; column += width.head) {
+      flash::multiply({.rows = count,
+                       .vectors = 2,
+                       .depth = keys,
+                       .a = scratch.scores,
+                       .a_step = width.tile,
+                       .a_transposed = true,
+                       .b = scratch.v + column * packed,
+                       .b_step = width.head,
+                       .c = output + column,
+                       .c_step = padded_d,
+                       .add = true});
+    }
+  };
+
+  const std::size_t end = visible.keys_seen_by(first + queries - 1);
+  for (std::size_t key = 0; key < end;) {
+    const std::size_t keys = std::min(kKeys, end - key);
+    flash::pack_panels(scratch.k, padded_d, k.slice(0, key, keys));
+    flash::pack_panels(scratch.v, width.head, v.slice(0, key, keys));
+    for (std::size_t at = 0; at < queries; at += width.tile) {
+      const std::size_t seen = visible.keys_seen_by(first + std::min(at + width.tile, queries) - 1);
+      if (seen > key) panel(at, key, std::min(keys, seen - key), keys);
+    }
     key += keys;
     if (key < end) tick();
   }
@@ -148,7 +149,7 @@ void forward_block(const Attention& attention, flash::TileDropout& dropout, cons
 template <class T>
 void finish_block(const Tensor& o, const Tensor& lse, const Scratch<T>& scratch) {
   const std::size_t queries = o.size(0);
-  const std::size_t d = o.size(1);
+  const std::size_t padded_d = round_up(o.size(1), PanelWidths<T>().head);
   T* lse_data = lse.template as<T>();
   for (std::size_t i = 0; i < queries; ++i) {
     const T sum = scratch.sum[i];
@@ -156,8 +157,9 @@ void finish_block(const Tensor& o, const Tensor& lse, const Scratch<T>& scratch)
                                               : static_cast<T>(flash::kExponentUnit<T>) * scratch.maximum[i] + std::log(sum);
     scratch.factor[i] = sum == T{0} ? T{0} : T{1} / sum;
   }
-  flash::scale_rows(scratch.output, queries, d, d, scratch.factor);
-  convert({}, o, Tensor(reinterpret_cast<std::byte*>(scratch.output), dtype_of<T>(), {queries, d}));
+  flash::scale_rows(scratch.output, queries, padded_d, padded_d, scratch.factor);
+  const Tensor padded(reinterpret_cast<std::byte*>(scratch.output), dtype_of<T>(), {queries, padded_d});
+  convert({}, o, padded.slice(1, 0, o.size(1)));
 }
 
 template <class T>
@@ -165,7 +167,7 @@ void run(const Compute& on, const Attention& attention, const Tensor& o, const T
          const ConstTensor& k, const ConstTensor& v) {
   const std::size_t d = q.size(3);
   const std::size_t heads = q.size(2);
-  const std::size_t queries = block_queries(q.dtype(), d);
+  const std::size_t queries = block_queries(q);
   const std::size_t blocks = (q.size(1) + queries - 1) / queries;
   const std::size_t bytes = thread_bytes(q.dtype(), d);
   on.run(q.size(0) * heads * blocks, [&](std::size_t task, std::size_t thread) {
@@ -176,7 +178,7 @@ void run(const Compute& on, const Attention& attention, const Tensor& o, const T
     const std::size_t first = block * queries;
     const std::size_t count = std::min(queries, q.size(1) - first);
     const std::size_t kv = (attention.heads.first_query + number) / attention.heads.group - attention.heads.first_kv;
-    const Scratch<T> scratch(workspace_part(on.workspace, bytes, thread), queries, d, q.dtype() == DType::bf16);
+    const Scratch<T> scratch(workspace_part(on.workspace, bytes, thread), queries, d);
     flash::TileDropout dropout(attention.dropout, batch, number);
     forward_block<T>(attention, dropout, head(q, batch, number), head(k, batch, kv), head(v, batch, kv), first, count, scratch,
                      thread == 0 ? on.tick : Tick());

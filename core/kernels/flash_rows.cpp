@@ -10,13 +10,12 @@
 // After foreach_target.h, as Highway asks.
 #include "core/kernels/exp-inl.h"
 
-#ifndef TSP_KERNELS_FLASH_HIDDEN
-#define TSP_KERNELS_FLASH_HIDDEN
+#ifndef TSP_KERNELS_FLASH_WITHIN
+#define TSP_KERNELS_FLASH_WITHIN
 namespace tsp::kernels::flash {
-/// How many queries, counted from the first, don't see key j.
-inline std::size_t hidden(std::size_t j, std::ptrdiff_t diagonal, std::size_t queries) {
-  return static_cast<std::size_t>(
-      std::clamp<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(j) + diagonal, 0, static_cast<std::ptrdiff_t>(queries)));
+/// The nearest of 0 … most.
+inline std::size_t within(std::ptrdiff_t value, std::size_t most) {
+  return static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(value, 0, static_cast<std::ptrdiff_t>(most)));
 }
 }  // namespace tsp::kernels::flash
 #endif
@@ -31,67 +30,36 @@ using kernels::HWY_NAMESPACE::load;
 using kernels::HWY_NAMESPACE::power;
 using kernels::HWY_NAMESPACE::store;
 
-/// maximum[i] = max(maximum[i], scores[0][i], …, scores[kRows − 1][i]).
-template <std::size_t kRows, class T>
-HWY_INLINE void take_maximum(const T* scores, std::size_t step, std::size_t queries, T* maximum) {
-  const hn::ScalableTag<T> d;
-  for_lanes(d, queries, [&](std::size_t i, std::size_t n) HWY_ATTR {
-    auto highest = load(d, maximum + i, n);
-    for (std::size_t r = 0; r < kRows; ++r) highest = hn::Max(highest, load(d, scores + r * step + i, n));
-    store(d, highest, maximum + i, n);
-  });
-}
-
-/// scores = power(scale·scores − finite maximum); their sum over the rows is added to `sum`.
-template <std::size_t kRows, class T>
-HWY_INLINE void take_powers(T* scores, std::size_t step, std::size_t queries, T scale, const T* maximum, T* sum) {
-  const hn::ScalableTag<T> d;
-  const auto by = hn::Set(d, scale);
-  const auto minus_infinity = hn::Set(d, -std::numeric_limits<T>::infinity());
-  for_lanes(d, queries, [&](std::size_t i, std::size_t n) HWY_ATTR {
-    const auto highest = load(d, maximum + i, n);
-    // Where nothing was seen yet, (−∞) − (−∞) must not become NaN.
-    const auto finite = hn::IfThenZeroElse(hn::Eq(highest, minus_infinity), highest);
-    auto total = load(d, sum + i, n);
-    for (std::size_t r = 0; r < kRows; ++r) {
-      T* row = scores + r * step;
-      const auto p = power(d, hn::MulSub(by, load(d, row + i, n), finite));
-      store(d, p, row + i, n);
-      total = hn::Add(total, p);
-    }
-    store(d, total, sum + i, n);
-  });
-}
-
+/// A vector of queries at a time: its maxima and sums stay in registers over all keys.
 template <class T>
 void softmax(const SoftmaxTile<T>& tile) {
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
-  constexpr std::size_t kRows = 4;  // per load and store of the maxima and sums
   const hn::ScalableTag<T> d;
-  const auto scale = static_cast<T>(static_cast<double>(tile.scale) / kExponentUnit<T>);
-  const auto by = hn::Set(d, scale);
+  const auto by = hn::Set(d, static_cast<T>(static_cast<double>(tile.scale) / kExponentUnit<T>));
   const auto minus_infinity = hn::Set(d, -kInfinity);
-  for (std::size_t j = 0; j < tile.keys; ++j) {
-    std::fill_n(tile.scores + j * tile.step, hidden(j, tile.diagonal, tile.queries), -kInfinity);
+  // Key j is hidden from the first j + diagonal queries.
+  for (std::size_t j = within(1 - tile.diagonal, tile.keys); j < tile.keys; ++j) {
+    std::fill_n(tile.scores + j * tile.step, within(static_cast<std::ptrdiff_t>(j) + tile.diagonal, tile.queries), -kInfinity);
   }
-  // `factor` holds the maxima of this tile until the new ones of all tiles are known.
-  std::fill_n(tile.factor, tile.queries, -kInfinity);
-  std::size_t j = 0;
-  for (; j + kRows <= tile.keys; j += kRows)
-    take_maximum<kRows>(tile.scores + j * tile.step, tile.step, tile.queries, tile.factor);
-  for (; j < tile.keys; ++j) take_maximum<1>(tile.scores + j * tile.step, tile.step, tile.queries, tile.factor);
-  for_lanes(d, tile.queries, [&](std::size_t i, std::size_t n) HWY_ATTR {
-    const auto before = load(d, tile.maximum + i, n);
-    const auto now = hn::Max(before, hn::Mul(by, load(d, tile.factor + i, n)));
-    const auto factor = power(d, hn::Sub(before, hn::IfThenZeroElse(hn::Eq(now, minus_infinity), now)));
-    store(d, now, tile.maximum + i, n);
-    store(d, factor, tile.factor + i, n);
-    store(d, hn::Mul(factor, load(d, tile.sum + i, n)), tile.sum + i, n);
-  });
-  for (j = 0; j + kRows <= tile.keys; j += kRows) {
-    take_powers<kRows>(tile.scores + j * tile.step, tile.step, tile.queries, scale, tile.maximum, tile.sum);
+  for (std::size_t i = 0; i < tile.queries; i += hn::Lanes(d)) {
+    T* scores = tile.scores + i;
+    auto highest = minus_infinity;
+    for (std::size_t j = 0; j < tile.keys; ++j) highest = hn::Max(highest, hn::LoadU(d, scores + j * tile.step));
+    const auto before = hn::LoadU(d, tile.maximum + i);
+    const auto now = hn::Max(before, hn::Mul(by, highest));
+    // Where nothing was seen yet, (−∞) − (−∞) must not become NaN.
+    const auto finite = hn::IfThenZeroElse(hn::Eq(now, minus_infinity), now);
+    const auto factor = power(d, hn::Sub(before, finite));
+    auto sum = hn::Mul(factor, hn::LoadU(d, tile.sum + i));
+    for (std::size_t j = 0; j < tile.keys; ++j) {
+      const auto p = power(d, hn::MulSub(by, hn::LoadU(d, scores + j * tile.step), finite));
+      hn::StoreU(p, d, scores + j * tile.step);
+      sum = hn::Add(sum, p);
+    }
+    hn::StoreU(now, d, tile.maximum + i);
+    hn::StoreU(factor, d, tile.factor + i);
+    hn::StoreU(sum, d, tile.sum + i);
   }
-  for (; j < tile.keys; ++j) take_powers<1>(tile.scores + j * tile.step, tile.step, tile.queries, scale, tile.maximum, tile.sum);
 }
 
 template <class T>
@@ -99,21 +67,19 @@ void gradients(const GradientTile<T>& tile) {
   const hn::ScalableTag<T> d;
   const auto scale = hn::Set(d, tile.scale);
   const auto by = hn::Set(d, static_cast<T>(static_cast<double>(tile.scale) / kExponentUnit<T>));
-  const auto per_unit = hn::Set(d, static_cast<T>(1 / kExponentUnit<T>));
-  for (std::size_t j = 0; j < tile.keys; ++j) {
-    const std::size_t skip = hidden(j, tile.diagonal, tile.queries);
-    T* p_row = tile.p + j * tile.step;
-    T* ds_row = tile.ds + j * tile.step;
-    std::fill_n(p_row, skip, T{0});
-    std::fill_n(ds_row, skip, T{0});
-    for_lanes(d, tile.queries - skip, [&](std::size_t at, std::size_t n) HWY_ATTR {
-      const std::size_t i = skip + at;
-      const auto shift = hn::Mul(per_unit, load(d, tile.lse + i, n));
-      const auto p = power(d, hn::MulSub(by, load(d, p_row + i, n), shift));
-      const auto ds = hn::Mul(hn::Mul(scale, p), hn::Sub(load(d, ds_row + i, n), load(d, tile.delta + i, n)));
-      store(d, p, p_row + i, n);
-      store(d, ds, ds_row + i, n);
-    });
+  for (std::size_t i = 0; i < tile.queries; ++i) {
+    T* p_row = tile.p + i * tile.step;
+    T* ds_row = tile.ds + i * tile.step;
+    const auto shift = hn::Set(d, static_cast<T>(1 / kExponentUnit<T>) * tile.lse[i]);
+    const auto delta = hn::Set(d, tile.delta[i]);
+    for (std::size_t j = 0; j < tile.keys; j += hn::Lanes(d)) {
+      const auto p = power(d, hn::MulSub(by, hn::LoadU(d, p_row + j), shift));
+      hn::StoreU(p, d, p_row + j);
+      hn::StoreU(hn::Mul(hn::Mul(scale, p), hn::Sub(hn::LoadU(d, ds_row + j), delta)), d, ds_row + j);
+    }
+    const std::size_t seen = within(static_cast<std::ptrdiff_t>(i) + 1 - tile.diagonal, tile.keys);
+    std::fill(p_row + seen, p_row + tile.keys, T{0});
+    std::fill(ds_row + seen, ds_row + tile.keys, T{0});
   }
 }
 

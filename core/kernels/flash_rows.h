@@ -1,5 +1,7 @@
-// The vectorised inner loops of flash attention, on one tile of scores. Tiles are stored keys × queries: a row holds the scores
-// of one key for all queries of the tile, so that maxima and sums over keys need no sum across the lanes of a vector.
+// The vectorised inner loops of flash attention, on one tile of scores. Forward tiles are stored keys × queries: a row holds the
+// scores of one key for all queries of the tile, so that maxima and sums over keys need no sum across the lanes of a vector.
+// Backward needs neither; its tiles are queries × keys. Columns are whole vectors: those beyond the tile's last query or key hold
+// numbers that nobody uses.
 #pragma once
 
 #include <cstddef>
@@ -26,12 +28,13 @@ struct SoftmaxTile {
 void online_softmax(const SoftmaxTile<float>& tile);
 void online_softmax(const SoftmaxTile<double>& tile);
 
+/// Query i doesn't see key j where i < j + diagonal.
 template <class T>
 struct GradientTile {
-  T* p;   ///< [keys, queries]; in: q·k, out: P
-  T* ds;  ///< [keys, queries]; in: dO·Vᵀ, out: scale·P ∘ (dO·Vᵀ − delta)
-  std::size_t keys;
+  T* p;   ///< [queries, keys], rows `step` apart; in: q·k, out: P
+  T* ds;  ///< [queries, keys]; in: dO·Vᵀ, out: scale·P ∘ (dO·Vᵀ − delta)
   std::size_t queries;
+  std::size_t keys;
   std::size_t step;
   std::ptrdiff_t diagonal;
   T scale;

@@ -1,4 +1,4 @@
-// What flash attention's two directions share: which tiles are visible, which heads belong together, widened views.
+// What flash attention's two directions share: which tiles are visible, which heads belong together, which operands fit.
 #pragma once
 
 #include "core/kernels/check.h"
@@ -45,24 +45,6 @@ inline ConstTensor head(const ConstTensor& view, std::size_t batch, std::size_t 
   return view.select(0, batch).select(1, number);
 }
 inline Tensor head(const Tensor& view, std::size_t batch, std::size_t number) { return view.select(0, batch).select(1, number); }
-
-/// A matrix as elements of the type of sums: the view itself, or widened copies at `scratch`. `step`: distance between rows.
-template <class T>
-struct Rows {
-  const T* data = nullptr;
-  std::size_t step = 0;
-
-  Rows(const ConstTensor& view, T* scratch) {
-    if (scratch == nullptr) {
-      data = view.as<T>();
-      step = view.stride(0);
-    } else {
-      convert({}, Tensor(reinterpret_cast<std::byte*>(scratch), dtype_of<T>(), {view.size(0), view.size(1)}), view);
-      data = scratch;
-      step = view.size(1);
-    }
-  }
-};
 
 inline void check_heads(const char* kernel, const HeadMap& heads, const ConstTensor& q, const ConstTensor& k) {
   require(heads.group > 0, kernel, "query heads per K/V head must be at least 1", q);

@@ -1,0 +1,194 @@
+// Register tiles of the products, and the packing of panels.
+//
+// On one Zen 3 core (AVX2) each product that flash attention makes of panels runs as fast as OpenBLAS multiplies matrices of
+// 512³, or faster.
+#include "core/kernels/flash_panels.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/flash_panels.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, as Highway asks.
+#include "core/kernels/lanes-inl.h"
+#include <hwy/cache_control.h>
+
+#ifndef TSP_KERNELS_FLASH_WIDENED
+#define TSP_KERNELS_FLASH_WIDENED
+namespace tsp::kernels::flash {
+inline float widened(bf16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16); }
+inline float widened(float value) { return value; }
+inline double widened(double value) { return value; }
+}  // namespace tsp::kernels::flash
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace tsp::kernels::flash {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using kernels::HWY_NAMESPACE::for_lanes;
+using kernels::HWY_NAMESPACE::load;
+using kernels::HWY_NAMESPACE::store;
+
+/// Vectors of C held in registers: of 16 registers 12, of 32 24. The others take a row of B and an element of A.
+constexpr std::size_t kSums = HWY_MAX_BYTES == 64 || HWY_ARCH_ARM_A64 ? 24 : 12;
+
+/// kRows rows of C.
+template <std::size_t kRows, std::size_t kVectors, bool kTransposed, class T>
+HWY_INLINE void multiply_rows(const PanelProduct<T>& product, std::size_t row) {
+  const hn::ScalableTag<T> d;
+  using Vector = hn::Vec<decltype(d)>;
+  constexpr std::size_t kLanes = HWY_LANES(T);
+  const std::size_t a_step = product.a_step;
+  const std::size_t b_step = product.b_step;
+  const std::size_t c_step = product.c_step;
+  T* c = product.c + row * c_step;
+  Vector sums[kRows][kVectors];
+  for (std::size_t i = 0; i < kRows; ++i) {
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      sums[i][v] = product.add ? hn::LoadU(d, c + i * c_step + v * kLanes) : hn::Zero(d);
+    }
+  }
+  const T* panel = product.a + (kTransposed ? row : row * a_step);
+  const T* b = product.b;
+  const std::size_t columns = product.a_columns == 0 ? product.depth : product.a_columns;
+  for (std::size_t first = 0; first < product.depth; first += columns, panel += product.a_panel) {
+    const std::size_t count = std::min(columns, product.depth - first);
+    const T* a = panel;
+    for (std::size_t k = 0; k < count; ++k) {
+      Vector b_row[kVectors];
+      for (std::size_t v = 0; v < kVectors; ++v) b_row[v] = hn::LoadU(d, b + v * kLanes);
+      for (std::size_t i = 0; i < kRows; ++i) {
+        const Vector element = hn::Set(d, a[kTransposed ? i : i * a_step]);
+        for (std::size_t v = 0; v < kVectors; ++v) sums[i][v] = hn::MulAdd(element, b_row[v], sums[i][v]);
+      }
+      a += kTransposed ? a_step : 1;
+      b += b_step;
+    }
+  }
+  for (std::size_t i = 0; i < kRows; ++i) {
+    for (std::size_t v = 0; v < kVectors; ++v) hn::StoreU(sums[i][v], d, c + i * c_step + v * kLanes);
+  }
+}
+
+template <std::size_t kVectors, bool kTransposed, class T>
+void multiply_all_rows(const PanelProduct<T>& product) {
+  constexpr std::size_t kRows = kSums / kVectors;
+  std::size_t row = 0;
+  for (; row + kRows <= product.rows; row += kRows) multiply_rows<kRows, kVectors, kTransposed>(product, row);
+  for (; row < product.rows; ++row) multiply_rows<1, kVectors, kTransposed>(product, row);
+}
+
+template <bool kTransposed, class T>
+HWY_INLINE void multiply_panel(const PanelProduct<T>& product) {
+  switch (product.vectors) {
+    case 1: return multiply_all_rows<1, kTransposed>(product);
+    case 2: return multiply_all_rows<2, kTransposed>(product);
+    default: return multiply_all_rows<3, kTransposed>(product);
+  }
+}
+
+template <class T>
+HWY_INLINE void multiply_any(const PanelProduct<T>& product) {
+  if (product.a_transposed) {
+    multiply_panel<true>(product);
+  } else {
+    multiply_panel<false>(product);
+  }
+}
+
+/// Asks for the row that will be packed kAhead rows later. Rows of a view are often a page apart, where no hardware foresees
+/// them.
+template <class From>
+HWY_INLINE void look_ahead(const From* from, std::size_t row, std::size_t rows, std::size_t columns, std::size_t step) {
+  constexpr std::size_t kAhead = 16;
+  if (rows - row <= kAhead) return;
+  for (std::size_t c = 0; c < columns; c += kLine / sizeof(From)) hwy::Prefetch(from + kAhead * step + c);
+}
+
+template <class T, class From>
+HWY_INLINE void pack(T* to, std::size_t width, const From* from, std::size_t rows, std::size_t columns, std::size_t step) {
+  const hn::ScalableTag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  for (std::size_t row = 0; row < rows; ++row, from += step) {
+    look_ahead(from, row, rows, columns, step);
+    T* at = to + row * width;
+    for (std::size_t first = 0; first < columns; first += width, at += rows * width) {
+      for (std::size_t i = 0; i < width; i += lanes) {
+        const std::size_t left = columns - std::min(columns, first + i);
+        store(d, load(d, from + first + i, std::min(left, lanes)), at + i, lanes);
+      }
+    }
+  }
+}
+
+/// Row by row: lines that a view's rows are on may share a few sets of the cache, those of a panel don't.
+template <class T, class From>
+HWY_INLINE void pack_turned(T* to, std::size_t width, const From* from, std::size_t rows, std::size_t columns, std::size_t step) {
+  for (std::size_t first = 0; first < rows; first += width, to += columns * width) {
+    const std::size_t count = std::min(width, rows - first);
+    if (count < width) std::fill_n(to, columns * width, T{0});
+    for (std::size_t row = 0; row < count; ++row, from += step) {
+      look_ahead(from, first + row, rows, columns, step);
+      for (std::size_t c = 0; c < columns; ++c) to[c * width + row] = widened(from[c]);
+    }
+  }
+}
+
+void multiply_f32(const PanelProduct<float>& product) { multiply_any(product); }
+void multiply_f64(const PanelProduct<double>& product) { multiply_any(product); }
+std::size_t bytes_of_vector() { return hn::Lanes(hn::ScalableTag<std::uint8_t>()); }
+
+template <class T>
+HWY_INLINE void pack_view(T* to, std::size_t width, const ConstTensor& view, bool transposed) {
+  const auto of = [&](const auto* from) HWY_ATTR {
+    if (transposed) {
+      pack_turned(to, width, from, view.size(0), view.size(1), view.stride(0));
+    } else {
+      pack(to, width, from, view.size(0), view.size(1), view.stride(0));
+    }
+  };
+  if constexpr (sizeof(T) == 4) {
+    if (view.dtype() == DType::bf16) return of(view.as<bf16>());
+  }
+  of(view.as<T>());
+}
+void pack_f32(float* to, std::size_t width, const ConstTensor& view, bool transposed) { pack_view(to, width, view, transposed); }
+void pack_f64(double* to, std::size_t width, const ConstTensor& view, bool transposed) { pack_view(to, width, view, transposed); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tsp::kernels::flash
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace tsp::kernels::flash {
+
+HWY_EXPORT(multiply_f32);
+HWY_EXPORT(multiply_f64);
+HWY_EXPORT(bytes_of_vector);
+HWY_EXPORT(pack_f32);
+HWY_EXPORT(pack_f64);
+
+void multiply(const PanelProduct<float>& product) { HWY_DYNAMIC_DISPATCH(multiply_f32)(product); }
+void multiply(const PanelProduct<double>& product) { HWY_DYNAMIC_DISPATCH(multiply_f64)(product); }
+std::size_t vector_bytes() { return HWY_DYNAMIC_DISPATCH(bytes_of_vector)(); }
+void pack_panels(float* to, std::size_t width, const ConstTensor& view) {
+  HWY_DYNAMIC_DISPATCH(pack_f32)(to, width, view, false);
+}
+void pack_panels(double* to, std::size_t width, const ConstTensor& view) {
+  HWY_DYNAMIC_DISPATCH(pack_f64)(to, width, view, false);
+}
+void pack_transposed(float* to, std::size_t width, const ConstTensor& view) {
+  HWY_DYNAMIC_DISPATCH(pack_f32)(to, width, view, true);
+}
+void pack_transposed(double* to, std::size_t width, const ConstTensor& view) {
+  HWY_DYNAMIC_DISPATCH(pack_f64)(to, width, view, true);
+}
+
+}  // namespace tsp::kernels::flash
+
+#endif  // HWY_ONCE
