@@ -21,14 +21,14 @@ using flash::Visibility;
 
 constexpr char kKernel[] = "flash_forward";
 /// A panel of scores and one of values fit a first cache of 32 KB.
-constexpr std::size_t kKeys = 128;
+constexpr std::size_t kKeys = 192;
 
 /// Queries of a task, a multiple of every panel. The more of them, the rarer keys and values are read out of a view whose rows
 /// lie far apart: of 16 heads with d = 64 that took more than a quarter of the time with 240. Tasks must be enough for threads to
 /// finish together.
 std::size_t most_queries(DType dtype, std::size_t head_dim) { return dtype == DType::f64 || head_dim > 128 ? 480 : 960; }
 std::size_t block_queries(const ConstTensor& q) {
-  constexpr std::size_t kTasks = 64;
+  constexpr std::size_t kTasks = 32;
   constexpr std::size_t kLeast = 240;
   std::size_t queries = most_queries(q.dtype(), q.size(3));
   while (queries > kLeast && q.size(0) * q.size(1) * q.size(2) < kTasks * queries) queries /= 2;

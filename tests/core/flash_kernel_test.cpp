@@ -27,7 +27,15 @@ TEST(FlashAttention, EqualsTheFormulaOverManyTiles) {
   check({1, 700, 700, 1, 1, 64, causal(0, 0), {}}, DType::f32);
   check({1, 520, 520, 1, 1, 128, causal(0, 0), {}}, DType::f64);
   check({1, 515, 1300, 1, 1, 16, kFull, {}}, DType::f32);
+  check({1, 1, 1300, 2, 1, 64, causal(1299, 0), {.group = 2}}, DType::f32);
   check({1, 300, 1111, 1, 1, 16, causal(811, 0), {}}, DType::f64, 2);
+}
+
+TEST(FlashAttention, EqualsTheFormulaForEveryWidthOfHeads) {
+  for (const std::size_t d : {2U, 8U, 31U, 80U, 96U, 200U, 256U}) {
+    check({1, 70, 70, 2, 1, d, causal(0, 0), {.group = 2}}, DType::f32);
+    check({1, 35, 50, 1, 1, d, kFull, {}}, DType::f64);
+  }
 }
 
 TEST(FlashAttention, AlignsThePrefixMaskToTheBottomRight) {
@@ -165,7 +173,7 @@ TEST(FlashAttention, LetsNansThrough) {
 }
 
 TEST(FlashAttention, TicksWhileItWorks) {
-  const Problem problem({1, 600, 600, 1, 1, 32, causal(0, 0), {}}, DType::f32);
+  const Problem problem({1, 1200, 1200, 1, 1, 32, causal(0, 0), {}}, DType::f32);
   Results results(problem);
   Bench bench;
   int ticks = 0;
