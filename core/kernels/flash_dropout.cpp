@@ -19,7 +19,7 @@ template <class T>
 struct Draws {
   const std::uint64_t* beginnings;  // of each query's numbers
   std::size_t queries;
-  const Positions* positions;  // of keys
+  Positions positions;  // of keys
   std::size_t first_key;
   std::size_t keys;
   std::uint64_t threshold;
@@ -34,28 +34,33 @@ HWY_BEFORE_NAMESPACE();
 namespace tsp::kernels::flash {
 namespace HWY_NAMESPACE {
 
-/// Whether something stays: its number in the sequence that begins at `beginning`, cut to its upper 53 bits.
+/// Of a draw's number the upper 53 bits count. By values, not by a reference to Draws: what is written could change them, so that
+/// loops would stay scalar.
 template <class T>
-HWY_INLINE T factor_of(const Draws<T>& draws, std::uint64_t beginning, std::uint64_t position) {
+HWY_INLINE T factor_of(std::uint64_t beginning, std::uint64_t position, std::uint64_t threshold, T factor) {
   constexpr int kUnusedBits = 11;
-  return (split_mix(beginning, position) >> kUnusedBits) >= draws.threshold ? draws.factor : T{0};
+  return (split_mix(beginning, position) >> kUnusedBits) >= threshold ? factor : T{0};
 }
 
 template <class T>
-HWY_INLINE void by_key(const Draws<T>& draws) {
+HWY_INLINE void by_key(Draws<T> draws) {
   for (std::size_t j = 0; j < draws.keys; ++j) {
-    const std::uint64_t position = draws.positions->of(draws.first_key + j);
-    T* to = draws.factors + j * draws.step;
-    for (std::size_t i = 0; i < draws.queries; ++i) to[i] = factor_of(draws, draws.beginnings[i], position);
+    const std::uint64_t position = draws.positions.of(draws.first_key + j);
+    T* HWY_RESTRICT to = draws.factors + j * draws.step;
+    for (std::size_t i = 0; i < draws.queries; ++i) {
+      to[i] = factor_of(draws.beginnings[i], position, draws.threshold, draws.factor);
+    }
   }
 }
 
 template <class T>
-HWY_INLINE void by_query(const Draws<T>& draws) {
+HWY_INLINE void by_query(Draws<T> draws) {
   for (std::size_t i = 0; i < draws.queries; ++i) {
     const std::uint64_t beginning = draws.beginnings[i];
-    T* to = draws.factors + i * draws.step;
-    for (std::size_t j = 0; j < draws.keys; ++j) to[j] = factor_of(draws, beginning, draws.positions->of(draws.first_key + j));
+    T* HWY_RESTRICT to = draws.factors + i * draws.step;
+    for (std::size_t j = 0; j < draws.keys; ++j) {
+      to[j] = factor_of(beginning, draws.positions.of(draws.first_key + j), draws.threshold, draws.factor);
+    }
   }
 }
 
@@ -100,7 +105,7 @@ void TileDropout::take_queries(std::size_t first, std::size_t count) {
 template <class T>
 Draws<T> TileDropout::draws(std::size_t query, std::size_t queries, std::size_t first, std::size_t count, T* factors,
                             std::size_t step) const {
-  return {queries_.data() + query, queries, &of_.keys, first, count, threshold_, static_cast<T>(factor_), factors, step};
+  return {queries_.data() + query, queries, of_.keys, first, count, threshold_, static_cast<T>(factor_), factors, step};
 }
 void TileDropout::factors_by_key(std::size_t first, std::size_t count, float* factors, std::size_t step) const {
   HWY_DYNAMIC_DISPATCH(by_key_f32)(draws(0, count_, first, count, factors, step));
