@@ -58,8 +58,8 @@ void check_product(Dice& dice) {
     product.a_step = product.depth + dice.below(9);
     a_count = product.rows * product.a_step;
   }
-  const std::vector<T> a = dice.numbers<T>(a_count);
-  const std::vector<T> b = dice.numbers<T>(product.depth * product.b_step);
+  const std::vector<T> a = dice.numbers<T>(a_count + 1);
+  const std::vector<T> b = dice.numbers<T>(product.depth * product.b_step + 1);
   const std::vector<T> before = dice.numbers<T>(product.rows * product.c_step);
   std::vector<T> c = before;
   product.a = a.data();
