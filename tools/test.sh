@@ -5,8 +5,8 @@
 #   tools/test.sh --full   besides: the slow ones, the sanitizers, clang++, fuzzing, clang-format and clang-tidy
 #   tools/test.sh PART...  those parts of --full: release asan tsan clang fuzz format tidy
 #
-# A part that fails doesn't keep the others from running. The last line says passed or failed, with the counts; the exit code is
-# 0 or 1, and 2 for a wrong argument.
+# A part that fails doesn't keep the others from running. The last line says passed or failed, with the counts and which tests were
+# skipped (each says why when it runs alone: ctest -V -R NAME); the exit code is 0 or 1, and 2 for a wrong argument.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -29,10 +29,11 @@ tests=0
 failed_tests=0
 parts=0
 failed_parts=()
+skipped=()
 
-# part NAME COMMAND…: runs one part, adds up the tests that ctest counted in it, remembers a failure.
+# part NAME COMMAND…: runs one part, adds up the tests that ctest counted in it, remembers failures and skipped tests.
 part() {
-  local name=$1 begin=$SECONDS code=0 summary
+  local name=$1 begin=$SECONDS code=0 summary of_part
   shift
   say "$name"
   parts=$((parts + 1))
@@ -43,6 +44,9 @@ part() {
     failed_tests=$((failed_tests + ${summary% *}))
     tests=$((tests + ${summary#* }))
   fi
+  # ctest counts them as passed, and lists them at the end: "	 12 - rdma.LimitsAndSlabs (Skipped)"
+  mapfile -t of_part < <(sed -n '/^The following tests did not run:$/,$s/^[[:space:]]*[0-9]* - \(.*\) (Skipped)$/\1/p' "$log")
+  skipped+=("${of_part[@]}")
   if [ "$code" -eq 0 ]; then
     echo "-- $name: passed, $(duration $((SECONDS - begin)))"
   else
@@ -106,6 +110,18 @@ run_part() {
   esac
 }
 
+# The last line, and the exit code.
+verdict() {
+  local skips=
+  if [ ${#skipped[@]} -gt 0 ]; then skips=", ${#skipped[@]} skipped: ${skipped[*]}"; fi
+  if [ ${#failed_parts[@]} -eq 0 ]; then
+    echo "test.sh: passed: $((tests - ${#skipped[@]})) tests in $parts part$([ "$parts" -eq 1 ] || echo s)$skips"
+  else
+    echo "test.sh: failed: $failed_tests of $tests tests; failed parts: $(IFS=';'; echo "${failed_parts[*]}")$skips"
+    return 1
+  fi
+}
+
 # One function, so that bash has read the script before the first part starts: an edit meanwhile changes the next run, not this one.
 main() {
   if [ ${#chosen[@]} -gt 0 ]; then
@@ -117,12 +133,7 @@ main() {
   fi
 
   say "$(duration $SECONDS)"
-  if [ ${#failed_parts[@]} -eq 0 ]; then
-    echo "test.sh: passed: $tests tests in $parts part$([ "$parts" -eq 1 ] || echo s)"
-  else
-    echo "test.sh: failed: $failed_tests of $tests tests; failed parts: $(IFS=';'; echo "${failed_parts[*]}")"
-    exit 1
-  fi
+  verdict
 }
 
 main
