@@ -6,6 +6,7 @@
 #include "transport/cause.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
@@ -79,13 +80,15 @@ std::string list_of(const std::vector<int>& nodes) {
 }
 
 /// Debian's installer names the machine 127.0.1.1 in /etc/hosts.
-void warn_of_loopback(const std::string& host, const std::string& address) {
-  const bool loops = address.starts_with("127.") || address.starts_with("[::1]");
-  if (!loops || host == address.substr(0, host.size()) || host == "localhost" || host == "::1") return;
+void warn_of_loopback(const std::string& host, const std::vector<std::string>& addresses) {
+  const bool loops = std::all_of(addresses.begin(), addresses.end(), [](const std::string& address) {
+    return address.starts_with("127.") || address.starts_with("[::1]");
+  });
+  if (!loops || host == "localhost" || host == "::1" || host.starts_with("127.")) return;
   spdlog::warn(
       "--rendezvous {}: on this machine that is {}, which no other machine reaches; name an address that all do, or mend "
       "/etc/hosts here",
-      host, address);
+      host, fmt::join(addresses, " and "));
 }
 
 }  // namespace
@@ -128,12 +131,13 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
       const bootstrap::HostPort place = bootstrap::parse_host_port("--rendezvous", rendezvous_);
       server_.emplace(place.host, place.port, secret);
       store_address_ = server_->address();
-      warn_of_loopback(place.host, store_address_);
+      warn_of_loopback(place.host, server_->addresses());
       serve(mine);
     } else {
       store_address_ = rendezvous_;
       const std::string go = begin_with(secret, mine);
       std::from_chars(go.data() + kOk.size(), go.data() + go.size(), master_port_);
+      store_address_ = client_->reached();
       client_->subscribe("live/");
     }
   } catch (const Error& error) {
@@ -212,6 +216,13 @@ void Cluster::serve(const Arrival& mine) {
   if (!refusal.empty()) {
     leave();
     throw Error(Cause::refused, refusal);
+  }
+  // This node's ranks listen for those of others at the address by which they reach the store: of a host's several addresses the
+  // first may be one that no other machine reaches.
+  for (const int client : links_) {
+    if (client < 0) continue;
+    store_address_ = bootstrap::StoreServer::reached_at(client);
+    break;
   }
   const std::uint64_t attempt = mine.attempt;
   server_->on_set = [this, attempt](int, const std::string& key, const std::vector<std::byte>& value) {

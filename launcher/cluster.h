@@ -29,7 +29,7 @@ class Cluster {
   /// or don't know the secret; a taken port is named too.
   Cluster(const GlobalOptions& global, const std::string& command, const bootstrap::Secret& secret, const std::string& trouble);
 
-  /// Where ranks find the store.
+  /// Where this node's ranks find the store: of its addresses one that other nodes reach.
   const std::string& store_address() const { return store_address_; }
   /// The same on all nodes: MASTER_PORT of programs.
   int master_port() const { return master_port_; }

@@ -248,6 +248,71 @@ TEST(TwoLaunchers, GoOnTogetherAfterARankWasKilled) {
   for (const char* node : {"0", "1"}) EXPECT_EQ(read_json(directory.path(node)).at("restarts"), 1) << node;
 }
 
+/// A tsprun to whom the name `head` has these addresses, in /etc/hosts of a mount namespace of its own. Its ranks say where they
+/// find the store, then compute.
+std::vector<std::string> to_whom_head_is(const std::vector<std::string>& addresses, const std::string& hosts, int node, int port,
+                                         const std::string& timeout) {
+  std::ofstream file(hosts);
+  for (const std::string& address : addresses) file << address << " head\n";
+  return {"unshare",
+          "-m",
+          "sh",
+          "-c",
+          "mount --bind \"$0\" /etc/hosts && exec \"$@\"",
+          hosts,
+          tsprun_path(),
+          "-n",
+          "4",
+          "--log-level",
+          "warn",
+          "--nnodes",
+          "2",
+          "--node-rank",
+          std::to_string(node),
+          "--rendezvous",
+          fmt::format("head:{}", port),
+          "--timeout",
+          timeout,
+          "run",
+          "--",
+          "sh",
+          "-c",
+          "echo store $TSP_STORE; exec \"$0\" digest",
+          program_path("actor")};
+}
+
+class NameOfManyAddresses : public testing::Test {
+ protected:
+  void SetUp() override {
+    Process probe({"unshare", "-m", "sh", "-c", "mount --bind /dev/null /etc/hosts"});
+    if (probe.wait().code != 0) GTEST_SKIP() << "a mount namespace of its own needs root: " << probe.err();
+  }
+  TemporaryDirectory folder_;
+};
+
+/// Node 0's first address is no machine's; node 1 knows one where nobody listens before it comes to the right one.
+TEST_F(NameOfManyAddresses, MeetsAtOneThatWorks) {
+  const int port = free_port();
+  Process first(to_whom_head_is({"192.0.2.77", "127.0.0.1", "127.0.0.2"}, folder_.path("0"), 0, port, "20"), kSecret);
+  Process second(to_whom_head_is({"127.0.0.3", "127.0.0.2"}, folder_.path("1"), 1, port, "20"), kSecret);
+  EXPECT_EQ(first.wait().code, 0) << first.err();
+  EXPECT_EQ(second.wait().code, 0) << second.err();
+  // Node 0's ranks are where node 1 has reached it, though node 0 itself knows another address that works.
+  for (Process* process : {&first, &second})
+    EXPECT_TRUE(process->wait_for_output(fmt::format("store 127.0.0.2:{}", port), 2)) << process->out();
+}
+
+TEST_F(NameOfManyAddresses, IsRefusedWithAllOfThem) {
+  const int port = free_port();
+  Process nobody(to_whom_head_is({"127.0.0.3", "127.0.0.2"}, folder_.path("1"), 1, port, "1"), kSecret);
+  Process elsewhere(to_whom_head_is({"192.0.2.77", "192.0.2.78"}, folder_.path("0"), 0, port, "1"), kSecret);
+  EXPECT_EQ(nobody.wait().code, 2) << nobody.err();
+  for (const char* host : {"127.0.0.3", "127.0.0.2"})
+    EXPECT_NE(nobody.err().find(fmt::format("{}:{}: Connection refused", host, port)), std::string::npos) << nobody.err();
+  EXPECT_EQ(elsewhere.wait().code, 2) << elsewhere.err();
+  EXPECT_NE(elsewhere.err().find("none of these addresses is one of this machine"), std::string::npos) << elsewhere.err();
+}
+
 TEST(TwoLaunchers, StrangersAtTheStoreHurtNobody) {
   const int port = free_port();
   Process first(node_words(0, port, {"--timeout", "20"}, {"digest"}), kSecret);

@@ -1,6 +1,7 @@
 #include "transport/bootstrap/store.h"
 
 #include "transport/cause.h"
+#include "transport/tcp/dial.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -8,13 +9,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <time.h>
 
 namespace tsp::bootstrap {
 
@@ -32,8 +31,6 @@ std::string claimed(int name) {
   return name < launcher_name(0) ? fmt::format(" (it says it is node {})", launcher_name(0) - name) : std::string();
 }
 
-void set_option(int socket, int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); }
-
 }  // namespace
 
 // --- server ------------------------------------------------------------------------------------------------------------------
@@ -41,36 +38,31 @@ void set_option(int socket, int level, int option, int value) { ::setsockopt(soc
 StoreServer::StoreServer(const std::string& host, std::uint16_t port, const Secret& secret)
     : secret_(secret), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) throw system_error(Cause::refused, "the store: epoll_create", errno);
-  tcp::SocketAddress where = tcp::resolve(host, port);
-  listener_ = posix::UniqueFd(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!listener_) throw system_error(Cause::refused, "the store: socket", errno);
-  // Without it the port of a job that has just ended couldn't be used again; one that still listens keeps it.
-  set_option(listener_.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (::bind(listener_.get(), where.get(), where.length) != 0 || ::listen(listener_.get(), SOMAXCONN) != 0) {
-    if (errno == EADDRINUSE) {
-      throw Error(Cause::refused, fmt::format("{}: the port is taken, perhaps by another job; name another port", where.print()));
-    }
-    if (errno == EADDRNOTAVAIL) {
-      throw Error(Cause::refused, fmt::format("{}: this address isn't one of this machine, and node 0 must run where the "
-                                              "rendezvous is",
-                                              where.print()));
-    }
-    throw system_error(Cause::refused, fmt::format("listening on {}", where.print()), errno);
+  listeners_ = tcp::listen_on(tcp::resolve_all(host, port));
+  for (const posix::UniqueFd& listener : listeners_) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = listener.get();
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener.get(), &event) != 0)
+      throw system_error(Cause::refused, "the store: epoll_ctl", errno);
   }
-  address_ = tcp::local_address(listener_.get()).print();
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = listener_.get();
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event) != 0)
-    throw system_error(Cause::refused, "the store: epoll_ctl", errno);
+}
+
+std::vector<std::string> StoreServer::addresses() const {
+  std::vector<std::string> texts;
+  for (const posix::UniqueFd& listener : listeners_) texts.push_back(tcp::local_address(listener.get()).print());
+  return texts;
 }
 
 void StoreServer::pump() {
   epoll_event events[64];
   const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
   for (int i = 0; i < count; ++i) {
-    if (events[i].data.fd == listener_.get()) accept();
-    else serve(events[i].data.fd);
+    const int descriptor = events[i].data.fd;
+    const bool listens = std::any_of(listeners_.begin(), listeners_.end(),
+                                     [&](const posix::UniqueFd& listener) { return listener.get() == descriptor; });
+    if (listens) accept(descriptor);
+    else serve(descriptor);
   }
   const std::uint64_t now = posix::now_ns();
   std::vector<int> late;
@@ -84,11 +76,11 @@ void StoreServer::pump() {
   refusals_.tick();
 }
 
-void StoreServer::accept() {
+void StoreServer::accept(int listener) {
   for (;;) {
     tcp::SocketAddress from;
     from.length = sizeof from.storage;
-    posix::UniqueFd socket(::accept4(listener_.get(), from.get(), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    posix::UniqueFd socket(::accept4(listener, from.get(), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) return;
     const auto strangers =
         std::count_if(clients_.begin(), clients_.end(), [](const auto& each) { return !each.second.link.ready(); });
@@ -100,8 +92,8 @@ void StoreServer::accept() {
       refusals_.refused(oldest->second.address, "too many try at once");
       drop(oldest->first);
     }
-    set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-    set_option(socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+    tcp::set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    tcp::set_option(socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
     const int descriptor = socket.get();
     epoll_event event{};
     event.events = EPOLLIN;
@@ -201,37 +193,10 @@ StoreClient::StoreClient(const std::string& address, const Secret& secret, int n
     : timeout_ns_(timeout_ns), check_(std::move(check)) {
   const HostPort place = parse_host_port("the store's address", address);
   const std::uint64_t deadline = posix::now_ns() + timeout_ns;
-  int told = ETIMEDOUT;  // what the last try that came to an end ended with
-  for (;;) {
-    const tcp::SocketAddress where = tcp::resolve(place.host, place.port);
-    posix::UniqueFd socket(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (!socket) throw system_error(Cause::refused, "socket", errno);
-    set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-    set_option(socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
-    set_option(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT,
-               static_cast<int>(std::min<std::uint64_t>(timeout_ns / 1'000'000, 1 << 30)));
-    int error = ::connect(socket.get(), where.get(), where.length) == 0 ? 0 : errno;
-    while (error == EINPROGRESS && posix::now_ns() < deadline) {
-      if (check_) check_();
-      pollfd room{socket.get(), POLLOUT, 0};
-      if (::poll(&room, 1, kSlice_ms) <= 0) continue;
-      socklen_t length = sizeof error;
-      ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    }
-    if (error != EINPROGRESS) told = error;
-    if (error == 0) {
-      local_host_ = tcp::local_address(socket.get()).host();
-      link_ = std::make_unique<StoreLink>(std::move(socket), Handshake::connector(secret, Link::store, name, 0));
-      break;
-    }
-    if (posix::now_ns() >= deadline) {
-      throw Error(Cause::stalled, fmt::format("nobody answered at {} within {:.1f} s ({}): is node 0 running there?",
-                                              where.print(), static_cast<double>(timeout_ns) * 1e-9, std::strerror(told)));
-    }
-    if (check_) check_();
-    const timespec pause{0, 20'000'000};
-    ::nanosleep(&pause, nullptr);
-  }
+  posix::UniqueFd socket = tcp::dial(tcp::resolve_all(place.host, place.port), timeout_ns, check_);
+  local_host_ = tcp::local_address(socket.get()).host();
+  reached_ = tcp::peer_address(socket.get()).print();
+  link_ = std::make_unique<StoreLink>(std::move(socket), Handshake::connector(secret, Link::store, name, 0));
   while (!link_->ready()) {
     if (!link_->pump())
       throw Error(Cause::disconnected,

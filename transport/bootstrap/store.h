@@ -5,6 +5,7 @@
 
 #include "transport/bootstrap/refusal_log.h"
 #include "transport/bootstrap/store_link.h"
+#include "transport/posix.h"
 #include "transport/tcp/address.h"
 
 #include <cstdint>
@@ -24,15 +25,20 @@ constexpr int launcher_name(int node) { return -2 - node; }
 /// Serves without a thread: the owner waits for descriptor() and calls pump().
 class StoreServer {
  public:
-  /// Listens on a name or numeric address; port 0: any. Throws Error(refused): a second job on the same port is told so.
+  /// Listens on a numeric address, or on those of a name's that are this machine's; port 0: any. Throws Error(refused): a second
+  /// job on the same port is told so.
   StoreServer(const std::string& host, std::uint16_t port, const Secret& secret);
 
   /// Readable when there is something to do.
   int descriptor() const { return epoll_.get(); }
   void pump();
 
-  /// "host:port", numeric.
-  const std::string& address() const { return address_; }
+  /// "host:port", numeric: where it listens.
+  std::vector<std::string> addresses() const;
+  /// The first of them.
+  std::string address() const { return addresses().front(); }
+  /// That of this machine by which a client that is connected has reached it: others may, too.
+  static std::string reached_at(int client) { return tcp::local_address(client).print(); }
   /// What the server itself sets or reads.
   void set(const std::string& key, std::span<const std::byte> value);
   const std::vector<std::byte>* find(const std::string& key) const;
@@ -54,7 +60,7 @@ class StoreServer {
     bool room_wanted = false;
     std::vector<std::string> prefixes{};
   };
-  void accept();
+  void accept(int listener);
   void serve(int descriptor);
   void obey(Client& client, const StoreFrame& frame);
   void drop(int descriptor);
@@ -63,8 +69,7 @@ class StoreServer {
 
   Secret secret_;
   posix::UniqueFd epoll_;
-  posix::UniqueFd listener_;
-  std::string address_;
+  std::vector<posix::UniqueFd> listeners_;
   std::map<int, Client> clients_;  ///< by descriptor
   std::map<std::string, std::vector<std::byte>, std::less<>> values_;
   std::map<std::string, std::set<int>> waiting_;  ///< who asked for a key that isn't set yet
@@ -76,7 +81,8 @@ class StoreClient {
   /// Looks in now and then while the client waits: may throw to end the wait.
   using Check = std::function<void()>;
 
-  /// Connects and proves itself; tries again until the deadline as long as nobody listens there. Throws Error(stalled | refused),
+  /// Connects to whichever of the host's addresses answers (dial.h) and proves itself; tries again until the deadline as long as
+  /// nobody listens there. Throws Error(stalled | refused),
   /// and Error(disconnected) if the server ends the link before both have proved themselves.
   StoreClient(const std::string& address, const Secret& secret, int name, std::uint64_t timeout_ns, Check check = {});
 
@@ -92,6 +98,8 @@ class StoreClient {
   const StoreLink& link() const { return *link_; }
   /// The address of this machine by which the store is reached: peers can reach it too.
   const std::string& local_host() const { return local_host_; }
+  /// "host:port", numeric: where the store was reached.
+  const std::string& reached() const { return reached_; }
 
  private:
   void wait(std::uint64_t deadline_ns, const std::string& what);
@@ -99,6 +107,7 @@ class StoreClient {
   std::uint64_t timeout_ns_;
   Check check_;
   std::string local_host_;
+  std::string reached_;
   std::unique_ptr<StoreLink> link_;
 };
 

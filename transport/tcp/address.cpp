@@ -2,7 +2,7 @@
 
 #include "transport/cause.h"
 
-#include <arpa/inet.h>
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fmt/format.h>
@@ -27,9 +27,8 @@ void SocketAddress::set_port(std::uint16_t port) {
 }
 
 std::string SocketAddress::host() const {
-  char text[INET6_ADDRSTRLEN] = {};
-  const void* ip = family() == AF_INET6 ? static_cast<const void*>(&six(*this).sin6_addr) : &four(*this).sin_addr;
-  ::inet_ntop(family(), ip, text, sizeof text);
+  char text[NI_MAXHOST] = {};
+  ::getnameinfo(get(), length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
   return text;
 }
 
@@ -37,7 +36,7 @@ std::string SocketAddress::print() const {
   return family() == AF_INET6 ? fmt::format("[{}]:{}", host(), port()) : fmt::format("{}:{}", host(), port());
 }
 
-SocketAddress resolve(const std::string& host, std::uint16_t port) {
+std::vector<SocketAddress> resolve_all(const std::string& host, std::uint16_t port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
@@ -46,17 +45,34 @@ SocketAddress resolve(const std::string& host, std::uint16_t port) {
     if (each != nullptr) ::freeaddrinfo(each);
   });
   if (error != 0) throw Error(Cause::refused, fmt::format("{}: no such host ({})", host, ::gai_strerror(error)));
-  SocketAddress address;
-  std::memcpy(&address.storage, list->ai_addr, list->ai_addrlen);
-  address.length = list->ai_addrlen;
-  address.set_port(port);
-  return address;
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* each = list; each != nullptr; each = each->ai_next) {
+    SocketAddress address;
+    std::memcpy(&address.storage, each->ai_addr, each->ai_addrlen);
+    address.length = each->ai_addrlen;
+    address.set_port(port);
+    // /etc/hosts may say it twice.
+    const bool known = std::any_of(addresses.begin(), addresses.end(), [&](const SocketAddress& one) {
+      return one.length == address.length && std::memcmp(&one.storage, &address.storage, one.length) == 0;
+    });
+    if (!known) addresses.push_back(address);
+  }
+  return addresses;
 }
+
+SocketAddress resolve(const std::string& host, std::uint16_t port) { return resolve_all(host, port).front(); }
 
 SocketAddress local_address(int socket) {
   SocketAddress address;
   address.length = sizeof address.storage;
   if (::getsockname(socket, address.get(), &address.length) != 0) throw system_error(Cause::refused, "getsockname", errno);
+  return address;
+}
+
+SocketAddress peer_address(int socket) {
+  SocketAddress address;
+  address.length = sizeof address.storage;
+  if (::getpeername(socket, address.get(), &address.length) != 0) throw system_error(Cause::refused, "getpeername", errno);
   return address;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <sys/socket.h>
+#include <vector>
 
 namespace tsp::tcp {
 
@@ -16,16 +17,21 @@ struct SocketAddress {
   int family() const { return storage.ss_family; }
   std::uint16_t port() const;
   void set_port(std::uint16_t port);
-  /// "127.0.0.1", "fe80::1".
+  /// "127.0.0.1", "fd00::1", "fe80::1%eth0".
   std::string host() const;
-  /// "127.0.0.1:4711", "[fe80::1]:4711".
+  /// "127.0.0.1:4711", "[fd00::1]:4711".
   std::string print() const;
 };
 
-/// Resolves a name or numeric address. Throws Error(refused) naming what couldn't be resolved.
+/// All addresses of a name, the preferred one first (as getaddrinfo sorts them), none twice; of a numeric address itself. Throws
+/// Error(refused) naming what couldn't be resolved.
+std::vector<SocketAddress> resolve_all(const std::string& host, std::uint16_t port);
+/// The preferred one.
 SocketAddress resolve(const std::string& host, std::uint16_t port);
 /// This end of a connected or bound socket. Throws Error(refused).
 SocketAddress local_address(int socket);
+/// The other end of a connected one. Throws Error(refused).
+SocketAddress peer_address(int socket);
 
 /// How to reach a rank's listener. 32 bytes on any wire.
 struct AddressBlob {

@@ -2,6 +2,7 @@
 
 #include "transport/cause.h"
 #include "transport/tcp/address.h"
+#include "transport/tcp/dial.h"
 
 #include <fmt/format.h>
 
@@ -27,8 +28,6 @@ constexpr std::uint64_t kPeerBase = std::uint64_t{1} << 61;
 constexpr std::uint64_t kHandshake_ns = 5'000'000'000;
 constexpr std::size_t kMostStrangers = 64;
 constexpr int kEvents = 64;
-
-void set_option(int socket, int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); }
 
 /// Small messages go at once; a peer whose machine is gone is noticed though nothing is sent to it, and, if something is, within
 /// the job's deadline.

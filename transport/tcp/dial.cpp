@@ -1,0 +1,137 @@
+#include "transport/tcp/dial.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+namespace tsp::tcp {
+
+namespace {
+
+constexpr std::uint64_t kHeadStart_ns = 250'000'000;
+constexpr std::uint64_t kPause_ns = 20'000'000;  // before an address that failed is tried again
+constexpr int kSlice_ms = 20;
+
+std::string all_of(const std::vector<SocketAddress>& addresses) {
+  std::string text;
+  for (const SocketAddress& address : addresses) text += (text.empty() ? "" : ", ") + address.print();
+  return text;
+}
+
+/// One address, tried again and again.
+struct Try {
+  SocketAddress where;
+  std::uint64_t begins_ns;   ///< the next try
+  posix::UniqueFd socket{};  ///< open: a try is under way
+  int told = ETIMEDOUT;      ///< what the last try that came to an end ended with
+};
+
+/// 0: connected; EINPROGRESS: under way.
+int begin(Try& each, std::uint64_t timeout_ns) {
+  each.socket = posix::UniqueFd(::socket(each.where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!each.socket) return errno;  // a machine without IPv6, say
+  set_option(each.socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(each.socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(each.socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT,
+             static_cast<int>(std::min<std::uint64_t>(timeout_ns / 1'000'000, 1 << 30)));
+  return ::connect(each.socket.get(), each.where.get(), each.where.length) == 0 ? 0 : errno;
+}
+
+/// The same, of a try that is under way.
+int look(const Try& each) {
+  pollfd room{each.socket.get(), POLLOUT, 0};
+  if (::poll(&room, 1, 0) <= 0) return EINPROGRESS;
+  int error = 0;
+  socklen_t length = sizeof error;
+  ::getsockopt(each.socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  return error;
+}
+
+/// "127.0.0.1:29500 within 5.0 s (Connection refused)"
+std::string without_answer(const std::vector<Try>& tries, double seconds) {
+  if (tries.size() == 1)
+    return fmt::format("{} within {:.1f} s ({})", tries[0].where.print(), seconds, std::strerror(tries[0].told));
+  std::string reasons;
+  for (const Try& each : tries)
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", each.where.print(), std::strerror(each.told));
+  return fmt::format("any of {} addresses within {:.1f} s ({})", tries.size(), seconds, reasons);
+}
+
+}  // namespace
+
+void set_option(int socket, int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); }
+
+std::vector<posix::UniqueFd> listen_on(const std::vector<SocketAddress>& addresses) {
+  std::vector<posix::UniqueFd> listeners;
+  std::uint16_t port = addresses.front().port();
+  int not_here = 0;  // why the last address that is left out isn't one of this machine
+  for (SocketAddress where : addresses) {
+    where.set_port(port);
+    posix::UniqueFd listener(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (listener) {
+      // Without it the port of a job that has just ended couldn't be used again; one that still listens keeps it.
+      set_option(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+      // [::] would take 0.0.0.0's connections, too.
+      if (addresses.size() > 1 && where.family() == AF_INET6) set_option(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
+      if (::bind(listener.get(), where.get(), where.length) == 0 && ::listen(listener.get(), SOMAXCONN) == 0) {
+        if (port == 0) port = local_address(listener.get()).port();
+        listeners.push_back(std::move(listener));
+        continue;
+      }
+    }
+    if (errno == EADDRINUSE) {
+      throw Error(Cause::refused, fmt::format("{}: the port is taken, perhaps by another job; name another port", where.print()));
+    }
+    if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT)
+      throw system_error(Cause::refused, fmt::format("listening on {}", where.print()), errno);
+    not_here = errno;
+  }
+  if (!listeners.empty()) return listeners;
+  if (not_here == EADDRNOTAVAIL) {
+    throw Error(Cause::refused,
+                fmt::format("{}: {} of this machine, and node 0 must run where the rendezvous is", all_of(addresses),
+                            addresses.size() == 1 ? "this address isn't one" : "none of these addresses is one"));
+  }
+  throw system_error(Cause::refused, fmt::format("listening on {}", all_of(addresses)), not_here);
+}
+
+posix::UniqueFd dial(const std::vector<SocketAddress>& addresses, std::uint64_t timeout_ns, const std::function<void()>& check) {
+  const std::uint64_t start = posix::now_ns();
+  const std::uint64_t deadline = start + timeout_ns;
+  std::vector<Try> tries;
+  for (const SocketAddress& where : addresses) tries.push_back({where, start + tries.size() * kHeadStart_ns});
+  for (;;) {
+    const std::uint64_t now = posix::now_ns();
+    for (std::size_t i = 0; i < tries.size(); ++i) {
+      Try& each = tries[i];
+      if (!each.socket && now < each.begins_ns) continue;
+      const int error = each.socket ? look(each) : begin(each, timeout_ns);
+      if (error == 0) return std::move(each.socket);
+      if (error == EINPROGRESS) continue;
+      each.told = error;
+      each.socket.reset();
+      each.begins_ns = now + kPause_ns;
+      if (i + 1 < tries.size()) tries[i + 1].begins_ns = std::min(tries[i + 1].begins_ns, now);
+    }
+    if (now >= deadline) {
+      throw Error(Cause::stalled, fmt::format("nobody answered at {}: is node 0 running there?",
+                                              without_answer(tries, static_cast<double>(timeout_ns) * 1e-9)));
+    }
+    if (check) check();
+    std::vector<pollfd> watched;
+    for (const Try& each : tries) {
+      if (each.socket) watched.push_back({each.socket.get(), POLLOUT, 0});
+    }
+    ::poll(watched.data(), watched.size(), kSlice_ms);
+  }
+}
+
+}  // namespace tsp::tcp
