@@ -23,7 +23,8 @@ class Hub(threading.Thread):
         self.weather = weather
         self.ending = False
         self.frames = 0
-        self.lost = 0
+        self.lost = 0  # by the weather: loss and cuts
+        self.undelivered = 0  # to machines that are not up yet, or gone, or take nothing
         # Frames for machines whose socket is full: a switch with buffers and flow control. Dropped here, a third of a busy RDMA
         # stream was lost, each time for the adapter's whole retransmission timeout.
         self.waiting = [collections.deque() for _ in range(machines)]
@@ -82,10 +83,10 @@ class Hub(threading.Thread):
             if len(queue) < MOST_WAITING:
                 queue.append((port, frame))
             else:
-                self.lost += 1
+                self.undelivered += 1
 
     def _send(self, port, machine, frame):
-        """False if the machine's socket is full; a frame for a machine that is not up, or gone, is lost."""
+        """False if the machine's socket is full; a frame for a machine that is not up, or gone, is dropped."""
         try:
             port.sendto(frame, self.machine_side(machine))
         except BlockingIOError:
@@ -93,7 +94,7 @@ class Hub(threading.Thread):
         except OSError as error:
             if error.errno == errno.ENOBUFS:
                 return False
-            self.lost += 1
+            self.undelivered += 1
         return True
 
 
