@@ -4,8 +4,8 @@
 #
 #   tools/figures.sh [--quick] [FOLDER]     default: build/figures
 #
-#   RANKS=8  CONFIG=micro  SEQS=128,256,512,1024  BATCHES=1,2,4  STEPS=3  FAIR_BATCHES=2,6  PRESET=release
-#   may be set in the environment
+#   RANKS=8  CONFIG=NAME|FILE  SEQS=256,1024,2048,4096  BATCHES=1,2,4  STEPS=3  FAIR_BATCHES=2,6  FAIR_STEPS=8  PRESET=release
+#   may be set in the environment; default configuration: micro's, for sequences up to 8192
 #
 # --quick: four ranks and short sequences, in a few minutes; to see that it works, not to judge by.
 #
@@ -21,8 +21,7 @@ if [ "$quick" = 1 ]; then
   : "${RANKS:=4}" "${SEQS:=64,128,256}" "${BATCHES:=1,2}" "${STEPS:=1}"
 fi
 ranks=${RANKS:-8}
-config=${CONFIG:-micro}
-seqs=${SEQS:-128,256,512,1024}
+seqs=${SEQS:-256,1024,2048,4096}
 batches=${BATCHES:-1,2,4}
 steps=${STEPS:-3}
 tsprun=$root/build/${PRESET:-release}/launcher/tsprun
@@ -31,6 +30,11 @@ tsprun=$root/build/${PRESET:-release}/launcher/tsprun
 install_missing plot
 mkdir -p "$folder"
 data=$folder/text.txt
+config=${CONFIG:-$folder/micro-8192.json}
+cat >"$folder/micro-8192.json" <<'JSON'
+{"model_type": "llama", "hidden_act": "silu", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8,
+ "num_key_value_heads": 4, "head_dim": 32, "intermediate_size": 704, "vocab_size": 256, "max_position_embeddings": 8192}
+JSON
 # Text enough for every length: this project's own words.
 cat "$root"/*.md "$root"/*/README.md >"$data"
 
@@ -43,20 +47,20 @@ compare() {
   local name=$1
   shift
   say "measuring: $name"
-  "$tsprun" compare --data "$data" --steps "$steps" --json "$folder/$name.json" --csv "$folder/$name.csv" "$@"
+  "$tsprun" compare --data "$data" --json "$folder/$name.json" --csv "$folder/$name.csv" "$@"
 }
-compare lengths --config "$config" --layouts "$layouts" --seqs "$seqs"                    # Figs. 1, 5, 7, 9
-compare lengths_forward --config "$config" --layouts "$layouts" --seqs "$seqs" --forward  # Figs. 10, 11
-compare batches --config "$config" --layouts "$layouts" --batches "$batches" --seq "${seqs%%,*}"  # Fig. 12
-compare sizes --configs nano,micro --layouts "$layouts" --seq "${seqs%%,*}"               # Fig. 6
+compare lengths --steps "$steps" --config "$config" --layouts "$layouts" --seqs "$seqs"                    # Figs. 1, 5, 7, 9
+compare lengths_forward --steps "$steps" --config "$config" --layouts "$layouts" --seqs "$seqs" --forward  # Figs. 10, 11
+compare batches --steps "$steps" --config "$config" --layouts "$layouts" --batches "$batches" --seq "${seqs%%,*}"  # Fig. 12
+compare sizes --steps "$steps" --configs nano,micro --layouts "$layouts" --seq "${seqs%%,*}"               # Fig. 6
 rm -f "$folder/break_even.json"
 # Figs. 5, 7 on both sides of BS = 8h, which the larger model doesn't reach.
-[ "$ranks" -gt 8 ] || compare break_even --config nano --layouts "tsp=$ranks;tp=$ranks" --seq 256 --batches 1,2,4 --forward
+[ "$ranks" -gt 8 ] || compare break_even --steps "$steps" --config nano --layouts "tsp=$ranks;tp=$ranks" --seq 256 --batches 1,2,4 --forward
 
 # Every scheme and variant where no rank shares a core, so that what ranks wait for is communication; on both sides of the lengths
 # at which TSP's bytes break even with TP's, forward alone (8h) and with backward (24h).
 if [ "$quick" = 0 ]; then
-  fair=(--config "$config" --seq "${seqs##*,}" --batches "${FAIR_BATCHES:-2,6}")
+  fair=(--config "$config" --seq 1024 --batches "${FAIR_BATCHES:-2,6}" --steps "${FAIR_STEPS:-8}")
   compare fair "${fair[@]}" --layouts "tsp=2;tp=2;sp=2;zero3=2"
   compare fair_sequence "${fair[@]}" --layouts "tp=2" --tp sequence
   compare fair_ring "${fair[@]}" --layouts "sp=2" --sp ring
@@ -82,7 +86,7 @@ if [ -e "$folder/break_even.json" ]; then
 fi
 "$python3" "$root/tools/plot/plot.py" --out "$folder/paper" "$folder/paper.json"
 
-say "the paper's statements on this machine ($ranks ranks, $config, training)"
+say "the paper's statements on this machine ($ranks ranks, $(basename "$config" .json), training)"
 "$python3" "$root/tools/plot/statements.py" "$folder/lengths.json" "$folder/batches.json" | tee "$folder/statements.txt"
 say "and in forward passes alone"
 "$python3" "$root/tools/plot/statements.py" "${forward[@]}" | tee -a "$folder/statements.txt"

@@ -128,6 +128,7 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
   row["ranks"] = point.global.ranks;
   const bool known = point.model.shape.hidden != 0;
   row["config"] = known ? point.model.shape.name : point.model.config;
+  row["hidden"] = known ? ordered_json(point.model.shape.hidden) : ordered_json(nullptr);
   row["parameters"] = known ? ordered_json(theory::held({.setting = {.model = point.model.shape}, .shape = {}}, {}).total())
                             : ordered_json(nullptr);
   row["seq"] = point.model.sequence;

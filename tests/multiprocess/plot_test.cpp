@@ -63,6 +63,7 @@ json measured(const std::string& label, int seq, double total, double tokens_per
           {"label", label},
           {"ranks", 4},
           {"config", "nano"},
+          {"hidden", 64},
           {"seq", seq},
           {"batch", 1},
           {"memory_peak_bytes", {{"total", total}}},

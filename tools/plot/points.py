@@ -1,5 +1,6 @@
 """Points out of the arrays `plan` and `compare` of tsprun's reports: what a layout needs, moves and yields at one setting."""
 
+import pathlib
 from dataclasses import dataclass, field
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "communication", "workspace")
@@ -13,7 +14,8 @@ class Point:
     seq: int
     batch: int
     ranks: int
-    parameters: int | None  # of the model, if the report says so
+    hidden: int | None  # of the model, if the report says so
+    parameters: int | None
     memory: dict = field(default_factory=dict)  # bytes by category and `total`; empty if unknown
     forward: float | None = None  # received bytes a rank, mean
     backward: float | None = None
@@ -28,6 +30,12 @@ def label_of(row):
     if isinstance(layout, dict):
         layout = ",".join(f"{axis}={degree}" for axis, degree in layout.items()) or "1"
     return row.get("label", layout)
+
+
+def config_of(row):
+    """A file without its folder and ending."""
+    config = row.get("config", "")
+    return pathlib.PurePath(config).stem if config.endswith(".json") else config
 
 
 def ranks_of(row):
@@ -61,10 +69,11 @@ def points_of(report):
                 Point(
                     measured=measured,
                     label=label_of(row),
-                    config=row.get("config", ""),
+                    config=config_of(row),
                     seq=row["seq"],
                     batch=row["batch"],
                     ranks=ranks,
+                    hidden=row.get("hidden"),
                     parameters=row.get("parameters"),
                     memory=row.get("memory_peak_bytes") or {},
                     forward=received(row.get("traffic_bytes"), "forward", ranks),
