@@ -271,6 +271,29 @@ job killed {train}
     check_failure(lab, "killed", 0, deadline + 3, (1,))
 
 
+def paused(lab, _steps, size, timeout):
+    """A machine that stands still is named by the other one within the deadline. When it goes on its own ranks end, too, and hear why."""
+    deadline = 15
+    script = f"""
+deadline={deadline}
+at_fault paused
+[ $NODE = 0 ] && after_step paused 2 weather pause 1
+job paused --inter verbs {lab.train(100000, size)}
+[ $NODE = 1 ] || {{ : >"$SHARE/paused.resumed"; weather resume 1; }}
+"""
+    require(lab.run(script, timeout=timeout) == 0, "the laboratory failed")
+    check_failure(lab, "paused", 0, deadline + 3, (1,))
+    verdict = lab.text("paused", 1, "err")
+    # The clock in the machine that stood still says little; that of the files is this machine's.
+    after = (lab.share / "paused.1.code").stat().st_mtime - (lab.share / "paused.resumed").stat().st_mtime
+    print(f"paused: node 1 ended {after:.1f} s after it went on\n{verdict}")
+    require(lab.code("paused", 1) != 0 and after <= deadline + 3, f"node 1 took {after} s")
+    require("this node's tsprun stood still for " in verdict, "it doesn't say that it stood still")
+    # What node 0 has found comes over a connection that may be gone by now: then that is what it finds.
+    failure = lab.report("paused", 1)["failure"]
+    require(failure is not None and failure["kind"] in ("disconnected", "stalled"), f"node 1: {failure}")
+
+
 def packets_sent(lab, when, node, rail):
     return int(lab.text(f"packets.{when}.rail{rail}", node, "count"))
 
@@ -309,7 +332,7 @@ packets rail1
 
 
 SCENARIOS = {"rails": rails, "training": training, "lost_messages": lost_messages, "lost_frames": lost_frames, "verified": verified,
-             "faults": faults}
+             "faults": faults, "paused": paused}
 
 
 def main():
