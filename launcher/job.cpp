@@ -199,7 +199,8 @@ void Job::follow_stops() {
     if (!built_in()) signal_group(information.si_pid, information.si_code == CLD_CONTINUED ? SIGCONT : SIGSTOP);
     information = {};
   }
-  note_stopped(true);
+  // A stopped rank that is ended now isn't stopped any more, but the verdict, of other nodes too, is of how it was.
+  if (!ending_) note_stopped(true);
 }
 
 /// Ranks that wait for a stopped one shall know it well before their deadline: it may have been stopped while it waited for them,
