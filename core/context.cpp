@@ -147,7 +147,11 @@ struct Context::Parts {
                .gbps = options.link_gbps,
                .faults = options.faults,
                .strikes = faults.strikes(),
-               .check = [this] { throw_if_aborted(); }}),
+               .check =
+                   [this] {
+                     board.page(world_rank()).last_sign_ns.store(posix::now_ns(), relaxed);
+                     throw_if_aborted();
+                   }}),
         watch(pids.empty() ? std::nullopt : std::optional<PeerWatch>(std::in_place, board, pids)),
         staging(heap),
         engine(board, world_rank(), finished(links.routes(), options.verify), memory->doorbell(local_rank),

@@ -174,7 +174,7 @@ void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t b
   const std::uint64_t now = posix::now_ns();
   Failure failure{.cause = cause, .rank = peer, .code = 0, .op = {}, .sequence = 0, .detail = what};
   if (now - began_ns >= options_.timeout_ns) {
-    const FlightBoard::Chain chain = board_.wait_chain(rank());
+    const FlightBoard::Chain chain = board_.up_to_silent(board_.wait_chain(rank()), now - options_.timeout_ns / 2);
     const int root = chain.ranks.back();
     if (!chain.cycle && (root != peer || board_.stopped(root))) {
       failure.cause = Cause::stalled;

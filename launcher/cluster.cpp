@@ -27,6 +27,8 @@ constexpr std::uint64_t kBeat_ns = 200'000'000;
 /// Node 0 gives up first and says who is missing.
 constexpr std::uint64_t kGrace_ns = 3'000'000'000;
 constexpr std::uint64_t kLinger_ns = 1'000'000'000;
+/// A tsprun looks many times a second. One that sees more than this between two looks was itself stopped, or its machine was.
+constexpr std::uint64_t kClockJump_ns = 2'000'000'000;
 constexpr std::string_view kOk = "ok ";
 /// To a node that is ahead: node 0 hasn't begun that attempt yet.
 constexpr std::string_view kAgain = "again";
@@ -352,6 +354,12 @@ void Cluster::hear(Boards& boards) {
     if (!alive) lose(0, fmt::format("its tsprun is gone ({})", client_->link().why_over()), boards);
   }
   const std::uint64_t now = posix::now_ns();
+  if (const std::uint64_t before = std::exchange(last_look_ns_, now); before != 0 && now - before > kClockJump_ns) {
+    // Nothing was heard, for nobody listened: what the others have said meanwhile is still on its way.
+    spdlog::warn("this node's tsprun stood still for {:.1f} s: it was stopped, or its machine was",
+                 static_cast<double>(now - before) * 1e-9);
+    for (Node& node : nodes_) node.heard_ns = now;
+  }
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
     if (static_cast<int>(node) == self_ || now - nodes_[node].heard_ns < timeout_ns_) continue;
     // Who hears nobody but node 0 hears nobody at all if node 0 is cut off.

@@ -82,6 +82,7 @@ class Cluster {
   std::string store_address_;
   int master_port_ = 0;
   std::uint64_t last_beat_ns_ = 0;
+  std::uint64_t last_look_ns_ = 0;
   bool told_failure_ = false;
   std::vector<std::pair<std::string, std::vector<std::byte>>> pending_;  // server: what clients set since hear()
   std::vector<std::pair<int, std::string>> gone_;

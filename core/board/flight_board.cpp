@@ -282,6 +282,17 @@ FlightBoard::Chain FlightBoard::wait_chain(int rank) const {
   }
 }
 
+FlightBoard::Chain FlightBoard::up_to_silent(Chain circle, std::uint64_t since_ns) const {
+  const auto silent = std::find_if(circle.ranks.begin(), circle.ranks.end(), [&](int rank) {
+    const std::uint64_t sign = page(rank).last_sign_ns.load(relaxed);
+    return sign != 0 && sign < since_ns;
+  });
+  if (!circle.cycle || silent == circle.ranks.end()) return circle;
+  circle.ranks.erase(silent + 1, circle.ranks.end());
+  circle.cycle = false;
+  return circle;
+}
+
 std::string FlightBoard::describe(const Chain& chain, std::uint64_t now_ns) const {
   std::string text;
   for (const int rank : chain.ranks) {

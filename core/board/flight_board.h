@@ -277,6 +277,9 @@ class FlightBoard {
     bool cycle = false;      ///< the chain runs into itself
   };
   Chain wait_chain(int rank) const;
+  /// Of a circle of waits the part up to the first rank that has given no sign of life since `since_ns`, as of a machine that
+  /// stands still: for whom it waits is no longer known, so it is the root. The circle itself if all have.
+  Chain up_to_silent(Chain circle, std::uint64_t since_ns) const;
   /// "rank 0 is in barrier #7 (…), waiting for rank 2 for 1.2 s; rank 2 is stopped, outside any operation"
   std::string describe(const Chain& chain, std::uint64_t now_ns) const;
 

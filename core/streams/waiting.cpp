@@ -294,6 +294,8 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
   // With a launcher its marks are on the board by now.
   if (chain.cycle && options_.watch != nullptr && options_.watch->note_stopped(chain.ranks))
     chain = board_.wait_chain(world_rank_);
+  // Who waits looks around ten times a second and more.
+  chain = board_.up_to_silent(std::move(chain), now - options_.timeout_ns / 2);
 
   std::string waits = board_.describe(chain, now);
   // Outside a circle a message may lie with a rank that computes and pushes nothing on.

@@ -114,6 +114,33 @@ TEST(TwoLaunchers, ALauncherThatIsKilledIsNamedByTheOther) {
   }
 }
 
+/// As a machine does that sleeps: all of a node stands still until the other has given it up.
+TEST(TwoLaunchers, ANodeThatStoodStillIsNamedOnBoth) {
+  for (const int victim : {0, 1}) {
+    const TemporaryDirectory directory;
+    const int port = free_port();
+    Process first(node_words(0, port, {"--timeout", "3", "--json", directory.path("0")}, {"loop"}), kSecret);
+    Process second(node_words(1, port, {"--timeout", "3", "--json", directory.path("1")}, {"loop"}), kSecret);
+    ASSERT_TRUE(first.wait_for_output("ready", 2)) << first.err();
+    ASSERT_TRUE(second.wait_for_output("ready", 2)) << second.err();
+    Process& stopped = victim == 0 ? first : second;
+    Process& other = victim == 0 ? second : first;
+    const std::vector<pid_t> all = stopped.marked();
+    for (const pid_t pid : all) ::kill(pid, SIGSTOP);
+    EXPECT_NE(other.wait(15).code, 0) << other.err();
+    for (const pid_t pid : all) ::kill(pid, SIGCONT);
+    EXPECT_NE(stopped.wait(15).code, 0) << stopped.err();
+    EXPECT_NE(stopped.err().find("this node's tsprun stood still for "), std::string::npos) << stopped.err();
+    for (const char* node : {"0", "1"}) {
+      const nlohmann::json failure = read_json(directory.path(node)).at("failure");
+      ASSERT_TRUE(failure.is_object()) << node;
+      EXPECT_EQ(failure.at("node"), victim) << failure;
+      EXPECT_TRUE(failure.at("kind") == "disconnected" || failure.at("kind") == "stalled") << failure;
+    }
+    EXPECT_TRUE(stopped.wait_until_nothing_is_left(3));
+  }
+}
+
 TEST(TwoLaunchers, OneThatDoesNotComeIsNamedAtTheDeadline) {
   const int port = free_port();
   Process first(node_words(0, port, {"--timeout", "1"}, {"digest"}, 3), kSecret);
