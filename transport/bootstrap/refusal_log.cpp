@@ -4,23 +4,33 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 namespace tsp::bootstrap {
 
 namespace {
 constexpr std::uint64_t kOneByOne = 5;
+constexpr std::size_t kReasons = 16;
 constexpr std::uint64_t kSecond_ns = 1'000'000'000;
 }  // namespace
 
 void RefusalLog::refused(std::string_view address, std::string_view why) {
   tick();
   if (count_ == 0) since_ns_ = posix::now_ns();
-  if (++count_ <= kOneByOne) spdlog::warn("{} refused a connection from {}: {}", who_, address, why);
+  ++count_;
+  const bool is_new = reasons_.size() < kReasons && std::ranges::find(reasons_, why) == reasons_.end();
+  if (is_new) reasons_.emplace_back(why);
+  if (count_ > kOneByOne && !is_new) return;
+  ++told_;
+  spdlog::warn("{} refused a connection from {}: {}", who_, address, why);
 }
 
 void RefusalLog::tick() {
   if (count_ == 0 || posix::now_ns() - since_ns_ < kSecond_ns) return;
-  if (count_ > kOneByOne) spdlog::warn("{} refused {} more connections within a second", who_, count_ - kOneByOne);
+  if (count_ > told_) spdlog::warn("{} refused {} more connections within a second", who_, count_ - told_);
   count_ = 0;
+  told_ = 0;
+  reasons_.clear();
 }
 
 }  // namespace tsp::bootstrap

@@ -1,10 +1,12 @@
-// What a listener says in the log of those whom it doesn't let in: the first few of a second one by one, the rest as a number, so
-// that a flood of strangers neither drowns the log nor costs what writing it would.
+// What a listener says in the log of those whom it doesn't let in: the first few of a second and the first for each reason one by
+// one, the rest as a number, so that a flood of strangers neither drowns the log, nor hides others in it, nor costs what writing
+// it would.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tsp::bootstrap {
 
@@ -21,6 +23,8 @@ class RefusalLog {
   std::string who_;
   std::uint64_t since_ns_ = 0;  // when the second began in which refusals are counted
   std::uint64_t count_ = 0;     // in it
+  std::uint64_t told_ = 0;      // of them
+  std::vector<std::string> reasons_;
 };
 
 }  // namespace tsp::bootstrap
