@@ -257,7 +257,7 @@ std::string Cluster::begin_with(const bootstrap::Secret& secret, Arrival mine) {
       client_.emplace(rendezvous_, secret, bootstrap::launcher_name(self_), left);
       mine.nonce = fmt::format("{:08x}{:08x}", std::random_device()(), std::random_device()());
       client_->set(fmt::format("node/{}", self_), bytes_of(mine.text()));
-      const std::string go = text_of(client_->get("go/" + mine.nonce, "node 0 to say that all nodes are there", kGrace_ns));
+      std::string go = text_of(client_->get("go/" + mine.nonce, "node 0 to say that all nodes are there", kGrace_ns));
       if (go.starts_with(kOk)) return go;
       if (go != kAgain) throw Error(Cause::refused, go);
     } catch (const Error& error) {

@@ -54,6 +54,9 @@ std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t e
   if (links.empty()) return {};
   std::ranges::sort(links, {}, [](const Link& link) { return link.record.fastest; });
   const std::uint64_t median = links[links.size() / 2].record.fastest;
+  std::set<int> on_time;  // senders of a link that isn't slow
+  for (const Link& link : links)
+    if (link.record.fastest > median / kTimesSlower) on_time.insert(link.record.from);
   std::erase_if(links, [&](const Link& link) {
     return link.record.fastest > median / kTimesSlower || link.record.messages < kLeastMessages ||
            link.record.pending_ns < elapsed_ns / kPartOfJob;
@@ -62,14 +65,21 @@ std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t e
   std::ranges::stable_sort(links, std::greater(), [](const Link& link) { return link.record.pending_ns; });
   std::vector<std::string> lines;
   std::set<int> late;
+  std::set<int> told;  // senders all of whose links are slow: one line each
   for (const auto& [to, record] : links) {
     if (late.contains(record.from) || lines.size() == kMostLines) continue;
     late.insert(to);
-    lines.push_back(fmt::format(
-        "the link from rank {} to rank {} is slow: of {} messages of {} KiB and more the fastest came at {:.2g} GB/s, where the "
-        "links' median is {:.2g}; together they were on their way for {:.1f} s of a job of {:.1f} s",
-        record.from, to, record.messages, kTimedBytes >> 10, gbps(record.fastest), gbps(median),
-        static_cast<double>(record.pending_ns) * 1e-9, static_cast<double>(elapsed_ns) * 1e-9));
+    // From the receiver's end a link that is slow looks like a sender that is late; other links of that sender tell them apart.
+    const bool all_slow = !on_time.contains(record.from);
+    if (all_slow && !told.insert(record.from).second) continue;
+    lines.push_back(
+        fmt::format("messages from rank {} to rank {} come slowly: {} is slow; of {} of {} KiB and more the fastest came at "
+                    "{:.2g} GB/s, where "
+                    "the links' median is {:.2g}; together they were on their way for {:.1f} s of a job of {:.1f} s",
+                    record.from, to,
+                    all_slow ? fmt::format("rank {} is late, or what joins it to others", record.from) : "the link between them",
+                    record.messages, kTimedBytes >> 10, gbps(record.fastest), gbps(median),
+                    static_cast<double>(record.pending_ns) * 1e-9, static_cast<double>(elapsed_ns) * 1e-9));
   }
   return lines;
 }

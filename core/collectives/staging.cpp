@@ -6,7 +6,7 @@ namespace tsp {
 
 namespace {
 
-constexpr std::size_t kLine = 64;  // blocks begin at cache lines
+constexpr std::size_t kCacheLine = 64;  // blocks begin at cache lines
 
 }  // namespace
 
@@ -23,7 +23,7 @@ Staging::Block* Staging::take(Stream stream, std::size_t bytes) {
     r.oldest = (r.oldest + 1) % kBlocks;
     --r.used;
   }
-  const std::size_t size = (bytes + kLine - 1) / kLine * kLine;
+  const std::size_t size = (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
   const std::size_t capacity = r.memory.bytes().size();
   std::optional<std::size_t> place;
   if (r.used == 0) {
@@ -31,7 +31,7 @@ Staging::Block* Staging::take(Stream stream, std::size_t bytes) {
   } else if (r.used < kBlocks) {
     const Block& newest = r.blocks[(r.oldest + r.used - 1) % kBlocks];
     const std::size_t begin = r.blocks[r.oldest].offset_;
-    const std::size_t end = newest.offset_ + (newest.bytes_.size() + kLine - 1) / kLine * kLine;
+    const std::size_t end = newest.offset_ + (newest.bytes_.size() + kCacheLine - 1) / kCacheLine * kCacheLine;
     const bool wrapped = end <= begin;
     if (end + size <= (wrapped ? begin : capacity)) place = end;
     else if (!wrapped && size <= begin) place = 0;

@@ -26,8 +26,8 @@ Op op_of(const fault::Spec& spec) {
   if (op) return *op;
   std::vector<std::string_view> known;
   for (int i = 0; i < kOps; ++i) known.push_back(name(static_cast<Op>(i)));
-  const std::string_view nearest =
-      *std::ranges::min_element(known, {}, [&](std::string_view word) { return fault::edit_distance(spec.op, word); });
+  std::string_view nearest = fault::nearest_word(known, spec.op);
+  if (nearest.empty()) nearest = known.front();
   std::string works = spec.text;
   works.replace(works.find("op=" + spec.op) + 3, spec.op.size(), nearest);
   throw Error(Cause::refused, fmt::format("--fault {}: there is no operation '{}'; there are {}; try {}", spec.text, spec.op,

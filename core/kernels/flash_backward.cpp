@@ -31,21 +31,21 @@ constexpr std::size_t kQueries = 96;
 template <class T>
 struct Scratch {
   // Of a tile of keys. Panels of keys:
-  T* k_transposed;
-  T* v_transposed;
-  T* k;   // panels of the head dim
-  T* dk;  // rows
-  T* dv;
+  T* k_transposed = nullptr;
+  T* v_transposed = nullptr;
+  T* k = nullptr;   // panels of the head dim
+  T* dk = nullptr;  // rows
+  T* dv = nullptr;
   // Of a tile of queries:
-  T* q;  // panels of the head dim
-  T* d_o;
-  T* dq;  // rows
-  T* lse;
-  T* delta;
+  T* q = nullptr;  // panels of the head dim
+  T* d_o = nullptr;
+  T* dq = nullptr;  // rows
+  T* lse = nullptr;
+  T* delta = nullptr;
   // Of both, one panel of keys:
-  T* p;
-  T* ds;
-  T* factors;  // of dropout
+  T* p = nullptr;
+  T* ds = nullptr;
+  T* factors = nullptr;  // of dropout
 
   Scratch(std::span<std::byte> space, std::size_t head_dim) {
     const std::size_t d = flash::most_padded<T>(head_dim);

@@ -29,7 +29,6 @@ namespace tsp::kernels::flash {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-using kernels::HWY_NAMESPACE::for_lanes;
 using kernels::HWY_NAMESPACE::load;
 using kernels::HWY_NAMESPACE::store;
 

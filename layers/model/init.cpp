@@ -40,7 +40,7 @@ double natural_log(double x) {
 /// cos and sin of 2πt, t in [0, 1): the nearest quarter turn is taken off, the rest by Taylor's series on [−π/4, π/4].
 std::pair<double, double> turn(double t) {
   constexpr double kTwoPi = 6.28318530717958647692;
-  const auto quarter = static_cast<int>(t * 4 + 0.5);
+  const auto quarter = static_cast<int>(std::floor(t * 4 + 0.5));
   const double x = (t - quarter * 0.25) * kTwoPi;
   const double x2 = x * x;
   double cosine = 0;

@@ -34,7 +34,7 @@ posix::UniqueFd open_partial(const std::filesystem::path& partial, int flags) {
 
 }  // namespace
 
-Plan::Plan(const std::vector<PlannedTensor>& tensors, std::map<std::string, std::string> metadata) {
+Plan::Plan(const std::vector<PlannedTensor>& tensors, const std::map<std::string, std::string>& metadata) {
   // Wide elements first, so that every tensor begins at a multiple of its element's size.
   std::vector<const PlannedTensor*> order;
   order.reserve(tensors.size());
@@ -44,7 +44,7 @@ Plan::Plan(const std::vector<PlannedTensor>& tensors, std::map<std::string, std:
   });
 
   nlohmann::ordered_json object = nlohmann::ordered_json::object();
-  if (!metadata.empty()) object["__metadata__"] = std::move(metadata);
+  if (!metadata.empty()) object["__metadata__"] = metadata;
   std::uint64_t end = 0;
   for (const PlannedTensor* tensor : order) {
     TensorInfo info{tensor->name, stored_type_of(tensor->dtype), tensor->shape, end, tsp::size_of(tensor->dtype)};

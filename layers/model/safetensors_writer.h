@@ -26,7 +26,8 @@ class Plan {
  public:
   /// `format: pt` is what Hugging Face's loaders ask for. Throws Error(refused) for a name that comes twice or sizes that
   /// overflow.
-  explicit Plan(const std::vector<PlannedTensor>& tensors, std::map<std::string, std::string> metadata = {{"format", "pt"}});
+  explicit Plan(const std::vector<PlannedTensor>& tensors,
+                const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
   std::uint64_t file_bytes() const { return file_bytes_; }
   /// The length word and the JSON, padded so that the data begins at a multiple of 8.

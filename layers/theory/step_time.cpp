@@ -29,7 +29,8 @@ struct Seats {
     const int k = flow.with_tensors ? spread.tensors() * spread.token_ranks() : spread.degree(flow.axis);
     const int stride = flow.with_tensors ? 1 : spread.stride(flow.axis);
     const int m = std::clamp(machine.gpus_per_node / stride, 1, k);
-    return {static_cast<double>(k), static_cast<double>(m), static_cast<double>((k + m - 1) / m)};
+    const int nodes = (k + m - 1) / m;
+    return {static_cast<double>(k), static_cast<double>(m), static_cast<double>(nodes)};
   }
 };
 

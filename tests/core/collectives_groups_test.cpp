@@ -139,8 +139,9 @@ TEST(LargeGroups, SumAndMeetByWayOfOneRank) {
       for (std::size_t i = 0; i < data.size(); ++i)
         data[i] = static_cast<float>(context.rank() + round) * static_cast<float>(i % 7);
       context.world().all_reduce(Buffer(std::span<float>(data)), Reduction::sum);
+      const int sum = kRanks * (kRanks - 1) / 2 + kRanks * round;
       for (std::size_t i = 0; i < data.size(); ++i) {
-        ASSERT_EQ(data[i], static_cast<float>(kRanks * (kRanks - 1) / 2 + kRanks * round) * static_cast<float>(i % 7));
+        ASSERT_EQ(data[i], static_cast<float>(sum) * static_cast<float>(i % 7));
       }
       context.world().barrier();
     }

@@ -261,8 +261,8 @@ TEST(Sampling, FollowsTheDistribution) {
   for (int i = 0; i < kDraws; ++i) {
     ++counts[static_cast<std::size_t>(sample(Tensor(std::span(logits), {3}), {.seed = 3}, static_cast<std::uint64_t>(i)))];
   }
-  EXPECT_NEAR(counts[0], kDraws / 8, 120);
-  EXPECT_NEAR(counts[1], kDraws / 4, 160);
+  EXPECT_NEAR(counts[0], kDraws / 8.0, 120);
+  EXPECT_NEAR(counts[1], kDraws / 4.0, 160);
 }
 
 TEST(Sampling, TopKAndTopPCutTheTail) {

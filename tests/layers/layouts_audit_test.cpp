@@ -156,7 +156,7 @@ theory::Traffic copied_vocabulary(const ModelCase& of, int sequence) {
 }
 
 TEST(TensorTimesSequenceAudit, ReceivesWhatTheFormulasSay) {
-  for (ModelCase of : cases()) {
+  for (const ModelCase& of : cases()) {
     for (const auto& [tensor, sequence] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{2, 4}}) {
       const MeshShape shape{.scheme = Scheme::dense, .tensor = tensor, .sequence = sequence};
       theory::Traffic theory = blocks(of, theory::tp_sp_block(of.setting(), tensor, sequence));
@@ -254,7 +254,8 @@ void expect_memory(const ModelCase& of, const MeshShape& shape) {
                              : Chunks::balanced(shape.sequence, of.config.vocabulary).count(s);
       const std::uint64_t elements =
           L * share.block_parameters(h) + on_every_rank(of.config) + (of.config.tied_embeddings ? 1 : 2) * V * h;
-      const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(t * shape.sequence + s)];
+      const int rank = t * shape.sequence + s;
+      const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];
       EXPECT_EQ(peak[Category::parameters], elements * element) << where;
       EXPECT_EQ(peak[Category::gradients], elements * accumulated) << where;
       EXPECT_EQ(peak[Category::optimizer], elements * accumulated * (of.dtype == DType::bf16 ? 3U : 2U)) << where;

@@ -111,7 +111,7 @@ TEST(ReferenceGpt2, DropsOnlyInTrainingAndAnewInEveryStep) {
   const auto weights = random_weights<double>(model_parameters(c.config), generator);
   const auto ids = test::random_ids(c.batch * c.sequence, c.config.vocabulary, generator);
   const auto labels = test::random_labels(c.batch * c.sequence, c.config.vocabulary, generator);
-  const auto loss = [&](ModelConfig config, const reference::DropoutDraw& draw) {
+  const auto loss = [&](const ModelConfig& config, const reference::DropoutDraw& draw) {
     return reference::model<double>(config, c.batch, c.sequence, weights, ids, labels, false, draw).loss;
   };
   ModelConfig without = c.config;

@@ -91,7 +91,10 @@ TEST(SafetensorsFile, ReadsTensorsLargerThanItsScratch) {
   for (std::size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], static_cast<double>(i));
   std::vector<double> part(rows * 999);
   file.read(*file.find("w"), columns_of(*file.find("w"), 1, 999), std::span(part));
-  for (std::size_t i = 0; i < part.size(); ++i) ASSERT_EQ(part[i], static_cast<double>(i / 999 * 1000 + i % 999 + 1));
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    const std::size_t element = i / 999 * 1000 + i % 999 + 1;
+    ASSERT_EQ(part[i], static_cast<double>(element));
+  }
 }
 
 TEST(SafetensorsFile, RefusesBlocksOutsideTheTensor) {

@@ -69,7 +69,8 @@ TEST(SafetensorsWriter, LetsSeveralProcessesWriteTheirSlices) {
       std::vector<double> columns(kRows * kColumns / 2);
       for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(rank * rows.size() + i);
       for (std::size_t i = 0; i < columns.size(); ++i) {
-        columns[i] = static_cast<double>(i / 5 * kColumns + rank * 5 + i % 5);
+        const std::size_t element = i / 5 * kColumns + rank * 5 + i % 5;
+        columns[i] = static_cast<double>(element);
       }
       mine.write("rows", {rank * kRows / 2, kRows / 2, 0, kColumns}, std::span(rows));
       mine.write("columns", {0, kRows, rank * 5, 5}, std::span(columns));

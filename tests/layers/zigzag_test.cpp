@@ -16,7 +16,7 @@ namespace {
 /// Chunk of every position, dealt token by token: chunk c gets ⌊S/2D⌋ tokens and one more if c < S mod 2D.
 std::vector<int> chunk_of_positions(std::size_t sequence, int ranks) {
   std::vector<int> chunks;
-  const auto count = static_cast<std::size_t>(2 * ranks);
+  const auto count = 2 * static_cast<std::size_t>(ranks);
   for (std::size_t chunk = 0; chunk < count; ++chunk) {
     const std::size_t size = sequence / count + (chunk < sequence % count ? 1 : 0);
     chunks.insert(chunks.end(), size, static_cast<int>(chunk));
@@ -110,7 +110,7 @@ TEST(Zigzag, BalancesCausalAttention) {
         std::size_t pairs = 0;
         for (const std::int64_t query : zigzag.positions(rank)) pairs += static_cast<std::size_t>(query) + 1;
         EXPECT_EQ(zigzag.attention_pairs(rank), pairs);
-        const auto chunks = static_cast<std::size_t>(2 * ranks);
+        const auto chunks = 2 * static_cast<std::size_t>(ranks);
         if (sequence % chunks == 0) {
           const std::size_t size = sequence / chunks;
           EXPECT_EQ(pairs, chunks * size * size + size);

@@ -51,7 +51,7 @@ TEST_P(DeathInOperation, IsReportedByAllMeansAndEndsTheJob) {
   }
   EXPECT_NE(run.err.find("rank 2"), std::string::npos) << run.describe();
   EXPECT_NE(run.err.find("all_reduce"), std::string::npos) << run.describe();
-  EXPECT_NE(run.err.find("6"), std::string::npos) << run.describe();
+  EXPECT_NE(run.err.find('6'), std::string::npos) << run.describe();
   if (death.signal != 0) {
     EXPECT_NE(run.err.find(std::to_string(death.signal)), std::string::npos) << run.describe();
   }

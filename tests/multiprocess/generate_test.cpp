@@ -27,7 +27,7 @@ json generate(const TemporaryDirectory& folder, const std::vector<std::string>& 
 
 Finished refused(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {"generate", "--config", "nano"});
-  const Finished run = run_tsprun(arguments);
+  Finished run = run_tsprun(arguments);
   EXPECT_EQ(run.end.code, 2) << run.describe();
   return run;
 }

@@ -424,7 +424,7 @@ TEST(Block, FilesThatDoNotFitAreRefused) {
 
 TEST(ModelRefusal, NamesOptionValueAndWhatWorks) {
   const TextData data(3000);
-  const auto refused = [&](std::vector<std::string> arguments, const std::vector<std::string>& words) {
+  const auto refused = [&](const std::vector<std::string>& arguments, const std::vector<std::string>& words) {
     const Finished run = run_tsprun(arguments);
     EXPECT_EQ(run.end.code, 2) << run.describe();
     EXPECT_EQ(run.out, "") << run.describe();

@@ -120,7 +120,7 @@ TEST(StandardOutput, WhoseReaderHasGoneEndsTsprunAsSIGPIPEWould) {
     // The other end is closed before tsprun begins; the fifo is opened for both so that neither waits.
     const std::string fifo = directory.path("fifo" + std::to_string(&arguments - kTalkative.data()));
     ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
-    const Finished run = redirected("3<>" + fifo + " > " + fifo + " 3<&-", arguments);
+    const Finished run = redirected(fmt::format("3<>{0} > {0} 3<&-", fifo), arguments);
     EXPECT_EQ(run.end.code, 128 + SIGPIPE) << arguments.back() << run.describe();
     EXPECT_EQ(run.err.find("writing to"), std::string::npos) << run.describe();
   }

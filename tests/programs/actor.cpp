@@ -203,7 +203,7 @@ int loop(const Arguments&) {
 /// fail HOW RANK AFTER [FILE]: all_reduces without end; that rank fails in the middle of number AFTER+1, noting when in FILE.
 int fail_in_operation(const Arguments& arguments) {
   tsp::Context context = tsp::Context::from_environment();
-  const std::string how = arguments.at(0);
+  const std::string& how = arguments.at(0);
   const int rank = number(arguments, 1, 0);
   const int after = number(arguments, 2, 5);
   for (int i = 0; i < after; ++i) reduce_ones(context, 1000);

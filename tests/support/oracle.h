@@ -121,7 +121,7 @@ inline int all_reduce_chunk(std::size_t count, int ranks, std::size_t index) {
 
 template <Element T>
 bool same_bits(const T& a, const T& b) {
-  return std::memcmp(&a, &b, sizeof(T)) == 0;
+  return std::memcmp(&a, &b, sizeof(T)) == 0;  // NOLINT(bugprone-suspicious-memory-comparison): bits are meant
 }
 
 /// An element for failure messages: value and bits.

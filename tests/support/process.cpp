@@ -42,7 +42,7 @@ std::vector<std::string> make_environment(const ProcessOptions& options, const s
     const std::string text = *entry;
     if (!is_starters(*entry) && !options.environment.contains(text.substr(0, text.find('=')))) entries.push_back(text);
   }
-  for (const auto& [name, value] : options.environment) entries.push_back(name + "=" + value);
+  for (const auto& [name, value] : options.environment) entries.push_back(std::string(name).append("=").append(value));
   entries.push_back(mark);
   return entries;
 }

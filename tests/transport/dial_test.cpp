@@ -45,7 +45,7 @@ struct Silent {
     const SocketAddress bound = local_address(listener.get());
     for (int i = 0; i < 4; ++i) {
       waiting.emplace_back(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK, 0));
-      ::connect(waiting.back().get(), bound.get(), bound.length);
+      static_cast<void>(::connect(waiting.back().get(), bound.get(), bound.length));  // under way
     }
   }
 };

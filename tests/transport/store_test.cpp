@@ -24,11 +24,13 @@ std::vector<std::byte> bytes_of(std::string_view text) {
 
 /// A server that a thread pumps.
 class Store : public testing::Test {
- protected:
+ public:
   ~Store() override {
     over_ = true;
     pump_.join();
   }
+
+ protected:
   StoreClient client(int name, std::uint64_t timeout_ns = 5 * kSecond) { return {server_.address(), secret_, name, timeout_ns}; }
   posix::UniqueFd dial() const {
     const HostPort place = parse_host_port("test", server_.address());

@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <numeric>
 
 namespace tsp::fault {
 
@@ -16,7 +17,7 @@ constexpr double kLeast = 1e-9;
 constexpr double kLongestSeconds = 86'400;
 constexpr double kFastestGbps = 1e6;
 /// A longer word is no slip of the pen.
-constexpr std::size_t kLongestWord = 32;
+constexpr std::size_t kLongestWord = 16;
 
 constexpr KeyRule whole(std::string_view key, std::uint64_t least, std::uint64_t most = UINT64_MAX) {
   return {.key = key, .type = ValueType::whole, .least = least, .most = most};
@@ -88,18 +89,25 @@ std::string repaired_value(std::string_view key, std::string_view value, std::st
   return within(value, rule.least, rule.most, otherwise);
 }
 
+/// Letters to change, add or take away to make one word of the other, each at most kLongestWord long.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::array<std::size_t, kLongestWord + 1> row;
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({changed, row[j + 1] + 1, row[j] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
 /// The one of these keys that was meant; empty: none is near.
 std::string_view nearest_key(const Keys& keys, std::string_view key) {
-  std::string_view nearest;
-  std::size_t least = std::min<std::size_t>(3, key.size());
-  if (key.size() > kLongestWord) return {};
-  for (const std::string_view known : keys) {
-    const std::size_t away = edit_distance(key, known);
-    if (away >= least) continue;
-    least = away;
-    nearest = known;
-  }
-  return nearest;
+  return nearest_word(keys, key, std::min<std::size_t>(3, key.size()));
 }
 
 /// What a text says, in the order in which it was typed, mended.
@@ -184,8 +192,10 @@ const std::vector<Form>& forms() {
 }
 
 const Form& nearest_form(std::string_view kind) {
-  if (kind.size() > kLongestWord) return forms().front();
-  return *std::ranges::min_element(forms(), {}, [&](const Form& form) { return edit_distance(kind, form.name); });
+  Keys names;
+  for (const Form& form : forms()) names.push_back(form.name);
+  const std::string_view nearest = nearest_word(names, kind);
+  return nearest.empty() ? forms().front() : *std::ranges::find(forms(), nearest, &Form::name);
 }
 
 const KeyRule& rule_of(std::string_view key) { return *std::ranges::find(kRules, key, &KeyRule::key); }
@@ -212,20 +222,18 @@ std::string repaired(std::string_view text, int ranks) {
   return repair.text();
 }
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::array<std::size_t, kLongestWord + 1> row;
-  b = b.substr(0, kLongestWord);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
-    }
+std::string_view nearest_word(std::span<const std::string_view> words, std::string_view word, std::size_t limit) {
+  std::string_view nearest;
+  for (const std::string_view known : words) {
+    if (word == known) return known;
+    const std::size_t least = std::max(word.size(), known.size()) - std::min(word.size(), known.size());
+    if (least >= limit || std::max(word.size(), known.size()) > kLongestWord) continue;
+    const std::size_t away = edit_distance(word, known);
+    if (away >= limit) continue;
+    limit = away;
+    nearest = known;
   }
-  return row[b.size()];
+  return nearest;
 }
 
 }  // namespace tsp::fault

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,7 +55,8 @@ Pairs split_pairs(std::string_view text);
 /// missing from the kind's example. `ranks`: of the job, 0 if unknown, not 1 for a fault of messages.
 std::string repaired(std::string_view text, int ranks);
 
-/// Letters to change, add or take away to make one word of the other, of which only the first 32 letters count.
-std::size_t edit_distance(std::string_view a, std::string_view b);
+/// The first of the words that come nearest to `word` by letters to change, add or take away; one over 16 letters isn't near.
+/// Empty: each needs `limit` letters or more, or `word` is over 16 letters long and so no slip of the pen.
+std::string_view nearest_word(std::span<const std::string_view> words, std::string_view word, std::size_t limit = SIZE_MAX);
 
 }  // namespace tsp::fault
