@@ -23,7 +23,11 @@ add_library(tsp_options INTERFACE)
 target_compile_features(tsp_options INTERFACE cxx_std_20)
 target_compile_options(tsp_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror)
 
-# Sanitizers go to every target, or the runtime would miss what the others do.
+# Sanitizers go to every target, or the runtime would miss what the others do. TSP_SANITIZE_ADDRESS, _THREAD or _FUZZER tells the code.
+if(NOT TSP_SANITIZE STREQUAL "none")
+  string(TOUPPER ${TSP_SANITIZE} sanitizer)
+  add_compile_definitions(TSP_SANITIZE_${sanitizer})
+endif()
 if(TSP_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)

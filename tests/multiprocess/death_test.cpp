@@ -18,7 +18,7 @@ namespace tsp::test::death_test {
 namespace {
 
 /// From a death to the end of tsprun. One second is what the product promises; sanitizers slow the processes' end.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(TSP_SANITIZE_ADDRESS) || defined(TSP_SANITIZE_THREAD)
 constexpr double kPromptly = 4.0;
 #else
 constexpr double kPromptly = 1.0;
