@@ -122,7 +122,7 @@ def main():
         if "iperf3" in streams:
             streams["iperf3"].append(iperf3_stream(arguments.seconds))
     ours, theirs = median(streams["ours"]), median(streams.get("iperf3", []))
-    print(f"stream of 1 MiB messages, GB/s: ours {ours}, iperf3 {theirs}")
+    print("stream of 1 MiB messages, GB/s: " + ", ".join(f"{name} {median(values):.2f}" for name, values in streams.items() if values))
     if ours and theirs:
         lines.append(("tcp stream: >= 0.9 of iperf3", ours / theirs >= 0.9, f"{ours / theirs:.2f}"))
 

@@ -14,6 +14,8 @@ namespace tsp::tcp {
 namespace {
 /// Bytes read in one call, so that one fast peer can't keep this rank from all else.
 constexpr std::size_t kReadAtOnce = 4 << 20;
+/// Bytes read behind a piece: they are copied once more if they are the next one's.
+constexpr std::size_t kReadBehindPiece = 1024;
 }  // namespace
 
 bool Connection::damaged(const std::string& what) {
@@ -31,7 +33,8 @@ bool Connection::read() {
     const bool wasting = sink_left_ != 0 && sink_ == nullptr;
     if (wasting) parts[count++] = {waste, std::min(sizeof waste, sink_left_)};
     else if (sink_left_ != 0) parts[count++] = {sink_, sink_left_};
-    if (!wasting) parts[count++] = {buffer_.data() + end_, buffer_.size() - end_};
+    const std::size_t behind = buffer_.size() - end_;
+    if (!wasting) parts[count++] = {buffer_.data() + end_, sink_left_ != 0 ? std::min(behind, kReadBehindPiece) : behind};
     const std::size_t room = parts[0].iov_len + (count == 2 ? parts[1].iov_len : 0);
     const ssize_t got = ::readv(socket_.get(), parts, count);
     if (got < 0 && errno == EINTR) continue;

@@ -28,7 +28,7 @@ namespace tsp::tcp {
 
 inline constexpr std::uint32_t kFrameMagic = 0x66505354;  // "TSPf"
 inline constexpr std::size_t kEagerBytes = 16384;         ///< largest payload that travels without a grant
-inline constexpr std::size_t kPieceBytes = 512 * 1024;    ///< granted payloads go in pieces, so that lanes take turns
+inline constexpr std::size_t kPieceBytes = 256 * 1024;    ///< granted payloads go in pieces: for turns of lanes, and L2
 inline constexpr std::uint64_t kWindow = 32;              ///< messages of a lane that aren't finished yet, at most
 inline constexpr std::uint64_t kLaneCredit = 256 * 1024;  ///< bytes of small messages of a lane that aren't finished yet, at most
 
