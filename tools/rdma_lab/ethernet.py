@@ -28,6 +28,8 @@ class Hub(threading.Thread):
         # Frames for machines whose socket is full: a switch with buffers and flow control. Dropped here, a third of a busy RDMA
         # stream was lost, each time for the adapter's whole retransmission timeout.
         self.waiting = [collections.deque() for _ in range(machines)]
+        self.taken = [0.0] * machines  # when a machine last took a frame, or its first began to wait
+        self.longest_wait = 0.0  # seconds that a machine took nothing while frames waited
         self.delayed = collections.deque()  # (when, port, machine, frame), in order of time as long as the delay stays
         self.selector = selectors.DefaultSelector()
         self.machines = machines
@@ -53,6 +55,9 @@ class Hub(threading.Thread):
             for machine, queue in enumerate(self.waiting):
                 while queue and self._send(queue[0][0], machine, queue[0][1]):
                     queue.popleft()
+                    self.taken[machine] = time.monotonic()
+                if queue:
+                    self.longest_wait = max(self.longest_wait, time.monotonic() - self.taken[machine])
             for key, _ in self.selector.select(wait):
                 for _ in range(64):  # a burst, before others get their turn
                     try:
@@ -80,6 +85,8 @@ class Hub(threading.Thread):
     def _deliver(self, port, machine, frame):
         queue = self.waiting[machine]
         if queue or not self._send(port, machine, frame):
+            if not queue:
+                self.taken[machine] = time.monotonic()
             if len(queue) < MOST_WAITING:
                 queue.append((port, frame))
             else:

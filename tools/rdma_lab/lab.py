@@ -16,8 +16,8 @@ Lines appended to $SHARE/control, from here or from within a machine, change the
     kill 1       machine 1 is gone; that it didn't finish is no failure then
 
 The results folder keeps node<i>.out, node<i>.err, node<i>.console (the kernel's words) and result.json (how each command ended, when,
-and how many frames the weather took). Exit code: 0 if every command ended with 0; 1 if one didn't; 2 for wrong arguments; 3 if the
-laboratory can't run here; 124 if the time limit struck.
+how many frames the weather took, and how long a machine took none of those that waited for it). Exit code: 0 if every command ended
+with 0; 1 if one didn't; 2 for wrong arguments; 3 if the laboratory can't run here; 124 if the time limit struck.
 """
 
 import argparse
@@ -295,7 +295,10 @@ class Lab:
             print(f"lab: node {machine.number} {state}{code}", flush=True)
             if state.startswith("ended"):
                 print(f"lab: see {self.share}/node{machine.number}.console", file=sys.stderr)
-        hubs = [{"frames": hub.frames, "lost": hub.lost, "undelivered": hub.undelivered} for hub in self.hubs]
+        hubs = [
+            {"frames": hub.frames, "lost": hub.lost, "undelivered": hub.undelivered, "longest_wait_s": round(hub.longest_wait, 3)}
+            for hub in self.hubs
+        ]
         (self.share / "result.json").write_text(json.dumps({"in_time": in_time, "nodes": nodes, "ethernet": hubs}, indent=1) + "\n")
         shutil.rmtree(self.share / ".lab", ignore_errors=True)
         good = all(machine.killed or machine.exit_code == 0 for machine in self.machines)
