@@ -6,8 +6,9 @@
 #   tools/test.sh PART...  only these: release asan tsan fuzz format tidy, those of --full, and clang, the release build by clang++
 #
 # clang isn't in --full, for time: tidy reads every source with that build's flags, and the compiler's warnings are errors there, too.
-# A part that fails doesn't keep the others from running. The last line says passed or failed, with the counts and which tests were
-# skipped (each says why when it runs alone: ctest -V -R NAME); the exit code is 0 or 1, and 2 for a wrong argument.
+# A part that fails doesn't keep the others from running; what its failed tests printed stands once more at the end. The last line says
+# passed or failed, with the counts and which tests were skipped (each says why when it runs alone: ctest -V -R NAME); the exit code is 0
+# or 1, and 2 for a wrong argument.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -25,7 +26,8 @@ for argument in "${chosen[@]}"; do
 done
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+failures=$(mktemp)
+trap 'rm -f "$log" "$failures"' EXIT
 tests=0
 failed_tests=0
 parts=0
@@ -52,6 +54,9 @@ part() {
     echo "-- $name: passed, $(duration $((SECONDS - begin)))"
   else
     failed_parts+=("$name")
+    # ctest's "12/34 Test #5: core.Name ...***Failed  0.1 sec" and what follows, to the next test's line
+    awk -v part="$name" '/^ *[0-9]+\/[0-9]+ Test +#/ {show = /\*\*\*/; if (show) print "-- " part ":"}
+                         /^ +Start +[0-9]+:/ || /^[0-9]+% tests passed/ {show = 0} show' "$log" >>"$failures"
     echo "-- $name: FAILED, $(duration $((SECONDS - begin)))"
   fi
 }
@@ -133,6 +138,10 @@ main() {
     part "release, all tests but the slow ones" build_and_test release -LE slow
   fi
 
+  if [ -s "$failures" ]; then
+    say "what failed"
+    tail -n 200 "$failures"
+  fi
   say "$(duration $SECONDS)"
   verdict
 }
