@@ -7,7 +7,8 @@
 
 A storm starts a job, strikes it once (SIGKILL or SIGSTOP from outside at a random moment, or a --fault), and asks of its end: was the
 fault found, how long after it struck, was the culprit named, and is anything left (processes, sockets, /dev/shm files)? It fails
-(exit 1) if one was missed, misnamed, or left something. The same --seed makes the same jobs and faults; moments of signals are drawn
+(exit 1) if one was missed, misnamed, late or left something: late is --within seconds after the strike, or, where nothing but a passed
+deadline can tell (stopped ranks, lost messages), after that. The same --seed makes the same jobs and faults; moments of signals are drawn
 too, but what a job does at that moment is the scheduler's choice.
 """
 import argparse
@@ -28,6 +29,8 @@ TRANSPORTS = {"shm": [], "tcp": ["--nodes", "2", "--inter", "tcp"]}
 NAMED = {"sigkill": {"killed"}, "sigstop": {"stalled"}, "kill": {"killed"}, "stall": {"stalled"}, "oom": {"out_of_memory"},
          "corrupt": {"corrupt"}, "drop": {"mismatch", "deadlock", "stalled"}, "disconnect": {"disconnected"}}
 
+#: found by a deadline of --timeout
+BY_DEADLINE = {"sigstop", "stall", "drop"}
 #: struck at training steps
 IN_STEPS = ["kill", "stall", "oom", "disconnect"]
 
@@ -217,9 +220,10 @@ def one_job(draw, arguments, transport, data, folder):
     places = [place for fault in report.get("faults") or [] for place in fault.get("where") or []]
     # A lost message is found by its receiver; which of the two is to blame can't be told from its absence.
     named = detected and failure.get("rank") in culprits(culprit, text, places)
+    late = seconds is not None and seconds > arguments.within + (arguments.timeout if kind in BY_DEADLINE else 0)
     row = {"transport": transport, "kind": kind, "fault": text, "work": work, "injected": injected, "detected": detected,
-           "named": named, "seconds": seconds, "left": job.left_behind(before), "code": code, "failure": failure}
-    if not detected or not named or row["left"] or code in (0, None):
+           "named": named, "seconds": seconds, "late": late, "left": job.left_behind(before), "code": code, "failure": failure}
+    if not detected or not named or late or row["left"] or code in (0, None):
         row["command"] = job.command
         row["log"] = job.log[-3000:]
     return row
@@ -254,7 +258,8 @@ def storm(arguments, folder):
         if "log" in row:
             print(row["log"], file=sys.stderr, flush=True)
     table(rows)
-    bad = [row for row in rows if row["code"] == 2 or (row["injected"] and (not row["named"] or row["code"] in (0, None))) or row["left"]]
+    bad = [row for row in rows
+           if row["code"] == 2 or (row["injected"] and (not row["named"] or row["late"] or row["code"] in (0, None))) or row["left"]]
     if sum(row["injected"] for row in rows) < len(rows) / 2:
         print("less than half of the faults struck: this says little", file=sys.stderr)
         bad = bad or rows
@@ -306,6 +311,7 @@ def main():
     parser.add_argument("--minutes", type=float, help="soak for so long instead")
     parser.add_argument("--ranks", type=int, default=4, help="of a storm's jobs")
     parser.add_argument("--timeout", type=float, default=2, help="deadline of waits of a storm's jobs, in seconds")
+    parser.add_argument("--within", type=float, default=1, help="seconds from a strike, or from the deadline, to the job's end")
     parser.add_argument("--transports", type=lambda text: text.split(","), default=["shm", "tcp"])
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=[], help="faults to draw from; default: all")
     parser.add_argument("--seed", type=int, default=0)
