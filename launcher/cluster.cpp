@@ -372,9 +372,11 @@ void Cluster::hear(Boards& boards) {
 void Cluster::leave() {
   const std::uint64_t ends = posix::now_ns() + kLinger_ns;
   if (client_) {
-    while (client_->link().backlog() != 0 && posix::now_ns() < ends && client_->pump()) {
-      pollfd watched{client_->link().descriptor(), POLLOUT, 0};
-      ::poll(&watched, 1, 20);
+    // A machine that goes down right after its tsprun sends nothing again: what was lost on the way is awaited here.
+    while (client_->link().unacknowledged() != 0 && posix::now_ns() < ends && client_->pump()) {
+      const bool to_write = client_->link().backlog() != 0;
+      pollfd watched{client_->link().descriptor(), static_cast<short>(to_write ? POLLOUT : 0), 0};
+      ::poll(&watched, 1, to_write ? 20 : 1);
     }
     return;
   }

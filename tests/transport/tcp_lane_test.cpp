@@ -330,6 +330,30 @@ TEST_F(TcpLane, WhatWasSentBeforeAnOrderlyEndArrives) {
   EXPECT_NE(one_->found(kFromZero).detail.find("good order"), std::string::npos) << one_->found(kFromZero).detail;
 }
 
+TEST_F(TcpLane, WhatThePeerHadTakenStaysDoneAfterItsEnd) {
+  const std::vector<std::byte> payload = pattern(40'000, 1);
+  std::vector<std::byte> into(payload.size());
+  std::vector<Ticket> sent;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    sent.push_back(zero_->send(kToOne, envelope_of(i), payload, Delivery::reference));
+    ASSERT_NE(sent.back(), kNotNow);
+    ASSERT_EQ(settle_receive(one_->receive(kFromZero, envelope_of(i), into)), Outcome::done);
+  }
+  EXPECT_EQ(settle([&] { return one_->close() ? Outcome::done : Outcome::pending; }), Outcome::done);
+  one_.reset();
+  std::vector<std::byte> none(8);
+  const Ticket in_vain = zero_->receive(kToOne, envelope_of(0), none);
+  eventually([&] {
+    zero_->progress();
+    return zero_->test_receive(kToOne, in_vain) != Outcome::pending;
+  });
+  EXPECT_EQ(zero_->test_receive(kToOne, in_vain), Outcome::disconnected);
+  for (const Ticket ticket : sent) EXPECT_EQ(zero_->test_send(kToOne, ticket), Outcome::done) << ticket;
+  const Ticket lost = zero_->send(kToOne, envelope_of(40), payload, Delivery::reference);
+  EXPECT_EQ(zero_->test_send(kToOne, lost), Outcome::disconnected);
+  EXPECT_EQ(zero_->test_send(kToOne, sent.front()), Outcome::done);
+}
+
 TEST_F(TcpLane, ACutLaneHandsOutTicketsThatSaySo) {
   zero_.reset();
   std::vector<std::byte> bytes(100'000);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 namespace tsp::bootstrap {
@@ -23,8 +25,11 @@ bool StoreLink::end(const std::string& why) {
 }
 
 bool StoreLink::pump() {
-  if (over()) return false;
-  return shake() && (!ready() || (write() && read()));
+  if (over() || !shake()) return false;
+  if (!ready()) return true;
+  // What the peer said before it ended is here to be read, though nothing can be told to it any more.
+  write();
+  return read() && (why_mute_.empty() || end(why_mute_));
 }
 
 bool StoreLink::shake() {
@@ -61,15 +66,21 @@ void StoreLink::send(StoreOp op, std::string_view key, std::span<const std::byte
 }
 
 bool StoreLink::write() {
-  while (out_sent_ < out_.size()) {
+  while (why_mute_.empty() && out_sent_ < out_.size()) {
     const ssize_t sent = ::send(socket_.get(), out_.data() + out_sent_, out_.size() - out_sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && try_later(errno)) return true;
-    if (sent < 0) return end(std::strerror(errno));
-    out_sent_ += static_cast<std::size_t>(sent);
+    if (sent < 0) why_mute_ = std::strerror(errno);
+    else out_sent_ += static_cast<std::size_t>(sent);
   }
+  if (!why_mute_.empty()) return false;
   out_.clear();
   out_sent_ = 0;
   return true;
+}
+
+std::size_t StoreLink::unacknowledged() const {
+  int sent = 0;
+  return backlog() + (::ioctl(socket_.get(), SIOCOUTQ, &sent) == 0 ? static_cast<std::size_t>(sent) : 0);
 }
 
 bool StoreLink::read() {

@@ -60,8 +60,10 @@ class StoreLink {
   bool ready() const { return handshake_.done(); }
   /// There is something to write: the caller waits for room.
   bool wants_room() const { return ready() ? out_sent_ < out_.size() : !handshake_.to_send().empty(); }
-  /// Bytes that the other end hasn't taken.
+  /// Bytes that this end's kernel hasn't taken.
   std::size_t backlog() const { return out_.size() - out_sent_; }
+  /// Bytes of which the other end's kernel hasn't said that they came, of frames sent after the handshake.
+  std::size_t unacknowledged() const;
   int peer() const { return handshake_.peer(); }
   bool over() const { return !why_over_.empty(); }
   /// Why the link is over; empty while it isn't.
@@ -78,6 +80,7 @@ class StoreLink {
   Handshake handshake_;
   std::vector<std::byte> out_;
   std::size_t out_sent_ = 0;
+  std::string why_mute_;  ///< why nothing can be written any more; empty while it can
   std::vector<std::byte> in_;
   std::deque<StoreFrame> frames_;
   std::string why_over_;

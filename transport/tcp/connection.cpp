@@ -45,6 +45,7 @@ Ticket Connection::send(Stream stream, const Envelope& envelope, std::span<const
           .small = small,
           .lost = lost};
   if (lost) return ticket;
+  lane.last_alive = ticket;
   counters_->sent[static_cast<std::size_t>(envelope.purpose)] += payload.size();
   FrameHeader header{};
   header.kind = static_cast<std::uint8_t>(small ? FrameKind::message : FrameKind::announce);
@@ -72,7 +73,9 @@ Outcome Connection::test_send(Stream stream, Ticket ticket) const {
   const Outgoing& lane = outgoing_[static_cast<std::size_t>(stream)];
   assert(ticket != kNotNow && ticket <= lane.last);
   const Sent& sent = lane.sent[ticket % kWindow];
-  if (ticket + kWindow <= lane.last) return outcome_ == Outcome::pending ? Outcome::done : outcome_;
+  // A later message was sent in its place: the peer had taken it, though it may be gone by now.
+  if (ticket + kWindow <= lane.last_alive) return Outcome::done;
+  if (ticket + kWindow <= lane.last) return outcome_;
   if (!sent.lost && sent.written == sent.bytes) return Outcome::done;
   return outcome_;
 }

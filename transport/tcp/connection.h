@@ -63,6 +63,7 @@ class Connection {
   };
   struct Outgoing {
     Ticket last = 0;
+    Ticket last_alive = 0;  ///< newest that was sent before the way was cut
     Ticket consumed = 0;
     std::uint64_t small_bytes = 0;  ///< of small messages that aren't consumed
     std::array<Sent, kWindow> sent{};
@@ -137,7 +138,7 @@ class Connection {
   std::size_t next_stream_ = 0;
   std::size_t large_ = 0;  ///< large messages not written yet
   bool said_bye_ = false;
-  bool write_broken_ = false;
+  int write_error_ = 0;  ///< 0: the way can be written to
 
   // Reading: headers and small payloads through the buffer, pieces straight to their place.
   static constexpr std::size_t kBuffer = 32768;

@@ -40,8 +40,9 @@ bool Connection::read() {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (got <= 0) {
-      fail(Outcome::disconnected, got < 0      ? std::strerror(errno)
-                                  : heard_bye_ ? "the peer ended in good order"
+      const int error = got < 0 ? errno : write_error_ != EPIPE ? write_error_ : 0;
+      fail(Outcome::disconnected, heard_bye_   ? "the peer ended in good order"
+                                  : error != 0 ? std::strerror(error)
                                                : "the peer closed the connection without a word");
       return true;
     }

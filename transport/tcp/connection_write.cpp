@@ -23,7 +23,7 @@ void seal(FrameHeader& header, std::span<const std::byte> payload) {
 }  // namespace
 
 void Connection::queue(FrameHeader header, std::span<const std::byte> payload) {
-  if (outcome_ != Outcome::pending || write_broken_) return;
+  if (outcome_ != Outcome::pending || write_error_ != 0) return;
   seal(header, payload);
   const std::span<const std::byte> raw = std::as_bytes(std::span(&header, 1));
   queue_.insert(queue_.end(), raw.begin(), raw.end());
@@ -62,7 +62,7 @@ bool Connection::pick_piece() {
 
 bool Connection::write() {
   bool any = false;
-  while (live() && !write_broken_) {
+  while (live() && write_error_ == 0) {
     if (piece_of_ == nullptr) pick_piece();
     iovec parts[3];
     std::size_t count = 0;
@@ -92,7 +92,7 @@ bool Connection::write() {
     }
     if (sent < 0) {
       // What the peer sent before may still lie here: reading finds the end.
-      write_broken_ = true;
+      write_error_ = errno;
       break;
     }
     any = true;
@@ -138,7 +138,7 @@ void Connection::wait_for_room(bool wanted) {
 }
 
 bool Connection::close() {
-  if (!live() || write_broken_) return true;
+  if (!live() || write_error_ != 0) return true;
   if (large_ == 0 && !said_bye_) {
     said_bye_ = true;
     FrameHeader bye{};
@@ -146,7 +146,7 @@ bool Connection::close() {
     queue(bye);
   }
   write();
-  if (!live() || write_broken_) return true;
+  if (!live() || write_error_ != 0) return true;
   if (!said_bye_ || !queue_.empty()) return false;
   int unacknowledged = 0;
   if (::ioctl(socket_.get(), SIOCOUTQ, &unacknowledged) != 0) return true;
