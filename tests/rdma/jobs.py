@@ -169,14 +169,46 @@ def check_bytes(over_verbs, over_tcp):
         require(bytes_over(over_verbs, "shm", direction) == bytes_over(over_tcp, "shm", direction), "shm carries different bytes")
 
 
+def check_doctor(lab, node):
+    """What `tsprun doctor` says of a machine with one RDMA port."""
+    path = lab.share / f"doctor.{node}.json"
+    require(path.exists() and path.stat().st_size > 0, f"doctor failed on node {node}: {lab.text('doctor', node, 'err')}")
+    rdma = json.loads(path.read_text(encoding="utf-8"))["doctor"]
+    ways = {way["between"]: way["kind"] for way in rdma["ways"]}
+    rdma = rdma["rdma"]
+    require(len(rdma["ports"]) == 1 and rdma["self_test"]["possible"] is True, f"doctor: {rdma}")
+    require(ways == {"same node": "shm", "other nodes": "verbs"}, f"doctor: {ways}")
+    port = rdma["ports"][0]
+    print(f"doctor on node {node}: {port}; {rdma['self_test']}")
+    text = lab.text("doctor", node, "out")
+    for word in ("rxe0", "RoCE v2", "MTU"):
+        require(word in text, f"doctor doesn't say {word}\n{text}")
+
+
+def check_bench(lab, name, transport):
+    """Every row of a bench across machines is right and went over `transport`."""
+    for node in (0, 1):
+        require(lab.code(name, node) == 0, f"{name}: node {node} failed\n{lab.words(name)}")
+    rows = lab.report(name)["bench"]
+    require(len(rows) > 0 and all(row["wrong"] == 0 for row in rows), f"{name}: {rows}")
+    require({row["transport"] for row in rows} <= {f"shm+{transport}", transport}, f"{name}: {rows}")
+    print(f"{name}: {len(rows)} rows of {sorted({row['op'] for row in rows})} are right")
+
+
 def training(lab, steps, size, timeout):
-    """The same bits on one node over shm, on two machines over verbs, and over tcp; what can't be had is refused by name."""
+    """The same bits on one node over shm, on two machines over verbs, and over tcp; what can't be had is refused by name. Before it
+    doctor says what the machines have, after it bench is right on them."""
     script = f"""
+"$TSPRUN" --json "$SHARE/doctor.$NODE.json" doctor >"$SHARE/doctor.$NODE.out" 2>"$SHARE/doctor.$NODE.err"
 job missing --inter verbs $([ $NODE = 1 ] && echo --rdma rxe7) {lab.train(1, size)}
 job verbs --inter verbs {lab.train(steps, size)}
 job tcp --inter tcp {lab.train(steps, size)}
+job bench --inter verbs bench all --sizes 64,64K --iters 2
 """
     require(lab.run(script, timeout=timeout) == 0, "the laboratory failed")
+    for node in (0, 1):
+        check_doctor(lab, node)
+    check_bench(lab, "bench", "verbs")
     host = lab.on_host(lab.train(steps, size))
     same("verbs", lab.curve("verbs"), "one node", host)
     same("tcp", lab.curve("tcp"), "one node", host)
@@ -254,7 +286,8 @@ def check_failure(lab, name, node, deadline, culprit_node):
 
 
 def faults(lab, _steps, size, timeout):
-    """A machine cut off, one whose port goes down, one that is killed: the others end within the deadline and name it."""
+    """A machine cut off (of jobs over verbs and over tcp), one whose port goes down, one that is killed: the others end within the
+    deadline and name it."""
     deadline = 15
     train = f"--inter verbs {lab.train(100000, size)}"
     script = f"""
@@ -263,6 +296,12 @@ at_fault cut
 [ $NODE = 0 ] && after_step cut 2 weather cut 1
 job cut {train}
 meet cut
+[ $NODE = 0 ] && weather join 1
+sleep 1
+at_fault cut_tcp
+[ $NODE = 0 ] && after_step cut_tcp 2 weather cut 1
+job cut_tcp --inter tcp {lab.train(100000, size)}
+meet cut_tcp
 [ $NODE = 0 ] && weather join 1
 sleep 1
 at_fault down
@@ -277,7 +316,8 @@ job killed {train}
 """
     require(lab.run(script, timeout=timeout) == 0, "the laboratory failed")
     for node in (0, 1):
-        check_failure(lab, "cut", node, deadline + 3, (1 - node,))
+        for name in ("cut", "cut_tcp"):
+            check_failure(lab, name, node, deadline + 3, (1 - node,))
     # Node 0's ranks lose only ways to node 1, whose word doesn't reach them any more. Node 1 sees that of its own port fail.
     check_failure(lab, "down", 0, deadline + 3, (1,))
     check_failure(lab, "down", 1, deadline + 3, (0, 1))
@@ -313,7 +353,8 @@ def packets_sent(lab, when, node, rail):
 
 
 def rails(lab, _steps, _size, timeout):
-    """With two NICs a machine local rank i talks over the i-th: what it sends moves that device's counter and not the other's."""
+    """With two NICs a machine local rank i talks over the i-th: what it sends moves that device's counter and not the other's. A gather
+    along the rails uses both alike, and nothing but them."""
     kib = 512
     script = f"""
 packets() {{
@@ -324,6 +365,9 @@ job rail0 run -- {lab.options.actor} rail 0 {kib}
 packets rail0
 job rail1 run -- {lab.options.actor} rail 1 {kib}
 packets rail1
+export TSP_ALGORITHMS=all_gather=hierarchical
+job gather bench all_gather --sizes {kib}K --iters 2
+packets gather
 """
     require(lab.run(script, "--nics", "2", timeout=timeout) == 0, "the laboratory failed")
     least = kib * 1024 // 4096  # the path MTU
@@ -343,6 +387,11 @@ packets rail1
             sent = [packets_sent(lab, name, node, r) - packets_sent(lab, before, node, r) for r in (0, 1)]
             print(f"local rank {rail} of node {node} sent {kib} KiB: {sent[0]} packets left by rail 0, {sent[1]} by rail 1")
             require(sent[rail] >= least and sent[1 - rail] < least // 4, f"{name}: packets {sent}")
+    check_bench(lab, "gather", "verbs")  # local ranks that aren't each other's would talk over tcp
+    for node in (0, 1):
+        sent = [packets_sent(lab, "gather", node, r) - packets_sent(lab, "rail1", node, r) for r in (0, 1)]
+        print(f"gathers of {kib} KiB along the rails: node {node} sent {sent} packets")
+        require(min(sent) >= least // 4 and max(sent) < 2 * min(sent), f"gather: packets {sent}")
 
 
 SCENARIOS = {"rails": rails, "training": training, "lost_messages": lost_messages, "lost_frames": lost_frames, "verified": verified,

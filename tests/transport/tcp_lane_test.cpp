@@ -335,7 +335,7 @@ TEST_F(TcpLane, WhatThePeerHadTakenStaysDoneAfterItsEnd) {
   std::vector<std::byte> into(payload.size());
   std::vector<Ticket> sent;
   for (std::uint64_t i = 0; i < 40; ++i) {
-    sent.push_back(zero_->send(kToOne, envelope_of(i), payload, Delivery::reference));
+    sent.push_back(zero_->send(kToOne, envelope_of(i), payload, Delivery::by_reference));
     ASSERT_NE(sent.back(), kNotNow);
     ASSERT_EQ(settle_receive(one_->receive(kFromZero, envelope_of(i), into)), Outcome::done);
   }
@@ -349,7 +349,7 @@ TEST_F(TcpLane, WhatThePeerHadTakenStaysDoneAfterItsEnd) {
   });
   EXPECT_EQ(zero_->test_receive(kToOne, in_vain), Outcome::disconnected);
   for (const Ticket ticket : sent) EXPECT_EQ(zero_->test_send(kToOne, ticket), Outcome::done) << ticket;
-  const Ticket lost = zero_->send(kToOne, envelope_of(40), payload, Delivery::reference);
+  const Ticket lost = zero_->send(kToOne, envelope_of(40), payload, Delivery::by_reference);
   EXPECT_EQ(zero_->test_send(kToOne, lost), Outcome::disconnected);
   EXPECT_EQ(zero_->test_send(kToOne, sent.front()), Outcome::done);
 }

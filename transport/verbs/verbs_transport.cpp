@@ -34,20 +34,23 @@ VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_u
   const DeviceChoice choice = DeviceChoice::parse(options.device);
   try {
     parts.port = choose_port(list_ports(), choice, options.local_rank);
+    if (choice.device.empty()) parts.why_not = locked_memory_shortage(options.peers, options.heap.size());
+    if (parts.why_not.empty()) {
+      parts.device = open_device(parts.port.port.device);
+      parts.pd.reset(ibv_alloc_pd(parts.device.get()));
+      if (!parts.pd)
+        throw system_error(Cause::refused, fmt::format("verbs: no protection domain on {}", parts.port.text()), errno);
+      parts.events.emplace(parts.device.get(), static_cast<int>(kSends + kReceives) * std::max(1, options.peers));
+      parts.slabs.emplace(parts.pd.get(), options.heap);
+    }
   } catch (const Error& error) {
     if (!choice.device.empty()) throw;
     parts.why_not = error.what();
   }
-  if (parts.why_not.empty() && choice.device.empty()) parts.why_not = locked_memory_shortage(options.peers, options.heap.size());
   if (!parts.why_not.empty()) {
     if (!options.place.empty()) parts.why_not = fmt::format("{}: {}", options.place, parts.why_not);
     return;
   }
-  parts.device = open_device(parts.port.port.device);
-  parts.pd.reset(ibv_alloc_pd(parts.device.get()));
-  if (!parts.pd) throw system_error(Cause::refused, fmt::format("verbs: no protection domain on {}", parts.port.text()), errno);
-  parts.slabs.emplace(parts.pd.get(), options.heap);
-  parts.events.emplace(parts.device.get(), static_cast<int>(kSends + kReceives) * std::max(1, options.peers));
   parts.peers.resize(static_cast<std::size_t>(std::max(0, options.peers)));
 }
 
