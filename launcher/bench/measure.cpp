@@ -148,10 +148,47 @@ std::uint64_t check_data_once(Subject& subject, const Case& which, std::uint32_t
   return wrong;
 }
 
-std::uint64_t check_barrier_once(Subject& subject, const Case& which) {
-  double came = now();
+/// A rank's clock beside that of rank 0, which may be another machine's.
+struct Clock {
+  double ahead = 0;  ///< seconds
+  double error = 0;  ///< at most
+};
+
+/// The shortest of some round trips to rank 0 tells.
+Clock compare_clocks(Subject& subject) {
+  constexpr int kRounds = 5;
+  double mine[2] = {0, 0};
+  for (int other = 1; other < subject.size(); ++other) {
+    if (subject.rank() == 0) {
+      double best[2] = {0, std::numeric_limits<double>::infinity()};
+      for (int i = 0; i < kRounds; ++i) {
+        const double begin = now();
+        double there = 0;
+        subject.send({&begin, 1}, other);
+        subject.receive({&there, 1}, other);
+        const double end = now();
+        if ((end - begin) / 2 >= best[1]) continue;
+        best[0] = there - (begin + end) / 2;
+        best[1] = (end - begin) / 2;
+      }
+      subject.send(best, other);
+    } else if (subject.rank() == other) {
+      for (int i = 0; i < kRounds; ++i) {
+        double there = 0;
+        subject.receive({&there, 1}, 0);
+        const double here = now();
+        subject.send({&here, 1}, 0);
+      }
+      subject.receive(mine, 0);
+    }
+  }
+  return {mine[0], mine[1]};
+}
+
+std::uint64_t check_barrier_once(Subject& subject, const Case& which, const Clock& clock) {
+  double came = now() - clock.ahead - clock.error;
   subject.run(which, 1);
-  const double left = now();
+  const double left = now() - clock.ahead + clock.error;
   collect(subject, {&came, 1}, larger);
   return left < tell(subject, came) ? 1 : 0;
 }
@@ -200,9 +237,10 @@ Timing measure(Subject& subject, const Case& which, const Pace& pace) {
 
 std::uint64_t check(Subject& subject, const Case& which, std::uint32_t seed) {
   double wrong = 0;
+  const Clock clock = which.kind == Kind::barrier ? compare_clocks(subject) : Clock();
   for (int i = 0; i < kCheckIterations; ++i) {
     const std::uint32_t fresh = seed + static_cast<std::uint32_t>(i) + 1;
-    wrong += static_cast<double>(which.kind == Kind::barrier ? check_barrier_once(subject, which)
+    wrong += static_cast<double>(which.kind == Kind::barrier ? check_barrier_once(subject, which, clock)
                                                              : check_data_once(subject, which, fresh));
   }
   collect(subject, {&wrong, 1}, [](double a, double b) { return a + b; });

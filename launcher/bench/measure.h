@@ -65,8 +65,8 @@ struct Timing {
 
 Timing measure(Subject& subject, const Case& which, const Pace& pace);
 
-/// Wrong elements over all ranks and iterations, on every rank. For a barrier: ranks that left one before the last had come
-/// (meaningful where ranks share a clock).
+/// Wrong elements over all ranks and iterations, on every rank. For a barrier: ranks that left one before the last had come, by
+/// clocks that are compared first (ranks may be on several machines).
 std::uint64_t check(Subject& subject, const Case& which, std::uint32_t seed);
 
 /// What stands in "#wrong" where nothing was checked.

@@ -191,7 +191,8 @@ def check_bench(lab, name, transport):
         require(lab.code(name, node) == 0, f"{name}: node {node} failed\n{lab.words(name)}")
     rows = lab.report(name)["bench"]
     require(len(rows) > 0 and all(row["wrong"] == 0 for row in rows), f"{name}: {rows}")
-    require({row["transport"] for row in rows} <= {f"shm+{transport}", transport}, f"{name}: {rows}")
+    # Ranks 0 and 1, who play pingpong, are on one machine.
+    require({row["transport"] for row in rows if row["op"] != "pingpong"} <= {f"shm+{transport}", transport}, f"{name}: {rows}")
     print(f"{name}: {len(rows)} rows of {sorted({row['op'] for row in rows})} are right")
 
 
