@@ -8,6 +8,7 @@
 #include "transport/tcp/address.h"
 #include "transport/tcp/tcp_transport.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -447,6 +448,51 @@ TEST_F(ByHand, StrangersAreRefused) {
   dial();
   shake();
   EXPECT_TRUE(zero_.connected(1));
+}
+
+TEST_F(ByHand, AMessageThatComesTwiceIsDamage) {
+  const std::vector<std::byte> small = pattern(100, 1);
+  for (const std::size_t bytes : {small.size(), std::size_t{1} << 20}) {
+    SCOPED_TRACE(bytes);
+    struct Fresh : ByHand {
+      void TestBody() override {}
+    } peer;
+    peer.dial();
+    peer.shake();
+    ASSERT_TRUE(peer.zero_.connected(1));
+    std::vector<std::byte> into(bytes);
+    const Ticket first = peer.zero_.receive(kToOne, envelope_of(1), into);
+    const Ticket second = peer.zero_.receive(kToOne, envelope_of(1), into);  // the same envelope: only its number tells
+    const bool is_small = bytes == small.size();
+    for (int i = 0; i < 2; ++i) {
+      if (is_small) peer.put(ByHand::frame(FrameKind::message, 1, bytes, small));
+      else peer.put(ByHand::frame(FrameKind::announce, 1, bytes));
+      if (is_small) peer.put(small.data(), small.size());
+    }
+    EXPECT_EQ(peer.settle(second), Outcome::corrupt);
+    EXPECT_EQ(peer.settle(first), is_small ? Outcome::done : Outcome::corrupt);
+    EXPECT_EQ(peer.zero_.found(kToOne).detail, "message 1 came on stream kv, 2 was due");
+  }
+}
+
+TEST_F(ByHand, APieceThatComesTwiceIsDamage) {
+  const std::vector<std::byte> payload = pattern(2 * tcp::kPieceBytes, 1);
+  dial();
+  shake();
+  ASSERT_TRUE(zero_.connected(1));
+  std::vector<std::byte> into(payload.size());
+  const Ticket ticket = zero_.receive(kToOne, envelope_of(1), into);
+  put(frame(FrameKind::announce, 1, payload.size()));
+  FrameHeader piece = frame(FrameKind::piece, 1, payload.size());
+  piece.payload_hash = XXH3_64bits(payload.data(), tcp::kPieceBytes);
+  std::thread sender([&] {
+    put(piece);
+    put(payload.data(), tcp::kPieceBytes);
+    put(piece);
+  });
+  EXPECT_EQ(settle(ticket), Outcome::corrupt);
+  sender.join();
+  EXPECT_EQ(zero_.found(kToOne).detail, fmt::format("a piece at 0 of message 1, {} was due", tcp::kPieceBytes));
 }
 
 TEST_F(ByHand, NonsenseBreaksTheLaneLoudly) {
