@@ -6,6 +6,7 @@
 #include "transport/cause.h"
 #include "transport/posix.h"
 #include "transport/tcp/address.h"
+#include "transport/tcp/dial.h"
 #include "transport/tcp/tcp_transport.h"
 
 #include <fmt/format.h>
@@ -448,6 +449,49 @@ TEST_F(ByHand, StrangersAreRefused) {
   dial();
   shake();
   EXPECT_TRUE(zero_.connected(1));
+}
+
+/// It greets, and strangers that say nothing come behind it before anyone is let in.
+TEST_F(ByHand, WhoHasGreetedIsNotDrivenOutByStrangers) {
+  dial();
+  const auto greeting = handshake_->to_send();
+  put(greeting.data(), greeting.size());
+  handshake_->sent(greeting.size());
+  posix::UniqueFd greeted = std::move(socket_);
+  const Handshake handshake = *handshake_;
+  std::vector<posix::UniqueFd> strangers;
+  for (int i = 0; i < 100; ++i) {
+    dial();
+    strangers.push_back(std::move(socket_));
+  }
+  for (int i = 0; i < 100; ++i) zero_.progress();
+  socket_ = std::move(greeted);
+  handshake_.emplace(handshake);
+  shake();
+  EXPECT_TRUE(zero_.connected(1));
+}
+
+/// A rank that is turned away as if it were a stranger dials again, as long as somebody listens.
+TEST(TcpDialer, TriesAgainWhenItIsTurnedAway) {
+  std::vector<posix::UniqueFd> listeners = tcp::listen_on({tcp::resolve("127.0.0.1", 0)});
+  const tcp::AddressBlob blob = tcp::pack(tcp::local_address(listeners[0].get()), 0);
+  TcpTransport one(options_of(1));
+  one.connect(0, std::as_bytes(std::span(&blob, 1)));
+  for (int i = 0; i < 5; ++i) {
+    posix::UniqueFd accepted;
+    EXPECT_TRUE(eventually([&] {
+      one.progress();
+      accepted = posix::UniqueFd(::accept(listeners[0].get(), nullptr, nullptr));
+      return static_cast<bool>(accepted);
+    })) << i;
+    EXPECT_EQ(one.broken(0), "") << i;
+  }
+  listeners.clear();
+  EXPECT_TRUE(eventually([&] {
+    one.progress();
+    return !one.broken(0).empty();
+  }));
+  EXPECT_NE(one.broken(0).find("connecting to rank 0: Connection refused"), std::string::npos) << one.broken(0);
 }
 
 TEST_F(ByHand, AMessageThatComesTwiceIsDamage) {
