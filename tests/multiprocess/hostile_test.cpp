@@ -162,7 +162,8 @@ TEST(Hostiles, HurtNobodyAndAreInTheLog) {
   EXPECT_LT(refusals, connections / 4) << "the flood drowns the log";
 }
 
-/// A rank that waits for one who comes late lets in another that has dialed it, though strangers queue behind.
+/// A rank that waits for one who comes late lets in another that has dialed it, though strangers queue behind; whom it refuses
+/// is said on stderr.
 TEST(Hostiles, AtARanksPortKeepNoRankOut) {
   const int port = free_port();
   const auto node = [&](int index) {
@@ -199,7 +200,11 @@ TEST(Hostiles, AtARanksPortKeepNoRankOut) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // rank 1 dials
   std::vector<posix::UniqueFd> strangers;
   for (int i = 0; i < 300; ++i) strangers.push_back(dial(tcp::unpack(where).port()));
-  for (Process* process : {&first, &second, &third}) EXPECT_EQ(process->wait(60).code, 0) << process->err();
+  for (Process* process : {&first, &second, &third}) {
+    EXPECT_EQ(process->wait(60).code, 0) << process->err();
+    EXPECT_EQ(process->out().find("refused"), std::string::npos) << process->out();
+  }
+  EXPECT_NE(first.err().find("rank 0: tcp refused a connection from 127.0.0.1:"), std::string::npos) << first.err();
 }
 
 }  // namespace

@@ -494,6 +494,25 @@ TEST(TcpDialer, TriesAgainWhenItIsTurnedAway) {
   EXPECT_NE(one.broken(0).find("connecting to rank 0: Connection refused"), std::string::npos) << one.broken(0);
 }
 
+TEST_F(ByHand, WhatAFloodLeftUnsaidIsSaidWhenItIsOver) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 20; ++i) {
+    dial();
+    put("x", 1);
+    socket_.reset();
+  }
+  const std::uint64_t ends = posix::now_ns() + 1'500'000'000;
+  while (posix::now_ns() < ends) {
+    zero_.progress();
+    std::this_thread::yield();
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("rank 0: tcp refused a connection from 127.0.0.1:"), std::string::npos) << said;
+  EXPECT_NE(said.find("more connections within a second"), std::string::npos) << said;
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "") << "stdout is the program's";
+}
+
 TEST_F(ByHand, AMessageThatComesTwiceIsDamage) {
   const std::vector<std::byte> small = pattern(100, 1);
   for (const std::size_t bytes : {small.size(), std::size_t{1} << 20}) {

@@ -240,7 +240,6 @@ void TcpTransport::give_up(std::uint64_t id, const std::string& why) {
 
 /// Ends handshakes that take too long.
 bool TcpTransport::expire() {
-  refusals_.tick();
   const std::uint64_t now = posix::now_ns();
   for (auto each = joining_.begin(); each != joining_.end();) {
     const auto next = std::next(each);
@@ -311,6 +310,7 @@ bool TcpTransport::progress() {
   }
   if (someone_came) accept_strangers();  // last: who is here already is heard before another could take its place
   if (!joining_.empty()) expire();
+  refusals_.tick();
   return any;
 }
 
