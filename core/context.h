@@ -38,9 +38,10 @@ class Context {
   ///   · none of these: a world of one rank.
   /// Reads TSP_ALGORITHMS (overrides of the choice table), TSP_BLOCKING=1 and TSP_LINK_GBPS (ContextOptions), TSP_MEM_PER_RANK
   /// (heap budget in bytes), TSP_REASSOCIATE=1, TSP_VERIFY=1 and TSP_FAULTS (injected faults, separated by ';'; tsprun sets them)
-  /// and, where no tsprun started the rank, TSP_TIMEOUT (deadline of waits in seconds, default 30). Installs the terminate
-  /// handler. A rank joins once, in one process: whoever comes second is refused. Throws Error(refused | out_of_memory |
-  /// stalled): says which variables were found, what is missing, who didn't come.
+  /// and, where no tsprun started the rank, TSP_TIMEOUT (deadline of waits in seconds, default 30). What is said unasked goes to
+  /// stderr, down to TSP_LOG_LEVEL (tsprun sets it, too). Installs the terminate handler. A rank joins once, in one process:
+  /// whoever comes second is refused. Throws Error(refused | out_of_memory | stalled): says which variables were found, what is
+  /// missing, who didn't come.
   static Context from_environment();
   /// Rank `local_rank` of a node whose memory exists.
   Context(shm::NodeMemory memory, int local_rank, const ContextOptions& options = {});

@@ -144,7 +144,11 @@ void Links::connect() {
   }
   const std::string store = text_of(layout.store);
   if ((by_tcp.empty() && far.empty()) || store.empty()) return;
-  bootstrap::StoreClient client(store, layout.secret, rank(), options_.timeout_ns, options_.check);
+  bootstrap::StoreClient client(store, layout.secret, rank(), options_.timeout_ns, [this] {
+    // Who has dialed this rank is let in while it still asks for others: a queue of strangers may form behind.
+    if (tcp_) tcp_->progress();
+    if (options_.check) options_.check();
+  });
   if (!far.empty()) {
     const std::vector<int> rest = choose_verbs(client, far);
     by_tcp.insert(by_tcp.end(), rest.begin(), rest.end());
@@ -284,6 +288,7 @@ void Links::connect_tcp(bootstrap::StoreClient& client, const std::vector<int>& 
                                                              .host = client.local_host(),
                                                              .secret = layout.secret,
                                                              .timeout_ns = options_.timeout_ns});
+  client.also_watch(tcp_->descriptor());
   client.set(fmt::format("tcp/{}", rank()), tcp_->address(-1));
   for (const int peer : peers) tcp_->connect(peer, ask(client, fmt::format("tcp/{}", peer), peer, "to say where it listens"));
   await(

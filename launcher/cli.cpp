@@ -4,6 +4,7 @@
 #include "launcher/environment.h"
 #include "launcher/standard_output.h"
 #include "transport/cause.h"
+#include "transport/log.h"
 
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -28,6 +29,7 @@ void set_up_logging(const GlobalOptions& options) {
   auto logger = std::make_shared<spdlog::logger>("tsprun", std::make_shared<spdlog::sinks::stderr_sink_st>());
   logger->set_pattern("tsprun: %l: %v");
   logger->set_level(options.quiet ? spdlog::level::err : spdlog::level::from_str(options.log_level));
+  use_logger(logger);
   spdlog::set_default_logger(std::move(logger));
 }
 

@@ -143,6 +143,7 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   if (plan.spec->global->reassociate) program.environment.emplace_back("TSP_REASSOCIATE", "1");
   if (plan.spec->global->verify) program.environment.emplace_back("TSP_VERIFY", "1");
   if (!plan.store.empty()) program.environment.emplace_back("TSP_STORE", plan.store);
+  program.environment.emplace_back("TSP_LOG_LEVEL", plan.spec->global->quiet ? "error" : plan.spec->global->log_level);
   program.inherited = plan.memory->inherited();
   program.launcher_pidfd = plan.launcher_pidfd;
   program.launcher_group = ::getpgid(plan.launcher);

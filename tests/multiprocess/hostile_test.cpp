@@ -5,6 +5,7 @@
 #include "tests/support/oracle.h"
 #include "tests/support/process.h"
 #include "transport/bootstrap/handshake.h"
+#include "transport/bootstrap/store.h"
 #include "transport/posix.h"
 #include "transport/tcp/address.h"
 
@@ -15,6 +16,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <string>
@@ -158,6 +160,51 @@ TEST(Hostiles, HurtNobodyAndAreInTheLog) {
   const auto refusals =
       std::ranges::count_if(lines_of(log), [](const std::string& line) { return line.find("refused") != std::string::npos; });
   EXPECT_LT(refusals, connections / 4) << "the flood drowns the log";
+}
+
+/// A rank that waits for one who comes late lets in another that has dialed it, though strangers queue behind; whom it refuses
+/// is said on stderr.
+TEST(Hostiles, AtARanksPortKeepNoRankOut) {
+  const int port = free_port();
+  const auto node = [&](int index) {
+    return std::vector<std::string>{tsprun_path(),
+                                    "-n",
+                                    "3",
+                                    "--timeout",
+                                    "20",
+                                    "--nnodes",
+                                    "3",
+                                    "--node-rank",
+                                    std::to_string(index),
+                                    "--rendezvous",
+                                    fmt::format("127.0.0.1:{}", port),
+                                    "--inter",
+                                    "tcp",
+                                    "run",
+                                    "--",
+                                    "sh",
+                                    "-c",
+                                    "[ $RANK != 2 ] || sleep 1; exec \"$0\" sum",
+                                    program_path("actor")};
+  };
+  const ProcessOptions options{.environment = {{"TSP_SECRET", kText}}, .input = {}};
+  Process first(node(0), options);
+  Process second(node(1), options);
+  Process third(node(2), options);
+  tcp::AddressBlob where{};
+  {
+    bootstrap::StoreClient store(fmt::format("127.0.0.1:{}", port), kSecret, 1000, 20'000'000'000);
+    std::memcpy(&where, store.get("tcp/0", "rank 0 to say where it listens").data(), sizeof where);
+    store.get("tcp/1", "rank 1 to say where it listens");
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // rank 1 dials
+  std::vector<posix::UniqueFd> strangers;
+  for (int i = 0; i < 300; ++i) strangers.push_back(dial(tcp::unpack(where).port()));
+  for (Process* process : {&first, &second, &third}) {
+    EXPECT_EQ(process->wait(60).code, 0) << process->err();
+    EXPECT_EQ(process->out().find("refused"), std::string::npos) << process->out();
+  }
+  EXPECT_NE(first.err().find("rank 0: tcp refused a connection from 127.0.0.1:"), std::string::npos) << first.err();
 }
 
 }  // namespace

@@ -155,6 +155,17 @@ TEST(RunEnvironment, TellsARankItsPlace) {
   }
 }
 
+/// What the library says in a rank obeys tsprun's options.
+TEST(RunEnvironment, TellsHowMuchIsToBeSaid) {
+  const auto level = [](std::vector<std::string> words) {
+    words.insert(words.end(), {"run", "--", "sh", "-c", "echo $TSP_LOG_LEVEL"});
+    return run_tsprun(words).out;
+  };
+  EXPECT_EQ(level({"-n", "1"}), "info\n");
+  EXPECT_EQ(level({"-n", "1", "-q"}), "error\n");
+  EXPECT_EQ(level({"-n", "1", "--log-level", "off"}), "off\n");
+}
+
 TEST(RunEnvironment, OnlyRankZeroHasInput) {
   ProcessOptions options;
   options.input = "one\ntwo\nthree\n";

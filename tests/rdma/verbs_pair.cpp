@@ -82,7 +82,12 @@ VerbsPair::VerbsPair(const std::string& name, const PairOptions& options)
   require(transport_.can_reach(kPeer, address).possible, transport_.can_reach(kPeer, address).why);
   transport_.connect(kPeer, address);
   meet();
-  until([&] { return transport_.connected(kPeer); }, "the probe arrives");
+  until(
+      [&] {
+        require(transport_.broken(kPeer).empty(), transport_.broken(kPeer));
+        return transport_.connected(kPeer);
+      },
+      "the probe arrives");
 }
 
 VerbsPair::~VerbsPair() = default;  // the heap stays mapped: the transport is destroyed after this body

@@ -24,6 +24,8 @@ void expect_break(VerbsPair& pair, const std::string& status, const std::functio
   std::printf("after %.2f s: %s\n", static_cast<double>(posix::now_ns() - begin) / 1e9, detail.c_str());
   require(outcome() == Outcome::disconnected, "not disconnected");
   require(contains(detail, status) && contains(detail, "queue pair"), "the cause: " + detail);
+  require(!pair.transport().connected(0), "a broken way counts as connected");
+  require(pair.transport().broken(0) == detail, "the way is broken by: " + pair.transport().broken(0));
 }
 
 /// The same of a message each way; nothing keeps a broken pair from closing.

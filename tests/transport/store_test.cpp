@@ -2,6 +2,7 @@
 
 #include "transport/bootstrap/store.h"
 #include "transport/cause.h"
+#include "transport/tcp/dial.h"
 
 #include <gtest/gtest.h>
 
@@ -38,6 +39,19 @@ class Store : public testing::Test {
     posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
     EXPECT_EQ(::connect(socket.get(), where.get(), where.length), 0);
     return socket;
+  }
+  /// The rest of the client's part of a handshake; false if the other end closes.
+  static bool shake(const posix::UniqueFd& socket, Handshake& handshake) {
+    while (!handshake.done()) {
+      const auto rest = handshake.to_send();
+      handshake.sent(static_cast<std::size_t>(::send(socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL)));
+      std::byte bytes[96];
+      if (handshake.wanted() == 0) continue;
+      const ssize_t got = ::recv(socket.get(), bytes, handshake.wanted(), 0);
+      if (got <= 0) return false;
+      handshake.received({bytes, static_cast<std::size_t>(got)});
+    }
+    return true;
   }
   /// The other end closes within 2 s.
   static bool is_dropped(const posix::UniqueFd& socket) {
@@ -116,6 +130,42 @@ TEST_F(Store, StrangersAreDroppedAndOthersGoOn) {
   EXPECT_EQ(client(1).get("still", "it"), bytes_of("here"));
 }
 
+TEST_F(Store, WhoHasGreetedIsNotDrivenOutByStrangers) {
+  const posix::UniqueFd member = dial();
+  Handshake handshake = Handshake::connector(secret_, Link::store, 5, 0);
+  const auto greeting = handshake.to_send();
+  handshake.sent(static_cast<std::size_t>(::send(member.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL)));
+  std::vector<posix::UniqueFd> strangers;
+  for (int i = 0; i < 100; ++i) strangers.push_back(dial());
+  EXPECT_TRUE(is_dropped(strangers.front()));  // too many try at once
+  EXPECT_TRUE(shake(member, handshake));
+}
+
+/// As a server does with one stranger too many.
+TEST(StoreClientAtTheDoor, TriesAgainWhenItIsTurnedAway) {
+  const Secret secret = secret_from_text("of this test");
+  std::vector<posix::UniqueFd> listeners = tcp::listen_on({tcp::resolve("127.0.0.1", 0)});
+  const tcp::SocketAddress where = tcp::local_address(listeners[0].get());
+  std::atomic<bool> in = false;
+  std::thread client([&] {
+    try {
+      StoreClient(where.print(), secret, 0, 30 * kSecond).set("here", bytes_of("I am"));
+      in = true;
+    } catch (const Error& error) {
+      ADD_FAILURE() << error.what();
+      in = true;
+    }
+  });
+  for (posix::UniqueFd accepted; !accepted;) accepted = posix::UniqueFd(::accept(listeners[0].get(), nullptr, nullptr));
+  listeners.clear();
+  StoreServer server("127.0.0.1", where.port(), secret);
+  while (!in) {
+    server.pump();
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  client.join();
+}
+
 /// A client that knows the secret, but sends frames that can't be.
 TEST_F(Store, ImpossibleFramesEndTheirLinkAlone) {
   StoreClient good = client(0);
@@ -124,15 +174,7 @@ TEST_F(Store, ImpossibleFramesEndTheirLinkAlone) {
   for (const StoreHeader& header : cases) {
     const posix::UniqueFd socket = dial();
     Handshake handshake = Handshake::connector(secret_, Link::store, 5, 0);
-    while (!handshake.done()) {
-      const auto rest = handshake.to_send();
-      handshake.sent(static_cast<std::size_t>(::send(socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL)));
-      std::byte bytes[96];
-      if (handshake.wanted() == 0) continue;
-      const ssize_t got = ::recv(socket.get(), bytes, handshake.wanted(), 0);
-      ASSERT_GT(got, 0);
-      handshake.received({bytes, static_cast<std::size_t>(got)});
-    }
+    ASSERT_TRUE(shake(socket, handshake));
     ::send(socket.get(), &header, sizeof header, MSG_NOSIGNAL);
     EXPECT_TRUE(is_dropped(socket));
   }

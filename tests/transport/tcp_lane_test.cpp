@@ -6,8 +6,10 @@
 #include "transport/cause.h"
 #include "transport/posix.h"
 #include "transport/tcp/address.h"
+#include "transport/tcp/dial.h"
 #include "transport/tcp/tcp_transport.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -471,6 +473,113 @@ TEST_F(ByHand, StrangersAreRefused) {
   dial();
   shake();
   EXPECT_TRUE(zero_.connected(1));
+}
+
+/// It greets, and strangers that say nothing come behind it before anyone is let in.
+TEST_F(ByHand, WhoHasGreetedIsNotDrivenOutByStrangers) {
+  dial();
+  const auto greeting = handshake_->to_send();
+  put(greeting.data(), greeting.size());
+  handshake_->sent(greeting.size());
+  posix::UniqueFd greeted = std::move(socket_);
+  const Handshake handshake = *handshake_;
+  std::vector<posix::UniqueFd> strangers;
+  for (int i = 0; i < 100; ++i) {
+    dial();
+    strangers.push_back(std::move(socket_));
+  }
+  for (int i = 0; i < 100; ++i) zero_.progress();
+  socket_ = std::move(greeted);
+  handshake_.emplace(handshake);
+  shake();
+  EXPECT_TRUE(zero_.connected(1));
+}
+
+/// A rank that is turned away as if it were a stranger dials again, as long as somebody listens.
+TEST(TcpDialer, TriesAgainWhenItIsTurnedAway) {
+  std::vector<posix::UniqueFd> listeners = tcp::listen_on({tcp::resolve("127.0.0.1", 0)});
+  const tcp::AddressBlob blob = tcp::pack(tcp::local_address(listeners[0].get()), 0);
+  TcpTransport one(options_of(1));
+  one.connect(0, std::as_bytes(std::span(&blob, 1)));
+  for (int i = 0; i < 5; ++i) {
+    posix::UniqueFd accepted;
+    EXPECT_TRUE(eventually([&] {
+      one.progress();
+      accepted = posix::UniqueFd(::accept(listeners[0].get(), nullptr, nullptr));
+      return static_cast<bool>(accepted);
+    })) << i;
+    EXPECT_EQ(one.broken(0), "") << i;
+  }
+  listeners.clear();
+  EXPECT_TRUE(eventually([&] {
+    one.progress();
+    return !one.broken(0).empty();
+  }));
+  EXPECT_NE(one.broken(0).find("connecting to rank 0: Connection refused"), std::string::npos) << one.broken(0);
+}
+
+TEST_F(ByHand, WhatAFloodLeftUnsaidIsSaidWhenItIsOver) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 20; ++i) {
+    dial();
+    put("x", 1);
+    socket_.reset();
+  }
+  const std::uint64_t ends = posix::now_ns() + 1'500'000'000;
+  while (posix::now_ns() < ends) {
+    zero_.progress();
+    std::this_thread::yield();
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("rank 0: tcp refused a connection from 127.0.0.1:"), std::string::npos) << said;
+  EXPECT_NE(said.find("more connections within a second"), std::string::npos) << said;
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "") << "stdout is the program's";
+}
+
+TEST_F(ByHand, AMessageThatComesTwiceIsDamage) {
+  const std::vector<std::byte> small = pattern(100, 1);
+  for (const std::size_t bytes : {small.size(), std::size_t{1} << 20}) {
+    SCOPED_TRACE(bytes);
+    struct Fresh : ByHand {
+      void TestBody() override {}
+    } peer;
+    peer.dial();
+    peer.shake();
+    ASSERT_TRUE(peer.zero_.connected(1));
+    std::vector<std::byte> into(bytes);
+    const Ticket first = peer.zero_.receive(kToOne, envelope_of(1), into);
+    const Ticket second = peer.zero_.receive(kToOne, envelope_of(1), into);  // the same envelope: only its number tells
+    const bool is_small = bytes == small.size();
+    for (int i = 0; i < 2; ++i) {
+      if (is_small) peer.put(ByHand::frame(FrameKind::message, 1, bytes, small));
+      else peer.put(ByHand::frame(FrameKind::announce, 1, bytes));
+      if (is_small) peer.put(small.data(), small.size());
+    }
+    EXPECT_EQ(peer.settle(second), Outcome::corrupt);
+    EXPECT_EQ(peer.settle(first), is_small ? Outcome::done : Outcome::corrupt);
+    EXPECT_EQ(peer.zero_.found(kToOne).detail, "message 1 came on stream kv, 2 was due");
+  }
+}
+
+TEST_F(ByHand, APieceThatComesTwiceIsDamage) {
+  const std::vector<std::byte> payload = pattern(2 * tcp::kPieceBytes, 1);
+  dial();
+  shake();
+  ASSERT_TRUE(zero_.connected(1));
+  std::vector<std::byte> into(payload.size());
+  const Ticket ticket = zero_.receive(kToOne, envelope_of(1), into);
+  put(frame(FrameKind::announce, 1, payload.size()));
+  FrameHeader piece = frame(FrameKind::piece, 1, payload.size());
+  piece.payload_hash = XXH3_64bits(payload.data(), tcp::kPieceBytes);
+  std::thread sender([&] {
+    put(piece);
+    put(payload.data(), tcp::kPieceBytes);
+    put(piece);
+  });
+  EXPECT_EQ(settle(ticket), Outcome::corrupt);
+  sender.join();
+  EXPECT_EQ(zero_.found(kToOne).detail, fmt::format("a piece at 0 of message 1, {} was due", tcp::kPieceBytes));
 }
 
 TEST_F(ByHand, NonsenseBreaksTheLaneLoudly) {

@@ -33,6 +33,17 @@ TEST(VerbsJudgement, NewsMayOnlySpeakOfTheSlotsAfterWhatIsOver) {
   EXPECT_EQ(awaited(Immediate::kLowMask, wrapped), std::nullopt);
 }
 
+/// News of it names what is over; its header, should it lie where a later message is awaited, another number.
+TEST(VerbsJudgement, AMessageThatComesTwiceIsFound) {
+  const Awaited message{kEnvelope, 100, std::nullopt};
+  for (const Ticket finished : {Ticket{1}, Ticket{20}, (Ticket{1} << 28) + 3}) {
+    for (Ticket over = finished; over > 0 && finished - over < kSlots; --over) {
+      EXPECT_EQ(awaited(static_cast<std::uint32_t>(over) & Immediate::kLowMask, finished), std::nullopt) << over;
+      EXPECT_EQ(judge_entry(entry_of(message, over), over + kSlots, message), Outcome::corrupt);
+    }
+  }
+}
+
 TEST(VerbsJudgement, AnEntryIsTheAwaitedOneOrSaysWhyNot) {
   const Awaited message{kEnvelope, 100, std::nullopt};
   EXPECT_EQ(judge_entry(entry_of(message, 4), 4, message), Outcome::done);

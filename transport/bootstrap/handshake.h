@@ -58,6 +58,8 @@ class Handshake {
   /// Precondition: at most wanted() bytes.
   void received(std::span<const std::byte> bytes);
 
+  /// The other end has greeted as one who knows the protocol does: it may still be anyone.
+  bool greeted() const { return greeted_; }
   /// Both ends have proved themselves and everything was sent.
   bool done() const { return proved_ && sent_ == out_.size(); }
   bool failed() const { return !refusal_.empty(); }

@@ -1,5 +1,6 @@
 #include "transport/bootstrap/refusal_log.h"
 
+#include "transport/log.h"
 #include "transport/posix.h"
 
 #include <spdlog/spdlog.h>
@@ -22,12 +23,12 @@ void RefusalLog::refused(std::string_view address, std::string_view why) {
   if (is_new) reasons_.emplace_back(why);
   if (count_ > kOneByOne && !is_new) return;
   ++told_;
-  spdlog::warn("{} refused a connection from {}: {}", who_, address, why);
+  logger().warn("{} refused a connection from {}: {}", who_, address, why);
 }
 
-void RefusalLog::tick() {
-  if (count_ == 0 || posix::now_ns() - since_ns_ < kSecond_ns) return;
-  if (count_ > told_) spdlog::warn("{} refused {} more connections within a second", who_, count_ - told_);
+void RefusalLog::look() {
+  if (posix::now_ns() - since_ns_ < kSecond_ns) return;
+  if (count_ > told_) logger().warn("{} refused {} more connections within a second", who_, count_ - told_);
   count_ = 0;
   told_ = 0;
   reasons_.clear();

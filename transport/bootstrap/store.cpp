@@ -4,7 +4,6 @@
 #include "transport/tcp/dial.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,8 +18,15 @@ namespace tsp::bootstrap {
 
 namespace {
 
+/// How long an accepted stranger may take to prove itself; how many may try at once, of those who haven't greeted as a client
+/// would, and of those who have: the ranks of a large node, say; and how many are accepted before others are heard.
 constexpr std::uint64_t kHandshake_ns = 5'000'000'000;
 constexpr std::size_t kMostStrangers = 64;
+constexpr std::size_t kMostGreeted = 1024;
+constexpr int kAcceptAtOnce = 16;
+/// How often a client that is turned away tries again.
+constexpr int kMostTries = 10;
+constexpr int kTryAgain_ms = 20;
 constexpr std::size_t kMostKeys = 1 << 20;
 /// A client that takes nothing for so long is given up.
 constexpr std::size_t kMostBacklog = 64 << 20;
@@ -57,13 +63,16 @@ std::vector<std::string> StoreServer::addresses() const {
 void StoreServer::pump() {
   epoll_event events[64];
   const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
+  std::vector<int> at_the_door;
   for (int i = 0; i < count; ++i) {
     const int descriptor = events[i].data.fd;
     const bool listens = std::any_of(listeners_.begin(), listeners_.end(),
                                      [&](const posix::UniqueFd& listener) { return listener.get() == descriptor; });
-    if (listens) accept(descriptor);
+    if (listens) at_the_door.push_back(descriptor);
     else serve(descriptor);
   }
+  // Last: who is here already is heard before another could take its place.
+  for (const int listener : at_the_door) accept(listener);
   const std::uint64_t now = posix::now_ns();
   std::vector<int> late;
   for (auto& [descriptor, client] : clients_) {
@@ -77,21 +86,12 @@ void StoreServer::pump() {
 }
 
 void StoreServer::accept(int listener) {
-  for (;;) {
+  for (int i = 0; i < kAcceptAtOnce; ++i) {
     tcp::SocketAddress from;
     from.length = sizeof from.storage;
     posix::UniqueFd socket(::accept4(listener, from.get(), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) return;
-    const auto strangers =
-        std::count_if(clients_.begin(), clients_.end(), [](const auto& each) { return !each.second.link.ready(); });
-    if (static_cast<std::size_t>(strangers) >= kMostStrangers) {
-      const auto oldest = std::min_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) {
-        const auto key = [](const auto& each) { return each.second.link.ready() ? UINT64_MAX : each.second.deadline_ns; };
-        return key(a) < key(b);
-      });
-      refusals_.refused(oldest->second.address, "too many try at once");
-      drop(oldest->first);
-    }
+    make_room();
     tcp::set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
     tcp::set_option(socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
     const int descriptor = socket.get();
@@ -101,6 +101,24 @@ void StoreServer::accept(int listener) {
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) continue;
     clients_.emplace(descriptor, Client{StoreLink(std::move(socket), Handshake::acceptor(secret_, Link::store, 0)), from.print(),
                                         posix::now_ns() + kHandshake_ns});
+    serve(descriptor);  // a client has greeted by now
+  }
+}
+
+/// Before one more may try: where too many do, the oldest goes, but strangers that say nothing never drive out who has greeted.
+void StoreServer::make_room() {
+  for (const bool greeted : {false, true}) {
+    std::size_t count = 0;
+    const std::pair<const int, Client>* oldest = nullptr;
+    for (const auto& each : clients_) {
+      const StoreLink& link = each.second.link;
+      if (link.ready() || link.greeted() != greeted) continue;
+      ++count;
+      if (oldest == nullptr || each.second.deadline_ns < oldest->second.deadline_ns) oldest = &each;
+    }
+    if (count < (greeted ? kMostGreeted : kMostStrangers)) continue;
+    refusals_.refused(oldest->second.address, "too many try at once");
+    drop(oldest->first);
   }
 }
 
@@ -192,17 +210,25 @@ bool StoreServer::delivered() const {
 StoreClient::StoreClient(const std::string& address, const Secret& secret, int name, std::uint64_t timeout_ns, Check check)
     : timeout_ns_(timeout_ns), check_(std::move(check)) {
   const HostPort place = parse_host_port("the store's address", address);
+  const std::vector<tcp::SocketAddress> addresses = tcp::resolve_all(place.host, place.port);
   const std::uint64_t deadline = posix::now_ns() + timeout_ns;
-  posix::UniqueFd socket = tcp::dial(tcp::resolve_all(place.host, place.port), timeout_ns, check_);
-  local_host_ = tcp::local_address(socket.get()).host();
-  reached_ = tcp::peer_address(socket.get()).print();
-  link_ = std::make_unique<StoreLink>(std::move(socket), Handshake::connector(secret, Link::store, name, 0));
-  while (!link_->ready()) {
-    if (!link_->pump())
+  std::uint64_t left_ns = timeout_ns;
+  for (int tries = 1;; ++tries) {
+    posix::UniqueFd socket = tcp::dial(addresses, left_ns, check_);
+    local_host_ = tcp::local_address(socket.get()).host();
+    reached_ = tcp::peer_address(socket.get()).print();
+    link_ = std::make_unique<StoreLink>(std::move(socket), Handshake::connector(secret, Link::store, name, 0));
+    bool alive = link_->pump();
+    for (; alive && !link_->ready(); alive = link_->pump())
+      wait(deadline, fmt::format("the store at {} to answer: something listens there, but is it tsprun?", address));
+    if (alive) return;
+    const std::uint64_t now = posix::now_ns();
+    // A server that many strangers come to may take this end for one too many.
+    if (!link_->turned_away() || tries == kMostTries || now >= deadline)
       throw Error(Cause::disconnected,
                   fmt::format("the store at {} and this end refuse each other: {}", address, link_->why_over()));
-    if (!link_->ready())
-      wait(deadline, fmt::format("the store at {} to answer: something listens there, but is it tsprun?", address));
+    left_ns = deadline - now;
+    ::poll(nullptr, 0, kTryAgain_ms);
   }
 }
 
@@ -212,8 +238,9 @@ void StoreClient::wait(std::uint64_t deadline_ns, const std::string& what) {
   if (posix::now_ns() >= deadline_ns) {
     throw Error(Cause::stalled, fmt::format("waited {:.1f} s for {}", static_cast<double>(timeout_ns_) * 1e-9, what));
   }
-  pollfd watched{link_->descriptor(), static_cast<short>(POLLIN | (link_->wants_room() ? POLLOUT : 0)), 0};
-  ::poll(&watched, 1, kSlice_ms);
+  pollfd watched[] = {{link_->descriptor(), static_cast<short>(POLLIN | (link_->wants_room() ? POLLOUT : 0)), 0},
+                      {also_watched_, POLLIN, 0}};  // poll() passes over -1
+  ::poll(watched, 2, kSlice_ms);
 }
 
 void StoreClient::set(std::string_view key, std::span<const std::byte> value) {

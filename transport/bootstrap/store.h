@@ -61,6 +61,7 @@ class StoreServer {
     std::vector<std::string> prefixes{};
   };
   void accept(int listener);
+  void make_room();
   void serve(int descriptor);
   void obey(Client& client, const StoreFrame& frame);
   void drop(int descriptor);
@@ -82,8 +83,8 @@ class StoreClient {
   using Check = std::function<void()>;
 
   /// Connects to whichever of the host's addresses answers (dial.h) and proves itself; tries again until the deadline as long as
-  /// nobody listens there. Throws Error(stalled | refused),
-  /// and Error(disconnected) if the server ends the link before both have proved themselves.
+  /// nobody listens there, and a few times if it is turned away unheard. Throws Error(stalled | refused), and Error(disconnected)
+  /// if the server ends the link before both have proved themselves.
   StoreClient(const std::string& address, const Secret& secret, int name, std::uint64_t timeout_ns, Check check = {});
 
   void set(std::string_view key, std::span<const std::byte> value);
@@ -91,6 +92,9 @@ class StoreClient {
   /// The key's value, as soon as it has one. Throws Error(stalled) at the deadline (and `grace_ns`), naming `what`, and
   /// Error(disconnected).
   std::vector<std::byte> get(const std::string& key, const std::string& what, std::uint64_t grace_ns = 0);
+
+  /// While the client waits, its check is called, too, as soon as this descriptor is readable. Borrowed.
+  void also_watch(int descriptor) { also_watched_ = descriptor; }
 
   /// Without waiting: false once the link is over. What came by subscription is in next().
   bool pump() { return link_->pump(); }
@@ -109,6 +113,7 @@ class StoreClient {
   std::string local_host_;
   std::string reached_;
   std::unique_ptr<StoreLink> link_;
+  int also_watched_ = -1;
 };
 
 /// "host:port", "[::1]:port". Throws Error(refused) naming `option`.

@@ -58,6 +58,10 @@ class StoreLink {
 
   int descriptor() const { return socket_.get(); }
   bool ready() const { return handshake_.done(); }
+  /// The other end has greeted (see Handshake::greeted()).
+  bool greeted() const { return handshake_.greeted(); }
+  /// The link is over, and the other end has said nothing at all to this one.
+  bool turned_away() const { return over() && !handshake_.greeted() && !handshake_.failed(); }
   /// There is something to write: the caller waits for room.
   bool wants_room() const { return ready() ? out_sent_ < out_.size() : !handshake_.to_send().empty(); }
   /// Bytes that this end's kernel hasn't taken.

@@ -24,9 +24,11 @@ constexpr std::uint64_t kListener = 0;
 constexpr std::uint64_t kJoiningBase = std::uint64_t{1} << 62;
 constexpr std::uint64_t kPeerBase = std::uint64_t{1} << 61;
 
-/// How long an accepted stranger may take to prove itself, and how many may try at once.
+/// How long an accepted stranger may take to prove itself; how many may try at once, beside as many as there are ranks of those
+/// who have greeted as a rank would; and how many are accepted in a round of progress, so that others are heard in between.
 constexpr std::uint64_t kHandshake_ns = 5'000'000'000;
 constexpr std::size_t kMostStrangers = 64;
+constexpr int kAcceptAtOnce = 16;
 constexpr int kEvents = 64;
 
 /// Small messages go at once; a peer whose machine is gone is noticed though nothing is sent to it, and, if something is, within
@@ -101,17 +103,28 @@ void TcpTransport::connect(int peer_rank, std::span<const std::byte> address) {
   AddressBlob blob{};
   std::memcpy(&blob, address.data(), sizeof blob);
   const SocketAddress where = unpack(blob);
+  const std::uint64_t id = next_id_;
+  if (const int error = dial(peer_rank, where, posix::now_ns() + options_.timeout_ns); error != 0)
+    throw system_error(Cause::disconnected, fmt::format("tcp: connecting to rank {} at {}", peer_rank, where.print()), error);
+  pump(id);  // to greet at once sets it apart from strangers
+}
+
+/// Begins to connect. 0, or why it can't.
+int TcpTransport::dial(int peer_rank, const SocketAddress& where, std::uint64_t deadline_ns) {
   posix::UniqueFd socket(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) throw system_error(Cause::refused, "tcp: socket", errno);
   set_options(socket.get(), options_.timeout_ns);
-  if (::connect(socket.get(), where.get(), where.length) != 0 && errno != EINPROGRESS) {
-    throw system_error(Cause::disconnected, fmt::format("tcp: connecting to rank {} at {}", peer_rank, where.print()), errno);
-  }
+  if (::connect(socket.get(), where.get(), where.length) != 0 && errno != EINPROGRESS) return errno;
   const std::uint64_t id = next_id_++;
   watch(socket.get(), kJoiningBase + id, true);
-  joining_.emplace(id, Joining{std::move(socket),
-                               bootstrap::Handshake::connector(options_.secret, bootstrap::Link::lanes, options_.rank, peer_rank),
-                               peer_rank, posix::now_ns() + options_.timeout_ns, true});
+  joining_.emplace(
+      id, Joining{.socket = std::move(socket),
+                  .handshake = bootstrap::Handshake::connector(options_.secret, bootstrap::Link::lanes, options_.rank, peer_rank),
+                  .peer = peer_rank,
+                  .deadline_ns = deadline_ns,
+                  .room_wanted = true,
+                  .where = where});
+  return 0;
 }
 
 bool TcpTransport::connected(int rank) {
@@ -122,22 +135,33 @@ bool TcpTransport::connected(int rank) {
 std::string TcpTransport::broken(int rank) const { return peer(rank).live() ? "" : peer(rank).found(Stream::control).detail; }
 
 void TcpTransport::accept_strangers() {
-  for (;;) {
+  for (int i = 0; i < kAcceptAtOnce; ++i) {
     SocketAddress from;
     from.length = sizeof from.storage;
     posix::UniqueFd socket(::accept4(listener_.get(), from.get(), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) return;
-    const auto accepted = std::count_if(joining_.begin(), joining_.end(), [](const auto& each) { return each.second.peer < 0; });
-    if (static_cast<std::size_t>(accepted) >= kMostStrangers) {
-      const auto oldest = std::find_if(joining_.begin(), joining_.end(), [](const auto& each) { return each.second.peer < 0; });
-      give_up(oldest->first, "too many try at once");
-    }
+    make_room();
     set_options(socket.get(), options_.timeout_ns);
     const std::uint64_t id = next_id_++;
     watch(socket.get(), kJoiningBase + id, false);
-    joining_.emplace(
-        id, Joining{std::move(socket), bootstrap::Handshake::acceptor(options_.secret, bootstrap::Link::lanes, options_.rank), -1,
-                    posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns), false, from.print()});
+    joining_.emplace(id,
+                     Joining{.socket = std::move(socket),
+                             .handshake = bootstrap::Handshake::acceptor(options_.secret, bootstrap::Link::lanes, options_.rank),
+                             .deadline_ns = posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns),
+                             .address = from.print()});
+    pump(id);  // a rank has greeted by now
+  }
+}
+
+/// Before one more may try: where too many do, the oldest goes, but strangers that say nothing never drive out who has greeted.
+void TcpTransport::make_room() {
+  for (const bool greeted : {false, true}) {
+    const auto is_one = [greeted](const auto& each) {
+      return each.second.peer < 0 && each.second.handshake.greeted() == greeted;
+    };
+    const std::size_t most = kMostStrangers + (greeted ? peers_.size() : 0);
+    if (static_cast<std::size_t>(std::ranges::count_if(joining_, is_one)) >= most)
+      give_up(std::ranges::find_if(joining_, is_one)->first, "too many try at once");
   }
 }
 
@@ -150,7 +174,7 @@ void TcpTransport::pump(std::uint64_t id) {
     moved = false;
     if (const auto rest = joining.handshake.to_send(); !rest.empty()) {
       const ssize_t sent = ::send(joining.socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
-      if (sent < 0 && !would_block(errno)) return give_up(id, std::strerror(errno));
+      if (sent < 0 && !would_block(errno)) return lost(id, errno);
       if (sent > 0) {
         joining.handshake.sent(static_cast<std::size_t>(sent));
         moved = true;
@@ -160,8 +184,8 @@ void TcpTransport::pump(std::uint64_t id) {
     const std::size_t wanted = std::min(sizeof bytes, joining.handshake.wanted());
     if (wanted == 0) continue;
     const ssize_t got = ::recv(joining.socket.get(), bytes, wanted, 0);
-    if (got == 0) return give_up(id, "it closed the connection");
-    if (got < 0 && !would_block(errno)) return give_up(id, std::strerror(errno));
+    if (got == 0) return lost(id, 0);
+    if (got < 0 && !would_block(errno)) return lost(id, errno);
     if (got > 0) {
       joining.handshake.received({bytes, static_cast<std::size_t>(got)});
       moved = true;
@@ -192,6 +216,21 @@ void TcpTransport::admit(std::uint64_t id) {
   peer(rank).start(std::move(joining.socket), epoll_.get(), token);
 }
 
+/// The socket of a handshake is over; `error` 0: the other end closed it.
+void TcpTransport::lost(std::uint64_t id, int error) {
+  const Joining& joining = joining_.at(id);
+  const bool turned_away = error == 0 || error == ECONNRESET || error == EPIPE;
+  if (joining.peer >= 0 && turned_away && posix::now_ns() < joining.deadline_ns) {
+    // The peer took it for one stranger too many. If the peer is gone instead, nobody listens there any more.
+    error = dial(joining.peer, joining.where, joining.deadline_ns);
+    if (error == 0) {
+      joining_.erase(id);
+      return;
+    }
+  }
+  give_up(id, error == 0 ? "it closed the connection" : std::strerror(error));
+}
+
 void TcpTransport::give_up(std::uint64_t id, const std::string& why) {
   const auto node = joining_.extract(id);
   const int rank = node.mapped().peer;
@@ -201,7 +240,6 @@ void TcpTransport::give_up(std::uint64_t id, const std::string& why) {
 
 /// Ends handshakes that take too long.
 bool TcpTransport::expire() {
-  refusals_.tick();
   const std::uint64_t now = posix::now_ns();
   for (auto each = joining_.begin(); each != joining_.end();) {
     const auto next = std::next(each);
@@ -257,10 +295,11 @@ bool TcpTransport::progress() {
   epoll_event events[kEvents];
   const int count = ::epoll_wait(epoll_.get(), events, kEvents, 0);
   bool any = false;
+  bool someone_came = false;
   for (int i = 0; i < count; ++i) {
     const std::uint64_t token = events[i].data.u64;
     if (token == kListener) {
-      accept_strangers();
+      someone_came = true;
     } else if (token >= kJoiningBase) {
       pump(token - kJoiningBase);
     } else {
@@ -269,7 +308,9 @@ bool TcpTransport::progress() {
       if ((events[i].events & EPOLLOUT) != 0) any = connection.write() || any;
     }
   }
+  if (someone_came) accept_strangers();  // last: who is here already is heard before another could take its place
   if (!joining_.empty()) expire();
+  refusals_.tick();
   return any;
 }
 

@@ -8,6 +8,7 @@
 #include "transport/bootstrap/handshake.h"
 #include "transport/bootstrap/refusal_log.h"
 #include "transport/posix.h"
+#include "transport/tcp/address.h"
 #include "transport/tcp/connection.h"
 #include "transport/transport.h"
 
@@ -77,13 +78,17 @@ class TcpTransport final : public Transport {
     int peer = -1;  ///< whom this end dialed; -1: it was accepted
     std::uint64_t deadline_ns = 0;
     bool room_wanted = false;
+    SocketAddress where{};  ///< of whom this end dialed
     std::string address{};  ///< of who was accepted, for the log
   };
 
   Connection& peer(int rank) const;
   void watch(int descriptor, std::uint64_t token, bool for_room) const;
+  int dial(int peer_rank, const SocketAddress& where, std::uint64_t deadline_ns);
   void accept_strangers();
+  void make_room();
   void pump(std::uint64_t id);
+  void lost(std::uint64_t id, int error);
   void give_up(std::uint64_t id, const std::string& why);
   void admit(std::uint64_t id);
   bool expire();

@@ -142,11 +142,13 @@ bool VerbsTransport::connected(int number) {
     if (to.probe == 0) break_lanes(to, to.pair.post_error());
   }
   progress();
-  if (!to.broken.empty()) throw Error(Cause::disconnected, "verbs: " + why_broken(to), number);
-  return to.pair.is_completed(to.probe);
+  return to.broken.empty() && to.pair.is_completed(to.probe);
 }
 
-std::string VerbsTransport::broken(int number) const { return peer(number).broken; }
+std::string VerbsTransport::broken(int number) const {
+  const Peer& to = peer(number);
+  return to.broken.empty() ? std::string() : why_broken(to);
+}
 
 // --- memory ------------------------------------------------------------------------------------------------------------------
 

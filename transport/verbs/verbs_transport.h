@@ -46,8 +46,8 @@ class VerbsTransport final : public Transport {
   /// True once the peer may write to this rank: connect() tries only once to find the way, this goes on with it. One try may take
   /// the kernel a second. Throws Error(refused) in its words after half of the deadline.
   bool linked(int peer);
-  /// Sends the probe when first asked: ask once all peers are linked, else it waits for a retransmission. Throws
-  /// Error(disconnected).
+  /// Sends the probe when first asked: ask once all peers are linked, else it waits for a retransmission. A probe that failed
+  /// breaks the way: see broken().
   bool connected(int peer) override;
   /// Why the way to a peer is broken; empty if it isn't.
   std::string broken(int peer) const;
