@@ -49,7 +49,7 @@ class Job {
   void start();
   /// Returns when all ranks are gone and their output was passed on.
   void watch();
-  /// Last words, after everything the ranks wrote.
+  /// Last words, after everything the ranks wrote. Waits for their reader until a signal ends its patience.
   void print_on_stderr(const std::string& text);
 
   /// The first failure; cause none if the job succeeded.
@@ -98,6 +98,7 @@ class Job {
   void read_relay(LineRelay& relay, Output& output);
   void arrange_flow();
   void read_ranks(Source source, bool on);
+  void drain(Output& output);
   void pass_on_the_rest();
 
   const JobSpec* spec_;
@@ -118,6 +119,7 @@ class Job {
   int living_ = 0;
   bool reading_stdout_ = false;
   bool reading_stderr_ = false;
+  bool impatient_ = false;  // a signal came when nothing was left to do but to pass on output
 
   std::uint64_t start_ns_ = 0;
   std::uint64_t last_news_ns_ = 0;

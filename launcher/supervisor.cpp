@@ -90,18 +90,23 @@ std::vector<shm::NodeMemory> make_memories(const GlobalOptions& global, const st
   return memories;
 }
 
+/// As spdlog::warn does, but by way of the job's stderr: its reader may take nothing, and a signal shall end the wait for it.
+void warn(Job& job, const std::string& line) {
+  if (spdlog::should_log(spdlog::level::warn)) job.print_on_stderr(fmt::format("tsprun: warning: {}\n", line));
+}
+
 /// The ranks' own events are gone with them, unless all had come to their end. What goes wrong here is no news beside the
 /// failure.
-void trace_failure(const GlobalOptions& global, const Job& job) {
+void trace_failure(const GlobalOptions& global, Job& job) {
   if (global.trace.empty() || ranks_here(global).first != 0) return;
   bool all_finished = true;
   for (int rank = 0; rank < global.ranks; ++rank) all_finished = all_finished && job.board().life(rank) == Life::finished;
   if (all_finished) return;
   try {
     write_failure_trace(job.board(), global.faults, job.failure(), job.ending_since_ns(), job.start_ns(), global.trace);
-    spdlog::warn("--trace {}: holds the failure and the faults that struck; the ranks' events are lost", global.trace);
+    warn(job, fmt::format("--trace {}: holds the failure and the faults that struck; the ranks' events are lost", global.trace));
   } catch (const Error& error) {
-    spdlog::warn("{}", error.what());
+    warn(job, error.what());
   }
 }
 
@@ -146,8 +151,8 @@ int run_job(const JobSpec& spec, Report& report) {
     trace_failure(global, job);
     job.print_on_stderr(print_verdict(job.failure(), job.records(), 0, global.nodes));
   }
-  for (const std::string& line : fault_warnings(outcomes, global.struck_faults)) spdlog::warn("{}", line);
-  for (const std::string& line : link_warnings(job.board(), posix::now_ns() - job.start_ns())) spdlog::warn("{}", line);
+  for (const std::string& line : fault_warnings(outcomes, global.struck_faults)) warn(job, line);
+  for (const std::string& line : link_warnings(job.board(), posix::now_ns() - job.start_ns())) warn(job, line);
   return job.exit_code();
 }
 

@@ -1,16 +1,20 @@
 // What `tsprun run` gives a program, what it does with the program's output, and how it ends.
 
 #include "tests/support/process.h"
+#include "transport/posix.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <csignal>
+#include <fcntl.h>
 #include <filesystem>
 #include <map>
+#include <poll.h>
 #include <string>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <vector>
 
 namespace tsp::test::run_test {
@@ -137,6 +141,31 @@ TEST(StandardOutput, ThatTakesNothingIsInTheReport) {
     EXPECT_TRUE(failure.at("signal").is_null()) << failure;
     EXPECT_EQ(failure.at("detail"), "writing to standard output: No space left on device") << failure;
   }
+}
+
+// --- a reader of standard error that takes nothing ---------------------------------------------------------------------------
+
+bool is_full(const posix::UniqueFd& pipe) {
+  pollfd event{pipe.get(), POLLOUT, 0};
+  return ::poll(&event, 1, 0) == 0;
+}
+
+// The verdict, and the warnings behind it, are for whoever reads; if nobody does, a further signal ends tsprun all the same.
+TEST(StandardError, ThatNobodyReadsKeepsNoSignalFromEndingTsprun) {
+  const TemporaryDirectory directory;
+  const std::string fifo = directory.path("fifo");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const posix::UniqueFd reader(::open(fifo.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_TRUE(reader);
+  Process process({"sh", "-c", "exec \"$0\" \"$@\" 2> " + fifo, tsprun_path(), "-n", "2", "--json", directory.path("r"),
+                   "--fault", "kill:rank=1,op=barrier,seq=1", "run", "--", "sh", "-c", "yes >&2"});
+  for (int tries = 0; tries < 3000 && !is_full(reader); ++tries) ::usleep(10'000);
+  ASSERT_TRUE(is_full(reader));
+  // The first ends the ranks. How soon tsprun has nothing to do but to write isn't known from outside.
+  for (int tries = 0; tries < 100 && !process.wait(0.2).ended; ++tries) process.signal(SIGINT);
+  EXPECT_EQ(process.wait(0.1).code, 128 + SIGINT);
+  EXPECT_TRUE(process.wait_until_nothing_is_left(0.5));
+  EXPECT_EQ(read_json(directory.path("r")).at("failure").at("kind"), "interrupted");
 }
 
 TEST(RunEnvironment, TellsARankItsPlace) {
