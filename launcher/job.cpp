@@ -56,11 +56,12 @@ Job::~Job() {
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
     if (processes_[rank].pid > 0 && !records_[rank].end.ended) signal_group(processes_[rank].pid, SIGKILL);
   }
-  if (living_ > 0) kill_children({});
+  if (living_ > 0) kill_children(strangers_);
 }
 
 void Job::start() {
   start_ns_ = posix::now_ns();
+  strangers_ = children();
   // What a killed rank leaves behind becomes tsprun's child, to be ended too.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const GlobalOptions& global = *spec_->global;
@@ -118,7 +119,7 @@ void Job::watch() {
     if (!ending_ && boards_.aborted()) begin_ending(std::nullopt);
     if (ending_) end_patiently();
   }
-  kill_children({});
+  kill_children(strangers_);
   if (ending_) {
     complete_abort();
     note_activities();
@@ -196,7 +197,8 @@ void Job::follow_stops() {
   // A rank under `run` is a group: what stops or continues its small parent shall do so to the program.
   siginfo_t information{};
   while (::waitid(P_ALL, 0, &information, WSTOPPED | WCONTINUED | WNOHANG) == 0 && information.si_pid != 0) {
-    if (!built_in()) signal_group(information.si_pid, information.si_code == CLD_CONTINUED ? SIGCONT : SIGSTOP);
+    const bool stranger = std::find(strangers_.begin(), strangers_.end(), information.si_pid) != strangers_.end();
+    if (!built_in() && !stranger) signal_group(information.si_pid, information.si_code == CLD_CONTINUED ? SIGCONT : SIGSTOP);
     information = {};
   }
   // A stopped rank that is ended now isn't stopped any more, but the verdict, of other nodes too, is of how it was.

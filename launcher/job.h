@@ -24,6 +24,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <sys/resource.h>
+#include <sys/types.h>
 #include <vector>
 
 namespace tsp::launcher {
@@ -113,6 +115,7 @@ class Job {
   std::optional<TerminalRelay> terminal_;  // `run` only
   FrameReader frames_;
   posix::UniqueFd own_pidfd_;
+  std::vector<pid_t> strangers_;        ///< children of this process from before: of a shell, say, that has exec'd it
   std::vector<RankProcess> processes_;  ///< by rank; those of other machines stay empty
   std::vector<RankRecord> records_;     ///< by rank
   std::vector<std::uint64_t> signs_;    ///< by rank: the signs of life at the last look for stopped ones

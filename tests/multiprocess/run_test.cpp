@@ -10,6 +10,7 @@
 #include <csignal>
 #include <fcntl.h>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <poll.h>
 #include <string>
@@ -281,6 +282,42 @@ TEST(RunReport, OfAnEarlierRunIsGoneIfTsprunIsKilled) {
 TEST(RunChildren, LeftBehindByAProgramAreEnded) {
   const Finished run = run_actor({"-n", "2"}, {"children", "leave"});
   EXPECT_EQ(run.end.code, 0) << run.describe();
+}
+
+// A shell that execs tsprun hands on its own children, such as those of `exec > >(tee log)`.
+TEST(RunChildren, OfTheShellThatBecameTsprunGetAllItsOutput) {
+  const TemporaryDirectory directory;
+  const std::string fifo = directory.path("fifo");
+  const std::string log = directory.path("log");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  // The reader begins when the ranks are gone.
+  const std::string shell = fmt::format("{{ sleep 1; cat; }} < {0} > {1} & exec \"$0\" \"$@\" > {0}", fifo, log);
+  std::vector<std::string> words = {"sh", "-c", shell};
+  const std::vector<std::string> job = tsprun_actor({"-n", "2"}, {"lines", "1000", "300"});
+  words.insert(words.end(), job.begin(), job.end());
+  Process process(words);
+  EXPECT_EQ(process.wait(60).code, 0) << process.err();
+  EXPECT_TRUE(process.wait_until_nothing_is_left(20));
+  EXPECT_EQ(std::filesystem::file_size(log), 2U * 1000 * (4 + 300 + 1));
+}
+
+TEST(RunChildren, OfTheShellThatBecameTsprunAreNotEndedWithTheJob) {
+  // Of the last job tsprun itself must find what is left: a process that has lost its guardian.
+  for (const char* program : {"true", "kill -9 $$", "setsid sleep 1000 & sleep 0.2; kill -9 $PPID"}) {
+    const TemporaryDirectory directory;
+    const std::string shell =
+        fmt::format("sleep 1000 > /dev/null 2>&1 & echo $! > {}; exec \"$0\" \"$@\"", directory.path("pid"));
+    Process process({"sh", "-c", shell, tsprun_path(), "-n", "2", "run", "--", "sh", "-c", program});
+    EXPECT_TRUE(process.wait(20).ended) << program << process.err();
+    pid_t spared = 0;
+    std::ifstream(directory.path("pid")) >> spared;
+    std::vector<pid_t> left = process.marked();
+    for (int tries = 0; tries < 100 && left.size() > 1; ++tries) {
+      ::usleep(10'000);
+      left = process.marked();
+    }
+    EXPECT_EQ(left, std::vector<pid_t>{spared}) << program << process.err();
+  }
 }
 
 // --- requests that can't be served -------------------------------------------------------------------------------------------
