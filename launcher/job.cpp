@@ -27,15 +27,6 @@ constexpr int kEndingTick_ms = 10;
 /// How long after a failure this tsprun waits for those of other nodes.
 constexpr std::uint64_t kOthersEnd_ns = 2'000'000'000;
 
-rlimit raise_open_files() {
-  rlimit before{};
-  ::getrlimit(RLIMIT_NOFILE, &before);
-  rlimit raised = before;
-  raised.rlim_cur = raised.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &raised);
-  return before;
-}
-
 }  // namespace
 
 Job::Job(const JobSpec& spec, std::vector<shm::NodeMemory> memories, JobNet& net)
@@ -59,7 +50,7 @@ Job::~Job() {
   if (living_ > 0) kill_children(strangers_);
 }
 
-void Job::start() {
+void Job::start(const rlimit& open_files) {
   start_ns_ = posix::now_ns();
   strangers_ = children();
   // What a killed rank leaves behind becomes tsprun's child, to be ended too.
@@ -80,7 +71,7 @@ void Job::start() {
     if (net_->store) plan.store = net_->store->address();
   }
   plan.stdin_for_rank_0 = terminal_ ? terminal_->rank_end() : -1;
-  plan.open_files = raise_open_files();
+  plan.open_files = open_files;
   plan.bind =
       global.bind == Bind::core || (global.bind == Bind::automatic && here_.count * global.threads <= machine::usable_cores());
 

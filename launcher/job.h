@@ -46,9 +46,9 @@ class Job {
   /// Kills what still runs.
   ~Job();
 
-  /// Starts all ranks, or as many as there is time for before a signal ends the job. Throws Error(refused) if that fails
-  /// half-way; the destructor then ends those that had begun.
-  void start();
+  /// Starts all ranks, or as many as there is time for before a signal ends the job. `open_files`: their limits.
+  /// Throws Error(refused) if that fails half-way; the destructor then ends those that had begun.
+  void start(const rlimit& open_files);
   /// Returns when all ranks are gone and their output was passed on.
   void watch();
   /// Last words, after everything the ranks wrote. Waits for their reader until a signal ends its patience.

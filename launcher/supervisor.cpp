@@ -37,6 +37,25 @@ std::uint64_t heap_bytes(const GlobalOptions& global) {
   return heap;
 }
 
+/// While it lives this process may hold as many open files as it is ever allowed to.
+class RaisedOpenFiles {
+ public:
+  RaisedOpenFiles() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit raised = before_;
+    raised.rlim_cur = raised.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &raised);
+  }
+  RaisedOpenFiles(const RaisedOpenFiles&) = delete;
+  RaisedOpenFiles& operator=(const RaisedOpenFiles&) = delete;
+  ~RaisedOpenFiles() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+  const rlimit& before() const { return before_; }
+
+ private:
+  rlimit before_{};
+};
+
 /// One layout for each node whose ranks this tsprun starts.
 std::vector<shm::NodeLayout> node_layouts(const GlobalOptions& global) {
   std::vector<shm::NodeLayout> layouts;
@@ -114,6 +133,8 @@ void trace_failure(const GlobalOptions& global, Job& job) {
 
 int run_job(const JobSpec& spec, Report& report) {
   const GlobalOptions& global = *spec.global;
+  // Before the first that is held for a rank.
+  const RaisedOpenFiles open_files;
   const std::string trouble = rdma_trouble(global);
   JobNet net{Ways(global), {}, {}};
   bootstrap::Secret secret{};
@@ -125,7 +146,7 @@ int run_job(const JobSpec& spec, Report& report) {
     store = net.cluster->store_address();
   } else if (!trouble.empty()) {
     throw Error(Cause::refused, trouble);
-  } else if (global.ranks > 1 && (global.nodes > 1 || global.intra == "tcp")) {
+  } else if (needs_store(global)) {
     secret = bootstrap::random_secret();
     net.store.emplace("127.0.0.1", 0, secret);
     net.store->on_set = [&net](int, const std::string& key, const std::vector<std::byte>& value) {
@@ -137,7 +158,7 @@ int run_job(const JobSpec& spec, Report& report) {
   // What waits in stdio's buffers would be written once more by every forked rank.
   std::fflush(nullptr);
   spdlog::debug("{} ranks on {} cores", ranks_here(global).count, machine::usable_cores());
-  job.start();
+  job.start(open_files.before());
   job.watch();
 
   if (report.wanted() && !net.ways.trivial()) report.root()["transports"] = net.ways.json();
