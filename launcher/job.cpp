@@ -27,15 +27,6 @@ constexpr int kEndingTick_ms = 10;
 /// How long after a failure this tsprun waits for those of other nodes.
 constexpr std::uint64_t kOthersEnd_ns = 2'000'000'000;
 
-rlimit raise_open_files() {
-  rlimit before{};
-  ::getrlimit(RLIMIT_NOFILE, &before);
-  rlimit raised = before;
-  raised.rlim_cur = raised.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &raised);
-  return before;
-}
-
 }  // namespace
 
 Job::Job(const JobSpec& spec, std::vector<shm::NodeMemory> memories, JobNet& net)
@@ -56,11 +47,12 @@ Job::~Job() {
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
     if (processes_[rank].pid > 0 && !records_[rank].end.ended) signal_group(processes_[rank].pid, SIGKILL);
   }
-  if (living_ > 0) kill_children({});
+  if (living_ > 0) kill_children(strangers_);
 }
 
-void Job::start() {
+void Job::start(const rlimit& open_files) {
   start_ns_ = posix::now_ns();
+  strangers_ = children();
   // What a killed rank leaves behind becomes tsprun's child, to be ended too.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const GlobalOptions& global = *spec_->global;
@@ -79,7 +71,7 @@ void Job::start() {
     if (net_->store) plan.store = net_->store->address();
   }
   plan.stdin_for_rank_0 = terminal_ ? terminal_->rank_end() : -1;
-  plan.open_files = raise_open_files();
+  plan.open_files = open_files;
   plan.bind =
       global.bind == Bind::core || (global.bind == Bind::automatic && here_.count * global.threads <= machine::usable_cores());
 
@@ -118,7 +110,7 @@ void Job::watch() {
     if (!ending_ && boards_.aborted()) begin_ending(std::nullopt);
     if (ending_) end_patiently();
   }
-  kill_children({});
+  kill_children(strangers_);
   if (ending_) {
     complete_abort();
     note_activities();
@@ -196,7 +188,8 @@ void Job::follow_stops() {
   // A rank under `run` is a group: what stops or continues its small parent shall do so to the program.
   siginfo_t information{};
   while (::waitid(P_ALL, 0, &information, WSTOPPED | WCONTINUED | WNOHANG) == 0 && information.si_pid != 0) {
-    if (!built_in()) signal_group(information.si_pid, information.si_code == CLD_CONTINUED ? SIGCONT : SIGSTOP);
+    const bool stranger = std::find(strangers_.begin(), strangers_.end(), information.si_pid) != strangers_.end();
+    if (!built_in() && !stranger) signal_group(information.si_pid, information.si_code == CLD_CONTINUED ? SIGCONT : SIGSTOP);
     information = {};
   }
   // A stopped rank that is ended now isn't stopped any more, but the verdict, of other nodes too, is of how it was.

@@ -24,6 +24,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <sys/resource.h>
+#include <sys/types.h>
 #include <vector>
 
 namespace tsp::launcher {
@@ -44,12 +46,12 @@ class Job {
   /// Kills what still runs.
   ~Job();
 
-  /// Starts all ranks, or as many as there is time for before a signal ends the job. Throws Error(refused) if that fails
-  /// half-way; the destructor then ends those that had begun.
-  void start();
+  /// Starts all ranks, or as many as there is time for before a signal ends the job. `open_files`: their limits.
+  /// Throws Error(refused) if that fails half-way; the destructor then ends those that had begun.
+  void start(const rlimit& open_files);
   /// Returns when all ranks are gone and their output was passed on.
   void watch();
-  /// Last words, after everything the ranks wrote.
+  /// Last words, after everything the ranks wrote. Waits for their reader until a signal ends its patience.
   void print_on_stderr(const std::string& text);
 
   /// The first failure; cause none if the job succeeded.
@@ -98,6 +100,7 @@ class Job {
   void read_relay(LineRelay& relay, Output& output);
   void arrange_flow();
   void read_ranks(Source source, bool on);
+  void drain(Output& output);
   void pass_on_the_rest();
 
   const JobSpec* spec_;
@@ -112,12 +115,14 @@ class Job {
   std::optional<TerminalRelay> terminal_;  // `run` only
   FrameReader frames_;
   posix::UniqueFd own_pidfd_;
+  std::vector<pid_t> strangers_;        ///< children of this process from before: of a shell, say, that has exec'd it
   std::vector<RankProcess> processes_;  ///< by rank; those of other machines stay empty
   std::vector<RankRecord> records_;     ///< by rank
   std::vector<std::uint64_t> signs_;    ///< by rank: the signs of life at the last look for stopped ones
   int living_ = 0;
   bool reading_stdout_ = false;
   bool reading_stderr_ = false;
+  bool impatient_ = false;  // a signal came when nothing was left to do but to pass on output
 
   std::uint64_t start_ns_ = 0;
   std::uint64_t last_news_ns_ = 0;

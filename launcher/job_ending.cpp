@@ -58,7 +58,7 @@ void Job::rank_ended(int rank) {
   judge(rank, record.end);
 
   if (record.end.signal != 0 && !built_in()) {
-    std::vector<pid_t> spare;
+    std::vector<pid_t> spare = strangers_;
     for (int other = 0; other < spec_->global->ranks; ++other) {
       if (alive(other)) spare.push_back(process(other).pid);
     }

@@ -74,23 +74,24 @@ void Job::arrange_flow() {
   }
 }
 
+/// Waits for the reader of our own output as long as it takes, unless a signal says that nobody wants it any more; from then on
+/// only what goes at once is written.
+void Job::drain(Output& output) {
+  while (!output.drain(impatient_ ? 0 : kDrainTick_ms) && !impatient_) {
+    while (const std::optional<int> signal = signals_.next()) {
+      if (*signal == SIGTSTP) ::kill(::getpid(), SIGSTOP);
+      else if (*signal != SIGCHLD && *signal != SIGCONT && *signal != SIGUSR1) impatient_ = true;
+    }
+  }
+}
+
 void Job::pass_on_the_rest() {
   stdout_.show_status({});
-  bool impatient = false;
-  // Waits for the reader of our own output as long as it takes, unless a signal says that nobody wants it any more.
-  const auto drain = [&](Output& output) {
-    while (!impatient && !output.drain(kDrainTick_ms)) {
-      while (const std::optional<int> signal = signals_.next()) {
-        if (*signal == SIGTSTP) ::kill(::getpid(), SIGSTOP);
-        else if (*signal != SIGCHLD && *signal != SIGCONT && *signal != SIGUSR1) impatient = true;
-      }
-    }
-  };
   const auto pass_on = [&](LineRelay& relay, Output& output) {
     // No rank writes any more: what a pipe holds now is all. A stray process may hold its other end, so its end isn't waited for.
     while (relay.read_into(output)) {
       if (output.congested()) drain(output);
-      if (impatient) return;
+      if (impatient_) return;
     }
     relay.finish(output);
   };
@@ -105,7 +106,7 @@ void Job::pass_on_the_rest() {
 
 void Job::print_on_stderr(const std::string& text) {
   stderr_.append(text);
-  stderr_.drain(-1);
+  drain(stderr_);
 }
 
 }  // namespace tsp::launcher

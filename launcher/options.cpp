@@ -25,8 +25,7 @@ constexpr std::uint64_t kSmallestBudget = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLargestBudget = std::uint64_t{64} << 30;
 constexpr double kLongestTimeout = 86400 * 365;
 constexpr int kMostThreads = 1024;
-/// Descriptors that the launcher holds per rank (pidfd, two pipes), and for itself.
-constexpr std::uint64_t kDescriptorsPerRank = 3;
+/// Descriptors that the launcher holds whatever the ranks.
 constexpr std::uint64_t kOwnDescriptors = 32;
 constexpr std::array<std::string_view, 7> kLogLevels = {"trace", "debug", "info", "warn", "error", "critical", "off"};
 
@@ -92,6 +91,20 @@ void validate_nodes(GlobalOptions& options, RankUse use) {
   options.several_machines = options.nodes > 1;
 }
 
+/// Descriptors that this launcher holds in a job of so many ranks: its own, each node's memory, each rank's pidfd and two pipes.
+/// With a store each rank's bell, too, and where it is served a link to each rank, while they meet, and to each other launcher.
+std::uint64_t descriptors(const GlobalOptions& options, int ranks) {
+  const bool alone = !options.several_machines;
+  const int here = alone ? ranks : block_of(ranks, options.nodes, options.node_rank).count;
+  int count = (alone ? options.nodes : 1) + 3 * here;
+  if (needs_store(options)) {
+    count += here;
+    if (alone) count += ranks;
+    else if (options.node_rank == 0) count += ranks + options.nodes - 1;
+  }
+  return kOwnDescriptors + static_cast<std::uint64_t>(count);
+}
+
 void validate_against_machine(const GlobalOptions& options, int processes_per_rank) {
   const auto ranks = static_cast<std::uint64_t>(ranks_here(options).count);
   const std::uint64_t processes = ranks * static_cast<std::uint64_t>(processes_per_rank);
@@ -102,12 +115,13 @@ void validate_against_machine(const GlobalOptions& options, int processes_per_ra
     refuse(fmt::format("{}: needs {} processes, `ulimit -u` allows {}; try -n {}, or raise the limit", ranks_option(options),
                        processes + 1, process_limit, std::max<std::uint64_t>(1, nearest)));
   }
-  const std::uint64_t descriptors = ranks * kDescriptorsPerRank + kOwnDescriptors;
+  const std::uint64_t needed = descriptors(options, options.ranks);
   const std::uint64_t descriptor_limit = hard_limit_open_files();
-  if (descriptors > descriptor_limit) {
-    const std::uint64_t nearest = (descriptor_limit - std::min(descriptor_limit, kOwnDescriptors)) / kDescriptorsPerRank;
+  if (needed > descriptor_limit) {
+    int nearest = options.ranks;
+    while (nearest > options.nodes && descriptors(options, nearest) > descriptor_limit) --nearest;
     refuse(fmt::format("{}: needs {} open files, `ulimit -Hn` allows {}; try -n {}, or raise the limit", ranks_option(options),
-                       descriptors, descriptor_limit, std::max<std::uint64_t>(1, nearest)));
+                       needed, descriptor_limit, nearest));
   }
   const std::uint64_t available = machine::available_memory();
   if (options.mem_per_rank != 0 && available != 0 && options.mem_per_rank > available / ranks) {
@@ -284,6 +298,8 @@ std::vector<std::string> ignored_options(const GlobalOptions& options) {
 RankBlock ranks_here(const GlobalOptions& options) {
   return options.several_machines ? block_of(options.ranks, options.nodes, options.node_rank) : RankBlock{0, options.ranks};
 }
+
+bool needs_store(const GlobalOptions& options) { return options.ranks > 1 && (options.nodes > 1 || options.intra == "tcp"); }
 
 std::uint64_t parse_size(const std::string& option, const std::string& text) {
   std::uint64_t value = 0;

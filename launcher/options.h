@@ -66,6 +66,8 @@ struct GlobalOptions {
 
 /// The ranks that this tsprun starts.
 RankBlock ranks_here(const GlobalOptions& options);
+/// Ranks find each other by way of a store: some of them talk over sockets or verbs.
+bool needs_store(const GlobalOptions& options);
 /// Declares the options on the application.
 void add_global_options(CLI::App& app, GlobalOptions& options);
 

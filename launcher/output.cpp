@@ -1,7 +1,9 @@
 #include "launcher/output.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -84,8 +86,10 @@ void Output::flush() {
 }
 
 bool Output::drain(int milliseconds) {
+  const std::uint64_t began = posix::now_ns();
   while (!pending_.empty()) {
-    if (!has_room(milliseconds)) return false;
+    const auto waited = static_cast<std::int64_t>((posix::now_ns() - began) / 1'000'000);
+    if (!has_room(static_cast<int>(std::max<std::int64_t>(0, milliseconds - waited)))) return false;
     write_some();
   }
   return true;

@@ -21,7 +21,8 @@ class Output {
   void show_status(std::string_view text);
   /// Writes what goes without blocking.
   void flush();
-  /// Writes all; waits for the reader at most `milliseconds`, -1: as long as it takes. False if something is left.
+  /// Writes all; waits for the reader at most `milliseconds` in all, however steadily it takes little. False if something is
+  /// left.
   bool drain(int milliseconds);
 
   bool pending() const { return !pending_.empty(); }

@@ -55,6 +55,17 @@ std::vector<posix::ProcessStat> all_processes() {
   return processes;
 }
 
+std::vector<pid_t> children() {
+  // The usual case, without a look at every process of the machine.
+  siginfo_t information{};
+  if (::waitid(P_ALL, 0, &information, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD) return {};
+  std::vector<pid_t> found;
+  for (const posix::ProcessStat& process : all_processes()) {
+    if (process.parent == ::getpid()) found.push_back(process.pid);
+  }
+  return found;
+}
+
 posix::UniqueFd open_process(pid_t pid) {
   // The header of glibc 2.36 declares pidfd_open() as a C++ function, so the system call it is.
   return posix::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -71,18 +82,14 @@ bool signal_group(pid_t leader, int signal) {
 }
 
 void kill_children(std::span<const pid_t> spare) {
-  const pid_t self = ::getpid();
   const std::uint64_t deadline = posix::now_ns() + kKillDeadline_ns;
   while (true) {
-    // The usual case, without a look at every process of the machine.
-    siginfo_t information{};
-    if (::waitid(P_ALL, 0, &information, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD) return;
     bool any = false;
-    for (const posix::ProcessStat& process : all_processes()) {
-      if (process.parent != self || std::find(spare.begin(), spare.end(), process.pid) != spare.end()) continue;
+    for (const pid_t child : children()) {
+      if (std::find(spare.begin(), spare.end(), child) != spare.end()) continue;
       any = true;
-      if (process.state != 'Z') ::kill(process.pid, SIGKILL);
-      ::waitpid(process.pid, nullptr, WNOHANG);
+      ::kill(child, SIGKILL);  // means nothing to one that has ended
+      ::waitpid(child, nullptr, WNOHANG);
     }
     // Children of those just killed become ours when their parent's end is done, so a round that found some needs another.
     if (!any || posix::now_ns() > deadline) return;

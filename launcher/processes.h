@@ -13,6 +13,9 @@ namespace tsp::launcher {
 /// Of all processes that /proc shows.
 std::vector<posix::ProcessStat> all_processes();
 
+/// This process's children, whoever started them.
+std::vector<pid_t> children();
+
 /// A handle that stays with the process even if its number is given to another; readable once it has ended. Empty if the kernel
 /// has none (errno says why).
 posix::UniqueFd open_process(pid_t pid);
@@ -24,7 +27,8 @@ std::string signal_name(int signal);
 bool signal_group(pid_t leader, int signal);
 
 /// Kills all children of this process but those in `spare`, and theirs as they become children of this process (a subreaper), and
-/// reaps them. Returns when none is left, or after a second (a process that sleeps in the kernel can't be killed).
+/// reaps them; of those in `spare` nothing is reaped, so that their numbers stay theirs. Returns when none is left, or after a
+/// second (a process that sleeps in the kernel can't be killed).
 void kill_children(std::span<const pid_t> spare);
 
 /// Closes every descriptor of this process but those in `keep`.

@@ -164,11 +164,12 @@ RankProcess start_rank(const StartPlan& plan, int rank) {
   if (child < 0) throw system_error(Cause::refused, fmt::format("fork for rank {} of {}", rank, plan.spec->global->ranks), errno);
   if (child == 0) {
     ::setpgid(0, 0);
-    ::setrlimit(RLIMIT_NOFILE, &plan.open_files);
     if (plan.bind) bind_to_cores(plan.place_here, plan.spec->global->threads);
     posix::UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     const bool has_stdin = rank == 0 && plan.stdin_for_rank_0 >= 0;
     take_standard_streams({has_stdin ? plan.stdin_for_rank_0 : null.get(), out.write.get(), err.write.get()});
+    // Not earlier: what tsprun holds is still open here, and may leave no room for /dev/null below the limit.
+    ::setrlimit(RLIMIT_NOFILE, &plan.open_files);
     if (built_in) become_built_in(plan, rank, results ? std::move(results->write) : posix::UniqueFd());
     become_guardian(plan, rank);
   }

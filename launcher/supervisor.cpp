@@ -37,6 +37,25 @@ std::uint64_t heap_bytes(const GlobalOptions& global) {
   return heap;
 }
 
+/// While it lives this process may hold as many open files as it is ever allowed to.
+class RaisedOpenFiles {
+ public:
+  RaisedOpenFiles() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit raised = before_;
+    raised.rlim_cur = raised.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &raised);
+  }
+  RaisedOpenFiles(const RaisedOpenFiles&) = delete;
+  RaisedOpenFiles& operator=(const RaisedOpenFiles&) = delete;
+  ~RaisedOpenFiles() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+  const rlimit& before() const { return before_; }
+
+ private:
+  rlimit before_{};
+};
+
 /// One layout for each node whose ranks this tsprun starts.
 std::vector<shm::NodeLayout> node_layouts(const GlobalOptions& global) {
   std::vector<shm::NodeLayout> layouts;
@@ -90,18 +109,23 @@ std::vector<shm::NodeMemory> make_memories(const GlobalOptions& global, const st
   return memories;
 }
 
+/// As spdlog::warn does, but by way of the job's stderr: its reader may take nothing, and a signal shall end the wait for it.
+void warn(Job& job, const std::string& line) {
+  if (spdlog::should_log(spdlog::level::warn)) job.print_on_stderr(fmt::format("tsprun: warning: {}\n", line));
+}
+
 /// The ranks' own events are gone with them, unless all had come to their end. What goes wrong here is no news beside the
 /// failure.
-void trace_failure(const GlobalOptions& global, const Job& job) {
+void trace_failure(const GlobalOptions& global, Job& job) {
   if (global.trace.empty() || ranks_here(global).first != 0) return;
   bool all_finished = true;
   for (int rank = 0; rank < global.ranks; ++rank) all_finished = all_finished && job.board().life(rank) == Life::finished;
   if (all_finished) return;
   try {
     write_failure_trace(job.board(), global.faults, job.failure(), job.ending_since_ns(), job.start_ns(), global.trace);
-    spdlog::warn("--trace {}: holds the failure and the faults that struck; the ranks' events are lost", global.trace);
+    warn(job, fmt::format("--trace {}: holds the failure and the faults that struck; the ranks' events are lost", global.trace));
   } catch (const Error& error) {
-    spdlog::warn("{}", error.what());
+    warn(job, error.what());
   }
 }
 
@@ -109,6 +133,8 @@ void trace_failure(const GlobalOptions& global, const Job& job) {
 
 int run_job(const JobSpec& spec, Report& report) {
   const GlobalOptions& global = *spec.global;
+  // Before the first that is held for a rank.
+  const RaisedOpenFiles open_files;
   const std::string trouble = rdma_trouble(global);
   JobNet net{Ways(global), {}, {}};
   bootstrap::Secret secret{};
@@ -120,7 +146,7 @@ int run_job(const JobSpec& spec, Report& report) {
     store = net.cluster->store_address();
   } else if (!trouble.empty()) {
     throw Error(Cause::refused, trouble);
-  } else if (global.ranks > 1 && (global.nodes > 1 || global.intra == "tcp")) {
+  } else if (needs_store(global)) {
     secret = bootstrap::random_secret();
     net.store.emplace("127.0.0.1", 0, secret);
     net.store->on_set = [&net](int, const std::string& key, const std::vector<std::byte>& value) {
@@ -132,7 +158,7 @@ int run_job(const JobSpec& spec, Report& report) {
   // What waits in stdio's buffers would be written once more by every forked rank.
   std::fflush(nullptr);
   spdlog::debug("{} ranks on {} cores", ranks_here(global).count, machine::usable_cores());
-  job.start();
+  job.start(open_files.before());
   job.watch();
 
   if (report.wanted() && !net.ways.trivial()) report.root()["transports"] = net.ways.json();
@@ -146,8 +172,8 @@ int run_job(const JobSpec& spec, Report& report) {
     trace_failure(global, job);
     job.print_on_stderr(print_verdict(job.failure(), job.records(), 0, global.nodes));
   }
-  for (const std::string& line : fault_warnings(outcomes, global.struck_faults)) spdlog::warn("{}", line);
-  for (const std::string& line : link_warnings(job.board(), posix::now_ns() - job.start_ns())) spdlog::warn("{}", line);
+  for (const std::string& line : fault_warnings(outcomes, global.struck_faults)) warn(job, line);
+  for (const std::string& line : link_warnings(job.board(), posix::now_ns() - job.start_ns())) warn(job, line);
   return job.exit_code();
 }
 

@@ -1,8 +1,8 @@
 // Starts the ranks of a job, watches them to their end, and says how it ended.
 //
 // A job is either a built-in command, whose rank_main runs in forked children of tsprun, or a user's program (`run`), started by
-// a small parent per rank (guardian.h). Either way tsprun's only children are the ranks: one pidfd, two pipes for their output,
-// one page on the flight board each.
+// a small parent per rank (guardian.h). Either way tsprun's only children are the ranks (but for those of a shell that has
+// exec'd it, which are left alone): one pidfd, two pipes for their output, one page on the flight board each.
 #pragma once
 
 #include "core/context.h"

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <fcntl.h>
+#include <thread>
 #include <unistd.h>
 
 namespace tsp::launcher::output_test {
@@ -75,6 +78,23 @@ TEST(Output, AFullPipeKeepsTheRestInsteadOfBlocking) {
   }
   for (std::string rest = take(to_user); !rest.empty(); rest = take(to_user)) arrived += rest.size();
   EXPECT_EQ(arrived, text.size());
+}
+
+// A page each 20 ms: there is always room for one more before the time is over.
+TEST(Output, DrainingEndsInTimeThoughItsReaderIsSlow) {
+  Pipe to_user;
+  Output output(to_user.write.get());
+  output.append(std::string(std::size_t{1} << 20, 'x'));
+  output.flush();
+  std::atomic<bool> over = false;
+  std::thread reader([&] {
+    for (std::array<char, 4096> page; !over; std::this_thread::sleep_for(std::chrono::milliseconds(20)))
+      EXPECT_GT(::read(to_user.read.get(), page.data(), page.size()), 0);
+  });
+  EXPECT_FALSE(output.drain(100));
+  EXPECT_TRUE(output.pending());
+  over = true;
+  reader.join();
 }
 
 }  // namespace

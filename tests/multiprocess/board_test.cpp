@@ -89,6 +89,50 @@ TEST(Board, SaysWhichRankIsStopped) {
   EXPECT_EQ(job.wait(20).code, 128 + SIGTERM) << job.err();
 }
 
+// 0 and 2 wait for 1, 1 for 3, which is stopped.
+TEST(Board, TheReportOfStatusNamesEachRanksOperationAndState) {
+  Process job(tsprun_actor({"-n", "4", "--timeout", "60"}, {"stop_chain"}));
+  const TemporaryDirectory directory;
+  const std::string path = directory.path("r");
+  nlohmann::json report;
+  const auto settled = [&] {
+    if (!report.contains("status") || report.at("status")[3].at("life") != "stopped") return false;
+    for (const int rank : {0, 1, 2}) {
+      const nlohmann::json& activities = report.at("status")[static_cast<std::size_t>(rank)].at("activities");
+      if (activities.size() != 1 || activities[0].at("op") != "recv" || activities[0].at("for").is_null()) return false;
+    }
+    return true;
+  };
+  for (int tries = 0; tries < 500 && !settled(); ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    run_tsprun({"--json", path, "status", std::to_string(job.pid())});
+    report = read_json(path);
+  }
+  ASSERT_TRUE(settled()) << report;
+  EXPECT_EQ(report.at("command"), "status");
+  EXPECT_TRUE(report.at("failure").is_null()) << report;
+  const nlohmann::json& status = report.at("status");
+  ASSERT_EQ(status.size(), 4U) << report;
+  for (int rank = 0; rank < 4; ++rank) {
+    const nlohmann::json& here = status[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(here.at("rank"), rank) << here;
+    EXPECT_EQ(std::vector<pid_t>{here.at("pid").get<pid_t>()}, job.of_rank(rank)) << here;
+    EXPECT_GE(here.at("seconds_since_sign"), 0) << here;
+    if (rank == 3) {
+      EXPECT_TRUE(here.at("activities").empty()) << here;
+      continue;
+    }
+    EXPECT_EQ(here.at("life"), "alive") << here;
+    const nlohmann::json& activity = here.at("activities").at(0);
+    EXPECT_EQ(activity.at("seq"), 1) << here;
+    EXPECT_EQ(activity.at("bytes"), sizeof(float)) << here;
+    EXPECT_EQ(activity.at("for"), rank == 1 ? 3 : 1) << here;
+    EXPECT_EQ(activity.at("stream"), "control") << here;
+  }
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(20).code, 128 + SIGTERM) << job.err();
+}
+
 TEST(Board, SaysForWhomRanksWaitThatAreStillConnecting) {
   Process job(tsprun_actor({"-n", "2", "--nodes", "2", "--inter", "tcp"}, {"stop_before_joining", "1"}));
   std::string seen;

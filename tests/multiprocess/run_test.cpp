@@ -1,16 +1,21 @@
 // What `tsprun run` gives a program, what it does with the program's output, and how it ends.
 
 #include "tests/support/process.h"
+#include "transport/posix.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <csignal>
+#include <fcntl.h>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <poll.h>
 #include <string>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <vector>
 
 namespace tsp::test::run_test {
@@ -139,6 +144,31 @@ TEST(StandardOutput, ThatTakesNothingIsInTheReport) {
   }
 }
 
+// --- a reader of standard error that takes nothing ---------------------------------------------------------------------------
+
+bool is_full(const posix::UniqueFd& pipe) {
+  pollfd event{pipe.get(), POLLOUT, 0};
+  return ::poll(&event, 1, 0) == 0;
+}
+
+// The verdict, and the warnings behind it, are for whoever reads; if nobody does, a further signal ends tsprun all the same.
+TEST(StandardError, ThatNobodyReadsKeepsNoSignalFromEndingTsprun) {
+  const TemporaryDirectory directory;
+  const std::string fifo = directory.path("fifo");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const posix::UniqueFd reader(::open(fifo.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_TRUE(reader);
+  Process process({"sh", "-c", "exec \"$0\" \"$@\" 2> " + fifo, tsprun_path(), "-n", "2", "--json", directory.path("r"),
+                   "--fault", "kill:rank=1,op=barrier,seq=1", "run", "--", "sh", "-c", "yes >&2"});
+  for (int tries = 0; tries < 3000 && !is_full(reader); ++tries) ::usleep(10'000);
+  ASSERT_TRUE(is_full(reader));
+  // The first ends the ranks. How soon tsprun has nothing to do but to write isn't known from outside.
+  for (int tries = 0; tries < 100 && !process.wait(0.2).ended; ++tries) process.signal(SIGINT);
+  EXPECT_EQ(process.wait(0.1).code, 128 + SIGINT);
+  EXPECT_TRUE(process.wait_until_nothing_is_left(0.5));
+  EXPECT_EQ(read_json(directory.path("r")).at("failure").at("kind"), "interrupted");
+}
+
 TEST(RunEnvironment, TellsARankItsPlace) {
   const Finished run = run_actor({"-n", "2"}, {"environment"});
   EXPECT_EQ(run.end.code, 0) << run.describe();
@@ -263,6 +293,42 @@ TEST(RunReport, OfAnEarlierRunIsGoneIfTsprunIsKilled) {
 TEST(RunChildren, LeftBehindByAProgramAreEnded) {
   const Finished run = run_actor({"-n", "2"}, {"children", "leave"});
   EXPECT_EQ(run.end.code, 0) << run.describe();
+}
+
+// A shell that execs tsprun hands on its own children, such as those of `exec > >(tee log)`.
+TEST(RunChildren, OfTheShellThatBecameTsprunGetAllItsOutput) {
+  const TemporaryDirectory directory;
+  const std::string fifo = directory.path("fifo");
+  const std::string log = directory.path("log");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  // The reader begins when the ranks are gone.
+  const std::string shell = fmt::format("{{ sleep 1; cat; }} < {0} > {1} & exec \"$0\" \"$@\" > {0}", fifo, log);
+  std::vector<std::string> words = {"sh", "-c", shell};
+  const std::vector<std::string> job = tsprun_actor({"-n", "2"}, {"lines", "1000", "300"});
+  words.insert(words.end(), job.begin(), job.end());
+  Process process(words);
+  EXPECT_EQ(process.wait(60).code, 0) << process.err();
+  EXPECT_TRUE(process.wait_until_nothing_is_left(20));
+  EXPECT_EQ(std::filesystem::file_size(log), 2U * 1000 * (4 + 300 + 1));
+}
+
+TEST(RunChildren, OfTheShellThatBecameTsprunAreNotEndedWithTheJob) {
+  // Of the last job tsprun itself must find what is left: a process that has lost its guardian.
+  for (const char* program : {"true", "kill -9 $$", "setsid sleep 1000 & sleep 0.2; kill -9 $PPID"}) {
+    const TemporaryDirectory directory;
+    const std::string shell =
+        fmt::format("sleep 1000 > /dev/null 2>&1 & echo $! > {}; exec \"$0\" \"$@\"", directory.path("pid"));
+    Process process({"sh", "-c", shell, tsprun_path(), "-n", "2", "run", "--", "sh", "-c", program});
+    EXPECT_TRUE(process.wait(20).ended) << program << process.err();
+    pid_t spared = 0;
+    std::ifstream(directory.path("pid")) >> spared;
+    std::vector<pid_t> left = process.marked();
+    for (int tries = 0; tries < 100 && left.size() > 1; ++tries) {
+      ::usleep(10'000);
+      left = process.marked();
+    }
+    EXPECT_EQ(left, std::vector<pid_t>{spared}) << program << process.err();
+  }
 }
 
 // --- requests that can't be served -------------------------------------------------------------------------------------------
