@@ -130,7 +130,7 @@ class Transport {
   virtual bool withholds(int /*peer*/) const { return false; }
 
   // --- progress and sleep -------------------------------------------------------------------------------------------------
-  /// Moves what can be moved; true if anything did. shm has nothing to do here: peers act on the memory themselves.
+  /// Moves what can be moved; true if anything did, which is a sign of life. In shm peers act on the memory themselves.
   virtual bool progress() = 0;
   /// Asks to be woken (doorbell or descriptor) by anything that arrives from now on. The caller looks once more before it sleeps.
   /// Returns the time (posix::now_ns) at which progress() must run though nothing arrives; kNoDeadline: never.

@@ -114,8 +114,18 @@ void Engine::sleep(Patience& patience) {
     const std::uint64_t now = wake_at == kNoDeadline ? 0 : posix::now_ns();
     bed_->sleep(wake_at == kNoDeadline ? kSleepNs : wake_at - std::min(wake_at, now));
   }
-  for (Transport* transport : transports_) transport->disarm();
+  // Of a message that takes longer than the deadline nothing shows but its bytes, and those wake who sleeps at either end. What
+  // is moved between sleeps needn't be counted: who finds nothing done is soon asleep again.
+  bool flows = false;
+  for (Transport* transport : transports_) {
+    transport->disarm();
+    flows = transport->progress() || flows;
+  }
   doorbell_->disarm();
+  if (flows) {
+    sign_of_life();
+    patience.chain_since_ns = 0;  // they may come from a peer whose system sends them while it is silent itself
+  }
   if (news) {
     moved_ = false;
     patience.restart();

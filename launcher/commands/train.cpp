@@ -216,6 +216,7 @@ void TrainCommand::validate_save() {
   std::error_code error;
   const bool goes_on_there = train_.resumed && std::filesystem::equivalent(train_.resumed->folder / "..", train_.save, error);
   if (others_.empty() || goes_on_there) return;
+  train_.others = others_;
   spdlog::warn(
       "--save {}: holds checkpoints of another run, up to step {}; --resume takes the newest step, whoever wrote it: name "
       "another folder to keep the runs apart",

@@ -43,6 +43,7 @@ struct TrainOptions {
   std::uint64_t max_restarts = 0;
   std::optional<FoundCheckpoint> resumed;
   std::vector<std::string> skipped;  ///< by --resume: a line for each newer checkpoint that is damaged
+  CheckpointMarks others;            ///< another run's in `save`: no business of `keep`
 
   /// Of one step, from 1.
   double learning_rate(std::uint64_t step) const;

@@ -19,7 +19,7 @@ namespace {
 void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t step) {
   const CheckpointState state = checkpoint_state(*plan.train, *plan.model, *plan.global, kernels::name(kernels::level()), step);
   const SavedCheckpoint saved = save_checkpoint(session.rank(), session.world(), model.parameters(), plan.model->shape, state,
-                                                plan.train->save, {.keep = plan.train->keep});
+                                                plan.train->save, {.keep = plan.train->keep, .others = plan.train->others});
   if (!session.speaks()) return;
   for (const std::string& warning : saved.warnings) session.sink().line(warning);
   session.sink().append("checkpoints", {{"step", step}, {"folder", saved.folder.string()}, {"bytes", saved.bytes}});

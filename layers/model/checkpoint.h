@@ -69,8 +69,17 @@ std::vector<std::string> differences(const CheckpointState& saved, const Checkpo
 /// room for one checkpoint of the model.
 void check_save_folder(const std::filesystem::path& dir, const ModelConfig& config, DType dtype);
 
+/// Which checkpoints a folder holds at a moment: by step, when the manifest of each was written.
+using CheckpointMarks = std::map<std::uint64_t, std::filesystem::file_time_type>;
+
+/// Of `dir` now. Empty if it is no folder, or can't be read.
+CheckpointMarks checkpoints_in(const std::filesystem::path& dir);
+/// True if `dir`'s checkpoint of that step is still the one that was marked.
+bool is_marked(const CheckpointMarks& marks, const std::filesystem::path& dir, std::uint64_t step);
+
 struct SaveOptions {
-  std::size_t keep = 0;  ///< checkpoints that stay, this one included; 0: all
+  std::size_t keep = 0;         ///< checkpoints that stay, this one included; 0: all
+  CheckpointMarks others = {};  ///< another run's: those that are still the same stay, too, and aren't counted
   /// Called on every rank as it begins each part of a save, with its name: a moment to log, or to break.
   std::function<void(std::string_view)> on_part = {};
 };
@@ -95,12 +104,6 @@ struct FoundCheckpoint {
   CheckpointState state;
   std::string checksum;  ///< of the manifest, and so of everything: XXH3-128, 32 hexadecimal digits
 };
-
-/// Which checkpoints a folder holds at a moment: by step, when the manifest of each was written.
-using CheckpointMarks = std::map<std::uint64_t, std::filesystem::file_time_type>;
-
-/// Of `dir` now. Empty if it is no folder, or can't be read.
-CheckpointMarks checkpoints_in(const std::filesystem::path& dir);
 
 struct CheckpointSearch {
   std::optional<FoundCheckpoint> found;  ///< the newest whole one

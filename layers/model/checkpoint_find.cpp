@@ -56,6 +56,13 @@ void verify_tensors(const fs::path& path, const ModelConfig& config, DType dtype
   }
 }
 
+/// When the manifest of a checkpoint was written; nothing if that can't be told.
+std::optional<fs::file_time_type> written(const fs::path& dir, std::uint64_t step) {
+  std::error_code error;
+  const fs::file_time_type time = fs::last_write_time(dir / step_folder(step) / kManifestName, error);
+  return error ? std::nullopt : std::optional(time);
+}
+
 /// A folder that may only be read can be resumed from all the same; the next save will say what it can't delete.
 void try_to_remove_leftovers(const fs::path& dir) {
   try {
@@ -85,13 +92,17 @@ CheckpointMarks checkpoints_in(const fs::path& dir) {
   if (!fs::is_directory(dir, error)) return marks;
   try {
     for (const std::uint64_t step : steps_in(dir)) {
-      const fs::file_time_type written = fs::last_write_time(dir / step_folder(step) / kManifestName, error);
-      if (!error) marks.emplace(step, written);
+      if (const auto time = written(dir, step)) marks.emplace(step, *time);
     }
   } catch (const Error&) {
     return {};
   }
   return marks;
+}
+
+bool is_marked(const CheckpointMarks& marks, const fs::path& dir, std::uint64_t step) {
+  const auto mark = marks.find(step);
+  return mark != marks.end() && written(dir, step) == mark->second;
 }
 
 CheckpointSearch search_checkpoints(const fs::path& dir, const CheckpointMarks& others) {
@@ -119,11 +130,8 @@ CheckpointSearch search_checkpoints(const fs::path& dir, const CheckpointMarks& 
   }
   const std::vector<std::uint64_t> steps = steps_in(dir);
   try_to_remove_leftovers(dir);
-  const CheckpointMarks marks = others.empty() ? CheckpointMarks() : checkpoints_in(dir);
   for (const std::uint64_t step : steps) {
-    const auto other = others.find(step);
-    const auto now = marks.find(step);
-    if (other != others.end() && now != marks.end() && now->second == other->second) continue;
+    if (is_marked(others, dir, step)) continue;
     look_at(dir / step_folder(step), step);
     if (search.found) break;
   }

@@ -222,7 +222,7 @@ class Save {
     if (options_.keep == 0) return;
     std::size_t kept = 0;
     for (const std::uint64_t step : steps_in(dir_)) {
-      if (step > state_.step || ++kept <= options_.keep) continue;
+      if (step > state_.step || is_marked(options_.others, dir_, step) || ++kept <= options_.keep) continue;
       try {
         remove_checkpoint(dir_, step);
       } catch (const Error& error) {

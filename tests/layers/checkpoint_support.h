@@ -141,21 +141,21 @@ inline std::size_t wrong_elements(ParameterStore& store, std::uint64_t salt) {
 inline std::vector<RankOutcome> try_save(const std::filesystem::path& dir, int ranks, const CheckpointState& state,
                                          std::uint64_t salt,
                                          const std::function<void(int rank, std::string_view part)>& on_part = {},
-                                         std::size_t keep = 0) {
+                                         std::size_t keep = 0, const CheckpointMarks& others = {}) {
   return try_ranks(ranks, [&](Context& context) {
     Rank rank(context);
     const ModelConfig config = checkpoint_config();
     ParameterStore store(rank, state.dtype, checkpoint_plan(config, ranks, rank.rank()), true);
     fill_elements(store, salt);
-    SaveOptions options{.keep = keep};
+    SaveOptions options{.keep = keep, .others = others};
     if (on_part) options.on_part = [&](std::string_view part) { on_part(rank.rank(), part); };
     save_checkpoint(rank, rank.world(), store, config, state, dir, options);
   });
 }
 
 inline void save(const std::filesystem::path& dir, int ranks, const CheckpointState& state, std::uint64_t salt,
-                 std::size_t keep = 0) {
-  const std::vector<RankOutcome> outcomes = try_save(dir, ranks, state, salt, {}, keep);
+                 std::size_t keep = 0, const CheckpointMarks& others = {}) {
+  const std::vector<RankOutcome> outcomes = try_save(dir, ranks, state, salt, {}, keep, others);
   for (const RankOutcome& outcome : outcomes) ASSERT_FALSE(outcome.failed) << describe(outcomes);
 }
 

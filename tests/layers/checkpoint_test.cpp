@@ -125,6 +125,20 @@ TEST(Checkpoint, NeverDeletesTheOneJustSavedForTheSakeOfNewerOnes) {
   EXPECT_EQ(test::names_in(folder.path()), (Names{"step-000025", "step-000030"}));
 }
 
+TEST(Checkpoint, OfAnotherRunIsNeitherKeptInThePlaceOfOnesOwnNorDeleted) {
+  const test::TemporaryFolder folder;
+  for (const std::uint64_t step : {8U, 9U}) test::save(folder.path(), 1, test::checkpoint_state(step), step);
+  const CheckpointMarks others = checkpoints_in(folder.path());
+  for (const std::uint64_t step : {5U, 10U}) test::save(folder.path(), 2, test::checkpoint_state(step), step, 2, others);
+  EXPECT_EQ(test::names_in(folder.path()), (Names{"step-000005", "step-000008", "step-000009", "step-000010"}));
+  test::save(folder.path(), 2, test::checkpoint_state(15), 15, 2, others);
+  EXPECT_EQ(test::names_in(folder.path()), (Names{"step-000008", "step-000009", "step-000010", "step-000015"}));
+  // One that the run has replaced is its own.
+  test::save(folder.path(), 2, test::checkpoint_state(9), 19, 2, others);
+  test::save(folder.path(), 2, test::checkpoint_state(20), 20, 2, others);
+  EXPECT_EQ(test::names_in(folder.path()), (Names{"step-000008", "step-000015", "step-000020"}));
+}
+
 TEST(Checkpoint, OfAnotherRunIsPassedOverUntilItIsReplaced) {
   const test::TemporaryFolder folder;
   EXPECT_TRUE(checkpoints_in(folder / "missing").empty());

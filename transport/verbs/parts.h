@@ -79,6 +79,7 @@ struct VerbsTransport::Peer {
   std::uint64_t arrivals = 0;        // immediates that came
   std::uint64_t seen = 0;            // arrivals and completed requests, when they were last looked at
   std::uint64_t quiet_since_ns = 0;  // since when those stand still
+  std::uint64_t question = 0;        // the last empty write by which the peer was asked whether it lives
   std::string broken;                // the first cause; empty while all is well
   bool flushed = false;              // broken without a cause yet: the error that isn't a flush may follow
   std::uint64_t told_ns = 0;         // when a failed request is told: news of the port may follow

@@ -138,8 +138,9 @@ void VerbsTransport::write_large(Peer& to, int stream) {
       const bool last = bytes == rest.size();
       std::optional<Immediate> immediate;
       if (last) immediate = Immediate{News::data, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)};
+      // Each tells when it is done: of a message that takes longer than the deadline nothing else shows that it moves.
       const std::uint64_t request =
-          to.pair.write({rest.data(), bytes, piece.local_key}, {grant.address + large.written, key}, immediate, last);
+          to.pair.write({rest.data(), bytes, piece.local_key}, {grant.address + large.written, key}, immediate, true);
       if (request == 0) {
         break_lanes(to, to.pair.post_error());
         return;

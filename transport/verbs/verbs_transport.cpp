@@ -186,6 +186,7 @@ bool VerbsTransport::progress() {
   Parts& parts = *parts_;
   if (!parts.events) return false;
   std::array<ibv_wc, 32> completions;
+  bool any = false;
   bool moved = false;
   while (true) {
     const int count = parts.events->poll(completions);
@@ -194,12 +195,12 @@ bool VerbsTransport::progress() {
         if (each) break_lanes(*each, "the completion queue can't be read any more");
       }
     }
-    for (int i = 0; i < count; ++i) completion(&completions[static_cast<std::size_t>(i)]);
-    moved = moved || count > 0;
+    for (int i = 0; i < count; ++i) moved = completion(&completions[static_cast<std::size_t>(i)]) || moved;
+    any = any || count > 0;
     if (count < static_cast<int>(completions.size())) break;
   }
   if (++parts.rounds_since_events >= kRoundsBetweenEvents) look_at_events();
-  if (moved) {
+  if (any) {
     for (const std::unique_ptr<Peer>& each : parts.peers) {
       if (each) pump(*each);
     }
@@ -217,10 +218,11 @@ void VerbsTransport::pump(Peer& to) {
   }
 }
 
-void VerbsTransport::completion(const void* found) {
+/// True unless it only answers a question of ask_silent_peers(): those are asked, and answered, though nothing moves.
+bool VerbsTransport::completion(const void* found) {
   const auto& done = *static_cast<const ibv_wc*>(found);
   const std::uint32_t number = QueuePair::tag_of(done.wr_id);
-  if (number >= parts_->peers.size() || !parts_->peers[number]) return;
+  if (number >= parts_->peers.size() || !parts_->peers[number]) return false;
   Peer& at = *parts_->peers[number];
   if (done.status != IBV_WC_SUCCESS) {
     // Of a failed completion only wr_id, status, vendor_err and qp_num mean anything.
@@ -232,12 +234,12 @@ void VerbsTransport::completion(const void* found) {
       break_lanes(at, describe(done));
       at.flushed = flush;
     }
-    return;
+    return true;
   }
   const std::uint64_t request = QueuePair::number_of(done.wr_id);
   if (request != 0) {
     at.pair.completed(request);
-    return;
+    return request != at.question;
   }
   if (!at.pair.received()) break_lanes(at, at.pair.post_error());  // the peer would soon find no receive posted
   ++at.arrivals;
@@ -246,6 +248,7 @@ void VerbsTransport::completion(const void* found) {
   } else {
     arrived(at, ntohl(done.imm_data));
   }
+  return true;
 }
 
 void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
@@ -365,7 +368,8 @@ void VerbsTransport::Parts::ask_silent_peers() {
       each->quiet_since_ns = now;
     } else if (now - each->quiet_since_ns >= patience && each->pair.is_completed(each->pair.posted())) {
       each->quiet_since_ns = now;
-      if (each->mirror(0, 0, std::nullopt, true) == 0) each->broken = each->pair.post_error();
+      each->question = each->mirror(0, 0, std::nullopt, true);
+      if (each->question == 0) each->broken = each->pair.post_error();
     }
   }
 }

@@ -110,7 +110,7 @@ class VerbsTransport final : public Transport {
   // verbs_transport.cpp
   void link(Peer& peer);
   void pump(Peer& peer);
-  void completion(const void* completion);
+  bool completion(const void* completion);
   void arrived(Peer& from, std::uint32_t immediate);
   void take_credit(Peer& from, int stream, std::uint64_t taken);
   void look_at_events();
