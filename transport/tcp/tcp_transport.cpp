@@ -31,10 +31,13 @@ constexpr std::size_t kMostStrangers = 64;
 constexpr int kAcceptAtOnce = 16;
 constexpr int kEvents = 64;
 
-/// Small messages go at once; a peer whose machine is gone is noticed though nothing is sent to it, and, if something is, within
-/// the job's deadline.
-void set_options(int socket, std::uint64_t timeout_ns) {
-  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+/// Of a connection to a rank: a peer whose machine is gone is noticed though nothing is sent to it, and, if something is, within
+/// the job's deadline. Within a machine nobody goes like that, but a whole job may be stopped for a while, and the kernel would
+/// end connections that still hold something by then.
+void set_patience(int socket, std::uint64_t timeout_ns) {
+  SocketAddress there;
+  there.length = sizeof there.storage;
+  if (::getpeername(socket, there.get(), &there.length) != 0 || there.host() == local_address(socket).host()) return;
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   const auto seconds = static_cast<int>(std::clamp<std::uint64_t>(timeout_ns / 1'000'000'000, 4, 3600));
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, seconds / 2));
@@ -113,7 +116,7 @@ void TcpTransport::connect(int peer_rank, std::span<const std::byte> address) {
 int TcpTransport::dial(int peer_rank, const SocketAddress& where, std::uint64_t deadline_ns) {
   posix::UniqueFd socket(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) throw system_error(Cause::refused, "tcp: socket", errno);
-  set_options(socket.get(), options_.timeout_ns);
+  set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   if (::connect(socket.get(), where.get(), where.length) != 0 && errno != EINPROGRESS) return errno;
   const std::uint64_t id = next_id_++;
   watch(socket.get(), kJoiningBase + id, true);
@@ -141,7 +144,7 @@ void TcpTransport::accept_strangers() {
     posix::UniqueFd socket(::accept4(listener_.get(), from.get(), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) return;
     make_room();
-    set_options(socket.get(), options_.timeout_ns);
+    set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
     const std::uint64_t id = next_id_++;
     watch(socket.get(), kJoiningBase + id, false);
     joining_.emplace(id,
@@ -211,6 +214,7 @@ void TcpTransport::admit(std::uint64_t id) {
     refusals_.refused(joining.address, fmt::format("it says that it is rank {}", rank));
     return;
   }
+  set_patience(joining.socket.get(), options_.timeout_ns);
   const std::uint64_t token = kPeerBase + static_cast<std::uint64_t>(rank);
   watch(joining.socket.get(), token, false);
   peer(rank).start(std::move(joining.socket), epoll_.get(), token);
