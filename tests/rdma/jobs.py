@@ -33,7 +33,7 @@ meet() {
 }
 job() {
   name=$1; shift; port=$((port + 1)); begin=$(uptime_ms)
-  "$TSPRUN" --layout tsp=4 --mem-per-rank 16M --timeout "${deadline:-60}" --nnodes 2 --node-rank "$NODE" --rendezvous 10.77.0.1:$port --json "$SHARE/$name.$NODE.json" "$@" \
+  "$TSPRUN" --layout "${layout:-tsp=4}" --mem-per-rank 16M --timeout "${deadline:-60}" --nnodes 2 --node-rank "$NODE" --rendezvous 10.77.0.1:$port --json "$SHARE/$name.$NODE.json" "$@" \
     >"$SHARE/$name.$NODE.out" 2>"$SHARE/$name.$NODE.err"
   code=$?; end=$(uptime_ms)
   [ -e "$SHARE/$name.$NODE.fault" ] && echo $((end - $(cat "$SHARE/$name.$NODE.fault"))) >"$SHARE/$name.$NODE.after"
@@ -349,6 +349,20 @@ job paused --inter verbs {lab.train(100000, size)}
     require(failure is not None and failure["kind"] in ("disconnected", "stalled"), f"node 1: {failure}")
 
 
+def circle(lab, _steps, _size, timeout):
+    """Two ranks that receive from each other over verbs: that they ask each other's adapters for life is no sign of any."""
+    deadline = 8
+    script = f"layout=tsp=2 deadline={deadline} job circle run -- {lab.options.actor} deadlock\n"
+    require(lab.run(script, timeout=timeout) == 0, "the laboratory failed")
+    for node in (0, 1):
+        require(lab.code("circle", node) != 0, f"circle: node {node} ended in good order\n{lab.words('circle')}")
+    report = lab.report("circle")
+    require(all(way["kind"] == "verbs" for way in report["transports"] if way["from"] != way["to"]), f"{report['transports']}")
+    failure = report["failure"]
+    print(f"circle: {failure['detail']}")
+    require(failure["kind"] == "deadlock", f"{failure}")
+
+
 def packets_sent(lab, when, node, rail):
     return int(lab.text(f"packets.{when}.rail{rail}", node, "count"))
 
@@ -395,8 +409,8 @@ packets gather
         require(min(sent) >= least // 4 and max(sent) < 2 * min(sent), f"gather: packets {sent}")
 
 
-SCENARIOS = {"rails": rails, "training": training, "lost_messages": lost_messages, "lost_frames": lost_frames, "verified": verified,
-             "faults": faults, "paused": paused}
+SCENARIOS = {"circle": circle, "rails": rails, "training": training, "lost_messages": lost_messages, "lost_frames": lost_frames,
+             "verified": verified, "faults": faults, "paused": paused}
 
 
 def main():
