@@ -167,6 +167,21 @@ def time_limit(runs, share):
     require(runs.left() == [], f"left after the time limit and an earlier SIGKILL: {runs.left()}")
 
 
+def refusals(runs):
+    """Where it can't run it says so, and what would help; what it can't do it refuses."""
+    deep = runs.temporary / ("a" * 100)
+    deep.mkdir()
+    for arguments, changed, code, words in (
+            (["--check"], {"PATH": "/nonexistent"}, 3, "can't run here: missing packages: apt-get install"),
+            (["--", "true"], {"TMPDIR": str(deep)}, 3, "too long a path"),
+            (["-n", "1", "--", "true"], {}, 2, "--machines: 2 to 8"),
+            (["-n", "9", "--", "true"], {}, 2, "--machines: 2 to 8")):
+        run = subprocess.run([sys.executable, LAB, *arguments], env={**runs.environment, **changed}, capture_output=True, text=True,
+                             check=False)
+        require(run.returncode == code and words in run.stderr, f"{arguments} {changed}: {run.returncode}, {run.stderr}")
+    deep.rmdir()
+
+
 def main():
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with tempfile.TemporaryDirectory(prefix="tsp-lab-test.") as folder:
@@ -174,6 +189,7 @@ def main():
         temporary.mkdir()
         runs = Runs(temporary)
         try:
+            refusals(runs)
             three_machines(runs, share)
             signals(runs)
             time_limit(runs, share)

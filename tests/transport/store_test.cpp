@@ -171,6 +171,7 @@ TEST_F(Store, ImpossibleFramesEndTheirLinkAlone) {
   StoreClient good = client(0);
   const StoreHeader cases[] = {
       {0x12345678, 1, 0, 0, 0}, {0x73505354, 99, 0, 0, 0}, {0x73505354, 1, 60000, 0, 0}, {0x73505354, 1, 1, 0xffffffff, 0}};
+  testing::internal::CaptureStderr();
   for (const StoreHeader& header : cases) {
     const posix::UniqueFd socket = dial();
     Handshake handshake = Handshake::connector(secret_, Link::store, 5, 0);
@@ -180,6 +181,9 @@ TEST_F(Store, ImpossibleFramesEndTheirLinkAlone) {
   }
   good.set("still", bytes_of("here"));
   EXPECT_EQ(client(1).get("still", "it"), bytes_of("here"));
+  const std::string said = testing::internal::GetCapturedStderr();
+  for (const char* reason : {"it sent something that is no frame", "it sent a key of 60000", "a value of 4294967295 bytes"})
+    EXPECT_NE(said.find(reason), std::string::npos) << reason << " isn't in\n" << said;
 }
 
 TEST_F(Store, ATakenPortIsNamed) {

@@ -138,7 +138,8 @@ void StoreServer::serve(int descriptor) {
   StoreFrame frame;
   while (client.link.next(frame)) obey(client, frame);
   if (!alive || client.link.backlog() > kMostBacklog) {
-    if (!client.link.ready()) refusals_.refused(client.address + claimed(client.link.peer()), client.link.why_over());
+    if (!client.link.ready() || client.link.broke_rules())
+      refusals_.refused(client.address + claimed(client.link.peer()), client.link.why_over());
     drop(descriptor);
     return;
   }

@@ -24,6 +24,11 @@ bool StoreLink::end(const std::string& why) {
   return false;
 }
 
+bool StoreLink::refuse(const std::string& why) {
+  broke_rules_ = true;
+  return end(why);
+}
+
 bool StoreLink::pump() {
   if (over() || !shake()) return false;
   if (!ready()) return true;
@@ -103,11 +108,11 @@ bool StoreLink::parse() {
     std::memcpy(&header, in_.data() + at, sizeof header);
     if (header.magic != kStoreMagic || header.op < static_cast<std::uint16_t>(StoreOp::set) ||
         header.op > static_cast<std::uint16_t>(StoreOp::value)) {
-      return end("it sent something that is no frame of the store");
+      return refuse("it sent something that is no frame of the store");
     }
     if (header.key_bytes > kMostKeyBytes || header.value_bytes > kMostValueBytes) {
-      return end(fmt::format("it sent a key of {} and a value of {} bytes; {} and {} are allowed", header.key_bytes,
-                             header.value_bytes, kMostKeyBytes, kMostValueBytes));
+      return refuse(fmt::format("it sent a key of {} and a value of {} bytes; {} and {} are allowed", header.key_bytes,
+                                header.value_bytes, kMostKeyBytes, kMostValueBytes));
     }
     const std::size_t whole = sizeof header + header.key_bytes + header.value_bytes;
     if (in_.size() - at < whole) break;

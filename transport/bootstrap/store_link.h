@@ -72,9 +72,12 @@ class StoreLink {
   bool over() const { return !why_over_.empty(); }
   /// Why the link is over; empty while it isn't.
   const std::string& why_over() const { return why_over_; }
+  /// It is over because the other end sent what nobody may send.
+  bool broke_rules() const { return broke_rules_; }
 
  private:
   bool end(const std::string& why);
+  bool refuse(const std::string& why);
   bool shake();
   bool write();
   bool read();
@@ -84,6 +87,7 @@ class StoreLink {
   Handshake handshake_;
   std::vector<std::byte> out_;
   std::size_t out_sent_ = 0;
+  bool broke_rules_ = false;
   std::string why_mute_;  ///< why nothing can be written any more; empty while it can
   std::vector<std::byte> in_;
   std::deque<StoreFrame> frames_;
