@@ -409,14 +409,31 @@ packets gather
         require(min(sent) >= least // 4 and max(sent) < 2 * min(sent), f"gather: packets {sent}")
 
 
-SCENARIOS = {"circle": circle, "rails": rails, "training": training, "lost_messages": lost_messages, "lost_frames": lost_frames,
-             "verified": verified, "faults": faults, "paused": paused}
+def many_peers(lab, _steps, _size, timeout):
+    """Eight ranks on four machines, each with six peers behind its adapter: collectives give the bits that they give on one machine."""
+    script = f"""
+"$TSPRUN" -n 8 --mem-per-rank 32M --timeout 60 --nnodes "$NODES" --node-rank "$NODE" --rendezvous 10.77.0.1:29400 --inter verbs \\
+  --no-prefix --log-level warn run -- {lab.options.actor} digest >"$SHARE/many.$NODE.out" 2>"$SHARE/many.$NODE.err"
+echo $? >"$SHARE/many.$NODE.code"
+"""
+    require(lab.run(script, "-n", "4", timeout=timeout) == 0, "the laboratory failed")
+    lines = []
+    for node in range(4):
+        require(lab.code("many", node) == 0, f"node {node} failed\n{lab.text('many', node, 'err')}")
+        lines += lab.text("many", node, "out").splitlines()
+    one = subprocess.run([lab.options.tsprun, "-n", "8", "--no-prefix", "--log-level", "warn", "run", "--", lab.options.actor, "digest"],
+                         stdout=subprocess.PIPE, text=True, check=True)
+    require(len(lines) == 8 and sorted(lines) == sorted(one.stdout.splitlines()), f"{lines}\none machine: {one.stdout}")
+
+
+SCENARIOS = {"training": training, "verified": verified, "lost_messages": lost_messages, "lost_frames": lost_frames, "faults": faults,
+             "paused": paused, "circle": circle, "many_peers": many_peers, "rails": rails}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tsprun", type=pathlib.Path, required=True)
-    parser.add_argument("--actor", type=pathlib.Path, help="tests/programs/actor, for rails")
+    parser.add_argument("--actor", type=pathlib.Path, help="tests/programs/actor, for rails and many_peers")
     parser.add_argument("--peer", type=pathlib.Path, help="verbs_peer, for lost_messages")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--batch", type=int, default=1)
