@@ -95,22 +95,24 @@ VerbsPair::~VerbsPair() = default;  // the heap stays mapped: the transport is d
 void VerbsPair::meet() { exchange(name_ + ".meeting" + std::to_string(meetings_++), {}); }
 
 void VerbsPair::until(const std::function<bool()>& condition, const std::string& what, double seconds) {
-  constexpr std::uint64_t kSpinNs = 100'000;  // then sleep, as an engine does: the machine has one core, and its NIC needs it
+  constexpr std::uint32_t kRoundsPerClock = 256;
   const std::uint64_t begin = posix::now_ns();
   std::uint64_t quiet_since = begin;
+  std::uint32_t rounds = 0;
   while (!condition()) {
-    const bool moved = transport_.progress();
+    if (transport_.progress()) rounds = 0;
+    if (rounds == 0) quiet_since = posix::now_ns();
+    if (++rounds % kRoundsPerClock != 0) continue;
     const std::uint64_t now = posix::now_ns();
     if (static_cast<double>(now - begin) > seconds * 1e9) throw std::runtime_error("never: " + what);
-    if (moved) quiet_since = now;
-    if (now - quiet_since < kSpinNs) continue;
+    if (now - quiet_since < spin_ns_) continue;
     transport_.arm();
     if (!transport_.progress() && !condition()) {
       pollfd ready{transport_.descriptor(), POLLIN, 0};
       ::poll(&ready, 1, 100);
     }
     transport_.disarm();
-    quiet_since = posix::now_ns();
+    rounds = 0;
   }
 }
 

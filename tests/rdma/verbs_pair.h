@@ -5,6 +5,7 @@
 #include "transport/verbs/verbs_transport.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -41,6 +42,8 @@ class VerbsPair {
 
   /// Waits until both sides are here, not by the transport under test.
   void meet();
+  /// How long a wait polls before it sleeps, from now on. The default is an engine's that has a core of its own.
+  void poll_for(std::uint64_t ns) { spin_ns_ = ns; }
   /// Makes progress until the condition holds; throws after `seconds`.
   void until(const std::function<bool()>& condition, const std::string& what, double seconds = 60);
   Ticket send(Stream stream, const Envelope& envelope, std::span<const std::byte> payload);
@@ -54,6 +57,7 @@ class VerbsPair {
   std::string name_;
   std::span<std::byte> heap_;
   verbs::VerbsTransport transport_;
+  std::uint64_t spin_ns_ = 1'000'000;
   int meetings_ = 0;
 };
 

@@ -27,6 +27,7 @@ struct VerbsTransport::Outgoing {
   std::uint64_t taken = 0;                      // by the receiver: credit
   std::uint64_t waiting = 0;                    // large, not granted yet
   std::uint64_t writing = 0;                    // large, granted, not all written
+  std::uint64_t refusing = 0;                   // large, not what its receiver expects, which isn't told yet
   std::uint64_t granted = 0;                    // grants that came before their message was sent
   std::uint64_t copied = 0;                     // done when send() returned
   std::array<std::uint64_t, kSlots> request{};  // the work request after which message t is gone; 0: not posted yet

@@ -98,11 +98,8 @@ void VerbsTransport::check_grant(Peer& from, int stream, Ticket ticket) {
   if (!wanted.matches(large.envelope) || grant.bytes != large.payload.size()) {
     // The receiver shall name both sides: it gets our envelope instead of the payload.
     out.waiting &= ~bit(ticket);
-    if (from.pair.room() > 0) {
-      write_entry(from, {from.number, static_cast<Stream>(stream)}, ticket, large.envelope, {}, large.payload.size(), 0,
-                  static_cast<std::uint32_t>(EntryKind::refused), true);
-      out.request[ticket % kSlots] = 0;  // never done
-    }
+    out.refusing |= bit(ticket);
+    write_refusals(from, stream);
     return;
   }
   if (const std::string trouble = trouble_of(grant); !trouble.empty()) {
@@ -112,6 +109,20 @@ void VerbsTransport::check_grant(Peer& from, int stream, Ticket ticket) {
   out.waiting &= ~bit(ticket);
   out.writing |= bit(ticket);
   write_large(from, stream);
+}
+
+/// Writes the envelopes of messages that aren't what their receivers expect, as far as the send queue has room.
+void VerbsTransport::write_refusals(Peer& to, int stream) {
+  Outgoing& out = to.out[static_cast<std::size_t>(stream)];
+  for (Ticket ticket = out.taken + 1; ticket <= out.last && out.refusing != 0; ++ticket) {
+    if ((out.refusing & bit(ticket)) == 0) continue;
+    if (to.pair.room() == 0) return;
+    const Large& large = out.large[ticket % kSlots];
+    out.refusing &= ~bit(ticket);
+    write_entry(to, {to.number, static_cast<Stream>(stream)}, ticket, large.envelope, {}, large.payload.size(), 0,
+                static_cast<std::uint32_t>(EntryKind::refused), true);
+    out.request[ticket % kSlots] = 0;  // never done
+  }
 }
 
 /// Writes granted payloads, oldest first, as far as the send queue has room. A write stays within one slab at both ends.
@@ -195,7 +206,7 @@ Outcome VerbsTransport::test_send(LaneId lane, Ticket ticket) {
 bool VerbsTransport::finished_sending(Peer& to) {
   for (int stream = 0; stream < kStreams; ++stream) {
     const Outgoing& out = to.out[static_cast<std::size_t>(stream)];
-    if ((out.waiting | out.writing) != 0 || to.in[static_cast<std::size_t>(stream)].to_grant != 0) return false;
+    if ((out.waiting | out.writing | out.refusing) != 0 || to.in[static_cast<std::size_t>(stream)].to_grant != 0) return false;
   }
   if (to.pair.is_completed(to.pair.posted())) return true;
   if (to.pair.last_signalled() != to.pair.posted() && to.pair.room() > 0) {

@@ -214,7 +214,9 @@ void VerbsTransport::pump(Peer& to) {
     const Incoming& in = to.in[static_cast<std::size_t>(stream)];
     if (in.to_grant != 0) write_grants(to, stream);
     if (in.prefix - in.told >= kTellAfter) write_credit(to, stream);
-    if (to.out[static_cast<std::size_t>(stream)].writing != 0) write_large(to, stream);
+    const Outgoing& out = to.out[static_cast<std::size_t>(stream)];
+    if (out.refusing != 0) write_refusals(to, stream);
+    if (out.writing != 0) write_large(to, stream);
   }
 }
 

@@ -97,6 +97,7 @@ class VerbsTransport final : public Transport {
   void write_entry(Peer& to, LaneId lane, Ticket ticket, const Envelope& envelope, std::span<const std::byte> payload,
                    std::uint64_t bytes, std::uint64_t where, std::uint32_t kind, bool signalled);
   void check_grant(Peer& from, int stream, Ticket ticket);
+  void write_refusals(Peer& to, int stream);
   void write_large(Peer& to, int stream);
   bool finished_sending(Peer& to);
 
