@@ -448,9 +448,9 @@ def main():
             SCENARIOS[options.scenario](Laboratory(options, folder), options.steps, (options.batch, options.seq), options.timeout)
         except Wrong as wrong:
             print(f"{options.scenario}: FAILED: {wrong}")
-            result = pathlib.Path(folder) / "result.json"
-            if result.exists():
-                print(f"-- the laboratory: {result.read_text(encoding='utf-8')}")
+            for left in sorted(pathlib.Path(folder).glob("*.network")) + [pathlib.Path(folder) / "result.json"]:
+                if left.exists():
+                    print(f"-- {left.name}: {left.read_text(encoding='utf-8')}")
             return 1
     print(f"{options.scenario}: good")
     return 0

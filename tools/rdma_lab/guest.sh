@@ -16,7 +16,20 @@ while [ "$nic" -lt "$NICS" ]; do
 done
 echo ready >"/mnt/.lab/ready$NODE"
 sh /mnt/.lab/command.sh >>"/mnt/node$NODE.out" 2>>"/mnt/node$NODE.err" </dev/null
-echo $? >"/mnt/.lab/exit$NODE.new"
+code=$?
+if [ "$code" -ne 0 ]; then # what the network looks like to this machine: whether it was the command or the laboratory
+  {
+    ip -s link
+    grep virtio /proc/interrupts
+    other=0
+    while [ "$other" -lt "$NODES" ]; do
+      [ "$other" = "$NODE" ] || timeout 0.5 bash -c "echo to machine $other; : </dev/tcp/10.77.0.$((other + 1))/9" # refused: reached
+      other=$((other + 1))
+    done
+    grep -h . /sys/class/infiniband/*/ports/1/hw_counters/* | tr '\n' ' '
+  } >"/mnt/node$NODE.network" 2>&1
+fi
+echo "$code" >"/mnt/.lab/exit$NODE.new"
 mv "/mnt/.lab/exit$NODE.new" "/mnt/.lab/exit$NODE"
 sync
 echo o >/proc/sysrq-trigger

@@ -15,8 +15,9 @@ Lines appended to $SHARE/control, from here or from within a machine, change the
     pause 1      machine 1 stands still;                resume 1 ends that
     kill 1       machine 1 is gone; that it didn't finish is no failure then
 
-The results folder keeps node<i>.out, node<i>.err, node<i>.console (the kernel's words) and result.json (how each command ended, when,
-how many frames the weather took, and how long a machine took none of those that waited for it). Exit code: 0 if every command ended
+The results folder keeps node<i>.out, node<i>.err, node<i>.console (the kernel's words), result.json (how each command ended, when, how
+many frames the weather took, and how long a machine took none of those that waited for it) and, of a command that failed,
+node<i>.network (what the machine's NICs had seen, and whether it reached the others). Exit code: 0 if every command ended
 with 0; 1 if one didn't; 2 for wrong arguments; 3 if the laboratory can't run here; 124 if the time limit struck.
 """
 
