@@ -76,7 +76,8 @@ def main():
         if result.returncode != 0:
             print(f"compare_verbs.py: the laboratory ended with {result.returncode}", file=sys.stderr)
             for left in sorted(pathlib.Path(share).glob("*.network")) + [pathlib.Path(share, "result.json")]:
-                print(f"-- {left.name}: {left.read_text(encoding='utf-8')}", file=sys.stderr)
+                if left.exists():
+                    print(f"-- {left.name}: {left.read_text(encoding='utf-8')}", file=sys.stderr)
             return result.returncode
         figures = read(pathlib.Path(share, "node0.out").read_text(encoding="utf-8"))
     medians = {name: statistics.median(values) for name, values in figures.items()}

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -59,13 +60,14 @@ ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
                             {"for", activity->waiting_for >= 0 ? ordered_json(activity->waiting_for) : ordered_json(nullptr)},
                             {"segment", activity->segment > 0 ? ordered_json(activity->segment) : ordered_json(nullptr)}});
     }
-    ranks.push_back({{"rank", rank},
-                     {"pid", board.pid(rank)},
-                     {"life", life_now(board, rank)},
-                     {"seconds_since_sign", last_sign == 0 || now_ns < last_sign
-                                                ? ordered_json(nullptr)
-                                                : ordered_json(static_cast<double>(now_ns - last_sign) * 1e-9)},
-                     {"activities", std::move(activities)}});
+    ranks.push_back(
+        {{"rank", rank},
+         {"pid", board.pid(rank)},
+         {"life", life_now(board, rank)},
+         // A sign may have come since `now_ns`.
+         {"seconds_since_sign", last_sign == 0 ? ordered_json(nullptr)
+                                               : ordered_json(static_cast<double>(now_ns - std::min(now_ns, last_sign)) * 1e-9)},
+         {"activities", std::move(activities)}});
   }
   return ranks;
 }

@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <string>
@@ -165,6 +166,7 @@ TEST(Hostiles, HurtNobodyAndAreInTheLog) {
 /// A rank that waits for one who comes late lets in another that has dialed it, though strangers queue behind; whom it refuses
 /// is said on stderr.
 TEST(Hostiles, AtARanksPortKeepNoRankOut) {
+  const TemporaryDirectory directory;
   const int port = free_port();
   const auto node = [&](int index) {
     return std::vector<std::string>{tsprun_path(),
@@ -184,8 +186,9 @@ TEST(Hostiles, AtARanksPortKeepNoRankOut) {
                                     "--",
                                     "sh",
                                     "-c",
-                                    "[ $RANK != 2 ] || sleep 1; exec \"$0\" sum",
-                                    program_path("actor")};
+                                    "[ $RANK != 2 ] || until [ -e \"$1\" ]; do sleep 0.05; done; exec \"$0\" sum",
+                                    program_path("actor"),
+                                    directory.path("go")};
   };
   const ProcessOptions options{.environment = {{"TSP_SECRET", kText}}, .input = {}};
   Process first(node(0), options);
@@ -200,6 +203,9 @@ TEST(Hostiles, AtARanksPortKeepNoRankOut) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // rank 1 dials
   std::vector<posix::UniqueFd> strangers;
   for (int i = 0; i < 300; ++i) strangers.push_back(dial(tcp::unpack(where).port()));
+  for (int tries = 0; tries < 1000 && first.err().find("tcp refused a connection") == std::string::npos; ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::ofstream(directory.path("go")) << "now";
   for (Process* process : {&first, &second, &third}) {
     EXPECT_EQ(process->wait(60).code, 0) << process->err();
     EXPECT_EQ(process->out().find("refused"), std::string::npos) << process->out();

