@@ -258,7 +258,10 @@ std::string Cluster::begin_with(const bootstrap::Secret& secret, Arrival mine) {
       mine.nonce = fmt::format("{:08x}{:08x}", std::random_device()(), std::random_device()());
       client_->set(fmt::format("node/{}", self_), bytes_of(mine.text()));
       std::string go = text_of(client_->get("go/" + mine.nonce, "node 0 to say that all nodes are there", kGrace_ns));
-      if (go.starts_with(kOk)) return go;
+      if (go.starts_with(kOk)) {
+        client_->endure(timeout_ns_);  // it was made with what was left of the deadline
+        return go;
+      }
       if (go != kAgain) throw Error(Cause::refused, go);
     } catch (const Error& error) {
       const bool may_pass = error.cause() == Cause::disconnected || error.cause() == Cause::corrupt;

@@ -7,10 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <fcntl.h>
 #include <functional>
 #include <string>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 namespace tsp::bootstrap::store_test {
@@ -139,6 +142,27 @@ TEST_F(Store, WhoHasGreetedIsNotDrivenOutByStrangers) {
   for (int i = 0; i < 100; ++i) strangers.push_back(dial());
   EXPECT_TRUE(is_dropped(strangers.front()));  // too many try at once
   EXPECT_TRUE(shake(member, handshake));
+}
+
+TEST_F(Store, StrangersDontUseUpAllDescriptors) {
+  const HostPort place = parse_host_port("test", server_.address());
+  const tcp::SocketAddress where = tcp::resolve(place.host, place.port);
+  std::vector<posix::UniqueFd> sockets;
+  for (int i = 0; i < 13; ++i) sockets.emplace_back(::socket(AF_INET, SOCK_STREAM, 0));
+  const int next = posix::UniqueFd(::fcntl(STDERR_FILENO, F_DUPFD, 0)).get();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit tight{static_cast<rlim_t>(next + 6), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
+  int reached = 0;  // the last is the member
+  for (const posix::UniqueFd& socket : sockets) reached += ::connect(socket.get(), where.get(), where.length) == 0 ? 1 : 0;
+  const timeval patience{2, 0};
+  ::setsockopt(sockets.back().get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  Handshake handshake = Handshake::connector(secret_, Link::store, 5, 0);
+  const bool let_in = shake(sockets.back(), handshake);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(reached, 13);
+  EXPECT_TRUE(let_in);
 }
 
 /// As a server does with one stranger too many.

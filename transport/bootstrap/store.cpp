@@ -80,7 +80,7 @@ void StoreServer::pump() {
   }
   for (const int descriptor : late) {
     refusals_.refused(clients_.at(descriptor).address, "it didn't prove itself in time");
-    drop(descriptor);
+    drop(descriptor, {});
   }
   refusals_.tick();
 }
@@ -90,8 +90,11 @@ void StoreServer::accept(int listener) {
     tcp::SocketAddress from;
     from.length = sizeof from.storage;
     posix::UniqueFd socket(::accept4(listener, from.get(), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket) return;
-    make_room();
+    if (!socket) {
+      if (errno == EMFILE || errno == ENFILE) make_room(true);
+      return;
+    }
+    make_room(false);
     tcp::set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
     tcp::set_option(socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
     const int descriptor = socket.get();
@@ -105,8 +108,9 @@ void StoreServer::accept(int listener) {
   }
 }
 
-/// Before one more may try: where too many do, the oldest goes, but strangers that say nothing never drive out who has greeted.
-void StoreServer::make_room() {
+/// Before one more may try: where too many do, or no descriptor is left, the oldest goes, but strangers that say nothing never
+/// drive out who has greeted.
+void StoreServer::make_room(bool no_descriptors) {
   for (const bool greeted : {false, true}) {
     std::size_t count = 0;
     const std::pair<const int, Client>* oldest = nullptr;
@@ -116,18 +120,18 @@ void StoreServer::make_room() {
       ++count;
       if (oldest == nullptr || each.second.deadline_ns < oldest->second.deadline_ns) oldest = &each;
     }
-    if (count < (greeted ? kMostGreeted : kMostStrangers)) continue;
-    refusals_.refused(oldest->second.address, "too many try at once");
-    drop(oldest->first);
+    if (count == 0 || (count < (greeted ? kMostGreeted : kMostStrangers) && !no_descriptors)) continue;
+    refusals_.refused(oldest->second.address, no_descriptors ? "no file descriptor is left" : "too many try at once");
+    drop(oldest->first, {});
+    if (no_descriptors) return;
   }
 }
 
-void StoreServer::drop(int descriptor) {
+void StoreServer::drop(int descriptor, const std::string& why) {
   const auto node = clients_.extract(descriptor);
   if (node.empty()) return;
   for (auto& [key, who] : waiting_) who.erase(descriptor);
-  const StoreLink& link = node.mapped().link;
-  if (link.ready() && on_gone) on_gone(descriptor, link.why_over());
+  if (node.mapped().link.ready() && on_gone) on_gone(descriptor, why);
 }
 
 void StoreServer::serve(int descriptor) {
@@ -138,9 +142,9 @@ void StoreServer::serve(int descriptor) {
   StoreFrame frame;
   while (client.link.next(frame)) obey(client, frame);
   if (!alive || client.link.backlog() > kMostBacklog) {
-    if (!client.link.ready() || client.link.broke_rules())
-      refusals_.refused(client.address + claimed(client.link.peer()), client.link.why_over());
-    drop(descriptor);
+    const std::string why = alive ? fmt::format("it left {} MiB unread", client.link.backlog() >> 20) : client.link.why_over();
+    if (!client.link.ready() || client.link.broke_rules()) refusals_.refused(client.address + claimed(client.link.peer()), why);
+    drop(descriptor, why);
     return;
   }
   arrange(client);
@@ -222,7 +226,10 @@ StoreClient::StoreClient(const std::string& address, const Secret& secret, int n
     bool alive = link_->pump();
     for (; alive && !link_->ready(); alive = link_->pump())
       wait(deadline, fmt::format("the store at {} to answer: something listens there, but is it tsprun?", address));
-    if (alive) return;
+    if (alive) {
+      endure(timeout_ns);
+      return;
+    }
     const std::uint64_t now = posix::now_ns();
     // A server that many strangers come to may take this end for one too many.
     if (!link_->turned_away() || tries == kMostTries || now >= deadline)
@@ -231,6 +238,11 @@ StoreClient::StoreClient(const std::string& address, const Secret& secret, int n
     left_ns = deadline - now;
     ::poll(nullptr, 0, kTryAgain_ms);
   }
+}
+
+void StoreClient::endure(std::uint64_t silence_ns) {
+  tcp::set_option(link_->descriptor(), IPPROTO_TCP, TCP_USER_TIMEOUT,
+                  static_cast<int>(std::min<std::uint64_t>(silence_ns / 1'000'000, 1 << 30)));
 }
 
 /// A slice of waiting for the socket.

@@ -61,10 +61,10 @@ class StoreServer {
     std::vector<std::string> prefixes{};
   };
   void accept(int listener);
-  void make_room();
+  void make_room(bool no_descriptors);
   void serve(int descriptor);
   void obey(Client& client, const StoreFrame& frame);
-  void drop(int descriptor);
+  void drop(int descriptor, const std::string& why);
   void arrange(Client& client);
   void publish(const std::string& key, const std::vector<std::byte>& value);
 
@@ -92,6 +92,9 @@ class StoreClient {
   /// The key's value, as soon as it has one. Throws Error(stalled) at the deadline (and `grace_ns`), naming `what`, and
   /// Error(disconnected).
   std::vector<std::byte> get(const std::string& key, const std::string& what, std::uint64_t grace_ns = 0);
+
+  /// How long the server's machine may acknowledge nothing before the link is over, from now on: at first the timeout.
+  void endure(std::uint64_t silence_ns);
 
   /// While the client waits, its check is called, too, as soon as this descriptor is readable. Borrowed.
   void also_watch(int descriptor) { also_watched_ = descriptor; }

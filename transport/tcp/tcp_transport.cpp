@@ -142,8 +142,11 @@ void TcpTransport::accept_strangers() {
     SocketAddress from;
     from.length = sizeof from.storage;
     posix::UniqueFd socket(::accept4(listener_.get(), from.get(), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket) return;
-    make_room();
+    if (!socket) {
+      if (errno == EMFILE || errno == ENFILE) make_room(true);
+      return;
+    }
+    make_room(false);
     set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
     const std::uint64_t id = next_id_++;
     watch(socket.get(), kJoiningBase + id, false);
@@ -156,15 +159,19 @@ void TcpTransport::accept_strangers() {
   }
 }
 
-/// Before one more may try: where too many do, the oldest goes, but strangers that say nothing never drive out who has greeted.
-void TcpTransport::make_room() {
+/// Before one more may try: where too many do, or no descriptor is left, the oldest goes, but strangers that say nothing never
+/// drive out who has greeted.
+void TcpTransport::make_room(bool no_descriptors) {
   for (const bool greeted : {false, true}) {
     const auto is_one = [greeted](const auto& each) {
       return each.second.peer < 0 && each.second.handshake.greeted() == greeted;
     };
     const std::size_t most = kMostStrangers + (greeted ? peers_.size() : 0);
-    if (static_cast<std::size_t>(std::ranges::count_if(joining_, is_one)) >= most)
-      give_up(std::ranges::find_if(joining_, is_one)->first, "too many try at once");
+    const auto count = static_cast<std::size_t>(std::ranges::count_if(joining_, is_one));
+    if (count == 0 || (count < most && !no_descriptors)) continue;
+    give_up(std::ranges::find_if(joining_, is_one)->first,
+            no_descriptors ? "no file descriptor is left" : "too many try at once");
+    if (no_descriptors) return;
   }
 }
 

@@ -86,7 +86,7 @@ class TcpTransport final : public Transport {
   void watch(int descriptor, std::uint64_t token, bool for_room) const;
   int dial(int peer_rank, const SocketAddress& where, std::uint64_t deadline_ns);
   void accept_strangers();
-  void make_room();
+  void make_room(bool no_descriptors);
   void pump(std::uint64_t id);
   void lost(std::uint64_t id, int error);
   void give_up(std::uint64_t id, const std::string& why);

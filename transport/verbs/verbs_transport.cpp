@@ -368,7 +368,8 @@ void VerbsTransport::Parts::ask_silent_peers() {
     if (signs != each->seen || each->quiet_since_ns == 0 || !awaited) {
       each->seen = signs;
       each->quiet_since_ns = now;
-    } else if (now - each->quiet_since_ns >= patience && each->pair.is_completed(each->pair.posted())) {
+    } else if (now - each->quiet_since_ns >= patience && each->pair.room() > 0 &&
+               each->pair.is_completed(each->pair.last_signalled())) {  // what wasn't signalled may have come long ago
       each->quiet_since_ns = now;
       each->question = each->mirror(0, 0, std::nullopt, true);
       if (each->question == 0) each->broken = each->pair.post_error();
