@@ -104,8 +104,8 @@ TEST_F(KillAndResume, GoesOnWithTheSameBitsWheneverItWasKilled) {
       }
     }
     for (const char* file : {"model.safetensors", "optimizer.m.safetensors", "optimizer.v.safetensors", "manifest.json"}) {
-      const std::string name = step_folder(kSteps) + "/" + file;
-      EXPECT_TRUE(bytes_of(path(save + "/" + name)) == bytes_of(path("whole/" + name))) << name;
+      const std::string name = fmt::format("{}/{}", step_folder(kSteps), file);
+      EXPECT_TRUE(bytes_of(path(fmt::format("{}/{}", save, name))) == bytes_of(path(fmt::format("whole/{}", name)))) << name;
     }
     std::filesystem::remove_all(path(save));
   }
