@@ -87,23 +87,20 @@ void StoreServer::pump() {
 
 void StoreServer::accept(int listener) {
   for (int i = 0; i < kAcceptAtOnce; ++i) {
-    tcp::SocketAddress from;
-    from.length = sizeof from.storage;
-    posix::UniqueFd socket(::accept4(listener, from.get(), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket) {
-      if (errno == EMFILE || errno == ENFILE) make_room(true);
+    tcp::Arrival arrival = tcp::accept(listener);
+    if (!arrival.socket) {
+      if (arrival.no_descriptor) make_room(true);
       return;
     }
     make_room(false);
-    tcp::set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-    tcp::set_option(socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
-    const int descriptor = socket.get();
+    tcp::set_option(arrival.socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+    const int descriptor = arrival.socket.get();
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.fd = descriptor;
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) continue;
-    clients_.emplace(descriptor, Client{StoreLink(std::move(socket), Handshake::acceptor(secret_, Link::store, 0)), from.print(),
-                                        posix::now_ns() + kHandshake_ns});
+    clients_.emplace(descriptor, Client{StoreLink(std::move(arrival.socket), Handshake::acceptor(secret_, Link::store, 0)),
+                                        arrival.from.print(), posix::now_ns() + kHandshake_ns});
     serve(descriptor);  // a client has greeted by now
   }
 }

@@ -67,6 +67,19 @@ std::string without_answer(const std::vector<Try>& tries, double seconds) {
 
 }  // namespace
 
+Arrival accept(int listener) {
+  Arrival arrival;
+  arrival.from.length = sizeof arrival.from.storage;
+  arrival.socket = posix::UniqueFd(::accept4(listener, arrival.from.get(), &arrival.from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (arrival.socket) {
+    set_option(arrival.socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  } else if (errno == EMFILE || errno == ENFILE) {
+    pollfd door{listener, POLLIN, 0};
+    arrival.no_descriptor = ::poll(&door, 1, 0) > 0;
+  }
+  return arrival;
+}
+
 void set_option(int socket, int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); }
 
 std::vector<posix::UniqueFd> listen_on(const std::vector<SocketAddress>& addresses) {

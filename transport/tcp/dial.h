@@ -22,6 +22,17 @@ std::vector<posix::UniqueFd> listen_on(const std::vector<SocketAddress>& address
 /// wait. Throws Error(stalled) at the deadline, with what the last finished try of each address ended with.
 posix::UniqueFd dial(const std::vector<SocketAddress>& addresses, std::uint64_t timeout_ns, const std::function<void()>& check);
 
+/// What a listener has.
+struct Arrival {
+  posix::UniqueFd socket;  ///< non-blocking; none if nobody is at the door, or somebody can't be let in
+  SocketAddress from;
+  bool no_descriptor = false;  ///< somebody is at the door, but no file descriptor is left
+};
+
+/// The next connection at a listening, non-blocking socket, with TCP_NODELAY. accept(2) fails with EMFILE whether or not somebody
+/// is at the door: who makes room must know.
+Arrival accept(int listener);
+
 /// Of a socket, an option that is an int; one that can't be set is done without.
 void set_option(int socket, int level, int option, int value);
 

@@ -139,22 +139,19 @@ std::string TcpTransport::broken(int rank) const { return peer(rank).live() ? ""
 
 void TcpTransport::accept_strangers() {
   for (int i = 0; i < kAcceptAtOnce; ++i) {
-    SocketAddress from;
-    from.length = sizeof from.storage;
-    posix::UniqueFd socket(::accept4(listener_.get(), from.get(), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket) {
-      if (errno == EMFILE || errno == ENFILE) make_room(true);
+    Arrival arrival = accept(listener_.get());
+    if (!arrival.socket) {
+      if (arrival.no_descriptor) make_room(true);
       return;
     }
     make_room(false);
-    set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
     const std::uint64_t id = next_id_++;
-    watch(socket.get(), kJoiningBase + id, false);
+    watch(arrival.socket.get(), kJoiningBase + id, false);
     joining_.emplace(id,
-                     Joining{.socket = std::move(socket),
+                     Joining{.socket = std::move(arrival.socket),
                              .handshake = bootstrap::Handshake::acceptor(options_.secret, bootstrap::Link::lanes, options_.rank),
                              .deadline_ns = posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns),
-                             .address = from.print()});
+                             .address = arrival.from.print()});
     pump(id);  // a rank has greeted by now
   }
 }
