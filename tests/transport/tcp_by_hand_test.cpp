@@ -1,0 +1,305 @@
+// A tcp transport and a peer made by hand, which proves itself or doesn't, sends nonsense, or leaves.
+
+#include "tests/transport/tcp_lanes.h"
+#include "transport/bootstrap/handshake.h"
+#include "transport/cause.h"
+#include "transport/posix.h"
+#include "transport/tcp/address.h"
+#include "transport/tcp/dial.h"
+#include "transport/tcp/tcp_transport.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <sys/socket.h>
+#include <thread>
+#include <vector>
+
+namespace tsp::tcp_lane_test {
+namespace {
+
+using bootstrap::Handshake;
+using bootstrap::Link;
+using tcp::FrameHeader;
+using tcp::FrameKind;
+using tcp::TcpTransport;
+
+/// Rank 1, without lanes of its own.
+class ByHand : public testing::Test {
+ public:
+  void dial(std::string_view secret = "of this test") {
+    tcp::AddressBlob blob{};
+    std::memcpy(&blob, zero_.address(1).data(), sizeof blob);
+    const tcp::SocketAddress where = tcp::unpack(blob);
+    socket_ = posix::UniqueFd(::socket(where.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(socket_.get(), where.get(), where.length), 0);
+    const timeval patience{0, 1000};
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    handshake_.emplace(Handshake::connector(bootstrap::secret_from_text(secret), Link::lanes, 1, 0));
+  }
+  void shake() {
+    for (int i = 0; i < 200 && !handshake_->done(); ++i) {
+      zero_.progress();
+      const auto rest = handshake_->to_send();
+      handshake_->sent(static_cast<std::size_t>(::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL)));
+      std::byte bytes[96];
+      const ssize_t got = ::recv(socket_.get(), bytes, handshake_->wanted(), 0);
+      if (got == 0) return;
+      if (got > 0) handshake_->received({bytes, static_cast<std::size_t>(got)});
+    }
+    a_while([&] { zero_.progress(); });
+  }
+  void put(const void* data, std::size_t bytes) { ASSERT_EQ(::send(socket_.get(), data, bytes, 0), static_cast<ssize_t>(bytes)); }
+  static FrameHeader frame(FrameKind kind, std::uint64_t ticket, std::uint64_t bytes, std::span<const std::byte> payload = {}) {
+    FrameHeader header{};
+    header.magic = tcp::kFrameMagic;
+    header.kind = static_cast<std::uint8_t>(kind);
+    header.stream = static_cast<std::uint8_t>(Stream::kv);
+    header.sequence = 1;
+    header.tag = 7;
+    header.signature = 0xabcd;
+    header.bytes = bytes;
+    header.ticket = ticket;
+    header.payload_hash = payload.empty() ? 0 : XXH3_64bits(payload.data(), payload.size());
+    return header;
+  }
+  void put(FrameHeader header) {
+    header.header_hash = XXH3_64bits(&header, offsetof(FrameHeader, header_hash));
+    put(&header, sizeof header);
+  }
+  Outcome settle(Ticket ticket) {
+    eventually([&] {
+      zero_.progress();
+      return zero_.test_receive(kToOne, ticket) != Outcome::pending;
+    });
+    return zero_.test_receive(kToOne, ticket);
+  }
+
+  TcpTransport zero_{options_of(0)};
+  posix::UniqueFd socket_;
+  std::optional<Handshake> handshake_;
+};
+
+/// Another one, which is let in; nothing if it isn't.
+std::unique_ptr<ByHand> joined() {
+  struct Fresh : ByHand {
+    void TestBody() override {}
+  };
+  auto peer = std::make_unique<Fresh>();
+  peer->dial();
+  peer->shake();
+  if (!peer->zero_.connected(1)) return nullptr;
+  return peer;
+}
+
+TEST_F(ByHand, WhoKnowsTheSecretIsLetIn) {
+  dial();
+  shake();
+  ASSERT_TRUE(zero_.connected(1));
+  const std::vector<std::byte> payload = pattern(100, 1);
+  put(frame(FrameKind::message, 1, 100, payload));
+  put(payload.data(), payload.size());
+  std::vector<std::byte> into(100);
+  EXPECT_EQ(settle(zero_.receive(kToOne, envelope_of(1), into)), Outcome::done);
+  EXPECT_EQ(into, payload);
+}
+
+TEST_F(ByHand, StrangersAreRefused) {
+  dial("another job's");
+  shake();
+  EXPECT_FALSE(zero_.connected(1));
+  dial();
+  const std::vector<std::byte> garbage = pattern(4096, 3);
+  put(garbage.data(), garbage.size());
+  a_while([&] { zero_.progress(); });
+  EXPECT_FALSE(zero_.connected(1));
+  std::vector<posix::UniqueFd> half_open;
+  for (int i = 0; i < 100; ++i) {
+    dial();
+    half_open.push_back(std::move(socket_));
+    zero_.progress();
+  }
+  dial();
+  shake();
+  EXPECT_TRUE(zero_.connected(1));
+}
+
+/// It greets, and strangers that say nothing come behind it before anyone is let in.
+TEST_F(ByHand, WhoHasGreetedIsNotDrivenOutByStrangers) {
+  dial();
+  const auto greeting = handshake_->to_send();
+  put(greeting.data(), greeting.size());
+  handshake_->sent(greeting.size());
+  posix::UniqueFd greeted = std::move(socket_);
+  const Handshake handshake = *handshake_;
+  std::vector<posix::UniqueFd> strangers;
+  for (int i = 0; i < 100; ++i) {
+    dial();
+    strangers.push_back(std::move(socket_));
+  }
+  for (int i = 0; i < 100; ++i) zero_.progress();
+  socket_ = std::move(greeted);
+  handshake_.emplace(handshake);
+  shake();
+  EXPECT_TRUE(zero_.connected(1));
+}
+
+/// A rank that is turned away as if it were a stranger dials again, as long as somebody listens.
+TEST(TcpDialer, TriesAgainWhenItIsTurnedAway) {
+  std::vector<posix::UniqueFd> listeners = tcp::listen_on({tcp::resolve("127.0.0.1", 0)});
+  const tcp::AddressBlob blob = tcp::pack(tcp::local_address(listeners[0].get()), 0);
+  TcpTransport one(options_of(1));
+  one.connect(0, std::as_bytes(std::span(&blob, 1)));
+  for (int i = 0; i < 5; ++i) {
+    posix::UniqueFd accepted;
+    EXPECT_TRUE(eventually([&] {
+      one.progress();
+      accepted = posix::UniqueFd(::accept(listeners[0].get(), nullptr, nullptr));
+      return static_cast<bool>(accepted);
+    })) << i;
+    EXPECT_EQ(one.broken(0), "") << i;
+  }
+  listeners.clear();
+  EXPECT_TRUE(eventually([&] {
+    one.progress();
+    return !one.broken(0).empty();
+  }));
+  EXPECT_NE(one.broken(0).find("connecting to rank 0: Connection refused"), std::string::npos) << one.broken(0);
+}
+
+TEST_F(ByHand, WhatAFloodLeftUnsaidIsSaidWhenItIsOver) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 20; ++i) {
+    dial();
+    put("x", 1);
+    socket_.reset();
+  }
+  const std::uint64_t ends = posix::now_ns() + 2'500'000'000;
+  while (posix::now_ns() < ends) {
+    zero_.progress();
+    std::this_thread::yield();
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("rank 0: tcp refused a connection from 127.0.0.1:"), std::string::npos) << said;
+  EXPECT_NE(said.find("more connections within a second"), std::string::npos) << said;
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "") << "stdout is the program's";
+}
+
+TEST_F(ByHand, AMessageThatComesTwiceIsDamage) {
+  const std::vector<std::byte> small = pattern(100, 1);
+  for (const std::size_t bytes : {small.size(), std::size_t{1} << 20}) {
+    SCOPED_TRACE(bytes);
+    const auto fresh = joined();
+    ASSERT_TRUE(fresh);
+    ByHand& peer = *fresh;
+    std::vector<std::byte> into(bytes);
+    const Ticket first = peer.zero_.receive(kToOne, envelope_of(1), into);
+    const Ticket second = peer.zero_.receive(kToOne, envelope_of(1), into);  // the same envelope: only its number tells
+    const bool is_small = bytes == small.size();
+    for (int i = 0; i < 2; ++i) {
+      if (is_small) peer.put(ByHand::frame(FrameKind::message, 1, bytes, small));
+      else peer.put(ByHand::frame(FrameKind::announce, 1, bytes));
+      if (is_small) peer.put(small.data(), small.size());
+    }
+    EXPECT_EQ(peer.settle(second), Outcome::corrupt);
+    EXPECT_EQ(peer.settle(first), is_small ? Outcome::done : Outcome::corrupt);
+    EXPECT_EQ(peer.zero_.found(kToOne).detail, "message 1 came on stream kv, 2 was due");
+  }
+}
+
+TEST_F(ByHand, APieceThatComesTwiceIsDamage) {
+  const std::vector<std::byte> payload = pattern(2 * tcp::kPieceBytes, 1);
+  dial();
+  shake();
+  ASSERT_TRUE(zero_.connected(1));
+  std::vector<std::byte> into(payload.size());
+  const Ticket ticket = zero_.receive(kToOne, envelope_of(1), into);
+  put(frame(FrameKind::announce, 1, payload.size()));
+  FrameHeader piece = frame(FrameKind::piece, 1, payload.size());
+  piece.payload_hash = XXH3_64bits(payload.data(), tcp::kPieceBytes);
+  std::thread sender([&] {
+    put(piece);
+    put(payload.data(), tcp::kPieceBytes);
+    put(piece);
+  });
+  EXPECT_EQ(settle(ticket), Outcome::corrupt);
+  sender.join();
+  EXPECT_EQ(zero_.found(kToOne).detail, fmt::format("a piece at 0 of message 1, {} was due", tcp::kPieceBytes));
+}
+
+TEST_F(ByHand, NonsenseBreaksTheLaneLoudly) {
+  const std::vector<std::byte> payload = pattern(100, 1);
+  struct Case {
+    const char* what;
+    std::function<void(ByHand&)> send;
+  };
+  const Case cases[] = {
+      {"damaged payload",
+       [&](ByHand& peer) {
+         std::vector<std::byte> other = payload;
+         other[50] ^= std::byte{4};
+         peer.put(ByHand::frame(FrameKind::message, 1, 100, payload));
+         peer.put(other.data(), other.size());
+       }},
+      {"damaged header",
+       [&](ByHand& peer) {
+         FrameHeader header = ByHand::frame(FrameKind::message, 1, 100, payload);
+         header.header_hash = 1;
+         peer.put(&header, sizeof header);
+       }},
+      {"oversized", [&](ByHand& peer) { peer.put(ByHand::frame(FrameKind::message, 1, std::uint64_t{1} << 60)); }},
+      {"unknown kind", [&](ByHand& peer) { peer.put(ByHand::frame(static_cast<FrameKind>(99), 1, 0)); }},
+      {"unknown stream",
+       [&](ByHand& peer) {
+         FrameHeader header = ByHand::frame(FrameKind::message, 1, 0);
+         header.stream = 200;
+         peer.put(header);
+       }},
+      {"wrong ticket", [&](ByHand& peer) { peer.put(ByHand::frame(FrameKind::message, 2, 0)); }},
+      {"a grant of nothing", [&](ByHand& peer) { peer.put(ByHand::frame(FrameKind::grant, 1'000'000, 0)); }},
+      {"a credit of nothing", [&](ByHand& peer) { peer.put(ByHand::frame(FrameKind::credit, 1, 0)); }},
+      {"a piece of nothing", [&](ByHand& peer) { peer.put(ByHand::frame(FrameKind::piece, 1, 1 << 20)); }},
+      {"a piece out of order",
+       [&](ByHand& peer) {
+         peer.put(ByHand::frame(FrameKind::announce, 1, 1 << 20));
+         FrameHeader header = ByHand::frame(FrameKind::piece, 1, 1 << 20);
+         header.where = 4096;
+         peer.put(header);
+       }},
+      {"a piece past the end",
+       [&](ByHand& peer) {
+         peer.put(ByHand::frame(FrameKind::announce, 1, 1 << 20));
+         FrameHeader header = ByHand::frame(FrameKind::piece, 1, 1 << 20);
+         header.where = ~std::uint64_t{0} - 10;
+         peer.put(header);
+       }},
+      {"garbage",
+       [&](ByHand& peer) {
+         const std::vector<std::byte> garbage = pattern(1000, 9);
+         peer.put(garbage.data(), garbage.size());
+       }},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.what);
+    const auto fresh = joined();
+    ASSERT_TRUE(fresh);
+    ByHand& peer = *fresh;
+    std::vector<std::byte> into(std::string_view(each.what).starts_with("a piece") ? 1 << 20 : 100);
+    const Ticket ticket = peer.zero_.receive(kToOne, envelope_of(1), into);
+    each.send(peer);
+    EXPECT_EQ(peer.settle(ticket), Outcome::corrupt);
+    EXPECT_FALSE(peer.zero_.found(kToOne).detail.empty());
+  }
+}
+
+}  // namespace
+}  // namespace tsp::tcp_lane_test
