@@ -318,12 +318,12 @@ job killed {train}
     require(lab.run(script, timeout=timeout) == 0, "the laboratory failed")
     for node in (0, 1):
         for name in ("cut", "cut_tcp"):
-            check_failure(lab, name, node, deadline + 8, (1 - node,))
+            check_failure(lab, name, node, deadline + 3, (1 - node,))
     # Node 0's ranks lose only ways to node 1, whose word doesn't reach them any more. Node 1 sees that of its own port fail.
-    check_failure(lab, "down", 0, deadline + 8, (1,))
-    check_failure(lab, "down", 1, deadline + 8, (0, 1))
+    check_failure(lab, "down", 0, deadline + 3, (1,))
+    check_failure(lab, "down", 1, deadline + 3, (0, 1))
     require("rxe0 port 1 is down" in lab.text("down", 1, "err"), "the port that is down isn't named on its machine")
-    check_failure(lab, "killed", 0, deadline + 8, (1,))
+    check_failure(lab, "killed", 0, deadline + 3, (1,))
 
 
 def paused(lab, _steps, size, timeout):
@@ -337,12 +337,12 @@ job paused --inter verbs {lab.train(100000, size)}
 [ $NODE = 1 ] || {{ : >"$SHARE/paused.resumed"; weather resume 1; }}
 """
     require(lab.run(script, timeout=timeout) == 0, "the laboratory failed")
-    check_failure(lab, "paused", 0, deadline + 8, (1,))
+    check_failure(lab, "paused", 0, deadline + 3, (1,))
     verdict = lab.text("paused", 1, "err")
     # The clock in the machine that stood still says little; that of the files is this machine's.
     after = (lab.share / "paused.1.code").stat().st_mtime - (lab.share / "paused.resumed").stat().st_mtime
     print(f"paused: node 1 ended {after:.1f} s after it went on\n{verdict}")
-    require(lab.code("paused", 1) != 0 and after <= deadline + 8, f"node 1 took {after} s")
+    require(lab.code("paused", 1) != 0 and after <= deadline + 3, f"node 1 took {after} s")
     require("this node's tsprun stood still for " in verdict, "it doesn't say that it stood still")
     # What node 0 has found comes over a connection that may be gone by now: then that is what it finds.
     failure = lab.report("paused", 1)["failure"]
