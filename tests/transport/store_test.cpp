@@ -148,6 +148,9 @@ TEST_F(Store, WhoHasGreetedIsNotDrivenOutByStrangers) {
   EXPECT_TRUE(shake(member, handshake));
 }
 
+// UndefinedBehaviorSanitizer makes a pipe to look at an object's type: without a descriptor it calls every object invalid.
+#if !defined(TSP_SANITIZE_ADDRESS)
+
 /// While it lives, this process has so many file descriptors left, whichever it was started with.
 class FewDescriptors {
  public:
@@ -197,6 +200,8 @@ TEST_P(StoreShortOfDescriptors, LetsAMemberIn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Left, StoreShortOfDescriptors, testing::Values(1, 6));
+
+#endif
 
 /// As a server does with one stranger too many.
 TEST(StoreClientAtTheDoor, TriesAgainWhenItIsTurnedAway) {
