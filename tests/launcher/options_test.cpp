@@ -109,7 +109,7 @@ TEST(GlobalOptions, TooManyRanksAreRefused) {
 
 TEST(GlobalOptions, BudgetsBeyondTheMachineAreRefused) {
   GlobalOptions options;
-  options.ranks_text = "1024";
+  options.ranks_text = "256";
   options.mem_per_rank_text = "64G";
   EXPECT_NE(refusal([&] { validate_global(options, RankUse::job, 1); }).find("try --mem-per-rank"), std::string::npos);
 }
