@@ -79,7 +79,7 @@ TEST_P(DeathInOperation, IsReportedByAllMeansAndEndsTheJob) {
   EXPECT_EQ(failure.at("node"), 0) << failure;
   EXPECT_EQ(failure.at("op"), "all_reduce") << failure;
   EXPECT_EQ(failure.at("seq"), 6) << failure;
-  EXPECT_TRUE(failure.at("detail").is_string()) << failure;
+  EXPECT_NE(failure.at("detail"), "") << failure;  // what the other ranks throw
   if (death.signal != 0) {
     EXPECT_EQ(failure.at("signal"), death.signal) << failure;
   }

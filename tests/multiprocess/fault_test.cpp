@@ -280,6 +280,16 @@ TEST_F(Fault, ARunThatGoesOnByItselfIsStruckOnceAndHasTheSameCurve) {
   for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(struck.at("steps").at(i).at("loss"), whole.at("steps").at(i).at("loss"));
 }
 
+TEST_F(Fault, ARunGoesOnByItselfAsOftenAsItMay) {
+  const json report = train("2",
+                            {"--fault", "kill:rank=1,step=3", "--fault", "kill:rank=0,step=5", "--save", path("saved"),
+                             "--save-every", "2", "--max-restarts", "1"},
+                            1);
+  EXPECT_EQ(report.at("restarts"), 1);
+  EXPECT_EQ(report.at("attempts").size(), 1U);
+  EXPECT_EQ(report.at("failure").at("rank"), 0);
+}
+
 TEST_F(Fault, ARunThatGoesOnByItselfStillReportsHowItFailed) {
   // Rank 1 stalls first, so that rank 0 surely waits for it when it is killed.
   const json report = train("2",

@@ -236,6 +236,21 @@ TEST_F(ByHand, APieceThatComesTwiceIsDamage) {
   EXPECT_EQ(zero_.found(kToOne).detail, fmt::format("a piece at 0 of message 1, {} was due", tcp::kPieceBytes));
 }
 
+TEST_F(ByHand, ADamagedPieceIsFound) {
+  std::vector<std::byte> payload = pattern(2 * tcp::kEagerBytes, 1);
+  dial();
+  shake();
+  ASSERT_TRUE(zero_.connected(1));
+  std::vector<std::byte> into(payload.size());
+  const Ticket ticket = zero_.receive(kToOne, envelope_of(1), into);
+  put(frame(FrameKind::announce, 1, payload.size()));
+  put(frame(FrameKind::piece, 1, payload.size(), payload));
+  payload.back() ^= std::byte{4};
+  put(payload.data(), payload.size());
+  EXPECT_EQ(settle(ticket), Outcome::corrupt);
+  EXPECT_EQ(zero_.found(kToOne).detail, "32768 bytes at 0 of message 1 on stream kv are damaged: their hash is wrong");
+}
+
 TEST_F(ByHand, NonsenseBreaksTheLaneLoudly) {
   const std::vector<std::byte> payload = pattern(100, 1);
   struct Case {
