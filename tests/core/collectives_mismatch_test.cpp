@@ -8,8 +8,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace tsp::test::collectives_mismatch_test {
@@ -98,7 +100,7 @@ TEST_P(Mismatch, OfCountsOfOtherRanks) {
                     context.world().all_gather_v(std::span<const float>(send), std::span<float>(recv), counts);
                     context.world().barrier();
                   },
-                  {"all_gather"});
+                  {"all_gather", "another rank's count"});
 }
 
 TEST_P(Mismatch, OfRoots) {
@@ -185,6 +187,20 @@ TEST(MismatchWithoutMessages, IsFoundOnTheBoards) {
                     context.world().barrier();
                   },
                   {"broadcast"});
+}
+
+// Rank 1 and 2 send to rank 0, which comes late: the two exchange nothing.
+TEST(MismatchWithoutMessages, OfReductions) {
+  expect_mismatch(3,
+                  [](Context& context) {
+                    const std::vector<float> send(4'000'000, 1.0F);
+                    std::vector<float> recv(context.rank() == 0 ? send.size() : 0);
+                    if (context.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(2));
+                    context.world().reduce(std::span<const float>(send), std::span<float>(recv),
+                                           context.rank() == 1 ? Reduction::max : Reduction::sum, 0);
+                    context.world().barrier();
+                  },
+                  {"reduce", "the arguments differ: ", "max", "sum"});
 }
 
 TEST(MismatchWithoutMessages, OfAReceiveFromARankInABarrierOfOthers) {

@@ -72,6 +72,12 @@ TEST_F(LinkReport, OneFastMessageClearsALink) {
   EXPECT_TRUE(link_warnings(board_, 2 * kSecond).empty());
 }
 
+TEST_F(LinkReport, AFewMessagesProveNothing) {
+  for (const int from : {1, 2, 3}) carry(from, 0, 20, 1'000'000);
+  carry(0, 1, 7, 500'000'000);
+  EXPECT_TRUE(link_warnings(board_, 2 * kSecond).empty());
+}
+
 TEST_F(LinkReport, WhatNobodyWaitedForIsNoMatter) {
   for (const int from : {1, 2, 3}) carry(from, 0, 20, 1'000'000);
   carry(0, 1, 20, 50'000'000);

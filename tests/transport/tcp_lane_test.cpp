@@ -163,6 +163,21 @@ TEST_F(TcpLane, StreamsInOppositeOrderDoNotBlockEachOther) {
   EXPECT_EQ(into, weights);
 }
 
+TEST_F(TcpLane, StreamsTakeTurns) {
+  const std::vector<std::byte> payload = pattern(32 << 20, 1);
+  const std::span<const std::byte> short_one = std::span(payload).first(2 * tcp::kPieceBytes);
+  std::vector<std::byte> into(payload.size());
+  std::vector<std::byte> short_into(short_one.size());
+  const LaneId behind{0, Stream::gradients};
+  const Ticket first = one_->receive(kFromZero, envelope_of(1), into);
+  const Ticket second = one_->receive(behind, envelope_of(1), short_into);
+  ASSERT_NE(zero_->send(kToOne, envelope_of(1), payload, Delivery::copy_if_small), kNotNow);
+  ASSERT_NE(zero_->send({1, Stream::gradients}, envelope_of(1), short_one, Delivery::copy_if_small), kNotNow);
+  EXPECT_EQ(settle_receive(second, behind), Outcome::done);
+  EXPECT_EQ(one_->test_receive(kFromZero, first), Outcome::pending) << "the short message waited for the long one";
+  EXPECT_EQ(settle_receive(first), Outcome::done);
+}
+
 TEST_F(TcpLane, ADryLaneDoesNotHoldUpOthers) {
   while (zero_->send(kToOne, envelope_of(1), pattern(5000, 1), Delivery::copy_if_small) != kNotNow) both();
   for (const Stream stream : {Stream::control, Stream::weights, Stream::gradients}) {
