@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fcntl.h>
+#include <chrono>
 #include <functional>
 #include <poll.h>
 #include <string>
@@ -160,7 +160,8 @@ class FewDescriptors {
     EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
     for (posix::UniqueFd each(::dup(STDERR_FILENO)); each; each = posix::UniqueFd(::dup(STDERR_FILENO)))
       taken_.push_back(std::move(each));
-    taken_.resize(taken_.size() - left);
+    EXPECT_GE(taken_.size(), left);
+    taken_.resize(std::max(taken_.size(), left) - left);
   }
   FewDescriptors(const FewDescriptors&) = delete;
   FewDescriptors& operator=(const FewDescriptors&) = delete;
@@ -180,14 +181,15 @@ TEST_P(StoreShortOfDescriptors, LetsAMemberIn) {
   for (int i = 0; i < 12; ++i) strangers.emplace_back(::socket(AF_INET, SOCK_STREAM, 0));
   const posix::UniqueFd member(::socket(AF_INET, SOCK_STREAM, 0));
   const auto so_many_are_dropped = [&](std::size_t count) {
-    const std::uint64_t ends = posix::now_ns() + 4 * kSecond;  // they would be dropped for their slowness after 5 s
-    const auto is_over = [](const posix::UniqueFd& each) {
-      pollfd end{each.get(), POLLIN, 0};
-      return ::poll(&end, 1, 0) > 0;
+    const auto dropped = [&] {
+      return static_cast<std::size_t>(std::ranges::count_if(strangers, [](const posix::UniqueFd& each) {
+        pollfd end{each.get(), POLLIN, 0};
+        return ::poll(&end, 1, 0) > 0;
+      }));
     };
-    while (posix::now_ns() < ends && static_cast<std::size_t>(std::ranges::count_if(strangers, is_over)) < count)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return static_cast<std::size_t>(std::ranges::count_if(strangers, is_over)) == count;
+    const std::uint64_t ends = posix::now_ns() + 4 * kSecond;  // they would be dropped for their slowness after 5 s
+    while (dropped() < count && posix::now_ns() < ends) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return dropped() == count;
   };
   const FewDescriptors few(GetParam());
   for (const posix::UniqueFd& each : strangers) EXPECT_EQ(::connect(each.get(), where.get(), where.length), 0);

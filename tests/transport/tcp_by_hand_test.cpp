@@ -2,7 +2,6 @@
 
 #include "tests/transport/tcp_lanes.h"
 #include "transport/bootstrap/handshake.h"
-#include "transport/cause.h"
 #include "transport/posix.h"
 #include "transport/tcp/address.h"
 #include "transport/tcp/dial.h"
@@ -13,11 +12,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <sys/socket.h>
 #include <thread>
@@ -74,6 +73,15 @@ class ByHand : public testing::Test {
   void put(FrameHeader header) {
     header.header_hash = XXH3_64bits(&header, offsetof(FrameHeader, header_hash));
     put(&header, sizeof header);
+  }
+  /// Is let in and announces message 1, for which `into` is posted.
+  Ticket announce(std::span<std::byte> into) {
+    dial();
+    shake();
+    EXPECT_TRUE(zero_.connected(1));
+    const Ticket ticket = zero_.receive(kToOne, envelope_of(1), into);
+    put(frame(FrameKind::announce, 1, into.size()));
+    return ticket;
   }
   Outcome settle(Ticket ticket) {
     eventually([&] {
@@ -218,12 +226,8 @@ TEST_F(ByHand, AMessageThatComesTwiceIsDamage) {
 
 TEST_F(ByHand, APieceThatComesTwiceIsDamage) {
   const std::vector<std::byte> payload = pattern(2 * tcp::kPieceBytes, 1);
-  dial();
-  shake();
-  ASSERT_TRUE(zero_.connected(1));
   std::vector<std::byte> into(payload.size());
-  const Ticket ticket = zero_.receive(kToOne, envelope_of(1), into);
-  put(frame(FrameKind::announce, 1, payload.size()));
+  const Ticket ticket = announce(into);
   FrameHeader piece = frame(FrameKind::piece, 1, payload.size());
   piece.payload_hash = XXH3_64bits(payload.data(), tcp::kPieceBytes);
   std::thread sender([&] {
@@ -238,17 +242,14 @@ TEST_F(ByHand, APieceThatComesTwiceIsDamage) {
 
 TEST_F(ByHand, ADamagedPieceIsFound) {
   std::vector<std::byte> payload = pattern(2 * tcp::kEagerBytes, 1);
-  dial();
-  shake();
-  ASSERT_TRUE(zero_.connected(1));
   std::vector<std::byte> into(payload.size());
-  const Ticket ticket = zero_.receive(kToOne, envelope_of(1), into);
-  put(frame(FrameKind::announce, 1, payload.size()));
+  const Ticket ticket = announce(into);
   put(frame(FrameKind::piece, 1, payload.size(), payload));
   payload.back() ^= std::byte{4};
   put(payload.data(), payload.size());
   EXPECT_EQ(settle(ticket), Outcome::corrupt);
-  EXPECT_EQ(zero_.found(kToOne).detail, "32768 bytes at 0 of message 1 on stream kv are damaged: their hash is wrong");
+  EXPECT_EQ(zero_.found(kToOne).detail,
+            fmt::format("{} bytes at 0 of message 1 on stream kv are damaged: their hash is wrong", payload.size()));
 }
 
 TEST_F(ByHand, NonsenseBreaksTheLaneLoudly) {

@@ -2,35 +2,23 @@
 // speed does.
 
 #include "tests/transport/tcp_lanes.h"
-#include "transport/bootstrap/handshake.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
-#include "transport/tcp/address.h"
-#include "transport/tcp/dial.h"
 #include "transport/tcp/tcp_transport.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
-#include <sys/socket.h>
 #include <thread>
 #include <vector>
 
 namespace tsp::tcp_lane_test {
 namespace {
 
-using bootstrap::Handshake;
-using bootstrap::Link;
-using tcp::FrameHeader;
-using tcp::FrameKind;
 using tcp::TcpTransport;
 using test::mix;
 
