@@ -1,12 +1,12 @@
 #include "launcher/layout.h"
 
+#include "layers/theory/spread.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <string_view>
 
@@ -14,7 +14,6 @@ namespace tsp::launcher {
 
 namespace {
 
-constexpr std::array<std::string_view, 5> kAxisNames = {"dp", "tp", "sp", "tsp", "zero3"};
 constexpr std::string_view kForm = "write axis=degree,… with axes dp, tp, sp, tsp, zero3, such as tsp=4 or dp=2,tp=2,sp=2";
 constexpr int kLargestProduct = 1 << 20;
 
@@ -27,7 +26,7 @@ Axis parse_axis(const std::string& whole, std::string_view part) {
   if (equals == std::string_view::npos) refuse_layout(whole, fmt::format("'{}' has no '='; {}", part, kForm));
   const std::string_view axis = part.substr(0, equals);
   const std::string_view degree = part.substr(equals + 1);
-  if (std::find(kAxisNames.begin(), kAxisNames.end(), axis) == kAxisNames.end()) {
+  if (!theory::axis_kind(axis)) {
     refuse_layout(whole, fmt::format("there is no axis '{}'; {}", axis, kForm));
   }
   std::int64_t value = 0;

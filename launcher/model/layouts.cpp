@@ -7,20 +7,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace tsp::launcher {
 
-namespace {
-
-bool stands_before(const GlobalOptions& global, std::string_view first, std::string_view second) {
-  for (const Axis& axis : global.layout.axes) {
-    if (axis.name == first) return true;
-    if (axis.name == second) return false;
+theory::Spread spread_of(const Layout& layout, TensorExchange tensor, SequenceExchange sequence) {
+  theory::Spread spread;
+  for (const Axis& axis : layout.axes) {
+    const std::optional<theory::AxisKind> kind = theory::axis_kind(axis.name);
+    if (!kind) refuse(fmt::format("--layout {}: there is no axis '{}'", layout.print(), axis.name));
+    if (axis.degree > 1) spread.axes.push_back({*kind, axis.degree});
   }
-  return false;
+  spread.tensor = spread.tensors() > 1 ? tensor : TensorExchange::plain;
+  spread.sequence = spread.degree(theory::AxisKind::sp) > 1 ? sequence : SequenceExchange::gather;
+  return spread;
 }
-
-}  // namespace
 
 TensorExchange tensor_exchange(const GlobalOptions& global) {
   if (global.tensor_text != "plain" && global.tensor_text != "sequence") {
@@ -46,16 +47,7 @@ SequenceExchange sequence_exchange(const GlobalOptions& global) {
 }
 
 MeshShape mesh_shape(const GlobalOptions& global) {
-  MeshShape shape;
-  shape.data = global.layout.degree("dp");
-  shape.tensor = global.layout.degree("tp");
-  shape.sequence = global.layout.degree("sp") * global.layout.degree("tsp") * global.layout.degree("zero3");
-  const bool folded = global.layout.degree("tsp") > 1;
-  if (global.layout.degree("zero3") > 1) shape.scheme = Scheme::zero3;
-  else if (!folded && shape.tensor * shape.sequence > 1) shape.scheme = Scheme::dense;
-  shape.sequence_outside = stands_before(global, folded ? "tsp" : "sp", "tp");
-  shape.exchange = tensor_exchange(global);
-  return shape;
+  return theory::mesh_shape(spread_of(global.layout, tensor_exchange(global), sequence_exchange(global)));
 }
 
 void check_heads(const GlobalOptions& global, const ModelConfig& config) {

@@ -5,11 +5,16 @@
 #include "layers/model/config.h"
 #include "layers/model/mesh.h"
 #include "layers/sp/sequence_attention.h"
+#include "layers/theory/spread.h"
 
 #include <cstddef>
 #include <string>
 
 namespace tsp::launcher {
+
+/// --layout with the variants of --tp and --sp; axes of degree 1 are left out. Throws Error(refused) for an axis that isn't
+/// known.
+theory::Spread spread_of(const Layout& layout, TensorExchange tensor, SequenceExchange sequence);
 
 /// `-n N` alone is tsp=N. Axes of degree 1 don't matter. Throws Error(refused) for a --tp or --sp that isn't one, or whose axis
 /// the layout doesn't have.

@@ -21,13 +21,6 @@ using theory::Spread;
 constexpr double kMiB = 1 << 20;
 constexpr double kGiga = 1e9;
 
-AxisKind axis_kind(const std::string& axis) {
-  for (const AxisKind kind : {AxisKind::dp, AxisKind::tp, AxisKind::sp, AxisKind::tsp}) {
-    if (axis == theory::name(kind)) return kind;
-  }
-  return AxisKind::zero3;
-}
-
 std::string_view recompute_name(Recompute recompute) {
   switch (recompute) {
     case Recompute::none: return "none";
@@ -156,16 +149,6 @@ void time_table(std::vector<std::string>& lines, const PlanQuestion& question, c
 }
 
 }  // namespace
-
-Spread spread_of(const Layout& layout, TensorExchange tensor, SequenceExchange sequence) {
-  Spread spread;
-  for (const Axis& axis : layout.axes) {
-    if (axis.degree > 1) spread.axes.push_back({axis_kind(axis.name), axis.degree});
-  }
-  spread.tensor = spread.tensors() > 1 ? tensor : TensorExchange::plain;
-  spread.sequence = spread.degree(AxisKind::sp) > 1 ? sequence : SequenceExchange::gather;
-  return spread;
-}
 
 std::vector<Spread> peers_of(const Spread& given) {
   std::vector<Spread> peers = {given};

@@ -1,7 +1,6 @@
 // What `plan` says of one layout: memory, traffic, FLOPs, and with a machine the modelled time; as rows of tables and as JSON.
 #pragma once
 
-#include "launcher/layout.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/search.h"
 #include "layers/theory/spread.h"
@@ -16,8 +15,6 @@
 
 namespace tsp::launcher {
 
-/// --layout with the variants of --tp and --sp; axes of degree 1 are left out.
-theory::Spread spread_of(const Layout& layout, TensorExchange tensor, SequenceExchange sequence);
 /// The schemes that compete with `given` on as many ranks, it first; with its degree of dp, and dp alone at the end.
 std::vector<theory::Spread> peers_of(const theory::Spread& given);
 

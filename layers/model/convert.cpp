@@ -1,5 +1,9 @@
 #include "layers/model/convert.h"
 
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -106,6 +110,9 @@ bf16 bf16_from(double value) {
 }
 
 void convert_from_stored(StoredType from, const std::byte* source, DType to, std::byte* target, std::size_t count) {
+  if (!is_readable(from) || to == DType::byte) {
+    throw Error(Cause::refused, fmt::format("elements of type {} can't be converted to {}", name(from), tsp::name(to)));
+  }
   if (from == stored_type_of(to)) {
     if (count != 0) std::memcpy(target, source, count * size_of(from));
     return;

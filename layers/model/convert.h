@@ -33,7 +33,7 @@ bool is_readable(StoredType type);
 StoredType stored_type_of(DType dtype);
 
 /// Converts `count` elements, each rounded once, to nearest, ties to even; NaN stays NaN. The addresses need no alignment.
-/// Precondition: is_readable(from); `to` is f64, f32 or bf16.
+/// Throws Error(refused) unless is_readable(from) and `to` is f64, f32 or bf16.
 void convert_from_stored(StoredType from, const std::byte* source, DType to, std::byte* target, std::size_t count);
 
 /// The nearest bf16, rounded once.

@@ -18,6 +18,13 @@ std::string_view name(AxisKind kind) {
   return "";
 }
 
+std::optional<AxisKind> axis_kind(std::string_view name) {
+  for (const AxisKind kind : kAxisKinds) {
+    if (theory::name(kind) == name) return kind;
+  }
+  return std::nullopt;
+}
+
 std::string_view name(TensorExchange exchange) { return exchange == TensorExchange::plain ? "plain" : "sequence"; }
 
 std::string_view name(SequenceExchange exchange) {
@@ -86,6 +93,13 @@ std::string why_impossible(const Setting& setting, const Spread& spread) {
 }
 
 MeshShape mesh_shape(const Spread& spread) {
+  const int token_axes =
+      static_cast<int>(spread.degree(AxisKind::sp) > 1) + static_cast<int>(spread.folded()) + static_cast<int>(spread.zero3());
+  if (token_axes > 1 || (spread.zero3() && spread.tensors() > 1)) {
+    throw Error(
+        Cause::refused,
+        fmt::format("{}: no mesh has these axes together; sp, tsp and zero3 exclude each other, and zero3 tp", spread.print()));
+  }
   MeshShape shape;
   shape.data = spread.data();
   shape.tensor = spread.tensors();

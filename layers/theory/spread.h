@@ -6,8 +6,10 @@
 #include "layers/sp/sequence_attention.h"
 #include "layers/theory/setting.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,7 +17,11 @@
 namespace tsp::theory {
 
 enum class AxisKind : std::uint8_t { dp, tp, sp, tsp, zero3 };
+/// All of them, in the order in which messages list them.
+inline constexpr std::array kAxisKinds = {AxisKind::dp, AxisKind::tp, AxisKind::sp, AxisKind::tsp, AxisKind::zero3};
 std::string_view name(AxisKind kind);
+/// The axis of that name; nothing if there is none.
+std::optional<AxisKind> axis_kind(std::string_view name);
 
 std::string_view name(TensorExchange exchange);
 std::string_view name(SequenceExchange exchange);
@@ -61,7 +67,7 @@ struct Spread {
 /// grammar's business.
 std::string why_impossible(const Setting& setting, const Spread& spread);
 
-/// The mesh of its ranks.
+/// The mesh of its ranks. Throws Error(refused) for axes that no mesh has together, such as sp with zero3.
 MeshShape mesh_shape(const Spread& spread);
 
 }  // namespace tsp::theory

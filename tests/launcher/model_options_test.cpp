@@ -74,6 +74,44 @@ TEST(ModelOptions, EveryLayoutThatHeadsAllowIsAccepted) {
   EXPECT_TRUE(shape.sequence_outside);
 }
 
+// The grammar lets no such axis through; whoever adds one there must hear of it here before a plan takes it for another.
+TEST(ModelOptions, AnAxisThatNobodyKnowsIsRefusedAndNotTakenForAnother) {
+  GlobalOptions global;
+  global.layout.axes = {{"dp", 2}, {"pp", 4}};
+  EXPECT_EQ(test::refusal([&] { mesh_shape(global); }), "--layout dp=2,pp=4: there is no axis 'pp'");
+  EXPECT_EQ(test::refusal([&] { spread_of(global.layout, TensorExchange::plain, SequenceExchange::gather); }),
+            "--layout dp=2,pp=4: there is no axis 'pp'");
+  global.layout.axes = {{"pp", 1}};
+  EXPECT_NE(test::refusal([&] { mesh_shape(global); }), "");
+}
+
+TEST(ModelOptions, AxesThatNoMeshHasTogetherAreRefused) {
+  GlobalOptions global;
+  for (const char* other : {"tp", "sp", "tsp"}) {
+    global.layout.axes = {{"zero3", 2}, {other, 2}};
+    EXPECT_NE(test::refusal([&] { mesh_shape(global); }), "") << other;
+  }
+  global.layout.axes = {{"sp", 2}, {"tsp", 2}};
+  EXPECT_NE(test::refusal([&] { mesh_shape(global); }), "");
+}
+
+// Every axis of the grammar, and the mesh it must give by the architecture's definition.
+TEST(ModelOptions, EveryAxisGivesItsOwnMesh) {
+  const auto shape = [](const char* axis) {
+    GlobalOptions global;
+    global.layout = parse_layout(std::string(axis) + "=4");
+    return mesh_shape(global);
+  };
+  EXPECT_EQ(shape("dp").data, 4);
+  EXPECT_EQ(shape("tp").tensor, 4);
+  EXPECT_EQ(shape("tp").scheme, Scheme::dense);
+  EXPECT_EQ(shape("sp").sequence, 4);
+  EXPECT_EQ(shape("sp").scheme, Scheme::dense);
+  EXPECT_EQ(shape("tsp").scheme, Scheme::tsp);
+  EXPECT_EQ(shape("zero3").scheme, Scheme::zero3);
+  for (const char* axis : {"dp", "tp", "sp", "tsp", "zero3"}) EXPECT_EQ(shape(axis).ranks(), 4) << axis;
+}
+
 TEST(ModelOptions, LayoutsThatCantBeAreRefusedByName) {
   ModelCommandOptions options = of("paper-7b");
   const auto refusal_under = [&](const GlobalOptions& global) { return test::refusal([&] { validate_model(options, global); }); };

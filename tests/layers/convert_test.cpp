@@ -1,8 +1,11 @@
 // Conversions of stored elements, against exact values and a search for the nearest one.
 #include "layers/model/convert.h"
 
+#include "transport/cause.h"
+
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -109,6 +112,15 @@ TEST(Convert, WorksFromAndToAllTypesAtOddAddresses) {
       }
     }
   }
+}
+
+TEST(StoredTypes, WhatIsNoNumberIsRefusedAndNothingIsLeftUnwrittenInSilence) {
+  const std::array<std::byte, 8> source{};
+  std::array<std::byte, 8> target{};
+  for (const StoredType from : {StoredType::I64, StoredType::F8_E4M3, StoredType::BOOL}) {
+    EXPECT_THROW(convert_from_stored(from, source.data(), DType::f32, target.data(), 1), Error) << name(from);
+  }
+  EXPECT_THROW(convert_from_stored(StoredType::F32, source.data(), DType::byte, target.data(), 1), Error);
 }
 
 TEST(StoredTypes, HaveTheFormatsNamesAndSizes) {
