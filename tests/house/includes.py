@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Checks that includes go only along the allowed arrows: transport → core → layers → launcher.
+
+Usage: includes.py ROOT. Prints each include that runs against an arrow, and exits with 1 if there is one.
+"""
+
+import pathlib
+import re
+import sys
+
+# What the files below a folder may include, beside the folder itself. The longest matching folder decides.
+ALLOWED = {
+    "transport": [],
+    "core": ["transport"],
+    "layers": ["core", "transport"],
+    "launcher": ["layers", "core", "transport"],
+}
+
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+
+
+def folder_of(path):
+    """The longest folder of ALLOWED that `path` lies in, or None."""
+    matching = [folder for folder in ALLOWED if path == folder or path.startswith(folder + "/")]
+    return max(matching, key=len, default=None)
+
+
+def wrong_arrows(root):
+    """All includes against the arrows, as 'file includes other'."""
+    wrong = []
+    for room in sorted(ALLOWED):
+        for file in sorted((root / room).rglob("*")):
+            if file.suffix not in (".h", ".cpp"):
+                continue
+            name = str(file.relative_to(root))
+            here = folder_of(name)
+            for included in INCLUDE.findall(file.read_text()):
+                there = folder_of(included)
+                if there is not None and there != here and there not in ALLOWED[here]:
+                    wrong.append(f"{name} includes {included}: {here} may include {', '.join([here] + ALLOWED[here])}")
+    return wrong
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    missing = [room for room in ALLOWED if not (root / room).is_dir()]
+    if missing:
+        sys.exit(f"includes.py: {root} has no folder {missing[0]}")
+    wrong = wrong_arrows(root)
+    print("\n".join(wrong) or "all includes follow the arrows")
+    sys.exit(1 if wrong else 0)
+
+
+main()
