@@ -1,19 +1,17 @@
-// TSP attention: every rank keeps its tokens; weight shards are broadcast one after another, K and V of the shard's heads are
-// gathered along the sequence. The paper's Algorithm 1; page "TSP attention".
+// TSP attention: every rank keeps its tokens; weight shards are broadcast one after another, and K and V of the shard's heads are
+// gathered along the sequence. The paper's Algorithm 1, and its backward pass (docs/algorithms.md).
 //
-// Turns, units and buckets: layers/tsp/units.h. The pipeline prepares unit u + 1 (project, rotate, begin to gather) before it
-// computes unit u.
-//
-// Gathered buckets: layers/kv_bucket.h.
+// The loop over owners of weights r is cut into *units* (layers/tsp/units.h): query heads of one turn r that read one gathered
+// *bucket* of K and V (layers/kv_bucket.h). Its stages run at distances (layers/look_ahead.h): while a unit is computed, the next
+// one's Q, K, V are projected and its bucket is being gathered, and the weights of the turn after that are on their way.
 #pragma once
 
 #include "layers/biases.h"
 #include "layers/kv_bucket.h"
 #include "layers/tsp/axis.h"
+#include "layers/tsp/owner_sums.h"
 #include "layers/tsp/units.h"
 
-#include <array>
-#include <deque>
 #include <functional>
 #include <vector>
 
@@ -25,67 +23,64 @@ class TspAttention {
 
   PackPlan pack(std::size_t layer) const;
 
-  /// Weights of the first turns begin to move.
-  void begin_forward(std::size_t layer) { begin(layer, false); }
-  /// After begin_forward(layer). y, and q, k, v, o, lse where `saved` has room for them. `last_unit` is called when all
-  /// gathered K and V are here, so that the next sublayer's weights may begin to move and are in nobody's way.
+  /// Begins to move the weights of the first turns.
+  void begin_forward(std::size_t layer);
+  /// Computes y; fills q, k, v, o, lse of `saved` where it has room for them. Call begin_forward(layer) first. Calls
+  /// `before_last_unit` when all gathered K and V are here: from then on the next sublayer's weights may move without being in
+  /// anybody's way.
   void forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved,
-               const std::function<void()>& last_unit);
-  /// Also the first K/V bucket, if K and V were kept.
+               const std::function<void()>& before_last_unit);
+  /// Begins to move the weights of the first turns, and to gather the first bucket if K and V were kept.
   void begin_backward(std::size_t layer, const AttentionSaved& saved);
-  /// After begin_backward(layer). dx; the gradients of the last turns may still be on their way until settle().
-  /// `after_first_unit` is called when something was computed under which the previous sublayer's last messages could arrive.
+  /// Computes dx. Call begin_backward(layer) first. Gradients of the last turns may still be on their way until settle(). Calls
+  /// `after_first_unit` when something was computed under which the previous sublayer's last messages could arrive.
   void backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const AttentionSaved& saved,
                 const std::function<void()>& after_first_unit);
   /// Returns when all gradients have reached their owners.
-  void settle();
+  void settle() { dW_.settle(); }
 
  private:
-  /// Neighbouring parts of a pack: the store's own rows, or a copy that is on its way.
+  /// Neighbouring parts of a turn's pack: the store's own rows, or a copy that is on its way.
   struct Weights {
     Tensor rows;
     OwnedTensor memory;
     Work work;
   };
-  /// What one turn holds.
-  struct Turn {
-    Weights W_KVQ;  // forward: [W_K; W_V; W_Q], until projected. Backward: [W_K; W_V], until its buckets are finished
-    Weights W_O;    // forward: W_Oᵀ. Backward: [W_Q; W_Oᵀ]. Until the turn's last unit
-    OwnedTensor q_memory, k_memory, v_memory, o_memory, lse_memory;  // of what isn't saved
-    Tensor q, k, v, o;                                               // [B, S_p, heads, d] of the turn's heads
-    Tensor lse;                                                      // [B, heads, S_p]
-    OwnedTensor dO;                                                  // [B, S_p, heads, d]
-    OwnedTensor dq;                                                  // the same, in the type of sums
-    std::size_t unfinished = 0;                                      // backward: buckets that its K/V weights wait for
-    OwnedTensor dW_KV_memory;                                        // [dW_K; dW_V]
-    Tensor dW_KV;
+  /// The pack of one turn in two pieces, so that each is given back as soon as it isn't needed.
+  struct TurnWeights {
+    Weights first;   ///< forward: [W_K; W_V; W_Q], until projected. Backward: [W_K; W_V], until its buckets are finished
+    Weights second;  ///< forward: W_Oᵀ. Backward: [W_Q; W_Oᵀ]. Until the turn's last unit
   };
-  struct Pass;
+  /// q, k, v, o, lse of one turn's heads: views of what is saved, or memory of the turn's own.
+  struct Heads {
+    OwnedTensor q_memory, k_memory, v_memory, o_memory, lse_memory;
+    Tensor q, k, v, o;  ///< [B, S_p, heads, d]
+    Tensor lse;         ///< [B, heads, S_p]
 
-  void begin(std::size_t layer, bool backward);
-  void fetch(Turn& turn, std::size_t layer, int r, bool backward);
+    void drop_keys();
+  };
+  enum class Direction : bool { forward, backward };
+
+  void begin(std::size_t layer, Direction direction);
+  void fetch(std::size_t layer, int r, Direction direction);
   Weights fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count);
   std::size_t part_rows(int r, std::size_t part) const;
 
-  void prepare(Pass& pass, const TspUnit& unit);
-  Bias of_heads(const Bias& bias, const HeadRange& slice, const HeadRange& heads) const;
-  void project(Pass& pass, Turn& turn, int r);
+  Heads heads_of_turn(int r, const AttentionSaved& saved) const;
+  void project(std::size_t layer, int r, const ConstTensor& X, const Tensor& W_Q, const Tensor& W_KV, const Heads& turn) const;
+  void gather(KvBucket& gathered, const TspBucket& bucket, const Heads& turn) const;
   kernels::Attention attention(const TspUnit& unit, const LocalChunk& chunk) const;
-  void flash_forward(Pass& pass, const TspUnit& unit);
-  void compute_forward(Pass& pass, const TspUnit& unit);
-  void compute_backward(Pass& pass, const TspUnit& unit);
-  void end_turn_backward(Pass& pass, const TspUnit& unit);
-  void finish_bucket(Pass& pass, std::size_t bucket);
-  void send_home(OwnedTensor memory, const Tensor& gradient, int owner);
-  Tensor gradient_shard(std::size_t layer, int r, std::size_t first, std::size_t count, OwnedTensor& memory);
+  void flash_forward(const TspUnit& unit, const KvBucket& gathered, const Heads& turn) const;
+  void flash_backward(const TspUnit& unit, const KvBucket& gathered, const Heads& turn, const Tensor& dq, const Tensor& dO) const;
+  Bias of_heads(const Bias& bias, const HeadRange& slice, const HeadRange& heads) const;
 
   TspAxis& axis_;
   std::size_t planned_heads_ = 0;
   TspUnits plan_;
-  std::vector<Turn> turns_;
-  KvBucket first_bucket_;            // backward: begun before its turn
-  int fetched_ = 0;                  // turns of the present sublayer whose weights were asked for
-  std::deque<Transfer> going_home_;  // gradient shards on their way to their owners
+  std::vector<TurnWeights> W_;  // by turn: those that are here or on their way
+  int fetched_ = 0;             // turns of the present sublayer whose weights were asked for
+  KvBucket first_bucket_;       // backward: begun before its turn
+  OwnerSums dW_;
 };
 
 }  // namespace tsp

@@ -7,6 +7,7 @@
 
 #include "layers/heads.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -32,6 +33,9 @@ struct TspUnit {
 struct TspUnits {
   std::vector<TspBucket> buckets;
   std::vector<TspUnit> units;
+
+  /// Counts the buckets that rank r owns.
+  std::size_t buckets_of(int r) const { return static_cast<std::size_t>(std::ranges::count(buckets, r, &TspBucket::owner)); }
 };
 
 /// Buckets of at most `bucket_heads` heads.
