@@ -1,5 +1,6 @@
 #include "launcher/layout.h"
 
+#include "launcher/suggest.h"
 #include "layers/theory/spread.h"
 #include "transport/cause.h"
 
@@ -7,8 +8,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace tsp::launcher {
 
@@ -16,6 +20,24 @@ namespace {
 
 constexpr std::string_view kForm = "write axis=degree,… with axes dp, tp, sp, tsp, zero3, such as tsp=4 or dp=2,tp=2,sp=2";
 constexpr int kLargestProduct = 1 << 20;
+
+/// What other frameworks call the axes.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kOtherNames = {{{"ddp", "dp"},
+                                                                                       {"data", "dp"},
+                                                                                       {"tensor", "tp"},
+                                                                                       {"mp", "tp"},
+                                                                                       {"cp", "sp"},
+                                                                                       {"context", "sp"},
+                                                                                       {"sequence", "sp"},
+                                                                                       {"fsdp", "zero3"},
+                                                                                       {"zero", "zero3"}}};
+
+/// "; did you mean tsp?", or nothing.
+std::string meant_axis(std::string_view typed) {
+  const auto other = std::find_if(kOtherNames.begin(), kOtherNames.end(), [&](const auto& each) { return each.first == typed; });
+  if (other != kOtherNames.end()) return fmt::format("; did you mean {}?", other->second);
+  return did_you_mean(typed, std::vector<std::string>{"dp", "tp", "sp", "tsp", "zero3"});
+}
 
 [[noreturn]] void refuse_layout(const std::string& text, const std::string& why) {
   throw Error(Cause::refused, fmt::format("--layout {}: {}", text, why));
@@ -27,7 +49,7 @@ Axis parse_axis(const std::string& whole, std::string_view part) {
   const std::string_view axis = part.substr(0, equals);
   const std::string_view degree = part.substr(equals + 1);
   if (!theory::axis_kind(axis)) {
-    refuse_layout(whole, fmt::format("there is no axis '{}'; {}", axis, kForm));
+    refuse_layout(whole, fmt::format("there is no axis '{}'{}; {}", axis, meant_axis(axis), kForm));
   }
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(degree.data(), degree.data() + degree.size(), value);
@@ -41,10 +63,6 @@ Axis parse_axis(const std::string& whole, std::string_view part) {
   return {std::string(axis), static_cast<int>(value)};
 }
 
-bool has(const Layout& layout, std::string_view axis) {
-  return std::any_of(layout.axes.begin(), layout.axes.end(), [&](const Axis& each) { return each.name == axis; });
-}
-
 void check_combination(const std::string& text, const Layout& layout) {
   for (std::size_t i = 0; i < layout.axes.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
@@ -55,10 +73,10 @@ void check_combination(const std::string& text, const Layout& layout) {
     }
     if (layout.axes[i].name == "dp" && i != 0) refuse_layout(text, "dp must stand first: write dp before the other axes");
   }
-  if (has(layout, "zero3") && (has(layout, "tp") || has(layout, "sp") || has(layout, "tsp"))) {
+  if (layout.has("zero3") && (layout.has("tp") || layout.has("sp") || layout.has("tsp"))) {
     refuse_layout(text, "zero3 can't be mixed with tp, sp or tsp; try zero3 alone or after dp");
   }
-  if (has(layout, "tsp") && has(layout, "sp")) {
+  if (layout.has("tsp") && layout.has("sp")) {
     refuse_layout(text, "tsp holds the sequence already and can't be mixed with sp; try tsp alone, or tp with tsp");
   }
 }
@@ -76,6 +94,10 @@ int Layout::degree(std::string_view axis) const {
     if (each.name == axis) return each.degree;
   }
   return 1;
+}
+
+bool Layout::has(std::string_view axis) const {
+  return std::any_of(axes.begin(), axes.end(), [&](const Axis& each) { return each.name == axis; });
 }
 
 std::string Layout::print() const {

@@ -20,6 +20,8 @@ struct Layout {
   int product() const;
   /// Of an axis; 1 if it isn't named.
   int degree(std::string_view axis) const;
+  /// The axis is named, of whatever degree.
+  bool has(std::string_view axis) const;
   /// As it is typed.
   std::string print() const;
 };

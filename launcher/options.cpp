@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <sys/resource.h>
@@ -132,6 +133,16 @@ void validate_against_machine(const GlobalOptions& options, int processes_per_ra
   }
 }
 
+/// How many bits a size's suffix shifts by: "K", "KB" and "KiB" say the same; -1: it is none.
+int shift_of(std::string_view suffix) {
+  if (suffix.empty() || suffix == "B") return 0;
+  constexpr std::string_view kLetters = "KMGT";
+  const std::size_t letter = kLetters.find(static_cast<char>(std::toupper(static_cast<unsigned char>(suffix.front()))));
+  suffix.remove_prefix(1);
+  const bool whole = suffix.empty() || suffix == "B" || suffix == "b" || suffix == "iB" || suffix == "ib";
+  return letter == std::string_view::npos || !whole ? -1 : static_cast<int>(letter + 1) * 10;
+}
+
 void validate_faults(GlobalOptions& options, RankUse use) {
   options.faults.clear();
   for (const std::string& text : options.fault_texts)
@@ -207,8 +218,12 @@ void add_global_options(CLI::App& app, GlobalOptions& options) {
                "allow reductions whose order depends on the nodes: faster across many adapters, no longer bit-identical")
       ->group(group);
   app.add_flag("--verify", options.verify, "checksum every payload (over tcp they always are)")->group(group);
-  app.add_option("--trace", options.trace, "write a trace of all ranks for Perfetto to FILE")->type_name("FILE")->group(group);
-  app.add_option("--json", options.json, "write the report for machines to FILE")->type_name("FILE")->group(group);
+  app.add_option("--trace", options.trace, "write a trace of all ranks for Perfetto to FILE (-: stdout)")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--json", options.json, "write the report for machines to FILE; -: to stdout, and everything else to stderr")
+      ->type_name("FILE")
+      ->group(group);
   app.add_option("--log-level", options.log_level, "trace, debug, info, warn, error, critical, off")
       ->type_name("LEVEL")
       ->capture_default_str()
@@ -305,12 +320,7 @@ std::uint64_t parse_size(const std::string& option, const std::string& text) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const std::string_view suffix(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  int shift = 0;
-  if (suffix == "K" || suffix == "k") shift = 10;
-  else if (suffix == "M" || suffix == "m") shift = 20;
-  else if (suffix == "G" || suffix == "g") shift = 30;
-  else if (suffix == "T" || suffix == "t") shift = 40;
-  else if (!suffix.empty()) shift = -1;
+  const int shift = shift_of(suffix);
   if (error == std::errc::invalid_argument || shift < 0) {
     refuse(fmt::format("{} {}: not a size; write bytes or use K, M, G (powers of 1024), such as 64K", option, text));
   }

@@ -87,7 +87,7 @@ void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank
 /// A line for each option that was given and changes nothing in a job, naming it and why. After validate_global().
 std::vector<std::string> ignored_options(const GlobalOptions& options);
 
-/// "64K", "16M", "2G", "1048576": bytes, powers of 1024. Throws Error(Cause::refused) naming `option`.
+/// "64K", "64KB", "64KiB", "16M", "2G", "1048576": bytes, powers of 1024. Throws Error(Cause::refused) naming `option`.
 std::uint64_t parse_size(const std::string& option, const std::string& text);
 /// The shortest exact text: "64K", "1000".
 std::string format_size(std::uint64_t bytes);

@@ -28,21 +28,23 @@ TensorExchange tensor_exchange(const GlobalOptions& global) {
     refuse(fmt::format("--tp {}: plain and sequence work", global.tensor_text));
   }
   if (global.tensor_text == "plain") return TensorExchange::plain;
-  if (global.layout.degree("tp") == 1) {
+  if (!global.layout.has("tp")) {
     refuse(fmt::format("--tp {}: --layout {} has no tp axis to exchange over; try --layout tp={}", global.tensor_text,
                        global.layout.print(), std::max(2, global.layout.product())));
   }
-  return TensorExchange::sequence;
+  // An axis of one rank exchanges nothing, in whatever way: a sweep over degrees may begin with it.
+  return global.layout.degree("tp") > 1 ? TensorExchange::sequence : TensorExchange::plain;
 }
 
 SequenceExchange sequence_exchange(const GlobalOptions& global) {
   const std::string& text = global.sequence_text;
   if (text == "gather") return SequenceExchange::gather;
   if (text != "ring" && text != "ulysses") refuse(fmt::format("--sp {}: gather, ring and ulysses work", text));
-  if (global.layout.degree("sp") == 1) {
+  if (!global.layout.has("sp")) {
     refuse(fmt::format("--sp {}: --layout {} has no sp axis to exchange over; try --layout sp={}", text, global.layout.print(),
                        std::max(2, global.layout.product())));
   }
+  if (global.layout.degree("sp") == 1) return SequenceExchange::gather;
   return text == "ring" ? SequenceExchange::ring : SequenceExchange::ulysses;
 }
 

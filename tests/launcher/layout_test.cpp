@@ -34,6 +34,14 @@ TEST(Layout, EveryAllowedCombinationIsAccepted) {
   }
 }
 
+TEST(Layout, ARefusalSaysWhichAxisWasMeant) {
+  EXPECT_NE(refusal("tps=4").find("did you mean tsp?"), std::string::npos) << refusal("tps=4");
+  EXPECT_NE(refusal("fsdp=4").find("did you mean zero3?"), std::string::npos);
+  EXPECT_NE(refusal("tp=2,cp=2").find("did you mean sp?"), std::string::npos);
+  EXPECT_NE(refusal("TP=2").find("did you mean tp?"), std::string::npos);
+  EXPECT_EQ(refusal("pp=2").find("did you mean"), std::string::npos) << "there are no pipelines here";
+}
+
 TEST(Layout, WhatCannotBeMixedIsRefused) {
   for (const char* text : {"tsp=2,sp=2", "zero3=2,tp=2", "zero3=2,sp=2", "zero3=2,tsp=2", "tp=2,dp=2", "tp=2,tp=2"}) {
     EXPECT_NE(refusal(text), "") << text;

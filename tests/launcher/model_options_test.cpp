@@ -112,6 +112,21 @@ TEST(ModelOptions, EveryAxisGivesItsOwnMesh) {
   for (const char* axis : {"dp", "tp", "sp", "tsp", "zero3"}) EXPECT_EQ(shape(axis).ranks(), 4) << axis;
 }
 
+// A sweep over degrees may begin with 1.
+TEST(ModelOptions, AxesOfOneRankTakeEveryVariant) {
+  for (const char* variant : {"gather", "ring", "ulysses"}) {
+    GlobalOptions one = job("sp=1");
+    one.sequence_text = variant;
+    ModelCommandOptions options = of("nano");
+    EXPECT_NO_THROW(validate_model(options, one)) << variant;
+    EXPECT_EQ(sequence_exchange(one), SequenceExchange::gather);
+  }
+  GlobalOptions megatron = job("tp=1,sp=2");
+  megatron.tensor_text = "sequence";
+  EXPECT_EQ(tensor_exchange(megatron), TensorExchange::plain);
+  EXPECT_EQ(mesh_shape(megatron).ranks(), 2);
+}
+
 TEST(ModelOptions, LayoutsThatCantBeAreRefusedByName) {
   ModelCommandOptions options = of("paper-7b");
   const auto refusal_under = [&](const GlobalOptions& global) { return test::refusal([&] { validate_model(options, global); }); };

@@ -29,8 +29,15 @@ TEST(Sizes, SuffixesArePowersOf1024) {
   EXPECT_EQ(parse_size("--sizes", "0"), 0U);
 }
 
+TEST(Sizes, KilobytesAndKibibytesAreWrittenInManyWays) {
+  for (const char* text : {"64K", "64k", "64KB", "64kB", "64kb", "64KiB", "64kib", "65536B", "65536"})
+    EXPECT_EQ(parse_size("--sizes", text), 65536U) << text;
+  EXPECT_EQ(parse_size("--mem", "192GB"), std::uint64_t{192} << 30);
+  EXPECT_EQ(parse_size("--mem", "3TiB"), std::uint64_t{3} << 40);
+}
+
 TEST(Sizes, WhatIsNoSizeIsRefusedByName) {
-  for (const char* text : {"", "K", "64X", "64KB", "-1", " 8", "1.5M", "0x10"}) {
+  for (const char* text : {"", "K", "64X", "64KX", "64KBB", "64Ki", "64 K", "64BK", "-1", " 8", "1.5M", "0x10"}) {
     EXPECT_NE(refusal([&] { parse_size("--sizes", text); }).find("--sizes"), std::string::npos) << text;
   }
 }

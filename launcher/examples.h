@@ -1,0 +1,18 @@
+// What `tsprun COMMAND --help` ends with: examples, and the names of the options that all commands share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tsp::launcher {
+
+/// Command lines that work as they stand, but for the files that they name; empty for a command that doesn't exist.
+std::span<const std::string_view> examples_of(std::string_view command);
+
+/// The end of a command's manual. `app`: the application with its global options.
+std::string help_footer(const CLI::App& app, std::string_view command);
+
+}  // namespace tsp::launcher
