@@ -1,7 +1,10 @@
 #include "launcher/cli.h"
 
+#include "launcher/command_line.h"
 #include "launcher/commands/command.h"
 #include "launcher/environment.h"
+#include "launcher/examples.h"
+#include "launcher/outputs.h"
 #include "launcher/standard_output.h"
 #include "transport/cause.h"
 #include "transport/log.h"
@@ -14,8 +17,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <map>
+#include <optional>
 #include <sstream>
 
 namespace tsp::launcher {
@@ -34,59 +39,6 @@ void set_up_logging(const GlobalOptions& options) {
 }
 
 void say(const std::string& message) { fmt::print(stderr, "tsprun: {}\n", message); }
-
-std::string command_names(const CLI::App& app) {
-  std::string names;
-  for (const CLI::App* each : app.get_subcommands([](const CLI::App*) { return true; })) {
-    names += (names.empty() ? "" : ", ") + each->get_name();
-  }
-  return names;
-}
-
-/// What was not expected, in words: CLI11 hands out the bare texts.
-std::string unexpected(const CLI::App& app, const std::vector<std::string>& extras) {
-  const auto option =
-      std::find_if(extras.begin(), extras.end(), [](const std::string& text) { return text.size() > 1 && text[0] == '-'; });
-  const auto chosen = app.get_subcommands();
-  const std::string command = chosen.empty() ? std::string() : chosen.front()->get_name();
-  const std::string manual = command.empty() ? "tsprun --help" : fmt::format("tsprun {} --help", command);
-  if (option != extras.end()) return fmt::format("unknown option {}; `{}` lists those that there are", *option, manual);
-  if (extras.empty()) return fmt::format("no command; there are {}", command_names(app));
-  if (command == "run")
-    return fmt::format("run {}: write -- before the program: tsprun run -- {}", extras.front(), extras.front());
-  if (!command.empty()) return fmt::format("{} {}: unexpected; `{}` says what it takes", command, extras.front(), manual);
-  return fmt::format("unknown command {}; there are {}", extras.front(), command_names(app));
-}
-
-std::string refusal_of_empty(const CLI::Option& option) {
-  const std::string name = !option.get_snames().empty()   ? "-" + option.get_snames().front()
-                           : !option.get_lnames().empty() ? "--" + option.get_lnames().front()
-                                                          : option.get_name();
-  return fmt::format("{}: an empty value; give it one{}", name, option.get_required() ? "" : ", or leave it out");
-}
-
-/// An empty value means nothing: what comes of an unset shell variable shall not silently drop a budget. The refusal of the first
-/// such option; empty: there is none.
-std::string empty_value(const CLI::App& app) {
-  for (const CLI::Option* option : app.get_options()) {
-    const std::vector<std::string>& values = option->results();
-    const bool takes_some = option->get_items_expected_max() > 0;
-    if (takes_some && std::find(values.begin(), values.end(), "") != values.end()) return refusal_of_empty(*option);
-  }
-  return {};
-}
-
-/// The same for `--json=`, of which CLI11 would take the next word for the value.
-std::string empty_assignment(const std::vector<const CLI::App*>& apps, const std::vector<std::string>& words) {
-  for (const std::string& word : words) {
-    if (!word.starts_with("--") || !word.ends_with('=')) continue;
-    for (const CLI::App* app : apps) {
-      const CLI::Option* option = app->get_option_no_throw(word.substr(0, word.size() - 1));
-      if (option != nullptr && option->get_items_expected_max() > 0) return refusal_of_empty(*option);
-    }
-  }
-  return {};
-}
 
 /// What happened is known and stays: a report that can't be written only spoils a success.
 int write_report(Report& report, int code) {
@@ -107,11 +59,8 @@ int flush_output(int code, Report* report = nullptr) {
 
 /// The report of a request that was refused, if it is known where to write it.
 void report_refusal(Report& report, const std::string& command, const std::string& message) {
-  Failure failure;
-  failure.cause = Cause::refused;
-  failure.detail = message;
   report.root()["command"] = command;
-  report.set_failure(failure, {});
+  report.set_failure(refusal(message), {});
   write_report(report, kRefused);
 }
 
@@ -136,6 +85,7 @@ void check_faults(const Command& command, const GlobalOptions& global) {
 int execute(Command& command, GlobalOptions& global, const std::string& complaint) {
   set_up_logging(global);
   Report report(global.json);
+  std::optional<TraceToStandardOutput> trace_to_stdout;
   try {
     if (!complaint.empty()) throw Error(Cause::refused, complaint);
     validate_global(global, command.rank_use(), command.processes_per_rank());
@@ -146,6 +96,11 @@ int execute(Command& command, GlobalOptions& global, const std::string& complain
     if (!global.trace.empty() && !command.has_trace()) {
       throw Error(Cause::refused,
                   fmt::format("--trace {}: {} has no trace; train, eval and block write one", global.trace, command.name()));
+    }
+    if (global.trace == "-") {
+      if (global.several_machines) throw Error(Cause::refused, "--trace -: the nodes' ranks write one file in turn; name a file");
+      trace_to_stdout.emplace();
+      global.trace = trace_to_stdout->path();
     }
     check_environment();
     check_faults(command, global);
@@ -168,7 +123,15 @@ int execute(Command& command, GlobalOptions& global, const std::string& complain
     report_refusal(report, command.name(), error.what());
     return error.cause() == Cause::refused || error.cause() == Cause::out_of_memory ? kRefused : kFailed;
   }
-  return write_report(report, flush_output(code, &report));
+  code = flush_output(code, &report);
+  if (trace_to_stdout) {
+    if (const int error = trace_to_stdout->copy(); error != 0) {
+      say(fmt::format("--trace -: writing the trace: {}", std::strerror(error)));
+      if (code == 0) report.set_failure(refusal("--trace -: stdout took no more"), {});
+      code = std::max(code, kFailed);
+    }
+  }
+  return write_report(report, code);
 }
 
 }  // namespace
@@ -192,9 +155,13 @@ int tsprun(int argc, const char* const* argv) {
       CLI::App* sub = app.add_subcommand(command->name(), command->help());
       sub->fallthrough();
       command->add_options(*sub);
+      const std::string own = sub->get_footer();
+      sub->footer(own + (own.empty() ? "" : "\n\n") + help_footer(app, command->name()));
       by_app[sub] = command.get();
       apps.push_back(sub);
     }
+    // Not earlier: commands would inherit it.
+    app.footer("`tsprun COMMAND --help` tells a command's own options, with examples.");
 
     // What follows -- belongs to the user's program and isn't ours to understand.
     std::vector<std::string> words(argv + 1, argv + argc);
@@ -203,8 +170,8 @@ int tsprun(int argc, const char* const* argv) {
       global.program.assign(dashes + 1, words.end());
       words.erase(dashes, words.end());
     }
-    if (const std::string empty = empty_assignment(apps, words); !empty.empty()) {
-      say(empty);
+    if (const std::string misleading = misleading_words(apps, words); !misleading.empty()) {
+      say(misleading);
       return kRefused;
     }
     std::reverse(words.begin(), words.end());  // as CLI11 wants them
@@ -215,18 +182,18 @@ int tsprun(int argc, const char* const* argv) {
       const int code = app.exit(success, text, text);
       print_text(text.str());
       return flush_output(code);
-    } catch (const CLI::ExtrasError&) {
-      say(unexpected(app, app.remaining(true)));
-      return kRefused;
-    } catch (const CLI::RequiredError& error) {
-      say(app.get_subcommands().empty() ? unexpected(app, app.remaining(true)) : std::string(error.what()));
-      return kRefused;
     } catch (const CLI::ParseError& error) {
-      say(fmt::format("{}; `tsprun --help` says what there is", error.what()));
+      say(explain(app, error));
       return kRefused;
     }
     const CLI::App* chosen = app.get_subcommands().front();
     global.typed = typed_options(app, *chosen);
+    // Before the report's file is emptied: it might be one that is read.
+    if (const std::string trouble = outputs_trouble(app, *chosen); !trouble.empty()) {
+      say(trouble);
+      return kRefused;
+    }
+    if (wants_standard_output(app, *chosen)) lend_standard_output();
     const std::string empty = empty_value(app);
     return execute(*by_app.at(chosen), global, empty.empty() ? empty_value(*chosen) : empty);
   } catch (const Error& error) {

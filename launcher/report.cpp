@@ -1,5 +1,6 @@
 #include "launcher/report.h"
 
+#include "launcher/outputs.h"
 #include "launcher/ways.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
@@ -9,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
-#include <string_view>
 #include <unistd.h>
 
 namespace tsp::launcher {
@@ -18,6 +18,11 @@ using nlohmann::ordered_json;
 
 Report::Report(const std::string& path) : path_(path), root_(ordered_json::object()) {
   if (path_.empty()) return;
+  if (path_ == "-") {
+    file_ = posix::UniqueFd(::fcntl(lent_standard_output(), F_DUPFD_CLOEXEC, 3));
+    if (!file_) throw system_error(Cause::refused, "--json -: stdout", errno);
+    return;
+  }
   file_ = posix::UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!file_) {
     throw system_error(Cause::refused,
@@ -67,18 +72,20 @@ std::string Report::write() {
   root_["failure"] = std::move(failure);
 
   const std::string text = root_.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-  // Devices and pipes can't be truncated and needn't be.
-  if (::ftruncate(file_.get(), 0) != 0 && errno != EINVAL) {
+  // Devices and pipes can't be truncated and needn't be; stdout may hold what came before us.
+  if (path_ != "-" && ::ftruncate(file_.get(), 0) != 0 && errno != EINVAL) {
     return fmt::format("--json {}: emptying the file: {}", path_, std::strerror(errno));
   }
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return fmt::format("--json {}: writing the report: {}", path_, std::strerror(errno));
-    rest.remove_prefix(static_cast<std::size_t>(written));
-  }
+  if (const int error = write_all(file_.get(), text); error != 0)
+    return fmt::format("--json {}: writing the report: {}", path_, std::strerror(error));
   return {};
+}
+
+Failure refusal(const std::string& detail) {
+  Failure failure;
+  failure.cause = Cause::refused;
+  failure.detail = detail;
+  return failure;
 }
 
 ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& waiting, int ranks, int nodes) {

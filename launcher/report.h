@@ -23,7 +23,8 @@ struct Waiting {
 class Report {
  public:
   /// Opens the file at once, so that a path that can't be written is refused before ranks start, and empties it: a tsprun that is
-  /// killed shall not leave an earlier run's report as its own. An empty path: nothing is written. Throws Error(refused).
+  /// killed shall not leave an earlier run's report as its own. An empty path: nothing is written; "-": to stdout, which was lent
+  /// (outputs.h). Throws Error(refused).
   explicit Report(const std::string& path);
 
   /// command, layout, ranks, nodes, dtype (null), kernels, transports, failure (null).
@@ -50,6 +51,8 @@ class Report {
   std::uint64_t struck_faults_ = 0;
 };
 
+/// What was asked for and can't be, as a failure of no rank.
+Failure refusal(const std::string& detail);
 /// `failure` as page-one JSON; signal, op and seq are null where they say nothing.
 nlohmann::ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& waiting, int ranks = 1, int nodes = 1);
 

@@ -114,6 +114,16 @@ void warn(Job& job, const std::string& line) {
   if (spdlog::should_log(spdlog::level::warn)) job.print_on_stderr(fmt::format("tsprun: warning: {}\n", line));
 }
 
+/// A job that is done, but whose trace couldn't be written, is told as such: all else stays. tsprun's exit code.
+int judge_trace(Job& job, Report& report) {
+  const std::string trouble = report.root().value(kTraceTrouble, std::string());
+  report.root().erase(kTraceTrouble);
+  if (trouble.empty() || job.failure().cause != Cause::none) return job.exit_code();
+  report.set_failure(refusal(trouble), {});
+  job.print_on_stderr(fmt::format("tsprun: the job is done, but its trace isn't: {}\n", trouble));
+  return 1;
+}
+
 /// The ranks' own events are gone with them, unless all had come to their end. What goes wrong here is no news beside the
 /// failure.
 void trace_failure(const GlobalOptions& global, Job& job) {
@@ -174,7 +184,7 @@ int run_job(const JobSpec& spec, Report& report) {
   }
   for (const std::string& line : fault_warnings(outcomes, global.struck_faults)) warn(job, line);
   for (const std::string& line : link_warnings(job.board(), posix::now_ns() - job.start_ns())) warn(job, line);
-  return job.exit_code();
+  return judge_trace(job, report);
 }
 
 }  // namespace tsp::launcher

@@ -3,6 +3,7 @@
 
 #include "launcher/commands/compare_rank.h"
 #include "launcher/model/layouts.h"
+#include "launcher/outputs.h"
 #include "launcher/refuse.h"
 #include "launcher/standard_output.h"
 #include "transport/cause.h"
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <string_view>
@@ -80,7 +82,7 @@ void check_swept(const std::vector<std::string>& configs, const std::vector<std:
 /// --tp and --sp must be words, and mean something to at least one layout.
 void check_variants(GlobalOptions global, const std::vector<Layout>& layouts) {
   const auto with = [&](std::string_view axis) {
-    const auto has = [&](const Layout& layout) { return layout.degree(axis) > 1; };
+    const auto has = [&](const Layout& layout) { return layout.has(axis); };
     const auto found = std::find_if(layouts.begin(), layouts.end(), has);
     return found == layouts.end() ? layouts.front() : *found;
   };
@@ -106,11 +108,17 @@ void validate_point(ComparePoint& point, bool forward_only) {
   validate_memory(point.model, point.global, forward_only ? ModelUse::inference : ModelUse::training);
 }
 
-void write_csv(const std::string& path, const ordered_json& rows) {
+/// Why the file system won't take it; empty: it did.
+std::string write_csv(const std::string& path, const ordered_json& rows) {
+  const std::string text = compare_csv(rows);
+  if (path == "-") {
+    const int error = write_all(lent_standard_output(), text);
+    return error == 0 ? std::string() : fmt::format("--csv -: writing the table: {}", std::strerror(error));
+  }
   std::ofstream file(path, std::ios::binary);
-  file << compare_csv(rows);
+  file << text;
   file.flush();
-  if (!file) throw Error(Cause::refused, fmt::format("--csv {}: writing the table failed", path));
+  return file ? std::string() : fmt::format("--csv {}: writing the table failed", path);
 }
 
 }  // namespace
@@ -138,8 +146,8 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
           point.global.layout_text = layouts[i];
           point.global.ranks_text.clear();
           // Variants are of the layouts that have their axis.
-          if (parsed[i].degree("tp") == 1) point.global.tensor_text = "plain";
-          if (parsed[i].degree("sp") == 1) point.global.sequence_text = "gather";
+          if (!parsed[i].has("tp")) point.global.tensor_text = "plain";
+          if (!parsed[i].has("sp")) point.global.sequence_text = "gather";
           point.global.quiet = true;  // each job's audit becomes a row
           point.model.config = config;
           point.model.batch_text = batch;
@@ -178,7 +186,9 @@ void CompareCommand::add_options(CLI::App& app) {
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--csv", options_.csv, "write the table to FILE too")->type_name("FILE")->group(group);
+  app.add_option("--csv", options_.csv, "write the table to FILE too; -: to stdout, and everything else to stderr")
+      ->type_name("FILE")
+      ->group(group);
 }
 
 void CompareCommand::validate(const GlobalOptions& global) {
@@ -189,7 +199,7 @@ void CompareCommand::validate(const GlobalOptions& global) {
     refuse(
         fmt::format("--nnodes {}: compare runs on one machine; --nodes K pretends that there are several", global.nnodes_text));
   options_.steps = static_cast<std::uint64_t>(parse_integer("--steps", options_.steps_text, 1, kMostSteps));
-  if (!options_.csv.empty()) check_writable("--csv", options_.csv);
+  if (!options_.csv.empty() && options_.csv != "-") check_writable("--csv", options_.csv);
   points_ = compare_points(options_, model_, global);
   if (std::all_of(points_.begin(), points_.end(), [](const ComparePoint& point) { return !point.why.empty(); }))
     refuse(points_.front().why);
@@ -234,7 +244,13 @@ int CompareCommand::run(const GlobalOptions& global, Report& report) {
     rows.push_back(compare_json(point, job, options_.forward_only));
   }
   for (const std::string& line : compare_table(rows)) print("{}\n", line);
-  if (!options_.csv.empty()) write_csv(options_.csv, rows);
+  if (options_.csv.empty()) return worst;
+  // The jobs are done, and their rows stay.
+  if (const std::string trouble = write_csv(options_.csv, rows); !trouble.empty()) {
+    spdlog::error("{}", trouble);
+    if (worst == 0) report.set_failure(refusal(trouble), {});
+    return std::max(worst, 1);
+  }
   return worst;
 }
 

@@ -39,7 +39,8 @@ Session::Session(Context& context, ReportSink& sink, const GlobalOptions& global
 void Session::finish() {
   if (!trace_) return;
   context_.engine().observe(nullptr);
-  write_trace(context_, *trace_, global_.faults, global_.trace);
+  const std::string trouble = write_trace(context_, *trace_, global_.faults, global_.trace);
+  if (!trouble.empty() && speaks()) sink_.set(kTraceTrouble, trouble);
 }
 
 }  // namespace tsp::launcher

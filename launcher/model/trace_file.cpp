@@ -186,7 +186,24 @@ void print_failure(TraceFile& file, const Failure& failure, int ranks, std::uint
 
 }  // namespace
 
-void write_trace(Context& context, const Trace& trace, const std::vector<fault::Spec>& faults, const std::string& path) {
+namespace {
+
+/// What the first rank that has something to say says, on every rank.
+std::string first_trouble(Communicator& world, const std::string& mine) {
+  constexpr std::size_t kLongest = 512;
+  std::array<char, kLongest> text{};
+  mine.copy(text.data(), kLongest - 1);
+  std::vector<char> all(kLongest * static_cast<std::size_t>(world.size()));
+  world.all_gather(ConstBuffer(text.data(), text.size(), DType::byte), Buffer(all.data(), all.size(), DType::byte));
+  for (std::size_t at = 0; at < all.size(); at += kLongest) {
+    if (all[at] != '\0') return all.data() + at;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string write_trace(Context& context, const Trace& trace, const std::vector<fault::Spec>& faults, const std::string& path) {
   Communicator& world = context.world();
   // Time begins with the job's first event.
   std::byte mine[sizeof(std::uint64_t)];
@@ -202,16 +219,27 @@ void write_trace(Context& context, const Trace& trace, const std::vector<fault::
                    Buffer(firsts.data(), firsts.size() * sizeof(std::uint64_t), DType::byte));
   const std::uint64_t zero = *std::min_element(firsts.begin(), firsts.end());
 
+  // The turn goes round: 1 once the file has failed somebody, and then nobody goes on with it.
   std::byte turn{};
+  std::string trouble;
   const int rank = world.rank();
   if (rank > 0) world.recv(Buffer(&turn, 1, DType::byte), rank - 1);
-  TraceFile file(path, rank == 0);
-  print_head(file, rank);
-  print_events(file, context, trace, zero);
-  print_faults(file, context.board(), rank, faults, zero);
-  if (rank + 1 == world.size()) file.print("\n]}}\n");
-  file.flush();
+  try {
+    if (turn == std::byte{0}) {
+      TraceFile file(path, rank == 0);
+      print_head(file, rank);
+      print_events(file, context, trace, zero);
+      print_faults(file, context.board(), rank, faults, zero);
+      if (rank + 1 == world.size()) file.print("\n]}}\n");
+      file.flush();
+    }
+  } catch (const Error& error) {
+    if (error.cause() != Cause::refused) throw;
+    trouble = error.what();
+    turn = std::byte{1};
+  }
   if (rank + 1 < world.size()) world.send(ConstBuffer(&turn, 1, DType::byte), rank + 1);
+  return first_trouble(world, trouble);
 }
 
 void write_failure_trace(const FlightBoard& board, const std::vector<fault::Spec>& faults, const Failure& failure,

@@ -13,10 +13,13 @@
 
 namespace tsp::launcher {
 
+/// Under what key rank 0 tells tsprun that a job was done but its trace wasn't.
+inline constexpr const char* kTraceTrouble = "trace_trouble";
+
 /// Every rank of the world appends its events to `path`, one after another; rank 0 empties it first. `faults`: the job's; those
-/// that struck this rank or messages to it, as far as the board has them, are instants. Collective. Throws Error(refused) if the
-/// file system won't take it.
-void write_trace(Context& context, const Trace& trace, const std::vector<fault::Spec>& faults, const std::string& path);
+/// that struck this rank or messages to it, as far as the board has them, are instants. Collective. Why the file system wouldn't
+/// take it, on every rank; empty: it did.
+std::string write_trace(Context& context, const Trace& trace, const std::vector<fault::Spec>& faults, const std::string& path);
 
 /// What is left to trace of a job that failed, whose ranks took their events with them: every rank's process, the faults that
 /// struck, as far as the board has them, and the failure are instants. For the launcher. `when_ns`, `zero_ns`: of the failure and

@@ -1,6 +1,9 @@
 // Command lines that are refused: exit code 2, one line that names what is wrong, no rank started.
 #include "launcher/cli.h"
 
+#include "launcher/commands/command.h"
+#include "launcher/examples.h"
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -9,7 +12,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <unistd.h>
 #include <vector>
@@ -42,6 +47,66 @@ TEST(CommandLine, WhatIsUnknownIsNamed) {
   expect_refused({"--warp", "9", "doctor"}, "unknown option --warp");
   expect_refused({"run", "--warp", "9", "--", "true"}, "unknown option --warp");
   expect_refused({"bench", "frobnicate"}, "frobnicate");
+}
+
+TEST(CommandLine, WhatIsNearlyKnownIsProposed) {
+  expect_refused({"trian"}, "unknown command trian; did you mean train?");
+  expect_refused({"--layuot", "tsp=4", "doctor"}, "unknown option --layuot; did you mean --layout?");
+  expect_refused({"train", "--step", "4"}, "unknown option --step; did you mean --steps?");
+  expect_refused({"-json", "x", "doctor"}, "unknown option -json; did you mean --json?");
+  expect_refused({"bench", "all", "--steps", "4"}, "unknown option --steps for bench: it is one of train, compare");
+  expect_refused({"--layout", "tps=4", "doctor"}, "did you mean tsp?");
+}
+
+TEST(CommandLine, WhatOthersCallItIsTranslated) {
+  for (const char* option : {"-np", "--nproc-per-node", "--nproc_per_node"})
+    expect_refused({option, "4", "run", "--", "true"}, std::string("unknown option ") + option + ": tsprun takes -n N");
+  expect_refused({"--nproc-per-node=4", "run", "--", "true"}, "tsprun takes -n N");
+  expect_refused({"train", "--batch-size", "8"}, "tsprun takes --batch B");
+  expect_refused({"-nodes", "2", "doctor"}, "unknown option -nodes; did you mean --nodes?");
+  // As a value it is none of our business.
+  EXPECT_EQ(ask({"generate", "--prompt", "-np", "--config", "nowhere"}).text.find("-np"), std::string::npos);
+}
+
+TEST(CommandLine, CommandsSayWhatIsMissingOrTooMuchInSentences) {
+  expect_refused({"bench"}, "bench: OP[,OP...]|all is missing; `tsprun bench --help` has examples");
+  expect_refused({"block"}, "block: --config NAME|FILE is missing");
+  expect_refused({"train", "--seq", "1", "--seq", "2"}, "--seq: given 2 times (1, 2); give it once");
+  expect_refused({"--json", "a", "doctor", "--json", "b"}, "--json: given 2 times (a, b); give it once");
+  expect_refused({"doctor", "--json"}, "--json: its value is missing; write --json FILE");
+  expect_refused({"--json", "--trace", "x", "doctor"}, "--json: its value is missing; write --json FILE (or --json=--trace");
+  expect_refused({"--verify=maybe", "doctor"}, "--verify=maybe: it takes no value; write --verify alone");
+  expect_refused({"bench", "all", "--min-time", "soon"}, "--min-time soon: not a number; write --min-time SECONDS");
+}
+
+/// A file in the tests' folder with some content; removed with the object.
+struct KeptFile {
+  explicit KeptFile(const std::string& name)
+      : path(testing::TempDir() + "tsprun_cli_" + std::to_string(::getpid()) + "_" + name) {
+    std::ofstream(path) << "precious";
+  }
+  KeptFile(const KeptFile&) = delete;
+  KeptFile& operator=(const KeptFile&) = delete;
+  ~KeptFile() { std::remove(path.c_str()); }
+  std::string content() const {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::string path;
+};
+
+TEST(CommandLine, AFileIsOneOutputAndNoInput) {
+  const KeptFile file("precious");
+  const char* path = file.path.c_str();
+  const std::string same = testing::TempDir() + "./tsprun_cli_" + std::to_string(::getpid()) + "_precious";
+  expect_refused({"--json", path, "--trace", same.c_str(), "train", "--config", "nano", "--data", "x"},
+                 "one would overwrite the other; name two files");
+  expect_refused({"--json", "/tmp/new", "--trace", "/tmp/./new", "train", "--config", "nano", "--data", "x"},
+                 "--json /tmp/new and --trace /tmp/./new: one would overwrite the other");
+  expect_refused({"--json", path, "train", "--config", "nano", "--data", path}, "the command reads that file (--data ");
+  expect_refused({"--json", "-", "--trace", "-", "train", "--config", "nano", "--data", "x"}, "--json - and --trace -");
+  expect_refused({"eval", "--config", "nano", "--data", "x", "--logits", "-"}, "--logits -: all ranks write into it at once");
+  EXPECT_EQ(file.content(), "precious");
 }
 
 TEST(CommandLine, ImpossibleRequestsAreRefused) {
@@ -110,6 +175,31 @@ TEST(CommandLine, TheUsageOfRunNamesTheProgram) {
 }
 
 TEST(CommandLine, BenchMeasuresFromEightBytesTo64MiB) { EXPECT_NE(help_of("bench").find("8,1K,64K,1M,64M"), std::string::npos); }
+
+// Parsed, not run: what they name needn't be there.
+TEST(CommandLine, EveryCommandsHelpHasExamplesThatParseAndNamesTheGlobalOptions) {
+  for (const auto& command : all_commands()) {
+    const std::string help = help_of(command->name().c_str());
+    ASSERT_GE(examples_of(command->name()).size(), 2U) << command->name();
+    for (const std::string_view example : examples_of(command->name())) {
+      EXPECT_NE(help.find("  " + std::string(example) + "\n"), std::string::npos) << help;
+      EXPECT_LE(example.size(), 110U) << example;
+      CLI::App app;
+      GlobalOptions global;
+      add_global_options(app, global);
+      CLI::App* sub = app.add_subcommand(command->name());
+      sub->fallthrough();
+      command->add_options(*sub);
+      std::string line(example.substr(0, example.find(" -- ")));
+      line.erase(0, std::string("tsprun ").size());
+      if (const std::size_t shell = line.find("$("); shell != std::string::npos) line.replace(shell, std::string::npos, "4711");
+      EXPECT_NO_THROW(app.parse(line)) << example;
+    }
+    for (const char* option : {"--layout", "--json", "--timeout", "-q,--quiet"})
+      EXPECT_NE(help.find(option, help.find("Global options")), std::string::npos)
+          << command->name() << " doesn't name " << option;
+  }
+}
 
 TEST(CommandLine, ARefusalIsInTheReport) {
   const std::string path = testing::TempDir() + "tsprun_refusal_" + std::to_string(::getpid()) + ".json";

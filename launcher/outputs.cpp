@@ -1,0 +1,133 @@
+#include "launcher/outputs.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <fcntl.h>
+#include <filesystem>
+#include <string_view>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <vector>
+
+namespace tsp::launcher {
+
+namespace {
+
+constexpr std::array<std::string_view, 5> kOutputs = {"--json", "--trace", "--csv", "--logits", "--output"};
+/// All ranks write their parts into these at once.
+constexpr std::array<std::string_view, 2> kInPlaces = {"--logits", "--output"};
+constexpr std::array<std::string_view, 8> kInputs = {"--data",  "--config", "--model",  "--weights",
+                                                     "--input", "--prompt", "--resume", "--secret-file"};
+constexpr std::string_view kStandardOutput = "-";
+
+struct NamedFile {
+  std::string option;
+  std::filesystem::path path;
+};
+
+template <std::size_t Count>
+std::vector<NamedFile> typed(const CLI::App& app, const CLI::App& command, const std::array<std::string_view, Count>& options) {
+  std::vector<NamedFile> files;
+  for (const std::string_view name : options) {
+    for (const CLI::App* each : {&app, &command}) {
+      const CLI::Option* option = each->get_option_no_throw(std::string(name));
+      if (option == nullptr) continue;
+      for (const std::string& value : option->results()) files.push_back({std::string(name), value});
+    }
+  }
+  return files;
+}
+
+/// One file, by whatever names; of files that don't exist yet, one name. Devices may be written by many.
+bool same_file(const std::filesystem::path& one, const std::filesystem::path& other) {
+  if (one == kStandardOutput || other == kStandardOutput) return one == other;
+  std::error_code error;
+  if (std::filesystem::exists(one, error) && std::filesystem::exists(other, error))
+    return !std::filesystem::is_character_file(one, error) && std::filesystem::equivalent(one, other, error);
+  const std::filesystem::path first = std::filesystem::weakly_canonical(std::filesystem::absolute(one, error), error);
+  const std::filesystem::path second = std::filesystem::weakly_canonical(std::filesystem::absolute(other, error), error);
+  return first == second;
+}
+
+/// A file that a model folder is made of.
+bool is_part_of(const std::filesystem::path& file, const std::filesystem::path& folder) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error) || !std::filesystem::is_directory(folder, error)) return false;
+  const std::filesystem::path absolute = std::filesystem::absolute(file, error);
+  const std::string name = absolute.filename().string();
+  const bool known = name == "config.json" || name == "manifest.json" || name.ends_with(".safetensors") ||
+                     name.ends_with(".safetensors.index.json");
+  return known && std::filesystem::equivalent(absolute.parent_path(), folder, error);
+}
+
+int lent = -1;
+
+}  // namespace
+
+std::string outputs_trouble(const CLI::App& app, const CLI::App& command) {
+  const std::vector<NamedFile> outputs = typed(app, command, kOutputs);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto& [option, path] = outputs[i];
+    if (path == kStandardOutput && std::find(kInPlaces.begin(), kInPlaces.end(), option) != kInPlaces.end())
+      return fmt::format("{} -: all ranks write into it at once, which stdout can't be; name a file", option);
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!same_file(path, outputs[j].path)) continue;
+      return fmt::format("{} {} and {} {}: one would overwrite the other; name two files", outputs[j].option,
+                         outputs[j].path.string(), option, path.string());
+    }
+    for (const NamedFile& input : typed(app, command, kInputs)) {
+      if (path == kStandardOutput || !(same_file(path, input.path) || is_part_of(path, input.path))) continue;
+      return fmt::format("{} {}: the command reads that file ({} {}); name a new one", option, path.string(), input.option,
+                         input.path.string());
+    }
+  }
+  return {};
+}
+
+bool wants_standard_output(const CLI::App& app, const CLI::App& command) {
+  const std::vector<NamedFile> outputs = typed(app, command, kOutputs);
+  return std::any_of(outputs.begin(), outputs.end(), [](const NamedFile& file) { return file.path == kStandardOutput; });
+}
+
+void lend_standard_output() {
+  lent = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+  if (lent < 0 || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
+    throw system_error(Cause::refused, "keeping stdout for the output called -", errno);
+}
+
+int lent_standard_output() { return lent; }
+
+int write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return 0;
+}
+
+TraceToStandardOutput::TraceToStandardOutput() : file_(::memfd_create("tsprun trace", MFD_CLOEXEC)) {
+  if (!file_) throw system_error(Cause::refused, "--trace -: memory for the trace", errno);
+  path_ = fmt::format("/proc/{}/fd/{}", ::getpid(), file_.get());
+}
+
+int TraceToStandardOutput::copy() const {
+  std::array<char, 1 << 16> buffer;
+  off_t at = 0;
+  while (true) {
+    const ssize_t count = ::pread(file_.get(), buffer.data(), buffer.size(), at);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return errno;
+    if (count == 0) return 0;
+    if (const int error = write_all(lent, {buffer.data(), static_cast<std::size_t>(count)}); error != 0) return error;
+    at += count;
+  }
+}
+
+}  // namespace tsp::launcher
