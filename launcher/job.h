@@ -120,6 +120,7 @@ class Job {
   std::vector<RankRecord> records_;     ///< by rank
   std::vector<std::uint64_t> signs_;    ///< by rank: the signs of life at the last look for stopped ones
   int living_ = 0;
+  bool text_is_open_ = false;  ///< the last piece of a text had no newline at its end
   bool reading_stdout_ = false;
   bool reading_stderr_ = false;
   bool impatient_ = false;  // a signal came when nothing was left to do but to pass on output

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <unistd.h>
+#include <utility>
 
 namespace tsp::launcher {
 
@@ -30,15 +31,14 @@ void Job::read_results(int rank) {
       break;
     }
     for (FrameReader::Frame frame; frames_.next(frame);) {
-      if (frame.kind == 'L') {
-        stdout_.append(frame.payload + "\n");
-        continue;
+      switch (frame.kind) {
+        case 'L': stdout_.append(frame.payload + "\n"); break;
+        case 'T': stdout_.append(frame.payload); break;
+        case 'E': stderr_.append(frame.payload + "\n"); break;
+        case 'P': stdout_.show_status(frame.payload); break;
+        default: merge_results(results_, frame); break;
       }
-      if (frame.kind == 'P') {
-        stdout_.show_status(frame.payload);
-        continue;
-      }
-      merge_results(results_, frame);
+      if (frame.kind == 'T' && !frame.payload.empty()) text_is_open_ = frame.payload.back() != '\n';
     }
   }
 }
@@ -100,6 +100,8 @@ void Job::pass_on_the_rest() {
     pass_on(process(rank).out, stdout_);
     pass_on(process(rank).err, stderr_);
   }
+  // What comes after a text that broke off begins a line of its own.
+  if (std::exchange(text_is_open_, false)) stdout_.append("\n");
   drain(stdout_);
   drain(stderr_);
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -30,8 +31,27 @@ std::size_t columns(int terminal) {
 }
 }  // namespace
 
+bool redraws_lines(int descriptor) {
+  const char* kind = std::getenv("TERM");
+  return ::isatty(descriptor) == 1 && kind != nullptr && *kind != '\0' && std::string_view(kind) != "dumb";
+}
+
+std::string fitted(std::string_view fields, std::size_t columns) {
+  constexpr std::string_view kSpaces = "  ";
+  std::string line;
+  while (!fields.empty()) {
+    const std::size_t end = std::min(fields.find('\t'), fields.size());
+    const std::string_view field = fields.substr(0, end);
+    fields.remove_prefix(std::min(end + 1, fields.size()));
+    const std::string_view before = line.empty() ? std::string_view() : kSpaces;
+    if (line.size() + before.size() + field.size() > columns) continue;
+    line.append(before).append(field);
+  }
+  return line;
+}
+
 Output::Output(int descriptor)
-    : fd_(descriptor), copy_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3)), is_terminal_(::isatty(descriptor) == 1) {
+    : fd_(descriptor), copy_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3)), redraws_(redraws_lines(descriptor)) {
   struct stat status {};
   waits_ = ::fstat(fd_, &status) == 0 && !S_ISREG(status.st_mode) && copy_;
 }
@@ -42,12 +62,13 @@ void Output::append(std::string_view text) {
   pending_.append(text);
 }
 
-void Output::show_status(std::string_view text) {
-  if (!is_terminal_ || error_ != 0) return;
+void Output::show_status(std::string_view fields) {
+  if (!redraws_ || error_ != 0) return;
   if (shows_status_) pending_.append(kEraseLine);
   // A line that fills the terminal would scroll it.
-  pending_.append(text.substr(0, columns(fd_) - 1));
-  shows_status_ = !text.empty();
+  const std::string line = fitted(fields, columns(fd_) - 1);
+  pending_.append(line);
+  shows_status_ = !line.empty();
 }
 
 bool Output::has_room(int milliseconds) const {

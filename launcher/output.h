@@ -10,6 +10,11 @@
 
 namespace tsp::launcher {
 
+/// A terminal on which a line can be drawn anew: not TERM=dumb, and no terminal whose kind nobody knows.
+bool redraws_lines(int descriptor);
+/// The fields (tabs between them) that fit into so many columns beside each other, each whole or left out, the first before all.
+std::string fitted(std::string_view fields, std::size_t columns);
+
 /// tsprun's own stdout or stderr. Writes only what the descriptor takes at once and keeps the rest. The descriptor's mode is left
 /// alone, since others may share it (a shell's terminal).
 class Output {
@@ -17,8 +22,9 @@ class Output {
   explicit Output(int descriptor);
 
   void append(std::string_view text);
-  /// On a terminal: replaces the line that stands below everything else; empty: takes it away. Elsewhere nothing.
-  void show_status(std::string_view text);
+  /// Where lines can be redrawn: replaces the line that stands below everything else; empty: takes it away. Elsewhere nothing.
+  /// `fields`: the line's parts, a tab between two, the most important first: a narrow terminal shows as many as it has room for.
+  void show_status(std::string_view fields);
   /// Writes what goes without blocking.
   void flush();
   /// Writes all; waits for the reader at most `milliseconds` in all, however steadily it takes little. False if something is
@@ -41,7 +47,7 @@ class Output {
   int fd_;
   posix::UniqueFd copy_;
   bool waits_;  // a pipe, socket or terminal, which may be full
-  bool is_terminal_;
+  bool redraws_;
   bool shows_status_ = false;
   int error_ = 0;
   std::string pending_;

@@ -27,7 +27,11 @@ void ReportSink::append(std::string_view key, const nlohmann::ordered_json& valu
   write_frame('A', object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
-void ReportSink::progress(std::string_view text) { write_frame('P', text); }
+void ReportSink::progress(std::string_view fields) { write_frame('P', fields); }
+
+void ReportSink::text(std::string_view piece) { write_frame('T', piece); }
+
+void ReportSink::error_line(std::string_view text) { write_frame('E', text); }
 
 void ReportSink::write_frame(char kind, std::string_view payload) {
   if (!pipe_) return;
@@ -54,7 +58,7 @@ bool FrameReader::next(Frame& frame) {
   std::size_t length = 0;
   for (std::size_t i = 0; i < 4; ++i) length |= static_cast<std::size_t>(static_cast<unsigned char>(pending_[1 + i])) << (8 * i);
   const char kind = pending_[0];
-  if (std::string_view("LJAP").find(kind) == std::string_view::npos || length > kMaxFrame) {
+  if (std::string_view("LTEJAP").find(kind) == std::string_view::npos || length > kMaxFrame) {
     damaged_ = true;
     pending_.clear();
     return false;

@@ -1,6 +1,7 @@
 // How rank 0 of a built-in command hands its results to the launcher: frames over a pipe.
 //
-//   frame   u8 kind ('L' line, 'J' JSON, 'A' JSON to append, 'P' progress) · u32 length, little-endian · that many bytes
+//   frame   u8 kind · u32 length, little-endian · that many bytes
+//   kinds   'L' line, 'T' piece of a text, 'E' line for stderr, 'J' JSON, 'A' JSON to append, 'P' progress
 //
 // The launcher doesn't trust lengths: a frame over kMaxFrame or of unknown kind ends the channel.
 #pragma once
@@ -30,8 +31,13 @@ class ReportSink {
   void set(std::string_view key, const nlohmann::ordered_json& value);
   /// Appends to an array in the JSON report, which begins empty.
   void append(std::string_view key, const nlohmann::ordered_json& value);
-  /// What a terminal shows below everything else until the next such text or line. Elsewhere it isn't shown. One line of ASCII.
-  void progress(std::string_view text);
+  /// What a terminal shows below everything else until the next such text or line. Elsewhere it isn't shown. Fields of ASCII with
+  /// tabs between them, the most important first: see Output::show_status().
+  void progress(std::string_view fields);
+  /// Prints a piece of a text on tsprun's stdout at once, as it is.
+  void text(std::string_view piece);
+  /// Prints one line (without the final newline) on tsprun's stderr.
+  void error_line(std::string_view text);
 
  private:
   void write_frame(char kind, std::string_view payload);

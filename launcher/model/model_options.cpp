@@ -1,6 +1,7 @@
 #include "launcher/model/model_options.h"
 
 #include "launcher/model/layouts.h"
+#include "launcher/output.h"
 #include "launcher/refuse.h"
 #include "layers/model/data.h"
 #include "layers/model/model.h"
@@ -247,7 +248,7 @@ void report_model(Report& report, const ModelCommandOptions& options) {
 
 Progress::Style progress_style(const GlobalOptions& global) {
   if (global.quiet) return Progress::Style::silent;
-  return ::isatty(STDOUT_FILENO) == 1 ? Progress::Style::terminal : Progress::Style::lines;
+  return redraws_lines(STDOUT_FILENO) ? Progress::Style::terminal : Progress::Style::lines;
 }
 
 void check_writable(const std::string& option, const std::string& path) {

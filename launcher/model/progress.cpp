@@ -12,6 +12,7 @@ namespace tsp::launcher {
 
 namespace {
 constexpr std::uint64_t kBetweenLines_ns = 1'000'000'000;
+constexpr std::uint64_t kBetweenHistory_ns = 2'000'000'000;
 constexpr std::uint64_t kBetweenFrames_ns = 100'000'000;
 constexpr std::size_t kBarWidth = 20;
 }  // namespace
@@ -39,32 +40,53 @@ Progress::Progress(ReportSink& sink, Style style, std::string what, std::uint64_
       total_(total),
       first_(first),
       begun_ns_(posix::now_ns()),
-      measured_from_ns_(begun_ns_) {}
+      since_line_{.from_ns = begun_ns_},
+      since_frame_{.from_ns = begun_ns_} {}
+
+double Progress::Window::close(std::uint64_t now) {
+  const double speed = tokens / std::max(static_cast<double>(now - from_ns) * 1e-9, 1e-9);
+  *this = {.from_ns = now};
+  return speed;
+}
+
+/// The first, the last, and what is due by the clock. On a terminal, where a bar stands below, lines come ever more rarely: some
+/// twenty in the first minute, some sixty in an hour.
+bool Progress::line_due(std::uint64_t done, std::uint64_t now) const {
+  if (done >= total_) return true;
+  const std::uint64_t waited = now - since_line_.from_ns;
+  if (style_ == Style::lines) return done == first_ + 1 || waited >= kBetweenLines_ns;
+  return waited >= std::max(kBetweenHistory_ns, (now - begun_ns_) / 10);
+}
+
+std::string Progress::fields(std::uint64_t done, std::string_view figures, double speed, double seconds_left) const {
+  const std::size_t end = std::min(figures.find("  "), figures.size());
+  const double share = static_cast<double>(done) / static_cast<double>(std::max<std::uint64_t>(total_, 1));
+  std::string text(figures.substr(0, end));
+  text += fmt::format("{}{} {}/{}\t{:.0f} tokens/s\t{}\tETA {}", text.empty() ? "" : "\t", what_, done, total_, speed,
+                      bar(share, kBarWidth), duration_text(seconds_left));
+  for (std::string_view rest = figures.substr(end); rest.size() > 2;) {
+    rest.remove_prefix(2);
+    const std::size_t next = std::min(rest.find("  "), rest.size());
+    text += fmt::format("\t{}", rest.substr(0, next));
+    rest.remove_prefix(next);
+  }
+  return text;
+}
 
 void Progress::update(std::uint64_t done, double tokens, std::string_view figures) {
-  tokens_ += tokens;
+  since_line_.tokens += tokens;
+  since_frame_.tokens += tokens;
   if (style_ == Style::silent) return;
   const std::uint64_t now = posix::now_ns();
-  const bool due = now - shown_ns_ >= (style_ == Style::terminal ? kBetweenFrames_ns : kBetweenLines_ns);
-  const bool end = done == first_ + 1 || done >= total_;
-  if (!due && !end) return;
-
-  const double speed = tokens_ / std::max(static_cast<double>(now - measured_from_ns_) * 1e-9, 1e-9);
-  const double elapsed = static_cast<double>(now - begun_ns_) * 1e-9;
-  const double left =
-      done <= first_ ? -1.0 : elapsed / static_cast<double>(done - first_) * static_cast<double>(total_ - std::min(done, total_));
-  const int digits = static_cast<int>(std::to_string(total_).size());
-  const std::string text = fmt::format("{} {:>{}}/{}  {}  {:.0f} tokens/s", what_, done, digits, total_, figures, speed);
-  if (style_ == Style::terminal && done < total_) {
-    const double share = static_cast<double>(done) / static_cast<double>(std::max<std::uint64_t>(total_, 1));
-    // The ends of lines are cut on narrow terminals.
-    sink_.progress(fmt::format("{} ETA {}  {}", bar(share, kBarWidth), duration_text(left), text));
-  } else {
-    sink_.line(text);
+  if (line_due(done, now)) {
+    const int digits = static_cast<int>(std::to_string(total_).size());
+    sink_.line(fmt::format("{} {:>{}}/{}  {}  {:.0f} tokens/s", what_, done, digits, total_, figures, since_line_.close(now)));
   }
-  shown_ns_ = now;
-  measured_from_ns_ = now;
-  tokens_ = 0;
+  if (style_ != Style::terminal || done >= total_) return;
+  if (done != first_ + 1 && now - since_frame_.from_ns < kBetweenFrames_ns) return;
+  const double elapsed = static_cast<double>(now - begun_ns_) * 1e-9;
+  const double left = done <= first_ ? -1.0 : elapsed / static_cast<double>(done - first_) * static_cast<double>(total_ - done);
+  sink_.progress(fields(done, figures, since_frame_.close(now), left));
 }
 
 }  // namespace tsp::launcher

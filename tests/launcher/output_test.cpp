@@ -6,7 +6,11 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <fcntl.h>
+#include <optional>
+#include <pty.h>
+#include <string>
 #include <thread>
 #include <unistd.h>
 
@@ -95,6 +99,74 @@ TEST(Output, DrainingEndsInTimeThoughItsReaderIsSlow) {
   EXPECT_TRUE(output.pending());
   over = true;
   reader.join();
+}
+
+TEST(Fitted, FieldsAreWholeOrLeftOut) {
+  const std::string_view fields = "loss 4.1234\tstep 120/700\t80421 tokens/s\t[====>     ]\tETA 1:20";
+  EXPECT_EQ(fitted(fields, 119), "loss 4.1234  step 120/700  80421 tokens/s  [====>     ]  ETA 1:20");
+  EXPECT_EQ(fitted(fields, 60), "loss 4.1234  step 120/700  80421 tokens/s  [====>     ]");
+  EXPECT_EQ(fitted(fields, 51), "loss 4.1234  step 120/700  80421 tokens/s  ETA 1:20");
+  EXPECT_EQ(fitted(fields, 41), "loss 4.1234  step 120/700  80421 tokens/s");
+  EXPECT_EQ(fitted(fields, 40), "loss 4.1234  step 120/700  [====>     ]");
+  EXPECT_EQ(fitted(fields, 35), "loss 4.1234  step 120/700  ETA 1:20");
+  EXPECT_EQ(fitted(fields, 11), "loss 4.1234");
+  EXPECT_EQ(fitted(fields, 3), "");
+  EXPECT_EQ(fitted("", 80), "");
+}
+
+/// A terminal of so many columns, and what an Output writes to it.
+class Terminal {
+ public:
+  Terminal(unsigned short columns, const char* kind) {
+    ::setenv("TERM", kind, 1);
+    int ends[2];
+    winsize size{};
+    size.ws_col = columns;
+    size.ws_row = 24;
+    EXPECT_EQ(::openpty(&ends[0], &ends[1], nullptr, nullptr, &size), 0);
+    near_ = posix::UniqueFd(ends[0]);
+    far_ = posix::UniqueFd(ends[1]);
+  }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+  ~Terminal() {
+    if (before_) ::setenv("TERM", before_->c_str(), 1);
+    else ::unsetenv("TERM");
+  }
+  int descriptor() const { return far_.get(); }
+  std::string seen() const {
+    std::array<char, 4096> buffer;
+    ::fcntl(near_.get(), F_SETFL, O_NONBLOCK);
+    const ssize_t count = ::read(near_.get(), buffer.data(), buffer.size());
+    return count > 0 ? std::string(buffer.data(), static_cast<std::size_t>(count)) : std::string();
+  }
+
+ private:
+  std::optional<std::string> before_ =
+      std::getenv("TERM") != nullptr ? std::optional<std::string>(std::getenv("TERM")) : std::nullopt;
+  posix::UniqueFd near_;
+  posix::UniqueFd far_;
+};
+
+std::string status_on(unsigned short columns, const char* kind) {
+  const Terminal terminal(columns, kind);
+  Output output(terminal.descriptor());
+  output.show_status("loss 4.1234\tstep 120/700\t80421 tokens/s\tgrad_norm 0.123");
+  output.append("a line\n");
+  EXPECT_TRUE(output.drain(1000));
+  return terminal.seen();
+}
+
+TEST(OnATerminal, TheStatusHasWhatFitsAndMakesRoomForLines) {
+  const std::string erase = "\r\033[K";
+  EXPECT_EQ(status_on(120, "xterm"), "loss 4.1234  step 120/700  80421 tokens/s  grad_norm 0.123" + erase + "a line\r\n");
+  EXPECT_EQ(status_on(42, "xterm"), "loss 4.1234  step 120/700  80421 tokens/s" + erase + "a line\r\n");
+  EXPECT_EQ(status_on(40, "xterm"), "loss 4.1234  step 120/700" + erase + "a line\r\n");
+}
+
+TEST(OnATerminal, OneThatCantRedrawGetsNoEscapeCodes) {
+  EXPECT_EQ(status_on(80, "dumb"), "a line\r\n");
+  EXPECT_EQ(status_on(80, ""), "a line\r\n");
 }
 
 }  // namespace
