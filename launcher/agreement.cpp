@@ -18,10 +18,10 @@ namespace tsp::launcher {
 namespace {
 
 /// What may differ: who and where a node is, what it prints and writes. Ranks, layout and nodes are compared as validated.
-constexpr std::array<std::string_view, 23> kOwn = {
+constexpr std::array<std::string_view, 24> kOwn = {
     "--help",        "--version",   "--ranks", "--layout",  "--nodes",        "--nnodes", "--node-rank", "--rendezvous",
     "--secret-file", "--rdma",      "--bind",  "--threads", "--mem-per-rank", "--trace",  "--json",      "--quiet",
-    "--log-level",   "--no-prefix", "--save",  "--resume",  "--logits",       "--output", "--csv"};
+    "--log-level",   "--no-prefix", "--save",  "--resume",  "--logits",       "--output", "--csv",       "--audit"};
 /// Files and folders that are read.
 constexpr std::array<std::string_view, 5> kFiles = {"--data", "--config", "--model", "--weights", "--input"};
 constexpr char kBetween = '\n';

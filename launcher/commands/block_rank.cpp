@@ -111,8 +111,10 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
 
   const std::vector<RankAudit> audits = gather_audits(rank, audit);
   if (session.speaks()) {
-    say_audit(session, audits,
-              forecast_block(mesh_setting(session, model), {.threads = rank.compute().threads(), .training = backward}));
+    say_audit(
+        session, audits,
+        forecast_block(mesh_setting(session, model),
+                       {.threads = rank.compute().threads(), .training = backward, .all_reduce = all_reduce_choice(session)}));
   }
   session.finish();
   return 0;

@@ -6,6 +6,7 @@
 #include "launcher/model/model_rank.h"
 #include "launcher/model/session.h"
 #include "launcher/refuse.h"
+#include "launcher/utf8_pieces.h"
 #include "layers/decode.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
@@ -50,12 +51,19 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
   rank.reset_times();
   const std::uint64_t begun = posix::now_ns();
   std::vector<Token> ids;
+  Utf8Pieces pieces;
+  const auto say = [&](const std::string& bytes) {
+    const std::string whole = pieces.add(bytes);
+    if (!whole.empty()) sink.text(whole);
+  };
+  if (session.speaks()) say(text_of(options.ids));
   RankAudit audit;
   const TrafficCounters at_first = context.traffic();
   ConstTensor logits = decoder.prompt(options.ids);
   const TrafficCounters before = context.traffic();
   while (true) {
     ids.push_back(sample(logits, options.sampling, ids.size()));
+    if (session.speaks()) say(text_of({&ids.back(), 1}));
     if (ids.size() == options.tokens) break;
     logits = decoder.step(ids.back());
   }
@@ -68,9 +76,8 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
   context.world().all_reduce(ConstBuffer(&received, 1, DType::f64), Buffer(&received, 1, DType::f64), Reduction::sum);
   if (session.speaks()) {
     const double seconds = static_cast<double>(posix::now_ns() - begun) * 1e-9;
-    const std::string text = text_of(ids);
-    sink.line(text_of(options.ids) + text);
-    sink.set("generate", {{"text", utf8(text)},
+    sink.text(pieces.rest() + "\n");
+    sink.set("generate", {{"text", utf8(text_of(ids))},
                           {"tokens", ids},
                           {"prompt", utf8(text_of(options.ids))},
                           {"tokens_per_s", static_cast<double>(ids.size()) / seconds},
@@ -78,7 +85,7 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
   }
   std::vector<Token> text = options.ids;
   text.insert(text.end(), ids.begin(), ids.end());
-  finish_with_text_audit(session, audit, shape, text, options.ids.size());
+  finish_with_text_audit(session, audit, shape, text, options.ids.size(), options.audit);
   return 0;
 }
 
@@ -104,6 +111,7 @@ void GenerateCommand::add_options(CLI::App& app) {
   add("--temperature", options_.temperature_text, "T", "of the logits; 0: always the likeliest token");
   add("--top-k", options_.top_k_text, "K", "only the K likeliest; 0: all");
   add("--top-p", options_.top_p_text, "P", "only the likeliest that together have this probability");
+  app.add_flag("--audit", options_.audit, "print on stderr what every rank held and received, beside the forecast")->group(group);
 }
 
 void GenerateCommand::read_prompt() {

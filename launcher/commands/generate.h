@@ -1,5 +1,5 @@
 // `tsprun generate`: samples text from a model. The prompt goes through the training schedule's forward pass; then every token
-// moves activations, never weights.
+// moves activations, never weights. The text streams to stdout as it comes; everything else goes to stderr.
 #pragma once
 
 #include "launcher/commands/command.h"
@@ -21,6 +21,7 @@ struct GenerateOptions {
   std::string temperature_text = "1";
   std::string top_k_text = "0";
   std::string top_p_text = "1";
+  bool audit = false;  ///< print the tables
 
   // Results of validation.
   std::vector<Token> ids;  ///< of the prompt

@@ -1,7 +1,8 @@
-// The audit of a run: what every rank held, received and spent, beside what theory says. Gathered from all ranks, printed as
-// tables, reported as JSON.
+// The audit of a run: what every rank held, received and spent, beside what theory says. Gathered from all ranks, reported as
+// JSON; audit_table.h prints it.
 #pragma once
 
+#include "core/collectives/choice.h"
 #include "core/memory/category.h"
 #include "core/rank/rank.h"
 #include "launcher/report_sink.h"
@@ -13,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -54,14 +56,18 @@ TrafficCounters traffic_between(const TrafficCounters& before, const TrafficCoun
 /// Collective over the world: every rank's, in the order of ranks, on every rank.
 std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine);
 
+/// How the ranks do an all_reduce of so many bytes.
+using AllReduceChoice = std::function<Algorithm(std::size_t bytes)>;
+
 /// What is forecast: a step of this kind.
 struct ForecastOptions {
   std::size_t threads = 1;
   bool training = false;
-  std::size_t passes = 2;  ///< steps or evaluations of the run
+  std::size_t passes = 2;           ///< steps or evaluations of the run
+  AllReduceChoice all_reduce = {};  ///< empty: in two rounds, by chunks
 };
-/// For the step whose tokens are `ids` [B, S] in natural order. Norm gains' gradients (`other`) are forecast where every rank's
-/// traffic is.
+/// For the step whose tokens are `ids` [B, S] in natural order. The sums of norm gains' gradients and of the loss (`other`) are
+/// forecast where every rank's traffic is.
 Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options);
 /// For one block, forward and (with options.training) backward.
 Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options);
@@ -76,7 +82,5 @@ void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const For
 /// What the paper's own formulas say of the same run, bytes of a layer and device, memory of a device; null for a layout that the
 /// paper has no formulas for.
 nlohmann::ordered_json paper_json(const theory::MeshSetting& of, DType dtype);
-/// The tables, a line each.
-std::vector<std::string> audit_table(std::span<const RankAudit> audits, const Forecast& forecast);
 
 }  // namespace tsp::launcher

@@ -1,7 +1,11 @@
 #include "launcher/model/model_rank.h"
 
+#include "launcher/model/audit_table.h"
 #include "launcher/model/layouts.h"
 #include "layers/model/weights.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 namespace tsp::launcher {
 
@@ -25,6 +29,10 @@ void fill_weights(Model& model, const ModelCommandOptions& options) {
   }
 }
 
+AllReduceChoice all_reduce_choice(Session& session) {
+  return [&world = session.world()](std::size_t bytes) { return world.algorithm(Op::all_reduce, bytes); };
+}
+
 void say_audit(Session& session, std::span<const RankAudit> audits, const Forecast& forecast,
                const nlohmann::ordered_json& paper) {
   report_audit(session.sink(), audits, forecast, paper);
@@ -37,21 +45,30 @@ void finish_with_audit(Session& session, const RankAudit& mine, const ModelComma
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
     const theory::MeshSetting of = mesh_setting(session, options);
-    const ForecastOptions run{.threads = session.rank().compute().threads(), .training = training, .passes = passes};
+    const ForecastOptions run{.threads = session.rank().compute().threads(),
+                              .training = training,
+                              .passes = passes,
+                              .all_reduce = all_reduce_choice(session)};
     say_audit(session, audits, forecast(of, ids, run), paper_json(of, options.dtype));
   }
   session.finish();
 }
 
 void finish_with_text_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options,
-                            std::span<const Token> ids, std::size_t prompt) {
+                            std::span<const Token> ids, std::size_t prompt, bool print) {
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
     const theory::MeshSetting of = mesh_setting(session, options);
     const std::size_t summed = options.shape.hidden * of.setting.bytes.accumulated;
     const bool one_shot = session.world().algorithm(Op::all_reduce, summed) == Algorithm::one_shot;
     const theory::TokenSum sum = one_shot ? theory::TokenSum::one_shot : theory::TokenSum::in_chunks;
-    say_audit(session, audits, forecast_text(of, ids, prompt, sum, session.rank().compute().threads()));
+    const Forecast forecast = forecast_text(of, ids, prompt, sum, session.rank().compute().threads());
+    report_audit(session.sink(), audits, forecast);
+    if (print) {
+      for (const std::string& line : audit_table(audits, forecast)) session.sink().error_line(line);
+    } else if (spdlog::should_log(spdlog::level::info)) {
+      session.sink().error_line(fmt::format("tsprun: info: {}; --audit prints the figures", audit_verdict(audits, forecast)));
+    }
   }
   session.finish();
 }

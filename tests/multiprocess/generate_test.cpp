@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace tsp::test::generate_test {
@@ -88,15 +90,46 @@ TEST(Generate, AuditsWhatItHeldAndReceived) {
   }
 }
 
-TEST(Generate, PrintsTheAuditUnlessAskedToBeQuiet) {
-  const std::vector<std::string> arguments = {"generate", "--config", "nano", "--prompt", "A", "--tokens", "3", "-n", "2"};
-  const Finished run = run_tsprun(arguments);
-  for (const char* text : {"memory, peak MiB", "received for the prompt", "received for all tokens put in after it", "exposed"})
-    EXPECT_NE(run.out.find(text), std::string::npos) << text << run.describe();
-  EXPECT_EQ(run.out.find(" / 0."), std::string::npos) << "all figures are equal to the byte: " << run.out;
+// Stdout is the text's: prompt, tokens, a newline.
+TEST(Generate, StdoutHoldsTheTextAloneAndTheAuditGoesToStderr) {
+  const TemporaryDirectory folder;
+  const std::vector<std::string> arguments = {"generate", "--config", "nano", "--prompt", "A", "--tokens", "30", "-n", "2"};
+  std::vector<std::string> reported = arguments;
+  reported.insert(reported.end(), {"--json", folder.path("report")});
+  const Finished run = run_tsprun(reported);
+  std::string text = "A";
+  const json report = read_json(folder.path("report"));
+  for (const int token : report.at("generate").at("tokens")) text += static_cast<char>(token);
+  EXPECT_EQ(run.out, text + "\n");
+  EXPECT_NE(run.err.find("info: memory and traffic equal the forecast; --audit prints the figures"), std::string::npos)
+      << run.describe();
+
+  std::vector<std::string> audited = arguments;
+  audited.emplace_back("--audit");
+  const Finished whole = run_tsprun(audited);
+  EXPECT_EQ(whole.out, text + "\n");
+  for (const char* part : {"audit: memory and traffic equal the forecast", "memory, peak MiB", "received for the prompt",
+                           "received for all tokens put in after it", "exposed"})
+    EXPECT_NE(whole.err.find(part), std::string::npos) << part << whole.describe();
   std::vector<std::string> quiet = arguments;
   quiet.emplace_back("-q");
-  EXPECT_EQ(run_tsprun(quiet).out.find("audit"), std::string::npos);
+  EXPECT_EQ(run_tsprun(quiet).err, "");
+}
+
+// A rank that stops after the third token has shown three: they don't wait for the end.
+TEST(Generate, TheTextComesTokenByToken) {
+  Process process({tsprun_path(), "generate", "--config", "nano", "--prompt", "Streams: ", "--tokens", "200", "-n", "2",
+                   "--timeout", "20", "--fault", "stall:rank=1,op=all_gather,seq=40,seconds=3"});
+  EXPECT_TRUE(process.wait_for_output("Streams: ", 1, 30)) << process.err();
+  // While it stands still, some tokens are there and others aren't.
+  std::size_t shown = 0;
+  for (int tries = 0; tries < 200 && shown < 10; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    shown = process.out().size();
+  }
+  EXPECT_GT(shown, 9U);
+  EXPECT_LT(shown, 150U) << "the text came at once";
+  EXPECT_EQ(process.wait().code, 0) << process.err();
 }
 
 TEST(Generate, TakesTokenIdsFromAFile) {

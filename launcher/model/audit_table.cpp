@@ -1,0 +1,261 @@
+#include "launcher/model/audit_table.h"
+
+#include "launcher/model/rank_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace tsp::launcher {
+
+namespace {
+
+constexpr std::string_view kMarks = "\"=\": to the byte as forecast, else by how much it differs, in bytes";
+
+/// A part of a run whose traffic has a table of its own.
+struct Part {
+  std::string_view title;
+  std::string_view adjective;  ///< for the verdict: "forward"
+  TrafficCounters RankAudit::*measured;
+  std::vector<const theory::PurposeBytes*> by_rank;  ///< null: only the sum over ranks is known
+  const theory::PurposeBytes* all;                   ///< null: not even that
+};
+
+Part one_pass(const Forecast& forecast, std::string_view title, std::string_view adjective, TrafficCounters RankAudit::*measured,
+              theory::PurposeBytes theory::Traffic::*pass) {
+  Part part{.title = title, .adjective = adjective, .measured = measured, .by_rank = {}, .all = nullptr};
+  for (const RankForecast& each : forecast.ranks) part.by_rank.push_back(each.traffic ? &(*each.traffic.*pass) : nullptr);
+  if (forecast.all) part.all = &(*forecast.all.*pass);
+  return part;
+}
+
+std::vector<Part> parts_of(const Forecast& forecast) {
+  const auto forward = [&](std::string_view title, std::string_view adjective) {
+    return one_pass(forecast, title, adjective, &RankAudit::forward, &theory::Traffic::forward);
+  };
+  if (forecast.tokens) {
+    return {forward("for the prompt", "prompt's"),
+            {.title = "for all tokens put in after it",
+             .adjective = "later tokens'",
+             .measured = &RankAudit::tokens,
+             .by_rank = std::vector<const theory::PurposeBytes*>(forecast.ranks.size(), nullptr),
+             .all = &*forecast.tokens}};
+  }
+  std::vector<Part> parts = {forward("in the forward pass of one step", "forward")};
+  const auto has_gradients = [](const RankForecast& each) { return each.memory_peak[Category::gradients] > 0; };
+  if (std::ranges::any_of(forecast.ranks, has_gradients)) {
+    parts.push_back(
+        one_pass(forecast, "in the backward pass of one step", "backward", &RankAudit::backward, &theory::Traffic::backward));
+  }
+  return parts;
+}
+
+/// There is a formula for norm gains' gradients and the like, too.
+bool other_known(const Forecast& forecast) {
+  return forecast.tokens ||
+         std::ranges::all_of(forecast.ranks, [](const RankForecast& each) { return each.traffic.has_value(); });
+}
+
+/// Purposes of which anything was measured or predicted in any of the parts: so that their tables have the same columns.
+std::vector<Purpose> purposes_in_use(std::span<const RankAudit> audits, std::span<const Part> parts) {
+  std::vector<Purpose> purposes;
+  for (int i = 0; i < kPurposes; ++i) {
+    const auto purpose = static_cast<Purpose>(i);
+    const bool used = std::ranges::any_of(parts, [&](const Part& part) {
+      const auto received = [&](const RankAudit& audit) { return (audit.*part.measured).received[i] > 0; };
+      return std::ranges::any_of(audits, received) || (part.all != nullptr && (*part.all)[purpose] > 0);
+    });
+    if (used) purposes.push_back(purpose);
+  }
+  return purposes;
+}
+
+/// What the audit compares, as text: for the verdict.
+struct Difference {
+  std::string where;  ///< "rank 3's activations"
+  std::uint64_t measured;
+  std::uint64_t predicted;
+};
+
+std::vector<Difference> memory_differences(std::span<const RankAudit> audits, const Forecast& forecast) {
+  std::vector<Difference> found;
+  for (std::size_t rank = 0; rank < audits.size(); ++rank) {
+    const CategoryBytes& measured = audits[rank].memory_peak;
+    const CategoryBytes& predicted = forecast.ranks[rank].memory_peak;
+    const auto compare = [&](std::string_view what, std::uint64_t here, std::uint64_t there) {
+      if (here != there) found.push_back({fmt::format("rank {}'s {}", rank, what), here, there});
+    };
+    for (std::size_t i = 0; i < kCategories; ++i) compare(name(static_cast<Category>(i)), measured.of[i], predicted.of[i]);
+    compare("total", measured.total, predicted.total);
+  }
+  return found;
+}
+
+std::vector<Difference> traffic_differences(std::span<const RankAudit> audits, const Forecast& forecast) {
+  const std::vector<Part> parts = parts_of(forecast);
+  const bool other = other_known(forecast);
+  std::vector<Difference> found;
+  for (const Part& part : parts) {
+    for (const Purpose purpose : purposes_in_use(audits, parts)) {
+      if (purpose == Purpose::other && !other) continue;
+      std::uint64_t sum = 0;
+      for (std::size_t rank = 0; rank < audits.size(); ++rank) {
+        const std::uint64_t measured = (audits[rank].*part.measured).received[static_cast<int>(purpose)];
+        sum += measured;
+        if (part.by_rank[rank] != nullptr && (*part.by_rank[rank])[purpose] != measured)
+          found.push_back(
+              {fmt::format("rank {}'s {} {}", rank, part.adjective, name(purpose)), measured, (*part.by_rank[rank])[purpose]});
+      }
+      if (part.all != nullptr && (*part.all)[purpose] != sum)
+        found.push_back({fmt::format("all ranks' {} {}", part.adjective, name(purpose)), sum, (*part.all)[purpose]});
+    }
+  }
+  return found;
+}
+
+/// "rank 3's activations by +12 bytes, and 2 figures more".
+std::string told(const std::vector<Difference>& found) {
+  const Difference& first = found.front();
+  const auto by = static_cast<std::int64_t>(first.measured - first.predicted);
+  std::string text = fmt::format("{} by {:+} bytes", first.where, by);
+  if (found.size() > 1) text += fmt::format(", and {} figure{} more", found.size() - 1, found.size() == 2 ? "" : "s");
+  return text;
+}
+
+/// Lines of at most kTableColumns; those after the first are indented.
+void wrap(std::vector<std::string>& lines, std::string_view text) {
+  std::string indent;
+  while (indent.size() + text.size() > kTableColumns) {
+    const std::size_t space = text.rfind(' ', kTableColumns - indent.size());
+    if (space == std::string_view::npos || space == 0) break;
+    lines.push_back(indent + std::string(text.substr(0, space)));
+    text.remove_prefix(space + 1);
+    indent = "  ";
+  }
+  lines.push_back(indent + std::string(text));
+}
+
+void memory_table(std::vector<std::string>& lines, std::span<const RankAudit> audits, const Forecast& forecast) {
+  RankTable table{.heads = {}, .ranks = {}};
+  for (std::size_t i = 0; i < kCategories; ++i) table.heads.emplace_back(name(static_cast<Category>(i)));
+  table.heads.emplace_back("total");
+  for (std::size_t rank = 0; rank < audits.size(); ++rank) {
+    const CategoryBytes& measured = audits[rank].memory_peak;
+    const CategoryBytes& predicted = forecast.ranks[rank].memory_peak;
+    std::vector<RankCell>& cells = table.ranks.emplace_back();
+    for (std::size_t i = 0; i < kCategories; ++i) cells.push_back(bytes_cell(measured.of[i], predicted.of[i]));
+    cells.push_back(bytes_cell(measured.total, predicted.total));
+  }
+  lines.push_back(fmt::format("memory, peak MiB ({})", kMarks));
+  std::ranges::move(table.lines(), std::back_inserter(lines));
+}
+
+/// A row of received bytes beside a formula, if there is one, with their total; `other`: the formula counts Purpose::other, too.
+std::vector<RankCell> traffic_cells(std::span<const std::uint64_t> measured, const theory::PurposeBytes* predicted,
+                                    std::span<const Purpose> purposes, bool other) {
+  std::vector<RankCell> cells;
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < purposes.size(); ++i) {
+    const bool known = predicted != nullptr && (other || purposes[i] != Purpose::other);
+    cells.push_back(bytes_cell(measured[i], known ? std::optional((*predicted)[purposes[i]]) : std::nullopt));
+    total += measured[i];
+  }
+  cells.push_back(bytes_cell(total, predicted != nullptr && other ? std::optional(predicted->total()) : std::nullopt));
+  return cells;
+}
+
+void traffic_table(std::vector<std::string>& lines, std::span<const RankAudit> audits, const Part& part,
+                   std::span<const Purpose> purposes, bool other) {
+  RankTable table{.heads = {}, .ranks = {}};
+  for (const Purpose purpose : purposes) table.heads.emplace_back(name(purpose));
+  table.heads.emplace_back("total");
+  std::vector<std::uint64_t> sum(purposes.size());
+  for (std::size_t rank = 0; rank < audits.size(); ++rank) {
+    std::vector<std::uint64_t> measured;
+    for (const Purpose purpose : purposes) measured.push_back((audits[rank].*part.measured).received[static_cast<int>(purpose)]);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += measured[i];
+    table.ranks.push_back(traffic_cells(measured, part.by_rank[rank], purposes, other));
+  }
+  table.sum = traffic_cells(sum, part.all, purposes, other);
+  lines.push_back(fmt::format("received {}, MiB", part.title));
+  std::ranges::move(table.lines(), std::back_inserter(lines));
+}
+
+/// Transports that carried something.
+std::vector<std::size_t> links_in_use(std::span<const RankAudit> audits) {
+  std::vector<std::size_t> used;
+  for (std::size_t link = 0; link < kLinkNames.size(); ++link) {
+    const auto carried = [&](const RankAudit& each) { return each.links[link].sent + each.links[link].received > 0; };
+    if (std::ranges::any_of(audits, carried)) used.push_back(link);
+  }
+  return used;
+}
+
+/// Only where there is more than shared memory.
+void links_table(std::vector<std::string>& lines, std::span<const RankAudit> audits) {
+  const std::vector<std::size_t> used = links_in_use(audits);
+  if (used.empty() || (used.size() == 1 && used.front() == 0)) return;
+  RankTable table{.heads = {}, .ranks = {}};
+  for (const std::size_t link : used) {
+    table.heads.push_back(fmt::format("{} sent", kLinkNames[link]));
+    table.heads.push_back(fmt::format("{} received", kLinkNames[link]));
+  }
+  for (const RankAudit& audit : audits) {
+    std::vector<RankCell>& cells = table.ranks.emplace_back();
+    for (const std::size_t link : used) {
+      cells.push_back(bytes_cell(audit.links[link].sent, std::nullopt));
+      cells.push_back(bytes_cell(audit.links[link].received, std::nullopt));
+    }
+  }
+  lines.emplace_back("payload by transport in the whole run, MiB");
+  std::ranges::move(table.lines(), std::back_inserter(lines));
+}
+
+void time_table(std::vector<std::string>& lines, std::span<const RankAudit> audits) {
+  RankTable table{.heads = {"total", "compute", "communication", "exposed of it"}, .ranks = {}};
+  for (const RankAudit& audit : audits) {
+    std::vector<RankCell>& cells = table.ranks.emplace_back();
+    for (const double seconds :
+         {audit.seconds.total, audit.seconds.compute, audit.seconds.communication, audit.seconds.exposed_communication})
+      cells.push_back({.value = seconds, .number = fmt::format("{:.3f}", seconds)});
+  }
+  lines.emplace_back("seconds of all of it");
+  std::ranges::move(table.lines(), std::back_inserter(lines));
+}
+
+}  // namespace
+
+std::string audit_verdict(std::span<const RankAudit> audits, const Forecast& forecast) {
+  const std::vector<Difference> memory = memory_differences(audits, forecast);
+  const std::vector<Difference> traffic = traffic_differences(audits, forecast);
+  const std::vector<Part> parts = parts_of(forecast);
+  if (std::ranges::any_of(parts, [](const Part& part) { return part.all == nullptr; })) {
+    return memory.empty() ? "memory equals the forecast; there is none for the traffic"
+                          : fmt::format("memory differs from the forecast: {}; there is none for the traffic", told(memory));
+  }
+  const std::vector<Purpose> purposes = purposes_in_use(audits, parts);
+  const bool uncounted = !other_known(forecast) && std::ranges::find(purposes, Purpose::other) != purposes.end();
+  const std::string_view rest = uncounted ? " (\"other\" has none)" : "";
+  if (memory.empty() && traffic.empty()) return fmt::format("memory and traffic equal the forecast{}", rest);
+  if (traffic.empty()) return fmt::format("memory differs from the forecast: {}; traffic equals it{}", told(memory), rest);
+  if (memory.empty()) return fmt::format("traffic differs from the forecast: {}; memory equals it", told(traffic));
+  return fmt::format("memory and traffic differ from the forecast: {}; {}", told(memory), told(traffic));
+}
+
+std::vector<std::string> audit_table(std::span<const RankAudit> audits, const Forecast& forecast) {
+  std::vector<std::string> lines = {""};
+  wrap(lines, "audit: " + audit_verdict(audits, forecast));
+  memory_table(lines, audits, forecast);
+  const std::vector<Part> parts = parts_of(forecast);
+  const std::vector<Purpose> purposes = purposes_in_use(audits, parts);
+  // A lone rank receives nothing.
+  for (const Part& part : purposes.empty() ? std::vector<Part>() : parts)
+    traffic_table(lines, audits, part, purposes, other_known(forecast));
+  links_table(lines, audits);
+  time_table(lines, audits);
+  return lines;
+}
+
+}  // namespace tsp::launcher
