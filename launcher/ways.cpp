@@ -1,5 +1,6 @@
 #include "launcher/ways.h"
 
+#include "launcher/ranges.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/verbs/device.h"
 
@@ -87,10 +88,14 @@ Way Ways::forecast(int from, int to) const {
   return {"", "the ranks didn't say what they chose"};
 }
 
-Way Ways::between(int from, int to) const {
+Way Ways::chosen(int from, int to) const {
   const Told& told = told_[static_cast<std::size_t>(from)];
   const int choice = told.done ? told.choice[static_cast<std::size_t>(to)] : -1;
-  Way way = choice >= 0 ? reasons_[static_cast<std::size_t>(choice)] : forecast(from, to);
+  return choice >= 0 ? reasons_[static_cast<std::size_t>(choice)] : forecast(from, to);
+}
+
+Way Ways::between(int from, int to) const {
+  Way way = chosen(from, to);
   const int here = node_of(ranks_, nodes_, from);
   const int there = node_of(ranks_, nodes_, to);
   if (here != there) way.why = fmt::format("nodes {} and {}; {}", here, there, way.why);
@@ -126,14 +131,51 @@ std::vector<std::string> Ways::lines() const {
 }
 
 nlohmann::ordered_json Ways::json() const {
-  nlohmann::ordered_json table = nlohmann::ordered_json::array();
-  for (int from = 0; from < ranks_; ++from) {
+  // By number; -1: to oneself.
+  std::vector<Way> ways;
+  const auto row = [&](int from) {
+    std::vector<int> numbers(static_cast<std::size_t>(ranks_), -1);
     for (int to = 0; to < ranks_; ++to) {
-      if (from == to) continue;
-      const Way way = between(from, to);
-      const auto kind = way.kind.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(way.kind);
-      table.push_back({{"from", from}, {"to", to}, {"kind", kind}, {"why", way.why}});
+      if (to == from) continue;
+      const Way way = chosen(from, to);
+      const auto same =
+          std::find_if(ways.begin(), ways.end(), [&](const Way& each) { return each.kind == way.kind && each.why == way.why; });
+      numbers[static_cast<std::size_t>(to)] = static_cast<int>(same - ways.begin());
+      if (same == ways.end()) ways.push_back(way);
     }
+    return numbers;
+  };
+  const auto agree = [](int a, int b) { return a == b || a < 0 || b < 0; };
+  nlohmann::ordered_json table = nlohmann::ordered_json::array();
+  for (int first = 0; first < ranks_;) {
+    // The ranks from `first` on that use the same ways, among each other as well.
+    std::vector<int> block = {first};
+    std::vector<int> together = row(first);
+    for (int next = first + 1; next < ranks_; ++next) {
+      const std::vector<int> numbers = row(next);
+      if (!std::equal(together.begin(), together.end(), numbers.begin(), agree)) break;
+      std::transform(together.begin(), together.end(), numbers.begin(), together.begin(),
+                     [](int a, int b) { return std::max(a, b); });
+      block.push_back(next);
+    }
+    for (int number = 0; number < static_cast<int>(ways.size()); ++number) {
+      std::vector<int> to;
+      for (int rank = 0; rank < ranks_; ++rank) {
+        if (together[static_cast<std::size_t>(rank)] == number) to.push_back(rank);
+      }
+      if (to.empty()) continue;
+      const Way& way = ways[static_cast<std::size_t>(number)];
+      // The first pair of two different ranks.
+      const bool other = to.front() != first || to.size() > 1;
+      const int example = !other ? first : to.front() != first ? to.front() : to[1];
+      table.push_back({{"from", other ? first : block[1]},
+                       {"to", example},
+                       {"kind", way.kind.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(way.kind)},
+                       {"why", way.why},
+                       {"from_ranks", ranges_text(block)},
+                       {"to_ranks", ranges_text(to)}});
+    }
+    first = block.back() + 1;
   }
   return table;
 }

@@ -33,7 +33,9 @@ class Ways {
   Way between(int from, int to) const;
   /// The table in lines: one for each transport and reason, with the number of pairs.
   std::vector<std::string> lines() const;
-  /// `transports` of the report.
+  /// `transports` of the report: an element for ranks in a row that use one transport for one reason towards the same others.
+  /// `from_ranks` and `to_ranks` are ranges, "0-3" and "0-3,8", and stand for all pairs of two different ranks; `from` and `to`
+  /// are the first such pair. So it grows with the nodes, not with the pairs of ranks.
   nlohmann::ordered_json json() const;
 
  private:
@@ -42,6 +44,7 @@ class Ways {
     std::vector<int> choice;  ///< by rank: index into reasons_, -1: nothing said
   };
   Way forecast(int from, int to) const;
+  Way chosen(int from, int to) const;
 
   int ranks_;
   int nodes_;

@@ -4,6 +4,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace tsp::launcher::ways_test {
 namespace {
 
@@ -23,7 +29,44 @@ TEST(Ways, OnOneNodeThereIsNothingToTell) {
   EXPECT_TRUE(ways.trivial());
   EXPECT_TRUE(ways.complete());
   EXPECT_EQ(ways.between(0, 3).kind, "shm");
-  EXPECT_EQ(ways.json().size(), 12U);
+  EXPECT_EQ(ways.json(), nlohmann::ordered_json::parse(
+                             R"([{"from":0,"to":1,"kind":"shm","why":"same node","from_ranks":"0-3","to_ranks":"0-3"}])"));
+}
+
+// Each pair of different ranks stands in exactly one element, whose kind is that pair's.
+TEST(Ways, TheReportsRangesSayWhatEveryPairUses) {
+  GlobalOptions options;
+  options.ranks = 64;
+  options.nodes = 16;
+  options.inter = "tcp";
+  const Ways ways(options);
+  const auto numbers = [](const std::string& text) {
+    std::vector<int> all;
+    std::stringstream parts(text);
+    for (std::string part; std::getline(parts, part, ',');) {
+      const std::size_t dash = part.find('-');
+      const int last = std::stoi(dash == std::string::npos ? part : part.substr(dash + 1));
+      for (int number = std::stoi(part); number <= last; ++number) all.push_back(number);
+    }
+    return all;
+  };
+  std::map<std::pair<int, int>, std::string> kinds;
+  const nlohmann::ordered_json table = ways.json();
+  for (const auto& element : table) {
+    EXPECT_EQ(ways.between(element.at("from").get<int>(), element.at("to").get<int>()).kind,
+              element.at("kind").get<std::string>())
+        << element;
+    for (const int from : numbers(element.at("from_ranks").get<std::string>())) {
+      for (const int to : numbers(element.at("to_ranks").get<std::string>())) {
+        if (from == to) continue;
+        EXPECT_TRUE(kinds.emplace(std::pair(from, to), element.at("kind").get<std::string>()).second)
+            << from << " to " << to << " twice";
+      }
+    }
+  }
+  EXPECT_EQ(kinds.size(), 64U * 63U);
+  for (const auto& [pair, kind] : kinds) EXPECT_EQ(kind, pair.first / 4 == pair.second / 4 ? "shm" : "tcp");
+  EXPECT_EQ(table.size(), 32U) << "two for each node, however many pairs";
 }
 
 TEST(Ways, WhatOptionsSettleIsKnownBeforehand) {
@@ -56,8 +99,9 @@ TEST(Ways, WhatRanksTellStandsInTheTable) {
   EXPECT_EQ(lines[0], "shm for 4 pairs of ranks: same node");
   EXPECT_EQ(lines[1], "tcp for ranks 0 and 4: nodes 0 and 1; no RDMA: rails");
   EXPECT_EQ(lines[2], "verbs for 5 pairs of ranks: nodes 0 and 1; RDMA: a to b");
-  EXPECT_EQ(ways.json()[2],
-            nlohmann::ordered_json({{"from", 0}, {"to", 3}, {"kind", "verbs"}, {"why", "nodes 0 and 1; RDMA: a to b"}}));
+  EXPECT_EQ(ways.json()[1],
+            nlohmann::ordered_json(
+                {{"from", 0}, {"to", 3}, {"kind", "verbs"}, {"why", "RDMA: a to b"}, {"from_ranks", "0"}, {"to_ranks", "3"}}));
 }
 
 TEST(Ways, NonsenseAndStrangersChangeNothing) {

@@ -129,8 +129,20 @@ def same(name, curve, other_name, other):
         require(a == b, f"step {step}: {name} has {a}, {other_name} {b}")
 
 
+def ranks_of(text):
+    """The numbers of ranges: "0-3,8"."""
+    ends = [part.split("-") for part in text.split(",")]
+    return [rank for end in ends for rank in range(int(end[0]), int(end[-1]) + 1)]
+
+
+def ways_of(report):
+    """What each pair of ranks uses: (from, to, element of the report's table)."""
+    return [(a, b, way) for way in report["transports"] for a in ranks_of(way["from_ranks"]) for b in ranks_of(way["to_ranks"])
+            if a != b]
+
+
 def kinds(report):
-    return {(way["from"], way["to"]): way["kind"] for way in report["transports"]}
+    return {(a, b): way["kind"] for a, b, way in ways_of(report)}
 
 
 def places_of(fault):
@@ -357,7 +369,7 @@ def circle(lab, _steps, _size, timeout):
     for node in (0, 1):
         require(lab.code("circle", node) != 0, f"circle: node {node} ended in good order\n{lab.words('circle')}")
     report = lab.report("circle")
-    require(all(way["kind"] == "verbs" for way in report["transports"] if way["from"] != way["to"]), f"{report['transports']}")
+    require(all(kind == "verbs" for kind in kinds(report).values()), f"{report['transports']}")
     failure = report["failure"]
     print(f"circle: {failure['detail']}")
     require(failure["kind"] == "deadlock", f"{failure}")
@@ -389,8 +401,7 @@ packets gather
     for rail, before in ((0, "start"), (1, "rail0")):
         name = f"rail{rail}"
         report = lab.report(name)
-        for way in report["transports"]:
-            a, b = way["from"], way["to"]
+        for a, b, way in ways_of(report):
             if node_of(a) == node_of(b):
                 wanted = "shm"
             else:
