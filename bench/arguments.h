@@ -8,12 +8,19 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <fstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace tsp::bench {
+
+/// A line on stdout, at once.
+inline void print_now(const std::string& line) {
+  std::puts(line.c_str());
+  std::fflush(stdout);
+}
 
 struct Arguments {
   std::string ops = "all";

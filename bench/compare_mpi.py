@@ -111,7 +111,7 @@ def find_peers(arguments, folder, pace):
             sys.exit(f"{program} isn't there: build first (cmake --preset release && cmake --build --preset release), "
                      "or name the build folder with --build")
     peers = [Peer("ours", lambda ranks, ops, sizes, out:
-                  [str(tsprun), "-n", str(ranks), "bench"] + measuring_arguments(ops, sizes, out, pace))]
+                  [str(tsprun), "-n", str(ranks), "bench", "--no-in-place"] + measuring_arguments(ops, sizes, out, pace))]
     skipped = []
     for name, compiler, launcher, start in (("openmpi", "mpicxx.openmpi", "mpirun.openmpi", openmpi_command),
                                             ("mpich", "mpicxx.mpich", "mpiexec.mpich", mpich_command)):

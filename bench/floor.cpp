@@ -185,27 +185,18 @@ void measure_all(const Arguments& arguments, int ranks) {
   if (cases.empty()) throw std::invalid_argument("nothing to measure: no operation asked for has a floor at these sizes");
   const Buffers buffers(buffers_for(cases), ranks);
   Team team(threads);
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const std::string& line :
-       table_head("floor: bare loops for " + std::to_string(ranks) + " ranks on " + std::to_string(threads) + " threads")) {
-    std::puts(line.c_str());
-  }
+  Table table(print_now);
+  print_now(title_line("floor: bare loops for " + std::to_string(ranks) + " ranks on " + std::to_string(threads) + " threads"));
   team.run([&](int thread) {
     FloorSubject subject(team, buffers, ranks, thread);
     subject.prepare();
-    const Case* previous = nullptr;
     for (const Case& which : cases) {
       const Timing timing = measure(subject, which, arguments.pace);
-      if (thread == 0) {
-        if (previous == nullptr || previous->kind != which.kind) std::puts(kind_line(which.kind).c_str());
-        std::puts(table_row(which, timing, kUnchecked).c_str());
-        std::fflush(stdout);
-        rows.push_back(json_row(which, timing, kUnchecked, "floor"));
-      }
-      previous = &which;
+      if (thread == 0) table.add(which, timing, kUnchecked, "floor");
     }
   });
-  arguments.write(rows);
+  table.finish();
+  arguments.write(table.rows());
 }
 
 }  // namespace

@@ -84,18 +84,16 @@ void measure_all(const Arguments& arguments, int rank, int ranks, const std::str
   const std::vector<Case> cases = arguments.cases(ranks);
   GlooSubject subject(rank, ranks, folder, buffers_for(cases));
   const bool speaks = rank == 0;
-  if (speaks) {
-    for (const std::string& line : table_head("gloo_bench: " + std::to_string(ranks) + " ranks, tcp")) std::puts(line.c_str());
-  }
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  Table table(print_now);
+  if (speaks) print_now(title_line("gloo_bench: " + std::to_string(ranks) + " ranks, tcp"));
   for (const Case& which : cases) {
     const std::uint64_t wrong = arguments.check ? check(subject, which, 1) : kUnchecked;
     const Timing timing = measure(subject, which, arguments.pace);
-    if (!speaks) continue;
-    std::puts(table_row(which, timing, wrong).c_str());
-    rows.push_back(json_row(which, timing, wrong, "gloo"));
+    if (speaks) table.add(which, timing, wrong, "gloo");
   }
-  if (speaks) arguments.write(rows);
+  if (!speaks) return;
+  table.finish();
+  arguments.write(table.rows());
 }
 
 /// One rank; its exit code.

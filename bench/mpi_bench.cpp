@@ -106,23 +106,16 @@ void measure_all(const Arguments& arguments) {
   MpiSubject subject(buffers_for(cases));
   const bool speaks = subject.rank() == 0;
   const std::string library = library_name();
-  if (speaks) {
-    for (const std::string& line : table_head("mpi_bench: " + std::to_string(ranks) + " ranks, " + library))
-      std::puts(line.c_str());
-  }
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  const Case* previous = nullptr;
+  Table table(print_now);
+  if (speaks) print_now(title_line("mpi_bench: " + std::to_string(ranks) + " ranks, " + library));
   for (const Case& which : cases) {
-    if (speaks && (previous == nullptr || previous->kind != which.kind)) std::puts(kind_line(which.kind).c_str());
-    previous = &which;
     const std::uint64_t wrong = arguments.check ? check(subject, which, 1) : kUnchecked;
     const Timing timing = measure(subject, which, arguments.pace);
-    if (!speaks) continue;
-    std::puts(table_row(which, timing, wrong).c_str());
-    std::fflush(stdout);
-    rows.push_back(json_row(which, timing, wrong, library));
+    if (speaks) table.add(which, timing, wrong, library);
   }
-  if (speaks) arguments.write(rows);
+  if (!speaks) return;
+  table.finish();
+  arguments.write(table.rows());
 }
 
 }  // namespace

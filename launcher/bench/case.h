@@ -44,6 +44,13 @@ bool has_parts(Kind kind);
 bool has_root(Kind kind);
 bool reduces(Kind kind);
 
+/// Where an operation's input and output lie.
+enum class Place : std::uint8_t {
+  usual,         ///< a broadcast in place, everything else in two buffers
+  in_place,      ///< in one: a gathered output holds the own part, an unscattered input the own result
+  out_of_place,  ///< of a broadcast: the root's data in its input buffer, which it copies first
+};
+
 /// One row of a benchmark.
 struct Case {
   Kind kind = Kind::barrier;
@@ -52,17 +59,22 @@ struct Case {
   /// nccl-tests' size: the whole buffer (gathered output, unscattered input). Divides by ranks × element where kinds have parts,
   /// by the element elsewhere; 0 for a barrier.
   std::uint64_t bytes = 0;
+  Place place = Place::usual;
 
   /// Elements of the whole buffer.
   std::size_t elements() const { return bytes / size_of(dtype); }
   /// Elements of one rank's part; the whole buffer for kinds without parts.
   std::size_t count() const;
-  /// What a rank's input and output buffers must hold at least. A broadcast happens in the output buffer.
+  /// What a rank's input and output buffers must hold at least. A usual broadcast happens in the output buffer.
   std::uint64_t input_bytes() const;
   std::uint64_t output_bytes() const;
   /// busbw = algbw × this: nccl-tests' doc/PERFORMANCE.md.
   double bus_factor() const;
 };
+
+/// The same row as nccl-tests has it on its left and on its right; none where the operation can't be done so.
+std::optional<Case> out_of_place(const Case& which);
+std::optional<Case> in_place(const Case& which);
 
 /// Buffers that serve every case of a list.
 struct BufferBytes {
@@ -75,6 +87,8 @@ struct BufferBytes {
 /// out. A barrier has one row. pingpong has none on a single rank.
 std::vector<Case> make_cases(std::span<const Kind> kinds, std::span<const std::uint64_t> sizes, DType dtype, int ranks);
 BufferBytes buffers_for(std::span<const Case> cases);
+/// Both forms of every case.
+std::vector<Case> in_both_places(std::span<const Case> cases);
 
 /// "a,b,c" in parts; empty parts are kept, so that callers can refuse them.
 std::vector<std::string> split_list(std::string_view text);

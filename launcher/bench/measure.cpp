@@ -131,13 +131,12 @@ std::vector<Piece> expected_pieces(const Case& which, int rank) {
 
 std::uint64_t check_data_once(Subject& subject, const Case& which, std::uint32_t seed) {
   const Tick tick = [&subject] { subject.tick(); };
-  const std::size_t element = size_of(which.dtype);
-  const Buffer input(subject.input().data(), which.input_bytes() / element, which.dtype);
-  const Buffer output(subject.output().data(), which.output_bytes() / element, which.dtype);
-  fill(input, seed, subject.rank(), 0, tick);
-  // All ones is NaN in every type: what the operation doesn't write is wrong.
+  const auto [input, output] = buffers_of(subject, which);
+  // All ones is NaN in every type: what the operation doesn't write is wrong. In place the input comes after it.
   if (output.count != 0) std::memset(output.data, 0xFF, output.bytes());
-  if (which.kind == Kind::broadcast && subject.rank() == 0) fill(output, seed, 0, 0, tick);
+  const bool root = subject.rank() == 0;
+  if (which.kind == Kind::broadcast && which.place == Place::usual && root) fill(output, seed, 0, 0, tick);
+  fill(input, seed, subject.rank(), 0, tick);
   subject.run(which, 1);
   std::uint64_t wrong = 0;
   for (const Piece& piece : expected_pieces(which, subject.rank())) {
@@ -195,6 +194,17 @@ std::uint64_t check_barrier_once(Subject& subject, const Case& which, const Cloc
 
 }  // namespace
 
+RowBuffers buffers_of(Subject& subject, const Case& which) {
+  const std::size_t element = size_of(which.dtype);
+  const Buffer input(subject.input().data(), which.input_bytes() / element, which.dtype);
+  const Buffer output(subject.output().data(), which.output_bytes() / element, which.dtype);
+  if (which.place != Place::in_place) return {input, output};
+  const std::size_t own = static_cast<std::size_t>(subject.rank()) * which.count();
+  if (which.kind == Kind::all_gather) return {output.slice(own, which.count()), output};
+  if (which.kind == Kind::reduce_scatter) return {input, input.slice(own, which.count())};
+  return {output, output};
+}
+
 double median(std::span<const double> sorted) {
   const std::size_t middle = sorted.size() / 2;
   return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
@@ -213,10 +223,10 @@ double Timing::busbw(const Case& which) const { return algbw(which) * which.bus_
 
 Timing measure(Subject& subject, const Case& which, const Pace& pace) {
   const Tick tick = [&subject] { subject.tick(); };
-  const std::size_t element = size_of(which.dtype);
   // Real numbers, and every page touched, before the clock runs.
-  fill({subject.input().data(), which.input_bytes() / element, which.dtype}, 0, subject.rank(), 0, tick);
-  fill({subject.output().data(), which.output_bytes() / element, which.dtype}, 0, subject.rank(), 0, tick);
+  const auto [input, output] = buffers_of(subject, which);
+  fill(input, 0, subject.rank(), 0, tick);
+  fill(output, 0, subject.rank(), 0, tick);
 
   const Estimate estimate = choose_batch(subject, which);
   std::vector<double> samples;

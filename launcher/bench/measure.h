@@ -41,6 +41,13 @@ class Subject {
   virtual void tick() {}
 };
 
+/// What an operation reads and writes on this rank, in a subject's buffers; in place they overlap.
+struct RowBuffers {
+  Buffer input;
+  Buffer output;
+};
+RowBuffers buffers_of(Subject& subject, const Case& which);
+
 /// How long to measure a row.
 struct Pace {
   std::uint64_t iterations = 0;  ///< exactly that many; 0: at least kAutoIterations and min_seconds, but at most max_seconds

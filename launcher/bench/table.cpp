@@ -17,42 +17,136 @@ std::string print(const char* format, Values... values) {
 
 std::string wrong_text(std::uint64_t wrong) { return wrong == kUnchecked ? "N/A" : std::to_string(wrong); }
 
+/// nccl-tests' names.
+const char* type_name(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return "float";
+    case DType::f64: return "double";
+    case DType::bf16: return "bfloat16";
+    case DType::byte: return "uint8";
+  }
+  return "";
+}
+
+std::string half_row(const Case& which, const std::optional<Outcome>& outcome) {
+  if (!outcome) return print("  %10s %8s %8s %6s", "N/A", "N/A", "N/A", "N/A");
+  const Timing& timing = outcome->timing;
+  return print("  %10.2f %8.2f %8.2f %6s", timing.seconds_p50 * 1e6, timing.algbw(which), timing.busbw(which),
+               wrong_text(outcome->wrong).c_str());
+}
+
+std::string p99_text(const std::optional<Outcome>& outcome) {
+  return outcome ? print("%.2f", outcome->timing.seconds_p99 * 1e6) : "N/A";
+}
+
+void put_figures(nlohmann::ordered_json& row, const Case& which, const Outcome& outcome) {
+  const Timing& timing = outcome.timing;
+  row["seconds_p50"] = timing.seconds_p50;
+  row["seconds_p99"] = timing.seconds_p99;
+  row["seconds_min"] = timing.seconds_min;
+  row["algbw_gbps"] = timing.algbw(which);
+  row["busbw_gbps"] = timing.busbw(which);
+  row["wrong"] = outcome.wrong == kUnchecked ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(outcome.wrong);
+  row["iterations"] = timing.iterations;
+  row["batch"] = timing.batch;
+}
+
 }  // namespace
 
-std::vector<std::string> table_head(std::string_view who) {
-  return {
-      "# " + std::string(who),
-      print("# %10s %12s %6s %6s %5s %12s %12s %8s %8s %7s", "size", "count", "type", "redop", "root", "time", "p99", "algbw",
-            "busbw", "#wrong"),
-      print("# %10s %12s %6s %6s %5s %12s %12s %8s %8s", "(B)", "(elements)", "", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)")};
+std::string title_line(std::string_view who) { return "# " + std::string(who); }
+
+std::vector<std::string> table_head(Kind kind) {
+  const char* half = "  %10s %8s %8s %6s";
+  const auto line = [&](const char* first, const char* second, const char* third, const char* fourth, const char* fifth,
+                        const std::string& rest) {
+    return print("# %10s %12s %8s %6s %6s", first, second, third, fourth, fifth) + rest;
+  };
+  const std::string names = print(half, "time", "algbw", "busbw", "#wrong");
+  const std::string units = print(half, "(us)", "(GB/s)", "(GB/s)", "");
+  return {"# " + std::string(name(kind)),
+          line("", "", "", "", "", print("  %35s  %35s", "out-of-place           ", "in-place             ")),
+          line("size", "count", "type", "redop", "root", names + names), line("(B)", "(elements)", "", "", "", units + units)};
 }
 
-std::string kind_line(Kind kind) { return "# " + std::string(name(kind)); }
-
-std::string table_row(const Case& which, const Timing& timing, std::uint64_t wrong) {
-  const std::string type(name(which.dtype));
-  const std::string wrongs = wrong_text(wrong);
-  return print("  %10llu %12zu %6s %6s %5d %12.2f %12.2f %8.2f %8.2f %7s", static_cast<unsigned long long>(which.bytes),
-               which.count(), type.c_str(), reduces(which.kind) ? "sum" : "none", has_root(which.kind) ? 0 : -1,
-               timing.seconds_p50 * 1e6, timing.seconds_p99 * 1e6, timing.algbw(which), timing.busbw(which), wrongs.c_str());
+std::string table_row(const Case& which, const Outcomes& outcomes) {
+  return print("  %10llu %12zu %8s %6s %6d", static_cast<unsigned long long>(which.bytes), which.count(), type_name(which.dtype),
+               reduces(which.kind) ? "sum" : "none", has_root(which.kind) ? 0 : -1) +
+         half_row(which, outcomes.out_of_place) + half_row(which, outcomes.in_place);
 }
 
-nlohmann::ordered_json json_row(const Case& which, const Timing& timing, std::uint64_t wrong, std::string_view transport) {
+std::vector<std::string> table_foot(std::span<const Case> cases, std::span<const Outcomes> outcomes) {
+  std::uint64_t wrong = 0;
+  bool checked = true;
+  double busbw = 0;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    for (const std::optional<Outcome>& each : {outcomes[i].out_of_place, outcomes[i].in_place}) {
+      if (!each) continue;
+      busbw += each->timing.busbw(cases[i]);
+      ++count;
+      if (each->wrong == kUnchecked) checked = false;
+      else wrong += each->wrong;
+    }
+  }
+  std::vector<std::string> lines = {
+      print("# %-20s : %llu %s", "Out of bounds values", static_cast<unsigned long long>(wrong),
+            wrong != 0 ? "FAILED"
+            : checked  ? "OK"
+                       : "OK (not checked)"),
+      print("# %-20s : %g", "Avg bus bandwidth", count == 0 ? 0 : busbw / static_cast<double>(count)), "#"};
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    lines.push_back(print("# p99 of %10llu B: %10s us out-of-place, %10s us in-place",
+                          static_cast<unsigned long long>(cases[i].bytes), p99_text(outcomes[i].out_of_place).c_str(),
+                          p99_text(outcomes[i].in_place).c_str()));
+  }
+  lines.emplace_back("#");
+  return lines;
+}
+
+nlohmann::ordered_json json_row(const Case& which, const Outcomes& outcomes, std::string_view transport) {
   nlohmann::ordered_json row;
   row["op"] = name(which.kind);
   row["ranks"] = which.ranks;
   row["bytes"] = which.bytes;
   row["dtype"] = name(which.dtype);
   row["transport"] = transport;
-  row["seconds_p50"] = timing.seconds_p50;
-  row["seconds_p99"] = timing.seconds_p99;
-  row["seconds_min"] = timing.seconds_min;
-  row["algbw_gbps"] = timing.algbw(which);
-  row["busbw_gbps"] = timing.busbw(which);
-  row["wrong"] = wrong == kUnchecked ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(wrong);
-  row["iterations"] = timing.iterations;
-  row["batch"] = timing.batch;
+  const bool usually_in_place = which.kind == Kind::broadcast;
+  if (const std::optional<Outcome>& usual = usually_in_place ? outcomes.in_place : outcomes.out_of_place)
+    put_figures(row, which, *usual);
+  for (const auto& [key, outcome] :
+       {std::pair("out_of_place", &outcomes.out_of_place), std::pair("in_place", &outcomes.in_place)}) {
+    row[key] = nullptr;
+    if (!*outcome) continue;
+    nlohmann::ordered_json figures;
+    put_figures(figures, which, **outcome);
+    row[key] = std::move(figures);
+  }
   return row;
+}
+
+void Table::add(const Case& which, const Outcomes& outcomes, std::string_view transport) {
+  if (cases_.empty() || cases_.front().kind != which.kind) {
+    finish();
+    for (const std::string& line : table_head(which.kind)) print_(line);
+  }
+  cases_.push_back(which);
+  outcomes_.push_back(outcomes);
+  print_(table_row(which, outcomes));
+  rows_.push_back(json_row(which, outcomes, transport));
+}
+
+void Table::add(const Case& which, const Timing& timing, std::uint64_t wrong, std::string_view transport) {
+  const Outcome outcome{timing, wrong};
+  Outcomes outcomes;
+  (which.kind == Kind::broadcast ? outcomes.in_place : outcomes.out_of_place) = outcome;
+  add(which, outcomes, transport);
+}
+
+void Table::finish() {
+  if (cases_.empty()) return;
+  for (const std::string& line : table_foot(cases_, outcomes_)) print_(line);
+  cases_.clear();
+  outcomes_.clear();
 }
 
 }  // namespace tsp::bench

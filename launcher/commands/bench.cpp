@@ -71,7 +71,7 @@ std::string whole_mebibytes(std::uint64_t bytes) {
 /// What a rank's heap must hold: the buffers, and copies of small payloads under way, which are kept by size in powers of two.
 /// UINT64_MAX if that is more than any number says.
 std::uint64_t heap_need(std::span<const Case> cases) {
-  const BufferBytes buffers = bench::buffers_for(cases);
+  const BufferBytes buffers = bench::buffers_for(bench::in_both_places(cases));
   std::set<std::uint64_t> copies = {kSmallestCopy};
   for (const Case& each : cases) {
     for (const std::uint64_t payload : {each.bytes, each.count() * size_of(each.dtype)}) {
@@ -136,16 +136,21 @@ void BenchCommand::add_options(CLI::App& app) {
       ->type_name("SIZE[,SIZE...]")
       ->capture_default_str();
   app.add_option("--dtype", options_.dtype, "element type: f32, f64, bf16")->type_name("TYPE")->capture_default_str();
-  app.add_option("--iters", options_.iterations,
-                 "iterations a row; auto: at least 20 and --min-time, unless --max-time ends them")
+  app.add_option(
+         "--iters", options_.iterations,
+         "iterations a row, out of place and again in place; auto: at least 20 and --min-time, unless --max-time ends them")
       ->type_name("auto|N")
       ->capture_default_str();
-  app.add_option("--min-time", options_.min_seconds, "with --iters auto: seconds a row, at least")
+  app.add_option("--min-time", options_.min_seconds, "with --iters auto: seconds a row and place, at least")
       ->type_name("SECONDS")
       ->capture_default_str();
-  app.add_option("--max-time", options_.max_seconds, "with --iters auto: seconds a row, at most")
+  app.add_option("--max-time", options_.max_seconds, "with --iters auto: seconds a row and place, at most")
       ->type_name("SECONDS")
       ->capture_default_str();
+  app.add_flag(
+      "--in-place,!--no-in-place", options_.both_places,
+      "measure every operation in place as well (on unless --no-in-place: then each in its usual form alone, a broadcast "
+      "in place, the others out of place)");
   app.add_flag(
       "--check,!--no-check", options_.check,
       "compare every element of every output in a pass of its own, with fresh data in each iteration (on unless --no-check)");
@@ -195,6 +200,7 @@ int BenchCommand::run(const GlobalOptions& global, Report& report) {
                       {.cases = cases_,
                        .pace = pace_,
                        .check = options_.check,
+                       .both_places = options_.both_places,
                        .notes = notes_,
                        .cores = cores,
                        .several_machines = several_machines});

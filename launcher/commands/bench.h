@@ -21,6 +21,7 @@ struct BenchOptions {
   double min_seconds = 0.3;
   double max_seconds = 2;
   bool check = true;
+  bool both_places = true;
 };
 
 class BenchCommand final : public Command {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,9 +39,12 @@ class RankSubject final : public bench::Subject {
   void tick() override { context_.engine().tick(); }
 
   void run(const Case& which, std::uint64_t times) override {
-    const ConstBuffer in(input_.bytes().data(), which.input_bytes() / size_of(which.dtype), which.dtype);
-    const Buffer out(output_.bytes().data(), which.output_bytes() / size_of(which.dtype), which.dtype);
-    for (std::uint64_t i = 0; i < times; ++i) run_once(which.kind, in, out);
+    const auto [in, out] = bench::buffers_of(*this, which);
+    const bool copies = which.place == bench::Place::out_of_place && rank() == 0;
+    for (std::uint64_t i = 0; i < times; ++i) {
+      if (copies) std::memcpy(out.data, in.data, in.bytes());
+      run_once(which.kind, in, out);
+    }
   }
 
  private:
@@ -119,7 +123,7 @@ void print_head(Context& context, ReportSink& sink, const BenchPlan& plan, const
   const std::string who = fmt::format("tsprun bench: {} rank{} on {} core{}{}, transport {}", context.size(),
                                       context.size() == 1 ? "" : "s", plan.cores, plan.cores == 1 ? "" : "s",
                                       plan.several_machines ? " of node 0's machine and those of others" : "", transports);
-  for (const std::string& line : bench::table_head(who)) sink.line(line);
+  sink.line(bench::title_line(who));
   if (context.node_memory().layout().nodes > 1) {
     const std::string why = context.world().why_not_hierarchical(Op::all_gather);
     if (!why.empty()) sink.line(fmt::format("# no hierarchical algorithms: {}", why));
@@ -130,30 +134,35 @@ void print_head(Context& context, ReportSink& sink, const BenchPlan& plan, const
 }  // namespace
 
 int bench_rank(Context& context, ReportSink& sink, const BenchPlan& plan) {
-  RankSubject subject(context, bench::buffers_for(plan.cases));
+  RankSubject subject(context, bench::buffers_for(bench::in_both_places(plan.cases)));
   const bool speaks = context.rank() == 0;
   const TransportNames transports = transport_names(context, subject);
   if (speaks) print_head(context, sink, plan, transports.all);
 
   std::uint32_t seed = fresh_seed(subject);
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  std::optional<Kind> previous;
+  const auto outcome = [&](const std::optional<Case>& form) -> std::optional<bench::Outcome> {
+    if (!form) return std::nullopt;
+    const std::uint64_t wrong = plan.check ? bench::check(subject, *form, seed) : bench::kUnchecked;
+    seed += bench::kCheckIterations;
+    return bench::Outcome{bench::measure(subject, *form, plan.pace), wrong};
+  };
+  bench::Table table([&](const std::string& line) { sink.line(line); });
   std::string wrong_rows;
   for (const Case& which : plan.cases) {
-    if (speaks && previous != which.kind) sink.line(bench::kind_line(which.kind));
-    previous = which.kind;
-    const std::uint64_t wrong = plan.check ? bench::check(subject, which, seed) : bench::kUnchecked;
-    seed += bench::kCheckIterations;
-    const bench::Timing timing = bench::measure(subject, which, plan.pace);
+    bench::Outcomes outcomes;
+    const bool usually_in_place = which.kind == Kind::broadcast;
+    if (plan.both_places || !usually_in_place) outcomes.out_of_place = outcome(bench::out_of_place(which));
+    if (plan.both_places || usually_in_place) outcomes.in_place = outcome(bench::in_place(which));
     if (!speaks) continue;
-    sink.line(bench::table_row(which, timing, wrong));
-    rows.push_back(bench::json_row(which, timing, wrong, transports.of(which.kind)));
-    sink.set("bench", rows);
-    if (plan.check && wrong != 0) {
-      wrong_rows +=
-          fmt::format("{}{} of {} bytes: {} wrong", wrong_rows.empty() ? "" : "; ", bench::name(which.kind), which.bytes, wrong);
+    table.add(which, outcomes, transports.of(which.kind));
+    sink.set("bench", table.rows());
+    for (const std::optional<bench::Outcome>& each : {outcomes.out_of_place, outcomes.in_place}) {
+      if (!each || each->wrong == 0 || each->wrong == bench::kUnchecked) continue;
+      wrong_rows += fmt::format("{}{} of {} bytes: {} wrong", wrong_rows.empty() ? "" : "; ", bench::name(which.kind),
+                                which.bytes, each->wrong);
     }
   }
+  if (speaks) table.finish();
   if (!wrong_rows.empty()) throw Error(Cause::corrupt, fmt::format("results were wrong: {}", wrong_rows));
   return 0;
 }

@@ -14,7 +14,8 @@ struct BenchPlan {
   std::span<const bench::Case> cases;
   bench::Pace pace;
   bool check = true;
-  std::span<const std::string> notes;  ///< lines for below the table's head
+  bool both_places = true;             ///< else each operation's usual form alone
+  std::span<const std::string> notes;  ///< lines for above the tables
   int cores = 1;                       ///< that the ranks of this machine may use together: a rank may be bound to one of them
   bool several_machines = false;
 };

@@ -10,6 +10,9 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <sstream>
+#include <string>
 #include <vector>
 
 namespace tsp::bench::bench_measure_test {
@@ -179,12 +182,87 @@ TEST(BenchMeasure, BatchesOfSmallOperationsAndExactlyTheIterationsAskedFor) {
   EXPECT_LE(timing.seconds_p50, timing.seconds_p99);
 }
 
+/// One rank whose all_gather and reduce_scatter are what they should be, in whatever place.
+class PlainSubject final : public Subject {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  void barrier() override {}
+  void send(std::span<const double>, int) override {}
+  void receive(std::span<double>, int) override {}
+  void run(const Case& which, std::uint64_t times) override {
+    const auto [in, out] = buffers_of(*this, which);
+    overlapping = in.data == out.data;
+    for (std::uint64_t i = 0; i < times && in.bytes() != 0; ++i) std::memmove(out.data, in.data, in.bytes());
+  }
+  std::span<std::byte> input() override { return input_; }
+  std::span<std::byte> output() override { return output_; }
+
+  bool overlapping = false;
+
+ private:
+  std::vector<std::byte> input_ = std::vector<std::byte>(4096);
+  std::vector<std::byte> output_ = std::vector<std::byte>(4096);
+};
+
+TEST(BenchPlaces, InPlaceIsCheckedAndTimedOnOneBuffer) {
+  PlainSubject subject;
+  for (const Kind kind : {Kind::all_gather, Kind::reduce_scatter, Kind::all_reduce, Kind::reduce}) {
+    const Case which{kind, DType::f32, 1, 4096};
+    EXPECT_EQ(check(subject, *out_of_place(which), 1), 0U) << name(kind);
+    EXPECT_FALSE(subject.overlapping) << name(kind);
+    EXPECT_EQ(check(subject, *in_place(which), 1), 0U) << name(kind);
+    EXPECT_TRUE(subject.overlapping) << name(kind);
+  }
+  const Case broadcast{Kind::broadcast, DType::f32, 1, 4096};
+  EXPECT_EQ(check(subject, *out_of_place(broadcast), 1), 0U);
+  EXPECT_FALSE(subject.overlapping);
+  for (const Kind kind : {Kind::all_to_all, Kind::pingpong, Kind::barrier})
+    EXPECT_FALSE(in_place({kind, DType::f32, 2, 4096})) << name(kind);
+}
+
+/// The fourth of four ranks, of which nothing but its number counts.
+class FourthSubject final : public Subject {
+ public:
+  int rank() const override { return 3; }
+  int size() const override { return 4; }
+  void barrier() override {}
+  void send(std::span<const double>, int) override {}
+  void receive(std::span<double>, int) override {}
+  void run(const Case&, std::uint64_t) override {}
+  std::span<std::byte> input() override { return input_; }
+  std::span<std::byte> output() override { return output_; }
+
+ private:
+  std::vector<std::byte> input_ = std::vector<std::byte>(4096);
+  std::vector<std::byte> output_ = std::vector<std::byte>(4096);
+};
+
+TEST(BenchPlaces, OwnPartsLieWhereTheRankIs) {
+  FourthSubject subject;
+  const RowBuffers gather = buffers_of(subject, *in_place({Kind::all_gather, DType::f32, 4, 4096}));
+  EXPECT_EQ(gather.output.data, subject.output().data());
+  EXPECT_EQ(gather.output.bytes(), 4096U);
+  EXPECT_EQ(gather.input.data, subject.output().data() + 3072);
+  EXPECT_EQ(gather.input.bytes(), 1024U);
+  const RowBuffers scatter = buffers_of(subject, *in_place({Kind::reduce_scatter, DType::f32, 4, 4096}));
+  EXPECT_EQ(scatter.input.data, subject.input().data());
+  EXPECT_EQ(scatter.output.data, subject.input().data() + 3072);
+  EXPECT_EQ(scatter.output.bytes(), 1024U);
+}
+
+Outcome outcome_of(double seconds, std::uint64_t wrong) {
+  Outcome outcome;
+  outcome.timing.seconds_p50 = seconds;
+  outcome.timing.seconds_p99 = 2 * seconds;
+  outcome.wrong = wrong;
+  return outcome;
+}
+
 TEST(BenchTable, JsonRowHasTheReportsKeysAndNullWhereNothingWasChecked) {
   const Case which{Kind::all_gather, DType::f32, 4, 1 << 20};
-  Timing timing;
-  timing.seconds_p50 = 1e-3;
-  timing.seconds_p99 = 2e-3;
-  const nlohmann::ordered_json row = json_row(which, timing, kUnchecked, "shm");
+  const nlohmann::ordered_json row =
+      json_row(which, {.out_of_place = outcome_of(1e-3, kUnchecked), .in_place = outcome_of(5e-4, 3)}, "shm");
   for (const char* key :
        {"op", "ranks", "bytes", "dtype", "transport", "seconds_p50", "seconds_p99", "algbw_gbps", "busbw_gbps", "wrong"}) {
     EXPECT_TRUE(row.contains(key)) << key;
@@ -192,7 +270,62 @@ TEST(BenchTable, JsonRowHasTheReportsKeysAndNullWhereNothingWasChecked) {
   EXPECT_TRUE(row["wrong"].is_null());
   EXPECT_NEAR(row["algbw_gbps"].get<double>(), 1.048576, 1e-9);
   EXPECT_NEAR(row["busbw_gbps"].get<double>(), 0.786432, 1e-9);
-  EXPECT_EQ(json_row(which, timing, 3, "shm")["wrong"], 3);
+  EXPECT_EQ(row["in_place"]["wrong"], 3);
+  EXPECT_NEAR(row["in_place"]["algbw_gbps"].get<double>(), 2.097152, 1e-9);
+  EXPECT_EQ(row["out_of_place"]["seconds_p50"], row["seconds_p50"]);
+  // A broadcast's own figures are those in place, as ever.
+  const Case broadcast{Kind::broadcast, DType::f32, 4, 1024};
+  const nlohmann::ordered_json cast =
+      json_row(broadcast, {.out_of_place = outcome_of(2, 0), .in_place = outcome_of(1, 0)}, "shm");
+  EXPECT_EQ(cast["seconds_p50"], 1.0);
+  EXPECT_EQ(cast["out_of_place"]["seconds_p50"], 2.0);
+  EXPECT_TRUE(json_row({Kind::all_to_all, DType::f32, 4, 1024}, {.out_of_place = outcome_of(1, 0)}, "shm")["in_place"].is_null());
+}
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream stream(line);
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
+// The columns of nccl-tests' README, as its readers find them: by number from the front, and busbw out of place by -6 from the
+// end (SuperBench).
+TEST(BenchTable, IsWhatReadersOfNcclTestsExpect) {
+  std::vector<std::string> lines;
+  Table table([&](const std::string& line) { lines.push_back(line); });
+  const Case first{Kind::all_reduce, DType::f32, 4, 1 << 20};
+  const Case second{Kind::all_reduce, DType::f32, 4, 2 << 20};
+  table.add(first, {.out_of_place = outcome_of(1e-3, 0), .in_place = outcome_of(5e-4, 0)}, "shm");
+  table.add(second, {.out_of_place = outcome_of(1e-3, 0), .in_place = outcome_of(5e-4, 2)}, "shm");
+  table.finish();
+  ASSERT_EQ(lines.size(), 4U + 2 + 3 + 2 + 1);
+  EXPECT_EQ(words_of(lines[1]), (std::vector<std::string>{"#", "out-of-place", "in-place"}));
+  EXPECT_EQ(words_of(lines[2]), (std::vector<std::string>{"#", "size", "count", "type", "redop", "root", "time", "algbw", "busbw",
+                                                          "#wrong", "time", "algbw", "busbw", "#wrong"}));
+  EXPECT_EQ(words_of(lines[3]),
+            (std::vector<std::string>{"#", "(B)", "(elements)", "(us)", "(GB/s)", "(GB/s)", "(us)", "(GB/s)", "(GB/s)"}));
+  EXPECT_EQ(words_of(lines[4]), (std::vector<std::string>{"1048576", "262144", "float", "sum", "-1", "1000.00", "1.05", "1.57",
+                                                          "0", "500.00", "2.10", "3.15", "0"}));
+  const std::vector<std::string> row = words_of(lines[5]);
+  ASSERT_EQ(row.size(), 13U);
+  EXPECT_EQ(row[row.size() - 6], "3.15");
+  EXPECT_EQ(row.back(), "2");
+  EXPECT_EQ(lines[6], "# Out of bounds values : 2 FAILED");
+  // (1.572864 + 3.145728 + 3.145728 + 6.291456) / 4
+  EXPECT_EQ(lines[7], "# Avg bus bandwidth    : 3.53894");
+  for (std::size_t i = 8; i < lines.size(); ++i) EXPECT_EQ(lines[i][0], '#') << lines[i];
+  EXPECT_NE(lines[9].find("2000.00 us out-of-place"), std::string::npos) << lines[9];
+}
+
+TEST(BenchTable, EachOperationHasATableOfItsOwn) {
+  std::vector<std::string> lines;
+  Table table([&](const std::string& line) { lines.push_back(line); });
+  table.add({Kind::all_to_all, DType::bf16, 2, 64}, outcome_of(1, 0).timing, kUnchecked, "shm");
+  table.add({Kind::barrier, DType::bf16, 2, 0}, outcome_of(1, 0).timing, 0, "shm");
+  table.finish();
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(), [](const std::string& line) { return line.starts_with("# Avg bus"); }), 2);
+  EXPECT_EQ(words_of(lines[4])[2], "bfloat16");
+  EXPECT_EQ(words_of(lines[4]).back(), "N/A");
+  EXPECT_EQ(lines[5], "# Out of bounds values : 0 OK (not checked)");
 }
 
 }  // namespace
