@@ -101,6 +101,11 @@ std::string reason(const json::exception& failure) {
 }  // namespace
 
 json parse_json(std::string_view text, const std::string& where) {
+  // The library takes a NUL for the end of the text, whatever stands behind it.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    throw Error(Cause::refused,
+                fmt::format("{}: expected JSON: byte {} of {} is a NUL, which JSON doesn't have", where, nul + 1, text.size()));
+  }
   Watch watch(where);
   const auto follow = [&watch](int depth, json::parse_event_t event, json& parsed) { return watch(depth, event, parsed); };
   try {

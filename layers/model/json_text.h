@@ -9,7 +9,8 @@
 
 namespace tsp {
 
-/// Parses `text`. Throws Error(refused), which begins with `where`: malformed text, NaN or infinite numbers (with the field's
+/// Parses `text`. Throws Error(refused), which begins with `where`: malformed text, a NUL
+/// anywhere (and whatever stands behind it), NaN or infinite numbers (with the field's
 /// name), duplicate names, more than 32 levels.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 

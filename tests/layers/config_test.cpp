@@ -206,6 +206,8 @@ TEST(ConfigFile, WarnsOnceOfEachUnknownField) {
 
 TEST(ConfigFile, RefusesWhatIsntOneJsonObject) {
   EXPECT_REFUSED(parse_config("", "c.json"), "c.json", "expected JSON");
+  EXPECT_REFUSED(parse_config(good().dump() + std::string("\0", 1), "c.json"), "c.json: expected JSON", "is a NUL");
+  EXPECT_REFUSED(parse_config(good().dump() + std::string("\0, \"sliding_window\": 7}", 23), "c.json"), "is a NUL");
   EXPECT_REFUSED(parse_config("[1]", "c.json"), "c.json", "object");
   EXPECT_REFUSED(parse_config(good().dump() + "x", "c.json"), "c.json");
   EXPECT_REFUSED(parse_config(good().dump().substr(0, 100), "c.json"), "c.json", "expected JSON");

@@ -216,6 +216,11 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"MetadataIsAnArray", R"({"__metadata__":["a"]})", 0, {"__metadata__"}},
         Lie{"NaNInShape", one(R"({"dtype":"F32","shape":[NaN],"data_offsets":[0,8]})"), 8, {"w.shape", "finite"}},
         Lie{"DeepNesting", "{\"w\":" + std::string(100000, '['), 8, {"nested"}},
+        Lie{"TextBehindANul",
+            one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})") + std::string("\0{\"w\":1}", 8),
+            8,
+            {"expected JSON", "is a NUL"}},
+        Lie{"PaddedWithNuls", one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})") + std::string(3, '\0'), 8, {"is a NUL"}},
         Lie{"CutJson", R"({"w":{"dtype":"F32")", 8, {"expected JSON"}}, Lie{"NotJson", "hello", 8, {"begin with '{'"}},
         Lie{"EmptyHeader", "", 8, {"begin with '{'"}}),
     [](const testing::TestParamInfo<Lie>& lie) { return lie.param.name; });
