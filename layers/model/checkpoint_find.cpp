@@ -48,9 +48,9 @@ void verify(const fs::path& path, const CheckpointFile& expected, bool bytes_too
 void verify_tensors(const fs::path& path, const ModelConfig& config, DType dtype) {
   const safetensors::File file(path);
   for (const Parameter& parameter : model_parameters(config)) {
-    const safetensors::TensorInfo& tensor = file.require(parameter.name, parameter.shape);
+    const safetensors::TensorInfo& tensor = checkpoint_tensor(file, config, parameter);
     if (tensor.type != stored_type_of(dtype)) {
-      throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": dtype: expected {}, found {}", path.string(), parameter.name,
+      throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": dtype: expected {}, found {}", path.string(), tensor.name,
                                               name(stored_type_of(dtype)), name(tensor.type)));
     }
   }

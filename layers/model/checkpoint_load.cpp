@@ -19,9 +19,9 @@ namespace {
 // Between signs of life.
 constexpr std::size_t kLoadedPieceBytes = std::size_t{4} << 20;
 
-void read_part(Rank& rank, const safetensors::File& file, const ParameterPart& part, const Tensor& tensor) {
-  const Parameter& parameter = part.plan.parameter;
-  const safetensors::TensorInfo& info = file.require(parameter.name, parameter.shape);
+void read_part(Rank& rank, const safetensors::File& file, const ModelConfig& config, const ParameterPart& part,
+               const Tensor& tensor) {
+  const safetensors::TensorInfo& info = checkpoint_tensor(file, config, part.plan.parameter);
   fill_natural_blocks(rank, part.plan, tensor, [&](const safetensors::Block& block, Buffer into) {
     const std::size_t row_bytes = std::max<std::size_t>(1, block.columns * size_of(into.dtype));
     const std::size_t step = std::max<std::size_t>(1, kLoadedPieceBytes / row_bytes);
@@ -60,7 +60,7 @@ void load_checkpoint(Rank& rank, Communicator& ranks, ParameterStore& store, con
     for (const CheckpointTensors& kind : checkpoint_tensors(store.dtype())) {
       if (!store.training() && kind.member != &ParameterPart::value) continue;
       const safetensors::File file(checkpoint.folder / kind.file);
-      for (const ParameterPart& part : store.parts()) read_part(rank, file, part, part.*kind.member);
+      for (const ParameterPart& part : store.parts()) read_part(rank, file, checkpoint.config, part, part.*kind.member);
       rank.tick();
     }
   });

@@ -55,6 +55,7 @@ class Save {
       : rank_(rank),
         ranks_(ranks),
         store_(store),
+        config_(config),
         state_(state),
         dir_(dir),
         options_(options),
@@ -121,7 +122,8 @@ class Save {
     const fs::path folder = dir_ / (step_folder(state_.step) + ".partial");
     for (const CheckpointTensors& kind : tensors_) {
       std::vector<safetensors::PlannedTensor> planned;
-      for (const Parameter& parameter : parameters_) planned.push_back({parameter.name, kind.dtype, parameter.shape});
+      for (const Parameter& parameter : parameters_)
+        planned.push_back({exported_name(config_, parameter), kind.dtype, parameter.shape});
       plans_.emplace_back(planned);
       paths_.push_back(folder / kind.file);
     }
@@ -159,7 +161,8 @@ class Save {
         safetensors::Block piece = block;
         piece.first_row += row;
         piece.rows = std::min(step, block.rows - row);
-        file.write(part.plan.parameter.name, piece, from.slice(row * block.columns, piece.rows * block.columns));
+        file.write(exported_name(config_, part.plan.parameter), piece,
+                   from.slice(row * block.columns, piece.rows * block.columns));
         unsynced_ += piece.rows * row_bytes;
         if (unsynced_ >= kUnsyncedBytes) {
           file.sync();
@@ -236,6 +239,7 @@ class Save {
   Communicator& ranks_;
   const ParameterStore& store_;
   const CheckpointState& state_;
+  const ModelConfig& config_;
   const fs::path& dir_;
   const SaveOptions& options_;
   std::vector<CheckpointTensors> tensors_;

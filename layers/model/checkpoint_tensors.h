@@ -3,6 +3,7 @@
 
 #include "core/kernels/check.h"
 #include "layers/model/parameter_store.h"
+#include "layers/model/safetensors.h"
 
 #include <string>
 #include <vector>
@@ -23,6 +24,13 @@ inline std::vector<CheckpointTensors> checkpoint_tensors(DType dtype) {
                                             {"optimizer.v.safetensors", sums, &ParameterPart::v}};
   if (sums != dtype) tensors.push_back({"optimizer.master.safetensors", sums, &ParameterPart::master});
   return tensors;
+}
+
+/// A parameter's tensor in one of those files. Older checkpoints hold GPT-2's without the prefix. Throws Error(refused).
+inline const safetensors::TensorInfo& checkpoint_tensor(const safetensors::File& file, const ModelConfig& config,
+                                                        const Parameter& parameter) {
+  const std::string name = exported_name(config, parameter);
+  return file.require(file.find(name) != nullptr ? name : parameter.name, parameter.shape);
 }
 
 }  // namespace tsp

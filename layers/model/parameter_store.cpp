@@ -95,12 +95,14 @@ Tensor ParameterStore::stacked(const OwnedTensor& memory, std::size_t pack, std:
   return memory->slice(0, offset, rows * width).reshaped({rows, width});
 }
 
-void ParameterStore::fill(const std::function<void(const PartPlan&, const safetensors::Block&, Buffer)>& source) {
-  for (const ParameterPart& part : parts_) {
-    fill_natural_blocks(rank_, part.plan, part.value,
-                        [&](const safetensors::Block& block, Buffer into) { source(part.plan, block, into); });
-  }
+void ParameterStore::fill(const Source& source) {
+  for (const ParameterPart& part : parts_) fill_part(part, part.value, source);
   begin_optimizer();
+}
+
+void ParameterStore::fill_part(const ParameterPart& part, const Tensor& tensor, const Source& source) {
+  fill_natural_blocks(rank_, part.plan, tensor,
+                      [&](const safetensors::Block& block, Buffer into) { source(part.plan, block, into); });
 }
 
 void ParameterStore::fill_fresh(std::size_t layers, std::uint64_t seed) {
@@ -110,9 +112,13 @@ void ParameterStore::fill_fresh(std::size_t layers, std::uint64_t seed) {
 }
 
 void ParameterStore::load(const Weights& weights) {
-  fill([&](const PartPlan& plan, const safetensors::Block& block, Buffer into) {
+  const Source read = [&](const PartPlan& plan, const safetensors::Block& block, Buffer into) {
     weights.read(plan.parameter.name, block, into);
-  });
+  };
+  fill(read);
+  // The file may know more digits than the values hold.
+  if (!master_.exists()) return;
+  for (const ParameterPart& part : parts_) fill_part(part, part.master, read);
 }
 
 void ParameterStore::begin_optimizer() {

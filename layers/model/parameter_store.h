@@ -73,7 +73,8 @@ class ParameterStore {
 
   /// Fresh weights of page "Defaults": a function of seed, name and element. `layers`: of the whole model. Moments become zero.
   void fill_fresh(std::size_t layers, std::uint64_t seed);
-  /// Reads this rank's slices. Moments become zero. Throws Error(refused).
+  /// Reads this rank's slices. Master weights are the file's own, rounded to f32 at most; moments become zero. Throws
+  /// Error(refused).
   void load(const Weights& weights);
   /// Master weights from values, moments zero. To be called by whoever fills values in another way.
   void begin_optimizer();
@@ -85,7 +86,9 @@ class ParameterStore {
     std::size_t offset;  // elements
   };
   Tensor stacked(const OwnedTensor& memory, std::size_t pack, std::size_t first, std::size_t count) const;
-  void fill(const std::function<void(const PartPlan&, const safetensors::Block&, Buffer)>& source);
+  using Source = std::function<void(const PartPlan&, const safetensors::Block&, Buffer)>;
+  void fill(const Source& source);
+  void fill_part(const ParameterPart& part, const Tensor& tensor, const Source& source);
 
   Rank& rank_;
   DType dtype_;

@@ -62,6 +62,11 @@ bool is_bias(ParameterRole role) {
   }
 }
 
+std::string exported_name(const ModelConfig& config, const Parameter& parameter) {
+  const bool prefixed = config.family == ModelFamily::gpt2 && parameter.role != ParameterRole::head;
+  return prefixed ? "transformer." + parameter.name : parameter.name;
+}
+
 std::vector<Parameter> block_parameters(const ModelConfig& config, std::size_t layer) {
   return config.family == ModelFamily::gpt2 ? gpt2_block(config, layer) : llama_block(config, layer);
 }

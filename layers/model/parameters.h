@@ -50,6 +50,10 @@ struct Parameter {
   std::size_t elements() const { return rows() * columns(); }
 };
 
+/// The parameter's name in a folder that is saved: that of the whole model in transformers (GPT2LMHeadModel's state dict puts
+/// "transformer." before all but the head). Readers find GPT-2's parameters with and without it.
+std::string exported_name(const ModelConfig& config, const Parameter& parameter);
+
 /// Those of one block. Llama: input_layernorm, q, k, v, o, post_attention_layernorm, gate, up, down. GPT-2: ln_1, attn.c_attn,
 /// attn.c_proj, ln_2, mlp.c_fc, mlp.c_proj, each a weight and a bias.
 std::vector<Parameter> block_parameters(const ModelConfig& config, std::size_t layer);
