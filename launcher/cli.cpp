@@ -174,6 +174,7 @@ int tsprun(int argc, const char* const* argv) {
       say(misleading);
       return kRefused;
     }
+    global.words = words;
     std::reverse(words.begin(), words.end());  // as CLI11 wants them
     try {
       app.parse(words);

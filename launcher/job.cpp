@@ -108,6 +108,7 @@ void Job::watch() {
     // What ranks find out would reach nobody.
     if (stdout_.error() != 0 && !ending_) give_up(output_failure(stdout_.error()), stdout_.error() == EPIPE ? SIGPIPE : SIGTERM);
     if (!ending_ && boards_.aborted()) begin_ending(std::nullopt);
+    if (!ending_ && wind_down_until_ns_ != 0 && posix::now_ns() > wind_down_until_ns_) interrupt(spec_->wind_down->asked());
     if (ending_) end_patiently();
   }
   kill_children(strangers_);
@@ -116,6 +117,12 @@ void Job::watch() {
     note_activities();
     failure_ = boards_.failure();
     if (failure_.cause == Cause::none) failure_ = own_failure_;
+  }
+  if (!ending_ && spec_->wind_down != nullptr && spec_->wind_down->ended_by() != 0) {
+    failure_.cause = Cause::interrupted;
+    failure_.code = spec_->wind_down->ended_by();
+    failure_.detail = fmt::format("{}: the ranks saved and ended", signal_name(failure_.code));
+    ending_since_ns_ = posix::now_ns();
   }
   if (net_->cluster) net_->cluster->leave();
   pass_on_the_rest();
@@ -158,7 +165,20 @@ void Job::handle_signals() {
   }
 }
 
+/// True if the ranks have now been asked to save and end, and have their time for it.
+bool Job::ask_to_wind_down(int signal) {
+  WindDown* const wind_down = spec_->wind_down;
+  if (wind_down == nullptr || wind_down->within_ns() == 0 || (signal != SIGINT && signal != SIGTERM)) return false;
+  if (ending_ || living_ == 0 || wind_down_until_ns_ != 0) return false;
+  wind_down->ask(signal);
+  wind_down_until_ns_ = posix::now_ns() + wind_down->within_ns();
+  stderr_.append(fmt::format("tsprun: {}: saving after this step, within {:g} s; a second signal ends the job at once\n",
+                             signal_name(signal), static_cast<double>(wind_down->within_ns()) * 1e-9));
+  return true;
+}
+
 void Job::interrupt(int signal) {
+  if (ask_to_wind_down(signal)) return;
   if (interrupted_by_ != 0) {
     signal_ranks(SIGKILL);
     sent_kill_ = true;

@@ -75,6 +75,7 @@ class Job {
 
   void handle(const Event& event);
   void handle_signals();
+  bool ask_to_wind_down(int signal);
   void interrupt(int signal);
   void give_up(const Failure& failure, int signal);
   void stop_all();
@@ -134,6 +135,7 @@ class Job {
   bool sent_kill_ = false;
   std::uint64_t ending_since_ns_ = 0;
   int interrupted_by_ = 0;
+  std::uint64_t wind_down_until_ns_ = 0;  // 0: nobody asked the ranks to end early
   Failure failure_;
   Failure own_failure_;  // what tsprun itself would say, should the board's first failure never be completed
   int first_failing_ = -1;

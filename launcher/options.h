@@ -46,6 +46,7 @@ struct GlobalOptions {
   bool quiet = false;
   bool no_prefix = false;
   std::vector<std::string> fault_texts;
+  std::vector<std::string> words;    ///< the command line without tsprun itself and what stands after `--`
   std::vector<std::string> program;  ///< what stands after `--`: for `run`
   Agreement typed;                   ///< what nodes must have in common
 

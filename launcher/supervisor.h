@@ -9,6 +9,7 @@
 #include "launcher/options.h"
 #include "launcher/report.h"
 #include "launcher/report_sink.h"
+#include "launcher/wind_down.h"
 
 #include <functional>
 #include <string>
@@ -23,6 +24,13 @@ struct JobSpec {
   /// Built-in commands: what every rank does. Its result is the process's exit code. Exceptions end the rank as a failure: the
   /// board gets the text. Lines that are meant for the user's stdout go through the sink, which prints them without a prefix.
   std::function<int(Context&, ReportSink&)> rank_main;
+
+  /// Built-in commands that can end early in good order: SIGINT and SIGTERM ask for that first. A second one, or the time that
+  /// the ranks have being over, ends the job as signals end others. Null: at once. Borrowed.
+  WindDown* wind_down = nullptr;
+
+  /// Why this tsprun's part of a job on several machines can't begin: all nodes are told. Empty: it can.
+  std::string trouble;
 
   /// `run`: the program and its arguments, used if rank_main is empty.
   std::vector<std::string> program;

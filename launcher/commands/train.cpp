@@ -5,6 +5,8 @@
 #include "launcher/commands/train_rank.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/session.h"
+#include "layers/model/checkpoint_folder.h"
+#include "layers/model/checkpoint_manifest.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -28,6 +30,32 @@ constexpr const char* kBeta1 = "0.9";
 constexpr const char* kBeta2 = "0.95";
 constexpr const char* kEpsilon = "1e-8";
 constexpr const char* kClip = "1.0";
+
+constexpr std::int64_t kMostWithin = 86'400;
+
+/// A folder in which a run may begin: missing, or without checkpoints.
+bool holds_nothing(const std::filesystem::path& dir) {
+  std::error_code error;
+  if (!std::filesystem::exists(dir, error)) return true;
+  return std::filesystem::is_directory(dir, error) && !std::filesystem::exists(dir / kManifestName, error) &&
+         steps_in(dir).empty();
+}
+
+bool same_folder(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code error;
+  if (std::filesystem::equivalent(a, b, error)) return true;
+  const auto plain = [](const std::filesystem::path& path) { return (std::filesystem::absolute(path) / "").lexically_normal(); };
+  return plain(a) == plain(b);
+}
+
+/// Where a run that goes on saves if nobody says it: in the folder that the checkpoint lies in. Empty: that isn't one of ours.
+std::string own_folder(const std::filesystem::path& resumed, const std::filesystem::path& checkpoint) {
+  std::error_code error;
+  if (!std::filesystem::equivalent(resumed, checkpoint, error)) return resumed.string();
+  const std::filesystem::path name = (checkpoint / ".").lexically_normal().parent_path();  // without a slash at its end
+  if (!step_of(name.filename().string())) return {};
+  return name.has_parent_path() ? name.parent_path().string() : ".";
+}
 
 void warn_of_skipped(const std::vector<std::string>& skipped) {
   for (const std::string& line : skipped) spdlog::warn("skipped a damaged checkpoint: {}", line);
@@ -90,23 +118,41 @@ void add_train_options(CLI::App& app, TrainOptions& options) {
   add("--beta2", options.beta2_text, "X", kBeta2, "AdamW's");
   add("--eps", options.epsilon_text, "X", kEpsilon, "AdamW's");
   add("--clip", options.clip_text, "X", kClip, "largest global gradient norm; 0: none");
-  add("--save", options.save, "DIR", "", "write checkpoints DIR/step-000120, each a --model folder too");
+  add("--save", options.save, "DIR", "",
+      "write checkpoints DIR/step-000120, each a --model folder too; default: with --resume the folder that it goes on in");
   add("--save-every", options.save_every_text, "K", "", "steps between checkpoints; default: one at the end");
   add("--keep", options.keep_text, "K", "0", "checkpoints that stay, the newest; 0: all");
   add("--resume", options.resume, "DIR", "",
-      "go on from a checkpoint, or from the newest whole one in a folder; options that aren't given are the checkpoint's");
+      "go on from a checkpoint, or from the newest whole one in a folder; options that aren't given are the checkpoint's; with "
+      "--save of the same folder a run begins there if it is empty");
+  add("--save-within", options.save_within_text, "SECONDS", "25",
+      "that SIGINT and SIGTERM wait for a last checkpoint to be saved, before they end the job; 0: not at all");
   add("--max-restarts", options.max_restarts_text, "R", "0",
       "times that a failed run goes on by itself from its newest checkpoint");
 }
 
 void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
   if (options.resume.empty()) return;
+  const bool own = !options.save.empty() && same_folder(options.save, options.resume);
+  if (own && holds_nothing(options.resume)) {
+    spdlog::info("--resume {}: holds no checkpoint yet; a new run begins there", options.resume);
+    return;
+  }
+  if (own && !model.model.empty()) {
+    spdlog::info("--model {}: where the run began; it goes on from its checkpoint", model.model);
+    model.model.clear();
+  }
   if (!model.model.empty()) {
     throw Error(Cause::refused, fmt::format("--resume {} and --model {}: a checkpoint brings its weights; give one of them",
                                             options.resume, model.model));
   }
   options.resumed = find_checkpoint(options.resume, options.skipped);
   warn_of_skipped(options.skipped);
+  if (options.save.empty()) {
+    options.save = own_folder(options.resume, options.resumed->folder);
+    if (options.save.empty())
+      spdlog::warn("--resume {}: lies in no folder of a run, so nothing will be saved; give --save DIR", options.resume);
+  }
   model.resumed = options.resumed->config;
   const CheckpointState& state = options.resumed->state;
   if (!model.dtype_text.empty() && parse_dtype(model.dtype_text) != state.dtype) {
@@ -163,6 +209,8 @@ void validate_train(TrainOptions& options) {
     throw Error(Cause::refused, fmt::format("--max-restarts {}: there is no checkpoint to go on from; give --save DIR",
                                             options.max_restarts_text));
   }
+  options.save_within_ns =
+      static_cast<std::uint64_t>(parse_integer("--save-within", options.save_within_text, 0, kMostWithin)) * 1'000'000'000;
   if (options.resumed && options.resumed->state.step >= options.steps) {
     throw Error(Cause::refused,
                 fmt::format("--steps {}: {} has done {} already; try --steps {}", options.steps_text,
@@ -171,8 +219,9 @@ void validate_train(TrainOptions& options) {
 }
 
 CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,
-                                 std::string_view kernels, std::uint64_t step) {
-  return {.step = step,
+                                 const std::string& run, std::string_view kernels, std::uint64_t step) {
+  return {.run = run,
+          .step = step,
           .seed = model.seed,
           .dtype = model.dtype,
           .batch = model.batch,
@@ -205,22 +254,20 @@ void TrainCommand::validate(const GlobalOptions& global) {
   if (!train_.save.empty()) validate_save();
   if (!train_.resumed) return;
   const CheckpointState& saved = train_.resumed->state;
-  const CheckpointState now = checkpoint_state(train_, model_, global, kernels::name(kernels_of_this_process()), saved.step);
+  const CheckpointState now = checkpoint_state(train_, model_, global, {}, kernels::name(kernels_of_this_process()), saved.step);
   for (const std::string& line : differences(saved, now)) spdlog::warn("{}: {}", train_.resumed->folder.string(), line);
 }
 
 /// Room for a checkpoint; and whose are those that lie there already?
 void TrainCommand::validate_save() {
   check_save_folder(train_.save, model_.shape, model_.dtype);
-  others_ = checkpoints_in(train_.save);
-  std::error_code error;
-  const bool goes_on_there = train_.resumed && std::filesystem::equivalent(train_.resumed->folder / "..", train_.save, error);
-  if (others_.empty() || goes_on_there) return;
-  train_.others = others_;
-  spdlog::warn(
-      "--save {}: holds checkpoints of another run, up to step {}; --resume takes the newest step, whoever wrote it: name "
-      "another folder to keep the runs apart",
-      train_.save, others_.rbegin()->first);
+  folder_.emplace(train_.save, train_.resumed);
+  if (const std::optional<std::uint64_t> newest = folder_->others()) {
+    spdlog::warn(
+        "--save {}: holds checkpoints of another run, up to step {}; those of the same steps are replaced, and --resume takes "
+        "the newest step, whoever wrote it: name another folder to keep the runs apart",
+        train_.save, *newest);
+  }
 }
 
 int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
@@ -228,9 +275,34 @@ int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
   JobSpec spec;
   spec.global = &global;
   spec.rank_main = [&](Context& context, ReportSink& sink) {
-    return train_rank(context, sink, {.global = &global, .model = &model_, .train = &train_, .progress = style});
+    return train_rank(context, sink,
+                      {.global = &global,
+                       .model = &model_,
+                       .train = &train_,
+                       .progress = style,
+                       .folder = folder_ ? &*folder_ : nullptr,
+                       .wind_down = wind_down_ ? &*wind_down_ : nullptr});
   };
+  spec.wind_down = wind_down_ ? &*wind_down_ : nullptr;
+  spec.trouble = trouble_;
   return run_job(spec, report);
+}
+
+/// After a failure, or an end before the last step: where the run goes on, and with which command.
+void TrainCommand::say_what_survives(const GlobalOptions& global, Report& report) const {
+  if (!folder_ || ranks_here(global).first != 0) return;
+  const std::optional<FoundCheckpoint> saved = folder_->survivor();
+  const std::optional<FoundCheckpoint>& left = saved ? saved : train_.resumed;
+  if (!left) {
+    spdlog::warn("nothing was saved: no checkpoint of this run is in {}", train_.save);
+    return;
+  }
+  if (left->state.step >= train_.steps) return;
+  // In the run's own folder the newest checkpoint is the one; of another run only that checkpoint was gone on from.
+  const std::string command = resume_command(global.words, saved ? train_.save : left->folder.string());
+  spdlog::warn("{} holds the run after {} of {} steps; it goes on with: {}", left->folder.string(), left->state.step,
+               train_.steps, command);
+  report.root()["survivor"] = {{"folder", left->folder.string()}, {"step", left->state.step}, {"command", command}};
 }
 
 /// What failed may not fail again, and there is a checkpoint of this run, or the one that it went on from: it is where to go on.
@@ -239,14 +311,14 @@ bool TrainCommand::may_restart(const Report& report, const std::vector<fault::Sp
                                std::vector<std::string>& skipped) {
   const auto failure = report.root().find("failure");
   if (failure == report.root().end() || !failure->is_object()) return false;
-  if (const std::string why = why_hopeless(*failure, faults, struck); !why.empty()) {
+  std::string why = why_hopeless(*failure, faults, struck);
+  if (why.empty() && wind_down_ && wind_down_->asked() != 0) why = "the job was interrupted";
+  if (!why.empty()) {
     spdlog::error("no restart: {}", why);
     return false;
   }
   try {
-    std::error_code error;
-    CheckpointSearch search;
-    if (std::filesystem::is_directory(train_.save, error)) search = search_checkpoints(train_.save, others_);
+    const CheckpointSearch search = folder_->own_checkpoints();
     skipped = search.skipped;
     warn_of_skipped(skipped);
     if (search.found) train_.resumed = search.found;
@@ -268,12 +340,24 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
   using nlohmann::ordered_json;
   report_model(report, model_);
   if (!train_.skipped.empty()) report.root()["skipped_checkpoints"] = train_.skipped;
+  if (folder_) {
+    wind_down_.emplace(train_.save_within_ns);
+    if (ranks_here(global).first == 0) report.root()["run"] = folder_->run();
+    try {
+      folder_->lease(global);
+    } catch (const Error& error) {
+      if (!global.several_machines) throw;
+      trouble_ = error.what();
+    }
+  }
   ordered_json earlier = ordered_json::array();   // steps of runs that failed, up to their last checkpoint
   ordered_json attempts = ordered_json::array();  // those runs, and how each ended
   for (std::uint64_t restarts = 0;; ++restarts) {
     GlobalOptions attempt = global;
     attempt.struck_faults = report.struck_faults();
     attempt.attempt = restarts;
+    attempt.typed["the checkpoint to go on from"] =
+        train_.resumed ? fmt::format("of step {} ({:.8})", train_.resumed->state.step, train_.resumed->checksum) : "none";
     const int code = run_once(attempt, report);
     if (train_.max_restarts > 0) {
       report.root()["restarts"] = restarts;
@@ -285,7 +369,11 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
     steps.insert(steps.begin(), earlier.begin(), earlier.end());
     std::vector<std::string> skipped;
     const std::uint64_t struck = report.struck_faults() & ~attempt.struck_faults;
-    if (code == 0 || restarts >= train_.max_restarts || !may_restart(report, global.faults, struck, skipped)) return code;
+    if (code == 0) return code;
+    if (restarts >= train_.max_restarts || !may_restart(report, global.faults, struck, skipped)) {
+      say_what_survives(global, report);
+      return code;
+    }
 
     spdlog::warn("restart {} of {}, from {}", restarts + 1, train_.max_restarts, train_.resumed->folder.string());
     earlier = ordered_json::array();

@@ -4,8 +4,10 @@
 #pragma once
 
 #include "launcher/commands/command.h"
+#include "launcher/commands/run_folder.h"
 #include "launcher/model/model_options.h"
 #include "launcher/model/progress.h"
+#include "launcher/wind_down.h"
 #include "layers/model/checkpoint.h"
 #include "layers/model/model.h"
 
@@ -33,6 +35,7 @@ struct TrainOptions {
   std::string keep_text = "0";
   std::string resume;  ///< a checkpoint, or a folder of them
   std::string max_restarts_text = "0";
+  std::string save_within_text = "25";
 
   // Results of validation.
   std::uint64_t steps = 100;
@@ -43,7 +46,7 @@ struct TrainOptions {
   std::uint64_t max_restarts = 0;
   std::optional<FoundCheckpoint> resumed;
   std::vector<std::string> skipped;  ///< by --resume: a line for each newer checkpoint that is damaged
-  CheckpointMarks others;            ///< another run's in `save`: no business of `keep`
+  std::uint64_t save_within_ns = 0;  ///< that SIGINT and SIGTERM wait for a last checkpoint; 0: not at all
 
   /// Of one step, from 1.
   double learning_rate(std::uint64_t step) const;
@@ -52,14 +55,15 @@ struct TrainOptions {
 };
 
 void add_train_options(CLI::App& app, TrainOptions& options);
-/// Finds the checkpoint of --resume, and lets its facts stand for whatever wasn't typed. Before the other validations. Throws
+/// Finds the checkpoint of --resume, and lets its facts stand for whatever wasn't typed, --save among it: a run goes on in its
+/// own folder. A folder that holds nothing yet begins a new run if --save names it, too. Before the other validations. Throws
 /// Error(refused).
 void find_resumed(TrainOptions& options, ModelCommandOptions& model);
 /// Throws Error(refused).
 void validate_train(TrainOptions& options);
 /// What a checkpoint after `step` says of the run.
 CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,
-                                 std::string_view kernels, std::uint64_t step);
+                                 const std::string& run, std::string_view kernels, std::uint64_t step);
 
 class TrainCommand final : public Command {
  public:
@@ -76,10 +80,13 @@ class TrainCommand final : public Command {
   int run_once(const GlobalOptions& global, Report& report);
   bool may_restart(const Report& report, const std::vector<fault::Spec>& faults, std::uint64_t struck,
                    std::vector<std::string>& skipped);
+  void say_what_survives(const GlobalOptions& global, Report& report) const;
 
   ModelCommandOptions model_;
   TrainOptions train_;
-  CheckpointMarks others_;  ///< in --save's folder before this run: no restart goes on from them
+  std::optional<RunFolder> folder_;  ///< --save's
+  std::optional<WindDown> wind_down_;
+  std::string trouble_;  ///< why this tsprun can't begin, for the nodes of other machines
 };
 
 }  // namespace tsp::launcher

@@ -11,15 +11,19 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <span>
 
 namespace tsp::launcher {
 
 namespace {
 
 void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t step) {
-  const CheckpointState state = checkpoint_state(*plan.train, *plan.model, *plan.global, kernels::name(kernels::level()), step);
-  const SavedCheckpoint saved = save_checkpoint(session.rank(), session.world(), model.parameters(), plan.model->shape, state,
-                                                plan.train->save, {.keep = plan.train->keep, .others = plan.train->others});
+  const RunFolder& folder = *plan.folder;
+  const CheckpointState state =
+      checkpoint_state(*plan.train, *plan.model, *plan.global, folder.run(), kernels::name(kernels::level()), step);
+  const SaveOptions options{.keep = plan.train->keep, .before_publish = [&] { check_lease(folder.dir(), folder.token()); }};
+  const SavedCheckpoint saved =
+      save_checkpoint(session.rank(), session.world(), model.parameters(), plan.model->shape, state, folder.dir(), options);
   if (!session.speaks()) return;
   for (const std::string& warning : saved.warnings) session.sink().line(warning);
   session.sink().append("checkpoints", {{"step", step}, {"folder", saved.folder.string()}, {"bytes", saved.bytes}});
@@ -27,6 +31,13 @@ void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t s
     session.sink().line(
         fmt::format("saved {} ({:.1f} MiB)", saved.folder.string(), static_cast<double>(saved.bytes) / (1 << 20)));
   }
+}
+
+/// All ranks have agreed to end early: they learn for which signal, and leave word for tsprun.
+void end_early(Session& session, WindDown& wind_down) {
+  double signal = wind_down.asked();
+  session.world().all_reduce(std::span(&signal, 1), Reduction::max);
+  wind_down.note_ended_by(static_cast<int>(signal));
 }
 
 }  // namespace
@@ -44,6 +55,7 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   } else {
     fill_weights(model, options);
   }
+  if (plan.folder != nullptr) try_shared_folder(rank, session.world(), plan.folder->dir());
   TrainingBatch batch(options);
 
   Progress progress(sink, session.speaks() ? plan.progress : Progress::Style::silent, "step", plan.train->steps, done);
@@ -54,7 +66,8 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
     const std::uint64_t begin = posix::now_ns();
     context.begin_step(step);
     loss = model.forward_backward(batch.of_step(step)).mean;
-    const double norm = model.gradient_norm();
+    bool ends_early = plan.wind_down != nullptr && plan.wind_down->asked() != 0;
+    const double norm = model.gradient_norm(&ends_early);
     if (!std::isfinite(norm)) {
       // Every weight would be NaN after the update, and so would be every step and checkpoint from here on. All ranks see it.
       throw Error(Cause::refused, fmt::format("step {}: the gradients' norm is not finite (loss {:.4f}): the model diverged; a "
@@ -70,7 +83,13 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
       sink.append("steps", {{"step", step}, {"loss", loss}, {"grad_norm", norm}, {"tokens_per_s", tokens / seconds}});
       progress.update(step, tokens, fmt::format("loss {:.4f}  grad_norm {:.3f}", loss, norm));
     }
-    if (plan.train->saves_after(step)) save(session, model, plan, step);
+    ends_early = ends_early && step < plan.train->steps;
+    if (plan.train->saves_after(step) || ends_early) save(session, model, plan, step);
+    if (!ends_early) continue;
+    end_early(session, *plan.wind_down);
+    if (session.speaks()) sink.set("loss", loss);
+    session.finish();
+    return 0;
   }
 
   const RankAudit mine{.memory_peak = rank.memory_peaks(),

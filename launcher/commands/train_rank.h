@@ -14,6 +14,8 @@ struct TrainPlan {
   const ModelCommandOptions* model;
   const TrainOptions* train;
   Progress::Style progress;
+  const RunFolder* folder;  ///< of --save; null: nothing is saved
+  WindDown* wind_down;      ///< asks for a last checkpoint; null: nobody does
 };
 
 /// Trains, prints progress and the audit, sets `steps`, `loss`, `per_rank` and `theory` in the report. Returns the exit code.

@@ -3,6 +3,7 @@
 #include "launcher/model/layouts.h"
 #include "launcher/output.h"
 #include "launcher/refuse.h"
+#include "layers/model/checkpoint.h"
 #include "layers/model/data.h"
 #include "layers/model/model.h"
 #include "layers/model/parameters.h"
@@ -52,6 +53,23 @@ std::uint64_t parse_seed(const std::string& text) {
 
 std::string typed_or(const std::string& text, const char* usual) { return text.empty() ? usual : text; }
 
+/// The folder that holds the model, checked against its manifest if it is a checkpoint.
+void find_folder(ModelCommandOptions& options) {
+  const FoundModel found = [&] {
+    try {
+      return find_model_folder(options.model, !options.unchecked);
+    } catch (const Error& error) {
+      if (error.cause() != Cause::refused) throw;
+      refuse(fmt::format("--model {}", error.what()));
+    }
+  }();
+  for (const std::string& line : found.skipped) spdlog::warn("skipped a damaged checkpoint: {}", line);
+  if (found.has_manifest && options.unchecked)
+    spdlog::warn("--no-checksum: {} isn't held against its manifest", found.folder.string());
+  if (found.folder != std::filesystem::path(options.model)) spdlog::info("--model {}: {}", options.model, found.folder.string());
+  options.model = found.folder.string();
+}
+
 void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
   if (options.resumed && options.config.empty()) {
     options.shape = *options.resumed;
@@ -68,10 +86,7 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
   if (options.model.empty()) {
     loaded = find_config(options.config);
   } else {
-    std::error_code error;
-    if (!std::filesystem::is_directory(options.model, error)) {
-      refuse(fmt::format("--model {}: no such folder; expected one with config.json and model.safetensors", options.model));
-    }
+    find_folder(options);
     loaded = read_config(std::filesystem::path(options.model) / "config.json");
     const Weights weights(options.model);
     for (const std::string& warning : weights.check(model_parameters(loaded.config))) spdlog::warn("{}", warning);
@@ -141,8 +156,12 @@ void add_model_options(CLI::App& app, ModelCommandOptions& options, const ModelO
                             ->type_name("NAME|FILE")
                             ->group(group);
   if (use.model_folder) {
-    app.add_option("--model", options.model, "a Hugging Face folder: config.json, model.safetensors or shards with their index")
+    app.add_option("--model", options.model,
+                   "a Hugging Face folder: config.json, model.safetensors or shards with their index; of a folder that --save "
+                   "wrote, the newest checkpoint")
         ->type_name("DIR")
+        ->group(group);
+    app.add_flag("--no-checksum", options.unchecked, "use a checkpoint without reading all of it against its manifest first")
         ->group(group);
   } else {
     config->required();

@@ -31,7 +31,8 @@ struct ModelOptionUse {
 /// Texts as typed stand beside the values that validate_model() makes of them.
 struct ModelCommandOptions {
   std::string config;
-  std::string model;
+  std::string model;       ///< after validation the folder that holds it: the newest checkpoint, where a folder of them was named
+  bool unchecked = false;  ///< --no-checksum
   std::vector<std::string> data;
   // Empty: not typed. What a resumed run takes from its checkpoint then, others get by default.
   std::string dtype_text;

@@ -35,6 +35,9 @@ namespace tsp {
 
 /// What a run is, beside its model and its weights. A run that goes on with the same facts goes on bit-identically.
 struct CheckpointState {
+  /// The run's identity, 32 hexadecimal digits (see new_run_identity()): the same in all checkpoints of a run, also after it was
+  /// resumed in its own folder. Empty in checkpoints of versions that knew none.
+  std::string run;
   std::uint64_t step = 0;  ///< updates done; the next is step + 1
   std::uint64_t seed = 0;
   DType dtype = DType::f32;  ///< of the parameters
@@ -61,15 +64,19 @@ struct CheckpointState {
   bool operator==(const CheckpointState&) const = default;
 };
 
-/// A line for each fact in which a run differs from the one that was saved, but for the step: "--lr: 0.001 now, 0.0003 in the
-/// checkpoint". Empty: it will go on bit-identically.
+/// 128 random bits as 32 hexadecimal digits. Throws Error(refused) if the system has none to give.
+std::string new_run_identity();
+
+/// A line for each fact in which a run differs from the one that was saved, but for the step and the identity: "--lr: 0.001 now,
+/// 0.0003 in the checkpoint". Empty: it will go on bit-identically.
 std::vector<std::string> differences(const CheckpointState& saved, const CheckpointState& now);
 
 /// `--save DIR`, before ranks start: nothing is made yet. Throws Error(refused) if `dir` can't be written, or if its disk has no
 /// room for one checkpoint of the model.
 void check_save_folder(const std::filesystem::path& dir, const ModelConfig& config, DType dtype);
 
-/// Which checkpoints a folder holds at a moment: by step, when the manifest of each was written.
+/// Which checkpoints a folder holds at a moment: by step, when the manifest of each was written. A run that went back in its own
+/// folder and goes on from there doesn't want those that lay ahead of it.
 using CheckpointMarks = std::map<std::uint64_t, std::filesystem::file_time_type>;
 
 /// Of `dir` now. Empty if it is no folder, or can't be read.
@@ -78,11 +85,19 @@ CheckpointMarks checkpoints_in(const std::filesystem::path& dir);
 bool is_marked(const CheckpointMarks& marks, const std::filesystem::path& dir, std::uint64_t step);
 
 struct SaveOptions {
-  std::size_t keep = 0;         ///< checkpoints that stay, this one included; 0: all
-  CheckpointMarks others = {};  ///< another run's: those that are still the same stay, too, and aren't counted
+  /// Checkpoints of this run (of the same `state.run`) that stay, this one included; 0: all. Those of other runs stay, too, and
+  /// aren't counted; nor are those whose manifest can't be read.
+  std::size_t keep = 0;
+  /// Called on rank 0 right before the checkpoint gets its name, which it doesn't if this throws.
+  std::function<void()> before_publish = {};
   /// Called on every rank as it begins each part of a save, with its name: a moment to log, or to break.
   std::function<void(std::string_view)> on_part = {};
 };
+
+/// Proves, before the first step, that `dir` is one folder for all nodes: rank 0 leaves a file there into which a rank of every
+/// other node writes, and reads it again. Collective; does nothing where there is one node. Throws Error(refused) on all ranks:
+/// the node that doesn't see the file, or whose bytes don't arrive, and what to do.
+void try_shared_folder(Rank& rank, Communicator& ranks, const std::filesystem::path& dir);
 
 struct SavedCheckpoint {
   std::filesystem::path folder;       ///< "DIR/step-000120"
@@ -110,13 +125,31 @@ struct CheckpointSearch {
   std::vector<std::string> skipped;      ///< a line for each newer one that is damaged: file, field, what was expected
 };
 
-/// `--resume DIR`: the newest whole checkpoint in `dir`, or `dir` itself where it is one. Reads every byte of the files. Removes
-/// what interrupted saves left, where it may. Those of `others` that are still the same are passed over: another run's. Needs no
+struct SearchOptions {
+  CheckpointMarks passed_over = {};     ///< those that are still the same
+  std::optional<std::string> run = {};  ///< only checkpoints of this run; nothing: of any
+  bool verify_bytes = true;             ///< read every byte of the files
+};
+
+/// `--resume DIR`: the newest whole checkpoint in `dir`, or `dir` itself where it is one. Changes nothing there. Needs no
 /// context. Throws Error(refused) if `dir` is no readable folder.
-CheckpointSearch search_checkpoints(const std::filesystem::path& dir, const CheckpointMarks& others = {});
+CheckpointSearch search_checkpoints(const std::filesystem::path& dir, const SearchOptions& options = {});
 
 /// The same; throws Error(refused), one line with what was skipped and why, if there is none.
 FoundCheckpoint find_checkpoint(const std::filesystem::path& dir, std::vector<std::string>& skipped);
+
+/// What a `--model` folder is found to be.
+struct FoundModel {
+  std::filesystem::path folder;      ///< with config.json and weights
+  std::vector<std::string> skipped;  ///< a line for each newer checkpoint that is damaged
+  bool has_manifest = false;         ///< it is a checkpoint
+};
+
+/// `--model DIR`: `dir` itself, or, if it is no model folder but holds checkpoints, the newest whole one. The files that hold the
+/// model (config.json and model.safetensors) are held against the checkpoint's manifest, to the byte, unless `verify` is false.
+/// Folders without a manifest of ours are taken as they are. Throws Error(refused): no such folder, no whole checkpoint in it,
+/// files that aren't what the manifest says.
+FoundModel find_model_folder(const std::filesystem::path& dir, bool verify);
 
 /// One checkpoint folder. Verifies sizes, and every byte with `verify_bytes`. Throws Error(refused).
 FoundCheckpoint open_checkpoint(const std::filesystem::path& folder, bool verify_bytes);

@@ -6,6 +6,7 @@
 #include "layers/model/checkpoint_tensors.h"
 #include "layers/model/digest.h"
 #include "layers/model/file.h"
+#include "layers/model/json_text.h"
 #include "layers/model/safetensors.h"
 #include "transport/cause.h"
 
@@ -20,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Manifest read_manifest(const fs::path& path) {
+std::string read_manifest_text(const fs::path& path) {
   const posix::UniqueFd file = file::open_to_read(path);
   const std::uint64_t bytes = file::size(file, path);
   if (bytes > kManifestBytes) {
@@ -28,7 +29,7 @@ Manifest read_manifest(const fs::path& path) {
   }
   std::string text(bytes, '\0');
   file::read(file, path, 0, std::as_writable_bytes(std::span(text)));
-  return parse_manifest(text, path.string());
+  return text;
 }
 
 void verify(const fs::path& path, const CheckpointFile& expected, bool bytes_too) {
@@ -63,18 +64,71 @@ std::optional<fs::file_time_type> written(const fs::path& dir, std::uint64_t ste
   return error ? std::nullopt : std::optional(time);
 }
 
-/// A folder that may only be read can be resumed from all the same; the next save will say what it can't delete.
-void try_to_remove_leftovers(const fs::path& dir) {
-  try {
-    remove_leftovers(dir);
-  } catch (const Error&) {
+/// A folder from another program may hold a manifest.json of its own.
+bool is_foreign(const std::string& text, const std::string& where) {
+  const nlohmann::json object = parse_json(text, where);
+  if (!object.is_object()) return true;
+  const auto format = object.find("format");
+  return format == object.end() || *format != kCheckpointFormat;
+}
+
+/// The files that hold the model, held against the manifest. False: there is none of ours.
+bool verify_model(const fs::path& folder) {
+  const fs::path path = folder / kManifestName;
+  std::error_code error;
+  if (!fs::exists(path, error)) return false;
+  const std::string text = read_manifest_text(path);
+  if (is_foreign(text, path.string())) return false;
+  for (const CheckpointFile& file : parse_manifest(text, path.string()).files) {
+    if (file.name == "config.json" || file.name == "model.safetensors") verify(folder / file.name, file, true);
   }
+  return true;
 }
 
 }  // namespace
 
+Manifest read_manifest(const fs::path& folder) {
+  const fs::path path = folder / kManifestName;
+  return parse_manifest(read_manifest_text(path), path.string());
+}
+
+std::optional<std::string> run_of(const fs::path& folder) {
+  try {
+    return read_manifest(folder).state.run;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+FoundModel find_model_folder(const fs::path& dir, bool verify) {
+  std::error_code error;
+  if (!fs::is_directory(dir, error)) {
+    throw Error(Cause::refused, fmt::format("{}: no such folder; expected one with config.json and model.safetensors, or with "
+                                            "checkpoints step-NNNNNN",
+                                            dir.string()));
+  }
+  FoundModel found{.folder = dir, .skipped = {}};
+  const std::vector<std::uint64_t> steps = fs::exists(dir / "config.json", error) ? std::vector<std::uint64_t>() : steps_in(dir);
+  if (steps.empty()) {
+    found.has_manifest = verify ? verify_model(dir) : fs::exists(dir / kManifestName, error);
+    return found;
+  }
+  for (const std::uint64_t step : steps) {
+    try {
+      found.folder = dir / step_folder(step);
+      found.has_manifest = verify ? verify_model(found.folder) : fs::exists(found.folder / kManifestName, error);
+      if (found.has_manifest) return found;
+      found.skipped.push_back(fmt::format("{}: has no {}", found.folder.string(), kManifestName));
+    } catch (const Error& refusal) {
+      if (refusal.cause() != Cause::refused) throw;
+      found.skipped.emplace_back(refusal.what());
+    }
+  }
+  throw Error(Cause::refused, fmt::format("{}: holds no whole checkpoint: {}", dir.string(), fmt::join(found.skipped, "; ")));
+}
+
 FoundCheckpoint open_checkpoint(const fs::path& folder, bool verify_bytes) {
-  const Manifest manifest = read_manifest(folder / kManifestName);
+  const Manifest manifest = read_manifest(folder);
   for (const CheckpointFile& file : manifest.files) verify(folder / file.name, file, verify_bytes);
   FoundCheckpoint found{.folder = folder,
                         .config = read_config(folder / "config.json").config,
@@ -105,11 +159,11 @@ bool is_marked(const CheckpointMarks& marks, const fs::path& dir, std::uint64_t 
   return mark != marks.end() && written(dir, step) == mark->second;
 }
 
-CheckpointSearch search_checkpoints(const fs::path& dir, const CheckpointMarks& others) {
+CheckpointSearch search_checkpoints(const fs::path& dir, const SearchOptions& options) {
   CheckpointSearch search;
   const auto look_at = [&](const fs::path& folder, std::optional<std::uint64_t> step) {
     try {
-      FoundCheckpoint found = open_checkpoint(folder, true);
+      FoundCheckpoint found = open_checkpoint(folder, options.verify_bytes);
       if (step && found.state.step != *step) {
         throw Error(Cause::refused, fmt::format("{}: field \"state.step\": expected {}, as the folder's name says, found {}",
                                                 (folder / kManifestName).string(), *step, found.state.step));
@@ -123,15 +177,13 @@ CheckpointSearch search_checkpoints(const fs::path& dir, const CheckpointMarks& 
 
   std::error_code error;
   if (fs::exists(dir / kManifestName, error)) {
-    const fs::path name = (dir / ".").lexically_normal().parent_path();  // without a slash at its end
-    if (step_of(name.filename().string())) try_to_remove_leftovers(name.has_parent_path() ? name.parent_path() : ".");
     look_at(dir, std::nullopt);
     return search;
   }
-  const std::vector<std::uint64_t> steps = steps_in(dir);
-  try_to_remove_leftovers(dir);
-  for (const std::uint64_t step : steps) {
-    if (is_marked(others, dir, step)) continue;
+  for (const std::uint64_t step : steps_in(dir)) {
+    if (is_marked(options.passed_over, dir, step)) continue;
+    // One whose manifest can't be read may be the run's own: it is looked at, and said to be damaged.
+    if (options.run && run_of(dir / step_folder(step)).value_or(*options.run) != *options.run) continue;
     look_at(dir / step_folder(step), step);
     if (search.found) break;
   }

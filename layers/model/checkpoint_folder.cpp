@@ -57,7 +57,8 @@ void delete_folder(const fs::path& folder) {
   refuse_if(error, folder, "can't be deleted");
 }
 
-/// New folders of a path must survive a power cut as what lies in them does.
+}  // namespace
+
 void make_folders(const fs::path& dir) {
   std::error_code error;
   if (fs::is_directory(dir, error)) return;
@@ -68,8 +69,6 @@ void make_folders(const fs::path& dir) {
     file::sync_folder(dir.parent_path());
   }
 }
-
-}  // namespace
 
 std::string step_folder(std::uint64_t step) { return fmt::format("{}{:06}", kPrefix, step); }
 

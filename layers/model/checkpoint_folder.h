@@ -20,6 +20,9 @@ std::string step_folder(std::uint64_t step);
 /// The step of a folder's name; nothing if it is no checkpoint's.
 std::optional<std::uint64_t> step_of(std::string_view name);
 
+/// Makes a folder and those that it lies in, so that their names survive a power cut. Throws Error(refused).
+void make_folders(const std::filesystem::path& dir);
+
 /// The steps of the checkpoints in a folder, newest first. Throws Error(refused) if it can't be read.
 std::vector<std::uint64_t> steps_in(const std::filesystem::path& dir);
 

@@ -18,13 +18,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kFormat = "tsprun checkpoint";
 constexpr std::uint64_t kMostCounted = std::numeric_limits<std::int32_t>::max();
 constexpr std::uint64_t kMaxCount = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t kMaxText = 200;
 constexpr std::array<std::string_view, 3> kDtypes = {"f32", "f64", "bf16"};
 
-constexpr std::array<std::string_view, 8> kSections = {"format", "version", "state", "data",
+constexpr std::array<std::string_view, 9> kSections = {"format", "version", "run",   "state",   "data",
                                                        "update", "world",   "files", "checksum"};
 
 /// An object of the file: each field is asked for once, and none may be left that nobody asked for.
@@ -177,8 +176,9 @@ std::vector<std::string> checkpoint_files(DType dtype) {
 std::string manifest_json(const Manifest& manifest) {
   const CheckpointState& state = manifest.state;
   json object;
-  object["format"] = kFormat;
+  object["format"] = kCheckpointFormat;
   object["version"] = kManifestVersion;
+  object["run"] = state.run;
   object["state"] = {{"step", state.step}, {"seed", state.seed}, {"dtype", name(state.dtype)}};
   object["data"] = {{"batch", state.batch}, {"sequence", state.sequence}, {"tokens", state.data_tokens}};
   object["update"] = {{"learning_rate", state.learning_rate},
@@ -208,8 +208,9 @@ Manifest parse_manifest(std::string_view text, const std::string& where, Seal se
   }
   const Section top(object, where, "");
   // Format and version first: another version may have other fields.
-  if (top.text("format") != kFormat) top.refuse("format", fmt::format("\"{}\"", kFormat));
-  if (top.integer("version", 1, kMaxCount) != kManifestVersion) top.refuse("version", fmt::format("{}", kManifestVersion));
+  if (top.text("format") != kCheckpointFormat) top.refuse("format", fmt::format("\"{}\"", kCheckpointFormat));
+  const std::uint64_t version = top.integer("version", 1, kMaxCount);
+  if (version > kManifestVersion) top.refuse("version", fmt::format("1 to {}", kManifestVersion));
   top.refuse_others_than(kSections);
 
   Manifest manifest;
@@ -219,6 +220,10 @@ Manifest parse_manifest(std::string_view text, const std::string& where, Seal se
     top.refuse("checksum", fmt::format("{}, as its other fields have (the file is damaged, or was edited)", right));
   }
   manifest.state = read_state(top);
+  if (version > 1) manifest.state.run = top.text("run");
+  if (const std::string& run = manifest.state.run; !run.empty() && !is_hexadecimal_digest(run)) {
+    top.refuse("run", "nothing or 32 hexadecimal digits in lower case");
+  }
   manifest.files = read_files(top.get("files", "an array", &json::is_array), manifest.state.dtype, where);
   return manifest;
 }

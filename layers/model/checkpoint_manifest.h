@@ -5,13 +5,18 @@
 #include "layers/model/checkpoint.h"
 
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tsp {
 
-inline constexpr std::uint64_t kManifestVersion = 1;
+/// What is written. Version 1, which is read as well, has no "run".
+inline constexpr std::uint64_t kManifestVersion = 2;
+/// Its field "format".
+inline constexpr std::string_view kCheckpointFormat = "tsprun checkpoint";
 inline constexpr std::string_view kManifestName = "manifest.json";
 /// The largest that is read.
 inline constexpr std::uint64_t kManifestBytes = std::uint64_t{1} << 20;
@@ -40,5 +45,10 @@ enum class Seal : std::uint8_t { checked, ignored };
 
 /// Reads the file's text. Throws Error(refused) that begins with `where`: field, what was expected.
 Manifest parse_manifest(std::string_view text, const std::string& where, Seal seal = Seal::checked);
+
+/// The manifest of a checkpoint folder. Throws Error(refused).
+Manifest read_manifest(const std::filesystem::path& folder);
+/// Whose checkpoint a folder is: its manifest's `run`, of which it reads no more; nothing if that can't be read.
+std::optional<std::string> run_of(const std::filesystem::path& folder);
 
 }  // namespace tsp

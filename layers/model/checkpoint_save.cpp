@@ -215,17 +215,18 @@ class Save {
     }
     const std::string text = manifest_json(manifest);
     write_text(folder_->path() / kManifestName, text);
+    if (options_.before_publish) options_.before_publish();
     folder_->publish();
     saved_.bytes = text.size();
     for (const CheckpointFile& file : manifest.files) saved_.bytes += file.bytes;
   }
 
-  /// Newer ones than this can only be damaged ones that a resumed run passed over. They don't count; training will replace them.
+  /// Newer ones than this are damaged, or lie ahead of a run that went back. They don't count; training will replace them.
   void delete_old() {
     if (options_.keep == 0) return;
     std::size_t kept = 0;
     for (const std::uint64_t step : steps_in(dir_)) {
-      if (step > state_.step || is_marked(options_.others, dir_, step) || ++kept <= options_.keep) continue;
+      if (step > state_.step || run_of(dir_ / step_folder(step)) != state_.run || ++kept <= options_.keep) continue;
       try {
         remove_checkpoint(dir_, step);
       } catch (const Error& error) {
@@ -238,8 +239,8 @@ class Save {
   Rank& rank_;
   Communicator& ranks_;
   const ParameterStore& store_;
-  const CheckpointState& state_;
   const ModelConfig& config_;
+  const CheckpointState& state_;
   const fs::path& dir_;
   const SaveOptions& options_;
   std::vector<CheckpointTensors> tensors_;

@@ -154,7 +154,7 @@ TEST(CheckpointDamage, AFolderUnderTheNameOfAnotherStepIsPassedOver) {
 
 Manifest good_manifest() {
   Manifest manifest;
-  manifest.state = test::checkpoint_state(120, DType::bf16);
+  manifest.state = test::of_run('a', test::checkpoint_state(120, DType::bf16));
   for (const std::string& name : checkpoint_files(DType::bf16)) manifest.files.push_back({name, 1000, hex_of(name)});
   return manifest;
 }
@@ -179,8 +179,11 @@ TEST(Manifest, ThatLiesIsRefusedByField) {
   const std::vector<Lie> lies = {
       {"/format", "safetensors", "format", "expected \"tsprun checkpoint\", found \"safetensors\""},
       {"/format", gone, "format", "is missing"},
-      {"/version", 2, "version", "expected 1, found 2"},
+      {"/version", 3, "version", "expected 1 to 2, found 3"},
       {"/version", "1", "version", "expected an integer"},
+      {"/run", gone, "run", "is missing"},
+      {"/run", "me", "run", "32 hexadecimal digits"},
+      {"/run", 7, "run", "expected text"},
       {"/state", json::array(), "state", "expected an object, found an array"},
       {"/state/step", -1, "state.step", "expected an integer from 0"},
       {"/state/step", 1.5, "state.step", "expected an integer from 0"},
@@ -242,6 +245,19 @@ TEST(Manifest, ThatLiesIsRefusedByField) {
   }
 }
 
+TEST(Manifest, OfTheFirstVersionIsReadAsARunWithoutIdentity) {
+  json object = json::parse(manifest_json(good_manifest()));
+  object["version"] = 1;
+  object.erase("run");
+  object.erase("checksum");
+  object["checksum"] = hex_of(object.dump());
+  const Manifest manifest = parse_manifest(object.dump(), "m");
+  EXPECT_TRUE(manifest.state.run.empty());
+  CheckpointState expected = good_manifest().state;
+  expected.run.clear();
+  EXPECT_EQ(manifest.state, expected);
+}
+
 TEST(Manifest, ThatIsNoGoodJsonIsRefused) {
   const std::string good = manifest_json(good_manifest());
   const auto with = [&](std::string_view from, std::string_view to) {
@@ -249,6 +265,8 @@ TEST(Manifest, ThatIsNoGoodJsonIsRefused) {
     return text.replace(text.find(from), from.size(), to);
   };
   EXPECT_REFUSED(parse_manifest("", "m"), "m: expected JSON");
+  EXPECT_REFUSED(parse_manifest(good + std::string("\0", 1), "m"), "m: expected JSON", "is a NUL");
+  EXPECT_REFUSED(parse_manifest(good + std::string("\0{}", 3), "m"), "m: expected JSON", "is a NUL");
   EXPECT_REFUSED(parse_manifest("[]", "m"), "m: expected a JSON object, found an array");
   EXPECT_REFUSED(parse_manifest(with("0.95", "NaN"), "m"), "update.beta2", "expected a finite number, found NaN");
   EXPECT_REFUSED(parse_manifest(with("0.95", "1e999"), "m"), "update.beta2", "expected a finite number");

@@ -94,6 +94,7 @@ TEST(CheckpointFaults, KilledAtAnyPartLeavesThePreviousWhole) {
       const bool may_be_published = part == "delete" || (part == "publish" && culprit != 0);
       EXPECT_TRUE(search.found->state.step == 10 || may_be_published);
       EXPECT_EQ(test::load_and_count_wrong(*search.found, 2, search.found->state.step), 0U);
+      remove_leftovers(folder.path());  // as whoever has leased the folder does
       for (const std::string& name : test::names_in(folder.path())) EXPECT_FALSE(name.ends_with(".partial")) << name;
     }
   }
@@ -222,7 +223,7 @@ TEST(CheckpointFaults, AFileLimitEndsTheSaveOnAll) {
   }
 }
 
-TEST(CheckpointFaults, LeftoversAreRemovedByTheNextSaveAndByTheNextSearch) {
+TEST(CheckpointFaults, LeftoversAreRemovedByTheNextSaveButNotByALook) {
   const test::TemporaryFolder folder;
   const auto leave = [&] {
     for (const char* name : {"step-000007.partial", "step-000010.replaced.partial", "mine.partial"}) {
@@ -233,10 +234,11 @@ TEST(CheckpointFaults, LeftoversAreRemovedByTheNextSaveAndByTheNextSearch) {
   leave();
   test::save(folder.path(), 2, test::checkpoint_state(10), 10);
   EXPECT_EQ(test::names_in(folder.path()), (Names{"mine.partial", "step-000010"}));
+  leave();
+  // Another run may be writing there, on a machine whose locks aren't seen here.
   for (const char* searched : {"", "step-000010", "step-000010/"}) {
-    leave();
     EXPECT_TRUE(search_checkpoints(folder / searched).found) << searched;
-    EXPECT_EQ(test::names_in(folder.path()), (Names{"mine.partial", "step-000010"})) << searched;
+    EXPECT_TRUE(std::filesystem::exists(folder / "step-000007.partial/model.safetensors")) << searched;
   }
 }
 

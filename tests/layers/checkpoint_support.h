@@ -47,6 +47,11 @@ inline CheckpointState checkpoint_state(std::uint64_t step, DType dtype = DType:
   return state;
 }
 
+inline CheckpointState of_run(char digit, CheckpointState state) {
+  state.run = std::string(32, digit);
+  return state;
+}
+
 /// Rows for most; transposed columns for W_O and W_2; W_K whole on one rank and empty on the others; W_V and gains as copies of
 /// which one counts.
 inline std::vector<PackPlan> checkpoint_plan(const ModelConfig& config, int ranks, int rank) {
@@ -141,21 +146,21 @@ inline std::size_t wrong_elements(ParameterStore& store, std::uint64_t salt) {
 inline std::vector<RankOutcome> try_save(const std::filesystem::path& dir, int ranks, const CheckpointState& state,
                                          std::uint64_t salt,
                                          const std::function<void(int rank, std::string_view part)>& on_part = {},
-                                         std::size_t keep = 0, const CheckpointMarks& others = {}) {
+                                         std::size_t keep = 0) {
   return try_ranks(ranks, [&](Context& context) {
     Rank rank(context);
     const ModelConfig config = checkpoint_config();
     ParameterStore store(rank, state.dtype, checkpoint_plan(config, ranks, rank.rank()), true);
     fill_elements(store, salt);
-    SaveOptions options{.keep = keep, .others = others};
+    SaveOptions options{.keep = keep};
     if (on_part) options.on_part = [&](std::string_view part) { on_part(rank.rank(), part); };
     save_checkpoint(rank, rank.world(), store, config, state, dir, options);
   });
 }
 
 inline void save(const std::filesystem::path& dir, int ranks, const CheckpointState& state, std::uint64_t salt,
-                 std::size_t keep = 0, const CheckpointMarks& others = {}) {
-  const std::vector<RankOutcome> outcomes = try_save(dir, ranks, state, salt, {}, keep, others);
+                 std::size_t keep = 0) {
+  const std::vector<RankOutcome> outcomes = try_save(dir, ranks, state, salt, {}, keep);
   for (const RankOutcome& outcome : outcomes) ASSERT_FALSE(outcome.failed) << describe(outcomes);
 }
 

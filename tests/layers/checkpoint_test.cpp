@@ -127,30 +127,66 @@ TEST(Checkpoint, NeverDeletesTheOneJustSavedForTheSakeOfNewerOnes) {
 
 TEST(Checkpoint, OfAnotherRunIsNeitherKeptInThePlaceOfOnesOwnNorDeleted) {
   const test::TemporaryFolder folder;
-  for (const std::uint64_t step : {8U, 9U}) test::save(folder.path(), 1, test::checkpoint_state(step), step);
-  const CheckpointMarks others = checkpoints_in(folder.path());
-  for (const std::uint64_t step : {5U, 10U}) test::save(folder.path(), 2, test::checkpoint_state(step), step, 2, others);
+  const auto save = [&](char run, std::uint64_t step) {
+    test::save(folder.path(), 2, test::of_run(run, test::checkpoint_state(step)), step, run == 'a' ? 2 : 0);
+  };
+  for (const std::uint64_t step : {8U, 9U}) save('b', step);
+  for (const std::uint64_t step : {5U, 10U}) save('a', step);
   EXPECT_EQ(test::names_in(folder.path()), (Names{"step-000005", "step-000008", "step-000009", "step-000010"}));
-  test::save(folder.path(), 2, test::checkpoint_state(15), 15, 2, others);
+  save('a', 15);
   EXPECT_EQ(test::names_in(folder.path()), (Names{"step-000008", "step-000009", "step-000010", "step-000015"}));
-  // One that the run has replaced is its own.
-  test::save(folder.path(), 2, test::checkpoint_state(9), 19, 2, others);
-  test::save(folder.path(), 2, test::checkpoint_state(20), 20, 2, others);
-  EXPECT_EQ(test::names_in(folder.path()), (Names{"step-000008", "step-000015", "step-000020"}));
+  // One that the run has replaced is its own; whose one is that can't be read, nobody knows.
+  save('a', 9);
+  folder.write("step-000010/manifest.json", "{}");
+  save('a', 20);
+  EXPECT_EQ(test::names_in(folder.path()), (Names{"step-000008", "step-000010", "step-000015", "step-000020"}));
 }
 
-TEST(Checkpoint, OfAnotherRunIsPassedOverUntilItIsReplaced) {
+TEST(Checkpoint, OfAnotherRunIsPassedOverWhereARunLooksForItsOwn) {
+  const test::TemporaryFolder folder;
+  const auto own = [&] { return search_checkpoints(folder.path(), {.run = std::string(32, 'a')}); };
+  test::save(folder.path(), 1, test::of_run('b', test::checkpoint_state(80)), 1);
+  EXPECT_FALSE(own().found);
+  EXPECT_TRUE(own().skipped.empty());
+  test::save(folder.path(), 1, test::of_run('a', test::checkpoint_state(50)), 2);
+  ASSERT_TRUE(own().found);
+  EXPECT_EQ(own().found->state.step, 50U);
+  EXPECT_EQ(own().found->state.run, std::string(32, 'a'));
+  EXPECT_EQ(search_checkpoints(folder.path()).found->state.step, 80U);
+  // A run that knew no identity is another one.
+  test::save(folder.path(), 1, test::checkpoint_state(90), 3);
+  EXPECT_EQ(own().found->state.step, 50U);
+}
+
+TEST(Checkpoint, IsNotPublishedWithoutLeave) {
+  const test::TemporaryFolder folder;
+  const auto outcomes = test::try_ranks(2, [&](Context& context) {
+    Rank rank(context);
+    const ModelConfig config = test::checkpoint_config();
+    ParameterStore store(rank, DType::f32, test::checkpoint_plan(config, 2, rank.rank()), true);
+    const SaveOptions options{.before_publish = [] { throw Error(Cause::refused, "the lease is lost"); }};
+    save_checkpoint(rank, rank.world(), store, config, test::checkpoint_state(10), folder.path(), options);
+  });
+  for (const test::RankOutcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.cause, Cause::refused);
+    EXPECT_EQ(outcome.message, "the lease is lost");
+  }
+  EXPECT_TRUE(test::names_in(folder.path()).empty());
+}
+
+TEST(Checkpoint, ThatIsMarkedIsPassedOverUntilItIsReplaced) {
   const test::TemporaryFolder folder;
   EXPECT_TRUE(checkpoints_in(folder / "missing").empty());
   for (const std::uint64_t step : {10U, 20U}) test::save(folder.path(), 1, test::checkpoint_state(step), 1);
   const CheckpointMarks others = checkpoints_in(folder.path());
   EXPECT_EQ(others.size(), 2U);
-  EXPECT_FALSE(search_checkpoints(folder.path(), others).found);
+  const SearchOptions options{.passed_over = others};
+  EXPECT_FALSE(search_checkpoints(folder.path(), options).found);
   EXPECT_EQ(search_checkpoints(folder.path()).found->state.step, 20U);
   test::save(folder.path(), 1, test::checkpoint_state(5), 2);
-  EXPECT_EQ(search_checkpoints(folder.path(), others).found->state.step, 5U);
+  EXPECT_EQ(search_checkpoints(folder.path(), options).found->state.step, 5U);
   test::save(folder.path(), 1, test::checkpoint_state(10), 2);
-  EXPECT_EQ(search_checkpoints(folder.path(), others).found->state.step, 10U);
+  EXPECT_EQ(search_checkpoints(folder.path(), options).found->state.step, 10U);
 }
 
 TEST(Checkpoint, IsFoundByItsOwnFolderUnderAnyName) {
@@ -158,6 +194,41 @@ TEST(Checkpoint, IsFoundByItsOwnFolderUnderAnyName) {
   test::save(folder / "a" / "b", 2, test::checkpoint_state(10), 1);  // folders are made
   std::filesystem::rename(folder / "a/b/step-000010", folder / "best");
   EXPECT_EQ(found_in(folder / "best").state.step, 10U);
+}
+
+TEST(ModelFolder, OfAFolderOfCheckpointsIsTheNewestWholeOne) {
+  const test::TemporaryFolder folder;
+  for (const std::uint64_t step : {10U, 20U, 30U}) test::save(folder.path(), 1, test::checkpoint_state(step), step);
+  EXPECT_EQ(find_model_folder(folder.path(), true).folder, folder / "step-000030");
+  EXPECT_EQ(find_model_folder(folder / "step-000020", true).folder, folder / "step-000020");
+  // What isn't read doesn't matter; what is, does.
+  std::filesystem::remove(folder / "step-000030/optimizer.m.safetensors");
+  EXPECT_TRUE(find_model_folder(folder.path(), true).has_manifest);
+  std::string bytes = test::read_all(folder / "step-000030/model.safetensors");
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  folder.write("step-000030/model.safetensors", bytes);
+  const FoundModel found = find_model_folder(folder.path(), true);
+  EXPECT_EQ(found.folder, folder / "step-000020");
+  ASSERT_EQ(found.skipped.size(), 1U);
+  EXPECT_NE(found.skipped[0].find("step-000030/model.safetensors: checksum"), std::string::npos) << found.skipped[0];
+  EXPECT_REFUSED(find_model_folder(folder / "step-000030", true), "step-000030/model.safetensors", "the file is damaged");
+  EXPECT_EQ(find_model_folder(folder / "step-000030", false).folder, folder / "step-000030");
+  EXPECT_EQ(find_model_folder(folder.path(), false).folder, folder / "step-000030");
+  folder.write("step-000020/config.json", "{}");
+  EXPECT_REFUSED(find_model_folder(folder / "step-000020", true), "config.json: 2 bytes", "manifest.json expects");
+  EXPECT_REFUSED(find_model_folder(folder / "missing", true), "missing: no such folder");
+}
+
+TEST(ModelFolder, OfAnotherProgramIsTakenAsItIs) {
+  const test::TemporaryFolder folder;
+  folder.write("config.json", "{}");
+  EXPECT_FALSE(find_model_folder(folder.path(), true).has_manifest);
+  folder.write("manifest.json", R"({"format": "of something else"})");
+  EXPECT_FALSE(find_model_folder(folder.path(), true).has_manifest);
+  folder.write("manifest.json", R"({"format": "tsprun checkpoint"})");
+  EXPECT_REFUSED(find_model_folder(folder.path(), true), "manifest.json: field \"version\" is missing");
+  folder.write("manifest.json", "cut");
+  EXPECT_REFUSED(find_model_folder(folder.path(), true), "manifest.json: expected JSON");
 }
 
 TEST(Checkpoint, LoadsWeightsAloneWhereNothingIsTrained) {

@@ -66,7 +66,7 @@ TEST_F(TrainingFiles, ARestartNeverGoesOnFromAnotherRun) {
 
 TEST_F(TrainingFiles, ARestartBeforeTheFirstSaveGoesOnFromWhatWasResumed) {
   ASSERT_EQ(fresh({"--steps", "2", "--save", path("old")}).end.code, 0);
-  ASSERT_EQ(train({"--resume", path("old"), "--steps", "5"}).end.code, 0);
+  ASSERT_EQ(train({"--resume", path("old"), "--steps", "5", "--save", path("whole")}).end.code, 0);
   const json whole = report();
   const Finished run = train(
       {"--resume", path("old"), "--steps", "5", "--save", path("new"), "--max-restarts", "1", "--fault", "kill:rank=1,step=4"});
