@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <numeric>
@@ -241,14 +242,14 @@ Loss Model::forward(const TokenBatch& tokens, const LogitsSink* logits, bool kee
                              .step = tokens.step},
                             first, logits == nullptr || first == 0 ? logits : &shifted, keep);
   }
-  sum_over_world(loss.mean);
+  sum_over_world({&loss.mean, 1});
   loss.mean *= saved_.weight;
   forward_traffic_ = rank_.context().traffic() - before;
   return loss;
 }
 
-void Model::sum_over_world(double& value) {
-  const Buffer buffer(&value, 1, DType::f64);
+void Model::sum_over_world(std::span<double> values) {
+  const Buffer buffer(values.data(), values.size(), DType::f64);
   rank_.wait(mesh_.world().post_all_reduce(buffer, buffer, Reduction::sum));
 }
 
@@ -387,13 +388,15 @@ void Model::sum_replicated_gradients() {
 
 // --- optimizer ---------------------------------------------------------------------------------------------------------------
 
-double Model::gradient_norm() {
+double Model::gradient_norm(bool* wish) {
   double sum = 0;
   for (const ParameterPart& part : store_.parts()) {
     if (part.plan.counted) sum += rank_.compute().sum_of_squares(part.gradient);
   }
-  sum_over_world(sum);
-  return std::sqrt(sum);
+  std::array<double, 2> sums = {sum, wish != nullptr && *wish ? 1.0 : 0.0};
+  sum_over_world(sums);
+  if (wish != nullptr) *wish = sums[1] > 0;
+  return std::sqrt(sums[0]);
 }
 
 void Model::update(const UpdateOptions& options, double norm) {

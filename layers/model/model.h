@@ -94,7 +94,8 @@ class Model {
   /// divides; else Error(refused).
   Loss forward_backward(const TokenBatch& tokens);
   /// ‖gradient‖₂ over all parameters of the model, each counted once.
-  double gradient_norm();
+  /// `wish`: also sums up whether any rank has one, at no message more: true on all ranks afterwards if it was on one.
+  double gradient_norm(bool* wish = nullptr);
   /// AdamW with the gradients scaled by the clip's factor for `norm`, what gradient_norm() gave.
   void update(const UpdateOptions& options, double norm);
 
@@ -127,7 +128,7 @@ class Model {
   Loss forward(const TokenBatch& tokens, const LogitsSink* logits, bool keep);
   double forward_own(const TokenBatch& own, std::size_t first_token, const LogitsSink* logits, bool keep);
   void backward();
-  void sum_over_world(double& value);
+  void sum_over_world(std::span<double> values);
   void check_tokens(const TokenBatch& tokens) const;
   void check_positions(std::size_t sequence) const;
   void set_layout(std::size_t batch, std::size_t sequence);

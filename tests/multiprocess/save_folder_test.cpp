@@ -81,7 +81,7 @@ TEST_F(SaveFolder, IsRefusedToASecondRunByNameAndRestartsGoOnFromTheirOwn) {
   EXPECT_EQ(first.wait().code, 0) << first.err();
   const json attempts = read_json(path("first.json")).at("attempts");
   ASSERT_EQ(attempts.size(), 1U);
-  EXPECT_EQ(attempts[0].at("resumed_from"), path("mix/step-000004"));
+  EXPECT_EQ(attempts[0].at("resumed_from").get<std::string>(), path("mix/step-000004"));
   EXPECT_FALSE(exists("mix/tsprun.lease"));
   // The same bits as a run that nothing struck.
   ASSERT_EQ(run(fresh({"--steps", "8", "--save", path("alone")})).end.code, 0);
@@ -113,10 +113,10 @@ TEST_F(SaveFolder, IsWhereAResumedRunSaves) {
   EXPECT_EQ(run(resumed(path("runs"), {"--steps", "3"})).end.code, 0);
   EXPECT_TRUE(exists("runs/step-000003/manifest.json"));
   EXPECT_EQ(run(resumed(path("runs/step-000003/"), {"--steps", "4"})).end.code, 0);
-  EXPECT_EQ(read_json(path("runs/step-000004/manifest.json")).at("run"), identity);
+  EXPECT_EQ(read_json(path("runs/step-000004/manifest.json")).at("run").get<std::string>(), identity);
   // Elsewhere it is another run.
   EXPECT_EQ(run(resumed(path("runs"), {"--steps", "5", "--save", path("fork")})).end.code, 0);
-  EXPECT_NE(read_json(path("fork/step-000005/manifest.json")).at("run"), identity);
+  EXPECT_NE(read_json(path("fork/step-000005/manifest.json")).at("run").get<std::string>(), identity);
   EXPECT_FALSE(exists("runs/step-000005"));
   // A checkpoint that lies in no folder of a run: nobody's folder is written into unasked.
   std::filesystem::rename(path("fork/step-000005"), path("best"));
@@ -166,8 +166,8 @@ TEST_F(SaveFolder, IsSavedIntoOnceMoreWhenASignalEndsTheRun) {
     EXPECT_EQ(stopped.at("failure").at("kind"), "interrupted");
     EXPECT_EQ(stopped.at("failure").at("signal"), signal);
     const std::uint64_t step = stopped.at("survivor").at("step");
-    EXPECT_EQ(step, stopped.at("steps").back().at("step"));
-    EXPECT_EQ(stopped.at("survivor").at("folder"), fmt::format("{}/step-{:06}", folder, step));
+    EXPECT_EQ(step, stopped.at("steps").back().at("step").get<std::uint64_t>());
+    EXPECT_EQ(stopped.at("survivor").at("folder").get<std::string>(), fmt::format("{}/step-{:06}", folder, step));
     EXPECT_TRUE(holds(job.err(), fmt::format("holds the run after {} of 1000000 steps; it goes on with: tsprun train", step)))
         << job.err();
   }
