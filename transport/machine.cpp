@@ -10,6 +10,7 @@
 #include <limits>
 #include <optional>
 #include <sched.h>
+#include <set>
 #include <sstream>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -147,23 +148,38 @@ std::uint64_t soft_limit(__rlimit_resource resource) {
   return limit.rlim_cur;
 }
 
-}  // namespace
-
-int allowed_cores() {
+/// The cores in a process's affinity mask, 0: this one's. Empty if that can't be told.
+std::set<std::size_t> cores_of(pid_t process) {
+  std::set<std::size_t> cores;
   // The kernel refuses masks shorter than its own; grow until it fits.
   for (std::size_t cpus = 1024; cpus <= (std::size_t{1} << 20); cpus *= 2) {
     cpu_set_t* mask = CPU_ALLOC(cpus);
     if (mask == nullptr) break;
     const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
     CPU_ZERO_S(bytes, mask);
-    const bool known = ::sched_getaffinity(0, bytes, mask) == 0;
+    const bool known = ::sched_getaffinity(process, bytes, mask) == 0;
     const bool too_short = !known && errno == EINVAL;
-    const int count = known ? CPU_COUNT_S(bytes, mask) : 0;
+    for (std::size_t core = 0; known && core < cpus; ++core) {
+      if (CPU_ISSET_S(core, bytes, mask)) cores.insert(core);
+    }
     CPU_FREE(mask);
-    if (known && count > 0) return count;
     if (!too_short) break;
   }
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return cores;
+}
+
+/// So many cores, or those that the cgroups' quota leaves of them; at least 1.
+int under_quota(int cores) {
+  const double quota = cpu_quota();
+  if (quota <= 0 || quota >= cores) return cores;
+  return std::max(1, static_cast<int>(quota));
+}
+
+}  // namespace
+
+int allowed_cores() {
+  const auto count = static_cast<int>(cores_of(0).size());
+  return count > 0 ? count : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 double cpu_quota() {
@@ -176,11 +192,12 @@ double cpu_quota() {
   return smallest;
 }
 
-int usable_cores() {
-  const int allowed = allowed_cores();
-  const double quota = cpu_quota();
-  if (quota <= 0 || quota >= allowed) return allowed;
-  return std::max(1, static_cast<int>(quota));
+int usable_cores() { return under_quota(allowed_cores()); }
+
+int usable_cores(std::span<const int> processes) {
+  std::set<std::size_t> together;
+  for (const int process : processes) together.merge(cores_of(process));
+  return together.empty() ? usable_cores() : under_quota(static_cast<int>(together.size()));
 }
 
 std::uint64_t available_memory() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace tsp::machine {
@@ -12,6 +13,9 @@ int allowed_cores();
 double cpu_quota();
 /// Whole cores that this process and its children may use together: the smaller of the two above, at least 1.
 int usable_cores();
+/// The same for processes whose starter gave each cores of its own: those that any of them may use. One that can't be looked at
+/// counts for none.
+int usable_cores(std::span<const int> processes);
 
 /// Bytes of memory that a new job could use: MemAvailable, bounded by what is left under the cgroups' limits.
 std::uint64_t available_memory();

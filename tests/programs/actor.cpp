@@ -121,6 +121,14 @@ int sum(const Arguments& arguments) {
   return 0;
 }
 
+/// cores: how many the node's ranks are taken to have together.
+int cores(const Arguments&) {
+  tsp::Context context = tsp::Context::from_environment();
+  context.world().barrier();
+  say(fmt::format("{} cores for {} ranks", context.node_memory().layout().cores, context.local_size()));
+  return 0;
+}
+
 /// digest: all collectives on numbers whose sums depend on their order; prints a hash of every bit that this rank got.
 int digest(const Arguments&) {
   tsp::Context context = tsp::Context::from_environment();
@@ -374,6 +382,7 @@ int main(int argc, char** argv) {
                                                                                {"environment", environment},
                                                                                {"stdin", count_stdin},
                                                                                {"sum", sum},
+                                                                               {"cores", cores},
                                                                                {"digest", digest},
                                                                                {"rail", rail},
                                                                                {"loop", loop},

@@ -34,7 +34,7 @@ class Host {
       layout.first_rank = static_cast<std::uint32_t>(identity_.rank - identity_.local_rank);
       layout.world_size = static_cast<std::uint32_t>(identity_.size);
       layout.timeout_ns = timeout_ns_;
-      layout.cores = static_cast<std::uint32_t>(machine::usable_cores());
+      layout.cores = static_cast<std::uint32_t>(machine::usable_cores(pids()));
       Meeting meeting{shm::NodeMemory::create_posix(layout), pids()};
       answer(Cause::none, -1, {}, meeting.memory.descriptor());
       return meeting;
