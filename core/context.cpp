@@ -115,6 +115,10 @@ ContextOptions options_from_environment() {
 
 }  // namespace
 
+namespace {
+void install_early_terminate_handler();
+}
+
 struct Context::Parts {
   std::optional<shm::NodeMemory> owned_memory;
   shm::NodeMemory* memory;
@@ -265,6 +269,7 @@ Context::~Context() {
 }
 
 Context Context::from_environment() {
+  install_early_terminate_handler();
   const std::optional<bootstrap::Identity> identity = bootstrap::identity_from_environment();
   const ContextOptions options = options_from_environment();
   std::unique_ptr<Parts> parts;
@@ -338,16 +343,24 @@ struct TerminateState {
   int rank = -1;
 };
 TerminateState terminate_state;
+/// What a refusal ends a process with that hasn't joined, as it does tsprun.
+constexpr int kRefusedCode = 2;
+/// Whose handler on_terminate() has taken the place of: until there is a board, it is asked for all that isn't ours.
+std::terminate_handler earlier_handler = nullptr;
+
+void say(const std::string& line) { [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size()); }
 
 [[noreturn]] void on_terminate() {
   Failure failure;
   failure.cause = Cause::exception;
   failure.detail = "std::terminate without an exception";
+  bool own_words = false;
   if (const std::exception_ptr current = std::current_exception()) {
     try {
       std::rethrow_exception(current);
     } catch (const Error& error) {
       failure = failure_of(error);
+      own_words = true;
     } catch (const std::exception& error) {
       failure.detail = error.what();
     } catch (...) {
@@ -355,13 +368,27 @@ TerminateState terminate_state;
     }
   }
   const FlightBoard* board = terminate_state.board;
-  const bool job_was_over = board != nullptr && board->aborted();
-  const std::string line = fmt::format("rank {}: {}: {}\n", terminate_state.rank,
-                                       job_was_over ? "ended with the job" : "uncaught exception", failure.detail);
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  if (board == nullptr) {
+    // The rank couldn't join: that is in words, and a core dump would add nothing.
+    if (own_words) {
+      say(fmt::format("tsp: {}\n", failure.detail));
+      ::_exit(failure.cause == Cause::refused ? kRefusedCode : 1);
+    }
+    if (earlier_handler != nullptr) earlier_handler();
+    std::abort();
+  }
+  const bool job_was_over = board->aborted();
+  say(fmt::format("rank {}: {}: {}\n", terminate_state.rank, job_was_over ? "ended with the job" : "uncaught exception",
+                  failure.detail));
   if (job_was_over) ::_exit(1);  // the cause is another rank's; no core dump for this one
-  if (board != nullptr) board->note_first_error(terminate_state.rank, failure);
+  board->note_first_error(terminate_state.rank, failure);
+  if (own_words && failure.cause == Cause::refused) ::_exit(1);  // a mistake in words is none to debug
   std::abort();
+}
+
+void install_early_terminate_handler() {
+  const std::terminate_handler before = std::set_terminate(on_terminate);
+  if (before != on_terminate) earlier_handler = before;
 }
 
 }  // namespace

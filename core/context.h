@@ -88,7 +88,8 @@ class Context {
 };
 
 /// Makes uncaught exceptions end this process loudly: the board gets the text, stderr one line, the exit code is 1 for failures
-/// that came from another rank and SIGABRT otherwise. from_environment() calls it.
+/// that came from another rank and for requests that were refused, SIGABRT otherwise. from_environment() calls it. Before it has
+/// joined, an Error ends the process with its text and without a core dump, too: 2 if refused, else 1.
 void install_terminate_handler(const Context& context);
 
 }  // namespace tsp

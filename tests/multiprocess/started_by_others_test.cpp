@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <sched.h>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -77,6 +78,31 @@ TEST_P(StartedBy, RanksFindEachOther) {
   EXPECT_EQ(names_left(before), std::set<std::string>{});
 }
 
+/// Slurm's task/affinity and Open MPI's binding give each rank a core of its own: they have as many as they are.
+TEST_P(StartedBy, RanksHaveTheCoresOfAllTheirMasks) {
+  cpu_set_t mask;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof mask, &mask), 0);
+  std::vector<std::size_t> mine;
+  for (std::size_t core = 0; core < CPU_SETSIZE && mine.size() < 2; ++core) {
+    if (CPU_ISSET(core, &mask)) mine.push_back(core);
+  }
+  if (mine.size() < 2) GTEST_SKIP() << "one core can't be given to two ranks";
+  for (const bool own : {true, false}) {
+    Ranks ranks;
+    for (int rank : {0, 1}) {
+      ProcessOptions options;
+      options.environment = GetParam()(rank, 2);
+      const std::string core = std::to_string(mine[own ? static_cast<std::size_t>(rank) : 0]);
+      ranks.push_back(
+          std::make_unique<Process>(std::vector<std::string>{"taskset", "-c", core, program_path("actor"), "cores"}, options));
+    }
+    for (const auto& rank : ranks) {
+      EXPECT_EQ(rank->wait().code, 0) << rank->err();
+      EXPECT_NE(rank->out().find(own ? "2 cores for 2 ranks" : "1 cores for 2 ranks"), std::string::npos) << rank->out();
+    }
+  }
+}
+
 TEST_P(StartedBy, AMissingRankIsNamedAtTheDeadline) {
   const auto before = shared_names();
   const std::uint64_t begin = posix::now_ns();
@@ -114,6 +140,25 @@ TEST_P(StartedBy, AStopInABarrierIsNoDeadlock) {
     EXPECT_EQ(process.wait(10).code, 1) << process.err();
     EXPECT_NE(process.err().find("rank 1 gave no sign of life"), std::string::npos) << process.err();
     EXPECT_NE(process.err().find("rank 1 is stopped, in barrier #2"), std::string::npos) << process.err();
+  }
+}
+
+/// A program that catches nothing: it ends with the refusal's words, and leaves no core.
+TEST(StartedByNobody, AnIncompleteEnvironmentIsRefusedInWords) {
+  const std::vector<std::pair<Environment, std::string>> cases = {
+      {{{"RANK", "0"}}, "WORLD_SIZE isn't set"},
+      {{{"WORLD_SIZE", "2"}}, "RANK isn't set"},
+      {{{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}}, "RANK=2"},
+      {{{"TSP_TIMEOUT", "soon"}}, "TSP_TIMEOUT=soon"},
+      {{{"TSP_ALGORITHMS", "nonsense"}}, "nonsense"}};
+  for (const auto& [environment, words] : cases) {
+    ProcessOptions options;
+    options.environment = environment;
+    const Finished run = run_program({program_path("actor"), "sum"}, options);
+    EXPECT_EQ(run.end.code, 2) << run.describe();
+    EXPECT_EQ(run.err.rfind("tsp: ", 0), 0U) << run.describe();
+    EXPECT_NE(run.err.find(words), std::string::npos) << run.describe();
+    EXPECT_EQ(run.err.find("terminate"), std::string::npos) << run.describe();
   }
 }
 
