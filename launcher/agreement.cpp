@@ -1,15 +1,9 @@
 #include "launcher/agreement.h"
 
-#include "layers/model/digest.h"
-#include "transport/cause.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <fcntl.h>
-#include <filesystem>
 #include <set>
 #include <string_view>
 
@@ -22,8 +16,6 @@ constexpr std::array<std::string_view, 24> kOwn = {
     "--help",        "--version",   "--ranks", "--layout",  "--nodes",        "--nnodes", "--node-rank", "--rendezvous",
     "--secret-file", "--rdma",      "--bind",  "--threads", "--mem-per-rank", "--trace",  "--json",      "--quiet",
     "--log-level",   "--no-prefix", "--save",  "--resume",  "--logits",       "--output", "--csv",       "--audit"};
-/// Files and folders that are read.
-constexpr std::array<std::string_view, 5> kFiles = {"--data", "--config", "--model", "--weights", "--input"};
 constexpr char kBetween = '\n';
 
 bool contains(const auto& names, std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); }
@@ -43,21 +35,18 @@ void take(const CLI::App& app, Agreement& into) {
   }
 }
 
-/// The digest of a file's content; the text itself where there is no such file: the name of a built-in model.
-std::string content(const std::string& name) {
-  std::error_code error;
-  std::filesystem::path path = name;
-  if (std::filesystem::is_directory(path, error)) path /= "config.json";
-  if (!std::filesystem::is_regular_file(path, error)) return name;
-  const posix::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) throw system_error(Cause::refused, path.string(), errno);
-  return fmt::format("(content {:.12})", hexadecimal(digest_file(file, path, std::filesystem::file_size(path))));
-}
-
 std::string shown(const std::string& value) {
   std::string text = value;
   std::replace(text.begin(), text.end(), kBetween, ' ');
   return text;
+}
+
+/// What to do about a difference that isn't an option's.
+std::string_view advice(std::string_view name) {
+  if (name == "build") return " (start the same program on all nodes)";
+  if (name == "kernels") return " (set TSP_KERNELS to the lower on all nodes)";
+  if (name == "OpenBLAS") return " (install the same on all nodes; TSP_KERNELS chooses its core)";
+  return {};
 }
 
 }  // namespace
@@ -66,22 +55,6 @@ Agreement typed_options(const CLI::App& app, const CLI::App& command) {
   Agreement options;
   take(app, options);
   take(command, options);
-  return options;
-}
-
-Agreement with_contents(Agreement options) {
-  for (const std::string_view name : kFiles) {
-    const auto found = options.find(std::string(name));
-    if (found == options.end()) continue;
-    std::string contents;
-    for (std::string_view rest = found->second; !rest.empty();) {
-      const std::size_t end = std::min(rest.find(kBetween), rest.size());
-      if (!contents.empty()) contents += kBetween;
-      contents += content(std::string(rest.substr(0, end)));
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
-    found->second = contents;
-  }
   return options;
 }
 
@@ -100,6 +73,7 @@ std::string difference(const Agreement& theirs, int their_node, const Agreement&
     else
       text +=
           fmt::format("{} {} on node {}, {} on node {}", name, shown(there->second), their_node, shown(here->second), my_node);
+    text += advice(name);
   }
   return text;
 }

@@ -16,10 +16,6 @@ using Agreement = std::map<std::string, std::string>;
 /// --save.
 Agreement typed_options(const CLI::App& app, const CLI::App& command);
 
-/// The same with the contents of the files that options name (their digest) in place of the names: machines may keep them
-/// elsewhere. Of a folder it is its config.json. Throws Error(refused) for what can't be read.
-Agreement with_contents(Agreement options);
-
 /// "--lr 0.1 on node 1, 0.3 on node 0; --verify on node 1 only"; empty if they agree.
 std::string difference(const Agreement& theirs, int their_node, const Agreement& mine, int my_node);
 

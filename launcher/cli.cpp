@@ -105,6 +105,7 @@ int execute(Command& command, GlobalOptions& global, const std::string& complain
     check_environment();
     check_faults(command, global);
     command.validate(global);
+    global.inputs = command.inputs();
   } catch (const Error& error) {
     say(error.what());
     report_refusal(report, command.name(), error.what());

@@ -1,22 +1,15 @@
+// What the launchers of one job tell each other while it runs, and how they agree on how it has ended.
 #include "launcher/cluster.h"
 
-#include "launcher/rank_process.h"
-#include "layers/model/digest.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
-#include <poll.h>
-#include <random>
-#include <time.h>
 #include <utility>
 
 namespace tsp::launcher {
@@ -24,255 +17,60 @@ namespace tsp::launcher {
 namespace {
 
 constexpr std::uint64_t kBeat_ns = 200'000'000;
-/// Node 0 gives up first and says who is missing.
-constexpr std::uint64_t kGrace_ns = 3'000'000'000;
-constexpr std::uint64_t kLinger_ns = 1'000'000'000;
+/// How long, beyond --timeout, node 0 waits after a failure for ranks of others to be ended by their tspruns.
+constexpr std::uint64_t kOthersEnd_ns = 2'000'000'000;
 /// A tsprun looks many times a second. One that sees more than this between two looks was itself stopped, or its machine was.
 constexpr std::uint64_t kClockJump_ns = 2'000'000'000;
-constexpr std::string_view kOk = "ok ";
-/// To a node that is ahead: node 0 hasn't begun that attempt yet.
-constexpr std::string_view kAgain = "again";
-constexpr std::string_view kBegun = "a job has begun at this rendezvous already; another one needs another port";
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
-std::string text_of(const std::vector<std::byte>& value) { return {reinterpret_cast<const char*>(value.data()), value.size()}; }
-
-/// The number behind a prefix; -1 if the key has another one, or none below `limit`.
-int number_after(const std::string& key, std::string_view prefix, int limit) {
-  if (!key.starts_with(prefix)) return -1;
-  int number = -1;
-  const char* end = key.data() + key.size();
-  const auto parsed = std::from_chars(key.data() + prefix.size(), end, number);
-  return parsed.ec == std::errc{} && parsed.ptr == end && number >= 0 && number < limit ? number : -1;
+nlohmann::json failure_json(const Failure& failure) {
+  return {{"cause", static_cast<int>(failure.cause)},
+          {"rank", failure.rank},
+          {"code", failure.code},
+          {"op", failure.op},
+          {"seq", failure.sequence},
+          {"detail", failure.detail}};
 }
 
-std::string failure_text(const Failure& failure) {
-  nlohmann::json json = {{"cause", static_cast<int>(failure.cause)},
-                         {"rank", failure.rank},
-                         {"code", failure.code},
-                         {"op", failure.op},
-                         {"seq", failure.sequence},
-                         {"detail", failure.detail}};
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string text_of(const nlohmann::json& json) { return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
 
-Failure parse_failure(const std::string& text) {
+/// Cause none if it isn't one. Throws nlohmann::json::exception for a field of another type.
+Failure read_failure(const nlohmann::json& json) {
   Failure failure;
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return failure;
-  try {
-    const int cause = json.value("cause", 0);
-    if (cause <= 0 || cause > 255 || !is_cause(static_cast<std::uint8_t>(cause))) return failure;
-    failure.rank = json.value("rank", -1);
-    failure.code = json.value("code", 0);
-    failure.op = json.value("op", std::string());
-    failure.sequence = json.value("seq", 0U);
-    failure.detail = json.value("detail", std::string());
-    failure.cause = static_cast<Cause>(cause);
-  } catch (const nlohmann::json::exception&) {
-    return {};
-  }
+  const int cause = json.value("cause", 0);
+  if (cause <= 0 || cause > 255 || !is_cause(static_cast<std::uint8_t>(cause))) return failure;
+  failure.rank = json.value("rank", -1);
+  failure.code = json.value("code", 0);
+  failure.op = json.value("op", std::string());
+  failure.sequence = json.value("seq", 0U);
+  failure.detail = json.value("detail", std::string());
+  failure.cause = static_cast<Cause>(cause);
   return failure;
 }
 
-std::string list_of(const std::vector<int>& nodes) {
-  std::string text;
-  for (const int node : nodes) text += fmt::format("{}{}", text.empty() ? "" : ", ", node);
-  return text;
-}
-
-/// Debian's installer names the machine 127.0.1.1 in /etc/hosts.
-void warn_of_loopback(const std::string& host, const std::vector<std::string>& addresses) {
-  const bool loops = std::all_of(addresses.begin(), addresses.end(), [](const std::string& address) {
-    return address.starts_with("127.") || address.starts_with("[::1]");
-  });
-  if (!loops || host == "localhost" || host == "::1" || host.starts_with("127.")) return;
-  spdlog::warn(
-      "--rendezvous {}: on this machine that is {}, which no other machine reaches; name an address that all do, or mend "
-      "/etc/hosts here",
-      host, fmt::join(addresses, " and "));
-}
-
-}  // namespace
-
-std::string Cluster::Arrival::text() const {
-  const nlohmann::json json = {{"nonce", nonce}, {"attempt", attempt}, {"trouble", trouble}, {"options", options}};
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-std::optional<Cluster::Arrival> Cluster::Arrival::parse(const std::string& text) {
+Failure parse_failure(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return std::nullopt;
   try {
-    Arrival arrival{.nonce = json.at("nonce"), .attempt = json.at("attempt"), .trouble = json.at("trouble"), .options = {}};
-    arrival.options = json.at("options").get<Agreement>();
-    if (arrival.nonce.empty() || arrival.nonce.size() > 32) return std::nullopt;
-    return arrival;
+    return json.is_object() ? read_failure(json) : Failure();
+  } catch (const nlohmann::json::exception&) {
+    return {};
+  }
+}
+
+std::string ending_text(const Ending& ending) {
+  return text_of(nlohmann::json{{"failure", failure_json(ending.failure)}, {"code", ending.code}});
+}
+
+std::optional<Ending> parse_ending(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  try {
+    if (!json.is_object()) return std::nullopt;
+    return Ending{.failure = read_failure(json.at("failure")), .code = json.at("code")};
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
 }
 
-Cluster::Cluster(const GlobalOptions& global, const std::string& command, const bootstrap::Secret& secret,
-                 const std::string& trouble)
-    : ranks_(global.ranks),
-      self_(global.node_rank),
-      rendezvous_(global.rendezvous),
-      timeout_ns_(global.timeout_ns),
-      nodes_(static_cast<std::size_t>(global.nodes)) {
-  Arrival mine{.nonce = {}, .attempt = global.attempt, .trouble = trouble, .options = with_contents(global.typed)};
-  mine.options["ranks"] = std::to_string(global.ranks);
-  mine.options["--layout"] = global.layout.print();
-  mine.options["--nnodes"] = std::to_string(global.nodes);
-  mine.options["command"] = command;
-  if (const char* algorithms = std::getenv("TSP_ALGORITHMS")) mine.options["TSP_ALGORITHMS"] = algorithms;
-  if (const std::string text = nlohmann::json(mine.options).dump(); text.size() > bootstrap::kMostValueBytes / 2)
-    mine.options = {{"options that are too long to list", hexadecimal(digest(bytes_of(text)))}};
-  try {
-    if (self_ == 0) {
-      const bootstrap::HostPort place = bootstrap::parse_host_port("--rendezvous", rendezvous_);
-      server_.emplace(place.host, place.port, secret);
-      store_address_ = server_->address();
-      warn_of_loopback(place.host, server_->addresses());
-      serve(mine);
-    } else {
-      store_address_ = rendezvous_;
-      const std::string go = begin_with(secret, mine);
-      std::from_chars(go.data() + kOk.size(), go.data() + go.size(), master_port_);
-      store_address_ = client_->reached();
-      client_->subscribe("live/");
-    }
-  } catch (const Error& error) {
-    throw Error(Cause::refused, fmt::format("--rendezvous {}: {}", rendezvous_, error.what()));
-  }
-  const std::uint64_t now = posix::now_ns();
-  for (Node& node : nodes_) node.heard_ns = now;
-}
-
-void Cluster::answer(const std::string& nonce, std::string_view text) { server_->set("go/" + nonce, bytes_of(text)); }
-
-/// Node 0: waits for all others, compares, says go.
-void Cluster::serve(const Arrival& mine) {
-  const auto count = static_cast<int>(nodes_.size());
-  std::vector<std::optional<Arrival>> here(nodes_.size());
-  here[0] = mine;
-  links_.assign(nodes_.size(), -1);
-  std::vector<std::string> asked;  // nonces that go answers
-  std::string refusal;
-  server_->on_set = [&](int client, const std::string& key, const std::vector<std::byte>& value) {
-    const std::optional<Arrival> arrival = key.starts_with("node/") ? Arrival::parse(text_of(value)) : std::nullopt;
-    if (!arrival) return;
-    if (arrival->attempt != mine.attempt) {
-      answer(arrival->nonce, arrival->attempt > mine.attempt ? kAgain : kBegun);
-      return;
-    }
-    asked.push_back(arrival->nonce);
-    const int node = number_after(key, "node/", count);
-    if (node < 1) {
-      refusal = fmt::format("a tsprun came as --node-rank {}; 1 to {} belong here", key.substr(5), count - 1);
-      return;
-    }
-    std::optional<Arrival>& place = here[static_cast<std::size_t>(node)];
-    if (place) refusal = fmt::format("two tspruns came as --node-rank {}: every node needs its own", node);
-    place = arrival;
-    links_[static_cast<std::size_t>(node)] = client;
-    const std::string differs = difference(arrival->options, node, mine.options, 0);
-    if (!arrival->trouble.empty()) refusal = fmt::format("node {}: {}", node, arrival->trouble);
-    else if (!differs.empty()) refusal = fmt::format("the nodes were started differently: {}", differs);
-  };
-  server_->on_gone = [&](int client, const std::string& why) {
-    const auto link = std::find(links_.begin(), links_.end(), client);
-    if (link == links_.end()) return;
-    spdlog::warn("node {} left before the job began ({})", link - links_.begin(), why);
-    here[static_cast<std::size_t>(link - links_.begin())].reset();
-    *link = -1;
-  };
-  const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
-  const auto missing = [&] {
-    std::vector<int> list;
-    for (std::size_t node = 0; node < here.size(); ++node) {
-      if (!here[node]) list.push_back(static_cast<int>(node));
-    }
-    return list;
-  };
-  // With trouble of its own node 0 waits all the same: the others shall hear it.
-  while (refusal.empty() && !missing().empty()) {
-    if (posix::now_ns() >= deadline) {
-      if (!mine.trouble.empty()) break;
-      const std::vector<int> late = missing();
-      refusal = fmt::format(
-          "node{} {} of {} didn't come to {} within {:g} s (--timeout): start tsprun there with --node-rank, the same "
-          "--rendezvous and the same secret",
-          late.size() == 1 ? "" : "s", list_of(late), count, store_address_, static_cast<double>(timeout_ns_) * 1e-9);
-      break;
-    }
-    pollfd watched{server_->descriptor(), POLLIN, 0};
-    ::poll(&watched, 1, 50);
-    server_->pump();
-  }
-  if (refusal.empty() && !mine.trouble.empty()) refusal = fmt::format("node 0: {}", mine.trouble);
-  if (refusal.empty()) master_port_ = free_port();
-  for (const std::string& nonce : asked) answer(nonce, refusal.empty() ? fmt::format("{}{}", kOk, master_port_) : refusal);
-  server_->on_gone = nullptr;
-  server_->on_set = nullptr;
-  if (!refusal.empty()) {
-    leave();
-    throw Error(Cause::refused, refusal);
-  }
-  // This node's ranks listen for those of others at the address by which they reach the store: of a host's several addresses the
-  // first may be one that no other machine reaches.
-  for (const int client : links_) {
-    if (client < 0) continue;
-    store_address_ = bootstrap::StoreServer::reached_at(client);
-    break;
-  }
-  const std::uint64_t attempt = mine.attempt;
-  server_->on_set = [this, attempt](int, const std::string& key, const std::vector<std::byte>& value) {
-    if (key.starts_with("live/")) {
-      pending_.emplace_back(key, value);
-    } else if (const std::optional<Arrival> late = key.starts_with("node/") ? Arrival::parse(text_of(value)) : std::nullopt) {
-      answer(late->nonce, late->attempt > attempt ? kAgain : kBegun);
-      if (late->attempt <= attempt)
-        spdlog::warn("a tsprun came as --node-rank {} while the job runs, and was refused", key.substr(5));
-    }
-  };
-  server_->on_gone = [this](int client, const std::string& why) {
-    const auto link = std::find(links_.begin(), links_.end(), client);
-    if (link == links_.end()) return;
-    gone_.emplace_back(static_cast<int>(link - links_.begin()), why);
-    *link = -1;
-  };
-}
-
-/// Node 0's answer to this node, "ok PORT". In a job's further attempts node 0 may still be ending the one before: tries again
-/// until the deadline. Throws Error.
-std::string Cluster::begin_with(const bootstrap::Secret& secret, Arrival mine) {
-  const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
-  std::string trouble = "node 0 still ends the attempt before";
-  for (;;) {
-    const std::uint64_t now = posix::now_ns();
-    const std::uint64_t left = deadline > now ? deadline - now : 1;
-    try {
-      client_.reset();
-      client_.emplace(rendezvous_, secret, bootstrap::launcher_name(self_), left);
-      mine.nonce = fmt::format("{:08x}{:08x}", std::random_device()(), std::random_device()());
-      client_->set(fmt::format("node/{}", self_), bytes_of(mine.text()));
-      std::string go = text_of(client_->get("go/" + mine.nonce, "node 0 to say that all nodes are there", kGrace_ns));
-      if (go.starts_with(kOk)) {
-        client_->endure(timeout_ns_);  // it was made with what was left of the deadline
-        return go;
-      }
-      if (go != kAgain) throw Error(Cause::refused, go);
-    } catch (const Error& error) {
-      const bool may_pass = error.cause() == Cause::disconnected || error.cause() == Cause::corrupt;
-      if (mine.attempt == 0 || !may_pass) throw;
-      trouble = error.what();
-    }
-    if (posix::now_ns() >= deadline) throw Error(Cause::stalled, trouble);
-    const timespec pause{0, 50'000'000};
-    ::nanosleep(&pause, nullptr);
-  }
-}
+}  // namespace
 
 int Cluster::descriptor() const { return server_ ? server_->descriptor() : client_->link().descriptor(); }
 
@@ -297,21 +95,17 @@ void Cluster::tell(Boards& boards) {
 void Cluster::tell_failure(const Failure& failure) {
   if (told_failure_ || failure.cause == Cause::none) return;
   told_failure_ = true;
-  say(fmt::format("live/abort/{}", self_), bytes_of(failure_text(failure)));
+  say(fmt::format("live/abort/{}", self_), bytes_of(text_of(failure_json(failure))));
 }
 
-void Cluster::tell_bye() {
-  nodes_[static_cast<std::size_t>(self_)].bye = true;
-  say(fmt::format("live/bye/{}", self_), {});
-}
-
-bool Cluster::all_done() const {
-  return std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.bye || node.lost; });
+void Cluster::tell_bye(const Ending& own) {
+  nodes_[static_cast<std::size_t>(self_)].bye = own;
+  if (client_) say(fmt::format("live/bye/{}", self_), bytes_of(ending_text(own)));
 }
 
 void Cluster::lose(int node, const std::string& why, Boards& boards) {
   Node& lost = nodes_[static_cast<std::size_t>(node)];
-  if (lost.bye || lost.lost) return;
+  if (lost.seen || lost.lost || (node == 0 && ending_)) return;
   lost.lost = true;
   Failure failure;
   failure.cause = Cause::disconnected;
@@ -333,8 +127,16 @@ void Cluster::heard(const std::string& key, const std::vector<std::byte>& value,
     nodes_[static_cast<std::size_t>(node)].heard_ns = now;
   } else if (const int beating = number_after(key, "live/beat/", count); beating >= 0) {
     nodes_[static_cast<std::size_t>(beating)].heard_ns = now;
-  } else if (const int leaving = number_after(key, "live/bye/", count); leaving >= 0) {
-    nodes_[static_cast<std::size_t>(leaving)].bye = true;
+  } else if (const int leaving = number_after(key, "live/bye/", count); leaving > 0) {
+    nodes_[static_cast<std::size_t>(leaving)].bye = parse_ending(text_of(value));
+  } else if (const int knowing = number_after(key, "live/seen/", count); knowing > 0) {
+    nodes_[static_cast<std::size_t>(knowing)].seen = true;
+  } else if (key == "live/end" && client_) {
+    ending_ = parse_ending(text_of(value));
+    if (!ending_) return;
+    if (ending_ns_ == 0) ending_ns_ = now;
+    if (ending_->failure.cause != Cause::none) boards.abort(ending_->failure);
+    say(fmt::format("live/seen/{}", self_), {});
   } else if (key.starts_with("live/way/")) {
     if (on_way) on_way(key, text_of(value));
   } else if (const int failing = number_after(key, "live/abort/", count); failing >= 0 && failing != self_) {
@@ -372,23 +174,69 @@ void Cluster::hear(Boards& boards) {
   }
 }
 
-void Cluster::leave() {
-  const std::uint64_t ends = posix::now_ns() + kLinger_ns;
-  if (client_) {
-    // A machine that goes down right after its tsprun sends nothing again: what was lost on the way is awaited here.
-    while (client_->link().unacknowledged() != 0 && posix::now_ns() < ends && client_->pump()) {
-      const bool to_write = client_->link().backlog() != 0;
-      pollfd watched{client_->link().descriptor(), static_cast<short>(to_write ? POLLOUT : 0), 0};
-      ::poll(&watched, 1, to_write ? 20 : 1);
+/// Node 0: every other node has said bye or is lost. After a failure ranks have a moment to be ended, wherever they are.
+bool Cluster::all_said_bye(Boards& boards) {
+  const std::uint64_t now = posix::now_ns();
+  if (failed_ns_ == 0 && boards.failure().cause != Cause::none) failed_ns_ = now;
+  bool all = true;
+  for (int node = 1; node < static_cast<int>(nodes_.size()); ++node) {
+    const Node& other = nodes_[static_cast<std::size_t>(node)];
+    if (other.bye || other.lost) continue;
+    if (failed_ns_ != 0 && now - failed_ns_ >= timeout_ns_ + kOthersEnd_ns) {
+      lose(node, "its ranks haven't ended after the job had failed", boards);
+    } else {
+      all = false;
     }
-    return;
   }
-  // The others leave first: then nothing that they were told is lost.
-  while (!server_->alone() && posix::now_ns() < ends) {
-    server_->pump();
-    pollfd watched{server_->descriptor(), POLLIN, 0};
-    ::poll(&watched, 1, 20);
+  return all;
+}
+
+/// How the job ended in the words of the node where the failing rank lived: it knows more of its end than what it was told of.
+Ending Cluster::judged(const Failure& first) const {
+  Ending ending{.failure = first};
+  if (first.cause == Cause::none) return ending;
+  const auto count = static_cast<int>(nodes_.size());
+  const int home = first.rank >= 0 && first.rank < ranks_ ? node_of(ranks_, count, first.rank) : self_;
+  const std::optional<Ending>& told = nodes_[static_cast<std::size_t>(home)].bye;
+  const std::optional<Ending>& own = nodes_[static_cast<std::size_t>(self_)].bye;
+  if (told && told->failure.rank == first.rank && told->failure.cause != Cause::none) return *told;
+  if (own && own->failure.cause != Cause::none) ending.code = own->code;
+  return ending;
+}
+
+bool Cluster::settled(Boards& boards) {
+  const std::uint64_t now = posix::now_ns();
+  if (client_) {
+    if (nodes_[0].lost) return true;
+    if (!ending_) return false;
+    // Node 0 leaves when it has heard that all nodes know. Until then what was lost on the way can be sent again.
+    return client_->link().over() || now - ending_ns_ >= timeout_ns_;
   }
+  if (!ending_) {
+    if (!all_said_bye(boards)) return false;
+    ending_ = judged(boards.failure());
+    ending_ns_ = now;
+    say("live/end", bytes_of(ending_text(*ending_)));
+  }
+  bool all = true;
+  for (int node = 1; node < static_cast<int>(nodes_.size()); ++node) {
+    const Node& other = nodes_[static_cast<std::size_t>(node)];
+    if (other.seen || other.lost) continue;
+    if (now - ending_ns_ < timeout_ns_) {
+      all = false;
+      continue;
+    }
+    lose(node,
+         fmt::format("its ranks have ended, but within {:g} s (--timeout) it hasn't acknowledged how the job did",
+                     static_cast<double>(timeout_ns_) * 1e-9),
+         boards);
+  }
+  if (all && ending_->failure.cause == Cause::none && boards.failure().cause != Cause::none) {
+    // Some node never said that it knows. The others still listen.
+    ending_ = {boards.failure(), 0};
+    say("live/end", bytes_of(ending_text(*ending_)));
+  }
+  return all;
 }
 
 }  // namespace tsp::launcher

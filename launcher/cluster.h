@@ -1,16 +1,22 @@
-// The launchers of one job on several machines, a tsprun each: they meet at the rendezvous, then tell each other what their ranks
-// do, the first failure, and that they are done. Node 0 serves the job's store; all that is said goes through it:
+// The launchers of one job on several machines, a tsprun each: they meet at the rendezvous and prove to each other that they were
+// started alike, on like machines, with like files. Then they tell each other what their ranks do, the first failure, and how
+// the job ended. Node 0 serves the job's store; all that is said goes through it:
 //
 //   node/I        node I is here, and what it was started with; compared by node 0
+//   busy/I        node I is here, and still reads the files that its ranks will read
+//   proof/I       their digests; compared by node 0
 //   go/NONCE      node 0's answer to that: "ok PORT", or why the job can't start, or has begun without this node
 //   live/page/R   the flight board's page of rank R
 //   live/abort/I  the first failure that node I knows
-//   live/bye/I    node I's ranks have ended
+//   live/bye/I    node I's ranks have ended, and how
+//   live/end      node 0's word on how the job has ended, once all have said bye or are lost: all nodes report that
+//   live/seen/I   node I has heard it; it leaves when node 0, which waits for that of all, has left
 //   live/beat/I   node I lives
 //   live/way/R    which transports rank R chose, and why (core/links.h)
 #pragma once
 
 #include "launcher/boards.h"
+#include "launcher/cluster_words.h"
 #include "launcher/options.h"
 #include "transport/bootstrap/store.h"
 
@@ -22,11 +28,18 @@
 
 namespace tsp::launcher {
 
+/// How a job ended.
+struct Ending {
+  Failure failure;  ///< cause none: in good order
+  int code = 0;     ///< tsprun's exit code where the failing rank lived; 0: none but what follows from the failure
+};
+
 class Cluster {
  public:
   /// Meets all nodes. `trouble`: why the job can't start on this one, which all nodes are told; empty: it can. Throws
-  /// Error(refused) naming the nodes that can't start it, are late at the deadline, come twice, were started with other options,
-  /// or don't know the secret; a taken port is named too.
+  /// Error(refused) naming the nodes that can't start it, are late at the deadline, come twice, were started with other options
+  /// or files, or don't know the secret; a taken port is named too. If an earlier attempt of the same job has run, a node that
+  /// doesn't come again is lost: Error(disconnected), with its first rank.
   Cluster(const GlobalOptions& global, const std::string& command, const bootstrap::Secret& secret, const std::string& trouble);
 
   /// Where this node's ranks find the store: of its addresses one that other nodes reach.
@@ -37,39 +50,34 @@ class Cluster {
 
   /// Called for what a rank says of its transports: live/way/R and the value.
   std::function<void(std::string_view key, std::string_view value)> on_way;
-  /// Hears what is new and shows it on the boards; returns the failure of a node that is lost, if any.
+  /// Hears what is new and shows it on the boards; a node that is lost is a failure there.
   void hear(Boards& boards);
   /// Tells the others of changed pages, and that this node lives.
   void tell(Boards& boards);
   void tell_failure(const Failure& failure);
-  void tell_bye();
-  /// All nodes have said that their ranks ended.
-  bool all_done() const;
-  /// What was said last shall arrive, though this process ends: waits a moment.
-  void leave();
+  /// This node's ranks have ended, and how the job did as far as it is known here.
+  void tell_bye(const Ending& own);
+  /// After tell_bye() and hear(): true once every node that isn't lost knows how the job ended, as far as this one can tell. A
+  /// node that doesn't say within --timeout that it knows is lost, and then the job has failed.
+  bool settled(Boards& boards);
+  /// Node 0's word, the same on all nodes; nothing while it isn't known, or if node 0 is lost.
+  const std::optional<Ending>& ending() const { return ending_; }
 
  private:
   struct Node {
     std::uint64_t heard_ns = 0;
-    bool bye = false;
+    std::optional<Ending> bye = std::nullopt;  ///< what it said when its ranks had ended
+    bool seen = false;                         ///< it knows how the job ended
     bool lost = false;
   };
-  /// What a node says when it comes.
-  struct Arrival {
-    std::string nonce;          ///< the answer's name: there may be two nodes of one number
-    std::uint64_t attempt = 0;  ///< how many times this job was begun before
-    std::string trouble;        ///< why it can't start here; empty: it can
-    Agreement options;
-
-    std::string text() const;
-    static std::optional<Arrival> parse(const std::string& text);
-  };
-  void serve(const Arrival& mine);
-  std::string begin_with(const bootstrap::Secret& secret, Arrival mine);
-  void answer(const std::string& nonce, std::string_view text);
+  void serve(const Arrival& mine, const Inputs& inputs);
+  std::string begin_with(const bootstrap::Secret& secret, Arrival mine, const Inputs& inputs);
+  std::string answer_to(const Arrival& mine, const Inputs& inputs, std::optional<Agreement>& proof);
   void heard(const std::string& key, const std::vector<std::byte>& value, Boards& boards);
   void say(const std::string& key, std::span<const std::byte> value);
   void lose(int node, const std::string& why, Boards& boards);
+  bool all_said_bye(Boards& boards);
+  Ending judged(const Failure& first) const;
 
   int ranks_;
   int self_;
@@ -84,6 +92,9 @@ class Cluster {
   std::uint64_t last_beat_ns_ = 0;
   std::uint64_t last_look_ns_ = 0;
   bool told_failure_ = false;
+  std::optional<Ending> ending_;
+  std::uint64_t ending_ns_ = 0;  ///< since when it is known here
+  std::uint64_t failed_ns_ = 0;  ///< server: since when it waits, after a failure, for others' ranks to end
   std::vector<std::pair<std::string, std::vector<std::byte>>> pending_;  // server: what clients set since hear()
   std::vector<std::pair<int, std::string>> gone_;
 };

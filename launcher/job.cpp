@@ -24,8 +24,6 @@ constexpr std::uint64_t kMillisecond = 1'000'000;
 /// How often the abort word is looked at, which rings no bell here, and the terminal's foreground.
 constexpr int kTick_ms = 100;
 constexpr int kEndingTick_ms = 10;
-/// How long after a failure this tsprun waits for those of other nodes.
-constexpr std::uint64_t kOthersEnd_ns = 2'000'000'000;
 
 }  // namespace
 
@@ -101,7 +99,8 @@ void Job::start(const rlimit& open_files) {
 void Job::watch() {
   while (living_ > 0 || !others_done()) {
     arrange_flow();
-    for (const Event& event : loop_.wait(ending_ ? kEndingTick_ms : tick_ms())) handle(event);
+    const bool soon = ending_ || (net_->cluster && net_->cluster->ending());
+    for (const Event& event : loop_.wait(soon ? kEndingTick_ms : tick_ms())) handle(event);
     share_news();
     stdout_.flush();
     stderr_.flush();
@@ -124,7 +123,10 @@ void Job::watch() {
     failure_.detail = fmt::format("{}: the ranks saved and ended", signal_name(failure_.code));
     ending_since_ns_ = posix::now_ns();
   }
-  if (net_->cluster) net_->cluster->leave();
+  if (net_->cluster && net_->cluster->ending() && net_->cluster->ending()->failure.cause != Cause::none) {
+    failure_ = net_->cluster->ending()->failure;
+    if (!ending_) ending_since_ns_ = posix::now_ns();
+  }
   pass_on_the_rest();
   if (failure_.cause == Cause::none && stdout_.error() != 0 && stdout_.error() != EPIPE) {
     failure_ = output_failure(stdout_.error());
@@ -182,6 +184,7 @@ void Job::interrupt(int signal) {
   if (interrupted_by_ != 0) {
     signal_ranks(SIGKILL);
     sent_kill_ = true;
+    hurried_ = true;
     return;
   }
   Failure failure;
@@ -243,12 +246,12 @@ bool Job::others_done() {
   if (!said_bye_) {
     said_bye_ = true;
     if (ending_) complete_abort();
-    net_->cluster->tell_failure(boards_.failure());
+    failure_ = boards_.failure();
+    net_->cluster->tell_failure(failure_);
     net_->cluster->tell(boards_);
-    net_->cluster->tell_bye();
+    net_->cluster->tell_bye({failure_, failure_.cause == Cause::none ? 0 : exit_code()});
   }
-  // After a failure the others are given a moment to end; they were told.
-  return net_->cluster->all_done() || (ending_ && posix::now_ns() - ending_since_ns_ > kOthersEnd_ns);
+  return hurried_ || net_->cluster->settled(boards_);
 }
 
 /// Carries pages, failures and addresses between nodes.

@@ -133,6 +133,7 @@ class Job {
   bool ending_ = false;
   bool sent_term_ = false;
   bool sent_kill_ = false;
+  bool hurried_ = false;  ///< a second signal came: other nodes aren't waited for
   std::uint64_t ending_since_ns_ = 0;
   int interrupted_by_ = 0;
   std::uint64_t wind_down_until_ns_ = 0;  // 0: nobody asked the ranks to end early

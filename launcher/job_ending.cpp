@@ -181,6 +181,8 @@ int Job::exit_code() const {
   if (failure_.cause == Cause::none) return stdout_.error() != 0 ? output_lost_code(stdout_.error()) : 0;
   if (failure_.cause == Cause::interrupted) return failure_.code > 0 ? 128 + failure_.code : 1;
   if (built_in()) return 1;
+  // All nodes end as the one where the rank was.
+  if (net_->cluster && net_->cluster->ending() && net_->cluster->ending()->code != 0) return net_->cluster->ending()->code;
   const auto culprit = static_cast<std::size_t>(failure_.rank);
   if (failure_.rank >= 0 && culprit < records_.size() && records_[culprit].end.failed() && !records_[culprit].end.by_launcher) {
     return records_[culprit].end.code();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "launcher/agreement.h"
+#include "launcher/inputs.h"
 #include "launcher/layout.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/fault/spec.h"
@@ -48,7 +49,8 @@ struct GlobalOptions {
   std::vector<std::string> fault_texts;
   std::vector<std::string> words;    ///< the command line without tsprun itself and what stands after `--`
   std::vector<std::string> program;  ///< what stands after `--`: for `run`
-  Agreement typed;                   ///< what nodes must have in common
+  Agreement typed;                   ///< what nodes must have been started with in common
+  Inputs inputs;                     ///< and what their ranks must compute with and from
 
   // Results of validation.
   int ranks = 1;

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <limits>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 
 namespace tsp::kernels::blas {
@@ -59,12 +60,14 @@ class Library {
     find(sgemm, "cblas_sgemm");
     find(dgemm, "cblas_dgemm");
     find(corename, "openblas_get_corename");
+    find(config, "openblas_get_config");
     loaded_flag().store(true);
   }
 
   decltype(&cblas_sgemm) sgemm = nullptr;
   decltype(&cblas_dgemm) dgemm = nullptr;
   decltype(&openblas_get_corename) corename = nullptr;
+  decltype(&openblas_get_config) config = nullptr;
 
  private:
   template <class Function>
@@ -114,6 +117,16 @@ void multiply_with(Gemm gemm, const Product<T>& p) {
 void multiply(const Product<float>& product) { multiply_with(library().sgemm, product); }
 void multiply(const Product<double>& product) { multiply_with(library().dgemm, product); }
 std::string core_name() { return library().corename(); }
+
+std::string version() {
+  // "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH …"
+  std::istringstream words(library().config());
+  std::string name;
+  std::string number;
+  words >> name >> number;
+  return number;
+}
+
 bool loaded() { return loaded_flag().load(); }
 
 }  // namespace tsp::kernels::blas

@@ -34,6 +34,8 @@ void multiply(const Product<double>& product);
 
 /// The kernels that OpenBLAS chose: "SkylakeX", "Haswell". Loads it.
 std::string core_name();
+/// OpenBLAS' version, "0.3.21". Loads it.
+std::string version();
 /// True once the library is loaded, for a level that can then no longer change.
 bool loaded();
 

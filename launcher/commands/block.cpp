@@ -78,6 +78,13 @@ void BlockCommand::validate(const GlobalOptions& global) {
   block_.output = check_output("--output", block_.output, output_bytes(block_, model_), sources);
 }
 
+Inputs BlockCommand::inputs() const {
+  Inputs inputs = model_inputs(model_);
+  inputs.files.push_back({"--weights", block_.weights});
+  inputs.files.push_back({"--input", block_.input});
+  return inputs;
+}
+
 int BlockCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
   JobSpec spec;

@@ -6,6 +6,7 @@
 //   run       does the work: commands with ranks call run_job() with a JobSpec whose rank_main every rank executes
 #pragma once
 
+#include "launcher/inputs.h"
 #include "launcher/options.h"
 #include "launcher/report.h"
 #include "launcher/supervisor.h"
@@ -43,6 +44,8 @@ class Command {
   /// Throws Error(Cause::refused, "option value: why; what would work"). Called after the global options were validated and
   /// before anything starts.
   virtual void validate(const GlobalOptions& global) { (void)global; }
+  /// What ranks compute with and from, all nodes alike. Called after validate().
+  virtual Inputs inputs() const { return {}; }
   /// Does it; returns the exit code. May set keys of the report (report.root()["bench"] = …); the keys that all commands share
   /// and `failure` are set by the caller and run_job().
   virtual int run(const GlobalOptions& global, Report& report) = 0;

@@ -20,6 +20,7 @@ class EvalCommand final : public Command {
   bool has_trace() const override { return true; }
   void add_options(CLI::App& app) override;
   void validate(const GlobalOptions& global) override;
+  Inputs inputs() const override { return model_inputs(model_); }
   int run(const GlobalOptions& global, Report& report) override;
 
  private:

@@ -40,6 +40,12 @@ nlohmann::ordered_json utf8(const std::string& text) {
   return nlohmann::ordered_json::parse(raw.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
+/// A prompt that names a file of token ids instead of being a text.
+bool prompt_is_file(const std::string& prompt) {
+  const std::filesystem::path path(prompt);
+  return path.extension() == ".bin" && std::filesystem::is_regular_file(path);
+}
+
 int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& global, const ModelCommandOptions& shape,
                   const GenerateOptions& options) {
   Session session(context, sink, global);
@@ -116,7 +122,7 @@ void GenerateCommand::add_options(CLI::App& app) {
 
 void GenerateCommand::read_prompt() {
   const std::filesystem::path path(options_.prompt);
-  if (path.extension() == ".bin" && std::filesystem::is_regular_file(path)) {
+  if (prompt_is_file(options_.prompt)) {
     const TokenStream stream({path}, 1);
     options_.ids.resize(static_cast<std::size_t>(stream.size()));
     stream.read(0, options_.ids);
@@ -157,6 +163,12 @@ void GenerateCommand::validate(const GlobalOptions& global) {
   options_.sampling.top_p = parse_number("--top-p", options_.top_p_text, {.lowest = 0, .highest = 1, .usual = 1, .open = true});
   options_.sampling.seed = model_.seed;
   validate_memory(model_, global, ModelUse::inference);
+}
+
+Inputs GenerateCommand::inputs() const {
+  Inputs inputs = model_inputs(model_);
+  if (prompt_is_file(options_.prompt)) inputs.files.push_back({"--prompt", options_.prompt});
+  return inputs;
 }
 
 int GenerateCommand::run(const GlobalOptions& global, Report& report) {

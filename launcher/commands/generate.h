@@ -39,6 +39,7 @@ class GenerateCommand final : public Command {
   bool has_trace() const override { return true; }
   void add_options(CLI::App& app) override;
   void validate(const GlobalOptions& global) override;
+  Inputs inputs() const override;
   int run(const GlobalOptions& global, Report& report) override;
 
  private:

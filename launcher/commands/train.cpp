@@ -21,6 +21,7 @@ namespace tsp::launcher {
 namespace {
 constexpr std::int64_t kMostSteps = 1'000'000'000;
 
+constexpr int kFailedAgain = 1;
 constexpr std::int64_t kMostRestarts = 1'000'000;
 
 constexpr const char* kLearningRate = "3e-4";
@@ -270,6 +271,8 @@ void TrainCommand::validate_save() {
   }
 }
 
+Inputs TrainCommand::inputs() const { return model_inputs(model_); }
+
 int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
   const Progress::Style style = progress_style(global);
   JobSpec spec;
@@ -356,9 +359,20 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
     GlobalOptions attempt = global;
     attempt.struck_faults = report.struck_faults();
     attempt.attempt = restarts;
+    if (restarts > 0) attempt.inputs.files.clear();  // nodes have compared them when the job began
     attempt.typed["the checkpoint to go on from"] =
         train_.resumed ? fmt::format("of step {} ({:.8})", train_.resumed->state.step, train_.resumed->checksum) : "none";
-    const int code = run_once(attempt, report);
+    bool begun = true;
+    int code = kFailedAgain;
+    try {
+      code = run_once(attempt, report);
+    } catch (const Error& error) {
+      // What earlier attempts have done is history all the same: the job has failed, it wasn't refused.
+      if (restarts == 0) throw;
+      begun = false;
+      fmt::print(stderr, "tsprun: restart {} of {} couldn't begin: {}\n", restarts, train_.max_restarts, error.what());
+      report.set_failure(failure_of(error), {});
+    }
     if (train_.max_restarts > 0) {
       report.root()["restarts"] = restarts;
       report.root()["attempts"] = attempts;
@@ -370,7 +384,7 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
     std::vector<std::string> skipped;
     const std::uint64_t struck = report.struck_faults() & ~attempt.struck_faults;
     if (code == 0) return code;
-    if (restarts >= train_.max_restarts || !may_restart(report, global.faults, struck, skipped)) {
+    if (!begun || restarts >= train_.max_restarts || !may_restart(report, global.faults, struck, skipped)) {
       say_what_survives(global, report);
       return code;
     }

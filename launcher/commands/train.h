@@ -73,6 +73,7 @@ class TrainCommand final : public Command {
   bool has_steps() const override { return true; }
   void add_options(CLI::App& app) override;
   void validate(const GlobalOptions& global) override;
+  Inputs inputs() const override;
   int run(const GlobalOptions& global, Report& report) override;
 
  private:

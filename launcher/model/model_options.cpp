@@ -258,6 +258,21 @@ void validate_memory(const ModelCommandOptions& options, const GlobalOptions& gl
   }
 }
 
+Inputs model_inputs(const ModelCommandOptions& options) {
+  Inputs inputs{.kernels = true, .files = {}};
+  for (const std::filesystem::path& file : options.files) inputs.files.push_back({"--data", file});
+  // A built-in configuration is told from a file by its name, as find_config() does it.
+  const std::vector<ModelConfig>& built_in = built_in_configs();
+  const bool is_file =
+      std::none_of(built_in.begin(), built_in.end(), [&](const ModelConfig& config) { return config.name == options.config; });
+  if (!options.config.empty() && is_file) inputs.files.push_back({"--config", options.config});
+  if (options.model.empty()) return inputs;
+  std::vector<std::filesystem::path> read = Weights(options.model).paths();
+  read.insert(read.begin(), std::filesystem::path(options.model) / "config.json");
+  for (const std::filesystem::path& file : read) inputs.files.push_back({"--model", file, file.filename().string()});
+  return inputs;
+}
+
 void report_model(Report& report, const ModelCommandOptions& options) {
   report.root()["dtype"] = std::string(name(options.dtype));
   report.root()["batch"] = options.batch;

@@ -2,6 +2,7 @@
 // refusal names option, value and what works. What is refused here never starts a rank.
 #pragma once
 
+#include "launcher/inputs.h"
 #include "launcher/model/progress.h"
 #include "launcher/options.h"
 #include "launcher/report.h"
@@ -70,6 +71,10 @@ void validate_data(ModelCommandOptions& options, bool sequence_needed);
 /// Throws Error(refused) if what a rank holds for certain (parameters and, in training, gradients, optimizer states and saved
 /// activations) exceeds --mem-per-rank, or all ranks' together the machine: by how much, for what.
 void validate_memory(const ModelCommandOptions& options, const GlobalOptions& global, ModelUse use);
+
+/// The files that ranks will read for these options: the data, the configuration, a folder's weights. After validate_model() and
+/// validate_data(). Throws Error(refused).
+Inputs model_inputs(const ModelCommandOptions& options);
 
 /// dtype, batch, seq, recompute of the report.
 void report_model(Report& report, const ModelCommandOptions& options);

@@ -69,6 +69,7 @@ Weights::Weights(const std::filesystem::path& folder_or_file) : path_(folder_or_
   }
 
   const std::filesystem::path index_path = path_ / kIndex;
+  index_ = index_path;
   if (!std::filesystem::exists(index_path, error)) {
     throw Error(Cause::refused, fmt::format("{}: holds no weights; expected {} or {}", path_.string(), kSingle, kIndex));
   }
@@ -90,6 +91,13 @@ Weights::Weights(const std::filesystem::path& folder_or_file) : path_(folder_or_
     where_.emplace(tensor, Place{at->second, tensor});
   }
   drop_prefix();
+}
+
+std::vector<std::filesystem::path> Weights::paths() const {
+  std::vector<std::filesystem::path> paths;
+  if (!index_.empty()) paths.push_back(index_);
+  for (const safetensors::File& file : files_) paths.push_back(file.path());
+  return paths;
 }
 
 void Weights::drop_prefix() {

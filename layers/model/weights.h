@@ -32,6 +32,9 @@ class Weights {
 
   const safetensors::TensorInfo* find(std::string_view name) const;
 
+  /// The files that hold the tensors, and the index that names them, if there is one.
+  std::vector<std::filesystem::path> paths() const;
+
  private:
   struct Place {
     std::size_t file;    // index in files_
@@ -42,6 +45,7 @@ class Weights {
   const safetensors::File& file_of(const Place& place) const { return files_[place.file]; }
 
   std::filesystem::path path_;
+  std::filesystem::path index_;  // empty: there is none
   std::vector<safetensors::File> files_;
   std::map<std::string, Place, std::less<>> where_;  // by the name that a model gives the tensor
 };

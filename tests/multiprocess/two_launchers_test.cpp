@@ -256,15 +256,13 @@ std::vector<std::string> train_words(int node, int port, const std::string& data
 
 TEST(TwoLaunchers, WithUnlikeOptionsSayWhichAndStartNothing) {
   const TemporaryDirectory directory;
-  std::ofstream(directory.path("0")) << std::string(3000, 'a');
-  std::ofstream(directory.path("1")) << std::string(3000, 'b');
+  std::ofstream(directory.path("text")) << std::string(3000, 'a');
   const int port = free_port();
-  Process first(train_words(0, port, directory.path("0"), {}, {"--lr", "0.1", "--steps", "1"}), kSecret);
-  Process second(train_words(1, port, directory.path("1"), {}, {"--lr", "0.2", "--steps", "1"}), kSecret);
+  Process first(train_words(0, port, directory.path("text"), {}, {"--lr", "0.1", "--steps", "1"}), kSecret);
+  Process second(train_words(1, port, directory.path("text"), {}, {"--lr", "0.2", "--steps", "1"}), kSecret);
   for (Process* process : {&first, &second}) {
     EXPECT_EQ(process->wait(20).code, 2) << process->err();
     EXPECT_NE(process->err().find("--lr 0.2 on node 1, 0.1 on node 0"), std::string::npos) << process->err();
-    EXPECT_NE(process->err().find("--data (content "), std::string::npos) << process->err();
     EXPECT_EQ(process->err().find("--steps"), std::string::npos) << process->err();
   }
 }

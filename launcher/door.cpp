@@ -1,0 +1,163 @@
+#include "launcher/door.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <poll.h>
+
+namespace tsp::launcher {
+
+Door::Door(bootstrap::StoreServer& server, int nodes, std::uint64_t timeout_ns, const Arrival& mine)
+    : server_(server),
+      nodes_(nodes),
+      timeout_ns_(timeout_ns),
+      mine_(mine),
+      guests_(static_cast<std::size_t>(nodes)),
+      links_(static_cast<std::size_t>(nodes), -1) {
+  server_.on_set = [this](int client, const std::string& key, const std::vector<std::byte>& value) { heard(client, key, value); };
+  server_.on_gone = [this](int client, const std::string& why) { gone(client, why); };
+}
+
+Door::~Door() {
+  server_.on_set = nullptr;
+  server_.on_gone = nullptr;
+}
+
+void Door::heard(int client, const std::string& key, const std::vector<std::byte>& value) {
+  if (key.starts_with("node/")) {
+    if (const std::optional<Arrival> arrival = Arrival::parse(text_of(value))) greet(client, key, *arrival);
+    return;
+  }
+  const auto link = std::find(links_.begin(), links_.end(), client);
+  if (link == links_.end()) return;
+  const auto node = static_cast<int>(link - links_.begin());
+  guest(node).sign_ns = posix::now_ns();
+  const std::optional<Arrival> proven = key.starts_with("proof/") ? Arrival::parse(text_of(value)) : std::nullopt;
+  if (!proven) return;
+  guest(node).proof = proven->options;
+  if (!refusal_ && !proven->trouble.empty()) refusal_.why = fmt::format("node {}: {}", node, proven->trouble);
+  compare_proofs(node);
+}
+
+void Door::greet(int client, const std::string& key, const Arrival& arrival) {
+  if (arrival.attempt != mine_.attempt) {
+    set(arrival.nonce, arrival.attempt > mine_.attempt ? std::string(kAgain) : begun_already().text());
+    return;
+  }
+  asked_.push_back(arrival.nonce);
+  listening_.insert(client);
+  const int node = number_after(key, "node/", nodes_);
+  if (node < 1) {
+    refusal_.why = fmt::format("a tsprun came as --node-rank {}; 1 to {} belong here", key.substr(5), nodes_ - 1);
+    return;
+  }
+  if (guest(node).came) refusal_.why = fmt::format("two tspruns came as --node-rank {}: every node needs its own", node);
+  guest(node) = {.came = true, .sign_ns = posix::now_ns()};
+  links_[static_cast<std::size_t>(node)] = client;
+  if (!refusal_ && !arrival.trouble.empty()) refusal_.why = fmt::format("node {}: {}", node, arrival.trouble);
+  compare(node, "the nodes were started differently", arrival.options, mine_.options);
+}
+
+void Door::gone(int client, const std::string& why) {
+  listening_.erase(client);
+  const auto link = std::find(links_.begin(), links_.end(), client);
+  if (link == links_.end()) return;
+  if (!refusal_) spdlog::warn("node {} left before the job began ({})", link - links_.begin(), why);
+  guest(static_cast<int>(link - links_.begin())) = {};
+  *link = -1;
+}
+
+void Door::compare(int node, const char* what, const Agreement& theirs, const Agreement& ours) {
+  const std::string differs = difference(theirs, node, ours, 0);
+  if (!refusal_ && !differs.empty()) refusal_.why = fmt::format("{}: {}", what, differs);
+}
+
+void Door::compare_proofs(int node) {
+  if (guest(node).proof && proof_) compare(node, "the nodes would read different files", *guest(node).proof, *proof_);
+}
+
+void Door::read_files(const Inputs& inputs) {
+  std::uint64_t said_ns = 0;
+  const auto tick = [&] {
+    look(0);
+    if (refusal_) throw Answered();
+    if (posix::now_ns() - said_ns < kBusy_ns) return;
+    said_ns = posix::now_ns();
+    server_.set("busy/0", {});
+  };
+  try {
+    proof_ = short_enough(contents(inputs.files, tick), "files");
+  } catch (const Answered&) {
+  } catch (const Error& error) {
+    mine_.trouble = error.what();
+  }
+  for (int node = 1; node < nodes_; ++node) compare_proofs(node);
+}
+
+void Door::look(int patience_ms) {
+  pollfd watched{server_.descriptor(), POLLIN, 0};
+  ::poll(&watched, 1, patience_ms);
+  server_.pump();
+}
+
+std::vector<int> Door::missing() const {
+  std::vector<int> list;
+  for (int node = 1; node < nodes_; ++node) {
+    if (!guest(node).came) list.push_back(node);
+  }
+  return list;
+}
+
+/// A node that came and has said nothing for too long while it read its files; -1: none.
+int Door::silent() const {
+  const std::uint64_t now = posix::now_ns();
+  for (int node = 1; node < nodes_; ++node) {
+    if (guest(node).came && !guest(node).proof && now - guest(node).sign_ns >= timeout_ns_) return node;
+  }
+  return -1;
+}
+
+bool Door::all_proven() const {
+  return std::all_of(guests_.begin() + 1, guests_.end(), [](const Guest& each) { return each.proof.has_value(); });
+}
+
+Refusal Door::wait(const Inputs& inputs) {
+  const double seconds = static_cast<double>(timeout_ns_) * 1e-9;
+  const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
+  if (mine_.trouble.empty()) read_files(inputs);
+  // With trouble of its own node 0 waits all the same: the others shall hear it.
+  while (!refusal_ && (!missing().empty() || (mine_.trouble.empty() && !all_proven()))) {
+    if (const std::vector<int> late = missing(); !late.empty() && posix::now_ns() >= deadline) {
+      if (!mine_.trouble.empty()) break;
+      refusal_.missing = late.front();
+      refusal_.why = fmt::format(
+          "node{} {} of {} didn't come to {} within {:g} s (--timeout): start tsprun there with --node-rank, the same "
+          "--rendezvous and the same secret",
+          late.size() == 1 ? "" : "s", fmt::join(late, ", "), nodes_, server_.address(), seconds);
+    } else if (const int node = silent(); node >= 0) {
+      refusal_.missing = node;
+      refusal_.why =
+          fmt::format("node {} came, but nothing was heard of it for {:g} s (--timeout) while it read its files", node, seconds);
+    } else {
+      look(kSlice_ms);
+    }
+  }
+  if (!refusal_ && !mine_.trouble.empty()) refusal_.why = fmt::format("node 0: {}", mine_.trouble);
+  return refusal_;
+}
+
+void Door::set(const std::string& nonce, std::string_view text) { server_.set("go/" + nonce, bytes_of(text)); }
+
+void Door::answer(const Refusal& refusal, int master_port) {
+  for (const std::string& nonce : asked_) set(nonce, refusal ? refusal.text() : fmt::format("{}{}", kOk, master_port));
+  if (!refusal) return;
+  // They leave when they have heard it.
+  const std::uint64_t ends = posix::now_ns() + timeout_ns_;
+  while (!listening_.empty() && posix::now_ns() < ends) look(kSlice_ms);
+}
+
+}  // namespace tsp::launcher
