@@ -6,6 +6,7 @@
 #include "launcher/examples.h"
 #include "launcher/outputs.h"
 #include "launcher/standard_output.h"
+#include "launcher/starter.h"
 #include "transport/cause.h"
 #include "transport/log.h"
 
@@ -17,6 +18,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <map>
@@ -88,8 +90,11 @@ int execute(Command& command, GlobalOptions& global, const std::string& complain
   std::optional<TraceToStandardOutput> trace_to_stdout;
   try {
     if (!complaint.empty()) throw Error(Cause::refused, complaint);
+    const std::string taken =
+        command.rank_use() == RankUse::job ? take_from_starter(global, [](const char* name) { return std::getenv(name); }) : "";
     validate_global(global, command.rank_use(), command.processes_per_rank());
     set_up_logging(global);
+    if (!taken.empty()) spdlog::info("{}", taken);
     if (!global.program.empty() && command.name() != "run") {
       throw Error(Cause::refused, fmt::format("{} -- {}: only `run` starts a program", command.name(), global.program.front()));
     }

@@ -155,7 +155,8 @@ TEST_F(AlikeNodes, RefuseToResumeFromDifferentCheckpoints) {
   const auto train = [&](const char* from) {
     return std::vector<std::string>{"train", "--resume", path(from), "--data", path("text"), "--steps", "2"};
   };
-  expect_both_refused(train("saved"), train("elsewhere"), {"the checkpoint to go on from of step 1 (", ") on node 1, of step 1 ("});
+  expect_both_refused(train("saved"), train("elsewhere"),
+                      {"the checkpoint to go on from of step 1 (", ") on node 1, of step 1 ("});
 }
 
 TEST_F(AlikeNodes, RefuseAnotherProgram) {

@@ -30,7 +30,8 @@ namespace {
 
 /// Variables by which starters tell ranks their place: a test's child has only those that the test gives it.
 bool is_starters(const std::string& entry) {
-  for (const char* prefix : {"TSP_", "RANK=", "WORLD_SIZE=", "LOCAL_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMIX_", "SLURM_"}) {
+  for (const char* prefix :
+       {"TSP_", "RANK=", "WORLD_SIZE=", "LOCAL_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_", "PET_", "SLURM_"}) {
     if (entry.rfind(prefix, 0) == 0) return true;
   }
   return false;
