@@ -144,10 +144,12 @@ struct Context::Parts {
         board(joined(*memory)),
         imagined(std::move(of_phantom)),
         heap(is_phantom() ? imagined_heap(options.heap_budget) : memory->heap(local_rank), options.heap_budget,
-             [this](std::size_t offset, std::size_t bytes) { commit(offset, bytes); }),
+             [this](std::size_t offset, std::size_t bytes) { commit(offset, bytes); },
+             [this](std::size_t offset, std::size_t bytes) { return release(offset, bytes); }),
         faults(options.faults, options.struck_faults, world_rank(), heap, board),
         links(*memory, local_rank,
               {.timeout_ns = timeout_ns(),
+               .heap_expected = likely_reach(options.heap_budget),
                .gbps = options.link_gbps,
                .faults = options.faults,
                .strikes = faults.strikes(),
@@ -192,7 +194,7 @@ struct Context::Parts {
   /// As much as a job's node memory would hold under this budget.
   std::span<std::byte> imagined_heap(std::uint64_t budget) const {
     const std::span<std::byte> all = imagined.bytes();
-    return budget == 0 || budget > all.size() ? all : all.first(budget / shm::kPage * shm::kPage);
+    return budget == 0 ? all : all.first(std::min<std::uint64_t>(all.size(), Heap::reservation_for(budget)));
   }
 
   int checked(int rank) const {
@@ -207,6 +209,18 @@ struct Context::Parts {
     if (is_phantom()) return;
     memory->commit(local_rank, offset, bytes);
     links.register_memory(memory->heap(local_rank).subspan(offset, bytes));
+  }
+
+  /// What a NIC holds on to can't be given back: under a budget the heap's blocks are spread over somewhat more than its bytes.
+  static std::size_t likely_reach(std::uint64_t budget) {
+    constexpr std::uint64_t kSpreadOver = 2;
+    return budget == 0 || budget > ~std::uint64_t{0} / kSpreadOver ? ~std::size_t{0} : budget + budget / kSpreadOver;
+  }
+
+  /// Gives pages of the heap back; false where a NIC holds on to them.
+  bool release(std::size_t offset, std::size_t bytes) {
+    if (is_phantom()) return true;
+    return !links.registers_memory() && memory->release(local_rank, offset, bytes);
   }
 
   int world_rank() const { return static_cast<int>(memory->layout().first_rank) + local_rank; }

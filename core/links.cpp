@@ -211,6 +211,7 @@ std::vector<int> Links::choose_verbs(bootstrap::StoreClient& client, const std::
                                                                          .timeout_ns = options_.timeout_ns,
                                                                          .peers = static_cast<int>(far.size()),
                                                                          .heap = memory_->heap(local_rank_),
+                                                                         .heap_expected = options_.heap_expected,
                                                                          .place = here});
   } catch (const Error& error) {
     throw Error(error.cause(), fmt::format("rank {} on {}: {}", rank(), here, error.what()), rank());

@@ -38,10 +38,11 @@ namespace tsp {
 
 struct LinkOptions {
   std::uint64_t timeout_ns = 30'000'000'000;
-  double gbps = 0;                    ///< makes links look as slow, in 10⁹ bytes per second; 0: as they are
-  std::vector<fault::Spec> faults;    ///< of the whole job: messages to this rank are delayed or slowed as they say
-  fault::Strikes* strikes = nullptr;  ///< what befalls messages to this rank; null: nothing; borrowed
-  std::function<void()> check;        ///< called while ranks are waited for; throws if the job is over
+  std::size_t heap_expected = ~std::size_t{0};  ///< how far into its reservation this rank's heap is likely to reach
+  double gbps = 0;                              ///< makes links look as slow, in 10⁹ bytes per second; 0: as they are
+  std::vector<fault::Spec> faults;              ///< of the whole job: messages to this rank are delayed or slowed as they say
+  fault::Strikes* strikes = nullptr;            ///< what befalls messages to this rank; null: nothing; borrowed
+  std::function<void()> check;                  ///< called while ranks are waited for; throws if the job is over
 };
 
 class Links {
@@ -55,6 +56,8 @@ class Links {
   std::vector<Route> routes();
   /// A part of the heap that is used from now on. Throws Error(out_of_memory) with the limit that stands in the way.
   void register_memory(std::span<std::byte> memory);
+  /// Whether a NIC holds on to what register_memory() was told of: to those pages, whatever becomes of the places they lie at.
+  bool registers_memory() const { return verbs_ != nullptr; }
   /// By transport in use, shm first.
   std::vector<LinkTraffic> traffic() const;
   /// Drives the end in good order: true once all that this rank has sent has arrived.

@@ -140,6 +140,8 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
                          {"TSP_NODE_FD", std::to_string(plan.memory->descriptor())}};
   if (const std::vector<std::string>& faults = plan.spec->global->fault_texts; !faults.empty())
     program.environment.emplace_back("TSP_FAULTS", fmt::format("{}", fmt::join(faults, ";")));
+  if (const std::uint64_t budget = plan.spec->global->mem_per_rank; budget != 0)
+    program.environment.emplace_back("TSP_MEM_PER_RANK", std::to_string(budget));
   if (plan.spec->global->reassociate) program.environment.emplace_back("TSP_REASSOCIATE", "1");
   if (plan.spec->global->verify) program.environment.emplace_back("TSP_VERIFY", "1");
   if (!plan.store.empty()) program.environment.emplace_back("TSP_STORE", plan.store);

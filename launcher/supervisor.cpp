@@ -1,5 +1,6 @@
 #include "launcher/supervisor.h"
 
+#include "core/memory/heap.h"
 #include "launcher/cluster.h"
 #include "launcher/job.h"
 #include "launcher/link_report.h"
@@ -23,10 +24,23 @@ namespace {
 
 constexpr std::uint64_t kSmallestHeap = std::uint64_t{1} << 20;
 
+/// `ulimit -f`: the ranks' memory counts as a file.
+std::uint64_t limit_file_size() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
+
+/// Address space for a rank's heap. Under a budget more than that, as far as limits allow: see Heap.
 std::uint64_t heap_bytes(const GlobalOptions& global) {
-  if (global.mem_per_rank != 0) return global.mem_per_rank / shm::kPage * shm::kPage;
+  const auto ranks = static_cast<std::uint64_t>(ranks_here(global).count);
   // A rank maps the node's memory whole and needs as much address space again for itself.
-  const std::uint64_t share = machine::limit_address_space() / 2 / static_cast<std::uint64_t>(ranks_here(global).count);
+  const std::uint64_t share = machine::limit_address_space() / 2 / ranks;
+  if (global.mem_per_rank != 0) {
+    // Half of a file of that size, at most: its other parts take a small part of the rest.
+    const std::uint64_t room = std::min(share, limit_file_size() / 2 / ranks) / shm::kPage * shm::kPage;
+    const std::uint64_t least = (global.mem_per_rank + shm::kPage - 1) / shm::kPage * shm::kPage;
+    return std::max(least, std::min(Heap::reservation_for(global.mem_per_rank), room));
+  }
   const std::uint64_t heap = std::min(shm::default_heap_bytes(), share / shm::kPage * shm::kPage);
   if (heap < kSmallestHeap) {
     throw Error(Cause::refused,
@@ -84,13 +98,13 @@ std::vector<shm::NodeLayout> node_layouts(const GlobalOptions& global) {
 
 /// `ulimit -f` holds for the nodes' memories too, and what goes over it is ended by a signal that says nothing.
 void check_file_limit(std::uint64_t bytes) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= bytes) return;
+  const std::uint64_t limit = limit_file_size();
+  if (limit >= bytes) return;
   throw Error(
       Cause::refused,
       fmt::format("ulimit -f: files may have {} bytes, and the ranks' memory counts as one of {} (most of it never used); "
                   "try ulimit -f unlimited, or a smaller --mem-per-rank",
-                  limit.rlim_cur, bytes));
+                  limit, bytes));
 }
 
 /// The nodes' memories, which tell ranks where the store is, if they need one.

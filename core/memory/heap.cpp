@@ -12,14 +12,14 @@ namespace tsp {
 namespace {
 
 constexpr std::size_t kLine = 64;
-constexpr std::size_t kPage = 4096;
 /// Memory is committed in steps of this size, so that many small blocks don't each cost a system call and a small heap stays
 /// small.
 constexpr std::size_t kCommitStep = std::size_t{1} << 20;
 
+/// At least so many pages are given back at a time, so that not every block costs system calls.
+constexpr std::size_t kReleasedPages = 16;
+
 constexpr std::size_t round_up(std::size_t value, std::size_t step) { return (value + step - 1) / step * step; }
-/// Blocks of a page or more start on a page and fill it, smaller ones on a line.
-constexpr std::size_t alignment_of(std::size_t bytes) { return bytes >= kPage ? kPage : kLine; }
 
 }  // namespace
 
@@ -29,10 +29,12 @@ void HeapBlock::reset() {
   bytes_ = {};
 }
 
-Heap::Heap(std::span<std::byte> reservation, std::uint64_t budget, Commit commit)
+Heap::Heap(std::span<std::byte> reservation, std::uint64_t budget, Commit commit, Release release)
     : reservation_(reservation),
       budget_(budget == 0 ? reservation.size() : std::min<std::uint64_t>(budget, reservation.size())),
-      commit_(std::move(commit)) {
+      limited_(budget != 0),
+      commit_(std::move(commit)),
+      release_(std::move(release)) {
   if (!reservation.empty()) free_.emplace(0, reservation.size());
 }
 
@@ -42,44 +44,79 @@ HeapBlock Heap::allocate(std::size_t bytes, std::string_view what, Category cate
     throw Error(Cause::out_of_memory, fmt::format("{}: {} bytes of {} are refused by {}: {} are in use{}", what, bytes,
                                                   name(category), std::exchange(fail_next_, {}), in_use_, breakdown()));
   }
-  const std::size_t alignment = alignment_of(bytes);
-  // The first test keeps the rounding from overflowing.
-  if (bytes > budget_ || round_up(bytes, alignment) > budget_ - std::min<std::uint64_t>(in_use_, budget_)) {
+  if (bytes > budget_ - std::min<std::uint64_t>(use_.total, budget_)) {
     throw Error(Cause::out_of_memory,
                 fmt::format("{}: {} bytes of {} don't fit into the rank's heap: {} of its budget of {} are in use{}", what, bytes,
-                            name(category), in_use_, budget_, breakdown()));
+                            name(category), use_.total, budget_, breakdown()));
   }
-  const std::size_t needed = round_up(bytes, alignment);
+  const std::size_t needed = round_up(bytes, kLine);
   std::size_t largest = 0;
   for (auto range = free_.begin(); range != free_.end(); ++range) {
-    const auto [start, length] = *range;
-    const std::size_t offset = round_up(start, alignment);
+    const auto [offset, length] = *range;
     largest = std::max(largest, length);
-    if (offset - start > length || needed > length - (offset - start)) continue;
+    if (needed > length) continue;
 
-    const std::size_t end = offset + needed;
-    if (end > committed_) {
-      const std::size_t target = std::min(round_up(end, kCommitStep), reservation_.size());
-      if (commit_) commit_(committed_, target - committed_);
-      committed_ = target;
-    }
-    const std::size_t rest = start + length - end;
-    if (rest > 0) free_.emplace_hint(std::next(range), end, rest);
-    if (offset > start) {
-      range->second = offset - start;
-    } else {
-      free_.erase(range);
+    range = free_.erase(range);
+    if (needed < length) free_.emplace_hint(range, offset + needed, length - needed);
+    try {
+      make_usable(offset, offset + needed);
+    } catch (...) {
+      give_to_free(offset, needed);
+      throw;
     }
     in_use_ += needed;
     peak_ = std::max(peak_, in_use_);
     count(category, bytes);
     return HeapBlock(this, reservation_.subspan(offset, bytes), category);
   }
-  throw Error(
-      Cause::out_of_memory,
-      fmt::format("{}: no {} bytes in one piece are free in the rank's heap: {} of its budget of {} are in use{}, the largest "
-                  "free piece has {}",
-                  what, bytes, in_use_, budget_, breakdown(), largest));
+  throw Error(Cause::out_of_memory,
+              fmt::format("{}: no {} bytes in one piece are free in the {} of address space of the rank's heap: {} of its budget "
+                          "of {} are in use{}, the largest free piece has {}",
+                          what, bytes, reservation_.size(), use_.total, budget_, breakdown(), largest));
+}
+
+/// Commits what isn't committed of a range that is about to be used.
+void Heap::make_usable(std::size_t begin, std::size_t end) {
+  if (!limited_) {
+    if (end <= committed_) return;
+    const std::size_t target = std::min(round_up(end, kCommitStep), reservation_.size());
+    if (commit_) commit_(committed_, target - committed_);
+    committed_ = target;
+    return;
+  }
+  const std::size_t first = begin / kPage;
+  const std::size_t last = round_up(end, kPage) / kPage;
+  const std::size_t missing = resident_.missing(first, last);
+  if (missing == 0) return;
+  const std::size_t most = round_up(budget_, kPage) / kPage;
+  if (resident_.count() + missing > most) release_pages(resident_.count() + missing - most);
+  if (commit_) {
+    resident_.for_each_missing(first, last, [this](std::size_t from, std::size_t to) {
+      const std::size_t start = from * kPage;
+      commit_(start, std::min(to * kPage, reservation_.size()) - start);
+    });
+  }
+  resident_.add(first, last);
+}
+
+/// Gives back about so many pages that no block lies on, as far as there are any: the last ones, since blocks are placed at the
+/// first place that fits.
+void Heap::release_pages(std::size_t pages) {
+  if (!release_) return;
+  pages = std::max(pages, kReleasedPages);
+  PageRuns staying;
+  for (auto range = free_.rbegin(); range != free_.rend() && pages > 0 && staying.count() == 0; ++range) {
+    const auto [start, length] = *range;
+    const std::size_t first = round_up(start, kPage) / kPage;
+    const std::size_t last = (start + length) / kPage;
+    if (first >= last) continue;
+    pages -= resident_.take_last(first, last, pages, [&](std::size_t from, std::size_t to) {
+      if (!release_(from * kPage, (to - from) * kPage)) staying.add(from, to);
+    });
+  }
+  if (staying.count() == 0) return;
+  release_ = {};
+  staying.for_each([this](std::size_t from, std::size_t to) { resident_.add(from, to); });
 }
 
 void Heap::count(Category category, std::size_t bytes) {
@@ -102,9 +139,13 @@ std::string Heap::breakdown() const {
 void Heap::free(std::span<std::byte> bytes, Category category) {
   use_[category] -= bytes.size();
   use_.total -= bytes.size();
-  std::size_t start = static_cast<std::size_t>(bytes.data() - reservation_.data());
-  std::size_t length = round_up(bytes.size(), alignment_of(bytes.size()));
+  const std::size_t length = round_up(bytes.size(), kLine);
   in_use_ -= length;
+  give_to_free(static_cast<std::size_t>(bytes.data() - reservation_.data()), length);
+}
+
+/// Joins a range with its free neighbours.
+void Heap::give_to_free(std::size_t start, std::size_t length) {
   auto next = free_.lower_bound(start);
   if (next != free_.begin()) {
     const auto before = std::prev(next);

@@ -23,7 +23,7 @@ namespace {
 constexpr std::uint64_t kNodeMagic = 0x747370'6e6f6465;  // "tspnode"
 constexpr std::uint32_t kVersion = 3;
 constexpr std::uint32_t kMostRanks = 65536;
-constexpr std::uint64_t kLargestHeap = 64ULL << 30;
+constexpr std::uint64_t kLargestHeap = 256ULL << 30;
 constexpr std::uint64_t kSmallestHeap = 1ULL << 20;
 
 /// The first page. Written by the maker before anyone else maps the object, then never again.
@@ -103,7 +103,10 @@ std::size_t NodeLayout::heaps_offset() const {
 
 std::size_t NodeLayout::total_bytes() const { return heaps_offset() + std::size_t{local_ranks} * heap_bytes; }
 
-std::uint64_t default_heap_bytes() { return std::clamp(std::bit_ceil(machine::total_memory()), kSmallestHeap, kLargestHeap); }
+std::uint64_t default_heap_bytes() {
+  constexpr std::uint64_t kMost = 64ULL << 30;
+  return std::clamp(std::bit_ceil(machine::total_memory()), kSmallestHeap, kMost);
+}
 
 NodeMemory NodeMemory::create_memfd(NodeLayout layout) {
   check(layout);
@@ -211,6 +214,12 @@ void NodeMemory::commit(int local_rank, std::size_t offset, std::size_t bytes) {
   if (const int result = allocate(descriptor_.get(), start, bytes); result != 0) {
     throw full_shared_memory(bytes, fmt::format("the heap of local rank {}", local_rank), result);
   }
+}
+
+bool NodeMemory::release(int local_rank, std::size_t offset, std::size_t bytes) {
+  const std::size_t start = layout_.heaps_offset() + static_cast<std::size_t>(local_rank) * layout_.heap_bytes + offset;
+  return ::fallocate(descriptor_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(start),
+                     static_cast<off_t>(bytes)) == 0;
 }
 
 }  // namespace tsp::shm

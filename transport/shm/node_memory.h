@@ -101,6 +101,9 @@ class NodeMemory {
   /// Makes [offset, offset+bytes) of this rank's heap usable: allocates it in a POSIX object, does nothing for a memfd.
   /// Throws Error(out_of_memory) with figures.
   void commit(int local_rank, std::size_t offset, std::size_t bytes);
+  /// Gives the memory of whole pages of this rank's heap back, for all processes; what they held is lost, and they are zero when
+  /// they are used again (after another commit()). Not while a NIC may touch them. False if the system can't.
+  bool release(int local_rank, std::size_t offset, std::size_t bytes);
 
  private:
   NodeMemory(NodeLayout layout, posix::UniqueFd descriptor, bool must_allocate);

@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <utility>
 
 namespace tsp::verbs {
 
@@ -59,30 +60,43 @@ bool Slabs::in_heap(std::span<const std::byte> memory) const {
          memory.size() <= static_cast<std::size_t>(heap_.data() + heap_.size() - memory.data());
 }
 
+template <class Visit>
+bool Slabs::each_slab(std::span<const std::byte> memory, Visit&& visit) const {
+  if (memory.empty()) return true;
+  const std::size_t end = static_cast<std::size_t>(memory.data() - heap_.data()) + memory.size();
+  for (std::size_t slab = slab_of(memory.data()); slab * kSlabBytes < end; ++slab) {
+    if (!visit(slab, std::min(kSlabBytes, end - slab * kSlabBytes))) return false;
+  }
+  return true;
+}
+
 void Slabs::add(std::span<const std::byte> memory) {
   if (!in_heap(memory)) throw Error(Cause::refused, "verbs: only memory of the rank's own heap can be registered");
-  if (memory.empty()) return;
-  for (std::size_t slab = slab_of(memory.data()); slab <= slab_of(&memory.back()); ++slab) {
-    if (slabs_[slab]) continue;
-    const std::size_t begin = slab * kSlabBytes;
-    slabs_[slab] = register_bytes(pd_, heap_.subspan(begin, std::min(kSlabBytes, heap_.size() - begin)), "the heap");
-  }
+  each_slab(memory, [this](std::size_t number, std::size_t used) {
+    Slab& slab = slabs_[number];
+    if (slab.bytes >= used) return true;
+    const std::size_t begin = number * kSlabBytes;
+    const std::size_t whole = std::min(kSlabBytes, heap_.size() - begin);
+    const std::size_t expected = expected_ > begin ? expected_ - begin : 0;
+    const std::size_t bytes = used <= expected ? std::min(whole, expected) : whole;
+    Registration registration = register_bytes(pd_, heap_.subspan(begin, bytes), "the heap");
+    slab.first = std::exchange(slab.registration, std::move(registration));
+    slab.bytes = bytes;
+    return true;
+  });
 }
 
 bool Slabs::covers(std::span<const std::byte> memory) const {
-  if (memory.empty()) return true;
-  if (!in_heap(memory)) return false;
-  for (std::size_t slab = slab_of(memory.data()); slab <= slab_of(&memory.back()); ++slab) {
-    if (!slabs_[slab]) return false;
-  }
-  return true;
+  return memory.empty() || (in_heap(memory) && each_slab(memory, [this](std::size_t number, std::size_t used) {
+                              return slabs_[number].bytes >= used;
+                            }));
 }
 
 Slabs::Piece Slabs::piece(std::span<const std::byte> memory) const {
   assert(covers(memory) && !memory.empty());
   const std::size_t slab = slab_of(memory.data());
   const std::size_t left = (slab + 1) * kSlabBytes - static_cast<std::size_t>(memory.data() - heap_.data());
-  return {std::min(memory.size(), left), slabs_[slab]->lkey, slabs_[slab]->rkey};
+  return {std::min(memory.size(), left), slabs_[slab].registration->lkey, slabs_[slab].registration->rkey};
 }
 
 Region::Region(ibv_pd* pd, std::size_t bytes) {

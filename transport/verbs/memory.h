@@ -29,8 +29,10 @@ std::string locked_memory_shortage(int peers, std::size_t heap_bytes = kSlabByte
 /// The registered slabs of a rank's heap.
 class Slabs {
  public:
-  /// `heap` is one stretch of address space, of which only what is registered needs to be committed.
-  Slabs(ibv_pd* pd, std::span<std::byte> heap) : pd_(pd), heap_(heap), slabs_((heap.size() + kSlabBytes - 1) / kSlabBytes) {}
+  /// `heap` is one stretch of address space, of which only what is registered needs to be committed. As long as only its first
+  /// `expected` bytes are used, no more is registered: memory that is registered is locked, used or not.
+  Slabs(ibv_pd* pd, std::span<std::byte> heap, std::size_t expected)
+      : pd_(pd), heap_(heap), expected_(expected), slabs_((heap.size() + kSlabBytes - 1) / kSlabBytes) {}
 
   /// Registers all slabs that `memory` touches. Throws Error(refused) outside the heap, Error(out_of_memory).
   void add(std::span<const std::byte> memory);
@@ -45,12 +47,22 @@ class Slabs {
   Piece piece(std::span<const std::byte> memory) const;
 
  private:
+  struct Slab {
+    Registration registration;
+    Registration first;     // of fewer bytes, of a slab that turned out to be used further: peers may still hold its keys
+    std::size_t bytes = 0;  // registered, from the slab's beginning
+  };
+
   bool in_heap(std::span<const std::byte> memory) const;
+  /// Calls visit(slab, bytes of it up to the end of what `memory` touches) for every slab; false if a call gave false.
+  template <class Visit>
+  bool each_slab(std::span<const std::byte> memory, Visit&& visit) const;
   std::size_t slab_of(const std::byte* place) const { return static_cast<std::size_t>(place - heap_.data()) / kSlabBytes; }
 
   ibv_pd* pd_;
   std::span<std::byte> heap_;
-  std::vector<Registration> slabs_;
+  std::size_t expected_;
+  std::vector<Slab> slabs_;
 };
 
 /// Anonymous, page-aligned, registered memory.

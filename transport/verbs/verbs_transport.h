@@ -19,12 +19,13 @@
 namespace tsp::verbs {
 
 struct VerbsOptions {
-  std::string device = {};                    ///< as `--rdma` says (DeviceChoice); empty: choose
-  int local_rank = 0;                         ///< takes that active port, modulo their number
-  std::uint64_t timeout_ns = 30'000'000'000;  ///< the job's deadline, from which the NIC's own retries are derived
-  int peers = 1;                              ///< peers are numbered from 0 to this, not included
-  std::span<std::byte> heap = {};             ///< what register_memory() may be asked for
-  std::string place = {};                     ///< where this rank is, for messages: "node 1"
+  std::string device = {};                      ///< as `--rdma` says (DeviceChoice); empty: choose
+  int local_rank = 0;                           ///< takes that active port, modulo their number
+  std::uint64_t timeout_ns = 30'000'000'000;    ///< the job's deadline, from which the NIC's own retries are derived
+  int peers = 1;                                ///< peers are numbered from 0 to this, not included
+  std::span<std::byte> heap = {};               ///< what register_memory() may be asked for
+  std::size_t heap_expected = ~std::size_t{0};  ///< of which the first so many bytes are likely to be all that is used
+  std::string place = {};                       ///< where this rank is, for messages: "node 1"
 };
 
 class VerbsTransport final : public Transport {
