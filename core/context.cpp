@@ -9,6 +9,7 @@
 #include "transport/bootstrap/meeting.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/cause.h"
+#include "transport/shm/lane.h"
 #include "transport/verify/verify_transport.h"
 
 #include <fmt/format.h>
@@ -31,6 +32,8 @@ namespace tsp {
 namespace {
 
 constexpr std::uint64_t kDefaultTimeoutNs = 30'000'000'000;
+
+static_assert(PhantomPeer{}.plain_limit == shm::kEagerBytes);
 
 /// TSP_TIMEOUT: seconds, of ranks that no tsprun started.
 std::uint64_t timeout_from_environment() {
@@ -132,20 +135,22 @@ struct Context::Parts {
   std::optional<PeerWatch> watch;
   Staging staging;
   Engine engine;
+  std::string algorithms;
   ChoiceTable choices;
   std::optional<Communicator> world;
   int exceptions_at_start = std::uncaught_exceptions();
 
   Parts(std::optional<shm::NodeMemory> owned, shm::NodeMemory* borrowed, int rank, const ContextOptions& options,
-        const std::vector<int>& pids, AddressSpace of_phantom = {})
+        const std::vector<int>& pids, AddressSpace of_phantom = {}, const std::vector<PhantomPeer>& phantom_peers = {})
       : owned_memory(std::move(owned)),
         memory(owned_memory ? &*owned_memory : borrowed),
         local_rank(checked(rank)),
         board(joined(*memory)),
         imagined(std::move(of_phantom)),
-        heap(is_phantom() ? imagined_heap(options.heap_budget) : memory->heap(local_rank), options.heap_budget,
-             [this](std::size_t offset, std::size_t bytes) { commit(offset, bytes); },
-             [this](std::size_t offset, std::size_t bytes) { return release(offset, bytes); }),
+        heap(
+            is_phantom() ? imagined_heap(options.heap_budget) : memory->heap(local_rank), options.heap_budget,
+            [this](std::size_t offset, std::size_t bytes) { commit(offset, bytes); },
+            [this](std::size_t offset, std::size_t bytes) { return release(offset, bytes); }),
         faults(options.faults, options.struck_faults, world_rank(), heap, board),
         links(*memory, local_rank,
               {.timeout_ns = timeout_ns(),
@@ -160,13 +165,15 @@ struct Context::Parts {
                    }}),
         watch(pids.empty() ? std::nullopt : std::optional<PeerWatch>(std::in_place, board, pids)),
         staging(heap),
-        engine(board, world_rank(), finished(links.routes(), options.verify), memory->doorbell(local_rank),
+        engine(board, world_rank(), with_phantoms(finished(links.routes(), options.verify), phantom_peers),
+               memory->doorbell(local_rank),
                {.timeout_ns = timeout_ns(),
                 .oversubscribed = memory->layout().local_ranks > memory->layout().cores,
                 .watch = watch ? &*watch : nullptr,
                 .blocking = options.blocking,
                 .faults = faults.any() ? &faults : nullptr,
                 .phantom = is_phantom()}),
+        algorithms(options.algorithms),
         choices(options.algorithms, options.reassociate) {
     std::vector<int> all(memory->layout().world_size);
     std::iota(all.begin(), all.end(), 0);
@@ -243,6 +250,15 @@ struct Context::Parts {
     return routes;
   }
 
+  /// A phantom's routes: without peers described as if all ranks shared memory.
+  std::vector<Route> with_phantoms(std::vector<Route> routes, const std::vector<PhantomPeer>& peers) const {
+    for (std::size_t rank = 0; is_phantom() && rank < routes.size(); ++rank) {
+      if (!peers.empty()) routes[rank].phantom = peers[rank];
+      routes[rank].node = routes[rank].phantom.node;
+    }
+    return routes;
+  }
+
   void throw_if_aborted() const {
     if (!board.aborted()) return;
     const Failure first = board.failure();
@@ -303,7 +319,21 @@ Context Context::from_environment() {
   return context;
 }
 
-Context Context::phantom(int rank, int size, std::uint64_t heap_budget) {
+PhantomOptions Context::likeness() const {
+  const Communicator& all = *parts_->world;
+  PhantomOptions like{
+      .heap_budget = 0, .peers = {}, .algorithms = parts_->algorithms, .reassociate = parts_->choices.reassociates()};
+  for (const Group::Member& member : all.group().members) {
+    PhantomPeer& peer = like.peers.emplace_back();
+    peer.node = member.node;
+    if (member.transport == nullptr) continue;  // this rank itself
+    peer.views = member.can_view;
+    peer.plain_limit = member.transport->plain_limit();
+  }
+  return like;
+}
+
+Context Context::phantom(int rank, int size, const PhantomOptions& like) {
 #ifdef TSP_SANITIZE_THREAD
   // It knows 3 TiB of places for mappings and ends a process that is given others: room for the phantoms of eight threads.
   constexpr std::size_t kAddressSpace = std::size_t{257} << 30;
@@ -319,9 +349,14 @@ Context Context::phantom(int rank, int size, std::uint64_t heap_budget) {
                               .node = static_cast<std::uint32_t>(rank),
                               .nodes = static_cast<std::uint32_t>(size)};
   ContextOptions options;
-  options.heap_budget = heap_budget;
+  options.heap_budget = like.heap_budget;
+  options.algorithms = like.algorithms;
+  options.reassociate = like.reassociate;
+  if (!like.peers.empty() && like.peers.size() != static_cast<std::size_t>(size)) {
+    throw Error(Cause::refused, fmt::format("phantom rank {} of {}: {} peers are described", rank, size, like.peers.size()));
+  }
   return Context(std::make_unique<Parts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, options, std::vector<int>{},
-                                         AddressSpace(kAddressSpace)));
+                                         AddressSpace(kAddressSpace), like.peers));
 }
 
 int Context::rank() const { return parts_->engine.world_rank(); }

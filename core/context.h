@@ -30,6 +30,14 @@ struct ContextOptions {
   std::uint64_t struck_faults = 0;  ///< a bit for each that struck in an earlier attempt and shall not again
 };
 
+/// What a phantom rank is like.
+struct PhantomOptions {
+  std::uint64_t heap_budget = 0;   ///< bytes; 0: none. Its heap is full where that of a rank with --mem-per-rank is
+  std::vector<PhantomPeer> peers;  ///< by rank of the world; empty: all ranks share memory
+  std::string algorithms;          ///< as ContextOptions
+  bool reassociate = false;        ///< as ContextOptions
+};
+
 class Context {
  public:
   /// Joins the job that this process belongs to:
@@ -50,11 +58,12 @@ class Context {
   Context(shm::NodeMemory* memory, int local_rank, const ContextOptions& options = {});
 
   /// A rank of a world that isn't there: allocations are booked, by category, but memory that isn't touched costs nothing;
-  /// operations take what memory they need among ranks of one node, move nothing and are complete at once; kernels
+  /// operations take what memory they need, move nothing and are complete at once; kernels
   /// (ComputeStream) compute nothing. The schedule that runs on it does all else that it does on a real rank, so that its memory
-  /// can be forecast. With a budget its heap is as large as that of a rank with --mem-per-rank, and full where that one is.
-  /// Throws Error(refused) for no rank of `size`.
-  static Context phantom(int rank, int size, std::uint64_t heap_budget = 0);
+  /// can be forecast. Throws Error(refused) for no rank of `size`.
+  static Context phantom(int rank, int size, const PhantomOptions& options = {});
+  /// What makes a phantom like this rank, but for the budget, of which it has none.
+  PhantomOptions likeness() const;
 
   Context(Context&&) noexcept;
   Context& operator=(Context&&) noexcept;

@@ -3,7 +3,6 @@
 #include "core/collectives/communicator.h"
 
 #include "transport/cause.h"
-#include "transport/shm/lane.h"
 
 #include <fmt/format.h>
 #define XXH_INLINE_ALL
@@ -47,9 +46,8 @@ std::shared_ptr<const Group> make_group(Engine& engine, Heap& heap, Staging& sta
       member.transport = route.transport;
       member.peer = route.peer;
       if (engine.options().phantom) {
-        // As if they shared memory.
-        member.can_view = true;
-        group->plain_limit = shm::kEagerBytes;
+        member.can_view = route.phantom.views;
+        group->plain_limit = std::min(group->plain_limit, route.phantom.plain_limit);
       } else {
         member.can_view = route.transport->can_view(route.peer);
         group->plain_limit = std::min(group->plain_limit, route.transport->plain_limit());

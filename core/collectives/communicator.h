@@ -56,6 +56,8 @@ class Communicator {
   int size() const { return group_->size(); }
   /// World rank of a member.
   int world_rank(int group_rank) const { return group_->member(group_rank).world; }
+  /// The members as this rank reaches them.
+  const Group& group() const { return *group_; }
   /// All members, as ranks of the world.
   std::span<const int> members() const { return group_->ranks; }
 

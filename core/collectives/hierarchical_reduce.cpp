@@ -26,6 +26,9 @@ HierarchicalReduceScatter::HierarchicalReduceScatter(const Call& call, ConstBuff
   for (int node = 0; node < grid.nodes; ++node) counts.push_back(chunks_.count(grid.at(node, grid.rail)));
   rail_chunks_ = Chunks::listed(counts);
   sums_ = group().heap->allocate(rail_chunks_.total() * size_of(send_.dtype), "a node's sums in a reduce_scatter");
+  // They take what memory they need now, not when it is their turn.
+  begin_within();
+  begin_across();
 }
 
 /// The part that sums the chunks of node_'s members.
@@ -56,7 +59,6 @@ bool HierarchicalReduceScatter::step(Engine& engine) {
     ++node_;
     engine.moved();
   }
-  if (!across_) begin_across();
   return step_part(*this, engine, *across_);
 }
 
@@ -65,20 +67,19 @@ bool HierarchicalReduceScatter::step(Engine& engine) {
 HierarchicalAllReduce::HierarchicalAllReduce(const Call& call, ConstBuffer send, Buffer recv)
     : Collective(call), send_(send), recv_(recv), chunks_(Chunks::balanced(group().grid->rails, send.count)) {
   const Grid& grid = *group().grid;
-  reduce_.emplace(among(grid.within, 0), send_, recv_.slice(chunks_.offset(grid.rail), chunks_.count(grid.rail)), chunks_);
+  const Buffer own = recv_.slice(chunks_.offset(grid.rail), chunks_.count(grid.rail));
+  reduce_.emplace(among(grid.within, 0), send_, own, chunks_);
+  across_.emplace(among(grid.across, 1), own, own);
+  gather_.emplace(among(grid.within, 2), own, recv_, chunks_);
 }
 
 bool HierarchicalAllReduce::step(Engine& engine) {
-  const Grid& grid = *group().grid;
-  const Buffer own = recv_.slice(chunks_.offset(grid.rail), chunks_.count(grid.rail));
   if (phase_ == Phase::reduce) {
     if (!step_part(*this, engine, *reduce_)) return false;
-    across_.emplace(among(grid.across, 1), own, own);
     phase_ = Phase::across;
   }
   if (phase_ == Phase::across) {
     if (!step_part(*this, engine, *across_)) return false;
-    gather_.emplace(among(grid.within, 2), own, recv_, chunks_);
     phase_ = Phase::gather;
   }
   return step_part(*this, engine, *gather_);

@@ -96,7 +96,7 @@ Work Communicator::start_send(Mode mode, ConstBuffer buffer, int to, const CallO
     const Ticket ticket =
         member.transport->send({member.peer, options.stream}, envelope, buffer.as_bytes(), Delivery::copy_if_small);
     if (ticket != kNotNow) {
-      engine.ran_at_once(Op::send);
+      engine.ran_at_once(Op::send, options.stream);
       return {};
     }
   }
@@ -117,7 +117,7 @@ Work Communicator::start_recv(Mode mode, Buffer buffer, int from, const CallOpti
     for (std::uint32_t looks = ticket == kNotNow ? 0 : engine.looks_at_once(); looks > 0; --looks) {
       const Outcome outcome = member.transport->test_receive(lane, ticket);
       if (outcome == Outcome::done) {
-        engine.ran_at_once(Op::recv);
+        engine.ran_at_once(Op::recv, options.stream);
         return {};
       }
       if (outcome != Outcome::pending) break;  // the operation says what is wrong

@@ -13,13 +13,15 @@ namespace tsp {
 template <class Operation, class... Arguments>
 Work Communicator::start(Mode mode, const CallOptions& options, const OperationInfo& info, Arguments&&... arguments) {
   Engine& engine = *group_->engine;
-  if (mode == Mode::posted && !engine.options().phantom) {
+  if (mode == Mode::posted) {
     const Call call{.group = group_.get(), .keep = group_, .stream = options.stream, .info = info};
-    return engine.post(options.stream, std::make_unique<Operation>(call, std::forward<Arguments>(arguments)...));
+    const std::uint64_t held = group_->heap->use().total;
+    auto operation = std::make_unique<Operation>(call, std::forward<Arguments>(arguments)...);
+    if (group_->heap->use().total != held) operation->set_holds_memory();
+    return engine.post(options.stream, std::move(operation));
   }
   const Call call{.group = group_.get(), .keep = nullptr, .stream = options.stream, .info = info};
   Operation operation(call, std::forward<Arguments>(arguments)...);
-  if (engine.options().phantom) return {};  // it has taken the memory that it needs from the heap
   engine.run(options.stream, operation);
   return {};
 }

@@ -43,11 +43,14 @@ Engine::~Engine() { abandon(); }
 void Engine::abandon() {
   busy_ = 0;
   for (Queue& queue : queues_) {
-    while (queue.head != nullptr) {
-      Operation* operation = std::exchange(queue.head, queue.head->next_);
-      if (operation->owned_) delete operation;
+    for (Operation** list : {&queue.head, &queue.kept}) {
+      while (*list != nullptr) {
+        Operation* operation = std::exchange(*list, (*list)->next_);
+        if (operation->owned_) delete operation;
+      }
     }
     queue.tail = nullptr;
+    queue.last_kept = nullptr;
   }
 }
 
@@ -59,6 +62,12 @@ bool Engine::idle() const {
 
 Work Engine::post(Stream stream, std::unique_ptr<Operation> operation) {
   operation->owned_ = true;
+  if (options_.phantom) {
+    Queue& q = queue(stream);
+    q.completed = ++q.posted;
+    dispose(q, operation.release());
+    return Work(this, stream, q.posted);
+  }
   const std::uint64_t number = append(stream, *operation.release());
   step_head(stream);
   if (options_.blocking) {
@@ -70,6 +79,12 @@ Work Engine::post(Stream stream, std::unique_ptr<Operation> operation) {
 }
 
 void Engine::run(Stream stream, Operation& operation) {
+  if (options_.phantom) {
+    Queue& q = queue(stream);
+    q.completed = ++q.posted;
+    settle(stream, q.posted);
+    return;
+  }
   const std::uint64_t number = append(stream, operation);
   while (queue(stream).completed < number && step_head(stream)) {
   }
@@ -169,7 +184,7 @@ bool Engine::step_head(Stream stream) {
   if (observer_ != nullptr) {
     observer_->completed(stream, operation->info(), begun_ns_[static_cast<std::size_t>(stream)], posix::now_ns());
   }
-  if (operation->owned_) delete operation;
+  if (operation->owned_) dispose(q, operation);
   if (q.head != nullptr) {
     begin(stream, *q.head);
   } else {
@@ -177,6 +192,24 @@ bool Engine::step_head(Stream stream) {
     --busy_;
   }
   return true;
+}
+
+/// Ends an operation that is complete, the `completed`-th of its stream, or keeps it until it is waited for.
+void Engine::dispose(Queue& queue, Operation* operation) {
+  if (!operation->holds_memory_) {
+    delete operation;
+    return;
+  }
+  operation->number_ = queue.completed;
+  (queue.kept == nullptr ? queue.kept : queue.last_kept->next_) = operation;
+  queue.last_kept = operation;
+}
+
+/// The stream's operations up to this number have been waited for.
+void Engine::settle(Stream stream, std::uint64_t number) {
+  Queue& q = queue(stream);
+  while (q.kept != nullptr && q.kept->number_ <= number) delete std::exchange(q.kept, q.kept->next_);
+  if (q.kept == nullptr) q.last_kept = nullptr;
 }
 
 bool Engine::progress() {
@@ -190,10 +223,13 @@ bool Engine::progress() {
 }
 
 bool Engine::test(Stream stream, std::uint64_t number) {
-  if (queue(stream).completed >= number) return true;
-  if (broken_ || board_.aborted()) throw_first_cause();
-  progress();
-  return queue(stream).completed >= number;
+  if (queue(stream).completed < number) {
+    if (broken_ || board_.aborted()) throw_first_cause();
+    progress();
+    if (queue(stream).completed < number) return false;
+  }
+  settle(stream, number);
+  return true;
 }
 
 void Engine::tick() {

@@ -85,6 +85,8 @@ class Operation {
   /// Which segment of that rank's message was missing, from 1; 0: the message isn't cut into segments.
   virtual std::uint32_t missing_segment() const { return 0; }
   const OperationInfo& info() const { return info_; }
+  /// It has memory of the rank's heap: see Work.
+  void set_holds_memory() { holds_memory_ = true; }
 
  protected:
   OperationInfo info_;
@@ -94,10 +96,14 @@ class Operation {
   Operation* next_ = nullptr;
   bool owned_ = false;
   bool begun_ = false;
+  std::uint64_t number_ = 0;  // on its stream, once it is complete and kept
+  bool holds_memory_ = false;
   std::uint32_t sequence_ = 0;  // of this kind on this rank
 };
 
-/// Names a posted operation. Copy freely; dropping it is harmless: the operation goes on.
+/// Names a posted operation. Copy freely; dropping it is harmless: the operation goes on. Memory that the operation took from the
+/// rank's heap (landings of messages, say) is given back when it, or a later one of its stream, is waited for or found complete
+/// by test(): not when it happens to be complete, so that what a rank holds at once follows from its program alone.
 class Work {
  public:
   Work() = default;
@@ -114,11 +120,19 @@ class Work {
   std::uint64_t number_ = 0;
 };
 
+/// A rank as a phantom rank sees it: how it would be reached, as far as memory depends on it.
+struct PhantomPeer {
+  int node = 0;
+  bool views = true;                   ///< its memory can be read in place
+  std::size_t plain_limit = 8 * 1024;  ///< payloads up to here may be sent from any memory: those of shm, unless it's said
+};
+
 /// How to reach a rank of the world.
 struct Route {
   Transport* transport = nullptr;  ///< null: no way
   int peer = -1;                   ///< as the transport numbers it
   int node = 0;                    ///< where it sits
+  PhantomPeer phantom{};           ///< of a phantom's peer, to which no transport leads
 };
 
 struct EngineOptions {
@@ -146,12 +160,13 @@ class Engine {
 
   /// Appends an operation to a stream and steps it if it is at the head.
   Work post(Stream stream, std::unique_ptr<Operation> operation);
-  /// The blocking form: appends, waits, returns when complete. The operation stays the caller's.
+  /// The blocking form: appends, waits, returns when complete. The operation stays the caller's. A phantom's is complete at once.
   void run(Stream stream, Operation& operation);
   /// True if nothing is under way on any stream and the job is in order: then something short may be done without an operation.
   bool quiet() const { return busy_ == 0 && !broken_ && !board_.aborted() && options_.faults == nullptr && !options_.phantom; }
-  /// Counts what was done so: on the board it is an operation like any other.
-  void ran_at_once(Op op) {
+  /// Counts what was done so: on the board it is an operation like any other, and it has been waited for.
+  void ran_at_once(Op op, Stream stream) {
+    if (queue(stream).kept != nullptr) settle(stream, queue(stream).completed);
     std::atomic<std::uint64_t>& count = page_->counts[static_cast<std::size_t>(op)];
     count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     sign_of_life();
@@ -201,6 +216,8 @@ class Engine {
   struct Queue {
     Operation* head = nullptr;
     Operation* tail = nullptr;
+    Operation* kept = nullptr;  // complete, but holding memory until they are waited for; in order
+    Operation* last_kept = nullptr;
     std::uint64_t posted = 0;
     std::uint64_t completed = 0;
   };
@@ -208,6 +225,8 @@ class Engine {
   std::uint64_t append(Stream stream, Operation& operation);
   void begin(Stream stream, Operation& operation);
   bool step_head(Stream stream);
+  void dispose(Queue& queue, Operation* operation);
+  void settle(Stream stream, std::uint64_t number);
   bool test(Stream stream, std::uint64_t number);
   void wait_for(Stream stream, std::uint64_t number);
   bool look(Stream stream);

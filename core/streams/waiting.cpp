@@ -56,6 +56,7 @@ void Engine::wait_for(Stream stream, std::uint64_t number) {
     }
   }
   if (page_->blocked_on.load(relaxed) != 0) page_->blocked_on.store(0, relaxed);
+  if (q.kept != nullptr) settle(stream, number);
 }
 
 /// progress(), without a round of all streams where only one has something to do.

@@ -109,12 +109,11 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   audit.memory_peak = rank.memory_peaks();
   output.publish();
 
+  audit.memory_forecast = theory::block_peaks(mesh_setting(session, model), rank.rank(), peak_options(session, backward));
   const std::vector<RankAudit> audits = gather_audits(rank, audit);
   if (session.speaks()) {
-    say_audit(
-        session, audits,
-        forecast_block(mesh_setting(session, model),
-                       {.threads = rank.compute().threads(), .training = backward, .all_reduce = all_reduce_choice(session)}));
+    say_audit(session, audits,
+              forecast_block(mesh_setting(session, model), {.training = backward, .all_reduce = all_reduce_choice(session)}));
   }
   session.finish();
   return 0;

@@ -16,6 +16,7 @@ int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan) {
   Model model(rank, session.mesh(), model_options(session, options, training));
   fill_weights(model, options);
   TrainingBatch batch(options);
+  PassesOfRun passes{.decisive = {}, .tokens = [&](std::uint64_t step) { return batch.of_step(step); }};
 
   // The first step, which isn't measured, warms caches up and takes memory for the first time.
   for (std::uint64_t step = 1; step <= plan.steps + 1; ++step) {
@@ -31,6 +32,7 @@ int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan) {
     } else {
       model.evaluate(tokens);
     }
+    passes.note(step, tokens, model, rank);
     context.world().barrier();
     const double seconds = static_cast<double>(posix::now_ns() - begin) * 1e-9;
     if (session.speaks() && step > 1) sink.append("steps", {{"step", step}, {"seconds", seconds}});
@@ -38,7 +40,7 @@ int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan) {
 
   RankAudit mine{.memory_peak = rank.memory_peaks(), .forward = model.forward_traffic(), .backward = {}, .seconds = rank.times()};
   if (training) mine.backward = model.backward_traffic();
-  finish_with_audit(session, mine, options, batch.ids(), training, plan.steps + 1);
+  finish_with_audit(session, mine, options, batch.ids(), training, passes);
   return 0;
 }
 

@@ -81,9 +81,8 @@ std::size_t longest_sequence(const ComparePoint& point, bool forward_only) {
   if (!theory::why_impossible(setting, spread).empty()) return 0;
   const auto fits = [&](std::size_t sequence) {
     setting.sequence = sequence;
-    return theory::fits(theory::MeshSetting::of(setting, spread), {.threads = static_cast<std::size_t>(point.global.threads),
-                                                                   .training = !forward_only,
-                                                                   .budget = point.global.mem_per_rank});
+    return theory::fits(theory::MeshSetting::of(setting, spread), point.global.mem_per_rank,
+                        {.threads = static_cast<std::size_t>(point.global.threads), .training = !forward_only});
   };
   std::size_t low = 0;
   std::size_t high = point.model.shape.max_positions;

@@ -80,7 +80,11 @@ int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan) {
   RankAudit audit;
   ModelCommandOptions audited = options;  // the first pass
   std::vector<Token> audited_ids;
-  std::uint64_t passes = 0;
+  std::optional<WindowBatch> again;
+  PassesOfRun passes{.decisive = {}, .tokens = [&](std::uint64_t first) {
+                       again.emplace(stream, options.sequence, first, windows_together(stream, options, first));
+                       return again->tokens();
+                     }};
   rank.reset_times();
   for (std::uint64_t first = 0; first < windows;) {
     const std::size_t count = windows_together(stream, options, first);
@@ -97,8 +101,8 @@ int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan) {
       audited.sequence = batch.length();
       audited_ids.assign(tokens.ids.begin(), tokens.ids.end());
     }
+    passes.note(first, tokens, model, rank);
     first += count;
-    ++passes;
     progress.update(first, static_cast<double>(loss.tokens), fmt::format("loss {:.4f}", loss.mean));
   }
   audit.seconds = rank.times();

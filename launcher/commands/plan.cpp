@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <string_view>
 
 namespace tsp::launcher {
@@ -145,6 +146,7 @@ void PlanCommand::validate(const GlobalOptions& global) {
     }
   }
   question_.memory_bytes = memory_of_a_gpu(global);
+  question_.threads = static_cast<std::size_t>(std::max(1, global.threads));
   validate_search();
 }
 

@@ -60,12 +60,14 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
 
   Progress progress(sink, session.speaks() ? plan.progress : Progress::Style::silent, "step", plan.train->steps, done);
   const auto tokens = static_cast<double>(options.batch * options.sequence);
+  PassesOfRun passes{.decisive = {}, .tokens = [&](std::uint64_t step) { return batch.of_step(step); }};
   double loss = 0;
   rank.reset_times();
   for (std::uint64_t step = done + 1; step <= plan.train->steps; ++step) {
     const std::uint64_t begin = posix::now_ns();
     context.begin_step(step);
-    loss = model.forward_backward(batch.of_step(step)).mean;
+    const TokenBatch tokens_of_step = batch.of_step(step);
+    loss = model.forward_backward(tokens_of_step).mean;
     bool ends_early = plan.wind_down != nullptr && plan.wind_down->asked() != 0;
     const double norm = model.gradient_norm(&ends_early);
     if (!std::isfinite(norm)) {
@@ -78,6 +80,7 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
     update.learning_rate = plan.train->learning_rate(step);
     update.step = step;
     model.update(update, norm);
+    passes.note(step, tokens_of_step, model, rank);
     const double seconds = static_cast<double>(posix::now_ns() - begin) * 1e-9;
     if (session.speaks()) {
       sink.append("steps", {{"step", step}, {"loss", loss}, {"grad_norm", norm}, {"tokens_per_s", tokens / seconds}});
@@ -97,7 +100,7 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
                        .backward = model.backward_traffic(),
                        .seconds = rank.times()};
   if (session.speaks()) sink.set("loss", loss);
-  finish_with_audit(session, mine, options, batch.ids(), true, plan.train->steps - done);
+  finish_with_audit(session, mine, options, batch.ids(), true, passes);
   return 0;
 }
 

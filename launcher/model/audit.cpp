@@ -2,7 +2,6 @@
 
 #include "layers/theory/flows.h"
 #include "layers/theory/paper.h"
-#include "layers/theory/peaks.h"
 
 #include <algorithm>
 #include <type_traits>
@@ -108,9 +107,7 @@ void sum_up(Forecast& forecast) {
 
 Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options) {
   Forecast result;
-  const theory::PeakOptions peaks{.threads = options.threads, .training = options.training, .passes = options.passes};
-  for (int rank = 0; rank < of.shape.ranks(); ++rank)
-    result.ranks.push_back({.memory_peak = theory::peaks(of, rank, ids, peaks), .traffic = {}});
+  result.ranks.resize(static_cast<std::size_t>(of.shape.ranks()));
   if (is_tsp(of)) {
     const int ranks = of.shape.sequence;
     const std::vector<theory::RemoteRows> rows = theory::remote_rows(ids, of.setting, ranks);
@@ -135,15 +132,11 @@ Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> i
   return result;
 }
 
-Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32_t> ids, std::size_t prompt, theory::TokenSum sum,
-                       std::size_t threads) {
+Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32_t> ids, std::size_t prompt,
+                       theory::TokenSum sum) {
   const std::span<const std::int32_t> put_in = ids.first(ids.size() - 1);
   Forecast result;
-  for (int rank = 0; rank < of.shape.ranks(); ++rank) {
-    result.ranks.push_back(
-        {.memory_peak = theory::decoding_peaks(of, rank, put_in, prompt, {.threads = threads, .training = false}),
-         .traffic = {}});
-  }
+  result.ranks.resize(static_cast<std::size_t>(of.shape.ranks()));
   result.all.emplace();
   result.all->forward = theory::prompt_traffic(of, ids.first(prompt), sum);
   result.tokens = theory::tokens_traffic(of, prompt, put_in.size() - prompt, sum);
@@ -155,7 +148,6 @@ Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& op
   Forecast result;
   for (int rank = 0; rank < of.shape.ranks(); ++rank) {
     RankForecast each;
-    each.memory_peak = theory::block_peaks(of, rank, {.threads = options.threads, .training = options.training});
     if (is_tsp(of)) {
       each.traffic = theory::tsp_block_of_rank(of.setting, of.shape.sequence, rank, theory::SumPath::direct);
       each.traffic->backward[Purpose::other] += all_reduced(of, rank, gains, of.setting.bytes.accumulated, options);
@@ -214,6 +206,10 @@ ordered_json paper_json(const theory::MeshSetting& of, DType dtype) {
             {"optimizer", memory.optimizer},
             {"activations", memory.activations},
             {"total", memory.total()}}}};
+}
+
+void take_memory(Forecast& forecast, std::span<const RankAudit> audits) {
+  for (std::size_t rank = 0; rank < audits.size(); ++rank) forecast.ranks[rank].memory_peak = audits[rank].memory_forecast;
 }
 
 void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const Forecast& forecast, const ordered_json& paper) {

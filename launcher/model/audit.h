@@ -33,6 +33,7 @@ inline constexpr std::array<std::string_view, 3> kLinkNames = {"shm", "verbs", "
 /// One rank's measurements.
 struct RankAudit {
   CategoryBytes memory_peak;                         ///< over the whole run
+  CategoryBytes memory_forecast{};                   ///< what the rank itself forecasts of it
   TrafficCounters forward;                           ///< of one step
   TrafficCounters backward;                          ///< all zero where there is none
   TrafficCounters tokens{};                          ///< of all tokens that were generated after a prompt
@@ -59,11 +60,9 @@ std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine);
 /// How the ranks do an all_reduce of so many bytes.
 using AllReduceChoice = std::function<Algorithm(std::size_t bytes)>;
 
-/// What is forecast: a step of this kind.
+/// What is forecast: traffic of a step of this kind. Memory every rank forecasts itself: take_memory().
 struct ForecastOptions {
-  std::size_t threads = 1;
   bool training = false;
-  std::size_t passes = 2;           ///< steps or evaluations of the run
   AllReduceChoice all_reduce = {};  ///< empty: in two rounds, by chunks
 };
 /// For the step whose tokens are `ids` [B, S] in natural order. The sums of norm gains' gradients and of the loss (`other`) are
@@ -73,8 +72,11 @@ Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> i
 Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options);
 
 /// For the text `ids`, of which the first `prompt` were given and the last was never put in.
-Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32_t> ids, std::size_t prompt, theory::TokenSum sum,
-                       std::size_t threads);
+Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32_t> ids, std::size_t prompt,
+                       theory::TokenSum sum);
+
+/// Puts what the ranks forecast of their memory into the forecast of all.
+void take_memory(Forecast& forecast, std::span<const RankAudit> audits);
 
 /// `per_rank` and `theory` of the report; `paper`: what paper_json() gives, or null.
 void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const Forecast& forecast,

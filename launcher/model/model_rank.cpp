@@ -33,36 +33,49 @@ AllReduceChoice all_reduce_choice(Session& session) {
   return [&world = session.world()](std::size_t bytes) { return world.algorithm(Op::all_reduce, bytes); };
 }
 
-void say_audit(Session& session, std::span<const RankAudit> audits, const Forecast& forecast,
-               const nlohmann::ordered_json& paper) {
+void say_audit(Session& session, std::span<const RankAudit> audits, Forecast forecast, const nlohmann::ordered_json& paper) {
+  take_memory(forecast, audits);
   report_audit(session.sink(), audits, forecast, paper);
   if (session.global().quiet) return;
   for (const std::string& line : audit_table(audits, forecast)) session.sink().line(line);
 }
 
-void finish_with_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options, std::span<const Token> ids,
-                       bool training, std::uint64_t passes) {
+theory::PeakOptions peak_options(Session& session, bool training) {
+  return {.threads = session.rank().compute().threads(), .training = training, .like = session.rank().context().likeness()};
+}
+
+void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
+                       bool training, const PassesOfRun& passes) {
+  const theory::MeshSetting of = mesh_setting(session, options);
+  const std::vector<Token> measured(ids.begin(), ids.end());  // `ids` may be where the passes' tokens come to lie
+  {
+    theory::RunPeaks memory(of, session.rank().rank(), peak_options(session, training));
+    for (const std::uint64_t number : passes.decisive.numbers()) {
+      memory.pass(passes.tokens(number));
+      session.rank().tick();
+    }
+    mine.memory_forecast = memory.peaks();
+  }
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
-    const theory::MeshSetting of = mesh_setting(session, options);
-    const ForecastOptions run{.threads = session.rank().compute().threads(),
-                              .training = training,
-                              .passes = passes,
-                              .all_reduce = all_reduce_choice(session)};
-    say_audit(session, audits, forecast(of, ids, run), paper_json(of, options.dtype));
+    const ForecastOptions run{.training = training, .all_reduce = all_reduce_choice(session)};
+    say_audit(session, audits, forecast(of, measured, run), paper_json(of, options.dtype));
   }
   session.finish();
 }
 
-void finish_with_text_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options,
-                            std::span<const Token> ids, std::size_t prompt, bool print) {
+void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
+                            std::size_t prompt, bool print) {
+  const theory::MeshSetting of = mesh_setting(session, options);
+  mine.memory_forecast =
+      theory::decoding_peaks(of, session.rank().rank(), ids.first(ids.size() - 1), prompt, peak_options(session, false));
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
-    const theory::MeshSetting of = mesh_setting(session, options);
     const std::size_t summed = options.shape.hidden * of.setting.bytes.accumulated;
     const bool one_shot = session.world().algorithm(Op::all_reduce, summed) == Algorithm::one_shot;
     const theory::TokenSum sum = one_shot ? theory::TokenSum::one_shot : theory::TokenSum::in_chunks;
-    const Forecast forecast = forecast_text(of, ids, prompt, sum, session.rank().compute().threads());
+    Forecast forecast = forecast_text(of, ids, prompt, sum);
+    take_memory(forecast, audits);
     report_audit(session.sink(), audits, forecast);
     if (print) {
       for (const std::string& line : audit_table(audits, forecast)) session.sink().error_line(line);

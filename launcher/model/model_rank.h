@@ -5,7 +5,10 @@
 #include "launcher/model/model_options.h"
 #include "launcher/model/session.h"
 #include "layers/model/model.h"
+#include "layers/theory/peaks.h"
 
+#include <cstdint>
+#include <functional>
 #include <span>
 
 namespace tsp::launcher {
@@ -16,16 +19,31 @@ void fill_weights(Model& model, const ModelCommandOptions& options);
 /// How the world's all_reduces go, for forecasts; good while the session lives.
 AllReduceChoice all_reduce_choice(Session& session);
 /// On rank 0: reports the audit, and prints it unless --quiet.
-void say_audit(Session& session, std::span<const RankAudit> audits, const Forecast& forecast,
+void say_audit(Session& session, std::span<const RankAudit> audits, Forecast forecast,
                const nlohmann::ordered_json& paper = nullptr);
 /// What theory counts of a run.
 theory::MeshSetting mesh_setting(Session& session, const ModelCommandOptions& options);
-/// Collective: reports and prints the audit, and writes the trace. `ids` [B, S]: those of the audited step, one of so many.
-void finish_with_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options, std::span<const Token> ids,
-                       bool training, std::uint64_t passes);
+/// How this rank's memory peaks are forecast: of a phantom with the same peers.
+theory::PeakOptions peak_options(Session& session, bool training);
+
+/// The passes that decided a rank's memory, and how to have their tokens again: valid until the next call.
+struct PassesOfRun {
+  theory::DecisivePasses decisive;
+  std::function<TokenBatch(std::uint64_t number)> tokens;
+
+  /// The model has just made pass `number`.
+  void note(std::uint64_t number, const TokenBatch& batch, const Model& model, Rank& rank) {
+    decisive.note(number, batch.batch, batch.sequence, model.rows_given(), rank.context().heap().use().total);
+  }
+};
+
+/// Collective: forecasts, reports and prints the audit, and writes the trace. `ids` [B, S]: those of the step whose traffic was
+/// measured. `passes`: all of the run.
+void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
+                       bool training, const PassesOfRun& passes);
 /// Collective: the same of a text, of which `ids` has all tokens and the first `prompt` were given. Stdout is the text's: the
 /// audit goes to stderr, whole if it was asked for (`print`), else its first line alone.
-void finish_with_text_audit(Session& session, const RankAudit& mine, const ModelCommandOptions& options,
-                            std::span<const Token> ids, std::size_t prompt, bool print);
+void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
+                            std::size_t prompt, bool print);
 
 }  // namespace tsp::launcher

@@ -182,10 +182,14 @@ PlanPoint plan_point(const PlanQuestion& question, const Spread& spread) {
   candidate.why = theory::why_impossible(setting, spread);
   candidate.possible = candidate.why.empty();
   if (candidate.possible) {
-    candidate.memory = theory::peaks_of_fullest(theory::MeshSetting::of(setting, spread));
-    candidate.fits = candidate.memory.total <= question.memory_bytes;
-    if (question.memory_bytes != 0 && !candidate.fits)
-      candidate.why = fmt::format("{} MiB too much", planned_mebibytes(real(candidate.memory.total - question.memory_bytes)));
+    const theory::Need need = theory::need(theory::MeshSetting::of(setting, spread), {.threads = question.threads});
+    candidate.memory = need.evenly;
+    candidate.fits = need.any_ids <= question.memory_bytes;
+    if (question.memory_bytes != 0 && !candidate.fits) {
+      const bool fits_usually = need.evenly.total <= question.memory_bytes;
+      candidate.why = fmt::format("{} MiB too much{}", planned_mebibytes(real(need.any_ids - question.memory_bytes)),
+                                  fits_usually ? " where all tokens of a step have their embedding on one rank" : "");
+    }
   }
   return plan_point(question, candidate);
 }

@@ -35,6 +35,7 @@ struct PlanQuestion {
   theory::Setting setting;
   DType dtype = DType::f32;
   std::uint64_t memory_bytes = 0;  ///< 0: no budget is known
+  std::size_t threads = 1;         ///< of a rank
   std::optional<theory::Machine> machine;
 };
 

@@ -115,6 +115,10 @@ std::vector<PackPlan> Model::plan_packs() const {
   return packs;
 }
 
+Token Model::first_own_id() const {
+  return static_cast<Token>(std::min(vocabulary_rows_.offset(vocabulary_ranks().rank()), options_.config.vocabulary - 1));
+}
+
 Vocabulary::Weights Model::vocabulary_weights() const {
   const std::size_t embedding = replicated_pack() + kEmbeddingAfterReplicated;
   const std::size_t head = options_.config.tied_embeddings ? embedding : replicated_pack() + kHeadAfterReplicated;

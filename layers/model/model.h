@@ -74,6 +74,8 @@ class Model {
   /// Rows of the vocabulary by rank of the axis that cuts it: tensor under plain tp (over `sequence` they are copies), else
   /// Mesh::tokens().
   const Chunks& vocabulary_rows() const { return vocabulary_rows_; }
+  /// The first token id of this rank's rows; the last of all where it has none.
+  Token first_own_id() const;
   /// This rank's rows of embedding and head [V_p, h].
   Vocabulary::Weights vocabulary_weights() const;
   /// Norms of a layer and the last biases of its sublayers; the final norm.
@@ -98,6 +100,9 @@ class Model {
   double gradient_norm(bool* wish = nullptr);
   /// AdamW with the gradients scaled by the clip's factor for `norm`, what gradient_norm() gave.
   void update(const UpdateOptions& options, double norm);
+
+  /// Of the last pass: Vocabulary::rows_given().
+  std::size_t rows_given() const { return vocabulary_ ? vocabulary_->rows_given() : 0; }
 
   /// Payload bytes by purpose of the last forward and backward pass on this rank.
   const TrafficCounters& forward_traffic() const { return forward_traffic_; }

@@ -52,6 +52,7 @@ void ExchangedVocabulary::plan_rows(const TokenLayout& tokens, std::span<const T
   order_ = {reinterpret_cast<std::uint32_t*>(memory + own_labels_.size_bytes()), tokens.held_rows()};
   wanted_.assign(ranks, {});
   needed_.assign(ranks, 0);
+  counted_ = !ids.empty();
   if (ids.empty()) {
     rows_for_others_ = tokens.batch() * tokens.sequence() * rows_.count(me()) / rows_.total();
     return;
@@ -105,7 +106,7 @@ void ExchangedVocabulary::embed_backward(const ConstTensor& dx) {
   const OwnedTensor out =
       rank_.tensor(Category::communication, dx.dtype(), {dx.size(0), h}, "gradients of others' embedding rows");
   const OwnedTensor in = rank_.tensor(Category::communication, dx.dtype(), {rows_for_others_, h}, "gradients of embedding rows");
-  if (rank_.is_phantom()) return;
+  if (!counted_) return;  // of a phantom
   rank_.compute().gather_rows(out, dx, order_);
   rank_.wait(axis_.post_all_to_all_v(buffer_of(ConstTensor(out.view())), times(needed_, h), buffer_of(in.view()),
                                      elements_of(wanted_, h), {.stream = Stream::kv, .purpose = Purpose::embedding}));

@@ -50,6 +50,9 @@ class Vocabulary {
   /// The gradients of the embedding's rows: of dx [rows, h], to their owners. Replaces the embedding's gradient, or adds to it
   /// where head and embedding are tied. After embed() of the same tokens.
   virtual void embed_backward(const ConstTensor& dx) = 0;
+  /// Of the last tokens, those whose row of the embedding is one of this rank's: the one thing about the ids on which the memory
+  /// of a pass depends.
+  virtual std::size_t rows_given() const = 0;
 
   /// A part of the sum over predicted tokens of (log-sum-exp − label's logit) that is right when added up over the ranks.
   /// x [rows, h]; `labels` [B, S] in natural order; `lse` [rows] is written, for head_backward().
@@ -69,6 +72,7 @@ class ExchangedVocabulary final : public Vocabulary {
 
   void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;
   void embed_backward(const ConstTensor& dx) override;
+  std::size_t rows_given() const override { return rows_for_others_; }
   double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
               const LogitsSink* logits, bool keep) override;
   void head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
@@ -95,6 +99,7 @@ class ExchangedVocabulary final : public Vocabulary {
   std::vector<std::vector<std::uint32_t>> wanted_;
   std::vector<std::size_t> needed_;
   std::size_t rows_for_others_ = 0;  // of all in wanted_
+  bool counted_ = false;             // from ids, not as if they were equally frequent
 
   // Of this rank's tokens, kTokenBytes each: the order in which their rows come from the ranks, and their labels.
   HeapBlock token_memory_;

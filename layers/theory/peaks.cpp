@@ -14,6 +14,8 @@ namespace tsp::theory {
 
 namespace {
 
+constexpr std::size_t kTellingPasses = 2;  // what is kept for later use is there from the second on
+
 /// A rank that isn't there, and its place on a mesh.
 struct Phantom {
   Context context;
@@ -21,7 +23,7 @@ struct Phantom {
   Mesh mesh;
 
   Phantom(const MeshSetting& of, int number, const PeakOptions& options)
-      : context(Context::phantom(number, of.shape.ranks(), options.budget)),
+      : context(Context::phantom(number, of.shape.ranks(), options.like)),
         rank(context, {.threads = options.threads, .trace = nullptr}),
         mesh(context.world(), of.shape) {}
 };
@@ -37,43 +39,100 @@ ModelOptions model_options(const MeshSetting& of, const PeakOptions& options) {
 
 }  // namespace
 
-CategoryBytes peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, const PeakOptions& options) {
-  const Setting& setting = of.setting;
-  Phantom phantom(of, rank, options);
-  Model model(phantom.rank, phantom.mesh, model_options(of, options));
-  model.parameters().fill_fresh(setting.model.layers, 0);
-  const std::vector<std::int64_t> labels(ids.size(), 0);
-  const TokenBatch tokens{.batch = setting.batch, .sequence = setting.sequence, .ids = ids, .labels = labels};
-  for (std::size_t pass = 0; pass < std::min<std::size_t>(options.passes, 2); ++pass) {
-    if (options.training) {
-      model.forward_backward(tokens);
-      model.update({}, model.gradient_norm());
-    } else {
-      model.evaluate(tokens);
-    }
+// --- a run -------------------------------------------------------------------------------------------------------------------
+
+struct RunPeaks::Parts {
+  Context context;
+  Rank rank;
+  Mesh mesh;
+  Model model;
+
+  Parts(const MeshSetting& of, int number, const PeakOptions& options)
+      : context(Context::phantom(number, of.shape.ranks(), options.like)),
+        rank(context, {.threads = options.threads, .trace = nullptr}),
+        mesh(context.world(), of.shape),
+        model(rank, mesh, model_options(of, options)) {
+    model.parameters().fill_fresh(of.setting.model.layers, 0);
   }
-  return phantom.rank.memory_peaks();
+};
+
+RunPeaks::RunPeaks(const MeshSetting& of, int rank, const PeakOptions& options)
+    : parts_(std::make_unique<Parts>(of, rank, options)), training_(options.training) {}
+
+RunPeaks::~RunPeaks() = default;
+
+void RunPeaks::pass(const TokenBatch& tokens) {
+  Model& model = parts_->model;
+  if (!training_) {
+    model.evaluate(tokens);
+    return;
+  }
+  model.forward_backward(tokens);
+  model.update({}, model.gradient_norm());
+}
+
+void RunPeaks::pass_with_own_ids(std::size_t batch, std::size_t sequence) {
+  const std::vector<Token> ids(batch * sequence, parts_->model.first_own_id());
+  const std::vector<std::int64_t> labels(ids.size(), 0);
+  pass({.batch = batch, .sequence = sequence, .ids = ids, .labels = labels});
+}
+
+CategoryBytes RunPeaks::peaks() const { return parts_->rank.memory_peaks(); }
+
+void DecisivePasses::note(std::uint64_t number, std::size_t batch, std::size_t sequence, std::size_t rows, std::uint64_t held) {
+  const auto surpasses = [&](const Pass& pass) { return pass.batch == batch && pass.sequence == sequence && pass.rows >= rows; };
+  const bool changed = held != held_;
+  if (!changed && std::ranges::any_of(alike_, surpasses)) return;
+  numbers_.push_back(number);
+  if (changed) alike_.clear();
+  else alike_.push_back({batch, sequence, rows});
+  held_ = held;
+}
+
+CategoryBytes peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, const PeakOptions& options) {
+  RunPeaks run(of, rank, options);
+  const std::vector<std::int64_t> labels(ids.size(), 0);
+  for (std::size_t pass = 0; pass < std::min(options.passes, kTellingPasses); ++pass)
+    run.pass({.batch = of.setting.batch, .sequence = of.setting.sequence, .ids = ids, .labels = labels});
+  return run.peaks();
 }
 
 CategoryBytes peaks_of_fullest(const MeshSetting& of, const PeakOptions& options) { return peaks(of, fullest(of), {}, options); }
 
-bool fits(const MeshSetting& of, const PeakOptions& options) {
+namespace {
+
+std::vector<int> asked(const MeshSetting& of) {
   const int most = fullest(of);
   std::vector<int> ranks = {most};
   for (int rank = 0; rank < std::min(of.shape.tensor * of.shape.sequence, kMostAsked); ++rank) {
     if (rank != most) ranks.push_back(rank);
   }
-  const std::vector<std::int32_t> alike(of.setting.tokens(), 0);
-  try {
-    for (const int rank : ranks) {
-      peaks(of, rank, {}, options);
-      peaks(of, rank, alike, options);
-    }
-  } catch (const Error& error) {
-    if (error.cause() != Cause::out_of_memory) throw;
-    return false;
+  return ranks;
+}
+
+std::uint64_t total_for_any_ids(const MeshSetting& of, int rank, const PeakOptions& options) {
+  RunPeaks run(of, rank, options);
+  for (std::size_t pass = 0; pass < std::min(options.passes, kTellingPasses); ++pass)
+    run.pass_with_own_ids(of.setting.batch, of.setting.sequence);
+  return run.peaks().total;
+}
+
+}  // namespace
+
+Need need(const MeshSetting& of, const PeakOptions& options) {
+  Need result;
+  for (const int rank : asked(of)) {
+    const CategoryBytes evenly = peaks(of, rank, {}, options);
+    if (evenly.total > result.evenly.total) result.evenly = evenly;
+    result.any_ids = std::max({result.any_ids, evenly.total, total_for_any_ids(of, rank, options)});
   }
-  return true;
+  return result;
+}
+
+bool fits(const MeshSetting& of, std::uint64_t budget, const PeakOptions& options) {
+  return std::ranges::all_of(asked(of), [&](int rank) {
+    return peaks(of, rank, {}, options).total <= budget && total_for_any_ids(of, rank, options) <= budget;
+  });
 }
 
 CategoryBytes decoding_peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, std::size_t prompt,

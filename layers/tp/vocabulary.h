@@ -15,6 +15,7 @@ class TensorVocabulary final : public Vocabulary {
 
   void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;
   void embed_backward(const ConstTensor& dx) override;
+  std::size_t rows_given() const override { return rows_here_.size(); }
   double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
               const LogitsSink* logits, bool keep) override;
   void head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,

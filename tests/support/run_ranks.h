@@ -16,6 +16,7 @@ namespace tsp::test {
 
 struct RankOptions {
   std::uint64_t heap_bytes = 256ULL << 20;    ///< reservation of each rank; only what is touched costs memory
+  std::uint64_t heap_budget = 0;              ///< of each rank; 0: the reservation
   std::uint64_t timeout_ns = 60'000'000'000;  ///< deadline of waits; generous, for sanitizers on two cores
   std::uint32_t cores = 0;                    ///< 0: as many as this process may use
   std::string algorithms = {};                ///< overrides of the choice table
