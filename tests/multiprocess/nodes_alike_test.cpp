@@ -180,9 +180,10 @@ TEST_F(AlikeNodes, RefuseAnotherProgram) {
 TEST_F(AlikeNodes, WaitForOneThatReadsForLong) {
   const std::string large = path("large");
   std::ofstream(large).put('a');
-  fs::resize_file(large, std::uintmax_t{16} << 30);  // a hole: it takes no room, but seconds to read
+  fs::resize_file(large, std::uintmax_t{3} << 30);  // a hole: it takes no room, but seconds to read
   const auto train = [&](const std::string& data) {
-    return std::vector<std::string>{"--timeout", "1", "train", "--config", "nano", "--data", data, "--seq", "16", "--steps", "1"};
+    return std::vector<std::string>{"--timeout", "1.5",   "train", "--config", "nano", "--data",
+                                    data,        "--seq", "16",    "--steps",  "1"};
   };
   const int port = free_port();
   Process first(node_words(0, port, train(path("text"))), with({}));
