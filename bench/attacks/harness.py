@@ -71,7 +71,8 @@ class Run:
                 children = []
             if len(children) == count:
                 return [int(pid) for pid in children]
-            need(self.process.poll() is None, f"tsprun ended before it had {count} ranks: {self.end().err}")
+            if self.process.poll() is not None:
+                raise Broken(f"tsprun ended before it had {count} ranks: {self.end().err}")
             time.sleep(0.01)
         raise Broken(f"no {count} ranks after {seconds} s")
 

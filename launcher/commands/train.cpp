@@ -151,6 +151,7 @@ void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
   warn_of_skipped(options.skipped);
   if (options.save.empty()) {
     options.save = own_folder(options.resume, options.resumed->folder);
+    options.saves_unasked = !options.save.empty();
     if (options.save.empty())
       spdlog::warn("--resume {}: lies in no folder of a run, so nothing will be saved; give --save DIR", options.resume);
   }
@@ -261,7 +262,13 @@ void TrainCommand::validate(const GlobalOptions& global) {
 
 /// Room for a checkpoint; and whose are those that lie there already?
 void TrainCommand::validate_save() {
-  check_save_folder(train_.save, model_.shape, model_.dtype);
+  try {
+    check_save_folder(train_.save, model_.shape, model_.dtype);
+  } catch (const Error& error) {
+    if (!train_.saves_unasked) throw;
+    throw Error(error.cause(),
+                fmt::format("{}; a resumed run saves in its own folder unless --save names another", error.what()));
+  }
   folder_.emplace(train_.save, train_.resumed);
   if (const std::optional<std::uint64_t> newest = folder_->others()) {
     spdlog::warn(

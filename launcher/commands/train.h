@@ -46,6 +46,7 @@ struct TrainOptions {
   std::uint64_t max_restarts = 0;
   std::optional<FoundCheckpoint> resumed;
   std::vector<std::string> skipped;  ///< by --resume: a line for each newer checkpoint that is damaged
+  bool saves_unasked = false;        ///< `save` is the folder of --resume, for nobody named one
   std::uint64_t save_within_ns = 0;  ///< that SIGINT and SIGTERM wait for a last checkpoint; 0: not at all
 
   /// Of one step, from 1.
