@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <deque>
 #include <fstream>
@@ -79,9 +80,16 @@ class SlowWay {
   void let_in() {
     Link link;
     link.ends[0] = posix::UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    link.ends[1] = posix::UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    tcp::SocketAddress where = tcp::resolve("127.0.0.1", static_cast<std::uint16_t>(port_));
-    if (link.ends[0] && ::connect(link.ends[1].get(), where.get(), where.length) == 0) links_.push_back(std::move(link));
+    const tcp::SocketAddress where = tcp::resolve("127.0.0.1", static_cast<std::uint16_t>(port_));
+    // Node 0 may not listen there yet.
+    for (const std::uint64_t ends = posix::now_ns() + 20'000'000'000; link.ends[0] && !over_ && posix::now_ns() < ends;) {
+      link.ends[1] = posix::UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      if (::connect(link.ends[1].get(), where.get(), where.length) == 0) {
+        links_.push_back(std::move(link));
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
   }
   void take(Link& link, int from) {
     char bytes[65536];
