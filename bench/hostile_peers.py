@@ -134,7 +134,7 @@ def run(arguments, kind, folder):
     words = ["-n", "2", "--timeout", "20", "--nnodes", "2", "--rendezvous", f"127.0.0.1:{port}", "--inter", "tcp"]
     bench = ["bench", "all_reduce", "--sizes", "64K", "--no-check", "--min-time", str(arguments.seconds), "--max-time",
              str(arguments.seconds)]
-    environment = dict(os.environ, TSP_SECRET="of this bench")
+    environment = dict(os.environ, TSP_SECRET="of this bench, and long enough")
     logs = [tempfile.TemporaryFile(mode="w+", dir=folder) for _ in range(2)]
     try:
         nodes = [subprocess.Popen([arguments.tsprun, *words, "--node-rank", str(node), *(["--json", report] if node == 0 else []), *bench],

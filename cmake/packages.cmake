@@ -7,8 +7,8 @@ find_package(fmt 9 REQUIRED)
 find_package(spdlog 1.10 REQUIRED)
 find_package(hwy 1.0 REQUIRED)
 find_package(xxHash REQUIRED)
-# libcrypto alone: HMAC-SHA-256 of the rendezvous and of data connections.
-find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
+# TLS 1.3 between machines; HMAC-SHA-256 of connections within one.
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS SSL Crypto)
 find_package(Ibverbs REQUIRED)
 # Its headers only: the library is loaded when the first matrix is multiplied (core/kernels/blas.h).
 find_package(OpenBLAS 0.3 REQUIRED)

@@ -144,7 +144,7 @@ void Links::connect() {
   }
   const std::string store = text_of(layout.store);
   if ((by_tcp.empty() && far.empty()) || store.empty()) return;
-  bootstrap::StoreClient client(store, layout.secret, rank(), options_.timeout_ns, [this] {
+  bootstrap::StoreClient client(store, {layout.secret, layout.tls != 0}, rank(), options_.timeout_ns, [this] {
     // Who has dialed this rank is let in while it still asks for others: a queue of strangers may form behind.
     if (tcp_) tcp_->progress();
     if (options_.check) options_.check();
@@ -284,10 +284,12 @@ void Links::connect_verbs(bootstrap::StoreClient& client) {
 
 void Links::connect_tcp(bootstrap::StoreClient& client, const std::vector<int>& peers) {
   const shm::NodeLayout& layout = memory_->layout();
+  const std::vector<std::byte> job = client.get(std::string(bootstrap::kJobKey), "the store to say which job this is");
   tcp_ = std::make_unique<tcp::TcpTransport>(tcp::TcpOptions{.rank = rank(),
                                                              .world_size = static_cast<int>(layout.world_size),
                                                              .host = client.local_host(),
-                                                             .secret = layout.secret,
+                                                             .secret = bootstrap::lanes_secret(layout.secret, job),
+                                                             .tls = layout.tls != 0,
                                                              .timeout_ns = options_.timeout_ns});
   client.also_watch(tcp_->descriptor());
   client.set(fmt::format("tcp/{}", rank()), tcp_->address(-1));

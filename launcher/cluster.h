@@ -40,7 +40,7 @@ class Cluster {
   /// Error(refused) naming the nodes that can't start it, are late at the deadline, come twice, were started with other options
   /// or files, or don't know the secret; a taken port is named too. If an earlier attempt of the same job has run, a node that
   /// doesn't come again is lost: Error(disconnected), with its first rank.
-  Cluster(const GlobalOptions& global, const std::string& command, const bootstrap::Secret& secret, const std::string& trouble);
+  Cluster(const GlobalOptions& global, const std::string& command, const tls::Credentials& secret, const std::string& trouble);
 
   /// Where this node's ranks find the store: of its addresses one that other nodes reach.
   const std::string& store_address() const { return store_address_; }
@@ -71,7 +71,7 @@ class Cluster {
     bool lost = false;
   };
   void serve(const Arrival& mine, const Inputs& inputs);
-  std::string begin_with(const bootstrap::Secret& secret, Arrival mine, const Inputs& inputs);
+  std::string begin_with(const tls::Credentials& secret, Arrival mine, const Inputs& inputs);
   std::string answer_to(const Arrival& mine, const Inputs& inputs, std::optional<Agreement>& proof);
   void heard(const std::string& key, const std::vector<std::byte>& value, Boards& boards);
   void say(const std::string& key, std::span<const std::byte> value);
@@ -100,7 +100,7 @@ class Cluster {
 };
 
 /// The job's secret out of --secret-file, TSP_SECRET or ~/.config/tsprun/secret, which is made on first use.
-/// Throws Error(refused) naming the file and what is wrong with it.
+/// Throws Error(refused) naming the file and what is wrong with it, such as a secret that could be guessed from what travels.
 bootstrap::Secret load_secret(const std::string& file);
 
 }  // namespace tsp::launcher

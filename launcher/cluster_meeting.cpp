@@ -40,7 +40,7 @@ void warn_of_loopback(const std::string& host, const std::vector<std::string>& a
 
 }  // namespace
 
-Cluster::Cluster(const GlobalOptions& global, const std::string& command, const bootstrap::Secret& secret,
+Cluster::Cluster(const GlobalOptions& global, const std::string& command, const tls::Credentials& secret,
                  const std::string& trouble)
     : ranks_(global.ranks),
       self_(global.node_rank),
@@ -177,7 +177,7 @@ std::string Cluster::answer_to(const Arrival& mine, const Inputs& inputs, std::o
 
 /// Node 0's answer to this node, "ok PORT". In a job's further attempts node 0 may still be ending the one before: tries again
 /// until the deadline. Throws Error.
-std::string Cluster::begin_with(const bootstrap::Secret& secret, Arrival mine, const Inputs& inputs) {
+std::string Cluster::begin_with(const tls::Credentials& secret, Arrival mine, const Inputs& inputs) {
   const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
   std::string trouble = "node 0 still ends the attempt before";
   std::optional<Agreement> proof;

@@ -179,6 +179,12 @@ void add_global_options(CLI::App& app, GlobalOptions& options) {
       ->type_name("KIND")
       ->capture_default_str()
       ->group(group);
+  app.add_option("--tls", options.tls,
+                 "encrypt and authenticate what travels by tcp (TLS 1.3, the secret as its key): auto, on, off; auto: between "
+                 "machines (--nnodes), not within one. RDMA isn't encrypted")
+      ->type_name("WHEN")
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--rdma", options.rdma,
                  "RDMA device of this tsprun's ranks; default: local rank i takes the i-th active one modulo their number")
       ->type_name("DEVICE[:PORT[:GID]]")
@@ -243,6 +249,9 @@ void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank
   if (options.inter != "auto" && options.inter != "verbs" && options.inter != "tcp") {
     refuse(fmt::format("--inter {}: there is no such transport across nodes; auto, verbs and tcp work", options.inter));
   }
+  if (options.tls != "auto" && options.tls != "on" && options.tls != "off") {
+    refuse(fmt::format("--tls {}: auto, on and off work", options.tls));
+  }
   if (!options.rdma.empty()) {
     verbs::DeviceChoice::parse(options.rdma);
     if (options.rdma.size() >= sizeof shm::NodeLayout::rdma) {
@@ -301,6 +310,8 @@ std::vector<std::string> ignored_options(const GlobalOptions& options) {
     ignored.push_back(fmt::format("--secret-file {}: no effect: only tspruns that meet (--nnodes) prove a secret to each other",
                                   options.secret_file));
   }
+  if (options.tls == "on" && !needs_store(options))
+    ignored.push_back("--tls on: no effect: all ranks talk over shared memory; see --nnodes and --intra tcp");
   if (options.nodes > 1) return ignored;
   const auto across_nodes = [&](const char* option, const std::string& value) {
     ignored.push_back(fmt::format("{} {}: no effect: all ranks share one node; see --nnodes and --nodes", option, value));
@@ -315,6 +326,8 @@ RankBlock ranks_here(const GlobalOptions& options) {
 }
 
 bool needs_store(const GlobalOptions& options) { return options.ranks > 1 && (options.nodes > 1 || options.intra == "tcp"); }
+
+bool uses_tls(const GlobalOptions& options) { return options.tls == "on" || (options.tls == "auto" && options.several_machines); }
 
 std::uint64_t parse_size(const std::string& option, const std::string& text) {
   std::uint64_t value = 0;

@@ -29,6 +29,7 @@ struct GlobalOptions {
   std::string tensor_text = "plain";
   std::string intra = "auto";
   std::string inter = "auto";
+  std::string tls = "auto";
   std::string rdma;
   std::string nodes_text;
   std::string nnodes_text;
@@ -71,6 +72,8 @@ struct GlobalOptions {
 RankBlock ranks_here(const GlobalOptions& options);
 /// Ranks find each other by way of a store: some of them talk over sockets or verbs.
 bool needs_store(const GlobalOptions& options);
+/// The store's links and data over tcp are encrypted.
+bool uses_tls(const GlobalOptions& options);
 /// Declares the options on the application.
 void add_global_options(CLI::App& app, GlobalOptions& options);
 

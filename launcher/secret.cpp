@@ -19,6 +19,16 @@ namespace tsp::launcher {
 namespace {
 
 constexpr std::size_t kMostBytes = 4096;
+/// Who listens to one connection can try guesses at leisure: fewer bytes than a key has can't withstand that.
+constexpr std::size_t kLeastBytes = 16;
+
+bootstrap::Secret secret_of(const std::string& text, const std::string& where, const std::string& remedy) {
+  if (text.size() >= kLeastBytes) return bootstrap::secret_from_text(text);
+  throw Error(Cause::refused,
+              fmt::format("{}: a secret of {} bytes can be guessed by who listens on the network; {} are the least. Make a good "
+                          "one, the same for all nodes, by: {}",
+                          where, text.size(), kLeastBytes, remedy));
+}
 
 std::string read_all(const posix::UniqueFd& file) {
   std::array<char, kMostBytes + 1> buffer{};
@@ -44,9 +54,9 @@ bootstrap::Secret from_file(const std::string& option, const std::string& path) 
   }
   std::string text = read_all(file);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-  if (text.empty()) throw Error(Cause::refused, fmt::format("{} {}: it is empty; put any text into it", option, path));
   if (text.size() > kMostBytes) throw Error(Cause::refused, fmt::format("{} {}: more than {} bytes", option, path, kMostBytes));
-  return bootstrap::secret_from_text(text);
+  return secret_of(text, fmt::format("{} {}", option, path),
+                   fmt::format("(umask 077; head -c 32 /dev/urandom | base64 > {})", path));
 }
 
 /// Why the file can't be made, and what works without it.
@@ -78,7 +88,8 @@ void make(const std::filesystem::path& path) {
 
 bootstrap::Secret load_secret(const std::string& file) {
   if (!file.empty()) return from_file("--secret-file", file);
-  if (const char* text = std::getenv("TSP_SECRET"); text != nullptr && *text != '\0') return bootstrap::secret_from_text(text);
+  if (const char* text = std::getenv("TSP_SECRET"); text != nullptr && *text != '\0')
+    return secret_of(text, "TSP_SECRET", "export TSP_SECRET=$(head -c 32 /dev/urandom | base64)");
   const char* home = std::getenv("HOME");
   if (home == nullptr || *home == '\0') {
     throw Error(Cause::refused, "--secret-file: HOME isn't set, so there is no ~/.config/tsprun/secret; name a file");

@@ -115,6 +115,7 @@ std::vector<shm::NodeMemory> make_memories(const GlobalOptions& global, const st
     if (store.size() >= sizeof layout.store) throw Error(Cause::refused, fmt::format("{}: too long an address for ranks", store));
     std::copy(store.begin(), store.end(), layout.store);
     layout.secret = secret;
+    layout.tls = uses_tls(global) ? 1 : 0;
     check_file_limit(layout.total_bytes());
     memories.push_back(shm::NodeMemory::create_memfd(layout));
     // Ranks that wait for sockets can't sleep on a futex.
@@ -165,14 +166,15 @@ int run_job(const JobSpec& spec, Report& report) {
   std::string store;
   if (global.several_machines) {
     secret = load_secret(global.secret_file);
-    net.cluster.emplace(global, report.root().value("command", std::string()), secret, trouble);
+    net.cluster.emplace(global, report.root().value("command", std::string()), tls::Credentials(secret, uses_tls(global)),
+                        trouble);
     net.cluster->on_way = [&net](std::string_view key, std::string_view value) { net.ways.heard(key, value); };
     store = net.cluster->store_address();
   } else if (!trouble.empty()) {
     throw Error(Cause::refused, trouble);
   } else if (needs_store(global)) {
     secret = bootstrap::random_secret();
-    net.store.emplace("127.0.0.1", 0, secret);
+    net.store.emplace("127.0.0.1", 0, tls::Credentials(secret, uses_tls(global)));
     net.store->on_set = [&net](int, const std::string& key, const std::vector<std::byte>& value) {
       net.ways.heard(key, {reinterpret_cast<const char*>(value.data()), value.size()});
     };

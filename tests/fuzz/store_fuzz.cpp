@@ -1,5 +1,5 @@
-// Any bytes at the store's door, and from one who has proved itself: frames within the limits, or the end of the link with a
-// cause.
+// Any bytes at the store's door, with TLS and without, and from one who has proved itself: frames within the limits, or the end
+// of the link with a cause.
 #include "transport/bootstrap/store_link.h"
 
 #include <algorithm>
@@ -41,8 +41,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) std::abort();
   const posix::UniqueFd peer(ends[1]);
-  StoreLink server(posix::UniqueFd(ends[0]), Handshake::acceptor(kSecret, Link::store, 0));
   const bool stranger = (data[0] & 1) != 0;
+  const bool tls = stranger && (data[0] & 2) != 0;
+  StoreLink server(tls::Channel::acceptor(posix::UniqueFd(ends[0]), {kSecret, tls}, Link::store, 0));
   const std::size_t piece = 1 + data[0] / 2;
   if (!stranger) prove(server, peer.get());
   ++data;

@@ -130,9 +130,9 @@ TEST(CommandLine, ImpossibleRequestsAreRefused) {
 // An unset shell variable in quotes must not silently drop a budget.
 TEST(CommandLine, EmptyValuesAreRefusedByName) {
   expect_refused({"-n", "", "run", "--", "true"}, "-n: an empty value");
-  for (const char* option :
-       {"--layout", "--nodes", "--nnodes", "--node-rank", "--rendezvous", "--threads", "--bind", "--mem-per-rank", "--timeout",
-        "--json", "--trace", "--rdma", "--secret-file", "--fault", "--intra", "--inter", "--sp", "--tp", "--log-level"}) {
+  for (const char* option : {"--layout",       "--nodes",   "--nnodes", "--node-rank", "--rendezvous", "--threads",     "--bind",
+                             "--mem-per-rank", "--timeout", "--json",   "--trace",     "--rdma",       "--secret-file", "--fault",
+                             "--intra",        "--inter",   "--tls",    "--sp",        "--tp",         "--log-level"}) {
     const std::string complaint = std::string(option) + ": an empty value";
     expect_refused({option, "", "run", "--", "true"}, complaint);
     expect_refused({"doctor", option, ""}, complaint);

@@ -132,12 +132,25 @@ TEST(GlobalOptions, WrongTextsAreRefusedByName) {
   EXPECT_NE(with(&GlobalOptions::nodes_text, "9").find("--nodes 9"), std::string::npos);
   EXPECT_NE(with(&GlobalOptions::nnodes_text, "1").find("--node-rank"), std::string::npos);
   EXPECT_NE(with(&GlobalOptions::rendezvous, "here").find("--rendezvous here"), std::string::npos);
+  EXPECT_NE(with(&GlobalOptions::tls, "maybe").find("--tls maybe: auto, on and off work"), std::string::npos);
   EXPECT_NE(with(&GlobalOptions::bind_text, "socket").find("--bind socket"), std::string::npos);
   EXPECT_NE(with(&GlobalOptions::log_level, "loud").find("--log-level loud"), std::string::npos);
   for (const char* text : {"0", "-1", "nan", "inf", "1e99", "", "3s"}) {
     EXPECT_NE(with(&GlobalOptions::timeout_text, text).find("--timeout"), std::string::npos) << text;
   }
   EXPECT_EQ(with(&GlobalOptions::timeout_text, "0.5"), "");
+}
+
+TEST(GlobalOptionsTls, IsOnBetweenMachinesUnlessItIsTurnedOff) {
+  GlobalOptions options;
+  EXPECT_FALSE(uses_tls(options));
+  options.several_machines = true;
+  EXPECT_TRUE(uses_tls(options));
+  options.tls = "off";
+  EXPECT_FALSE(uses_tls(options));
+  options.several_machines = false;
+  options.tls = "on";
+  EXPECT_TRUE(uses_tls(options));
 }
 
 TEST(GlobalOptionsIgnored, AreThoseThatWereTypedAndHaveNothingToChoose) {

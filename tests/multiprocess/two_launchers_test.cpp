@@ -42,7 +42,7 @@ std::vector<std::string> node_words(int node, int port, std::vector<std::string>
                              std::to_string(node), "--rendezvous", fmt::format("127.0.0.1:{}", port)});
   return tsprun_actor(more, action);
 }
-const ProcessOptions kSecret = with({{"TSP_SECRET", "of this test"}});
+const ProcessOptions kSecret = with({{"TSP_SECRET", "of this test, and long enough"}});
 
 TEST(TwoLaunchers, GiveTheBitsOfOne) {
   const Finished shared = run_program(tsprun_actor({"-n", "4", "--log-level", "warn"}, {"digest"}));
@@ -188,7 +188,7 @@ TEST(TwoLaunchers, ANodeWithoutTheDeviceIsNamedOnBoth) {
 TEST(TwoLaunchers, WithoutACommonSecretRefuseEachOther) {
   const int port = free_port();
   Process first(node_words(0, port, {"--timeout", "2"}, {"digest"}), kSecret);
-  Process second(node_words(1, port, {"--timeout", "2"}, {"digest"}), with({{"TSP_SECRET", "another"}}));
+  Process second(node_words(1, port, {"--timeout", "2"}, {"digest"}), with({{"TSP_SECRET", "another one, and long enough"}}));
   EXPECT_EQ(second.wait(20).code, 2) << second.err();
   EXPECT_NE(second.err().find("secret"), std::string::npos) << second.err();
   EXPECT_EQ(first.wait(20).code, 2) << first.err();
@@ -384,6 +384,52 @@ TEST(TheSecret, IsMadeOnFirstUseForItsOwnerAlone) {
   const Finished open = run_program(node_words(0, port, {"--secret-file", path}, {"digest"}));
   EXPECT_EQ(open.end.code, 2) << open.describe();
   EXPECT_NE(open.err.find("chmod 600"), std::string::npos) << open.describe();
+}
+
+TEST(TheSecret, ThatIsShortIsRefusedWithTheCommandThatMakesAGoodOne) {
+  const int port = free_port();
+  const Finished typed = run_program(node_words(0, port, {}, {"digest"}), with({{"TSP_SECRET", "fifteen bytes.."}}));
+  EXPECT_EQ(typed.end.code, 2) << typed.describe();
+  EXPECT_NE(typed.err.find("TSP_SECRET: a secret of 15 bytes can be guessed"), std::string::npos) << typed.describe();
+  const TemporaryDirectory folder;
+  const std::string path = folder.path("secret");
+  std::ofstream(path) << "hunter2\n";
+  ::chmod(path.c_str(), 0600);
+  const Finished run = run_program(node_words(0, port, {"--secret-file", path}, {"digest"}));
+  EXPECT_EQ(run.end.code, 2) << run.describe();
+  const std::size_t command = run.err.find("(umask 077; ");
+  ASSERT_NE(command, std::string::npos) << run.describe();
+  // The command makes one that is taken.
+  const std::string line = run.err.substr(command, run.err.find(')', command) - command + 1);
+  EXPECT_EQ(run_program({"sh", "-c", line}).end.code, 0) << line;
+  Process first(node_words(0, port, {"--secret-file", path}, {"digest"}));
+  Process second(node_words(1, port, {"--secret-file", path}, {"digest"}));
+  EXPECT_EQ(first.wait(20).code, 0) << first.err();
+  EXPECT_EQ(second.wait(20).code, 0) << second.err();
+}
+
+TEST(TwoLaunchers, ThatDisagreeOnTlsBothSaySo) {
+  for (const int with_tls : {0, 1}) {
+    SCOPED_TRACE(with_tls);
+    const int port = free_port();
+    const auto tls = [&](int node) {
+      return std::vector<std::string>{"--timeout", "2", "--tls", node == with_tls ? "on" : "off"};
+    };
+    Process first(node_words(0, port, tls(0), {"digest"}), kSecret);
+    Process second(node_words(1, port, tls(1), {"digest"}), kSecret);
+    EXPECT_EQ(second.wait(20).code, 2) << second.err();
+    EXPECT_EQ(first.wait(20).code, 2) << first.err();
+    for (const std::string& said : {first.err(), second.err()})
+      EXPECT_NE(said.find("give all nodes the same --tls"), std::string::npos) << said;
+  }
+}
+
+TEST(TwoLaunchers, WithoutTlsWorkToo) {
+  const int port = free_port();
+  Process second(node_words(1, port, {"--tls", "off"}, {"digest"}), kSecret);
+  Process first(node_words(0, port, {"--tls", "off"}, {"digest"}), kSecret);
+  EXPECT_EQ(first.wait().code, 0) << first.err();
+  EXPECT_EQ(second.wait().code, 0) << second.err();
 }
 
 TEST(TheSecret, IsNotReadOutOfAFolder) {

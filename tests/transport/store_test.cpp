@@ -1,4 +1,4 @@
-// The job's store: values, waiting for values, subscriptions; and those who aren't let in.
+// The job's store: values, waiting for values, subscriptions; and those who aren't let in. With TLS and without.
 
 #include "transport/bootstrap/store.h"
 #include "transport/cause.h"
@@ -14,6 +14,7 @@
 #include <string>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -28,8 +29,10 @@ std::vector<std::byte> bytes_of(std::string_view text) {
   return {bytes.begin(), bytes.end()};
 }
 
+std::string name_of(const testing::TestParamInfo<bool>& info) { return info.param ? "WithTls" : "Plain"; }
+
 /// A server that a thread pumps.
-class Store : public testing::Test {
+class Store : public testing::TestWithParam<bool> {
  public:
   ~Store() override {
     over_ = true;
@@ -37,7 +40,9 @@ class Store : public testing::Test {
   }
 
  protected:
-  StoreClient client(int name, std::uint64_t timeout_ns = 5 * kSecond) { return {server_.address(), secret_, name, timeout_ns}; }
+  StoreClient client(int name, std::uint64_t timeout_ns = 5 * kSecond) {
+    return {server_.address(), credentials_, name, timeout_ns};
+  }
   posix::UniqueFd dial() const {
     const HostPort place = parse_host_port("test", server_.address());
     const tcp::SocketAddress where = tcp::resolve(place.host, place.port);
@@ -45,33 +50,32 @@ class Store : public testing::Test {
     EXPECT_EQ(::connect(socket.get(), where.get(), where.length), 0);
     return socket;
   }
-  /// The rest of the client's part of a handshake; false if the other end closes, or says nothing for 10 s.
-  static bool shake(const posix::UniqueFd& socket, Handshake& handshake) {
-    const timeval patience{10, 0};
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    while (!handshake.done()) {
-      const auto rest = handshake.to_send();
-      handshake.sent(static_cast<std::size_t>(::send(socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL)));
-      std::byte bytes[96];
-      if (handshake.wanted() == 0) continue;
-      const ssize_t got = ::recv(socket.get(), bytes, handshake.wanted(), 0);
-      if (got <= 0) return false;
-      handshake.received({bytes, static_cast<std::size_t>(got)});
+  /// Somebody who knows the secret, and has said nothing yet.
+  tls::Channel member(posix::UniqueFd socket) const {
+    return tls::Channel::connector(std::move(socket), credentials_, Link::store, 5, 0);
+  }
+  /// The client's part of the proof; false if the other end closes, or says nothing for 10 s.
+  static bool shake(tls::Channel& channel) {
+    const std::uint64_t ends = posix::now_ns() + 10 * kSecond;
+    while (!channel.ready()) {
+      if (!channel.shake() || posix::now_ns() > ends) return false;
+      pollfd something{channel.descriptor(), POLLIN, 0};
+      if (!channel.ready()) ::poll(&something, 1, 100);
     }
     return true;
   }
   /// The other end closes within 2 s.
-  static bool is_dropped(const posix::UniqueFd& socket) {
+  static bool is_dropped(int socket) {
     const timeval patience{2, 0};
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     std::byte bytes[512];
     ssize_t got = 1;
-    while (got > 0) got = ::recv(socket.get(), bytes, sizeof bytes, 0);
+    while (got > 0) got = ::recv(socket, bytes, sizeof bytes, 0);
     return got == 0 || errno == ECONNRESET;
   }
 
-  Secret secret_ = secret_from_text("of this test");
-  StoreServer server_{"127.0.0.1", 0, secret_};
+  tls::Credentials credentials_{secret_from_text("of this test"), GetParam()};
+  StoreServer server_{"127.0.0.1", 0, credentials_};
   std::atomic<bool> over_ = false;
   std::thread pump_{[this] {
     while (!over_) {
@@ -81,7 +85,7 @@ class Store : public testing::Test {
   }};
 };
 
-TEST_F(Store, KeepsValuesAndWaitsForThem) {
+TEST_P(Store, KeepsValuesAndWaitsForThem) {
   StoreClient one = client(0);
   StoreClient two = client(1);
   EXPECT_EQ(one.local_host(), "127.0.0.1");
@@ -95,7 +99,7 @@ TEST_F(Store, KeepsValuesAndWaitsForThem) {
   later.join();
 }
 
-TEST_F(Store, TellsWhatWasWaitedForAtTheDeadline) {
+TEST_P(Store, TellsWhatWasWaitedForAtTheDeadline) {
   StoreClient one = client(0, kSecond / 10);
   try {
     one.get("never", "rank 7 to say where it listens");
@@ -106,7 +110,7 @@ TEST_F(Store, TellsWhatWasWaitedForAtTheDeadline) {
   }
 }
 
-TEST_F(Store, SubscribersHearEverythingUnderTheirPrefix) {
+TEST_P(Store, SubscribersHearEverythingUnderTheirPrefix) {
   StoreClient one = client(0);
   StoreClient two = client(1);
   one.set("live/a", bytes_of("1"));
@@ -123,29 +127,27 @@ TEST_F(Store, SubscribersHearEverythingUnderTheirPrefix) {
   EXPECT_EQ(heard, "live/alive/b");
 }
 
-TEST_F(Store, StrangersAreDroppedAndOthersGoOn) {
+TEST_P(Store, StrangersAreDroppedAndOthersGoOn) {
   StoreClient one = client(0);
   const posix::UniqueFd garbage = dial();
   const std::string text(5000, 'x');
   ::send(garbage.get(), text.data(), text.size(), MSG_NOSIGNAL);
-  EXPECT_TRUE(is_dropped(garbage));
-  EXPECT_THROW(StoreClient(server_.address(), secret_from_text("another"), 1, kSecond), Error);
+  EXPECT_TRUE(is_dropped(garbage.get()));
+  EXPECT_THROW(StoreClient(server_.address(), tls::Credentials(secret_from_text("another"), GetParam()), 1, kSecond), Error);
   std::vector<posix::UniqueFd> half_open;
   for (int i = 0; i < 80; ++i) half_open.push_back(dial());
-  EXPECT_TRUE(is_dropped(half_open.front()));  // too many try at once: the oldest goes
+  EXPECT_TRUE(is_dropped(half_open.front().get()));  // too many try at once: the oldest goes
   one.set("still", bytes_of("here"));
   EXPECT_EQ(client(1).get("still", "it"), bytes_of("here"));
 }
 
-TEST_F(Store, WhoHasGreetedIsNotDrivenOutByStrangers) {
-  const posix::UniqueFd member = dial();
-  Handshake handshake = Handshake::connector(secret_, Link::store, 5, 0);
-  const auto greeting = handshake.to_send();
-  handshake.sent(static_cast<std::size_t>(::send(member.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL)));
+TEST_P(Store, WhoHasGreetedIsNotDrivenOutByStrangers) {
+  tls::Channel one = member(dial());
+  ASSERT_TRUE(one.shake());  // as far as a greeting
   std::vector<posix::UniqueFd> strangers;
   for (int i = 0; i < 100; ++i) strangers.push_back(dial());
-  EXPECT_TRUE(is_dropped(strangers.front()));  // too many try at once
-  EXPECT_TRUE(shake(member, handshake));
+  EXPECT_TRUE(is_dropped(strangers.front().get()));  // too many try at once
+  EXPECT_TRUE(shake(one));
 }
 
 // UndefinedBehaviorSanitizer makes a pipe to look at an object's type: without a descriptor it calls every object invalid.
@@ -172,14 +174,17 @@ class FewDescriptors {
   std::vector<posix::UniqueFd> taken_;
 };
 
-class StoreShortOfDescriptors : public Store, public testing::WithParamInterface<std::size_t> {};
+class StoreShortOfDescriptors : public Store {
+ protected:
+  void lets_a_member_in(std::size_t left);
+};
 
-TEST_P(StoreShortOfDescriptors, LetsAMemberIn) {
+void StoreShortOfDescriptors::lets_a_member_in(std::size_t left) {
   const HostPort place = parse_host_port("test", server_.address());
   const tcp::SocketAddress where = tcp::resolve(place.host, place.port);
   std::vector<posix::UniqueFd> strangers;
   for (int i = 0; i < 12; ++i) strangers.emplace_back(::socket(AF_INET, SOCK_STREAM, 0));
-  const posix::UniqueFd member(::socket(AF_INET, SOCK_STREAM, 0));
+  posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
   const auto so_many_are_dropped = [&](std::size_t count) {
     const auto dropped = [&] {
       return static_cast<std::size_t>(std::ranges::count_if(strangers, [](const posix::UniqueFd& each) {
@@ -191,17 +196,20 @@ TEST_P(StoreShortOfDescriptors, LetsAMemberIn) {
     while (dropped() < count && posix::now_ns() < ends) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return dropped() == count;
   };
-  const FewDescriptors few(GetParam());
+  const FewDescriptors few(left);
   for (const posix::UniqueFd& each : strangers) EXPECT_EQ(::connect(each.get(), where.get(), where.length), 0);
-  EXPECT_TRUE(so_many_are_dropped(strangers.size() - GetParam()));
+  EXPECT_TRUE(so_many_are_dropped(strangers.size() - left));
   // It takes a stranger's place, and nobody takes its: nobody else is at the door.
-  ASSERT_EQ(::connect(member.get(), where.get(), where.length), 0);
-  EXPECT_TRUE(so_many_are_dropped(strangers.size() - GetParam() + 1));
-  Handshake handshake = Handshake::connector(secret_, Link::store, 5, 0);
-  EXPECT_TRUE(shake(member, handshake));
+  ASSERT_EQ(::connect(socket.get(), where.get(), where.length), 0);
+  EXPECT_TRUE(so_many_are_dropped(strangers.size() - left + 1));
+  tls::Channel one = member(std::move(socket));
+  EXPECT_TRUE(shake(one));
 }
 
-INSTANTIATE_TEST_SUITE_P(Left, StoreShortOfDescriptors, testing::Values(1, 6));
+TEST_P(StoreShortOfDescriptors, LetsAMemberInByTheLastOne) { lets_a_member_in(1); }
+TEST_P(StoreShortOfDescriptors, LetsAMemberInBySix) { lets_a_member_in(6); }
+
+INSTANTIATE_TEST_SUITE_P(Sockets, StoreShortOfDescriptors, testing::Bool(), name_of);
 
 #endif
 
@@ -231,17 +239,17 @@ TEST(StoreClientAtTheDoor, TriesAgainWhenItIsTurnedAway) {
 }
 
 /// A client that knows the secret, but sends frames that can't be.
-TEST_F(Store, ImpossibleFramesEndTheirLinkAlone) {
+TEST_P(Store, ImpossibleFramesEndTheirLinkAlone) {
   StoreClient good = client(0);
   const StoreHeader cases[] = {
       {0x12345678, 1, 0, 0, 0}, {0x73505354, 99, 0, 0, 0}, {0x73505354, 1, 60000, 0, 0}, {0x73505354, 1, 1, 0xffffffff, 0}};
   testing::internal::CaptureStderr();
   for (const StoreHeader& header : cases) {
-    const posix::UniqueFd socket = dial();
-    Handshake handshake = Handshake::connector(secret_, Link::store, 5, 0);
-    ASSERT_TRUE(shake(socket, handshake));
-    ::send(socket.get(), &header, sizeof header, MSG_NOSIGNAL);
-    EXPECT_TRUE(is_dropped(socket));
+    tls::Channel liar = member(dial());
+    ASSERT_TRUE(shake(liar));
+    const iovec frame{const_cast<StoreHeader*>(&header), sizeof header};
+    ASSERT_EQ(liar.write(&frame, 1), static_cast<ssize_t>(sizeof header));
+    EXPECT_TRUE(is_dropped(liar.descriptor()));
   }
   good.set("still", bytes_of("here"));
   EXPECT_EQ(client(1).get("still", "it"), bytes_of("here"));
@@ -250,15 +258,17 @@ TEST_F(Store, ImpossibleFramesEndTheirLinkAlone) {
     EXPECT_NE(said.find(reason), std::string::npos) << reason << " isn't in\n" << said;
 }
 
-TEST_F(Store, ATakenPortIsNamed) {
+TEST_P(Store, ATakenPortIsNamed) {
   const HostPort place = parse_host_port("test", server_.address());
   try {
-    StoreServer second(place.host, place.port, secret_);
+    StoreServer second(place.host, place.port, credentials_);
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("taken"), std::string::npos) << error.what();
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Sockets, Store, testing::Bool(), name_of);
 
 TEST(HostPort, IsParsedStrictly) {
   EXPECT_EQ(parse_host_port("x", "node-1:29500").host, "node-1");

@@ -1,62 +1,70 @@
-// A tcp transport and a peer made by hand, which proves itself or doesn't, sends nonsense, or leaves.
+// A tcp transport and a peer made by hand, which proves itself or doesn't, sends nonsense, or leaves; with TLS and without.
 
 #include "tests/transport/tcp_lanes.h"
-#include "transport/bootstrap/handshake.h"
 #include "transport/posix.h"
 #include "transport/tcp/address.h"
 #include "transport/tcp/dial.h"
 #include "transport/tcp/tcp_transport.h"
+#include "transport/tls/channel.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <thread>
 #include <vector>
 
 namespace tsp::tcp_lane_test {
 namespace {
 
-using bootstrap::Handshake;
 using bootstrap::Link;
 using tcp::FrameHeader;
 using tcp::FrameKind;
 using tcp::TcpTransport;
 
 /// Rank 1, without lanes of its own.
-class ByHand : public testing::Test {
+class ByHand : public testing::TestWithParam<bool> {
  public:
   void dial(std::string_view secret = "of this test") {
     tcp::AddressBlob blob{};
     std::memcpy(&blob, zero_.address(1).data(), sizeof blob);
     const tcp::SocketAddress where = tcp::unpack(blob);
-    socket_ = posix::UniqueFd(::socket(where.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-    ASSERT_EQ(::connect(socket_.get(), where.get(), where.length), 0);
-    const timeval patience{0, 1000};
-    ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    handshake_.emplace(Handshake::connector(bootstrap::secret_from_text(secret), Link::lanes, 1, 0));
+    posix::UniqueFd socket(::socket(where.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(socket.get(), where.get(), where.length), 0);
+    peer_ = tls::Channel::connector(std::move(socket), {bootstrap::secret_from_text(secret), GetParam()}, Link::lanes, 1, 0);
   }
   void shake() {
-    for (int i = 0; i < 200 && !handshake_->done(); ++i) {
+    bool alive = true;
+    eventually([&] {
       zero_.progress();
-      const auto rest = handshake_->to_send();
-      handshake_->sent(static_cast<std::size_t>(::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL)));
-      std::byte bytes[96];
-      const ssize_t got = ::recv(socket_.get(), bytes, handshake_->wanted(), 0);
-      if (got == 0) return;
-      if (got > 0) handshake_->received({bytes, static_cast<std::size_t>(got)});
-    }
+      alive = alive && peer_.shake();
+      return !alive || peer_.ready();
+    });
     a_while([&] { zero_.progress(); });
   }
-  void put(const void* data, std::size_t bytes) { ASSERT_EQ(::send(socket_.get(), data, bytes, 0), static_cast<ssize_t>(bytes)); }
+  /// As it is, past the proof and TLS.
+  void put_raw(const void* data, std::size_t bytes) {
+    ASSERT_EQ(::send(peer_.descriptor(), data, bytes, 0), static_cast<ssize_t>(bytes));
+  }
+  void put(const void* data, std::size_t bytes) {
+    const auto* from = static_cast<const std::byte*>(data);
+    for (std::size_t sent = 0; sent < bytes;) {
+      const iovec rest{const_cast<std::byte*>(from + sent), bytes - sent};
+      const ssize_t some = peer_.write(&rest, 1);
+      ASSERT_TRUE(some > 0 || errno == EAGAIN) << errno;
+      sent += static_cast<std::size_t>(std::max<ssize_t>(some, 0));
+    }
+    while (!peer_.flush()) ASSERT_EQ(errno, EAGAIN);
+  }
   static FrameHeader frame(FrameKind kind, std::uint64_t ticket, std::uint64_t bytes, std::span<const std::byte> payload = {}) {
     FrameHeader header{};
     header.magic = tcp::kFrameMagic;
@@ -91,9 +99,8 @@ class ByHand : public testing::Test {
     return zero_.test_receive(kToOne, ticket);
   }
 
-  TcpTransport zero_{options_of(0)};
-  posix::UniqueFd socket_;
-  std::optional<Handshake> handshake_;
+  TcpTransport zero_{options_of(0, 2, GetParam())};
+  tls::Channel peer_;
 };
 
 /// Another one, which is let in; nothing if it isn't.
@@ -108,7 +115,7 @@ std::unique_ptr<ByHand> joined() {
   return peer;
 }
 
-TEST_F(ByHand, WhoKnowsTheSecretIsLetIn) {
+TEST_P(ByHand, WhoKnowsTheSecretIsLetIn) {
   dial();
   shake();
   ASSERT_TRUE(zero_.connected(1));
@@ -120,19 +127,19 @@ TEST_F(ByHand, WhoKnowsTheSecretIsLetIn) {
   EXPECT_EQ(into, payload);
 }
 
-TEST_F(ByHand, StrangersAreRefused) {
+TEST_P(ByHand, StrangersAreRefused) {
   dial("another job's");
   shake();
   EXPECT_FALSE(zero_.connected(1));
   dial();
   const std::vector<std::byte> garbage = pattern(4096, 3);
-  put(garbage.data(), garbage.size());
+  put_raw(garbage.data(), garbage.size());
   a_while([&] { zero_.progress(); });
   EXPECT_FALSE(zero_.connected(1));
-  std::vector<posix::UniqueFd> half_open;
+  std::vector<tls::Channel> half_open;
   for (int i = 0; i < 100; ++i) {
     dial();
-    half_open.push_back(std::move(socket_));
+    half_open.push_back(std::move(peer_));
     zero_.progress();
   }
   dial();
@@ -141,21 +148,17 @@ TEST_F(ByHand, StrangersAreRefused) {
 }
 
 /// It greets, and strangers that say nothing come behind it before anyone is let in.
-TEST_F(ByHand, WhoHasGreetedIsNotDrivenOutByStrangers) {
+TEST_P(ByHand, WhoHasGreetedIsNotDrivenOutByStrangers) {
   dial();
-  const auto greeting = handshake_->to_send();
-  put(greeting.data(), greeting.size());
-  handshake_->sent(greeting.size());
-  posix::UniqueFd greeted = std::move(socket_);
-  const Handshake handshake = *handshake_;
-  std::vector<posix::UniqueFd> strangers;
+  ASSERT_TRUE(peer_.shake());  // as far as a greeting
+  tls::Channel greeted = std::move(peer_);
+  std::vector<tls::Channel> strangers;
   for (int i = 0; i < 100; ++i) {
     dial();
-    strangers.push_back(std::move(socket_));
+    strangers.push_back(std::move(peer_));
   }
   for (int i = 0; i < 100; ++i) zero_.progress();
-  socket_ = std::move(greeted);
-  handshake_.emplace(handshake);
+  peer_ = std::move(greeted);
   shake();
   EXPECT_TRUE(zero_.connected(1));
 }
@@ -183,13 +186,13 @@ TEST(TcpDialer, TriesAgainWhenItIsTurnedAway) {
   EXPECT_NE(one.broken(0).find("connecting to rank 0: Connection refused"), std::string::npos) << one.broken(0);
 }
 
-TEST_F(ByHand, WhatAFloodLeftUnsaidIsSaidWhenItIsOver) {
+TEST_P(ByHand, WhatAFloodLeftUnsaidIsSaidWhenItIsOver) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   for (int i = 0; i < 20; ++i) {
     dial();
-    put("x", 1);
-    socket_.reset();
+    put_raw("x", 1);
+    peer_.reset();
   }
   const std::uint64_t ends = posix::now_ns() + 2'500'000'000;
   while (posix::now_ns() < ends) {
@@ -202,7 +205,7 @@ TEST_F(ByHand, WhatAFloodLeftUnsaidIsSaidWhenItIsOver) {
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "") << "stdout is the program's";
 }
 
-TEST_F(ByHand, AMessageThatComesTwiceIsDamage) {
+TEST_P(ByHand, AMessageThatComesTwiceIsDamage) {
   const std::vector<std::byte> small = pattern(100, 1);
   for (const std::size_t bytes : {small.size(), std::size_t{1} << 20}) {
     SCOPED_TRACE(bytes);
@@ -224,7 +227,7 @@ TEST_F(ByHand, AMessageThatComesTwiceIsDamage) {
   }
 }
 
-TEST_F(ByHand, APieceThatComesTwiceIsDamage) {
+TEST_P(ByHand, APieceThatComesTwiceIsDamage) {
   const std::vector<std::byte> payload = pattern(2 * tcp::kPieceBytes, 1);
   std::vector<std::byte> into(payload.size());
   const Ticket ticket = announce(into);
@@ -240,7 +243,7 @@ TEST_F(ByHand, APieceThatComesTwiceIsDamage) {
   EXPECT_EQ(zero_.found(kToOne).detail, fmt::format("a piece at 0 of message 1, {} was due", tcp::kPieceBytes));
 }
 
-TEST_F(ByHand, ADamagedPieceIsFound) {
+TEST_P(ByHand, ADamagedPieceIsFound) {
   std::vector<std::byte> payload = pattern(2 * tcp::kEagerBytes, 1);
   std::vector<std::byte> into(payload.size());
   const Ticket ticket = announce(into);
@@ -252,7 +255,7 @@ TEST_F(ByHand, ADamagedPieceIsFound) {
             fmt::format("{} bytes at 0 of message 1 on stream kv are damaged: their hash is wrong", payload.size()));
 }
 
-TEST_F(ByHand, NonsenseBreaksTheLaneLoudly) {
+TEST_P(ByHand, NonsenseBreaksTheLaneLoudly) {
   const std::vector<std::byte> payload = pattern(100, 1);
   struct Case {
     const char* what;
@@ -316,6 +319,8 @@ TEST_F(ByHand, NonsenseBreaksTheLaneLoudly) {
     EXPECT_FALSE(peer.zero_.found(kToOne).detail.empty());
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Tcp, ByHand, testing::Bool(), name_of);
 
 }  // namespace
 }  // namespace tsp::tcp_lane_test

@@ -1,5 +1,5 @@
 // Lanes over tcp, through the Transport interface: two ranks on loopback driven by one thread where order matters, by two where
-// speed does.
+// speed does; with TLS and without.
 
 #include "tests/transport/tcp_lanes.h"
 #include "transport/cause.h"
@@ -22,12 +22,12 @@ namespace {
 using tcp::TcpTransport;
 using test::mix;
 
-class TcpLane : public testing::Test {
+class TcpLane : public testing::TestWithParam<bool> {
  protected:
   TcpLane() { reset(); }
   void reset() {
-    zero_ = std::make_unique<TcpTransport>(options_of(0));
-    one_ = std::make_unique<TcpTransport>(options_of(1));
+    zero_ = std::make_unique<TcpTransport>(options_of(0, 2, GetParam()));
+    one_ = std::make_unique<TcpTransport>(options_of(1, 2, GetParam()));
     zero_->connect(1, one_->address(0));
     one_->connect(0, zero_->address(1));
     EXPECT_TRUE(eventually([&] {
@@ -74,7 +74,7 @@ const std::size_t kSizes[] = {0,
                               tcp::kPieceBytes + 1,
                               (5 << 20) + 3};
 
-TEST_F(TcpLane, MessagesOfAllSizesArrive) {
+TEST_P(TcpLane, MessagesOfAllSizesArrive) {
   std::uint64_t sequence = 0;
   for (const std::size_t bytes : kSizes) {
     for (const bool receive_first : {false, true}) {
@@ -99,7 +99,7 @@ TEST_F(TcpLane, MessagesOfAllSizesArrive) {
   }
 }
 
-TEST_F(TcpLane, ALargeMessageIsTheSendersUntilItsBufferIsPosted) {
+TEST_P(TcpLane, ALargeMessageIsTheSendersUntilItsBufferIsPosted) {
   const std::vector<std::byte> payload = pattern(1 << 20, 1);
   const Ticket sent = zero_->send(kToOne, envelope_of(1), payload, Delivery::by_reference);
   a_while([&] { both(); });
@@ -110,7 +110,7 @@ TEST_F(TcpLane, ALargeMessageIsTheSendersUntilItsBufferIsPosted) {
   EXPECT_EQ(into, payload);
 }
 
-TEST_F(TcpLane, RunsOutOfCreditAndRecovers) {
+TEST_P(TcpLane, RunsOutOfCreditAndRecovers) {
   std::uint64_t sent = 0;
   std::uint64_t received = 0;
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{3000}, tcp::kEagerBytes}) {
@@ -136,7 +136,7 @@ TEST_F(TcpLane, RunsOutOfCreditAndRecovers) {
 }
 
 /// Each end waits for the stream that the other end has issued last; both messages are larger than any buffer on the way.
-TEST_F(TcpLane, StreamsInOppositeOrderDoNotBlockEachOther) {
+TEST_P(TcpLane, StreamsInOppositeOrderDoNotBlockEachOther) {
   const std::size_t bytes = 12 << 20;
   const std::vector<std::byte> weights = pattern(bytes, 1);
   const std::vector<std::byte> kv = pattern(bytes, 2);
@@ -151,7 +151,7 @@ TEST_F(TcpLane, StreamsInOppositeOrderDoNotBlockEachOther) {
   EXPECT_EQ(into, weights);
 }
 
-TEST_F(TcpLane, StreamsTakeTurns) {
+TEST_P(TcpLane, StreamsTakeTurns) {
   const std::vector<std::byte> payload = pattern(32 << 20, 1);
   const std::span<const std::byte> short_one = std::span(payload).first(2 * tcp::kPieceBytes);
   std::vector<std::byte> into(payload.size());
@@ -166,7 +166,7 @@ TEST_F(TcpLane, StreamsTakeTurns) {
   EXPECT_EQ(settle_receive(first), Outcome::done);
 }
 
-TEST_F(TcpLane, ADryLaneDoesNotHoldUpOthers) {
+TEST_P(TcpLane, ADryLaneDoesNotHoldUpOthers) {
   while (zero_->send(kToOne, envelope_of(1), pattern(5000, 1), Delivery::copy_if_small) != kNotNow) both();
   for (const Stream stream : {Stream::control, Stream::weights, Stream::gradients}) {
     EXPECT_NE(zero_->send({1, stream}, envelope_of(9), {}, Delivery::copy_if_small), kNotNow);
@@ -174,7 +174,7 @@ TEST_F(TcpLane, ADryLaneDoesNotHoldUpOthers) {
   }
 }
 
-TEST_F(TcpLane, PutsLandWhereTheReceiverSaid) {
+TEST_P(TcpLane, PutsLandWhereTheReceiverSaid) {
   for (const std::size_t bytes : {std::size_t{100}, std::size_t{1} << 20}) {
     std::vector<std::byte> window(bytes);
     const RemoteSpan where = one_->remote(window);
@@ -185,7 +185,7 @@ TEST_F(TcpLane, PutsLandWhereTheReceiverSaid) {
   }
 }
 
-TEST_F(TcpLane, AMismatchIsFoundBeforeAnyByteArrives) {
+TEST_P(TcpLane, AMismatchIsFoundBeforeAnyByteArrives) {
   const std::size_t sizes[][2] = {{100, 100}, {100, 104}, {1 << 20, 1 << 20}, {1 << 20, 100}, {100, 1 << 20}};
   int stream = 0;
   for (const auto& [sent, expected] : sizes) {
@@ -209,7 +209,7 @@ TEST_F(TcpLane, AMismatchIsFoundBeforeAnyByteArrives) {
   }
 }
 
-TEST_F(TcpLane, ManyMessagesBothWaysFromTwoThreads) {
+TEST_P(TcpLane, ManyMessagesBothWaysFromTwoThreads) {
   constexpr int kMessages = 3000;
   const auto run = [&](TcpTransport& me, int peer, std::uint64_t mine, std::uint64_t theirs) {
     struct Flying {
@@ -263,7 +263,7 @@ TEST_F(TcpLane, ManyMessagesBothWaysFromTwoThreads) {
   EXPECT_TRUE(right[1]);
 }
 
-TEST_F(TcpLane, CountsPayloadByPurpose) {
+TEST_P(TcpLane, CountsPayloadByPurpose) {
   const std::vector<std::byte> payload(70'000);
   std::vector<std::byte> into(payload.size());
   zero_->send(kToOne, envelope_of(1, Purpose::kv), payload, Delivery::copy_if_small);
@@ -274,7 +274,7 @@ TEST_F(TcpLane, CountsPayloadByPurpose) {
   EXPECT_THROW(one_->view(kFromZero, envelope_of(2), 8), Error);
 }
 
-TEST_F(TcpLane, WhatWasSentBeforeAnOrderlyEndArrives) {
+TEST_P(TcpLane, WhatWasSentBeforeAnOrderlyEndArrives) {
   const std::vector<std::byte> small = pattern(9000, 1);
   const std::vector<std::byte> large = pattern(3 << 20, 2);
   std::vector<std::byte> into(large.size());
@@ -299,7 +299,7 @@ TEST_F(TcpLane, WhatWasSentBeforeAnOrderlyEndArrives) {
   EXPECT_NE(one_->found(kFromZero).detail.find("good order"), std::string::npos) << one_->found(kFromZero).detail;
 }
 
-TEST_F(TcpLane, WhatThePeerHadTakenStaysDoneAfterItsEnd) {
+TEST_P(TcpLane, WhatThePeerHadTakenStaysDoneAfterItsEnd) {
   const std::vector<std::byte> payload = pattern(40'000, 1);
   std::vector<std::byte> into(payload.size());
   std::vector<Ticket> sent;
@@ -323,7 +323,7 @@ TEST_F(TcpLane, WhatThePeerHadTakenStaysDoneAfterItsEnd) {
   EXPECT_EQ(zero_->test_send(kToOne, sent.front()), Outcome::done);
 }
 
-TEST_F(TcpLane, ACutLaneHandsOutTicketsThatSaySo) {
+TEST_P(TcpLane, ACutLaneHandsOutTicketsThatSaySo) {
   zero_.reset();
   std::vector<std::byte> bytes(100'000);
   const Ticket ticket = one_->receive(kFromZero, envelope_of(1), bytes);
@@ -351,6 +351,8 @@ TEST(TcpAddress, BlobsThatAreNoneAreRefused) {
   blob[0] ^= std::byte{1};
   EXPECT_THROW(one.connect(0, blob), Error);
 }
+
+INSTANTIATE_TEST_SUITE_P(Tcp, TcpLane, testing::Bool(), name_of);
 
 }  // namespace
 }  // namespace tsp::tcp_lane_test

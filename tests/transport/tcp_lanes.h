@@ -6,9 +6,12 @@
 #include "transport/posix.h"
 #include "transport/tcp/tcp_transport.h"
 
+#include <gtest/gtest.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -24,13 +27,17 @@ inline std::vector<std::byte> pattern(std::size_t bytes, std::uint64_t seed) {
   return result;
 }
 
-inline tcp::TcpOptions options_of(int rank, int world = 2) {
+inline tcp::TcpOptions options_of(int rank, int world = 2, bool tls = false) {
   tcp::TcpOptions options;
   options.rank = rank;
   options.world_size = world;
   options.secret = bootstrap::secret_from_text("of this test");
+  options.tls = tls;
   return options;
 }
+
+/// Of a test with TLS, and without.
+inline std::string name_of(const testing::TestParamInfo<bool>& info) { return info.param ? "WithTls" : "Plain"; }
 
 /// Looks until it holds, for 5 s at most: loopback may take its time.
 inline bool eventually(const std::function<bool()>& condition) {

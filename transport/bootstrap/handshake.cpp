@@ -5,9 +5,11 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+#include <openssl/kdf.h>
 #include <openssl/rand.h>
 
 #include <cstring>
+#include <memory>
 
 namespace tsp::bootstrap {
 
@@ -17,6 +19,10 @@ constexpr std::uint64_t kHelloMagic = 0x31'6f6c6c'65687374;  // "tshello1"
 constexpr std::size_t kProofBytes = 32;
 constexpr std::uint32_t kConnector = 1;
 constexpr std::uint32_t kAcceptor = 2;
+
+/// The first byte of a TLS record that opens a connection, or refuses one: of no greeting.
+constexpr std::byte kTlsHandshake{22};
+constexpr std::byte kTlsAlert{21};
 
 unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
 
@@ -42,6 +48,26 @@ Secret secret_from_text(std::string_view text) {
   return secret;
 }
 
+Secret derive(const Secret& secret, std::string_view label, std::span<const std::byte> salt, std::span<const std::byte> context) {
+  const std::unique_ptr<EVP_PKEY_CTX, void (*)(EVP_PKEY_CTX*)> kdf(::EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr),
+                                                                   ::EVP_PKEY_CTX_free);
+  const auto add = [&](const void* bytes, std::size_t size) {
+    return ::EVP_PKEY_CTX_add1_hkdf_info(kdf.get(), static_cast<const unsigned char*>(bytes), static_cast<int>(size)) == 1;
+  };
+  Secret result;
+  std::size_t size = result.size();
+  const bool made = kdf != nullptr && ::EVP_PKEY_derive_init(kdf.get()) == 1 &&
+                    ::EVP_PKEY_CTX_set_hkdf_md(kdf.get(), ::EVP_sha256()) == 1 &&
+                    ::EVP_PKEY_CTX_set1_hkdf_salt(kdf.get(), reinterpret_cast<const unsigned char*>(salt.data()),
+                                                  static_cast<int>(salt.size())) == 1 &&
+                    ::EVP_PKEY_CTX_set1_hkdf_key(kdf.get(), reinterpret_cast<const unsigned char*>(secret.data()),
+                                                 static_cast<int>(secret.size())) == 1 &&
+                    add(label.data(), label.size()) && (context.empty() || add(context.data(), context.size())) &&
+                    ::EVP_PKEY_derive(kdf.get(), raw(result.data()), &size) == 1 && size == result.size();
+  if (!made) throw Error(Cause::refused, "libcrypto can't compute HKDF-SHA-256");
+  return result;
+}
+
 Handshake::Handshake(const Secret& secret, Link link, bool connector, int from, int to)
     : secret_(secret), connector_(connector), expected_(sizeof(Greeting)) {
   mine_.magic = kHelloMagic;
@@ -62,6 +88,11 @@ Handshake Handshake::acceptor(const Secret& secret, Link link, int self) { retur
 
 void Handshake::received(std::span<const std::byte> bytes) {
   in_.insert(in_.end(), bytes.begin(), bytes.end());
+  if (!greeted_ && !in_.empty() && (in_.front() == kTlsHandshake || in_.front() == kTlsAlert)) {
+    refusal_ = kWithTls;
+    if (!connector_) send(std::as_bytes(std::span(&mine_, 1)));  // by which the other end knows
+    return;
+  }
   if (in_.size() < expected_ || failed()) return;
   if (!greeted_) hear_greeting();
   else hear_proof();

@@ -1,4 +1,5 @@
-// How two ends of a socket prove to each other that they know the job's secret, without sending it:
+// How two ends of a socket prove to each other that they know the job's secret, without sending it, where the bytes behind the
+// proof need no protection: within a machine. Between machines TLS takes its place (tls/channel.h).
 //
 //   connector                          acceptor
 //      │  greeting (64 B, a nonce)  ──▶  │   checked: magic, what for, the other role
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tsp::bootstrap {
@@ -26,6 +28,15 @@ using Secret = std::array<std::byte, 32>;
 Secret random_secret();
 /// The secret of a job out of a text that all nodes share (any length but empty): SHA-256 of it.
 Secret secret_from_text(std::string_view text);
+
+/// Another secret out of this one: HKDF-SHA-256 with `salt`, and `label` and `context` as info. Without the first the second
+/// tells nothing, and the other way round. Throws Error(refused) if libcrypto can't.
+Secret derive(const Secret& secret, std::string_view label, std::span<const std::byte> salt,
+              std::span<const std::byte> context = {});
+
+/// Why an end with TLS and one without it refuse each other, as each of them says it of the other.
+inline constexpr std::string_view kWithoutTls = "it speaks without TLS, this end with it: give all nodes the same --tls";
+inline constexpr std::string_view kWithTls = "it speaks TLS, this end doesn't: give all nodes the same --tls";
 
 /// What a connection is for; both ends must mean the same.
 enum class Link : std::uint32_t { store = 1, lanes = 2 };

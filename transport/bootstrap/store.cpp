@@ -41,8 +41,10 @@ std::string claimed(int name) {
 
 // --- server ------------------------------------------------------------------------------------------------------------------
 
-StoreServer::StoreServer(const std::string& host, std::uint16_t port, const Secret& secret)
-    : secret_(secret), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+Secret lanes_secret(const Secret& secret, std::span<const std::byte> job) { return derive(secret, "tsprun lanes", job); }
+
+StoreServer::StoreServer(const std::string& host, std::uint16_t port, const tls::Credentials& credentials)
+    : credentials_(credentials), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) throw system_error(Cause::refused, "the store: epoll_create", errno);
   listeners_ = tcp::listen_on(tcp::resolve_all(host, port));
   for (const posix::UniqueFd& listener : listeners_) {
@@ -52,6 +54,7 @@ StoreServer::StoreServer(const std::string& host, std::uint16_t port, const Secr
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener.get(), &event) != 0)
       throw system_error(Cause::refused, "the store: epoll_ctl", errno);
   }
+  set(std::string(kJobKey), random_secret());
 }
 
 std::vector<std::string> StoreServer::addresses() const {
@@ -99,8 +102,9 @@ void StoreServer::accept(int listener) {
     event.events = EPOLLIN;
     event.data.fd = descriptor;
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) continue;
-    clients_.emplace(descriptor, Client{StoreLink(std::move(arrival.socket), Handshake::acceptor(secret_, Link::store, 0)),
-                                        arrival.from.print(), posix::now_ns() + kHandshake_ns});
+    clients_.emplace(descriptor,
+                     Client{StoreLink(tls::Channel::acceptor(std::move(arrival.socket), credentials_, Link::store, 0)),
+                            arrival.from.print(), posix::now_ns() + kHandshake_ns});
     serve(descriptor);  // a client has greeted by now
   }
 }
@@ -209,7 +213,8 @@ bool StoreServer::delivered() const {
 
 // --- client ------------------------------------------------------------------------------------------------------------------
 
-StoreClient::StoreClient(const std::string& address, const Secret& secret, int name, std::uint64_t timeout_ns, Check check)
+StoreClient::StoreClient(const std::string& address, const tls::Credentials& credentials, int name, std::uint64_t timeout_ns,
+                         Check check)
     : timeout_ns_(timeout_ns), check_(std::move(check)) {
   const HostPort place = parse_host_port("the store's address", address);
   const std::vector<tcp::SocketAddress> addresses = tcp::resolve_all(place.host, place.port);
@@ -219,7 +224,7 @@ StoreClient::StoreClient(const std::string& address, const Secret& secret, int n
     posix::UniqueFd socket = tcp::dial(addresses, left_ns, check_);
     local_host_ = tcp::local_address(socket.get()).host();
     reached_ = tcp::peer_address(socket.get()).print();
-    link_ = std::make_unique<StoreLink>(std::move(socket), Handshake::connector(secret, Link::store, name, 0));
+    link_ = std::make_unique<StoreLink>(tls::Channel::connector(std::move(socket), credentials, Link::store, name, 0));
     bool alive = link_->pump();
     for (; alive && !link_->ready(); alive = link_->pump())
       wait(deadline, fmt::format("the store at {} to answer: something listens there, but is it tsprun?", address));

@@ -1,5 +1,5 @@
 // The job's key-value store over TCP: where ranks leave their addresses for each other, and launchers of several nodes tell each
-// other what their ranks do. The launcher of node 0 serves it; everyone proves the job's secret first (handshake.h). Strangers,
+// other what their ranks do. The launcher of node 0 serves it; everyone proves the job's secret first (tls/channel.h). Strangers,
 // garbage, half-open connections and oversized messages are refused, logged, and hurt nobody.
 #pragma once
 
@@ -22,12 +22,18 @@ namespace tsp::bootstrap {
 /// How the ends of a store's link call themselves: ranks by their number, launchers below zero.
 constexpr int launcher_name(int node) { return -2 - node; }
 
+/// The key under which the server leaves random bytes of this job, from which and the secret its data connections have theirs
+/// (see lanes_secret()).
+inline constexpr std::string_view kJobKey = "job";
+/// What the ranks of one job prove to each other: recorded words of another job with the same secret are worth nothing.
+Secret lanes_secret(const Secret& secret, std::span<const std::byte> job);
+
 /// Serves without a thread: the owner waits for descriptor() and calls pump().
 class StoreServer {
  public:
   /// Listens on a numeric address, or on those of a name's that are this machine's; port 0: any. Throws Error(refused): a second
   /// job on the same port is told so.
-  StoreServer(const std::string& host, std::uint16_t port, const Secret& secret);
+  StoreServer(const std::string& host, std::uint16_t port, const tls::Credentials& credentials);
 
   /// Readable when there is something to do.
   int descriptor() const { return epoll_.get(); }
@@ -68,7 +74,7 @@ class StoreServer {
   void arrange(Client& client);
   void publish(const std::string& key, const std::vector<std::byte>& value);
 
-  Secret secret_;
+  tls::Credentials credentials_;
   posix::UniqueFd epoll_;
   std::vector<posix::UniqueFd> listeners_;
   std::map<int, Client> clients_;  ///< by descriptor
@@ -85,7 +91,8 @@ class StoreClient {
   /// Connects to whichever of the host's addresses answers (dial.h) and proves itself; tries again until the deadline as long as
   /// nobody listens there, and a few times if it is turned away unheard. Throws Error(stalled | refused), and Error(disconnected)
   /// if the server ends the link before both have proved themselves.
-  StoreClient(const std::string& address, const Secret& secret, int name, std::uint64_t timeout_ns, Check check = {});
+  StoreClient(const std::string& address, const tls::Credentials& credentials, int name, std::uint64_t timeout_ns,
+              Check check = {});
 
   void set(std::string_view key, std::span<const std::byte> value);
   void subscribe(std::string_view prefix);

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
+#include <sys/uio.h>
 
 namespace tsp::bootstrap {
 
@@ -38,26 +38,10 @@ bool StoreLink::pump() {
 }
 
 bool StoreLink::shake() {
-  for (bool moved = true; moved && !handshake_.done();) {
-    moved = false;
-    if (const auto rest = handshake_.to_send(); !rest.empty()) {
-      const ssize_t sent = ::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent < 0 && !try_later(errno)) return end(std::strerror(errno));
-      if (sent > 0) handshake_.sent(static_cast<std::size_t>(sent));
-      moved = sent > 0;
-    }
-    std::byte bytes[96];
-    const std::size_t wanted = std::min(sizeof bytes, handshake_.wanted());
-    if (wanted == 0) continue;
-    const ssize_t got = ::recv(socket_.get(), bytes, wanted, MSG_DONTWAIT);
-    if (got == 0) return end("it closed the connection before it had proved itself: do both know the same secret?");
-    if (got < 0 && !try_later(errno)) return end(std::strerror(errno));
-    if (got < 0) continue;
-    handshake_.received({bytes, static_cast<std::size_t>(got)});
-    if (handshake_.failed()) return end(handshake_.refusal());
-    moved = true;
-  }
-  return true;
+  if (ready() || channel_.shake()) return true;
+  if (!channel_.refusal().empty()) return end(channel_.refusal());
+  return end(channel_.error() != 0 ? std::strerror(channel_.error())
+                                   : "it closed the connection before it had proved itself: do both know the same secret?");
 }
 
 void StoreLink::send(StoreOp op, std::string_view key, std::span<const std::byte> value) {
@@ -71,28 +55,38 @@ void StoreLink::send(StoreOp op, std::string_view key, std::span<const std::byte
 }
 
 bool StoreLink::write() {
-  while (why_mute_.empty() && out_sent_ < out_.size()) {
-    const ssize_t sent = ::send(socket_.get(), out_.data() + out_sent_, out_.size() - out_sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
+  while (why_mute_.empty() && backlog() != 0) {
+    const iovec rest{out_.data() + out_sent_, out_.size() - out_sent_};
+    if (rest.iov_len == 0) {
+      if (channel_.flush() || try_later(errno)) return true;
+      why_mute_ = std::strerror(errno);
+      break;
+    }
+    const ssize_t sent = channel_.write(&rest, 1);
     if (sent < 0 && try_later(errno)) return true;
     if (sent < 0) why_mute_ = std::strerror(errno);
     else out_sent_ += static_cast<std::size_t>(sent);
+    if (out_sent_ == out_.size()) {
+      out_.clear();
+      out_sent_ = 0;
+    }
   }
-  if (!why_mute_.empty()) return false;
-  out_.clear();
-  out_sent_ = 0;
-  return true;
+  return why_mute_.empty();
 }
 
 std::size_t StoreLink::unacknowledged() const {
   int sent = 0;
-  return backlog() + (::ioctl(socket_.get(), SIOCOUTQ, &sent) == 0 ? static_cast<std::size_t>(sent) : 0);
+  return backlog() + (::ioctl(channel_.descriptor(), SIOCOUTQ, &sent) == 0 ? static_cast<std::size_t>(sent) : 0);
 }
 
 bool StoreLink::read() {
-  for (std::size_t total = 0; total < kReadAtOnce;) {
+  // What the channel holds is read in any case: no socket's readiness would announce it.
+  for (std::size_t total = 0; total < kReadAtOnce || channel_.holds_input();) {
     std::byte bytes[16384];
-    const ssize_t got = ::recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+    const iovec room{bytes, sizeof bytes};
+    const ssize_t got = channel_.read(&room, 1, total < kReadAtOnce);
     if (got == 0) return end("it closed the connection");
+    if (got < 0 && !channel_.damage().empty()) return refuse("what came over TLS is " + channel_.damage());
     if (got < 0) return try_later(errno) || end(std::strerror(errno));
     in_.insert(in_.end(), bytes, bytes + got);
     total += static_cast<std::size_t>(got);

@@ -1,13 +1,12 @@
-// One end of an authenticated connection to the job's key-value store: frames of a key and a value, non-blocking, every length
-// checked.
+// One end of a proven connection (tls/channel.h) to the job's key-value store: frames of a key and a value, non-blocking, every
+// length checked.
 //
 //    0 ┌───────┬────┬───────────┬─────────────┬─────────┐
 //      │ magic │ op │ key bytes │ value bytes │ padding │ then the key, then the value
 //      └───────┴────┴───────────┴─────────────┴─────────┘ 16
 #pragma once
 
-#include "transport/bootstrap/handshake.h"
-#include "transport/posix.h"
+#include "transport/tls/channel.h"
 
 #include <cstdint>
 #include <deque>
@@ -45,30 +44,29 @@ struct StoreFrame {
 
 class StoreLink {
  public:
-  /// `socket` is non-blocking.
-  StoreLink(posix::UniqueFd socket, Handshake handshake) : socket_(std::move(socket)), handshake_(std::move(handshake)) {}
+  explicit StoreLink(tls::Channel channel) : channel_(std::move(channel)) {}
 
   /// Moves bytes as far as the socket allows; frames that came whole wait in next(). False once the link is over.
   bool pump();
-  /// Precondition: sizes within the limits. Frames may be sent before the handshake is done: they wait.
+  /// Precondition: sizes within the limits. Frames may be sent before both ends have proved themselves: they wait.
   void send(StoreOp op, std::string_view key, std::span<const std::byte> value);
   bool next(StoreFrame& frame);
   /// Only the writing half of pump().
   bool flush() { return !over() && (!ready() || write()); }
 
-  int descriptor() const { return socket_.get(); }
-  bool ready() const { return handshake_.done(); }
-  /// The other end has greeted (see Handshake::greeted()).
-  bool greeted() const { return handshake_.greeted(); }
+  int descriptor() const { return channel_.descriptor(); }
+  bool ready() const { return channel_.ready(); }
+  /// The other end has greeted (see Channel::greeted()).
+  bool greeted() const { return channel_.greeted(); }
   /// The link is over, and the other end has said nothing at all to this one.
-  bool turned_away() const { return over() && !handshake_.greeted() && !handshake_.failed(); }
+  bool turned_away() const { return over() && !channel_.greeted() && channel_.refusal().empty(); }
   /// There is something to write: the caller waits for room.
-  bool wants_room() const { return ready() ? out_sent_ < out_.size() : !handshake_.to_send().empty(); }
+  bool wants_room() const { return ready() ? backlog() != 0 : channel_.has_to_send(); }
   /// Bytes that this end's kernel hasn't taken.
-  std::size_t backlog() const { return out_.size() - out_sent_; }
+  std::size_t backlog() const { return out_.size() - out_sent_ + channel_.unsent(); }
   /// Bytes of which the other end's kernel hasn't said that they came, of frames sent after the handshake.
   std::size_t unacknowledged() const;
-  int peer() const { return handshake_.peer(); }
+  int peer() const { return channel_.peer(); }
   bool over() const { return !why_over_.empty(); }
   /// Why the link is over; empty while it isn't.
   const std::string& why_over() const { return why_over_; }
@@ -83,8 +81,7 @@ class StoreLink {
   bool read();
   bool parse();
 
-  posix::UniqueFd socket_;
-  Handshake handshake_;
+  tls::Channel channel_;
   std::vector<std::byte> out_;
   std::size_t out_sent_ = 0;
   bool broke_rules_ = false;

@@ -50,6 +50,7 @@ struct NodeLayout {
   std::uint32_t cores = 1;       ///< cores that this node's ranks may use together (affinity, quota)
   std::uint32_t supervised = 0;  ///< 1: a launcher watches the processes and writes their ends to the board
   std::uint32_t share = 1;       ///< 1: this node's ranks talk over this memory; 0: over sockets
+  std::uint32_t tls = 0;         ///< 1: connections to the store and of lanes over tcp use TLS
   Inter inter = Inter::automatic;
   char rdma[64] = {};                  ///< what --rdma says; empty: choose
   char store[64] = {};                 ///< "host:port" of the job's key-value store, empty if ranks need none

@@ -10,18 +10,20 @@ namespace {
 constexpr std::uint64_t bit(Ticket ticket) { return std::uint64_t{1} << (ticket % 64); }
 }  // namespace
 
-void Connection::start(posix::UniqueFd socket, int epoll, std::uint64_t token) {
-  socket_ = std::move(socket);
+void Connection::start(tls::Channel channel, int epoll, std::uint64_t token) {
+  channel_ = std::move(channel);
   epoll_ = epoll;
   token_ = token;
   write();
+  // The peer's first words may have come behind its proof.
+  if (channel_.holds_input()) read();
 }
 
 void Connection::fail(Outcome outcome, const std::string& detail) {
   if (outcome_ != Outcome::pending) return;
   outcome_ = outcome;
   detail_ = detail;
-  socket_.reset();  // and with it its place in the epoll set
+  channel_.reset();  // and with it its place in the epoll set
 }
 
 // --- sending -----------------------------------------------------------------------------------------------------------------

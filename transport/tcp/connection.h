@@ -1,12 +1,12 @@
-// One tcp connection to one peer, authenticated already, and the lanes on it: credits, grants, frames.
+// One tcp connection to one peer, which has proved itself already (tls/channel.h), and the lanes on it: credits, grants, frames.
 //
 // The socket is always drained: small messages for which no receive is posted wait in the lane's own buffers, which the lane's
 // credits bound; large ones wait at the sender until this end has posted their buffer, and are read straight into it. So no lane
 // can block another, whatever order the ranks issue their operations in.
 #pragma once
 
-#include "transport/posix.h"
 #include "transport/tcp/wire.h"
+#include "transport/tls/channel.h"
 #include "transport/transport.h"
 
 #include <array>
@@ -25,9 +25,9 @@ class Connection {
   /// `counters` is the transport's; it must outlive the connection.
   explicit Connection(TrafficCounters& counters) : counters_(&counters) {}
 
-  /// Takes the socket, which is non-blocking and in `epoll`'s set with `token`, readable.
-  void start(posix::UniqueFd socket, int epoll, std::uint64_t token);
-  bool live() const { return static_cast<bool>(socket_); }
+  /// Takes the channel, which is ready and in `epoll`'s set with `token`, readable.
+  void start(tls::Channel channel, int epoll, std::uint64_t token);
+  bool live() const { return channel_.open(); }
   /// It is live, or was: a peer with nothing to say may be gone already.
   bool met() const { return epoll_ >= 0; }
   /// It was live, or was tried, and is over.
@@ -119,7 +119,7 @@ class Connection {
   void wrote(std::size_t bytes);
 
   TrafficCounters* counters_;
-  posix::UniqueFd socket_;
+  tls::Channel channel_;
   int epoll_ = -1;
   std::uint64_t token_ = 0;
   bool room_wanted_ = false;

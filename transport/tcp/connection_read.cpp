@@ -27,7 +27,8 @@ bool Connection::read() {
   bool any = false;
   std::size_t budget = kReadAtOnce;
   std::byte waste[4096];
-  while (live() && budget != 0) {
+  // What the channel holds is read in any case: no socket's readiness would announce it.
+  while (live() && (budget != 0 || channel_.holds_input())) {
     iovec parts[2];
     int count = 0;
     const bool wasting = sink_left_ != 0 && sink_ == nullptr;
@@ -36,9 +37,13 @@ bool Connection::read() {
     const std::size_t behind = buffer_.size() - end_;
     if (!wasting) parts[count++] = {buffer_.data() + end_, sink_left_ != 0 ? std::min(behind, kReadBehindPiece) : behind};
     const std::size_t room = parts[0].iov_len + (count == 2 ? parts[1].iov_len : 0);
-    const ssize_t got = ::readv(socket_.get(), parts, count);
+    const ssize_t got = channel_.read(parts, count, budget != 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (got < 0 && !channel_.damage().empty()) {
+      damaged("what came over TLS is " + channel_.damage());
+      return true;
+    }
     if (got <= 0) {
       const int error = got < 0 ? errno : write_error_ != EPIPE ? write_error_ : 0;
       fail(Outcome::disconnected, heard_bye_   ? "the peer ended in good order"
@@ -56,7 +61,7 @@ bool Connection::read() {
     end_ += bytes - of_sink;
     if (of_sink != 0 && sink_left_ == 0 && !end_piece()) return true;
     if (!parse()) return true;
-    if (!more) break;
+    if (!more && !channel_.ended()) break;
   }
   return any;
 }

@@ -80,11 +80,8 @@ bool Connection::write() {
     if (piece_sent_ != 0) add_piece();
     add(queue_.data() + queue_sent_, queue_.size() - queue_sent_);
     if (piece_sent_ == 0) add_piece();
-    if (count == 0) break;
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = count;
-    const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count == 0 && channel_.unsent() == 0) break;
+    const ssize_t sent = count != 0 ? channel_.write(parts, static_cast<int>(count)) : channel_.flush() ? 0 : -1;
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       wait_for_room(true);
@@ -96,6 +93,7 @@ bool Connection::write() {
       break;
     }
     any = true;
+    if (count == 0) break;
     wrote(static_cast<std::size_t>(sent));
   }
   wait_for_room(false);
@@ -134,7 +132,7 @@ void Connection::wait_for_room(bool wanted) {
   epoll_event event{};
   event.events = EPOLLIN | (wanted ? EPOLLOUT : 0U);
   event.data.u64 = token_;
-  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, socket_.get(), &event);
+  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, channel_.descriptor(), &event);
 }
 
 bool Connection::close() {
@@ -147,9 +145,9 @@ bool Connection::close() {
   }
   write();
   if (!live() || write_error_ != 0) return true;
-  if (!said_bye_ || !queue_.empty()) return false;
+  if (!said_bye_ || !queue_.empty() || channel_.unsent() != 0) return false;
   int unacknowledged = 0;
-  if (::ioctl(socket_.get(), SIOCOUTQ, &unacknowledged) != 0) return true;
+  if (::ioctl(channel_.descriptor(), SIOCOUTQ, &unacknowledged) != 0) return true;
   return unacknowledged == 0;
 }
 

@@ -46,8 +46,6 @@ void set_patience(int socket, std::uint64_t timeout_ns) {
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
 }
 
-bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ENOTCONN; }
-
 }  // namespace
 
 TcpTransport::TcpTransport(const TcpOptions& options)
@@ -120,13 +118,12 @@ int TcpTransport::dial(int peer_rank, const SocketAddress& where, std::uint64_t 
   if (::connect(socket.get(), where.get(), where.length) != 0 && errno != EINPROGRESS) return errno;
   const std::uint64_t id = next_id_++;
   watch(socket.get(), kJoiningBase + id, true);
-  joining_.emplace(
-      id, Joining{.socket = std::move(socket),
-                  .handshake = bootstrap::Handshake::connector(options_.secret, bootstrap::Link::lanes, options_.rank, peer_rank),
-                  .peer = peer_rank,
-                  .deadline_ns = deadline_ns,
-                  .room_wanted = true,
-                  .where = where});
+  joining_.emplace(id, Joining{.channel = tls::Channel::connector(std::move(socket), {options_.secret, options_.tls},
+                                                                  bootstrap::Link::lanes, options_.rank, peer_rank),
+                               .peer = peer_rank,
+                               .deadline_ns = deadline_ns,
+                               .room_wanted = true,
+                               .where = where});
   return 0;
 }
 
@@ -147,11 +144,10 @@ void TcpTransport::accept_strangers() {
     make_room(false);
     const std::uint64_t id = next_id_++;
     watch(arrival.socket.get(), kJoiningBase + id, false);
-    joining_.emplace(id,
-                     Joining{.socket = std::move(arrival.socket),
-                             .handshake = bootstrap::Handshake::acceptor(options_.secret, bootstrap::Link::lanes, options_.rank),
-                             .deadline_ns = posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns),
-                             .address = arrival.from.print()});
+    joining_.emplace(id, Joining{.channel = tls::Channel::acceptor(std::move(arrival.socket), {options_.secret, options_.tls},
+                                                                   bootstrap::Link::lanes, options_.rank),
+                                 .deadline_ns = posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns),
+                                 .address = arrival.from.print()});
     pump(id);  // a rank has greeted by now
   }
 }
@@ -160,9 +156,7 @@ void TcpTransport::accept_strangers() {
 /// drive out who has greeted.
 void TcpTransport::make_room(bool no_descriptors) {
   for (const bool greeted : {false, true}) {
-    const auto is_one = [greeted](const auto& each) {
-      return each.second.peer < 0 && each.second.handshake.greeted() == greeted;
-    };
+    const auto is_one = [greeted](const auto& each) { return each.second.peer < 0 && each.second.channel.greeted() == greeted; };
     const std::size_t most = kMostStrangers + (greeted ? peers_.size() : 0);
     const auto count = static_cast<std::size_t>(std::ranges::count_if(joining_, is_one));
     if (count == 0 || (count < most && !no_descriptors)) continue;
@@ -177,51 +171,33 @@ void TcpTransport::pump(std::uint64_t id) {
   const auto found = joining_.find(id);
   if (found == joining_.end()) return;
   Joining& joining = found->second;
-  for (bool moved = true; moved && !joining.handshake.done();) {
-    moved = false;
-    if (const auto rest = joining.handshake.to_send(); !rest.empty()) {
-      const ssize_t sent = ::send(joining.socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
-      if (sent < 0 && !would_block(errno)) return lost(id, errno);
-      if (sent > 0) {
-        joining.handshake.sent(static_cast<std::size_t>(sent));
-        moved = true;
-      }
-    }
-    std::byte bytes[96];
-    const std::size_t wanted = std::min(sizeof bytes, joining.handshake.wanted());
-    if (wanted == 0) continue;
-    const ssize_t got = ::recv(joining.socket.get(), bytes, wanted, 0);
-    if (got == 0) return lost(id, 0);
-    if (got < 0 && !would_block(errno)) return lost(id, errno);
-    if (got > 0) {
-      joining.handshake.received({bytes, static_cast<std::size_t>(got)});
-      moved = true;
-      if (joining.handshake.failed()) return give_up(id, joining.handshake.refusal());
-    }
+  if (!joining.channel.shake()) {
+    if (joining.channel.refusal().empty()) lost(id, joining.channel.error());
+    else give_up(id, joining.channel.refusal());
+    return;
   }
-  if (joining.handshake.done()) return admit(id);
-  const bool for_room = !joining.handshake.to_send().empty();
-  if (for_room != joining.room_wanted) {
+  if (joining.channel.ready()) return admit(id);
+  if (const bool for_room = joining.channel.has_to_send(); for_room != joining.room_wanted) {
     joining.room_wanted = for_room;
-    watch(joining.socket.get(), kJoiningBase + id, for_room);
+    watch(joining.channel.descriptor(), kJoiningBase + id, for_room);
   }
 }
 
 void TcpTransport::admit(std::uint64_t id) {
   auto node = joining_.extract(id);
   Joining& joining = node.mapped();
-  const int rank = joining.handshake.peer();
+  const int rank = joining.channel.peer();
   const bool welcome = joining.peer >= 0 ? rank == joining.peer
                                          : rank > options_.rank && rank < options_.world_size &&
-                                               joining.handshake.sought() == options_.rank && !peer(rank).live();
+                                               joining.channel.sought() == options_.rank && !peer(rank).live();
   if (!welcome || peer(rank).failed()) {
     refusals_.refused(joining.address, fmt::format("it says that it is rank {}", rank));
     return;
   }
-  set_patience(joining.socket.get(), options_.timeout_ns);
+  set_patience(joining.channel.descriptor(), options_.timeout_ns);
   const std::uint64_t token = kPeerBase + static_cast<std::uint64_t>(rank);
-  watch(joining.socket.get(), token, false);
-  peer(rank).start(std::move(joining.socket), epoll_.get(), token);
+  watch(joining.channel.descriptor(), token, false);
+  peer(rank).start(std::move(joining.channel), epoll_.get(), token);
 }
 
 /// The socket of a handshake is over; `error` 0: the other end closed it.

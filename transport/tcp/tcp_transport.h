@@ -1,15 +1,15 @@
 // Sockets between ranks: for machines without RDMA, and for any two ranks that shall not share memory.
 //
-// One connection for each pair of ranks (the higher rank dials), proven by the job's secret before it carries a lane,
-// non-blocking, in one epoll set, which is what a sleeping rank waits on. No views. A put is a message whose place the receiver
-// has named.
+// One connection for each pair of ranks (the higher rank dials), proven by the job's secret before it carries a lane, with TLS if
+// the options say so (tls/channel.h), non-blocking, in one epoll set, which is what a sleeping rank waits on. No views. A put is
+// a message whose place the receiver has named.
 #pragma once
 
-#include "transport/bootstrap/handshake.h"
 #include "transport/bootstrap/refusal_log.h"
 #include "transport/posix.h"
 #include "transport/tcp/address.h"
 #include "transport/tcp/connection.h"
+#include "transport/tls/channel.h"
 #include "transport/transport.h"
 
 #include <cstdint>
@@ -25,6 +25,7 @@ struct TcpOptions {
   int world_size = 1;
   std::string host = "127.0.0.1";  ///< the local address to listen on, which peers can reach
   bootstrap::Secret secret{};
+  bool tls = false;
   std::uint64_t timeout_ns = 30'000'000'000;  ///< after which unanswered data or a silent handshake is given up
 };
 
@@ -73,8 +74,7 @@ class TcpTransport final : public Transport {
  private:
   /// A socket whose other end hasn't proved itself yet.
   struct Joining {
-    posix::UniqueFd socket;
-    bootstrap::Handshake handshake;
+    tls::Channel channel;
     int peer = -1;  ///< whom this end dialed; -1: it was accepted
     std::uint64_t deadline_ns = 0;
     bool room_wanted = false;

@@ -1,0 +1,43 @@
+// An attacker between two ends of a connection: takes the connector's connection, makes one to whom it sought, and passes bytes
+// on, through functions that may keep, change, repeat or swallow them.
+#pragma once
+
+#include "transport/posix.h"
+#include "transport/tcp/address.h"
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace tsp::test {
+
+class OnPath {
+ public:
+  using Bytes = std::vector<std::byte>;
+  /// What goes on in place of what came; nothing: both connections end here.
+  using Meddle = std::function<std::optional<Bytes>(const Bytes&)>;
+
+  /// Listens on loopback, for one connection, on a thread of its own. `outward` sees what the connector says, `back` what it is
+  /// answered; either may be empty.
+  OnPath(const tcp::SocketAddress& victim, Meddle outward, Meddle back = {});
+  OnPath(const OnPath&) = delete;
+  OnPath& operator=(const OnPath&) = delete;
+  ~OnPath();
+
+  /// Whom the connector shall dial.
+  tcp::SocketAddress where() const { return tcp::local_address(listener_.get()); }
+
+ private:
+  void work(const tcp::SocketAddress& victim);
+
+  posix::UniqueFd listener_;
+  Meddle outward_;
+  Meddle back_;
+  std::atomic<bool> over_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tsp::test
