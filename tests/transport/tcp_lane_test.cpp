@@ -352,6 +352,20 @@ TEST(TcpAddress, BlobsThatAreNoneAreRefused) {
   EXPECT_THROW(one.connect(0, blob), Error);
 }
 
+/// Every machine numbers its interfaces in its own way: the number of the sender's says nothing here.
+TEST(TcpAddress, ALinkLocalOneIsReachedByTheInterfaceOfThisEndsOwn) {
+  const tcp::SocketAddress theirs = tcp::resolve("fe80::1%7", 4711);
+  tcp::SocketAddress where = tcp::unpack(tcp::pack(theirs, 0));
+  EXPECT_EQ(where.print(), "[fe80::1]:4711");
+  where.set_link(tcp::resolve("fd00::1", 0));
+  EXPECT_EQ(where.print(), "[fe80::1]:4711");
+  where.set_link(tcp::resolve("fe80::2%lo", 0));
+  EXPECT_EQ(where.print(), "[fe80::1%lo]:4711");
+  tcp::SocketAddress global = tcp::unpack(tcp::pack(tcp::resolve("fd00::2", 4711), 0));
+  global.set_link(tcp::resolve("fe80::2%lo", 0));
+  EXPECT_EQ(global.print(), "[fd00::2]:4711");
+}
+
 INSTANTIATE_TEST_SUITE_P(Tcp, TcpLane, testing::Bool(), name_of);
 
 }  // namespace

@@ -26,6 +26,12 @@ void SocketAddress::set_port(std::uint16_t port) {
   else four(*this).sin_port = htons(port);
 }
 
+bool SocketAddress::is_link_local() const { return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six(*this).sin6_addr); }
+
+void SocketAddress::set_link(const SocketAddress& here) {
+  if (is_link_local() && here.is_link_local()) six(*this).sin6_scope_id = six(here).sin6_scope_id;
+}
+
 std::string SocketAddress::host() const {
   char text[NI_MAXHOST] = {};
   ::getnameinfo(get(), length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);

@@ -17,6 +17,10 @@ struct SocketAddress {
   int family() const { return storage.ss_family; }
   std::uint16_t port() const;
   void set_port(std::uint16_t port);
+  /// fe80::/10: valid on one link alone, so that an interface goes with it, which each machine numbers in its own way.
+  bool is_link_local() const;
+  /// A link-local address gets the interface of `here`, an address of this machine on the same link.
+  void set_link(const SocketAddress& here);
   /// "127.0.0.1", "fd00::1", "fe80::1%eth0".
   std::string host() const;
   /// "127.0.0.1:4711", "[fd00::1]:4711".
@@ -46,7 +50,7 @@ static_assert(sizeof(AddressBlob) == 32);
 inline constexpr std::uint32_t kAddressMagic = 0x61505354;  // "TSPa"
 
 AddressBlob pack(const SocketAddress& address, int rank);
-/// Length 0 if the blob names no address.
+/// Length 0 if the blob names no address. Of a link-local one the interface is missing: see set_link().
 SocketAddress unpack(const AddressBlob& blob);
 
 }  // namespace tsp::tcp

@@ -103,7 +103,8 @@ void TcpTransport::connect(int peer_rank, std::span<const std::byte> address) {
   if (options_.rank < peer_rank) return;  // it dials
   AddressBlob blob{};
   std::memcpy(&blob, address.data(), sizeof blob);
-  const SocketAddress where = unpack(blob);
+  SocketAddress where = unpack(blob);
+  where.set_link(local_address(listener_.get()));
   const std::uint64_t id = next_id_;
   if (const int error = dial(peer_rank, where, posix::now_ns() + options_.timeout_ns); error != 0)
     throw system_error(Cause::disconnected, fmt::format("tcp: connecting to rank {} at {}", peer_rank, where.print()), error);
