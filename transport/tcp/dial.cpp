@@ -19,6 +19,9 @@ namespace {
 constexpr std::uint64_t kHeadStart_ns = 250'000'000;
 constexpr std::uint64_t kPause_ns = 20'000'000;  // before an address that failed is tried again
 constexpr int kSlice_ms = 20;
+/// TCP_RTO_MAX_MS of newer headers than Debian 12's, and the least that it takes.
+constexpr int kRetransmissionMost = 44;
+constexpr int kRetransmissionMost_ms = 1000;
 
 std::string all_of(const std::vector<SocketAddress>& addresses) {
   std::string text;
@@ -39,6 +42,7 @@ int begin(Try& each, std::uint64_t timeout_ns) {
   each.socket = posix::UniqueFd(::socket(each.where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!each.socket) return errno;  // a machine without IPv6, say
   set_option(each.socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  bound_retransmission(each.socket.get());
   set_option(each.socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(each.socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT,
              static_cast<int>(std::min<std::uint64_t>(timeout_ns / 1'000'000, 1 << 30)));
@@ -73,12 +77,15 @@ Arrival accept(int listener) {
   arrival.socket = posix::UniqueFd(::accept4(listener, arrival.from.get(), &arrival.from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (arrival.socket) {
     set_option(arrival.socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    bound_retransmission(arrival.socket.get());
   } else if (errno == EMFILE || errno == ENFILE) {
     pollfd door{listener, POLLIN, 0};
     arrival.no_descriptor = ::poll(&door, 1, 0) > 0;
   }
   return arrival;
 }
+
+void bound_retransmission(int socket) { set_option(socket, IPPROTO_TCP, kRetransmissionMost, kRetransmissionMost_ms); }
 
 void set_option(int socket, int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); }
 

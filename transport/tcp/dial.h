@@ -33,6 +33,11 @@ struct Arrival {
 /// is at the door: who makes room must know.
 Arrival accept(int listener);
 
+/// What was lost is sent again every second at least. By itself TCP doubles that time with every loss, up to two minutes: after
+/// an outage of 9 s it would be silent for some 4 s more, and a deadline of 10 s would pass though the way is whole again. Needs
+/// Linux 6.15; an older one does without it.
+void bound_retransmission(int socket);
+
 /// Of a socket, an option that is an int; one that can't be set is done without.
 void set_option(int socket, int level, int option, int value);
 

@@ -116,6 +116,7 @@ int TcpTransport::dial(int peer_rank, const SocketAddress& where, std::uint64_t 
   posix::UniqueFd socket(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) throw system_error(Cause::refused, "tcp: socket", errno);
   set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  bound_retransmission(socket.get());
   if (::connect(socket.get(), where.get(), where.length) != 0 && errno != EINPROGRESS) return errno;
   const std::uint64_t id = next_id_++;
   watch(socket.get(), kJoiningBase + id, true);
