@@ -9,7 +9,8 @@ An outage shorter than --timeout must be survived; a longer one must end the job
     bench/outages.py --build build/release --timeout 10 --outage 9
     bench/outages.py --timeout 5 --outage 20 --one-way --fails
 
-Exit code 0: as it must be; 1: not; 77: this machine can't make namespaces.
+Exit code 0: as it must be; 1: not; 77: this machine can't make namespaces, or its Linux is older than 6.15, where TCP's own doubling
+of the time before it sends again may sleep past the deadline.
 """
 
 import argparse
@@ -74,6 +75,10 @@ def main():
     parser.add_argument("--fails", action="store_true", help="the job must fail on both nodes")
     parser.add_argument("--tls", default="auto", help="the job's --tls")
     arguments = parser.parse_args()
+    kernel = tuple(int(each) for each in os.uname().release.split("-")[0].split(".")[:2])
+    if kernel < (6, 15) and not arguments.fails:
+        print(f"Linux {os.uname().release} can't bound TCP's retransmission")
+        return 77
     work = arguments.outage + 1.5
     if arguments.fails:
         work = arguments.outage + 2 * arguments.timeout

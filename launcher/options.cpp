@@ -197,8 +197,9 @@ void add_global_options(CLI::App& app, GlobalOptions& options) {
   app.add_option("--rendezvous", options.rendezvous, "where they meet: an address of node 0 and a free port")
       ->type_name("HOST:PORT")
       ->group(group);
-  app.add_option("--secret-file", options.secret_file,
-                 "what all nodes must know; default: $TSP_SECRET, else ~/.config/tsprun/secret, made on first use")
+  app.add_option(
+         "--secret-file", options.secret_file,
+         "what all nodes must know, 16 bytes at least; default: $TSP_SECRET, else ~/.config/tsprun/secret, made on first use")
       ->type_name("FILE")
       ->group(group);
   app.add_option("--mem-per-rank", options.mem_per_rank_text, "hard budget of a rank's heap, such as 512M; default: none")

@@ -130,7 +130,8 @@ TEST_F(Fault, DamageIsFoundByChecksumsAtTheSameOperationOnEveryTransport) {
     return more;
   };
   const json checked = train("2", with({"--verify"}), 1);
-  for (const json& report : {checked, train("2", with({"--nodes", "2", "--inter", "tcp"}), 1)}) {
+  for (const json& report : {checked, train("2", with({"--nodes", "2", "--inter", "tcp"}), 1),
+                             train("2", with({"--nodes", "2", "--inter", "tcp", "--tls", "on"}), 1)}) {
     EXPECT_EQ(report.at("failure").at("kind"), "corrupt");
     EXPECT_EQ(report.at("failure").at("rank"), 0);
     EXPECT_EQ(report.at("faults")[0].at("detected"), true);

@@ -27,6 +27,7 @@ TEST(NoSharedMemory, CollectivesGiveTheBitsOfSharedMemory) {
     ASSERT_EQ(shared.end.code, 0) << shared.describe();
     ASSERT_EQ(lines_of(shared.out).size(), static_cast<std::size_t>(std::stoi(ranks))) << shared.describe();
     for (const std::vector<std::string>& way : {std::vector<std::string>{"--intra", "tcp"},
+                                                {"--intra", "tcp", "--tls", "on"},
                                                 {"--nodes", "2"},
                                                 {"--nodes", ranks, "--inter", "tcp"},
                                                 {"--nodes", "2", "--intra", "tcp"}}) {

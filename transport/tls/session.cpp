@@ -181,6 +181,8 @@ Session::Session(const Credentials& credentials, bootstrap::Link link, bool conn
   ::BIO_set_init(bio, 1);
   ::SSL_set_bio(ssl_.get(), bio, bio);
   SSL_set_app_data(ssl_.get(), this);
+  // A store may have a thousand clients that seldom speak.
+  if (link == bootstrap::Link::store) SSL_set_mode(ssl_.get(), SSL_MODE_RELEASE_BUFFERS);
   if (connector) {
     // Nobody's certificate is trusted: an acceptor that doesn't take the key can't offer one instead.
     ::SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, nullptr);
