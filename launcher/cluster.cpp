@@ -107,12 +107,24 @@ void Cluster::lose(int node, const std::string& why, Boards& boards) {
   Node& lost = nodes_[static_cast<std::size_t>(node)];
   if (lost.seen || lost.lost || (node == 0 && ending_)) return;
   lost.lost = true;
+  boards.abort(loss_of(node, why));
+}
+
+Failure Cluster::loss_of(int node, const std::string& why) const {
   Failure failure;
   failure.cause = Cause::disconnected;
   const RankBlock block = block_of(ranks_, static_cast<int>(nodes_.size()), node);
   failure.rank = block.first;
   failure.detail = fmt::format("node {} (ranks {} to {}) is lost: {}", node, block.first, block.first + block.count - 1, why);
-  boards.abort(failure);
+  return failure;
+}
+
+std::optional<Failure> Cluster::cut_off(int rank) const {
+  const int node = rank < 0 || rank >= ranks_ ? self_ : node_of(ranks_, static_cast<int>(nodes_.size()), rank);
+  const Node& its = nodes_[static_cast<std::size_t>(node)];
+  const std::uint64_t silence = posix::now_ns() - its.heard_ns;
+  if (node == self_ || its.bye || silence < timeout_ns_ / 2) return std::nullopt;
+  return loss_of(node, fmt::format("nothing was heard of its tsprun for {:.1f} s", static_cast<double>(silence) * 1e-9));
 }
 
 void Cluster::heard(const std::string& key, const std::vector<std::byte>& value, Boards& boards) {

@@ -54,6 +54,9 @@ class Cluster {
   void hear(Boards& boards);
   /// Tells the others of changed pages, and that this node lives.
   void tell(Boards& boards);
+  /// If the node of that rank has been silent for half of the deadline: that the way to it is cut. What the boards show of its
+  /// ranks is then as old, and says nothing against any of them.
+  std::optional<Failure> cut_off(int rank) const;
   void tell_failure(const Failure& failure);
   /// This node's ranks have ended, and how the job did as far as it is known here.
   void tell_bye(const Ending& own);
@@ -75,6 +78,7 @@ class Cluster {
   std::string answer_to(const Arrival& mine, const Inputs& inputs, std::optional<Agreement>& proof);
   void heard(const std::string& key, const std::vector<std::byte>& value, Boards& boards);
   void say(const std::string& key, std::span<const std::byte> value);
+  Failure loss_of(int node, const std::string& why) const;
   void lose(int node, const std::string& why, Boards& boards);
   bool all_said_bye(Boards& boards);
   Ending judged(const Failure& first) const;

@@ -109,13 +109,16 @@ void Job::begin_ending(const std::optional<Failure>& own) {
   }
 }
 
-/// Ranks can only say that another one gave no sign of life, or that its way is cut. If one has died, and nobody told them
-/// because tsprun was itself stopped meanwhile, or late, its death is the cause. Nobody has been ended by tsprun yet, and who
-/// ends with the job notes that and exits: a signal without a note came from elsewhere, and so did the end of the rank that is
-/// blamed.
+/// Ranks can only say that another one gave no sign of life, or that its way is cut. Of one whose whole node is silent the way is
+/// cut: it may be well. If one has died, and nobody told them because tsprun was itself stopped meanwhile, or late, its death is
+/// the cause. Nobody has been ended by tsprun yet, and who ends with the job notes that and exits: a signal without a note came
+/// from elsewhere, and so did the end of the rank that is blamed.
 void Job::name_earlier_death() {
   const Failure first = boards_.failure();
   if (first.cause != Cause::stalled && first.cause != Cause::deadlock && first.cause != Cause::disconnected) return;
+  if (net_->cluster && first.cause != Cause::disconnected) {
+    if (const std::optional<Failure> cut = net_->cluster->cut_off(first.rank)) return boards_.correct(*cut);
+  }
   const auto died = [&](int rank) -> std::optional<RankEnd> {
     if (!here(rank)) return std::nullopt;
     const RankEnd& known = records_[static_cast<std::size_t>(rank)].end;
