@@ -147,6 +147,8 @@ void PlanCommand::validate(const GlobalOptions& global) {
   }
   question_.memory_bytes = memory_of_a_gpu(global);
   question_.threads = static_cast<std::size_t>(std::max(1, global.threads));
+  question_.nodes = global.nodes;
+  question_.share = global.intra != "tcp";
   validate_search();
 }
 

@@ -182,7 +182,8 @@ PlanPoint plan_point(const PlanQuestion& question, const Spread& spread) {
   candidate.why = theory::why_impossible(setting, spread);
   candidate.possible = candidate.why.empty();
   if (candidate.possible) {
-    const theory::Need need = theory::need(theory::MeshSetting::of(setting, spread), {.threads = question.threads});
+    const theory::Need need = theory::need(theory::MeshSetting::of(setting, spread),
+                                           {.threads = question.threads, .nodes = question.nodes, .share = question.share});
     candidate.memory = need.evenly;
     candidate.fits = need.any_ids <= question.memory_bytes;
     if (question.memory_bytes != 0 && !candidate.fits) {

@@ -36,6 +36,8 @@ struct PlanQuestion {
   DType dtype = DType::f32;
   std::uint64_t memory_bytes = 0;  ///< 0: no budget is known
   std::size_t threads = 1;         ///< of a rank
+  int nodes = 1;                   ///< on which the ranks sit
+  bool share = true;               ///< ranks of a node share memory
   std::optional<theory::Machine> machine;
 };
 

@@ -4,7 +4,7 @@
 #include "layers/decode.h"
 #include "layers/model/model.h"
 #include "layers/model/single_block.h"
-#include "transport/cause.h"
+#include "transport/bootstrap/placement.h"
 
 #include <algorithm>
 #include <utility>
@@ -16,6 +16,17 @@ namespace {
 
 constexpr std::size_t kTellingPasses = 2;  // what is kept for later use is there from the second on
 
+PhantomOptions likeness(int ranks, int number, const PeakOptions& options) {
+  PhantomOptions like = options.like;
+  if (!like.peers.empty() || (options.nodes == 1 && options.share)) return like;
+  const int here = bootstrap::node_of(ranks, options.nodes, number);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int node = bootstrap::node_of(ranks, options.nodes, rank);
+    like.peers.push_back({.node = node, .views = rank == number || (options.share && node == here)});
+  }
+  return like;
+}
+
 /// A rank that isn't there, and its place on a mesh.
 struct Phantom {
   Context context;
@@ -23,7 +34,7 @@ struct Phantom {
   Mesh mesh;
 
   Phantom(const MeshSetting& of, int number, const PeakOptions& options)
-      : context(Context::phantom(number, of.shape.ranks(), options.like)),
+      : context(Context::phantom(number, of.shape.ranks(), likeness(of.shape.ranks(), number, options))),
         rank(context, {.threads = options.threads, .trace = nullptr}),
         mesh(context.world(), of.shape) {}
 };
@@ -48,7 +59,7 @@ struct RunPeaks::Parts {
   Model model;
 
   Parts(const MeshSetting& of, int number, const PeakOptions& options)
-      : context(Context::phantom(number, of.shape.ranks(), options.like)),
+      : context(Context::phantom(number, of.shape.ranks(), likeness(of.shape.ranks(), number, options))),
         rank(context, {.threads = options.threads, .trace = nullptr}),
         mesh(context.world(), of.shape),
         model(rank, mesh, model_options(of, options)) {

@@ -22,6 +22,8 @@ struct PeakOptions {
   std::size_t kv_bucket_heads = 0;  ///< as ModelOptions
   bool training = true;             ///< training steps; false: evaluations
   std::size_t passes = 2;           ///< how many; from the second on what collectives keep for later use is there from the start
+  int nodes = 1;                    ///< on which the ranks sit, in blocks; where `like` describes no peers
+  bool share = true;                ///< ranks of one node share memory; likewise
   PhantomOptions like = {};         ///< peers and algorithms as the rank has them. With a budget what doesn't fit throws
                                     ///< Error(out_of_memory), as on the rank
 };
