@@ -93,6 +93,7 @@ std::string unexpected(const CLI::App& app, const std::vector<std::string>& extr
   const auto chosen = app.get_subcommands();
   const std::vector<std::string> commands = command_names(app);
   if (extras.empty()) return fmt::format("no command; there are {}", fmt::join(commands, ", "));
+  if (chosen.empty() && extras.front() == "help") return "unknown command help; write tsprun --help, or tsprun COMMAND --help";
   if (chosen.empty()) {
     return fmt::format("unknown command {}{}; there are {}", extras.front(), did_you_mean(extras.front(), commands),
                        fmt::join(commands, ", "));

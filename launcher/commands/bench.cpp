@@ -4,6 +4,7 @@
 #include "launcher/bench/table.h"
 #include "launcher/commands/bench_rank.h"
 #include "launcher/refuse.h"
+#include "launcher/suggest.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/shm/lane.h"
@@ -17,7 +18,6 @@
 #include <optional>
 #include <set>
 #include <span>
-#include <string_view>
 
 namespace tsp::launcher {
 
@@ -34,18 +34,23 @@ constexpr double kLongestRow = 3600;
 constexpr std::uint64_t kUnderWay = shm::kSlots;
 constexpr std::uint64_t kSmallestCopy = 1024;
 
-std::string operation_names() {
-  std::vector<std::string_view> names;
-  for (const Kind kind : bench::all_kinds()) names.push_back(bench::name(kind));
-  return fmt::format("{}", fmt::join(names, ", "));
+std::vector<std::string> operations() {
+  std::vector<std::string> names;
+  for (const Kind kind : bench::all_kinds()) names.emplace_back(bench::name(kind));
+  return names;
 }
+
+std::string operation_names() { return fmt::format("{}", fmt::join(operations(), ", ")); }
 
 std::vector<Kind> parse_operations(const std::string& text) {
   if (text == "all") return {bench::all_kinds().begin(), bench::all_kinds().end()};
   std::vector<Kind> kinds;
   for (const std::string& op : bench::split_list(text)) {
     const std::optional<Kind> kind = bench::kind_from_name(op);
-    if (!kind) refuse(fmt::format("bench {}: there is no operation \"{}\"; {} and all work", text, op, operation_names()));
+    if (!kind) {
+      refuse(fmt::format("bench {}: there is no operation \"{}\"{}; {} and all work", text, op, did_you_mean(op, operations()),
+                         operation_names()));
+    }
     kinds.push_back(*kind);
   }
   return kinds;

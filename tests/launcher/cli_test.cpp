@@ -56,6 +56,8 @@ TEST(CommandLine, WhatIsNearlyKnownIsProposed) {
   expect_refused({"-json", "x", "doctor"}, "unknown option -json; did you mean --json?");
   expect_refused({"bench", "all", "--steps", "4"}, "unknown option --steps for bench: it is one of train, compare");
   expect_refused({"--layout", "tps=4", "doctor"}, "did you mean tsp?");
+  expect_refused({"bench", "allreduce"}, "there is no operation \"allreduce\"; did you mean all_reduce?");
+  expect_refused({"help"}, "tsprun --help");
 }
 
 TEST(CommandLine, WhatOthersCallItIsTranslated) {
