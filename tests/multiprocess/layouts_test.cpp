@@ -95,6 +95,16 @@ TEST(Layouts, TrainTheSameModelAndMoveWhatTheFormulasSay) {
   }
 }
 
+// Every rank's figures, the sums of the loss and of norm gains' gradients among them, whose algorithm depends on the ranks.
+TEST(Layouts, TheAuditsFirstLineSaysThatAllEqualsTheForecast) {
+  const TextData data(1200);
+  for (const char* ranks : {"2", "4", "8"}) {
+    const Finished run =
+        run_tsprun({"-n", ranks, "train", "--config", "nano", "--data", data.text(), "--seq", "37", "--steps", "2"});
+    EXPECT_NE(run.out.find("\naudit: memory and traffic equal the forecast\n"), std::string::npos) << run.describe();
+  }
+}
+
 TEST(Layouts, EvaluateToTheSameLossAndLogits) {
   const TextData data(1200);
   const auto evaluate = [&](const Arguments& layout) {
