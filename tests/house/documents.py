@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -58,29 +59,31 @@ def commands(page):
                 yield start.group(1)
 
 
-def not_understood(tsprun, command):
+def not_understood(tsprun, command, folder):
+    """Why tsprun doesn't understand a command; None if it does. In `folder`, for it writes the report of a refusal where --json says."""
     words = [word for word in shlex.split(command) if word != "…"]
     if "--version" in words or "--help" in words or "-h" in words or "COMMAND" in words:
         return None
     at = words.index("--") if "--" in words else len(words)
     words[at:at] = ["--log-level", PROBE]
-    answer = subprocess.run([tsprun] + words, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    answer = subprocess.run([tsprun] + words, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, cwd=folder)
     if answer.returncode == 2 and PROBE in answer.stderr:
         return None
     return f"`tsprun {command}` isn't understood: {answer.stderr.strip() or answer.returncode}"
 
 
 def main():
-    root, tsprun = pathlib.Path(sys.argv[1]), sys.argv[2]
+    root, tsprun = pathlib.Path(sys.argv[1]), str(pathlib.Path(sys.argv[2]).absolute())
     wrong, tried = [], 0
-    for page in documents(root):
-        name = page.relative_to(root)
-        wrong += [f"{name}: {text}" for text in broken_links(page)]
-        for command in commands(page):
-            tried += 1
-            complaint = not_understood(tsprun, command)
-            if complaint:
-                wrong.append(f"{name}: {complaint}")
+    with tempfile.TemporaryDirectory() as folder:
+        for page in documents(root):
+            name = page.relative_to(root)
+            wrong += [f"{name}: {text}" for text in broken_links(page)]
+            for command in commands(page):
+                tried += 1
+                complaint = not_understood(tsprun, command, folder)
+                if complaint:
+                    wrong.append(f"{name}: {complaint}")
     print("\n".join(wrong) or f"{tried} commands are understood, and all links lead somewhere")
     sys.exit(1 if wrong or tried == 0 else 0)
 
