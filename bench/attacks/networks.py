@@ -1,6 +1,7 @@
 """Attacks by networks: two network namespaces joined by a slow or interrupted link."""
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -8,7 +9,7 @@ import time
 
 from harness import NotHere, attack, kill, need
 
-NAMES = ("tsprun-attack-a", "tsprun-attack-b")
+NAMES = (f"tsprun-{os.getpid()}-a", f"tsprun-{os.getpid()}-b")
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
 
 
@@ -21,6 +22,8 @@ def free_port():
 
 def ip(*words):
     """Runs ip(8); raises NotHere if it can't."""
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        raise NotHere("network namespaces need root and ip(8), package iproute2")
     done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise NotHere(f"ip {' '.join(words)}: {done.stderr.strip()}")
@@ -34,13 +37,9 @@ def on_node(node, *words):
 @contextlib.contextmanager
 def two_namespaces():
     """Two namespaces joined by a pair of virtual links, both up; taken away at the end."""
-    if os.geteuid() != 0:
-        raise NotHere("network namespaces need root")
     for name in NAMES:
-        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        ip("netns", "add", name)
     try:
-        for name in NAMES:
-            ip("netns", "add", name)
         ip("link", "add", "tsa", "netns", NAMES[0], "type", "veth", "peer", "name", "tsb", "netns", NAMES[1])
         for name, link, address in zip(NAMES, ("tsa", "tsb"), ADDRESSES):
             ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
@@ -129,8 +128,7 @@ def a_restart_that_finds_a_node_gone(bench):
 @attack()
 def loopback_that_is_down(bench):
     """--nodes 2 without a loopback interface is refused at once."""
-    name = "tsprun-attack-lo"
-    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    name = f"tsprun-{os.getpid()}-lo"
     ip("netns", "add", name)
     try:
         report = bench.folder / "lo.json"
