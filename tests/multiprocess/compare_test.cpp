@@ -73,6 +73,8 @@ TEST(CompareCommand, TheLongestSequenceThatFitsRuns) {
                                           seq,
                                           "--steps",
                                           "1",
+                                          "--threads",
+                                          "1",
                                           "--mem-per-rank",
                                           forward ? "1M" : "2M",
                                           "--data",
