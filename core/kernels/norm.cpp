@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/norm.cpp"
@@ -69,6 +70,8 @@ Statistics statistics_of(const NormRow& row) {
     squares = hn::MulAdd(x, x, squares);
   });
   const T variance = sum_of_lanes(d, squares) / width;
+  // Squares that overflow would make zeros of a row of numbers.
+  if (!std::isfinite(variance)) return {static_cast<double>(mean), std::numeric_limits<double>::quiet_NaN()};
   return {static_cast<double>(mean), static_cast<double>(T{1} / std::sqrt(variance + static_cast<T>(row.epsilon)))};
 }
 

@@ -153,6 +153,18 @@ TEST(Norm, HasTheSameBitsForAnyNumberOfThreads) {
   EXPECT_TRUE(one.dx == many.dx && one.dgain == many.dgain && one.dbias == many.dbias);
 }
 
+// The squares of one row are too large for f32: no number is right, and zeros would be wrong in silence.
+TEST(Norm, OfARowThatOverflowsIsNan) {
+  for (const Kind kind : {Kind::rms, Kind::layer}) {
+    Array x = Array::normal(DType::f32, {2, 40}, 1);
+    x.set(45, 3e19);
+    const Array gain = Array::normal(DType::f32, {40}, 2);
+    Array y(DType::f32, {2, 40});
+    forward(kind, {}, y.view(), x, gain, gain);
+    for (std::size_t i = 0; i < 80; ++i) EXPECT_EQ(std::isnan(y[i]), i >= 40) << i;
+  }
+}
+
 TEST(Norm, OfNoRowsAddsNothing) {
   const Array x(DType::f32, {0, 20});
   const Array gain = Array::normal(DType::f32, {20}, 2);
