@@ -266,7 +266,7 @@ OwnedTensor Decoder::merged_heads(const Tensor& parts) {
   }
   const OwnedTensor o = rank_.tensor(Category::workspace, sums_, {1, 1, count, d}, "attention output");
   const OwnedTensor lse = rank_.tensor(Category::workspace, sums_, {1, count, 1}, "log-sum-exp");
-  rank_.compute().merge_attention(o, lse, part_o, part_lse);
+  rank_.compute().merge_attention(1 / std::sqrt(static_cast<double>(d)), o, lse, part_o, part_lse);
   rank_.compute().convert(narrow, o->reshaped({1, count * d}));
   return narrow;
 }

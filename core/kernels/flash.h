@@ -67,8 +67,11 @@ struct Attention {
   AttentionDropout dropout = {};  ///< of probabilities; lse is what it is without
 };
 
-/// o = softmax(scores)·v; lse = ln Σ exp(scores). A query that sees no key gets o = 0, lse = −∞. `o` has q's dtype or that of
-/// sums.
+/// With scores = scale·q·k: o = softmax(scores)·v, lse = ln Σ exp(scores) / scale, that is, in units of q·k, where the largest
+/// exponential of a row is exactly 1 in backward too, however large the scores. A query that sees no key gets o = 0, lse = −∞.
+/// What can't be computed is NaN: o and lse where q·k overflows the type of sums; lse alone (which backward and merges need)
+/// where it would lose more than a part in 256 of the probabilities: in f32 beyond scores of some 2¹⁵, unless one key has all the
+/// weight. Infinity or NaN in q, k, v reaches only queries that see them. `o` has q's dtype or that of sums.
 void flash_forward(const Compute& on, const Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
                    const ConstTensor& k, const ConstTensor& v);
 /// Bytes of workspace for flash_forward(): a function of dtype, head dim and threads alone.
@@ -77,7 +80,7 @@ std::size_t flash_forward_workspace(DType dtype, std::size_t head_dim, std::size
 /// delta = rowsum(do ∘ o), which flash_backward() needs: [B, n, Sq]. Float dtypes as in add().
 void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o, const ConstTensor& o);
 
-/// With P = exp(scores − lse) (0 where lse is −∞), R the factors of dropout (1 without) and dS = P ∘ (R ∘ (dO·Vᵀ) − delta):
+/// With P = exp(scale·(q·k − lse)) (0 where lse is −∞), R the factors of dropout (1 without) and dS = P ∘ (R ∘ (dO·Vᵀ) − delta):
 ///   dq = scale·dS·K,  dk = scale·dSᵀ·Q,  dv = (R ∘ P)ᵀ·dO.
 /// `d_o` has q's dtype. With Write::add the three are added to what the views hold (several chunks of queries, steps of a ring);
 /// sums run over key tiles for dq, over query heads and query tiles for dk and dv, always in that order. K/V heads that no query
@@ -88,10 +91,10 @@ void flash_backward(const Compute& on, const Attention& attention, const Tensor&
 /// Bytes of workspace for flash_backward(): a function of dtype, head dim and threads alone.
 std::size_t flash_backward_workspace(DType dtype, std::size_t head_dim, std::size_t threads);
 
-/// Merges attention over disjoint sets of keys, in the order given: M = max lse_i, w_i = exp(lse_i − M), o = Σ w_i·o_i / Σ w_i,
-/// lse = M + ln Σ w_i; where all are −∞, o = 0 and lse = −∞. `o` may be one of the parts, and `lse` the same one's. At most 64
-/// parts.
-void merge_attention(const Compute& on, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
+/// Merges attention over disjoint sets of keys, in the order given: M = max lse_i, w_i = exp(scale·(lse_i − M)),
+/// o = Σ w_i·o_i / Σ w_i, lse = M + ln Σ w_i / scale, `scale` that of the scores; where all are −∞, o = 0 and lse = −∞. `o` may
+/// be one of the parts, and `lse` the same one's. At most 64 parts.
+void merge_attention(const Compute& on, double scale, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                      std::span<const ConstTensor> part_lse);
 
 }  // namespace tsp::kernels

@@ -149,6 +149,11 @@ class KeyTile {
  private:
   /// The part of the panel of keys that begins with key `at` of the tile, for queries [first + begin, first + queries).
   void add_panel(const flash::TileDropout& dropout, std::size_t at, std::size_t first, std::size_t begin, std::size_t queries);
+  /// Whether the packed operands of keys and of so many queries hold only numbers.
+  bool all_finite(std::size_t queries) const {
+    return flash::all_finite(scratch_.k, keys_ * padded_d_) && flash::all_finite(scratch_.q, queries * padded_d_) &&
+           flash::all_finite(scratch_.d_o, queries * padded_d_);
+  }
   template <class View>
   View rows(const View& view) const {
     return head(view, batch_, kv_).slice(0, key_, keys_);
@@ -165,6 +170,9 @@ class KeyTile {
   PanelWidths<T> width_;
   std::size_t padded_d_;
   Visibility visible_;
+  /// The query tile at hand hides keys, and holds infinity or NaN, or the keys do: times a hidden probability of zero that is
+  /// NaN.
+  bool must_skip_hidden_ = false;
 };
 
 template <class T>
@@ -183,6 +191,7 @@ void KeyTile<T>::add(std::size_t number, std::size_t query) {
   std::replace(scratch_.lse, scratch_.lse + queries, -kInfinity, kInfinity);
   flash::TileDropout dropout(all_.attention.dropout, batch_, number);
   if (dropout.any()) dropout.take_queries(first, queries);
+  must_skip_hidden_ = visible_.first_query_of(key_ + keys_ - 1) > first && !all_finite(queries);
 
   for (std::size_t at = 0; at < keys_; at += width_.tile) {
     // Queries before `begin` see nothing of this panel of keys.
@@ -232,31 +241,48 @@ void KeyTile<T>::add_panel(const flash::TileDropout& dropout, std::size_t at, st
                           .delta = scratch_.delta + begin});
   if (dropout.any()) flash::multiply_all(p, scratch_.factors, rows * step);
   for (std::size_t column = 0; column < padded_d_; column += width_.head) {
-    const auto over_queries = [&](const T* a, const T* b, T* c) {  // c += aᵀ·b
-      flash::multiply({.rows = count,
+    // Keys [key, key + some), of the queries from `seen_by` on: c += aᵀ·b.
+    const auto over_queries = [&](const T* a, const T* b, T* c, std::size_t key, std::size_t some, std::size_t seen_by) {
+      flash::multiply({.rows = some,
                        .vectors = 2,
-                       .depth = rows,
-                       .a = a,
+                       .depth = rows - seen_by,
+                       .a = a + seen_by * step + key,
                        .a_step = step,
                        .a_transposed = true,
-                       .b = b + column * queries + begin * width_.head,
+                       .b = b + column * queries + (begin + seen_by) * width_.head,
                        .b_step = width_.head,
-                       .c = c + at * padded_d_ + column,
+                       .c = c + (at + key) * padded_d_ + column,
                        .c_step = padded_d_,
                        .add = true});
     };
-    over_queries(p, scratch_.d_o, scratch_.dv);
-    over_queries(ds, scratch_.q, scratch_.dk);
-    flash::multiply({.rows = rows,
-                     .vectors = 2,
-                     .depth = count,
-                     .a = ds,
-                     .a_step = step,
-                     .b = scratch_.k + column * keys_ + at * width_.head,
-                     .b_step = width_.head,
-                     .c = scratch_.dq + begin * padded_d_ + column,
-                     .c_step = padded_d_,
-                     .add = true});
+    // Queries [query, query + some), which see the first `seen` keys.
+    const auto over_keys = [&](std::size_t query, std::size_t some, std::size_t seen) {
+      flash::multiply({.rows = some,
+                       .vectors = 2,
+                       .depth = seen,
+                       .a = ds + query * step,
+                       .a_step = step,
+                       .b = scratch_.k + column * keys_ + at * width_.head,
+                       .b_step = width_.head,
+                       .c = scratch_.dq + (begin + query) * padded_d_ + column,
+                       .c_step = padded_d_,
+                       .add = true});
+    };
+    if (!must_skip_hidden_) {
+      over_queries(p, scratch_.d_o, scratch_.dv, 0, count, 0);
+      over_queries(ds, scratch_.q, scratch_.dk, 0, count, 0);
+      over_keys(0, rows, count);
+      continue;
+    }
+    const std::size_t query = first + begin;
+    for (std::size_t key = 0; key < count; ++key) {
+      const std::size_t seen_by = std::clamp(visible_.first_query_of(key_ + at + key), query, query + rows) - query;
+      over_queries(p, scratch_.d_o, scratch_.dv, key, 1, seen_by);
+      over_queries(ds, scratch_.q, scratch_.dk, key, 1, seen_by);
+    }
+    for (std::size_t i = 0; i < rows; ++i) {
+      over_keys(i, 1, std::clamp(visible_.keys_seen_by(query + i), key_ + at, key_ + at + count) - (key_ + at));
+    }
   }
 }
 

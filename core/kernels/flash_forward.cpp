@@ -85,8 +85,11 @@ void forward_block(const Attention& attention, flash::TileDropout& dropout, cons
   flash::pack_transposed(scratch.q, width.tile, q.slice(0, first, queries));
   std::fill_n(scratch.output, padded_queries * padded_d, T{0});
   std::fill_n(scratch.sum, padded_queries, T{0});
-  std::fill_n(scratch.maximum, padded_queries, -std::numeric_limits<T>::infinity());
+  std::fill_n(scratch.maximum, padded_queries, std::numeric_limits<T>::lowest());
 
+  // Whether the packed values hold only numbers: looked up once for a tile of keys, where it matters.
+  bool looked_up = false;
+  bool finite_values = true;
   /// Queries [at, at + width.tile) of the block on `keys` keys, packed, the first of which is `key`.
   const auto panel = [&](std::size_t at, std::size_t key, std::size_t keys, std::size_t packed) {
     const std::size_t count = std::min(width.tile, queries - at);
@@ -116,19 +119,31 @@ void forward_block(const Attention& attention, flash::TileDropout& dropout, cons
     }
     T* output = scratch.output + at * padded_d;
     flash::scale_rows(output, count, padded_d, padded_d, scratch.factor + at);
-    for (std::size_t column = 0; column < padded_d; column += width.head) {
-      flash::multiply({.rows = count,
-                       .vectors = 2,
-                       .depth = keys,
-                       .a = scratch.scores,
-                       .a_step = width.tile,
-                       .a_transposed = true,
-                       .b = scratch.v + column * packed,
-                       .b_step = width.head,
-                       .c = output + column,
-                       .c_step = padded_d,
-                       .add = true});
-    }
+    const auto add_values = [&](std::size_t query, std::size_t rows, std::size_t depth) {
+      for (std::size_t column = 0; column < padded_d; column += width.head) {
+        flash::multiply({.rows = rows,
+                         .vectors = 2,
+                         .depth = depth,
+                         .a = scratch.scores + query,
+                         .a_step = width.tile,
+                         .a_transposed = true,
+                         .b = scratch.v + column * packed,
+                         .b_step = width.head,
+                         .c = output + query * padded_d + column,
+                         .c_step = padded_d,
+                         .add = true});
+      }
+    };
+    const auto keys_of = [&](std::size_t query) {
+      const std::size_t seen = visible.keys_seen_by(first + at + query);
+      return std::min(keys, seen - std::min(seen, key));
+    };
+    if (keys_of(0) == keys) return add_values(0, count, keys);
+    if (!looked_up) finite_values = flash::all_finite(scratch.v, packed * padded_d);
+    looked_up = true;
+    if (finite_values) return add_values(0, count, keys);
+    // A probability of zero times infinity or NaN would carry a hidden value to queries that don't see it.
+    for (std::size_t query = 0; query < count; ++query) add_values(query, 1, keys_of(query));
   };
 
   const std::size_t end = visible.keys_seen_by(first + queries - 1);
@@ -136,6 +151,7 @@ void forward_block(const Attention& attention, flash::TileDropout& dropout, cons
     const std::size_t keys = std::min(kKeys, end - key);
     flash::pack_panels(scratch.k, padded_d, k.slice(0, key, keys));
     flash::pack_panels(scratch.v, width.head, v.slice(0, key, keys));
+    looked_up = false;
     for (std::size_t at = 0; at < queries; at += width.tile) {
       const std::size_t seen = visible.keys_seen_by(first + std::min(at + width.tile, queries) - 1);
       if (seen > key) panel(at, key, std::min(keys, seen - key), keys);
@@ -145,17 +161,17 @@ void forward_block(const Attention& attention, flash::TileDropout& dropout, cons
   }
 }
 
-/// o = output / sum, lse = maximum + ln sum.
-template <class T>
-void finish_block(const Tensor& o, const Tensor& lse, const Scratch<T>& scratch) {
+/// o = output / sum, lse = maximum + ln sum / scale. `sees`: whether query i of the block sees any key.
+template <class T, class Sees>
+void finish_block(const Tensor& o, const Tensor& lse, const Scratch<T>& scratch, double scale, const Sees& sees) {
+  constexpr T kInfinity = std::numeric_limits<T>::infinity();
   const std::size_t queries = o.size(0);
   const std::size_t padded_d = round_up(o.size(1), PanelWidths<T>().head);
   T* lse_data = lse.template as<T>();
   for (std::size_t i = 0; i < queries; ++i) {
-    const T sum = scratch.sum[i];
-    lse_data[i * lse.stride(0)] = sum == T{0} ? -std::numeric_limits<T>::infinity()
-                                              : static_cast<T>(flash::kExponentUnit<T>) * scratch.maximum[i] + std::log(sum);
-    scratch.factor[i] = sum == T{0} ? T{0} : T{1} / sum;
+    // The sum over keys is at least 1, unless all their scores are −∞ (too large for T) or one is NaN: then o and lse are NaN.
+    lse_data[i * lse.stride(0)] = sees(i) ? flash::log_sum_exp(scratch.maximum[i], scratch.sum[i], scale) : -kInfinity;
+    scratch.factor[i] = sees(i) ? T{1} / scratch.sum[i] : T{0};
   }
   flash::scale_rows(scratch.output, queries, padded_d, padded_d, scratch.factor);
   const Tensor padded(reinterpret_cast<std::byte*>(scratch.output), dtype_of<T>(), {queries, padded_d});
@@ -182,8 +198,9 @@ void run(const Compute& on, const Attention& attention, const Tensor& o, const T
     flash::TileDropout dropout(attention.dropout, batch, number);
     forward_block<T>(attention, dropout, head(q, batch, number), head(k, batch, kv), head(v, batch, kv), first, count, scratch,
                      thread == 0 ? on.tick : Tick());
+    const Visibility visible(attention.mask, k.size(1));
     finish_block<T>(head(o, batch, number).slice(0, first, count), lse.select(0, batch).select(0, number).slice(0, first, count),
-                    scratch);
+                    scratch, attention.scale, [&](std::size_t i) { return visible.keys_seen_by(first + i) > 0; });
   });
 }
 

@@ -1,6 +1,7 @@
 // The row-wise companions of flash attention: delta before the backward, and the merge of partial outputs.
 #include "core/kernels/check.h"
 #include "core/kernels/flash.h"
+#include "core/kernels/flash_tiles.h"
 
 #include <array>
 #include <cmath>
@@ -24,7 +25,7 @@ struct MergeRow {
   DType out_type;
   std::array<const std::byte*, kMaxParts> parts;
   DType part_type;
-  std::array<double, kMaxParts> weights;  // of unit sum, or all zero
+  std::array<double, kMaxParts> weights;  // of unit sum
   std::size_t count;
   std::size_t width;
 };
@@ -61,8 +62,6 @@ void merge_typed(const MergeRow& row) {
   for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
     auto sum = hn::Zero(d);
     for (std::size_t p = 0; p < row.count; ++p) {
-      // A part of weight zero may hold anything: it saw no key.
-      if (row.weights[p] == 0) continue;
       sum = hn::MulAdd(hn::Set(d, static_cast<T>(row.weights[p])), load(d, reinterpret_cast<const Part*>(row.parts[p]) + i, n),
                        sum);
     }
@@ -106,33 +105,34 @@ std::size_t value_offset(const ConstTensor& values, const ConstTensor& o, std::s
 }
 
 template <class T>
-void merge_views(const Compute& on, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
+void merge_views(const Compute& on, double scale, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                  std::span<const ConstTensor> part_lse) {
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
   for_rows(on, row_count(o), o.size(3) * part_o.size(), [&](std::size_t first, std::size_t end) {
     MergeRow row{};
     row.out_type = o.dtype();
     row.part_type = part_o[0].dtype();
-    row.count = part_o.size();
     row.width = o.size(3);
     for (std::size_t r = first; r < end; ++r) {
       T maximum = -kInfinity;
-      for (std::size_t p = 0; p < row.count; ++p) {
+      row.count = 0;
+      for (std::size_t p = 0; p < part_o.size(); ++p) {
         const T value = part_lse[p].as<T>()[value_offset(part_lse[p], o, r)];
-        row.weights[p] = static_cast<double>(value);
+        if (value == -kInfinity) continue;  // it saw no key, and may hold anything
+        row.weights[row.count] = static_cast<double>(value);
+        row.parts[row.count++] = part_o[p].data() + row_offset(part_o[p], r) * size_of(row.part_type);
         maximum = value > maximum || std::isnan(value) ? value : maximum;  // a NaN stays
-        row.parts[p] = part_o[p].data() + row_offset(part_o[p], r) * size_of(row.part_type);
       }
       T sum = 0;
       for (std::size_t p = 0; p < row.count; ++p) {
-        const T weight = maximum == -kInfinity ? T{0} : std::exp(static_cast<T>(row.weights[p]) - maximum);
+        const T weight = std::exp(static_cast<T>(scale) * (static_cast<T>(row.weights[p]) - maximum));
         row.weights[p] = static_cast<double>(weight);
         sum += weight;
       }
-      for (std::size_t p = 0; p < row.count && sum != T{0}; ++p) row.weights[p] /= static_cast<double>(sum);
+      for (std::size_t p = 0; p < row.count; ++p) row.weights[p] /= static_cast<double>(sum);
       row.out = o.data() + row_offset(o, r) * size_of(o.dtype());
       HWY_DYNAMIC_DISPATCH(merge_row)(row);
-      lse.as<T>()[value_offset(lse, o, r)] = sum == T{0} ? -kInfinity : maximum + std::log(sum);
+      lse.as<T>()[value_offset(lse, o, r)] = row.count == 0 ? -kInfinity : flash::log_sum_exp(maximum, sum, scale);
     }
   });
 }
@@ -160,7 +160,7 @@ void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o,
   });
 }
 
-void merge_attention(const Compute& on, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
+void merge_attention(const Compute& on, double scale, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                      std::span<const ConstTensor> part_lse) {
   require(o.dims() == 4 && dense_rows(o) && o.dtype() != DType::byte, "merge_attention", "o must be [B, S, n, d] of a float type",
           o);
@@ -177,9 +177,9 @@ void merge_attention(const Compute& on, const Tensor& o, const Tensor& lse, std:
             "the parts' log-sum-exps must have lse's shape and type", part_lse[p]);
   }
   if (lse.dtype() == DType::f64) {
-    merge_views<double>(on, o, lse, part_o, part_lse);
+    merge_views<double>(on, scale, o, lse, part_o, part_lse);
   } else {
-    merge_views<float>(on, o, lse, part_o, part_lse);
+    merge_views<float>(on, scale, o, lse, part_o, part_lse);
   }
 }
 

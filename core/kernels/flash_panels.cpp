@@ -137,6 +137,19 @@ HWY_INLINE void pack_turned(T* to, std::size_t width, const From* from, std::siz
   }
 }
 
+/// Zero times a number is zero, zero times anything else NaN.
+template <class T>
+HWY_INLINE bool all_numbers(const T* values, std::size_t count) {
+  const hn::ScalableTag<T> d;
+  const auto zero = hn::Zero(d);
+  auto sum = zero;
+  kernels::HWY_NAMESPACE::for_lanes(
+      d, count, [&](std::size_t i, std::size_t n) HWY_ATTR { sum = hn::MulAdd(load(d, values + i, n), zero, sum); });
+  return hn::AllTrue(d, hn::Eq(sum, zero));
+}
+
+bool all_finite_f32(const float* values, std::size_t count) { return all_numbers(values, count); }
+bool all_finite_f64(const double* values, std::size_t count) { return all_numbers(values, count); }
 void multiply_f32(const PanelProduct<float>& product) { multiply_any(product); }
 void multiply_f64(const PanelProduct<double>& product) { multiply_any(product); }
 std::size_t bytes_of_vector() { return hn::Lanes(hn::ScalableTag<std::uint8_t>()); }
@@ -166,12 +179,16 @@ HWY_AFTER_NAMESPACE();
 
 namespace tsp::kernels::flash {
 
+HWY_EXPORT(all_finite_f32);
+HWY_EXPORT(all_finite_f64);
 HWY_EXPORT(multiply_f32);
 HWY_EXPORT(multiply_f64);
 HWY_EXPORT(bytes_of_vector);
 HWY_EXPORT(pack_f32);
 HWY_EXPORT(pack_f64);
 
+bool all_finite(const float* values, std::size_t count) { return HWY_DYNAMIC_DISPATCH(all_finite_f32)(values, count); }
+bool all_finite(const double* values, std::size_t count) { return HWY_DYNAMIC_DISPATCH(all_finite_f64)(values, count); }
 void multiply(const PanelProduct<float>& product) { HWY_DYNAMIC_DISPATCH(multiply_f32)(product); }
 void multiply(const PanelProduct<double>& product) { HWY_DYNAMIC_DISPATCH(multiply_f64)(product); }
 std::size_t vector_bytes() { return HWY_DYNAMIC_DISPATCH(bytes_of_vector)(); }

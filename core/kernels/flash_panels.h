@@ -61,4 +61,8 @@ void pack_panels(double* to, std::size_t width, const ConstTensor& view);
 void pack_transposed(float* to, std::size_t width, const ConstTensor& view);
 void pack_transposed(double* to, std::size_t width, const ConstTensor& view);
 
+/// Whether none of so many elements is infinite or NaN.
+bool all_finite(const float* values, std::size_t count);
+bool all_finite(const double* values, std::size_t count);
+
 }  // namespace tsp::kernels::flash

@@ -36,27 +36,25 @@ void softmax(const SoftmaxTile<T>& tile) {
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
   const hn::ScalableTag<T> d;
   const auto by = hn::Set(d, static_cast<T>(static_cast<double>(tile.scale) / kExponentUnit<T>));
-  const auto minus_infinity = hn::Set(d, -kInfinity);
   // Key j is hidden from the first j + diagonal queries.
   for (std::size_t j = within(1 - tile.diagonal, tile.keys); j < tile.keys; ++j) {
     std::fill_n(tile.scores + j * tile.step, within(static_cast<std::ptrdiff_t>(j) + tile.diagonal, tile.queries), -kInfinity);
   }
   for (std::size_t i = 0; i < tile.queries; i += hn::Lanes(d)) {
     T* scores = tile.scores + i;
-    auto highest = minus_infinity;
-    for (std::size_t j = 0; j < tile.keys; ++j) highest = hn::Max(highest, hn::LoadU(d, scores + j * tile.step));
     const auto before = hn::LoadU(d, tile.maximum + i);
-    const auto now = hn::Max(before, hn::Mul(by, highest));
-    // Where nothing was seen yet, (−∞) − (−∞) must not become NaN.
-    const auto finite = hn::IfThenZeroElse(hn::Eq(now, minus_infinity), now);
-    const auto factor = power(d, hn::Sub(before, finite));
+    auto highest = before;
+    for (std::size_t j = 0; j < tile.keys; ++j) highest = hn::Max(highest, hn::LoadU(d, scores + j * tile.step));
+    // Scores are subtracted before they are scaled: the difference of numbers that lie close together is exact, however large
+    // they are. Scaled first, 10⁹ would be rounded by 32.
+    const auto factor = power(d, hn::Mul(by, hn::Sub(before, highest)));
     auto sum = hn::Mul(factor, hn::LoadU(d, tile.sum + i));
     for (std::size_t j = 0; j < tile.keys; ++j) {
-      const auto p = power(d, hn::MulSub(by, hn::LoadU(d, scores + j * tile.step), finite));
+      const auto p = power(d, hn::Mul(by, hn::Sub(hn::LoadU(d, scores + j * tile.step), highest)));
       hn::StoreU(p, d, scores + j * tile.step);
       sum = hn::Add(sum, p);
     }
-    hn::StoreU(now, d, tile.maximum + i);
+    hn::StoreU(highest, d, tile.maximum + i);
     hn::StoreU(factor, d, tile.factor + i);
     hn::StoreU(sum, d, tile.sum + i);
   }
@@ -70,10 +68,10 @@ void gradients(const GradientTile<T>& tile) {
   for (std::size_t i = 0; i < tile.queries; ++i) {
     T* p_row = tile.p + i * tile.step;
     T* ds_row = tile.ds + i * tile.step;
-    const auto shift = hn::Set(d, static_cast<T>(1 / kExponentUnit<T>) * tile.lse[i]);
+    const auto lse = hn::Set(d, tile.lse[i]);
     const auto delta = hn::Set(d, tile.delta[i]);
     for (std::size_t j = 0; j < tile.keys; j += hn::Lanes(d)) {
-      const auto p = power(d, hn::MulSub(by, hn::LoadU(d, p_row + j), shift));
+      const auto p = power(d, hn::Mul(by, hn::Sub(hn::LoadU(d, p_row + j), lse)));
       hn::StoreU(p, d, p_row + j);
       hn::StoreU(hn::Mul(hn::Mul(scale, p), hn::Sub(hn::LoadU(d, ds_row + j), delta)), d, ds_row + j);
     }

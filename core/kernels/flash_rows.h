@@ -8,20 +8,20 @@
 
 namespace tsp::kernels::flash {
 
-/// Running maxima are kept in multiples of this: ln 2 in f32, where 2^x is cheaper than e^x, and 1 in f64.
+/// Exponents are taken in multiples of this: ln 2 in f32, where 2^x is cheaper than e^x, and 1 in f64.
 template <class T>
 inline constexpr double kExponentUnit = sizeof(T) == 4 ? 0.693147180559945309 : 1.0;
 
 /// Query i doesn't see key j where i < j + diagonal.
 template <class T>
 struct SoftmaxTile {
-  T* scores;  ///< [keys, queries], rows `step` apart; in: q·k, out: exp(scale·q·k − maximum·kExponentUnit)
+  T* scores;  ///< [keys, queries], rows `step` apart; in: q·k, out: exp(scale·(q·k − maximum))
   std::size_t keys;
   std::size_t queries;
   std::size_t step;
   std::ptrdiff_t diagonal;
   T scale;
-  T* maximum;  ///< [queries] of the scores of all keys so far, in exponent units; −∞ before the first
+  T* maximum;  ///< [queries] of q·k of all keys so far; the lowest finite number before the first
   T* sum;      ///< [queries] of the exponentials so far
   T* factor;   ///< [queries] out: what earlier sums and outputs were multiplied by, or must be
 };
@@ -38,7 +38,7 @@ struct GradientTile {
   std::size_t step;
   std::ptrdiff_t diagonal;
   T scale;
-  const T* lse;    ///< [queries]; +∞ where the query sees no key at all
+  const T* lse;    ///< [queries], in units of q·k; +∞ where the query sees no key at all
   const T* delta;  ///< [queries]
 };
 void score_gradients(const GradientTile<float>& tile);

@@ -6,7 +6,9 @@
 #include "core/kernels/flash.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <limits>
 #include <stdexcept>
 #include <type_traits>
 
@@ -39,6 +41,18 @@ class Visibility {
   Mask mask_;
   std::size_t keys_;
 };
+
+/// What is kept of a query's scores: `maximum` + ln `sum` / scale, where `sum` is that of exp(scale·(score − maximum)). One
+/// number of type T: where its rounding would change probabilities by more than a part in 256, it is NaN instead. That takes
+/// scaled scores beyond 2¹⁵ in f32 of which no single one outweighs the rest. NaN as well if nothing could be summed up.
+template <class T>
+T log_sum_exp(T maximum, T sum, double scale) {
+  constexpr double kMostLost = 1.0 / 256;
+  const T above = static_cast<T>(std::log(static_cast<double>(sum)) / scale);
+  const T lse = maximum + above;
+  const double lost = static_cast<double>(above - (lse - maximum)) * scale;
+  return std::abs(lost) <= kMostLost ? lse : std::numeric_limits<T>::quiet_NaN();
+}
 
 /// One head of one sequence as a matrix [S, d].
 inline ConstTensor head(const ConstTensor& view, std::size_t batch, std::size_t number) {

@@ -92,9 +92,10 @@ void ComputeStream::flash_backward(const kernels::Attention& attention, const Te
       [&](const kernels::Compute& on) { kernels::flash_backward(on, attention, dq, dk, dv, d_o, lse, delta, q, k, v, write); });
 }
 
-void ComputeStream::merge_attention(const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
+void ComputeStream::merge_attention(double scale, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                                     std::span<const ConstTensor> part_lse) {
-  run("merge attention", 0, 0, [&](const kernels::Compute& on) { kernels::merge_attention(on, o, lse, part_o, part_lse); });
+  run("merge attention", 0, 0,
+      [&](const kernels::Compute& on) { kernels::merge_attention(on, scale, o, lse, part_o, part_lse); });
 }
 
 void ComputeStream::rms_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon) {

@@ -51,7 +51,7 @@ class ComputeStream {
   void flash_backward(const kernels::Attention& attention, const Tensor& dq, const Tensor& dk, const Tensor& dv,
                       const ConstTensor& d_o, const ConstTensor& lse, const ConstTensor& delta, const ConstTensor& q,
                       const ConstTensor& k, const ConstTensor& v, kernels::Write write = kernels::Write::replace);
-  void merge_attention(const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
+  void merge_attention(double scale, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                        std::span<const ConstTensor> part_lse);
 
   // --- rows

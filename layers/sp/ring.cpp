@@ -131,7 +131,7 @@ void RingAttention::attend(const TokenLayout& tokens, const Tensor& o, const Ten
       const Tensor to_lse = lse.slice(2, first, count);
       const std::array<ConstTensor, 2> outputs = {to, part};
       const std::array<ConstTensor, 2> statistics = {to_lse, part_lse};
-      compute.merge_attention(to, to_lse, outputs, statistics);
+      compute.merge_attention(attention_scale(head_dim_), to, to_lse, outputs, statistics);
     }
     if (ring_->last()) break;
   }

@@ -207,7 +207,7 @@ TEST(MergeAttention, JoinsDisjointSetsOfKeys) {
       part_lse.push_back(parts[p].lse.view());
     }
     Results merged(problem);
-    kernels::merge_attention(bench.on(), merged.o.view(), merged.lse.view(), part_o, part_lse);
+    kernels::merge_attention(bench.on(), problem.attention.scale, merged.o.view(), merged.lse.view(), part_o, part_lse);
     EXPECT_LE(distance(merged.o, expected.o), tolerance(dtype));
     EXPECT_LE(distance(merged.lse, expected.lse), tolerance(dtype));
     // In place, one part after another, as a ring does it.
@@ -215,7 +215,7 @@ TEST(MergeAttention, JoinsDisjointSetsOfKeys) {
     for (std::size_t p = 1; p < 4; ++p) {
       const ConstTensor two_o[] = {sum.o.view(), part_o[p]};
       const ConstTensor two_lse[] = {sum.lse.view(), part_lse[p]};
-      kernels::merge_attention(bench.on(), sum.o.view(), sum.lse.view(), two_o, two_lse);
+      kernels::merge_attention(bench.on(), problem.attention.scale, sum.o.view(), sum.lse.view(), two_o, two_lse);
     }
     EXPECT_LE(distance(sum.o, expected.o), 2 * tolerance(dtype));
   }
@@ -235,7 +235,7 @@ TEST(MergeAttention, OfNothingSeenIsZeroAndMinusInfinity) {
   Array merged_lse(DType::f32, {1, 1, 2});
   const ConstTensor part_o[] = {o.view(), nan_o.view()};
   const ConstTensor part_lse[] = {lse.view(), lse.view()};
-  kernels::merge_attention({}, merged.view(), merged_lse.view(), part_o, part_lse);
+  kernels::merge_attention({}, 1, merged.view(), merged_lse.view(), part_o, part_lse);
   EXPECT_TRUE(merged == Array(DType::f32, {1, 2, 1, 4}));
   EXPECT_EQ(merged_lse[0], -kInfinity);
 }
@@ -254,7 +254,7 @@ TEST(MergeAttention, LetsNansThrough) {
                                         broken_first ? second.view() : broken.view()};
         Array merged(dtype, {1, 1, 1, 4});
         Array merged_lse(dtype, {1, 1, 1});
-        kernels::merge_attention({}, merged.view(), merged_lse.view(), part_o, part_lse);
+        kernels::merge_attention({}, 1, merged.view(), merged_lse.view(), part_o, part_lse);
         EXPECT_TRUE(std::isnan(merged[0])) << "beside " << other;
         EXPECT_TRUE(std::isnan(merged_lse[0])) << "beside " << other;
       }

@@ -58,7 +58,7 @@ inline double factor(const kernels::AttentionDropout& of, std::size_t b, std::si
 }
 
 struct Expected {
-  std::vector<double> o, lse, dq, dk, dv;
+  std::vector<double> o, lse, dq, dk, dv;  // lse in units of q·k
 };
 
 inline Expected naive(const Problem& problem) {
@@ -86,7 +86,8 @@ inline Expected naive(const Problem& problem) {
           p[j] = sees(j) ? std::exp(p[j] - maximum) : 0;
           sum += p[j];
         }
-        result.lse[(b * s.heads + head) * s.queries + i] = sum == 0 ? -kInfinity : maximum + std::log(sum);
+        result.lse[(b * s.heads + head) * s.queries + i] =
+            sum == 0 ? -kInfinity : (maximum + std::log(sum)) / problem.attention.scale;
         double delta = 0;
         std::vector<double> dp(s.keys);
         for (std::size_t j = 0; j < s.keys; ++j) {

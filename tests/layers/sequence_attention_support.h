@@ -36,6 +36,7 @@ struct AttentionCase {
   bool begins = true;  ///< k and v begin to move early
   std::string algorithms = {};
   std::size_t threads = 1;
+  double keys_of_queries = 0;  ///< not 0: k is q times this, where both have as many heads
 
   std::size_t group() const { return query_heads / kv_heads; }
   HeadRange own_queries() const { return queries.count == 0 ? HeadRange{0, query_heads} : queries; }
@@ -72,6 +73,10 @@ struct AttentionData {
     fill(k, of.kv_heads);
     fill(v, of.kv_heads);
     fill(d_o, of.query_heads);
+    for (std::size_t i = 0; i < k.size() && of.keys_of_queries != 0; ++i) {
+      const auto narrow = static_cast<float>(of.keys_of_queries * q[i]);
+      k[i] = static_cast<double>(of.dtype == DType::bf16 ? static_cast<float>(bf16(narrow)) : narrow);
+    }
   }
 };
 

@@ -81,6 +81,35 @@ TEST(SequenceAttention, KvHeadsThatDontDivideByTheRanks) {
   }
 }
 
+// Each query's weight is almost all on one key: outputs and dV are right whatever the size of the scores. dQ and dK are
+// differences of numbers that cancel, times keys.
+TEST(SequenceAttention, LargeScoresGiveWhatTheyGiveInF64) {
+  for (const SequenceExchange exchange : kExchanges) {
+    for (const int ranks : {1, 2, 4}) {
+      for (const auto& [dtype, tolerance] : {std::pair{DType::f32, 2e-3}, {DType::bf16, 2e-2}}) {
+        for (const double factor : {1e3, 1e9, 1e30}) {
+          const AttentionCase of{.exchange = exchange,
+                                 .ranks = ranks,
+                                 .sequence = 61,
+                                 .query_heads = 4,
+                                 .kv_heads = 4,
+                                 .head_dim = 10,
+                                 .dtype = dtype,
+                                 .keys_of_queries = factor};
+          Tensors results = run_attention(of).results;
+          const Tensors expected = reference_attention(of);
+          for (const char* name : {"o", "dv"}) {
+            expect_close({{name, results.at(name)}}, {{name, expected.at(name)}}, tolerance, of.describe());
+          }
+          for (const char* name : {"dq", "dk"}) {
+            for (const double value : results.at(name)) ASSERT_TRUE(std::isfinite(value)) << of.describe() << ", " << name;
+          }
+        }
+      }
+    }
+  }
+}
+
 // As under tensor parallelism, with cuts that don't meet those of K/V heads.
 TEST(SequenceAttention, PartsOfTheModelsHeads) {
   for (const SequenceExchange exchange : kExchanges) {
