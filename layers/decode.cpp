@@ -292,6 +292,11 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
     biases.value.slice(first, kv_rows).add_to(compute, kv->slice(0, 1, 1));
     rotate(kv->slice(0, 0, 1));
   }
+  rank_.enter_stage([&] { return Block::stage(layer, "attention", fmt::format("forward of token {}", length_)); });
+  rank_.look(Watched::input, x);
+  rank_.look(Watched::queries, own_q.view());
+  rank_.look(Watched::keys, kv->slice(0, 0, 1));
+  rank_.look(Watched::values, kv->slice(0, 1, 1));
   const OwnedTensor q = rank_.tensor(Category::communication, dtype_, {1, 1, slice_.queries.count, d}, "all queries");
   rank_.wait(sequence_.post_all_gather_v(buffer_of(ConstTensor(own_q.view())), buffer_of(q.view()), by_share(d), kDecoded));
   store_new(layer, kv.view());
@@ -305,6 +310,7 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   compute.flash_forward(all, parts->slice(3, 0, d), parts->slice(3, d, 1).select(0, 0), q.view(),
                         cache_[layer].k->slice(1, 0, keys), cache_[layer].v->slice(1, 0, keys));
   const OwnedTensor o = merged_heads(parts);
+  rank_.look(Watched::attention_output, o.view());
   OwnedTensor y = rank_.tensor(Category::communication, sums_, {1, config_.hidden}, "attention result");
   compute.gemm(y, o.view(), W.Ot);
   sum_over_ranks(y);
@@ -313,12 +319,15 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
 
 OwnedTensor Decoder::mlp(std::size_t layer, const ConstTensor& x) {
   ComputeStream& compute = rank_.compute();
+  rank_.enter_stage([&] { return Block::stage(layer, "MLP", fmt::format("forward of token {}", length_)); });
+  rank_.look(Watched::input, x);
   const MlpMatrices W = mlp_rows(layer);
   const Chunks cut = mlp_cut();
   const MlpColumns columns(rank_, config_, dtype_, 1, 0, cut.count(p()), {});
   const BlockBiases biases(model_.parameters(), config_, layer);
   columns.project(x, W, biases.mlp.slice(slice_.first_row + cut.offset(p()), cut.count(p())));
   const OwnedTensor a = columns.activation();
+  rank_.look(Watched::result, a.view());
   OwnedTensor y = rank_.tensor(Category::communication, sums_, {1, config_.hidden}, "MLP result");
   compute.gemm(y, a.view(), W.W2t);
   sum_over_ranks(y);
@@ -345,6 +354,9 @@ ConstTensor Decoder::step(Token token) {
   const Tensor head = model_.vocabulary_weights().head;
   const OwnedTensor own = rank_.tensor(Category::communication, sums_, {1, head.size(0)}, "logits");
   compute.gemm(own, normed(x, model_.final_norm_weights()).view(), head.transposed(0, 1));
+  rank_.enter_stage([&] { return fmt::format("head, forward of token {}", length_); });
+  rank_.look(Watched::input, x.view());
+  rank_.look(Watched::result, own.view());
   std::vector<std::size_t> counts;
   Communicator& holders = vocabulary_ranks();
   for (int r = 0; r < holders.size(); ++r) counts.push_back(model_.vocabulary_rows().count(r));

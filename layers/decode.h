@@ -36,6 +36,9 @@ class Decoder {
   /// One more token; the logits of the one that follows.
   ConstTensor step(Token token);
 
+  /// Forgets all tokens: the next call is prompt().
+  void forget() { length_ = 0; }
+
   std::size_t length() const { return length_; }       ///< tokens so far
   std::size_t capacity() const { return positions_; }  ///< tokens that fit
 

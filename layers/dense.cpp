@@ -171,6 +171,9 @@ void Dense::project(Heads& heads, const ConstTensor& X, const Tensor& rows, std:
   compute().gemm(matrix_of(q), X, W.Q.transposed(0, 1));
   b.query.add_to(compute(), matrix_of(q));
   tokens_->rotate(compute(), q, Rotation::forward);
+  rank_.look(Watched::queries, q);
+  rank_.look(Watched::keys, k);
+  rank_.look(Watched::values, v);
   if (attention_->exchanges()) attention_->exchange(*tokens_, heads.q, heads.k, heads.v, q, k, v);
 }
 
@@ -184,6 +187,8 @@ void Dense::attention_forward(std::size_t layer, const Tensor& y, const ConstTen
   const Tensor rows = weights(pack);
   project(heads, x.merged(0), rows, layer);
   attention_->forward(*tokens_, heads.o, heads.lse, heads.q, heads.k, heads.v);
+  rank_.look(Watched::attention_output, heads.o);
+  rank_.look(Watched::log_sum_exp, heads.lse);
   compute().gemm(y.merged(0), matrix_of(heads.o), AttentionMatrices(rows, slice_, config_.head_dim).Ot);
   weights_used(pack);
 }

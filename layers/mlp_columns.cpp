@@ -24,7 +24,10 @@ MlpColumns::MlpColumns(Rank& rank, const ModelConfig& config, DType dtype, std::
 void MlpColumns::project(const ConstTensor& X, const MlpMatrices& W, const Bias& bias) const {
   compute().gemm(gate_, X, W.W1.transposed(0, 1));
   bias.add_to(compute(), gate_);
-  if (gated_) compute().gemm(up_, X, W.W3.transposed(0, 1));
+  rank_.look(Watched::gate, gate_);
+  if (!gated_) return;
+  compute().gemm(up_, X, W.W3.transposed(0, 1));
+  rank_.look(Watched::up, up_);
 }
 
 OwnedTensor MlpColumns::activation() const {

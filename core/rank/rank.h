@@ -6,6 +6,7 @@
 #include "core/context.h"
 #include "core/memory/owned_tensor.h"
 #include "core/rank/compute_stream.h"
+#include "core/rank/finite_watch.h"
 
 #include <cstdint>
 #include <initializer_list>
@@ -52,6 +53,17 @@ class Rank {
 
   /// Returns when the operation is complete; the time counts as exposed communication.
   void wait(Work work);
+  /// Who looks at the tensors that are computed from now on; borrowed. Null: nobody.
+  void watch(FiniteWatch* watch) { watch_ = watch; }
+  /// For whoever computes tensors: what is computed next belongs to this stage; this is one of its tensors. Without a watch
+  /// nothing happens.
+  template <class Name>
+  void enter_stage(Name&& name) {
+    if (watch_ != nullptr) watch_->enter(name());
+  }
+  void look(Watched what, const ConstTensor& tensor) {
+    if (watch_ != nullptr) watch_->look(what, tensor);
+  }
   /// A sign of life where no kernel runs (file access, say).
   void tick() { context_.engine().tick(); }
 
@@ -61,6 +73,7 @@ class Rank {
  private:
   Context& context_;
   Trace* trace_;
+  FiniteWatch* watch_ = nullptr;
   ComputeStream compute_;
   std::uint64_t begun_ns_;
   std::uint64_t waited_ns_ = 0;

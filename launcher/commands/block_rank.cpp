@@ -2,14 +2,16 @@
 #include "launcher/commands/block_rank.h"
 
 #include "core/kernels/check.h"
+#include "core/kernels/finite.h"
 #include "launcher/model/model_rank.h"
 #include "launcher/model/output_file.h"
+#include "layers/model/not_finite.h"
 #include "layers/model/single_block.h"
-#include "layers/model/weights.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -78,7 +80,7 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
 
   SingleBlock block(rank, mesh, model_options(session, model, backward), model.batch, model.sequence);
   ParameterStore& store = block.parameters();
-  store.load(Weights(plan.block->weights));
+  load_weights(session, store, plan.block->weights);
   const TokenLayout& tokens = block.tokens();
   const bool writes_tokens = mesh.shape().slices_tokens() || mesh.tensor().rank() == 0;  // else other ranks have the same
   const safetensors::File input(plan.block->input);
@@ -90,6 +92,7 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   const TrafficCounters at_start = context.traffic();
   OwnedTensor y = block.forward(std::move(x));
   audit.forward = traffic_between(at_start, context.traffic());
+  bool finite = !kernels::first_not_finite(y.view());
   if (writes_tokens) write_tokens(rank, output, "y", tokens, y);
   if (backward) {
     y.reset();
@@ -98,7 +101,9 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
     block.backward(d);
     audit.backward = traffic_between(at_half, context.traffic());
     if (writes_tokens) write_tokens(rank, output, "dx", tokens, d);
+    finite = finite && !kernels::first_not_finite(d.view());
     for (const ParameterPart& part : store.parts()) {
+      finite = finite && !kernels::first_not_finite(part.gradient);
       if (!part.plan.counted) continue;
       for_natural_blocks(rank, part.plan, part.gradient, [&](const safetensors::Block& where, ConstBuffer from) {
         output.writer().write("grad." + part.plan.parameter.name, where, from);
@@ -107,6 +112,20 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   }
   audit.seconds = rank.times();
   audit.memory_peak = rank.memory_peaks();
+  double all_finite = finite ? 1 : 0;
+  context.world().all_reduce(std::span(&all_finite, 1), Reduction::min);
+  if (all_finite == 0) {
+    blame_not_finite(
+        rank, context.world(), store,
+        {.what = "the block's results aren't all finite, and weren't written",
+         .advice = "--dtype f64 shows whether numbers outgrew this type",
+         .gradients = backward,
+         .run = [&] {
+           block.forward(read_tokens(rank, input, "x", tokens, h, model.dtype, block.kept())).reset();
+           if (!backward) return;
+           block.backward(read_tokens(rank, input, "dy", tokens, h, kernels::summed_in(model.dtype), Category::workspace));
+         }});
+  }
   output.publish();
 
   audit.memory_forecast = theory::block_peaks(mesh_setting(session, model), rank.rank(), peak_options(session, backward));

@@ -4,7 +4,12 @@
 #include "launcher/model/model_rank.h"
 #include "launcher/model/session.h"
 #include "launcher/model/training_batch.h"
+#include "layers/model/not_finite.h"
 #include "transport/posix.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
 
 namespace tsp::launcher {
 
@@ -14,7 +19,7 @@ int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan) {
   Session session(context, sink, *plan.global);
   Rank& rank = session.rank();
   Model model(rank, session.mesh(), model_options(session, options, training));
-  fill_weights(model, options);
+  fill_weights(session, model, options);
   TrainingBatch batch(options);
   PassesOfRun passes{.decisive = {}, .tokens = [&](std::uint64_t step) { return batch.of_step(step); }};
 
@@ -26,9 +31,17 @@ int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan) {
     const std::uint64_t begin = posix::now_ns();
     if (training) {
       model.forward_backward(tokens);
+      const double norm = model.gradient_norm();
+      if (!std::isfinite(norm)) {
+        blame_not_finite(rank, context.world(), model.parameters(),
+                         {.what = fmt::format("step {}: the gradients' norm is not finite", step),
+                          .advice = "--dtype f64 shows whether numbers outgrew this type",
+                          .gradients = true,
+                          .run = [&] { model.forward_backward(tokens); }});
+      }
       UpdateOptions update;
       update.step = step;
-      model.update(update, model.gradient_norm());
+      model.update(update, norm);
     } else {
       model.evaluate(tokens);
     }

@@ -3,6 +3,7 @@
 
 #include "launcher/model/model_rank.h"
 #include "launcher/model/output_file.h"
+#include "layers/model/not_finite.h"
 
 #include <fmt/format.h>
 
@@ -65,7 +66,7 @@ int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan) {
   Session session(context, sink, *plan.global);
   Rank& rank = session.rank();
   Model model(rank, session.mesh(), model_options(session, options, false));
-  fill_weights(model, options);
+  fill_weights(session, model, options);
   const TokenStream stream(options.files);
   const std::uint64_t windows = window_count(stream.size(), options.sequence);
   std::optional<OutputFile> file;
@@ -93,6 +94,12 @@ int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan) {
     std::optional<LogitsSink> logits;
     if (file) logits = logits_sink(session, *file, options.sequence, first, batch.length());
     const Loss loss = model.evaluate(tokens, logits ? &*logits : nullptr);
+    if (!std::isfinite(loss.mean)) {
+      blame_not_finite(rank, context.world(), model.parameters(),
+                       {.what = fmt::format("window {}: the loss is {}", first, loss.mean),
+                        .advice = "--dtype f64 shows whether numbers outgrew this type",
+                        .run = [&] { model.evaluate(tokens); }});
+    }
     sum += loss.mean * static_cast<double>(loss.tokens);
     predicted += loss.tokens;
     if (first == 0) {

@@ -1,6 +1,7 @@
 // The command `generate`: see generate.h.
 #include "launcher/commands/generate.h"
 
+#include "core/kernels/finite.h"
 #include "launcher/model/audit.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/model_rank.h"
@@ -8,6 +9,7 @@
 #include "launcher/refuse.h"
 #include "launcher/utf8_pieces.h"
 #include "layers/decode.h"
+#include "layers/model/not_finite.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
 
@@ -51,7 +53,7 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
   Session session(context, sink, global);
   Rank& rank = session.rank();
   Model model(rank, session.mesh(), model_options(session, shape, false));
-  fill_weights(model, shape);
+  fill_weights(session, model, shape);
   // The last token's own K and V are never needed.
   Decoder decoder(rank, model, options.ids.size() + options.tokens - 1);
   rank.reset_times();
@@ -68,6 +70,16 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
   ConstTensor logits = decoder.prompt(options.ids);
   const TrafficCounters before = context.traffic();
   while (true) {
+    if (kernels::first_not_finite(logits)) {
+      blame_not_finite(rank, context.world(), model.parameters(),
+                       {.what = fmt::format("token {} of the text: its logits aren't finite", decoder.length()),
+                        .advice = "--dtype f64 shows whether numbers outgrew this type",
+                        .run = [&] {
+                          decoder.forget();
+                          decoder.prompt(options.ids);
+                          for (const Token id : ids) decoder.step(id);
+                        }});
+    }
     ids.push_back(sample(logits, options.sampling, ids.size()));
     if (session.speaks()) say(text_of({&ids.back(), 1}));
     if (ids.size() == options.tokens) break;

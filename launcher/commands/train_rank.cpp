@@ -5,6 +5,7 @@
 #include "launcher/model/model_rank.h"
 #include "launcher/model/session.h"
 #include "launcher/model/training_batch.h"
+#include "layers/model/not_finite.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
 
@@ -50,10 +51,12 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   const std::uint64_t done = plan.train->resumed ? plan.train->resumed->state.step : 0;
   if (plan.train->resumed) {
     load_checkpoint(rank, session.world(), model.parameters(), *plan.train->resumed);
+    check_finite(rank, session.world(), model.parameters(),
+                 [&](const Parameter&) { return plan.train->resumed->folder.string() + ": "; });
     if (session.speaks() && plan.progress != Progress::Style::silent)
       sink.line(fmt::format("going on from {} after {} steps", plan.train->resumed->folder.string(), done));
   } else {
-    fill_weights(model, options);
+    fill_weights(session, model, options);
   }
   if (plan.folder != nullptr) try_shared_folder(rank, session.world(), plan.folder->dir());
   TrainingBatch batch(options);
@@ -70,11 +73,16 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
     loss = model.forward_backward(tokens_of_step).mean;
     bool ends_early = plan.wind_down != nullptr && plan.wind_down->asked() != 0;
     const double norm = model.gradient_norm(&ends_early);
-    if (!std::isfinite(norm)) {
+    if (!std::isfinite(norm) || !std::isfinite(loss)) {
       // Every weight would be NaN after the update, and so would be every step and checkpoint from here on. All ranks see it.
-      throw Error(Cause::refused, fmt::format("step {}: the gradients' norm is not finite (loss {:.4f}): the model diverged; a "
-                                              "smaller --lr, --warmup or --clip may help",
-                                              step, loss));
+      const bool updated = step > done + 1;
+      blame_not_finite(rank, session.world(), model.parameters(),
+                       {.what = fmt::format("step {}: the {} is not finite (loss {:.4f})", step,
+                                            std::isfinite(loss) ? "gradients' norm" : "loss", loss),
+                        .advice = updated ? "if the model diverged, a smaller --lr, --warmup or --clip may help"
+                                          : "no weight has been updated yet; --dtype f64 shows whether numbers outgrew this type",
+                        .gradients = true,
+                        .run = [&] { model.forward_backward(tokens_of_step); }});
     }
     UpdateOptions update = plan.train->update;
     update.learning_rate = plan.train->learning_rate(step);
@@ -99,6 +107,9 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
                        .forward = model.forward_traffic(),
                        .backward = model.backward_traffic(),
                        .seconds = rank.times()};
+  check_finite(rank, session.world(), model.parameters(), [&](const Parameter&) {
+    return fmt::format("after the update of step {}, a smaller --lr, --warmup or --clip may help: ", plan.train->steps);
+  });
   if (session.speaks()) sink.set("loss", loss);
   finish_with_audit(session, mine, options, batch.ids(), true, passes);
   return 0;

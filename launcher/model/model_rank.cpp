@@ -2,6 +2,7 @@
 
 #include "launcher/model/audit_table.h"
 #include "launcher/model/layouts.h"
+#include "layers/model/not_finite.h"
 #include "layers/model/weights.h"
 
 #include <fmt/format.h>
@@ -21,11 +22,18 @@ theory::MeshSetting mesh_setting(Session& session, const ModelCommandOptions& op
   return {.setting = options.setting(), .shape = session.mesh().shape(), .exchange = sequence_exchange(session.global())};
 }
 
-void fill_weights(Model& model, const ModelCommandOptions& options) {
+void load_weights(Session& session, ParameterStore& store, const std::filesystem::path& from) {
+  const Weights weights(from);
+  store.load(weights);
+  check_finite(session.rank(), session.world(), store,
+               [&](const Parameter& parameter) { return weights.path_of(parameter.name).string() + ": "; });
+}
+
+void fill_weights(Session& session, Model& model, const ModelCommandOptions& options) {
   if (options.model.empty()) {
     model.parameters().fill_fresh(options.shape.layers, options.seed);
   } else {
-    model.parameters().load(Weights(options.model));
+    load_weights(session, model.parameters(), options.model);
   }
 }
 

@@ -8,14 +8,17 @@
 #include "layers/theory/peaks.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <span>
 
 namespace tsp::launcher {
 
 ModelOptions model_options(const Session& session, const ModelCommandOptions& options, bool training);
-/// The folder's weights, or fresh ones.
-void fill_weights(Model& model, const ModelCommandOptions& options);
+/// Collective: the folder's weights, or fresh ones. Throws Error(refused) if any isn't finite.
+void fill_weights(Session& session, Model& model, const ModelCommandOptions& options);
+/// Collective: the same of a store alone, from a folder or file.
+void load_weights(Session& session, ParameterStore& store, const std::filesystem::path& from);
 /// How the world's all_reduces go, for forecasts; good while the session lives.
 AllReduceChoice all_reduce_choice(Session& session);
 /// On rank 0: reports the audit, and prints it unless --quiet.

@@ -2,6 +2,8 @@
 
 #include "core/kernels/check.h"
 
+#include <fmt/format.h>
+
 namespace tsp {
 
 using kernels::Write;
@@ -71,24 +73,35 @@ void Block::make_room(const TokenLayout& tokens, Keep keep, BlockSaved& saved) {
   if (config_.gated_mlp()) saved.mlp.up = room(sizes.gate, "saved up");
 }
 
+/// "layer 1, attention, forward".
+std::string Block::stage(std::size_t layer, std::string_view sublayer, std::string_view direction) {
+  return fmt::format("layer {}, {}, {}", layer, sublayer, direction);
+}
+
 OwnedTensor Block::forward(std::size_t layer, OwnedTensor x, const TokenLayout& tokens, const BlockVectors& vectors, Keep keep,
                            BlockSaved& saved) {
   const DType sums = kernels::summed_in(dtype_);
   const Category kept = keep == Keep::backward ? Category::activations : Category::workspace;
   make_room(tokens, keep, saved);
   saved.x1 = std::move(x);
+  rank_.enter_stage([&] { return stage(layer, "attention", "forward"); });
+  rank_.look(Watched::input, saved.x1.view());
   {
     const OwnedTensor y = like(saved.x1, sums, Category::workspace, "attention result");
     drop_attention(layer);
     strategy_.attention_forward(layer, y, normed(saved.x1, vectors.attention), saved.attention);
+    rank_.look(Watched::result, y.view());
     end_sublayer(y, vectors.attention_output, layer, DropoutSite::attention);
     saved.x2 = residual(saved.x1, y, kept, "residual before the MLP");
   }
   if (keep != Keep::backward) saved.x1.reset();
   OwnedTensor x3;
+  rank_.enter_stage([&] { return stage(layer, "MLP", "forward"); });
+  rank_.look(Watched::input, saved.x2.view());
   {
     const OwnedTensor y = like(saved.x2, sums, Category::workspace, "MLP result");
     strategy_.mlp_forward(layer, y, normed(saved.x2, vectors.mlp), saved.mlp);
+    rank_.look(Watched::result, y.view());
     end_sublayer(y, vectors.mlp_output, layer, DropoutSite::mlp);
     x3 = residual(saved.x2, y, kept, "residual after the block");
   }
@@ -99,20 +112,26 @@ OwnedTensor Block::forward(std::size_t layer, OwnedTensor x, const TokenLayout& 
 void Block::backward(std::size_t layer, const Tensor& d, const BlockVectors& vectors, BlockSaved& saved) {
   ComputeStream& compute = rank_.compute();
   strategy_.begin_block_backward(layer, saved.attention);
+  rank_.enter_stage([&] { return stage(layer, "MLP", "backward"); });
+  rank_.look(Watched::result_gradient, d);
   {
     const OwnedTensor dx = like(d, d.dtype(), Category::workspace, "gradient of the MLP's input");
     OwnedTensor memory;
     const ConstTensor dy = result_gradient(d, vectors.mlp_output, layer, DropoutSite::mlp, memory);
     strategy_.mlp_backward(layer, dx, dy, normed(saved.x2, vectors.mlp), saved.mlp);
+    rank_.look(Watched::input_gradient, dx.view());
     norm_backward(compute, config_, d, dx, saved.x2.view(), vectors.mlp, Write::add);
   }
   saved.mlp = {};
   saved.x2.reset();
+  rank_.enter_stage([&] { return stage(layer, "attention", "backward"); });
+  rank_.look(Watched::result_gradient, d);
   const OwnedTensor dx = like(d, d.dtype(), Category::workspace, "gradient of the attention's input");
   OwnedTensor memory;
   const ConstTensor dy = result_gradient(d, vectors.attention_output, layer, DropoutSite::attention, memory);
   drop_attention(layer);
   strategy_.attention_backward(layer, dx, dy, normed(saved.x1, vectors.attention), saved.attention);
+  rank_.look(Watched::input_gradient, dx.view());
   norm_backward(compute, config_, d, dx, saved.x1.view(), vectors.attention, Write::add);
   saved = {};
 }

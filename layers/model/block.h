@@ -14,6 +14,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 namespace tsp {
 
@@ -52,6 +54,9 @@ class Block {
                       BlockSaved& saved);
   /// `d`, a residual of the type of sums: dL/dx3 becomes dL/dx1. Vectors' gradients are added to.
   void backward(std::size_t layer, const Tensor& d, const BlockVectors& vectors, BlockSaved& saved);
+
+  /// How a sublayer of a pass is named where it fails: "layer 1, attention, forward".
+  static std::string stage(std::size_t layer, std::string_view sublayer, std::string_view direction);
 
  private:
   bool drops() const { return draws_ != nullptr && config_.residual_dropout > 0; }

@@ -13,6 +13,7 @@
 #include "layers/model/checkpoint_tensors.h"
 #include "layers/model/digest.h"
 #include "layers/model/file.h"
+#include "layers/model/not_finite.h"
 #include "layers/model/safetensors_writer.h"
 #include "transport/cause.h"
 
@@ -290,6 +291,8 @@ void check_save_folder(const fs::path& dir, const ModelConfig& config, DType dty
 
 SavedCheckpoint save_checkpoint(Rank& rank, Communicator& ranks, const ParameterStore& store, const ModelConfig& config,
                                 const CheckpointState& state, const std::filesystem::path& dir, const SaveOptions& options) {
+  check_finite(rank, ranks, store,
+               [&](const Parameter&) { return fmt::format("{}: step {} isn't saved: ", dir.string(), state.step); });
   Save save(rank, ranks, store, config, state, dir, options);
   try {
     return save.run();

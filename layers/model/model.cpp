@@ -293,14 +293,19 @@ double Model::forward_own(const TokenBatch& own, std::size_t first_token, const 
   vocabulary_->embed(x->merged(0), *layout_, own.ids, kept);
   add_positions(x->merged(0));
   drop_embedding(x->merged(0));
+  rank_.enter_stage([] { return std::string("embedding, forward"); });
+  rank_.look(Watched::result, x.view());
   if (keep) saved_.blocks.resize(options_.config.layers);
   for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
     BlockSaved nothing;
     x = block_.forward(layer, std::move(x), *layout_, vectors(layer), keep ? Keep::backward : Keep::nothing,
                        keep ? saved_.blocks[layer] : nothing);
   }
+  rank_.enter_stage([] { return std::string("head, forward"); });
+  rank_.look(Watched::input, x.view());
   OwnedTensor lse = rank_.tensor(kept, kernels::summed_in(options_.dtype), {layout_->held_rows()}, "log-sum-exp of the head");
   const double sum = vocabulary_->head(final_norm(x).view(), lse, *layout_, own.labels, logits, keep);
+  rank_.look(Watched::head_statistics, lse.view());
   if (keep) {
     saved_.x = std::move(x);
     saved_.lse = std::move(lse);
@@ -351,6 +356,8 @@ void Model::backward() {
     vocabulary_->head_backward(dx, final_norm(saved_.x).view(), saved_.lse, *layout_, saved_.weight);
     norm_backward(compute, options_.config, d->merged(0), dx, saved_.x->merged(0), final_norm_weights(), kernels::Write::replace);
   }
+  rank_.enter_stage([] { return std::string("head, backward"); });
+  rank_.look(Watched::input_gradient, d.view());
   if (!options_.config.tied_embeddings) sums_.post(replicated_pack() + kHeadAfterReplicated, Purpose::head);
   saved_.x.reset();
   saved_.lse.reset();

@@ -31,6 +31,8 @@ class Weights {
   void read(std::string_view name, Buffer into) const;
 
   const safetensors::TensorInfo* find(std::string_view name) const;
+  /// Of the file that holds the tensor. Throws Error(refused) if none does.
+  const std::filesystem::path& path_of(std::string_view name) const { return file_of(place_of(name)).path(); }
 
   /// The files that hold the tensors, and the index that names them, if there is one.
   std::vector<std::filesystem::path> paths() const;

@@ -78,6 +78,8 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
     flash_forward(unit, gathered[unit.bucket], turns[index(r)]);  // lines 18 to 21
     if (unit.last_of_bucket) gathered[unit.bucket] = {};
     if (!unit.last_of_turn) return;
+    axis_.rank.look(Watched::attention_output, turns[index(r)].o);
+    axis_.rank.look(Watched::log_sum_exp, turns[index(r)].lse);
     const Weights& W_Ot = W_[index(r)].second;
     axis_.rank.wait(W_Ot.work);
     axis_.compute().gemm(Y, matrix_of(turns[index(r)].o), W_Ot.rows, into_Y.next());  // line 23
@@ -311,12 +313,15 @@ void TspAttention::project(std::size_t layer, int r, const ConstTensor& X, const
   compute.gemm(matrix_of(turn.q), X, W_Q.transposed(0, 1));
   of_heads(b.query, axis_.slice.queries, queries).add_to(compute, matrix_of(turn.q));
   axis_.tokens->rotate(compute, turn.q, Rotation::forward);
+  axis_.rank.look(Watched::queries, turn.q);
   if (kv.count == 0) return;
   compute.gemm(matrix_of(turn.k), X, W_KV.slice(0, 0, kv_rows).transposed(0, 1));
   compute.gemm(matrix_of(turn.v), X, W_KV.slice(0, kv_rows, kv_rows).transposed(0, 1));
   of_heads(b.key, axis_.slice.kv, kv).add_to(compute, matrix_of(turn.k));
   of_heads(b.value, axis_.slice.kv, kv).add_to(compute, matrix_of(turn.v));
   axis_.tokens->rotate(compute, turn.k, Rotation::forward);
+  axis_.rank.look(Watched::keys, turn.k);
+  axis_.rank.look(Watched::values, turn.v);
 }
 
 void TspAttention::gather(KvBucket& gathered, const TspBucket& bucket, const Heads& turn) const {
