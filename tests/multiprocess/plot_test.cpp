@@ -20,7 +20,8 @@ std::string content(const std::string& path) {
 }
 
 Finished plot(const TemporaryDirectory& folder, const std::vector<std::string>& reports) {
-  std::vector<std::string> arguments = {"/usr/bin/python3", TSP_TOOLS_DIR "/plot/plot.py", "--out", folder.path("pictures")};
+  std::vector<std::string> arguments = {"/usr/bin/python3", TSP_TOOLS_DIR "/plot/plot.py", "--check", "--out",
+                                        folder.path("pictures")};
   for (const std::string& report : reports) arguments.push_back(folder.path(report));
   ProcessOptions options;
   options.environment = {{"MPLCONFIGDIR", folder.path("matplotlib")}, {"PYTHONDONTWRITEBYTECODE", "1"}};
@@ -55,6 +56,50 @@ TEST(Plot, DrawsThePapersFiguresAndThoseOfPlannedAndMeasuredPoints) {
   }
   EXPECT_FALSE(std::filesystem::exists(folder.path("pictures/throughput_over_batch.png")));  // one batch makes no line
   EXPECT_NE(drawn.out.find("throughput_over_batch: left out"), std::string::npos);
+}
+
+// --check finds each fault that a picture could have: good ones have none, and of these each has the one that is named.
+TEST(Plot, ItsCheckFindsWhatIsWrong) {
+  const std::string script = R"(
+import sys
+sys.path.insert(0, sys.argv[1])
+import matplotlib
+matplotlib.use("Agg")
+import matplotlib.pyplot as pyplot
+import looks
+
+def picture(spoil):
+    figure, panels = pyplot.subplots(1, 2, figsize=(8, 3), layout="constrained")
+    for axes in panels:
+        axes.plot([1, 2], [30, 400], label="tsp", **looks.look("tsp", ["tsp", "tp"]))
+        axes.plot([1, 2], [20, 300], label="tp", **looks.look("tp", ["tsp", "tp"]))
+        axes.set_title("a panel")
+        looks.log_scale(axes.yaxis)
+    looks.same_scale(list(panels))
+    spoil(figure, panels)
+    looks.legend_below(figure)
+    return looks.complaints(figure)
+
+def nothing(figure, panels): pass
+def unnamed(figure, panels): panels[0].plot([1, 2], [50, 60])
+def covered(figure, panels): panels[0].legend()
+def alike(figure, panels): panels[0].plot([1, 2], [50, 60], label="sp", **looks.look("tp", ["tsp", "tp"]))
+def rescaled(figure, panels): panels[1].set_ylim(1, 1000)
+def numberless(figure, panels): panels[0].yaxis.set_major_formatter(matplotlib.ticker.NullFormatter())
+def reddish(figure, panels): looks.COLORS[:] = ["#d62728", "#8c564b"]
+
+assert picture(nothing) == [], picture(nothing)
+for spoil, words in ((unnamed, "a line without a label"), (covered, "a legend lies on it"), (alike, "sp looks like tp"),
+                     (rescaled, "its scale differs"), (numberless, "a log axis with 0 numbers"), (reddish, "alike without green")):
+    found = picture(spoil)
+    assert any(words in each for each in found), (words, found)
+print("all found")
+)";
+  const TemporaryDirectory folder;
+  ProcessOptions options;
+  options.environment = {{"MPLCONFIGDIR", folder.path("matplotlib")}, {"PYTHONDONTWRITEBYTECODE", "1"}};
+  const Finished run = run_program({"/usr/bin/python3", "-c", script, TSP_TOOLS_DIR "/plot"}, options, 120);
+  EXPECT_EQ(run.out, "all found\n") << run.describe();
 }
 
 /// A measured row as compare writes it.

@@ -10,7 +10,8 @@ number of reports: memory by category (as Fig. 1), memory and received bytes ove
 ratio of TSP to TP over batch and sequence (7), tokens/s over sequence lengths and batches (10 to 12). Planned points are dashed,
 measured ones solid. A picture whose data isn't there is left out, and said so.
 
-Needs Debian's python3-matplotlib (tools/packages.txt, label plot). Exit code 0, or 2 with a line that says what is wrong.
+Needs Debian's python3-matplotlib (tools/packages.txt, label plot). Exit code 0, or 2 with a line that says what is wrong; with --check
+1 if a picture isn't as looks.py wants pictures, and lines that say how.
 """
 
 import argparse
@@ -26,6 +27,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as pyplot  # noqa: E402  (after the backend is chosen)
 
 import figures  # noqa: E402
+import looks  # noqa: E402
+import paper as paper_pictures  # noqa: E402
 import points  # noqa: E402
 
 
@@ -57,6 +60,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("reports", nargs="+", metavar="REPORT", help="JSON of tsprun plan, plan --paper or compare")
     parser.add_argument("--out", default=".", metavar="FOLDER", help="where the pictures go; made if missing")
+    parser.add_argument("--check", action="store_true", help="hold every picture against the rules of looks.py")
     arguments = parser.parse_args()
 
     paper = None
@@ -73,14 +77,20 @@ def main():
 
     os.makedirs(arguments.out, exist_ok=True)
     drawn = 0
-    for name, figure in figures.of_paper(paper) + figures.of_points(rows):
+    wrong = []
+    for name, figure in paper_pictures.of_paper(paper) + figures.of_points(rows):
         if figure is None:
             print(f"{name}: left out, there is no data for it")
             continue
+        if arguments.check:
+            wrong += [f"{name}: {complaint}" for complaint in looks.complaints(figure)]
         save(figure, arguments.out, name)
         drawn += 1
     if drawn == 0:
         refuse("there was nothing to draw: no point that can be, or fits")
+    for line in wrong:
+        print(f"plot.py: {line}", file=sys.stderr)
+    sys.exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":
