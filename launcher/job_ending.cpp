@@ -46,9 +46,10 @@ void Job::rank_ended(int rank) {
   if (!end.ended) return;
   // While the dead process isn't reaped its number can't be anyone else's, nor that of its group.
   signal_group(ended.pid, SIGKILL);
+  RankRecord& record = records_[static_cast<std::size_t>(rank)];
+  record.waited_for_core_ns = waited_for_core_ns(ended.pid);
   ::waitpid(ended.pid, nullptr, 0);
 
-  RankRecord& record = records_[static_cast<std::size_t>(rank)];
   record.end = end;
   record.end.by_launcher = (sent_term_ && record.end.signal == SIGTERM) || (sent_kill_ && record.end.signal == SIGKILL) ||
                            (record.stopped && ending_ && record.end.signal == SIGKILL);

@@ -6,16 +6,21 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <set>
 
 namespace tsp::launcher {
 
 namespace {
 
-/// A link is worth a line if its fastest message was so many times slower than the median link's, if it carried so many, and if
-/// some were on their way for at least this part of the job.
+/// A link is called slow if its fastest message was so many times slower than the median link's,
 constexpr std::uint64_t kTimesSlower = 8;
-constexpr std::uint32_t kLeastMessages = 8;
+/// of so many messages with so many bytes,
+constexpr std::uint32_t kLeastMessages = 16;
+constexpr std::uint64_t kLeastBytes = std::uint64_t{1} << 20;
+/// and if some were on their way for so long, and for this part of the job, even if every moment that ranks stood in line for a
+/// core is taken off.
+constexpr std::uint64_t kLeastPendingNs = 500'000'000;
 constexpr std::uint64_t kPartOfJob = 4;
 constexpr std::size_t kMostLines = 4;
 
@@ -34,6 +39,33 @@ std::vector<Link> links_of(const FlightBoard& board) {
 
 double gbps(std::uint64_t bytes_per_s) { return static_cast<double>(bytes_per_s) * 1e-9; }
 
+/// "21 MB/s", "1.0 GB/s": two digits or more.
+std::string readable_rate(std::uint64_t bytes_per_s) {
+  static constexpr const char* kUnits[] = {"B/s", "kB/s", "MB/s", "GB/s"};
+  auto rate = static_cast<double>(bytes_per_s);
+  std::size_t unit = 0;
+  while (rate >= 999.5 && unit + 1 < std::size(kUnits)) {
+    rate /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.{}f} {}", rate, rate < 9.95 && unit > 0 ? 1 : 0, kUnits[unit]);
+}
+
+/// For how long waits on a link may have lasted since somebody had no core: sender and receiver, and of the ranks that the sender
+/// may itself have waited for, the one that had none for longest.
+std::uint64_t excuse(const Link& link, std::span<const std::uint64_t> without_core_ns) {
+  const auto of = [&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    return at < without_core_ns.size() ? without_core_ns[at] : 0;
+  };
+  std::uint64_t others = 0;
+  for (std::size_t rank = 0; rank < without_core_ns.size(); ++rank) {
+    if (static_cast<int>(rank) != link.record.from && static_cast<int>(rank) != link.to)
+      others = std::max(others, without_core_ns[rank]);
+  }
+  return of(link.record.from) + of(link.to) + others;
+}
+
 }  // namespace
 
 nlohmann::ordered_json links_json(const FlightBoard& board) {
@@ -49,17 +81,20 @@ nlohmann::ordered_json links_json(const FlightBoard& board) {
   return list;
 }
 
-std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t elapsed_ns) {
+std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t elapsed_ns,
+                                       std::span<const std::uint64_t> without_core_ns) {
   std::vector<Link> links = links_of(board);
-  if (links.empty()) return {};
+  std::erase_if(links, [](const Link& link) { return link.record.messages < kLeastMessages || link.record.bytes < kLeastBytes; });
+  if (links.size() < 2) return {};  // there is nothing to hold a link against
   std::ranges::sort(links, {}, [](const Link& link) { return link.record.fastest; });
   const std::uint64_t median = links[links.size() / 2].record.fastest;
   std::set<int> on_time;  // senders of a link that isn't slow
   for (const Link& link : links)
     if (link.record.fastest > median / kTimesSlower) on_time.insert(link.record.from);
   std::erase_if(links, [&](const Link& link) {
-    return link.record.fastest > median / kTimesSlower || link.record.messages < kLeastMessages ||
-           link.record.pending_ns < elapsed_ns / kPartOfJob;
+    const std::uint64_t excused = std::min(link.record.pending_ns, excuse(link, without_core_ns));
+    const std::uint64_t pending = link.record.pending_ns - excused;
+    return link.record.fastest > median / kTimesSlower || pending < kLeastPendingNs || pending < elapsed_ns / kPartOfJob;
   });
   // What a rank has to wait for it passes on late, and others wait for it: those waits are shorter.
   std::ranges::stable_sort(links, std::greater(), [](const Link& link) { return link.record.pending_ns; });
@@ -72,14 +107,14 @@ std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t e
     // From the receiver's end a link that is slow looks like a sender that is late; other links of that sender tell them apart.
     const bool all_slow = !on_time.contains(record.from);
     if (all_slow && !told.insert(record.from).second) continue;
-    lines.push_back(
-        fmt::format("messages from rank {} to rank {} come slowly: {} is slow; of {} of {} KiB and more the fastest came at "
-                    "{:.2g} GB/s, where "
-                    "the links' median is {:.2g}; together they were on their way for {:.1f} s of a job of {:.1f} s",
-                    record.from, to,
-                    all_slow ? fmt::format("rank {} is late, or what joins it to others", record.from) : "the link between them",
-                    record.messages, kTimedBytes >> 10, gbps(record.fastest), gbps(median),
-                    static_cast<double>(record.pending_ns) * 1e-9, static_cast<double>(elapsed_ns) * 1e-9));
+    lines.push_back(fmt::format(
+        "messages from rank {} to rank {} come slowly: {} is slow; of {} messages with {:.1f} MB in all the fastest came at {}, "
+        "where "
+        "the links' median is {}; together they were on their way for {:.1f} s of a job of {:.1f} s",
+        record.from, to,
+        all_slow ? fmt::format("rank {} is late, or what joins it to others", record.from) : "the link between them",
+        record.messages, static_cast<double>(record.bytes) * 1e-6, readable_rate(record.fastest), readable_rate(median),
+        static_cast<double>(record.pending_ns) * 1e-9, static_cast<double>(elapsed_ns) * 1e-9));
   }
   return lines;
 }

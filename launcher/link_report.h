@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,11 @@ namespace tsp::launcher {
 /// fastest_gbps (10⁹ bytes per second).
 nlohmann::ordered_json links_json(const FlightBoard& board);
 
-/// A line for each link whose fastest message was much slower than those of the others, and that had messages on their way for a
-/// good part of the job's `elapsed_ns`; at most four. Where every link of a sender is slow it may be the sender that is late: one
-/// line says so. Links of a rank that itself waits longer for another's aren't named.
-std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t elapsed_ns);
+/// A line for each link that is much slower than the others, where there is evidence: many messages and bytes, all of them slow,
+/// on their way for a good part of the job's `elapsed_ns`, and for longer than ranks stood in line for a core. `without_core_ns`:
+/// how long each rank did (waited_for_core_ns(); 0 where nobody knows). At most four lines. Where every link of a sender is slow
+/// it may be the sender that is late: one line says so. Links of a rank that itself waits longer for another's aren't named.
+std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t elapsed_ns,
+                                       std::span<const std::uint64_t> without_core_ns);
 
 }  // namespace tsp::launcher

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <ctime>
 #include <dirent.h>
+#include <fstream>
 #include <memory>
 #include <sstream>
 #include <string_view>
@@ -64,6 +65,13 @@ std::vector<pid_t> children() {
     if (process.parent == ::getpid()) found.push_back(process.pid);
   }
   return found;
+}
+
+std::uint64_t waited_for_core_ns(pid_t pid) {
+  std::uint64_t ran = 0;
+  std::uint64_t waited = 0;
+  std::ifstream file(fmt::format("/proc/{}/schedstat", pid));
+  return file >> ran >> waited ? waited : 0;
 }
 
 posix::UniqueFd open_process(pid_t pid) {

@@ -20,6 +20,10 @@ std::vector<pid_t> children();
 /// has none (errno says why).
 posix::UniqueFd open_process(pid_t pid);
 
+/// For how long the main thread of a process was ready to run while its core was busy with others, in nanoseconds; also of one
+/// that has ended and isn't reaped yet. 0 if the kernel doesn't tell (/proc/PID/schedstat).
+std::uint64_t waited_for_core_ns(pid_t pid);
+
 /// "SIGKILL"; "signal 77" if it has no name.
 std::string signal_name(int signal);
 

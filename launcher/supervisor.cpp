@@ -199,7 +199,9 @@ int run_job(const JobSpec& spec, Report& report) {
     job.print_on_stderr(print_verdict(job.failure(), job.records(), 0, global.nodes));
   }
   for (const std::string& line : fault_warnings(outcomes, global.struck_faults)) warn(job, line);
-  for (const std::string& line : link_warnings(job.board(), posix::now_ns() - job.start_ns())) warn(job, line);
+  std::vector<std::uint64_t> without_core;
+  for (const RankRecord& record : job.records()) without_core.push_back(record.waited_for_core_ns);
+  for (const std::string& line : link_warnings(job.board(), posix::now_ns() - job.start_ns(), without_core)) warn(job, line);
   return judge_trace(job, report);
 }
 

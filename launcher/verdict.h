@@ -26,10 +26,11 @@ struct RankEnd {
 /// What is known of a rank when the job is over.
 struct RankRecord {
   RankEnd end;
-  std::optional<Activity> activity;  ///< when the job failed
-  int connecting_to = -1;            ///< for whom it waited, still without an operation, while ranks connected; -1: nobody
-  Life life = Life::unborn;          ///< when the job failed
-  bool stopped = false;              ///< its process was stopped (SIGSTOP) when the job failed
+  std::uint64_t waited_for_core_ns = 0;  ///< of its process when it ended; 0: unknown, or it hasn't ended here
+  std::optional<Activity> activity;      ///< when the job failed
+  int connecting_to = -1;                ///< for whom it waited, still without an operation, while ranks connected; -1: nobody
+  Life life = Life::unborn;              ///< when the job failed
+  bool stopped = false;                  ///< its process was stopped (SIGSTOP) when the job failed
   std::uint32_t pid = 0;
 
   /// Whom it waited for, -1: nobody. Who is stopped waits for nobody.

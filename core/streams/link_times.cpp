@@ -5,6 +5,15 @@
 
 namespace tsp {
 
+namespace {
+
+/// A message that was found sooner after a look that missed it was as good as there: how much sooner is the luck of the looks.
+constexpr std::uint64_t kLeastPendingNs = 50'000;
+/// Bytes per second that no link of today passes.
+constexpr std::uint64_t kMostBytesPerSecond = 100'000'000'000;
+
+}  // namespace
+
 void LinkTimes::arrived(int from, std::size_t bytes, std::uint64_t pending_ns) {
   Link& link = links_[static_cast<std::size_t>(from)];
   LinkRecord& record = link.record;
@@ -12,7 +21,8 @@ void LinkTimes::arrived(int from, std::size_t bytes, std::uint64_t pending_ns) {
   ++record.messages;
   record.bytes += bytes;
   record.pending_ns += pending_ns;
-  record.fastest = std::max(record.fastest, bytes * 1'000'000'000 / pending_ns);
+  const std::uint64_t speed = bytes * 1'000'000'000 / std::max(pending_ns, kLeastPendingNs);
+  record.fastest = std::max(record.fastest, std::min(speed, kMostBytesPerSecond));
   if (link.line == nullptr) link.line = line_for(link);
   if (link.line == nullptr) return;
   link.line->from.store(from + 1, relaxed);

@@ -37,12 +37,12 @@ TEST_F(LinkReport, NamesTheSlowOneAlone) {
   for (const auto& [from, to] : {std::pair(1, 2), std::pair(2, 0), std::pair(0, 2), std::pair(1, 0)})
     carry(from, to, 20, 1'000'000);
   carry(0, 1, 20, 50'000'000);
-  const std::vector<std::string> lines = link_warnings(board_, 2 * kSecond);
+  const std::vector<std::string> lines = link_warnings(board_, 2 * kSecond, {});
   ASSERT_EQ(lines.size(), 1U);
-  EXPECT_EQ(
-      lines[0],
-      "messages from rank 0 to rank 1 come slowly: the link between them is slow; of 20 of 4 KiB and more the fastest came at "
-      "0.021 GB/s, where the links' median is 1; together they were on their way for 1.0 s of a job of 2.0 s");
+  EXPECT_EQ(lines[0],
+            "messages from rank 0 to rank 1 come slowly: the link between them is slow; of 20 messages with 21.0 MB in all the "
+            "fastest came at 21 MB/s, where the links' median is 1.0 GB/s; together they were on their way for 1.0 s of a job of "
+            "2.0 s");
 }
 
 TEST_F(LinkReport, ARankThatIsLateEverywhereIsNotBlamedOnItsLinks) {
@@ -50,7 +50,7 @@ TEST_F(LinkReport, ARankThatIsLateEverywhereIsNotBlamedOnItsLinks) {
     carry(from, to, 20, 1'000'000);
   carry(0, 1, 20, 50'000'000);
   carry(0, 2, 20, 40'000'000);
-  const std::vector<std::string> lines = link_warnings(board_, 2 * kSecond);
+  const std::vector<std::string> lines = link_warnings(board_, 2 * kSecond, {});
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_NE(lines[0].find("rank 0 is late, or what joins it to others is slow"), std::string::npos) << lines[0];
 }
@@ -60,28 +60,69 @@ TEST_F(LinkReport, WhoPassesOnWhatCameLateIsNotBlamed) {
     carry(from, to, 20, 1'000'000);
   carry(1, 2, 20, 50'000'000);
   carry(0, 1, 20, 60'000'000);
-  const std::vector<std::string> lines = link_warnings(board_, 2 * kSecond);
+  const std::vector<std::string> lines = link_warnings(board_, 2 * kSecond, {});
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_NE(lines[0].find("messages from rank 0 to rank 1"), std::string::npos) << lines[0];
 }
 
 TEST_F(LinkReport, OneFastMessageClearsALink) {
   for (const int from : {1, 2, 3}) carry(from, 0, 20, 1'000'000);
-  carry(0, 1, 19, 50'000'000);
+  carry(0, 1, 19, 60'000'000);
   carry(0, 1, 1, 1'000'000);
-  EXPECT_TRUE(link_warnings(board_, 2 * kSecond).empty());
+  EXPECT_TRUE(link_warnings(board_, 2 * kSecond, {}).empty());
 }
 
 TEST_F(LinkReport, AFewMessagesProveNothing) {
   for (const int from : {1, 2, 3}) carry(from, 0, 20, 1'000'000);
-  carry(0, 1, 7, 500'000'000);
-  EXPECT_TRUE(link_warnings(board_, 2 * kSecond).empty());
+  carry(0, 1, 15, 500'000'000);
+  EXPECT_TRUE(link_warnings(board_, 2 * kSecond, {}).empty());
+}
+
+TEST_F(LinkReport, FewBytesProveNothing) {
+  for (const int from : {1, 2, 3}) carry(from, 0, 20, 1'000'000);
+  for (int i = 0; i < 20; ++i) times_[1].arrived(0, 4096, 60'000'000);
+  EXPECT_TRUE(link_warnings(board_, 2 * kSecond, {}).empty());
+}
+
+TEST_F(LinkReport, ATenthOfASecondProvesNothing) {
+  for (const int from : {1, 2, 3}) carry(from, 0, 20, 100'000);
+  carry(0, 1, 20, 5'000'000);
+  EXPECT_TRUE(link_warnings(board_, kSecond / 5, {}).empty());
+}
+
+// Ranks that stand in line for a core are late on every link, however healthy.
+TEST_F(LinkReport, WhatALackOfCoresExplainsIsNoMatter) {
+  for (const auto& [from, to] : {std::pair(1, 2), std::pair(2, 0), std::pair(0, 2), std::pair(1, 0)})
+    carry(from, to, 20, 1'000'000);
+  carry(0, 1, 20, 50'000'000);
+  ASSERT_EQ(link_warnings(board_, 2 * kSecond, {}).size(), 1U);
+  const auto with = [&](std::vector<std::uint64_t> without_core) {
+    without_core.resize(kRanks);
+    return link_warnings(board_, 2 * kSecond, without_core).size();
+  };
+  EXPECT_EQ(with({600'000'000}), 0U) << "the sender";
+  EXPECT_EQ(with({0, 600'000'000}), 0U) << "the receiver";
+  EXPECT_EQ(with({0, 0, 600'000'000}), 0U) << "a third, for whom the sender may have waited";
+  EXPECT_EQ(with({200'000'000, 200'000'000, 200'000'000}), 0U) << "each a little";
+  EXPECT_EQ(with({100'000'000, 100'000'000, 100'000'000}), 1U) << "too little to explain it";
+}
+
+// Found at the first look after one that missed them, however soon: the looks' luck, not a speed.
+TEST_F(LinkReport, SpeedsThatNoLinkHasAreNotTold) {
+  for (const int from : {1, 2, 3}) {
+    for (int i = 0; i < 20; ++i) times_[0].arrived(from, std::size_t{64} << 20, 1);
+  }
+  carry(0, 1, 20, 50'000'000);
+  for (const auto& link : links_json(board_)) EXPECT_LE(link.at("fastest_gbps"), 100.0) << link;
+  const std::vector<std::string> lines = link_warnings(board_, 2 * kSecond, {});
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].find("the links' median is 100 GB/s"), std::string::npos) << lines[0];
 }
 
 TEST_F(LinkReport, WhatNobodyWaitedForIsNoMatter) {
   for (const int from : {1, 2, 3}) carry(from, 0, 20, 1'000'000);
   carry(0, 1, 20, 50'000'000);
-  EXPECT_TRUE(link_warnings(board_, 100 * kSecond).empty());
+  EXPECT_TRUE(link_warnings(board_, 100 * kSecond, {}).empty());
 }
 
 TEST_F(LinkReport, ListsEveryPair) {
