@@ -54,8 +54,10 @@ class PlanCommand final : public Command {
   std::uint64_t memory_of_a_gpu(const GlobalOptions& global) const;
   void validate_search();
   std::vector<PlanPoint> points(const GlobalOptions& global) const;
+  int run_search(Report& report) const;
 
   ModelCommandOptions model_;
+  CLI::Option* recompute_ = nullptr;
   PlanOptions options_;
   PlanQuestion question_;
 };
@@ -66,10 +68,14 @@ void print_lines(const std::vector<std::string>& lines) {
 
 void PlanCommand::add_options(CLI::App& app) {
   add_model_options(app, model_, kPlanUse);
+  recompute_ = app.get_option("--recompute");
+  recompute_->description(recompute_->get_description() + "; --search without it chooses by layout");
   const std::string group = "Plan";
   app.add_flag("--paper", options_.paper, "the paper's equations (1) to (30) beside exact counts, and where they differ")
       ->group(group);
-  app.add_flag("--search", options_.search, "every layout of --gpus: which fit, ranked by modelled step time")->group(group);
+  app.add_flag("--search", options_.search,
+               "every layout of --gpus, with the recomputation that suits it: which fit, by modelled step time")
+      ->group(group);
   app.add_option("--gpus", options_.gpus_text, "with --search: how many GPUs")->type_name("N")->group(group);
   app.add_option("--mem", options_.memory_text, "memory of a GPU, such as 192G; default: the machine's")
       ->type_name("SIZE")
@@ -149,17 +155,32 @@ void PlanCommand::validate(const GlobalOptions& global) {
   question_.threads = static_cast<std::size_t>(std::max(1, global.threads));
   question_.nodes = global.nodes;
   question_.share = global.intra != "tcp";
+  if (options_.search && recompute_->count() == 0) {
+    question_.modes = {Recompute::none, Recompute::selective, Recompute::full};
+  }
   validate_search();
+}
+
+/// The search's points; why nothing fits goes behind them, and into the report.
+int PlanCommand::run_search(Report& report) const {
+  const std::vector<theory::Candidate> found =
+      theory::search(question_.setting, options_.gpus, *question_.machine, question_.search_options());
+  std::vector<PlanPoint> points;
+  nlohmann::ordered_json& rows = report.root()["plan"] = nlohmann::ordered_json::array();
+  for (const theory::Candidate& each : found) {
+    points.push_back(plan_point(question_, each));
+    rows.push_back(plan_json(question_, points.back()));
+  }
+  print_lines(search_table(question_, points, options_.top));
+  if (const auto remedies = theory::remedies(question_.setting, found, *question_.machine, question_.search_options())) {
+    print_lines(remedy_lines(question_, *remedies));
+    report.root()["would_fit"] = remedy_json(*remedies);
+  }
+  return 0;
 }
 
 std::vector<PlanPoint> PlanCommand::points(const GlobalOptions& global) const {
   std::vector<PlanPoint> points;
-  if (options_.search) {
-    const theory::SearchOptions options{.memory_bytes = question_.memory_bytes, .dtype = question_.dtype};
-    for (const theory::Candidate& each : theory::search(question_.setting, options_.gpus, *question_.machine, options))
-      points.push_back(plan_point(question_, each));
-    return points;
-  }
   const theory::Spread given = spread_of(global.layout, options_.tensor, options_.sequence);
   for (const theory::Spread& spread : peers_of(given)) points.push_back(plan_point(question_, spread));
   return points;
@@ -175,10 +196,14 @@ int PlanCommand::run(const GlobalOptions& global, Report& report) {
     report.root()["paper"] = tables.json();
     return 0;
   }
+  if (options_.search) {
+    if (!question_.modes.empty()) report.root()["recompute"] = "auto";
+    return run_search(report);
+  }
   const std::vector<PlanPoint> all = points(global);
   nlohmann::ordered_json& rows = report.root()["plan"] = nlohmann::ordered_json::array();
   for (const PlanPoint& point : all) rows.push_back(plan_json(question_, point));
-  print_lines(options_.search ? search_table(question_, all, options_.top) : plan_tables(question_, all));
+  print_lines(plan_tables(question_, all));
   return 0;
 }
 

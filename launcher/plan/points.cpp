@@ -1,6 +1,5 @@
 #include "launcher/plan/points.h"
 
-#include "launcher/options.h"
 #include "launcher/plan/amounts.h"
 #include "launcher/plan/text_table.h"
 #include "layers/theory/flows.h"
@@ -18,8 +17,9 @@ using nlohmann::ordered_json;
 using theory::AxisKind;
 using theory::Spread;
 
-constexpr double kMiB = 1 << 20;
 constexpr double kGiga = 1e9;
+
+std::string percent(double part) { return fmt::format("{:.1f}%", 100 * part); }
 
 std::string_view recompute_name(Recompute recompute) {
   switch (recompute) {
@@ -29,9 +29,6 @@ std::string_view recompute_name(Recompute recompute) {
   }
   return "";
 }
-
-std::string planned_mebibytes(double bytes) { return fmt::format("{:.2f}", bytes / kMiB); }
-std::string gibibytes(double bytes) { return fmt::format("{:.2f}", bytes / kGiB); }
 
 ordered_json memory_json(const CategoryBytes& bytes) {
   ordered_json json;
@@ -49,6 +46,29 @@ ordered_json traffic_json(const theory::PurposeBytes& received) {
   return json;
 }
 
+/// The same a rank, in the mean.
+ordered_json mean_traffic_json(const theory::PurposeBytes& received, int ranks) {
+  ordered_json json;
+  for (int i = 0; i < kPurposes; ++i) {
+    const auto purpose = static_cast<Purpose>(i);
+    json[std::string(name(purpose))] = {{"received", real(received[purpose]) / ranks}};
+  }
+  return json;
+}
+
+std::vector<std::string> labels_of(const std::vector<Spread>& spreads) {
+  std::vector<std::string> labels;
+  for (const Spread& spread : spreads) labels.push_back(spread.label());
+  return labels;
+}
+
+/// "tp=2,sp=4 or sp=4,tp=2".
+std::string all_labels(const PlanPoint& point) {
+  std::string text = point.spread.label();
+  for (const std::string& label : labels_of(point.alike)) text += " or " + label;
+  return text;
+}
+
 ordered_json flops_json(const theory::PassFlops& flops) {
   return {{"attention_linear", flops.attention_linear},
           {"attention", flops.attention_core},
@@ -64,7 +84,7 @@ void append(std::vector<std::string>& lines, const TextTable& table) {
 void memory_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& points) {
   lines.emplace_back("");
   lines.emplace_back(
-      "Table III. Memory of the rank that holds most, MiB: what the schedule allocates when it runs on a rank that isn't there.");
+      "Table III. Memory of the rank that holds most: what the schedule allocates when it runs on a rank that isn't there.");
   lines.emplace_back("The peak is of the sum.");
   std::vector<std::string> heads = {"layout"};
   for (std::size_t i = 0; i < kCategories; ++i) heads.emplace_back(name(static_cast<Category>(i)));
@@ -74,8 +94,8 @@ void memory_table(std::vector<std::string>& lines, const std::vector<PlanPoint>&
   for (const PlanPoint& point : points) {
     std::vector<std::string> cells = {point.spread.label()};
     for (std::size_t i = 0; i < kCategories; ++i)
-      cells.push_back(point.possible ? planned_mebibytes(real(point.memory.of[i])) : "-");
-    cells.push_back(point.possible ? planned_mebibytes(real(point.memory.total)) : "-");
+      cells.push_back(point.possible ? readable_bytes(real(point.memory.of[i])) : "-");
+    cells.push_back(point.possible ? readable_bytes(real(point.memory.total)) : "-");
     cells.push_back(!point.fits ? "" : *point.fits ? "yes" : "no");
     cells.push_back(point.why);
     table.row(std::move(cells));
@@ -86,7 +106,8 @@ void memory_table(std::vector<std::string>& lines, const std::vector<PlanPoint>&
 void traffic_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& points) {
   lines.emplace_back("");
   lines.emplace_back(
-      "Table II. Received in one step, MiB a rank (mean), exact but for embedding rows, which depend on the ids: as if uniform.");
+      "Table II. Received in one step by a rank (mean of all), exact but for embedding rows, which depend on the ids: as if "
+      "uniform.");
   std::vector<Purpose> purposes;
   for (int i = 0; i < kPurposes; ++i) {
     const auto purpose = static_cast<Purpose>(i);
@@ -106,8 +127,8 @@ void traffic_table(std::vector<std::string>& lines, const std::vector<PlanPoint>
       const theory::PurposeBytes& bytes = backward ? point.traffic.backward : point.traffic.forward;
       const double ranks = point.spread.ranks();
       std::vector<std::string> cells = {backward ? "" : point.spread.label(), backward ? "backward" : "forward"};
-      for (const Purpose purpose : purposes) cells.push_back(planned_mebibytes(real(bytes[purpose]) / ranks));
-      cells.push_back(planned_mebibytes(real(bytes.total()) / ranks));
+      for (const Purpose purpose : purposes) cells.push_back(readable_bytes(real(bytes[purpose]) / ranks));
+      cells.push_back(readable_bytes(real(bytes.total()) / ranks));
       table.row(std::move(cells));
     }
   }
@@ -137,12 +158,12 @@ void flops_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& 
 void time_table(std::vector<std::string>& lines, const PlanQuestion& question, const std::vector<PlanPoint>& points) {
   lines.emplace_back("");
   lines.push_back(fmt::format("Time of a step, modelled (theory/step_time.h), on {}.", question.machine->name));
-  TextTable table({"layout", "ms", "tokens/s", "exposed", "bound by"});
-  table.left_from(4);
+  TextTable table({"layout", "ms", "tokens/s", "MFU", "exposed", "bound by"});
+  table.left_from(5);
   for (const PlanPoint& point : points) {
     if (!point.time) continue;
     table.row({point.spread.label(), fmt::format("{:.3f}", point.time->seconds * 1e3), fmt::format("{:.0f}", *point.tokens_per_s),
-               fmt::format("{:.1f}%", 100 * point.time->exposed / point.time->seconds),
+               percent(*point.utilization), percent(point.time->exposed / point.time->seconds),
                std::string(theory::name(point.time->binds, *question.machine))});
   }
   append(lines, table);
@@ -174,11 +195,11 @@ std::vector<Spread> peers_of(const Spread& given) {
 PlanPoint plan_point(const PlanQuestion& question, const Spread& spread) {
   const theory::Setting& setting = question.setting;
   if (question.machine) {
-    return plan_point(question, theory::judge(setting, spread, *question.machine,
-                                              {.memory_bytes = question.memory_bytes, .dtype = question.dtype}));
+    return plan_point(question, theory::judge(setting, spread, *question.machine, question.search_options()));
   }
   theory::Candidate candidate;
   candidate.spread = spread;
+  candidate.recompute = setting.recompute;
   candidate.why = theory::why_impossible(setting, spread);
   candidate.possible = candidate.why.empty();
   if (candidate.possible) {
@@ -188,7 +209,7 @@ PlanPoint plan_point(const PlanQuestion& question, const Spread& spread) {
     candidate.fits = need.any_ids <= question.memory_bytes;
     if (question.memory_bytes != 0 && !candidate.fits) {
       const bool fits_usually = need.evenly.total <= question.memory_bytes;
-      candidate.why = fmt::format("{} MiB too much{}", planned_mebibytes(real(need.any_ids - question.memory_bytes)),
+      candidate.why = fmt::format("{} too much{}", readable_bytes(real(need.any_ids - question.memory_bytes)),
                                   fits_usually ? " where all tokens of a step have their embedding on one rank" : "");
     }
   }
@@ -198,6 +219,8 @@ PlanPoint plan_point(const PlanQuestion& question, const Spread& spread) {
 PlanPoint plan_point(const PlanQuestion& question, const theory::Candidate& candidate) {
   PlanPoint point;
   point.spread = candidate.spread;
+  point.alike = candidate.alike;
+  point.recompute = candidate.recompute;
   point.possible = candidate.possible;
   point.why = candidate.why;
   if (!point.possible) {
@@ -209,9 +232,12 @@ PlanPoint plan_point(const PlanQuestion& question, const theory::Candidate& cand
   if (question.machine) {
     point.time = candidate.time;
     point.tokens_per_s = candidate.tokens_per_s;
+    point.utilization = candidate.utilization;
   }
-  point.traffic = theory::step_traffic(question.setting, point.spread);
-  point.flops = theory::most_flops(question.setting, point.spread);
+  theory::Setting setting = question.setting;
+  setting.recompute = point.recompute;
+  point.traffic = theory::step_traffic(setting, point.spread);
+  point.flops = theory::most_flops(setting, point.spread);
   return point;
 }
 
@@ -221,6 +247,8 @@ ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
   ordered_json json;
   json["layout"] = layout;
   json["label"] = point.spread.label();
+  if (!point.alike.empty()) json["alike"] = labels_of(point.alike);
+  json["recompute"] = recompute_name(point.recompute);
   json["tp"] = theory::name(point.spread.tensor);
   json["sp"] = theory::name(point.spread.sequence);
   json["ranks"] = point.spread.ranks();
@@ -236,10 +264,17 @@ ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
   if (!point.possible) return json;
   json["memory_peak_bytes"] = memory_json(point.memory);
   json["traffic_bytes"] = {{"forward", traffic_json(point.traffic.forward)}, {"backward", traffic_json(point.traffic.backward)}};
+  json["traffic_bytes_per_rank"] = {{"forward", mean_traffic_json(point.traffic.forward, point.spread.ranks())},
+                                    {"backward", mean_traffic_json(point.traffic.backward, point.spread.ranks())}};
+  json["means"] = {{"memory_peak_bytes", "of the rank that holds most"},
+                   {"traffic_bytes", "sum over ranks"},
+                   {"traffic_bytes_per_rank", "mean over ranks"},
+                   {"flops", "of the busiest rank"}};
   json["flops"] = {{"forward", flops_json(point.flops.forward)}, {"backward", flops_json(point.flops.backward)}};
   if (point.time) {
     json["step_seconds"] = point.time->seconds;
     json["exposed_seconds"] = point.time->exposed;
+    json["mfu"] = *point.utilization;
     json["bound_by"] = theory::name(point.time->binds, *question.machine);
   }
   return json;
@@ -247,10 +282,10 @@ ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
 
 std::string describe(const PlanQuestion& question) {
   const ModelConfig& model = question.setting.model;
+  const std::string_view mode = question.modes.empty() ? recompute_name(question.setting.recompute) : "as suits each layout best";
   return fmt::format("{}: h {}, L {}, n_h {}, n_kv {}, d {}, f {}, V {}; B {}, S {}, {}, recompute {}", model.name, model.hidden,
                      model.layers, model.query_heads, model.kv_heads, model.head_dim, model.intermediate, model.vocabulary,
-                     question.setting.batch, question.setting.sequence, name(question.dtype),
-                     recompute_name(question.setting.recompute));
+                     question.setting.batch, question.setting.sequence, name(question.dtype), mode);
 }
 
 std::vector<std::string> plan_tables(const PlanQuestion& question, const std::vector<PlanPoint>& points) {
@@ -264,12 +299,14 @@ std::vector<std::string> plan_tables(const PlanQuestion& question, const std::ve
 
 std::vector<std::string> search_table(const PlanQuestion& question, const std::vector<PlanPoint>& points, std::size_t top) {
   std::vector<std::string> lines = {
-      describe(question), fmt::format("machine: {}; {} a GPU", question.machine->name, format_size(question.memory_bytes)),
-      "step times are modelled (theory/step_time.h): for ranking, not for promises", ""};
-  TextTable fitting({"fits", "ms a step", "tokens/s", "exposed", "peak GiB", "bound by"});
-  fitting.left_from(5);
-  TextTable others({"doesn't fit", "why"});
-  others.left_from(1);
+      describe(question),
+      fmt::format("machine: {}; {} a GPU", question.machine->name, readable_bytes(real(question.memory_bytes))),
+      "step times are modelled (theory/step_time.h): for ranking, not for promises; MFU: the model's FLOPs without recomputation",
+      "over all GPUs' peak", ""};
+  TextTable fitting({"fits", "recompute", "ms a step", "tokens/s", "MFU", "exposed", "peak", "bound by"});
+  fitting.left_from(7);
+  TextTable others({"doesn't fit", "recompute", "why"});
+  others.left_from(2);
   std::size_t fit = 0;
   std::size_t other = 0;
   for (const PlanPoint& point : points) {
@@ -278,12 +315,12 @@ std::vector<std::string> search_table(const PlanQuestion& question, const std::v
     ++count;
     if (top != 0 && count > top) continue;
     if (fits) {
-      fitting.row({point.spread.label(), fmt::format("{:.2f}", point.time->seconds * 1e3),
-                   fmt::format("{:.0f}", *point.tokens_per_s),
-                   fmt::format("{:.1f}%", 100 * point.time->exposed / point.time->seconds), gibibytes(real(point.memory.total)),
-                   std::string(theory::name(point.time->binds, *question.machine))});
+      fitting.row({all_labels(point), std::string(recompute_name(point.recompute)),
+                   fmt::format("{:.2f}", point.time->seconds * 1e3), fmt::format("{:.0f}", *point.tokens_per_s),
+                   percent(*point.utilization), percent(point.time->exposed / point.time->seconds),
+                   readable_bytes(real(point.memory.total)), std::string(theory::name(point.time->binds, *question.machine))});
     } else {
-      others.row({point.spread.label(), point.why});
+      others.row({all_labels(point), point.possible ? std::string(recompute_name(point.recompute)) : "-", point.why});
     }
   }
   const auto more = [&](std::size_t count) {
@@ -297,6 +334,43 @@ std::vector<std::string> search_table(const PlanQuestion& question, const std::v
   append(lines, others);
   more(other);
   return lines;
+}
+
+std::vector<std::string> remedy_lines(const PlanQuestion& question, const theory::Remedies& remedies) {
+  const theory::Candidate& least = remedies.least;
+  std::vector<std::string> lines = {
+      "", fmt::format(
+              "why nothing fits: the layout that needs least, {} with recompute {}, holds {} on its fullest GPU, {} more than "
+              "the {} it has",
+              least.spread.label(), recompute_name(least.recompute), readable_bytes(real(remedies.memory_bytes)),
+              readable_bytes(real(remedies.memory_bytes - question.memory_bytes)), readable_bytes(real(question.memory_bytes)))};
+  std::string parts;
+  for (std::size_t i = 0; i < kCategories; ++i) {
+    if (least.memory.of[i] == 0) continue;
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name(static_cast<Category>(i)),
+                         readable_bytes(real(least.memory.of[i])));
+  }
+  lines.push_back("peaks of what it holds: " + parts);
+  constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
+  std::string what = fmt::format("what would fit: --mem {}M", (remedies.memory_bytes + kStep - 1) / kStep);
+  if (remedies.more_gpus) {
+    what += fmt::format("; --gpus {} ({}, recompute {})", remedies.more_gpus->spread.ranks(), remedies.more_gpus->spread.label(),
+                        recompute_name(remedies.more_gpus->recompute));
+  }
+  if (remedies.batch != 0) what += fmt::format("; --batch {}", remedies.batch);
+  if (remedies.sequence != 0) what += fmt::format("; --seq {}", remedies.sequence);
+  lines.push_back(std::move(what));
+  return lines;
+}
+
+ordered_json remedy_json(const theory::Remedies& remedies) {
+  const auto if_any = [](std::size_t value) { return value == 0 ? ordered_json(nullptr) : ordered_json(value); };
+  return {{"layout", remedies.least.spread.label()},
+          {"recompute", recompute_name(remedies.least.recompute)},
+          {"mem_bytes", remedies.memory_bytes},
+          {"gpus", remedies.more_gpus ? ordered_json(remedies.more_gpus->spread.ranks()) : ordered_json(nullptr)},
+          {"batch", if_any(remedies.batch)},
+          {"seq", if_any(remedies.sequence)}};
 }
 
 }  // namespace tsp::launcher

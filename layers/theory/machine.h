@@ -1,4 +1,5 @@
 // What a cluster can do, for models of time: a small JSON file. Built-in ones are found by name; their files lie in machines/.
+// For users docs/reference/machine-file.md says the same.
 //
 //   {
 //     "name": "8 MI300X a node, a Pollara 400 each",

@@ -1,5 +1,6 @@
 #include "layers/theory/search.h"
 
+#include "layers/theory/flops.h"
 #include "layers/theory/peaks.h"
 
 #include <fmt/format.h>
@@ -70,15 +71,24 @@ std::vector<Spread> all_spreads(int ranks) {
   return spreads;
 }
 
-Candidate judge(const Setting& setting, const Spread& spread, const Machine& machine, const SearchOptions& options) {
+double model_flops(const Setting& setting) {
+  Setting plain = setting;
+  plain.recompute = Recompute::none;
+  return step_flops(plain, {}, {}).total();
+}
+
+namespace {
+
+Candidate judge_mode(const Setting& setting, const Spread& spread, const Machine& machine, const SearchOptions& options) {
   Candidate candidate;
   candidate.spread = spread;
-  candidate.why = why_impossible(setting, spread);
-  if (!candidate.why.empty()) return candidate;
+  candidate.recompute = setting.recompute;
   candidate.possible = true;
   candidate.memory = peaks_of_fullest(MeshSetting::of(setting, spread));
   candidate.time = step_time(setting, spread, machine, options.dtype);
   candidate.tokens_per_s = static_cast<double>(setting.tokens()) / candidate.time.seconds;
+  candidate.utilization =
+      model_flops(setting) / (spread.ranks() * machine.flops(options.dtype).value_or(0) * candidate.time.seconds);
   candidate.fits = candidate.memory.total <= options.memory_bytes;
   if (candidate.fits) {
     candidate.why = fmt::format("bound by {}", name(candidate.time.binds, machine));
@@ -90,15 +100,92 @@ Candidate judge(const Setting& setting, const Spread& spread, const Machine& mac
   return candidate;
 }
 
+/// Whether two layouts are the same axes in another order, and that makes no difference.
+bool are_alike(const Candidate& a, const Candidate& b) {
+  if (a.possible != b.possible || a.recompute != b.recompute || a.why != b.why || a.memory != b.memory) return false;
+  if (a.time.seconds != b.time.seconds || a.time.exposed != b.time.exposed) return false;
+  return a.spread.tensor == b.spread.tensor && a.spread.sequence == b.spread.sequence &&
+         a.spread.axes.size() == b.spread.axes.size() &&
+         std::is_permutation(a.spread.axes.begin(), a.spread.axes.end(), b.spread.axes.begin());
+}
+
+/// The largest of value/2, value/4, … with which `fits` says yes; 0: none.
+template <class Fits>
+std::size_t largest_half(std::size_t value, Fits&& fits) {
+  while (value > 1) {
+    value /= 2;
+    if (fits(value)) return value;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Candidate judge(const Setting& setting, const Spread& spread, const Machine& machine, const SearchOptions& options) {
+  Candidate candidate;
+  candidate.spread = spread;
+  candidate.recompute = setting.recompute;
+  candidate.why = why_impossible(setting, spread);
+  if (!candidate.why.empty()) return candidate;
+  // Fastest first: the first that fits is the one. Times are quickly told, memory takes a run of the schedule.
+  std::vector<Setting> modes;
+  for (const Recompute mode : options.modes) {
+    modes.push_back(setting);
+    modes.back().recompute = mode;
+  }
+  if (modes.empty()) modes.push_back(setting);
+  std::stable_sort(modes.begin(), modes.end(), [&](const Setting& a, const Setting& b) {
+    return step_time(a, spread, machine, options.dtype).seconds < step_time(b, spread, machine, options.dtype).seconds;
+  });
+  for (const Setting& mode : modes) {
+    Candidate judged = judge_mode(mode, spread, machine, options);
+    if (judged.fits) return judged;
+    if (!candidate.possible || judged.memory.total < candidate.memory.total) candidate = std::move(judged);
+  }
+  return candidate;
+}
+
 std::vector<Candidate> search(const Setting& setting, int gpus, const Machine& machine, const SearchOptions& options) {
   std::vector<Candidate> candidates;
-  for (const Spread& spread : all_spreads(gpus)) candidates.push_back(judge(setting, spread, machine, options));
+  for (const Spread& spread : all_spreads(gpus)) {
+    Candidate judged = judge(setting, spread, machine, options);
+    const auto twin =
+        std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& each) { return are_alike(each, judged); });
+    if (twin == candidates.end()) candidates.push_back(std::move(judged));
+    else twin->alike.push_back(spread);
+  }
   const auto key = [](const Candidate& each) {
     const double order = each.fits ? each.time.seconds : static_cast<double>(each.memory.total);
     return std::tuple(each.fits ? 0 : each.possible ? 1 : 2, order, each.spread.axes.size());
   };
   std::stable_sort(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) { return key(a) < key(b); });
   return candidates;
+}
+
+std::optional<Remedies> remedies(const Setting& setting, const std::vector<Candidate>& found, const Machine& machine,
+                                 const SearchOptions& options) {
+  if (found.empty() || found.front().fits || !found.front().possible) return std::nullopt;
+  Remedies result;
+  result.least = found.front();
+  result.memory_bytes = result.least.memory.total;
+  const Spread& spread = result.least.spread;
+  for (int times = 2; times <= kMostTimes && !result.more_gpus && !spread.axes.empty(); times *= 2) {
+    for (std::size_t axis = spread.axes.size(); axis-- > 0 && !result.more_gpus;) {
+      Spread wider = spread;
+      wider.axes[axis].degree *= times;
+      Candidate judged = judge(setting, wider, machine, options);
+      if (judged.fits) result.more_gpus = std::move(judged);
+    }
+  }
+  const auto fits = [&](std::size_t batch, std::size_t sequence) {
+    Setting smaller = setting;
+    smaller.batch = batch;
+    smaller.sequence = sequence;
+    return judge(smaller, spread, machine, options).fits;
+  };
+  result.batch = largest_half(setting.batch, [&](std::size_t batch) { return fits(batch, setting.sequence); });
+  result.sequence = largest_half(setting.sequence, [&](std::size_t sequence) { return fits(setting.batch, sequence); });
+  return result;
 }
 
 }  // namespace tsp::theory

@@ -1,5 +1,6 @@
 // `plan` from its command line to its report: every number that the specification asks to reproduce, and what is refused.
 #include "launcher/cli.h"
+#include "launcher/plan/amounts.h"
 #include "launcher/plan/paper_figures.h"
 #include "launcher/plan/paper_tables.h"
 #include "launcher/plan/text_table.h"
@@ -271,13 +272,77 @@ TEST(Plan, SearchPrintsWhatFitsAndWhatDoesNot) {
                               "--dtype", "bf16", "--batch", "2", "--seq", "65536"});
   ASSERT_EQ(answer.code, 0) << answer.err;
   const json& rows = answer.report.at("plan");
-  EXPECT_EQ(rows.size(), theory::all_spreads(8).size());
+  std::size_t layouts = 0;
+  for (const json& each : rows) layouts += 1 + each.value("alike", json::array()).size();
+  EXPECT_EQ(layouts, theory::all_spreads(8).size());
+  EXPECT_EQ(answer.report.at("recompute"), "auto");
+  EXPECT_NE(answer.out.find("MFU"), std::string::npos);
+  EXPECT_GT(rows[0].at("mfu").get<double>(), 0.05);
+  EXPECT_LT(rows[0].at("mfu").get<double>(), 0.5);  // the machine's matrix products reach half of the peak
   EXPECT_EQ(rows[0].at("fits"), true);
   EXPECT_GT(rows[0].at("tokens_per_s").get<double>(), rows[1].at("tokens_per_s").get<double>() * 0.999);
   EXPECT_TRUE(rows[0].contains("bound_by"));
   EXPECT_NE(answer.out.find("bound by"), std::string::npos);
   EXPECT_NE(answer.out.find("doesn't divide --batch 2"), std::string::npos);
   EXPECT_NE(answer.out.find("too much"), std::string::npos);
+}
+
+TEST(Plan, SearchSaysWhyNothingFitsAndWhatWould) {
+  const Answer answer =
+      plan({"--search", "--gpus", "2", "--machine", "mi300x", "--mem", "3M", "--config", "nano", "--batch", "8"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  for (const char* words : {"no layout fits", "why nothing fits: ", "3.00 MiB it has", "what would fit: --mem ", "; --gpus ",
+                            "; --batch ", "; --seq "}) {
+    EXPECT_NE(answer.out.find(words), std::string::npos) << words << "\n" << answer.out;
+  }
+  // What is proposed works.
+  const json& help = answer.report.at("would_fit");
+  for (const auto& [option, key] : {std::pair("--gpus", "gpus"), std::pair("--batch", "batch"), std::pair("--seq", "seq")}) {
+    std::vector<std::string> words = {"--search", "--machine", "mi300x", "--mem", "3M", "--config", "nano"};
+    if (std::string(option) != "--gpus") words.insert(words.end(), {"--gpus", "2"});
+    if (std::string(option) != "--batch") words.insert(words.end(), {"--batch", "8"});
+    words.insert(words.end(), {option, help.at(key).dump()});
+    const Answer helped = plan(words);
+    ASSERT_EQ(helped.code, 0) << helped.err;
+    EXPECT_EQ(helped.report.at("plan")[0].at("fits"), true) << option;
+  }
+}
+
+TEST(Plan, SearchKeepsTheRecomputationThatIsAskedFor) {
+  const Answer answer = plan({"--search", "--gpus", "2", "--machine", "mi300x", "--config", "nano", "--recompute", "full"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  EXPECT_EQ(answer.report.at("recompute"), "full");
+  for (const json& each : answer.report.at("plan")) EXPECT_EQ(each.at("recompute"), "full");
+}
+
+// The report has both what all ranks receive and what one does in the mean, and says which is which; the table has the mean.
+TEST(Plan, SaysWhetherTrafficIsASumOrAMean) {
+  const Answer answer = plan({"--config", "nano", "-n", "4", "--batch", "4"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  for (const json& each : answer.report.at("plan")) {
+    ASSERT_TRUE(each.contains("means")) << each;
+    EXPECT_EQ(each.at("means").at("traffic_bytes"), "sum over ranks");
+    EXPECT_EQ(each.at("means").at("traffic_bytes_per_rank"), "mean over ranks");
+    for (const char* pass : {"forward", "backward"}) {
+      double mean = 0;
+      for (const auto& [purpose, bytes] : each.at("traffic_bytes").at(pass).items()) {
+        const double of_a_rank = each.at("traffic_bytes_per_rank").at(pass).at(purpose).at("received");
+        EXPECT_DOUBLE_EQ(of_a_rank * 4, bytes.at("received").get<double>());
+        mean += of_a_rank;
+      }
+      EXPECT_NE(answer.out.find(readable_bytes(mean)), std::string::npos) << each.at("label") << " " << pass;
+    }
+  }
+}
+
+TEST(Amounts, AreReadable) {
+  EXPECT_EQ(readable_bytes(0), "0 B");
+  EXPECT_EQ(readable_bytes(1023), "1023 B");
+  EXPECT_EQ(readable_bytes(1024), "1.00 KiB");
+  EXPECT_EQ(readable_bytes(1536.0 * 1024), "1.50 MiB");
+  EXPECT_EQ(readable_bytes(206158430208.0), "192.0 GiB");
+  EXPECT_EQ(readable_bytes(1024.0 * 1024 - 1), "1.00 MiB");
+  EXPECT_EQ(readable_bytes(5e13), "45.47 TiB");
 }
 
 TEST(Plan, RefusesWhatItCannotMean) {

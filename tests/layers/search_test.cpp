@@ -6,8 +6,12 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <string>
 
@@ -80,6 +84,31 @@ TEST(Machines, AreRefusedByField) {
             "m.json: field \"memory_bytes\": expected a number from 1 to 1e+18, found 1e+20");
   EXPECT_NE(refused("[]").find("expected a JSON object"), std::string::npos);
   EXPECT_NE(refused("{").find("m.json"), std::string::npos);
+}
+
+/// The page of the documentation, from the repository's root.
+std::string machine_page() {
+  std::ifstream file(std::filesystem::path(TSP_TOOLS_DIR) / "../docs/reference/machine-file.md");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+TEST(Machines, AreAsTheDocumentationSays) {
+  const std::string page = machine_page();
+  const std::string opening = "```json\n";
+  const std::size_t begin = page.find(opening);
+  ASSERT_NE(begin, std::string::npos);
+  const std::string example = page.substr(begin + opening.size(), page.find("```", begin + 1) - begin - opening.size());
+  EXPECT_EQ(parse_machine(example, "machine-file.md").name, find_machine("h100").name);
+  // Each field has a row, with the bounds that are refused beyond.
+  const nlohmann::json fields = nlohmann::json::parse(example);
+  const auto has_row = [&](const std::string& start) { return page.find("\n| " + start + " |") != std::string::npos; };
+  for (const auto& [key, value] : fields.items()) {
+    if (key != "within_node" && key != "across_nodes") {
+      EXPECT_TRUE(has_row("`" + key + "`")) << key;
+      continue;
+    }
+    for (const auto& [inner, unused] : value.items()) EXPECT_TRUE(has_row("`" + key + "` `" + inner + "`")) << inner;
+  }
 }
 
 Setting nano(std::size_t batch, std::size_t sequence) {
@@ -204,6 +233,118 @@ TEST(Search, GoesOverEveryLayoutOfTheGrammarOnce) {
   }
 }
 
+std::multiset<std::string> labels_of(const std::vector<Spread>& spreads) {
+  std::multiset<std::string> labels;
+  for (const Spread& spread : spreads) labels.insert(spread.label());
+  return labels;
+}
+
+/// With those that differ in nothing but the order of axes.
+std::multiset<std::string> labels_of(const std::vector<Candidate>& candidates) {
+  std::multiset<std::string> labels;
+  for (const Candidate& each : candidates) {
+    labels.insert(each.spread.label());
+    for (const Spread& spread : each.alike) labels.insert(spread.label());
+  }
+  return labels;
+}
+
+const std::vector<Recompute> kAllModes = {Recompute::none, Recompute::selective, Recompute::full};
+
+// Where all links are equally fast the order of axes makes no difference in any figure: such layouts are one.
+TEST(Search, EveryLayoutStandsThereOnce) {
+  const std::vector<Candidate> found =
+      search(nano(4, 64), 4, ideal(), {.memory_bytes = 1ULL << 30, .dtype = DType::f32, .modes = kAllModes});
+  EXPECT_EQ(labels_of(found), labels_of(all_spreads(4)));
+  const auto twins = [&](const std::string& label) {
+    const auto at = std::find_if(found.begin(), found.end(), [&](const Candidate& each) { return each.spread.label() == label; });
+    return at == found.end() ? std::multiset<std::string>{} : labels_of(at->alike);
+  };
+  EXPECT_EQ(twins("tp=2,sp=2"), (std::multiset<std::string>{"sp=2,tp=2"}));
+  EXPECT_EQ(twins("tsp=4"), std::multiset<std::string>{});
+}
+
+// Against single modes, each judged alone.
+TEST(Search, ChoosesTheFastestRecomputationThatFits) {
+  Machine machine = parse_machine(kGood, "m.json");
+  machine.flops_f32 = 1e9;  // computing takes longer than anything else
+  const Setting setting = nano(4, 256);
+  const Spread spread = one_axis(AxisKind::tsp, 4);
+  std::vector<Candidate> alone;
+  for (const Recompute mode : kAllModes) {
+    alone.push_back(judge(setting, spread, machine, {.memory_bytes = 1ULL << 40, .dtype = DType::f32, .modes = {mode}}));
+    EXPECT_EQ(alone.back().recompute, mode);
+  }
+  ASSERT_GT(alone[0].memory.total, alone[1].memory.total);
+  ASSERT_GT(alone[1].memory.total, alone[2].memory.total);
+  ASSERT_LT(alone[0].time.seconds, alone[2].time.seconds);
+  for (const Candidate& limit : alone) {
+    const auto judged =
+        judge(setting, spread, machine, {.memory_bytes = limit.memory.total, .dtype = DType::f32, .modes = kAllModes});
+    ASSERT_TRUE(judged.fits);
+    double fastest = 1e300;
+    for (const Candidate& each : alone) {
+      if (each.memory.total <= limit.memory.total) fastest = std::min(fastest, each.time.seconds);
+    }
+    EXPECT_EQ(judged.time.seconds, fastest);
+  }
+  // Where none fits, that which lacks least.
+  const auto judged =
+      judge(setting, spread, machine, {.memory_bytes = alone[2].memory.total - 1, .dtype = DType::f32, .modes = kAllModes});
+  EXPECT_FALSE(judged.fits);
+  EXPECT_EQ(judged.recompute, Recompute::full);
+  // One that is asked for is kept.
+  Setting full = setting;
+  full.recompute = Recompute::full;
+  EXPECT_EQ(judge(full, spread, machine, {.memory_bytes = 1ULL << 40, .dtype = DType::f32}).recompute, Recompute::full);
+}
+
+// On one GPU that does nothing but compute, at half its peak, half of the peak is used; what is computed again is no use.
+TEST(Search, UtilizationCountsWhatTheModelNeeds) {
+  Machine machine = ideal();
+  machine.flops_f32 = 1e9;
+  machine.gemm_efficiency = machine.attention_efficiency = 0.5;
+  const auto used = [&](Recompute mode) {
+    return judge(nano(2, 64), {}, machine, {.memory_bytes = 1ULL << 40, .dtype = DType::f32, .modes = {mode}}).utilization;
+  };
+  EXPECT_NEAR(used(Recompute::none), 0.5, 1e-6);
+  EXPECT_LT(used(Recompute::full), 0.45);
+  EXPECT_GT(used(Recompute::full), 0.3);
+}
+
+// Every remedy is a search that finds something; a little less of it finds nothing for that layout.
+TEST(Search, RemediesHelp) {
+  const Machine machine = parse_machine(kGood, "m.json");
+  const Setting setting = nano(8, 256);
+  SearchOptions options{.memory_bytes = 3 << 20, .dtype = DType::f32, .modes = kAllModes};
+  const std::vector<Candidate> found = search(setting, 2, machine, options);
+  ASSERT_FALSE(found.front().fits);
+  const std::optional<Remedies> help = remedies(setting, found, machine, options);
+  ASSERT_TRUE(help);
+  for (const Candidate& each : found)
+    EXPECT_TRUE(!each.possible || each.memory.total >= help->memory_bytes) << each.spread.label();
+  const auto any_fits = [&](const Setting& of, int gpus, std::uint64_t memory) {
+    SearchOptions with = options;
+    with.memory_bytes = memory;
+    return search(of, gpus, machine, with).front().fits;
+  };
+  EXPECT_TRUE(any_fits(setting, 2, help->memory_bytes));
+  EXPECT_FALSE(any_fits(setting, 2, help->memory_bytes - 1));
+  ASSERT_TRUE(help->more_gpus);
+  EXPECT_TRUE(any_fits(setting, help->more_gpus->spread.ranks(), options.memory_bytes));
+  ASSERT_NE(help->batch, 0U);
+  Setting smaller = setting;
+  smaller.batch = help->batch;
+  EXPECT_TRUE(any_fits(smaller, 2, options.memory_bytes));
+  ASSERT_NE(help->sequence, 0U);
+  Setting shorter = setting;
+  shorter.sequence = help->sequence;
+  EXPECT_TRUE(any_fits(shorter, 2, options.memory_bytes));
+  // Where something fits, nothing must help.
+  options.memory_bytes = 1ULL << 40;
+  EXPECT_FALSE(remedies(setting, search(setting, 2, machine, options), machine, options));
+}
+
 TEST(Search, RanksWhatFitsAndSaysWhyTheRestDoesNot) {
   Setting s;
   s.model = find_config("paper-7b").config;
@@ -212,7 +353,7 @@ TEST(Search, RanksWhatFitsAndSaysWhyTheRestDoesNot) {
   s.bytes = ElementBytes::of(DType::bf16);
   const std::uint64_t budget = 128ULL << 30;
   const std::vector<Candidate> found = search(s, 16, find_machine("mi300x"), {.memory_bytes = budget, .dtype = DType::bf16});
-  EXPECT_EQ(found.size(), all_spreads(16).size());
+  EXPECT_EQ(labels_of(found), labels_of(all_spreads(16)));
   double last = 0;
   bool fitting = true;
   std::set<std::string> fit;
