@@ -102,6 +102,7 @@ int execute(Command& command, GlobalOptions& global, const std::string& complain
       throw Error(Cause::refused,
                   fmt::format("--trace {}: {} has no trace; train, eval and block write one", global.trace, command.name()));
     }
+    if (!command.has_steps()) check_trace_steps(global.trace_options, command.name(), 0, 0);
     if (global.trace == "-") {
       if (global.several_machines) throw Error(Cause::refused, "--trace -: the nodes' ranks write one file in turn; name a file");
       trace_to_stdout.emplace();

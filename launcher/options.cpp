@@ -225,9 +225,11 @@ void add_global_options(CLI::App& app, GlobalOptions& options) {
                "allow reductions whose order depends on the nodes: faster across many adapters, no longer bit-identical")
       ->group(group);
   app.add_flag("--verify", options.verify, "checksum every payload (over tcp they always are)")->group(group);
-  app.add_option("--trace", options.trace, "write a trace of all ranks for Perfetto to FILE (-: stdout)")
+  app.add_option("--trace", options.trace,
+                 "write a trace of all ranks for Perfetto to FILE (-: stdout), gzipped if it ends in .gz")
       ->type_name("FILE")
       ->group(group);
+  add_trace_options(app, options.trace_options, group);
   app.add_option("--json", options.json, "write the report for machines to FILE; -: to stdout, and everything else to stderr")
       ->type_name("FILE")
       ->group(group);
@@ -283,6 +285,7 @@ void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank
   options.timeout_ns = static_cast<std::uint64_t>(seconds * 1e9);
 
   validate_faults(options, use);
+  validate_trace_options(options.trace_options, options.trace);
 
   if (options.bind_text.empty()) {
     options.bind = Bind::automatic;

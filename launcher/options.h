@@ -4,6 +4,7 @@
 #include "launcher/agreement.h"
 #include "launcher/inputs.h"
 #include "launcher/layout.h"
+#include "launcher/trace_options.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/fault/spec.h"
 
@@ -41,6 +42,7 @@ struct GlobalOptions {
   std::string bind_text;
   std::string threads_text;
   std::string trace;
+  TraceOptions trace_options;
   std::string json;
   std::string log_level = "info";
   bool reassociate = false;

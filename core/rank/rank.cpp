@@ -10,11 +10,17 @@ Rank::Rank(Context& context, const RankOptions& options)
       trace_(options.trace),
       compute_(context.engine(), context.heap(), options.threads, options.trace),
       begun_ns_(posix::now_ns()) {
-  if (trace_ != nullptr) context_.engine().observe(trace_);
+  if (trace_ == nullptr) return;
+  context_.engine().observe(trace_);
+  trace_->watch(&context_.heap());
+  Trace::set_current(trace_);
 }
 
 Rank::~Rank() {
-  if (trace_ != nullptr) context_.engine().observe(nullptr);
+  if (trace_ == nullptr) return;
+  context_.engine().observe(nullptr);
+  trace_->watch(nullptr);
+  Trace::set_current(nullptr);
 }
 
 OwnedTensor Rank::tensor(Category category, DType dtype, std::span<const std::size_t> sizes, std::string_view what) {
@@ -28,7 +34,8 @@ void Rank::wait(Work work) {
   work.wait();
   const std::uint64_t end = posix::now_ns();
   waited_ns_ += end - begin;
-  if (trace_ != nullptr) trace_->add({.begin_ns = begin, .end_ns = end, .name = "wait"});
+  if (trace_ == nullptr) return;
+  trace_->add_wait(begin, end);
 }
 
 RankTimes Rank::times() const {

@@ -3,6 +3,7 @@
 #include "core/board/peer_watch.h"
 #include "core/streams/engine.h"
 #include "core/streams/patience.h"
+#include "core/streams/wait_observer.h"
 #include "transport/posix.h"
 
 #include <fmt/format.h>
@@ -46,12 +47,14 @@ double seconds(std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 void Engine::wait_for(Stream stream, std::uint64_t number) {
   Patience patience(stream);
   Queue& q = queue(stream);
+  auto* const observer = observer_ == nullptr ? nullptr : dynamic_cast<WaitObserver*>(observer_);
   while (q.completed < number) {
     if (look(stream) || moved_) {
       moved_ = false;
       learn(patience);
       patience.restart();
     } else {
+      if (observer != nullptr && q.head != nullptr) observer->missing(q.head->waiting_for(), q.head->info());
       pause(patience);
     }
   }

@@ -111,6 +111,7 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
     }
   }
   audit.seconds = rank.times();
+  session.stop_tracing();
   audit.memory_peak = rank.memory_peaks();
   double all_finite = finite ? 1 : 0;
   context.world().all_reduce(std::span(&all_finite, 1), Reduction::min);

@@ -113,6 +113,7 @@ int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan) {
     progress.update(first, static_cast<double>(loss.tokens), fmt::format("loss {:.4f}", loss.mean));
   }
   audit.seconds = rank.times();
+  session.stop_tracing();
   audit.memory_peak = rank.memory_peaks();
   if (file) file->publish();
 

@@ -5,6 +5,7 @@
 #include "launcher/commands/train_rank.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/session.h"
+#include "launcher/model/trace_writer.h"
 #include "layers/model/checkpoint_folder.h"
 #include "layers/model/checkpoint_manifest.h"
 #include "transport/cause.h"
@@ -66,7 +67,9 @@ void warn_of_skipped(const std::vector<std::string>& skipped) {
 /// there is none.
 nlohmann::ordered_json keep_trace(const GlobalOptions& global, std::uint64_t number) {
   std::filesystem::path kept = global.trace;
-  kept.replace_filename(fmt::format("{}.attempt-{}{}", kept.stem().string(), number, kept.extension().string()));
+  const std::string ending = is_gzip_name(global.trace) ? ".gz" : "";
+  const std::filesystem::path name = ending.empty() ? kept.filename() : kept.stem();
+  kept.replace_filename(fmt::format("{}.attempt-{}{}{}", name.stem().string(), number, name.extension().string(), ending));
   std::error_code error;
   if (global.trace.empty() || ranks_here(global).first != 0 || !std::filesystem::is_regular_file(global.trace, error))
     return nullptr;
@@ -253,6 +256,7 @@ void TrainCommand::validate(const GlobalOptions& global) {
   check_batch(global, model_.batch);
   validate_data(model_, true);
   validate_memory(model_, global, ModelUse::training);
+  check_trace_steps(global.trace_options, name(), train_.resumed ? train_.resumed->state.step + 1 : 1, train_.steps);
   if (!train_.save.empty()) validate_save();
   if (!train_.resumed) return;
   const CheckpointState& saved = train_.resumed->state;

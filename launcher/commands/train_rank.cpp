@@ -69,6 +69,7 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   for (std::uint64_t step = done + 1; step <= plan.train->steps; ++step) {
     const std::uint64_t begin = posix::now_ns();
     context.begin_step(step);
+    const Session::TracedStep traced(session, step);
     const TokenBatch tokens_of_step = batch.of_step(step);
     loss = model.forward_backward(tokens_of_step).mean;
     bool ends_early = plan.wind_down != nullptr && plan.wind_down->asked() != 0;

@@ -54,6 +54,7 @@ theory::PeakOptions peak_options(Session& session, bool training) {
 
 void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
                        bool training, const PassesOfRun& passes) {
+  session.stop_tracing();
   const theory::MeshSetting of = mesh_setting(session, options);
   const std::vector<Token> measured(ids.begin(), ids.end());  // `ids` may be where the passes' tokens come to lie
   {
@@ -74,6 +75,7 @@ void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptio
 
 void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
                             std::size_t prompt, bool print) {
+  session.stop_tracing();
   const theory::MeshSetting of = mesh_setting(session, options);
   mine.memory_forecast =
       theory::decoding_peaks(of, session.rank().rank(), ids.first(ids.size() - 1), prompt, peak_options(session, false));

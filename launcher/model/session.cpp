@@ -31,15 +31,38 @@ Session::Session(Context& context, ReportSink& sink, const GlobalOptions& global
   const kernels::Level level = common_level(context.world());
   kernels::set_level(level);
   if (speaks()) sink_.set("kernels", std::string(kernels::name(level)));
-  if (!global.trace.empty()) trace_.emplace();
+  if (!global.trace.empty()) {
+    trace_.emplace();
+    trace_->wake(global.trace_options.whole_job());
+  }
   rank_.emplace(context, RankOptions{.threads = static_cast<std::size_t>(global.threads), .trace = trace_ ? &*trace_ : nullptr});
   mesh_.emplace(context.world(), mesh_shape(global));
 }
 
+Session::TracedStep::TracedStep(Session& session, std::uint64_t step) : session_(session) {
+  if (!session.trace_) return;
+  session.trace_->wake(session.global_.trace_options.holds(step));
+  span_.emplace("step", static_cast<std::int64_t>(step));
+}
+
+Session::TracedStep::~TracedStep() {
+  if (!session_.trace_) return;
+  span_.reset();
+  session_.trace_->wake(session_.global_.trace_options.whole_job());
+}
+
+void Session::stop_tracing() {
+  if (!trace_) return;
+  trace_->note_memory_now();
+  trace_->wake(false);
+}
+
 void Session::finish() {
   if (!trace_) return;
+  stop_tracing();
   context_.engine().observe(nullptr);
-  const std::string trouble = write_trace(context_, *trace_, global_.faults, global_.trace);
+  const std::string trouble =
+      write_trace(context_, *trace_, global_.faults, {.path = global_.trace, .flows = global_.trace_options.flows});
   if (!trouble.empty() && speaks()) sink_.set(kTraceTrouble, trouble);
 }
 

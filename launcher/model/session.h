@@ -31,6 +31,21 @@ class Session {
   bool speaks() const { return context_.rank() == 0; }
   const GlobalOptions& global() const { return global_; }
 
+  /// A training step, for as long as this lives: a span of the trace; of steps that --trace-steps leaves out nothing is traced.
+  class TracedStep {
+   public:
+    TracedStep(Session& session, std::uint64_t step);
+    TracedStep(const TracedStep&) = delete;
+    TracedStep& operator=(const TracedStep&) = delete;
+    ~TracedStep();
+
+   private:
+    Session& session_;
+    std::optional<TraceSpan> span_;
+  };
+
+  /// What happens from here on belongs to no trace: reports are gathered. Before the peaks of memory are read for them.
+  void stop_tracing();
   /// Collective: writes the trace, if one was asked for.
   void finish();
 

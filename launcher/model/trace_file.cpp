@@ -1,7 +1,6 @@
 #include "launcher/model/trace_file.h"
 
-#include "transport/cause.h"
-#include "transport/posix.h"
+#include "launcher/model/trace_writer.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -10,51 +9,16 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <fcntl.h>
-#include <iterator>
 #include <map>
 #include <span>
 #include <string_view>
 #include <tuple>
-#include <unistd.h>
 #include <vector>
 
 namespace tsp::launcher {
 
 namespace {
-
-constexpr std::size_t kPiece = std::size_t{1} << 16;
-
-class TraceFile {
- public:
-  TraceFile(const std::string& path, bool first) : path_(path) {
-    const int flags = O_WRONLY | O_APPEND | O_CLOEXEC | (first ? O_CREAT | O_TRUNC : 0);
-    file_ = posix::UniqueFd(::open(path.c_str(), flags, 0666));
-    if (!file_) throw system_error(Cause::refused, fmt::format("--trace {}: opening it", path_), errno);
-  }
-  template <class... Arguments>
-  void print(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
-    fmt::format_to(std::back_inserter(buffer_), format, std::forward<Arguments>(arguments)...);
-  }
-  bool full() const { return buffer_.size() >= kPiece; }
-  void flush() {
-    std::string_view rest(buffer_.data(), buffer_.size());
-    while (!rest.empty()) {
-      const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) throw system_error(Cause::refused, fmt::format("--trace {}: writing it", path_), errno);
-      rest.remove_prefix(static_cast<std::size_t>(written));
-    }
-    buffer_.clear();
-  }
-
- private:
-  std::string path_;
-  posix::UniqueFd file_;
-  fmt::memory_buffer buffer_;
-};
 
 /// Microseconds, as the format wants them.
 double micro(std::uint64_t ns, std::uint64_t zero_ns) { return ns < zero_ns ? 0 : static_cast<double>(ns - zero_ns) * 1e-3; }
@@ -63,29 +27,50 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-void print_head(TraceFile& file, int rank) {
+std::string_view row_name(int row) {
+  if (row == TraceEvent::kCompute) return "compute";
+  return row == TraceEvent::kSpans ? "schedule" : name(static_cast<Stream>(row - 1));
+}
+
+void print_head(TraceWriter& file, int rank) {
   if (rank == 0) file.print("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
   else file.print(",\n");
   file.print("{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_name\",\"args\":{{\"name\":\"rank {0}\"}}}},\n", rank);
   file.print("{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_sort_index\",\"args\":{{\"sort_index\":{0}}}}}", rank);
-  for (int row = 0; row <= kStreams; ++row) {
+  for (int row = 0; row <= TraceEvent::kSpans; ++row) {
     file.print(",\n{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}}", rank, row,
-               row == 0 ? std::string_view("compute") : name(static_cast<Stream>(row - 1)));
-    file.print(",\n{{\"ph\":\"M\",\"pid\":{0},\"tid\":{1},\"name\":\"thread_sort_index\",\"args\":{{\"sort_index\":{1}}}}}", rank,
-               row);
+               row_name(row));
+    // Spans above what they consist of.
+    file.print(",\n{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_sort_index\",\"args\":{{\"sort_index\":{}}}}}", rank,
+               row, row == TraceEvent::kSpans ? -1 : row);
   }
 }
 
-void print_slice(TraceFile& file, const TraceEvent& event, int rank, std::uint64_t zero_ns) {
-  file.print(",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f},\"args\":{{", rank, event.row,
-             event.name, micro(event.begin_ns, zero_ns), static_cast<double>(event.end_ns - event.begin_ns) * 1e-3);
+void print_slice(TraceWriter& file, const TraceEvent& event, int rank, std::uint64_t zero_ns) {
+  const std::string number = event.number < 0 ? "" : fmt::format(" {}", event.number);
+  file.print(",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":\"{}{}\",\"ts\":{:.3f},\"dur\":{:.3f},\"args\":{{", rank,
+             event.row, event.name, number, micro(event.begin_ns, zero_ns),
+             static_cast<double>(event.end_ns - event.begin_ns) * 1e-3);
   if (event.op) {
     file.print("\"bytes\":{},\"purpose\":\"{}\",\"sequence\":{}", event.bytes, name(event.purpose), event.sequence);
     if (event.peer >= 0) file.print(",\"peer\":{}", event.peer);
+  } else if (event.waited_for >= 0) {
+    file.print("\"for_rank\":{},\"op\":\"{}\",\"sequence\":{}", event.waited_for, name(event.waited_op), event.sequence);
   } else if (event.flops > 0) {
     file.print("\"flops\":{:.0f}", event.flops);
   }
   file.print("}}}}");
+}
+
+/// A counter for each category, and one for their sum.
+void print_memory(TraceWriter& file, const Trace& trace, int rank, std::uint64_t zero_ns) {
+  for (const TraceMemory& sample : trace.memory()) {
+    file.print(",\n{{\"ph\":\"C\",\"pid\":{},\"name\":\"memory (bytes)\",\"ts\":{:.3f},\"args\":{{", rank,
+               micro(sample.at_ns, zero_ns));
+    for (std::size_t i = 0; i < kCategories; ++i) file.print("\"{}\":{},", name(static_cast<Category>(i)), sample.bytes.of[i]);
+    file.print("\"total\":{}}}}}", sample.bytes.total);
+    if (file.full()) file.flush();
+  }
 }
 
 /// The ends of one operation's arrows on this rank.
@@ -94,7 +79,16 @@ struct Partners {
   std::vector<int> from;
 };
 
-Partners partners(const TraceEvent& event, std::span<const int> members, int rank) {
+/// What TraceFlows::neighbours leaves of a collective's arrows: to the next member, from the one before.
+Partners neighbours(std::span<const int> members, int rank) {
+  const auto at = std::find(members.begin(), members.end(), rank);
+  if (at == members.end() || members.size() < 2) return {};
+  const auto place = static_cast<std::size_t>(at - members.begin());
+  return {.to = {members[(place + 1) % members.size()]}, .from = {members[(place + members.size() - 1) % members.size()]}};
+}
+
+Partners partners(const TraceEvent& event, std::span<const int> members, int rank, TraceFlows flows) {
+  if (flows == TraceFlows::none) return {};
   std::vector<int> others;
   std::copy_if(members.begin(), members.end(), std::back_inserter(others), [&](int member) { return member != rank; });
   const bool root = event.peer == rank;
@@ -109,7 +103,8 @@ Partners partners(const TraceEvent& event, std::span<const int> members, int ran
     case Op::all_gather:
     case Op::reduce_scatter:
     case Op::all_reduce:
-    case Op::all_to_all: return {.to = others, .from = others};
+    case Op::all_to_all:
+      return flows == TraceFlows::neighbours ? neighbours(members, rank) : Partners{.to = others, .from = others};
     case Op::barrier: break;
   }
   return {};
@@ -131,9 +126,9 @@ class ArrowNames {
 };
 
 /// An arrow leaves a slice where it begins and arrives where the other slice ends.
-void print_arrows(TraceFile& file, const TraceEvent& event, std::span<const int> members, int rank, std::uint64_t zero_ns,
-                  ArrowNames& names) {
-  const Partners ends = partners(event, members, rank);
+void print_arrows(TraceWriter& file, const TraceEvent& event, std::span<const int> members, int rank, std::uint64_t zero_ns,
+                  ArrowNames& names, TraceFlows flows) {
+  const Partners ends = partners(event, members, rank, flows);
   const auto print = [&](const char* phase, std::uint64_t id, std::uint64_t at_ns) {
     file.print(",\n{{\"ph\":{},\"id\":\"{:#x}\",\"cat\":\"flow\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{:.3f}}}", phase,
                id, name(event.purpose), rank, event.row, micro(at_ns, zero_ns));
@@ -144,24 +139,37 @@ void print_arrows(TraceFile& file, const TraceEvent& event, std::span<const int>
   }
 }
 
-void print_events(TraceFile& file, Context& context, const Trace& trace, std::uint64_t zero_ns) {
+/// The order in which they are written: by beginning, the longer first, so that a span stands before those within it.
+std::vector<const TraceEvent*> in_order(const Trace& trace) {
+  std::vector<const TraceEvent*> events;
+  events.reserve(trace.events().size());
+  for (const TraceEvent& event : trace.events()) events.push_back(&event);
+  std::stable_sort(events.begin(), events.end(), [](const TraceEvent* a, const TraceEvent* b) {
+    return a->begin_ns != b->begin_ns ? a->begin_ns < b->begin_ns : a->end_ns > b->end_ns;
+  });
+  return events;
+}
+
+void print_events(TraceWriter& file, Context& context, const Trace& trace, std::uint64_t zero_ns, TraceFlows flows) {
   ArrowNames names;
-  for (const TraceEvent& event : trace.events()) {
-    print_slice(file, event, context.rank(), zero_ns);
-    if (event.op) print_arrows(file, event, context.engine().members_of(event.group), context.rank(), zero_ns, names);
+  std::uint64_t end_ns = zero_ns;
+  for (const TraceEvent* event : in_order(trace)) {
+    end_ns = std::max(end_ns, event->end_ns);
+    print_slice(file, *event, context.rank(), zero_ns);
+    if (event->op) print_arrows(file, *event, context.engine().members_of(event->group), context.rank(), zero_ns, names, flows);
     if (!file.full()) continue;
     file.flush();
     context.engine().tick();
   }
+  print_memory(file, trace, context.rank(), zero_ns);
   if (trace.left_out() > 0) {
-    const std::uint64_t end = trace.events().empty() ? zero_ns : trace.events().back().end_ns;
     file.print(",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":0,\"name\":\"{} more events were left out\",\"ts\":{:.3f}}}",
-               context.rank(), trace.left_out(), micro(end, zero_ns));
+               context.rank(), trace.left_out(), micro(end_ns, zero_ns));
   }
 }
 
 /// Injected faults of a rank, as far as the board has them in detail.
-void print_faults(TraceFile& file, const FlightBoard& board, int rank, const std::vector<fault::Spec>& faults,
+void print_faults(TraceWriter& file, const FlightBoard& board, int rank, const std::vector<fault::Spec>& faults,
                   std::uint64_t zero_ns) {
   for (const FaultRecord& record : board.fault_records(rank)) {
     if (record.fault >= faults.size()) continue;
@@ -175,7 +183,7 @@ void print_faults(TraceFile& file, const FlightBoard& board, int rank, const std
 }
 
 /// Of the culprit's process; of all if nobody knows it.
-void print_failure(TraceFile& file, const Failure& failure, int ranks, std::uint64_t when_ns, std::uint64_t zero_ns) {
+void print_failure(TraceWriter& file, const Failure& failure, int ranks, std::uint64_t when_ns, std::uint64_t zero_ns) {
   const bool known = failure.rank >= 0 && failure.rank < ranks;
   file.print(",\n{{\"ph\":\"i\",\"s\":\"{}\",\"pid\":{},\"tid\":0,\"cat\":\"failure\",\"name\":\"{}\",\"ts\":{:.3f},\"args\":{{",
              known ? "p" : "g", known ? failure.rank : 0, name(failure.cause), micro(when_ns, zero_ns));
@@ -203,7 +211,7 @@ std::string first_trouble(Communicator& world, const std::string& mine) {
 
 }  // namespace
 
-std::string write_trace(Context& context, const Trace& trace, const std::vector<fault::Spec>& faults, const std::string& path) {
+std::string write_trace(Context& context, const Trace& trace, const std::vector<fault::Spec>& faults, const TraceTarget& target) {
   Communicator& world = context.world();
   // Time begins with the job's first event.
   std::byte mine[sizeof(std::uint64_t)];
@@ -226,12 +234,12 @@ std::string write_trace(Context& context, const Trace& trace, const std::vector<
   if (rank > 0) world.recv(Buffer(&turn, 1, DType::byte), rank - 1);
   try {
     if (turn == std::byte{0}) {
-      TraceFile file(path, rank == 0);
+      TraceWriter file(target.path, rank == 0);
       print_head(file, rank);
-      print_events(file, context, trace, zero);
+      print_events(file, context, trace, zero, target.flows);
       print_faults(file, context.board(), rank, faults, zero);
       if (rank + 1 == world.size()) file.print("\n]}}\n");
-      file.flush();
+      file.finish();
     }
   } catch (const Error& error) {
     if (error.cause() != Cause::refused) throw;
@@ -244,7 +252,7 @@ std::string write_trace(Context& context, const Trace& trace, const std::vector<
 
 void write_failure_trace(const FlightBoard& board, const std::vector<fault::Spec>& faults, const Failure& failure,
                          std::uint64_t when_ns, std::uint64_t zero_ns, const std::string& path) {
-  TraceFile file(path, true);
+  TraceWriter file(path, true);
   for (int rank = 0; rank < board.ranks(); ++rank) {
     print_head(file, rank);
     print_faults(file, board, rank, faults, zero_ns);
@@ -252,7 +260,7 @@ void write_failure_trace(const FlightBoard& board, const std::vector<fault::Spec
   }
   print_failure(file, failure, board.ranks(), when_ns, zero_ns);
   file.print("\n]}}\n");
-  file.flush();
+  file.finish();
 }
 
 }  // namespace tsp::launcher

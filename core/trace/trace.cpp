@@ -1,0 +1,16 @@
+#include "core/trace/trace.h"
+
+namespace tsp {
+
+namespace {
+
+/// A rank's schedule runs on one thread, and a thread runs one rank's.
+thread_local Trace* current_trace = nullptr;
+
+}  // namespace
+
+Trace* Trace::current() { return current_trace; }
+
+void Trace::set_current(Trace* trace) { current_trace = trace; }
+
+}  // namespace tsp

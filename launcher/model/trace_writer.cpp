@@ -1,0 +1,84 @@
+#include "launcher/model/trace_writer.h"
+
+#include "transport/cause.h"
+
+#include <array>
+#include <cerrno>
+#include <fcntl.h>
+#include <unistd.h>
+#include <zlib.h>
+
+namespace tsp::launcher {
+
+namespace {
+
+constexpr std::size_t kPiece = std::size_t{1} << 16;
+/// zlib's window of 2^15 bytes, and 16 for gzip's header and trailer.
+constexpr int kGzipWindow = 15 + 16;
+constexpr int kMemoryLevel = 8;
+/// The fastest: events are so alike that it makes a tenth of them, and the ranks wait for each other's turn.
+constexpr int kLevel = 1;
+
+}  // namespace
+
+struct TraceWriter::Gzip {
+  z_stream stream{};
+  Gzip() = default;
+  Gzip(const Gzip&) = delete;
+  Gzip& operator=(const Gzip&) = delete;
+  ~Gzip() { ::deflateEnd(&stream); }
+};
+
+bool is_gzip_name(std::string_view path) { return path.ends_with(".gz"); }
+
+TraceWriter::TraceWriter(const std::string& path, bool first) : path_(path) {
+  const int flags = O_WRONLY | O_APPEND | O_CLOEXEC | (first ? O_CREAT | O_TRUNC : 0);
+  file_ = posix::UniqueFd(::open(path.c_str(), flags, 0666));
+  if (!file_) throw system_error(Cause::refused, fmt::format("--trace {}: opening it", path_), errno);
+  if (!is_gzip_name(path)) return;
+  gzip_ = std::make_unique<Gzip>();
+  if (::deflateInit2(&gzip_->stream, kLevel, Z_DEFLATED, kGzipWindow, kMemoryLevel, Z_DEFAULT_STRATEGY) != Z_OK)
+    throw Error(Cause::refused, fmt::format("--trace {}: zlib can't compress it; a name without .gz works", path_));
+}
+
+TraceWriter::~TraceWriter() = default;
+
+bool TraceWriter::full() const { return buffer_.size() >= kPiece; }
+
+void TraceWriter::flush() {
+  if (gzip_ != nullptr) compress(false);
+  else write({buffer_.data(), buffer_.size()});
+  buffer_.clear();
+}
+
+void TraceWriter::finish() {
+  if (gzip_ != nullptr) compress(true);
+  else write({buffer_.data(), buffer_.size()});
+  buffer_.clear();
+}
+
+void TraceWriter::compress(bool last) {
+  z_stream& stream = gzip_->stream;
+  stream.next_in = reinterpret_cast<Bytef*>(buffer_.data());
+  stream.avail_in = static_cast<uInt>(buffer_.size());
+  std::array<char, kPiece> out;
+  int state = Z_OK;
+  do {
+    stream.next_out = reinterpret_cast<Bytef*>(out.data());
+    stream.avail_out = static_cast<uInt>(out.size());
+    state = ::deflate(&stream, last ? Z_FINISH : Z_NO_FLUSH);
+    write({out.data(), out.size() - stream.avail_out});
+  } while (last ? state == Z_OK : stream.avail_out == 0);
+  if (last && state != Z_STREAM_END) throw Error(Cause::refused, fmt::format("--trace {}: zlib can't compress it", path_));
+}
+
+void TraceWriter::write(std::string_view rest) {
+  while (!rest.empty()) {
+    const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw system_error(Cause::refused, fmt::format("--trace {}: writing it", path_), errno);
+    rest.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace tsp::launcher

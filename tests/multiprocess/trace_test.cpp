@@ -1,0 +1,264 @@
+// --trace: what lies in the file, held against the report of the same run and against the format's own rules.
+#include "tests/support/text_data.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace tsp::test::trace_test {
+namespace {
+
+using nlohmann::json;
+
+/// Times are printed in nanoseconds of a microsecond: two roundings.
+constexpr double kRounding = 0.002;
+
+json train(const TextData& data, const std::string& layout, std::vector<std::string> more) {
+  std::vector<std::string> arguments = {"train",
+                                        "--layout",
+                                        layout,
+                                        "--config",
+                                        "nano",
+                                        "--data",
+                                        data.text(),
+                                        "--seq",
+                                        "37",
+                                        "--batch",
+                                        "2",
+                                        "--json",
+                                        data.path("report.json")};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Finished run = run_tsprun(arguments);
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  return read_json(data.path("report.json"));
+}
+
+struct Slice {
+  int rank;
+  std::string row;
+  std::string name;
+  double begin;
+  double end;
+  json arguments;
+};
+
+/// A trace taken apart: slices in the file's order, and the other events.
+struct Parts {
+  std::vector<Slice> slices;
+  std::vector<json> counters;
+  std::map<std::string, int> begins;
+  std::map<std::string, int> ends;
+  std::set<std::pair<int, std::string>> rows;
+};
+
+Parts take_apart(const json& trace) {
+  Parts parts;
+  std::map<std::pair<int, int>, std::string> names;
+  for (const json& event : trace.at("traceEvents")) {
+    const std::string phase = event.at("ph");
+    if (phase == "M" && event.at("name") == "thread_name") {
+      names[{event.at("pid"), event.at("tid")}] = event.at("args").at("name");
+      parts.rows.emplace(event.at("pid"), event.at("args").at("name"));
+    }
+    if (phase == "s") ++parts.begins[event.at("id")];
+    if (phase == "f") ++parts.ends[event.at("id")];
+    if (phase == "C") parts.counters.push_back(event);
+    if (phase != "X") continue;
+    const double begin = event.at("ts");
+    parts.slices.push_back({.rank = event.at("pid"),
+                            .row = names.at({event.at("pid"), event.at("tid")}),
+                            .name = event.at("name"),
+                            .begin = begin,
+                            .end = begin + event.at("dur").get<double>(),
+                            .arguments = event.at("args")});
+  }
+  return parts;
+}
+
+std::vector<Slice> of(const Parts& parts, int rank, const std::string& row) {
+  std::vector<Slice> slices;
+  std::copy_if(parts.slices.begin(), parts.slices.end(), std::back_inserter(slices),
+               [&](const Slice& slice) { return slice.rank == rank && slice.row == row; });
+  return slices;
+}
+
+/// "forward/layer 0" for each span, with all that hold it; fails where one lies neither within nor behind another.
+std::vector<std::string> nested(const std::vector<Slice>& spans) {
+  std::vector<Slice> open;
+  std::vector<std::string> paths;
+  for (const Slice& span : spans) {
+    while (!open.empty() && open.back().end <= span.begin + kRounding) open.pop_back();
+    if (!open.empty()) {
+      EXPECT_GE(span.begin, open.back().begin - kRounding) << span.name << " in " << open.back().name;
+      EXPECT_LE(span.end, open.back().end + kRounding) << span.name << " in " << open.back().name;
+    }
+    open.push_back(span);
+    std::string path;
+    for (const Slice& each : open) path += (path.empty() ? "" : "/") + each.name;
+    paths.push_back(path);
+  }
+  return paths;
+}
+
+TEST(Trace, HoldsAllRanksStreamsAndMatchingArrows) {
+  const TextData data(3000);
+  train(data, "tsp=4", {"--steps", "2", "--trace", data.path("trace.json")});
+  const Parts parts = take_apart(read_json(data.path("trace.json")));
+  for (int rank = 0; rank < 4; ++rank) {
+    for (const char* row : {"schedule", "compute", "control", "weights", "kv", "gradients"}) {
+      EXPECT_TRUE(parts.rows.contains({rank, row})) << row;
+    }
+  }
+  EXPECT_FALSE(parts.begins.empty());
+  EXPECT_EQ(parts.begins, parts.ends);
+  for (const auto& [id, count] : parts.begins) EXPECT_EQ(count, 1) << id;
+  double flops = 0;
+  std::uint64_t bytes = 0;
+  std::map<std::pair<int, std::string>, double> last_begin;
+  std::map<std::pair<int, std::string>, double> last_end;
+  for (const Slice& slice : parts.slices) {
+    // In the order in which they begin; but for spans one ends before the next begins.
+    EXPECT_GE(slice.begin, (last_begin[{slice.rank, slice.row}]));
+    last_begin[{slice.rank, slice.row}] = slice.begin;
+    double& end = last_end[{slice.rank, slice.row}];
+    if (slice.row != "schedule") {
+      EXPECT_GE(slice.begin, end - kRounding) << slice.name;
+    }
+    end = slice.end;
+    flops += slice.arguments.value("flops", 0.0);
+    bytes += slice.arguments.value("bytes", std::uint64_t{0});
+  }
+  // Two steps of nano, three times the forward pass' matrix products: 6·tokens·parameters of blocks and head.
+  const double products = 6.0 * 2 * 37 * (2 * (2 * 64 * 8 * 12 + 3 * 64 * 176) + 256 * 64);
+  EXPECT_GT(flops, 2 * products);
+  EXPECT_LT(flops, 2 * products * 1.6);
+  EXPECT_GT(bytes, 0U);
+}
+
+TEST(Trace, SpansOfStepsPassesAndLayersNest) {
+  const TextData data(3000);
+  train(data, "tsp=2", {"--steps", "2", "--trace", data.path("trace.json")});
+  const Parts parts = take_apart(read_json(data.path("trace.json")));
+  std::vector<std::string> expected;
+  for (const std::string step : {"step 1", "step 2"}) {
+    for (const char* path : {"", "/forward", "/forward/layer 0", "/forward/layer 1", "/backward", "/backward/layer 1",
+                             "/backward/layer 0", "/gradient norm", "/update"}) {
+      expected.push_back(step + path);
+    }
+  }
+  for (const int rank : {0, 1}) {
+    const std::vector<Slice> spans = of(parts, rank, "schedule");
+    EXPECT_EQ(nested(spans), expected);
+    // Every kernel of the steps lies in one of them.
+    for (const Slice& kernel : of(parts, rank, "compute")) {
+      if (kernel.name == "wait" || kernel.begin < spans.front().begin) continue;
+      EXPECT_TRUE(std::any_of(spans.begin(), spans.end(), [&](const Slice& span) {
+        return span.name.starts_with("step") && kernel.begin >= span.begin - kRounding && kernel.end <= span.end + kRounding;
+      })) << kernel.name;
+    }
+  }
+}
+
+// What the heap held when it held most is in the report to the byte; the counters reach just that, of every category and their
+// sum.
+TEST(Trace, CountersOfMemoryReachTheReportsPeaks) {
+  for (const char* layout : {"tsp=2", "tp=2", "zero3=2"}) {
+    const TextData data(3000);
+    const json report = train(data, layout, {"--steps", "2", "--trace", data.path("trace.json")});
+    const Parts parts = take_apart(read_json(data.path("trace.json")));
+    std::map<std::pair<int, std::string>, std::uint64_t> most;
+    std::map<int, double> last;
+    for (const json& counter : parts.counters) {
+      EXPECT_GE(counter.at("ts").get<double>(), last[counter.at("pid")]);
+      last[counter.at("pid")] = counter.at("ts");
+      for (const auto& [name, bytes] : counter.at("args").items()) {
+        std::uint64_t& peak = most[{counter.at("pid"), name}];
+        peak = std::max(peak, bytes.get<std::uint64_t>());
+      }
+    }
+    for (const json& rank : report.at("per_rank")) {
+      for (const auto& [name, bytes] : rank.at("memory_peak_bytes").items()) {
+        EXPECT_EQ((most[{rank.at("rank"), name}]), bytes.get<std::uint64_t>()) << layout << " " << name;
+      }
+    }
+  }
+}
+
+// A rank stands still for a second: what the others wait for meanwhile says so.
+TEST(Trace, WaitsSayForWhom) {
+  const TextData data(3000);
+  train(data, "tp=4", {"--steps", "3", "--fault", "stall:rank=2,step=2,seconds=1", "--trace", data.path("trace.json")});
+  const Parts parts = take_apart(read_json(data.path("trace.json")));
+  std::map<int, double> waited;
+  std::size_t named = 0;
+  for (const Slice& slice : parts.slices) {
+    if (slice.name != "wait" || !slice.arguments.contains("for_rank")) continue;
+    ++named;
+    EXPECT_NE(slice.arguments.at("for_rank"), slice.rank);
+    EXPECT_GT(slice.arguments.at("sequence"), 0);
+    EXPECT_FALSE(slice.arguments.at("op").get<std::string>().empty());
+    waited[slice.arguments.at("for_rank")] += slice.end - slice.begin;
+  }
+  EXPECT_GT(named, 0U);
+  EXPECT_GT(waited[2], 0.9e6);
+  for (const int other : {0, 1, 3}) EXPECT_GT(waited[2], waited[other]) << other;
+}
+
+TEST(Trace, HoldsTheStepsThatAreAskedForAlone) {
+  const TextData data(3000);
+  train(data, "tsp=2", {"--steps", "5", "--trace", data.path("trace.json"), "--trace-steps", "2:3"});
+  const Parts parts = take_apart(read_json(data.path("trace.json")));
+  std::set<std::string> steps;
+  double begin = 1e300;
+  double end = 0;
+  for (const Slice& slice : parts.slices) {
+    if (!slice.name.starts_with("step")) continue;
+    steps.insert(slice.name);
+    begin = std::min(begin, slice.begin);
+    end = std::max(end, slice.end);
+  }
+  EXPECT_EQ(steps, (std::set<std::string>{"step 2", "step 3"}));
+  for (const Slice& slice : parts.slices) {
+    EXPECT_GE(slice.end, begin - kRounding) << slice.name;
+    EXPECT_LE(slice.begin, end + kRounding) << slice.name;
+  }
+}
+
+TEST(Trace, IsGzippedWhenItsNameSaysSo) {
+  const TextData data(3000);
+  train(data, "tsp=4", {"--steps", "2", "--trace", data.path("trace.json.gz")});
+  train(data, "tsp=4", {"--steps", "2", "--trace", data.path("trace.json")});
+  const Finished unpacked = run_program({"/usr/bin/gzip", "-dc", data.path("trace.json.gz")});
+  ASSERT_EQ(unpacked.end.code, 0) << unpacked.describe();
+  const Parts packed = take_apart(json::parse(unpacked.out));
+  const Parts plain = take_apart(read_json(data.path("trace.json")));
+  EXPECT_EQ(packed.rows, plain.rows);
+  EXPECT_EQ(packed.begins.size(), plain.begins.size());
+  EXPECT_EQ(of(packed, 3, "schedule").size(), of(plain, 3, "schedule").size());
+  EXPECT_LT(std::filesystem::file_size(data.path("trace.json.gz")) * 4, std::filesystem::file_size(data.path("trace.json")));
+}
+
+TEST(Trace, ArrowsAreThinnedOnRequest) {
+  const auto arrows = [](const std::string& which) {
+    const TextData data(3000);
+    train(data, "tsp=4", {"--steps", "2", "--trace", data.path("trace.json"), "--trace-flows", which});
+    const Parts parts = take_apart(read_json(data.path("trace.json")));
+    EXPECT_EQ(parts.begins, parts.ends) << which;
+    return parts.begins.size();
+  };
+  const std::size_t all = arrows("all");
+  const std::size_t few = arrows("neighbours");
+  EXPECT_EQ(arrows("none"), 0U);
+  EXPECT_GT(few, 0U);
+  EXPECT_LT(few * 3, all * 2);  // a collective of four ranks has twelve arrows, or four; messages keep theirs
+}
+
+}  // namespace
+}  // namespace tsp::test::trace_test
