@@ -164,7 +164,9 @@ TEST_P(Endings, AreOneVerdictThoughLastWordsTakeSeconds) {
   EXPECT_EQ(second.wait(30).code, GetParam().code) << second.err();
   for (Process* process : {&first, &second}) {
     EXPECT_EQ(process->err().find("is lost"), std::string::npos) << process->err();
-    if (GetParam().code != 0) EXPECT_NE(process->err().find("rank 1 exited with code 3"), std::string::npos) << process->err();
+    if (GetParam().code != 0) {
+      EXPECT_NE(process->err().find("rank 1 exited with code 3"), std::string::npos) << process->err();
+    }
   }
 }
 
@@ -235,7 +237,9 @@ TEST_P(Restart, WithoutANodeKeepsTheHistory) {
   ASSERT_EQ(report.at("attempts").size(), 1U) << report.at("attempts");
   EXPECT_EQ(report.at("attempts").at(0).at("failure").at("node"), lost);
   EXPECT_EQ(report.at("restarts"), 1);
-  if (lost == 1) EXPECT_GE(report.at("steps").size(), 5U);  // node 0 has rank 0, which tells of steps
+  if (lost == 1) {
+    EXPECT_GE(report.at("steps").size(), 5U);  // node 0 has rank 0, which tells of steps
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Lost, Restart, testing::Values(0, 1));
