@@ -194,15 +194,17 @@ std::vector<Spread> peers_of(const Spread& given) {
 
 PlanPoint plan_point(const PlanQuestion& question, const Spread& spread) {
   const theory::Setting& setting = question.setting;
-  if (question.machine) {
-    return plan_point(question, theory::judge(setting, spread, *question.machine, question.search_options()));
-  }
   theory::Candidate candidate;
-  candidate.spread = spread;
-  candidate.recompute = setting.recompute;
-  candidate.why = theory::why_impossible(setting, spread);
-  candidate.possible = candidate.why.empty();
+  if (question.machine) {
+    candidate = theory::judge(setting, spread, *question.machine, question.search_options());
+  } else {
+    candidate.spread = spread;
+    candidate.recompute = setting.recompute;
+    candidate.why = theory::why_impossible(setting, spread);
+    candidate.possible = candidate.why.empty();
+  }
   if (candidate.possible) {
+    // Of a few layouts every rank can be asked, with a machine or without.
     const theory::Need need = theory::need(theory::MeshSetting::of(setting, spread),
                                            {.threads = question.threads, .nodes = question.nodes, .share = question.share});
     candidate.memory = need.evenly;
@@ -302,7 +304,9 @@ std::vector<std::string> search_table(const PlanQuestion& question, const std::v
       describe(question),
       fmt::format("machine: {}; {} a GPU", question.machine->name, readable_bytes(real(question.memory_bytes))),
       "step times are modelled (theory/step_time.h): for ranking, not for promises; MFU: the model's FLOPs without recomputation",
-      "over all GPUs' peak", ""};
+      "over all GPUs' peak; what fits is asked of the fullest GPU, with ids that spread evenly: `plan --layout` asks all, for "
+      "any ids",
+      ""};
   TextTable fitting({"fits", "recompute", "ms a step", "tokens/s", "MFU", "exposed", "peak", "bound by"});
   fitting.left_from(7);
   TextTable others({"doesn't fit", "recompute", "why"});
