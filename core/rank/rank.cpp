@@ -30,6 +30,7 @@ OwnedTensor Rank::tensor(Category category, DType dtype, std::span<const std::si
 }
 
 void Rank::wait(Work work) {
+  if (trace_ != nullptr) trace_->begin_wait();
   const std::uint64_t begin = posix::now_ns();
   work.wait();
   const std::uint64_t end = posix::now_ns();

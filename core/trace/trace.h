@@ -33,7 +33,7 @@ struct TraceEvent {
   std::optional<Op> op = std::nullopt;  ///< of an operation
   Purpose purpose = Purpose::other;     ///< of an operation
   std::int64_t number = -1;             ///< of a span: which step, layer, token; -1: there is one only
-  std::int32_t waited_for = -1;         ///< of a wait: the world rank whose part was missing last; -1: everything was there
+  std::int32_t waited_for = -1;         ///< of a wait: the world rank whose part was missing for longest; -1: all was there
   Op waited_op = Op::barrier;           ///< of such a wait: in which operation; its number in its group is `sequence`
 };
 
@@ -76,19 +76,22 @@ class Trace final : public WaitObserver {
     else ++left_out_;
   }
   void missing(int rank, const OperationInfo& info) override {
-    missing_rank_ = rank;
-    missing_op_ = info.op;
-    missing_sequence_ = info.group_sequence;
+    if (rank == now_.rank && info.op == now_.op && info.group_sequence == now_.sequence) return;
+    const std::uint64_t at = posix::now_ns();
+    found(at);
+    now_ = {.rank = rank, .op = info.op, .sequence = info.group_sequence, .since_ns = at};
   }
-  /// A wait of the schedule, with what it found missing last.
+  /// A wait of the schedule begins: what an earlier one found missing is none of its business.
+  void begin_wait() { now_ = longest_ = {}; }
+  /// It is over. It bears the rank and the operation that it found missing for longest.
   void add_wait(std::uint64_t begin_ns, std::uint64_t end_ns) {
+    found(end_ns);
     add({.begin_ns = begin_ns,
          .end_ns = end_ns,
          .name = "wait",
-         .sequence = missing_sequence_,
-         .waited_for = missing_rank_,
-         .waited_op = missing_op_});
-    missing_rank_ = -1;
+         .sequence = longest_.sequence,
+         .waited_for = longest_.rank,
+         .waited_op = longest_.op});
   }
   /// A last look at the heap, before its numbers go to a report.
   void note_memory_now() {
@@ -119,6 +122,21 @@ class Trace final : public WaitObserver {
   }
 
  private:
+  /// What a wait found missing, since when, and in the end for how long.
+  struct Missing {
+    int rank = -1;
+    Op op = Op::barrier;
+    std::uint32_t sequence = 0;
+    std::uint64_t since_ns = 0;
+    std::uint64_t lasted_ns = 0;
+  };
+  /// What is missing now was found.
+  void found(std::uint64_t at_ns) {
+    now_.lasted_ns = at_ns - now_.since_ns;
+    if (now_.rank >= 0 && (longest_.rank < 0 || now_.lasted_ns > longest_.lasted_ns)) longest_ = now_;
+    now_ = {};
+  }
+
   /// A peak that rose since the last look was reached during the event, at the latest.
   void note_memory(std::uint64_t begin_ns, std::uint64_t end_ns) {
     if (heap_ == nullptr || memory_.size() >= kMostEvents) return;
@@ -148,9 +166,8 @@ class Trace final : public WaitObserver {
   const Heap* heap_ = nullptr;
   CategoryBytes seen_peaks_;
   CategoryBytes seen_use_;
-  int missing_rank_ = -1;
-  Op missing_op_ = Op::barrier;
-  std::uint32_t missing_sequence_ = 0;
+  Missing now_;
+  Missing longest_;
   std::uint64_t left_out_ = 0;
   bool awake_ = true;
 };
