@@ -65,11 +65,17 @@ Error cannot_make(const std::filesystem::path& path, int reason) {
                                            path.string(), std::strerror(reason)));
 }
 
+/// Its owner's alone, whatever the umask: who may write into the folder could put another secret in this one's place.
+void make_folders(const std::filesystem::path& folder) {
+  std::error_code unknown;
+  if (folder.empty() || std::filesystem::exists(folder, unknown)) return;
+  make_folders(folder.parent_path());
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) throw cannot_make(folder, errno);
+}
+
 /// Makes the file with a fresh secret, unless somebody else does at the same moment.
 void make(const std::filesystem::path& path) {
-  std::error_code failed;
-  std::filesystem::create_directories(path.parent_path(), failed);
-  if (failed) throw cannot_make(path, failed.value());
+  make_folders(path.parent_path());
   const std::string temporary = fmt::format("{}.{}", path.string(), ::getpid());
   const posix::UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) throw cannot_make(path, errno);
@@ -97,6 +103,12 @@ bootstrap::Secret load_secret(const std::string& file) {
   const std::filesystem::path path = std::filesystem::path(home) / ".config" / "tsprun" / "secret";
   std::error_code unknown;
   if (!std::filesystem::exists(path, unknown)) make(path);
+  struct stat folder {};
+  if (::stat(path.parent_path().c_str(), &folder) == 0 && (folder.st_mode & 022) != 0) {
+    throw Error(Cause::refused, fmt::format("the secret {}: others may write into its folder (mode {:o}), and put another in its "
+                                            "place; try chmod 700 {}",
+                                            path.string(), folder.st_mode & 0777, path.parent_path().string()));
+  }
   return from_file("the secret", path.string());
 }
 

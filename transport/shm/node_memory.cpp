@@ -167,7 +167,9 @@ NodeMemory::NodeMemory(NodeLayout layout, posix::UniqueFd descriptor, bool must_
       mapping_(descriptor_, layout_.total_bytes()),
       base_(mapping_.bytes().data()),
       doorbells_(reinterpret_cast<Doorbell*>(base_ + layout_.doorbells_offset())),
-      must_allocate_(must_allocate) {}
+      must_allocate_(must_allocate) {
+  ::madvise(base_, mapping_.bytes().size(), MADV_DONTDUMP);
+}
 
 std::span<std::byte> NodeMemory::page(int index) const {
   return {base_ + layout_.pages_offset() + static_cast<std::size_t>(index) * kPage, kPage};

@@ -12,6 +12,8 @@
 // Under tsprun the object is a memfd: no name to leak, not bounded by /dev/shm. Ranks that no tsprun started share a POSIX object
 // that is unlinked before anyone else opens it, and allocated before it is used, so that a full /dev/shm is an error instead of
 // a SIGBUS.
+//
+// Core dumps leave it out: a dump would write each hole as zeros, gigabytes of them, and the secret with them.
 #pragma once
 
 #include "transport/doorbell.h"
