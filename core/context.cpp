@@ -170,6 +170,7 @@ struct Context::Parts {
                {.timeout_ns = timeout_ns(),
                 .oversubscribed = memory->layout().local_ranks > memory->layout().cores,
                 .watch = watch ? &*watch : nullptr,
+                .supervised = memory->layout().supervised != 0,
                 .blocking = options.blocking,
                 .faults = faults.any() ? &faults : nullptr,
                 .phantom = is_phantom()}),

@@ -14,6 +14,7 @@
 #include <sstream>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <sys/sysinfo.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -128,6 +129,22 @@ std::uint64_t memory_information(const std::string& key) {
   return 0;
 }
 
+/// What the kernel tells of memory where /proc isn't mounted; nothing of page cache that could be dropped.
+Space without_proc() {
+  struct sysinfo memory {};
+  if (::sysinfo(&memory) != 0) return {};
+  return {.free = memory.freeram * memory.mem_unit, .total = memory.totalram * memory.mem_unit};
+}
+
+/// The number behind `key` in a file of lines "key number"; 0 if there is none.
+std::uint64_t count_in(const std::string& path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string name, value; file >> name >> value;) {
+    if (name == key) return static_cast<std::uint64_t>(std::max<std::int64_t>(0, to_number(value).value_or(0)));
+  }
+  return 0;
+}
+
 /// Bytes left under a cgroup's limit. Page cache that could be dropped counts as used, except for inactive files.
 std::uint64_t left_under(const std::string& folder, const char* limit_file, const char* usage_file, const char* inactive_key) {
   const auto limit = number_in(folder + "/" + limit_file);
@@ -201,7 +218,7 @@ int usable_cores(std::span<const int> processes) {
 }
 
 std::uint64_t available_memory() {
-  std::uint64_t available = memory_information("MemAvailable");
+  std::uint64_t available = has_proc() ? memory_information("MemAvailable") : without_proc().free;
   for (const std::string& folder : cgroup_folders("")) {
     available = std::min(available, left_under(folder, "memory.max", "memory.current", "inactive_file"));
   }
@@ -211,7 +228,23 @@ std::uint64_t available_memory() {
   return available;
 }
 
-std::uint64_t total_memory() { return memory_information("MemTotal"); }
+std::uint64_t total_memory() {
+  const std::uint64_t total = memory_information("MemTotal");
+  return total != 0 ? total : without_proc().total;
+}
+
+OutOfMemoryKills out_of_memory_kills() {
+  OutOfMemoryKills kills;
+  kills.machine = count_in("/proc/vmstat", "oom_kill");
+  const auto innermost = [](const std::string& controller, const char* file) -> std::uint64_t {
+    const std::vector<std::string> folders = cgroup_folders(controller);
+    return folders.empty() ? 0 : count_in(folders.front() + "/" + file, "oom_kill");
+  };
+  kills.cgroup = innermost("", "memory.events") + innermost("memory", "memory.oom_control");
+  return kills;
+}
+
+bool has_proc() { return ::access("/proc/self/stat", R_OK) == 0; }
 
 Space shared_memory_file_system() {
   struct statvfs space {};

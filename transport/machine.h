@@ -21,6 +21,16 @@ int usable_cores(std::span<const int> processes);
 std::uint64_t available_memory();
 std::uint64_t total_memory();
 
+/// How many processes the kernel's out-of-memory killer has ended so far; 0 where the kernel doesn't count.
+struct OutOfMemoryKills {
+  std::uint64_t machine = 0;  ///< on the whole machine
+  std::uint64_t cgroup = 0;   ///< in this process's cgroup
+};
+OutOfMemoryKills out_of_memory_kills();
+
+/// /proc is mounted: without it neither stopped processes nor strays nor limits of cgroups can be seen.
+bool has_proc();
+
 /// "bytes free of bytes" in /dev/shm; 0, 0 if there is none.
 struct Space {
   std::uint64_t free = 0;

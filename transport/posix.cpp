@@ -61,7 +61,7 @@ std::uint64_t now_ns() {
 
 std::optional<ProcessStat> process_stat(pid_t pid) {
   const UniqueFd file(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
-  char text[256];
+  char text[512];
   const ssize_t length = file ? ::read(file.get(), text, sizeof text - 1) : -1;
   if (length <= 0) return std::nullopt;
   text[length] = '\0';
@@ -69,8 +69,29 @@ std::optional<ProcessStat> process_stat(pid_t pid) {
   const char* close = std::strrchr(text, ')');
   ProcessStat stat;
   stat.pid = pid;
-  if (close == nullptr || std::sscanf(close + 1, " %c %d %d", &stat.state, &stat.parent, &stat.group) != 3) return std::nullopt;
+  unsigned long minor = 0;
+  unsigned long major = 0;
+  unsigned long user = 0;
+  unsigned long system = 0;
+  // … session terminal foreground flags minor (children's) major (children's) user system …
+  constexpr const char* kFields = " %c %d %d %*d %*d %*d %*u %lu %*u %lu %*u %lu %lu";
+  if (close == nullptr ||
+      std::sscanf(close + 1, kFields, &stat.state, &stat.parent, &stat.group, &minor, &major, &user, &system) != 7)
+    return std::nullopt;
+  stat.faults = minor + major;
+  stat.cpu = user + system;
   return stat;
+}
+
+std::uint64_t bytes_moved(pid_t pid) {
+  const UniqueFd file(::open(fmt::format("/proc/{}/io", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  char text[256];
+  const ssize_t length = file ? ::read(file.get(), text, sizeof text - 1) : -1;
+  if (length <= 0) return 0;
+  text[length] = '\0';
+  unsigned long long read = 0;
+  unsigned long long written = 0;
+  return std::sscanf(text, "rchar: %llu wchar: %llu", &read, &written) == 2 ? read + written : 0;
 }
 
 bool is_stopped(pid_t pid) {

@@ -61,9 +61,14 @@ struct ProcessStat {
   char state = '?';  ///< R, S, D, T (stopped), t (traced), Z …
   pid_t parent = 0;
   pid_t group = 0;
+  std::uint64_t faults = 0;  ///< pages that it has touched for the first time, or anew
+  std::uint64_t cpu = 0;     ///< time that it has had of cores, in the kernel's ticks
 };
 /// None if there is no such process.
 std::optional<ProcessStat> process_stat(pid_t pid);
+
+/// Bytes that the process has read and written so far, by whatever calls; 0 if that can't be seen.
+std::uint64_t bytes_moved(pid_t pid);
 
 /// True if the process is stopped (SIGSTOP, SIGTSTP, a debugger); false if there is none.
 bool is_stopped(pid_t pid);

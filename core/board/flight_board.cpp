@@ -73,10 +73,12 @@ NodePage& FlightBoard::node() const { return *reinterpret_cast<NodePage*>(memory
 bool FlightBoard::abort(const Failure& failure) const {
   std::uint32_t none = 0;
   const bool first = node().abort.compare_exchange_strong(none, 1);
-  if (first) write_abort(failure);
+  // A launcher says it again in every round: those who were woken once know it.
+  if (!first) return false;
+  write_abort(failure);
   const auto here = static_cast<int>(memory_->layout().local_ranks);
   for (int i = 0; i < here; ++i) memory_->ring(i);
-  return first;
+  return true;
 }
 
 void FlightBoard::correct(const Failure& failure) const {

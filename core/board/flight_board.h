@@ -137,6 +137,7 @@ struct RankPage {
   std::atomic<std::uint64_t> ticks;
   std::atomic<std::uint32_t> stopped;       ///< 1 while its process is stopped (SIGSTOP, a debugger)
   std::atomic<std::int32_t> connecting_to;  ///< a rank of the world + 1, for which this one waits while ranks connect; 0: none
+  std::atomic<std::uint32_t> over;          ///< 1 once a launcher has seen how its process ended
   ActivityLine activity[kStreams];
   std::atomic<std::uint64_t> counts[kOps];              ///< operations begun, by Op
   std::atomic<std::uint64_t> faults;                    ///< injected faults that struck here: a bit for each, see note_fault()
@@ -231,7 +232,7 @@ class FlightBoard {
   NodePage& node() const;
 
   bool aborted() const { return node().abort.load(std::memory_order_relaxed) != 0; }
-  /// Writes the first failure; returns false if there was one before. Rings every doorbell of the node.
+  /// Writes the first failure; returns false if there was one before. The first rings every doorbell of the node.
   bool abort(const Failure& failure) const;
   /// Puts what really was the first failure in the place of one that is complete. For the launcher, which alone knows how
   /// processes ended.

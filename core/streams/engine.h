@@ -63,8 +63,8 @@ class OperationObserver {
   virtual void completed(Stream stream, const OperationInfo& info, std::uint64_t begin_ns, std::uint64_t end_ns) = 0;
 };
 
-/// How long a rank whose way to a peer is cut waits for a launcher to say what became of that peer: well before others, who wait
-/// for this rank meanwhile, call it a deadlock.
+/// How long a rank whose way to a peer is cut, or whose peer is done too early, waits for a launcher to say what became of that
+/// peer: well before others, who wait for this rank meanwhile, call it a deadlock.
 constexpr std::uint64_t wait_for_word_ns(std::uint64_t timeout_ns) {
   return std::min<std::uint64_t>(timeout_ns / 4, 1'500'000'000);
 }
@@ -139,6 +139,7 @@ struct EngineOptions {
   std::uint64_t timeout_ns = 30'000'000'000;
   bool oversubscribed = false;   ///< ranks outnumber cores: yield instead of spinning
   PeerWatch* watch = nullptr;    ///< for ranks that no launcher supervises; borrowed
+  bool supervised = false;       ///< a launcher says how ranks' processes ended
   bool blocking = false;         ///< post() returns when the operation is complete
   RankFaults* faults = nullptr;  ///< told of every operation as it is posted and begins; null: nothing is injected; borrowed
   bool phantom = false;          ///< there are no peers, and operations aren't begun: see Context::phantom()

@@ -205,14 +205,20 @@ void Engine::check_arguments(Stream stream) {
 
 /// Is the rank that we wait for gone? Its last messages may still lie in the lane: so it is an error only if a further look at
 /// the lane, after the death was seen, found nothing.
-void Engine::check_peer(Patience& patience, std::uint64_t) {
+void Engine::check_peer(Patience& patience, std::uint64_t now) {
   const Operation* head = queue(patience.stream).head;
   const int peer = head == nullptr ? -1 : head->waiting_for();
   if (peer < 0 || peer == world_rank_ || peer >= board_.ranks()) return;
   const Life life = board_.life(peer);
   if (life == Life::alive || life == Life::unborn) {
     patience.suspect = -1;
+    patience.left_since_ns = 0;
     return;
+  }
+  // That it closed its context says nothing of how its process will end: of an exception that nobody caught, perhaps.
+  if (life == Life::finished && options_.supervised && board_.page(peer).over.load(relaxed) == 0) {
+    if (patience.left_since_ns == 0) patience.left_since_ns = now;
+    if (now - patience.left_since_ns < wait_for_word_ns(options_.timeout_ns)) return;
   }
   if (patience.suspect != peer) {
     patience.suspect = peer;
@@ -230,7 +236,7 @@ void Engine::throw_gone(int peer, Op op, std::uint64_t sequence) {
   const Life life = board_.life(peer);
   const std::int32_t code = board_.page(peer).code.load(relaxed);
   const std::string how = life == Life::killed   ? fmt::format("was killed by signal {}", code)
-                          : life != Life::exited ? "ended in good order"
+                          : life != Life::exited ? "closed its context in good order"
                           : code == kUnknownCode ? "is gone (how it ended isn't known: no tsprun watches it)"
                                                  : fmt::format("exited (code {})", code);
   throw blamed(life == Life::killed ? Cause::killed : Cause::exited, peer,
