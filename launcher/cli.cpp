@@ -4,14 +4,15 @@
 #include "launcher/commands/command.h"
 #include "launcher/environment.h"
 #include "launcher/examples.h"
+#include "launcher/log_sink.h"
 #include "launcher/outputs.h"
+#include "launcher/signals.h"
 #include "launcher/standard_output.h"
 #include "launcher/starter.h"
 #include "transport/cause.h"
 #include "transport/log.h"
 
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -33,7 +34,7 @@ constexpr int kRefused = 2;
 constexpr int kFailed = 1;
 
 void set_up_logging(const GlobalOptions& options) {
-  auto logger = std::make_shared<spdlog::logger>("tsprun", std::make_shared<spdlog::sinks::stderr_sink_st>());
+  auto logger = std::make_shared<spdlog::logger>("tsprun", std::make_shared<LogSink>());
   logger->set_pattern("tsprun: %l: %v");
   logger->set_level(options.quiet ? spdlog::level::err : spdlog::level::from_str(options.log_level));
   use_logger(logger);
@@ -148,7 +149,7 @@ int tsprun(int argc, const char* const* argv) {
   // A reader that goes away is an error of write(), which is seen to where it happens. Ranks and programs get the default back.
   std::signal(SIGPIPE, SIG_IGN);
   // Who asks for the board while there is none, before and between jobs, gets none: a job blocks the signal and reads it.
-  std::signal(SIGUSR1, SIG_IGN);
+  for (const int signal : kAskingSignals) std::signal(signal, SIG_IGN);
   try {
     CLI::App app("tsprun: transformer parallelism run for real, a process per rank", "tsprun");
     app.require_subcommand(1);

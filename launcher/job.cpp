@@ -1,5 +1,6 @@
 #include "launcher/job.h"
 
+#include "launcher/log_sink.h"
 #include "launcher/processes.h"
 #include "launcher/standard_output.h"
 #include "transport/cause.h"
@@ -12,7 +13,6 @@
 #include <cerrno>
 #include <csignal>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <utility>
 
@@ -24,6 +24,10 @@ constexpr std::uint64_t kMillisecond = 1'000'000;
 /// How often the abort word is looked at, which rings no bell here, and the terminal's foreground.
 constexpr int kTick_ms = 100;
 constexpr int kEndingTick_ms = 10;
+/// By how much the signals may be apart that a scheduler sends to all processes of a job.
+constexpr std::uint64_t kSignalledTogether_ns = 250'000'000;
+/// Added to a signal's number it is the exit code of a program that ended because of it (a shell's custom).
+constexpr int kExitBySignal = 128;
 
 }  // namespace
 
@@ -39,9 +43,12 @@ Job::Job(const JobSpec& spec, std::vector<shm::NodeMemory> memories, JobNet& net
       records_(static_cast<std::size_t>(spec.global->ranks)),
       signs_(records_.size()) {
   if (!own_pidfd_) throw system_error(Cause::refused, "pidfd_open of tsprun itself (Linux 5.3 or newer is needed)", errno);
+  LogSink::divert(&stderr_);
 }
 
 Job::~Job() {
+  if (stderr_.pending()) drain(stderr_);
+  LogSink::divert(nullptr);
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
     if (processes_[rank].pid > 0 && !records_[rank].end.ended) signal_group(processes_[rank].pid, SIGKILL);
   }
@@ -50,6 +57,7 @@ Job::~Job() {
 
 void Job::start(const rlimit& open_files) {
   start_ns_ = posix::now_ns();
+  killed_before_ = machine::out_of_memory_kills();
   strangers_ = children();
   // What a killed rank leaves behind becomes tsprun's child, to be ended too.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -102,6 +110,11 @@ void Job::watch() {
     const bool soon = ending_ || (net_->cluster && net_->cluster->ending());
     for (const Event& event : loop_.wait(soon ? kEndingTick_ms : tick_ms())) handle(event);
     share_news();
+    if (std::exchange(news_, false)) {
+      // Those who wait for a rank that has ended look at once instead of at the end of their sleep. Once for all that ended.
+      tell_others();
+      boards_.ring_all();
+    }
     stdout_.flush();
     stderr_.flush();
     // What ranks find out would reach nobody.
@@ -152,18 +165,34 @@ void Job::handle(const Event& event) {
 }
 
 void Job::handle_signals() {
-  while (const std::optional<int> signal = signals_.next()) {
-    switch (*signal) {
-      case SIGCHLD: follow_stops(); break;
-      case SIGTSTP: stop_all(); break;
-      case SIGCONT:
-        signal_ranks(SIGCONT);
-        // Nobody's patience runs while all are stopped.
-        if (ending_) ending_since_ns_ = posix::now_ns();
-        break;
-      case SIGUSR1: stderr_.append(print_board(board_, posix::now_ns())); break;
-      default: interrupt(*signal); break;
-    }
+  while (const std::optional<int> signal = signals_.next()) handle_signal(*signal);
+}
+
+void Job::handle_signal(int signal) {
+  switch (signal) {
+    case SIGCHLD: follow_stops(); break;
+    case SIGTSTP: stop_all(); break;
+    case SIGCONT:
+      signal_ranks(SIGCONT);
+      // Nobody's patience runs while all are stopped.
+      if (ending_) ending_since_ns_ = posix::now_ns();
+      break;
+    case SIGUSR1:
+    case SIGUSR2: stderr_.append(print_board(board_, posix::now_ns())); break;
+    default: interrupt(signal); break;
+  }
+}
+
+/// Schedulers signal a job's ranks and its tsprun together, one process after the other. So before a rank that ended by such a
+/// signal is called the culprit, tsprun's own is waited for.
+void Job::hear_own_signals(const RankEnd& end) {
+  handle_signals();
+  if (!asks_to_end(end.signal) && !asks_to_end(end.exit_code - kExitBySignal)) return;
+  const std::uint64_t until = posix::now_ns() + kSignalledTogether_ns;
+  while (!ending_) {
+    const std::uint64_t now = posix::now_ns();
+    if (now >= until) return;
+    if (const auto signal = signals_.next_within(static_cast<int>((until - now) / kMillisecond) + 1)) handle_signal(*signal);
   }
 }
 
@@ -180,6 +209,7 @@ bool Job::ask_to_wind_down(int signal) {
 }
 
 void Job::interrupt(int signal) {
+  asked_to_end_by_ = signal;
   if (ask_to_wind_down(signal)) return;
   if (interrupted_by_ != 0) {
     signal_ranks(SIGKILL);
@@ -205,34 +235,6 @@ void Job::give_up(const Failure& failure, int signal) {
 void Job::stop_all() {
   signal_ranks(SIGSTOP);
   ::kill(::getpid(), SIGSTOP);
-}
-
-void Job::follow_stops() {
-  // A rank under `run` is a group: what stops or continues its small parent shall do so to the program.
-  siginfo_t information{};
-  while (::waitid(P_ALL, 0, &information, WSTOPPED | WCONTINUED | WNOHANG) == 0 && information.si_pid != 0) {
-    const bool stranger = std::find(strangers_.begin(), strangers_.end(), information.si_pid) != strangers_.end();
-    if (!built_in() && !stranger) signal_group(information.si_pid, information.si_code == CLD_CONTINUED ? SIGCONT : SIGSTOP);
-    information = {};
-  }
-  // A stopped rank that is ended now isn't stopped any more, but the verdict, of other nodes too, is of how it was.
-  if (!ending_) note_stopped(true);
-}
-
-/// Ranks that wait for a stopped one shall know it well before their deadline: it may have been stopped while it waited for them,
-/// and what looks like a circle of waits is none. A rank that moved since the last look isn't stopped, unless a signal says that
-/// something is (`all`).
-void Job::note_stopped(bool all) {
-  for (int rank = here_.first; rank < here_.first + here_.count; ++rank) {
-    if (!alive(rank) || board_.life(rank) > Life::alive) continue;
-    RankPage& page = boards_.page(rank);
-    const std::uint64_t sign = page.ticks.load(relaxed) + page.last_sign_ns.load(relaxed);
-    const bool moved = std::exchange(signs_[static_cast<std::size_t>(rank)], sign) != sign;
-    const std::uint32_t joined = page.pid.load(relaxed);
-    const pid_t worker = joined != 0 ? static_cast<pid_t>(joined) : process(rank).pid;
-    const bool stopped = (all || !moved) && posix::is_stopped(worker);
-    page.stopped.store(stopped ? 1 : 0, relaxed);
-  }
 }
 
 /// How long a round may last: news of other nodes, and of stopped ranks, shall be fresh against the deadline.
@@ -263,7 +265,8 @@ void Job::share_news() {
   const bool due = now - last_news_ns_ >= static_cast<std::uint64_t>(ending_ ? kEndingTick_ms : tick_ms()) * kMillisecond / 2;
   if (!due) return;
   last_news_ns_ = now;
-  if (!ending_) note_stopped(false);
+  if (!ending_) look_at_ranks(false);
+  if (!ending_) judge_silence();
   tell_others();
 }
 

@@ -18,6 +18,7 @@
 #include "launcher/terminal_relay.h"
 #include "launcher/verdict.h"
 #include "launcher/ways.h"
+#include "transport/machine.h"
 
 #include <nlohmann/json.hpp>
 
@@ -64,6 +65,8 @@ class Job {
   std::uint64_t ending_since_ns() const { return ending_since_ns_; }
   /// tsprun's exit code.
   int exit_code() const;
+  /// A signal that asked tsprun to end, however the job ended; 0: none came.
+  int asked_to_end_by() const { return asked_to_end_by_; }
   /// What rank 0 of a built-in command put into its sink.
   const nlohmann::ordered_json& results() const { return results_; }
 
@@ -76,11 +79,15 @@ class Job {
   void handle(const Event& event);
   void handle_signals();
   bool ask_to_wind_down(int signal);
+  void handle_signal(int signal);
+  void hear_own_signals(const RankEnd& end);
   void interrupt(int signal);
   void give_up(const Failure& failure, int signal);
   void stop_all();
   void follow_stops();
-  void note_stopped(bool all);
+  void look_at_ranks(bool all);
+  void judge_silence();
+  pid_t worker(int rank);
   void rank_ended(int rank);
   void judge(int rank, const RankEnd& end);
   void begin_ending(const std::optional<Failure>& own);
@@ -88,6 +95,7 @@ class Job {
   void complete_abort();
   void name_earlier_death();
   RankEnd look_at_end(int rank) const;
+  Failure failure_of(int rank, const RankEnd& end) const;
   void note_activities();
   int tick_ms() const;
   bool others_done();
@@ -101,7 +109,7 @@ class Job {
   void read_relay(LineRelay& relay, Output& output);
   void arrange_flow();
   void read_ranks(Source source, bool on);
-  void drain(Output& output);
+  bool drain(Output& output);
   void pass_on_the_rest();
 
   const JobSpec* spec_;
@@ -124,12 +132,13 @@ class Job {
   bool text_is_open_ = false;  ///< the last piece of a text had no newline at its end
   bool reading_stdout_ = false;
   bool reading_stderr_ = false;
-  bool impatient_ = false;  // a signal came when nothing was left to do but to pass on output
+  std::uint64_t reader_until_ns_ = 0;  // when a job that was asked to end gives up the reader of its output; 0: not asked yet
 
   std::uint64_t start_ns_ = 0;
   std::uint64_t last_news_ns_ = 0;
   bool said_bye_ = false;
   bool said_ways_ = false;
+  bool news_ = false;  ///< a rank's end is on the board, and those who wait for it haven't been told
   bool ending_ = false;
   bool sent_term_ = false;
   bool sent_kill_ = false;
@@ -137,9 +146,11 @@ class Job {
   std::uint64_t ending_since_ns_ = 0;
   int interrupted_by_ = 0;
   std::uint64_t wind_down_until_ns_ = 0;  // 0: nobody asked the ranks to end early
+  int asked_to_end_by_ = 0;
   Failure failure_;
   Failure own_failure_;  // what tsprun itself would say, should the board's first failure never be completed
   int first_failing_ = -1;
+  machine::OutOfMemoryKills killed_before_;  ///< when the job began
   nlohmann::ordered_json results_ = nlohmann::ordered_json::object();
 };
 

@@ -23,6 +23,8 @@ struct Patience {
   std::uint64_t kill_ns;
 };
 constexpr Patience kAfterFailure{250'000'000, 700'000'000};
+/// Built-in ranks ignore SIGTERM, and who doesn't hear the board's word hears nothing milder.
+constexpr Patience kBuiltIn{250'000'000, 250'000'000};
 /// A user's program may have something to put away when it is interrupted.
 constexpr Patience kAfterInterrupt{1'000'000'000, 3'000'000'000};
 
@@ -56,32 +58,39 @@ void Job::rank_ended(int rank) {
   --living_;
   loop_.ignore(ended.pidfd.get());
   ended.pidfd.reset();
+  if (end.failed() && !ending_) hear_own_signals(end);
   judge(rank, record.end);
+}
 
-  if (record.end.signal != 0 && !built_in()) {
-    std::vector<pid_t> spare = strangers_;
-    for (int other = 0; other < spec_->global->ranks; ++other) {
-      if (alive(other)) spare.push_back(process(other).pid);
-    }
-    kill_children(spare);
+/// Why the rank's process ended so, the kernel's word of it included.
+Failure Job::failure_of(int rank, const RankEnd& end) const {
+  Failure failure = failure_of_end(board_, rank, end);
+  if (failure.cause != Cause::killed || failure.code != SIGKILL) return failure;
+  const machine::OutOfMemoryKills now = machine::out_of_memory_kills();
+  if (now.cgroup > killed_before_.cgroup) {
+    failure.detail +=
+        "; the kernel's out-of-memory killer has struck in this job's cgroup: its memory limit is too small for the job";
+  } else if (now.machine > killed_before_.machine) {
+    failure.detail += "; the kernel's out-of-memory killer has struck on this machine meanwhile: it may have run out of memory";
   }
+  return failure;
 }
 
 void Job::judge(int rank, const RankEnd& end) {
   if (end.failed()) {
     if (first_failing_ < 0 && !end.by_launcher && interrupted_by_ == 0) first_failing_ = rank;
     boards_.mirror();
-    begin_ending(failure_of_end(board_, rank, end));
+    begin_ending(failure_of(rank, end));
   }
   spread_failure();
   // The abort word first: who sees a peer gone shall find the full story.
   RankPage& page = boards_.page(rank);
-  if (!end.failed() && board_.life(rank) == Life::finished) return;
-  page.code.store(end.signal != 0 ? end.signal : end.exit_code, std::memory_order_relaxed);
-  page.life.store(static_cast<std::uint32_t>(end.signal != 0 ? Life::killed : Life::exited), std::memory_order_release);
-  // Those who wait for it look at once instead of at the end of their sleep.
-  tell_others();
-  boards_.ring_all();
+  page.over.store(1, relaxed);
+  if (end.failed() || board_.life(rank) != Life::finished) {
+    page.code.store(end.signal != 0 ? end.signal : end.exit_code, std::memory_order_relaxed);
+    page.life.store(static_cast<std::uint32_t>(end.signal != 0 ? Life::killed : Life::exited), std::memory_order_release);
+  }
+  news_ = true;
 }
 
 void Job::begin_ending(const std::optional<Failure>& own) {
@@ -100,10 +109,9 @@ void Job::begin_ending(const std::optional<Failure>& own) {
   for (int rank = 0; rank < spec_->global->ranks; ++rank) {
     RankRecord& record = records_[static_cast<std::size_t>(rank)];
     record.life = board_.life(rank);
-    const std::uint32_t worker = board_.pid(rank) != 0 ? board_.pid(rank) : record.pid;
-    record.stopped = here(rank) ? alive(rank) && posix::is_stopped(static_cast<pid_t>(worker)) : board_.stopped(rank);
+    record.stopped = here(rank) ? alive(rank) && posix::is_stopped(worker(rank)) : board_.stopped(rank);
     if (!record.stopped) continue;
-    record.pid = worker;
+    record.pid = here(rank) ? static_cast<std::uint32_t>(worker(rank)) : board_.pid(rank);
     if (!here(rank)) continue;
     // A stopped process hears nothing but SIGKILL.
     if (first.cause == Cause::stalled) signal_group(process(rank).pid, SIGKILL);
@@ -136,16 +144,16 @@ void Job::name_earlier_death() {
   for (const int rank : suspects) {
     const std::optional<RankEnd> end = died(rank);
     if (!end) continue;
-    boards_.correct(failure_of_end(board_, rank, *end));
+    boards_.correct(failure_of(rank, *end));
     return;
   }
 }
 
 void Job::end_patiently() {
   const std::uint64_t waited = posix::now_ns() - ending_since_ns_;
-  const Patience patience = interrupted_by_ != 0 && !built_in() ? kAfterInterrupt : kAfterFailure;
+  const Patience patience = built_in() ? kBuiltIn : interrupted_by_ != 0 ? kAfterInterrupt : kAfterFailure;
   if (waited > kHalfWritten_ns) complete_abort();
-  if (waited > patience.term_ns && !sent_term_) {
+  if (waited > patience.term_ns && !sent_term_ && !built_in()) {
     sent_term_ = true;
     signal_ranks(SIGTERM);
   }

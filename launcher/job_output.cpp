@@ -16,7 +16,9 @@ namespace tsp::launcher {
 
 namespace {
 constexpr int kDrainTick_ms = 100;
-}
+/// How long a job that was asked to end waits for the reader of its last words.
+constexpr std::uint64_t kReader_ns = 500'000'000;
+}  // namespace
 
 void Job::read_results(int rank) {
   RankProcess& from = process(rank);
@@ -74,15 +76,23 @@ void Job::arrange_flow() {
   }
 }
 
-/// Waits for the reader of our own output as long as it takes, unless a signal says that nobody wants it any more; from then on
-/// only what goes at once is written.
-void Job::drain(Output& output) {
-  while (!output.drain(impatient_ ? 0 : kDrainTick_ms) && !impatient_) {
+/// Waits for the reader of our own output as long as it takes, or, once a signal has asked tsprun to end, for a moment; what is
+/// not read by then nobody wants. False if it was given up.
+bool Job::drain(Output& output) {
+  while (!output.drain(kDrainTick_ms)) {
     while (const std::optional<int> signal = signals_.next()) {
       if (*signal == SIGTSTP) ::kill(::getpid(), SIGSTOP);
-      else if (*signal != SIGCHLD && *signal != SIGCONT && *signal != SIGUSR1) impatient_ = true;
+      if (!asks_to_end(*signal)) continue;
+      asked_to_end_by_ = *signal;
+      reader_until_ns_ = 1;
     }
+    if (asked_to_end_by_ == 0) continue;
+    if (reader_until_ns_ == 0) reader_until_ns_ = posix::now_ns() + kReader_ns;
+    if (posix::now_ns() < reader_until_ns_) continue;
+    output.abandon();
+    return false;
   }
+  return true;
 }
 
 void Job::pass_on_the_rest() {
@@ -90,8 +100,7 @@ void Job::pass_on_the_rest() {
   const auto pass_on = [&](LineRelay& relay, Output& output) {
     // No rank writes any more: what a pipe holds now is all. A stray process may hold its other end, so its end isn't waited for.
     while (relay.read_into(output)) {
-      if (output.congested()) drain(output);
-      if (impatient_) return;
+      if (output.congested() && !drain(output)) return;
     }
     relay.finish(output);
   };

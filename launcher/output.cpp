@@ -116,6 +116,15 @@ bool Output::drain(int milliseconds) {
   return true;
 }
 
+void Output::abandon() {
+  pending_.clear();
+  written_ = 0;
+  waits_ = false;
+  shows_status_ = redraws_ = false;
+  const posix::UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  if (null) ::dup2(null.get(), fd_);
+}
+
 LineRelay::LineRelay(posix::UniqueFd pipe, std::string prefix, bool whole_lines)
     : pipe_(std::move(pipe)), prefix_(std::move(prefix)), whole_lines_(whole_lines) {
   ::fcntl(pipe_.get(), F_SETFL, O_NONBLOCK);

@@ -31,6 +31,10 @@ class Output {
   /// left.
   bool drain(int milliseconds);
 
+  /// Nobody takes anything any more: what is left is dropped, and all that this process writes to the descriptor from now on, by
+  /// whatever way, goes to /dev/null.
+  void abandon();
+
   bool pending() const { return !pending_.empty(); }
   /// So much waits that reading more from ranks would only fill memory.
   bool congested() const { return pending_.size() > kCongested; }

@@ -74,6 +74,12 @@ std::uint64_t waited_for_core_ns(pid_t pid) {
   return file >> ran >> waited ? waited : 0;
 }
 
+pid_t only_child(pid_t parent) {
+  pid_t child = 0;
+  std::ifstream(fmt::format("/proc/{0}/task/{0}/children", parent)) >> child;
+  return child;
+}
+
 posix::UniqueFd open_process(pid_t pid) {
   // The header of glibc 2.36 declares pidfd_open() as a C++ function, so the system call it is.
   return posix::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -117,11 +123,13 @@ void close_descriptors_except(std::vector<int> keep) {
   ::close_range(first, UINT_MAX, 0);
 }
 
-void reset_signals() {
+void reset_signals(std::span<const int> ignored) {
   struct sigaction action {};
   action.sa_handler = SIG_DFL;
   // Fails for SIGKILL, SIGSTOP and those that the C library keeps for itself, which need no reset.
   for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &action, nullptr);
+  action.sa_handler = SIG_IGN;
+  for (const int signal : ignored) ::sigaction(signal, &action, nullptr);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

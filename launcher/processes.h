@@ -16,6 +16,9 @@ std::vector<posix::ProcessStat> all_processes();
 /// This process's children, whoever started them.
 std::vector<pid_t> children();
 
+/// The child of a process that has one; 0 if none is to be seen.
+pid_t only_child(pid_t parent);
+
 /// A handle that stays with the process even if its number is given to another; readable once it has ended. Empty if the kernel
 /// has none (errno says why).
 posix::UniqueFd open_process(pid_t pid);
@@ -38,8 +41,9 @@ void kill_children(std::span<const pid_t> spare);
 /// Closes every descriptor of this process but those in `keep`.
 void close_descriptors_except(std::vector<int> keep);
 
-/// All signals get their default action and none is blocked, as a fresh program expects.
-void reset_signals();
+/// All signals get their default action and none is blocked, as a fresh program expects; but those in `ignored` are ignored from
+/// the first moment on.
+void reset_signals(std::span<const int> ignored = {});
 
 /// Why the shell wouldn't run `program` (a path, or a name to be looked up in PATH), and what would help; empty: it would.
 std::string why_not_run(const std::string& program);

@@ -1,7 +1,9 @@
 #include "launcher/rank_process.h"
 
 #include "launcher/guardian.h"
+#include "launcher/log_sink.h"
 #include "launcher/processes.h"
+#include "launcher/signals.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -13,6 +15,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -103,13 +106,23 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   return 1;
 }
 
+/// A core dump of a rank holds its environment, and nothing in a rank needs the secret from there.
+void forget_secret() {
+  if (char* text = std::getenv("TSP_SECRET")) ::explicit_bzero(text, std::strlen(text));
+  ::unsetenv("TSP_SECRET");
+}
+
 [[noreturn]] void become_built_in(const StartPlan& plan, int rank, posix::UniqueFd results) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != plan.launcher) ::_exit(kOrphaned);
   std::vector<int> kept = plan.memory->inherited();
   kept.insert(kept.end(), {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, results.get()});
   close_descriptors_except(kept);
-  reset_signals();
+  // Schedulers, and `pkill tsprun`, signal ranks as well as tsprun, whose business it is to end the job, or not to. It ends ranks
+  // by the board, then by SIGKILL.
+  std::vector<int> of_tsprun(kEndingSignals.begin(), kEndingSignals.end());
+  of_tsprun.insert(of_tsprun.end(), kAskingSignals.begin(), kAskingSignals.end());
+  reset_signals(of_tsprun);
   int code = 1;
   {
     ReportSink sink(std::move(results));
@@ -166,12 +179,14 @@ RankProcess start_rank(const StartPlan& plan, int rank) {
   if (child < 0) throw system_error(Cause::refused, fmt::format("fork for rank {} of {}", rank, plan.spec->global->ranks), errno);
   if (child == 0) {
     ::setpgid(0, 0);
+    LogSink::divert(nullptr);
     if (plan.bind) bind_to_cores(plan.place_here, plan.spec->global->threads);
     posix::UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     const bool has_stdin = rank == 0 && plan.stdin_for_rank_0 >= 0;
     take_standard_streams({has_stdin ? plan.stdin_for_rank_0 : null.get(), out.write.get(), err.write.get()});
     // Not earlier: what tsprun holds is still open here, and may leave no room for /dev/null below the limit.
     ::setrlimit(RLIMIT_NOFILE, &plan.open_files);
+    forget_secret();
     if (built_in) become_built_in(plan, rank, results ? std::move(results->write) : posix::UniqueFd());
     become_guardian(plan, rank);
   }

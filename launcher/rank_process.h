@@ -3,6 +3,7 @@
 
 #include "launcher/output.h"
 #include "launcher/report_sink.h"
+#include "launcher/silence.h"
 #include "launcher/supervisor.h"
 #include "transport/posix.h"
 #include "transport/shm/node_memory.h"
@@ -34,6 +35,9 @@ struct RankProcess {
   LineRelay out;
   LineRelay err;
   posix::UniqueFd results;  ///< rank 0 of a built-in command: frames (report_sink.h)
+  pid_t program = 0;        ///< under `run`, once it is known: the guardian's child
+  Silence silence;          ///< of the process that does the rank's work
+  char state = '?';         ///< its state at the last look
 };
 
 /// Forks one rank. The caller has blocked the signals that it reads through a descriptor, and has one thread.

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace tsp::launcher {
@@ -23,11 +24,29 @@ Report::Report(const std::string& path) : path_(path), root_(ordered_json::objec
     if (!file_) throw system_error(Cause::refused, "--json -: stdout", errno);
     return;
   }
-  file_ = posix::UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  // Only while it is opened: a FIFO without a reader would keep tsprun waiting for one.
+  file_ = posix::UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
+  if (!file_ && errno == ENXIO)
+    throw Error(Cause::refused, fmt::format("--json {}: a FIFO that nobody reads; start its reader first", path_));
   if (!file_) {
     throw system_error(Cause::refused,
                        fmt::format("--json {}: the file can't be written; name one in a folder that exists", path_), errno);
   }
+  ::fcntl(file_.get(), F_SETFL, 0);
+  struct stat status {};
+  regular_ = ::fstat(file_.get(), &status) == 0 && S_ISREG(status.st_mode);
+  say_unfinished();
+}
+
+/// What the file holds until the run is over.
+void Report::say_unfinished() {
+  if (!regular_) return;
+  Failure unfinished;
+  unfinished.cause = Cause::interrupted;
+  unfinished.detail = "the run isn't over: tsprun still works, or was killed before it could write its report";
+  ordered_json before = root_;
+  before["failure"] = failure_json(unfinished, {}, ranks_, nodes_);
+  store(before.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
 }
 
 void Report::begin(const std::string& command, const GlobalOptions& global, bool has_ranks) {
@@ -51,6 +70,7 @@ void Report::begin(const std::string& command, const GlobalOptions& global, bool
     root_["transports"] = std::move(transports);
   }
   root_["failure"] = nullptr;
+  say_unfinished();
 }
 
 void Report::set_failure(const Failure& failure, const std::vector<Waiting>& waiting) {
@@ -71,13 +91,18 @@ std::string Report::write() {
   root_.erase("failure");
   root_["failure"] = std::move(failure);
 
-  const std::string text = root_.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-  // Devices and pipes can't be truncated and needn't be; stdout may hold what came before us.
-  if (path_ != "-" && ::ftruncate(file_.get(), 0) != 0 && errno != EINVAL) {
-    return fmt::format("--json {}: emptying the file: {}", path_, std::strerror(errno));
-  }
-  if (const int error = write_all(file_.get(), text); error != 0)
-    return fmt::format("--json {}: writing the report: {}", path_, std::strerror(error));
+  return store(root_.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+}
+
+/// Puts `text` in the place of what the file holds. Why that fails; empty: it doesn't. The old text goes last, so that at no
+/// moment the file is empty.
+std::string Report::store(const std::string& text) {
+  if (regular_) ::lseek(file_.get(), 0, SEEK_SET);
+  const int error = write_all(file_.get(), text);
+  // After a failure no mixture of two reports is left. Devices and pipes can't be cut, and stdout may hold what came before us.
+  const bool cut = !regular_ || ::ftruncate(file_.get(), error != 0 ? 0 : static_cast<off_t>(text.size())) == 0;
+  if (error != 0) return fmt::format("--json {}: writing the report: {}", path_, std::strerror(error));
+  if (!cut) return fmt::format("--json {}: cutting off what it held before: {}", path_, std::strerror(errno));
   return {};
 }
 

@@ -22,9 +22,9 @@ struct Waiting {
 
 class Report {
  public:
-  /// Opens the file at once, so that a path that can't be written is refused before ranks start, and empties it: a tsprun that is
-  /// killed shall not leave an earlier run's report as its own. An empty path: nothing is written; "-": to stdout, which was lent
-  /// (outputs.h). Throws Error(refused).
+  /// Opens the file at once, so that a path that can't be written (a FIFO that nobody reads, too) is refused before ranks start,
+  /// and writes that the run isn't over: a tsprun that is killed shall leave neither an earlier run's report as its own nor an
+  /// empty file. An empty path: nothing is written; "-": to stdout, which was lent (outputs.h). Throws Error(refused).
   explicit Report(const std::string& path);
 
   /// command, layout, ranks, nodes, dtype (null), kernels, transports, failure (null).
@@ -43,10 +43,14 @@ class Report {
   std::string write();
 
  private:
+  std::string store(const std::string& text);
+  void say_unfinished();
+
   std::string path_;
   int ranks_ = 1;
   int nodes_ = 1;
   posix::UniqueFd file_;
+  bool regular_ = false;  ///< what is written can be written over
   nlohmann::ordered_json root_;
   std::uint64_t struck_faults_ = 0;
 };

@@ -2,16 +2,20 @@
 
 #include "transport/cause.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <poll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 namespace tsp::launcher {
 
+bool asks_to_end(int signal) { return std::find(kEndingSignals.begin(), kEndingSignals.end(), signal) != kEndingSignals.end(); }
+
 SignalReader::SignalReader() {
   sigset_t wanted;
   ::sigemptyset(&wanted);
-  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGTSTP, SIGCONT, SIGUSR1, SIGCHLD}) ::sigaddset(&wanted, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2, SIGCHLD}) ::sigaddset(&wanted, signal);
   struct sigaction hangup {};
   ::sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN) ::sigaddset(&wanted, SIGHUP);
@@ -38,6 +42,12 @@ std::optional<int> SignalReader::next() const {
   if (::read(descriptor_.get(), &information, sizeof information) != static_cast<ssize_t>(sizeof information))
     return std::nullopt;
   return static_cast<int>(information.ssi_signo);
+}
+
+std::optional<int> SignalReader::next_within(int milliseconds) const {
+  pollfd event{descriptor_.get(), POLLIN, 0};
+  ::poll(&event, 1, milliseconds);
+  return next();
 }
 
 }  // namespace tsp::launcher

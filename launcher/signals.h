@@ -3,13 +3,20 @@
 
 #include "transport/posix.h"
 
+#include <array>
 #include <csignal>
 #include <optional>
 
 namespace tsp::launcher {
 
-/// While it lives: SIGINT, SIGTERM, SIGHUP (unless ignored, as under nohup), SIGQUIT, SIGTSTP, SIGCONT, SIGUSR1 and SIGCHLD are
-/// blocked and read from here, and SIGPIPE is ignored. What was before is restored.
+/// Signals that ask a job to end.
+inline constexpr std::array kEndingSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+/// Signals that ask how a job does, or tell it that its time is nearly up: they end nothing.
+inline constexpr std::array kAskingSignals{SIGUSR1, SIGUSR2};
+bool asks_to_end(int signal);
+
+/// While it lives: SIGINT, SIGTERM, SIGHUP (unless ignored, as under nohup), SIGQUIT, SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2 and
+/// SIGCHLD are blocked and read from here, and SIGPIPE is ignored. What was before is restored.
 class SignalReader {
  public:
   SignalReader();
@@ -20,6 +27,8 @@ class SignalReader {
   int descriptor() const { return descriptor_.get(); }
   /// The next signal that has arrived; none if there is none.
   std::optional<int> next() const;
+  /// Waits for the next one.
+  std::optional<int> next_within(int milliseconds) const;
 
  private:
   sigset_t before_{};

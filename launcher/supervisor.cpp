@@ -1,11 +1,13 @@
 #include "launcher/supervisor.h"
 
 #include "core/memory/heap.h"
+#include "launcher/blas_trial.h"
 #include "launcher/cluster.h"
 #include "launcher/job.h"
 #include "launcher/link_report.h"
 #include "launcher/model/trace_file.h"
 #include "launcher/rdma.h"
+#include "launcher/transport_trial.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/posix.h"
@@ -160,7 +162,8 @@ int run_job(const JobSpec& spec, Report& report) {
   const GlobalOptions& global = *spec.global;
   // Before the first that is held for a rank.
   const RaisedOpenFiles open_files;
-  const std::string trouble = spec.trouble.empty() ? rdma_trouble(global) : spec.trouble;
+  std::string trouble = spec.trouble.empty() ? rdma_trouble(global) : spec.trouble;
+  if (trouble.empty() && spec.multiplies) trouble = blas_trouble(global.threads);
   JobNet net{Ways(global), {}, {}};
   bootstrap::Secret secret{};
   std::string store;
@@ -173,6 +176,7 @@ int run_job(const JobSpec& spec, Report& report) {
   } else if (!trouble.empty()) {
     throw Error(Cause::refused, trouble);
   } else if (needs_store(global)) {
+    if (const std::string no_way = loopback_trouble(); !no_way.empty()) throw Error(Cause::refused, no_way);
     secret = bootstrap::random_secret();
     net.store.emplace("127.0.0.1", 0, tls::Credentials(secret, uses_tls(global)));
     net.store->on_set = [&net](int, const std::string& key, const std::vector<std::byte>& value) {
@@ -180,6 +184,10 @@ int run_job(const JobSpec& spec, Report& report) {
     };
     store = net.store->address();
   }
+  if (!machine::has_proc())
+    spdlog::warn(
+        "/proc isn't mounted: stopped ranks can't be told from slow ones, what programs leave behind isn't found, and "
+        "limits of cgroups aren't seen");
   Job job(spec, make_memories(global, store, secret), net);
   // What waits in stdio's buffers would be written once more by every forked rank.
   std::fflush(nullptr);
@@ -194,6 +202,8 @@ int run_job(const JobSpec& spec, Report& report) {
   report.note_faults(outcomes, job.start_ns());
   if (job.failure().cause != Cause::none) {
     report.set_failure(job.failure(), waiting_ranks(job.failure(), job.records(), 0));
+    if (job.asked_to_end_by() != 0 && job.failure().cause != Cause::interrupted)
+      report.root()["failure"]["asked_to_end_by"] = job.asked_to_end_by();
     report.root()["failure"]["seconds"] = static_cast<double>(job.ending_since_ns() - job.start_ns()) * 1e-9;
     trace_failure(global, job);
     job.print_on_stderr(print_verdict(job.failure(), job.records(), 0, global.nodes));

@@ -32,6 +32,9 @@ struct JobSpec {
   /// Why this tsprun's part of a job on several machines can't begin: all nodes are told. Empty: it can.
   std::string trouble;
 
+  /// Its ranks multiply matrices: OpenBLAS is tried before they start.
+  bool multiplies = false;
+
   /// `run`: the program and its arguments, used if rank_main is empty.
   std::vector<std::string> program;
 };

@@ -9,11 +9,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <arpa/inet.h>
 #include <cerrno>
+#include <cstring>
 #include <functional>
 #include <memory>
+#include <netinet/in.h>
 #include <span>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <time.h>
 
 namespace tsp::launcher {
@@ -139,6 +143,20 @@ Trial try_tcp() {
     exchange({left, 1}, {right, 0}, heap.first(kBytes), heap.last(kBytes));
     return std::string("loopback");
   });
+}
+
+std::string loopback_trouble() {
+  const posix::UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in anywhere{};
+  anywhere.sin_family = AF_INET;
+  anywhere.sin_port = htons(1);
+  anywhere.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  // Of datagrams this sends nothing: it only asks for the way.
+  if (socket && ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&anywhere), sizeof anywhere) == 0) return {};
+  return fmt::format(
+      "ranks that don't share memory talk over the loopback interface (127.0.0.1), which can't be used: {}; try `ip "
+      "link set lo up`, or one node over shared memory",
+      std::strerror(errno));
 }
 
 }  // namespace tsp::launcher

@@ -16,4 +16,7 @@ Trial try_verbs(const std::string& device);
 /// Over the loopback interface.
 Trial try_tcp();
 
+/// Why ranks of this machine can't talk over sockets; empty: they can.
+std::string loopback_trouble();
+
 }  // namespace tsp::launcher

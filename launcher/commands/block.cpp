@@ -89,6 +89,7 @@ int BlockCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
   JobSpec spec;
   spec.global = &global;
+  spec.multiplies = true;
   spec.rank_main = [&](Context& context, ReportSink& sink) {
     return block_rank(context, sink, {.global = &global, .model = &model_, .block = &block_});
   };

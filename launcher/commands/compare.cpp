@@ -223,6 +223,7 @@ int CompareCommand::run(const GlobalOptions& global, Report& report) {
       Report own("");
       JobSpec spec;
       spec.global = &point.global;
+      spec.multiplies = true;
       spec.rank_main = [&](Context& context, ReportSink& sink) {
         return compare_rank(
             context, sink,

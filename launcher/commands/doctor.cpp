@@ -1,5 +1,6 @@
 // `tsprun doctor`: what this machine can do, and why each transport can or can't be used.
 #include "core/collectives/choice.h"
+#include "launcher/blas_trial.h"
 #include "launcher/commands/command.h"
 #include "launcher/commands/doctor_rdma.h"
 #include "launcher/standard_output.h"
@@ -53,6 +54,7 @@ class Doctor : public Command {
     const RdmaFindings rdma = find_rdma(global);
     const Trial shm = try_shared_memory();
     const Trial tcp = try_tcp();
+    const Trial blas = try_blas(1);
     const std::vector<WayRow> ways = likely_ways(global, shm, rdma.verbs, tcp);
     const machine::Space space = machine::shared_memory_file_system();
     const double quota = machine::cpu_quota();
@@ -63,6 +65,7 @@ class Doctor : public Command {
     row("cores", fmt::format("{} usable: {} by affinity, quota {}", cores, machine::allowed_cores(),
                              quota > 0 ? fmt::format("{:.2f}", quota) : "none"));
     row("vector level", machine::vector_level());
+    row("OpenBLAS", fmt::format("{}: {}", blas.possible ? "yes" : "no", blas.why));
     row("memory", fmt::format("{} available of {}", text_in_mebibytes(machine::available_memory()),
                               text_in_mebibytes(machine::total_memory())));
     row("/dev/shm", fmt::format("{} free of {} (ranks started by tsprun don't use it)", text_in_mebibytes(space.free),
@@ -92,6 +95,7 @@ class Doctor : public Command {
                      {"affinity", machine::allowed_cores()},
                      {"quota", quota > 0 ? ordered_json(quota) : ordered_json(nullptr)}};
     json["vector_level"] = machine::vector_level();
+    json["openblas"] = {{"possible", blas.possible}, {"why", blas.why}};
     json["memory"] = {{"available_bytes", machine::available_memory()}, {"total_bytes", machine::total_memory()}};
     json["dev_shm"] = {{"free_bytes", space.free}, {"total_bytes", space.total}};
     json["heap_reservation_bytes"] = shm::default_heap_bytes();
@@ -116,7 +120,7 @@ class Doctor : public Command {
                             {"needs_views", choice.needs_views},
                             {"algorithm", std::string(tsp::name(choice.algorithm))}});
     }
-    return shm.possible ? 0 : 1;
+    return shm.possible && blas.possible ? 0 : 1;
   }
 };
 

@@ -51,6 +51,7 @@ int EvalCommand::run(const GlobalOptions& global, Report& report) {
   const Progress::Style style = progress_style(global);
   JobSpec spec;
   spec.global = &global;
+  spec.multiplies = true;
   spec.rank_main = [&](Context& context, ReportSink& sink) {
     return eval_rank(context, sink, {.global = &global, .model = &model_, .logits = logits_, .progress = style});
   };

@@ -187,6 +187,7 @@ int GenerateCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
   JobSpec spec;
   spec.global = &global;
+  spec.multiplies = true;
   spec.rank_main = [&](Context& context, ReportSink& sink) { return generate_rank(context, sink, global, model_, options_); };
   return run_job(spec, report);
 }

@@ -6,6 +6,7 @@
 #include "launcher/model/layouts.h"
 #include "launcher/model/session.h"
 #include "launcher/model/trace_writer.h"
+#include "launcher/processes.h"
 #include "layers/model/checkpoint_folder.h"
 #include "layers/model/checkpoint_manifest.h"
 #include "transport/cause.h"
@@ -90,6 +91,8 @@ std::string why_hopeless(const nlohmann::ordered_json& failure, const std::vecto
   const auto is = [&](Cause cause) { return failure.at("kind") == std::string(tsp::name(cause)); };
   if (is(Cause::refused)) return "what was refused would be refused again";
   if (is(Cause::interrupted)) return "the job was interrupted";
+  if (failure.contains("asked_to_end_by"))
+    return fmt::format("tsprun got {} meanwhile", signal_name(failure.at("asked_to_end_by").get<int>()));
   if (!is(Cause::out_of_memory)) return {};
   for (std::size_t i = 0; i < faults.size(); ++i) {
     if (faults[i].kind == fault::Kind::oom && (struck >> i & 1) != 0 && failure.at("rank") == faults[i].rank) return {};
@@ -288,6 +291,7 @@ int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
   const Progress::Style style = progress_style(global);
   JobSpec spec;
   spec.global = &global;
+  spec.multiplies = true;
   spec.rank_main = [&](Context& context, ReportSink& sink) {
     return train_rank(context, sink,
                       {.global = &global,

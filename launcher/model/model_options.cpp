@@ -22,6 +22,7 @@
 #include <cmath>
 #include <fcntl.h>
 #include <limits>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace tsp::launcher {
@@ -285,9 +286,17 @@ Progress::Style progress_style(const GlobalOptions& global) {
   return redraws_lines(STDOUT_FILENO) ? Progress::Style::terminal : Progress::Style::lines;
 }
 
+void refuse_fifo(const std::string& option, const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && S_ISFIFO(status.st_mode))
+    refuse(fmt::format("{} {}: it is a FIFO, and this file is written in several pieces by several processes; name a file",
+                       option, path));
+}
+
 void check_writable(const std::string& option, const std::string& path) {
+  refuse_fifo(option, path);
   const bool is_new = ::access(path.c_str(), F_OK) != 0;
-  const posix::UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  const posix::UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
   if (!file) {
     throw system_error(Cause::refused,
                        fmt::format("{} {}: the file can't be written; name one in a folder that exists", option, path), errno);

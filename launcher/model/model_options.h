@@ -81,7 +81,9 @@ void report_model(Report& report, const ModelCommandOptions& options);
 /// A bar on a terminal, lines elsewhere, nothing with --quiet.
 Progress::Style progress_style(const GlobalOptions& global);
 
-/// Throws Error(refused) unless the file can be created or written. Leaves things as they were.
+/// Throws Error(refused) if a FIFO stands where a file shall be written.
+void refuse_fifo(const std::string& option, const std::string& path);
+/// Throws Error(refused) unless the file can be created or written (a FIFO can't). Leaves things as they were.
 void check_writable(const std::string& option, const std::string& path);
 struct NumberRange {
   double lowest;

@@ -63,6 +63,7 @@ std::string check_output(const std::string& option, const std::string& typed, do
   if (!std::filesystem::is_directory(folder, error) || std::filesystem::is_directory(path, error)) {
     throw Error(Cause::refused, fmt::format("{} {}: expected a file in a folder that exists", option, path));
   }
+  refuse_fifo(option, path);
   if (std::filesystem::exists(path, error)) check_replaced(option, path, sources);
   const auto space = std::filesystem::space(folder, error);
   if (!error && bytes > static_cast<double>(space.available)) {

@@ -160,6 +160,28 @@ TEST(DeathOutsideOfOperations, SaysWhoComputedMeanwhile) {
   EXPECT_EQ(failure.at("waiting").size(), 2U) << failure;
 }
 
+// Its context was closed in good order, as an interpreter does at its end: the process's own end is what happened.
+TEST(DeathAfterAClosedContext, IsToldByHowTheProcessEnded) {
+  for (const std::vector<std::string>& way : {std::vector<std::string>{}, {"--nodes", "2", "--inter", "tcp"}}) {
+    for (const int code : {3, 0}) {
+      const TemporaryDirectory directory;
+      std::vector<std::string> options = {"-n", "3", "--json", directory.path("r")};
+      options.insert(options.end(), way.begin(), way.end());
+      const Finished run = run_program(tsprun_actor(options, {"leave_badly", "1", std::to_string(code)}));
+      const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+      EXPECT_EQ(failure.at("kind"), "exited") << failure;
+      EXPECT_EQ(failure.at("rank"), 1) << failure;
+      EXPECT_EQ(failure.at("exit_code"), code) << failure;
+      const std::string words = code == 0 ? "rank 1 exited (code 0) before the job was done" : "rank 1 exited with code 3";
+      EXPECT_NE(run.err.find(words), std::string::npos) << run.describe();
+      if (code != 0) {
+        EXPECT_EQ(run.end.code, code) << run.describe();
+        EXPECT_EQ(run.err.find("in good order"), std::string::npos) << run.describe();
+      }
+    }
+  }
+}
+
 TEST(Deadlock, IsNamedAtTheDeadline) {
   const TemporaryDirectory directory;
   const Finished run = run_program(tsprun_actor({"-n", "4", "--timeout", "1", "--json", directory.path("r")}, {"deadlock"}));

@@ -287,7 +287,10 @@ TEST(RunReport, OfAnEarlierRunIsGoneIfTsprunIsKilled) {
   ASSERT_TRUE(process.wait_for_output("ready")) << process.err();
   process.signal(SIGKILL);
   process.wait();
-  EXPECT_EQ(std::filesystem::file_size(path), 0U);
+  const nlohmann::json report = read_json(path);
+  EXPECT_EQ(report.at("command"), "run");
+  EXPECT_EQ(report.at("failure").at("kind"), "interrupted");
+  EXPECT_NE(report.at("failure").at("detail").get<std::string>().find("isn't over"), std::string::npos) << report;
 }
 
 TEST(RunChildren, LeftBehindByAProgramAreEnded) {

@@ -245,6 +245,20 @@ int fail_outside(const Arguments& arguments) {
   return 0;
 }
 
+/// leave_badly RANK CODE: that rank closes its context while the others wait for it, and its process ends a moment later, with
+/// that code, as that of a program whose exception nobody caught.
+int leave_badly(const Arguments& arguments) {
+  std::optional<tsp::Context> context(tsp::Context::from_environment());
+  context->world().barrier();
+  if (context->rank() == number(arguments, 0, 1)) {
+    context.reset();
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    return number(arguments, 1, 3);
+  }
+  context->world().barrier();
+  return 0;
+}
+
 /// deadlock: ranks 0 and 1 receive from each other, the rest wait in a barrier.
 int deadlock(const Arguments&) {
   tsp::Context context = tsp::Context::from_environment();
@@ -388,6 +402,7 @@ int main(int argc, char** argv) {
                                                                                {"loop", loop},
                                                                                {"fail", fail_in_operation},
                                                                                {"fail_outside", fail_outside},
+                                                                               {"leave_badly", leave_badly},
                                                                                {"deadlock", deadlock},
                                                                                {"mismatch", mismatch},
                                                                                {"stop_chain", stop_chain},

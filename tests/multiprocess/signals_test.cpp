@@ -1,0 +1,98 @@
+// Signals that come from schedulers and impatient people: to ranks as well as to tsprun, in any order, at any time, whoever reads
+// the output or doesn't.
+
+#include "tests/support/process.h"
+#include "tests/support/text_data.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+namespace tsp::test::signals_test {
+namespace {
+
+/// All processes of the job but tsprun: of a built-in command the ranks, else guardians and programs.
+std::vector<pid_t> ranks_of(const Process& job) {
+  std::vector<pid_t> ranks = job.marked();
+  std::erase(ranks, job.pid());
+  return ranks;
+}
+
+void signal_all(const std::vector<pid_t>& processes, int signal) {
+  for (const pid_t process : processes) ::kill(process, signal);
+}
+
+std::vector<std::string> long_training(const TextData& data, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words = {tsprun_path(), "-n",        "2",       "train",   "--config", "nano",
+                                    "--data",      data.text(), "--steps", "1000000", "--seq",    "32"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(BuiltInRanks, LeaveSignalsToTsprun) {
+  const TextData data(3000);
+  Process job(long_training(data));
+  ASSERT_TRUE(job.wait_for_output("step ")) << job.err();
+  const std::vector<pid_t> ranks = ranks_of(job);
+  ASSERT_EQ(ranks.size(), 2U);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) signal_all(ranks, signal);
+  for (const int signal : {SIGUSR1, SIGUSR2}) job.signal(signal);
+  EXPECT_FALSE(job.wait(1).ended) << job.err();
+  EXPECT_EQ(ranks_of(job), ranks);
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(10).code, 128 + SIGTERM) << job.err();
+  EXPECT_NE(job.err().find("the job was interrupted by SIGTERM"), std::string::npos) << job.err();
+}
+
+// As `scancel` does it: one process after the other.
+TEST(SignalToAllProcesses, IsAnInterruptionThoughRanksEndFirst) {
+  Process job(tsprun_actor({"-n", "3"}, {"loop"}));
+  ASSERT_TRUE(job.wait_for_output("ready", 3)) << job.err();
+  signal_all(ranks_of(job), SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(10).code, 128 + SIGTERM) << job.err();
+  EXPECT_NE(job.err().find("the job was interrupted by SIGTERM"), std::string::npos) << job.err();
+  EXPECT_EQ(job.err().find("was killed"), std::string::npos) << job.err();
+}
+
+// A rank dies, and while tsprun waits for the other one, which is stopped and has to be killed, it is asked to end.
+TEST(InterruptedJob, IsNotStartedAgain) {
+  const TextData data(3000);
+  Process job(long_training(data, {"--save", data.path("save"), "--save-every", "1", "--keep", "2", "--max-restarts", "5"}));
+  ASSERT_TRUE(job.wait_for_output("saved ")) << job.err();
+  const std::vector<pid_t> ranks = ranks_of(job);
+  ASSERT_EQ(ranks.size(), 2U);
+  ::kill(ranks.front(), SIGSTOP);
+  ::kill(ranks.back(), SIGKILL);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  job.signal(SIGTERM);
+  const End end = job.wait(10);
+  EXPECT_TRUE(end.ended);
+  EXPECT_EQ(job.err().find("restart 1 of"), std::string::npos) << job.err();
+  EXPECT_NE(job.err().find("no restart: "), std::string::npos) << job.err();
+}
+
+// The reader of a pipe is there and takes nothing.
+TEST(OutputThatNobodyReads, DoesNotKeepTheFirstSignalFromEndingTheJob) {
+  for (const char* stream : {"1", "2"}) {
+    const TemporaryDirectory folder;
+    const std::string script = fmt::format("mkfifo {0}; sleep 60 <{0} & exec \"$@\" {1}>{0}", folder.path("pipe"), stream);
+    std::vector<std::string> words = {"sh", "-c", script, "sh", tsprun_path(), "-n", "2", "run", "--", "sh", "-c"};
+    words.push_back(fmt::format("yes >&{}", stream));
+    Process job(words);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    job.signal(SIGTERM);
+    EXPECT_EQ(job.wait(15).code, 128 + SIGTERM) << "stream " << stream;
+  }
+}
+
+}  // namespace
+}  // namespace tsp::test::signals_test
