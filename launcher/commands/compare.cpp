@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::int64_t kMostSteps = 1'000'000;
+constexpr std::int64_t kMostStepsOfAPoint = 1'000'000;
 constexpr std::size_t kMostPoints = 10'000;
 constexpr ModelOptionUse kCompareUse{};
 constexpr ModelOptionUse kSizes{.ranks = false};
@@ -198,7 +198,7 @@ void CompareCommand::validate(const GlobalOptions& global) {
   if (global.several_machines || !global.nnodes_text.empty())
     refuse(
         fmt::format("--nnodes {}: compare runs on one machine; --nodes K pretends that there are several", global.nnodes_text));
-  options_.steps = static_cast<std::uint64_t>(parse_integer("--steps", options_.steps_text, 1, kMostSteps));
+  options_.steps = static_cast<std::uint64_t>(parse_integer("--steps", options_.steps_text, 1, kMostStepsOfAPoint));
   if (!options_.csv.empty() && options_.csv != "-") check_writable("--csv", options_.csv);
   points_ = compare_points(options_, model_, global);
   if (std::all_of(points_.begin(), points_.end(), [](const ComparePoint& point) { return !point.why.empty(); }))
