@@ -193,7 +193,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) return extras.empty() ? missing(app) : unexpected(app, extras);
   const CLI::Option* option = guilty(app, error.what());
   if (option == nullptr) return fmt::format("{}; `{}` says what there is", error.what(), manual_of(app));
-  if (const std::string wrong = wrong_values(*option); !wrong.empty()) return wrong;
+  if (std::string wrong = wrong_values(*option); !wrong.empty()) return wrong;
   if (option->results().empty()) return fmt::format("{}: its value is missing; write {}", name_of(*option), usage_of(*option));
   return fmt::format("{} {}: not a number; write {}", name_of(*option), option->results().back(), usage_of(*option));
 }
