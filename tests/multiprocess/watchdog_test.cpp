@@ -55,7 +55,7 @@ TEST(Watchdog, LeavesAProgramAloneThatOnlySleeps) {
 
 TEST(Watchdog, LeavesAJobAloneThatWasStoppedAsAWhole) {
   const TextData data(3000);
-  Process job(training(data, {"-n", "2", "--timeout", "1"}, "400"));
+  Process job(training(data, {"-n", "2", "--timeout", "1"}, "150"));
   ASSERT_TRUE(job.wait_for_output("step ")) << job.err();
   job.signal(SIGTSTP);
   std::this_thread::sleep_for(std::chrono::seconds(3));
