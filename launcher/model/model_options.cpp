@@ -289,7 +289,7 @@ Progress::Style progress_style(const GlobalOptions& global) {
 void refuse_fifo(const std::string& option, const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && S_ISFIFO(status.st_mode))
-    refuse(fmt::format("{} {}: it is a FIFO, and this file is written in several pieces by several processes; name a file",
+    refuse(fmt::format("{} {}: a FIFO is no regular file, and this one is written in several pieces by several processes; name a file",
                        option, path));
 }
 
