@@ -54,7 +54,7 @@ Shown on_terminal(int columns, const char* kind, std::vector<std::string> argume
 }
 
 std::string text_file(const TemporaryDirectory& folder) {
-  const std::string path = folder.path("book.txt");
+  std::string path = folder.path("book.txt");
   std::ofstream file(path);
   for (int i = 0; i < 500; ++i) file << "line " << i << " of a book\n";
   return path;
