@@ -38,8 +38,8 @@ struct Options {
   std::size_t bucket_heads = 0;
   std::size_t layers = 1;
   int rounds = 5;
-  tsp::MeshShape shape;
-  tsp::SequenceExchange exchange = tsp::SequenceExchange::gather;
+  tsprun::MeshShape shape;
+  tsprun::SequenceExchange exchange = tsprun::SequenceExchange::gather;
   std::string dtype = "f32";
   std::string recompute = "none";
   std::string json;
@@ -62,14 +62,14 @@ Options parse(int argc, char** argv) {
   app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"f32", "f64", "bf16"}))->capture_default_str();
   app.add_option("--recompute", options.recompute)->check(CLI::IsMember({"none", "selective", "full"}))->capture_default_str();
   app.add_option("--scheme", options.shape.scheme, "tsp, dense (tp and sp) or zero3")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, tsp::Scheme>{
-          {"tsp", tsp::Scheme::tsp}, {"dense", tsp::Scheme::dense}, {"zero3", tsp::Scheme::zero3}}));
+      ->transform(CLI::CheckedTransformer(std::map<std::string, tsprun::Scheme>{
+          {"tsp", tsprun::Scheme::tsp}, {"dense", tsprun::Scheme::dense}, {"zero3", tsprun::Scheme::zero3}}));
   app.add_option("--tp", options.shape.tensor, "tensor ranks; the others share the sequence")->capture_default_str();
   app.add_option("--exchange", options.exchange, "of dense: gather, ring or ulysses")
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, tsp::SequenceExchange>{{"gather", tsp::SequenceExchange::gather},
-                                                                               {"ring", tsp::SequenceExchange::ring},
-                                                                               {"ulysses", tsp::SequenceExchange::ulysses}}));
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, tsprun::SequenceExchange>{{"gather", tsprun::SequenceExchange::gather},
+                                                          {"ring", tsprun::SequenceExchange::ring},
+                                                          {"ulysses", tsprun::SequenceExchange::ulysses}}));
   app.add_option("--json", options.json);
   try {
     app.parse(argc, argv);
@@ -79,14 +79,14 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-void fill_normal(const tsp::Tensor& tensor, double deviation, unsigned seed) {
+void fill_normal(const tsprun::Tensor& tensor, double deviation, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, static_cast<float>(deviation));
   for (std::size_t i = 0; i < tensor.elements(); ++i) {
     const float value = normal(random);
-    if (tensor.dtype() == tsp::DType::f64) tensor.as<double>()[i] = static_cast<double>(value);
-    else if (tensor.dtype() == tsp::DType::f32) tensor.as<float>()[i] = value;
-    else tensor.as<tsp::bf16>()[i] = tsp::bf16(value);
+    if (tensor.dtype() == tsprun::DType::f64) tensor.as<double>()[i] = static_cast<double>(value);
+    else if (tensor.dtype() == tsprun::DType::f32) tensor.as<float>()[i] = value;
+    else tensor.as<tsprun::bf16>()[i] = tsprun::bf16(value);
   }
 }
 
@@ -98,7 +98,7 @@ double median(std::vector<double> values) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using namespace tsp;
+  using namespace tsprun;
   const Options options = parse(argc, argv);
   const DType dtype = *dtype_from_name(options.dtype);
   const Recompute recompute = options.recompute == "none"        ? Recompute::none

@@ -24,10 +24,10 @@
 
 namespace {
 
-using tsp::ConstTensor;
-using tsp::DType;
-using tsp::Tensor;
-namespace kernels = tsp::kernels;
+using tsprun::ConstTensor;
+using tsprun::DType;
+using tsprun::Tensor;
+namespace kernels = tsprun::kernels;
 
 struct Options {
   std::size_t seq = 4096;
@@ -68,7 +68,7 @@ class Array {
     for (std::size_t i = 0; i < count; ++i) {
       const float value = distribution(generator);
       if (dtype == DType::bf16) {
-        view().as<tsp::bf16>()[i] = tsp::bf16(value);
+        view().as<tsprun::bf16>()[i] = tsprun::bf16(value);
       } else {
         view().as<float>()[i] = value;
       }

@@ -20,24 +20,24 @@ constexpr std::size_t kInFlight = 8;
 /// A batch of messages; the last word of rank 0 says whether there is another.
 constexpr std::size_t kBatch = 64;
 
-double run(tsp::Context& context, std::size_t bytes, double seconds) {
-  tsp::Communicator& world = context.world();
-  tsp::HeapBlock block = context.heap().allocate(kInFlight * bytes, "messages in flight");
+double run(tsprun::Context& context, std::size_t bytes, double seconds) {
+  tsprun::Communicator& world = context.world();
+  tsprun::HeapBlock block = context.heap().allocate(kInFlight * bytes, "messages in flight");
   const auto buffer = [&](std::size_t i) {
-    return tsp::Buffer(block.bytes().data() + i % kInFlight * bytes, bytes, tsp::DType::byte);
+    return tsprun::Buffer(block.bytes().data() + i % kInFlight * bytes, bytes, tsprun::DType::byte);
   };
-  std::array<tsp::Work, kInFlight> works;
+  std::array<tsprun::Work, kInFlight> works;
   std::uint64_t begin = 0;
   std::size_t messages = 0;
   for (int batch = 0;; ++batch) {
-    if (batch == 1) begin = tsp::posix::now_ns();  // the first one warms up
+    if (batch == 1) begin = tsprun::posix::now_ns();  // the first one warms up
     for (std::size_t i = 0; i < kBatch; ++i) {
       works[i % kInFlight].wait();
       works[i % kInFlight] = context.rank() == 0 ? world.post_send(buffer(i), 1) : world.post_recv(buffer(i), 0);
     }
-    for (tsp::Work& work : works) work.wait();
+    for (tsprun::Work& work : works) work.wait();
     if (batch > 0) messages += kBatch;
-    const double elapsed = batch > 0 ? static_cast<double>(tsp::posix::now_ns() - begin) * 1e-9 : 0;
+    const double elapsed = batch > 0 ? static_cast<double>(tsprun::posix::now_ns() - begin) * 1e-9 : 0;
     double over = elapsed >= seconds ? 1 : 0;
     if (context.rank() == 0) world.send(std::span<const double>(&over, 1), 1);
     else world.recv(std::span<double>(&over, 1), 0);
@@ -51,7 +51,7 @@ int main(int count, char** arguments) {
   try {
     const std::size_t bytes = count > 1 ? std::strtoull(arguments[1], nullptr, 10) : 1 << 20;
     const double seconds = count > 2 ? std::atof(arguments[2]) : 3;
-    tsp::Context context = tsp::Context::from_environment();
+    tsprun::Context context = tsprun::Context::from_environment();
     if (context.size() != 2 || bytes == 0) {
       std::fprintf(stderr, "stream_bench: two ranks are needed, and messages that aren't empty\n");
       return 2;

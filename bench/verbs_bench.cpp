@@ -17,7 +17,7 @@
 
 namespace {
 
-using namespace tsp;
+using namespace tsprun;
 
 constexpr Stream kStream = Stream::weights;
 constexpr std::size_t kWindow = 8;  // messages in flight

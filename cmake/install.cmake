@@ -1,37 +1,39 @@
-# cmake --install: bin/tsprun, the libraries, the headers under include/tsp, and the CMake package tsp.
+# cmake --install: bin/tsprun, the libraries, the headers under include/tsprun, and the CMake package tsprun.
 #
-# Headers include each other from the project's root ("core/context.h"); installed ones say "tsp/core/context.h", so that no header of
+# Headers include each other from the project's root ("core/context.h"); installed ones say "tsprun/core/context.h", so that no header of
 # a program's own is taken for one of ours.
 
 include(CMakePackageConfigHelpers)
 
-set(tsp_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tsp)
+set(tsprun_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tsprun)
 
-set_target_properties(tsp_transport PROPERTIES EXPORT_NAME transport OUTPUT_NAME tsp_transport)
-set_target_properties(tsp_core PROPERTIES EXPORT_NAME core OUTPUT_NAME tsp_core)
-target_include_directories(tsp INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-target_compile_features(tsp INTERFACE cxx_std_20)
+set_target_properties(tsprun_transport PROPERTIES EXPORT_NAME transport OUTPUT_NAME tsprun_transport)
+set_target_properties(tsprun_core PROPERTIES EXPORT_NAME core OUTPUT_NAME tsprun_core)
+set_target_properties(tsprun_public PROPERTIES EXPORT_NAME tsprun)
+target_include_directories(tsprun_public INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+target_compile_features(tsprun_public INTERFACE cxx_std_20)
 
-install(TARGETS tsp tsp_core tsp_transport EXPORT tspTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS tsprun_public tsprun_core tsprun_transport EXPORT tsprunTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET tsprun)
-  install(TARGETS tsprun EXPORT tspTargets RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  set_target_properties(tsprun PROPERTIES EXPORT_NAME launcher)
+  install(TARGETS tsprun EXPORT tsprunTargets RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-install(DIRECTORY transport core DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tsp FILES_MATCHING PATTERN "*.h")
-install(CODE "set(headers \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/tsp\")")
+install(DIRECTORY transport core DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tsprun FILES_MATCHING PATTERN "*.h")
+install(CODE "set(headers \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/tsprun\")")
 install(CODE [[
   file(GLOB_RECURSE installed "${headers}/*.h")
   foreach(header ${installed})
     file(READ "${header}" text)
-    string(REGEX REPLACE "#include \"(core|transport)/" "#include \"tsp/\\1/" text "${text}")
+    string(REGEX REPLACE "#include \"(core|transport)/" "#include \"tsprun/\\1/" text "${text}")
     file(WRITE "${header}" "${text}")
   endforeach()
 ]])
-install(FILES cmake/tsp.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tsp)
+install(FILES cmake/tsprun.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tsprun)
 
-install(EXPORT tspTargets NAMESPACE tsp:: DESTINATION ${tsp_package_dir})
-configure_package_config_file(cmake/tspConfig.cmake.in ${PROJECT_BINARY_DIR}/tspConfig.cmake
-                              INSTALL_DESTINATION ${tsp_package_dir})
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/tspConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/tspConfig.cmake ${PROJECT_BINARY_DIR}/tspConfigVersion.cmake
+install(EXPORT tsprunTargets NAMESPACE tsprun:: DESTINATION ${tsprun_package_dir})
+configure_package_config_file(cmake/tsprunConfig.cmake.in ${PROJECT_BINARY_DIR}/tsprunConfig.cmake
+                              INSTALL_DESTINATION ${tsprun_package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tsprunConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tsprunConfig.cmake ${PROJECT_BINARY_DIR}/tsprunConfigVersion.cmake
               cmake/FindIbverbs.cmake cmake/FindxxHash.cmake
-        DESTINATION ${tsp_package_dir})
+        DESTINATION ${tsprun_package_dir})

@@ -19,9 +19,9 @@ if(TSP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 # Linked PRIVATE by every target of ours; a user's program doesn't inherit it.
-add_library(tsp_options INTERFACE)
-target_compile_features(tsp_options INTERFACE cxx_std_20)
-target_compile_options(tsp_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror)
+add_library(tsprun_options INTERFACE)
+target_compile_features(tsprun_options INTERFACE cxx_std_20)
+target_compile_options(tsprun_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror)
 
 # Sanitizers go to every target, or the runtime would miss what the others do. TSP_SANITIZE_ADDRESS, _THREAD or _FUZZER tells the code.
 if(NOT TSP_SANITIZE STREQUAL "none")

@@ -1,5 +1,5 @@
 # The Debian packages that the rooms link, as imported targets (whose headers CMake treats as system headers).
-# tools/packages.txt names the packages; cmake/tspConfig.cmake.in finds the same ones for an installed library.
+# tools/packages.txt names the packages; cmake/tsprunConfig.cmake.in finds the same ones for an installed library.
 
 find_package(Threads REQUIRED)
 find_package(Boost 1.74 REQUIRED)

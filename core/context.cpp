@@ -27,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -453,4 +453,4 @@ void install_terminate_handler(const Context& context) {
   std::set_terminate(on_terminate);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -1,6 +1,6 @@
 // A rank's context: everything that one rank has. A program gets its communicators with one call:
 //
-//   tsp::Context context = tsp::Context::from_environment();
+//   tsprun::Context context = tsprun::Context::from_environment();
 //   context.world().all_reduce(...);
 //
 // Nothing of a rank lives in globals, so that several ranks may live in one process (tests do it with threads).
@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 struct ContextOptions {
   std::uint64_t heap_budget = 0;    ///< bytes; 0: the reservation
@@ -101,4 +101,4 @@ class Context {
 /// joined, an Error ends the process with its text and without a core dump, too: 2 if refused, else 1.
 void install_terminate_handler(const Context& context);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -5,11 +5,11 @@
 
 #include <string_view>
 
-namespace tsp {
+namespace tsprun {
 
 struct LinkTraffic {
   std::string_view transport;  ///< "shm", "verbs", "tcp"
   TrafficCounters counters;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

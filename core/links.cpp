@@ -10,7 +10,7 @@
 #include <cstring>
 #include <time.h>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -298,4 +298,4 @@ void Links::connect_tcp(bootstrap::StoreClient& client, const std::vector<int>& 
       peers, "tcp", [&](int peer) { return tcp_->connected(peer); }, [&](int peer) { return tcp_->broken(peer); });
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -30,11 +30,11 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::bootstrap {
+namespace tsprun::bootstrap {
 class StoreClient;
 }
 
-namespace tsp {
+namespace tsprun {
 
 struct LinkOptions {
   std::uint64_t timeout_ns = 30'000'000'000;
@@ -118,4 +118,4 @@ class Links {
   std::vector<Way> ways_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -7,7 +7,7 @@
 #include <set>
 #include <string_view>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -78,4 +78,4 @@ std::string difference(const Agreement& theirs, int their_node, const Agreement&
   return text;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// An option's name, or what else is agreed on, and its value as text.
 using Agreement = std::map<std::string, std::string>;
@@ -19,4 +19,4 @@ Agreement typed_options(const CLI::App& app, const CLI::App& command);
 /// "--lr 0.1 on node 1, 0.3 on node 0; --verify on node 1 only"; empty if they agree.
 std::string difference(const Agreement& theirs, int their_node, const Agreement& mine, int my_node);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -23,7 +23,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -136,4 +136,4 @@ std::string blas_trouble(int threads) {
   return trial.possible ? std::string() : fmt::format("OpenBLAS doesn't work here: {}", trial.why);
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

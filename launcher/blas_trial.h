@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Multiplies on `threads` threads at once, as a rank does: each has a work buffer of its own. Takes some 10 ms. `why`: the
 /// kernels that OpenBLAS chose, or what stands in its way. The caller has one thread.
@@ -16,4 +16,4 @@ Trial try_blas(int threads);
 /// What a command that multiplies matrices must be told; empty: nothing.
 std::string blas_trouble(int threads);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

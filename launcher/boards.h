@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 class Boards {
  public:
@@ -53,4 +53,4 @@ class Boards {
   std::vector<std::vector<std::byte>> heard_;  // by rank: what `changed` heard last
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -26,7 +26,7 @@
 #include <optional>
 #include <sstream>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -214,4 +214,4 @@ int tsprun(int argc, const char* const* argv) {
   }
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

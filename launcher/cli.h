@@ -1,9 +1,9 @@
 // From the command line to an exit code: parse, validate, run, report.
 #pragma once
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// What main() does. Never throws.
 int tsprun(int argc, const char* const* argv);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

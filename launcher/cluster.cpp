@@ -12,7 +12,7 @@
 #include <cstring>
 #include <utility>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -251,4 +251,4 @@ bool Cluster::settled(Boards& boards) {
   return all;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -26,7 +26,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// How a job ended.
 struct Ending {
@@ -107,4 +107,4 @@ class Cluster {
 /// Throws Error(refused) naming the file and what is wrong with it, such as a secret that could be guessed from what travels.
 bootstrap::Secret load_secret(const std::string& file);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -19,7 +19,7 @@
 #include <time.h>
 #include <utility>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -211,4 +211,4 @@ std::string Cluster::begin_with(const tls::Credentials& secret, Arrival mine, co
   }
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 constexpr std::string_view kNo = "no ";
@@ -52,4 +52,4 @@ Agreement short_enough(Agreement agreement, const char* what) {
   return {{fmt::format("{} that are too long to list", what), hexadecimal(digest(bytes_of(text)))}};
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

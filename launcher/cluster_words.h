@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 inline std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 inline std::string text_of(const std::vector<std::byte>& value) {
@@ -66,4 +66,4 @@ struct Answered {};
 inline constexpr std::uint64_t kBusy_ns = 200'000'000;
 inline constexpr int kSlice_ms = 50;
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -9,7 +9,7 @@
 #include <cctype>
 #include <string_view>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -198,4 +198,4 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   return fmt::format("{} {}: not a number; write {}", name_of(*option), option->results().back(), usage_of(*option));
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

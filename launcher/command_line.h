@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Words that would be taken for something else than what they say: `--json=` and `-np 4`, an option in the place of another's
 /// value, an option that other programs have. Empty: there are none. `apps`: the application and all its commands; `words`: what
@@ -21,4 +21,4 @@ std::string empty_value(const CLI::App& app);
 /// What CLI11 refused, said anew.
 std::string explain(const CLI::App& app, const CLI::ParseError& error);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 class Door {
  public:
@@ -65,4 +65,4 @@ class Door {
   Refusal refusal_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

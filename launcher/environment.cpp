@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <optional>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -41,4 +41,4 @@ void check_environment() {
   check_kernel_level();
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 enum class Source : std::uint32_t {
   signals,
@@ -44,4 +44,4 @@ class EventLoop {
   std::map<int, Event> watched_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

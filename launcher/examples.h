@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Command lines that work as they stand, but for the files that they name; empty for a command that doesn't exist.
 std::span<const std::string_view> examples_of(std::string_view command);
@@ -15,4 +15,4 @@ std::span<const std::string_view> examples_of(std::string_view command);
 /// The end of a command's manual. `app`: the application with its global options.
 std::string help_footer(const CLI::App& app, std::string_view command);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

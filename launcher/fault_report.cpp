@@ -6,7 +6,7 @@
 #include <csignal>
 #include <cstdio>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 using nlohmann::ordered_json;
 
@@ -159,4 +159,4 @@ std::vector<std::string> fault_warnings(const std::vector<FaultOutcome>& outcome
   return lines;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

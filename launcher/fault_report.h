@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 struct FaultOutcome {
   fault::Spec spec;
@@ -40,4 +40,4 @@ nlohmann::ordered_json faults_json(const std::vector<FaultOutcome>& outcomes, st
 /// attempt.
 std::vector<std::string> fault_warnings(const std::vector<FaultOutcome>& outcomes, std::uint64_t struck = 0);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

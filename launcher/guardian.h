@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 struct GuardedProgram {
   std::vector<std::string> arguments;                            ///< the program first
@@ -27,4 +27,4 @@ struct GuardedProgram {
 /// Runs in the forked rank, whose standard descriptors are those that the program shall have. Never returns.
 [[noreturn]] void guard_program(const GuardedProgram& program);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -24,7 +24,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -186,4 +186,4 @@ Agreement contents(const std::vector<InputFile>& files, const std::function<void
   return found;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

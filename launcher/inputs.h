@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// A file that ranks will read.
 struct InputFile {
@@ -34,4 +34,4 @@ Agreement machine_facts(bool kernels);
 /// that can't be read.
 Agreement contents(const std::vector<InputFile>& files, const std::function<void()>& tick);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -300,4 +300,4 @@ void Job::signal_ranks(int signal) {
   }
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -29,7 +29,7 @@
 #include <sys/types.h>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// What a job with sockets has besides its ranks: at most one of store and cluster.
 struct JobNet {
@@ -154,4 +154,4 @@ class Job {
   nlohmann::ordered_json results_ = nlohmann::ordered_json::object();
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

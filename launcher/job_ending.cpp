@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -205,4 +205,4 @@ int Job::exit_code() const {
   return failure_.cause == Cause::exited && failure_.code > 0 ? failure_.code : 1;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

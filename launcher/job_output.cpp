@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 constexpr int kDrainTick_ms = 100;
@@ -120,4 +120,4 @@ void Job::print_on_stderr(const std::string& text) {
   drain(stderr_);
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <utility>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -102,4 +102,4 @@ void Job::judge_silence() {
   }
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -125,4 +125,4 @@ Layout parse_layout(const std::string& text) {
 
 Layout default_layout(int ranks) { return Layout{{Axis{"tsp", ranks}}}; }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

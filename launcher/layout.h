@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 struct Axis {
   std::string name;
@@ -33,4 +33,4 @@ Layout parse_layout(const std::string& text);
 /// The layout that `-n N` alone means.
 Layout default_layout(int ranks);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -9,7 +9,7 @@
 #include <iterator>
 #include <set>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -119,4 +119,4 @@ std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t e
   return lines;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

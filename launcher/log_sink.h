@@ -8,7 +8,7 @@
 
 #include <mutex>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
@@ -20,4 +20,4 @@ class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

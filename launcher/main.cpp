@@ -9,7 +9,7 @@ namespace {
 /// Who asks for the board may ask at once (a scheduler, a script's loop): what that signal does otherwise, to end the process,
 /// holds for the loader's few milliseconds alone, not while libraries prepare themselves.
 void ignore_askers() {
-  for (const int signal : tsp::launcher::kAskingSignals) std::signal(signal, SIG_IGN);
+  for (const int signal : tsprun::launcher::kAskingSignals) std::signal(signal, SIG_IGN);
 }
 
 /// The loader runs these before any library's constructors.
@@ -17,4 +17,4 @@ void ignore_askers() {
 
 }  // namespace
 
-int main(int argc, char** argv) { return tsp::launcher::tsprun(argc, argv); }
+int main(int argc, char** argv) { return tsprun::launcher::tsprun(argc, argv); }

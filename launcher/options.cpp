@@ -18,7 +18,7 @@
 #include <cmath>
 #include <sys/resource.h>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -371,4 +371,4 @@ std::int64_t parse_integer(const std::string& option, const std::string& text, s
   return value;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 using bootstrap::block_of;
 using bootstrap::node_of;
@@ -102,4 +102,4 @@ std::string format_size(std::uint64_t bytes);
 /// A whole number between two bounds. Throws Error(Cause::refused) naming `option`, the value and the nearest that works.
 std::int64_t parse_integer(const std::string& option, const std::string& text, std::int64_t lowest, std::int64_t highest);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// A terminal on which a line can be drawn anew: not TERM=dumb, and no terminal whose kind nobody knows.
 bool redraws_lines(int descriptor);
@@ -80,4 +80,4 @@ class LineRelay {
   std::string partial_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -130,4 +130,4 @@ int TraceToStandardOutput::copy() const {
   }
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

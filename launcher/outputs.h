@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Why what was typed for --json, --trace, --csv, --logits and --output can't be: the same file twice, a file that the command
 /// reads, "-" for what can't go to stdout. Empty: nothing is wrong. Nothing is opened or written.
@@ -39,4 +39,4 @@ class TraceToStandardOutput {
   std::string path_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -8,7 +8,7 @@
 #include <sys/types.h>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Of all processes that /proc shows.
 std::vector<posix::ProcessStat> all_processes();
@@ -48,4 +48,4 @@ void reset_signals(std::span<const int> ignored = {});
 /// Why the shell wouldn't run `program` (a path, or a name to be looked up in PATH), and what would help; empty: it would.
 std::string why_not_run(const std::string& program);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

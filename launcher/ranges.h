@@ -4,10 +4,10 @@
 #include <span>
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Ascending numbers as ranges: "0-3,8". Of a text of more than `most` characters the beginning, and how many numbers there are:
 /// "0,2,4,.. (32)".
 std::string ranges_text(std::span<const int> numbers, std::size_t most = std::string::npos);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

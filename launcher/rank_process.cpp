@@ -25,7 +25,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -224,4 +224,4 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

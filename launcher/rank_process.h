@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// What all ranks of a job are started with.
 struct StartPlan {
@@ -47,4 +47,4 @@ RankProcess start_rank(const StartPlan& plan, int rank);
 /// A TCP port of the loopback interface that nobody uses at present.
 int free_port();
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -5,8 +5,8 @@
 
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 [[noreturn]] inline void refuse(const std::string& message) { throw Error(Cause::refused, message); }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 using nlohmann::ordered_json;
 
@@ -137,4 +137,4 @@ ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& wa
   return json;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

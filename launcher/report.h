@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// One line of `failure.waiting`: what another rank was waiting for when the job failed.
 struct Waiting {
@@ -60,4 +60,4 @@ Failure refusal(const std::string& detail);
 /// `failure` as page-one JSON; signal, op and seq are null where they say nothing.
 nlohmann::ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& waiting, int ranks = 1, int nodes = 1);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

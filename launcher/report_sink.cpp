@@ -6,7 +6,7 @@
 #include <cstring>
 #include <unistd.h>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 constexpr std::size_t kHeader = 5;
@@ -70,4 +70,4 @@ bool FrameReader::next(Frame& frame) {
   return true;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 inline constexpr std::size_t kMaxFrame = std::size_t{64} << 20;
 
@@ -61,4 +61,4 @@ class FrameReader {
   bool damaged_ = false;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

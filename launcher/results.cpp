@@ -1,6 +1,6 @@
 #include "launcher/results.h"
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 using nlohmann::ordered_json;
 
@@ -21,4 +21,4 @@ void merge_results(ordered_json& report, const FrameReader::Frame& frame) {
   }
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

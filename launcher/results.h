@@ -5,10 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Puts what a frame of kind 'J' or 'A' says into the report; what isn't an object, or is nested deeper than any report, is left
 /// out.
 void merge_results(nlohmann::ordered_json& report, const FrameReader::Frame& frame);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -112,4 +112,4 @@ bootstrap::Secret load_secret(const std::string& file) {
   return from_file("the secret", path.string());
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

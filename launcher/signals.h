@@ -7,7 +7,7 @@
 #include <csignal>
 #include <optional>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Signals that ask a job to end.
 inline constexpr std::array kEndingSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
@@ -36,4 +36,4 @@ class SignalReader {
   posix::UniqueFd descriptor_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// One look at a rank.
 struct Glance {
@@ -31,4 +31,4 @@ class Silence {
   std::uint64_t silent_ns_ = 0;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Descriptors 0 to 2 must not become pipes or memory of ours, should tsprun be started with them closed: they are opened so that
 /// input is empty, stderr is swallowed, and writing to stdout fails as it would have.
@@ -32,4 +32,4 @@ Failure output_failure(int errno_value);
 /// The exit code that a lost output makes of a success: as if by SIGPIPE where the reader has gone (EPIPE), else 1.
 int output_lost_code(int errno_value);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

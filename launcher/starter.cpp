@@ -9,7 +9,7 @@
 #include <optional>
 #include <string_view>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -240,4 +240,4 @@ std::string first_of_node_list(std::string_view list) {
   return name;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

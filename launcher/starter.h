@@ -15,7 +15,7 @@
 
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Fills --nnodes, --node-rank and --rendezvous, as far as they weren't given, and, of PET_NPROC_PER_NODE, -n. Returns a line
 /// that says what was taken from where; empty: nothing. Nothing is taken if --nodes or --nnodes 1 is given, if this process is a
@@ -26,4 +26,4 @@ std::string take_from_starter(GlobalOptions& options, const bootstrap::Getenv& g
 /// The first name of Slurm's list of nodes: "n01" of "n[01-03,7],m4"; empty if it can't be read.
 std::string first_of_node_list(std::string_view list);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

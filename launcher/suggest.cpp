@@ -7,7 +7,7 @@
 #include <cctype>
 #include <utility>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -110,4 +110,4 @@ std::string_view spelling_here(std::string_view option) {
   return found != kElsewhere.end() ? found->second : std::string_view();
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Insertions, deletions, replacements and swaps of neighbours that turn one word into the other.
 std::size_t edit_distance(std::string_view a, std::string_view b);
@@ -21,4 +21,4 @@ std::string did_you_mean(std::string_view typed, std::span<const std::string> kn
 /// What is written here for an option of mpirun, torchrun, srun, nccl-tests or a training script: "-n N"; empty: nothing known.
 std::string_view spelling_here(std::string_view option);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

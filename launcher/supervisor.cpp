@@ -20,7 +20,7 @@
 #include <cstdio>
 #include <sys/resource.h>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -215,4 +215,4 @@ int run_job(const JobSpec& spec, Report& report) {
   return judge_trace(job, report);
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

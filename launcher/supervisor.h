@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// What shall run.
 struct JobSpec {
@@ -44,4 +44,4 @@ struct JobSpec {
 /// Throws Error(refused | out_of_memory) if the ranks couldn't be started.
 int run_job(const JobSpec& spec, Report& report);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 class TerminalRelay {
  public:
@@ -33,4 +33,4 @@ class TerminalRelay {
   std::string pending_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

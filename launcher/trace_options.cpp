@@ -7,7 +7,7 @@
 
 #include <limits>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -62,4 +62,4 @@ void check_trace_steps(const TraceOptions& options, const std::string& command, 
                      first, last));
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

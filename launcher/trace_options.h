@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Arrows between the ranks' slices of an operation.
 enum class TraceFlows : std::uint8_t {
@@ -35,4 +35,4 @@ void validate_trace_options(TraceOptions& options, const std::string& file);
 /// trains nothing says so with last = 0.
 void check_trace_steps(const TraceOptions& options, const std::string& command, std::uint64_t first, std::uint64_t last);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

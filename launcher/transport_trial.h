@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 struct Trial {
   bool possible = true;
@@ -19,4 +19,4 @@ Trial try_tcp();
 /// Why ranks of this machine can't talk over sockets; empty: they can.
 std::string loopback_trouble();
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 class Utf8Pieces {
  public:
@@ -17,4 +17,4 @@ class Utf8Pieces {
   std::string pending_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -10,7 +10,7 @@
 #include <csignal>
 #include <map>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -214,4 +214,4 @@ std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {
   return text;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

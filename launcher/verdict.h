@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// How a rank's process ended.
 struct RankEnd {
@@ -56,4 +56,4 @@ std::string print_board(const FlightBoard& board, std::uint64_t now_ns);
 /// Life of a rank for those who look at a running job: "stopped" for one whose process is.
 std::string life_now(const FlightBoard& board, int rank);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -11,7 +11,7 @@
 #include <map>
 #include <utility>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -180,4 +180,4 @@ nlohmann::ordered_json Ways::json() const {
   return table;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 struct Way {
   std::string kind;  ///< "shm", "verbs", "tcp"; empty: not known (yet)
@@ -58,4 +58,4 @@ class Ways {
   std::vector<Told> told_;  ///< by rank
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 class WindDown {
  public:
@@ -38,4 +38,4 @@ class WindDown {
   Page* page_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -4,7 +4,7 @@
 #include "core/collectives/communicator.h"
 #include "core/memory/owned_tensor.h"
 
-namespace tsp {
+namespace tsprun {
 
 /// `tensor`, contiguous, becomes the sum over the ranks. Receives 2N(D−1) over all ranks at any size: a small all_reduce would be
 /// run in one shot, which moves (D−1)·N on every rank.
@@ -14,4 +14,4 @@ inline Work post_sum(Communicator& ranks, const Tensor& tensor, CallOptions opti
   return ranks.post_all_reduce(buffer, buffer, Reduction::sum, options);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

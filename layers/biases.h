@@ -12,7 +12,7 @@
 
 #include <cstddef>
 
-namespace tsp {
+namespace tsprun {
 
 inline constexpr std::size_t kBiasesOfLayer = 2;
 inline std::size_t bias_pack_number(const ParameterStore& store) { return store.packs() - 1; }
@@ -60,4 +60,4 @@ struct BlockBiases {
   }
 };
 
-}  // namespace tsp
+}  // namespace tsprun

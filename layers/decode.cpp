@@ -10,7 +10,7 @@
 #include <array>
 #include <cmath>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -369,4 +369,4 @@ ConstTensor Decoder::step(Token token) {
   return logits_.view();
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -19,7 +19,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 class Decoder {
  public:
@@ -99,4 +99,4 @@ class Decoder {
   OwnedTensor logits_;        // [V]
 };
 
-}  // namespace tsp
+}  // namespace tsprun

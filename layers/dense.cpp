@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace tsp {
+namespace tsprun {
 
 using kernels::Rotation;
 using kernels::Write;
@@ -271,4 +271,4 @@ void Dense::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor&
   gradients_written(pack);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

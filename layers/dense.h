@@ -18,7 +18,7 @@
 #include <memory>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 struct DenseOptions {
   ModelConfig config;
@@ -96,4 +96,4 @@ class Dense : public Strategy {
   std::vector<Work> summing_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 /// The nearest degrees that divide `heads`, below and above.
@@ -72,4 +72,4 @@ std::size_t HeadCut::kv_heads_read_by_all() const {
   return sum;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// Heads first, first + 1, … first + count − 1.
 struct HeadRange {
@@ -43,4 +43,4 @@ class HeadCut {
   int ranks_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

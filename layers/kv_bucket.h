@@ -11,7 +11,7 @@
 #include <array>
 #include <cstddef>
 
-namespace tsp {
+namespace tsprun {
 
 class KvBucket {
  public:
@@ -49,4 +49,4 @@ class KvBucket {
 std::size_t kv_bucket_heads(std::size_t batch, std::size_t sequence, std::size_t head_dim, std::size_t element,
                             std::size_t heads);
 
-}  // namespace tsp
+}  // namespace tsprun

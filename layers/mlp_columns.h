@@ -9,7 +9,7 @@
 
 #include <cstddef>
 
-namespace tsp {
+namespace tsprun {
 
 class MlpColumns {
  public:
@@ -47,4 +47,4 @@ class MlpColumns {
   Tensor up_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

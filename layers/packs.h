@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-namespace tsp {
+namespace tsprun {
 
 /// Rows of the parts of an attention pack, in the order in which they lie. K/V first and W_Oᵀ last, so that {K, V}, {K, V, Q},
 /// {Q, Oᵀ} and {Oᵀ} are each in one piece.
@@ -34,4 +34,4 @@ constexpr std::size_t attention_pack_number(std::size_t layer) { return 2 * laye
 constexpr std::size_t mlp_pack_number(std::size_t layer) { return 2 * layer + 1; }
 constexpr bool is_attention_pack(std::size_t pack) { return pack % 2 == 0; }
 
-}  // namespace tsp
+}  // namespace tsprun

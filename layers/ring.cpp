@@ -1,6 +1,6 @@
 #include "layers/ring.h"
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -70,4 +70,4 @@ void RingSums::settle() {
   part_.reset();
 }
 
-}  // namespace tsp
+}  // namespace tsprun

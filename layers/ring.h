@@ -14,7 +14,7 @@
 #include <functional>
 #include <string>
 
-namespace tsp {
+namespace tsprun {
 
 /// Rows of shard r, all of one width.
 using ShardRows = std::function<std::size_t(int r)>;
@@ -84,4 +84,4 @@ class RingSums {
   Transfer arriving_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

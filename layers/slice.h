@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-namespace tsp {
+namespace tsprun {
 
 struct BlockSlice {
   HeadRange queries;
@@ -27,4 +27,4 @@ struct BlockSlice {
   ModelConfig apply(ModelConfig config) const;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// Tokens that lie together in both orders.
 struct TokenRun {
@@ -77,4 +77,4 @@ class Zigzag {
   Chunks table_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 struct CauseText {
@@ -26,4 +26,4 @@ Error system_error(Cause cause, const std::string& what, int errno_value) {
   return Error(cause, fmt::format("{}: {}", what, std::strerror(errno_value)));
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsp {
+namespace tsprun {
 
 // X(enumerator = name in reports, explanation)
 #define TSP_CAUSES(X)                                                                        \
@@ -58,4 +58,4 @@ class Error : public std::runtime_error {
 /// "what: strerror(errno_value)" as an Error of the given cause.
 Error system_error(Cause cause, const std::string& what, int errno_value);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -2,8 +2,8 @@
 
 #include "transport/xxhash.h"
 
-namespace tsp {
+namespace tsprun {
 
 std::uint64_t checksum(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
-}  // namespace tsp
+}  // namespace tsprun

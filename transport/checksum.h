@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <span>
 
-namespace tsp {
+namespace tsprun {
 
 /// XXH3 of the bytes, by the widest vectors that this processor has: seen, 39 GB/s of cold memory, where xxHash as it is compiled
 /// for any x86-64 has 15. The value doesn't depend on the vectors.
 std::uint64_t checksum(std::span<const std::byte> bytes);
 
-}  // namespace tsp
+}  // namespace tsprun

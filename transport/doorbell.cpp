@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 constexpr std::uint64_t kLongestSleep = 100'000'000;
@@ -71,4 +71,4 @@ void Bed::sleep(std::uint64_t nanoseconds) {
   }
 }
 
-}  // namespace tsp
+}  // namespace tsprun

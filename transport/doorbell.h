@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsp {
+namespace tsprun {
 
 /// Lies in node memory, one a rank, on a line of its own.
 ///
@@ -56,4 +56,4 @@ class Bed {
   posix::UniqueFd epoll_;  // empty: the futex will do
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -3,7 +3,7 @@
 
 #include "transport/transport.h"
 
-namespace tsp {
+namespace tsprun {
 
 class ForwardingTransport : public Transport {
  public:
@@ -58,4 +58,4 @@ class ForwardingTransport : public Transport {
   Transport* inner_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -37,4 +37,4 @@ spdlog::logger& logger() { return *place(); }
 
 void use_logger(std::shared_ptr<spdlog::logger> logger) { place() = std::move(logger); }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -7,7 +7,7 @@ namespace spdlog {
 class logger;
 }
 
-namespace tsp {
+namespace tsprun {
 
 /// The library's logger: "tsp", of level TSP_LOG_LEVEL (trace, debug, info, warn, error, critical, off), which tsprun sets for
 /// the programs that it runs; info where that is unset or none of these.
@@ -15,4 +15,4 @@ spdlog::logger& logger();
 /// Another in its place: tsprun's own. Before ranks start, by one thread.
 void use_logger(std::shared_ptr<spdlog::logger> logger);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsp::machine {
+namespace tsprun::machine {
 
 namespace {
 
@@ -280,4 +280,4 @@ std::string vector_level() {
   return "baseline";
 }
 
-}  // namespace tsp::machine
+}  // namespace tsprun::machine

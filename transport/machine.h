@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-namespace tsp::machine {
+namespace tsprun::machine {
 
 /// Cores in this process's affinity mask.
 int allowed_cores();
@@ -50,4 +50,4 @@ std::string huge_page_policy_for_shared_memory();
 /// Processor model and highest vector level, for reports: "avx512", "avx2", "sse4", "baseline".
 std::string vector_level();
 
-}  // namespace tsp::machine
+}  // namespace tsprun::machine

@@ -1,6 +1,6 @@
 #include "transport/message.h"
 
-namespace tsp {
+namespace tsprun {
 
 std::string_view name(Stream stream) {
   switch (stream) {
@@ -26,4 +26,4 @@ std::string_view name(Purpose purpose) {
   return "unknown";
 }
 
-}  // namespace tsp
+}  // namespace tsprun

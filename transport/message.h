@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsp {
+namespace tsprun {
 
 /// Lanes between the same two ranks on different streams are independent of each other: no order, no shared credits.
 enum class Stream : std::uint8_t { control, weights, kv, gradients };
@@ -61,4 +61,4 @@ struct Found {
   std::string detail;  ///< the exact cause in the transport's own words ("IBV_WC_RETRY_EXC_ERR, vendor 0x81, queue pair 17")
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-namespace tsp::posix {
+namespace tsprun::posix {
 
 namespace {
 /// What Boost's mapped_region asks of a "memory mappable": a descriptor and a mode.
@@ -99,4 +99,4 @@ bool is_stopped(pid_t pid) {
   return stat && (stat->state == 'T' || stat->state == 't');
 }
 
-}  // namespace tsp::posix
+}  // namespace tsprun::posix

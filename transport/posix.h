@@ -11,7 +11,7 @@
 #include <sys/types.h>
 #include <utility>
 
-namespace tsp::posix {
+namespace tsprun::posix {
 
 /// Owns a file descriptor.
 class UniqueFd {
@@ -73,4 +73,4 @@ std::uint64_t bytes_moved(pid_t pid);
 /// True if the process is stopped (SIGSTOP, SIGTSTP, a debugger); false if there is none.
 bool is_stopped(pid_t pid);
 
-}  // namespace tsp::posix
+}  // namespace tsprun::posix

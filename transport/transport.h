@@ -29,7 +29,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// Whether a transport can reach a peer, and why or why not, in words that `doctor` and the report print.
 struct Reach {
@@ -147,4 +147,4 @@ class Transport {
 
 inline constexpr std::uint64_t kNoDeadline = ~std::uint64_t{0};
 
-}  // namespace tsp
+}  // namespace tsprun

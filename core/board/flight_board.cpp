@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -310,4 +310,4 @@ std::string FlightBoard::describe(const Chain& chain, std::uint64_t now_ns) cons
   return text;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -52,7 +52,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// The board's access, and that of all counters that only tell.
 inline constexpr auto relaxed = std::memory_order_relaxed;
@@ -291,4 +291,4 @@ class FlightBoard {
   int ranks_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

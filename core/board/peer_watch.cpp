@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace tsp {
+namespace tsprun {
 
 PeerWatch::PeerWatch(FlightBoard board, const std::vector<int>& pids) : board_(board), pids_(pids) {
   for (std::size_t rank = 0; rank < pids.size(); ++rank) {
@@ -48,4 +48,4 @@ bool PeerWatch::note_stopped(std::span<const int> ranks) {
   return any;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

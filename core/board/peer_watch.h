@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 class PeerWatch {
  public:
@@ -26,4 +26,4 @@ class PeerWatch {
   std::vector<posix::UniqueFd> processes_;  // by local rank; empty: already gone
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::arguments {
+namespace tsprun::arguments {
 
 namespace {
 
@@ -132,4 +132,4 @@ void check_disjoint(std::string_view operation, ConstBuffer send, ConstBuffer re
   if (overlap(send, recv)) refuse(operation, "send overlaps recv; this operation doesn't work in place");
 }
 
-}  // namespace tsp::arguments
+}  // namespace tsprun::arguments

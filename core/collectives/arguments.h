@@ -9,7 +9,7 @@
 #include <span>
 #include <string_view>
 
-namespace tsp::arguments {
+namespace tsprun::arguments {
 
 /// Memory for all elements; "send: 3 f32 at a null address".
 void check_memory(std::string_view operation, std::string_view argument, ConstBuffer buffer);
@@ -37,4 +37,4 @@ void check_overlap(std::string_view operation, std::string_view part_name, Const
 /// The two must not overlap at all.
 void check_disjoint(std::string_view operation, ConstBuffer send, ConstBuffer recv);
 
-}  // namespace tsp::arguments
+}  // namespace tsprun::arguments

@@ -1,7 +1,7 @@
 // The barrier: whoever has heard from all others knows that all have come.
 #include "core/collectives/operations.h"
 
-namespace tsp {
+namespace tsprun {
 
 Barrier::Barrier(const Call& call) : Collective(call) { messages_.fill(static_cast<std::size_t>(peers()), Incoming()); }
 
@@ -17,4 +17,4 @@ bool Barrier::step(Engine& engine) {
   return sent_ == peers() && arrived_ == peers();
 }
 
-}  // namespace tsp
+}  // namespace tsprun

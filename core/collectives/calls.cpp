@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-namespace tsp {
+namespace tsprun {
 
 using namespace arguments;
 
@@ -276,4 +276,4 @@ Work Communicator::post_all_to_all_v(ConstBuffer send, std::span<const std::size
 void Communicator::barrier(CallOptions options) { start_barrier(Mode::blocking, options); }
 Work Communicator::post_barrier(CallOptions options) { return start_barrier(Mode::posted, options); }
 
-}  // namespace tsp
+}  // namespace tsprun

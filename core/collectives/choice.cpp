@@ -9,7 +9,7 @@
 #include <charconv>
 #include <iterator>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -182,4 +182,4 @@ std::string ChoiceTable::print() const {
   return text;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 enum class Algorithm : std::uint8_t {
   automatic,    ///< as the table says
@@ -93,4 +93,4 @@ inline constexpr std::uint64_t kRingPieceBytes = 256 * 1024;
 /// From this output of one rank on sums are written past the cache (5 to 30% faster in bench/reduce_bench, slower below).
 inline constexpr std::uint64_t kStreamingBytes = 4 * 1024 * 1024;
 
-}  // namespace tsp
+}  // namespace tsprun

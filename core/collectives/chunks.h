@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 class Chunks {
  public:
@@ -64,4 +64,4 @@ class Chunks {
   std::vector<std::size_t> offsets_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

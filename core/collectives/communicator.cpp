@@ -12,7 +12,7 @@
 #include <limits>
 #include <unordered_set>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -158,4 +158,4 @@ OperationInfo Communicator::describe(Op op, ConstBuffer own, Reduction reduction
               (algorithm != Algorithm::direct && algorithm != Algorithm::one_shot) || op == Op::all_reduce || op == Op::reduce};
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -33,7 +33,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 class Chunks;
 
@@ -220,4 +220,4 @@ class Communicator {
   std::vector<Correspondence> peers_[kStreams];  // by stream and peer; empty until the first message
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -2,7 +2,7 @@
 // is copied, in any order.
 #include "core/collectives/operations.h"
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -112,4 +112,4 @@ bool DirectBroadcast::step(Engine& engine) {
   return arrival_.done();
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace tsp {
+namespace tsprun {
 
 // --- Collective --------------------------------------------------------------------------------------------------------------
 
@@ -245,4 +245,4 @@ bool copy_some(std::byte* to, const std::byte* from, std::size_t bytes, std::siz
   return done == bytes;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -17,7 +17,7 @@
 #include <memory>
 #include <span>
 
-namespace tsp {
+namespace tsprun {
 
 /// State for so many peers lies in the operation itself.
 inline constexpr std::size_t kInlinePeers = 16;
@@ -221,4 +221,4 @@ inline kernels::Stores stores_for(std::size_t output_bytes) {
 /// Copies a part of a local buffer, `budget` bytes at most, and advances `done`; true when all `bytes` are there.
 bool copy_some(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t& done, std::size_t& budget);
 
-}  // namespace tsp
+}  // namespace tsprun

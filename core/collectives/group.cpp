@@ -5,7 +5,7 @@
 
 #include <unordered_map>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -76,4 +76,4 @@ void lay_out(Group& group) {
   group.grid = std::move(grid);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

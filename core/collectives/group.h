@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 class Staging;
 struct Grid;
@@ -65,4 +65,4 @@ struct Grid {
 /// Lays the group's members out as a grid, or says in no_grid why that can't be.
 void lay_out(Group& group);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -10,7 +10,7 @@
 
 #include <optional>
 
-namespace tsp {
+namespace tsprun {
 
 /// Chunks travel along their rail, each node passing them to the next; whoever has a chunk shows it to its node.
 class HierarchicalAllGather final : public Collective {
@@ -85,4 +85,4 @@ class HierarchicalBarrier final : public Collective {
   std::optional<Barrier> across_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -1,7 +1,7 @@
 // Hierarchical algorithms that only move bytes: tables of what goes where, carried out by a Relay.
 #include "core/collectives/hierarchical.h"
 
-namespace tsp {
+namespace tsprun {
 
 // --- all_gather --------------------------------------------------------------------------------------------------------------
 
@@ -73,4 +73,4 @@ HierarchicalBroadcast::HierarchicalBroadcast(const Call& call, Buffer buffer, in
 
 bool HierarchicalBroadcast::step(Engine& engine) { return relay_.step(*this, engine, kSegmentBytes); }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -97,4 +97,4 @@ bool HierarchicalBarrier::step(Engine& engine) {
   return step_part(*this, engine, *across_);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

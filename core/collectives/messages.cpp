@@ -17,7 +17,7 @@
 
 #include <algorithm>
 
-namespace tsp {
+namespace tsprun {
 
 using namespace arguments;
 
@@ -173,4 +173,4 @@ Work Communicator::post_send_recv(ConstBuffer send, int to, Buffer recv, int fro
   return start_send_recv(Mode::posted, send, to, recv, from, options);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -3,7 +3,7 @@
 
 #include <array>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 constexpr std::array<std::string_view, kOps> kOpNames = {"send",           "recv",       "send_recv", "broadcast",  "all_gather",
@@ -35,4 +35,4 @@ std::optional<Reduction> reduction_from_name(std::string_view text) {
   return std::nullopt;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-namespace tsp {
+namespace tsprun {
 
 enum class Op : std::uint8_t {
   send,
@@ -30,4 +30,4 @@ enum class Reduction : std::uint8_t { sum, max, min };
 std::string_view name(Reduction reduction);
 std::optional<Reduction> reduction_from_name(std::string_view text);
 
-}  // namespace tsp
+}  // namespace tsprun

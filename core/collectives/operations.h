@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsp {
+namespace tsprun {
 
 /// `value` modulo `n`, in 0…n−1 for negative values too: places on a ring of n.
 inline int modulo(int value, int n) { return ((value % n) + n) % n; }
@@ -399,4 +399,4 @@ class RingReduce final : public Collective {
   Incoming incoming_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -1,6 +1,6 @@
 #include "core/collectives/point_to_point.h"
 
-namespace tsp {
+namespace tsprun {
 
 Send::Send(const Call& call, ConstBuffer buffer, int to) : Collective(call), buffer_(buffer), to_(to) {
   offer_.set(*this, buffer_.as_bytes(), buffer_.bytes(), Readers::one);
@@ -56,4 +56,4 @@ bool SelfCopy::step(Engine& engine) {
   return false;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

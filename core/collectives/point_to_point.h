@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace tsp {
+namespace tsprun {
 
 class Send final : public Collective {
  public:
@@ -69,4 +69,4 @@ class SelfCopy final : public Collective {
   std::size_t copied_ = 0;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace tsp {
+namespace tsprun {
 
 void Relay::set(const Collective& operation, std::span<std::byte> buffer, std::vector<Part> parts) {
   buffer_ = buffer;
@@ -124,4 +124,4 @@ bool Relay::collect(Collective& operation, Engine& engine, std::size_t& budget, 
   return all;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

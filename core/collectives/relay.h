@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 class Relay {
  public:
@@ -76,4 +76,4 @@ class Relay {
   bool all_sent_ = false;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -8,7 +8,7 @@
 #include <memory>
 #include <type_traits>
 
-namespace tsp {
+namespace tsprun {
 
 template <class T, std::size_t kInline>
 class SmallVector {
@@ -61,4 +61,4 @@ class SmallVector {
   std::size_t capacity_ = kInline;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -62,4 +62,4 @@ bool Staging::is_free(Block& block) {
   return true;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// A message that its receiver may not have taken yet.
 struct PendingSend {
@@ -73,4 +73,4 @@ class Staging {
   std::array<Ring, kStreams> rings_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -8,7 +8,7 @@
 #include <memory>
 #include <utility>
 
-namespace tsp {
+namespace tsprun {
 
 template <class Operation, class... Arguments>
 Work Communicator::start(Mode mode, const CallOptions& options, const OperationInfo& info, Arguments&&... arguments) {
@@ -26,4 +26,4 @@ Work Communicator::start(Mode mode, const CallOptions& options, const OperationI
   return {};
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -82,4 +82,4 @@ void MessageFaults::at_begin(Stream stream, std::uint64_t number) {
   due_.erase(due);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 class MessageFaults {
  public:
@@ -54,4 +54,4 @@ class MessageFaults {
 /// Judged by the receiving rank, whose operation it is.
 bool prescribes_message(const OperationInfo& info, std::span<const int> members, int from, int to);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -142,4 +142,4 @@ void RankFaults::stall(double seconds) {
   }
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 class RankFaults {
  public:
@@ -78,4 +78,4 @@ class RankFaults {
 /// Throws Error(refused) if a fault names an operation that doesn't exist, or if there are more than the board has room for.
 void check_faults(std::span<const fault::Spec> faults);
 
-}  // namespace tsp
+}  // namespace tsprun

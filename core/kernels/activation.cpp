@@ -16,18 +16,18 @@
 
 #ifndef TSP_KERNELS_ACTIVATION_TYPES
 #define TSP_KERNELS_ACTIVATION_TYPES
-namespace tsp::kernels {
+namespace tsprun::kernels {
 /// One row of an activation: up to three inputs and two outputs.
 struct ActivationRow {
   std::size_t width;
   ConstRow in[3];
   Row out[2];
 };
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsp::kernels {
+namespace tsprun::kernels {
 namespace HWY_NAMESPACE {
 
 /// σ(x). Beyond the clamp e^(−x) would overflow; there σ(x) is below the smallest gradient that matters.
@@ -130,12 +130,12 @@ void gelu_row(const ActivationRow& row, Gelu form, bool backward) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 HWY_EXPORT(swiglu_row);
 HWY_EXPORT(swiglu_backward_row);
@@ -194,6 +194,6 @@ void gelu_backward(const Compute& on, const Tensor& dx, const ConstTensor& dy, c
   });
 }
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 
 #endif  // HWY_ONCE

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 /// y = silu(gate) ∘ up, silu(g) = g·σ(g).
 void swiglu(const Compute& on, const Tensor& y, const ConstTensor& gate, const ConstTensor& up);
@@ -24,4 +24,4 @@ void gelu(const Compute& on, const Tensor& y, const ConstTensor& x, Gelu form);
 /// dx = dy ∘ gelu'(x).
 void gelu_backward(const Compute& on, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, Gelu form);
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

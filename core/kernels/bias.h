@@ -6,7 +6,7 @@
 #include "core/kernels/parallel.h"
 #include "core/tensor/tensor.h"
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 /// x += bias, in every row.
 void add_bias(const Compute& on, const Tensor& x, const ConstTensor& bias);
@@ -14,4 +14,4 @@ void add_bias(const Compute& on, const Tensor& x, const ConstTensor& bias);
 /// dbias += Σ over rows of dy, each column in the order of rows. dbias is of the type of sums.
 void bias_backward(const Compute& on, const Tensor& dbias, const ConstTensor& dy);
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

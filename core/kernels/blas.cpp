@@ -14,7 +14,7 @@
 #include <sstream>
 #include <stdexcept>
 
-namespace tsp::kernels::blas {
+namespace tsprun::kernels::blas {
 
 namespace {
 
@@ -129,4 +129,4 @@ std::string version() {
 
 bool loaded() { return loaded_flag().load(); }
 
-}  // namespace tsp::kernels::blas
+}  // namespace tsprun::kernels::blas

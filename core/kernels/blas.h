@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string>
 
-namespace tsp::kernels::blas {
+namespace tsprun::kernels::blas {
 
 /// A [m, k], B [k, n], C [m, n], row-major; `*_step` is the distance between stored rows. A transposed operand is stored [k, m]
 /// or [n, k]. C = A·B, or C += A·B with `add`.
@@ -39,4 +39,4 @@ std::string version();
 /// True once the library is loaded, for a level that can then no longer change.
 bool loaded();
 
-}  // namespace tsp::kernels::blas
+}  // namespace tsprun::kernels::blas

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 /// Throws "kernel: what, not view" unless `holds`.
 inline void require(bool holds, const char* kernel, const char* what, const ConstTensor& view) {
@@ -66,4 +66,4 @@ inline void check_like(const char* kernel, const char* what, const ConstTensor& 
   require(same_shape(view, like) && dense_rows(view) && mixes(view.dtype(), like.dtype()), kernel, what, view);
 }
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 /// A token that isn't predicted: it has no loss and no gradient.
 inline constexpr std::int64_t kNoLabel = -1;
@@ -38,4 +38,4 @@ double cross_entropy_loss(const ConstTensor& lse, const ConstTensor& label_logit
 void cross_entropy_backward(const Compute& on, const Tensor& dlogits, const ConstTensor& logits, const ConstTensor& lse,
                             std::span<const std::int64_t> labels, std::int64_t first_id, double weight);
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

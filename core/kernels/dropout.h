@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 /// Number `n` of SplitMix64's sequence that begins with `seed`.
 constexpr std::uint64_t split_mix(std::uint64_t seed, std::uint64_t n) {
@@ -31,4 +31,4 @@ struct Dropout {
 /// rows, types that mix; `rows` [T]: the number of each row. `y` may be `x`. The backward pass is the same on gradients.
 void dropout(const Compute& on, const Tensor& y, const ConstTensor& x, std::span<const std::uint64_t> rows, const Dropout& of);
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

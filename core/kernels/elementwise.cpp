@@ -14,7 +14,7 @@
 #include "core/kernels/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace tsp::kernels {
+namespace tsprun::kernels {
 namespace HWY_NAMESPACE {
 
 /// out = factor·a (+ b). `b` null: no second term. A factor of one and no second term converts.
@@ -57,12 +57,12 @@ void combine(DType out_type, void* out, DType a_type, const void* a, DType b_typ
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 HWY_EXPORT(combine);
 
@@ -122,6 +122,6 @@ void fill_zero(const Compute& on, const Tensor& out) {
   });
 }
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 
 #endif  // HWY_ONCE

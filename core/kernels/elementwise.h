@@ -6,7 +6,7 @@
 #include "core/kernels/parallel.h"
 #include "core/tensor/tensor.h"
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 /// to = from, element by element, converted where the dtypes differ. Same shape, dense rows. No overlap.
 void convert(const Compute& on, const Tensor& to, const ConstTensor& from);
@@ -20,4 +20,4 @@ void scale(const Compute& on, const Tensor& out, const ConstTensor& a, double fa
 /// out = 0, for any dtype.
 void fill_zero(const Compute& on, const Tensor& out);
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <string>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 namespace {
 
@@ -51,4 +51,4 @@ void scatter_add_rows(const Compute& on, const Tensor& table, const ConstTensor&
   });
 }
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

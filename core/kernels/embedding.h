@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 /// out[t] = table[rows[t]]: table [V, h], out [T, h], types that mix, dense rows. A row number beyond the table is
 /// std::invalid_argument, before anything is written.
@@ -17,4 +17,4 @@ void gather_rows(const Compute& on, const Tensor& out, const ConstTensor& table,
 /// of t.
 void scatter_add_rows(const Compute& on, const Tensor& table, const ConstTensor& values, std::span<const std::uint32_t> rows);
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

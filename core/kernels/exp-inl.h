@@ -12,7 +12,7 @@
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsp::kernels {
+namespace tsprun::kernels {
 namespace HWY_NAMESPACE {
 
 /// e^x for x ≤ 104 (f32), 706 (f64).
@@ -48,7 +48,7 @@ HWY_INLINE hn::Vec<D> power(D d, hn::Vec<D> x) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target guard

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 namespace {
 
@@ -89,4 +89,4 @@ std::string describe_element(const ConstTensor& view, std::size_t number) {
   return fmt::format("{} at [{}]", text, where);
 }
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 /// The number, counted in row-major order of the indices, of the view's first element that is infinite or NaN; nothing if all are
 /// numbers. bf16, f32 or f64, with dense rows; any sizes. About as fast as memory is read.
@@ -16,4 +16,4 @@ std::optional<std::size_t> first_not_finite(const ConstTensor& view);
 /// "nan at [0, 17, 5]": element `number` of the view.
 std::string describe_element(const ConstTensor& view, std::size_t number);
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

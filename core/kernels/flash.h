@@ -13,7 +13,7 @@
 #include <limits>
 #include <span>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 /// What the query at global position i may see. Query index a of a view has position query_start + a, key index b key_start + b.
 struct Mask {
@@ -97,4 +97,4 @@ std::size_t flash_backward_workspace(DType dtype, std::size_t head_dim, std::siz
 void merge_attention(const Compute& on, double scale, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                      std::span<const ConstTensor> part_lse);
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

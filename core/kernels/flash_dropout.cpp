@@ -13,7 +13,7 @@
 
 #ifndef TSP_KERNELS_FLASH_DRAWS
 #define TSP_KERNELS_FLASH_DRAWS
-namespace tsp::kernels::flash {
+namespace tsprun::kernels::flash {
 /// The draws of one tile.
 template <class T>
 struct Draws {
@@ -27,11 +27,11 @@ struct Draws {
   T* factors;
   std::size_t step;
 };
-}  // namespace tsp::kernels::flash
+}  // namespace tsprun::kernels::flash
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsp::kernels::flash {
+namespace tsprun::kernels::flash {
 namespace HWY_NAMESPACE {
 
 /// Of a draw's number the upper 53 bits count. By values, not by a reference to Draws: what is written could change them, so that
@@ -77,12 +77,12 @@ void multiply_f32(float* values, const float* factors, std::size_t count) { mult
 void multiply_f64(double* values, const double* factors, std::size_t count) { multiply(values, factors, count); }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsp::kernels::flash
+}  // namespace tsprun::kernels::flash
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsp::kernels::flash {
+namespace tsprun::kernels::flash {
 
 HWY_EXPORT(by_key_f32);
 HWY_EXPORT(by_key_f64);
@@ -129,6 +129,6 @@ void multiply_all(double* values, const double* factors, std::size_t count) {
   HWY_DYNAMIC_DISPATCH(multiply_f64)(values, factors, count);
 }
 
-}  // namespace tsp::kernels::flash
+}  // namespace tsprun::kernels::flash
 
 #endif  // HWY_ONCE

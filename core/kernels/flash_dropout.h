@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsp::kernels::flash {
+namespace tsprun::kernels::flash {
 
 template <class T>
 struct Draws;
@@ -53,4 +53,4 @@ class TileDropout {
 void multiply_all(float* values, const float* factors, std::size_t count);
 void multiply_all(double* values, const double* factors, std::size_t count);
 
-}  // namespace tsp::kernels::flash
+}  // namespace tsprun::kernels::flash

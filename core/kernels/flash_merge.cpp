@@ -17,7 +17,7 @@
 
 #ifndef TSP_KERNELS_MERGE_TYPES
 #define TSP_KERNELS_MERGE_TYPES
-namespace tsp::kernels {
+namespace tsprun::kernels {
 inline constexpr std::size_t kMaxParts = 64;
 /// One output row of a merge.
 struct MergeRow {
@@ -29,11 +29,11 @@ struct MergeRow {
   std::size_t count;
   std::size_t width;
 };
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsp::kernels {
+namespace tsprun::kernels {
 namespace HWY_NAMESPACE {
 
 template <class A, class B>
@@ -78,12 +78,12 @@ void merge_row(const MergeRow& row) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 HWY_EXPORT(dot);
 HWY_EXPORT(merge_row);
@@ -183,6 +183,6 @@ void merge_attention(const Compute& on, double scale, const Tensor& o, const Ten
   }
 }
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 
 #endif  // HWY_ONCE

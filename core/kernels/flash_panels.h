@@ -12,7 +12,7 @@
 
 #include <cstddef>
 
-namespace tsp::kernels::flash {
+namespace tsprun::kernels::flash {
 
 /// The vectors of the level that the kernels run at.
 std::size_t vector_bytes();
@@ -65,4 +65,4 @@ void pack_transposed(double* to, std::size_t width, const ConstTensor& view);
 bool all_finite(const float* values, std::size_t count);
 bool all_finite(const double* values, std::size_t count);
 
-}  // namespace tsp::kernels::flash
+}  // namespace tsprun::kernels::flash

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace tsp::kernels::flash {
+namespace tsprun::kernels::flash {
 
 /// Exponents are taken in multiples of this: ln 2 in f32, where 2^x is cheaper than e^x, and 1 in f64.
 template <class T>
@@ -48,4 +48,4 @@ void score_gradients(const GradientTile<double>& tile);
 void scale_rows(float* rows, std::size_t count, std::size_t width, std::size_t step, const float* factors);
 void scale_rows(double* rows, std::size_t count, std::size_t width, std::size_t step, const double* factors);
 
-}  // namespace tsp::kernels::flash
+}  // namespace tsprun::kernels::flash

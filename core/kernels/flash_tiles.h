@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <type_traits>
 
-namespace tsp::kernels::flash {
+namespace tsprun::kernels::flash {
 
 /// The causal mask in indices of the views.
 class Visibility {
@@ -90,4 +90,4 @@ inline void check_row_values(const char* kernel, const ConstTensor& values, cons
           kernel, "lse and delta must be [B, n, Sq] of the type of sums", values);
 }
 
-}  // namespace tsp::kernels::flash
+}  // namespace tsprun::kernels::flash

@@ -8,7 +8,7 @@
 #include "core/kernels/parallel.h"
 #include "core/tensor/tensor.h"
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 /// C = A·B, or C += A·B: A [M, K], B [K, N], C [M, N]. A and B are dense along either dim, so a weight stored [out, in] is
 /// multiplied as x·w.transposed(0, 1); C has dense rows. All f64, or each of them f32 or bf16: sums are in f32, and a bf16 C is
@@ -19,4 +19,4 @@ void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstT
 /// Bytes of workspace for gemm() with these views and this many threads; a few MiB a thread at most.
 std::size_t gemm_workspace(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b, std::size_t threads);
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

@@ -14,7 +14,7 @@
 
 #ifndef TSP_KERNELS_LANES_TYPES
 #define TSP_KERNELS_LANES_TYPES
-namespace tsp::kernels {
+namespace tsprun::kernels {
 template <class T>
 struct AccumulatorOf {
   using Type = T;
@@ -26,7 +26,7 @@ struct AccumulatorOf<bf16> {
 /// What elements of type T are computed and summed in.
 template <class T>
 using Accumulator = typename AccumulatorOf<T>::Type;
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 #endif
 
 #if defined(TSP_KERNELS_LANES_INL) == defined(HWY_TARGET_TOGGLE)
@@ -37,7 +37,7 @@ using Accumulator = typename AccumulatorOf<T>::Type;
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsp::kernels {
+namespace tsprun::kernels {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -130,7 +130,7 @@ HWY_INLINE hn::TFromD<D> max_of_lanes(D d, hn::Vec<D> value) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target guard

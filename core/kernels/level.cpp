@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 namespace {
 constexpr std::array<std::string_view, 3> kNames = {"baseline", "avx2", "avx512"};
@@ -66,4 +66,4 @@ Level level() {
   return value < 0 ? best_level() : static_cast<Level>(value);
 }
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

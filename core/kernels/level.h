@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 /// From slow to fast. `baseline` is whatever the machine has below AVX2.
 enum class Level : std::uint8_t { baseline, avx2, avx512 };
@@ -21,4 +21,4 @@ void set_level(Level level);
 /// What set_level was given; without it the best level.
 Level level();
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

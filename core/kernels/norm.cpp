@@ -18,7 +18,7 @@
 
 #ifndef TSP_KERNELS_NORM_TYPES
 #define TSP_KERNELS_NORM_TYPES
-namespace tsp::kernels {
+namespace tsprun::kernels {
 /// x̂ = (x − mean)·rate. RMSNorm: mean = 0.
 struct Statistics {
   double mean;
@@ -46,11 +46,11 @@ struct ColumnSums {
   std::size_t first_row;
   std::size_t rows;
 };
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsp::kernels {
+namespace tsprun::kernels {
 namespace HWY_NAMESPACE {
 
 template <class T>
@@ -145,12 +145,12 @@ void norm_columns(const ColumnSums& sums, std::size_t first, std::size_t end) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 HWY_EXPORT(norm_forward);
 HWY_EXPORT(norm_statistics);
@@ -266,6 +266,6 @@ void layer_norm_backward(const Compute& on, const Tensor& dx, const Tensor& dgai
 
 std::size_t norm_backward_workspace() { return workspace_bytes(kBlockRows * sizeof(Statistics), 1); }
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 
 #endif  // HWY_ONCE

@@ -8,7 +8,7 @@
 #include "core/kernels/parallel.h"
 #include "core/tensor/tensor.h"
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 /// y = gain ∘ x̂ with x̂ = x / √(mean(x²) + epsilon). `y` may be `x`.
 void rms_norm(const Compute& on, const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon);
@@ -30,4 +30,4 @@ void layer_norm_backward(const Compute& on, const Tensor& dx, const Tensor& dgai
 /// Bytes of workspace for either backward, whatever the shape.
 std::size_t norm_backward_workspace();
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 struct AdamW {
   double learning_rate = 3e-4;
@@ -35,4 +35,4 @@ std::size_t sum_of_squares_workspace(std::size_t elements);
 /// limit 0.
 double clip_factor(double norm, double limit);
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 template <class Signature>
 class FunctionRef;
@@ -144,4 +144,4 @@ void for_rows(const Compute& on, std::size_t rows, std::size_t width, Body&& bod
   });
 }
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

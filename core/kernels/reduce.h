@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <span>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 /// How results are written.
 enum class Stores : std::uint8_t {
@@ -37,4 +37,4 @@ void reduce_term(Reduction reduction, DType dtype, const std::byte* partial, con
 /// The first term of such a sum: out[i] = term[i] in accumulator_of(dtype).
 void widen(DType dtype, const std::byte* term, std::byte* out, std::size_t count);
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

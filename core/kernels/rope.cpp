@@ -12,7 +12,7 @@
 #include "core/kernels/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace tsp::kernels {
+namespace tsprun::kernels {
 namespace HWY_NAMESPACE {
 
 template <class T>
@@ -34,12 +34,12 @@ void rotate(const Row& x, const ConstRow& table, std::size_t half, bool inverse)
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 HWY_EXPORT(rotate);
 
@@ -83,6 +83,6 @@ void rope(const Compute& on, const Tensor& x, const ConstTensor& table, Rotation
   });
 }
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels
 
 #endif  // HWY_ONCE

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsp::kernels {
+namespace tsprun::kernels {
 
 enum class Rotation : std::uint8_t { forward, inverse };
 
@@ -20,4 +20,4 @@ void rope_table(const Compute& on, const Tensor& table, std::span<const std::int
 /// Dense rows; bf16 goes with an f32 table.
 void rope(const Compute& on, const Tensor& x, const ConstTensor& table, Rotation rotation);
 
-}  // namespace tsp::kernels
+}  // namespace tsprun::kernels

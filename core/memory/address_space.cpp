@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <utility>
 
-namespace tsp {
+namespace tsprun {
 
 AddressSpace::AddressSpace(std::size_t bytes) {
   constexpr std::size_t kLeast = std::size_t{1} << 30;
@@ -28,4 +28,4 @@ AddressSpace::~AddressSpace() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-namespace tsp {
+namespace tsprun {
 
 class AddressSpace {
  public:
@@ -21,4 +21,4 @@ class AddressSpace {
   std::span<std::byte> bytes_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace tsp {
+namespace tsprun {
 
 // X(enumerator = name in reports, what it holds)
 #define TSP_CATEGORIES(X)                                                             \
@@ -44,4 +44,4 @@ struct CategoryBytes {
   bool operator==(const CategoryBytes&) const = default;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -168,4 +168,4 @@ bool Heap::contains(std::span<const std::byte> memory) const {
   return begin >= first && begin - first <= reservation_.size() && memory.size() <= reservation_.size() - (begin - first);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

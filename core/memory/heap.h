@@ -25,7 +25,7 @@
 #include <string>
 #include <utility>
 
-namespace tsp {
+namespace tsprun {
 
 class Heap;
 
@@ -133,4 +133,4 @@ class Heap {
   std::string fail_next_;  // empty: nothing shall fail
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-namespace tsp {
+namespace tsprun {
 
 class OwnedTensor {
  public:
@@ -44,4 +44,4 @@ class OwnedTensor {
 inline Buffer buffer_of(const Tensor& tensor) { return {tensor.data(), tensor.elements(), tensor.dtype()}; }
 inline ConstBuffer buffer_of(const ConstTensor& tensor) { return {tensor.data(), tensor.elements(), tensor.dtype()}; }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace tsp {
+namespace tsprun {
 
 void PageRuns::for_each_missing(std::size_t begin, std::size_t end, const Visitor& visit) const {
   auto run = runs_.upper_bound(begin);
@@ -56,4 +56,4 @@ std::size_t PageRuns::take_last(std::size_t begin, std::size_t end, std::size_t 
   return taken;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

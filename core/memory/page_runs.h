@@ -5,7 +5,7 @@
 #include <functional>
 #include <map>
 
-namespace tsp {
+namespace tsprun {
 
 class PageRuns {
  public:
@@ -31,4 +31,4 @@ class PageRuns {
   std::size_t count_ = 0;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

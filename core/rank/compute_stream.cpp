@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -225,4 +225,4 @@ double ComputeStream::sum_of_squares(const ConstTensor& x) {
   return sum;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

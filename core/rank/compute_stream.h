@@ -23,7 +23,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsp {
+namespace tsprun {
 
 class Trace;
 
@@ -114,4 +114,4 @@ class ComputeStream {
   double flops_ = 0;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

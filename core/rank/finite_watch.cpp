@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -48,4 +48,4 @@ void FiniteWatch::look(std::uint64_t order, const std::string& name, const Const
   found_ = {when, fmt::format("{}: {}, {}, {}", stage_, name, tensor.describe(), kernels::describe_element(tensor, *at))};
 }
 
-}  // namespace tsp
+}  // namespace tsprun

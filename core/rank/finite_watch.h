@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-namespace tsp {
+namespace tsprun {
 
 /// A tensor of a stage, in the order in which they depend on each other.
 enum class Watched : std::uint8_t {
@@ -52,4 +52,4 @@ class FiniteWatch {
   std::optional<Finding> found_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

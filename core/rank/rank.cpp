@@ -3,7 +3,7 @@
 #include "core/trace/trace.h"
 #include "transport/posix.h"
 
-namespace tsp {
+namespace tsprun {
 
 Rank::Rank(Context& context, const RankOptions& options)
     : context_(context),
@@ -55,4 +55,4 @@ void Rank::reset_times() {
   begun_ns_ = posix::now_ns();
 }
 
-}  // namespace tsp
+}  // namespace tsprun

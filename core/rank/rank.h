@@ -13,7 +13,7 @@
 #include <span>
 #include <string_view>
 
-namespace tsp {
+namespace tsprun {
 
 struct RankOptions {
   std::size_t threads = 1;  ///< compute threads; never change a bit of a result
@@ -86,4 +86,4 @@ struct Transfer {
   Work work;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-namespace tsp {
+namespace tsprun {
 
 bool Work::test() { return engine_ == nullptr || engine_->test(stream_, number_); }
 
@@ -343,4 +343,4 @@ void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transpor
       world_rank_, std::string(name(mine.op)), line(lane.stream).sequence.load(relaxed));
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 class Engine;
 class PeerWatch;
@@ -276,4 +276,4 @@ class Engine {
   std::uint32_t spin_misses_ = 0;  // waits since those last sufficed
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -45,4 +45,4 @@ LinkLine* LinkTimes::line_for(const Link& link) {
   return fastest;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

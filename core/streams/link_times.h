@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// Smaller messages aren't timed: reading the clock would cost them a percent and more.
 inline constexpr std::size_t kTimedBytes = 4096;
@@ -35,4 +35,4 @@ class LinkTimes {
   std::vector<Link> links_;  // by rank of the world
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 struct Patience {
   explicit Patience(Stream waited_for) : stream(waited_for) {}
@@ -28,4 +28,4 @@ struct Patience {
   }
 };
 
-}  // namespace tsp
+}  // namespace tsprun

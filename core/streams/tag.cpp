@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace tsp {
+namespace tsprun {
 
 std::string describe_tag(std::uint32_t tag) {
   const std::uint32_t op = tag & 0xff;
@@ -17,4 +17,4 @@ std::string describe_tag(std::uint32_t tag) {
                      reduces ? fmt::format(" ({})", name(static_cast<Reduction>(reduction))) : "");
 }
 
-}  // namespace tsp
+}  // namespace tsprun

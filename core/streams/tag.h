@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-namespace tsp {
+namespace tsprun {
 
 constexpr std::uint32_t make_tag(Op op, DType dtype, Reduction reduction, std::uint32_t step) {
   return static_cast<std::uint32_t>(op) | static_cast<std::uint32_t>(dtype) << 8 | static_cast<std::uint32_t>(reduction) << 12 |
@@ -19,4 +19,4 @@ constexpr std::uint32_t make_tag(Op op, DType dtype, Reduction reduction, std::u
 /// "all_reduce of f32 (sum)"; for a tag that nobody makes, its number.
 std::string describe_tag(std::uint32_t tag);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -3,7 +3,7 @@
 
 #include "core/streams/engine.h"
 
-namespace tsp {
+namespace tsprun {
 
 class WaitObserver : public OperationObserver {
  public:
@@ -12,4 +12,4 @@ class WaitObserver : public OperationObserver {
   virtual void missing(int rank, const OperationInfo& info) = 0;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -16,7 +16,7 @@
 #include <immintrin.h>
 #endif
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -336,4 +336,4 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
                             : ""));
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -4,7 +4,7 @@
 #include <array>
 #include <bit>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 constexpr std::array<std::string_view, 4> kNames = {"bytes", "bf16", "f32", "f64"};
@@ -32,4 +32,4 @@ bf16::bf16(float value) {
 
 bf16::operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-namespace tsp {
+namespace tsprun {
 
 enum class DType : std::uint8_t { byte, bf16, f32, f64 };
 
@@ -82,4 +82,4 @@ struct Buffer {
   Buffer slice(std::size_t first, std::size_t n) const { return {data + first * size_of(dtype), n, dtype}; }
 };
 
-}  // namespace tsp
+}  // namespace tsprun

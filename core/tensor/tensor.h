@@ -12,7 +12,7 @@
 #include <string>
 #include <type_traits>
 
-namespace tsp {
+namespace tsprun {
 
 inline constexpr std::size_t kMaxDims = 4;
 
@@ -111,4 +111,4 @@ using ConstTensor = BasicTensor<const std::byte>;
 /// True if both have the same dims with the same sizes.
 bool same_shape(const ConstTensor& a, const ConstTensor& b);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -1,6 +1,6 @@
 #include "core/trace/trace.h"
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -13,4 +13,4 @@ Trace* Trace::current() { return current_trace; }
 
 void Trace::set_current(Trace* trace) { current_trace = trace; }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// One stretch of time on one row of a rank.
 struct TraceEvent {
@@ -195,4 +195,4 @@ class TraceSpan {
   std::uint64_t begin_ns_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace tsp::bench {
+namespace tsprun::bench {
 
 namespace {
 
@@ -145,4 +145,4 @@ std::vector<std::string> split_list(std::string_view text) {
   }
 }
 
-}  // namespace tsp::bench
+}  // namespace tsprun::bench

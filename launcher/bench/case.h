@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::bench {
+namespace tsprun::bench {
 
 // X(name, per-rank parts, has a root, reduces)
 // "per-rank parts": the buffer is cut into one equal part a rank, so its size must divide by ranks × element.
@@ -93,4 +93,4 @@ std::vector<Case> in_both_places(std::span<const Case> cases);
 /// "a,b,c" in parts; empty parts are kept, so that callers can refuse them.
 std::vector<std::string> split_list(std::string_view text);
 
-}  // namespace tsp::bench
+}  // namespace tsprun::bench

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-namespace tsp::bench {
+namespace tsprun::bench {
 
 namespace {
 
@@ -257,4 +257,4 @@ std::uint64_t check(Subject& subject, const Case& which, std::uint32_t seed) {
   return static_cast<std::uint64_t>(tell(subject, wrong));
 }
 
-}  // namespace tsp::bench
+}  // namespace tsprun::bench

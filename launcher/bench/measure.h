@@ -13,7 +13,7 @@
 #include <limits>
 #include <span>
 
-namespace tsp::bench {
+namespace tsprun::bench {
 
 /// One rank of whatever is measured. Failures are thrown as the subject's own exceptions.
 class Subject {
@@ -83,4 +83,4 @@ inline constexpr std::uint64_t kUnchecked = std::numeric_limits<std::uint64_t>::
 double median(std::span<const double> sorted);
 double percentile(std::span<const double> sorted, double q);
 
-}  // namespace tsp::bench
+}  // namespace tsprun::bench

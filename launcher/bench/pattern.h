@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace tsp::bench {
+namespace tsprun::bench {
 
 /// Called now and then while a long buffer is walked over: a sign of life for peers that wait.
 using Tick = std::function<void()>;
@@ -24,4 +24,4 @@ std::uint64_t count_wrong(ConstBuffer buffer, std::uint32_t seed, int rank, std:
 /// Elements that aren't the sums over ranks 0 … ranks-1 of their values from index `first` on.
 std::uint64_t count_wrong_sums(ConstBuffer buffer, std::uint32_t seed, int ranks, std::uint64_t first, const Tick& tick);
 
-}  // namespace tsp::bench
+}  // namespace tsprun::bench

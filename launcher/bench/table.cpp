@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-namespace tsp::bench {
+namespace tsprun::bench {
 
 namespace {
 
@@ -149,4 +149,4 @@ void Table::finish() {
   outcomes_.clear();
 }
 
-}  // namespace tsp::bench
+}  // namespace tsprun::bench

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::bench {
+namespace tsprun::bench {
 
 /// One form of a row, measured and checked; `wrong` may be kUnchecked.
 struct Outcome {
@@ -62,4 +62,4 @@ class Table {
   nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
 };
 
-}  // namespace tsp::bench
+}  // namespace tsprun::bench

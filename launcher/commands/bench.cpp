@@ -19,7 +19,7 @@
 #include <set>
 #include <span>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -195,7 +195,7 @@ void BenchCommand::validate(const GlobalOptions& global) {
 }
 
 int BenchCommand::run(const GlobalOptions& global, Report& report) {
-  report.root()["dtype"] = tsp::name(dtype_);
+  report.root()["dtype"] = tsprun::name(dtype_);
   report.root()["bench"] = nlohmann::ordered_json::array();
   JobSpec spec;
   spec.global = &global;
@@ -215,4 +215,4 @@ int BenchCommand::run(const GlobalOptions& global, Report& report) {
 
 std::unique_ptr<Command> make_bench() { return std::make_unique<BenchCommand>(); }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// As typed, with defaults.
 struct BenchOptions {
@@ -41,4 +41,4 @@ class BenchCommand final : public Command {
   std::vector<std::string> notes_;  // what was left out, and why
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

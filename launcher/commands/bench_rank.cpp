@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -167,4 +167,4 @@ int bench_rank(Context& context, ReportSink& sink, const BenchPlan& plan) {
   return 0;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 struct BenchPlan {
   std::span<const bench::Case> cases;
@@ -24,4 +24,4 @@ struct BenchPlan {
 /// throw, and on rank 0 Error(corrupt), after all rows, if any element was wrong.
 int bench_rank(Context& context, ReportSink& sink, const BenchPlan& plan);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

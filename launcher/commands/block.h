@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// As typed.
 struct BlockOptions {
@@ -33,4 +33,4 @@ class BlockCommand final : public Command {
   BlockOptions block_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

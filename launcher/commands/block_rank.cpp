@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -139,4 +139,4 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   return 0;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

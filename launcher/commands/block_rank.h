@@ -5,7 +5,7 @@
 #include "launcher/commands/block.h"
 #include "launcher/report_sink.h"
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Everything is borrowed.
 struct BlockPlan {
@@ -17,4 +17,4 @@ struct BlockPlan {
 /// Computes the block, writes the output, prints the audit. Returns the exit code.
 int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

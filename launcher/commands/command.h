@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 class Command {
  public:
@@ -65,4 +65,4 @@ std::unique_ptr<Command> make_status();
 /// All commands, in the order of --help.
 std::vector<std::unique_ptr<Command>> all_commands();
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

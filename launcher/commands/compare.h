@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 struct CompareOptions {
   std::string layouts_text;
@@ -62,4 +62,4 @@ class CompareCommand final : public Command {
   std::vector<ComparePoint> points_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Everything is borrowed.
 struct ComparePlan {
@@ -20,4 +20,4 @@ struct ComparePlan {
 /// Sets `steps` (seconds of each measured one), `per_rank` and `theory` in the report. Returns the exit code.
 int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -252,4 +252,4 @@ std::string compare_csv(const ordered_json& rows) {
   return csv;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -113,12 +113,12 @@ class Doctor : public Command {
     for (const WayRow& way : ways) json["ways"].push_back({{"between", way.between}, {"kind", way.kind}, {"why", way.why}});
     ordered_json& algorithms = json["algorithms"] = ordered_json::array();
     for (const ChoiceRow& choice : choices.rows()) {
-      algorithms.push_back({{"op", std::string(tsp::name(choice.op))},
+      algorithms.push_back({{"op", std::string(tsprun::name(choice.op))},
                             {"max_bytes", limit_json(choice.max_bytes)},
                             {"max_ranks", choice.max_ranks == std::numeric_limits<int>::max() ? ordered_json(nullptr)
                                                                                               : ordered_json(choice.max_ranks)},
                             {"needs_views", choice.needs_views},
-                            {"algorithm", std::string(tsp::name(choice.algorithm))}});
+                            {"algorithm", std::string(tsprun::name(choice.algorithm))}});
     }
     return shm.possible && blas.possible ? 0 : 1;
   }
@@ -128,4 +128,4 @@ class Doctor : public Command {
 
 std::unique_ptr<Command> make_doctor() { return std::make_unique<Doctor>(); }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// What stands before the table of ways, and its keys `rdma`.
 struct RdmaFindings {
@@ -29,4 +29,4 @@ struct WayRow {
 /// What ranks would use under these options, by what was tried here.
 std::vector<WayRow> likely_ways(const GlobalOptions& options, const Trial& shm, const Trial& verbs, const Trial& tcp);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -129,4 +129,4 @@ int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan) {
   return 0;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Pointers are borrowed.
 struct EvalPlan {
@@ -22,4 +22,4 @@ struct EvalPlan {
 /// `windows`, `tokens`, `per_rank` and `theory` in the report. Returns the exit code.
 int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -20,7 +20,7 @@
 #include <filesystem>
 #include <span>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -194,4 +194,4 @@ int GenerateCommand::run(const GlobalOptions& global, Report& report) {
 
 std::unique_ptr<Command> make_generate() { return std::make_unique<GenerateCommand>(); }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Texts as typed stand beside the values that validation makes of them.
 struct GenerateOptions {
@@ -49,4 +49,4 @@ class GenerateCommand final : public Command {
   GenerateOptions options_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

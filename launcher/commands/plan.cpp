@@ -17,7 +17,7 @@
 #include <algorithm>
 #include <string_view>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -148,7 +148,7 @@ void PlanCommand::validate(const GlobalOptions& global) {
   if (!options_.machine_text.empty()) {
     question_.machine = theory::find_machine(options_.machine_text);
     if (!question_.machine->flops(model_.dtype)) {
-      refuse(fmt::format("--dtype {}: {} doesn't state flops_per_s for it", tsp::name(model_.dtype), options_.machine_text));
+      refuse(fmt::format("--dtype {}: {} doesn't state flops_per_s for it", tsprun::name(model_.dtype), options_.machine_text));
     }
   }
   question_.memory_bytes = memory_of_a_gpu(global);
@@ -211,4 +211,4 @@ int PlanCommand::run(const GlobalOptions& global, Report& report) {
 
 std::unique_ptr<Command> make_plan() { return std::make_unique<PlanCommand>(); }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -1,7 +1,7 @@
 // All commands of tsprun: a new one is a line here.
 #include "launcher/commands/command.h"
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 std::vector<std::unique_ptr<Command>> all_commands() {
   std::vector<std::unique_ptr<Command>> commands;
@@ -18,4 +18,4 @@ std::vector<std::unique_ptr<Command>> all_commands() {
   return commands;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

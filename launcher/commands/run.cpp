@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -59,4 +59,4 @@ class Run : public Command {
 
 std::unique_ptr<Command> make_run() { return std::make_unique<Run>(); }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 class RunFolder {
  public:
@@ -51,4 +51,4 @@ class RunFolder {
 /// with --resume `dir`. As a shell reads it.
 std::string resume_command(const std::vector<std::string>& words, const std::string& dir);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

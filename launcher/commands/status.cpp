@@ -17,7 +17,7 @@
 #include <limits>
 #include <system_error>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -53,8 +53,8 @@ ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
     for (int stream = 0; stream < kStreams; ++stream) {
       const std::optional<Activity> activity = board.activity(rank, static_cast<Stream>(stream));
       if (!activity) continue;
-      activities.push_back({{"stream", std::string(tsp::name(activity->stream))},
-                            {"op", std::string(tsp::name(activity->op))},
+      activities.push_back({{"stream", std::string(tsprun::name(activity->stream))},
+                            {"op", std::string(tsprun::name(activity->op))},
                             {"seq", activity->sequence},
                             {"bytes", activity->bytes},
                             {"for", activity->waiting_for >= 0 ? ordered_json(activity->waiting_for) : ordered_json(nullptr)},
@@ -106,4 +106,4 @@ class Status : public Command {
 
 std::unique_ptr<Command> make_status() { return std::make_unique<Status>(); }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -18,7 +18,7 @@
 #include <system_error>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 constexpr std::int64_t kMostSteps = 1'000'000'000;
@@ -88,7 +88,7 @@ nlohmann::ordered_json take_list(Report& report, const char* key) {
 
 /// Why a job that failed so would fail again; empty: it may not. An injected oom that struck strikes no second time.
 std::string why_hopeless(const nlohmann::ordered_json& failure, const std::vector<fault::Spec>& faults, std::uint64_t struck) {
-  const auto is = [&](Cause cause) { return failure.at("kind") == std::string(tsp::name(cause)); };
+  const auto is = [&](Cause cause) { return failure.at("kind") == std::string(tsprun::name(cause)); };
   if (is(Cause::refused)) return "what was refused would be refused again";
   if (is(Cause::interrupted)) return "the job was interrupted";
   if (failure.contains("asked_to_end_by"))
@@ -420,4 +420,4 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
 
 std::unique_ptr<Command> make_train() { return std::make_unique<TrainCommand>(); }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

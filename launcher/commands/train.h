@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Texts as typed beside the values that validate_train() makes of them. What isn't typed is the checkpoint's in a run that goes
 /// on from one, else the default.
@@ -91,4 +91,4 @@ class TrainCommand final : public Command {
   std::string trouble_;  ///< why this tsprun can't begin, for the nodes of other machines
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

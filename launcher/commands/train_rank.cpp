@@ -14,7 +14,7 @@
 #include <cmath>
 #include <span>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -116,4 +116,4 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   return 0;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -6,7 +6,7 @@
 #include "launcher/model/progress.h"
 #include "launcher/report_sink.h"
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Everything is borrowed.
 struct TrainPlan {
@@ -21,4 +21,4 @@ struct TrainPlan {
 /// Trains, prints progress and the audit, sets `steps`, `loss`, `per_rank` and `theory` in the report. Returns the exit code.
 int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <type_traits>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -243,4 +243,4 @@ void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const For
   sink.set("theory", {{"per_rank", theory}, {"all_ranks", {{"traffic_bytes", std::move(all)}}}, {"paper", paper}});
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

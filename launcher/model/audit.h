@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Payload that crossed one transport's lanes in the whole run so far.
 struct LinkBytes {
@@ -85,4 +85,4 @@ void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const For
 /// paper has no formulas for.
 nlohmann::ordered_json paper_json(const theory::MeshSetting& of, DType dtype);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -258,4 +258,4 @@ std::vector<std::string> audit_table(std::span<const RankAudit> audits, const Fo
   return lines;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

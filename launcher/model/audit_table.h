@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// "memory and traffic equal the forecast", or what differs, where, and by how much. To the byte, of every rank and figure.
 std::string audit_verdict(std::span<const RankAudit> audits, const Forecast& forecast);
@@ -15,4 +15,4 @@ std::string audit_verdict(std::span<const RankAudit> audits, const Forecast& for
 /// The verdict and the tables of memory, traffic, transports and seconds, a line each.
 std::vector<std::string> audit_table(std::span<const RankAudit> audits, const Forecast& forecast);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

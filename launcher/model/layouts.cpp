@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <optional>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 theory::Spread spread_of(const Layout& layout, TensorExchange tensor, SequenceExchange sequence) {
   theory::Spread spread;
@@ -87,4 +87,4 @@ std::string ranks_as_typed(const GlobalOptions& global) {
   return fmt::format("-n {}", global.ranks);
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// --layout with the variants of --tp and --sp; axes of degree 1 are left out. Throws Error(refused) for an axis that isn't
 /// known.
@@ -32,4 +32,4 @@ void refuse_data_axis(const GlobalOptions& global, const std::string& why);
 /// How the number of ranks was chosen, for messages: "--layout tsp=6", "-n 6".
 std::string ranks_as_typed(const GlobalOptions& global);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -25,7 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -289,8 +289,9 @@ Progress::Style progress_style(const GlobalOptions& global) {
 void refuse_fifo(const std::string& option, const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && S_ISFIFO(status.st_mode))
-    refuse(fmt::format("{} {}: a FIFO is no regular file, and this one is written in several pieces by several processes; name a file",
-                       option, path));
+    refuse(fmt::format(
+        "{} {}: a FIFO is no regular file, and this one is written in several pieces by several processes; name a file", option,
+        path));
 }
 
 void check_writable(const std::string& option, const std::string& path) {
@@ -327,4 +328,4 @@ DType parse_dtype(const std::string& text) {
   return *dtype;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

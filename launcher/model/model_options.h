@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Which of the options a command takes.
 struct ModelOptionUse {
@@ -96,4 +96,4 @@ struct NumberRange {
 double parse_number(const std::string& option, const std::string& text, const NumberRange& range);
 DType parse_dtype(const std::string& text);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

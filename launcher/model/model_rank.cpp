@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 ModelOptions model_options(const Session& session, const ModelCommandOptions& options, bool training) {
   return {.config = options.shape,
@@ -96,4 +96,4 @@ void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommand
   session.finish();
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

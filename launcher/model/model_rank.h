@@ -12,7 +12,7 @@
 #include <functional>
 #include <span>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 ModelOptions model_options(const Session& session, const ModelCommandOptions& options, bool training);
 /// Collective: the folder's weights, or fresh ones. Throws Error(refused) if any isn't finite.
@@ -49,4 +49,4 @@ void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptio
 void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
                             std::size_t prompt, bool print);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 class OutputFile {
  public:
@@ -38,4 +38,4 @@ std::string check_output(const std::string& option, const std::string& path, dou
 /// After a job that failed: ranks that were killed couldn't take the unfinished file away.
 void discard_output(const std::string& path);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// "0:07", "12:30", "3:00:00"; "--" for what can't be told.
 std::string duration_text(double seconds);
@@ -47,4 +47,4 @@ class Progress {
   Window since_frame_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -136,4 +136,4 @@ std::vector<std::string> RankTable::lines() const {
   return lines;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 inline constexpr std::size_t kTableColumns = 100;
 inline constexpr std::size_t kMostRows = 8;
@@ -35,4 +35,4 @@ struct RankTable {
   std::vector<std::string> lines() const;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

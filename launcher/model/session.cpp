@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -66,4 +66,4 @@ void Session::finish() {
   if (!trouble.empty() && speaks()) sink_.set(kTraceTrouble, trouble);
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

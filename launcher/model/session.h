@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// The level that this process would compute at: TSP_KERNELS, else the machine's best.
 kernels::Level kernels_of_this_process();
@@ -58,4 +58,4 @@ class Session {
   std::optional<Mesh> mesh_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -16,7 +16,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -263,4 +263,4 @@ void write_failure_trace(const FlightBoard& board, const std::vector<fault::Spec
   file.finish();
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Under what key rank 0 tells tsprun that a job was done but its trace wasn't.
 inline constexpr const char* kTraceTrouble = "trace_trouble";
@@ -36,4 +36,4 @@ std::string write_trace(Context& context, const Trace& trace, const std::vector<
 void write_failure_trace(const FlightBoard& board, const std::vector<fault::Spec>& faults, const Failure& failure,
                          std::uint64_t when_ns, std::uint64_t zero_ns, const std::string& path);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Whether the file of this name is written gzipped.
 bool is_gzip_name(std::string_view path);
@@ -48,4 +48,4 @@ class TraceWriter {
   std::unique_ptr<Gzip> gzip_;  // null: plain text
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

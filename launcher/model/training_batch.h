@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 class TrainingBatch {
  public:
@@ -29,4 +29,4 @@ class TrainingBatch {
   std::vector<Token> window_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <string>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 inline constexpr double kGiB = 1 << 30;
 
@@ -25,4 +25,4 @@ inline std::string readable_bytes(double bytes) {
   return fmt::format("{:.{}f} {}", bytes, bytes < 100 ? 2 : 1, kUnits[unit]);
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

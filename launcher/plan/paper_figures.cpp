@@ -12,7 +12,7 @@
 
 #include <cmath>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -299,4 +299,4 @@ std::vector<std::string> paper_figure_lines() {
   return lines;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

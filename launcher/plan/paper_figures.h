@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Appendix C in bf16 with one sequence of `sequence` tokens.
 theory::Setting reference_setting(std::size_t sequence, Recompute recompute = Recompute::none);
@@ -32,4 +32,4 @@ nlohmann::ordered_json paper_figures_json();
 /// The same as tables.
 std::vector<std::string> paper_figure_lines();
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -266,4 +266,4 @@ ordered_json PaperTables::json() const {
   return json;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

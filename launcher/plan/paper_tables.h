@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// Of the paper's reference model, where no number of ranks is given: one node.
 inline constexpr int kPaperRanks = 8;
@@ -51,4 +51,4 @@ class PaperTables {
   std::vector<Equation> equations_;
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

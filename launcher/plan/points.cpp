@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -377,4 +377,4 @@ ordered_json remedy_json(const theory::Remedies& remedies) {
           {"seq", if_any(remedies.sequence)}};
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

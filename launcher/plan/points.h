@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 /// The schemes that compete with `given` on as many ranks, it first; with its degree of dp, and dp alone at the end.
 std::vector<theory::Spread> peers_of(const theory::Spread& given);
@@ -68,4 +68,4 @@ std::vector<std::string> remedy_lines(const PlanQuestion& question, const theory
 /// {layout, recompute, mem_bytes, gpus, batch, seq}: the same; null for what doesn't help.
 nlohmann::ordered_json remedy_json(const theory::Remedies& remedies);
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 namespace {
 
@@ -34,4 +34,4 @@ std::vector<std::string> TextTable::lines() const {
   return result;
 }
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

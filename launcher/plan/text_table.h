@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher {
+namespace tsprun::launcher {
 
 class TextTable {
  public:
@@ -20,4 +20,4 @@ class TextTable {
   std::size_t left_from_ = static_cast<std::size_t>(-1);
 };
 
-}  // namespace tsp::launcher
+}  // namespace tsprun::launcher

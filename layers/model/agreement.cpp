@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -45,4 +45,4 @@ void agree(Communicator& ranks, const std::function<void()>& body) {
               ranks.world_rank(culprit));
 }
 
-}  // namespace tsp
+}  // namespace tsprun

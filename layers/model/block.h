@@ -17,7 +17,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsp {
+namespace tsprun {
 
 /// What a block keeps of its forward pass; which tensors exist follows from the recomputation mode.
 struct BlockSaved {
@@ -77,4 +77,4 @@ class Block {
   const DropoutDraws* draws_ = nullptr;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -31,7 +31,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// What a run is, beside its model and its weights. A run that goes on with the same facts goes on bit-identically.
 struct CheckpointState {
@@ -159,4 +159,4 @@ FoundCheckpoint open_checkpoint(const std::filesystem::path& folder, bool verify
 /// checkpoints.
 void load_checkpoint(Rank& rank, Communicator& ranks, ParameterStore& store, const FoundCheckpoint& checkpoint);
 
-}  // namespace tsp
+}  // namespace tsprun

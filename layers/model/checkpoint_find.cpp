@@ -15,7 +15,7 @@
 
 #include <system_error>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -225,4 +225,4 @@ std::vector<std::string> differences(const CheckpointState& saved, const Checkpo
   return lines;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

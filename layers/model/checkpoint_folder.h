@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// "step-000120"
 std::string step_folder(std::uint64_t step);
@@ -53,4 +53,4 @@ class PartialFolder {
   bool published_ = false;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -21,7 +21,7 @@
 #include <system_error>
 #include <unistd.h>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -287,4 +287,4 @@ void CheckpointLease::beat_on() {
   }
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -33,7 +33,7 @@
 #include <string_view>
 #include <thread>
 
-namespace tsp {
+namespace tsprun {
 
 inline constexpr std::string_view kLeaseName = "tsprun.lease";
 
@@ -100,4 +100,4 @@ class CheckpointLease {
   std::thread beating_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -66,4 +66,4 @@ void load_checkpoint(Rank& rank, Communicator& ranks, ParameterStore& store, con
   });
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -12,7 +12,7 @@
 #include <cmath>
 #include <limits>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -228,4 +228,4 @@ Manifest parse_manifest(std::string_view text, const std::string& where, Seal se
   return manifest;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

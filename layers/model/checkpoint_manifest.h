@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// What is written. Version 1, which is read as well, has no "run".
 inline constexpr std::uint64_t kManifestVersion = 2;
@@ -51,4 +51,4 @@ Manifest read_manifest(const std::filesystem::path& folder);
 /// Whose checkpoint a folder is: its manifest's `run`, of which it reads no more; nothing if that can't be read.
 std::optional<std::string> run_of(const std::filesystem::path& folder);
 
-}  // namespace tsp
+}  // namespace tsprun

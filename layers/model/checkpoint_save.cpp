@@ -27,7 +27,7 @@
 #include <system_error>
 #include <unistd.h>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -302,4 +302,4 @@ SavedCheckpoint save_checkpoint(Rank& rank, Communicator& ranks, const Parameter
   }
 }
 
-}  // namespace tsp
+}  // namespace tsprun

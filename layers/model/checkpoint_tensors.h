@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 struct CheckpointTensors {
   std::string file;
@@ -33,4 +33,4 @@ inline const safetensors::TensorInfo& checkpoint_tensor(const safetensors::File&
   return file.require(file.find(name) != nullptr ? name : parameter.name, parameter.shape);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

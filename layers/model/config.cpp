@@ -16,7 +16,7 @@
 #include <optional>
 #include <set>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -283,4 +283,4 @@ std::string hugging_face_json(const ModelConfig& config, std::string_view torch_
   return object.dump(2) + "\n";
 }
 
-}  // namespace tsp
+}  // namespace tsprun

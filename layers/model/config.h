@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// What the model's blocks are made of, and how its files are written. Model code asks the questions below, never for the family.
 enum class ModelFamily : std::uint8_t {
@@ -93,4 +93,4 @@ void check_config(const ModelConfig& config, const std::string& where);
 /// The model as Hugging Face's config.json; `torch_dtype` is the element type of the weights beside it ("float32", "bfloat16").
 std::string hugging_face_json(const ModelConfig& config, std::string_view torch_dtype);
 
-}  // namespace tsp
+}  // namespace tsprun

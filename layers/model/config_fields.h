@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 inline constexpr std::size_t kMaxConfigSize = std::numeric_limits<std::int32_t>::max();
 inline constexpr std::size_t kMaxLayers = 10'000;
@@ -58,4 +58,4 @@ LoadedConfig parse_gpt2_config(const ConfigFields& fields, const std::string& wh
 /// The other way.
 std::string gpt2_json(const ModelConfig& config, std::string_view torch_dtype);
 
-}  // namespace tsp
+}  // namespace tsprun

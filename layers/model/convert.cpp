@@ -11,7 +11,7 @@
 #include <iterator>
 #include <type_traits>
 
-namespace tsp {
+namespace tsprun {
 
 static_assert(std::endian::native == std::endian::little, "files are little-endian and are read as they lie");
 
@@ -111,7 +111,7 @@ bf16 bf16_from(double value) {
 
 void convert_from_stored(StoredType from, const std::byte* source, DType to, std::byte* target, std::size_t count) {
   if (!is_readable(from) || to == DType::byte) {
-    throw Error(Cause::refused, fmt::format("elements of type {} can't be converted to {}", name(from), tsp::name(to)));
+    throw Error(Cause::refused, fmt::format("elements of type {} can't be converted to {}", name(from), tsprun::name(to)));
   }
   if (from == stored_type_of(to)) {
     if (count != 0) std::memcpy(target, source, count * size_of(from));
@@ -126,4 +126,4 @@ void convert_from_stored(StoredType from, const std::byte* source, DType to, std
   }
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-namespace tsp {
+namespace tsprun {
 
 // X(name in safetensors headers, bytes an element)
 #define TSP_STORED_TYPES(X) \
@@ -39,4 +39,4 @@ void convert_from_stored(StoredType from, const std::byte* source, DType to, std
 /// The nearest bf16, rounded once.
 bf16 bf16_from(double value);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 using Token = std::int32_t;
 
@@ -59,4 +59,4 @@ std::uint64_t training_offset(std::uint64_t tokens, std::size_t sequence, std::u
 /// Throws Error(refused) if the stream is shorter than one training sequence, S + 1 tokens.
 void check_training_data(std::uint64_t tokens, std::size_t sequence);
 
-}  // namespace tsp
+}  // namespace tsprun

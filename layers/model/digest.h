@@ -13,7 +13,7 @@
 #include <span>
 #include <string>
 
-namespace tsp {
+namespace tsprun {
 
 inline constexpr std::uint64_t kDigestBlockBytes = std::uint64_t{16} << 20;
 
@@ -35,4 +35,4 @@ Digest digest_of_blocks(std::span<const Digest> blocks);
 /// All of a file. Throws Error(refused).
 Digest digest_file(const posix::UniqueFd& file, const std::filesystem::path& path, std::uint64_t file_bytes);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 enum class DropoutSite : std::uint8_t {
   embedding,  ///< layer 0: the first residual
@@ -43,4 +43,4 @@ class DropoutDraws {
   std::size_t first_sequence_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

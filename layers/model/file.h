@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <span>
 
-namespace tsp::file {
+namespace tsprun::file {
 
 /// Opens a regular file for reading. Throws Error(refused): missing, a directory, not readable.
 posix::UniqueFd open_to_read(const std::filesystem::path& path);
@@ -23,4 +23,4 @@ void sync(const posix::UniqueFd& file, const std::filesystem::path& path);
 /// Makes names in a folder (created, renamed) survive a power cut.
 void sync_folder(const std::filesystem::path& folder);
 
-}  // namespace tsp::file
+}  // namespace tsprun::file

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 class GradientSums {
  public:
@@ -30,4 +30,4 @@ class GradientSums {
   std::vector<Work> works_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -12,7 +12,7 @@
 #include <cmath>
 #include <cstring>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -109,4 +109,4 @@ void fill_fresh(const Parameter& parameter, std::size_t layers, std::uint64_t se
   }
 }
 
-}  // namespace tsp
+}  // namespace tsprun

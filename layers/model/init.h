@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-namespace tsp {
+namespace tsprun {
 
 /// Standard deviation of a matrix' fresh elements.
 double fresh_deviation(ParameterRole role, std::size_t layers);
@@ -26,4 +26,4 @@ std::uint64_t name_hash(std::string_view name);
 /// drawn in f64 and rounded once.
 void fill_fresh(const Parameter& parameter, std::size_t layers, std::uint64_t seed, const safetensors::Block& block, Buffer into);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -143,4 +143,4 @@ std::string shown_value(const json& value) {
   return shown(value.dump());
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsp {
+namespace tsprun {
 
 /// Parses `text`. Throws Error(refused), which begins with `where`: malformed text, a NUL
 /// anywhere (and whatever stands behind it), NaN or infinite numbers (with the field's
@@ -19,4 +19,4 @@ std::string shown(std::string_view text);
 /// The same for any JSON value.
 std::string shown_value(const nlohmann::json& value);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -53,4 +53,4 @@ Communicator Mesh::group(int data, int tensor, int sequence) const {
   return world_.subgroup(members);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

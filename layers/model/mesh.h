@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace tsp {
+namespace tsprun {
 
 /// How weights and tokens are spread over a mesh.
 enum class Scheme : std::uint8_t {
@@ -70,4 +70,4 @@ class Mesh {
   std::optional<Communicator> tokens_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -14,7 +14,7 @@
 #include <iterator>
 #include <numeric>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -433,4 +433,4 @@ void Model::update(const UpdateOptions& options, double norm) {
   }
 }
 
-}  // namespace tsp
+}  // namespace tsprun

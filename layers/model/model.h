@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 struct ModelOptions {
   ModelConfig config;
@@ -156,4 +156,4 @@ class Model {
   TrafficCounters backward_traffic_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -4,7 +4,7 @@
 #include "core/rank/compute_stream.h"
 #include "layers/model/config.h"
 
-namespace tsp {
+namespace tsprun {
 
 /// Vectors [h]; gradients, which are added to, have no dims without training; biases none with RMSNorm.
 struct NormWeights {
@@ -31,4 +31,4 @@ inline void norm_backward(ComputeStream& compute, const ModelConfig& config, con
   }
 }
 
-}  // namespace tsp
+}  // namespace tsprun

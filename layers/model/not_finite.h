@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-namespace tsp {
+namespace tsprun {
 
 /// All ranks of the group call it. Throws Error(refused) on all of them if a value that any of them holds, or with training its
 /// master or a moment, is infinite or NaN: names rank, tensor, shape, element. `where` says what comes before that, of a
@@ -28,4 +28,4 @@ struct FailedPass {
 /// which names the first tensor that isn't finite: a weight, else an activation, else a gradient; with its rank as the culprit.
 [[noreturn]] void blame_not_finite(Rank& rank, Communicator& ranks, const ParameterStore& store, const FailedPass& pass);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -107,7 +107,7 @@ void ParameterStore::fill_part(const ParameterPart& part, const Tensor& tensor, 
 
 void ParameterStore::fill_fresh(std::size_t layers, std::uint64_t seed) {
   fill([&](const PartPlan& plan, const safetensors::Block& block, Buffer into) {
-    tsp::fill_fresh(plan.parameter, layers, seed, block, into);
+    tsprun::fill_fresh(plan.parameter, layers, seed, block, into);
   });
 }
 
@@ -159,4 +159,4 @@ void fill_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
   });
 }
 
-}  // namespace tsp
+}  // namespace tsprun

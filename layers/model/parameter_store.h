@@ -23,7 +23,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// Where a rectangle of a parameter belongs.
 struct PartPlan {
@@ -110,4 +110,4 @@ void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
 void fill_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
                          const std::function<void(const safetensors::Block&, Buffer)>& body);
 
-}  // namespace tsp
+}  // namespace tsprun

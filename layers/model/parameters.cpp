@@ -4,7 +4,7 @@
 
 #include <iterator>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -87,4 +87,4 @@ std::vector<Parameter> model_parameters(const ModelConfig& config) {
   return all;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// What a parameter is in the model. The letters are the paper's.
 enum class ParameterRole {
@@ -61,4 +61,4 @@ std::vector<Parameter> block_parameters(const ModelConfig& config, std::size_t l
 /// All of the model: embedding, learned positions if it has them, blocks, final norm, and the head unless it is tied.
 std::vector<Parameter> model_parameters(const ModelConfig& config);
 
-}  // namespace tsp
+}  // namespace tsprun

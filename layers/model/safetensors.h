@@ -24,7 +24,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace tsp::safetensors {
+namespace tsprun::safetensors {
 
 /// The format's own limit on N.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
@@ -95,4 +95,4 @@ class File {
   std::unordered_map<std::string_view, std::size_t> by_name_;  // views of the names in header_
 };
 
-}  // namespace tsp::safetensors
+}  // namespace tsprun::safetensors

@@ -12,7 +12,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-namespace tsp::safetensors {
+namespace tsprun::safetensors {
 
 namespace {
 
@@ -40,21 +40,21 @@ Plan::Plan(const std::vector<PlannedTensor>& tensors, const std::map<std::string
   order.reserve(tensors.size());
   for (const PlannedTensor& tensor : tensors) order.push_back(&tensor);
   std::stable_sort(order.begin(), order.end(), [](const PlannedTensor* a, const PlannedTensor* b) {
-    return tsp::size_of(a->dtype) > tsp::size_of(b->dtype);
+    return tsprun::size_of(a->dtype) > tsprun::size_of(b->dtype);
   });
 
   nlohmann::ordered_json object = nlohmann::ordered_json::object();
   if (!metadata.empty()) object["__metadata__"] = metadata;
   std::uint64_t end = 0;
   for (const PlannedTensor* tensor : order) {
-    TensorInfo info{tensor->name, stored_type_of(tensor->dtype), tensor->shape, end, tsp::size_of(tensor->dtype)};
+    TensorInfo info{tensor->name, stored_type_of(tensor->dtype), tensor->shape, end, tsprun::size_of(tensor->dtype)};
     bool overflow = false;
     for (const std::size_t size : tensor->shape) overflow = __builtin_mul_overflow(info.bytes, size, &info.bytes) || overflow;
     overflow = __builtin_add_overflow(end, info.bytes, &end) || overflow;
     if (overflow || end > (std::uint64_t{1} << 62)) {
       throw Error(Cause::refused, fmt::format("tensor \"{}\" {} is too large for a file", tensor->name, describe(tensor->shape)));
     }
-    object[tensor->name] = {{"dtype", tsp::name(info.type)}, {"shape", info.shape}, {"data_offsets", {info.offset, end}}};
+    object[tensor->name] = {{"dtype", tsprun::name(info.type)}, {"shape", info.shape}, {"data_offsets", {info.offset, end}}};
     if (!tensors_.emplace(tensor->name, std::move(info)).second) {
       throw Error(Cause::refused, fmt::format("tensor \"{}\" is to be written twice", tensor->name));
     }
@@ -117,7 +117,7 @@ void Writer::write(std::string_view name, const Block& block, ConstBuffer from) 
   const StoredType source = stored_type_of(from.dtype);
   if (!is_readable(source)) {
     throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": {} can't be written as {}", path_.string(), name,
-                                            tsp::name(from.dtype), tsp::name(tensor.type)));
+                                            tsprun::name(from.dtype), tsprun::name(tensor.type)));
   }
   if (from.count == 0) return;
 
@@ -125,7 +125,7 @@ void Writer::write(std::string_view name, const Block& block, ConstBuffer from) 
   const bool one_run = block.columns == tensor.columns();
   const std::size_t runs = one_run ? 1 : block.rows;
   const std::size_t run_elements = one_run ? from.count : block.columns;
-  const std::size_t element = tsp::size_of(target);
+  const std::size_t element = tsprun::size_of(target);
   const bool same = source == tensor.type;
   std::vector<std::byte> scratch(same ? 0 : std::min(run_elements * element, kTurnBytes));
   const std::size_t piece = same ? run_elements : scratch.size() / element;
@@ -157,4 +157,4 @@ void Writer::publish() {
   file::sync_folder(path_.parent_path());
 }
 
-}  // namespace tsp::safetensors
+}  // namespace tsprun::safetensors

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::safetensors {
+namespace tsprun::safetensors {
 
 struct PlannedTensor {
   std::string name;
@@ -73,4 +73,4 @@ class Writer {
   bool published_ = false;
 };
 
-}  // namespace tsp::safetensors
+}  // namespace tsprun::safetensors

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsp {
+namespace tsprun {
 
 struct SamplingOptions {
   double temperature = 1.0;  ///< 0: the likeliest token (greedy)
@@ -20,4 +20,4 @@ struct SamplingOptions {
 /// logits give Error(refused).
 Token sample(const ConstTensor& logits, const SamplingOptions& options, std::uint64_t index);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -88,4 +88,4 @@ void SingleBlock::backward(const Tensor& d) {
   strategy_->end();
 }
 
-}  // namespace tsp
+}  // namespace tsprun

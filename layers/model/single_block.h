@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <memory>
 
-namespace tsp {
+namespace tsprun {
 
 class SingleBlock {
  public:
@@ -44,4 +44,4 @@ class SingleBlock {
   BlockSaved saved_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

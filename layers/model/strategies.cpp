@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -90,4 +90,4 @@ void check_mesh(const ModelConfig& config, const MeshShape& shape, SequenceExcha
   }
 }
 
-}  // namespace tsp
+}  // namespace tsprun

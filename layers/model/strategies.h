@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <memory>
 
-namespace tsp {
+namespace tsprun {
 
 struct StrategyOptions {
   ModelConfig config;
@@ -24,4 +24,4 @@ void check_mesh(const ModelConfig& config, const MeshShape& shape, SequenceExcha
 /// All is borrowed. Throws Error(refused) for what the model's heads can't be cut into.
 std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOptions& options);
 
-}  // namespace tsp
+}  // namespace tsprun

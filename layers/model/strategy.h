@@ -13,7 +13,7 @@
 #include <functional>
 #include <utility>
 
-namespace tsp {
+namespace tsprun {
 
 /// What attention keeps for its backward pass. A tensor that doesn't exist isn't kept, and is made again. A strategy may keep
 /// other sizes (saved_sizes()).
@@ -100,4 +100,4 @@ class Strategy {
   Notices notices_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

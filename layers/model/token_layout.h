@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// A rank's tokens lie in two stretches of the sequence.
 inline constexpr std::size_t kHalves = 2;
@@ -87,4 +87,4 @@ class TokenLayout {
   OwnedTensor rope_;  // [S_p, d]
 };
 
-}  // namespace tsp
+}  // namespace tsprun

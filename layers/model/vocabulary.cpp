@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace tsp {
+namespace tsprun {
 
 using kernels::Write;
 
@@ -231,4 +231,4 @@ void ExchangedVocabulary::head_backward_rotated(const Tensor& dx, const ConstTen
   sums.settle();
 }
 
-}  // namespace tsp
+}  // namespace tsprun

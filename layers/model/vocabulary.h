@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// Logits of some tokens: `rows` are their numbers b·S + s in natural order, `logits` [rows, ids] of the type of sums, for token
 /// ids first_id, first_id + 1, …
@@ -116,4 +116,4 @@ class ExchangedVocabulary final : public Vocabulary {
 /// Rows of logits that are computed at a time for so many ids: 8 MiB, at least 64 rows.
 std::size_t logit_tile_rows(std::size_t ids, DType sums);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -8,7 +8,7 @@
 
 #include <set>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -162,4 +162,4 @@ const Weights::Place& Weights::place_of(std::string_view name) const {
   return at->second;
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 class Weights {
  public:
@@ -52,4 +52,4 @@ class Weights {
   std::map<std::string, Place, std::less<>> where_;  // by the name that a model gives the tensor
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace tsp::reference {
+namespace tsprun::reference {
 
 template <class T>
 void check_tensors(const Tensors<T>& tensors, const std::vector<Parameter>& parameters) {
@@ -175,4 +175,4 @@ TSP_INSTANTIATE(float)
 TSP_INSTANTIATE(double)
 #undef TSP_INSTANTIATE
 
-}  // namespace tsp::reference
+}  // namespace tsprun::reference

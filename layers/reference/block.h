@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::reference {
+namespace tsprun::reference {
 
 /// Tensors by the names of layers/model/parameters.h; elements in natural order, matrices [out, in].
 template <class T>
@@ -78,4 +78,4 @@ template <class T>
 BlockResult<T> block(const ModelConfig& config, std::size_t batch, std::size_t sequence, const Tensors<T>& weights,
                      const std::vector<T>& x, const std::vector<T>& dy = {});
 
-}  // namespace tsp::reference
+}  // namespace tsprun::reference

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-namespace tsp::reference {
+namespace tsprun::reference {
 
 template <class T>
 std::vector<T> conv1d(const std::vector<T>& x, const std::vector<T>& w, const std::vector<T>& bias) {
@@ -198,4 +198,4 @@ TSP_INSTANTIATE(float)
 TSP_INSTANTIATE(double)
 #undef TSP_INSTANTIATE
 
-}  // namespace tsp::reference
+}  // namespace tsprun::reference

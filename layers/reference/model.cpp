@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-namespace tsp::reference {
+namespace tsprun::reference {
 
 namespace {
 
@@ -206,4 +206,4 @@ TSP_INSTANTIATE(float)
 TSP_INSTANTIATE(double)
 #undef TSP_INSTANTIATE
 
-}  // namespace tsp::reference
+}  // namespace tsprun::reference

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp::reference {
+namespace tsprun::reference {
 
 template <class T>
 struct StepResult {
@@ -54,4 +54,4 @@ template <class T>
 double adamw_step(const ModelConfig& config, const AdamWOptions& options, AdamWState<T>& state, Tensors<T>& weights,
                   const Tensors<T>& gradients);
 
-}  // namespace tsp::reference
+}  // namespace tsprun::reference

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace tsp::reference {
+namespace tsprun::reference {
 
 template <class T>
 std::vector<T> linear(const std::vector<T>& x, const std::vector<T>& w, std::size_t in, std::size_t out) {
@@ -311,4 +311,4 @@ TSP_INSTANTIATE(float)
 TSP_INSTANTIATE(double)
 #undef TSP_INSTANTIATE
 
-}  // namespace tsp::reference
+}  // namespace tsprun::reference

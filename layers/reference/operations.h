@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp::reference {
+namespace tsprun::reference {
 
 // T is float or double; all sums are in T. Tensors are contiguous, the last dim fastest. Forward functions return their result.
 // Backward functions take the gradient of the result (dy) and *add* to the gradients of their inputs, which the caller made zero.
@@ -80,4 +80,4 @@ template <class T>
 void cross_entropy_backward(std::vector<T>& dlogits, const std::vector<T>& logits, std::span<const std::int64_t> labels,
                             std::size_t vocabulary);
 
-}  // namespace tsp::reference
+}  // namespace tsprun::reference

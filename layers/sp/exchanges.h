@@ -6,7 +6,7 @@
 #include <cmath>
 #include <memory>
 
-namespace tsp {
+namespace tsprun {
 
 /// What every exchange works with.
 struct SequenceAxis {
@@ -30,4 +30,4 @@ std::unique_ptr<SequenceAttention> make_gather_attention(const SequenceAxis& axi
 std::unique_ptr<SequenceAttention> make_ring_attention(const SequenceAxis& axis, const SequenceHeads& heads);
 std::unique_ptr<SequenceAttention> make_ulysses_attention(const SequenceAxis& axis, const SequenceHeads& heads);
 
-}  // namespace tsp
+}  // namespace tsprun

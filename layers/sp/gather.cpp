@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 using kernels::Write;
 
@@ -191,4 +191,4 @@ std::unique_ptr<SequenceAttention> make_gather_attention(const SequenceAxis& axi
   return std::make_unique<GatherAttention>(axis, heads);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -18,7 +18,7 @@
 #include <optional>
 #include <stdexcept>
 
-namespace tsp {
+namespace tsprun {
 
 using kernels::Write;
 
@@ -203,4 +203,4 @@ std::unique_ptr<SequenceAttention> make_ring_attention(const SequenceAxis& axis,
   return std::make_unique<RingAttention>(axis, heads);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

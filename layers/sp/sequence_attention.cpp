@@ -8,7 +8,7 @@
 
 #include <stdexcept>
 
-namespace tsp {
+namespace tsprun {
 
 SequenceAttention::Form SequenceAttention::form(const TokenLayout& tokens) const {
   const std::size_t d = tokens.head_dim();
@@ -50,4 +50,4 @@ std::unique_ptr<SequenceAttention> make_sequence_attention(SequenceExchange exch
   return make_ulysses_attention(on, heads);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace tsp {
+namespace tsprun {
 
 /// `--sp`.
 enum class SequenceExchange : std::uint8_t { gather, ring, ulysses };
@@ -86,4 +86,4 @@ class SequenceAttention {
 std::unique_ptr<SequenceAttention> make_sequence_attention(SequenceExchange exchange, Rank& rank, Communicator& axis, DType dtype,
                                                            const SequenceHeads& heads);
 
-}  // namespace tsp
+}  // namespace tsprun

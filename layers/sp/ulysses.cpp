@@ -16,7 +16,7 @@
 #include <numeric>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 using kernels::Write;
 
@@ -345,4 +345,4 @@ std::unique_ptr<SequenceAttention> make_ulysses_attention(const SequenceAxis& ax
   return std::make_unique<UlyssesAttention>(axis, heads);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 namespace {
 
@@ -93,4 +93,4 @@ PurposeBytes tokens_traffic(const MeshSetting& of, std::size_t first, std::size_
   return all;
 }
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 /// How the sums of a sublayer's result, h elements, reach all ranks.
 enum class TokenSum : std::uint8_t {
@@ -27,4 +27,4 @@ PurposeBytes prompt_traffic(const MeshSetting& of, std::span<const std::int32_t>
 /// For `count` tokens from `first` on.
 PurposeBytes tokens_traffic(const MeshSetting& of, std::size_t first, std::size_t count, TokenSum sum);
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

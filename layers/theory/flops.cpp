@@ -3,7 +3,7 @@
 #include "core/collectives/chunks.h"
 #include "layers/zigzag.h"
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 namespace {
 double real(std::uint64_t value) { return static_cast<double>(value); }
@@ -62,4 +62,4 @@ StepFlops most_flops(const Setting& setting, const Spread& spread) {
   return most;
 }
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 struct PassFlops {
   double attention_linear = 0;  ///< W_Q, W_K, W_V, W_O of all layers
@@ -27,4 +27,4 @@ StepFlops step_flops(const Setting& setting, const Spread& spread, MeshPlace pla
 /// Of the rank that computes most.
 StepFlops most_flops(const Setting& setting, const Spread& spread);
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -3,7 +3,7 @@
 #include "core/collectives/chunks.h"
 #include "layers/zigzag.h"
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 namespace {
 
@@ -308,4 +308,4 @@ Traffic mesh_block(const MeshSetting& of) {
   return traffic;
 }
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 /// The shape of an exchange: it decides which links it can use.
 enum class Pattern : std::uint8_t {
@@ -51,4 +51,4 @@ Traffic step_traffic(const Setting& setting, const Spread& spread, std::optional
 Traffic mesh_step(const MeshSetting& of, std::span<const std::int32_t> ids);
 Traffic mesh_block(const MeshSetting& of);
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 namespace {
 
@@ -189,4 +189,4 @@ std::uint64_t remote_rows(const MeshSetting& of, std::span<const std::int32_t> i
   return sum;
 }
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 /// `setting`.batch: all sequences, over the data axis, which divides them.
 struct MeshSetting {
@@ -76,4 +76,4 @@ int fullest(const MeshSetting& of);
 /// Tokens whose embedding row lives on another rank. `ids` [B, S] in natural order.
 std::uint64_t remote_rows(const MeshSetting& of, std::span<const std::int32_t> ids);
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -13,7 +13,7 @@
 #include <initializer_list>
 #include <iterator>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 namespace {
 
@@ -174,4 +174,4 @@ Machine parse_machine(std::string_view text, const std::string& where) {
   return machine;
 }
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

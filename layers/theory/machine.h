@@ -35,7 +35,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 enum class Fabric { links, on_switch };
 
@@ -71,4 +71,4 @@ Machine find_machine(const std::string& name_or_file);
 /// `where` begins the messages. Throws Error(refused).
 Machine parse_machine(std::string_view text, const std::string& where);
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 namespace {
 
@@ -80,4 +80,4 @@ Transients tsp_mlp_backward(const Setting& setting, int ranks) {
   return result;
 }
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

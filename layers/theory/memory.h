@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 /// Bytes that a layer saves for each local token: none β(2h+2a+2k+2f) + β_l·n_h, selective β(2h+a) + β_l·n_h, full 2βh.
 std::uint64_t saved_bytes_per_token(const Setting& setting);
@@ -32,4 +32,4 @@ Transients tsp_attention_backward(const Setting& setting, int ranks, std::size_t
 Transients tsp_mlp_forward(const Setting& setting, int ranks);
 Transients tsp_mlp_backward(const Setting& setting, int ranks);
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -1,6 +1,6 @@
 #include "layers/theory/paper.h"
 
-namespace tsp::paper {
+namespace tsprun::paper {
 
 namespace {
 
@@ -107,4 +107,4 @@ double sp_training(const Setting& s) {
   return 4 * s.BSh() * s.beta_P / s.g * s.rho() + 2 * parameters_per_layer(s) * s.beta_g * s.rho();
 }
 
-}  // namespace tsp::paper
+}  // namespace tsprun::paper

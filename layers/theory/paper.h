@@ -4,7 +4,7 @@
 
 #include "layers/theory/setting.h"
 
-namespace tsp::paper {
+namespace tsprun::paper {
 
 /// The symbols of Table I. Defaults: the reference model of Appendix C on one node of eight GPUs.
 struct Setting {
@@ -71,4 +71,4 @@ double break_even_factor(const Setting& s);
 double tsp_training_bound(const Setting& s);  ///< (29): (15) with the gradient term of an all-reduce
 double sp_training(const Setting& s);         ///< (30), which repeats (12)
 
-}  // namespace tsp::paper
+}  // namespace tsprun::paper

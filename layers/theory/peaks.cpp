@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 namespace {
 
@@ -170,4 +170,4 @@ CategoryBytes block_peaks(const MeshSetting& of, int rank, const PeakOptions& op
   return phantom.rank.memory_peaks();
 }
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 struct PeakOptions {
   std::size_t threads = 1;          ///< of a rank: kernels' workspace
@@ -89,4 +89,4 @@ CategoryBytes decoding_peaks(const MeshSetting& of, int rank, std::span<const st
 /// Of one block on its own (layers/model/single_block.h), forward and with options.training backward.
 CategoryBytes block_peaks(const MeshSetting& of, int rank, const PeakOptions& options = {});
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <tuple>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 namespace {
 
@@ -51,7 +51,7 @@ std::string gibibytes(double bytes) { return fmt::format("{:.1f} GiB", bytes / k
 /// The two categories that take most.
 std::string largest_parts(const CategoryBytes& bytes) {
   std::vector<std::pair<std::uint64_t, std::string_view>> parts;
-  for (std::size_t i = 0; i < kCategories; ++i) parts.emplace_back(bytes.of[i], tsp::name(static_cast<Category>(i)));
+  for (std::size_t i = 0; i < kCategories; ++i) parts.emplace_back(bytes.of[i], tsprun::name(static_cast<Category>(i)));
   std::sort(parts.begin(), parts.end(), std::greater<>());
   return fmt::format("{} {}, {} {}", parts[0].second, gibibytes(static_cast<double>(parts[0].first)), parts[1].second,
                      gibibytes(static_cast<double>(parts[1].first)));
@@ -188,4 +188,4 @@ std::optional<Remedies> remedies(const Setting& setting, const std::vector<Candi
   return result;
 }
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

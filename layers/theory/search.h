@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 /// All that the grammar of --layout allows, axes of degree 1 left out: dp before any, then one of tsp, zero3, tp, sp, tp and sp
 /// in either order, tp and tsp in either order.
@@ -63,4 +63,4 @@ inline constexpr int kMostTimes = 64;
 std::optional<Remedies> remedies(const Setting& setting, const std::vector<Candidate>& found, const Machine& machine,
                                  const SearchOptions& options);
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsp {
+namespace tsprun {
 
 /// What a layer keeps of its forward pass for its backward pass. Norm outputs and σ(gate)∘up are always made again, attention
 /// probabilities never exist, gathered K and V are never kept.
@@ -17,9 +17,9 @@ enum class Recompute : std::uint8_t {
   full        ///< keeps x1, x2
 };
 
-}  // namespace tsp
+}  // namespace tsprun
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 struct ElementBytes {
   std::uint64_t element;      ///< β: a parameter or an activation
@@ -60,4 +60,4 @@ struct Setting {
   }  ///< P_L, without norm gains and biases
 };
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -1,6 +1,6 @@
 #include "layers/theory/shards.h"
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 TspShards::TspShards(const ModelConfig& model, int ranks)
     : model_(model),
@@ -24,4 +24,4 @@ std::uint64_t TspShards::total(int rank) const {
   return model_.layers * (attention(rank) + mlp(rank)) + vocabulary(rank) + norm_gains();
 }
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 class TspShards {
  public:
@@ -35,4 +35,4 @@ class TspShards {
   Chunks vocabulary_rows_;
 };
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 std::string_view name(AxisKind kind) {
   switch (kind) {
@@ -113,4 +113,4 @@ MeshShape mesh_shape(const Spread& spread) {
   return shape;
 }
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 enum class AxisKind : std::uint8_t { dp, tp, sp, tsp, zero3 };
 /// All of them, in the order in which messages list them.
@@ -70,4 +70,4 @@ std::string why_impossible(const Setting& setting, const Spread& spread);
 /// The mesh of its ranks. Throws Error(refused) for axes that no mesh has together, such as sp with zero3.
 MeshShape mesh_shape(const Spread& spread);
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 namespace {
 
@@ -78,4 +78,4 @@ Traffic tsp_step_of_rank(const Setting& setting, int ranks, int rank, SumPath pa
   return step;
 }
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

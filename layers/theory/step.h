@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 /// Rows of the embedding that change ranks, counted from the ids.
 struct RemoteRows {
@@ -28,4 +28,4 @@ std::uint64_t all_reduced_of_rank(const Setting& setting, int ranks, int rank, S
 /// ring.
 Traffic tsp_step_of_rank(const Setting& setting, int ranks, int rank, SumPath path, const RemoteRows& rows, bool backward);
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

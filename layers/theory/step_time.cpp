@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 namespace {
 
@@ -114,7 +114,8 @@ std::string_view name(Resource resource, const Machine& machine) {
 StepTime step_time(const Setting& setting, const Spread& spread, const Machine& machine, DType dtype) {
   const std::optional<double> peak = machine.flops(dtype);
   if (!peak) {
-    throw Error(Cause::refused, fmt::format("--dtype {}: {} doesn't state flops_per_s for it", tsp::name(dtype), machine.name));
+    throw Error(Cause::refused,
+                fmt::format("--dtype {}: {} doesn't state flops_per_s for it", tsprun::name(dtype), machine.name));
   }
   std::array<Pass, 2> passes{};
   const StepFlops flops = most_flops(setting, spread);
@@ -176,4 +177,4 @@ StepTime step_time(const Setting& setting, const Spread& spread, const Machine& 
   return time;
 }
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -24,7 +24,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 enum class Resource : std::uint8_t { compute, memory, within_node, across_nodes };
 inline constexpr int kResources = 4;
@@ -41,4 +41,4 @@ struct StepTime {
 /// `dtype`: whose FLOP/s count. Throws Error(refused) if the machine doesn't state them. Only for spreads that are possible.
 StepTime step_time(const Setting& setting, const Spread& spread, const Machine& machine, DType dtype);
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

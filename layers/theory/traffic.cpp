@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 namespace {
 
@@ -235,4 +235,4 @@ double tsp_tp_break_even(const Setting& setting, bool with_backward) {
   return static_cast<double>(setting.block_parameters()) * moved / per_token;
 }
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsp::theory {
+namespace tsprun::theory {
 
 /// Bytes by purpose.
 class PurposeBytes {
@@ -85,4 +85,4 @@ Traffic tsp_block_of_rank(const Setting& setting, int ranks, int rank, SumPath a
 /// Tokens B·S from which TSP moves no more than TP, if K/V heads aren't copied: 0 at once, infinity never. Independent of D.
 double tsp_tp_break_even(const Setting& setting, bool with_backward);
 
-}  // namespace tsp::theory
+}  // namespace tsprun::theory

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -221,4 +221,4 @@ void TensorParallel::end() {
   summing_copies_.clear();
 }
 
-}  // namespace tsp
+}  // namespace tsprun

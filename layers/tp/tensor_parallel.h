@@ -18,7 +18,7 @@
 #include <memory>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 class TensorParallel final : public Strategy {
  public:
@@ -94,4 +94,4 @@ class TensorParallel final : public Strategy {
   std::vector<Work> summing_copies_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

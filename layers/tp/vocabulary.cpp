@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace tsp {
+namespace tsprun {
 
 using kernels::Write;
 
@@ -178,4 +178,4 @@ void TensorVocabulary::head_backward(const Tensor& dx, const ConstTensor& x, con
   sum_over_tensor(dx, x.dtype(), Purpose::head);
 }
 
-}  // namespace tsp
+}  // namespace tsprun

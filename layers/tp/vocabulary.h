@@ -6,7 +6,7 @@
 
 #include "layers/model/vocabulary.h"
 
-namespace tsp {
+namespace tsprun {
 
 class TensorVocabulary final : public Vocabulary {
  public:
@@ -44,4 +44,4 @@ class TensorVocabulary final : public Vocabulary {
   Work summing_head_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

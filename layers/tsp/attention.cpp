@@ -7,7 +7,7 @@
 #include <cmath>
 #include <utility>
 
-namespace tsp {
+namespace tsprun {
 
 using kernels::Rotation;
 using kernels::Write;
@@ -376,4 +376,4 @@ void TspAttention::flash_backward(const TspUnit& unit, const KvBucket& gathered,
   }
 }
 
-}  // namespace tsp
+}  // namespace tsprun

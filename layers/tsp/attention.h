@@ -15,7 +15,7 @@
 #include <functional>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 class TspAttention {
  public:
@@ -83,4 +83,4 @@ class TspAttention {
   OwnerSums dW_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <optional>
 
-namespace tsp {
+namespace tsprun {
 
 struct TspOptions {
   ModelConfig config;                    ///< of the whole model
@@ -55,4 +55,4 @@ struct TspAxis {
   }
 };
 
-}  // namespace tsp
+}  // namespace tsprun

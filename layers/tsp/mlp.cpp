@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace tsp {
+namespace tsprun {
 
 using kernels::Write;
 
@@ -84,4 +84,4 @@ void TspMlp::backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy
   }
 }
 
-}  // namespace tsp
+}  // namespace tsprun

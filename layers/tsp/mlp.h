@@ -12,7 +12,7 @@
 #include <functional>
 #include <optional>
 
-namespace tsp {
+namespace tsprun {
 
 class TspMlp {
  public:
@@ -46,4 +46,4 @@ class TspMlp {
   RingSums sums_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <deque>
 
-namespace tsp {
+namespace tsprun {
 
 class OwnerSums {
  public:
@@ -32,4 +32,4 @@ class OwnerSums {
   std::deque<Transfer> on_their_way_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -6,7 +6,7 @@
 
 #include "layers/packs.h"
 
-namespace tsp {
+namespace tsprun {
 
 Tsp::Tsp(Rank& rank, Communicator& axis, const TspOptions& options)
     : axis_(rank, axis, options), attention_(axis_), mlp_(axis_) {}
@@ -51,4 +51,4 @@ void Tsp::end() {
   }
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -7,7 +7,7 @@
 #include "layers/tsp/axis.h"
 #include "layers/tsp/mlp.h"
 
-namespace tsp {
+namespace tsprun {
 
 class Tsp final : public Strategy {
  public:
@@ -37,4 +37,4 @@ class Tsp final : public Strategy {
   const AttentionSaved* below_ = nullptr;  // of the present block, in the backward pass
 };
 
-}  // namespace tsp
+}  // namespace tsprun

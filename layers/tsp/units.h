@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// K/V heads that are gathered together.
 struct TspBucket {
@@ -41,4 +41,4 @@ struct TspUnits {
 /// Buckets of at most `bucket_heads` heads.
 TspUnits plan_units(const HeadCut& heads, std::size_t kv_heads, std::size_t bucket_heads);
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -79,4 +79,4 @@ void ScatteredGradients::settle() {
   memory_.reset();
 }
 
-}  // namespace tsp
+}  // namespace tsprun

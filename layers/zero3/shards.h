@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace tsp {
+namespace tsprun {
 
 /// Rows [first, first + count) of a pack: as many parts, some of them without rows.
 PackPlan cut_pack(const PackPlan& whole, std::size_t first, std::size_t count);
@@ -51,4 +51,4 @@ class ScatteredGradients {
   Work work_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -1,7 +1,7 @@
 // When weights move and gradients leave; what is computed with them is layers/dense.cpp.
 #include "layers/zero3/zero3.h"
 
-namespace tsp {
+namespace tsprun {
 
 namespace {
 
@@ -91,4 +91,4 @@ void Zero3::end() {
   Dense::end();
 }
 
-}  // namespace tsp
+}  // namespace tsprun

@@ -15,7 +15,7 @@
 #include "layers/packs.h"
 #include "layers/zero3/shards.h"
 
-namespace tsp {
+namespace tsprun {
 
 struct Zero3Options {
   ModelConfig config;
@@ -63,4 +63,4 @@ class Zero3 final : public Dense {
   ScatteredGradients scattered_;
 };
 
-}  // namespace tsp
+}  // namespace tsprun

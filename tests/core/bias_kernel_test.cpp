@@ -3,7 +3,7 @@
 #include "core/kernels/bias.h"
 #include "tests/core/kernel_support.h"
 
-namespace tsp::test::bias_kernel_test {
+namespace tsprun::test::bias_kernel_test {
 namespace {
 
 TEST(Bias, IsAddedToEveryRowOfAStridedView) {
@@ -62,4 +62,4 @@ TEST(Bias, RefusesShapesAndTypesThatDontFit) {
 }
 
 }  // namespace
-}  // namespace tsp::test::bias_kernel_test
+}  // namespace tsprun::test::bias_kernel_test

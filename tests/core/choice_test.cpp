@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <string>
 
-namespace tsp::choice_test {
+namespace tsprun::choice_test {
 namespace {
 
 std::string refusal(const std::string& overrides) {
@@ -113,4 +113,4 @@ TEST(Names, GoThereAndBack) {
 }
 
 }  // namespace
-}  // namespace tsp::choice_test
+}  // namespace tsprun::choice_test

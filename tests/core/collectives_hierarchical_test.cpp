@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test::collectives_hierarchical_test {
+namespace tsprun::test::collectives_hierarchical_test {
 namespace {
 
 struct Shape {
@@ -268,4 +268,4 @@ TEST(Hierarchy, FindsCallsThatDiffer) {
 }
 
 }  // namespace
-}  // namespace tsp::test::collectives_hierarchical_test
+}  // namespace tsprun::test::collectives_hierarchical_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test::collectives_send_recv_test {
+namespace tsprun::test::collectives_send_recv_test {
 namespace {
 
 template <Element T>
@@ -248,4 +248,4 @@ TEST(PlacedChunks, RefusedWhereTheyOverlapOrLeaveTheBuffer) {
 }
 
 }  // namespace
-}  // namespace tsp::test::collectives_send_recv_test
+}  // namespace tsprun::test::collectives_send_recv_test

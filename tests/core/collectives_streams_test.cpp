@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-namespace tsp::test::collectives_streams_test {
+namespace tsprun::test::collectives_streams_test {
 namespace {
 
 /// Larger than any buffer between two ranks: whole lanes are 40 KiB, staging 64 KiB.
@@ -167,4 +167,4 @@ TEST(Streams, ManyPostedSendsAndReceivesMatchInOrder) {
 }
 
 }  // namespace
-}  // namespace tsp::test::collectives_streams_test
+}  // namespace tsprun::test::collectives_streams_test

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::test::collectives_verify_test {
+namespace tsprun::test::collectives_verify_test {
 namespace {
 
 TEST(Verify, RandomOperationsGiveWhatTheirDefinitionsSay) {
@@ -115,4 +115,4 @@ TEST(Verify, ADamagedPayloadEndsTheJobNamingBothRanksAndTheOperation) {
 }
 
 }  // namespace
-}  // namespace tsp::test::collectives_verify_test
+}  // namespace tsprun::test::collectives_verify_test

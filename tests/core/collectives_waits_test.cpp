@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::test::collectives_waits_test {
+namespace tsprun::test::collectives_waits_test {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -285,4 +285,4 @@ TEST(Refusals, AHeapThatIsFullSaysSo) {
 }
 
 }  // namespace
-}  // namespace tsp::test::collectives_waits_test
+}  // namespace tsprun::test::collectives_waits_test

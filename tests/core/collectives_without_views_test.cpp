@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::collectives_without_views_test {
+namespace tsprun::collectives_without_views_test {
 namespace {
 
 /// Shared memory that pretends to be a wire.
@@ -218,4 +218,4 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, WithoutViews,
                          [](const testing::TestParamInfo<Algorithm>& parameter) { return std::string(name(parameter.param)); });
 
 }  // namespace
-}  // namespace tsp::collectives_without_views_test
+}  // namespace tsprun::collectives_without_views_test

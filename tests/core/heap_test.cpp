@@ -12,7 +12,7 @@
 #include <random>
 #include <vector>
 
-namespace tsp::heap_test {
+namespace tsprun::heap_test {
 namespace {
 
 constexpr std::size_t kReservation = std::size_t{8} << 20;
@@ -154,4 +154,4 @@ TEST(HeapBlock, ZeroBytesAreEmptyAndMovesLeaveNothingBehind) {
 }
 
 }  // namespace
-}  // namespace tsp::heap_test
+}  // namespace tsprun::heap_test

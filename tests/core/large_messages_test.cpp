@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::large_messages_test {
+namespace tsprun::large_messages_test {
 namespace {
 
 constexpr std::uint64_t kDeadlineNs = 2'000'000'000;
@@ -142,4 +142,4 @@ TEST(ALargeMessage, WhoseBytesStandStillIsADeadlock) {
 }
 
 }  // namespace
-}  // namespace tsp::large_messages_test
+}  // namespace tsprun::large_messages_test

@@ -7,12 +7,12 @@
 
 #include <array>
 
-namespace tsp::test::phantom_test {
+namespace tsprun::test::phantom_test {
 namespace {
 
 /// Some of everything that a schedule does, with messages of sizes on both sides of staging.
 CategoryBytes small_schedule(Context& context, std::size_t threads) {
-  tsp::RankOptions options;
+  tsprun::RankOptions options;
   options.threads = threads;
   Rank rank(context, options);
   const OwnedTensor a = rank.tensor(Category::parameters, DType::f32, {400, 600}, "a");
@@ -81,4 +81,4 @@ TEST(Phantom, OfNoRankIsRefused) {
 }
 
 }  // namespace
-}  // namespace tsp::test::phantom_test
+}  // namespace tsprun::test::phantom_test

@@ -5,7 +5,7 @@
 
 #include <complex>
 
-namespace tsp::test::rope_kernel_test {
+namespace tsprun::test::rope_kernel_test {
 namespace {
 
 constexpr double kTheta = 10000;
@@ -66,4 +66,4 @@ TEST(Rope, RefusesAnOddHeadDim) {
 }
 
 }  // namespace
-}  // namespace tsp::test::rope_kernel_test
+}  // namespace tsprun::test::rope_kernel_test

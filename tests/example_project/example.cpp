@@ -8,15 +8,15 @@
 #include <span>
 #include <vector>
 
-#include <tsp/tsp.h>
+#include <tsprun/tsprun.h>
 
 int main() {
-  tsp::Context context = tsp::Context::from_environment();
-  tsp::Communicator& world = context.world();
+  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Communicator& world = context.world();
 
   std::array<float, 1> mine = {static_cast<float>(world.rank() + 1)};
   std::array<float, 1> sum = {};
-  world.all_reduce(std::span<const float>(mine), std::span<float>(sum), tsp::Reduction::sum);
+  world.all_reduce(std::span<const float>(mine), std::span<float>(sum), tsprun::Reduction::sum);
 
   std::vector<float> all(static_cast<std::size_t>(world.size()));
   world.all_gather(std::span<const float>(mine), std::span<float>(all));

@@ -8,13 +8,13 @@
 #include <string>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  tsp::launcher::Layout layout;
+  tsprun::launcher::Layout layout;
   try {
-    layout = tsp::launcher::parse_layout(std::string(reinterpret_cast<const char*>(data), size));
-  } catch (const tsp::Error&) {
+    layout = tsprun::launcher::parse_layout(std::string(reinterpret_cast<const char*>(data), size));
+  } catch (const tsprun::Error&) {
     return 0;
   }
-  const tsp::launcher::Layout again = tsp::launcher::parse_layout(layout.print());
+  const tsprun::launcher::Layout again = tsprun::launcher::parse_layout(layout.print());
   if (again.product() != layout.product() || again.print() != layout.print() || layout.product() < 1) std::abort();
   return 0;
 }

@@ -10,20 +10,20 @@
 #include <string_view>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  tsp::theory::Machine machine;
+  tsprun::theory::Machine machine;
   try {
-    machine = tsp::theory::parse_machine({reinterpret_cast<const char*>(data), size}, "machine.json");
-  } catch (const tsp::Error&) {
+    machine = tsprun::theory::parse_machine({reinterpret_cast<const char*>(data), size}, "machine.json");
+  } catch (const tsprun::Error&) {
     return 0;
   }
-  tsp::theory::Setting setting;
-  setting.model = tsp::built_in_configs().front();
+  tsprun::theory::Setting setting;
+  setting.model = tsprun::built_in_configs().front();
   setting.batch = 2;
   setting.sequence = 64;
-  if (!machine.flops(tsp::DType::f32)) return 0;
-  for (const tsp::theory::Spread& spread : tsp::theory::all_spreads(4)) {
-    const tsp::theory::Candidate found =
-        tsp::theory::judge(setting, spread, machine, {.memory_bytes = 1 << 20, .dtype = tsp::DType::f32});
+  if (!machine.flops(tsprun::DType::f32)) return 0;
+  for (const tsprun::theory::Spread& spread : tsprun::theory::all_spreads(4)) {
+    const tsprun::theory::Candidate found =
+        tsprun::theory::judge(setting, spread, machine, {.memory_bytes = 1 << 20, .dtype = tsprun::DType::f32});
     if (found.possible && !(found.time.seconds >= 0 && found.time.exposed <= found.time.seconds)) std::abort();
   }
   return 0;

@@ -12,23 +12,23 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  tsp::Manifest manifest;
+  tsprun::Manifest manifest;
   bool sealed = true;
   try {
-    (void)tsp::parse_manifest(text, "manifest.json");
-  } catch (const tsp::Error&) {
+    (void)tsprun::parse_manifest(text, "manifest.json");
+  } catch (const tsprun::Error&) {
     sealed = false;
   }
   try {
-    manifest = tsp::parse_manifest(text, "manifest.json", tsp::Seal::ignored);
-  } catch (const tsp::Error&) {
+    manifest = tsprun::parse_manifest(text, "manifest.json", tsprun::Seal::ignored);
+  } catch (const tsprun::Error&) {
     if (sealed) std::abort();
     return 0;
   }
-  const tsp::Manifest again = tsp::parse_manifest(tsp::manifest_json(manifest), "again");
+  const tsprun::Manifest again = tsprun::parse_manifest(tsprun::manifest_json(manifest), "again");
   if (again.state != manifest.state || again.files != manifest.files) std::abort();
-  if (manifest.files.size() != tsp::checkpoint_files(manifest.state.dtype).size()) std::abort();
-  for (const tsp::CheckpointFile& file : manifest.files) {
+  if (manifest.files.size() != tsprun::checkpoint_files(manifest.state.dtype).size()) std::abort();
+  for (const tsprun::CheckpointFile& file : manifest.files) {
     if (std::filesystem::path(file.name).filename() != file.name) std::abort();
   }
   return 0;

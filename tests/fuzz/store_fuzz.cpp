@@ -12,8 +12,8 @@
 
 namespace {
 
-using namespace tsp;
-using namespace tsp::bootstrap;
+using namespace tsprun;
+using namespace tsprun::bootstrap;
 
 const Secret kSecret = secret_from_text("of this target");
 

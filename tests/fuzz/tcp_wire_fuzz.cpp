@@ -18,7 +18,7 @@
 
 namespace {
 
-using namespace tsp;
+using namespace tsprun;
 using tcp::FrameHeader;
 
 constexpr std::size_t kSizes[] = {0, 5, 1000, tcp::kEagerBytes + 5};

@@ -9,7 +9,7 @@
 
 namespace {
 
-using namespace tsp;
+using namespace tsprun;
 
 constexpr Envelope kEnvelope{.signature = 7, .sequence = 1, .tag = 3};
 

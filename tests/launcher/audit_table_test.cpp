@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher::audit_table_test {
+namespace tsprun::launcher::audit_table_test {
 namespace {
 
 constexpr int kEmbedding = static_cast<int>(Purpose::embedding);
@@ -117,4 +117,4 @@ TEST(Ranges, AreShort) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher::audit_table_test
+}  // namespace tsprun::launcher::audit_table_test

@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsp::launcher::cli_test {
+namespace tsprun::launcher::cli_test {
 namespace {
 
 struct Answer {
@@ -215,4 +215,4 @@ TEST(CommandLine, ARefusalIsInTheReport) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher::cli_test
+}  // namespace tsprun::launcher::cli_test

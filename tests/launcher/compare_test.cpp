@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher::compare_test {
+namespace tsprun::launcher::compare_test {
 namespace {
 
 using nlohmann::ordered_json;
@@ -219,4 +219,4 @@ TEST(Compare, ABudgetGivesTheLongestSequenceThatFits) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher::compare_test
+}  // namespace tsprun::launcher::compare_test

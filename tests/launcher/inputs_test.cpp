@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher::inputs_test {
+namespace tsprun::launcher::inputs_test {
 namespace {
 
 using test::TemporaryDirectory;
@@ -88,4 +88,4 @@ TEST(MachineFacts, TellProgramAndOnWishKernels) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher::inputs_test
+}  // namespace tsprun::launcher::inputs_test

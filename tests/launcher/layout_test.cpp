@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsp::launcher::layout_test {
+namespace tsprun::launcher::layout_test {
 namespace {
 
 std::string refusal(const std::string& text) {
@@ -66,4 +66,4 @@ TEST(Layout, ProductsThatWouldOverflowAreRefused) {
 TEST(Layout, RanksAloneMeanTsp) { EXPECT_EQ(default_layout(6).print(), "tsp=6"); }
 
 }  // namespace
-}  // namespace tsp::launcher::layout_test
+}  // namespace tsprun::launcher::layout_test

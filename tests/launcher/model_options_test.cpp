@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::launcher::model_options_test {
+namespace tsprun::launcher::model_options_test {
 namespace {
 
 using test::TemporaryFolder;
@@ -240,4 +240,4 @@ TEST(Numbers, EndsThatDoNotWorkAreNotProposed) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher::model_options_test
+}  // namespace tsprun::launcher::model_options_test

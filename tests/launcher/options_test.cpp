@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsp::launcher::options_test {
+namespace tsprun::launcher::options_test {
 namespace {
 
 template <class Call>
@@ -167,4 +167,4 @@ TEST(GlobalOptionsIgnored, AreThoseThatWereTypedAndHaveNothingToChoose) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher::options_test
+}  // namespace tsprun::launcher::options_test

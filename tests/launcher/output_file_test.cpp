@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <vector>
 
-namespace tsp::launcher::output_file_test {
+namespace tsprun::launcher::output_file_test {
 namespace {
 
 using Paths = std::vector<std::filesystem::path>;
@@ -59,4 +59,4 @@ TEST(OutputFile, ReplacesNothingThatTheCommandReads) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher::output_file_test
+}  // namespace tsprun::launcher::output_file_test

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::launcher::plan_test {
+namespace tsprun::launcher::plan_test {
 namespace {
 
 using nlohmann::json;
@@ -407,4 +407,4 @@ TEST(TextTable, AlignsByTheWidestCellAndCountsLettersNotBytes) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher::plan_test
+}  // namespace tsprun::launcher::plan_test

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::launcher::progress_test {
+namespace tsprun::launcher::progress_test {
 namespace {
 
 /// What went through a sink: frames of lines and of progress.
@@ -98,4 +98,4 @@ TEST(Durations, AreReadable) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher::progress_test
+}  // namespace tsprun::launcher::progress_test

@@ -6,7 +6,7 @@
 
 #include <unistd.h>
 
-namespace tsp::launcher::report_sink_test {
+namespace tsprun::launcher::report_sink_test {
 namespace {
 
 /// What a sink writes for one line and one value.
@@ -63,4 +63,4 @@ TEST(ReportSink, WithoutAPipeEverythingIsSwallowed) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher::report_sink_test
+}  // namespace tsprun::launcher::report_sink_test

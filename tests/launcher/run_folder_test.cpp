@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher::run_folder_test {
+namespace tsprun::launcher::run_folder_test {
 namespace {
 
 TEST(ResumeCommand, IsWhatWasTypedWithoutWhatACheckpointBrings) {
@@ -21,4 +21,4 @@ TEST(ResumeCommand, IsWhatWasTypedWithoutWhatACheckpointBrings) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher::run_folder_test
+}  // namespace tsprun::launcher::run_folder_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher::starter_test {
+namespace tsprun::launcher::starter_test {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -213,4 +213,4 @@ TEST(Starter, ReadsTheFirstOfANodeList) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher::starter_test
+}  // namespace tsprun::launcher::starter_test

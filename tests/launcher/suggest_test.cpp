@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher::suggest_test {
+namespace tsprun::launcher::suggest_test {
 namespace {
 
 TEST(EditDistance, CountsInsertionsDeletionsReplacementsAndSwaps) {
@@ -44,4 +44,4 @@ TEST(SpellingHere, KnowsWhatOthersCallThings) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher::suggest_test
+}  // namespace tsprun::launcher::suggest_test

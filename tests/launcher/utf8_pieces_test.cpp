@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::launcher::utf8_pieces_test {
+namespace tsprun::launcher::utf8_pieces_test {
 namespace {
 
 /// What comes out for each byte, and at the end.
@@ -40,4 +40,4 @@ TEST(Utf8Pieces, NothingIsLostOrChanged) {
 }
 
 }  // namespace
-}  // namespace tsp::launcher::utf8_pieces_test
+}  // namespace tsprun::launcher::utf8_pieces_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test::budget_test {
+namespace tsprun::test::budget_test {
 namespace {
 
 constexpr std::size_t kSteps = 4;
@@ -187,4 +187,4 @@ TEST(Budgets, AreEnoughFromTheForecastOnToTheByte) {
 }
 
 }  // namespace
-}  // namespace tsp::test::budget_test
+}  // namespace tsprun::test::budget_test

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::checkpoint_damage_test {
+namespace tsprun::checkpoint_damage_test {
 namespace {
 
 using nlohmann::json;
@@ -278,4 +278,4 @@ TEST(Manifest, ThatIsNoGoodJsonIsRefused) {
 }
 
 }  // namespace
-}  // namespace tsp::checkpoint_damage_test
+}  // namespace tsprun::checkpoint_damage_test

@@ -16,7 +16,7 @@
 #include <thread>
 #include <unistd.h>
 
-namespace tsp::checkpoint_lease_test {
+namespace tsprun::checkpoint_lease_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -165,4 +165,4 @@ TEST(CheckpointLease, NeedsAFolderThatCanBeWritten) {
 }
 
 }  // namespace
-}  // namespace tsp::checkpoint_lease_test
+}  // namespace tsprun::checkpoint_lease_test

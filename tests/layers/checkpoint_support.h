@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test {
+namespace tsprun::test {
 
 inline ModelConfig checkpoint_config() {
   ModelConfig config;
@@ -185,4 +185,4 @@ inline std::set<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
-}  // namespace tsp::test
+}  // namespace tsprun::test

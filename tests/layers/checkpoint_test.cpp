@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::checkpoint_test {
+namespace tsprun::checkpoint_test {
 namespace {
 
 using Names = std::set<std::string>;
@@ -311,4 +311,4 @@ TEST(Checkpoint, SearchOfNothingSaysWhatWasExpected) {
 }
 
 }  // namespace
-}  // namespace tsp::checkpoint_test
+}  // namespace tsprun::checkpoint_test

@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-namespace tsp::config_test {
+namespace tsprun::config_test {
 namespace {
 
 using nlohmann::json;
@@ -370,4 +370,4 @@ TEST(ModelParameters, OfThePapersModelAreAsManyAsThePaperSays) {
 }
 
 }  // namespace
-}  // namespace tsp::config_test
+}  // namespace tsprun::config_test

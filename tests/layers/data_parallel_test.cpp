@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-namespace tsp::test::data_parallel_test {
+namespace tsprun::test::data_parallel_test {
 namespace {
 
 constexpr double kExact = 1e-11;
@@ -94,4 +94,4 @@ TEST(DataParallel, EvaluationTakesAnyBatch) {
 }
 
 }  // namespace
-}  // namespace tsp::test::data_parallel_test
+}  // namespace tsprun::test::data_parallel_test

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsp::test::decode_test {
+namespace tsprun::test::decode_test {
 namespace {
 
 struct Decoded {
@@ -280,4 +280,4 @@ TEST(Sampling, RefusesNaN) {
 }
 
 }  // namespace
-}  // namespace tsp::test::decode_test
+}  // namespace tsprun::test::decode_test

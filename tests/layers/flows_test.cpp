@@ -14,7 +14,7 @@
 #include <set>
 #include <vector>
 
-namespace tsp::theory::flows_test {
+namespace tsprun::theory::flows_test {
 namespace {
 
 Spread spread(std::vector<Spread::Axis> axes, TensorExchange tensor = TensorExchange::plain,
@@ -369,4 +369,4 @@ TEST(Spreads, ThatCannotBeNameWhatWorks) {
 }
 
 }  // namespace
-}  // namespace tsp::theory::flows_test
+}  // namespace tsprun::theory::flows_test

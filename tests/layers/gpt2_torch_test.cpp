@@ -14,7 +14,7 @@
 #include <fstream>
 #include <mutex>
 
-namespace tsp::test::gpt2_torch_test {
+namespace tsprun::test::gpt2_torch_test {
 namespace {
 
 template <class Integer>
@@ -134,4 +134,4 @@ TEST(Gpt2Folders, AreSavedWithHuggingFacesNamesAndShapes) {
 }
 
 }  // namespace
-}  // namespace tsp::test::gpt2_torch_test
+}  // namespace tsprun::test::gpt2_torch_test

@@ -9,7 +9,7 @@
 
 #include <utility>
 
-namespace tsp::test::layouts_audit_test {
+namespace tsprun::test::layouts_audit_test {
 namespace {
 
 theory::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
@@ -315,4 +315,4 @@ TEST(LayoutsMemory, ForecastsHoldUnderEveryScheme) {
 }
 
 }  // namespace
-}  // namespace tsp::test::layouts_audit_test
+}  // namespace tsprun::test::layouts_audit_test

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-namespace tsp::test::layouts_reference_test {
+namespace tsprun::test::layouts_reference_test {
 namespace {
 
 /// A layout, and how its sequence axis attends.
@@ -279,4 +279,4 @@ TEST(LayoutsAgainstReference, InSinglePrecisionAndBf16) {
 }
 
 }  // namespace
-}  // namespace tsp::test::layouts_reference_test
+}  // namespace tsprun::test::layouts_reference_test

@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-namespace tsp::test::layouts_training_test {
+namespace tsprun::test::layouts_training_test {
 namespace {
 
 struct Layout {
@@ -127,4 +127,4 @@ TEST(LayoutsTraining, ACheckpointGoesOnUnderAnotherLayout) {
 }
 
 }  // namespace
-}  // namespace tsp::test::layouts_training_test
+}  // namespace tsprun::test::layouts_training_test

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-namespace tsp::test::mesh_test {
+namespace tsprun::test::mesh_test {
 namespace {
 
 struct Groups {
@@ -60,4 +60,4 @@ TEST(Mesh, DegreesMustGiveTheWorld) {
 }
 
 }  // namespace
-}  // namespace tsp::test::mesh_test
+}  // namespace tsprun::test::mesh_test

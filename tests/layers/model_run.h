@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test {
+namespace tsprun::test {
 
 /// A model, its input, and how it is computed.
 struct ModelCase {
@@ -172,7 +172,7 @@ inline ModelRun run_model(const ModelCase& of, const MeshShape& shape, Tensors* 
   std::mutex mutex;
   run_ranks(ranks,
             [&](Context& context) {
-              tsp::RankOptions options;
+              tsprun::RankOptions options;
               options.threads = of.threads;
               Rank rank(context, options);
               Mesh mesh(context.world(), shape);
@@ -232,4 +232,4 @@ inline void expect_close(const Tensors& actual, const Tensors& expected, double 
   }
 }
 
-}  // namespace tsp::test
+}  // namespace tsprun::test

@@ -12,7 +12,7 @@
 #include <functional>
 #include <limits>
 
-namespace tsp::test::not_finite_test {
+namespace tsprun::test::not_finite_test {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -195,4 +195,4 @@ TEST(NotFinite, ACheckpointWithANanIsNotSaved) {
 }
 
 }  // namespace
-}  // namespace tsp::test::not_finite_test
+}  // namespace tsprun::test::not_finite_test

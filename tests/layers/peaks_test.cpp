@@ -9,7 +9,7 @@
 
 #include <vector>
 
-namespace tsp::test::peaks_test {
+namespace tsprun::test::peaks_test {
 namespace {
 
 struct Layout {
@@ -151,4 +151,4 @@ TEST(Peaks, OfALayoutThatCannotBeAreRefused) {
 }
 
 }  // namespace
-}  // namespace tsp::test::peaks_test
+}  // namespace tsprun::test::peaks_test

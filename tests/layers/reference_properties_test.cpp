@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsp::reference_properties_test {
+namespace tsprun::reference_properties_test {
 namespace {
 
 using test::normal_values;
@@ -249,4 +249,4 @@ TEST(ReferenceAdamW, ClipsByTheNormOfAllGradients) {
 }
 
 }  // namespace
-}  // namespace tsp::reference_properties_test
+}  // namespace tsprun::reference_properties_test

@@ -15,7 +15,7 @@
 #include <set>
 #include <string>
 
-namespace tsp::theory::search_test {
+namespace tsprun::theory::search_test {
 namespace {
 
 using test::refusal;
@@ -379,4 +379,4 @@ TEST(Search, RanksWhatFitsAndSaysWhyTheRestDoesNot) {
 }
 
 }  // namespace
-}  // namespace tsp::theory::search_test
+}  // namespace tsprun::theory::search_test

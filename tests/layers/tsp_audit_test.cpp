@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsp::test::tsp_audit_test {
+namespace tsprun::test::tsp_audit_test {
 namespace {
 
 theory::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
@@ -90,4 +90,4 @@ TEST(TspAudit, MemoryOfParametersGradientsOptimizerAndActivationsIsExact) {
 }
 
 }  // namespace
-}  // namespace tsp::test::tsp_audit_test
+}  // namespace tsprun::test::tsp_audit_test

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace tsp::test::tsp_model_test {
+namespace tsprun::test::tsp_model_test {
 namespace {
 
 constexpr double kExact = 1e-11;
@@ -91,4 +91,4 @@ TEST(TspModel, AlgorithmsOfCollectivesDontChangeABit) {
 }
 
 }  // namespace
-}  // namespace tsp::test::tsp_model_test
+}  // namespace tsprun::test::tsp_model_test

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <random>
 
-namespace tsp::test::zero3_test {
+namespace tsprun::test::zero3_test {
 namespace {
 
 MeshShape zero3(int ranks) { return {.scheme = Scheme::zero3, .sequence = ranks}; }
@@ -156,4 +156,4 @@ TEST(Zero3, CutsOfAPackTakeEveryRowOnce) {
 }
 
 }  // namespace
-}  // namespace tsp::test::zero3_test
+}  // namespace tsprun::test::zero3_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test::block_torch_test {
+namespace tsprun::test::block_torch_test {
 namespace {
 
 TEST(Block, EqualsPyTorchUnderEveryLayout) {
@@ -45,4 +45,4 @@ TEST(Block, EqualsPyTorchUnderEveryLayout) {
 }
 
 }  // namespace
-}  // namespace tsp::test::block_torch_test
+}  // namespace tsprun::test::block_torch_test

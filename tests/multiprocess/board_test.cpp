@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::test::board_test {
+namespace tsprun::test::board_test {
 namespace {
 
 /// What a line of the board says of a rank and doesn't change from one look to the next: its number and process.
@@ -146,4 +146,4 @@ TEST(Board, SaysForWhomRanksWaitThatAreStillConnecting) {
 }
 
 }  // namespace
-}  // namespace tsp::test::board_test
+}  // namespace tsprun::test::board_test

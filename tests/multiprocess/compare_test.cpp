@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test::compare_test {
+namespace tsprun::test::compare_test {
 namespace {
 
 using nlohmann::json;
@@ -124,4 +124,4 @@ TEST(CompareCommand, RefusesWhatNoPointCanDo) {
 }
 
 }  // namespace
-}  // namespace tsp::test::compare_test
+}  // namespace tsprun::test::compare_test

@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <vector>
 
-namespace tsp::test::core_dump_test {
+namespace tsprun::test::core_dump_test {
 namespace {
 
 struct Region {
@@ -96,4 +96,4 @@ TEST(CoreDump, DoesNotDelayTheVerdict) {
 #endif
 
 }  // namespace
-}  // namespace tsp::test::core_dump_test
+}  // namespace tsprun::test::core_dump_test

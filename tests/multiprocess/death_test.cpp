@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsp::test::death_test {
+namespace tsprun::test::death_test {
 namespace {
 
 /// From a death to the end of tsprun. One second is what the product promises; sanitizers slow the processes' end.
@@ -430,4 +430,4 @@ TEST(StoppedJob, ContinuesWithoutAFalseAlarm) {
 }
 
 }  // namespace
-}  // namespace tsp::test::death_test
+}  // namespace tsprun::test::death_test

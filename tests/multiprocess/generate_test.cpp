@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::test::generate_test {
+namespace tsprun::test::generate_test {
 namespace {
 
 using nlohmann::json;
@@ -158,4 +158,4 @@ TEST(Generate, RefusesWhatCantBe) {
 }
 
 }  // namespace
-}  // namespace tsp::test::generate_test
+}  // namespace tsprun::test::generate_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test::gpt2_commands_test {
+namespace tsprun::test::gpt2_commands_test {
 namespace {
 
 using nlohmann::json;
@@ -166,4 +166,4 @@ TEST(Gpt2, WhatIsntSupportedIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace tsp::test::gpt2_commands_test
+}  // namespace tsprun::test::gpt2_commands_test

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test::layouts_test {
+namespace tsprun::test::layouts_test {
 namespace {
 
 using nlohmann::json;
@@ -251,4 +251,4 @@ TEST(Layouts, WhatCantBeIsRefusedByNameBeforeRanksStart) {
 }
 
 }  // namespace
-}  // namespace tsp::test::layouts_test
+}  // namespace tsprun::test::layouts_test

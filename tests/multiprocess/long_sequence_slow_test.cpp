@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test::long_sequence_slow_test {
+namespace tsprun::test::long_sequence_slow_test {
 namespace {
 
 using nlohmann::json;
@@ -47,4 +47,4 @@ TEST(LongSequence, TakesMemoryInProportionToItsLength) {
 }
 
 }  // namespace
-}  // namespace tsp::test::long_sequence_slow_test
+}  // namespace tsprun::test::long_sequence_slow_test

@@ -20,7 +20,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tsp::test::model_commands_test {
+namespace tsprun::test::model_commands_test {
 namespace {
 
 using nlohmann::json;
@@ -466,4 +466,4 @@ TEST(ModelRefusal, NamesOptionValueAndWhatWorks) {
 }
 
 }  // namespace
-}  // namespace tsp::test::model_commands_test
+}  // namespace tsprun::test::model_commands_test

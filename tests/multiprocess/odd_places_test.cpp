@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsp::test::odd_places_test {
+namespace tsprun::test::odd_places_test {
 namespace {
 
 /// tsprun behind a shell's `preparation`.
@@ -84,4 +84,4 @@ TEST(TheSecretsFolder, IsItsOwnersAloneWhateverTheUmask) {
 }
 
 }  // namespace
-}  // namespace tsp::test::odd_places_test
+}  // namespace tsprun::test::odd_places_test

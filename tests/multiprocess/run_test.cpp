@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsp::test::run_test {
+namespace tsprun::test::run_test {
 namespace {
 
 Finished run_actor(const std::vector<std::string>& options, const std::vector<std::string>& action,
@@ -412,4 +412,4 @@ TEST(Joining, OfWhatARankStartsIsRefused) {
 }
 
 }  // namespace
-}  // namespace tsp::test::run_test
+}  // namespace tsprun::test::run_test

@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsp::test::signals_test {
+namespace tsprun::test::signals_test {
 namespace {
 
 /// All processes of the job but tsprun: of a built-in command the ranks, else guardians and programs.
@@ -95,4 +95,4 @@ TEST(OutputThatNobodyReads, DoesNotKeepTheFirstSignalFromEndingTheJob) {
 }
 
 }  // namespace
-}  // namespace tsp::test::signals_test
+}  // namespace tsprun::test::signals_test

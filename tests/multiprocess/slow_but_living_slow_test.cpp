@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test::slow_but_living_slow_test {
+namespace tsprun::test::slow_but_living_slow_test {
 namespace {
 
 using nlohmann::json;
@@ -49,4 +49,4 @@ TEST(SlowButLivingJob, OfLongSequencesIsNotTakenForDead) {
 }
 
 }  // namespace
-}  // namespace tsp::test::slow_but_living_slow_test
+}  // namespace tsprun::test::slow_but_living_slow_test

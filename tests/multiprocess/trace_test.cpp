@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::test::trace_test {
+namespace tsprun::test::trace_test {
 namespace {
 
 using nlohmann::json;
@@ -266,4 +266,4 @@ TEST(Trace, ArrowsAreThinnedOnRequest) {
 }
 
 }  // namespace
-}  // namespace tsp::test::trace_test
+}  // namespace tsprun::test::trace_test

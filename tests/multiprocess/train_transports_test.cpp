@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test::train_transports_test {
+namespace tsprun::test::train_transports_test {
 namespace {
 
 using nlohmann::json;
@@ -44,4 +44,4 @@ TEST(TrainOverTransports, IsBitIdentical) {
 }
 
 }  // namespace
-}  // namespace tsp::test::train_transports_test
+}  // namespace tsprun::test::train_transports_test

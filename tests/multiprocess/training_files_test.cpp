@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::test::training_files_test {
+namespace tsprun::test::training_files_test {
 namespace {
 
 using nlohmann::json;
@@ -192,4 +192,4 @@ TEST_F(TrainingFiles, APromptOfOneTokenIsAPrompt) {
 }
 
 }  // namespace
-}  // namespace tsp::test::training_files_test
+}  // namespace tsprun::test::training_files_test

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::test::two_launchers_test {
+namespace tsprun::test::two_launchers_test {
 namespace {
 
 int free_port() {
@@ -464,4 +464,4 @@ TEST(NodeOptions, ThatChangeNothingAreNamedOnce) {
 }
 
 }  // namespace
-}  // namespace tsp::test::two_launchers_test
+}  // namespace tsprun::test::two_launchers_test

@@ -1,7 +1,7 @@
 // A rank that does what a test tells it: `actor ACTION [ARGUMENTS…]`. Started under `tsprun run`, or one by one with the
 // environment of another starter. "ready" on stdout says that its first collective is behind it.
 
-#include "core/tsp.h"
+#include "core/tsprun.h"
 #include "transport/posix.h"
 
 #include <fmt/format.h>
@@ -37,9 +37,9 @@ int number(const Arguments& arguments, std::size_t index, int otherwise) {
 void say(const std::string& line) { std::cout << line << std::endl; }
 
 /// all_reduce of ones; throws if the sum isn't the number of ranks.
-void reduce_ones(tsp::Context& context, std::size_t count) {
+void reduce_ones(tsprun::Context& context, std::size_t count) {
   std::vector<float> data(count, 1.0F);
-  context.world().all_reduce(tsp::Buffer(std::span<float>(data)), tsp::Reduction::sum);
+  context.world().all_reduce(tsprun::Buffer(std::span<float>(data)), tsprun::Reduction::sum);
   for (float value : data) {
     if (value != static_cast<float>(context.size()))
       throw std::runtime_error(fmt::format("a sum of {} ones is {}", context.size(), value));
@@ -48,7 +48,7 @@ void reduce_ones(tsp::Context& context, std::size_t count) {
 
 /// Leaves a mark of the moment, for tests that measure what follows it.
 void note_time(const std::string& file) {
-  if (!file.empty()) std::ofstream(file) << tsp::posix::now_ns() << std::endl;
+  if (!file.empty()) std::ofstream(file) << tsprun::posix::now_ns() << std::endl;
 }
 
 /// Ends this process, or its ability to go on, in the given way.
@@ -93,7 +93,7 @@ int environment(const Arguments&) {
     say(fmt::format("{}={}", name, value != nullptr ? value : "unset"));
   }
   if (std::string(std::getenv("RANK")) != "0") return 0;
-  const tsp::posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
+  const tsprun::posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -113,7 +113,7 @@ int count_stdin(const Arguments&) {
 
 /// sum [ROUNDS]: collectives of several sizes.
 int sum(const Arguments& arguments) {
-  tsp::Context context = tsp::Context::from_environment();
+  tsprun::Context context = tsprun::Context::from_environment();
   for (int round = 0; round < number(arguments, 0, 3); ++round) {
     for (std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{200'000}}) reduce_ones(context, count);
   }
@@ -123,7 +123,7 @@ int sum(const Arguments& arguments) {
 
 /// cores: how many the node's ranks are taken to have together.
 int cores(const Arguments&) {
-  tsp::Context context = tsp::Context::from_environment();
+  tsprun::Context context = tsprun::Context::from_environment();
   context.world().barrier();
   say(fmt::format("{} cores for {} ranks", context.node_memory().layout().cores, context.local_size()));
   return 0;
@@ -131,8 +131,8 @@ int cores(const Arguments&) {
 
 /// digest: all collectives on numbers whose sums depend on their order; prints a hash of every bit that this rank got.
 int digest(const Arguments&) {
-  tsp::Context context = tsp::Context::from_environment();
-  tsp::Communicator& world = context.world();
+  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Communicator& world = context.world();
   const auto ranks = static_cast<std::size_t>(context.size());
   const auto me = static_cast<std::uint64_t>(context.rank());
   std::uint64_t hash = 1469598103934665603U;
@@ -155,16 +155,16 @@ int digest(const Arguments&) {
     std::vector<float> one(count);
     world.all_gather(std::span<const float>(chunk), std::span<float>(all));
     take(all);
-    world.all_reduce(std::span<const float>(whole), std::span<float>(all), tsp::Reduction::sum);
+    world.all_reduce(std::span<const float>(whole), std::span<float>(all), tsprun::Reduction::sum);
     take(all);
-    world.reduce_scatter(std::span<const float>(whole), std::span<float>(one), tsp::Reduction::sum);
+    world.reduce_scatter(std::span<const float>(whole), std::span<float>(one), tsprun::Reduction::sum);
     take(one);
     world.all_to_all(std::span<const float>(whole), std::span<float>(all));
     take(all);
     std::vector<float> given = numbers(count, 3);
     world.broadcast(std::span<float>(given), context.size() - 1);
     take(given);
-    world.reduce(std::span<const float>(chunk), std::span<float>(one), tsp::Reduction::sum, 0);
+    world.reduce(std::span<const float>(chunk), std::span<float>(one), tsprun::Reduction::sum, 0);
     if (me == 0) take(one);
     const int next = (context.rank() + 1) % context.size();
     const int before = (context.rank() + context.size() - 1) % context.size();
@@ -179,7 +179,7 @@ int digest(const Arguments&) {
 /// rail LOCAL KIB: the ranks of that local rank, one a node, pass so much around; the others have nothing to say. Precondition:
 /// all nodes have as many ranks.
 int rail(const Arguments& arguments) {
-  tsp::Context context = tsp::Context::from_environment();
+  tsprun::Context context = tsprun::Context::from_environment();
   const int local_size = context.local_size();
   if (context.local_rank() == number(arguments, 0, 0)) {
     const std::size_t bytes = static_cast<std::size_t>(number(arguments, 1, 64)) << 10;
@@ -191,7 +191,7 @@ int rail(const Arguments& arguments) {
     if (in.front() != static_cast<float>(before) || in.back() != static_cast<float>(before))
       throw std::runtime_error("another rank's message arrived");
   }
-  for (const tsp::LinkTraffic& link : context.traffic_by_link()) {
+  for (const tsprun::LinkTraffic& link : context.traffic_by_link()) {
     std::uint64_t sent = 0;
     for (const std::uint64_t bytes : link.counters.sent) sent += bytes;
     say(fmt::format("{} sent {}", link.transport, sent));
@@ -202,7 +202,7 @@ int rail(const Arguments& arguments) {
 
 /// loop: all_reduces for ever.
 int loop(const Arguments&) {
-  tsp::Context context = tsp::Context::from_environment();
+  tsprun::Context context = tsprun::Context::from_environment();
   reduce_ones(context, 10);
   say("ready");
   for (std::size_t i = 0;; ++i) reduce_ones(context, i % 10 == 0 ? 100'000 : 100);
@@ -210,7 +210,7 @@ int loop(const Arguments&) {
 
 /// fail HOW RANK AFTER [FILE]: all_reduces without end; that rank fails in the middle of number AFTER+1, noting when in FILE.
 int fail_in_operation(const Arguments& arguments) {
-  tsp::Context context = tsp::Context::from_environment();
+  tsprun::Context context = tsprun::Context::from_environment();
   const std::string& how = arguments.at(0);
   const int rank = number(arguments, 1, 0);
   const int after = number(arguments, 2, 5);
@@ -219,7 +219,8 @@ int fail_in_operation(const Arguments& arguments) {
     for (;;) reduce_ones(context, 1'000'000);
   }
   std::vector<float> data(1'000'000, 1.0F);
-  tsp::Work work = context.world().post_all_reduce(std::span<const float>(data), std::span<float>(data), tsp::Reduction::sum);
+  tsprun::Work work =
+      context.world().post_all_reduce(std::span<const float>(data), std::span<float>(data), tsprun::Reduction::sum);
   // The others are in it by now, for it can't be over without this rank.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   note_time(arguments.size() > 3 ? arguments[3] : "");
@@ -231,7 +232,7 @@ int fail_in_operation(const Arguments& arguments) {
 /// fail_outside HOW RANK [BUSY]: that rank fails between operations while the others wait for it in a barrier; but rank BUSY
 /// computes.
 int fail_outside(const Arguments& arguments) {
-  tsp::Context context = tsp::Context::from_environment();
+  tsprun::Context context = tsprun::Context::from_environment();
   reduce_ones(context, 10);
   if (context.rank() == number(arguments, 1, 0)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -248,7 +249,7 @@ int fail_outside(const Arguments& arguments) {
 /// leave_badly RANK CODE: that rank closes its context while the others wait for it, and its process ends a moment later, with
 /// that code, as that of a program whose exception nobody caught.
 int leave_badly(const Arguments& arguments) {
-  std::optional<tsp::Context> context(tsp::Context::from_environment());
+  std::optional<tsprun::Context> context(tsprun::Context::from_environment());
   context->world().barrier();
   if (context->rank() == number(arguments, 0, 1)) {
     context.reset();
@@ -261,7 +262,7 @@ int leave_badly(const Arguments& arguments) {
 
 /// deadlock: ranks 0 and 1 receive from each other, the rest wait in a barrier.
 int deadlock(const Arguments&) {
-  tsp::Context context = tsp::Context::from_environment();
+  tsprun::Context context = tsprun::Context::from_environment();
   std::array<float, 4> data{};
   if (context.rank() < 2) context.world().recv(std::span<float>(data), 1 - context.rank());
   context.world().barrier();
@@ -270,18 +271,18 @@ int deadlock(const Arguments&) {
 
 /// stop_chain: ranks 0 and 2 wait for rank 1, which waits for rank 3, which stops itself.
 int stop_chain(const Arguments&) {
-  tsp::Context context = tsp::Context::from_environment();
+  tsprun::Context context = tsprun::Context::from_environment();
   context.world().barrier();
   float value = 0;
   if (context.rank() == 3) std::raise(SIGSTOP);
-  context.world().recv(tsp::Buffer(&value, sizeof value, tsp::DType::byte), context.rank() == 1 ? 3 : 1);
+  context.world().recv(tsprun::Buffer(&value, sizeof value, tsprun::DType::byte), context.rank() == 1 ? 3 : 1);
   return 0;
 }
 
 /// stop_in_barrier RANK: that rank is stopped in a barrier in which it waits for the others; they come a moment later, and wait
 /// for it in that barrier or the next.
 int stop_in_barrier(const Arguments& arguments) {
-  tsp::Context context = tsp::Context::from_environment();
+  tsprun::Context context = tsprun::Context::from_environment();
   context.world().barrier();
   const auto moment = std::chrono::milliseconds(200);
   if (context.rank() == number(arguments, 0, 0)) {
@@ -303,7 +304,7 @@ int stop_before_joining(const Arguments& arguments) {
 
 /// mismatch: rank 1 gathers where the others reduce.
 int mismatch(const Arguments&) {
-  tsp::Context context = tsp::Context::from_environment();
+  tsprun::Context context = tsprun::Context::from_environment();
   if (context.rank() == 1) {
     const std::vector<float> own(1, 1.0F);
     std::vector<float> gathered(static_cast<std::size_t>(context.size()));
@@ -317,10 +318,10 @@ int mismatch(const Arguments&) {
 
 /// compute SECONDS: rank 0 computes that long, ticking, while the others wait.
 int compute(const Arguments& arguments) {
-  tsp::Context context = tsp::Context::from_environment();
+  tsprun::Context context = tsprun::Context::from_environment();
   if (context.rank() == 0) {
-    const std::uint64_t end = tsp::posix::now_ns() + static_cast<std::uint64_t>(number(arguments, 0, 1)) * 1'000'000'000;
-    while (tsp::posix::now_ns() < end) {
+    const std::uint64_t end = tsprun::posix::now_ns() + static_cast<std::uint64_t>(number(arguments, 0, 1)) * 1'000'000'000;
+    while (tsprun::posix::now_ns() < end) {
       context.engine().tick();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -347,8 +348,8 @@ int children(const Arguments& arguments) {
 
 /// heap MEBIBYTES: allocates and touches that much of its heap.
 int use_heap(const Arguments& arguments) {
-  tsp::Context context = tsp::Context::from_environment();
-  const tsp::HeapBlock block =
+  tsprun::Context context = tsprun::Context::from_environment();
+  const tsprun::HeapBlock block =
       context.heap().allocate(static_cast<std::size_t>(number(arguments, 0, 1)) << 20, "what the actor asked for");
   std::fill(block.bytes().begin(), block.bytes().end(), std::byte{1});
   context.world().barrier();
@@ -357,12 +358,12 @@ int use_heap(const Arguments& arguments) {
 
 /// join_again WHEN: makes a second Context while the first lives ("during") or after it ("after").
 int join_again(const Arguments& arguments) {
-  std::optional<tsp::Context> first(tsp::Context::from_environment());
+  std::optional<tsprun::Context> first(tsprun::Context::from_environment());
   first->world().barrier();
   if (arguments[0] == "after") first.reset();
   try {
-    tsp::Context::from_environment();
-  } catch (const tsp::Error& error) {
+    tsprun::Context::from_environment();
+  } catch (const tsprun::Error& error) {
     say(error.what());
   }
   if (first) reduce_ones(*first, 1000);
@@ -371,7 +372,7 @@ int join_again(const Arguments& arguments) {
 
 /// start COMMAND…: joins, then runs a command line.
 int start_command(const Arguments& arguments) {
-  const tsp::Context context = tsp::Context::from_environment();
+  const tsprun::Context context = tsprun::Context::from_environment();
   return std::system(arguments[0].c_str()) == 0 ? 0 : 1;
 }
 

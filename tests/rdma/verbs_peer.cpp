@@ -17,7 +17,7 @@
 #include <random>
 #include <thread>
 
-namespace tsp::test {
+namespace tsprun::test {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -383,6 +383,6 @@ int run(const std::vector<std::string>& names) {
 }
 
 }  // namespace
-}  // namespace tsp::test
+}  // namespace tsprun::test
 
-int main(int count, char** arguments) { return tsp::test::run({arguments + 1, arguments + count}); }
+int main(int count, char** arguments) { return tsprun::test::run({arguments + 1, arguments + count}); }

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::test {
+namespace tsprun::test {
 
 namespace {
 
@@ -119,4 +119,4 @@ void port_down() {
   if (node() == 1) run_shell("ip link set eth0 up");
 }
 
-}  // namespace tsp::test
+}  // namespace tsprun::test

@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-namespace tsp::test {
+namespace tsprun::test {
 
 namespace {
 
@@ -547,4 +547,4 @@ Call random_call(std::uint64_t seed, int ranks, std::size_t largest_count) {
   return call;
 }
 
-}  // namespace tsp::test
+}  // namespace tsprun::test

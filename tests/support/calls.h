@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::test {
+namespace tsprun::test {
 
 enum class Where { heap, plain };
 
@@ -71,4 +71,4 @@ inline constexpr Reduction kReductions[] = {Reduction::sum, Reduction::max, Redu
 /// A call of random kind, size, form and memory, for a group of `ranks` ranks: the same for the same seed.
 Call random_call(std::uint64_t seed, int ranks, std::size_t largest_count);
 
-}  // namespace tsp::test
+}  // namespace tsprun::test

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::test {
+namespace tsprun::test {
 
 /// Damages, on the receiving side, message `ticket` of every lane. Of a view it hands out a damaged private copy.
 class DamagingTransport final : public ForwardingTransport {
@@ -52,4 +52,4 @@ class DamagingTransport final : public ForwardingTransport {
   std::map<Key, std::vector<std::byte>> copies_;
 };
 
-}  // namespace tsp::test
+}  // namespace tsprun::test

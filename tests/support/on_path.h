@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::test {
+namespace tsprun::test {
 
 class OnPath {
  public:
@@ -40,4 +40,4 @@ class OnPath {
   std::thread thread_;
 };
 
-}  // namespace tsp::test
+}  // namespace tsprun::test

@@ -19,7 +19,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace tsp::test {
+namespace tsprun::test {
 
 /// A well-mixed 64-bit number (SplitMix64's finalizer).
 constexpr std::uint64_t mix(std::uint64_t value) {
@@ -139,4 +139,4 @@ std::string show(const T& element) {
   return text;
 }
 
-}  // namespace tsp::test
+}  // namespace tsprun::test

@@ -24,7 +24,7 @@
 
 extern char** environ;
 
-namespace tsp::test {
+namespace tsprun::test {
 
 namespace {
 
@@ -314,4 +314,4 @@ nlohmann::json read_json(const std::string& path) {
   return document;
 }
 
-}  // namespace tsp::test
+}  // namespace tsprun::test

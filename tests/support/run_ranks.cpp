@@ -13,7 +13,7 @@
 #include <poll.h>
 #include <thread>
 
-namespace tsp::test {
+namespace tsprun::test {
 
 namespace {
 
@@ -156,4 +156,4 @@ std::string describe(const std::vector<RankOutcome>& outcomes) {
   return text;
 }
 
-}  // namespace tsp::test
+}  // namespace tsprun::test

@@ -9,7 +9,7 @@
 #include <random>
 #include <string>
 
-namespace tsp::test {
+namespace tsprun::test {
 
 /// text.txt of `bytes` bytes, no line like another, and room for other files beside it.
 class TextData {
@@ -28,4 +28,4 @@ class TextData {
   TemporaryDirectory folder_;
 };
 
-}  // namespace tsp::test
+}  // namespace tsprun::test

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::tcp_lane_test {
+namespace tsprun::tcp_lane_test {
 namespace {
 
 using tcp::FrameHeader;
@@ -254,4 +254,4 @@ TEST(OnPath, WithTlsAChangedProofIsRefused) {
 }
 
 }  // namespace
-}  // namespace tsp::tcp_lane_test
+}  // namespace tsprun::tcp_lane_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsp::bootstrap::placement_test {
+namespace tsprun::bootstrap::placement_test {
 namespace {
 
 TEST(Placement, BlocksFollowEachOtherAndTheFirstAreLonger) {
@@ -24,4 +24,4 @@ TEST(Placement, BlocksFollowEachOtherAndTheFirstAreLonger) {
 }
 
 }  // namespace
-}  // namespace tsp::bootstrap::placement_test
+}  // namespace tsprun::bootstrap::placement_test

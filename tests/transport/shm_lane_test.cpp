@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::shm_lane_test {
+namespace tsprun::shm_lane_test {
 namespace {
 
 using shm::NodeMemory;
@@ -493,4 +493,4 @@ TEST(DoorbellTest, SleepsAtMostAsLongAsAsked) {
 }
 
 }  // namespace
-}  // namespace tsp::shm_lane_test
+}  // namespace tsprun::shm_lane_test

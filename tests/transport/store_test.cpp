@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsp::bootstrap::store_test {
+namespace tsprun::bootstrap::store_test {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -280,4 +280,4 @@ TEST(HostPort, IsParsedStrictly) {
 }
 
 }  // namespace
-}  // namespace tsp::bootstrap::store_test
+}  // namespace tsprun::bootstrap::store_test

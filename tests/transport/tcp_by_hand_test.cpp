@@ -23,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::tcp_lane_test {
+namespace tsprun::tcp_lane_test {
 namespace {
 
 using bootstrap::Link;
@@ -323,4 +323,4 @@ TEST_P(ByHand, NonsenseBreaksTheLaneLoudly) {
 INSTANTIATE_TEST_SUITE_P(Tcp, ByHand, testing::Bool(), name_of);
 
 }  // namespace
-}  // namespace tsp::tcp_lane_test
+}  // namespace tsprun::tcp_lane_test

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsp::tcp_lane_test {
+namespace tsprun::tcp_lane_test {
 namespace {
 
 using tcp::TcpTransport;
@@ -369,4 +369,4 @@ TEST(TcpAddress, ALinkLocalOneIsReachedByTheInterfaceOfThisEndsOwn) {
 INSTANTIATE_TEST_SUITE_P(Tcp, TcpLane, testing::Bool(), name_of);
 
 }  // namespace
-}  // namespace tsp::tcp_lane_test
+}  // namespace tsprun::tcp_lane_test

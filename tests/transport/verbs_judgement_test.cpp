@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsp::verbs::verbs_judgement_test {
+namespace tsprun::verbs::verbs_judgement_test {
 namespace {
 
 constexpr Envelope kEnvelope{.signature = 7, .sequence = 1, .tag = 3};
@@ -114,4 +114,4 @@ TEST(VerbsJudgement, APlaceLiesUnderOneKey) {
 }
 
 }  // namespace
-}  // namespace tsp::verbs::verbs_judgement_test
+}  // namespace tsprun::verbs::verbs_judgement_test

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::verify_lane_test {
+namespace tsprun::verify_lane_test {
 namespace {
 
 using test::DamagingTransport;
@@ -202,4 +202,4 @@ TEST(VerifyLane, MessagesBeyondTheCreditsGoWhenThereIsRoom) {
 }
 
 }  // namespace
-}  // namespace tsp::verify_lane_test
+}  // namespace tsprun::verify_lane_test

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <memory>
 
-namespace tsp::bootstrap {
+namespace tsprun::bootstrap {
 
 namespace {
 
@@ -147,4 +147,4 @@ std::array<std::byte, 32> Handshake::proof(bool of_connector) const {
   return result;
 }
 
-}  // namespace tsp::bootstrap
+}  // namespace tsprun::bootstrap

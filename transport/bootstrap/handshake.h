@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::bootstrap {
+namespace tsprun::bootstrap {
 
 using Secret = std::array<std::byte, 32>;
 
@@ -101,4 +101,4 @@ class Handshake {
   std::string refusal_;
 };
 
-}  // namespace tsp::bootstrap
+}  // namespace tsprun::bootstrap

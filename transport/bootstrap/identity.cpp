@@ -11,7 +11,7 @@
 #include <system_error>
 #include <vector>
 
-namespace tsp::bootstrap {
+namespace tsprun::bootstrap {
 
 namespace {
 
@@ -226,4 +226,4 @@ std::optional<Identity> identity_from_environment() {
   return identity_from_environment([](const char* name) -> const char* { return std::getenv(name); });
 }
 
-}  // namespace tsp::bootstrap
+}  // namespace tsprun::bootstrap

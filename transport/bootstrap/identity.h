@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-namespace tsp::bootstrap {
+namespace tsprun::bootstrap {
 
 struct Identity {
   int rank = 0;
@@ -29,4 +29,4 @@ using Getenv = std::function<const char*(const char*)>;
 std::optional<Identity> identity_from_environment(const Getenv& get);
 std::optional<Identity> identity_from_environment();
 
-}  // namespace tsp::bootstrap
+}  // namespace tsprun::bootstrap

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tsp::bootstrap {
+namespace tsprun::bootstrap {
 
 /// What the ranks of a node have after they met.
 struct Meeting {
@@ -23,4 +23,4 @@ struct Meeting {
 /// second job uses the same name, a rank comes twice or sizes disagree; Error(out_of_memory) as NodeMemory::create_posix.
 Meeting meet(const Identity& identity, std::uint64_t timeout_ns);
 
-}  // namespace tsp::bootstrap
+}  // namespace tsprun::bootstrap

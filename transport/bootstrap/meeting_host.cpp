@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace tsp::bootstrap::meeting {
+namespace tsprun::bootstrap::meeting {
 
 namespace {
 
@@ -214,4 +214,4 @@ class Host {
 
 Meeting host(const Identity& identity, std::uint64_t timeout_ns) { return Host(identity, timeout_ns).hold(); }
 
-}  // namespace tsp::bootstrap::meeting
+}  // namespace tsprun::bootstrap::meeting

@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace tsp::bootstrap::meeting {
+namespace tsprun::bootstrap::meeting {
 
 using posix::UniqueFd;
 
@@ -67,4 +67,4 @@ std::string list(const std::vector<int>& numbers);
 /// Local rank 0's side: collects the others, then gives all of them the memory, or all of them the reason why not.
 Meeting host(const Identity& identity, std::uint64_t timeout_ns);
 
-}  // namespace tsp::bootstrap::meeting
+}  // namespace tsprun::bootstrap::meeting

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace tsp::bootstrap {
+namespace tsprun::bootstrap {
 
 struct RankBlock {
   int first = 0;
@@ -21,4 +21,4 @@ constexpr int node_of(int ranks, int nodes, int rank) {
   return rank < in_longer ? rank / (ranks / nodes + 1) : longer + (rank - in_longer) / (ranks / nodes);
 }
 
-}  // namespace tsp::bootstrap
+}  // namespace tsprun::bootstrap

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace tsp::bootstrap {
+namespace tsprun::bootstrap {
 
 namespace {
 constexpr std::uint64_t kOneByOne = 5;
@@ -34,4 +34,4 @@ void RefusalLog::look() {
   reasons_.clear();
 }
 
-}  // namespace tsp::bootstrap
+}  // namespace tsprun::bootstrap

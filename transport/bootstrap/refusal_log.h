@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::bootstrap {
+namespace tsprun::bootstrap {
 
 class RefusalLog {
  public:
@@ -32,4 +32,4 @@ class RefusalLog {
   std::vector<std::string> reasons_;
 };
 
-}  // namespace tsp::bootstrap
+}  // namespace tsprun::bootstrap

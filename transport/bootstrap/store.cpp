@@ -14,7 +14,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-namespace tsp::bootstrap {
+namespace tsprun::bootstrap {
 
 namespace {
 
@@ -295,4 +295,4 @@ HostPort parse_host_port(const std::string& option, const std::string& text) {
   throw Error(Cause::refused, fmt::format("{} {}: HOST:PORT is expected, such as 10.0.0.1:29500", option, text));
 }
 
-}  // namespace tsp::bootstrap
+}  // namespace tsprun::bootstrap

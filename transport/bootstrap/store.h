@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::bootstrap {
+namespace tsprun::bootstrap {
 
 /// How the ends of a store's link call themselves: ranks by their number, launchers below zero.
 constexpr int launcher_name(int node) { return -2 - node; }
@@ -133,4 +133,4 @@ struct HostPort {
 };
 HostPort parse_host_port(const std::string& option, const std::string& text);
 
-}  // namespace tsp::bootstrap
+}  // namespace tsprun::bootstrap

@@ -9,7 +9,7 @@
 #include <sys/ioctl.h>
 #include <sys/uio.h>
 
-namespace tsp::bootstrap {
+namespace tsprun::bootstrap {
 
 namespace {
 constexpr std::uint32_t kStoreMagic = 0x73505354;  // "TSPs"
@@ -126,4 +126,4 @@ bool StoreLink::next(StoreFrame& frame) {
   return true;
 }
 
-}  // namespace tsp::bootstrap
+}  // namespace tsprun::bootstrap

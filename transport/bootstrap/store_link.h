@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsp::bootstrap {
+namespace tsprun::bootstrap {
 
 inline constexpr std::size_t kMostKeyBytes = 256;
 inline constexpr std::size_t kMostValueBytes = 65536;
@@ -91,4 +91,4 @@ class StoreLink {
   std::string why_over_;
 };
 
-}  // namespace tsp::bootstrap
+}  // namespace tsprun::bootstrap

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace tsp::fault {
+namespace tsprun::fault {
 
 Ticket DamageTransport::Lane::below(Ticket ticket) const {
   const auto before = std::ranges::count_if(lost, [&](const Lost& each) { return each.instead <= ticket; });
@@ -115,4 +115,4 @@ Found DamageTransport::found(LaneId lane) const {
   return inner().found(lane);
 }
 
-}  // namespace tsp::fault
+}  // namespace tsprun::fault

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::fault {
+namespace tsprun::fault {
 
 class DamageTransport final : public ForwardingTransport {
  public:
@@ -67,4 +67,4 @@ class DamageTransport final : public ForwardingTransport {
   std::map<Key, Lane> lanes_;  ///< those on which anything was struck
 };
 
-}  // namespace tsp::fault
+}  // namespace tsprun::fault

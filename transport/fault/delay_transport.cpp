@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace tsp::fault {
+namespace tsprun::fault {
 
 /// On one link the slowest holds. Bytes per nanosecond, 0: no limit.
 double DelayTransport::speed_of(LaneId lane, std::size_t bytes) const {
@@ -91,4 +91,4 @@ std::uint64_t DelayTransport::arm() {
   return wake;
 }
 
-}  // namespace tsp::fault
+}  // namespace tsprun::fault

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::fault {
+namespace tsprun::fault {
 
 struct LinkSpeed {
   double bytes_per_ns = 0;  ///< 0: no limit
@@ -77,4 +77,4 @@ class DelayTransport final : public ForwardingTransport {
   std::map<int, std::uint64_t> link_free_ns_;  // by peer
 };
 
-}  // namespace tsp::fault
+}  // namespace tsprun::fault

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <numeric>
 
-namespace tsp::fault {
+namespace tsprun::fault {
 
 namespace {
 
@@ -236,4 +236,4 @@ std::string_view nearest_word(std::span<const std::string_view> words, std::stri
   return nearest;
 }
 
-}  // namespace tsp::fault
+}  // namespace tsprun::fault

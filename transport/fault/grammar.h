@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsp::fault {
+namespace tsprun::fault {
 
 using Keys = std::vector<std::string_view>;
 /// Key and value of each part behind the colon, as typed; a part without '=' has a value without data().
@@ -59,4 +59,4 @@ std::string repaired(std::string_view text, int ranks);
 /// Empty: each needs `limit` letters or more, or `word` is over 16 letters long and so no slip of the pen.
 std::string_view nearest_word(std::span<const std::string_view> words, std::string_view word, std::size_t limit = SIZE_MAX);
 
-}  // namespace tsp::fault
+}  // namespace tsprun::fault

@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsp::fault {
+namespace tsprun::fault {
 
 // X(enumerator = name in the grammar, an example)
 #define TSP_FAULT_KINDS(X)                     \
@@ -61,4 +61,4 @@ struct Spec {
 /// names others, or two ends that are one rank, is refused. 0: that isn't known.
 Spec parse(std::string_view text, int ranks = 0);
 
-}  // namespace tsp::fault
+}  // namespace tsprun::fault

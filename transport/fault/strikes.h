@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::fault {
+namespace tsprun::fault {
 
 /// One message of a stream that shall be struck.
 struct Strike {
@@ -71,4 +71,4 @@ class Strikes {
   std::map<int, std::string> cut_;
 };
 
-}  // namespace tsp::fault
+}  // namespace tsprun::fault

@@ -28,7 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsp::shm {
+namespace tsprun::shm {
 
 inline constexpr std::uint64_t kSlots = 16;
 inline constexpr std::size_t kInlineBytes = 24;
@@ -65,4 +65,4 @@ static_assert(sizeof(LaneMemory) == kLaneSize);
 static_assert(offsetof(LaneMemory, consumed) == 1024 && offsetof(LaneMemory, ring) == 4096);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-}  // namespace tsp::shm
+}  // namespace tsprun::shm

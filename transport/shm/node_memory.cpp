@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace tsp::shm {
+namespace tsprun::shm {
 
 namespace {
 
@@ -224,4 +224,4 @@ bool NodeMemory::release(int local_rank, std::size_t offset, std::size_t bytes) 
                      static_cast<off_t>(bytes)) == 0;
 }
 
-}  // namespace tsp::shm
+}  // namespace tsprun::shm

@@ -27,7 +27,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::shm {
+namespace tsprun::shm {
 
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kLaneSize = 36864;  ///< see lane.h
@@ -120,4 +120,4 @@ class NodeMemory {
   std::vector<posix::UniqueFd> bells_;  ///< the maker's
 };
 
-}  // namespace tsp::shm
+}  // namespace tsprun::shm

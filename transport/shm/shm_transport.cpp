@@ -8,7 +8,7 @@
 #include <cassert>
 #include <cstring>
 
-namespace tsp::shm {
+namespace tsprun::shm {
 
 namespace {
 
@@ -359,4 +359,4 @@ Found ShmTransport::found(LaneId lane) const {
   return in != nullptr ? in->found : Found{};
 }
 
-}  // namespace tsp::shm
+}  // namespace tsprun::shm

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-namespace tsp::shm {
+namespace tsprun::shm {
 
 class ShmTransport final : public Transport {
  public:
@@ -75,4 +75,4 @@ class ShmTransport final : public Transport {
   TrafficCounters counters_;
 };
 
-}  // namespace tsp::shm
+}  // namespace tsprun::shm

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <vector>
 
-namespace tsp::tcp {
+namespace tsprun::tcp {
 
 struct SocketAddress {
   sockaddr_storage storage{};
@@ -53,4 +53,4 @@ AddressBlob pack(const SocketAddress& address, int rank);
 /// Length 0 if the blob names no address. Of a link-local one the interface is missing: see set_link().
 SocketAddress unpack(const AddressBlob& blob);
 
-}  // namespace tsp::tcp
+}  // namespace tsprun::tcp

@@ -4,7 +4,7 @@
 #include <cassert>
 #include <cstring>
 
-namespace tsp::tcp {
+namespace tsprun::tcp {
 
 namespace {
 constexpr std::uint64_t bit(Ticket ticket) { return std::uint64_t{1} << (ticket % 64); }
@@ -171,4 +171,4 @@ void Connection::finish(Stream stream, Ticket ticket) {
   write();
 }
 
-}  // namespace tsp::tcp
+}  // namespace tsprun::tcp

@@ -18,7 +18,7 @@
 
 struct iovec;
 
-namespace tsp::tcp {
+namespace tsprun::tcp {
 
 class Connection {
  public:
@@ -152,4 +152,4 @@ class Connection {
   bool heard_bye_ = false;
 };
 
-}  // namespace tsp::tcp
+}  // namespace tsprun::tcp

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <sys/uio.h>
 
-namespace tsp::tcp {
+namespace tsprun::tcp {
 
 namespace {
 /// Bytes read in one call, so that one fast peer can't keep this rank from all else.
@@ -223,4 +223,4 @@ bool Connection::end_piece() {
   return true;
 }
 
-}  // namespace tsp::tcp
+}  // namespace tsprun::tcp

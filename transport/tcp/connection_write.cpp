@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-namespace tsp::tcp {
+namespace tsprun::tcp {
 
 namespace {
 void seal(FrameHeader& header, std::span<const std::byte> payload) {
@@ -151,4 +151,4 @@ bool Connection::close() {
   return unacknowledged == 0;
 }
 
-}  // namespace tsp::tcp
+}  // namespace tsprun::tcp

@@ -12,7 +12,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-namespace tsp::tcp {
+namespace tsprun::tcp {
 
 namespace {
 
@@ -154,4 +154,4 @@ posix::UniqueFd dial(const std::vector<SocketAddress>& addresses, std::uint64_t 
   }
 }
 
-}  // namespace tsp::tcp
+}  // namespace tsprun::tcp

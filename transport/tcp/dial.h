@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-namespace tsp::tcp {
+namespace tsprun::tcp {
 
 /// Non-blocking sockets that listen on those of these addresses that are this machine's, all on one port; where that is 0 the
 /// first chooses it. Throws Error(refused) if none is, or if the port of one is taken, naming the address.
@@ -41,4 +41,4 @@ void bound_retransmission(int socket);
 /// Of a socket, an option that is an int; one that can't be set is done without.
 void set_option(int socket, int level, int option, int value);
 
-}  // namespace tsp::tcp
+}  // namespace tsprun::tcp

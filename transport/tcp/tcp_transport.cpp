@@ -15,7 +15,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-namespace tsp::tcp {
+namespace tsprun::tcp {
 
 namespace {
 
@@ -313,4 +313,4 @@ bool TcpTransport::close() {
   return all;
 }
 
-}  // namespace tsp::tcp
+}  // namespace tsprun::tcp

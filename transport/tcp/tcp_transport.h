@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::tcp {
+namespace tsprun::tcp {
 
 struct TcpOptions {
   int rank = 0;
@@ -103,4 +103,4 @@ class TcpTransport final : public Transport {
   bootstrap::RefusalLog refusals_;
 };
 
-}  // namespace tsp::tcp
+}  // namespace tsprun::tcp

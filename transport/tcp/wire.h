@@ -24,7 +24,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsp::tcp {
+namespace tsprun::tcp {
 
 inline constexpr std::uint32_t kFrameMagic = 0x66505354;  // "TSPf"
 inline constexpr std::size_t kEagerBytes = 16384;         ///< largest payload that travels without a grant
@@ -58,4 +58,4 @@ inline std::uint64_t hash_of(const FrameHeader& header) {
 static_assert(sizeof(FrameHeader) == 64 && offsetof(FrameHeader, header_hash) == 56);
 static_assert(std::endian::native == std::endian::little);
 
-}  // namespace tsp::tcp
+}  // namespace tsprun::tcp

@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-namespace tsp::tls {
+namespace tsprun::tls {
 
 namespace {
 
@@ -205,4 +205,4 @@ const std::string& Channel::damage() const {
   return session_ ? session_->damage() : none;
 }
 
-}  // namespace tsp::tls
+}  // namespace tsprun::tls

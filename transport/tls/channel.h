@@ -32,7 +32,7 @@
 
 struct iovec;
 
-namespace tsp::tls {
+namespace tsprun::tls {
 
 /// The job's secret, and how connections use it.
 struct Credentials {
@@ -116,4 +116,4 @@ class Channel {
   int error_ = 0;
 };
 
-}  // namespace tsp::tls
+}  // namespace tsprun::tls

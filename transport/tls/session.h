@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::tls {
+namespace tsprun::tls {
 
 class Session {
  public:
@@ -84,4 +84,4 @@ class Session {
   std::string damage_;
 };
 
-}  // namespace tsp::tls
+}  // namespace tsprun::tls

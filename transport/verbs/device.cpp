@@ -15,7 +15,7 @@
 #include <ifaddrs.h>
 #include <netinet/in.h>
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 namespace {
 
@@ -278,4 +278,4 @@ Device open_device(const std::string& name) {
   throw Error(Cause::refused, fmt::format("verbs: device {} is gone", name));
 }
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

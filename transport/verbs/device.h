@@ -12,7 +12,7 @@
 
 struct ibv_context;
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 enum class GidType : std::uint8_t { infiniband, roce_v1, roce_v2 };
 std::string_view name(GidType type);
@@ -102,4 +102,4 @@ using Device = std::unique_ptr<ibv_context, CloseDevice>;
 /// Opens a device by name. Throws Error(refused).
 Device open_device(const std::string& name);
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

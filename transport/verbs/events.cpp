@@ -8,7 +8,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 namespace {
 
@@ -115,4 +115,4 @@ bool Events::next(DeviceEvent& event) {
   return true;
 }
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

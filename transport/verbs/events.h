@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 /// "IBV_WC_RETRY_EXC_ERR (transport retry counter exceeded), vendor error 0x81, queue pair 17": all that a failed completion
 /// tells.
@@ -62,4 +62,4 @@ class Events {
   posix::UniqueFd epoll_;
 };
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 std::optional<Ticket> awaited(std::uint32_t low, Ticket finished) {
   const Ticket ticket = widen(low, finished);
@@ -36,4 +36,4 @@ std::optional<Granted> granted_at(const GrantHeader& grant, std::size_t written)
   return Granted{key, kSlabBytes - beyond % kSlabBytes};
 }
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

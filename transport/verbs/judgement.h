@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 /// The message that news of an arrival or a grant speaks of, where all up to `finished` are over: one of the kSlots after it.
 /// Nothing: none of those.
@@ -35,4 +35,4 @@ struct Granted {
 /// Nothing: under none (a grant lies where the peer may write, and may change while it's used).
 std::optional<Granted> granted_at(const GrantHeader& grant, std::size_t written);
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

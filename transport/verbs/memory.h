@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 struct Deregister {
   void operator()(ibv_mr* mr) const { ibv_dereg_mr(mr); }
@@ -82,4 +82,4 @@ class Region {
   Registration registration_;
 };
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

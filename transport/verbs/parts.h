@@ -10,7 +10,7 @@
 #include <array>
 #include <optional>
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 constexpr std::uint64_t bit(Ticket ticket) { return std::uint64_t{1} << (ticket % 64); }
 
@@ -108,4 +108,4 @@ struct VerbsTransport::Parts {
   void ask_port();
 };
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

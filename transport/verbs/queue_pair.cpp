@@ -13,7 +13,7 @@
 #include <random>
 #include <utility>
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 namespace {
 
@@ -160,4 +160,4 @@ bool QueuePair::post_receives(std::uint32_t count) {
   return true;
 }
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

@@ -19,7 +19,7 @@
 #include <span>
 #include <string>
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 /// What bounds the peer's unanswered immediates: per stream 16 entries or data, 16 grants, 16 credits; and the probe.
 inline constexpr std::uint32_t kReceives = 256;
@@ -95,4 +95,4 @@ class QueuePair {
   std::string post_error_;
 };
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

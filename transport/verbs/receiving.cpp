@@ -8,7 +8,7 @@
 #include <cassert>
 #include <cstring>
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 Ticket VerbsTransport::post(LaneId lane, const Envelope& envelope, std::byte* into, std::size_t bytes, Want want) {
   Incoming& in = incoming(lane);
@@ -137,4 +137,4 @@ Outcome VerbsTransport::test_receive(LaneId lane, Ticket ticket) {
   return Outcome::done;
 }
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

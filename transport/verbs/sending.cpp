@@ -9,7 +9,7 @@
 #include <cassert>
 #include <cstring>
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 namespace {
 
@@ -215,4 +215,4 @@ bool VerbsTransport::finished_sending(Peer& to) {
   return false;
 }
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

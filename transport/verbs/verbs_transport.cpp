@@ -13,7 +13,7 @@
 #include <cassert>
 #include <cstring>
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 namespace {
 
@@ -407,4 +407,4 @@ Found VerbsTransport::found(LaneId lane) const {
   return found;
 }
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

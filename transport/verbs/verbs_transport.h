@@ -16,7 +16,7 @@
 #include <memory>
 #include <vector>
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 struct VerbsOptions {
   std::string device = {};                      ///< as `--rdma` says (DeviceChoice); empty: choose
@@ -124,4 +124,4 @@ class VerbsTransport final : public Transport {
   TrafficCounters counters_;
 };
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-namespace tsp::verbs {
+namespace tsprun::verbs {
 
 static_assert(std::endian::native == std::endian::little, "peers write structs as they lie in memory");
 
@@ -125,4 +125,4 @@ struct Address {
   static std::optional<Address> decode(std::span<const std::byte> blob);
 };
 
-}  // namespace tsp::verbs
+}  // namespace tsprun::verbs

@@ -6,7 +6,7 @@
 
 #include <cassert>
 
-namespace tsp::verify {
+namespace tsprun::verify {
 
 namespace {
 /// So that an announcement can't pass for a payload.
@@ -152,4 +152,4 @@ Found VerifyTransport::found(LaneId lane) const {
   return found;
 }
 
-}  // namespace tsp::verify
+}  // namespace tsprun::verify

@@ -19,7 +19,7 @@
 #include <map>
 #include <utility>
 
-namespace tsp::verify {
+namespace tsprun::verify {
 
 class VerifyTransport final : public ForwardingTransport {
  public:
@@ -79,4 +79,4 @@ class VerifyTransport final : public ForwardingTransport {
   std::map<Key, Incoming> incoming_;
 };
 
-}  // namespace tsp::verify
+}  // namespace tsprun::verify
