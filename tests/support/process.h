@@ -16,7 +16,7 @@ namespace tsprun::test {
 
 struct ProcessOptions {
   std::map<std::string, std::string> environment;  ///< on top of this process's, from which variables of all starters are removed
-  std::string input;                               ///< what stdin holds
+  std::string input = {};                          ///< what stdin holds
   int cores = 0;                                   ///< bind to so many of this process's cores; 0: all
 };
 
