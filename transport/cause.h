@@ -1,5 +1,5 @@
-// Why something failed. One table yields the enum, the names that reports use and their explanations; Error is the exception
-// that crosses room boundaries, Failure the same facts as plain data.
+// Why something failed. One table yields the enum, the names that reports use and their explanations. Error is the exception
+// that crosses room boundaries; core's flight board keeps the same facts as plain data (struct Failure).
 #pragma once
 
 #include <cstdint>
@@ -24,20 +24,22 @@ namespace tsprun {
   X(refused, "the request can't be served")                                                  \
   X(interrupted, "the job was ended from outside")
 
+/// Why something failed; see the table above.
 enum class Cause : std::uint8_t {
 #define TSP_X(name, text) name,
   TSP_CAUSES(TSP_X)
 #undef TSP_X
 };
 
-/// The cause's name as the JSON report spells it ("out_of_memory").
+/// Returns the cause's name as the JSON report spells it ("out_of_memory").
 std::string_view name(Cause cause);
-/// One clause that explains the cause.
+/// Returns one clause that explains the cause.
 std::string_view explanation(Cause cause);
-/// False for a number that no cause has (read from shared memory, say).
+/// Returns false if no cause has this number (which may come from shared memory or a packet).
 bool is_cause(std::uint8_t value);
 
-/// A failure with its place. `rank` is the culprit, -1 if unknown; `op` is empty and `sequence` 0 outside an operation.
+/// A failure with its place. `rank` is the rank that caused it, in the world's numbering, -1 if unknown. Outside an operation
+/// `op` is empty and `sequence` 0.
 class Error : public std::runtime_error {
  public:
   Error(Cause cause, const std::string& message, int rank = -1, std::string op = {}, std::uint64_t sequence = 0)
@@ -55,7 +57,7 @@ class Error : public std::runtime_error {
   std::uint64_t sequence_;
 };
 
-/// "what: strerror(errno_value)" as an Error of the given cause.
+/// Returns an Error of the given cause with the message "what: strerror(errno_value)".
 Error system_error(Cause cause, const std::string& what, int errno_value);
 
 }  // namespace tsprun

@@ -1,13 +1,15 @@
-// A transport around another one: passes everything on. Decorators override what they are about.
+// A transport that passes every call on to another one: the base class of decorators (verify/, fault/), which override only the
+// calls that they change.
 #pragma once
 
 #include "transport/transport.h"
 
 namespace tsprun {
 
+/// Forwards all calls to the transport that it wraps.
 class ForwardingTransport : public Transport {
  public:
-  /// `inner` must outlive it.
+  /// Wraps `inner`, which must outlive this object.
   explicit ForwardingTransport(Transport& inner) : inner_(&inner) {}
 
   std::string_view name() const override { return inner_->name(); }

@@ -1,4 +1,4 @@
-// What the library says unasked: little, and on stderr, for stdout is the program's.
+// The library's log. It goes to stderr, because stdout belongs to the program.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,10 @@ class logger;
 
 namespace tsprun {
 
-/// The library's logger: "tsp", of level TSP_LOG_LEVEL (trace, debug, info, warn, error, critical, off), which tsprun sets for
-/// the programs that it runs; info where that is unset or none of these.
+/// Returns the library's logger, "tsp". Its level is TSP_LOG_LEVEL (trace, debug, info, warn, error, critical, off), which
+/// tsprun sets for the programs that it runs; info if that is unset or none of these.
 spdlog::logger& logger();
-/// Another in its place: tsprun's own. Before ranks start, by one thread.
+/// Replaces the library's logger; tsprun sets its own. Call it before ranks start, from one thread.
 void use_logger(std::shared_ptr<spdlog::logger> logger);
 
 }  // namespace tsprun

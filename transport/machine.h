@@ -1,4 +1,5 @@
-// What this machine lets a job have: cores, memory, limits. Read from affinity, cgroups (v1 and v2), /proc and getrlimit.
+// What this machine lets a job have: cores, memory, limits. Read from the affinity mask, cgroups (v1 and v2), /proc and
+// getrlimit(2).
 #pragma once
 
 #include <cstdint>
@@ -7,47 +8,54 @@
 
 namespace tsprun::machine {
 
-/// Cores in this process's affinity mask.
+/// Returns the number of cores in this process's affinity mask, at least 1.
 int allowed_cores();
-/// CPU quota of the cgroups this process is in, in cores; 0: none.
+/// Returns the smallest CPU quota of the cgroups that this process is in, in cores; 0: no quota.
 double cpu_quota();
-/// Whole cores that this process and its children may use together: the smaller of the two above, at least 1.
+/// Returns the whole cores that this process and its children may use together: the smaller of the two above, at least 1.
 int usable_cores();
-/// The same for processes whose starter gave each cores of its own: those that any of them may use. One that can't be looked at
-/// counts for none.
+/// Returns the whole cores that these processes (pids) may use together: the union of their affinity masks, bounded by the CPU
+/// quota, at least 1. For ranks whose starter bound each to cores of its own. A process whose mask can't be read adds nothing;
+/// if none can be read, returns usable_cores().
 int usable_cores(std::span<const int> processes);
 
-/// Bytes of memory that a new job could use: MemAvailable, bounded by what is left under the cgroups' limits.
+/// Returns the bytes of memory that a new job could use: MemAvailable, bounded by what is left under the limits of this
+/// process's cgroups. Without /proc: the free memory that sysinfo(2) reports.
 std::uint64_t available_memory();
+/// Returns the machine's memory in bytes.
 std::uint64_t total_memory();
 
-/// How many processes the kernel's out-of-memory killer has ended so far; 0 where the kernel doesn't count.
+/// Counts of processes that the kernel's out-of-memory killer has ended so far; 0 where the kernel doesn't count.
 struct OutOfMemoryKills {
   std::uint64_t machine = 0;  ///< on the whole machine
   std::uint64_t cgroup = 0;   ///< in this process's cgroup
 };
+/// Reads the present counts.
 OutOfMemoryKills out_of_memory_kills();
 
-/// /proc is mounted: without it neither stopped processes nor strays nor limits of cgroups can be seen.
+/// Returns true if /proc is mounted. Without it stopped processes, leftover processes and cgroup limits can't be seen.
 bool has_proc();
 
-/// "bytes free of bytes" in /dev/shm; 0, 0 if there is none.
+/// Bytes free, and bytes in all, of a file system.
 struct Space {
   std::uint64_t free = 0;
   std::uint64_t total = 0;
 };
+/// Returns the space of /dev/shm; 0, 0 if there is none.
 Space shared_memory_file_system();
 
-/// Soft limits; UINT64_MAX: unlimited.
+/// Return the soft limits of getrlimit(2): RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_MEMLOCK (bytes) and RLIMIT_AS (bytes);
+/// UINT64_MAX: unlimited.
 std::uint64_t limit_open_files();
 std::uint64_t limit_processes();
 std::uint64_t limit_locked_memory();
 std::uint64_t limit_address_space();
 
-/// The text of /sys/kernel/mm/transparent_hugepage/shmem_enabled's chosen value ("never", "advise", …); empty if unknown.
+/// Returns the chosen value of /sys/kernel/mm/transparent_hugepage/shmem_enabled ("never", "advise", …); empty if unknown.
 std::string huge_page_policy_for_shared_memory();
 
-/// Processor model and highest vector level, for reports: "avx512", "avx2", "sse4", "baseline".
+/// Returns the highest vector level of the processor, for reports: "avx512" (F, BW, DQ and VL), "avx2" (with FMA), "sse4" (4.2)
+/// or "baseline".
 std::string vector_level();
 
 }  // namespace tsprun::machine

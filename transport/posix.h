@@ -1,5 +1,5 @@
-// RAII for what the operating system hands out: file descriptors and mappings; the monotonic clock; and what the kernel tells of
-// a process.
+// RAII for what the operating system hands out (file descriptors and mappings), the monotonic clock, and what the kernel tells
+// about a process.
 #pragma once
 
 #include <boost/interprocess/mapped_region.hpp>
@@ -13,7 +13,7 @@
 
 namespace tsprun::posix {
 
-/// Owns a file descriptor.
+/// Owns a file descriptor and closes it; -1: owns none.
 class UniqueFd {
  public:
   UniqueFd() = default;
@@ -30,20 +30,23 @@ class UniqueFd {
 
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
+  /// Gives the descriptor up without closing it.
   int release() { return std::exchange(fd_, -1); }
+  /// Closes the descriptor.
   void reset();
-  /// Errors are thrown as Error(refused).
+  /// Sets or clears FD_CLOEXEC. Throws Error(refused) if fcntl(2) fails.
   void set_close_on_exec(bool on) const;
 
  private:
   int fd_ = -1;
 };
 
-/// Owns a shared, read-write mapping of a file from its start (Boost.Interprocess does the mapping).
+/// Owns a shared, read-write mapping of the first bytes of a file (Boost.Interprocess does the mapping).
 class Mapping {
  public:
   Mapping() = default;
-  /// Throws Error(out_of_memory) if the address space can't be had.
+  /// Maps `bytes` of the file without reserving swap. Throws Error(out_of_memory) if that fails. The file may be closed
+  /// afterwards.
   Mapping(const UniqueFd& file, std::size_t bytes);
 
   std::span<std::byte> bytes() const;
@@ -52,25 +55,26 @@ class Mapping {
   boost::interprocess::mapped_region region_;
 };
 
-/// Nanoseconds of CLOCK_MONOTONIC: the same clock for all processes of a machine.
+/// Returns nanoseconds of CLOCK_MONOTONIC: the same clock for all processes of a machine.
 std::uint64_t now_ns();
 
-/// The first words of /proc/PID/stat.
+/// Fields of /proc/PID/stat (proc(5)).
 struct ProcessStat {
   pid_t pid = 0;
   char state = '?';  ///< R, S, D, T (stopped), t (traced), Z …
   pid_t parent = 0;
   pid_t group = 0;
-  std::uint64_t faults = 0;  ///< pages that it has touched for the first time, or anew
-  std::uint64_t cpu = 0;     ///< time that it has had of cores, in the kernel's ticks
+  std::uint64_t faults = 0;  ///< page faults, minor and major
+  std::uint64_t cpu = 0;     ///< user and system time, in clock ticks
 };
-/// None if there is no such process.
+/// Reads the state of a process; nothing if there is no such process.
 std::optional<ProcessStat> process_stat(pid_t pid);
 
-/// Bytes that the process has read and written so far, by whatever calls; 0 if that can't be seen.
+/// Returns the bytes that the process has read and written so far, by any system call (rchar and wchar of /proc/PID/io); 0 if
+/// that can't be read.
 std::uint64_t bytes_moved(pid_t pid);
 
-/// True if the process is stopped (SIGSTOP, SIGTSTP, a debugger); false if there is none.
+/// Returns true if the process is stopped (by SIGSTOP, SIGTSTP or a debugger); false if there is no such process.
 bool is_stopped(pid_t pid);
 
 }  // namespace tsprun::posix

@@ -1,23 +1,26 @@
-// The one interface of all ways to move bytes between two ranks: shm, verbs, tcp, and decorators around them.
+// The interface of everything that moves bytes between two ranks: shared memory (shm), RDMA (verbs), TCP (tcp), and the
+// decorators around them.
 //
-// What a lane carries:
+// A lane (message.h) carries three kinds of transfer:
 //
-//   message   send() here, receive() there: the payload ends in the receiver's buffer. Small ones travel at once on the lane's
-//             credits; large ones wait at the sender until the receiver has posted its buffer (over verbs: the receiver writes a
-//             clear-to-send entry with address and key, the sender answers with one WRITE_WITH_IMM; over shm: the receiver
-//             copies straight out of the sender's heap).
-//   view      send() here, view() there: where the sender's memory is load/store-addressable the receiver borrows the payload in
-//             place, until it releases it. Ask can_view() first: where it says no, use receive().
-//   put       one-sided write into the peer's registered memory; its notification is a message of the same lane, matched there
-//             by receive_put(). Nothing is put before the receiver has told its RemoteSpan in a message of its own.
+//   message   send() at one end, receive() at the other: the payload ends in the receiver's buffer. Small payloads travel at
+//             once, on the lane's credits. Large ones wait at the sender until the receiver has posted its buffer: over verbs the
+//             receiver then writes a grant with address and keys, and the sender writes straight into the buffer; over tcp it
+//             sends a grant frame; over shm it copies straight out of the sender's heap.
+//   view      send() at one end, view() at the other: the receiver borrows the payload in place until it releases it. Works only
+//             where the sender's memory is load/store-addressable. Call can_view() first; where it returns false, use receive().
+//   put       one-sided write into the peer's registered memory. Its notification is a message of the same lane, matched at the
+//             other end by receive_put(). Before a put the receiver must have sent its RemoteSpan in a message of its own.
 //
 // Rules
-//   · Nothing blocks; every call returns at once with a ticket or kNotNow (no credit at present).
-//     Order is strict within a lane, none between lanes.
-//     Calls are not safe against each other: whoever drives a rank's transports serialises them.
-//   · Whether a message is small or large depends on its byte count alone, which both ends know, so no request to send is needed.
-//   · A broken lane still hands out tickets; their test says `disconnected` and found() why. progress() never throws.
-//   · Every length and offset that comes from a peer is checked before use.
+// · No call blocks. Posting calls return a ticket at once, or kNotNow if the lane has no credit at present.
+// · Messages of one lane keep their order; there is no order between lanes.
+// · Transports are not thread-safe: the caller serialises all calls to the transports of a rank.
+// · Whether a message is small or large depends on its byte count alone, which both ends know, so a receiver can grant a large
+//   message before it has heard of it.
+// · A broken lane still hands out tickets: testing them returns `disconnected`, and found() gives the reason. A broken lane
+//   never makes progress() throw.
+// · Every length and offset that comes from a peer is checked before use.
 #pragma once
 
 #include "transport/message.h"
@@ -31,36 +34,38 @@
 
 namespace tsprun {
 
-/// Whether a transport can reach a peer, and why or why not, in words that `doctor` and the report print.
+/// Whether a transport can reach a peer, and the reason for either answer, as `doctor` and the report print it.
 struct Reach {
   bool possible;
   std::string why;
 };
 
-/// Memory is registered slab by slab, counted from the start of the heap: one key covers one slab.
+/// Bytes of a slab. Memory is registered slab by slab, counted from the start of the heap; one key covers one slab.
 inline constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
 
-/// Memory that peers may address: what put() needs to know of the other side. 16 bytes on any wire.
+/// A place in registered memory that a peer may put() to. 16 bytes on any wire.
 struct RemoteSpan {
-  std::uint64_t key;     ///< which registration (shm: unused; verbs: the slab's rkey)
-  std::uint64_t offset;  ///< shm: offset in the peer's heap; verbs: address in the peer
+  std::uint64_t key;     ///< verbs: the slab's rkey; shm and tcp: 0, unused
+  std::uint64_t offset;  ///< shm: offset in the peer's heap; verbs and tcp: address in the peer
 };
 static_assert(sizeof(RemoteSpan) == 16);
 
-/// How a send may treat its payload.
+/// How long a send needs its payload.
 enum class Delivery : std::uint8_t {
-  copy_if_small,  ///< small payloads are copied away at once: the ticket is done when send() returns
-  by_reference  ///< for payloads that many peers view: not copied by the sender where views exist (but for the few bytes that fit
-                ///< a message's header); the ticket is done when the peer has released it
+  copy_if_small,  ///< a small payload is copied at once: its ticket is done when send() returns
+  by_reference    ///< for payloads that several peers view: where views exist the sender doesn't copy the payload (unless it fits
+                  ///< the message's header), and the ticket is done when the peer has released it
 };
 
-/// Payload bytes that crossed lanes, by purpose; behind the purposes what is nobody's payload. Views count what was accessed,
-/// when it was accessed.
+/// Payload bytes that crossed lanes, indexed by Purpose. The last slot (Purpose::none) counts bytes that decorators added; it
+/// isn't reported. Viewed payloads count as received when access() hands them out, as many bytes as it hands out.
 struct TrafficCounters {
   std::uint64_t sent[kPurposes + 1] = {};
   std::uint64_t received[kPurposes + 1] = {};
 };
 
+/// The lanes between this rank and its peers over one medium. Peers are numbered by the implementation: by local rank (shm) or
+/// rank of the world (tcp). For all posting calls see the rules above.
 class Transport {
  public:
   Transport() = default;
@@ -68,83 +73,101 @@ class Transport {
   Transport& operator=(const Transport&) = delete;
   virtual ~Transport() = default;
 
+  /// Returns the name that reports use: "shm", "verbs", "tcp".
   virtual std::string_view name() const = 0;
 
   // --- reaching peers -----------------------------------------------------------------------------------------------------
-  /// What `peer` needs to connect to this rank; opaque to all others. (verbs makes the queue pairs for that peer here.)
+  /// Returns the address blob that `peer` needs to connect to this rank. Only the same kind of transport can read it. verbs
+  /// makes the queue pair for that peer here.
   virtual std::vector<std::byte> address(int peer) = 0;
-  /// Judges a peer by its address blob.
+  /// Tells from the peer's address blob whether it can be reached, and why or why not.
   virtual Reach can_reach(int peer, std::span<const std::byte> address) const = 0;
-  /// Starts to connect. Throws Error if the blob is malformed or the peer can't be reached.
+  /// Starts to connect and returns at once; poll connected(). Throws Error(refused) if the blob is malformed or the peer can't
+  /// be reached, Error(disconnected) if connecting fails at once.
   virtual void connect(int peer, std::span<const std::byte> address) = 0;
-  /// True once bytes have provably flowed to the peer.
+  /// Returns true once bytes have provably reached the peer. Moves the connection on, so call it repeatedly.
   virtual bool connected(int peer) = 0;
 
   // --- memory -------------------------------------------------------------------------------------------------------------
-  /// Makes memory addressable for peers (shm: it must lie in this rank's heap; verbs: a slab is registered). Registering what is
-  /// registered already costs nothing. Throws Error(out_of_memory) with the limit that stood in the way.
+  /// Makes memory addressable for peers (shm: it must lie in this rank's heap; verbs: its slabs are registered; tcp: nothing to
+  /// do). Registering again what is registered costs nothing. Throws Error(refused) outside the heap, Error(out_of_memory)
+  /// naming the limit that stood in the way.
   virtual void register_memory(std::span<std::byte> memory) = 0;
-  /// How peers address registered memory. Precondition: it is registered and lies within one slab.
+  /// Returns the place of `memory` as peers address it in put(). Precondition: it is registered and lies within one slab.
   virtual RemoteSpan remote(std::span<const std::byte> memory) const = 0;
-  /// True if `memory` is registered, so that payloads of any size can be sent from it. Plain memory is good for payloads up to
-  /// plain_limit() bytes.
+  /// Returns true if `memory` is registered, so that payloads of any size can be sent from it.
   virtual bool is_registered(std::span<const std::byte> memory) const = 0;
+  /// Largest payload, in bytes, that can be sent from memory that isn't registered.
   virtual std::size_t plain_limit() const = 0;
-  /// True if receive() may write messages of any size into `memory` (shm, tcp: any memory; verbs: what is registered).
+  /// Returns true if receive() can write messages of any size into `memory` (shm, tcp: any memory; verbs: registered memory).
   virtual bool can_receive_into(std::span<const std::byte> memory) const = 0;
-  /// True if a payload that was damaged on its way is found out before anyone uses it.
+  /// Returns true if this transport finds out that a payload was damaged on its way before it hands it out.
   virtual bool checks_payloads() const { return false; }
 
   // --- lanes --------------------------------------------------------------------------------------------------------------
-  /// Posts a message. The payload must stay untouched until the ticket is done. kNotNow: no credit.
+  /// Posts a message. The payload must stay unchanged until the ticket is done. Returns kNotNow without credit. Throws
+  /// Error(refused) if the payload is larger than plain_limit() and isn't registered.
   virtual Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload,
                       Delivery delivery = Delivery::copy_if_small) = 0;
-  /// Writes `payload` (registered) to `where` in the peer and notifies it through the lane.
+  /// Writes `payload`, which must be registered, to `where` in the peer's memory, and notifies the peer through the lane. The
+  /// payload must stay unchanged until the ticket is done. Returns kNotNow without credit. Throws Error(refused) if the payload
+  /// isn't registered (verbs) or the range leaves the peer's heap (shm).
   virtual Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) = 0;
-  /// The lane's next unmatched message shall be the notification of a put of exactly where.size() bytes to `where`, which the
-  /// peer was told as a RemoteSpan. Tested as any receive.
+  /// Expects the lane's next unmatched message to be the notification of a put of exactly where.size() bytes to `where`, which
+  /// the peer was told as a RemoteSpan. Test the ticket with test_receive(). Returns kNotNow if too many receives are posted.
   virtual Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) = 0;
-  /// Has the peer taken, or the transport copied away, the message of that ticket?
+  /// Returns done once the payload's memory may be reused: the transport has copied or written it, or the peer has taken it.
   virtual Outcome test_send(LaneId lane, Ticket ticket) = 0;
 
-  /// The lane's next unmatched message shall go into `into`, whose size is the size expected. kNotNow: too many posted.
+  /// Receives the lane's next unmatched message into `into`, whose size is the size expected. Returns kNotNow if too many
+  /// receives are posted. Throws Error(refused) if a message of that size can't be received into that memory; see
+  /// can_receive_into().
   virtual Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) = 0;
-  /// The lane's next unmatched message, of exactly `bytes`, shall be borrowed. Precondition: can_view(lane.peer).
+  /// Borrows the lane's next unmatched message, of exactly `bytes`. Precondition: can_view(lane.peer); other transports throw
+  /// Error(refused). Returns kNotNow if too many receives are posted.
   virtual Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) = 0;
-  /// Has it arrived (and, for receive, been copied)? A mismatch is found before any byte reaches the buffer.
+  /// Returns done once the message has arrived and, for receive(), lies in its buffer. A mismatch is found before any byte
+  /// reaches the buffer; found() then tells what came instead.
   virtual Outcome test_receive(LaneId lane, Ticket ticket) = 0;
+  /// Returns true if payloads of this peer can be borrowed with view().
   virtual bool can_view(int peer) const = 0;
-  /// `bytes` of a viewed message from `offset` on; counted as received. Precondition: its ticket is done and not released; the
-  /// range lies within the message.
+  /// Returns `bytes` of a viewed message from `offset` on and counts them as received. Precondition: the ticket is done and not
+  /// released; the range lies within the message. The span is valid until release().
   virtual std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) = 0;
   /// Ends a view: the sender may reuse the memory.
   virtual void release(LaneId lane, Ticket ticket) = 0;
-  /// What lies in the incoming lane's way, after mismatch, corrupt or disconnected.
+  /// Returns what was found on the incoming lane instead of the expected message, or why the lane is broken. Call it after
+  /// mismatch, corrupt or disconnected.
   virtual Found found(LaneId lane) const = 0;
-  /// For injected faults: a bit of the message that the lane's next receive expects shall be flipped before the transport's own
-  /// check of it. False: it has none. Asking again before that receive changes nothing.
+  /// For injected faults: flips a bit of the message that the lane's next receive expects, before the transport's own check of
+  /// its payload. Returns false if the transport has no such check. Calling it again before that receive changes nothing.
   virtual bool damage_next(LaneId) { return false; }
 
-  /// For injected delays: whether a message that has come from this peer is withheld for a while, so that the peer may be gone
-  /// and yet be heard.
+  /// For injected delays: returns true while a message that has already arrived from this peer is held back. The peer may then
+  /// have ended although its messages are still to be handed over.
   virtual bool withholds(int /*peer*/) const { return false; }
 
   // --- progress and sleep -------------------------------------------------------------------------------------------------
-  /// Moves what can be moved; true if anything did, which is a sign of life. In shm peers act on the memory themselves.
+  /// Moves what can be moved without waiting. Returns true if anything moved, which counts as a sign of life. Over shm there is
+  /// nothing to do: peers act on the memory themselves.
   virtual bool progress() = 0;
-  /// Asks to be woken (doorbell or descriptor) by anything that arrives from now on. The caller looks once more before it sleeps.
-  /// Returns the time (posix::now_ns) at which progress() must run though nothing arrives; kNoDeadline: never.
+  /// Asks to be woken, by doorbell or descriptor, by anything that arrives from now on. The caller must look once more before
+  /// it sleeps. Returns the time (posix::now_ns) at which progress() must run even if nothing arrives; kNoDeadline: never.
   virtual std::uint64_t arm() = 0;
+  /// Withdraws arm(); call it after waking.
   virtual void disarm() = 0;
-  /// A descriptor that becomes readable when an armed transport has news; -1 if the rank's doorbell alone does it.
+  /// Returns a descriptor that becomes readable when an armed transport has news; -1 if only the rank's doorbell is rung.
   virtual int descriptor() const = 0;
 
-  /// Drives the end in good order: true once everything sent has reached its peers, whatever this rank does next.
+  /// Ends the transport in good order. Call it until it returns true: then everything sent has reached its peers, or the way to
+  /// them is broken, and this process may exit.
   virtual bool close() = 0;
 
+  /// Returns the traffic of all lanes so far.
   virtual const TrafficCounters& counters() const = 0;
 };
 
+/// The value of arm() that asks for no wake-up by time.
 inline constexpr std::uint64_t kNoDeadline = ~std::uint64_t{0};
 
 }  // namespace tsprun

@@ -1,5 +1,5 @@
-// xxHash, with the widest vectors that the processor has where Debian's package brings that choice. For source files alone: users
-// of an installed header needn't have xxHash.
+// Includes xxHash, with run-time dispatch to the widest vectors of the processor where Debian's package offers it. Include it
+// from source files only: users of an installed header needn't have xxHash.
 #pragma once
 
 #include <xxhash.h>

@@ -1,17 +1,17 @@
-// The shared part of a shm lane: single producer, single consumer, no lock, no compare-and-swap, nothing that a dying rank could
-// hold.
+// The shared memory of a shm lane: one producer, one consumer, no lock and no compare-and-swap, so a rank that dies holds nothing
+// that others need.
 //
 //       0 ┌──────────────────────────┐
 //         │ slots: 16 lines of 64 B  │  written by the sender; message t lies in slot t mod 16
 //    1024 ├──────────────────────────┤
-//         │ consumed                 │  written by the receiver: all messages up to this number are finished, their slots,
-//         │                          │  ring space and heap memory are the sender's again: the lane's credits
+//         │ consumed                 │  written by the receiver: all messages up to this number are finished; the sender may
+//         │                          │  reuse their slots, ring space and heap memory. These are the lane's credits
 //    4096 ├──────────────────────────┤
 //         │ ring: 32 KiB             │  written by the sender: payloads that are copied, but too large for the slot
 //   36864 └──────────────────────────┘
 //
-// Few slots, so that the lanes of all ranks that share a core stay in its caches: 16 instead of 64 make an all_gather of 1 KiB
-// among 8 ranks on 2 cores a third faster (bench/compare_mpi.py).
+// Slots are few, so that the lanes of all ranks that share a core stay in its caches: 16 instead of 64 make an all_gather of
+// 1 KiB among 8 ranks on 2 cores a third faster (bench/compare_mpi.py).
 //
 // A slot:
 //       0 ┌─────────┬─────────┬───────────┬──────────┬─────┐
@@ -30,11 +30,14 @@
 
 namespace tsprun::shm {
 
+/// Messages of a lane in flight.
 inline constexpr std::uint64_t kSlots = 16;
+/// Largest payload that lies in the slot itself.
 inline constexpr std::size_t kInlineBytes = 24;
 inline constexpr std::size_t kRingBytes = 32768;
 inline constexpr std::size_t kEagerBytes = 8192;  ///< largest payload that goes through the ring
 
+/// Where a message's payload lies.
 enum class SlotKind : std::uint64_t {
   in_slot = 1,  ///< the payload lies in the slot
   in_ring,      ///< `where` is an offset in the ring
@@ -42,6 +45,7 @@ enum class SlotKind : std::uint64_t {
   put_done      ///< notification of a put; `where` is the offset in the receiver's heap
 };
 
+/// One message: one cache line, drawn above.
 struct alignas(64) Slot {
   std::atomic<std::uint64_t> flag;
   std::uint64_t bytes;
@@ -56,6 +60,7 @@ struct alignas(64) Slot {
 };
 static_assert(sizeof(Slot) == 64);
 
+/// One lane, drawn above.
 struct LaneMemory {
   Slot slots[kSlots];
   alignas(128) std::atomic<std::uint64_t> consumed;

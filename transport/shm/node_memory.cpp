@@ -26,7 +26,7 @@ constexpr std::uint32_t kMostRanks = 65536;
 constexpr std::uint64_t kLargestHeap = 256ULL << 30;
 constexpr std::uint64_t kSmallestHeap = 1ULL << 20;
 
-/// The first page. Written by the maker before anyone else maps the object, then never again.
+/// The first page. Written once, by the process that makes the object, before any other maps it.
 struct Header {
   std::uint64_t magic;
   std::uint32_t version;
@@ -38,7 +38,7 @@ static_assert(sizeof(Header) <= kPage && std::is_trivially_copyable_v<Header>);
 
 std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
-/// posix_fallocate that goes on after a signal. Returns an errno value.
+/// Calls posix_fallocate(3) until no signal interrupts it. Returns an errno value.
 int allocate(int fd, std::size_t offset, std::size_t bytes) {
   int result = 0;
   do {
@@ -130,7 +130,7 @@ NodeMemory NodeMemory::create_posix(NodeLayout layout) {
   if (::ftruncate(fd.get(), static_cast<off_t>(layout.total_bytes())) != 0) {
     throw system_error(Cause::out_of_memory, fmt::format("reserving {} bytes in /dev/shm", layout.total_bytes()), errno);
   }
-  // All that lies before the heaps is used without asking, so it is allocated now; heaps follow in commit().
+  // Everything before the heaps is used without a commit(), so it is allocated now.
   const std::size_t bytes = layout.heaps_offset();
   if (const int result = allocate(fd.get(), 0, bytes); result != 0) {
     throw full_shared_memory(bytes, fmt::format("the lanes of {} rank{}", layout.local_ranks, layout.local_ranks == 1 ? "" : "s"),

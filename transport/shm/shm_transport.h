@@ -1,8 +1,8 @@
-// Shared memory between the ranks of one node, as GPUs talk over xGMI: peers read each other's heaps.
+// Transport over shared memory between the ranks of one node: peers read each other's heaps, as GPUs do over xGMI or NVLink.
 //
-// Payloads of up to 24 bytes travel in the flag's own line, up to 8 KiB through the lane's ring, larger ones (and those sent by
-// reference) stay where they are in the sender's heap until the receiver has copied or viewed them: one copy, straight between
-// heaps. There is no work in the background: progress() has nothing to do.
+// Payloads of up to 24 bytes travel in the slot of the message (lane.h), up to 8 KiB through the lane's ring. Larger ones, and
+// those sent by reference, stay in the sender's heap until the receiver has copied or viewed them: one copy, straight from heap
+// to heap. Nothing happens in the background: progress() has nothing to do.
 #pragma once
 
 #include "transport/shm/lane.h"
@@ -13,9 +13,10 @@
 
 namespace tsprun::shm {
 
+/// Transport over the node's shared memory; see transport.h for the calls.
 class ShmTransport final : public Transport {
  public:
-  /// Peers are numbered by local rank. `memory` must outlive the transport.
+  /// Makes the transport of `local_rank`. Peers are numbered by local rank. `memory` must outlive the transport.
   ShmTransport(NodeMemory& memory, int local_rank);
   ~ShmTransport() override;
 
@@ -47,7 +48,7 @@ class ShmTransport final : public Transport {
   std::uint64_t arm() override { return kNoDeadline; }  // every send and every release rings the doorbell of its peer
   void disarm() override {}
   int descriptor() const override { return -1; }
-  bool close() override { return true; }  // what was sent lies in node memory, which outlives this process
+  bool close() override { return true; }  // messages lie in node memory, which outlives this process
   const TrafficCounters& counters() const override { return counters_; }
 
  private:
