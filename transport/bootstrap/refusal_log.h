@@ -1,6 +1,6 @@
-// What a listener says in the log of those whom it doesn't let in: the first few of a second and the first for each reason one by
-// one, the rest as a number, so that a flood of strangers neither drowns the log, nor hides others in it, nor costs what writing
-// it would.
+// Logs the connections that a listener refuses. Within a second it logs the first few, and the first of each reason, one by
+// one, and of the rest only the number. So a flood of strangers neither fills the log, nor hides other refusals in it, nor
+// costs the time of writing it.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,15 @@
 
 namespace tsprun::bootstrap {
 
+/// The refusals of one listener. One thread at a time.
 class RefusalLog {
  public:
-  /// `who` refuses: "the store".
+  /// Takes the name of the listener for the log, such as "the store".
   explicit RefusalLog(std::string who) : who_(std::move(who)) {}
-  /// `address`: of the other end.
+  /// Counts a refused connection from `address`, and logs it if it is one of the first or has a new reason.
   void refused(std::string_view address, std::string_view why);
-  /// To be called in every round: says what the last second left out. Without refusals it costs nothing, not even a look at the
-  /// clock.
+  /// Logs the number of refusals that the last second left out. Call it in every round of the listener's loop. Without refusals
+  /// it costs nothing, not even a look at the clock.
   void tick() {
     if (count_ != 0) look();
   }
@@ -26,9 +27,9 @@ class RefusalLog {
   void look();
 
   std::string who_;
-  std::uint64_t since_ns_ = 0;  // when the second began in which refusals are counted
-  std::uint64_t count_ = 0;     // in it
-  std::uint64_t told_ = 0;      // of them
+  std::uint64_t since_ns_ = 0;  // start of the second in which refusals are counted
+  std::uint64_t count_ = 0;     // refusals in that second
+  std::uint64_t told_ = 0;      // refusals logged one by one
   std::vector<std::string> reasons_;
 };
 

@@ -1,6 +1,7 @@
-// The job's key-value store over TCP: where ranks leave their addresses for each other, and launchers of several nodes tell each
-// other what their ranks do. The launcher of node 0 serves it; everyone proves the job's secret first (tls/channel.h). Strangers,
-// garbage, half-open connections and oversized messages are refused, logged, and hurt nobody.
+// The job's key-value store over TCP. Ranks leave their addresses in it for each other, and the launchers of several nodes tell
+// each other what their ranks do. The launcher of node 0 serves it; every client first proves that it knows the job's secret
+// (tls/channel.h). Strangers, garbage, half-open connections and oversized messages are refused and logged, and don't disturb
+// other clients.
 #pragma once
 
 #include "transport/bootstrap/refusal_log.h"
@@ -19,50 +20,52 @@
 
 namespace tsprun::bootstrap {
 
-/// How the ends of a store's link call themselves: ranks by their number, launchers below zero.
+/// Returns the name of a launcher as a client of the store. Ranks use their number, launchers numbers below zero.
 constexpr int launcher_name(int node) { return -2 - node; }
 
-/// The key under which the server leaves random bytes of this job, from which and the secret its data connections have theirs
-/// (see lanes_secret()).
+/// Key under which the server leaves random bytes of this job, from which, together with the secret, lanes_secret() is derived.
 inline constexpr std::string_view kJobKey = "job";
-/// What the ranks of one job prove to each other: recorded words of another job with the same secret are worth nothing.
+/// Returns the secret that the ranks of one job prove to each other, derived from the user's secret, which several jobs may
+/// share, and the job's random bytes. So traffic recorded in another job with the same secret is of no use.
 Secret lanes_secret(const Secret& secret, std::span<const std::byte> job);
 
-/// Serves without a thread: the owner waits for descriptor() and calls pump().
+/// The server. It has no thread: its owner waits for descriptor() and calls pump().
 class StoreServer {
  public:
-  /// Listens on a numeric address, or on those of a name's that are this machine's; port 0: any. Throws Error(refused): a second
-  /// job on the same port is told so.
+  /// Listens on a numeric address, or on those addresses of a name that are this machine's; port 0: any port. Throws
+  /// Error(refused), also if another job has the port.
   StoreServer(const std::string& host, std::uint16_t port, const tls::Credentials& credentials);
 
-  /// Readable when there is something to do.
+  /// Returns a descriptor that is readable when pump() has something to do.
   int descriptor() const { return epoll_.get(); }
+  /// Accepts connections, reads and answers requests, and drops clients that didn't prove themselves in time.
   void pump();
 
-  /// "host:port", numeric: where it listens.
+  /// Returns the addresses on which it listens, as numeric "host:port".
   std::vector<std::string> addresses() const;
-  /// The first of them.
+  /// Returns the first of addresses().
   std::string address() const { return addresses().front(); }
-  /// That of this machine by which a client that is connected has reached it: others may, too.
+  /// Returns the address of this machine, as "host:port", by which a connected client has reached it; other clients may be able
+  /// to use it too.
   static std::string reached_at(int client) { return tcp::local_address(client).print(); }
-  /// What the server itself sets or reads.
+  /// Sets a key for the server itself and tells clients that wait for it.
   void set(const std::string& key, std::span<const std::byte> value);
+  /// Returns a key's value, null if it has none. Valid until the key is set again.
   const std::vector<std::byte>* find(const std::string& key) const;
-  /// Called for everything that a client sets, after it was set. Clients are numbered; a number is used again when its client is
-  /// gone.
+  /// Called after a client has set a key. `client` numbers the connection; the number is used again after the client has gone.
   std::function<void(int client, const std::string& key, const std::vector<std::byte>& value)> on_set;
-  /// Called when a client that had proved itself is gone, and why.
+  /// Called when a client that had proved itself has gone, with the reason.
   std::function<void(int client, const std::string& why)> on_gone;
-  /// True if everything that was sent to that client has left this process.
+  /// Returns true if everything that was sent to clients, all of them, has left this process.
   bool delivered() const;
-  /// Nobody is connected.
+  /// Returns true if no client is connected.
   bool alone() const { return clients_.empty(); }
 
  private:
   struct Client {
     StoreLink link;
     std::string address;            ///< for the log
-    std::uint64_t deadline_ns = 0;  ///< to prove itself
+    std::uint64_t deadline_ns = 0;  ///< for its proof
     bool room_wanted = false;
     std::vector<std::string> prefixes{};
   };
@@ -79,40 +82,45 @@ class StoreServer {
   std::vector<posix::UniqueFd> listeners_;
   std::map<int, Client> clients_;  ///< by descriptor
   std::map<std::string, std::vector<std::byte>, std::less<>> values_;
-  std::map<std::string, std::set<int>> waiting_;  ///< who asked for a key that isn't set yet
+  std::map<std::string, std::set<int>> waiting_;  ///< clients that wait for a key that isn't set yet
   RefusalLog refusals_{"the store"};
 };
 
+/// A client of the store. One thread at a time.
 class StoreClient {
  public:
-  /// Looks in now and then while the client waits: may throw to end the wait.
+  /// Called now and then while the client waits; may throw to end the wait.
   using Check = std::function<void()>;
 
-  /// Connects to whichever of the host's addresses answers (dial.h) and proves itself; tries again until the deadline as long as
-  /// nobody listens there, and a few times if it is turned away unheard. Throws Error(stalled | refused), and Error(disconnected)
-  /// if the server ends the link before both have proved themselves.
+  /// Connects to the first of the host's addresses that answers (dial.h) and proves the secret. Tries again until the deadline
+  /// while nobody listens there, and a few times if the server drops it unheard. `name`: the rank, or launcher_name(). Throws
+  /// Error(stalled | refused), and Error(disconnected) if the server ends the link before both ends have proved themselves.
   StoreClient(const std::string& address, const tls::Credentials& credentials, int name, std::uint64_t timeout_ns,
               Check check = {});
 
+  /// Sets a key; doesn't wait.
   void set(std::string_view key, std::span<const std::byte> value);
+  /// Asks for everything that is or will be set under keys with this prefix; it arrives in next(). Doesn't wait.
   void subscribe(std::string_view prefix);
-  /// The key's value, as soon as it has one. Throws Error(stalled) at the deadline (and `grace_ns`), naming `what`, and
-  /// Error(disconnected).
+  /// Waits until the key has a value and returns it. Frames of subscriptions that arrive meanwhile are discarded. Throws
+  /// Error(stalled), naming `what`, when the timeout and `grace_ns` have passed; Error(disconnected) if the link ends.
   std::vector<std::byte> get(const std::string& key, const std::string& what, std::uint64_t grace_ns = 0);
 
-  /// How long the server's machine may acknowledge nothing before the link is over, from now on: at first the timeout.
+  /// Sets how long the server's machine may leave data unacknowledged before the link ends (TCP_USER_TIMEOUT); at first the
+  /// timeout.
   void endure(std::uint64_t silence_ns);
 
-  /// While the client waits, its check is called, too, as soon as this descriptor is readable. Borrowed.
+  /// Makes a waiting client also wake, and call its check, when this descriptor is readable. Borrowed.
   void also_watch(int descriptor) { also_watched_ = descriptor; }
 
-  /// Without waiting: false once the link is over. What came by subscription is in next().
+  /// Reads and writes without waiting. Returns false once the link is over. Take what came by subscription with next().
   bool pump() { return link_->pump(); }
+  /// Takes the next frame that has arrived; false if there is none.
   bool next(StoreFrame& frame) { return link_->next(frame); }
   const StoreLink& link() const { return *link_; }
-  /// The address of this machine by which the store is reached: peers can reach it too.
+  /// Returns the address of this machine by which it reached the store; peers can reach it there too.
   const std::string& local_host() const { return local_host_; }
-  /// "host:port", numeric: where the store was reached.
+  /// Returns the numeric "host:port" at which the store was reached.
   const std::string& reached() const { return reached_; }
 
  private:
@@ -126,11 +134,12 @@ class StoreClient {
   int also_watched_ = -1;
 };
 
-/// "host:port", "[::1]:port". Throws Error(refused) naming `option`.
+/// A host and a port of a command line.
 struct HostPort {
   std::string host;
   std::uint16_t port;
 };
+/// Parses "host:port" or "[::1]:port". Throws Error(refused) naming `option` if the text is neither.
 HostPort parse_host_port(const std::string& option, const std::string& text);
 
 }  // namespace tsprun::bootstrap

@@ -1,5 +1,5 @@
-// One end of a proven connection (tls/channel.h) to the job's key-value store: frames of a key and a value, non-blocking, every
-// length checked.
+// One end of a proven connection (tls/channel.h) between the job's key-value store and a client: frames of a key and a value,
+// non-blocking. Every length is checked.
 //
 //    0 ┌───────┬────┬───────────┬─────────────┬─────────┐
 //      │ magic │ op │ key bytes │ value bytes │ padding │ then the key, then the value
@@ -20,13 +20,15 @@ namespace tsprun::bootstrap {
 inline constexpr std::size_t kMostKeyBytes = 256;
 inline constexpr std::size_t kMostValueBytes = 65536;
 
+/// Kind of a frame.
 enum class StoreOp : std::uint16_t {
-  set = 1,    ///< client to server: the key has this value from now on
-  get,        ///< client to server: send me the key's value as soon as it has one
-  subscribe,  ///< client to server: send me everything that is set under keys that begin so, what is there already included
-  value       ///< server to client: an answer
+  set = 1,    ///< client to server: set the key to this value
+  get,        ///< client to server: send the key's value as soon as it has one
+  subscribe,  ///< client to server: send what is and what will be set under keys with this prefix
+  value       ///< server to client: answer to a get or a subscription
 };
 
+/// Header of a frame, drawn above.
 struct StoreHeader {
   std::uint32_t magic;
   std::uint16_t op;
@@ -36,41 +38,46 @@ struct StoreHeader {
 };
 static_assert(sizeof(StoreHeader) == 16);
 
+/// A frame, unpacked.
 struct StoreFrame {
   StoreOp op = StoreOp::value;
   std::string key;
   std::vector<std::byte> value;
 };
 
+/// One end of a link. One thread at a time.
 class StoreLink {
  public:
   explicit StoreLink(tls::Channel channel) : channel_(std::move(channel)) {}
 
-  /// Moves bytes as far as the socket allows; frames that came whole wait in next(). False once the link is over.
+  /// Moves bytes as far as the socket allows; take complete frames with next(). Returns false once the link is over.
   bool pump();
-  /// Precondition: sizes within the limits. Frames may be sent before both ends have proved themselves: they wait.
+  /// Queues a frame. Precondition: key and value are within the limits above. Frames may be sent before the proof is complete;
+  /// they wait for it.
   void send(StoreOp op, std::string_view key, std::span<const std::byte> value);
+  /// Takes the next frame that has arrived; false if there is none.
   bool next(StoreFrame& frame);
-  /// Only the writing half of pump().
+  /// Writes as far as the socket allows, without reading. Returns false once nothing can be written any more.
   bool flush() { return !over() && (!ready() || write()); }
 
   int descriptor() const { return channel_.descriptor(); }
+  /// Returns true once both ends have proved that they know the secret.
   bool ready() const { return channel_.ready(); }
-  /// The other end has greeted (see Channel::greeted()).
+  /// Returns true once the other end has greeted (see Channel::greeted()).
   bool greeted() const { return channel_.greeted(); }
-  /// The link is over, and the other end has said nothing at all to this one.
+  /// Returns true if the link is over and the other end sent nothing at all.
   bool turned_away() const { return over() && !channel_.greeted() && channel_.refusal().empty(); }
-  /// There is something to write: the caller waits for room.
+  /// Returns true if there is something to write: the caller waits until the socket is writable.
   bool wants_room() const { return ready() ? backlog() != 0 : channel_.has_to_send(); }
-  /// Bytes that this end's kernel hasn't taken.
+  /// Returns the bytes that this end's kernel hasn't taken.
   std::size_t backlog() const { return out_.size() - out_sent_ + channel_.unsent(); }
-  /// Bytes of which the other end's kernel hasn't said that they came, of frames sent after the handshake.
+  /// Returns the bytes of frames, sent after the handshake, that the other end's kernel hasn't acknowledged.
   std::size_t unacknowledged() const;
   int peer() const { return channel_.peer(); }
   bool over() const { return !why_over_.empty(); }
-  /// Why the link is over; empty while it isn't.
+  /// Returns why the link is over; empty while it isn't.
   const std::string& why_over() const { return why_over_; }
-  /// It is over because the other end sent what nobody may send.
+  /// Returns true if the link is over because the other end broke the protocol.
   bool broke_rules() const { return broke_rules_; }
 
  private:

@@ -1,4 +1,4 @@
-// Numeric IP addresses and ports: texts, socket addresses, and the blob by which a rank tells where it listens.
+// Numeric IP addresses and ports: their texts, socket addresses, and the blob by which a rank tells where it listens.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 namespace tsprun::tcp {
 
+/// An IPv4 or IPv6 address with a port, as the socket calls take it. length 0: no address.
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t length = 0;
@@ -17,27 +18,29 @@ struct SocketAddress {
   int family() const { return storage.ss_family; }
   std::uint16_t port() const;
   void set_port(std::uint16_t port);
-  /// fe80::/10: valid on one link alone, so that an interface goes with it, which each machine numbers in its own way.
+  /// Returns true for fe80::/10. Such an address is valid on one link only, so it goes with the number of an interface, which
+  /// differs from machine to machine.
   bool is_link_local() const;
-  /// A link-local address gets the interface of `here`, an address of this machine on the same link.
+  /// Gives a link-local address the interface of `here`, a link-local address of this machine on the same link. Other addresses
+  /// stay as they are.
   void set_link(const SocketAddress& here);
-  /// "127.0.0.1", "fd00::1", "fe80::1%eth0".
+  /// Returns the address without port: "127.0.0.1", "fd00::1", "fe80::1%eth0".
   std::string host() const;
-  /// "127.0.0.1:4711", "[fd00::1]:4711".
+  /// Returns address and port: "127.0.0.1:4711", "[fd00::1]:4711".
   std::string print() const;
 };
 
-/// All addresses of a name, the preferred one first (as getaddrinfo sorts them), none twice; of a numeric address itself. Throws
-/// Error(refused) naming what couldn't be resolved.
+/// Returns all addresses of a name, the preferred one first (as getaddrinfo(3) sorts them), each once; of a numeric address,
+/// that address. Throws Error(refused) naming what couldn't be resolved.
 std::vector<SocketAddress> resolve_all(const std::string& host, std::uint16_t port);
-/// The preferred one.
+/// Returns the preferred address of a name. Throws Error(refused).
 SocketAddress resolve(const std::string& host, std::uint16_t port);
-/// This end of a connected or bound socket. Throws Error(refused).
+/// Returns the address of this end of a connected or bound socket. Throws Error(refused).
 SocketAddress local_address(int socket);
-/// The other end of a connected one. Throws Error(refused).
+/// Returns the address of the other end of a connected socket. Throws Error(refused).
 SocketAddress peer_address(int socket);
 
-/// How to reach a rank's listener. 32 bytes on any wire.
+/// Address of a rank's listener, as Transport::address() gives it to peers. 32 bytes on any wire.
 struct AddressBlob {
   std::uint32_t magic;
   std::uint16_t family;  ///< 4 or 6
@@ -49,8 +52,10 @@ struct AddressBlob {
 static_assert(sizeof(AddressBlob) == 32);
 inline constexpr std::uint32_t kAddressMagic = 0x61505354;  // "TSPa"
 
+/// Packs an address into a blob. The interface of a link-local address isn't packed.
 AddressBlob pack(const SocketAddress& address, int rank);
-/// Length 0 if the blob names no address. Of a link-local one the interface is missing: see set_link().
+/// Unpacks a blob. The result has length 0 if the blob names no address; a link-local address has no interface yet: see
+/// set_link().
 SocketAddress unpack(const AddressBlob& blob);
 
 }  // namespace tsprun::tcp

@@ -1,8 +1,9 @@
-// One tcp connection to one peer, which has proved itself already (tls/channel.h), and the lanes on it: credits, grants, frames.
+// One TCP connection to one peer, which has already proved that it knows the job's secret (tls/channel.h), and the lanes on it:
+// credits, grants, frames (wire.h).
 //
-// The socket is always drained: small messages for which no receive is posted wait in the lane's own buffers, which the lane's
-// credits bound; large ones wait at the sender until this end has posted their buffer, and are read straight into it. So no lane
-// can block another, whatever order the ranks issue their operations in.
+// The socket is always drained. Small messages for which no receive is posted wait in buffers of their lane, bounded by the
+// lane's credits; large ones wait at the sender until this end has posted their buffer, and are read straight into it. So no
+// lane can block another, in whatever order the ranks issue their operations.
 #pragma once
 
 #include "transport/tcp/wire.h"
@@ -20,37 +21,48 @@ struct iovec;
 
 namespace tsprun::tcp {
 
+/// All lanes to one peer, in both directions. Messages, tickets and outcomes as in transport.h.
 class Connection {
  public:
-  /// `counters` is the transport's; it must outlive the connection.
+  /// Counts traffic in `counters`, which belong to the transport and must outlive the connection.
   explicit Connection(TrafficCounters& counters) : counters_(&counters) {}
 
-  /// Takes the channel, which is ready and in `epoll`'s set with `token`, readable.
+  /// Takes the channel. Precondition: its proof is complete (ready()), and its socket is in `epoll`'s set, for reading, with
+  /// `token`.
   void start(tls::Channel channel, int epoll, std::uint64_t token);
+  /// Returns true while the connection can be used.
   bool live() const { return channel_.open(); }
-  /// It is live, or was: a peer with nothing to say may be gone already.
+  /// Returns true if start() was ever called. A peer that had nothing to send may have left since.
   bool met() const { return epoll_ >= 0; }
-  /// It was live, or was tried, and is over.
+  /// Returns true once the connection, or the attempt to make it, has failed.
   bool failed() const { return outcome_ != Outcome::pending; }
-  /// The way is cut, or was never there: what is still missing is lost.
+  /// Ends the connection: every message that isn't finished gets `outcome`, found() gets `detail`. Only the first call counts.
   void fail(Outcome outcome, const std::string& detail);
 
+  /// Posts a message, or a put to `where` in the peer; see Transport::send() and put(). A small payload is copied at once.
   Ticket send(Stream stream, const Envelope& envelope, std::span<const std::byte> payload, bool is_put, std::uint64_t where);
+  /// See Transport::test_send(). A large message is done when the last piece was handed to the socket.
   Outcome test_send(Stream stream, Ticket ticket) const;
+  /// Posts a receive, of a put if `is_put`; see Transport::receive() and receive_put(). A large one is granted at once.
   Ticket receive(Stream stream, const Envelope& envelope, std::span<std::byte> into, bool is_put);
+  /// See Transport::test_receive().
   Outcome test_receive(Stream stream, Ticket ticket) const;
+  /// See Transport::found().
   Found found(Stream stream) const;
-  /// A bit of the message that the stream's next receive expects is flipped before its hash is checked.
+  /// Flips a bit of the message that the stream's next receive expects, before its hash is checked; see
+  /// Transport::damage_next().
   void damage_next(Stream stream);
 
-  /// Reads what is there; true if anything came.
+  /// Reads what has arrived. Returns true if anything came, or the connection ended.
   bool read();
-  /// Writes what can be written; true if anything went.
+  /// Writes what the socket takes. Returns true if it took anything.
   bool write();
-  /// Says bye once, as the last frame. True when everything this end ever sent lies in the peer's kernel.
+  /// Sends `bye` as the last frame. Call it until it returns true: then the peer's kernel has acknowledged everything that this
+  /// end ever sent, or the connection is over.
   bool close();
 
  private:
+  /// A message that this end posted.
   struct Sent {
     Envelope envelope;
     const std::byte* data = nullptr;
@@ -59,16 +71,18 @@ class Connection {
     std::uint64_t where = 0;
     std::uint16_t flags = 0;
     bool small = true;
-    bool lost = false;  ///< sent when the way was cut already
+    bool lost = false;  ///< posted after the connection had failed
   };
+  /// The sender's side of a lane.
   struct Outgoing {
     Ticket last = 0;
-    Ticket last_alive = 0;  ///< newest that was sent before the way was cut
+    Ticket last_alive = 0;  ///< newest message posted before the connection failed
     Ticket consumed = 0;
-    std::uint64_t small_bytes = 0;  ///< of small messages that aren't consumed
+    std::uint64_t small_bytes = 0;  ///< bytes of small messages that the peer hasn't finished
     std::array<Sent, kWindow> sent{};
     std::array<Ticket, 4 * kWindow> granted{};
   };
+  /// A receive that this end posted.
   struct Expected {
     Envelope envelope;
     std::byte* into = nullptr;
@@ -77,16 +91,18 @@ class Connection {
     bool is_put = false;
     bool granted = false;
   };
+  /// A message or announcement for which no receive was posted when it came.
   struct Arrived {
     FrameHeader header{};
     std::vector<std::byte> payload;
   };
+  /// The receiver's side of a lane.
   struct Incoming {
     Ticket posted = 0;   ///< newest receive
     Ticket arrived = 0;  ///< newest message or announcement
-    Ticket prefix = 0;   ///< all up to this one are finished
+    Ticket prefix = 0;   ///< all messages up to this one are finished
     Ticket told = 0;
-    Ticket to_damage = 0;  ///< by damage_next()
+    Ticket to_damage = 0;  ///< message that damage_next() chose; 0: none
     std::uint64_t untold_bytes = 0;
     std::uint64_t finished = 0;  ///< bit t % 64: message t > prefix is finished
     Outcome outcome = Outcome::pending;
@@ -123,12 +139,12 @@ class Connection {
   int epoll_ = -1;
   std::uint64_t token_ = 0;
   bool room_wanted_ = false;
-  Outcome outcome_ = Outcome::pending;  ///< of everything that is missing once the way is cut
+  Outcome outcome_ = Outcome::pending;  ///< pending while usable; else of every message that isn't finished
   std::string detail_;
   std::array<Outgoing, kStreams> outgoing_{};
   std::array<Incoming, kStreams> incoming_{};
 
-  // Writing: whole frames wait in queue_; at most one piece is on its way.
+  // Writing: whole frames wait in queue_; at most one piece is being written.
   std::vector<std::byte> queue_;
   std::size_t queue_sent_ = 0;
   FrameHeader piece_{};
@@ -136,17 +152,17 @@ class Connection {
   std::size_t piece_bytes_ = 0;
   std::size_t piece_sent_ = 0;  ///< header included
   std::size_t next_stream_ = 0;
-  std::size_t large_ = 0;  ///< large messages not written yet
+  std::size_t large_ = 0;  ///< large messages that aren't written completely
   bool said_bye_ = false;
-  int write_error_ = 0;  ///< 0: the way can be written to
+  int write_error_ = 0;  ///< errno of the write that failed; 0: none has
 
-  // Reading: headers and small payloads through the buffer, pieces straight to their place.
+  // Reading: headers and small payloads go through buffer_, pieces straight to their place (the sink).
   static constexpr std::size_t kBuffer = 32768;
   std::vector<std::byte> buffer_ = std::vector<std::byte>(kBuffer);
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   FrameHeader sink_header_{};
-  std::byte* sink_ = nullptr;  ///< null with sink_left_: the bytes are thrown away
+  std::byte* sink_ = nullptr;  ///< null with sink_left_ != 0: the bytes are discarded
   std::size_t sink_left_ = 0;
   std::size_t sink_bytes_ = 0;
   bool heard_bye_ = false;

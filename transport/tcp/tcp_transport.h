@@ -1,8 +1,8 @@
-// Sockets between ranks: for machines without RDMA, and for any two ranks that shall not share memory.
+// Transport over TCP sockets: for machines without RDMA, and for ranks that shall not share memory.
 //
-// One connection for each pair of ranks (the higher rank dials), proven by the job's secret before it carries a lane, with TLS if
-// the options say so (tls/channel.h), non-blocking, in one epoll set, which is what a sleeping rank waits on. No views. A put is
-// a message whose place the receiver has named.
+// Each pair of ranks has one non-blocking connection; the higher rank dials. Its ends prove the job's secret before it carries
+// a lane, with TLS if the options say so (tls/channel.h). All sockets are in one epoll set, on which a sleeping rank waits.
+// There are no views. A put is a message whose destination the receiver has named.
 #pragma once
 
 #include "transport/bootstrap/refusal_log.h"
@@ -20,18 +20,21 @@
 
 namespace tsprun::tcp {
 
+/// Parameters of a rank's TCP transport.
 struct TcpOptions {
   int rank = 0;
   int world_size = 1;
-  std::string host = "127.0.0.1";  ///< the local address to listen on, which peers can reach
+  std::string host = "127.0.0.1";  ///< local address to listen on; peers must be able to reach it
   bootstrap::Secret secret{};
   bool tls = false;
-  std::uint64_t timeout_ns = 30'000'000'000;  ///< after which unanswered data or a silent handshake is given up
+  std::uint64_t timeout_ns = 30'000'000'000;  ///< unacknowledged data or an unfinished handshake is given up after this time
 };
 
+/// Transport over TCP; see transport.h for the calls.
 class TcpTransport final : public Transport {
  public:
-  /// Listens. Peers are numbered by their rank in the world. Throws Error(refused) naming the address that can't be bound.
+  /// Listens for peers, which are numbered by their rank in the world. Throws Error(refused) naming the address that can't be
+  /// bound.
   explicit TcpTransport(const TcpOptions& options);
   ~TcpTransport() override;
 
@@ -40,11 +43,11 @@ class TcpTransport final : public Transport {
   Reach can_reach(int peer, std::span<const std::byte> address) const override;
   void connect(int peer, std::span<const std::byte> address) override;
   bool connected(int peer) override;
-  /// Why the connection to a peer is broken; empty if it isn't.
+  /// Returns why the connection to a peer is broken; empty if it isn't.
   std::string broken(int peer) const;
 
   void register_memory(std::span<std::byte>) override {}
-  /// The offset is the address in this process: peers repeat it, it is compared with what is expected and never used.
+  /// Returns the address in this process as the offset. Peers send it back with a put; it is never used to address memory.
   RemoteSpan remote(std::span<const std::byte> memory) const override;
   bool is_registered(std::span<const std::byte>) const override { return true; }
   std::size_t plain_limit() const override { return kEagerBytes; }
@@ -72,14 +75,14 @@ class TcpTransport final : public Transport {
   const TrafficCounters& counters() const override { return counters_; }
 
  private:
-  /// A socket whose other end hasn't proved itself yet.
+  /// A socket whose other end hasn't yet proved that it knows the secret.
   struct Joining {
     tls::Channel channel;
-    int peer = -1;  ///< whom this end dialed; -1: it was accepted
+    int peer = -1;  ///< rank that this end dialed; -1: the socket was accepted
     std::uint64_t deadline_ns = 0;
     bool room_wanted = false;
-    SocketAddress where{};  ///< of whom this end dialed
-    std::string address{};  ///< of who was accepted, for the log
+    SocketAddress where{};  ///< address that this end dialed
+    std::string address{};  ///< address of the other end if it was accepted, for the log
   };
 
   Connection& peer(int rank) const;

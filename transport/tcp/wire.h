@@ -1,4 +1,5 @@
-// What travels over a tcp connection: frames, each a header of 64 bytes and, for `message` and `piece`, payload behind it.
+// The wire format of a TCP connection between ranks: frames, each a header of 64 bytes, followed by payload in `message` and
+// `piece`.
 //
 //    0 ┌───────┬──────┬────────┬───────┬──────────┬─────┐
 //      │ magic │ kind │ stream │ flags │ sequence │ tag │
@@ -6,15 +7,15 @@
 //      │ signature │ bytes │ ticket │ where │ payload hash │ header hash │
 //      └───────────┴───────┴────────┴───────┴──────────────┴─────────────┘ 64
 //
-//   message    a small message, whole: `bytes` of payload follow
+//   message    a small message: all `bytes` of its payload follow
 //   announce   a large message waits at the sender: its envelope and `bytes`, no payload
 //   grant      the receiver has posted a buffer for the large message `ticket`
 //   piece      the next part of a granted message follows: kPieceBytes, or what is left from `where` on
-//   credit     all messages up to `ticket` are finished
-//   bye        nothing more will be sent; the sender ended in good order
+//   credit     the receiver has finished all messages up to `ticket`
+//   bye        nothing more will be sent; the sender ends in good order
 //
-// Every payload carries its XXH3 hash, every header its own, so damage is found before it can mislead. Both ends are
-// little-endian machines of one build (the greeting's magic says so).
+// Every payload carries its XXH3 hash and every header its own, so damage is found before anything is used. Both ends are
+// little-endian machines with the same version of tsprun; the greeting's magic names the version of the protocol.
 #pragma once
 
 #include "transport/checksum.h"
@@ -28,14 +29,16 @@ namespace tsprun::tcp {
 
 inline constexpr std::uint32_t kFrameMagic = 0x66505354;  // "TSPf"
 inline constexpr std::size_t kEagerBytes = 16384;         ///< largest payload that travels without a grant
-inline constexpr std::size_t kPieceBytes = 256 * 1024;    ///< granted payloads go in pieces: for turns of lanes, and L2
-inline constexpr std::uint64_t kWindow = 32;              ///< messages of a lane that aren't finished yet, at most
-inline constexpr std::uint64_t kLaneCredit = 256 * 1024;  ///< bytes of small messages of a lane that aren't finished yet, at most
+inline constexpr std::size_t kPieceBytes = 256 * 1024;    ///< bytes of a piece: lanes take turns, and a piece fits L2
+inline constexpr std::uint64_t kWindow = 32;              ///< most unfinished messages of a lane
+inline constexpr std::uint64_t kLaneCredit = 256 * 1024;  ///< most bytes of unfinished small messages of a lane
 
+/// Kind of a frame; see the table above.
 enum class FrameKind : std::uint8_t { message = 1, announce, grant, piece, credit, bye };
 
 inline constexpr std::uint16_t kFlagPut = 1;  ///< the payload is a put to `where`
 
+/// Header of a frame, drawn above.
 struct FrameHeader {
   std::uint32_t magic;
   std::uint8_t kind;
@@ -44,13 +47,13 @@ struct FrameHeader {
   std::uint32_t sequence;
   std::uint32_t tag;
   std::uint64_t signature;
-  std::uint64_t bytes;   ///< of the whole message
-  std::uint64_t ticket;  ///< its number on the lane
-  std::uint64_t where;   ///< message, announce of a put: the address in the receiver; piece: offset in the message
+  std::uint64_t bytes;   ///< payload bytes of the whole message
+  std::uint64_t ticket;  ///< number of the message on its lane
+  std::uint64_t where;   ///< message or announce of a put: address in the receiver; piece: offset in the message
   std::uint64_t payload_hash;
   std::uint64_t header_hash;  ///< XXH3 of everything before it
 };
-/// What a header's header_hash must be.
+/// Returns the value that a header's header_hash must have.
 inline std::uint64_t hash_of(const FrameHeader& header) {
   return checksum(std::as_bytes(std::span(&header, 1)).first(offsetof(FrameHeader, header_hash)));
 }

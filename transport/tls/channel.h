@@ -1,23 +1,23 @@
-// One end of a socket whose other end must know the job's secret: the proof, and the bytes behind it. Two ways, which both ends
-// must have been told alike:
+// One end of a socket whose other end must know the job's secret: first the proof, then the connection's bytes. There are two
+// ways, and both ends must be configured for the same one:
 //
-//   plain   the proof of handshake.h, then the bytes as they are. Costs nothing per byte; who can change what travels can change
-//           what arrives. For sockets within a machine.
+//   plain   the proof of handshake.h, then the bytes unprotected. Costs nothing per byte, but someone who can change packets
+//           can change the bytes. For sockets within a machine.
 //   TLS     TLS 1.3 (RFC 8446) by OpenSSL's libssl with an external pre-shared key and an ephemeral X25519 exchange, no
-//           certificates, no tickets, no early data. Every byte is encrypted and authenticated, and what was recorded can't be
-//           read later by one who comes to know the secret.
+//           certificates, no tickets, no early data. Every byte is encrypted and authenticated, and recorded traffic can't be
+//           decrypted later by someone who learns the secret.
 //
-// The pre-shared key is another one for each connection: HKDF-SHA-256 of the secret, salted with the nonce of the connector's
-// greeting, the whole greeting as info. The greeting (who speaks, to whom, what for) is the key's identity, so that none of it
-// can be changed on the way:
+// Each connection has its own pre-shared key: HKDF-SHA-256 of the secret, with the nonce of the connector's greeting as salt and
+// the whole greeting as info. The greeting (who speaks, to whom, what for) is the key's identity, so that it can't be changed on
+// the way:
 //
 //   connector                                        acceptor
-//      │  ClientHello {greeting, X25519, binder}  ──▶  │   checked: the greeting, then the binder, before it says anything
+//      │  ClientHello {greeting, X25519, binder}  ──▶  │   checks the greeting, then the binder, before it answers
 //      │  ◀── ServerHello {X25519}, Finished           │
 //      │  Finished                                ──▶  │
 //      │  ◀── one byte, encrypted: welcome             │
 //
-// Nothing here blocks. With TLS both directions go through buffers of this class, so that one system call moves several records.
+// No call blocks. With TLS both directions go through buffers of this class, so that one system call moves several records.
 #pragma once
 
 #include "transport/bootstrap/handshake.h"
@@ -34,74 +34,79 @@ struct iovec;
 
 namespace tsprun::tls {
 
-/// The job's secret, and how connections use it.
+/// The job's secret, and how connections protect their bytes.
 struct Credentials {
   // NOLINTNEXTLINE(google-explicit-constructor): a secret alone means plain connections
   Credentials(const bootstrap::Secret& secret_, bool tls_ = false) : secret(secret_), tls(tls_) {}
   bootstrap::Secret secret;
   bool tls;
-  /// How many records (of up to 16 KiB) are encrypted under one key. RFC 8446, 5.5: 2^24.5 are the most for AES-GCM.
+  /// Records (of up to 16 KiB) that are encrypted under one key, before the key is updated. RFC 8446, 5.5, allows 2^24.5 for
+  /// AES-GCM.
   std::uint64_t records_of_key = 1 << 22;
 };
 
 class Session;
 
+/// A socket with its proof and, with TLS, its encryption. Movable; one thread at a time.
 class Channel {
  public:
-  /// No socket.
+  /// Makes a channel without a socket.
   Channel();
   Channel(Channel&&) noexcept;
   Channel& operator=(Channel&&) noexcept;
   ~Channel();
 
-  /// Take a connected, non-blocking socket (a connector's may still be connecting). `from` and `self` name this end, `to` whom
-  /// the connector wants to reach. Throw Error(refused) if libssl can't do what is needed.
+  /// Make a channel that dialed (connector) or accepted (acceptor) a connected, non-blocking socket; a connector's may still be
+  /// connecting. `from` and `self` name this end, `to` the end that the connector wants to reach. Throw Error(refused) if
+  /// libssl can't do what is needed.
   static Channel connector(posix::UniqueFd socket, const Credentials& credentials, bootstrap::Link link, int from, int to);
   static Channel acceptor(posix::UniqueFd socket, const Credentials& credentials, bootstrap::Link link, int self);
 
-  /// A plain one between ends that one process made: nobody needs to prove anything.
+  /// Makes a plain channel without proof, for a socket pair whose ends one process made.
   static Channel unproven(posix::UniqueFd socket);
 
-  /// Moves the proof as far as the socket allows. False: it has failed, or the socket is over; refusal() or error() says why.
+  /// Moves the proof as far as the socket allows. Returns false if it has failed or the socket has ended; refusal() or error()
+  /// gives the reason.
   bool shake();
-  /// Both ends have proved themselves, and everything that this took was sent.
+  /// Returns true once both ends have proved that they know the secret, and every byte of the proof was sent.
   bool ready() const;
-  /// The other end has greeted as one who knows the protocol does (acceptor), or has answered at all (connector). It may still be
-  /// anyone.
+  /// Returns true once the other end has sent a valid greeting (acceptor) or any answer (connector). It hasn't proved anything
+  /// by that.
   bool greeted() const;
-  /// Before it is ready: the proof has something to send, and waits for room.
+  /// Returns true if the proof has bytes to send and waits until the socket is writable. For use before ready().
   bool has_to_send() const;
-  /// Why the other end was refused; empty if it wasn't.
+  /// Returns why the other end was refused; empty if it wasn't.
   const std::string& refusal() const;
-  /// Of a socket that ended before it was ready: its errno, 0 if the other end closed it.
+  /// Returns the errno with which the socket ended before ready(); 0 if the other end closed it.
   int error() const { return error_; }
-  /// Who the other end says it is; believed once ready.
+  /// Returns the name that the other end gives itself (`from` of its greeting). Proved once ready().
   int peer() const;
-  /// Acceptor: whom the other end wanted to reach.
+  /// Returns the name that the other end wanted to reach. Acceptor only.
   int sought() const;
+  /// Returns true with TLS.
   bool is_encrypted() const { return session_ != nullptr; }
 
-  /// Like readv(2): bytes, 0 at the end, -1 with errno (EBADMSG: what came is not what the other end sent, see damage()). As much
-  /// as is there; less than there is room for means that no more is, unless ended(). Without `refill` only what this object holds
-  /// already. Precondition: ready().
+  /// Reads like readv(2): returns the bytes read, 0 at the end, or -1 with errno (EBADMSG: the bytes that came aren't those
+  /// that the other end sent, see damage()). Reads all that is there: fewer bytes than fit mean that no more are there, unless
+  /// ended(). Without `refill` it reads only bytes that this object holds already. Precondition: ready().
   ssize_t read(const iovec* parts, int count, bool refill = true);
-  /// Like sendmsg(2) without SIGPIPE: bytes taken, -1 with errno. With TLS some of what was taken may still lie here: see
-  /// unsent().
+  /// Writes like sendmsg(2), without SIGPIPE: returns the bytes taken, or -1 with errno. With TLS some of the bytes taken may
+  /// still be in this object: see unsent().
   ssize_t write(const iovec* parts, int count);
-  /// Sends what lies here. False with errno: EAGAIN, or the way is over.
+  /// Sends bytes that were taken but not sent yet. Returns false with errno: EAGAIN, or the error that ended the way out.
   bool flush();
-  /// Bytes taken that this end's kernel hasn't.
+  /// Returns the bytes (of ciphertext) that this object has taken and the kernel hasn't.
   std::size_t unsent() const;
-  /// This object holds bytes that a socket's readiness will not announce: read().
+  /// Returns true if this object holds input that the socket's readiness won't announce: call read().
   bool holds_input() const;
-  /// The way in is over: read() gives the reason once what came before is read.
+  /// Returns true if no more input comes from the socket. read() returns the reason after what came before it was read.
   bool ended() const;
-  /// What was wrong with what came; empty if nothing.
+  /// Returns what was wrong with the bytes that came; empty if nothing was.
   const std::string& damage() const;
 
   int descriptor() const { return socket_.get(); }
   bool open() const { return static_cast<bool>(socket_); }
-  /// Closes the socket and forgets all keys.
+  /// Closes the socket and discards all keys.
   void reset();
 
  private:

@@ -1,5 +1,5 @@
-// The TLS side of a channel, without a socket: libssl between two buffers of ciphertext. For channel.cpp alone; see channel.h for
-// the protocol.
+// The TLS side of a channel, without a socket: libssl between two buffers of ciphertext. Only channel.cpp uses it; channel.h
+// describes the protocol.
 #pragma once
 
 #include "transport/tls/channel.h"
@@ -15,28 +15,32 @@
 
 namespace tsprun::tls {
 
+/// One TLS connection, as seen by libssl. Not movable: libssl keeps a pointer to it.
 class Session {
  public:
+  /// Makes one end: `from` names it, `to` the end that a connector wants to reach. Throws Error(refused) if libssl fails.
   Session(const Credentials& credentials, bootstrap::Link link, bool connector, int from, int to);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session();
 
+  /// Result of a step: complete, no more without further input, or failed for good.
   enum class Step : std::uint8_t { done, wants_input, failed };
-  /// The handshake, as far as the input goes.
+  /// Moves the handshake as far as the input allows.
   Step shake();
-  /// Decrypts into `room`, at most a record; `bytes` are what came.
+  /// Decrypts into `room`, at most one record; sets `bytes` to the number of bytes decrypted.
   Step read(std::span<std::byte> room, std::size_t& bytes);
-  /// Encrypts into the output. False: failed.
+  /// Encrypts into the output, and updates the key when it is due. Returns false if libssl failed.
   bool write(std::span<const std::byte> bytes);
 
-  /// Where ciphertext from the socket goes. Precondition: no input is left.
+  /// Returns the buffer for ciphertext from the socket; tell came() how much was read into it. Precondition: no input is left.
   std::span<std::byte> room_for_input();
   void came(std::size_t bytes);
   bool has_input() const { return begin_ != end_; }
-  /// Decrypted bytes, or ciphertext.
+  /// Returns true if decrypted bytes or ciphertext are left to read.
   bool holds_input() const { return has_input() || ::SSL_pending(ssl_.get()) != 0; }
 
+  /// Returns the ciphertext to be sent; tell sent() how much the socket took.
   std::span<const std::byte> output() const { return std::span(out_).subspan(out_sent_); }
   void sent(std::size_t bytes);
 
@@ -47,9 +51,9 @@ class Session {
   const std::string& damage() const { return damage_; }
   bool ready() const { return ready_; }
 
-  int end_error = 0;    ///< how the socket's way in ended
-  bool ended = false;   ///< it has
-  int write_error = 0;  ///< how its way out ended; 0: it hasn't
+  int end_error = 0;    ///< errno with which the socket's input ended; 0: the other end closed it
+  bool ended = false;   ///< the socket's input has ended
+  int write_error = 0;  ///< errno with which the socket's output ended; 0: it hasn't
 
  private:
   static int take(BIO* bio, char* data, int room);
@@ -74,12 +78,12 @@ class Session {
   std::vector<std::byte> out_;
   std::size_t out_sent_ = 0;
   std::uint64_t records_of_key_;
-  std::uint64_t records_ = 0;  ///< under the present key
+  std::uint64_t records_ = 0;  ///< records encrypted under the present key
   bool first_bytes_heard_ = false;
   bool greeted_ = false;
-  bool agreed_ = false;  ///< libssl's handshake is over
-  bool done_ = false;    ///< so is all that belongs to the proof
-  bool ready_ = false;   ///< and it was sent
+  bool agreed_ = false;  ///< libssl's handshake is complete
+  bool done_ = false;    ///< so is the rest of the proof (the welcome byte)
+  bool ready_ = false;   ///< and all of it was sent
   std::string refusal_;
   std::string damage_;
 };
