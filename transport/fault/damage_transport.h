@@ -1,13 +1,12 @@
-// A decorator on the receiving side of any transport that damages or loses messages, or cuts the way from a peer, as the rank's
-// Strikes say. It stands below whatever checks payloads (--verify); where the transport itself does (tcp), the damage is done
-// below its check. Of a view it hands out a damaged private copy: nobody else's memory is ever touched.
+// A decorator, on the receiving side of any transport, that damages or loses messages or cuts the way from a peer, as the
+// rank's Strikes say. It stands below the decorator that checks payloads (--verify); if the transport itself checks them (tcp),
+// the damage is done below that check. A damaged view is a private copy: memory of other ranks is never changed.
 //
-// A message that is lost is taken from the lane below when it comes and never handed over; what was to receive it waits for the
-// one behind:
+// A lost message is taken from the lane below when it arrives and never handed over. Its receive gets the next message instead:
 //
-//   ticket here            1    2    3           3 was lost: who holds it looks at what comes in its place
+//   ticket here            1    2    3           message 3 is lost: the holder of ticket 3 gets what comes next
 //                          │    │     ╲
-//   ticket below           1    2   3   4        3 goes nowhere
+//   ticket below           1    2   3   4        3 is discarded
 #pragma once
 
 #include "transport/fault/strikes.h"
@@ -21,9 +20,10 @@
 
 namespace tsprun::fault {
 
+/// Carries out a rank's Strikes of kind corrupt and drop, and its cuts.
 class DamageTransport final : public ForwardingTransport {
  public:
-  /// `worlds[p]`: which rank of the world peer p is. `inner` and `strikes` must outlive it.
+  /// Wraps `inner`. `worlds[p]` is the world's rank of peer p. `inner` and `strikes` must outlive this object.
   DamageTransport(Transport& inner, Strikes& strikes, std::vector<int> worlds)
       : ForwardingTransport(inner), strikes_(&strikes), worlds_(std::move(worlds)) {}
 
@@ -37,20 +37,20 @@ class DamageTransport final : public ForwardingTransport {
 
  private:
   struct Lost {
-    Ticket instead;  ///< ticket here of what waits for the message behind
+    Ticket instead;  ///< ticket here of the receive that gets the next message instead
     Ticket below;
     bool is_view;
     bool taken = false;
   };
   struct Damaged {
-    std::byte* bytes;  ///< null: a view
-    std::size_t byte;  ///< which one of the message
+    std::byte* bytes;  ///< the receive's buffer; null: a view
+    std::size_t byte;  ///< index of the damaged byte in the message
     std::byte flip;
-    std::vector<std::byte> copy;  ///< of a view: as long as the message
+    std::vector<std::byte> copy;  ///< of a view: the damaged copy, as long as the message
   };
   struct Lane {
     std::vector<Lost> lost;
-    bool losing = false;  ///< lost.back() is posted below, what waits instead of it isn't yet
+    bool losing = false;  ///< lost.back() is posted below, the receive that replaces it isn't yet
     std::map<Ticket, Damaged> damaged;
 
     Ticket below(Ticket ticket) const;
@@ -64,7 +64,7 @@ class DamageTransport final : public ForwardingTransport {
 
   Strikes* strikes_;
   std::vector<int> worlds_;
-  std::map<Key, Lane> lanes_;  ///< those on which anything was struck
+  std::map<Key, Lane> lanes_;  ///< lanes on which a message was struck
 };
 
 }  // namespace tsprun::fault

@@ -1,9 +1,10 @@
-// A decorator that makes any transport look like a slower link: every message arrives later by a latency and by its bytes over a
-// bandwidth. A delay costs no CPU, so what a schedule hides behind computation can be told from what it waits for.
+// A decorator that makes any transport look like a slower link: every message arrives later by a latency and by its bytes over
+// a bandwidth. A delay costs no CPU time, so one can tell communication that a schedule hides behind computation from
+// communication that it waits for.
 //
-// The link into this rank from each peer carries one message at a time, whatever its stream; its time begins when the message is
-// seen. Only arrivals are delayed: the receiving side decides, and no clock but its own is asked. Single messages are later still
-// where the rank's Strikes say so.
+// The link into this rank from each peer carries one message at a time, whatever its stream; a message's time on the link
+// begins when this end sees it. Only the receiving side delays, by its own clock. Single messages are delayed further if the
+// rank's Strikes say so.
 #pragma once
 
 #include "transport/fault/strikes.h"
@@ -17,23 +18,25 @@
 
 namespace tsprun::fault {
 
+/// Speed of a link.
 struct LinkSpeed {
   double bytes_per_ns = 0;  ///< 0: no limit
   std::uint64_t latency_ns = 0;
 };
 
-/// A fault `slow` of the link from one peer.
+/// A fault `slow`: a lower speed of the link from one peer.
 struct SlowLink {
-  int peer = -1;            ///< as the transport numbers it
-  int from = -1;            ///< rank of the world
+  int peer = -1;            ///< peer, as the transport numbers it
+  int from = -1;            ///< the same peer's rank in the world
   double bytes_per_ns = 0;  ///< 10⁹ bytes per second are bytes per nanosecond
   std::size_t fault = 0;    ///< number among all faults of the job
 };
 
+/// Delays the messages that arrive at this rank.
 class DelayTransport final : public ForwardingTransport {
  public:
-  /// All links have this speed, but for those in `slow`. `strikes` (null: none) says which messages come later still;
-  /// `worlds[p]`: which rank of the world peer p is. `inner` and `strikes` must outlive it.
+  /// Wraps `inner`. All links have this speed, those in `slow` the lower of both. `strikes` (null: none) says which messages
+  /// come later still; `worlds[p]` is the world's rank of peer p. `inner` and `strikes` must outlive this object.
   DelayTransport(Transport& inner, const LinkSpeed& speed, std::vector<SlowLink> slow = {}, Strikes* strikes = nullptr,
                  std::vector<int> worlds = {})
       : ForwardingTransport(inner), speed_(speed), slow_(std::move(slow)), strikes_(strikes), worlds_(std::move(worlds)) {}
@@ -53,12 +56,12 @@ class DelayTransport final : public ForwardingTransport {
   std::uint64_t arm() override;
 
  private:
-  /// A message that was asked for and hasn't been handed over yet.
+  /// A message for which a receive is posted and that wasn't handed over yet.
   struct Expected {
     Ticket ticket;
     std::size_t bytes;
-    std::uint64_t late_ns;       // what strikes add
-    std::uint64_t ready_ns = 0;  // 0: not seen yet
+    std::uint64_t late_ns;       // delay that strikes add
+    std::uint64_t ready_ns = 0;  // time at which it may be handed over; 0: not seen yet
   };
   struct Lane {
     LaneId id;

@@ -1,4 +1,4 @@
-// The grammar of injected faults, one `--fault` each:
+// The grammar of injected faults. Each `--fault` option describes one:
 //
 //   KIND:key=value,…
 //
@@ -8,7 +8,7 @@
 //   corrupt:from=0,to=1,nth=7             drop:from=0,to=1,nth=7
 //   disconnect:from=0,to=1,step=3         seed=N in any
 //
-// A text that can't be meant is refused with what is wrong and the nearest form that works.
+// A text outside the grammar is refused; the error says what is wrong with it and gives the nearest text that works.
 #pragma once
 
 #include <cstdint>
@@ -28,37 +28,40 @@ namespace tsprun::fault {
   X(drop, "drop:from=0,to=1,nth=7")            \
   X(disconnect, "disconnect:from=0,to=1,step=3")
 
+/// Kind of a fault.
 enum class Kind : std::uint8_t {
 #define TSP_X(name, example) name,
   TSP_FAULT_KINDS(TSP_X)
 #undef TSP_X
 };
 
+/// Returns the kind's name in the grammar.
 std::string_view name(Kind kind);
 
-/// One fault. Numbers that the text doesn't give keep the values below.
+/// One fault. Fields that the text doesn't set keep the values below.
 struct Spec {
   Kind kind = Kind::kill;
   std::string text;            ///< as it was typed
-  int rank = -1;               ///< of the world: kill, stall, oom
-  int from = -1;               ///< the others: messages from this rank
-  int to = -1;                 ///< … to this one
-  std::uint64_t step = 0;      ///< at the beginning of this training step, from 1; 0: not by step
-  std::string op;              ///< at an operation of this kind; empty: not by operation
-  std::uint64_t sequence = 1;  ///< … the how many-th of its kind on its rank, from 1
-  std::uint64_t nth = 0;       ///< the how many-th message of the pair, from 1; 0: not by number
-  double probability = 1;      ///< of each message of the pair: delay, corrupt, drop
-  double seconds = 0;          ///< stall: how long
-  double milliseconds = 0;     ///< delay: of each message that is struck
-  double gigabytes_per_s = 0;  ///< slow: 10⁹ bytes per second
+  int rank = -1;               ///< kill, stall, oom: the rank that fails, in the world's numbering
+  int from = -1;               ///< other kinds: messages from this rank …
+  int to = -1;                 ///< … to this rank
+  std::uint64_t step = 0;      ///< training step at whose beginning it happens, from 1; 0: not by step
+  std::string op;              ///< kind of operation at which it happens; empty: not by operation
+  std::uint64_t sequence = 1;  ///< … number of that operation among those of its kind on the rank, from 1
+  std::uint64_t nth = 0;       ///< number of the message among those of the pair, from 1; 0: not by number
+  double probability = 1;      ///< delay, corrupt, drop: probability with which each message of the pair is struck
+  double seconds = 0;          ///< stall: its length
+  double milliseconds = 0;     ///< delay: added to each message that is struck
+  double gigabytes_per_s = 0;  ///< slow: bandwidth, in 10⁹ bytes per second
   std::uint64_t seed = 0;
 
-  /// Whether it strikes one rank (kill, stall, oom) rather than messages of a pair.
+  /// Returns true if the fault strikes one rank (kill, stall, oom) rather than messages of a pair.
   bool strikes_rank() const { return kind == Kind::kill || kind == Kind::stall || kind == Kind::oom; }
 };
 
-/// Throws Error(refused) naming the text, what is wrong with it and the nearest one that works. `ranks`: of the job; a text that
-/// names others, or two ends that are one rank, is refused. 0: that isn't known.
+/// Parses the text of one `--fault`. `ranks` is the number of ranks of the job, 0 if unknown. Throws Error(refused) naming the
+/// text, what is wrong with it and the nearest text that works; also if the text names ranks that the job doesn't have, or a
+/// pair whose two ends are one rank.
 Spec parse(std::string_view text, int ranks = 0);
 
 }  // namespace tsprun::fault

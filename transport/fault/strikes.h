@@ -1,6 +1,7 @@
-// Which messages to a rank shall be lost, damaged or late now, and from which ranks none comes any more. Whoever knows operations
-// (core) arms strikes when one begins and disarms them when it is over; the decorators around the rank's transports share this
-// object and strike the first message that fits. So what is struck depends on operations alone, whatever transport carries them.
+// The messages to a rank that are to be lost, damaged or delayed now, and the ranks from which nothing arrives any more. Core,
+// which knows operations, arms strikes when an operation begins and disarms them when it ends. The decorators around the rank's
+// transports share this object and strike the first message that fits. So what is struck depends on operations only, and not on
+// the transport that carries them.
 #pragma once
 
 #include "transport/fault/spec.h"
@@ -16,52 +17,55 @@
 
 namespace tsprun::fault {
 
-/// One message of a stream that shall be struck.
+/// One message of a stream that is to be struck.
 struct Strike {
   static constexpr int kWhoever = -1;
   Kind kind = Kind::corrupt;  ///< corrupt, drop or delay
   std::size_t fault = 0;      ///< number among all faults of the job
-  int from = kWhoever;        ///< rank of the world; kWhoever: the first message with a payload, whoever sends it
-  std::uint64_t draw = 0;     ///< corrupt: which byte of it
-  std::uint64_t late_ns = 0;  ///< delay: how much later it comes
+  int from = kWhoever;        ///< sending rank in the world; kWhoever: the first message with a payload from any rank
+  std::uint64_t draw = 0;     ///< corrupt: random number that chooses byte and bit
+  std::uint64_t late_ns = 0;  ///< delay: added to its arrival
 };
 
-/// What was done to a message.
+/// Report of what was done to a message.
 struct Blow {
   std::size_t fault = 0;
   Stream stream = Stream::control;
-  int from = -1;  ///< rank of the world that sent the message
+  int from = -1;  ///< sending rank in the world
   std::size_t bytes = 0;
   std::string what;  ///< "bit 3 of byte 17 is flipped"
 };
 
+/// The strikes and cuts of one rank. One thread at a time.
 class Strikes {
  public:
+  /// Arms a strike for the next message of the stream that fits.
   void arm(Stream stream, const Strike& strike) { armed(stream).push_back(strike); }
-  /// The operation is over: what found no message strikes none.
+  /// Removes the stream's strikes that found no message: their operation is over.
   void disarm(Stream stream) { armed(stream).clear(); }
-  /// The strike of this kind that a message from this rank of the world is due; null: none.
+  /// Returns the first armed strike of this kind that fits a message from this rank of the world; null if there is none.
   const Strike* due(Kind kind, Stream stream, int from) const {
     for (const Strike& strike : armed_[static_cast<std::size_t>(stream)]) {
       if (strike.kind == kind && (strike.from == Strike::kWhoever || strike.from == from)) return &strike;
     }
     return nullptr;
   }
-  /// It was carried out: it is due no more, and `on_blow` hears of it.
+  /// Removes a strike that was carried out, and calls `on_blow`. `strike` must come from due().
   void done(const Strike& strike, const Blow& blow) {
     std::vector<Strike>& all = armed(blow.stream);
     all.erase(all.begin() + (&strike - all.data()));
     if (on_blow) on_blow(blow);
   }
 
-  /// Nothing comes from this rank of the world any more.
+  /// Cuts the way from this rank of the world: nothing arrives from it any more. `why` is the reason that lanes then report.
   void cut(int from, const std::string& why) { cut_.emplace(from, why); }
-  /// Why nothing does; null: it isn't cut.
+  /// Returns why the way from this rank of the world is cut; null if it isn't.
   const std::string* why_cut(int from) const {
     const auto at = cut_.find(from);
     return at == cut_.end() ? nullptr : &at->second;
   }
 
+  /// Called for every message that was struck.
   std::function<void(const Blow&)> on_blow;
 
  private:

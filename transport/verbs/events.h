@@ -1,4 +1,5 @@
-// What a device tells: completions, through one completion queue and the channel that wakes a sleeper, and asynchronous events.
+// Completions and asynchronous events of a device: one completion queue, the channel that wakes a sleeping rank, and the
+// device's event queue.
 #pragma once
 
 #include "transport/posix.h"
@@ -13,39 +14,43 @@
 
 namespace tsprun::verbs {
 
-/// "IBV_WC_RETRY_EXC_ERR (transport retry counter exceeded), vendor error 0x81, queue pair 17": all that a failed completion
-/// tells.
+/// Describes a failed completion with all that it tells: "IBV_WC_RETRY_EXC_ERR (transport retry counter exceeded), vendor error
+/// 0x81, queue pair 17".
 std::string describe(const ibv_wc& failed);
 
-/// An asynchronous event, already acknowledged.
+/// An asynchronous event (ibv_get_async_event(3)), already acknowledged.
 struct DeviceEvent {
+  /// What the event makes unusable.
   enum class Reach : std::uint8_t { nothing, queue_pair, device };
   Reach breaks = Reach::nothing;
   std::uint32_t queue_pair = 0;
-  int port = 0;  ///< of IBV_EVENT_PORT_…; else 0
+  int port = 0;  ///< port of an IBV_EVENT_PORT_…; else 0
   bool port_is_up = false;
   std::string text;
 };
 
+/// Completion queue and events of one device.
 class Events {
  public:
-  /// Throws Error(refused) if `entries` are more than the device can queue.
+  /// Makes a completion queue with room for `entries`. Throws Error(refused) if the device can't queue so many, or the queue
+  /// can't be made. `device` must outlive this object.
   Events(ibv_context* device, int entries);
   ~Events();
   Events(const Events&) = delete;
   Events& operator=(const Events&) = delete;
 
   ibv_cq* queue() const { return queue_.get(); }
-  /// Fills `into` from its start; how many, or -1 with errno-like trouble, which only a dead device gives.
+  /// Takes completions into `into`, from its start, and returns their number; -1 if the queue can't be read, which happens only
+  /// when the device is dead.
   int poll(std::span<ibv_wc> into) { return ibv_poll_cq(queue_.get(), static_cast<int>(into.size()), into.data()); }
 
-  /// The descriptor becomes readable with the next completion or event.
+  /// Asks for the descriptor to become readable with the next completion or event.
   void arm();
-  /// Takes the channel's notifications away, so that it's quiet again.
+  /// Takes and acknowledges the channel's notifications, so that the descriptor isn't readable any more.
   void disarm();
   int descriptor() const { return epoll_.get(); }
 
-  /// The next asynchronous event, if there is one.
+  /// Takes the next asynchronous event. Returns false if there is none.
   bool next(DeviceEvent& event);
 
  private:

@@ -1,5 +1,5 @@
-// What is believed of the headers that a peer wrote (wire.h): functions of those headers and of what this side awaits, and of
-// nothing else, so that they can be tried without a device.
+// Checks of the headers that a peer wrote (wire.h). They depend on those headers and on what this side waits for, and on
+// nothing else, so that they can be tested without a device.
 #pragma once
 
 #include "transport/message.h"
@@ -12,27 +12,30 @@
 
 namespace tsprun::verbs {
 
-/// The message that news of an arrival or a grant speaks of, where all up to `finished` are over: one of the kSlots after it.
-/// Nothing: none of those.
+/// Returns the message to which an immediate with these low 28 bits refers: one of the kSlots messages after `finished`, up to
+/// which all are finished. Nothing if it is none of those.
 std::optional<Ticket> awaited(std::uint32_t low, Ticket finished);
 
-/// The message that a receiver waits for in an entry. A put's payload went to `where`.
+/// A message for whose entry a receiver waits.
 struct Awaited {
   Envelope envelope;
   std::size_t bytes = 0;
-  std::optional<std::uint64_t> where;  ///< of a put
+  std::optional<std::uint64_t> where;  ///< set for a put: the address to which its payload must have gone
 };
-/// An entry that arrived as that of message `ticket`: done if it's the awaited one, which then lies in the entry whole.
+/// Checks an entry that arrived for message `ticket`. Returns done if it is the message expected (its payload, unless of a put,
+/// then lies in the entry), mismatch if envelope or size differ, corrupt if it contradicts itself.
 Outcome judge_entry(const EntryHeader& header, Ticket ticket, const Awaited& message);
 
-/// Why this grant can't be used for the message that it is meant for; empty: it can.
+/// Returns why a grant contradicts itself and can't be used; empty if it can.
 std::string trouble_of(const GrantHeader& grant);
-/// Under which of the grant's keys the byte number `written` lies, and how many from there on.
+/// Place of a byte of a granted message: the index of the grant's key under which it lies, and how many bytes lie there from it
+/// on.
 struct Granted {
   std::size_t key;
   std::size_t bytes;
 };
-/// Nothing: under none (a grant lies where the peer may write, and may change while it's used).
+/// Finds the place of byte number `written`. Nothing if it lies under no key: the peer can write to the grant's memory, so a
+/// grant may change while it is used.
 std::optional<Granted> granted_at(const GrantHeader& grant, std::size_t written);
 
 }  // namespace tsprun::verbs

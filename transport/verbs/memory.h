@@ -1,4 +1,5 @@
-// Memory that the NIC may touch: the heap's slabs, registered on first use, and regions of the transport's own.
+// Memory that the NIC may read and write: the slabs of the rank's heap, registered on first use, and regions of the transport's
+// own.
 #pragma once
 
 #include "transport/transport.h"
@@ -14,28 +15,33 @@
 
 namespace tsprun::verbs {
 
+/// Deleter of a Registration.
 struct Deregister {
   void operator()(ibv_mr* mr) const { ibv_dereg_mr(mr); }
 };
+/// A registered memory region; deregistered by its owner.
 using Registration = std::unique_ptr<ibv_mr, Deregister>;
 
-/// Registers memory for local use and, if so, for peers' writes. Throws Error(out_of_memory) that names the limit in the way.
+/// Registers memory for local use and for peers' writes. `what` names it in errors. Throws Error(out_of_memory) naming the
+/// limit that stood in the way.
 Registration register_bytes(ibv_pd* pd, std::span<std::byte> memory, const char* what);
 
-/// What keeps a rank with so many peers from locking the memory that it needs at least (message buffers, one slab of the heap),
-/// and what to raise; empty if nothing does.
+/// Returns why a rank with so many peers can't lock the memory that it needs at least (message buffers, and one slab of the
+/// heap or `heap_bytes` if fewer), and which limit to raise; empty if it can.
 std::string locked_memory_shortage(int peers, std::size_t heap_bytes = kSlabBytes);
 
-/// The registered slabs of a rank's heap.
+/// The registered slabs of a rank's heap. Registered memory is locked, whether it is used or not.
 class Slabs {
  public:
-  /// `heap` is one stretch of address space, of which only what is registered needs to be committed. As long as only its first
-  /// `expected` bytes are used, no more is registered: memory that is registered is locked, used or not.
+  /// Takes the heap's address space, of which only registered parts need be committed. As long as only its first `expected`
+  /// bytes are used, no more than these are registered.
   Slabs(ibv_pd* pd, std::span<std::byte> heap, std::size_t expected)
       : pd_(pd), heap_(heap), expected_(expected), slabs_((heap.size() + kSlabBytes - 1) / kSlabBytes) {}
 
-  /// Registers all slabs that `memory` touches. Throws Error(refused) outside the heap, Error(out_of_memory).
+  /// Registers all slabs that `memory` touches, if they aren't. Throws Error(refused) outside the heap, Error(out_of_memory) as
+  /// register_bytes().
   void add(std::span<const std::byte> memory);
+  /// Returns true if all of `memory` is registered.
   bool covers(std::span<const std::byte> memory) const;
   /// A run of registered bytes within one slab.
   struct Piece {
@@ -43,18 +49,20 @@ class Slabs {
     std::uint32_t local_key;
     std::uint32_t remote_key;
   };
-  /// The piece that begins at `memory` and ends with it or with the slab. Precondition: covers(memory).
+  /// Returns the piece that begins at `memory` and ends where `memory` or its slab ends. Precondition: covers(memory), not
+  /// empty.
   Piece piece(std::span<const std::byte> memory) const;
 
  private:
   struct Slab {
     Registration registration;
-    Registration first;     // of fewer bytes, of a slab that turned out to be used further: peers may still hold its keys
-    std::size_t bytes = 0;  // registered, from the slab's beginning
+    Registration first;     // an earlier registration, of fewer bytes: peers may still hold its keys
+    std::size_t bytes = 0;  // registered bytes, from the slab's start
   };
 
   bool in_heap(std::span<const std::byte> memory) const;
-  /// Calls visit(slab, bytes of it up to the end of what `memory` touches) for every slab; false if a call gave false.
+  /// Calls visit(slab, bytes from the slab's start to the end of `memory` within it) for every slab that `memory` touches,
+  /// until a call returns false; then returns false.
   template <class Visit>
   bool each_slab(std::span<const std::byte> memory, Visit&& visit) const;
   std::size_t slab_of(const std::byte* place) const { return static_cast<std::size_t>(place - heap_.data()) / kSlabBytes; }
@@ -65,9 +73,10 @@ class Slabs {
   std::vector<Slab> slabs_;
 };
 
-/// Anonymous, page-aligned, registered memory.
+/// Anonymous, page-aligned, registered memory of the transport's own; not inherited by forked children.
 class Region {
  public:
+  /// Throws Error(out_of_memory).
   Region(ibv_pd* pd, std::size_t bytes);
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;

@@ -1,4 +1,4 @@
-// The private side of VerbsTransport: what it keeps per lane, per peer and per device.
+// The private side of VerbsTransport: its state per lane, per peer and per device.
 #pragma once
 
 #include "transport/verbs/events.h"
@@ -14,23 +14,23 @@ namespace tsprun::verbs {
 
 constexpr std::uint64_t bit(Ticket ticket) { return std::uint64_t{1} << (ticket % 64); }
 
-/// A message whose payload leaves when the receiver has granted it.
+/// A message whose payload is written when the receiver has granted it.
 struct VerbsTransport::Large {
   Envelope envelope;
   std::span<const std::byte> payload;
   std::size_t written = 0;
 };
 
-/// The sender's side of a lane. Bits are by ticket % 64; at most 16 are in flight.
+/// The sender's side of a lane. Sets of messages are bits, by ticket % 64; at most 16 messages are in flight.
 struct VerbsTransport::Outgoing {
   Ticket last = 0;
-  std::uint64_t taken = 0;                      // by the receiver: credit
-  std::uint64_t waiting = 0;                    // large, not granted yet
-  std::uint64_t writing = 0;                    // large, granted, not all written
-  std::uint64_t refusing = 0;                   // large, not what its receiver expects, which isn't told yet
-  std::uint64_t granted = 0;                    // grants that came before their message was sent
-  std::uint64_t copied = 0;                     // done when send() returned
-  std::array<std::uint64_t, kSlots> request{};  // the work request after which message t is gone; 0: not posted yet
+  std::uint64_t taken = 0;                      // messages that the receiver has finished: credit
+  std::uint64_t waiting = 0;                    // large messages, not granted yet
+  std::uint64_t writing = 0;                    // large messages, granted, not written completely
+  std::uint64_t refusing = 0;                   // large messages that don't match their grant; the receiver isn't told yet
+  std::uint64_t granted = 0;                    // messages granted before they were sent
+  std::uint64_t copied = 0;                     // messages that were done when send() returned
+  std::array<std::uint64_t, kSlots> request{};  // last work request of message t; 0: not posted yet
   std::array<Large, kSlots> large;
 };
 
@@ -45,13 +45,13 @@ struct VerbsTransport::Posted {
 /// The receiver's side of a lane.
 struct VerbsTransport::Incoming {
   Ticket last = 0;             // newest posted
-  std::uint64_t prefix = 0;    // all up to this one are finished
+  std::uint64_t prefix = 0;    // all messages up to this one are finished
   std::uint64_t finished = 0;  // message t > prefix is finished
   std::uint64_t entries = 0;   // entry t lies in the region
   std::uint64_t data = 0;      // the payload of granted message t is in its place
   std::uint64_t to_grant = 0;
   std::uint64_t granted = 0;
-  std::uint64_t told = 0;  // what the sender knows of `prefix`
+  std::uint64_t told = 0;  // last `prefix` that the sender was told
   std::array<std::uint64_t, kSlots> grant_request{};
   std::array<Posted, kSlots> posted{};
   Found found;
@@ -61,10 +61,11 @@ struct VerbsTransport::Peer {
   Peer(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, int peer_number)
       : number(peer_number), region(pd, 2 * kRegionBytes), pair(pd, completions, port, static_cast<std::uint32_t>(peer_number)) {}
 
-  /// Where the peer writes, and where what we write to it is made up.
+  /// Addresses in the half of the region that the peer writes, and in the half where this rank prepares what it writes to the
+  /// peer.
   std::byte* arriving(std::size_t offset) const { return region.data() + offset; }
   std::byte* leaving(std::size_t offset) const { return region.data() + kRegionBytes + offset; }
-  /// Writes `bytes` made up at `offset` to the same place in the peer.
+  /// Writes `bytes` prepared at `offset` to the same offset in the peer's region. Returns as QueuePair::write().
   std::uint64_t mirror(std::size_t offset, std::size_t bytes, std::optional<Immediate> immediate, bool signalled) {
     return pair.write({leaving(offset), bytes, region.local_key()}, {address.region + offset, address.region_key}, immediate,
                       signalled);
@@ -75,15 +76,15 @@ struct VerbsTransport::Peer {
   QueuePair pair;  // destroyed before the region that it writes
   Address address;
   bool linked = false;           // ready to send and to receive
-  std::uint64_t give_up_ns = 0;  // for the way to be found; 0: connect() wasn't called
+  std::uint64_t give_up_ns = 0;  // deadline for linking; 0: connect() wasn't called
   std::uint64_t probe = 0;
-  std::uint64_t arrivals = 0;        // immediates that came
-  std::uint64_t seen = 0;            // arrivals and completed requests, when they were last looked at
-  std::uint64_t quiet_since_ns = 0;  // since when those stand still
-  std::uint64_t question = 0;        // the last empty write by which the peer was asked whether it lives
-  std::string broken;                // the first cause; empty while all is well
-  bool flushed = false;              // broken without a cause yet: the error that isn't a flush may follow
-  std::uint64_t told_ns = 0;         // when a failed request is told: news of the port may follow
+  std::uint64_t arrivals = 0;        // immediates that have arrived
+  std::uint64_t seen = 0;            // arrivals plus completed requests, when last looked at
+  std::uint64_t quiet_since_ns = 0;  // time since which `seen` hasn't changed
+  std::uint64_t question = 0;        // last empty write that tests whether the peer is alive
+  std::string broken;                // first cause of failure; empty while the connection works
+  bool flushed = false;              // broken by an event or a flushed request: the failed request that caused it may follow
+  std::uint64_t told_ns = 0;         // time from which a failed request is reported: an event of the port may explain it
   std::array<Outgoing, kStreams> out;
   std::array<Incoming, kStreams> in;
 };
@@ -100,9 +101,9 @@ struct VerbsTransport::Parts {
   std::optional<Slabs> slabs;
   std::optional<Events> events;
   std::vector<std::unique_ptr<Peer>> peers;
-  std::string port_trouble;  // while the port is down
+  std::string port_trouble;  // set while the port is down
   std::uint32_t rounds_since_events = 0;
-  std::uint64_t next_question_ns = 0;  // when silent peers are looked for again
+  std::uint64_t next_question_ns = 0;  // time of the next search for silent peers
 
   void ask_silent_peers();
   void ask_port();

@@ -1,13 +1,13 @@
-// Messages over RDMA: reliable connections, one-sided writes, nothing ever read from a peer.
+// Transport over RDMA (ibverbs): reliable connections and one-sided writes; nothing is ever read from a peer.
 //
-//   up to 8 KiB  one WRITE_WITH_IMM of header and payload into entry t % 16 of the receiver's ring, on the lane's credits; inline
-//                in the work request if it is small
-//   larger       the receiver grants: it writes where the payload shall go, with the slabs' keys, once its buffer is posted; the
-//                sender compares envelopes and answers with writes, the last of them with an immediate, straight into place
-//   put          writes to where the peer said, then an entry that says so
+//   up to 8 KiB  one WRITE_WITH_IMM carries header and payload into entry t % 16 of the receiver's ring, on the lane's credits;
+//                inline in the work request if it is small
+//   larger       the receiver, once its buffer is posted, writes a grant: where the payload must go, with the keys of its slabs.
+//                The sender compares envelopes and writes straight into place, the last write with an immediate
+//   put          writes to the place that the peer named, then an entry that announces them
 //
-// Arrival is known from completions alone, never from payload bytes. Credits ride on entries and grants, or, when nothing goes
-// that way, on an immediate of their own.
+// Arrival is known from completions alone, never from payload bytes. Credits travel in entries and grants or, if none goes that
+// way, in an immediate of their own.
 #pragma once
 
 #include "transport/transport.h"
@@ -18,39 +18,41 @@
 
 namespace tsprun::verbs {
 
+/// Parameters of a rank's verbs transport.
 struct VerbsOptions {
-  std::string device = {};                      ///< as `--rdma` says (DeviceChoice); empty: choose
-  int local_rank = 0;                           ///< takes that active port, modulo their number
-  std::uint64_t timeout_ns = 30'000'000'000;    ///< the job's deadline, from which the NIC's own retries are derived
-  int peers = 1;                                ///< peers are numbered from 0 to this, not included
-  std::span<std::byte> heap = {};               ///< what register_memory() may be asked for
-  std::size_t heap_expected = ~std::size_t{0};  ///< of which the first so many bytes are likely to be all that is used
-  std::string place = {};                       ///< where this rank is, for messages: "node 1"
+  std::string device = {};                      ///< value of `--rdma` (DeviceChoice); empty: choose
+  int local_rank = 0;                           ///< index of the active port to use, modulo their number
+  std::uint64_t timeout_ns = 30'000'000'000;    ///< the job's deadline; the NIC's retries are derived from it
+  int peers = 1;                                ///< number of peers; they are numbered from 0
+  std::span<std::byte> heap = {};               ///< memory that register_memory() accepts
+  std::size_t heap_expected = ~std::size_t{0};  ///< first bytes of the heap that are likely to be all that is used
+  std::string place = {};                       ///< place of this rank, for messages: "node 1"
 };
 
+/// Transport over RDMA; see transport.h for the calls.
 class VerbsTransport final : public Transport {
  public:
-  /// Opens the device: only after fork. Throws Error(refused) if options.device can't be used. Without a usable device and none
-  /// asked for, the transport is made all the same and reaches nobody: see why_not().
+  /// Opens the device; call it only after fork. Throws Error(refused) if options.device can't be used. If no device was asked
+  /// for and none is usable, the transport is made nevertheless and reaches nobody: see why_not().
   explicit VerbsTransport(const VerbsOptions& options);
   ~VerbsTransport() override;
 
-  /// Why there is no device; empty if there is one.
+  /// Returns why no device is used; empty if one is.
   const std::string& why_not() const;
-  /// The device, port and GID in use, for reports; empty without one.
+  /// Returns the device, port and GID in use, for reports; empty without one.
   std::string chosen() const;
 
   std::string_view name() const override { return "verbs"; }
   std::vector<std::byte> address(int peer) override;
   Reach can_reach(int peer, std::span<const std::byte> address) const override;
   void connect(int peer, std::span<const std::byte> address) override;
-  /// True once the peer may write to this rank: connect() tries only once to find the way, this goes on with it. One try may take
-  /// the kernel a second. Throws Error(refused) in its words after half of the deadline.
+  /// Returns true once the peer may write to this rank. connect() tries only once to find the peer; each call of linked() tries
+  /// again, which may take the kernel a second. Throws Error(refused), with the kernel's reason, after half of the deadline.
   bool linked(int peer);
-  /// Sends the probe when first asked: ask once all peers are linked, else it waits for a retransmission. A probe that failed
-  /// breaks the way: see broken().
+  /// Returns true once the probe, which the first call sends, has reached the peer. Call it only after all peers are linked,
+  /// else the probe waits for a retransmission. A probe that failed breaks the connection: see broken().
   bool connected(int peer) override;
-  /// Why the way to a peer is broken; empty if it isn't.
+  /// Returns why the connection to a peer is broken; empty if it isn't.
   std::string broken(int peer) const;
 
   void register_memory(std::span<std::byte> memory) override;
@@ -68,7 +70,7 @@ class VerbsTransport final : public Transport {
   Found found(LaneId lane) const override;
 
   bool can_view(int) const override { return false; }
-  /// Peers' memory isn't addressable: these three throw Error(refused).
+  /// Throw Error(refused), all three: peers' memory isn't load/store-addressable.
   Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
   std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override;
   void release(LaneId lane, Ticket ticket) override;

@@ -1,15 +1,16 @@
-// What verbs peers write into each other's memory, and the address that one gives the other.
+// What verbs peers write into each other's memory, and the address blob that they exchange.
 //
-// Per pair of ranks one reliable connection, one region of memory for what arrives, and a mirror of it for what leaves:
+// Each pair of ranks has one reliable connection. Each of them has a region of memory for what arrives, and a mirror of it for
+// what it sends:
 //
-//   region   ┌ probe 64 B ┬ stream 0 ─────────────────────┬ stream 1 … 3 ┐   written by the peer, in whole entries, each
-//   announced
-//            │            │ entry 0 … 15 │ grant 0 … 15   │              │   by the immediate of its WRITE_WITH_IMM, and read by
-//            the └────────────┴──────────────┴────────────────┴──────────────┘   owner only after that completion
+//   region   ┌ probe 64 B ┬ stream 0 ─────────────────────┬ stream 1 … 3 ┐   written by the peer in whole entries, each announced
+//            │            │ entry 0 … 15 │ grant 0 … 15   │              │   by the immediate of its WRITE_WITH_IMM; read by the
+//            └────────────┴──────────────┴────────────────┴──────────────┘   owner only after that completion
 //   entry    ┌ EntryHeader 64 B ┬ payload, up to 8 KiB ┐        message t of a lane lies in entry t % 16
 //   grant    ┌ GrantHeader 64 B ┬ up to 64 keys        ┐        "write message t here": one key a slab
 //
-// Immediates: what happened (2 bits), stream (2 bits), low 28 bits of the ticket or, for credit, of the count taken.
+// An immediate holds what happened (2 bits), the stream (2 bits), and the low 28 bits of the ticket or, for credit, of the number
+// of messages taken.
 #pragma once
 
 #include "transport/message.h"
@@ -28,14 +29,16 @@ static_assert(std::endian::native == std::endian::little, "peers write structs a
 
 inline constexpr std::uint32_t kSlots = 16;  ///< messages of a lane in flight
 inline constexpr std::size_t kEagerBytes = 8192;
-inline constexpr std::size_t kMaxKeys = 64;  ///< slabs that one message may touch: 4 GiB and less
+inline constexpr std::size_t kMaxKeys = 64;  ///< slabs that one message may touch: about 4 GiB
 
+/// Kind of an entry.
 enum class EntryKind : std::uint32_t {
   message = 1,
-  put = 2,     ///< the payload went one-sided to `where`
-  refused = 3  ///< the sender's own envelope, where it differs from the grant that asked for the message
+  put = 2,     ///< notification of a put: the payload was written to `where`
+  refused = 3  ///< the sender's envelope, which differs from that of the grant; no payload follows
 };
 
+/// Header of an entry; the payload follows.
 struct EntryHeader {
   std::uint64_t signature;
   std::uint64_t ticket;
@@ -49,16 +52,17 @@ struct EntryHeader {
 };
 static_assert(sizeof(EntryHeader) == 64);
 
+/// Header of a grant; `keys` keys of 32 bits follow. The fields are those of the message expected.
 struct GrantHeader {
   std::uint64_t signature;
   std::uint64_t ticket;
   std::uint64_t taken;
   std::uint64_t bytes;
   std::uint64_t address;
-  std::uint64_t first_bytes;  ///< how much of it lies under the first key; each further key covers a slab
+  std::uint64_t first_bytes;  ///< bytes that lie under the first key; each further key covers a slab
   std::uint32_t sequence;
   std::uint32_t tag;
-  std::uint32_t keys;  ///< how many follow
+  std::uint32_t keys;  ///< number of keys that follow
   std::uint32_t reserved;
 };
 static_assert(sizeof(GrantHeader) == 64);
@@ -69,6 +73,7 @@ inline constexpr std::size_t kGrantBytes = sizeof(GrantHeader) + kMaxKeys * size
 inline constexpr std::size_t kStreamBytes = kSlots * (kEntryBytes + kGrantBytes);
 inline constexpr std::size_t kRegionBytes = kProbeBytes + kStreams * kStreamBytes;
 
+/// Return the offset in the region of a message's entry or grant.
 constexpr std::size_t entry_offset(int stream, std::uint64_t ticket) {
   return kProbeBytes + static_cast<std::size_t>(stream) * kStreamBytes + ticket % kSlots * kEntryBytes;
 }
@@ -76,13 +81,15 @@ constexpr std::size_t grant_offset(int stream, std::uint64_t ticket) {
   return kProbeBytes + static_cast<std::size_t>(stream) * kStreamBytes + kSlots * kEntryBytes + ticket % kSlots * kGrantBytes;
 }
 
+/// Event that an immediate announces.
 enum class News : std::uint32_t {
   entry,  ///< an entry lies in the region
   grant,  ///< a grant lies in the region
   data,   ///< the payload of a granted message has arrived in its place
-  credit  ///< messages were taken; ticket bits 0 on stream 3 before anything else: the probe
+  credit  ///< messages were taken; the first, of 0 messages on stream 0, is the probe
 };
 
+/// The 32 bits that travel with a WRITE_WITH_IMM.
 struct Immediate {
   News news;
   int stream;
@@ -97,7 +104,7 @@ struct Immediate {
   }
 };
 
-/// The number with these low 28 bits that is nearest to `near`.
+/// Returns the number with these low 28 bits that is nearest to `near`.
 constexpr std::uint64_t widen(std::uint32_t low, std::uint64_t near) {
   const std::uint32_t up = (low - static_cast<std::uint32_t>(near)) & Immediate::kLowMask;
   if (up < 1U << 27) return near + up;
@@ -105,11 +112,11 @@ constexpr std::uint64_t widen(std::uint32_t low, std::uint64_t near) {
   return near >= down ? near - down : near + up;
 }
 
-/// What a peer needs to connect.
+/// What a peer needs to connect to this rank.
 struct Address {
   std::uint32_t queue_pair = 0;
-  std::uint32_t first_packet = 0;  ///< 24 bits
-  std::uint64_t region = 0;        ///< address in the peer
+  std::uint32_t first_packet = 0;  ///< packet sequence number, 24 bits
+  std::uint64_t region = 0;        ///< address of the region in its owner
   std::uint32_t region_key = 0;
   std::uint16_t lid = 0;
   std::uint8_t mtu = 0;
@@ -118,10 +125,11 @@ struct Address {
   std::uint8_t network_bits = 0;  ///< see ChosenPort
   std::uint8_t rail = 0;
   std::string port;     ///< for messages: "rxe0 port 1, …"
-  std::string why_not;  ///< not empty: the peer has no device, and why; all but this is void then
+  std::string why_not;  ///< why the rank has no device; if not empty, the other fields are void
 
+  /// Packs the address into a blob; texts are cut to 200 bytes.
   std::vector<std::byte> encode() const;
-  /// Nothing if it isn't one of ours, of this version.
+  /// Unpacks a blob and checks it. Nothing if it isn't one of this version.
   static std::optional<Address> decode(std::span<const std::byte> blob);
 };
 

@@ -1,14 +1,14 @@
-// A decorator that checks every payload from end to end (--verify): its XXH3 hash goes ahead of it, as a message of its own on
-// the same lane, and the receiving side holds the bytes that it is about to hand over against it, be they received, put or
-// viewed. A view is hashed when it arrives and hands out exactly the bytes that were hashed, so the decorator stands outside of
-// any that may give out private copies.
+// A decorator that checks every payload from end to end (--verify). The XXH3 hash of each payload goes ahead of it, as a
+// message of its own on the same lane; the receiving side compares it with the hash of the bytes that it is about to hand over,
+// whether they were received, put or viewed. A view is hashed when it arrives, and hands out exactly the bytes that were
+// hashed; so this decorator stands outside of any that gives out private copies.
 //
 //   sender                          lane                        receiver
 //   hash the payload    ── announcement: hash, bytes ──▶        16 bytes, kept here
-//   send, put           ── payload, as ever ──────────▶         into its place, or viewed; hashed; compared
+//   send, put           ── payload, unchanged ────────▶         into its place, or viewed; hashed; compared
 //
-// Message t of a lane is messages 2t−1 and 2t of the lane below. Both ends must be decorated or neither. Announcements are
-// counted as Purpose::none: traffic is the payloads'.
+// Message t of a lane becomes messages 2t−1 and 2t of the lane below. Either both ends are decorated or neither. Announcements
+// are counted as Purpose::none, so reported traffic is that of the payloads alone.
 #pragma once
 
 #include "transport/forwarding_transport.h"
@@ -21,6 +21,7 @@
 
 namespace tsprun::verify {
 
+/// Checks every payload that arrives; the outcome of a damaged one is `corrupt`.
 class VerifyTransport final : public ForwardingTransport {
  public:
   using ForwardingTransport::ForwardingTransport;
@@ -38,7 +39,7 @@ class VerifyTransport final : public ForwardingTransport {
   Found found(LaneId lane) const override;
 
  private:
-  /// What goes ahead of a payload. 16 bytes on any wire.
+  /// Message that goes ahead of a payload. 16 bytes on any wire.
   struct Announcement {
     std::uint64_t hash;
     std::uint64_t bytes;
@@ -47,11 +48,11 @@ class VerifyTransport final : public ForwardingTransport {
 
   struct Outgoing {
     Ticket last = 0;
-    bool announced = false;  ///< the payload of message last + 1 found no credit yet
+    bool announced = false;  ///< message last + 1 was announced, but its payload found no credit yet
   };
   struct Expected {
     Envelope envelope;
-    const std::byte* bytes = nullptr;  ///< where the payload lies once it is here
+    const std::byte* bytes = nullptr;  ///< where the payload lies once it has arrived
     std::size_t count = 0;
     bool is_view = false;
     bool checked = false;
@@ -59,9 +60,9 @@ class VerifyTransport final : public ForwardingTransport {
     Announcement announcement{};
   };
   struct Incoming {
-    Ticket first = 1;  ///< of expected.front()
+    Ticket first = 1;  ///< ticket of expected.front()
     std::deque<Expected> expected;
-    bool announced = false;  ///< expected.back() has no receive below for its payload yet
+    bool announced = false;  ///< the receive of expected.back()'s payload isn't posted below yet
     bool damaged = false;
     Found found;
   };
