@@ -59,7 +59,7 @@ void Bed::sleep(std::uint64_t nanoseconds) {
     doorbell_->sleep(nanoseconds);
     return;
   }
-  // Rung between arming and now: the eventfd says so, if there is one.
+  // If the bell was rung since arm(), the eventfd, if there is one, is readable already.
   const std::uint64_t bounded = std::min(nanoseconds, kLongestSleep);
   const timespec timeout{0, static_cast<long>(bounded)};
   epoll_event events[4];

@@ -52,8 +52,8 @@ bool holds_word(const std::string& list, std::string_view word) {
   return false;
 }
 
-/// The folders of this process's cgroup and all that enclose it, innermost first, for a v1 controller, or for v2 if `controller`
-/// is empty. Limits of any of them bind.
+/// Returns the folders of this process's cgroup and of all that enclose it, innermost first: of a v1 controller, or of v2 if
+/// `controller` is empty. The limits of all of them apply.
 std::vector<std::string> cgroup_folders(const std::string& controller) {
   // hierarchy-id:controllers:path
   std::string path;
@@ -86,7 +86,7 @@ std::vector<std::string> cgroup_folders(const std::string& controller) {
 
     std::string below = path;
     if (root != "/" && below.starts_with(root)) below.erase(0, root.size());
-    // A path outside the mount ("/../…", or one that doesn't exist here) says nothing about the limits: the mount's root does.
+    // A path outside the mount ("/../…", or one that doesn't exist here) tells no limits; those of the mount's root apply.
     if (below.find("..") != std::string::npos || ::access((mount_point + below).c_str(), X_OK) != 0) below.clear();
     std::vector<std::string> folders;
     while (!below.empty() && below != "/") {
@@ -99,7 +99,7 @@ std::vector<std::string> cgroup_folders(const std::string& controller) {
   return {};
 }
 
-/// "max 100000" or "150000 100000" of cgroup v2; 0: none.
+/// Reads cpu.max of cgroup v2 ("max 100000" or "150000 100000") as a number of cores; 0: no quota.
 double quota_v2(const std::string& folder) {
   const auto line = first_line(folder + "/cpu.max");
   if (!line) return 0;
@@ -129,14 +129,15 @@ std::uint64_t memory_information(const std::string& key) {
   return 0;
 }
 
-/// What the kernel tells of memory where /proc isn't mounted; nothing of page cache that could be dropped.
+/// Returns what sysinfo(2) tells of memory, for machines where /proc isn't mounted. Page cache that could be dropped doesn't
+/// count as free.
 Space without_proc() {
   struct sysinfo memory {};
   if (::sysinfo(&memory) != 0) return {};
   return {.free = memory.freeram * memory.mem_unit, .total = memory.totalram * memory.mem_unit};
 }
 
-/// The number behind `key` in a file of lines "key number"; 0 if there is none.
+/// Returns the number after `key` in a file of lines "key number"; 0 if there is none.
 std::uint64_t count_in(const std::string& path, std::string_view key) {
   std::ifstream file(path);
   for (std::string name, value; file >> name >> value;) {
@@ -145,7 +146,7 @@ std::uint64_t count_in(const std::string& path, std::string_view key) {
   return 0;
 }
 
-/// Bytes left under a cgroup's limit. Page cache that could be dropped counts as used, except for inactive files.
+/// Returns the bytes left under a cgroup's limit. Page cache counts as used, except for inactive files.
 std::uint64_t left_under(const std::string& folder, const char* limit_file, const char* usage_file, const char* inactive_key) {
   const auto limit = number_in(folder + "/" + limit_file);
   const auto usage = number_in(folder + "/" + usage_file);
@@ -165,7 +166,7 @@ std::uint64_t soft_limit(__rlimit_resource resource) {
   return limit.rlim_cur;
 }
 
-/// The cores in a process's affinity mask, 0: this one's. Empty if that can't be told.
+/// Returns the cores in a process's affinity mask (0: this process's); empty if it can't be read.
 std::set<std::size_t> cores_of(pid_t process) {
   std::set<std::size_t> cores;
   // The kernel refuses masks shorter than its own; grow until it fits.
@@ -185,7 +186,7 @@ std::set<std::size_t> cores_of(pid_t process) {
   return cores;
 }
 
-/// So many cores, or those that the cgroups' quota leaves of them; at least 1.
+/// Bounds a number of cores by the cgroups' CPU quota; at least 1.
 int under_quota(int cores) {
   const double quota = cpu_quota();
   if (quota <= 0 || quota >= cores) return cores;

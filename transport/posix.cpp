@@ -16,7 +16,7 @@
 namespace tsprun::posix {
 
 namespace {
-/// What Boost's mapped_region asks of a "memory mappable": a descriptor and a mode.
+/// A descriptor and a mode: the "memory mappable" that Boost's mapped_region wants.
 class MappableFd {
  public:
   explicit MappableFd(int fd) : fd_(fd) {}
@@ -65,7 +65,7 @@ std::optional<ProcessStat> process_stat(pid_t pid) {
   const ssize_t length = file ? ::read(file.get(), text, sizeof text - 1) : -1;
   if (length <= 0) return std::nullopt;
   text[length] = '\0';
-  // pid (name) state parent group …; the name, of at most 15 bytes, may hold spaces and parentheses, so look for the last one.
+  // pid (name) state parent group …; the name (15 bytes at most) may hold spaces and parentheses, so look for the last ')'.
   const char* close = std::strrchr(text, ')');
   ProcessStat stat;
   stat.pid = pid;

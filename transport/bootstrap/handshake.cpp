@@ -20,7 +20,7 @@ constexpr std::size_t kProofBytes = 32;
 constexpr std::uint32_t kConnector = 1;
 constexpr std::uint32_t kAcceptor = 2;
 
-/// The first byte of a TLS record that opens a connection, or refuses one: of no greeting.
+/// First byte of a TLS record that opens a connection, or refuses one. No greeting begins with either.
 constexpr std::byte kTlsHandshake{22};
 constexpr std::byte kTlsAlert{21};
 
@@ -90,7 +90,7 @@ void Handshake::received(std::span<const std::byte> bytes) {
   in_.insert(in_.end(), bytes.begin(), bytes.end());
   if (!greeted_ && !in_.empty() && (in_.front() == kTlsHandshake || in_.front() == kTlsAlert)) {
     refusal_ = kWithTls;
-    if (!connector_) send(std::as_bytes(std::span(&mine_, 1)));  // by which the other end knows
+    if (!connector_) send(std::as_bytes(std::span(&mine_, 1)));  // tells the other end that this one has no TLS
     return;
   }
   if (in_.size() < expected_ || failed()) return;

@@ -15,7 +15,7 @@ namespace tsprun::bootstrap {
 
 namespace {
 
-/// The names under which a starter keeps a rank's place.
+/// Names of the variables in which a starter passes a rank's place.
 struct Names {
   const char* starter;
   const char* rank;
@@ -24,12 +24,12 @@ struct Names {
   const char* local_size;
 };
 
-/// Reads variables and, when one is wrong, says which, on whose behalf, and what would be valid.
+/// Reads the variables of one starter. Errors name the variable, the starter, and what would be valid.
 class Reader {
  public:
   Reader(const Getenv& get, const char* starter) : get_(get), starter_(starter) {}
 
-  /// Null if unset or empty: an empty variable says nothing, so it counts as absent.
+  /// Returns a variable's value; null if it is unset or empty.
   const char* find(const char* variable) const {
     const char* value = get_(variable);
     return value != nullptr && *value != '\0' ? value : nullptr;
@@ -70,7 +70,7 @@ class Reader {
 
 constexpr int kAnyNumber = std::numeric_limits<int>::max();
 
-/// Local ranks count the ranks of a node in the order of their ranks: that ties the four numbers together.
+/// Checks that the four numbers fit together: local ranks number the ranks of a node in the order of their ranks.
 void check_place(const Reader& reader, const Names& names, const Identity& place) {
   if (place.local_rank > place.rank) {
     reader.refuse(names.local_rank, std::to_string(place.local_rank),
@@ -112,7 +112,7 @@ std::optional<Identity> from_torchrun(const Getenv& get) {
   const Reader reader(get, kTorchrun.starter);
   if (!reader.find("RANK") && !reader.find("WORLD_SIZE")) return std::nullopt;
   Identity place = read_place(reader, kTorchrun);
-  // torchrun's static rendezvous calls every run "none"; the port tells such runs apart.
+  // With torchrun's static rendezvous every run has the id "none"; the port tells such runs apart.
   const char* run = reader.find("TORCHELASTIC_RUN_ID");
   place.job_id =
       run != nullptr && std::string_view(run) != "none"
@@ -129,7 +129,8 @@ std::optional<Identity> from_open_mpi(const Getenv& get) {
   return place;
 }
 
-/// The node's entry in Slurm's run-length list of tasks per node: "4", "2(x3),1". 0 if the list is malformed or too short.
+/// Returns the node's entry in Slurm's run-length list of tasks per node: "4", "2(x3),1". 0 if the list is malformed or too
+/// short.
 int tasks_on_node(std::string_view list, int node) {
   const char* at = list.data();
   const char* const end = at + list.size();
@@ -154,7 +155,7 @@ int tasks_on_node(std::string_view list, int node) {
 
 std::optional<Identity> from_slurm(const Getenv& get) {
   const Reader reader(get, "Slurm");
-  // A batch script has SLURM_PROCID too; only srun's tasks have a step.
+  // A batch script has SLURM_PROCID, too, but only tasks of srun have a step.
   const char* step = reader.find("SLURM_STEP_ID");
   if (step == nullptr) step = reader.find("SLURM_STEPID");
   if (step == nullptr || !reader.find("SLURM_PROCID")) return std::nullopt;
@@ -185,7 +186,7 @@ std::optional<Identity> from_slurm(const Getenv& get) {
   return place;
 }
 
-/// PMIx itself tells a process its rank, but not how many there are.
+/// Refuses a process that has a rank from PMIx alone, which doesn't say how many ranks there are.
 void refuse_bare_pmix(const Getenv& get) {
   const Reader reader(get, "PMIx");
   if (!reader.find("PMIX_RANK")) return;
@@ -197,7 +198,8 @@ void refuse_bare_pmix(const Getenv& get) {
           reader.find("PMIX_RANK")));
 }
 
-/// MPICH's mpirun says who a rank is, but nothing that ranks of one job have in common: each would be a world of its own.
+/// Refuses a rank of MPICH's mpirun with several ranks: it passes nothing that identifies the job, so each rank would be a
+/// world of its own.
 void refuse_pmi(const Getenv& get) {
   const Reader reader(get, "PMI");
   const char* size = reader.find("PMI_SIZE");
@@ -212,7 +214,7 @@ void refuse_pmi(const Getenv& get) {
 }  // namespace
 
 std::optional<Identity> identity_from_environment(const Getenv& get) {
-  // The innermost starter knows best: torchrun is run inside srun or mpirun, mpirun inside a Slurm allocation, never the reverse.
+  // The innermost starter counts: torchrun runs inside srun or mpirun, mpirun inside a Slurm allocation, never the reverse.
   if (auto identity = from_tsprun(get)) return identity;
   if (auto identity = from_torchrun(get)) return identity;
   if (auto identity = from_open_mpi(get)) return identity;

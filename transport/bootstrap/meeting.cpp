@@ -1,4 +1,4 @@
-// A meeting as the local ranks but the first see it: they reach local rank 0, say who they are, and wait for its answer.
+// The side of local ranks other than 0 in a meeting: they connect to local rank 0, send their place, and wait for its answer.
 #include "transport/bootstrap/meeting.h"
 
 #include "transport/bootstrap/meeting_packets.h"
@@ -31,7 +31,7 @@ UniqueFd reach_host(const Identity& identity, std::uint64_t timeout_ns) {
       }
       return socket;
     }
-    // ECONNREFUSED: nobody listens there yet. EAGAIN: many ranks come at once.
+    // ECONNREFUSED: nobody listens there yet. EAGAIN: many ranks connect at once.
     if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
       throw system_error(Cause::refused, fmt::format("connecting to the abstract socket {}", address.name), errno);
     }
@@ -50,9 +50,9 @@ UniqueFd reach_host(const Identity& identity, std::uint64_t timeout_ns) {
   throw Error(Cause::exited, "local rank 0 ended before all ranks of this node had met", identity.rank - identity.local_rank);
 }
 
-/// Receives the answer, and the descriptor that may come with it.
+/// Receives the answer and, if it carries one, the memory's descriptor.
 UniqueFd receive_answer(const UniqueFd& socket, const Identity& identity, std::uint64_t timeout_ns, Answer& message) {
-  // Local rank 0 came before this connection was made, so it gives up before this deadline and says who is missing.
+  // Local rank 0 started before this connection was made, so it gives up before this deadline and says which ranks are missing.
   const std::uint64_t deadline = posix::now_ns() + timeout_ns + kGraceNs;
   for (;;) {
     pollfd watched{socket.get(), POLLIN, 0};
@@ -97,8 +97,8 @@ UniqueFd receive_answer(const UniqueFd& socket, const Identity& identity, std::u
 Meeting visit(const Identity& identity, std::uint64_t timeout_ns) {
   const UniqueFd socket = reach_host(identity, timeout_ns);
   const Hello hello{kMeetMagic, identity.rank, identity.size, identity.local_rank, identity.local_size};
-  // A new connection's buffer holds far more than this packet, so it goes out whole or not at all. If local rank 0 closed
-  // already, its last words are still to be read.
+  // A new connection's buffer holds far more than this packet, so it is sent completely or not at all. If local rank 0 has closed
+  // the connection already, its answer can still be read.
   if (::send(socket.get(), &hello, sizeof hello, MSG_NOSIGNAL) < 0 && errno != EPIPE && errno != ECONNRESET) {
     throw system_error(Cause::refused, "greeting local rank 0", errno);
   }

@@ -1,4 +1,4 @@
-// Local rank 0's side of a meeting.
+// Local rank 0's side of a meeting: it collects the other ranks and gives them the node's memory.
 #include "transport/bootstrap/meeting.h"
 #include "transport/bootstrap/meeting_packets.h"
 #include "transport/cause.h"
@@ -18,7 +18,8 @@ namespace tsprun::bootstrap::meeting {
 
 namespace {
 
-/// Collects the others, then gives all of them the memory, or all of them the reason why not.
+/// Collects the other ranks, then gives all of them the memory, or all of them the reason for the failure. A connected process
+/// is a stranger until its packet was read, then a guest.
 class Host {
  public:
   Host(const Identity& identity, std::uint64_t timeout_ns)
@@ -74,7 +75,7 @@ class Host {
       std::vector<pollfd> watched{{listener_.get(), POLLIN, 0}};
       for (const Guest& stranger : strangers_) watched.push_back({stranger.socket.get(), POLLIN, 0});
       const std::size_t first_guest = watched.size();
-      // A descriptor of -1 (not here yet) is skipped by poll.
+      // poll skips a descriptor of -1, that of a rank that hasn't come yet.
       for (const Guest& guest : guests_) watched.push_back({guest.socket.get(), POLLIN, 0});
 
       const int ready = ::poll(watched.data(), watched.size(), milliseconds_until(deadline));
@@ -83,7 +84,7 @@ class Host {
         if (posix::now_ns() >= deadline) throw_missing();
         continue;
       }
-      // Who has come says nothing more, so anything that is heard of a guest is its end.
+      // A guest sends nothing more, so an event on its socket means that it has ended.
       for (std::size_t i = first_guest; i < watched.size(); ++i) {
         if (watched[i].revents != 0) throw_left(static_cast<int>(i - first_guest));
       }
@@ -98,14 +99,15 @@ class Host {
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
       if (errno == EMFILE || errno == ENFILE) throw system_error(Cause::refused, "accepting a rank of this node", errno);
-      return;  // gone again, or interrupted
+      return;  // the process has gone again, or a signal interrupted
     }
     const ucred peer = credentials(socket);
     if (peer.uid != ::getuid()) return;
     strangers_.push_back({std::move(socket), peer.pid});
   }
 
-  /// Hears a stranger out: it becomes a guest, or is dropped if it is none of us.
+  /// Reads a stranger's packet: the stranger becomes a guest, or is dropped if it isn't a rank of tsprun. Throws if its place
+  /// doesn't fit this job.
   void greet(std::size_t index) {
     Guest stranger = std::move(strangers_[index]);
     strangers_.erase(strangers_.begin() + static_cast<std::ptrdiff_t>(index));
@@ -169,7 +171,8 @@ class Host {
     return result;
   }
 
-  /// To all who came. One who is gone by now is no reason to fail here: its end is found by those who wait for it.
+  /// Sends the answer to all guests and, if the meeting failed, to strangers too. One that has ended by now is no error here:
+  /// the ranks that wait for it will find that.
   void answer(Cause cause, int culprit, std::string_view text, int descriptor) {
     Answer message{};
     message.magic = kMeetMagic;
@@ -207,7 +210,7 @@ class Host {
   std::uint64_t timeout_ns_;
   UniqueFd listener_;
   std::vector<Guest> guests_;     // by local rank; 0 stays empty
-  std::vector<Guest> strangers_;  // connected, but not yet heard
+  std::vector<Guest> strangers_;  // connected, packet not read yet
 };
 
 }  // namespace

@@ -18,21 +18,22 @@ namespace tsprun::bootstrap {
 
 namespace {
 
-/// How long an accepted stranger may take to prove itself; how many may try at once, of those who haven't greeted as a client
-/// would, and of those who have: the ranks of a large node, say; and how many are accepted before others are heard.
+/// Limits for accepted sockets before their proof: the time that it may take; how many may wait that haven't sent a valid
+/// greeting, and how many that have (such as the ranks of a large node); how many are accepted before other clients are served.
 constexpr std::uint64_t kHandshake_ns = 5'000'000'000;
 constexpr std::size_t kMostStrangers = 64;
 constexpr std::size_t kMostGreeted = 1024;
 constexpr int kAcceptAtOnce = 16;
-/// How often a client that is turned away tries again.
+/// Attempts of a client that the server drops unheard, and the pause between them.
 constexpr int kMostTries = 10;
 constexpr int kTryAgain_ms = 20;
 constexpr std::size_t kMostKeys = 1 << 20;
-/// A client that takes nothing for so long is given up.
+/// Most bytes that may wait for a client. One that leaves more unread is dropped.
 constexpr std::size_t kMostBacklog = 64 << 20;
 constexpr int kSlice_ms = 50;
 
-/// Whom a launcher that hasn't proved itself says it is; nothing of ranks, whose number 0 strangers have, too.
+/// Returns the node that a client claims to be, as text for the log, if it claims to be a launcher; empty for ranks, because
+/// strangers have the number 0, too.
 std::string claimed(int name) {
   return name < launcher_name(0) ? fmt::format(" (it says it is node {})", launcher_name(0) - name) : std::string();
 }
@@ -74,7 +75,7 @@ void StoreServer::pump() {
     if (listens) at_the_door.push_back(descriptor);
     else serve(descriptor);
   }
-  // Last: who is here already is heard before another could take its place.
+  // Last, so that waiting clients are heard before a new one could displace them.
   for (const int listener : at_the_door) accept(listener);
   const std::uint64_t now = posix::now_ns();
   std::vector<int> late;
@@ -105,12 +106,12 @@ void StoreServer::accept(int listener) {
     clients_.emplace(descriptor,
                      Client{StoreLink(tls::Channel::acceptor(std::move(arrival.socket), credentials_, Link::store, 0)),
                             arrival.from.print(), posix::now_ns() + kHandshake_ns});
-    serve(descriptor);  // a client has greeted by now
+    serve(descriptor);  // a client has sent its greeting by now
   }
 }
 
-/// Before one more may try: where too many do, or no descriptor is left, the oldest goes, but strangers that say nothing never
-/// drive out who has greeted.
+/// Makes room for one more accepted socket: if too many wait for their proof, or no descriptor is left, drops the oldest.
+/// Silent strangers never displace those that have sent a valid greeting.
 void StoreServer::make_room(bool no_descriptors) {
   for (const bool greeted : {false, true}) {
     std::size_t count = 0;
@@ -177,7 +178,7 @@ void StoreServer::obey(Client& client, const StoreFrame& frame) {
       for (auto each = values_.lower_bound(frame.key); each != values_.end() && each->first.starts_with(frame.key); ++each)
         client.link.send(StoreOp::value, each->first, each->second);
       break;
-    case StoreOp::value: break;  // servers aren't answered
+    case StoreOp::value: break;  // only servers send it: ignored
   }
   client.link.flush();
   arrange(client);
@@ -191,7 +192,7 @@ void StoreServer::publish(const std::string& key, const std::vector<std::byte>& 
                                         [&](const std::string& prefix) { return key.starts_with(prefix); });
     if (!asked && !subscribed) continue;
     client.link.send(StoreOp::value, key, value);
-    client.link.flush();  // if it is gone, that is found when it is served
+    client.link.flush();  // if the client has gone, serve() will find that
     arrange(client);
   }
 }
@@ -233,7 +234,7 @@ StoreClient::StoreClient(const std::string& address, const tls::Credentials& cre
       return;
     }
     const std::uint64_t now = posix::now_ns();
-    // A server that many strangers come to may take this end for one too many.
+    // A server to which many strangers connect may have dropped this end as one too many.
     if (!link_->turned_away() || tries == kMostTries || now >= deadline)
       throw Error(Cause::disconnected,
                   fmt::format("the store at {} and this end refuse each other: {}", address, link_->why_over()));
@@ -247,14 +248,14 @@ void StoreClient::endure(std::uint64_t silence_ns) {
                   static_cast<int>(std::min<std::uint64_t>(silence_ns / 1'000'000, 1 << 30)));
 }
 
-/// A slice of waiting for the socket.
+/// Waits for the socket for up to 50 ms. Throws Error(stalled), naming `what`, at the deadline.
 void StoreClient::wait(std::uint64_t deadline_ns, const std::string& what) {
   if (check_) check_();
   if (posix::now_ns() >= deadline_ns) {
     throw Error(Cause::stalled, fmt::format("waited {:.1f} s for {}", static_cast<double>(timeout_ns_) * 1e-9, what));
   }
   pollfd watched[] = {{link_->descriptor(), static_cast<short>(POLLIN | (link_->wants_room() ? POLLOUT : 0)), 0},
-                      {also_watched_, POLLIN, 0}};  // poll() passes over -1
+                      {also_watched_, POLLIN, 0}};  // poll() skips -1
   ::poll(watched, 2, kSlice_ms);
 }
 

@@ -13,7 +13,7 @@ namespace tsprun::bootstrap {
 
 namespace {
 constexpr std::uint32_t kStoreMagic = 0x73505354;  // "TSPs"
-/// Read in one go, so that one fast client can't keep the server from the others.
+/// Most bytes read in one call, so that one fast client can't keep the server from the others.
 constexpr std::size_t kReadAtOnce = 1 << 20;
 
 bool try_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ENOTCONN; }
@@ -32,7 +32,7 @@ bool StoreLink::refuse(const std::string& why) {
 bool StoreLink::pump() {
   if (over() || !shake()) return false;
   if (!ready()) return true;
-  // What the peer said before it ended is here to be read, though nothing can be told to it any more.
+  // Even if nothing can be written any more, what the peer sent before it ended must still be read.
   write();
   return read() && (why_mute_.empty() || end(why_mute_));
 }
@@ -80,7 +80,7 @@ std::size_t StoreLink::unacknowledged() const {
 }
 
 bool StoreLink::read() {
-  // What the channel holds is read in any case: no socket's readiness would announce it.
+  // Bytes that the channel holds are read even beyond the limit: the socket's readiness won't announce them.
   for (std::size_t total = 0; total < kReadAtOnce || channel_.holds_input();) {
     std::byte bytes[16384];
     const iovec room{bytes, sizeof bytes};

@@ -11,11 +11,11 @@ Ticket DamageTransport::Lane::below(Ticket ticket) const {
   return ticket + static_cast<Ticket>(before);
 }
 
-/// Posts a receive below by `post`, and strikes its message if it is due. A receive that finds no credit is posted again by the
-/// caller, the same one: what was posted below for a message that shall be lost isn't posted twice.
+/// Posts a receive below by `post`, and strikes its message if a strike is due. A caller whose receive finds no credit posts
+/// the same receive again; what was posted below for a message that is to be lost isn't posted twice.
 template <class Post>
 Ticket DamageTransport::expect(LaneId lane, const Envelope& envelope, std::byte* where, std::size_t bytes, const Post& post) {
-  // What decorators add to payloads is nobody's message, and an empty one has nothing to damage.
+  // Messages that decorators add don't count, and an empty one has nothing to damage.
   const bool can_be_struck = envelope.purpose != Purpose::none && bytes != 0;
   const Key key{lane.peer, lane.stream};
   const int from = world(lane.peer);
@@ -31,7 +31,7 @@ Ticket DamageTransport::expect(LaneId lane, const Envelope& envelope, std::byte*
     here.losing = true;
     strikes_->done(*loss, {loss->fault, lane.stream, from, bytes, "the message is lost"});
   }
-  // What comes in place of a lost message isn't the one that was to be damaged.
+  // The message that replaces a lost one isn't the one to be damaged.
   if (here.losing) damage = nullptr;
   const bool below_its_check = damage != nullptr && inner().damage_next(lane);
   const Ticket below = post();
@@ -56,7 +56,7 @@ Ticket DamageTransport::receive(LaneId lane, const Envelope& envelope, std::span
 }
 
 Ticket DamageTransport::receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) {
-  // The memory is this rank's own; only the caller's promise not to write to it is const.
+  // The memory is this rank's own and writable: const is only receive_put()'s promise not to write it.
   return expect(lane, envelope, const_cast<std::byte*>(where.data()), where.size(),
                 [&] { return inner().receive_put(lane, envelope, where); });
 }
@@ -65,7 +65,7 @@ Ticket DamageTransport::view(LaneId lane, const Envelope& envelope, std::size_t 
   return expect(lane, envelope, nullptr, bytes, [&] { return inner().view(lane, envelope, bytes); });
 }
 
-/// Takes those lost messages from the lane that lie before this ticket: pending until they have come.
+/// Takes from the lane below the lost messages that precede this ticket. Returns pending until they have come.
 Outcome DamageTransport::take_lost(Lane& here, LaneId lane, Ticket ticket) {
   for (Lost& lost : here.lost) {
     if (lost.taken || lost.instead > ticket) continue;

@@ -8,7 +8,7 @@
 
 namespace tsprun::fault {
 
-/// On one link the slowest holds. Bytes per nanosecond, 0: no limit.
+/// Returns the speed of a link in bytes per nanosecond, 0: no limit. If several speeds apply, the lowest counts.
 double DelayTransport::speed_of(LaneId lane, std::size_t bytes) const {
   double speed = speed_.bytes_per_ns;
   for (const SlowLink& link : slow_) {
@@ -23,7 +23,7 @@ double DelayTransport::speed_of(LaneId lane, std::size_t bytes) const {
 Ticket DelayTransport::expect(LaneId lane, const Envelope& envelope, Ticket ticket, std::size_t bytes) {
   if (ticket == kNotNow) return ticket;
   Expected message{.ticket = ticket, .bytes = bytes, .late_ns = 0};
-  // What decorators add to payloads is nobody's message, and an empty one carries nothing that could be late.
+  // Messages that decorators add don't count, and an empty one carries nothing that could be late.
   if (strikes_ != nullptr && envelope.purpose != Purpose::none && bytes != 0) {
     const int from = worlds_[static_cast<std::size_t>(lane.peer)];
     while (const Strike* strike = strikes_->due(Kind::delay, lane.stream, from)) {
@@ -39,7 +39,7 @@ Ticket DelayTransport::expect(LaneId lane, const Envelope& envelope, Ticket tick
   return ticket;
 }
 
-/// If the message is there, its time on the link begins.
+/// Starts a message's time on the link if it has arrived.
 void DelayTransport::see(Lane& lane, Expected& message) {
   if (message.ready_ns != 0 || inner().test_receive(lane.id, message.ticket) != Outcome::done) return;
   std::uint64_t& free = link_free_ns_[lane.id.peer];
@@ -56,13 +56,13 @@ Outcome DelayTransport::test_receive(LaneId lane, Ticket ticket) {
   const auto message = std::ranges::find(expected, ticket, &Expected::ticket);
   if (message == expected.end()) return inner().test_receive(lane, ticket);
   see(found->second, *message);
-  if (message->ready_ns == 0) return inner().test_receive(lane, ticket);  // pending, or a failure that nothing shall delay
+  if (message->ready_ns == 0) return inner().test_receive(lane, ticket);  // pending, or a failure, which isn't delayed
   if (posix::now_ns() < message->ready_ns) return Outcome::pending;
   expected.erase(message);
   return Outcome::done;
 }
 
-/// Until it is taken: one that has just become ready may not have been looked for since.
+/// Counts a message as withheld until it is taken: the rank may not have tested one that has just become ready.
 bool DelayTransport::withholds(int peer) const {
   return inner().withholds(peer) || std::ranges::any_of(lanes_, [&](const auto& each) {
            const std::deque<Expected>& expected = each.second.expected;
@@ -70,7 +70,7 @@ bool DelayTransport::withholds(int peer) const {
          });
 }
 
-/// Messages are seen when they come, not when somebody asks for them.
+/// Starts the time of messages when they arrive, not when the caller tests for them.
 bool DelayTransport::progress() {
   for (auto& [key, lane] : lanes_) {
     for (Expected& message : lane.expected) {

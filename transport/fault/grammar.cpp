@@ -16,7 +16,7 @@ constexpr std::uint64_t kLargestRank = 1'000'000;
 constexpr double kLeast = 1e-9;
 constexpr double kLongestSeconds = 86'400;
 constexpr double kFastestGbps = 1e6;
-/// A longer word is no slip of the pen.
+/// Longest word that may be a misspelling, in letters.
 constexpr std::size_t kLongestWord = 16;
 
 constexpr KeyRule whole(std::string_view key, std::uint64_t least, std::uint64_t most = UINT64_MAX) {
@@ -70,7 +70,7 @@ Form form_of(Kind kind, std::string_view name, std::string_view example) {
   return form;
 }
 
-/// The number that a value begins with, moved into the key's bounds; `otherwise` where it begins with none.
+/// Returns the number with which a value begins, moved into the key's bounds; `otherwise` if it begins with none.
 template <class Number>
 std::string within(std::string_view value, Number least, Number most, std::string_view otherwise) {
   Number number{};
@@ -89,7 +89,8 @@ std::string repaired_value(std::string_view key, std::string_view value, std::st
   return within(value, rule.least, rule.most, otherwise);
 }
 
-/// Letters to change, add or take away to make one word of the other, each at most kLongestWord long.
+/// Returns the number of letters to change, add or remove to turn one word into the other (Levenshtein distance). Precondition:
+/// both are at most kLongestWord long.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::array<std::size_t, kLongestWord + 1> row;
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -105,12 +106,12 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-/// The one of these keys that was meant; empty: none is near.
+/// Returns the key that was probably meant; empty if none is near.
 std::string_view nearest_key(const Keys& keys, std::string_view key) {
   return nearest_word(keys, key, std::min<std::size_t>(3, key.size()));
 }
 
-/// What a text says, in the order in which it was typed, mended.
+/// Repairs a text: collects its keys in the order in which they were typed, corrected.
 class Repair {
  public:
   explicit Repair(const Form& form) : form_(form), keys_(form.keys()) {
@@ -168,7 +169,7 @@ class Repair {
 
   const Form& form_;
   Keys keys_;
-  Said example_;  // the first of a key counts
+  Said example_;  // the first entry of a key counts
   Said said_;
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 using PairMap = std::map<std::string_view, std::string_view>;
 
-/// Reads one text for a job of so many ranks (0: unknown).
+/// Parses one text, for a job with this number of ranks (0: unknown).
 class Parser {
  public:
   Parser(std::string_view text, int ranks) : text_(text), ranks_(ranks), form_(nearest_form(kind_of(text))) {}

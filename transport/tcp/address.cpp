@@ -57,7 +57,7 @@ std::vector<SocketAddress> resolve_all(const std::string& host, std::uint16_t po
     std::memcpy(&address.storage, each->ai_addr, each->ai_addrlen);
     address.length = each->ai_addrlen;
     address.set_port(port);
-    // /etc/hosts may say it twice.
+    // /etc/hosts may list an address twice.
     const bool known = std::any_of(addresses.begin(), addresses.end(), [&](const SocketAddress& one) {
       return one.length == address.length && std::memcmp(&one.storage, &address.storage, one.length) == 0;
     });

@@ -1,4 +1,4 @@
-// A connection's lanes as their users see them: posting and testing.
+// The lanes of a connection as the transport calls them: posting and testing of messages.
 #include "transport/tcp/connection.h"
 
 #include <cassert>
@@ -15,7 +15,7 @@ void Connection::start(tls::Channel channel, int epoll, std::uint64_t token) {
   epoll_ = epoll;
   token_ = token;
   write();
-  // The peer's first words may have come behind its proof.
+  // The peer's first frames may have arrived together with its proof.
   if (channel_.holds_input()) read();
 }
 
@@ -23,7 +23,7 @@ void Connection::fail(Outcome outcome, const std::string& detail) {
   if (outcome_ != Outcome::pending) return;
   outcome_ = outcome;
   detail_ = detail;
-  channel_.reset();  // and with it its place in the epoll set
+  channel_.reset();  // closing the socket removes it from the epoll set
 }
 
 // --- sending -----------------------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ Outcome Connection::test_send(Stream stream, Ticket ticket) const {
   const Outgoing& lane = outgoing_[static_cast<std::size_t>(stream)];
   assert(ticket != kNotNow && ticket <= lane.last);
   const Sent& sent = lane.sent[ticket % kWindow];
-  // A later message was sent in its place: the peer had taken it, though it may be gone by now.
+  // A later message uses its slot, so the peer has finished this one, even if the connection has failed since.
   if (ticket + kWindow <= lane.last_alive) return Outcome::done;
   if (ticket + kWindow <= lane.last) return outcome_;
   if (!sent.lost && sent.written == sent.bytes) return Outcome::done;
@@ -117,7 +117,8 @@ Found Connection::found(Stream stream) const {
   return found;
 }
 
-/// The message of a ticket is expected and here (or announced): compares, then takes it or asks for it.
+/// Matches a message that has arrived (or was announced) with its receive: compares the envelopes, then takes the payload or
+/// grants it.
 void Connection::match(Stream stream, Ticket ticket, std::span<const std::byte> payload) {
   Incoming& lane = in(stream);
   Expected& expected = lane.expected[ticket % kWindow];
@@ -137,7 +138,8 @@ void Connection::match(Stream stream, Ticket ticket, std::span<const std::byte> 
   }
 }
 
-/// Before any byte reaches the user's buffer: is this what was expected?
+/// Returns true if a message is the one expected; otherwise notes the mismatch. Called before any byte reaches the caller's
+/// buffer.
 bool Connection::compare(Incoming& lane, const Expected& expected, const FrameHeader& header) {
   if (lane.outcome != Outcome::pending) return false;
   const Envelope arrived{header.signature, header.sequence, header.tag, expected.envelope.purpose};

@@ -91,7 +91,7 @@ class Connection {
     bool is_put = false;
     bool granted = false;
   };
-  /// A message or announcement for which no receive was posted when it came.
+  /// Header of a message or announcement that has arrived, and the payload of a small message that came before its receive.
   struct Arrived {
     FrameHeader header{};
     std::vector<std::byte> payload;

@@ -1,4 +1,4 @@
-// A connection's reading side: frames out of a stream of bytes, every number in them checked before use.
+// The reading side of a connection: takes frames out of a stream of bytes and checks every number in them before use.
 #include "transport/checksum.h"
 #include "transport/tcp/connection.h"
 
@@ -12,9 +12,9 @@
 namespace tsprun::tcp {
 
 namespace {
-/// Bytes read in one call, so that one fast peer can't keep this rank from all else.
+/// Most bytes read in one call, so that one fast peer can't keep this rank from other work.
 constexpr std::size_t kReadAtOnce = 4 << 20;
-/// Bytes read behind a piece: they are copied once more if they are the next one's.
+/// Most bytes read after a piece in the same call. If they belong to the next piece, they are copied once more.
 constexpr std::size_t kReadBehindPiece = 1024;
 }  // namespace
 
@@ -27,7 +27,7 @@ bool Connection::read() {
   bool any = false;
   std::size_t budget = kReadAtOnce;
   std::byte waste[4096];
-  // What the channel holds is read in any case: no socket's readiness would announce it.
+  // Bytes that the channel holds are read even beyond the budget: the socket's readiness won't announce them.
   while (live() && (budget != 0 || channel_.holds_input())) {
     iovec parts[2];
     int count = 0;
@@ -66,7 +66,7 @@ bool Connection::read() {
   return any;
 }
 
-/// Takes all whole frames out of the buffer. False: the connection is broken.
+/// Handles all complete frames in the buffer. Returns false if the connection is broken.
 bool Connection::parse() {
   while (end_ - begin_ >= sizeof(FrameHeader)) {
     FrameHeader header;
@@ -89,7 +89,7 @@ bool Connection::parse() {
     }
     if (!handle(header, bytes)) return false;
     if (sink_left_ == 0) continue;
-    // The piece's first bytes may lie in the buffer already.
+    // The first bytes of the piece may be in the buffer already.
     const std::size_t some = std::min(sink_left_, end_ - begin_);
     if (sink_ != nullptr && some != 0) {
       std::memcpy(sink_, buffer_.data() + begin_, some);
@@ -110,7 +110,8 @@ bool Connection::parse() {
   return true;
 }
 
-/// Has the payload the hash that its header says? Injected damage happens here, on the way.
+/// Returns true if a payload has the hash that its header gives. Injected damage (damage_next()) is done here, before the hash
+/// is computed.
 bool Connection::is_whole(Stream stream, Ticket ticket, std::span<std::byte> payload, std::uint64_t hash) {
   if (ticket == in(stream).to_damage) payload.front() ^= std::byte{1};
   return checksum(payload) == hash;
@@ -120,7 +121,7 @@ void Connection::damage_next(Stream stream) {
   Incoming& lane = in(stream);
   if (lane.to_damage == lane.posted + 1) return;
   lane.to_damage = lane.posted + 1;
-  // A small message may be here already: then it is found damaged now.
+  // If the message is small and has arrived already, its damage is found now.
   Arrived& here = lane.waiting[lane.to_damage % kWindow];
   if (lane.arrived < lane.to_damage || here.payload.empty()) return;
   if (!is_whole(stream, lane.to_damage, here.payload, here.header.payload_hash)) {
@@ -198,7 +199,7 @@ bool Connection::begin_piece(const FrameHeader& header) {
   sink_left_ = sink_bytes_;
   sink_ = nullptr;
   sink_header_ = header;
-  // A message that isn't the expected one was granted before its announcement came: its bytes go nowhere.
+  // A message that isn't the expected one may have been granted before its announcement came: its bytes are discarded.
   if (!compare(lane, expected, header)) return true;
   if (header.where != expected.got) {
     return damaged(fmt::format("a piece at {} of message {}, {} was due", header.where, header.ticket, expected.got));
@@ -207,7 +208,7 @@ bool Connection::begin_piece(const FrameHeader& header) {
   return true;
 }
 
-/// A piece is here whole: checks its hash.
+/// Checks the hash of a piece that has arrived completely, and finishes its message if it was the last.
 bool Connection::end_piece() {
   if (sink_ == nullptr) return true;
   std::byte* start = sink_ - sink_bytes_;

@@ -1,4 +1,4 @@
-// A connection's writing side: queued frames, pieces in turn, vectored.
+// The writing side of a connection: queued frames, and pieces of large messages in turns, with vectored writes.
 #include "transport/checksum.h"
 #include "transport/tcp/connection.h"
 
@@ -76,7 +76,7 @@ bool Connection::write() {
       add(reinterpret_cast<const std::byte*>(&piece_) + of_header, sizeof piece_ - of_header);
       add(piece_of_->data + piece_of_->written + of_payload, piece_bytes_ - of_payload);
     };
-    // A piece that has begun goes on; else queued frames come first, for they are what others wait for.
+    // A piece that has begun must go on. Otherwise queued frames come first, because peers wait for them.
     if (piece_sent_ != 0) add_piece();
     add(queue_.data() + queue_sent_, queue_.size() - queue_sent_);
     if (piece_sent_ == 0) add_piece();
@@ -88,7 +88,7 @@ bool Connection::write() {
       return any;
     }
     if (sent < 0) {
-      // What the peer sent before may still lie here: reading finds the end.
+      // Frames that the peer sent before may still be unread, so the connection isn't failed here: reading finds its end.
       write_error_ = errno;
       break;
     }
@@ -100,7 +100,7 @@ bool Connection::write() {
   return any;
 }
 
-/// Advances the piece and the queue by what the socket took, in the order in which they were handed to it.
+/// Advances the piece and the queue by the bytes that the socket took, in the order in which they were passed to it.
 void Connection::wrote(std::size_t bytes) {
   const auto advance_queue = [&] {
     const std::size_t some = std::min(bytes, queue_.size() - queue_sent_);

@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t kHeadStart_ns = 250'000'000;
 constexpr std::uint64_t kPause_ns = 20'000'000;  // before an address that failed is tried again
 constexpr int kSlice_ms = 20;
-/// TCP_RTO_MAX_MS of newer headers than Debian 12's, and the least that it takes.
+/// The option TCP_RTO_MAX_MS, which Debian 12's headers don't have yet, and the least value that it accepts.
 constexpr int kRetransmissionMost = 44;
 constexpr int kRetransmissionMost_ms = 1000;
 
@@ -29,18 +29,18 @@ std::string all_of(const std::vector<SocketAddress>& addresses) {
   return text;
 }
 
-/// One address, tried again and again.
+/// One address that dial() tries repeatedly.
 struct Try {
   SocketAddress where;
-  std::uint64_t begins_ns;   ///< the next try
-  posix::UniqueFd socket{};  ///< open: a try is under way
-  int told = ETIMEDOUT;      ///< what the last try that came to an end ended with
+  std::uint64_t begins_ns;   ///< time of the next attempt
+  posix::UniqueFd socket{};  ///< open while an attempt is under way
+  int told = ETIMEDOUT;      ///< errno of the last finished attempt
 };
 
-/// 0: connected; EINPROGRESS: under way.
+/// Begins an attempt. Returns 0 if connected, EINPROGRESS if it is under way, else the errno of the failure.
 int begin(Try& each, std::uint64_t timeout_ns) {
   each.socket = posix::UniqueFd(::socket(each.where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!each.socket) return errno;  // a machine without IPv6, say
+  if (!each.socket) return errno;  // for example on a machine without IPv6
   set_option(each.socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   bound_retransmission(each.socket.get());
   set_option(each.socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -49,7 +49,7 @@ int begin(Try& each, std::uint64_t timeout_ns) {
   return ::connect(each.socket.get(), each.where.get(), each.where.length) == 0 ? 0 : errno;
 }
 
-/// The same, of a try that is under way.
+/// Looks at an attempt that is under way. Returns as begin().
 int look(const Try& each) {
   pollfd room{each.socket.get(), POLLOUT, 0};
   if (::poll(&room, 1, 0) <= 0) return EINPROGRESS;
@@ -59,7 +59,7 @@ int look(const Try& each) {
   return error;
 }
 
-/// "127.0.0.1:29500 within 5.0 s (Connection refused)"
+/// Describes the failed attempts: "127.0.0.1:29500 within 5.0 s (Connection refused)".
 std::string without_answer(const std::vector<Try>& tries, double seconds) {
   if (tries.size() == 1)
     return fmt::format("{} within {:.1f} s ({})", tries[0].where.print(), seconds, std::strerror(tries[0].told));
@@ -92,14 +92,14 @@ void set_option(int socket, int level, int option, int value) { ::setsockopt(soc
 std::vector<posix::UniqueFd> listen_on(const std::vector<SocketAddress>& addresses) {
   std::vector<posix::UniqueFd> listeners;
   std::uint16_t port = addresses.front().port();
-  int not_here = 0;  // why the last address that is left out isn't one of this machine
+  int not_here = 0;  // errno of the last address that isn't this machine's
   for (SocketAddress where : addresses) {
     where.set_port(port);
     posix::UniqueFd listener(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (listener) {
-      // Without it the port of a job that has just ended couldn't be used again; one that still listens keeps it.
+      // Allows to use the port of a job that has just ended; not that of a job that still listens.
       set_option(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-      // [::] would take 0.0.0.0's connections, too.
+      // Without it [::] would also take the connections of 0.0.0.0.
       if (addresses.size() > 1 && where.family() == AF_INET6) set_option(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
       if (::bind(listener.get(), where.get(), where.length) == 0 && ::listen(listener.get(), SOMAXCONN) == 0) {
         if (port == 0) port = local_address(listener.get()).port();

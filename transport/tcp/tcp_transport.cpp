@@ -19,21 +19,22 @@ namespace tsprun::tcp {
 
 namespace {
 
-/// Tokens of the epoll set: the listener, a joining socket, a peer.
+/// Tokens of the epoll set: of the listener, of sockets in their handshake (plus an id), of peers (plus the rank).
 constexpr std::uint64_t kListener = 0;
 constexpr std::uint64_t kJoiningBase = std::uint64_t{1} << 62;
 constexpr std::uint64_t kPeerBase = std::uint64_t{1} << 61;
 
-/// How long an accepted stranger may take to prove itself; how many may try at once, beside as many as there are ranks of those
-/// who have greeted as a rank would; and how many are accepted in a round of progress, so that others are heard in between.
+/// Limits for accepted sockets before their proof: the time that it may take; how many may wait silently (those that have sent
+/// a valid greeting have as many places more as there are ranks); how many are accepted in one round of progress, so that peers
+/// are served in between.
 constexpr std::uint64_t kHandshake_ns = 5'000'000'000;
 constexpr std::size_t kMostStrangers = 64;
 constexpr int kAcceptAtOnce = 16;
 constexpr int kEvents = 64;
 
-/// Of a connection to a rank: a peer whose machine is gone is noticed though nothing is sent to it, and, if something is, within
-/// the job's deadline. Within a machine nobody goes like that, but a whole job may be stopped for a while, and the kernel would
-/// end connections that still hold something by then.
+/// Makes the kernel notice that a peer's machine is gone: by keep-alive probes if nothing is sent, else within the job's
+/// deadline (TCP_USER_TIMEOUT). Not for peers on this machine, which can't vanish so; a whole job may be stopped for a while,
+/// and the kernel would then end connections with unsent data.
 void set_patience(int socket, std::uint64_t timeout_ns) {
   SocketAddress there;
   there.length = sizeof there.storage;
@@ -100,7 +101,7 @@ Reach TcpTransport::can_reach(int peer, std::span<const std::byte> address) cons
 void TcpTransport::connect(int peer_rank, std::span<const std::byte> address) {
   if (const Reach reach = can_reach(peer_rank, address); !reach.possible)
     throw Error(Cause::refused, fmt::format("tcp: rank {}: {}", peer_rank, reach.why), peer_rank);
-  if (options_.rank < peer_rank) return;  // it dials
+  if (options_.rank < peer_rank) return;  // the higher rank dials
   AddressBlob blob{};
   std::memcpy(&blob, address.data(), sizeof blob);
   SocketAddress where = unpack(blob);
@@ -108,10 +109,10 @@ void TcpTransport::connect(int peer_rank, std::span<const std::byte> address) {
   const std::uint64_t id = next_id_;
   if (const int error = dial(peer_rank, where, posix::now_ns() + options_.timeout_ns); error != 0)
     throw system_error(Cause::disconnected, fmt::format("tcp: connecting to rank {} at {}", peer_rank, where.print()), error);
-  pump(id);  // to greet at once sets it apart from strangers
+  pump(id);  // greets at once, so that the peer can tell it from strangers
 }
 
-/// Begins to connect. 0, or why it can't.
+/// Begins to connect to a peer. Returns 0, or the errno of the failure. Throws Error(refused) if no socket can be made.
 int TcpTransport::dial(int peer_rank, const SocketAddress& where, std::uint64_t deadline_ns) {
   posix::UniqueFd socket(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) throw system_error(Cause::refused, "tcp: socket", errno);
@@ -150,12 +151,12 @@ void TcpTransport::accept_strangers() {
                                                                    bootstrap::Link::lanes, options_.rank),
                                  .deadline_ns = posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns),
                                  .address = arrival.from.print()});
-    pump(id);  // a rank has greeted by now
+    pump(id);  // a rank has sent its greeting by now
   }
 }
 
-/// Before one more may try: where too many do, or no descriptor is left, the oldest goes, but strangers that say nothing never
-/// drive out who has greeted.
+/// Makes room for one more accepted socket: if too many wait for their proof, or no descriptor is left, drops the oldest.
+/// Silent strangers never displace those that have sent a valid greeting.
 void TcpTransport::make_room(bool no_descriptors) {
   for (const bool greeted : {false, true}) {
     const auto is_one = [greeted](const auto& each) { return each.second.peer < 0 && each.second.channel.greeted() == greeted; };
@@ -202,12 +203,13 @@ void TcpTransport::admit(std::uint64_t id) {
   peer(rank).start(std::move(joining.channel), epoll_.get(), token);
 }
 
-/// The socket of a handshake is over; `error` 0: the other end closed it.
+/// Handles the end of a socket during its handshake; `error` is its errno, 0 if the other end closed it. Dials again if the
+/// peer seems to have taken this end for a stranger.
 void TcpTransport::lost(std::uint64_t id, int error) {
   const Joining& joining = joining_.at(id);
   const bool turned_away = error == 0 || error == ECONNRESET || error == EPIPE;
   if (joining.peer >= 0 && turned_away && posix::now_ns() < joining.deadline_ns) {
-    // The peer took it for one stranger too many. If the peer is gone instead, nobody listens there any more.
+    // The peer may have dropped this end as one stranger too many. If it has ended instead, dialing fails.
     error = dial(joining.peer, joining.where, joining.deadline_ns);
     if (error == 0) {
       joining_.erase(id);
@@ -224,7 +226,7 @@ void TcpTransport::give_up(std::uint64_t id, const std::string& why) {
   else refusals_.refused(node.mapped().address, why);
 }
 
-/// Ends handshakes that take too long.
+/// Gives up handshakes that take too long. Always returns false.
 bool TcpTransport::expire() {
   const std::uint64_t now = posix::now_ns();
   for (auto each = joining_.begin(); each != joining_.end();) {
@@ -294,7 +296,7 @@ bool TcpTransport::progress() {
       if ((events[i].events & EPOLLOUT) != 0) any = connection.write() || any;
     }
   }
-  if (someone_came) accept_strangers();  // last: who is here already is heard before another could take its place
+  if (someone_came) accept_strangers();  // last, so that waiting sockets are heard before a new one could displace them
   if (!joining_.empty()) expire();
   refusals_.tick();
   return any;

@@ -11,7 +11,7 @@ namespace tsprun::tls {
 
 namespace {
 
-/// Encrypted ahead of the socket at most: what lies here can't be taken back for something more urgent.
+/// Most bytes encrypted ahead of the socket. Nothing more urgent can overtake them.
 constexpr std::size_t kMostAhead = 128 * 1024;
 
 bool try_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ENOTCONN; }
@@ -21,7 +21,8 @@ ssize_t fail_with(int error) {
   return -1;
 }
 
-/// Takes what is there, so that closing the socket doesn't reset it: the other end shall read why it is refused.
+/// Reads what is there, so that closing the socket doesn't reset the connection before the other end has read why it is
+/// refused.
 void drain(int socket) {
   std::byte waste[4096];
   [[maybe_unused]] const ssize_t got = ::recv(socket, waste, sizeof waste, MSG_DONTWAIT);
@@ -174,7 +175,7 @@ ssize_t Channel::write(const iovec* parts, int count) {
     }
     total += bytes.size();
   }
-  // A way out that is over is found by the next call: these bytes are taken.
+  // If the socket's output has ended, the next call returns the error; these bytes count as taken.
   flush();
   return static_cast<ssize_t>(total);
 }

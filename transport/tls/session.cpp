@@ -24,14 +24,15 @@ constexpr std::uint32_t kConnector = 1;
 constexpr std::byte kWelcome{0x77};
 constexpr std::string_view kKeyLabel = "tsprun tls 1.3 external psk";
 constexpr std::size_t kRecordBytes = 16384;
-/// A handshake's flights are smaller than that; data of the store comes in small messages, that of lanes in pieces of 256 KiB.
+/// Sizes of buffers: during the handshake, whose messages are smaller; of the store, which sends small messages; of lanes,
+/// which send pieces of 256 KiB.
 constexpr std::size_t kSmallBuffer = 4096;
 constexpr std::size_t kStoreBuffer = 16384;
 constexpr std::size_t kLanesBuffer = 128 * 1024;
-/// The first byte of a TLS record: of a handshake, of an alert.
+/// First byte of a TLS record that carries a handshake message, or an alert.
 constexpr std::byte kHandshakeRecord{22};
 constexpr std::byte kAlertRecord{21};
-/// A fatal alert, "protocol_version": what an end without TLS can tell from a greeting.
+/// A fatal TLS alert, "protocol_version", which an end without TLS can tell from a greeting.
 constexpr std::array<std::byte, 7> kNotWithoutTls = {std::byte{21}, std::byte{3}, std::byte{3}, std::byte{0},
                                                      std::byte{2},  std::byte{2}, std::byte{70}};
 
@@ -50,7 +51,7 @@ Error no_libssl(const char* what) {
   return Error(Cause::refused, fmt::format("libssl: {}: {}", what, reason != nullptr ? reason : "no reason given"));
 }
 
-/// What the oldest error in libssl's queue says, which it clears.
+/// Returns the text of the oldest error in libssl's queue, and clears the queue.
 std::string reason_of_failure() {
   const char* reason = ::ERR_reason_error_string(::ERR_peek_error());
   std::string text = reason != nullptr ? reason : "no reason given";
@@ -115,7 +116,7 @@ SSL_CTX* Session::context() {
   return made;
 }
 
-/// The pre-shared key of the connection that begins with this greeting. Null if libssl can't.
+/// Returns the pre-shared key of the connection that begins with this greeting. Null if libssl fails.
 SSL_SESSION* Session::key_of(const bootstrap::Greeting& greeting) {
   static constexpr std::array<unsigned char, 2> kAes128GcmSha256 = {0x13, 0x01};  // with ChaCha20 the hash is the same
   bootstrap::Secret key = bootstrap::derive(secret_, kKeyLabel, greeting.nonce, std::as_bytes(std::span(&greeting, 1)));
@@ -131,7 +132,7 @@ SSL_SESSION* Session::key_of(const bootstrap::Greeting& greeting) {
   return made;
 }
 
-/// Connector: the key that it offers, and its identity.
+/// Gives libssl the key that a connector offers, and the key's identity.
 int Session::offer(SSL* ssl, const EVP_MD*, const unsigned char** id, std::size_t* id_bytes, SSL_SESSION** session) {
   Session& self = *session_of(ssl);
   *session = self.key_of(self.mine_);
@@ -140,7 +141,8 @@ int Session::offer(SSL* ssl, const EVP_MD*, const unsigned char** id, std::size_
   return *session != nullptr ? 1 : 0;
 }
 
-/// Acceptor: the key that goes with the identity. libssl then checks the binder, which only who knows the key can compute.
+/// Gives libssl the key that belongs to the identity that an acceptor received. libssl then checks the binder, which can only
+/// be computed with the key.
 int Session::find(SSL* ssl, const unsigned char* id, std::size_t id_bytes, SSL_SESSION** session) {
   Session& self = *session_of(ssl);
   *session = nullptr;
@@ -181,10 +183,10 @@ Session::Session(const Credentials& credentials, bootstrap::Link link, bool conn
   ::BIO_set_init(bio, 1);
   ::SSL_set_bio(ssl_.get(), bio, bio);
   SSL_set_app_data(ssl_.get(), this);
-  // A store may have a thousand clients that seldom speak.
+  // The store may have a thousand clients that seldom send anything.
   if (link == bootstrap::Link::store) SSL_set_mode(ssl_.get(), SSL_MODE_RELEASE_BUFFERS);
   if (connector) {
-    // Nobody's certificate is trusted: an acceptor that doesn't take the key can't offer one instead.
+    // No certificate is trusted, so an acceptor that doesn't take the key can't offer a certificate instead.
     ::SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, nullptr);
     ::SSL_set_connect_state(ssl_.get());
   } else {
@@ -209,7 +211,7 @@ void Session::sent(std::size_t bytes) {
   ready_ = done_;
 }
 
-/// Is it TLS at all? The first byte tells it from a greeting of handshake.h.
+/// Returns true if the first byte that came is one of TLS, and not of a greeting of handshake.h; otherwise sets the refusal.
 bool Session::hear_first_bytes() {
   if (first_bytes_heard_ || !has_input()) return true;
   first_bytes_heard_ = true;
@@ -229,7 +231,7 @@ Session::Step Session::fail() {
   const auto code = ::ERR_GET_REASON(::ERR_peek_error());
   const std::string reason = reason_of_failure();
   if (!refusal_.empty()) return Step::failed;
-  // The other end's alerts have numbers from 1000 on.
+  // Alerts of the other end are numbered from SSL_AD_REASON_OFFSET (1000) on.
   if (code == SSL_R_BINDER_DOES_NOT_VERIFY) refusal_ = "it doesn't know the job's secret";
   else if (connector_ && code > SSL_AD_REASON_OFFSET)
     refusal_ = fmt::format("it refused what this end knows of the job's secret ({})", reason);
@@ -246,7 +248,7 @@ Session::Step Session::shake() {
       if (::SSL_get_error(ssl_.get(), result) == SSL_ERROR_WANT_READ) return Step::wants_input;
       return fail();
     }
-    // Without the key in use nothing has been proved.
+    // A handshake that didn't use the key proves nothing.
     if (::SSL_session_reused(ssl_.get()) != 1) {
       refusal_ = "it doesn't know the job's secret";
       return Step::failed;
@@ -270,7 +272,7 @@ Session::Step Session::shake() {
     done_ = true;
     ready_ = output().empty();
     const bool store = mine_.link == static_cast<std::uint32_t>(bootstrap::Link::store);
-    // What came behind the handshake is kept.
+    // Bytes that came after the handshake stay in the buffer.
     in_.resize(store ? kStoreBuffer : kLanesBuffer);
     out_.reserve(store ? kStoreBuffer : kLanesBuffer + kRecordBytes);
   }

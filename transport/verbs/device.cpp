@@ -37,7 +37,7 @@ GidType type_of(std::uint32_t type) {
   }
 }
 
-/// Adds the device's ports, or the device with the reason why it has none to offer.
+/// Adds the device's ports to the list or, if it can't be used, the device with the reason.
 void list_ports_of(ibv_device* device, Ports& into) {
   const std::string name = ibv_get_device_name(device);
   const auto leave_out = [&](const char* what, int error) {
@@ -109,7 +109,8 @@ int bits_set(std::span<const std::uint8_t> mask) {
   return bits;
 }
 
-/// Of a RoCE GID, which is an IP address of an interface here: the bits that name the network. 0: no interface has that address.
+/// Returns the length of the network prefix of a RoCE GID, which is an IP address of an interface of this machine. 0: no
+/// interface has that address.
 int network_bits_of(const Gid& gid) {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) return 0;
@@ -136,7 +137,7 @@ int network_bits_of(const Gid& gid) {
   return 0;
 }
 
-/// The GID to use of a port, if it has one.
+/// Returns the GID to use on a port, if it has a usable one.
 std::optional<Gid> usable_gid(const Port& port) {
   if (port.ethernet) return choose_gid(port.gids);
   return port.gids.empty() ? std::optional<Gid>() : port.gids.front();

@@ -12,7 +12,7 @@ namespace tsprun::verbs {
 
 namespace {
 
-// The library has words for a status, not its name; users search by the name.
+// Returns the enumerator's name: libibverbs has only descriptions, but users search for the name.
 const char* status_name(ibv_wc_status status) {
 #define TSP_X(x) \
   case x: return #x;
@@ -76,7 +76,7 @@ Events::Events(ibv_context* device, int entries) : device_(device), channel_(ibv
 }
 
 Events::~Events() {
-  disarm();  // a queue with unacknowledged notifications can't be destroyed: ibv_destroy_cq would wait for ever
+  disarm();  // ibv_destroy_cq would wait for ever for notifications that aren't acknowledged
 }
 
 void Events::arm() { ibv_req_notify_cq(queue_.get(), 0); }

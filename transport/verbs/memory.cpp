@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kHowToRaise =
     "raise it with ulimit -l unlimited, LimitMEMLOCK= of systemd, or memlock in /etc/security/limits.conf";
 
-/// Whoever has CAP_IPC_LOCK isn't bound by the limit.
+/// Returns true if the limit of locked memory applies: a process with CAP_IPC_LOCK isn't bound by it.
 bool bound_by_limit() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {};
@@ -103,7 +103,7 @@ Region::Region(ibv_pd* pd, std::size_t bytes) {
   void* place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (place == MAP_FAILED) throw system_error(Cause::out_of_memory, "verbs: memory for a peer's messages", errno);
   bytes_ = {static_cast<std::byte*>(place), bytes};
-  // A child that this process forks must not take the pages that the NIC writes.
+  // After a fork, copy-on-write could leave the pages that the NIC writes to the child.
   ::madvise(place, bytes, MADV_DONTFORK);
   try {
     registration_ = register_bytes(pd, bytes_, "message buffers");

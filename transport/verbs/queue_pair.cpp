@@ -18,11 +18,13 @@ namespace tsprun::verbs {
 namespace {
 
 constexpr std::uint64_t kSignalEvery = 16;
-/// A header and some payload without a fetch of it by the NIC. Devices that can't are asked for less.
+/// Bytes of inline data to ask for, in order of preference: a header and some payload that the NIC needn't fetch. Devices that
+/// can't are asked for less.
 constexpr std::uint32_t kInlineWanted[] = {220, 64, 0};
 constexpr std::uint32_t kReceiveBatch = 16;
 
-/// False if the kernel couldn't find the way to the peer yet and that is no reason to fail.
+/// Changes the state of a queue pair. Returns false if the kernel couldn't resolve the peer's address yet and `patient` is set.
+/// Throws Error(refused) for any other failure.
 bool modify(ibv_qp* pair, ibv_qp_attr& attributes, int mask, const char* state, const std::string& peer, bool patient = false) {
   const int error = ibv_modify_qp(pair, &attributes, mask);
   if (error == ETIMEDOUT && patient) return false;
@@ -38,7 +40,7 @@ bool modify(ibv_qp* pair, ibv_qp_attr& attributes, int mask, const char* state, 
 
 Patience Patience::within(std::uint64_t deadline_ns) {
   constexpr std::uint8_t kRetries = 6;
-  constexpr std::uint8_t kShortest = 10;  // 4 ms: below, a busy peer looks dead
+  constexpr std::uint8_t kShortest = 10;  // 4 ms: with less, a busy peer looks dead
   const double each_ns = static_cast<double>(deadline_ns) / 4 / (kRetries + 1);
   std::uint8_t timeout = kShortest;
   while (timeout < 31 && 4096.0 * static_cast<double>(std::uint64_t{2} << timeout) <= each_ns) ++timeout;
@@ -103,7 +105,7 @@ bool QueuePair::connect(const Address& peer, const ChosenPort& port, Patience pa
   sending.qp_state = IBV_QPS_RTS;
   sending.timeout = patience.timeout;
   sending.retry_cnt = patience.retry_count;
-  sending.rnr_retry = 0;  // credits leave no room for one; if it comes, it shall be seen
+  sending.rnr_retry = 0;  // credits rule RNR errors out; if one comes, it must be visible
   sending.sq_psn = first_packet_;
   sending.max_rd_atomic = 0;
   modify(pair_.get(), sending,

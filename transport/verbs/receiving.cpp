@@ -1,4 +1,4 @@
-// The receiver's half of VerbsTransport: posted receives, grants, credits, and the inspection of what arrived.
+// The receiver's half of VerbsTransport: posted receives, grants, credits, and the check of messages that arrive.
 #include "transport/cause.h"
 #include "transport/verbs/judgement.h"
 #include "transport/verbs/parts.h"
@@ -41,7 +41,7 @@ Ticket VerbsTransport::receive_put(LaneId lane, const Envelope& envelope, std::s
   return post(lane, envelope, const_cast<std::byte*>(where.data()), where.size(), Want::put);  // only compared
 }
 
-/// Tells the sender where large messages shall go, as far as the send queue has room.
+/// Writes grants, which tell the sender where large messages must go, as far as the send queue has room.
 void VerbsTransport::write_grants(Peer& to, int stream) {
   Incoming& in = to.in[static_cast<std::size_t>(stream)];
   for (Ticket ticket = in.prefix + 1; ticket <= in.last && in.to_grant != 0; ++ticket) {
@@ -89,7 +89,7 @@ void VerbsTransport::write_credit(Peer& to, int stream) {
     break_lanes(to, to.pair.post_error());
 }
 
-/// Messages may be finished in any order; the sender is told of the longest finished prefix.
+/// Marks a message as finished. Messages may be finished in any order; the sender is told the longest finished prefix.
 void VerbsTransport::finish(Peer& from, int stream, Ticket ticket) {
   Incoming& in = from.in[static_cast<std::size_t>(stream)];
   in.finished |= bit(ticket);
@@ -103,7 +103,7 @@ void VerbsTransport::finish(Peer& from, int stream, Ticket ticket) {
   pump(from);
 }
 
-/// An entry has arrived: checks it against what was expected, then copies.
+/// Checks an entry that has arrived against what was expected, then copies its payload.
 Outcome VerbsTransport::inspect(Peer& from, int stream, Ticket ticket) {
   Incoming& in = from.in[static_cast<std::size_t>(stream)];
   const Posted& posted = in.posted[ticket % kSlots];

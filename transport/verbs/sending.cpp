@@ -13,17 +13,18 @@ namespace tsprun::verbs {
 
 namespace {
 
-/// Room in the send queue that new messages leave for grants and credits.
+/// Work requests that new messages leave free in the send queue for grants and credits.
 constexpr std::uint64_t kReserve = 64;
 
 }  // namespace
 
-/// The next ticket of a lane if a message may be posted; on a broken lane, whose tests tell, always.
+/// Returns the next ticket of a lane if a message may be posted, else kNotNow. A broken lane always has a ticket: its test
+/// tells that the lane is broken.
 Ticket VerbsTransport::begin_send(Peer& to, Outgoing& out) const {
   const Ticket ticket = out.last + 1;
   if (!to.broken.empty()) return ticket;
   if (out.last - out.taken >= kSlots || to.pair.room() <= kReserve) return kNotNow;
-  // The mirror's entry is made anew only when the NIC will never read the old one again.
+  // The entry in the mirror may be overwritten only when the NIC won't read the old one any more.
   const std::uint64_t before = out.request[ticket % kSlots];
   return to.pair.is_completed(before) ? ticket : kNotNow;
 }
@@ -73,7 +74,7 @@ Ticket VerbsTransport::send(LaneId lane, const Envelope& envelope, std::span<con
   if (!to.broken.empty()) return ticket;
   counters_.sent[static_cast<std::size_t>(envelope.purpose)] += payload.size();
   if (!large) {
-    out.granted &= ~bit(ticket);  // asked for by a receiver that expects another size: it will see the entry
+    out.granted &= ~bit(ticket);  // a receiver that expects another size granted it: it will see the entry
     write_entry(to, lane, ticket, envelope, payload, payload.size(), 0, static_cast<std::uint32_t>(EntryKind::message), false);
     if (to.broken.empty()) out.copied |= bit(ticket);
     return ticket;
@@ -88,7 +89,7 @@ Ticket VerbsTransport::send(LaneId lane, const Envelope& envelope, std::span<con
   return ticket;
 }
 
-/// The receiver's buffer is posted: compares what it expects with what we have, and starts to write.
+/// Handles a grant: compares what the receiver expects with the message to be sent, and starts to write it.
 void VerbsTransport::check_grant(Peer& from, int stream, Ticket ticket) {
   Outgoing& out = from.out[static_cast<std::size_t>(stream)];
   const Large& large = out.large[ticket % kSlots];
@@ -96,7 +97,7 @@ void VerbsTransport::check_grant(Peer& from, int stream, Ticket ticket) {
   std::memcpy(&grant, from.arriving(grant_offset(stream, ticket)), sizeof grant);
   const Envelope wanted{grant.signature, grant.sequence, grant.tag, large.envelope.purpose};
   if (!wanted.matches(large.envelope) || grant.bytes != large.payload.size()) {
-    // The receiver shall name both sides: it gets our envelope instead of the payload.
+    // The receiver's error must name both sides, so it gets this end's envelope instead of the payload.
     out.waiting &= ~bit(ticket);
     out.refusing |= bit(ticket);
     write_refusals(from, stream);
@@ -111,7 +112,7 @@ void VerbsTransport::check_grant(Peer& from, int stream, Ticket ticket) {
   write_large(from, stream);
 }
 
-/// Writes the envelopes of messages that aren't what their receivers expect, as far as the send queue has room.
+/// Writes the envelopes of messages that differ from their grants, as far as the send queue has room.
 void VerbsTransport::write_refusals(Peer& to, int stream) {
   Outgoing& out = to.out[static_cast<std::size_t>(stream)];
   for (Ticket ticket = out.taken + 1; ticket <= out.last && out.refusing != 0; ++ticket) {
@@ -121,7 +122,7 @@ void VerbsTransport::write_refusals(Peer& to, int stream) {
     out.refusing &= ~bit(ticket);
     write_entry(to, {to.number, static_cast<Stream>(stream)}, ticket, large.envelope, {}, large.payload.size(), 0,
                 static_cast<std::uint32_t>(EntryKind::refused), true);
-    out.request[ticket % kSlots] = 0;  // never done
+    out.request[ticket % kSlots] = 0;  // such a message is never done
   }
 }
 
@@ -149,7 +150,7 @@ void VerbsTransport::write_large(Peer& to, int stream) {
       const bool last = bytes == rest.size();
       std::optional<Immediate> immediate;
       if (last) immediate = Immediate{News::data, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)};
-      // Each tells when it is done: of a message that takes longer than the deadline nothing else shows that it moves.
+      // Every write is signalled: nothing else shows that a message which takes longer than the deadline makes progress.
       const std::uint64_t request =
           to.pair.write({rest.data(), bytes, piece.local_key}, {grant.address + large.written, key}, immediate, true);
       if (request == 0) {
@@ -202,7 +203,8 @@ Outcome VerbsTransport::test_send(LaneId lane, Ticket ticket) {
   return unless_broken(to);
 }
 
-/// True once all that was sent lies in the peer's memory: the last request of all is made to tell.
+/// Returns true once everything that was sent lies in the peer's memory. If the last work request isn't signalled, posts an
+/// empty one that is.
 bool VerbsTransport::finished_sending(Peer& to) {
   for (int stream = 0; stream < kStreams; ++stream) {
     const Outgoing& out = to.out[static_cast<std::size_t>(stream)];

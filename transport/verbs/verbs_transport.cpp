@@ -1,4 +1,4 @@
-// Devices, peers and progress; messages are in sending.cpp and receiving.cpp.
+// VerbsTransport's devices, peers and progress; messages are in sending.cpp and receiving.cpp.
 #include "transport/verbs/verbs_transport.h"
 
 #include "transport/cause.h"
@@ -17,13 +17,15 @@ namespace tsprun::verbs {
 
 namespace {
 
-/// Looking for asynchronous events costs a system call; completions don't.
+/// Rounds of progress between looks for asynchronous events, which cost a system call; completions don't.
 constexpr std::uint32_t kRoundsBetweenEvents = 4096;
-/// The receiver tells of what it has taken when so many messages are untold.
+/// Finished messages after which the receiver tells the sender, if no entry or grant has told it.
 constexpr std::uint64_t kTellAfter = 4;
-/// A peer from which something is awaited may be silent for this part of the deadline before it is asked whether it lives.
+/// Part of the deadline (an eighth) for which a peer that owes something may be silent before this rank tests whether it is
+/// alive.
 constexpr std::uint64_t kSilence = 8;
-/// A port that goes down fails requests first and says so a moment later.
+/// Time for which a failed request isn't reported yet: a port that goes down first fails requests, and its event comes a moment
+/// later.
 constexpr std::uint64_t kPortNewsNs = 200'000'000;
 
 }  // namespace
@@ -99,7 +101,7 @@ Reach VerbsTransport::can_reach(int /*peer*/, std::span<const std::byte> blob) c
   const std::optional<Address> address = Address::decode(blob);
   if (!address) return {false, "the peer's address is none of this version's"};
   if (!address->why_not.empty()) {
-    // With places given, both ends' words begin with them.
+    // If places were given, the reasons of both ends begin with them.
     return {false, parts_->options.place.empty() ? "at the peer: " + address->why_not : address->why_not};
   }
   if (address->ethernet != parts_->port.port.ethernet) {
@@ -209,7 +211,7 @@ bool VerbsTransport::progress() {
   return moved;
 }
 
-/// Posts what waited for room in the send queue, for a grant, or for enough to be told.
+/// Posts what had to wait: grants, credits, refusals and granted payloads.
 void VerbsTransport::pump(Peer& to) {
   for (int stream = 0; stream < kStreams && to.broken.empty() && to.linked; ++stream) {
     const Incoming& in = to.in[static_cast<std::size_t>(stream)];
@@ -221,14 +223,15 @@ void VerbsTransport::pump(Peer& to) {
   }
 }
 
-/// True unless it only answers a question of ask_silent_peers(): those are asked, and answered, though nothing moves.
+/// Handles a completion. Returns true if it is a sign of progress; false if it only completes a test of ask_silent_peers(),
+/// which succeeds even if nothing moves.
 bool VerbsTransport::completion(const void* found) {
   const auto& done = *static_cast<const ibv_wc*>(found);
   const std::uint32_t number = QueuePair::tag_of(done.wr_id);
   if (number >= parts_->peers.size() || !parts_->peers[number]) return false;
   Peer& at = *parts_->peers[number];
   if (done.status != IBV_WC_SUCCESS) {
-    // Of a failed completion only wr_id, status, vendor_err and qp_num mean anything.
+    // In a failed completion only wr_id, status, vendor_err and qp_num are valid.
     look_at_events();
     const bool flush = done.status == IBV_WC_WR_FLUSH_ERR;
     if (at.broken.empty() || (at.flushed && !flush)) {
@@ -244,7 +247,7 @@ bool VerbsTransport::completion(const void* found) {
     at.pair.completed(request);
     return request != at.question;
   }
-  if (!at.pair.received()) break_lanes(at, at.pair.post_error());  // the peer would soon find no receive posted
+  if (!at.pair.received()) break_lanes(at, at.pair.post_error());  // or the peer would soon find no receive posted
   ++at.arrivals;
   if ((done.wc_flags & IBV_WC_WITH_IMM) == 0) {
     break_lanes(at, "a message without an immediate arrived");
@@ -262,7 +265,7 @@ void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
   switch (immediate.news) {
     case News::credit: take_credit(from, immediate.stream, widen(immediate.low, out.taken)); return;
     case News::grant: {
-      // Grants may run ahead of sends by what the receiver may post beyond what it has finished.
+      // A grant may come before its message is sent: the receiver may post up to kSlots receives beyond what it has finished.
       const Ticket named = widen(immediate.low, out.taken);
       GrantHeader grant;
       std::memcpy(&grant, from.arriving(grant_offset(immediate.stream, named)), sizeof grant);
@@ -313,7 +316,8 @@ void VerbsTransport::break_lanes(Peer& at, const std::string& cause) {
   if (at.broken.empty()) at.broken = cause;
 }
 
-/// What a lane says of a message that isn't done.
+/// Returns the outcome of a message that isn't done: pending, or disconnected once the connection is broken and its cause can
+/// be told.
 Outcome VerbsTransport::unless_broken(const Peer& at) {
   if (at.broken.empty()) return Outcome::pending;
   parts_->ask_port();
@@ -345,7 +349,7 @@ void VerbsTransport::look_at_events() {
   }
 }
 
-/// The event of a port that went down may come after the requests that failed of it.
+/// Asks for the port's state: the event of a port that went down may come after the requests that failed because of it.
 void VerbsTransport::Parts::ask_port() {
   ibv_port_attr now{};
   const auto number = static_cast<std::uint8_t>(port.port.number);
@@ -353,8 +357,8 @@ void VerbsTransport::Parts::ask_port() {
   port_trouble = fmt::format("{} port {} is down", port.port.device, port.port.number);
 }
 
-/// Who waits for a message, a grant or credit has nothing in flight, so the NIC can't miss a dead peer: an empty write makes it
-/// notice.
+/// Tests peers that owe a message, a grant or credit and have been silent. A rank that only waits has nothing in flight, so the
+/// NIC can't notice a dead peer; an empty write makes it notice.
 void VerbsTransport::Parts::ask_silent_peers() {
   const std::uint64_t now = posix::now_ns();
   if (now < next_question_ns) return;
@@ -370,7 +374,7 @@ void VerbsTransport::Parts::ask_silent_peers() {
       each->seen = signs;
       each->quiet_since_ns = now;
     } else if (now - each->quiet_since_ns >= patience && each->pair.room() > 0 &&
-               each->pair.is_completed(each->pair.last_signalled())) {  // what wasn't signalled may have come long ago
+               each->pair.is_completed(each->pair.last_signalled())) {  // requests that aren't signalled may be done long since
       each->quiet_since_ns = now;
       each->question = each->mirror(0, 0, std::nullopt, true);
       if (each->question == 0) each->broken = each->pair.post_error();

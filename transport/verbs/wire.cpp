@@ -9,10 +9,10 @@ namespace {
 
 constexpr std::size_t kTextBytes = 200;
 
-/// The fixed layout of a blob.
+/// The layout of an address blob.
 struct Blob {
   std::uint32_t magic;
-  std::uint32_t region_bytes;  // peers with another layout of the region differ here
+  std::uint32_t region_bytes;  // differs if the peer has another layout of the region
   std::uint64_t region;
   std::uint32_t queue_pair;
   std::uint32_t first_packet;

@@ -9,7 +9,7 @@
 namespace tsprun::verify {
 
 namespace {
-/// So that an announcement can't pass for a payload.
+/// XORed into the signature of announcements, so that one can't match a payload's receive.
 constexpr std::uint64_t kAnnounces = 0x9e3779b97f4a7c15;
 
 Envelope of_announcement(Envelope envelope) {
@@ -21,7 +21,8 @@ Envelope of_announcement(Envelope envelope) {
 
 // --- sending -----------------------------------------------------------------------------------------------------------------
 
-/// Sends the announcement, if that isn't done yet. A payload that finds no credit is posted again by the caller: the same one.
+/// Sends the announcement, unless it was sent already: a caller whose payload found no credit posts the same payload again.
+/// Returns false if the announcement finds no credit.
 bool VerifyTransport::announce(Outgoing& out, LaneId lane, const Envelope& envelope, std::span<const std::byte> payload) {
   if (out.announced) return true;
   const Announcement announcement{checksum(payload), payload.size()};
@@ -97,13 +98,13 @@ Outcome VerifyTransport::test_receive(LaneId lane, Ticket ticket) {
   if (in.damaged) return Outcome::corrupt;
   const Outcome announced = inner().test_receive(lane, 2 * ticket - 1);
   const Outcome arrived = announced == Outcome::pending ? Outcome::pending : inner().test_receive(lane, 2 * ticket);
-  // Where the announcement is none, what follows it says better what the peer is doing.
+  // If the message isn't an announcement, the next one tells better what the peer is doing.
   if (announced != Outcome::done) return announced;
   if (arrived != Outcome::done) return arrived;
   return check(in, lane, ticket, expected);
 }
 
-/// The payload is here: is it what was sent?
+/// Compares the hash of a payload that has arrived with that of its announcement.
 Outcome VerifyTransport::check(Incoming& in, LaneId lane, Ticket ticket, Expected& expected) {
   if (expected.is_view && expected.count != 0) expected.bytes = inner().access(lane, 2 * ticket, 0, expected.count).data();
   const std::uint64_t hash = checksum({expected.bytes, expected.count});
@@ -145,7 +146,7 @@ Found VerifyTransport::found(LaneId lane) const {
   if (in != incoming_.end() && in->second.damaged) return in->second.found;
   Found found = inner().found(lane);
   if (in == incoming_.end()) return found;
-  // Whoever reads of an announcement shall read of the payload that it announces.
+  // Report the payload instead of the announcement, which callers don't know.
   for (const Expected& expected : in->second.expected) {
     if (found.envelope.signature == (expected.envelope.signature ^ kAnnounces)) found.envelope.signature ^= kAnnounces;
   }
