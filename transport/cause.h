@@ -24,7 +24,7 @@ namespace tsprun {
   X(refused, "the request can't be served")                                                  \
   X(interrupted, "the job was ended from outside")
 
-/// Why something failed; see the table above.
+/// Causes of failure: the table above.
 enum class Cause : std::uint8_t {
 #define TSP_X(name, text) name,
   TSP_CAUSES(TSP_X)

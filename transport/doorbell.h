@@ -48,7 +48,7 @@ struct alignas(128) Doorbell {
 };
 static_assert(sizeof(Doorbell) == 128);
 
-/// What one rank sleeps on: its doorbell alone, or an epoll set of its bell and all descriptors of its transports.
+/// The place where one rank sleeps: its doorbell alone, or an epoll set of its bell and all descriptors of its transports.
 class Bed {
  public:
   /// Takes the transports' descriptors (-1: none, skipped). The doorbell must outlive this object; the descriptors are

@@ -34,7 +34,7 @@
 
 namespace tsprun {
 
-/// Whether a transport can reach a peer, and the reason for either answer, as `doctor` and the report print it.
+/// Answer to the question whether a transport can reach a peer, with the reason, as `doctor` and the report print it.
 struct Reach {
   bool possible;
   std::string why;
@@ -50,7 +50,7 @@ struct RemoteSpan {
 };
 static_assert(sizeof(RemoteSpan) == 16);
 
-/// How long a send needs its payload.
+/// Time for which a send needs its payload.
 enum class Delivery : std::uint8_t {
   copy_if_small,  ///< a small payload is copied at once: its ticket is done when send() returns
   by_reference    ///< for payloads that several peers view: where views exist the sender doesn't copy the payload (unless it fits
@@ -139,11 +139,11 @@ class Transport {
   /// Returns what was found on the incoming lane instead of the expected message, or why the lane is broken. Call it after
   /// mismatch, corrupt or disconnected.
   virtual Found found(LaneId lane) const = 0;
-  /// For injected faults: flips a bit of the message that the lane's next receive expects, before the transport's own check of
-  /// its payload. Returns false if the transport has no such check. Calling it again before that receive changes nothing.
+  /// Flips a bit, as an injected fault, of the message that the lane's next receive expects, before the transport's own check
+  /// of its payload. Returns false if the transport has no such check. Calling it again before that receive changes nothing.
   virtual bool damage_next(LaneId) { return false; }
 
-  /// For injected delays: returns true while a message that has already arrived from this peer is held back. The peer may then
+  /// Returns true while a message that has already arrived from this peer is held back by an injected delay. The peer may then
   /// have ended although its messages are still to be handed over.
   virtual bool withholds(int /*peer*/) const { return false; }
 

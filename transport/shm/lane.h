@@ -37,7 +37,7 @@ inline constexpr std::size_t kInlineBytes = 24;
 inline constexpr std::size_t kRingBytes = 32768;
 inline constexpr std::size_t kEagerBytes = 8192;  ///< largest payload that goes through the ring
 
-/// Where a message's payload lies.
+/// Place of a message's payload.
 enum class SlotKind : std::uint64_t {
   in_slot = 1,  ///< the payload lies in the slot
   in_ring,      ///< `where` is an offset in the ring

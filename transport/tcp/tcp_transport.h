@@ -1,4 +1,4 @@
-// Transport over TCP sockets: for machines without RDMA, and for ranks that shall not share memory.
+// Transport over TCP sockets: for machines without RDMA, and for ranks that must not share memory.
 //
 // Each pair of ranks has one non-blocking connection; the higher rank dials. Its ends prove the job's secret before it carries
 // a lane, with TLS if the options say so (tls/channel.h). All sockets are in one epoll set, on which a sleeping rank waits.

@@ -20,7 +20,7 @@ std::string describe(const ibv_wc& failed);
 
 /// An asynchronous event (ibv_get_async_event(3)), already acknowledged.
 struct DeviceEvent {
-  /// What the event makes unusable.
+  /// Extent of the damage: nothing, one queue pair, or the device.
   enum class Reach : std::uint8_t { nothing, queue_pair, device };
   Reach breaks = Reach::nothing;
   std::uint32_t queue_pair = 0;

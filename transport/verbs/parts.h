@@ -57,6 +57,7 @@ struct VerbsTransport::Incoming {
   Found found;
 };
 
+/// Connection to one peer, the memory that both ends write, and all lanes.
 struct VerbsTransport::Peer {
   Peer(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, int peer_number)
       : number(peer_number), region(pd, 2 * kRegionBytes), pair(pd, completions, port, static_cast<std::uint32_t>(peer_number)) {}
@@ -89,6 +90,7 @@ struct VerbsTransport::Peer {
   std::array<Incoming, kStreams> in;
 };
 
+/// The device and everything that is one per transport.
 struct VerbsTransport::Parts {
   VerbsOptions options;
   std::string why_not;

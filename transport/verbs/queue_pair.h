@@ -26,7 +26,7 @@ inline constexpr std::uint32_t kReceives = 256;
 inline constexpr std::uint32_t kSends = 256;
 static_assert(kReceives >= kStreams * 3 * kSlots + 32, "a receive less than immediates in flight is an RNR");
 
-/// How long the NIC retries before it gives a peer up.
+/// Retries after which the NIC gives a peer up.
 struct Patience {
   std::uint8_t timeout;      ///< one try lasts 4.096 µs · 2^timeout
   std::uint8_t retry_count;  ///< tries after the first
@@ -60,11 +60,13 @@ class QueuePair {
   bool is_completed(std::uint64_t request) const { return request <= completed_; }
   std::uint64_t last_signalled() const { return signalled_; }
 
+  /// Registered local memory and its key.
   struct Source {
     const void* data;
     std::size_t bytes;
     std::uint32_t key;
   };
+  /// Place in the peer's memory and its key.
   struct Target {
     std::uint64_t address;
     std::uint32_t key;

@@ -112,7 +112,7 @@ constexpr std::uint64_t widen(std::uint32_t low, std::uint64_t near) {
   return near >= down ? near - down : near + up;
 }
 
-/// What a peer needs to connect to this rank.
+/// Facts that a peer needs to connect to this rank.
 struct Address {
   std::uint32_t queue_pair = 0;
   std::uint32_t first_packet = 0;  ///< packet sequence number, 24 bits
