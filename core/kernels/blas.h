@@ -1,5 +1,5 @@
-// OpenBLAS, loaded when a kernel first needs it: by then the level is known (OpenBLAS chooses its kernels while it loads), and
-// processes that never multiply matrices don't pay for its start. It runs on the calling thread alone.
+// OpenBLAS, loaded with dlopen when a kernel first needs it. OpenBLAS chooses its kernels while it loads, so the level (level.h)
+// must be known by then; and processes that never multiply matrices don't pay for its start. It runs on the calling thread only.
 #pragma once
 
 #include "core/kernels/level.h"
@@ -9,8 +9,9 @@
 
 namespace tsprun::kernels::blas {
 
-/// A [m, k], B [k, n], C [m, n], row-major; `*_step` is the distance between stored rows. A transposed operand is stored [k, m]
-/// or [n, k]. C = A·B, or C += A·B with `add`.
+/// Operands of one product C = A·B, or C += A·B if `add` is true. A [m, k], B [k, n] and C [m, n] are row-major; `*_step` is the
+/// distance between stored rows, in elements. An operand marked as transposed is stored as [k, m] (A) or [n, k] (B). The struct
+/// owns nothing.
 template <class T>
 struct Product {
   std::size_t m = 0;
@@ -27,16 +28,16 @@ struct Product {
   bool add = false;
 };
 
-/// With k = 0 writes zeros (or, with `add`, nothing). Sizes and steps must fit an int (std::invalid_argument). Throws
-/// Error(refused) if the library can't be loaded, with the loader's reason.
+/// Computes the product. If k is 0, it writes zeros to C (or does nothing if `add` is true). Throws std::invalid_argument if a
+/// size or step doesn't fit an int, and Error(refused), with the loader's reason, if OpenBLAS can't be loaded.
 void multiply(const Product<float>& product);
 void multiply(const Product<double>& product);
 
-/// The kernels that OpenBLAS chose: "SkylakeX", "Haswell". Loads it.
+/// Returns the name of the kernels that OpenBLAS chose, such as "SkylakeX" or "Haswell". Loads OpenBLAS.
 std::string core_name();
-/// OpenBLAS' version, "0.3.21". Loads it.
+/// Returns the version of OpenBLAS, such as "0.3.21". Loads OpenBLAS.
 std::string version();
-/// True once the library is loaded, for a level that can then no longer change.
+/// Returns whether OpenBLAS is loaded. From then on, set_level() can't choose another level.
 bool loaded();
 
 }  // namespace tsprun::kernels::blas

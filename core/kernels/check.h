@@ -1,5 +1,5 @@
-// What kernels share where they look at views: complaints about views that don't fit (a programmer's error, so
-// std::invalid_argument), and the walk over rows.
+// Helpers with which kernels check and walk their views: errors about views that don't fit (a programmer's error, hence
+// std::invalid_argument), and the offsets of rows.
 #pragma once
 
 #include "core/tensor/tensor.h"
@@ -9,29 +9,31 @@
 
 namespace tsprun::kernels {
 
-/// Throws "kernel: what, not view" unless `holds`.
+/// Throws std::invalid_argument("<kernel>: <what>, not <description of view>") unless `holds` is true.
 inline void require(bool holds, const char* kernel, const char* what, const ConstTensor& view) {
   if (!holds) throw std::invalid_argument(std::string(kernel) + ": " + what + ", not " + view.describe());
 }
 
-/// Elements along the last dim lie side by side.
+/// Returns whether the elements along the last dim are adjacent in memory. False for a view without dims.
 inline bool dense_rows(const ConstTensor& view) {
   if (view.dims() == 0) return false;
   const std::size_t last = view.dims() - 1;
   return view.size(last) <= 1 || view.stride(last) == 1;
 }
 
-/// The type that sums of a dtype are kept in: f32 for bf16, else the type itself.
+/// Returns the dtype in which sums of `dtype` are kept ("the type of sums" in other comments): f32 for bf16, otherwise `dtype`
+/// itself.
 constexpr DType summed_in(DType dtype) { return dtype == DType::bf16 ? DType::f32 : dtype; }
 
-/// One row for every index of the dims before the last.
+/// Returns the number of rows: the product of all dims but the last.
 inline std::size_t row_count(const ConstTensor& view) {
   std::size_t rows = view.dims() == 0 ? 0 : 1;
   for (std::size_t i = 0; i + 1 < view.dims(); ++i) rows *= view.size(i);
   return rows;
 }
 
-/// Elements between a view's first element and row `row`, rows counted in row-major order over the dims before the last.
+/// Returns the distance in elements from the view's first element to row `row`. Rows are counted in row-major order over all dims
+/// but the last. The view must have at least one dim.
 inline std::size_t row_offset(const ConstTensor& view, std::size_t row) {
   std::size_t offset = 0;
   for (std::size_t i = view.dims() - 1; i-- > 0;) {
@@ -41,7 +43,7 @@ inline std::size_t row_offset(const ConstTensor& view, std::size_t row) {
   return offset;
 }
 
-/// The elements of a row, of a type known when the program runs.
+/// One row of a view whose dtype is known only at run time: its first element and dtype. Row can be written, ConstRow can't.
 struct ConstRow {
   const std::byte* data = nullptr;
   DType dtype = DType::byte;
@@ -51,6 +53,7 @@ struct Row {
   DType dtype = DType::byte;
   operator ConstRow() const { return {data, dtype}; }
 };
+/// Returns row `row` of a view, counted as in row_offset().
 inline ConstRow row_of(const ConstTensor& view, std::size_t row) {
   return {view.data() + row_offset(view, row) * size_of(view.dtype()), view.dtype()};
 }
@@ -58,10 +61,10 @@ inline Row row_of(const Tensor& view, std::size_t row) {
   return {view.data() + row_offset(view, row) * size_of(view.dtype()), view.dtype()};
 }
 
-/// True if arithmetic may combine the types: f64 goes with f64, bf16 and f32 with each other.
+/// Returns whether one operation may combine the two dtypes: bf16 and f32 with each other, f64 only with f64.
 inline bool mixes(DType a, DType b) { return a != DType::byte && b != DType::byte && (a == DType::f64) == (b == DType::f64); }
 
-/// Complains unless the view has this shape, dense rows and a type that mixes with `like`.
+/// Throws std::invalid_argument unless `view` has the shape of `like`, dense rows, and a dtype that may be mixed with `like`'s.
 inline void check_like(const char* kernel, const char* what, const ConstTensor& view, const ConstTensor& like) {
   require(same_shape(view, like) && dense_rows(view) && mixes(view.dtype(), like.dtype()), kernel, what, view);
 }

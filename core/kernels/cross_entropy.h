@@ -1,9 +1,10 @@
 // Softmax cross-entropy over a vocabulary that arrives in shards: an online log-sum-exp per token, and the gradient of the
 // logits.
 //
-// For T tokens the running state is three vectors [T] of the type of sums: the maximum of the logits so far (−∞ at first), the
-// sum of exp(logit − maximum) so far (0 at first), and the logit of the token's label once its shard was seen. Labels are global
-// token ids.
+// For T tokens the running state is three vectors [T] in the type of sums (f32, or f64 for f64 logits): `maximum`, the largest
+// logit so far; `sum`, the sum of exp(logit − maximum) so far; and `label_logit`, the logit of the token's label, set when the
+// shard that holds it is seen. Call cross_entropy_begin() once, cross_entropy_update() for each shard, then
+// cross_entropy_finish(). Labels are token ids of the whole vocabulary.
 #pragma once
 
 #include "core/kernels/parallel.h"
@@ -14,27 +15,31 @@
 
 namespace tsprun::kernels {
 
-/// A token that isn't predicted: it has no loss and no gradient.
+/// Label of a token that isn't predicted. Such a token has no loss and no gradient.
 inline constexpr std::int64_t kNoLabel = -1;
 
-/// maximum = −∞, sum = 0, label_logit = 0.
+/// Initialises the state of all tokens: maximum = −∞, sum = 0, label_logit = 0.
 void cross_entropy_begin(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit);
 
-/// Takes in the logits [T, Vs] of token ids first_id, first_id + 1, …; dense rows.
+/// Updates the state with one shard of logits, [T, Vs] with dense rows, whose columns are token ids first_id, first_id + 1, ….
 void cross_entropy_update(const Compute& on, const Tensor& maximum, const Tensor& sum, const Tensor& label_logit,
                           const ConstTensor& logits, std::span<const std::int64_t> labels, std::int64_t first_id);
 
-/// lse = maximum + ln sum. `lse` may be `maximum`.
+/// Computes the log-sum-exp of each token: lse = maximum + ln sum, or −∞ where the sum is 0. `lse` may be the same memory as
+/// `maximum`.
 void cross_entropy_finish(const Tensor& lse, const ConstTensor& maximum, const ConstTensor& sum);
 
-/// lse = ln Σ_p exp(parts[p]), in the order of parts; each [T]. For shards whose log-sum-exps were made on different ranks.
+/// Merges log-sum-exps that different ranks computed for different shards: lse = ln Σ_p exp(parts[p]), summed in the order of
+/// `parts`. All are [T]. A NaN in any part stays NaN.
 void merge_log_sum_exp(const Tensor& lse, std::span<const ConstTensor> parts);
 
-/// Σ over tokens with a label of (lse − label's logit), in f64, in the order of tokens.
+/// Returns the sum of (lse − the label's logit) over the tokens that have a label, in nats. The sum is in f64, in the order of
+/// tokens.
 double cross_entropy_loss(const ConstTensor& lse, const ConstTensor& label_logit, std::span<const std::int64_t> labels);
 
-/// dlogits[t, i] = weight·(exp(logits[t, i] − lse[t]) − [first_id + i is t's label]); 0 where t has no label. `weight`: one over
-/// the number of predicted tokens. `dlogits` [T, Vs] may be `logits`; types that mix.
+/// Computes the gradient of one shard's logits: dlogits[t, i] = weight·(exp(logits[t, i] − lse[t]) − [first_id + i is the label
+/// of t]), and 0 for tokens without a label. `weight` is one over the number of predicted tokens. `dlogits` [T, Vs] may be the
+/// same memory as `logits`; bf16 and f32 may be mixed.
 void cross_entropy_backward(const Compute& on, const Tensor& dlogits, const ConstTensor& logits, const ConstTensor& lse,
                             std::span<const std::int64_t> labels, std::int64_t first_id, double weight);
 

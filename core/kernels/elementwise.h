@@ -1,6 +1,6 @@
-// Copies with conversion, sums and fills of strided views: what schedules need between the larger kernels.
+// Elementwise operations on strided views: copies with conversion, sums, scaling and zeroing.
 //
-// f64 goes with f64 only; bf16 and f32 mix, with arithmetic in f32 and results rounded once.
+// bf16 and f32 may be mixed: arithmetic is in f32 and each result is rounded once. f64 goes only with f64.
 #pragma once
 
 #include "core/kernels/parallel.h"
@@ -8,16 +8,16 @@
 
 namespace tsprun::kernels {
 
-/// to = from, element by element, converted where the dtypes differ. Same shape, dense rows. No overlap.
+/// Copies `from` to `to`, converting where the dtypes differ. Both have the same shape and dense rows, and must not overlap.
 void convert(const Compute& on, const Tensor& to, const ConstTensor& from);
 
-/// out = a + b. Same shape, dense rows. `out` may be `a` or `b`: accumulation is add(on, sum, sum, term).
+/// Computes out = a + b. All have the same shape and dense rows. `out` may be `a` or `b`: add(on, sum, sum, term) accumulates.
 void add(const Compute& on, const Tensor& out, const ConstTensor& a, const ConstTensor& b);
 
-/// out = factor·a, the factor rounded to the type of the arithmetic first. `out` may be `a`.
+/// Computes out = factor·a. The factor is rounded to the dtype of the arithmetic before it is used. `out` may be `a`.
 void scale(const Compute& on, const Tensor& out, const ConstTensor& a, double factor);
 
-/// out = 0, for any dtype.
+/// Writes zeros to `out`, which may have any dtype.
 void fill_zero(const Compute& on, const Tensor& out);
 
 }  // namespace tsprun::kernels

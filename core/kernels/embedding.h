@@ -1,4 +1,4 @@
-// Rows of a table by number, and the gradient of that.
+// Embedding lookup: gathers rows of a table by number; its gradient adds values to those rows.
 #pragma once
 
 #include "core/kernels/parallel.h"
@@ -9,12 +9,12 @@
 
 namespace tsprun::kernels {
 
-/// out[t] = table[rows[t]]: table [V, h], out [T, h], types that mix, dense rows. A row number beyond the table is
-/// std::invalid_argument, before anything is written.
+/// Copies out[t] = table[rows[t]] for each t. table [V, h] and out [T, h] have dense rows; bf16 and f32 may be mixed. Throws
+/// std::invalid_argument, before it writes anything, if a row number is beyond the table.
 void gather_rows(const Compute& on, const Tensor& out, const ConstTensor& table, std::span<const std::uint32_t> rows);
 
-/// table[rows[t]] += values[t] for t = 0, 1, …: table [V, h] of f32 or f64, values [T, h]. Each element's sum runs in the order
-/// of t.
+/// Adds table[rows[t]] += values[t] for t = 0, 1, …. table [V, h] is f32 or f64, values are [T, h]. Every element is summed in
+/// the order of t, so the number of threads changes no bit. Throws std::invalid_argument as gather_rows() does.
 void scatter_add_rows(const Compute& on, const Tensor& table, const ConstTensor& values, std::span<const std::uint32_t> rows);
 
 }  // namespace tsprun::kernels

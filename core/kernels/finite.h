@@ -1,4 +1,4 @@
-// Whether tensors hold numbers alone.
+// Search for the first infinite or NaN element of a tensor.
 #pragma once
 
 #include "core/tensor/tensor.h"
@@ -9,11 +9,11 @@
 
 namespace tsprun::kernels {
 
-/// The number, counted in row-major order of the indices, of the view's first element that is infinite or NaN; nothing if all are
-/// numbers. bf16, f32 or f64, with dense rows; any sizes. About as fast as memory is read.
+/// Returns the row-major index of the view's first element that is infinite or NaN, or nothing if all elements are finite. The
+/// view may be bf16, f32 or f64 and of any size, with dense rows. Runs about as fast as memory can be read.
 std::optional<std::size_t> first_not_finite(const ConstTensor& view);
 
-/// "nan at [0, 17, 5]": element `number` of the view.
+/// Returns the value and the indices of element `number` (in row-major order) as text, such as "nan at [0, 17, 5]".
 std::string describe_element(const ConstTensor& view, std::size_t number);
 
 }  // namespace tsprun::kernels

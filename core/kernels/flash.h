@@ -1,8 +1,10 @@
-// Flash attention: softmax(scale·Q·Kᵀ + mask)·V and its gradients, tile by tile, so that memory never grows with queries × keys.
+// Flash attention: softmax(scale·Q·Kᵀ + mask)·V and its gradients, computed tile by tile, so that memory never grows with the
+// product of queries and keys.
 //
-// Shapes: q, o, dq [B, Sq, n, d]; k, v, dk, dv [B, Sk, n_kv, d]; lse, delta [B, n, Sq]. The last dim of the former is dense, all
-// other strides are free, so heads, chunks and batches can be slices of larger tensors. q, k, v have one dtype (bf16, f32 or
-// f64); lse, delta and the gradients have the type of sums: f32, or f64 in f64. Sizes of zero are fine.
+// Shapes: q, o, dq [B, Sq, n, d]; k, v, dk, dv [B, Sk, n_kv, d]; lse, delta [B, n, Sq]. In the four-dimensional views the last
+// dim is dense and all other strides are free, so heads, chunks and batches can be slices of larger tensors. q, k and v have one
+// dtype (bf16, f32 or f64); lse, delta and the gradients have the type of sums: f32, or f64 in f64. Sizes of zero are allowed.
+// Views that don't fit throw std::invalid_argument.
 #pragma once
 
 #include "core/kernels/dropout.h"
@@ -15,85 +17,97 @@
 
 namespace tsprun::kernels {
 
-/// What the query at global position i may see. Query index a of a view has position query_start + a, key index b key_start + b.
+/// Attention mask by global positions: query a of a view is at position query_start + a, key b at key_start + b.
 struct Mask {
-  bool causal = false;  ///< keys at positions ≤ i; else all keys
+  bool causal = false;  ///< true: a query at position i sees keys at positions ≤ i; false: all keys
   std::size_t query_start = 0;
   std::size_t key_start = 0;
 
-  /// Every key is seen by every query.
+  /// Returns the mask under which every query sees every key.
   static Mask none() { return {}; }
-  /// The causal mask between two stretches of the sequence. A chunk's queries on the prefix up to the chunk's end: key_start 0
-  /// (the mask is aligned to the bottom right). Two chunks of a ring: their starts give full, none or diagonal.
+  /// Returns the causal mask between two stretches of a sequence that begin at these positions. For a chunk's queries on all keys
+  /// up to the chunk's end, use key_start 0 (the mask is then aligned to the bottom right). For two chunks of ring attention,
+  /// their starts make the mask full, empty or diagonal.
   static Mask from_positions(std::size_t query_start, std::size_t key_start) { return {true, query_start, key_start}; }
 };
 
-/// Which K/V head a query head reads, by global numbers: ⌊query head / group⌋. The views may hold any stretch of either.
+/// Mapping from query heads to the K/V heads that they read, by head numbers of the whole model: K/V head = ⌊query head / group⌋.
+/// The views may hold any consecutive heads, but the K/V view must hold each head that the query view's heads read.
 struct HeadMap {
   std::size_t group = 1;        ///< query heads per K/V head
-  std::size_t first_query = 0;  ///< global number of the query view's head 0
-  std::size_t first_kv = 0;     ///< global number of the K/V view's head 0
+  std::size_t first_query = 0;  ///< number in the whole model of the query view's head 0
+  std::size_t first_kv = 0;     ///< number in the whole model of the K/V view's head 0
 };
 
-/// Where the rows of a view stand in the sequence: in one stretch, or in two, as zigzag cuts a rank's tokens.
+/// Positions in the sequence of a view's rows, which are one stretch of it, or two, as zigzag cuts a rank's tokens.
 struct Positions {
-  std::size_t start = 0;                                        ///< of row 0
+  std::size_t start = 0;                                        ///< position of row 0
   std::size_t count = std::numeric_limits<std::size_t>::max();  ///< rows of the first stretch
-  std::size_t second = 0;                                       ///< of row `count`
+  std::size_t second = 0;                                       ///< position of row `count`
 
+  /// Returns the position of row `row`.
   std::size_t of(std::size_t row) const { return row < count ? start + row : second + (row - count); }
 };
 
-/// Dropout of attention probabilities. That of query head n at position i for the key at position j, in sequence b of the whole
-/// batch, stays, times 1/(1 − p), where split_mix(split_mix(split_mix(split_mix(key, b), n), i), j)·2⁻⁶⁴, cut to 53 bits, is at
-/// least p; else it is 0. All four are global numbers: the same fall whatever the views hold, and in either direction.
+/// Dropout of attention probabilities. Each draw depends only on a key and on four global numbers: sequence b of the whole batch,
+/// query head n, query position i and key position j. So forward and backward drop the same probabilities, whatever the views
+/// hold. With u the upper 53 bits of split_mix(split_mix(split_mix(split_mix(key, b), n), i), j) as a fraction of 2⁵³, a
+/// probability is multiplied by 1/(1 − p) where u ≥ p, and is 0 elsewhere.
 struct AttentionDropout {
   Dropout draw = {};
-  std::size_t first_sequence = 0;  ///< number in the whole batch of the views' first
-  std::size_t first_head = 0;      ///< number in the model of the query view's head 0
+  std::size_t first_sequence = 0;  ///< number in the whole batch of the views' first sequence
+  std::size_t first_head = 0;      ///< number in the whole model of the query view's head 0
   Positions queries = {};
   Positions keys = {};
 
-  /// The same draws for other views.
+  /// Returns the same dropout for views with another first head and other positions.
   AttentionDropout of(std::size_t head, const Positions& of_queries, const Positions& of_keys) const {
     return {draw, first_sequence, head, of_queries, of_keys};
   }
 };
 
+/// Parameters of one attention call, shared by flash_forward() and flash_backward().
 struct Attention {
-  double scale = 1;  ///< of scores, usually 1/√d; positive
+  double scale = 1;  ///< factor of the scores q·k, usually 1/√d; must be positive
   Mask mask;
   HeadMap heads;
-  AttentionDropout dropout = {};  ///< of probabilities; lse is what it is without
+  AttentionDropout dropout = {};  ///< of probabilities; it doesn't change lse
 };
 
-/// With scores = scale·q·k: o = softmax(scores)·v, lse = ln Σ exp(scores) / scale, that is, in units of q·k, where the largest
-/// exponential of a row is exactly 1 in backward too, however large the scores. A query that sees no key gets o = 0, lse = −∞.
-/// What can't be computed is NaN: o and lse where q·k overflows the type of sums; lse alone (which backward and merges need)
-/// where it would lose more than a part in 256 of the probabilities: in f32 beyond scores of some 2¹⁵, unless one key has all the
-/// weight. Infinity or NaN in q, k, v reaches only queries that see them. `o` has q's dtype or that of sums.
+/// Computes, with scores = scale·q·k, o = softmax(scores)·v and lse = ln Σ exp(scores) / scale. lse is in units of q·k, not of
+/// scores, so that backward and merges subtract before they scale: differences then stay precise however large the scores are. A
+/// query that sees no key gets o = 0 and lse = −∞. `o` has q's dtype or the type of sums. Needs flash_forward_workspace() bytes
+/// of workspace.
+///
+/// Results that can't be represented are NaN: o and lse where q·k overflows the type of sums; lse alone (which backward and
+/// merges need) where rounding it would change probabilities by more than a part in 256. In f32 that takes scores beyond about
+/// 2¹⁵, unless one key has all the weight. Infinity or NaN in q, k or v reaches only the queries that see them.
 void flash_forward(const Compute& on, const Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
                    const ConstTensor& k, const ConstTensor& v);
-/// Bytes of workspace for flash_forward(): a function of dtype, head dim and threads alone.
+/// Returns the bytes of workspace that flash_forward() needs. They depend on dtype, head dim and threads only.
 std::size_t flash_forward_workspace(DType dtype, std::size_t head_dim, std::size_t threads);
 
-/// delta = rowsum(do ∘ o), which flash_backward() needs: [B, n, Sq]. Float dtypes as in add().
+/// Computes delta = rowsum(do ∘ o), [B, n, Sq], which flash_backward() needs. do and o may mix bf16 and f32; f64 goes only with
+/// f64.
 void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o, const ConstTensor& o);
 
-/// With P = exp(scale·(q·k − lse)) (0 where lse is −∞), R the factors of dropout (1 without) and dS = P ∘ (R ∘ (dO·Vᵀ) − delta):
+/// Computes the gradients of flash_forward(). With P = exp(scale·(q·k − lse)) (0 where lse is −∞), R the dropout factors (1
+/// without dropout) and dS = P ∘ (R ∘ (dO·Vᵀ) − delta):
 ///   dq = scale·dS·K,  dk = scale·dSᵀ·Q,  dv = (R ∘ P)ᵀ·dO.
-/// `d_o` has q's dtype. With Write::add the three are added to what the views hold (several chunks of queries, steps of a ring);
-/// sums run over key tiles for dq, over query heads and query tiles for dk and dv, always in that order. K/V heads that no query
-/// head of the view reads get zeros.
+/// `d_o` has q's dtype. With Write::add the three results are added to what the views hold (for several chunks of queries, or
+/// steps of a ring). Sums run over key tiles for dq, and over query heads and query tiles for dk and dv, always in that order, so
+/// the number of threads changes no bit. K/V heads that no query head of the view reads get zeros. Needs
+/// flash_backward_workspace() bytes of workspace.
 void flash_backward(const Compute& on, const Attention& attention, const Tensor& dq, const Tensor& dk, const Tensor& dv,
                     const ConstTensor& d_o, const ConstTensor& lse, const ConstTensor& delta, const ConstTensor& q,
                     const ConstTensor& k, const ConstTensor& v, Write write = Write::replace);
-/// Bytes of workspace for flash_backward(): a function of dtype, head dim and threads alone.
+/// Returns the bytes of workspace that flash_backward() needs. They depend on dtype, head dim and threads only.
 std::size_t flash_backward_workspace(DType dtype, std::size_t head_dim, std::size_t threads);
 
-/// Merges attention over disjoint sets of keys, in the order given: M = max lse_i, w_i = exp(scale·(lse_i − M)),
-/// o = Σ w_i·o_i / Σ w_i, lse = M + ln Σ w_i / scale, `scale` that of the scores; where all are −∞, o = 0 and lse = −∞. `o` may
-/// be one of the parts, and `lse` the same one's. At most 64 parts.
+/// Merges attention results over disjoint sets of keys, in the order given:
+///   M = max lse_i, w_i = exp(scale·(lse_i − M)), o = Σ w_i·o_i / Σ w_i, lse = M + ln Σ w_i / scale.
+/// `scale` is that of the scores. Where all lse_i are −∞, o = 0 and lse = −∞. `o` may be one of `part_o`; `lse` may then be the
+/// matching one of `part_lse`. Takes 1 to 64 parts, otherwise throws std::invalid_argument.
 void merge_attention(const Compute& on, double scale, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                      std::span<const ConstTensor> part_lse);
 

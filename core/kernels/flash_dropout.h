@@ -1,5 +1,5 @@
-// Dropout of attention probabilities, tile by tile: which of a tile stay follows from global numbers (AttentionDropout), so
-// nothing is stored between the two directions, whatever the tiles.
+// Dropout of attention probabilities, tile by tile. Which probabilities are kept follows from global numbers (AttentionDropout in
+// flash.h), so forward and backward agree without storing a mask, even where their tiles differ.
 #pragma once
 
 #include "core/kernels/flash.h"
@@ -13,24 +13,26 @@ namespace tsprun::kernels::flash {
 template <class T>
 struct Draws;
 
-/// Some queries of one head of one sequence.
+/// Dropout factors for tiles of scores of one head of one sequence. take_queries() selects the queries that the later calls refer
+/// to. Not thread-safe: each thread has its own.
 class TileDropout {
  public:
-  /// At most so many queries at a time.
+  /// Largest `count` that take_queries() accepts.
   static constexpr std::size_t kMostQueries = 256;
 
-  /// `batch` and `head`: numbers in the query view.
+  /// Prepares for head `head` of sequence `batch`, both as numbers within the query view.
   TileDropout(const AttentionDropout& of, std::size_t batch, std::size_t head);
 
-  /// Whether anything may be dropped. If not, the rest must not be called.
+  /// Returns whether the dropout probability is above 0. If not, call no other function.
   bool any() const { return of_.draw.probability > 0; }
-  /// The queries [first, first + count) of the view are those of what follows.
+  /// Selects queries [first, first + count) of the view for the calls that follow.
   void take_queries(std::size_t first, std::size_t count);
-  /// For every key of the view in [first, first + count) and every query i: 1/(1 − p) where the key stays for the query, else 0.
-  /// That of key first + j is factors[j·step + i].
+  /// Writes the factors of the selected queries for keys [first, first + count) of the view: 1/(1 − p) where the probability is
+  /// kept, else 0. The factor of key first + j and selected query i goes to factors[j·step + i].
   void factors_by_key(std::size_t first, std::size_t count, float* factors, std::size_t step) const;
   void factors_by_key(std::size_t first, std::size_t count, double* factors, std::size_t step) const;
-  /// Of queries [query, query + queries) of those taken: the factor of query + i and key first + j is factors[i·step + j].
+  /// Writes the factors for keys [first, first + count) of the view and the selected queries [query, query + queries), counted
+  /// from the first selected one. The factor of query `query + i` and key first + j goes to factors[i·step + j].
   void factors_by_query(std::size_t query, std::size_t queries, std::size_t first, std::size_t count, float* factors,
                         std::size_t step) const;
   void factors_by_query(std::size_t query, std::size_t queries, std::size_t first, std::size_t count, double* factors,
@@ -46,10 +48,10 @@ class TileDropout {
   std::uint64_t threshold_;
   double factor_;
   std::size_t count_ = 0;
-  std::array<std::uint64_t, kMostQueries> queries_;  // the beginning of each query's numbers
+  std::array<std::uint64_t, kMostQueries> queries_;  // seed of each selected query's draws
 };
 
-/// values[i] *= factors[i].
+/// Multiplies values[i] by factors[i] for i < count.
 void multiply_all(float* values, const float* factors, std::size_t count);
 void multiply_all(double* values, const double* factors, std::size_t count);
 

@@ -1,4 +1,5 @@
-// What flash attention's two directions share: which tiles are visible, which heads belong together, which operands fit.
+// Parts shared by flash attention's forward and backward: which tiles the mask leaves visible, how heads map, and checks of
+// operands.
 #pragma once
 
 #include "core/kernels/check.h"
@@ -14,24 +15,25 @@
 
 namespace tsprun::kernels::flash {
 
-/// The causal mask in indices of the views.
+/// The mask expressed in indices of the views: which keys a query sees, and which queries see a key.
 class Visibility {
  public:
   Visibility(const Mask& mask, std::size_t keys) : mask_(mask), keys_(keys) {}
 
-  /// Keys [0, result) are all that query `query` sees.
+  /// Returns the number of keys that query `query` sees; they are keys [0, result) of the view.
   std::size_t keys_seen_by(std::size_t query) const {
     if (!mask_.causal) return keys_;
     const std::size_t position = mask_.query_start + query;
     return position < mask_.key_start ? 0 : std::min(keys_, position - mask_.key_start + 1);
   }
-  /// The first query of the view that sees key `key` (which may be beyond the view's last).
+  /// Returns the first query of the view that sees key `key`. The result may be beyond the view's last query.
   std::size_t first_query_of(std::size_t key) const {
     if (!mask_.causal) return 0;
     const std::size_t position = mask_.key_start + key;
     return position <= mask_.query_start ? 0 : position - mask_.query_start;
   }
-  /// For a tile whose first key and query are these: query i doesn't see key j where i < j + diagonal.
+  /// Returns the diagonal of the tile whose first key and query are these: query i of it doesn't see key j where i < j +
+  /// diagonal.
   std::ptrdiff_t diagonal(std::size_t key, std::size_t query, std::size_t tile_keys) const {
     if (!mask_.causal) return -static_cast<std::ptrdiff_t>(tile_keys);
     return static_cast<std::ptrdiff_t>(mask_.key_start + key) - static_cast<std::ptrdiff_t>(mask_.query_start + query);
@@ -42,9 +44,9 @@ class Visibility {
   std::size_t keys_;
 };
 
-/// What is kept of a query's scores: `maximum` + ln `sum` / scale, where `sum` is that of exp(scale·(score − maximum)). One
-/// number of type T: where its rounding would change probabilities by more than a part in 256, it is NaN instead. That takes
-/// scaled scores beyond 2¹⁵ in f32 of which no single one outweighs the rest. NaN as well if nothing could be summed up.
+/// Returns the log-sum-exp of a query, maximum + ln(sum) / scale, where `sum` is the sum of exp(scale·(score − maximum)). Returns
+/// NaN where rounding the result to T would change probabilities by more than a part in 256; in f32 that takes scaled scores
+/// beyond 2¹⁵ of which no single one outweighs the rest. Also returns NaN if `maximum` or `sum` is NaN.
 template <class T>
 T log_sum_exp(T maximum, T sum, double scale) {
   constexpr double kMostLost = 1.0 / 256;
@@ -54,12 +56,13 @@ T log_sum_exp(T maximum, T sum, double scale) {
   return std::abs(lost) <= kMostLost ? lse : std::numeric_limits<T>::quiet_NaN();
 }
 
-/// One head of one sequence as a matrix [S, d].
+/// Returns one head of one sequence as a matrix [S, d].
 inline ConstTensor head(const ConstTensor& view, std::size_t batch, std::size_t number) {
   return view.select(0, batch).select(1, number);
 }
 inline Tensor head(const Tensor& view, std::size_t batch, std::size_t number) { return view.select(0, batch).select(1, number); }
 
+/// Throws std::invalid_argument unless the K/V view holds each head that the query view's heads read.
 inline void check_heads(const char* kernel, const HeadMap& heads, const ConstTensor& q, const ConstTensor& k) {
   require(heads.group > 0, kernel, "query heads per K/V head must be at least 1", q);
   if (q.size(2) == 0) return;
@@ -68,6 +71,7 @@ inline void check_heads(const char* kernel, const HeadMap& heads, const ConstTen
   require(covered, kernel, "the K/V view must hold every head that the query view's heads read", k);
 }
 
+/// Throws std::invalid_argument unless shapes, dtypes, scale, dropout probability and heads of a call fit together.
 inline void check_operands(const char* kernel, const Attention& attention, const ConstTensor& q, const ConstTensor& k,
                            const ConstTensor& v) {
   require(q.dims() == 4 && dense_rows(q) && q.dtype() != DType::byte, kernel, "q must be [B, Sq, n, d] of a float type", q);
@@ -83,7 +87,7 @@ inline void check_operands(const char* kernel, const Attention& attention, const
   check_heads(kernel, attention.heads, q, k);
 }
 
-/// lse or delta.
+/// Throws std::invalid_argument unless `values` (lse or delta) is [B, n, Sq] in the type of sums.
 inline void check_row_values(const char* kernel, const ConstTensor& values, const ConstTensor& q) {
   require(values.dims() == 3 && values.size(0) == q.size(0) && values.size(1) == q.size(2) && values.size(2) == q.size(1) &&
               values.dtype() == summed_in(q.dtype()),

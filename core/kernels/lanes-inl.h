@@ -1,9 +1,9 @@
-// How stored elements become vectors and back, for the kernels that are compiled once for every vector level (Highway's
+// Loads of stored elements into vectors and stores back, for source files that are compiled once per vector level (Highway's
 // foreach_target).
 //
-// Arithmetic happens in Accumulator<T>: f32 for f32 and bf16, f64 for f64. bf16 is widened when it is loaded and rounded (to
-// nearest, ties to even) when it is stored. `count` is at most the number of lanes; lanes beyond it are read as zeros and not
-// written. This header is included by source files below foreach_target.h, hence the guard that toggles.
+// Arithmetic is in Accumulator<T>: f32 for f32 and bf16, f64 for f64. bf16 is widened when it is loaded and rounded (to nearest,
+// ties to even) when it is stored. `count` is at most the number of lanes; lanes beyond it are read as zeros and not written.
+// Source files include this header after foreach_target.h, once per target, hence the guard that toggles.
 #include <hwy/highway.h>
 
 #include "core/kernels/check.h"
@@ -23,7 +23,7 @@ template <>
 struct AccumulatorOf<bf16> {
   using Type = float;
 };
-/// What elements of type T are computed and summed in.
+/// Type in which elements of type T are computed and summed.
 template <class T>
 using Accumulator = typename AccumulatorOf<T>::Type;
 }  // namespace tsprun::kernels
@@ -90,7 +90,8 @@ HWY_INLINE void store(D d, hn::Vec<D> value, T* to, std::size_t count) {
   std::memcpy(static_cast<void*>(to), padded, HWY_MIN(count, hn::Lanes(d)) * sizeof(T));
 }
 
-/// Elements [first, first + count) of a row whose type is known when the program runs: f64 where D is, else f32 or bf16.
+/// Loads elements [first, first + count) of a row whose dtype is known only at run time: f64 if D's lanes are f64, otherwise f32
+/// or bf16.
 template <class D>
 HWY_INLINE hn::Vec<D> load(D d, const ConstRow& row, std::size_t first, std::size_t count) {
   if constexpr (sizeof(hn::TFromD<D>) == 8) {

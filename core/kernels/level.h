@@ -1,4 +1,4 @@
-// Which vector instructions the kernels use. Results are bit-identical between machines that compute at the same level.
+// Level of vector instructions that the kernels use. Machines that compute at the same level get bit-identical results.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,19 @@
 
 namespace tsprun::kernels {
 
-/// From slow to fast. `baseline` is whatever the machine has below AVX2.
+/// Levels from slow to fast. `baseline` is whatever the machine has below AVX2.
 enum class Level : std::uint8_t { baseline, avx2, avx512 };
 
-std::string_view name(Level level);  ///< "baseline", "avx2", "avx512"
+std::string_view name(Level level);  ///< returns "baseline", "avx2" or "avx512"
+/// Returns the level of that name, or nothing if there is none.
 std::optional<Level> level_from_name(std::string_view text);
 
-/// The best level that this machine offers.
+/// Returns the best level that this machine offers.
 Level best_level();
-/// Holds this process at `level`. Once, before the first kernel runs. Throws std::invalid_argument if the machine doesn't offer
-/// the level, std::logic_error if the BLAS library is already loaded for another one.
+/// Fixes the level of this process. Call it once, before the first kernel runs. Throws std::invalid_argument if the machine
+/// doesn't offer the level, and std::logic_error if OpenBLAS is already loaded for another one.
 void set_level(Level level);
-/// What set_level was given; without it the best level.
+/// Returns the level given to set_level(), or the best one if set_level() wasn't called.
 Level level();
 
 }  // namespace tsprun::kernels

@@ -1,7 +1,7 @@
-// What a kernel runs on: threads, workspace and a sign of life, handed in by the caller.
+// Resources that a kernel runs with, passed in by its caller: threads, workspace, and a callback for progress (the tick).
 //
-// Kernels cut their outputs into tasks whose bounds follow from the shapes alone, and never cut a sum; so which thread runs which
-// task, and how many threads there are, can't change a bit of the result.
+// Kernels cut their outputs into tasks whose bounds follow from the shapes alone, and never cut a sum. So neither the number of
+// threads nor which thread runs which task changes a bit of the result.
 #pragma once
 
 #include <condition_variable>
@@ -21,8 +21,8 @@ namespace tsprun::kernels {
 template <class Signature>
 class FunctionRef;
 
-/// A borrowed callable, which must outlive the reference: a temporary is good for one call, a stored reference needs a named one.
-/// Without a callable a call does nothing.
+/// Non-owning reference to a callable, which must outlive it: a temporary is valid for one call only, and a stored reference
+/// needs a named callable. Calling a default-constructed FunctionRef does nothing.
 template <class... Arguments>
 class FunctionRef<void(Arguments...)> {
  public:
@@ -43,16 +43,18 @@ class FunctionRef<void(Arguments...)> {
   void (*call_)(void*, Arguments...) = nullptr;
 };
 
-/// A sign of life, called between the panels of long kernels on the calling thread. It may throw: the kernel then ends early,
-/// with its outputs undefined, after its threads have stopped.
+/// Callback that long kernels call between tiles, on the calling thread. Ranks use it to make communication progress and to show
+/// that they are alive. It may throw: the kernel then stops its threads and throws the exception, and its outputs are undefined.
 using Tick = FunctionRef<void()>;
 
-/// T threads: the caller and T − 1 that sleep between runs. One run at a time, always from one thread at a time.
+/// Pool of T threads: the caller and T − 1 workers, which sleep between runs. Not thread-safe: one run at a time.
 class Pool {
  public:
-  /// A task: its index and that of the thread that runs it, for its part of the workspace; thread 0 is the caller.
+  /// Task function: gets the index of the task and of the thread that runs it, which selects the thread's part of a workspace.
+  /// Thread 0 is the caller.
   using Task = FunctionRef<void(std::size_t task, std::size_t thread)>;
 
+  /// Starts threads − 1 workers.
   explicit Pool(std::size_t threads = 1);
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -60,8 +62,9 @@ class Pool {
 
   std::size_t threads() const { return workers_.size() + 1; }
 
-  /// Runs tasks 0 … count − 1, each once, and returns when all are done. The caller ticks after each task of its own, and while
-  /// it waits for others. The first exception of a task or tick is thrown after the threads have stopped.
+  /// Runs tasks 0 … count − 1, each once, and returns when all are done. The caller ticks after each task of its own, and every 2
+  /// ms while it waits for others. If a task or a tick throws, no further task begins, and the first exception is thrown again
+  /// here once the threads have stopped.
   void run(std::size_t count, Task task, Tick tick = {});
 
  private:
@@ -79,32 +82,33 @@ class Pool {
   std::vector<std::thread> workers_;
 };
 
-/// What becomes of an output's earlier value.
+/// Whether a kernel's result replaces an output's earlier value or is added to it.
 enum class Write : std::uint8_t {
-  replace,  ///< it isn't read
-  add       ///< the result is added to it
+  replace,  ///< the earlier value isn't read
+  add       ///< the result is added to the earlier value
 };
 
-/// What every kernel takes first.
+/// Resources of one kernel call, the first argument of every kernel. Owns nothing.
 struct Compute {
-  Pool* pool = nullptr;            ///< null: the calling thread alone
-  std::span<std::byte> workspace;  ///< as many bytes as the kernel's *_workspace() says, for pool->threads() threads
+  Pool* pool = nullptr;            ///< threads; null: the calling thread alone
+  std::span<std::byte> workspace;  ///< at least the bytes that the kernel's *_workspace() returns; none for kernels without one
   Tick tick;
 
   std::size_t threads() const { return pool == nullptr ? 1 : pool->threads(); }
-  /// Runs tasks on the pool, or one after another here, with ticks.
+  /// Runs tasks 0 … count − 1 on the pool, or one after another on this thread if there is none, with ticks.
   void run(std::size_t count, Pool::Task task) const;
 };
 
-/// Every part of a workspace begins on a line of its own.
+/// Cache line, in bytes. Every part of a workspace begins at a multiple of it.
 inline constexpr std::size_t kLine = 64;
+/// Returns the smallest multiple of `multiple` that isn't below `value`.
 constexpr std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/// Cuts a workspace into arrays, each aligned to a line.
+/// Cuts a workspace into arrays, each aligned to a cache line.
 class Carver {
  public:
   explicit Carver(std::span<std::byte> space) : space_(space) {}
-  /// The next `count` elements. The caller has checked that they are there (check_workspace).
+  /// Returns the next `count` elements, uninitialised. The caller has checked that they fit (check_workspace()).
   template <class T>
   T* take(std::size_t count) {
     const std::size_t misplaced = reinterpret_cast<std::uintptr_t>(space_.data()) % kLine;
@@ -118,23 +122,23 @@ class Carver {
   std::span<std::byte> space_;
 };
 
-/// Bytes for `threads` parts of `bytes` each, wherever the workspace begins.
+/// Returns the size of a workspace with `threads` parts of `bytes` each, including what aligning its begin may cost.
 constexpr std::size_t workspace_bytes(std::size_t bytes, std::size_t threads) {
   return bytes == 0 ? 0 : round_up(bytes, kLine) * threads + kLine;
 }
-/// A thread's part of `bytes`, of a workspace of workspace_bytes(bytes, threads).
+/// Returns thread `thread`'s part, of `bytes` rounded up to cache lines, of a workspace of workspace_bytes(bytes, threads) bytes.
 std::span<std::byte> workspace_part(std::span<std::byte> workspace, std::size_t bytes, std::size_t thread);
-/// Throws std::invalid_argument naming the kernel if the workspace is smaller than `bytes`.
+/// Throws std::invalid_argument, naming the kernel, if the workspace is smaller than `bytes`.
 void check_workspace(const Compute& on, const char* kernel, std::size_t bytes);
 
-/// For elementwise kernels: elements (of all rows together) worth a task of their own, some 50 µs of work.
+/// Elements per task of elementwise kernels, counted over all its rows: some 50 µs of work.
 inline constexpr std::size_t kTaskElements = 65536;
-/// How many rows of `width` elements make a task, at least one.
+/// Returns how many rows of `width` elements make one task; at least one.
 constexpr std::size_t rows_per_task(std::size_t width) {
   return width >= kTaskElements ? 1 : kTaskElements / (width == 0 ? 1 : width);
 }
 
-/// Runs body(first row, one past the last row) over all rows in tasks of rows_per_task(width).
+/// Calls body(first row, one past the last row) for all rows, in tasks of rows_per_task(width) rows.
 template <class Body>
 void for_rows(const Compute& on, std::size_t rows, std::size_t width, Body&& body) {
   const std::size_t step = rows_per_task(width);

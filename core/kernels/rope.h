@@ -1,4 +1,5 @@
-// Rotary position embedding as Hugging Face rotates it (rotate_half): element i of a head pairs with element i + d/2.
+// Rotary position embedding (RoPE; Su et al., "RoFormer", arXiv 2104.09864) in Hugging Face's layout (rotate_half): element i of
+// a head is paired with element i + d/2.
 #pragma once
 
 #include "core/kernels/parallel.h"
@@ -9,15 +10,16 @@
 
 namespace tsprun::kernels {
 
+/// Direction of the rotation. `inverse` is also the transpose, which the backward pass needs.
 enum class Rotation : std::uint8_t { forward, inverse };
 
-/// table [S, d], of a type of sums: cos(position·theta^(−2i/d)) for i < d/2, then the sines. Angles are computed in f64. d is
-/// even.
+/// Fills table [S, d], f32 or f64: row s holds cos(positions[s]·theta^(−2i/d)) for i < d/2, then the sines. Angles are computed
+/// in f64. d must be even.
 void rope_table(const Compute& on, const Tensor& table, std::span<const std::int64_t> positions, double theta);
 
-/// x [B, S, n, d] in place, with the table's row s for token s of every sequence:
-///   x_i' = x_i·cos − x_{i+d/2}·sin,  x_{i+d/2}' = x_{i+d/2}·cos + x_i·sin; the inverse (also the transpose) negates the sines.
-/// Dense rows; bf16 goes with an f32 table.
+/// Rotates x [B, S, n, d] in place, token s of every sequence by row s of the table:
+///   x_i' = x_i·cos − x_{i+d/2}·sin,  x_{i+d/2}' = x_{i+d/2}·cos + x_i·sin; the inverse negates the sines.
+/// x has dense rows; the table is f32 for bf16 and f32, and f64 for f64.
 void rope(const Compute& on, const Tensor& x, const ConstTensor& table, Rotation rotation);
 
 }  // namespace tsprun::kernels
