@@ -1,9 +1,9 @@
-// One transformer block, forward and backward, on one rank in plain loops:
+// Reference for one transformer block, forward and backward, on one rank in plain loops:
 //
 //   x₂ = x  + attention(RoPE(n·W_Qᵀ), RoPE(n·W_Kᵀ), n·W_Vᵀ)·W_Oᵀ     with n = RMSNorm(x)
 //   y  = x₂ + swiglu(n·W_gateᵀ, n·W_upᵀ)·W_downᵀ                      with n = RMSNorm(x₂)
 //
-// or GPT-2's (gpt2_block.cpp), with D for dropout:
+// or GPT-2's block (gpt2_block.cpp), where D is dropout:
 //
 //   x₂ = x  + D(attention(n·W_Q + b_Q, n·W_K + b_K, n·W_V + b_V)·W_O + b_O)   with n = LayerNorm(x)
 //   y  = x₂ + D(gelu(n·W_1 + b_1)·W_2 + b_2)                                  with n = LayerNorm(x₂)
@@ -21,19 +21,20 @@
 
 namespace tsprun::reference {
 
-/// Tensors by the names of layers/model/parameters.h; elements in natural order, matrices [out, in].
+/// Tensors by the names of layers/model/parameters.h. Elements are in row-major order; Llama's matrices are [out, in], GPT-2's
+/// [in, out], as they are stored.
 template <class T>
 using Tensors = std::map<std::string, std::vector<T>, std::less<>>;
 
-/// Throws Error(refused), naming the tensor, unless every parameter is there with its number of elements.
+/// Throws Error(refused), naming the tensor, if a parameter is missing or has another number of elements.
 template <class T>
 void check_tensors(const Tensors<T>& tensors, const std::vector<Parameter>& parameters);
 
-/// Tensors of zeros in the parameters' shapes.
+/// Returns tensors of zeros in the parameters' shapes.
 template <class T>
 Tensors<T> zeros(const std::vector<Parameter>& parameters);
 
-/// All that the forward pass of a block computes, with the names of the comment above. N = B·S tokens.
+/// All intermediate results of a block's forward pass, named as in the formulas at the top of this file. N = B·S tokens.
 template <class T>
 struct BlockActivations {
   std::size_t batch;
@@ -47,19 +48,20 @@ struct BlockActivations {
   std::vector<T> norm2;          // [N, h]
   std::vector<T> gate, up, act;  // [N, f]: pre-activations, swiglu of them; GPT-2: no gate, gelu of up
   std::vector<T> y;              // [N, h]
-  DropoutDraw draw;              // of this pass
+  DropoutDraw draw;              // seed and step of this pass's dropout
 };
 
-/// x [B, S, h]; the weights of block `layer`. Throws Error(refused) if a weight or x has another size.
+/// Runs block `layer` forward on x [B, S, h]. Throws Error(refused) if a weight is missing, or a weight or x has another size.
 template <class T>
 BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, std::size_t batch, std::size_t sequence,
                                   const Tensors<T>& weights, const std::vector<T>& x, const DropoutDraw& draw = {});
-/// Returns dx [B, S, h] and adds to the gradients of the block's weights. dy [B, S, h].
+/// Runs block `layer` backward from dy [B, S, h]: returns dx [B, S, h] and adds the gradients of the block's weights to
+/// `gradients`, which must hold them already (see zeros()). Throws Error(refused) as block_forward().
 template <class T>
 std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, const Tensors<T>& weights,
                               const BlockActivations<T>& saved, const std::vector<T>& dy, Tensors<T>& gradients);
 
-/// The same of a block of GPT-2, whose sizes have been checked.
+/// Runs a block of GPT-2 forward, or backward, like the functions above, which call these once sizes have been checked.
 template <class T>
 BlockActivations<T> gpt2_block_forward(const ModelConfig& config, std::size_t layer, std::size_t batch, std::size_t sequence,
                                        const Tensors<T>& weights, const std::vector<T>& x, const DropoutDraw& draw);
@@ -67,13 +69,14 @@ template <class T>
 std::vector<T> gpt2_block_backward(const ModelConfig& config, std::size_t layer, const Tensors<T>& weights,
                                    const BlockActivations<T>& saved, const std::vector<T>& dy, Tensors<T>& gradients);
 
+/// Results of block().
 template <class T>
 struct BlockResult {
   std::vector<T> y;      // [B, S, h]
   std::vector<T> dx;     // [B, S, h]; empty without dy
   Tensors<T> gradients;  // by the weights' names; empty without dy
 };
-/// Block 0 by itself: forward, and backward if dy [B, S, h] is given.
+/// Runs block 0 on its own: forward, and backward if dy [B, S, h] is given. Throws Error(refused) as block_forward().
 template <class T>
 BlockResult<T> block(const ModelConfig& config, std::size_t batch, std::size_t sequence, const Tensors<T>& weights,
                      const std::vector<T>& x, const std::vector<T>& dy = {});

@@ -1,6 +1,8 @@
-// Floating-point operations of one training step on one rank: a multiply and an add are two. GEMMs and the two (backward: five)
-// products of causal attention; norms, softmax and other pointwise work is left out, as in the paper's Table IV. Attention counts
-// the pairs that causal masks leave, so it is about half of the paper's.
+// Floating-point operations of one training step on one rank; a multiply and an add count as two.
+//
+// Counts GEMMs and the two products of causal attention (five in backward). Norms, softmax and other pointwise work are left out,
+// as in the paper's Table IV. Attention counts only the query–key pairs that the causal mask leaves, so it is about half of the
+// paper's.
 #pragma once
 
 #include "layers/theory/layouts.h"
@@ -9,22 +11,25 @@
 
 namespace tsprun::theory {
 
+/// Operations of one pass (forward or backward) over all layers and the head.
 struct PassFlops {
   double attention_linear = 0;  ///< W_Q, W_K, W_V, W_O of all layers
   double attention_core = 0;    ///< flash attention of all layers
-  double mlp = 0;
-  double head = 0;
+  double mlp = 0;               ///< all matrices of the MLPs of all layers
+  double head = 0;              ///< the output head's products
   double total() const { return attention_linear + attention_core + mlp + head; }
 };
 
+/// Operations of one training step.
 struct StepFlops {
   PassFlops forward;
-  PassFlops backward;  ///< with what --recompute makes again
+  PassFlops backward;  ///< including what --recompute computes again, and the head's logits, which are never kept
   double total() const { return forward.total() + backward.total(); }
 };
 
+/// Returns the operations of the rank at `place`. The spread must be possible (why_impossible()).
 StepFlops step_flops(const Setting& setting, const Spread& spread, MeshPlace place);
-/// Of the rank that computes most.
+/// Returns the operations of the rank that computes most.
 StepFlops most_flops(const Setting& setting, const Spread& spread);
 
 }  // namespace tsprun::theory

@@ -1,9 +1,11 @@
-// Everything that moves in one training step, as a list: what for, along which axis, in which shape, how many bytes are received
-// by all ranks together. Sums of it are the exact traffic of a layout; its parts are what a model of time is made of.
+// Everything that moves in one training step, as a list of flows: for what purpose, along which axis, in which pattern, and how
+// many bytes all ranks together receive. Their sums are the exact traffic of a layout; the flows themselves feed the model of
+// time (step_time.h).
 //
-// Source: the per-layer table of exact traffic (traffic.h states the same per scheme). What that table leaves open is decided
-// here: tp×tsp is TSP of each tensor rank's part, its activations all-reduced over tp as under tp×sp; the vocabulary lies as
-// layouts.h says, and copies of its rows have their gradients all-reduced, counted as `embedding` (of tied ones all) and `head`.
+// Source: the table "Exact traffic" in docs/algorithms.md (traffic.h states it scheme by scheme). What the table leaves open is
+// decided here: tp×tsp is TSP of each tensor rank's part, with its activations all-reduced over tp as under tp×sp; the vocabulary
+// is cut as layouts.h says; gradients of replicated vocabulary rows are all-reduced and counted as `embedding` (and as `head` if
+// weights aren't tied).
 #pragma once
 
 #include "layers/theory/layouts.h"
@@ -15,40 +17,43 @@
 
 namespace tsprun::theory {
 
-/// The shape of an exchange: it decides which links it can use.
+/// Communication pattern of a flow, which decides which links it can use.
 enum class Pattern : std::uint8_t {
   collective,  ///< broadcast, gather, scatter or reduction among all ranks of the axis
   ring,        ///< from neighbour to neighbour
-  all_to_all   ///< another part to every rank
+  all_to_all   ///< a different part from every rank to every other
 };
 
-/// The part of a pass that an exchange belongs to, and hides behind if it can.
+/// Part of a pass that a flow belongs to, and behind whose computation it hides if it can. `pass`: the whole pass.
 enum class Phase : std::uint8_t { attention, mlp, head, pass };
 
+/// One kind of transfer in a training step, summed over layers and ranks.
 struct Flow {
-  AxisKind axis;
-  bool with_tensors;  ///< over the ranks of tp, too, so over all ranks of a replica
-  Purpose purpose;
+  AxisKind axis;      ///< the axis along which it moves
+  bool with_tensors;  ///< it also spans the ranks of tp, thus all ranks of a replica
+  Purpose purpose;    ///< the purpose that traffic reports count it under
   Pattern pattern;
   Phase phase;
-  bool backward;
-  bool hidden;             ///< the schedule lets computation of the phase go on meanwhile
-  std::uint64_t bytes;     ///< received by all ranks of the job in the whole step
-  std::uint64_t messages;  ///< that follow one another on a rank, in the whole step
+  bool backward;           ///< true: in the backward pass; false: in the forward pass
+  bool hidden;             ///< the schedule overlaps it with the phase's computation
+  std::uint64_t bytes;     ///< bytes received by all ranks of the job together in the whole step
+  std::uint64_t messages;  ///< messages that follow one another on a rank in the whole step
 };
 
-/// `remote_rows`: tokens of all sequences whose embedding row lives on another rank, counted from the ids; without it, as if
-/// ids were uniform. Only for spreads that are possible.
+/// Returns the flows of one training step. `remote_rows` is the number of tokens, over all sequences, whose embedding row lives
+/// on another rank, as counted from the ids; without it, ids are taken as uniformly distributed. The spread must be possible
+/// (why_impossible()).
 std::vector<Flow> step_flows(const Setting& setting, const Spread& spread, std::optional<std::uint64_t> remote_rows = {});
 
-/// Their sum by purpose, over all ranks.
+/// Returns the sum of the flows' bytes by purpose, over all ranks.
 Traffic sum(const std::vector<Flow>& flows);
-/// Exact traffic of a step under any scheme, over all ranks.
+/// Returns the exact traffic of a training step under any scheme, over all ranks. Arguments as for step_flows().
 Traffic step_traffic(const Setting& setting, const Spread& spread, std::optional<std::uint64_t> remote_rows = {});
 
-/// What all ranks of a run receive: in a training step whose tokens are `ids` [B, S], and in one block. Without `other`, which
-/// may use any algorithm.
+/// Returns the bytes that all ranks of a run receive in a training step whose tokens are `ids` [B, S]. Excludes the purpose
+/// `other`, whose exchanges may use any algorithm.
 Traffic mesh_step(const MeshSetting& of, std::span<const std::int32_t> ids);
+/// Returns the bytes that all ranks receive in one block, forward and backward. Excludes `other`, embedding and head.
 Traffic mesh_block(const MeshSetting& of);
 
 }  // namespace tsprun::theory

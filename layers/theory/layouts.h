@@ -1,10 +1,11 @@
-// A model on a mesh, rank by rank: which parameters each rank holds, what it saves for the backward pass, how far it must fetch
-// rows of the embedding. Whatever plans, compares or audits layouts counts here and in flows.h.
+// A model on a mesh, rank by rank: which parameters each rank holds, what it saves for the backward pass, and how many embedding
+// rows it must fetch from others. Plans, comparisons and audits of layouts use these counts and those of flows.h.
 //
-// Weights: tsp cuts heads and rows over its ranks, tp over its own with copies of the K/V heads that several ranks read, tp×tsp
-// a tensor rank's part again; zero3 cuts every sublayer's rows evenly; dp and sp hold copies. The vocabulary is cut over the
-// ranks with tokens of their own; under plain tp over the tensor axis, with copies on the sequence axis. Saved activations: of a
-// rank's tokens; Ulysses keeps q, k, v and log-sum-exps of some heads over whole sequences.
+// Weights: tsp cuts heads and MLP rows over its ranks. tp cuts them over its own, with copies of K/V heads that several ranks
+// read. tp×tsp cuts each tensor rank's part again. zero3 cuts the rows of every sublayer evenly. dp and sp hold copies. The
+// vocabulary is cut over the ranks whose tokens differ; under plain tp it is cut over the tensor axis, with copies along the
+// sequence axis. Saved activations are those of a rank's tokens, but Ulysses saves q, k, v and log-sum-exps of some heads over
+// whole sequences.
 #pragma once
 
 #include "core/memory/category.h"
@@ -19,61 +20,69 @@
 
 namespace tsprun::theory {
 
-/// `setting`.batch: all sequences, over the data axis, which divides them.
+/// A model with its input, and the mesh it runs on. `setting.batch` counts the sequences of the whole job; the data axis must
+/// divide it.
 struct MeshSetting {
   Setting setting;
   MeshShape shape;
   SequenceExchange exchange = SequenceExchange::gather;
 
-  /// The same as `spread` says. Only for spreads that are possible.
+  /// Returns the mesh setting of `spread`, which must be possible (why_impossible()).
   static MeshSetting of(const Setting& setting, const Spread& spread);
-  /// As plans write it, without axes of degree 1.
+  /// Returns the layout as plans write it, without axes of degree 1.
   Spread spread() const;
 
-  /// Of one rank of the data axis.
+  /// Returns the setting of one replica: the same with the batch divided by the data axis.
   Setting replica() const;
+  /// Returns whether the vocabulary is cut over the tensor axis, as under plain tp.
   bool cuts_vocabulary_over_tensor() const { return shape.tensor > 1 && !shape.slices_tokens(); }
+  /// Returns whether attention exchanges tokens for heads (Ulysses).
   bool exchanges_heads() const {
     return shape.scheme == Scheme::dense && shape.sequence > 1 && exchange == SequenceExchange::ulysses;
   }
 };
 
-/// A rank's place on the tensor and the sequence axis.
+/// A rank's coordinates on the tensor and the sequence axis.
 struct MeshPlace {
   int tensor = 0;
   int sequence = 0;
 };
+/// Returns the coordinates of `rank`.
 MeshPlace place_of(const MeshShape& shape, int rank);
 
-/// Elements.
+/// Parameters that a rank holds, in elements.
 struct Held {
-  std::uint64_t attention = 0;   ///< of all layers
-  std::uint64_t mlp = 0;         ///< of all layers
-  std::uint64_t vocabulary = 0;  ///< embedding, and head unless tied
-  std::uint64_t norms = 0;       ///< all gains, biases, learned positions
+  std::uint64_t attention = 0;   ///< attention matrices of all layers
+  std::uint64_t mlp = 0;         ///< MLP matrices of all layers
+  std::uint64_t vocabulary = 0;  ///< embedding, and output head unless tied
+  std::uint64_t norms = 0;       ///< all norm gains, biases and learned positions
   std::uint64_t total() const { return attention + mlp + vocabulary + norms; }
 };
+/// Returns the parameters that the rank at `place` holds.
 Held held(const MeshSetting& of, MeshPlace place);
 
-/// Optimizer states a parameter: two, and the master copy where parameters have fewer bytes than sums.
+/// Returns the number of optimizer states per parameter: two, or three with the master copy that is kept where parameters have
+/// fewer bytes than sums (bf16).
 std::uint64_t optimizer_states(const ElementBytes& bytes);
 
-/// K/V heads that part `part` of a slice's query heads reads, cut evenly into `parts`.
+/// Returns how many K/V heads are read by part `part` of a slice's query heads, which are cut evenly into `parts`.
 std::size_t kv_heads_read(const ModelConfig& model, const BlockSlice& slice, int part, int parts);
 
-/// Tokens of a rank's residual.
+/// Returns the number of tokens in the rank's residual stream.
 std::uint64_t held_tokens(const MeshSetting& of, MeshPlace place);
-/// Bytes that a rank saves in one layer, and in a whole step (`id_bytes`: of ids and labels for one token).
+/// Returns the bytes that a rank saves in one layer for the backward pass.
 std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place);
+/// Returns the bytes of activations that a rank saves in a whole step. `id_bytes`: bytes of ids and labels per token.
 std::uint64_t activation_bytes(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes);
 
-/// What a rank holds for certain in a training step, exactly: parameters, gradients, optimizer and saved activations, `total` of
-/// them.
+/// Returns the bytes that a rank certainly holds in a training step, exactly: parameters, gradients, optimizer states and saved
+/// activations; `total` is their sum. `id_bytes` as for activation_bytes().
 CategoryBytes certain(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes);
-/// The rank that holds most; the first of several.
+/// Returns the rank of a replica that holds most; the first if several do.
 int fullest(const MeshSetting& of);
 
-/// Tokens whose embedding row lives on another rank. `ids` [B, S] in natural order.
+/// Returns the number of tokens, over all replicas, whose embedding row lives on another rank. `ids` [B, S] in natural order.
+/// Always 0 where the vocabulary is cut over the tensor axis.
 std::uint64_t remote_rows(const MeshSetting& of, std::span<const std::int32_t> ids);
 
 }  // namespace tsprun::theory

@@ -1,30 +1,31 @@
-// What a cluster can do, for models of time: a small JSON file. Built-in ones are found by name; their files lie in machines/.
-// For users docs/reference/machine-file.md says the same.
+// Description of a cluster for the model of time (step_time.h): a small JSON file. Built-in ones are found by name; their files
+// are in machines/. docs/reference/machine-file.md documents the format for users.
 //
 //   {
 //     "name": "8 MI300X a node, a Pollara 400 each",
 //     "memory_bytes": 206158430208,             of a GPU
 //     "memory_bytes_per_s": 5.3e12,
-//     "flops_per_s": {"bf16": 1.3074e15, …},    peak of dense GEMMs, by element type; those that are missing can't be planned
-//     "gemm_efficiency": 0.5,                   of that peak that large GEMMs reach, 0.001 to 1
-//     "attention_efficiency": 0.35,             that flash attention reaches
+//     "flops_per_s": {"bf16": 1.3074e15, …},    peak of dense GEMMs by dtype; a dtype that is missing can't be planned
+//     "gemm_efficiency": 0.5,                   fraction of the peak that large GEMMs reach, 0.001 to 1
+//     "attention_efficiency": 0.35,             fraction of the peak that flash attention reaches
 //     "gpus_per_node": 8,
 //     "within_node": {
 //       "fabric": "links",                      links: a link between every two GPUs (xGMI), so that k participants of a
 //                                               collective receive at (k−1)·bytes_per_s each, and a ring uses one link;
-//                                               switch: every GPU receives at bytes_per_s, whatever takes part (NVSwitch)
-//       "bytes_per_s": 64e9,                    of a link and direction, or of a GPU's port and direction
-//       "latency_s": 2e-6                       of a message
+//                                               switch: every GPU receives at bytes_per_s, however many take part (NVSwitch)
+//       "bytes_per_s": 64e9,                    of one link, or of one GPU's port, per direction
+//       "latency_s": 2e-6                       per message
 //     },
 //     "across_nodes": {
 //       "nics_per_node": 8,                     local GPU i uses NIC i modulo their number: rail i
-//       "bytes_per_s": 50e9,                    of a NIC and direction
+//       "bytes_per_s": 50e9,                    of one NIC, per direction
 //       "latency_s": 5e-6,
-//       "rail_crossing": 1.5                    how many times longer bytes take that change rails, at least 1
+//       "rail_crossing": 1.5                    how many times longer bytes take if they change rails, at least 1
 //     }
 //   }
 //
-// Every field must be there and no other; an error names the file, the field and what was expected.
+// Every field is required, except that flops_per_s may lack dtypes, and no other field is allowed. Errors name the file, the
+// field and what was expected.
 #pragma once
 
 #include "core/tensor/dtype.h"
@@ -37,13 +38,15 @@
 
 namespace tsprun::theory {
 
+/// How the GPUs of a node are connected: a link between every two, or one switch.
 enum class Fabric { links, on_switch };
 
+/// A machine file's contents; fields as in the drawing above.
 struct Machine {
   std::string name;
   double memory_bytes = 0;
   double memory_bytes_per_s = 0;
-  std::optional<double> flops_bf16;
+  std::optional<double> flops_bf16;  ///< peak FLOP/s; nothing if the file doesn't state it
   std::optional<double> flops_f32;
   std::optional<double> flops_f64;
   double gemm_efficiency = 1;
@@ -59,16 +62,19 @@ struct Machine {
   double nic_latency = 0;
   double rail_crossing = 1;
 
+  /// Returns the peak FLOP/s for a dtype, or nothing if the file doesn't state it.
   std::optional<double> flops(DType dtype) const;
-  /// A GPU's share of its node's NICs.
+  /// Returns a GPU's share of its node's NIC bandwidth, in bytes/s; at most one NIC's.
   double across_bytes_per_s() const;
 };
 
-/// Names of the machines that come with the program.
+/// Returns the names of the machine descriptions that come with the program.
 std::vector<std::string> machine_names();
-/// `--machine`: a name, else a file. Throws Error(refused).
+/// Returns the machine that `--machine` names: a built-in name, otherwise a file. Throws Error(refused) if there is neither, if
+/// the file can't be read or is larger than 1 MiB, and as parse_machine().
 Machine find_machine(const std::string& name_or_file);
-/// `where` begins the messages. Throws Error(refused).
+/// Parses a machine description. `where` (a file or a name) begins every error message. Throws Error(refused), naming the field
+/// and what was expected.
 Machine parse_machine(std::string_view text, const std::string& where);
 
 }  // namespace tsprun::theory

@@ -1,12 +1,13 @@
-// The paper's own model (arXiv 2604.26294, section IV): its equations (1) to (30) as they are printed, errors included, in real
-// numbers. What really moves and lies in memory is counted in traffic.h and memory.h.
+// The paper's own cost model (arXiv 2604.26294, section IV): its equations (1) to (30) exactly as printed, errors included, in
+// real numbers. Numbers in parentheses are the paper's equations. traffic.h and memory.h count what really moves and is held;
+// docs/algorithms.md lists where the two differ.
 #pragma once
 
 #include "layers/theory/setting.h"
 
 namespace tsprun::paper {
 
-/// The symbols of Table I. Defaults: the reference model of Appendix C on one node of eight GPUs.
+/// Symbols of the paper's Table I. Defaults: the reference model of Appendix C on one node of eight GPUs.
 struct Setting {
   double B = 1;
   double S = 8192;
@@ -16,8 +17,8 @@ struct Setting {
   double g = 1;  ///< n_h/n_kv
   double F = 4;
   double D = 8;
-  double T = 2;      ///< of TP+SP
-  double Sigma = 4;  ///< of TP+SP; D = T·Σ
+  double T = 2;      ///< tensor ranks under TP+SP
+  double Sigma = 4;  ///< sequence ranks under TP+SP; D = T·Σ
   double beta_P = 2;
   double beta_g = 2;
   double n_o = 3;
@@ -27,20 +28,22 @@ struct Setting {
   double rho() const { return (D - 1) / D; }
 };
 
+/// Schemes that the paper compares; tp_sp is its "TP+SP".
 enum class Scheme { dp, tp, sp, tp_sp, tsp };
+/// Passes whose communication the paper counts.
 enum class Pass { forward, forward_backward, forward_backward_recompute };
 
 double attention_parameters(const Setting& s);  ///< P_attn, Table I
 double mlp_parameters(const Setting& s);        ///< P_mlp, Table I
 double parameters_per_layer(const Setting& s);  ///< P_L, (1)
 
-/// M_a of the whole model: (4) none, (2) selective, (3) full.
+/// Returns M_a, the bytes of activations of the whole model: (4) for none, (2) for selective, (3) for full recomputation.
 double activation_memory(const Setting& s, Recompute recompute);
 
-/// C: bytes per layer and device. (5)–(7) DP, (8)–(10) TP, (11)–(13) SP, (14)–(16) TSP, (17)–(19) TP+SP.
+/// Returns C, the bytes communicated per layer and device: (5)–(7) DP, (8)–(10) TP, (11)–(13) SP, (14)–(16) TSP, (17)–(19) TP+SP.
 double communication(const Setting& s, Scheme scheme, Pass pass);
 
-/// Table III: bytes per GPU.
+/// Bytes per GPU, the paper's Table III.
 struct Memory {
   double parameters;
   double gradients;
@@ -48,6 +51,7 @@ struct Memory {
   double activations;
   double total() const { return parameters + gradients + optimizer + activations; }
 };
+/// Returns the bytes per GPU by the paper's Table III.
 Memory memory(const Setting& s, Scheme scheme, Recompute recompute);
 
 double attention_flops(const Setting& s);              ///< F_attn, (20), not halved for causal attention
@@ -55,17 +59,18 @@ double mlp_flops(const Setting& s);                    ///< F_mlp, (21)
 double layer_flops(const Setting& s);                  ///< F_layer, (22)
 double device_flops(const Setting& s, Scheme scheme);  ///< per layer and device, (23)–(25)
 
-/// Both sides of (26): forward bytes of TSP and of TP where (D−1)/D ≈ 1.
+/// Both sides of (26): forward bytes of TSP and of TP, with (D−1)/D taken as 1.
 struct Comparison {
   double tsp;
   double tp;
   bool tsp_less() const { return tsp < tp; }
 };
+/// Returns both sides of (26).
 Comparison large_degree_forward(const Setting& s);
 bool tsp_less_by_parameters(const Setting& s);  ///< (27): P_L < 2BSh(2 − 1/g)
-/// (28): the same for multi-head attention, (4+3F)h < 2BS, whatever g is.
+/// (28): the same for multi-head attention, (4+3F)h < 2BS; ignores g.
 bool tsp_less_for_mha(const Setting& s);
-/// BS/h above which (27) holds: 8 for multi-head attention and F = 4.
+/// Returns the BS/h above which (27) holds: 8 for multi-head attention and F = 4.
 double break_even_factor(const Setting& s);
 
 double tsp_training_bound(const Setting& s);  ///< (29): (15) with the gradient term of an all-reduce

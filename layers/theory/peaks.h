@@ -1,6 +1,6 @@
-// A forecast of memory peaks, for every scheme: the schedule itself runs on a phantom rank (Context::phantom()), which books what
-// it and its collectives allocate, and computes nothing. It is exact for ranks that share memory, and for others that are
-// described by PeakOptions::peers.
+// Forecast of memory peaks for every scheme. The schedule itself runs on a phantom rank (Context::phantom()): one whose
+// allocations, and those of its collectives, are booked, and whose kernels aren't run. The forecast is exact for ranks that share
+// memory, and for other placements if PeakOptions::peers or `nodes` describes them.
 #pragma once
 
 #include "core/context.h"
@@ -17,28 +17,29 @@
 
 namespace tsprun::theory {
 
+/// Conditions of the run whose memory is forecast.
 struct PeakOptions {
-  std::size_t threads = 1;          ///< of a rank: kernels' workspace
-  std::size_t kv_bucket_heads = 0;  ///< as ModelOptions
-  bool training = true;             ///< training steps; false: evaluations
-  std::size_t passes = 2;           ///< how many; from the second on what collectives keep for later use is there from the start
-  int nodes = 1;                    ///< on which the ranks sit, in blocks; where `like` describes no peers
-  bool share = true;                ///< ranks of one node share memory; likewise
-  PhantomOptions like = {};         ///< peers and algorithms as the rank has them. With a budget what doesn't fit throws
+  std::size_t threads = 1;          ///< threads of a rank, which determine the kernels' workspace
+  std::size_t kv_bucket_heads = 0;  ///< as in ModelOptions
+  bool training = true;             ///< true: forecast training steps; false: evaluations
+  std::size_t passes = 2;           ///< passes of the run. Two suffice: from the second on, kept buffers exist from the start
+  int nodes = 1;                    ///< nodes that hold the ranks, in blocks; ignored if `like` describes peers
+  bool share = true;                ///< whether ranks of one node share memory; likewise ignored
+  PhantomOptions like = {};         ///< peers and algorithms as the rank has them. If it has a budget, what doesn't fit throws
                                     ///< Error(out_of_memory), as on the rank
 };
 
-/// The forecast of a run, pass by pass.
+/// Forecast of a run, pass by pass.
 class RunPeaks {
  public:
-  /// On `rank` of the mesh's ranks; options.passes is of no account. Throws Error(refused) for a layout that can't be.
+  /// Prepares the forecast for `rank` of the mesh. Ignores options.passes. Throws Error(refused) for an impossible layout.
   RunPeaks(const MeshSetting& of, int rank, const PeakOptions& options);
   ~RunPeaks();
-  /// A training step, or an evaluation. Without ids as if they were equally frequent.
+  /// Runs one training step or evaluation. Without ids, as if all ids were equally frequent.
   void pass(const TokenBatch& tokens);
-  /// One of `tokens` whose rows of the embedding are all this rank's.
+  /// Runs one pass over [batch, sequence] tokens whose embedding rows all belong to this rank, the worst case.
   void pass_with_own_ids(std::size_t batch, std::size_t sequence);
-  /// Of all passes so far.
+  /// Returns the peaks over all passes so far.
   CategoryBytes peaks() const;
 
  private:
@@ -47,13 +48,14 @@ class RunPeaks {
   bool training_;
 };
 
-/// Which passes of a rank's run decide its peaks: those that no earlier one with the same memory around it surpasses. The others
-/// can be left out of a forecast.
+/// Finds the passes of a rank's run that decide its memory peaks. A pass isn't decisive if an earlier one had the same batch and
+/// sequence, at least as many embedding rows to give, and the same memory in use before it; a forecast can leave it out.
 class DecisivePasses {
  public:
-  /// Pass `number` is over. `rows`: Model::rows_given(); `held`: bytes in use on the heap now, between passes.
+  /// Notes that pass `number` has ended. `rows`: what Model::rows_given() returns; `held`: bytes in use on the heap now, between
+  /// passes.
   void note(std::uint64_t number, std::size_t batch, std::size_t sequence, std::size_t rows, std::uint64_t held);
-  /// In order; few: their number grows as the logarithm of the run's length.
+  /// Returns the numbers of the decisive passes, in order. They are few: their count grows as the logarithm of the run's length.
   const std::vector<std::uint64_t>& numbers() const { return numbers_; }
 
  private:
@@ -63,30 +65,32 @@ class DecisivePasses {
     std::size_t rows;
   };
   std::vector<std::uint64_t> numbers_;
-  std::vector<Pass> alike_;  // decisive ones since what is held between passes changed
+  std::vector<Pass> alike_;  // decisive passes since `held_` last changed
   std::uint64_t held_ = 0;
 };
 
-/// Peaks by category and in total on `rank` of the mesh's ranks. `ids` [B, S] in natural order: how many rows of the embedding go
-/// where depends on them; empty: as if ids were uniform. Throws Error(refused) for a layout that can't be.
+/// Returns the peaks, by category and in total, on `rank` of the mesh. `ids` [B, S], in natural order, decide how many embedding
+/// rows go where; if empty, they are taken as uniformly distributed. Throws Error(refused) for an impossible layout.
 CategoryBytes peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids = {}, const PeakOptions& options = {});
-/// Of the rank that holds most, for ids of any kind.
+/// Returns the peaks of the rank that holds most (fullest()), for uniformly distributed ids.
 CategoryBytes peaks_of_fullest(const MeshSetting& of, const PeakOptions& options = {});
-/// The budget that the rank which needs most needs, to the byte. Asked of each rank of a replica; of the fullest and the first
-/// kMostAsked where there are more.
+/// Heap budget that the neediest rank needs, to the byte.
 struct Need {
-  CategoryBytes evenly;       ///< for ids that spread evenly over the ranks' rows
-  std::uint64_t any_ids = 0;  ///< total for ids of any kind: at worst all rows of a pass are one rank's
+  CategoryBytes evenly;       ///< peaks for ids that spread evenly over the ranks' rows
+  std::uint64_t any_ids = 0;  ///< total for ids of any kind; at worst all rows of a pass belong to one rank
 };
+/// Returns the largest need of any rank. Looks at every rank of a replica, or, if there are more than kMostAsked, at the fullest
+/// and the first kMostAsked.
 Need need(const MeshSetting& of, const PeakOptions& options = {});
+/// Largest number of ranks, besides the fullest, that need() and fits() look at.
 inline constexpr int kMostAsked = 16;
-/// Whether ranks with such a budget get through, whatever the ids are.
+/// Returns whether ranks with this budget (bytes) get through, whatever the ids are.
 bool fits(const MeshSetting& of, std::uint64_t budget, const PeakOptions& options = {});
-/// Of generating text: a prompt, the first `prompt` of `ids`, and the other ids as tokens after it, one at a time. Batch and
-/// sequence of the setting are of no account.
+/// Returns the peaks of generating text: the first `prompt` of `ids` are the prompt, the others are tokens after it, one at a
+/// time. Ignores batch and sequence of the setting.
 CategoryBytes decoding_peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, std::size_t prompt,
                              const PeakOptions& options = {});
-/// Of one block on its own (layers/model/single_block.h), forward and with options.training backward.
+/// Returns the peaks of one block on its own (layers/model/single_block.h): forward, and backward if options.training is true.
 CategoryBytes block_peaks(const MeshSetting& of, int rank, const PeakOptions& options = {});
 
 }  // namespace tsprun::theory

@@ -1,5 +1,5 @@
-// Every layout of N GPUs over the axes dp, tp, sp, tsp and zero3, with the variants of tp and sp, each with the recomputation
-// that suits it best: which fit a GPU's memory, and how long a step takes.
+// Search over all layouts of N GPUs on the axes dp, tp, sp, tsp and zero3, with the variants of tp and sp, each with the
+// recomputation that suits it best: which fit a GPU's memory, and how long a step takes.
 #pragma once
 
 #include "core/memory/category.h"
@@ -14,52 +14,56 @@
 
 namespace tsprun::theory {
 
-/// All that the grammar of --layout allows, axes of degree 1 left out: dp before any, then one of tsp, zero3, tp, sp, tp and sp
-/// in either order, tp and tsp in either order.
+/// Returns all spreads over `ranks` ranks that the grammar of --layout allows, without axes of degree 1: dp first, if there is
+/// one, then one of tsp, zero3, tp, sp, tp and sp in either order, tp and tsp in either order.
 std::vector<Spread> all_spreads(int ranks);
 
+/// One layout and its verdict.
 struct Candidate {
   Spread spread;
-  /// Layouts that differ from `spread` in the order of their axes alone, and on this machine in no figure.
+  /// Layouts that differ from `spread` only in the order of their axes and, on this machine, in no figure.
   std::vector<Spread> alike;
-  Recompute recompute = Recompute::none;  ///< the fastest mode that fits; if none does, the one that needs least
+  Recompute recompute = Recompute::none;  ///< the fastest mode that fits; if none fits, the one that needs least
   bool fits = false;
-  std::string why;        ///< what doesn't fit, or what binds
-  bool possible = false;  ///< the model can be spread so: the following is known
-  CategoryBytes memory;   ///< peak of the rank that holds most
+  std::string why;        ///< why it is impossible, what doesn't fit, or which resource binds
+  bool possible = false;  ///< the model can be spread like this; if false, the fields below are unset
+  CategoryBytes memory;   ///< peaks of the rank that holds most
   StepTime time;
   double tokens_per_s = 0;
-  double utilization = 0;  ///< model FLOPs utilization: see model_flops()
+  double utilization = 0;  ///< model FLOPs utilization; see model_flops()
 };
 
+/// Options of judge() and search().
 struct SearchOptions {
-  std::uint64_t memory_bytes = 0;  ///< of a GPU
+  std::uint64_t memory_bytes = 0;  ///< memory of one GPU
   DType dtype = DType::f32;
-  /// Modes to choose from; empty: the setting's.
+  /// Recomputation modes to choose from; empty: only the setting's.
   std::vector<Recompute> modes = {};
 };
 
-/// FLOPs that a step needs whatever the layout and without any recomputation, with causal pairs of attention alone. Over all
-/// GPUs' peak FLOP/s and the step's seconds they are the model FLOPs utilization (MFU).
+/// Returns the FLOPs that one training step takes in total, whatever the layout, with Recompute::none. Attention counts causal
+/// pairs only. Includes the scores that flash attention computes again in backward, and the logits, which are never kept. Divided
+/// by the peak FLOP/s of all GPUs together and by the step's seconds, it gives the model FLOPs utilization (MFU).
 double model_flops(const Setting& setting);
 
-/// One layout judged.
+/// Judges one layout: whether it is possible, its memory, and the time of a step. Throws what step_time() throws.
 Candidate judge(const Setting& setting, const Spread& spread, const Machine& machine, const SearchOptions& options);
-/// All, those that fit first, fastest first; then the others by what they lack, impossible ones last. Each layout stands there
-/// once.
+/// Judges all layouts of `gpus` GPUs. Those that fit come first, fastest first; then the others by the memory they need, least
+/// first; impossible ones last. Layouts that differ in no figure are listed once (Candidate::alike).
 std::vector<Candidate> search(const Setting& setting, int gpus, const Machine& machine, const SearchOptions& options);
 
-/// What would help where no layout fits: the same layout, with one thing changed at a time. What doesn't help within reason is
-/// left out.
+/// Changes that would help where no layout fits: the layout that needs least, with one thing changed at a time. A change that
+/// doesn't help within reason is left out.
 struct Remedies {
-  Candidate least;                     ///< the layout that needs least
-  std::uint64_t memory_bytes = 0;      ///< that it needs
-  std::optional<Candidate> more_gpus;  ///< the same axes on up to kMostTimes times as many GPUs
-  std::size_t batch = 0;               ///< the largest that fits of batch/2, batch/4, …; 0: none does
-  std::size_t sequence = 0;            ///< likewise
+  Candidate least;                     ///< the layout that needs least memory
+  std::uint64_t memory_bytes = 0;      ///< memory per GPU that it needs
+  std::optional<Candidate> more_gpus;  ///< the same axes on up to kMostTimes times as many GPUs, if that fits
+  std::size_t batch = 0;               ///< the largest of batch/2, batch/4, … that fits; 0: none
+  std::size_t sequence = 0;            ///< the largest of sequence/2, sequence/4, … that fits; 0: none
 };
+/// Largest factor by which remedies() multiplies the number of GPUs.
 inline constexpr int kMostTimes = 64;
-/// Nothing if no layout is possible, or one fits. `found`: by search().
+/// Returns what would help, or nothing if no layout is possible or one fits. `found`: the result of search().
 std::optional<Remedies> remedies(const Setting& setting, const std::vector<Candidate>& found, const Machine& machine,
                                  const SearchOptions& options);
 

@@ -1,4 +1,5 @@
-// What the exact counts are counted for: a model, its input, and how many bytes an element has where.
+// Input of the exact counts: a model, its batch, and how many bytes an element has in memory and on the wire. Symbols as in
+// docs/algorithms.md.
 #pragma once
 
 #include "core/tensor/dtype.h"
@@ -9,8 +10,8 @@
 
 namespace tsprun {
 
-/// What a layer keeps of its forward pass for its backward pass. Norm outputs and σ(gate)∘up are always made again, attention
-/// probabilities never exist, gathered K and V are never kept.
+/// Recomputation mode (`--recompute`): what a layer keeps of its forward pass for its backward pass. In every mode, norm outputs
+/// and σ(gate)∘up are computed again, attention probabilities are never stored as a whole, and gathered K and V aren't kept.
 enum class Recompute : std::uint8_t {
   none,       ///< keeps x1, x2 (the sublayers' inputs), Q, K, V, O, the log-sum-exp, gate and up
   selective,  ///< keeps x1, x2, O, the log-sum-exp
@@ -21,26 +22,28 @@ enum class Recompute : std::uint8_t {
 
 namespace tsprun::theory {
 
+/// Bytes of an element, by its use.
 struct ElementBytes {
   std::uint64_t element;      ///< β: a parameter or an activation
   std::uint64_t accumulated;  ///< β_a: an accumulated element on the wire, a gradient's partial sum
   std::uint64_t lse;          ///< β_l: a log-sum-exp
 
-  /// Of a run in f32, f64 or bf16, which accumulates in f32.
+  /// Returns the sizes of a run in f32, f64 or bf16; bf16 accumulates in f32.
   static constexpr ElementBytes of(DType dtype) {
     const std::uint64_t sum = dtype == DType::f64 ? 8 : 4;
     return {size_of(dtype), sum, sum};
   }
-  /// The type that of() was given.
+  /// Returns the dtype that was given to of().
   constexpr DType dtype() const {
     if (element == size_of(DType::f64)) return DType::f64;
     return element == size_of(DType::f32) ? DType::f32 : DType::bf16;
   }
 };
 
-/// How often a chunk moves until all of a ring of `ranks` have seen it.
+/// Returns ranks − 1, the number of hops after which a chunk that travels a ring has reached all ranks.
 inline std::uint64_t hops(int ranks) { return static_cast<std::uint64_t>(ranks - 1); }
 
+/// A model with its input, element sizes and recomputation mode.
 struct Setting {
   ModelConfig model;
   std::size_t batch = 1;     ///< B
@@ -51,9 +54,9 @@ struct Setting {
   std::uint64_t tokens() const { return batch * sequence; }                      ///< BS
   std::uint64_t hidden_elements() const { return tokens() * model.hidden; }      ///< BSh
   std::uint64_t kv_elements() const { return 2 * tokens() * model.kv_width(); }  ///< KV
-  /// P_attn = 2·h·d·(n_h + n_kv)
+  /// Returns P_attn = 2·h·d·(n_h + n_kv).
   std::uint64_t attention_parameters() const { return 2 * model.hidden * (model.query_width() + model.kv_width()); }
-  /// P_mlp
+  /// Returns P_mlp: 3·f·h with a gate, 2·f·h without.
   std::uint64_t mlp_parameters() const { return model.mlp_matrices() * model.intermediate * model.hidden; }
   std::uint64_t block_parameters() const {
     return attention_parameters() + mlp_parameters();

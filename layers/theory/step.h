@@ -1,5 +1,5 @@
-// What one rank receives in a whole step under TSP, by purpose: embedding and head beside the blocks. Sums over the ranks are
-// those of traffic.h; how they are spread depends on how sums travel.
+// Bytes that one rank receives in a whole step under TSP, by purpose: blocks, embedding and head. Summed over the ranks they
+// equal the counts of traffic.h; how they are distributed over ranks depends on the path that sums take (SumPath).
 #pragma once
 
 #include "layers/theory/traffic.h"
@@ -10,22 +10,23 @@
 
 namespace tsprun::theory {
 
-/// Rows of the embedding that change ranks, counted from the ids.
+/// Embedding rows that travel to or from one rank, as counted from the ids.
 struct RemoteRows {
-  std::uint64_t needed = 0;  ///< tokens of this rank whose row lives elsewhere
-  std::uint64_t wanted = 0;  ///< tokens of other ranks whose row lives here
+  std::uint64_t needed = 0;  ///< tokens of this rank whose row lives on another rank
+  std::uint64_t wanted = 0;  ///< tokens of other ranks whose row lives on this rank
 };
-/// By rank. `ids` [B, S] in natural order, cut by zigzag; the vocabulary is cut into balanced rows. Ids beyond it count as the
-/// last one.
+/// Returns the counts of every rank. `ids` [B, S] are in natural order and are cut by zigzag; the vocabulary is cut into balanced
+/// rows. An id beyond the vocabulary counts as belonging to the last rank.
 std::vector<RemoteRows> remote_rows(std::span<const std::int32_t> ids, const Setting& setting, int ranks);
-/// Sum of what all ranks need: R.
+/// Returns R, the sum of `needed` over all ranks.
 std::uint64_t remote_rows_of_all(std::span<const RemoteRows> rows);
 
-/// What `rank` receives when the gradients of `elements` parameters that every rank has are all-reduced as one.
+/// Returns the bytes that `rank` receives when the gradients of `elements` parameters, which every rank has, are all-reduced in
+/// one operation.
 std::uint64_t all_reduced_of_rank(const Setting& setting, int ranks, int rank, SumPath path, std::uint64_t elements);
-/// What `rank` receives in a training step, or in the forward pass of an evaluation (`backward` false). Sums of attention's
-/// gradients, of dK/dV, of the gathered head and of norm gains go by `path`; those of the MLP and of a rotated head always go the
-/// ring.
+/// Returns the bytes that `rank` receives in a training step, or, with `backward` false, in the forward pass of an evaluation.
+/// Sums of attention's gradients, of dK/dV, of the gathered head and of norm gains take `path`; those of the MLP and of a rotated
+/// head always go round the ring.
 Traffic tsp_step_of_rank(const Setting& setting, int ranks, int rank, SumPath path, const RemoteRows& rows, bool backward);
 
 }  // namespace tsprun::theory

@@ -1,7 +1,10 @@
-// Exact traffic: payload bytes received in one forward and one backward pass, summed over the ranks of the axis, by purpose. The
-// sum is an integer that any correct schedule must meet to the byte; what a rank sends depends on a broadcast's tree and isn't
-// counted. Per rank and layer the means are the table's, with ρ = (D−1)/D; its m(D) and c(D) are here counted head by head, so
-// they also hold where n_kv and D don't divide each other.
+// Exact traffic, scheme by scheme: payload bytes received in one forward and one backward pass, summed over the ranks of the
+// axis, by purpose. The sum is an integer that any correct schedule must meet to the byte. Bytes sent aren't counted, since they
+// depend on the tree of a broadcast.
+//
+// Divided by the ranks, the counts of one block are the formulas of the table "Exact traffic" in docs/algorithms.md, with ρ =
+// (D−1)/D. The table's m(D) and c(D) are counted head by head here, so the counts also hold where n_kv and D don't divide each
+// other.
 #pragma once
 
 #include "layers/theory/setting.h"
@@ -25,64 +28,78 @@ class PurposeBytes {
   std::array<std::uint64_t, kPurposes> bytes_{};
 };
 
+/// Bytes received in a forward and a backward pass, by purpose.
 struct Traffic {
   PurposeBytes forward;
   PurposeBytes backward;
 
   std::uint64_t total() const { return forward.total() + backward.total(); }
   Traffic& operator+=(const Traffic& other);
+  /// Returns these bytes multiplied by `factor`.
   Traffic times(std::uint64_t factor) const;
   bool operator==(const Traffic&) const = default;
 };
 
 // --- one block (attention and MLP, without its norm gains), over all ranks of the axes ---------------------------------------
 
-/// Weights broadcast and rotated, gradients summed to their owners, K/V gathered and dK/dV scattered. No recomputation adds to
-/// it.
+/// Returns TSP's traffic: weights are broadcast (attention) or rotated (MLP), their gradients summed to their owners, K/V
+/// gathered and dK/dV scattered. No recomputation mode adds to it.
 Traffic tsp_block(const Setting& setting, int ranks);
-/// Four all-reduces of [B, S, h]; the gradients of copied K/V heads are summed.
+/// Returns plain tensor parallelism's traffic: four all-reduces of [B, S, h], two in each pass, and the sums of the gradients of
+/// K/V heads that are copied.
 Traffic tp_block(const Setting& setting, int ranks);
-/// Megatron's sequence parallelism; in backward the gathered inputs were kept, or are gathered once more.
+/// Returns the traffic of Megatron's sequence parallelism. In backward the gathered inputs are gathered once more, unless they
+/// were kept.
 Traffic tp_sequence_block(const Setting& setting, int ranks, bool gathered_inputs_kept);
+/// Returns the traffic of sequence parallelism that gathers K and V (`--sp gather`).
 Traffic sp_gather_block(const Setting& setting, int ranks);
+/// Returns the traffic of ring attention (`--sp ring`). Full recomputation adds one round of K and V.
 Traffic sp_ring_block(const Setting& setting, int ranks);
-/// Ulysses. K/V heads that several ranks read have their gradients summed, hence in β_a.
+/// Returns the traffic of Ulysses (`--sp ulysses`). If several ranks read a K/V head, its gradients are summed, so dK and dV
+/// travel with β_a bytes an element. Δ of the backward pass isn't included; real runs count it as `other`.
 Traffic sp_ulysses_block(const Setting& setting, int ranks);
-/// Tensor parallelism over T ranks, K/V all-gather over Σ; the sum is over all T·Σ ranks.
+/// Returns the traffic of tensor parallelism over T ranks with an all-gather of K/V over Σ, summed over all T·Σ ranks.
 Traffic tp_sp_block(const Setting& setting, int tensor_ranks, int sequence_ranks);
-/// ZeRO-3 and all-gather sequence parallelism over the same ranks.
+/// Returns the traffic of ZeRO-3 and `--sp gather` over the same ranks; equal to TSP's.
 Traffic zero3_block(const Setting& setting, int ranks);
-/// Gradients of whole blocks, all-reduced. (B doesn't matter.)
+/// Returns data parallelism's traffic: gradients of whole blocks, all-reduced. Independent of the batch.
 Traffic dp_block(const Setting& setting, int ranks);
 
 // --- what else a model has, where the tokens differ between the ranks of one axis --------------------------------------------
 
-/// All-reduce of one norm gain's gradient.
+/// Returns the traffic of all-reducing one norm gain's gradient.
 Traffic norm_gain(const Setting& setting, int ranks);
-/// `remote_rows`: tokens whose embedding row lives on another rank, R, counted from the ids.
+/// Returns the embedding's traffic. `remote_rows` is R, the number of tokens whose embedding row lives on another rank, as
+/// counted from the ids.
 Traffic embedding(const Setting& setting, std::uint64_t remote_rows);
 
+/// The two ways to compute the output head: rotate the vocabulary's shards, or gather the tokens' activations.
 enum class HeadPlan { rotate_weights, gather_activations };
-/// Whichever moves less: activations are gathered iff BS·(h(2β+β_a) + 2β_l) < V·h·(2β+β_a). Made once for forward and backward.
+/// Returns the plan that moves fewer bytes. Activations are gathered iff BS·(h(2β+β_a) + 2β_l) < V·h·(2β+β_a). The same plan is
+/// used forward and backward.
 HeadPlan head_plan(const Setting& setting);
-/// With gathered activations: whether backward still has them, or gathers them again.
+/// Returns the output head's traffic. `gathered_kept`: whether gathered activations are kept for backward rather than gathered
+/// again; ignored by rotate_weights.
 Traffic head(const Setting& setting, int ranks, HeadPlan plan, bool gathered_kept = true);
-/// Vocabulary-parallel embedding and head of plain tensor parallelism.
+/// Returns the traffic of the vocabulary-parallel embedding, or output head, of plain tensor parallelism.
 Traffic tp_embedding(const Setting& setting, int ranks);
 Traffic tp_head(const Setting& setting, int ranks);
 
-/// A whole training step under TSP: blocks, norm gains (with biases and learned positions, where there are any), embedding, head.
+/// Returns the traffic of a whole training step under TSP: blocks, norm gains (with biases and learned positions, if there are
+/// any), embedding and head.
 Traffic tsp_step(const Setting& setting, int ranks, std::uint64_t remote_rows);
 
 // --- one rank's part ---------------------------------------------------------------------------------------------------------
 
-/// How sums reach their owner: read from every peer at the end, or handed on around the ring. Totals are the same.
+/// Path of sums to their owner: read from every peer at the end, or passed on around the ring. The totals over ranks are the
+/// same.
 enum class SumPath { direct, ring };
-/// What `rank` receives of tsp_block(). `attention` tells how dW of attention and dK/dV travel; those of the MLP always go the
-/// ring.
+/// Returns the part of tsp_block() that `rank` receives. `attention` is the path of attention's weight gradients and of dK/dV;
+/// the MLP's weight gradients always go round the ring.
 Traffic tsp_block_of_rank(const Setting& setting, int ranks, int rank, SumPath attention);
 
-/// Tokens B·S from which TSP moves no more than TP, if K/V heads aren't copied: 0 at once, infinity never. Independent of D.
+/// Returns the number of tokens B·S from which on TSP moves no more than TP, if K/V heads aren't copied: in forward and backward,
+/// or in forward only. Infinity if it never does. Independent of D.
 double tsp_tp_break_even(const Setting& setting, bool with_backward);
 
 }  // namespace tsprun::theory
