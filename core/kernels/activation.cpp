@@ -1,5 +1,5 @@
-// Elementwise activations, row by row. The exponential is Highway's; erfc is Chebyshev's fit of Numerical Recipes (relative error
-// 1.2e-7) in f32, and the C library's, lane by lane, in f64.
+// Elementwise activations, row by row. The exponential is Highway's with NaN kept (exp-inl.h). erfc is, in f32, the Chebyshev fit
+// of Numerical Recipes (relative error 1.2e-7) and, in f64, the C library's, lane by lane.
 #include "core/kernels/activation.h"
 
 #include "core/kernels/check.h"
@@ -30,7 +30,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tsprun::kernels {
 namespace HWY_NAMESPACE {
 
-/// σ(x). Beyond the clamp e^(−x) would overflow; there σ(x) is below the smallest gradient that matters.
+/// Returns σ(x). The argument is clamped where e^(−x) would overflow; σ(x) is then too small to matter in any gradient.
 template <class D>
 HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
@@ -64,7 +64,7 @@ void swiglu_backward_typed(const ActivationRow& row) {
   });
 }
 
-/// Φ(x) = erfc(−x/√2)/2.
+/// Returns Φ(x) = erfc(−x/√2)/2, the standard normal distribution function.
 template <class D>
 HWY_INLINE hn::Vec<D> normal_distribution(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
@@ -85,7 +85,7 @@ HWY_INLINE hn::Vec<D> normal_distribution(D d, hn::Vec<D> x) {
   }
 }
 
-/// gelu(x) and gelu'(x).
+/// Computes value = gelu(x) and slope = gelu'(x).
 template <class D>
 HWY_INLINE void gelu_of(D d, Gelu form, hn::Vec<D> x, hn::Vec<D>& value, hn::Vec<D>& slope) {
   using T = hn::TFromD<D>;
@@ -143,7 +143,7 @@ HWY_EXPORT(gelu_row);
 
 namespace {
 
-/// Calls body on every row of the views, which are checked against the first input.
+/// Calls body on every row of the views, once all of them are checked against the first input.
 template <class Body>
 void for_activation_rows(const Compute& on, const char* kernel, std::initializer_list<const Tensor*> outs,
                          std::initializer_list<const ConstTensor*> ins, Body body) {

@@ -1,4 +1,4 @@
-// Biases by rows; their gradients by columns, so that sums over rows are never cut.
+// Adds biases by rows and sums their gradients by columns, so that a sum over rows is never cut.
 #include "core/kernels/bias.h"
 
 #include "core/kernels/check.h"
@@ -23,7 +23,7 @@ void add_typed(const Row& to, std::size_t to_first, const ConstRow& term, std::s
   });
 }
 
-/// to[to_first + i] += term[term_first + i] for i < count.
+/// Adds term[term_first + i] to to[to_first + i] for i < count.
 void add_stretch(const Row& to, std::size_t to_first, const ConstRow& term, std::size_t term_first, std::size_t count) {
   to.dtype == DType::f64 ? add_typed<double>(to, to_first, term, term_first, count)
                          : add_typed<float>(to, to_first, term, term_first, count);
@@ -41,7 +41,7 @@ HWY_EXPORT(add_stretch);
 
 namespace {
 
-/// Columns of a task: their sums stay in the first-level cache while the rows pass by.
+/// Columns per task: few enough that their sums stay in the L1 cache while the rows are read.
 constexpr std::size_t kTaskColumns = 256;
 
 void check_vector(const char* kernel, const ConstTensor& vector, const ConstTensor& rows) {

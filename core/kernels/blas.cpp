@@ -1,4 +1,4 @@
-// dlopen of OpenBLAS, with its environment set for the moment of loading.
+// Loads OpenBLAS with dlopen. The environment variables that it reads (threads, core type) are set only while it loads.
 #include "core/kernels/blas.h"
 
 #include "transport/cause.h"
@@ -18,7 +18,7 @@ namespace tsprun::kernels::blas {
 
 namespace {
 
-/// An environment variable with another value while this object lives.
+/// Sets an environment variable, and restores its old value when destroyed.
 class ScopedVariable {
  public:
   ScopedVariable(const char* name, const char* value) : name_(name) {
@@ -45,12 +45,13 @@ std::atomic<bool>& loaded_flag() {
   return flag;
 }
 
-/// The library stays loaded as long as the process lives: a rank's last kernel may run in any destructor.
+/// The loaded library and its functions. It stays loaded as long as the process lives, since a rank's last kernel may run in any
+/// destructor.
 class Library {
  public:
   Library() {
-    // One thread; and the kernels of the level, not those of the detected machine, so that equal levels give equal bits. Below
-    // AVX2 OpenBLAS detects for itself.
+    // OpenBLAS uses one thread, and the kernels of the level rather than those of the detected machine, so that equal levels give
+    // equal bits. Below AVX2 it chooses by the machine.
     const Level at = level();
     const char* core = at == Level::avx512 ? "SkylakeX" : at == Level::avx2 ? "Haswell" : nullptr;
     const ScopedVariable threads("OPENBLAS_NUM_THREADS", "1");
@@ -104,7 +105,7 @@ void multiply_with(Gemm gemm, const Product<T>& p) {
     for (std::size_t row = 0; row < p.m; ++row) std::fill_n(p.c + row * p.c_step, p.n, T{0});
     return;
   }
-  // A row step below the row's length can only belong to a matrix of one row, whose step is never used.
+  // A row step below the row's length can only belong to a matrix of one row, where the step is never used.
   const std::size_t a_step = std::max(p.a_step, p.a_transposed ? p.m : p.k);
   const std::size_t b_step = std::max(p.b_step, p.b_transposed ? p.k : p.n);
   gemm(CblasRowMajor, p.a_transposed ? CblasTrans : CblasNoTrans, p.b_transposed ? CblasTrans : CblasNoTrans, checked(p.m),

@@ -1,4 +1,4 @@
-// Two passes over a row of logits: its maximum, then its exponentials.
+// Online softmax cross-entropy. Each row of logits is read twice: once for its maximum, once for its exponentials.
 #include "core/kernels/cross_entropy.h"
 
 #include "core/kernels/check.h"
@@ -106,13 +106,14 @@ void check_logits(const char* kernel, const ConstTensor& logits, std::span<const
   require(logits.size(0) == labels.size(), kernel, "the logits must have a row for each label", logits);
 }
 
-/// Where in a shard of `width` ids the label is; `width` if it isn't.
+/// Returns the index of the label in a shard of `width` ids that begins with first_id, or `width` if the label is in another
+/// shard.
 std::size_t place_of(std::int64_t label, std::int64_t first_id, std::size_t width) {
   if (label < first_id || label - first_id >= static_cast<std::int64_t>(width)) return width;
   return static_cast<std::size_t>(label - first_id);
 }
 
-/// body(a null pointer of f32 or f64), by a vector's type.
+/// Calls body with a null pointer to float or double, by the vector's dtype, and returns its result.
 template <class Body>
 auto with_sum_type(const char* kernel, const ConstTensor& vector, Body body) {
   require(vector.dims() == 1 && (vector.dtype() == DType::f32 || vector.dtype() == DType::f64), kernel,
@@ -175,7 +176,7 @@ void cross_entropy_finish(const Tensor& lse, const ConstTensor& maximum, const C
     check_vector("cross_entropy_finish", sum, maximum.size(0), maximum.dtype());
     for (std::size_t t = 0; t < maximum.size(0); ++t) {
       const T shift = maximum.as<T>()[t];
-      // Nothing seen, or nothing but −∞: the sum is 0 and its logarithm −∞ already.
+      // If nothing was seen, or only −∞, the sum is 0 and its logarithm would be −∞ already.
       lse.as<T>()[t] = sum.as<T>()[t] == T{0} ? -std::numeric_limits<T>::infinity() : shift + std::log(sum.as<T>()[t]);
     }
   });
@@ -231,7 +232,7 @@ void cross_entropy_backward(const Compute& on, const Tensor& dlogits, const Cons
       const ConstRow row = row_of(logits, t);
       const double lse_t = read_as<double>(row_of(lse, 0), t);
       const std::size_t place = place_of(labels[t], first_id, width);
-      // Before dlogits may overwrite it.
+      // Read this first: dlogits may be the same memory as logits.
       const double at_label = place < width ? std::exp(read_as<double>(row, place) - lse_t) : 0;
       HWY_DYNAMIC_DISPATCH(row_probabilities)(out, row, width, lse_t, weight);
       if (place < width) write_at(out, place, weight * (at_label - 1));

@@ -1,4 +1,4 @@
-// Row by row: a mask of 53-bit numbers against the threshold, then one product.
+// Applies dropout row by row: an element is kept if the upper 53 bits of its number are at least the threshold ⌈p·2⁵³⌉.
 #include "core/kernels/dropout.h"
 
 #include "core/kernels/check.h"

@@ -1,4 +1,5 @@
-// All views contiguous: one long row, cut into tasks. Else row by row.
+// Elementwise operations. If all views are contiguous, they are one long row that is cut into tasks; otherwise tasks are groups
+// of rows.
 #include "core/kernels/elementwise.h"
 
 #include "core/kernels/check.h"
@@ -17,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tsprun::kernels {
 namespace HWY_NAMESPACE {
 
-/// out = factor·a (+ b). `b` null: no second term. A factor of one and no second term converts.
+/// Computes a row of out = a + b if `b` isn't null, otherwise out = factor·a. A factor of one only converts.
 template <class Out, class A, class B>
 void combine_row(Out* out, const A* a, const B* b, double factor, std::size_t count) {
   const Tag<A> d;
@@ -68,7 +69,7 @@ HWY_EXPORT(combine);
 
 namespace {
 
-/// body(offset in out, in a, in b, elements) over pieces that cover all views.
+/// Calls body(offset in out, offset in a, offset in b, elements) for pieces that cover all views.
 template <class Body>
 void for_pieces(const Compute& on, const Tensor& out, const ConstTensor& a, const ConstTensor& b, Body body) {
   const std::size_t elements = out.elements();

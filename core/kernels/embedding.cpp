@@ -1,4 +1,5 @@
-// Gather is split over rows; scatter-add over columns, so that no element is touched by two threads and its sum keeps its order.
+// Gather is split over rows. Scatter-add is split over columns, so that no two threads write the same element and each sum keeps
+// its order.
 #include "core/kernels/embedding.h"
 
 #include "core/kernels/check.h"

@@ -1,3 +1,4 @@
+// Finds infinities and NaNs by their exponent bits, a piece of a row at a time, so that the compiler can vectorise the search.
 #include "core/kernels/finite.h"
 
 #include "core/kernels/check.h"
@@ -13,13 +14,13 @@ namespace tsprun::kernels {
 
 namespace {
 
-/// All ones in the exponent: infinity or NaN.
+/// Exponent bits of a float type. If all are set, the value is infinite or NaN.
 template <class Bits>
 constexpr Bits kExponent = sizeof(Bits) == 8   ? static_cast<Bits>(0x7ff0000000000000)
                            : sizeof(Bits) == 4 ? static_cast<Bits>(0x7f800000)
                                                : static_cast<Bits>(0x7f80);
 
-/// The first of `count` elements; `count` if there is none.
+/// Returns the index of the first infinite or NaN element of a row, or `count` if there is none.
 template <class Bits>
 std::size_t first_in_row(const std::byte* row, std::size_t count) {
   constexpr std::size_t kPiece = 1024;

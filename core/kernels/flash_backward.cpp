@@ -1,9 +1,9 @@
-// Flash attention, backward. The scores of a tile are computed again, and five products follow from them. For every output the
-// order of its sum is fixed: dq over ascending key tiles, dk and dv over ascending query heads and query tiles.
+// Flash attention, backward. The scores of a tile are computed again, and five matrix products follow from them. The order of
+// every output's sum is fixed: dq over ascending key tiles, dk and dv over ascending query heads and query tiles.
 //
-// Two orders of work keep that order of sums. Where there are enough K/V heads for the threads, a task is a whole K/V head. Else
-// threads share a head: its tiles (key tile i, query tile j) are run in waves of equal i + j, within which no two tiles touch the
-// same output.
+// Two schedules keep these orders. If there are enough K/V heads for the threads, a task is a whole K/V head. Otherwise the
+// threads share one head: its tiles (key tile i, query tile j) run in waves of equal i + j, and within a wave no two tiles touch
+// the same output.
 #include "core/kernels/flash.h"
 #include "core/kernels/flash_dropout.h"
 #include "core/kernels/flash_panels.h"
@@ -22,30 +22,30 @@ using flash::PanelWidths;
 using flash::Visibility;
 
 constexpr char kKernel[] = "flash_backward";
-/// A multiple of every panel. The more keys, the rarer queries are read out of views whose rows lie far apart, and dq is read and
-/// written.
+/// Keys and queries of a tile, both multiples of every panel width. With more keys a tile, dq is read and written less often, and
+/// so are the queries read from views whose rows lie far apart.
 constexpr std::size_t kKeys = 576;
 constexpr std::size_t kQueries = 96;
 
-/// A thread's workspace. Head dims are rounded up to whole panels of any level.
+/// Workspace of one thread. Head dims are rounded up to whole panels of any level.
 template <class T>
 struct Scratch {
-  // Of a tile of keys. Panels of keys:
+  // Operands of a tile of keys; the first two in panels of keys:
   T* k_transposed = nullptr;
   T* v_transposed = nullptr;
   T* k = nullptr;   // panels of the head dim
   T* dk = nullptr;  // rows
   T* dv = nullptr;
-  // Of a tile of queries:
+  // Operands of a tile of queries:
   T* q = nullptr;  // panels of the head dim
   T* d_o = nullptr;
   T* dq = nullptr;  // rows
   T* lse = nullptr;
   T* delta = nullptr;
-  // Of both, one panel of keys:
+  // Scores of a tile of queries and one panel of keys:
   T* p = nullptr;
   T* ds = nullptr;
-  T* factors = nullptr;  // of dropout
+  T* factors = nullptr;  // dropout factors
 
   Scratch(std::span<std::byte> space, std::size_t head_dim) {
     const std::size_t d = flash::most_padded<T>(head_dim);
@@ -67,7 +67,7 @@ std::size_t thread_bytes(DType dtype, std::size_t head_dim) {
   return dtype == DType::f64 ? Scratch<double>::bytes(head_dim) : Scratch<float>::bytes(head_dim);
 }
 
-/// All views of a call.
+/// Views and parameters of one call.
 struct Operands {
   const Attention& attention;
   const Tensor& dq;
@@ -84,7 +84,7 @@ struct Operands {
   std::size_t key_tiles() const { return (k.size(1) + kKeys - 1) / kKeys; }
 };
 
-/// The query heads of the view that read a K/V head of the view.
+/// Range of the view's query heads that read one K/V head of the view.
 struct HeadRange {
   std::size_t first;
   std::size_t end;
@@ -100,21 +100,21 @@ struct HeadRange {
   std::size_t size() const { return end - first; }
 };
 
-/// values[i] of a strided vector, to contiguous elements.
+/// Copies the elements of a strided vector to contiguous memory.
 template <class T>
 void gather(const ConstTensor& values, T* to) {
   const T* from = values.template as<T>();
   for (std::size_t i = 0; i < values.size(0); ++i) to[i] = from[i * values.stride(0)];
 }
 
-/// Rows of a matrix from rows `step` apart in workspace.
+/// Copies rows that are `step` elements apart in workspace to the rows of a matrix.
 template <class T>
 void store_rows(const Tensor& view, const T* from, std::size_t step) {
   T* to = view.template as<T>();
   for (std::size_t i = 0; i < view.size(0); ++i) std::memcpy(to + i * view.stride(0), from + i * step, view.size(1) * sizeof(T));
 }
 
-/// One tile of keys of one K/V head: its operands packed, its gradients in workspace from begin() to end().
+/// One tile of keys of one K/V head. Between begin() and end() its packed operands and its gradients are in workspace.
 template <class T>
 class KeyTile {
  public:
@@ -129,7 +129,7 @@ class KeyTile {
         padded_d_(round_up(d_, width_.head)),
         visible_(all.attention.mask, all.k.size(1)) {}
 
-  /// Whether any of the queries that begin with `query` sees any of the keys.
+  /// Returns whether any query of the tile that begins with `query` sees any of the keys.
   bool seen_from(std::size_t query) const { return visible_.keys_seen_by(query_end(query) - 1) > key_; }
 
   void begin() {
@@ -143,13 +143,13 @@ class KeyTile {
     store_rows(rows(all_.dk), scratch_.dk, padded_d_);
     store_rows(rows(all_.dv), scratch_.dv, padded_d_);
   }
-  /// Adds the part of some queries of query head `number`, beginning with `query`, to dq, dk and dv.
+  /// Adds to dq, dk and dv what the query tile that begins with `query`, of query head `number`, contributes.
   void add(std::size_t number, std::size_t query);
 
  private:
-  /// The part of the panel of keys that begins with key `at` of the tile, for queries [first + begin, first + queries).
+  /// Adds what the panel of keys that begins with key `at` of the tile contributes, for queries [first + begin, first + queries).
   void add_panel(const flash::TileDropout& dropout, std::size_t at, std::size_t first, std::size_t begin, std::size_t queries);
-  /// Whether the packed operands of keys and of so many queries hold only numbers.
+  /// Returns whether the packed operands of the keys and of `queries` queries are all finite.
   bool all_finite(std::size_t queries) const {
     return flash::all_finite(scratch_.k, keys_ * padded_d_) && flash::all_finite(scratch_.q, queries * padded_d_) &&
            flash::all_finite(scratch_.d_o, queries * padded_d_);
@@ -170,8 +170,8 @@ class KeyTile {
   PanelWidths<T> width_;
   std::size_t padded_d_;
   Visibility visible_;
-  /// The query tile at hand hides keys, and holds infinity or NaN, or the keys do: times a hidden probability of zero that is
-  /// NaN.
+  /// Whether hidden keys of the current query tile must be skipped: some are hidden, and its queries or the keys hold infinity or
+  /// NaN, which a hidden probability of zero would turn into NaN.
   bool must_skip_hidden_ = false;
 };
 
@@ -194,7 +194,7 @@ void KeyTile<T>::add(std::size_t number, std::size_t query) {
   must_skip_hidden_ = visible_.first_query_of(key_ + keys_ - 1) > first && !all_finite(queries);
 
   for (std::size_t at = 0; at < keys_; at += width_.tile) {
-    // Queries before `begin` see nothing of this panel of keys.
+    // Queries before `begin` see no key of this panel.
     const std::size_t begin = std::clamp(visible_.first_query_of(key_ + at), first, first + queries) - first;
     if (begin == queries) break;
     add_panel(dropout, at, first, begin, queries);
@@ -241,7 +241,7 @@ void KeyTile<T>::add_panel(const flash::TileDropout& dropout, std::size_t at, st
                           .delta = scratch_.delta + begin});
   if (dropout.any()) flash::multiply_all(p, scratch_.factors, rows * step);
   for (std::size_t column = 0; column < padded_d_; column += width_.head) {
-    // Keys [key, key + some), of the queries from `seen_by` on: c += aᵀ·b.
+    // Adds c += aᵀ·b for keys [key, key + some), over the queries from `seen_by` on.
     const auto over_queries = [&](const T* a, const T* b, T* c, std::size_t key, std::size_t some, std::size_t seen_by) {
       flash::multiply({.rows = some,
                        .vectors = 2,
@@ -255,7 +255,7 @@ void KeyTile<T>::add_panel(const flash::TileDropout& dropout, std::size_t at, st
                        .c_step = padded_d_,
                        .add = true});
     };
-    // Queries [query, query + some), which see the first `seen` keys.
+    // Adds to dq of queries [query, query + some), which see the first `seen` keys.
     const auto over_keys = [&](std::size_t query, std::size_t some, std::size_t seen) {
       flash::multiply({.rows = some,
                        .vectors = 2,
@@ -300,7 +300,7 @@ void run(const Compute& on, const Operands& all) {
   const auto key_tile = [&](std::size_t unit, std::size_t i, const Scratch<T>& scratch) {
     return KeyTile<T>(all, scratch, unit / kv_heads, unit % kv_heads, i * kKeys);
   };
-  // Query tile j of a K/V head is tile j % query_tiles of the j / query_tiles-th query head that reads it.
+  // Query tile j of a K/V head is tile j % query_tiles of the (j / query_tiles)-th query head that reads it.
   if (units % on.threads() == 0 || units >= 4 * on.threads()) {
     on.run(units, [&](std::size_t unit, std::size_t thread) {
       const Scratch<T> scratch = scratch_of(thread);

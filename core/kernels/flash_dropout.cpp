@@ -1,4 +1,4 @@
-// Loops that the compiler turns into vector instructions of each target.
+// Dropout factors of tiles. The loops are written so that the compiler vectorises them for each of Highway's targets.
 #include "core/kernels/flash_dropout.h"
 
 #include "core/kernels/dropout.h"
@@ -14,10 +14,10 @@
 #ifndef TSP_KERNELS_FLASH_DRAWS
 #define TSP_KERNELS_FLASH_DRAWS
 namespace tsprun::kernels::flash {
-/// The draws of one tile.
+/// Parameters of one tile's draws.
 template <class T>
 struct Draws {
-  const std::uint64_t* beginnings;  // of each query's numbers
+  const std::uint64_t* beginnings;  // seed of each query's draws
   std::size_t queries;
   Positions positions;  // of keys
   std::size_t first_key;
@@ -34,8 +34,8 @@ HWY_BEFORE_NAMESPACE();
 namespace tsprun::kernels::flash {
 namespace HWY_NAMESPACE {
 
-/// Of a draw's number the upper 53 bits count. By values, not by a reference to Draws: what is written could change them, so that
-/// loops would stay scalar.
+/// Returns `factor` if the upper 53 bits of the draw are at least `threshold`, otherwise 0. Arguments are passed by value rather
+/// than in a reference to Draws: the compiler would have to assume that the loops' writes change them, and wouldn't vectorise.
 template <class T>
 HWY_INLINE T factor_of(std::uint64_t beginning, std::uint64_t position, std::uint64_t threshold, T factor) {
   constexpr int kUnusedBits = 11;

@@ -1,6 +1,6 @@
-// Flash attention, forward. A task is a block of queries of one head: it walks over tiles of keys with a running maximum and sum
-// (online softmax) and an unnormalised output in workspace. Within a tile of keys it goes from one panel of queries to the next,
-// whose scores stay in the first cache from their product to that with V.
+// Flash attention, forward. A task is a block of queries of one head. It walks over tiles of keys with a running maximum and sum
+// (online softmax) and an unnormalised output in workspace. Within a tile of keys it goes from one panel of queries to the next;
+// a panel's scores stay in the L1 cache from the product that makes them to the product with V.
 #include "core/kernels/flash.h"
 
 #include "core/kernels/flash_dropout.h"
@@ -20,12 +20,12 @@ using flash::PanelWidths;
 using flash::Visibility;
 
 constexpr char kKernel[] = "flash_forward";
-/// A panel of scores and one of values fit a first cache of 32 KB.
+/// Keys of a tile. At AVX2, a panel of scores and one of values together fit an L1 cache of 32 KB.
 constexpr std::size_t kKeys = 192;
 
-/// Queries of a task, a multiple of every panel. The more of them, the rarer keys and values are read out of a view whose rows
-/// lie far apart: of 16 heads with d = 64 that took more than a quarter of the time with 240. Tasks must be enough for threads to
-/// finish together.
+/// Returns the largest number of queries per task, a multiple of every panel width. With more queries, keys and values are read
+/// less often from a view whose rows lie far apart: with 16 heads of d = 64 and 240 queries, that took more than a quarter of the
+/// time. block_queries() takes fewer where there would be too few tasks for threads to finish together.
 std::size_t most_queries(DType dtype, std::size_t head_dim) { return dtype == DType::f64 || head_dim > 128 ? 480 : 960; }
 std::size_t block_queries(const ConstTensor& q) {
   constexpr std::size_t kTasks = 32;
@@ -35,7 +35,7 @@ std::size_t block_queries(const ConstTensor& q) {
   return queries;
 }
 
-/// A thread's workspace. Head dims are rounded up to whole panels of any level.
+/// Workspace of one thread. Head dims are rounded up to whole panels of any level.
 template <class T>
 struct Scratch {
   T* q;        // transposed, panels of queries
@@ -73,7 +73,7 @@ std::size_t thread_bytes(DType dtype, std::size_t head_dim) {
   return dtype == DType::f64 ? Scratch<double>::bytes(queries, head_dim) : Scratch<float>::bytes(queries, head_dim);
 }
 
-/// Attention of queries [first, first + queries) of one head.
+/// Computes attention of queries [first, first + queries) of one head, up to the division by the sum (finish_block()).
 template <class T>
 void forward_block(const Attention& attention, flash::TileDropout& dropout, const ConstTensor& q, const ConstTensor& k,
                    const ConstTensor& v, std::size_t first, std::size_t queries, const Scratch<T>& scratch, const Tick& tick) {
@@ -87,10 +87,11 @@ void forward_block(const Attention& attention, flash::TileDropout& dropout, cons
   std::fill_n(scratch.sum, padded_queries, T{0});
   std::fill_n(scratch.maximum, padded_queries, std::numeric_limits<T>::lowest());
 
-  // Whether the packed values hold only numbers: looked up once for a tile of keys, where it matters.
+  // Whether the packed values are all finite; looked up once per tile of keys, and only where it matters.
   bool looked_up = false;
   bool finite_values = true;
-  /// Queries [at, at + width.tile) of the block on `keys` keys, packed, the first of which is `key`.
+  /// Processes queries [at, at + width.tile) of the block on `keys` keys, the first of which is `key`; `packed` keys are in the
+  /// tile.
   const auto panel = [&](std::size_t at, std::size_t key, std::size_t keys, std::size_t packed) {
     const std::size_t count = std::min(width.tile, queries - at);
     const std::size_t vectors = (count + width.lanes - 1) / width.lanes;
@@ -161,7 +162,7 @@ void forward_block(const Attention& attention, flash::TileDropout& dropout, cons
   }
 }
 
-/// o = output / sum, lse = maximum + ln sum / scale. `sees`: whether query i of the block sees any key.
+/// Computes o = output / sum and lse = maximum + ln sum / scale. `sees(i)`: whether query i of the block sees any key.
 template <class T, class Sees>
 void finish_block(const Tensor& o, const Tensor& lse, const Scratch<T>& scratch, double scale, const Sees& sees) {
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
@@ -187,7 +188,7 @@ void run(const Compute& on, const Attention& attention, const Tensor& o, const T
   const std::size_t blocks = (q.size(1) + queries - 1) / queries;
   const std::size_t bytes = thread_bytes(q.dtype(), d);
   on.run(q.size(0) * heads * blocks, [&](std::size_t task, std::size_t thread) {
-    // The last blocks see most: they come first, so that threads finish together.
+    // The last blocks see most keys. They come first, so that threads finish together.
     const std::size_t block = blocks - 1 - task % blocks;
     const std::size_t number = task / blocks % heads;
     const std::size_t batch = task / blocks / heads;

@@ -1,4 +1,4 @@
-// The row-wise companions of flash attention: delta before the backward, and the merge of partial outputs.
+// Row-wise companions of flash attention: delta, which backward needs, and the merge of partial outputs.
 #include "core/kernels/check.h"
 #include "core/kernels/flash.h"
 #include "core/kernels/flash_tiles.h"
@@ -19,13 +19,13 @@
 #define TSP_KERNELS_MERGE_TYPES
 namespace tsprun::kernels {
 inline constexpr std::size_t kMaxParts = 64;
-/// One output row of a merge.
+/// Operands of one output row of a merge.
 struct MergeRow {
   std::byte* out;
   DType out_type;
   std::array<const std::byte*, kMaxParts> parts;
   DType part_type;
-  std::array<double, kMaxParts> weights;  // of unit sum
+  std::array<double, kMaxParts> weights;  // their sum is 1
   std::size_t count;
   std::size_t width;
 };
@@ -90,13 +90,13 @@ HWY_EXPORT(merge_row);
 
 namespace {
 
-/// [B, S, n, d] and [B, n, S] belong together.
+/// Returns whether `values` [B, n, S] matches o [B, S, n, d] in shape and is in the type of sums.
 bool fits(const ConstTensor& values, const ConstTensor& o) {
   return values.dims() == 3 && o.dims() == 4 && values.size(0) == o.size(0) && values.size(1) == o.size(2) &&
          values.size(2) == o.size(1) && values.dtype() == summed_in(o.dtype());
 }
 
-/// Row `row` of o, [B, S, n] in row-major order, as an element of lse [B, n, S].
+/// Returns the offset in lse or delta [B, n, S] that belongs to row `row` of o, counted in row-major order over [B, S, n].
 std::size_t value_offset(const ConstTensor& values, const ConstTensor& o, std::size_t row) {
   const std::size_t number = row % o.size(2);
   const std::size_t token = row / o.size(2) % o.size(1);
@@ -118,7 +118,7 @@ void merge_views(const Compute& on, double scale, const Tensor& o, const Tensor&
       row.count = 0;
       for (std::size_t p = 0; p < part_o.size(); ++p) {
         const T value = part_lse[p].as<T>()[value_offset(part_lse[p], o, r)];
-        if (value == -kInfinity) continue;  // it saw no key, and may hold anything
+        if (value == -kInfinity) continue;  // this part saw no key; its output may hold anything
         row.weights[row.count] = static_cast<double>(value);
         row.parts[row.count++] = part_o[p].data() + row_offset(part_o[p], r) * size_of(row.part_type);
         maximum = value > maximum || std::isnan(value) ? value : maximum;  // a NaN stays

@@ -1,7 +1,7 @@
-// Register tiles of the products, and the packing of panels.
+// Register tiles of the matrix products, and the packing of panels.
 //
-// On one Zen 3 core (AVX2) each product that flash attention makes of panels runs as fast as OpenBLAS multiplies matrices of
-// 512³, or faster.
+// On one Zen 3 core (AVX2), each product that flash attention makes of panels runs at least as fast as OpenBLAS multiplies
+// matrices of 512³.
 #include "core/kernels/flash_panels.h"
 
 #include <algorithm>
@@ -32,10 +32,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 using kernels::HWY_NAMESPACE::load;
 using kernels::HWY_NAMESPACE::store;
 
-/// Vectors of C held in registers: of 16 registers 12, of 32 24. The others take a row of B and an element of A.
+/// Vectors of C that are held in registers: 12 of 16 registers, or 24 of 32. The others hold a row of B and an element of A.
 constexpr std::size_t kSums = HWY_MAX_BYTES == 64 || HWY_ARCH_ARM_A64 ? 24 : 12;
 
-/// kRows rows of C.
+/// Computes kRows rows of C, beginning with `row`.
 template <std::size_t kRows, std::size_t kVectors, bool kTransposed, class T>
 HWY_INLINE void multiply_rows(const PanelProduct<T>& product, std::size_t row) {
   const hn::ScalableTag<T> d;
@@ -99,8 +99,8 @@ HWY_INLINE void multiply_any(const PanelProduct<T>& product) {
   }
 }
 
-/// Asks for the row that will be packed kAhead rows later. Rows of a view are often a page apart, where no hardware foresees
-/// them.
+/// Prefetches the row that will be packed kAhead rows later. Rows of a view are often a page apart, which hardware prefetchers
+/// don't cross.
 template <class From>
 HWY_INLINE void look_ahead(const From* from, std::size_t row, std::size_t rows, std::size_t columns, std::size_t step) {
   constexpr std::size_t kAhead = 16;
@@ -124,7 +124,8 @@ HWY_INLINE void pack(T* to, std::size_t width, const From* from, std::size_t row
   }
 }
 
-/// Row by row: lines that a view's rows are on may share a few sets of the cache, those of a panel don't.
+/// Packs the transpose of a view. It reads row by row, since the cache lines of a view's column may share a few sets of the
+/// cache, while those of a panel don't.
 template <class T, class From>
 HWY_INLINE void pack_turned(T* to, std::size_t width, const From* from, std::size_t rows, std::size_t columns, std::size_t step) {
   for (std::size_t first = 0; first < rows; first += width, to += columns * width) {
@@ -137,7 +138,7 @@ HWY_INLINE void pack_turned(T* to, std::size_t width, const From* from, std::siz
   }
 }
 
-/// Zero times a number is zero, zero times anything else NaN.
+/// Returns whether all values are finite: zero times a finite number is zero, and zero times infinity or NaN is NaN.
 template <class T>
 HWY_INLINE bool all_numbers(const T* values, std::size_t count) {
   const hn::ScalableTag<T> d;

@@ -1,4 +1,4 @@
-// Row loops over tiles of scores.
+// Vectorised loops over the rows of a tile of scores.
 #include "core/kernels/flash_rows.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 #ifndef TSP_KERNELS_FLASH_WITHIN
 #define TSP_KERNELS_FLASH_WITHIN
 namespace tsprun::kernels::flash {
-/// The nearest of 0 … most.
+/// Returns `value` clamped to 0 … most.
 inline std::size_t within(std::ptrdiff_t value, std::size_t most) {
   return static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(value, 0, static_cast<std::ptrdiff_t>(most)));
 }
@@ -30,7 +30,7 @@ using kernels::HWY_NAMESPACE::load;
 using kernels::HWY_NAMESPACE::power;
 using kernels::HWY_NAMESPACE::store;
 
-/// A vector of queries at a time: its maxima and sums stay in registers over all keys.
+/// Processes one vector of queries at a time, whose maxima and sums stay in registers over all keys.
 template <class T>
 void softmax(const SoftmaxTile<T>& tile) {
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
@@ -45,8 +45,8 @@ void softmax(const SoftmaxTile<T>& tile) {
     const auto before = hn::LoadU(d, tile.maximum + i);
     auto highest = before;
     for (std::size_t j = 0; j < tile.keys; ++j) highest = hn::Max(highest, hn::LoadU(d, scores + j * tile.step));
-    // Scores are subtracted before they are scaled: the difference of numbers that lie close together is exact, however large
-    // they are. Scaled first, 10⁹ would be rounded by 32.
+    // The maximum is subtracted before scaling: the difference of two numbers that are close together is exact, however large
+    // they are. A score of 10⁹ that is scaled first would be rounded by 32.
     const auto factor = power(d, hn::Mul(by, hn::Sub(before, highest)));
     auto sum = hn::Mul(factor, hn::LoadU(d, tile.sum + i));
     for (std::size_t j = 0; j < tile.keys; ++j) {

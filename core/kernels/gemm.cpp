@@ -1,4 +1,4 @@
-// The tiling of gemm(), and the widening of bf16 tiles.
+// Tiling of gemm(), and widening of bf16 tiles.
 #include "core/kernels/gemm.h"
 
 #include "core/kernels/blas.h"
@@ -12,7 +12,7 @@ namespace tsprun::kernels {
 
 namespace {
 
-/// A matrix as BLAS sees it: stored rows of dense elements, transposed or not.
+/// A matrix as BLAS takes it: stored rows of dense elements, transposed or not.
 struct Operand {
   ConstTensor stored;  // [rows, columns] in memory
   bool transposed;
@@ -21,14 +21,14 @@ struct Operand {
     if (dense_rows(view)) return {view, false};
     return {view.transposed(0, 1), true};
   }
-  /// Rows [row, row + rows) and columns [column, column + columns) of the matrix, in stored orientation.
+  /// Returns rows [row, row + rows) and columns [column, column + columns) of the matrix, as stored.
   ConstTensor tile(std::size_t row, std::size_t rows, std::size_t column, std::size_t columns) const {
     if (transposed) return stored.slice(0, column, columns).slice(1, row, rows);
     return stored.slice(0, row, rows).slice(1, column, columns);
   }
 };
 
-/// Tile sizes.
+/// Sizes of a tile.
 struct Plan {
   std::size_t rows;
   std::size_t columns;
@@ -37,15 +37,15 @@ struct Plan {
   std::size_t area() const { return rows * columns; }
 };
 
-/// Multiplications and additions of one BLAS call: 1.5 ms of f32 at 105 GFLOP/s.
+/// Largest number of multiply-adds of one BLAS call: 1.5 ms of f32 at 105 GFLOP/s.
 constexpr std::size_t kTileProducts = 80'000'000;
 constexpr std::size_t kTileDepth = 448;
 constexpr std::size_t kTileSide = 512;
 constexpr std::size_t kLongSide = 1536;
-/// Tiles that a product has at least, if it is large enough, so that threads finish together.
+/// Least number of tiles of a large enough product, so that threads finish together.
 constexpr std::size_t kTilesAtLeast = 8;
 constexpr std::size_t kSmallestArea = 128 * 128;
-/// Multiple of the register tiles of all BLAS kernels.
+/// Tile sizes are multiples of this, itself a multiple of the register tiles of all BLAS kernels.
 constexpr std::size_t kGrain = 32;
 
 constexpr std::size_t pieces(std::size_t total, std::size_t size) { return total == 0 ? 0 : (total + size - 1) / size; }
@@ -56,12 +56,12 @@ constexpr std::size_t even(std::size_t total, std::size_t limit) {
   return round_up(pieces(total, count), kGrain);
 }
 
-/// For an output that isn't empty.
+/// Returns the tile sizes for a product whose output isn't empty.
 Plan plan(std::size_t m, std::size_t n, std::size_t k, DType dtype) {
   const std::size_t products = dtype == DType::f64 ? kTileProducts / 2 : kTileProducts;
   Plan tile{.rows = 0, .columns = 0, .depth = even(k, kTileDepth)};
   const std::size_t area = products / tile.depth;
-  // The longer side of a narrow output makes up for the shorter.
+  // If the output is narrow, the longer side of a tile makes up for the shorter one.
   tile.columns = even(n, std::clamp(area / (2 * m), kTileSide, kLongSide));
   tile.rows = even(m, std::clamp(area / (2 * n), kTileSide, kLongSide));
   while (tile.area() > area || (pieces(m, tile.rows) * pieces(n, tile.columns) < kTilesAtLeast && tile.area() > kSmallestArea)) {
@@ -73,7 +73,7 @@ Plan plan(std::size_t m, std::size_t n, std::size_t k, DType dtype) {
   return tile;
 }
 
-/// Where the widened tiles of a thread lie.
+/// Widened tiles of one thread, in its workspace.
 template <class T>
 struct Scratch {
   T* a = nullptr;
@@ -89,7 +89,7 @@ std::size_t scratch_bytes(const Plan& tile, DType a, DType b, DType c) {
   return bytes;
 }
 
-/// A view as elements of T: itself, or widened at `scratch`.
+/// Returns the view itself if `scratch` is null, otherwise a copy widened to T at `scratch`.
 template <class T>
 ConstTensor widened(const ConstTensor& view, T* scratch) {
   if (scratch == nullptr) return view;

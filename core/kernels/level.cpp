@@ -1,4 +1,4 @@
-// Highway's targets, by name. The level is a property of the process, like the instruction set of its machine.
+// Maps levels to Highway's targets. The level is a property of the process, like the instruction set of its machine.
 #include "core/kernels/level.h"
 
 #include "core/kernels/blas.h"
@@ -14,10 +14,10 @@ namespace tsprun::kernels {
 
 namespace {
 constexpr std::array<std::string_view, 3> kNames = {"baseline", "avx2", "avx512"};
-// All of Highway's AVX-512 targets count as one: they differ in instructions that change no result here.
+// All of Highway's AVX-512 targets count as one level: they differ in instructions that change no result here.
 constexpr std::int64_t kAvx512 = HWY_AVX3 | HWY_AVX3_DL;
 
-/// -1: not held, the best.
+/// Level given to set_level(); −1: none, so the best one applies.
 std::atomic<int>& held() {
   static std::atomic<int> level{-1};
   return level;

@@ -7,7 +7,8 @@
 
 namespace tsprun::kernels {
 
-/// Levels from slow to fast. `baseline` is whatever the machine has below AVX2.
+/// Levels from slow to fast. `baseline` is whatever the machine has below AVX2; OpenBLAS then chooses its kernels by the machine,
+/// so matrix products may differ between machines.
 enum class Level : std::uint8_t { baseline, avx2, avx512 };
 
 std::string_view name(Level level);  ///< returns "baseline", "avx2" or "avx512"

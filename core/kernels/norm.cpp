@@ -1,7 +1,7 @@
-// Norms by rows; gain and bias gradients by columns.
+// Norms are computed by rows, gradients of gain and bias by columns.
 //
-// A backward takes blocks of rows: first the statistics of each row of the block, then the column sums, then dx. So the sums over
-// rows are never cut, and the workspace is that of a block.
+// Backward works on blocks of rows: first the statistics of each row of the block, then the column sums, then dx. So the sums
+// over rows are never cut, and the workspace holds the statistics of one block only.
 #include "core/kernels/norm.h"
 
 #include "core/kernels/check.h"
@@ -19,12 +19,12 @@
 #ifndef TSP_KERNELS_NORM_TYPES
 #define TSP_KERNELS_NORM_TYPES
 namespace tsprun::kernels {
-/// x̂ = (x − mean)·rate. RMSNorm: mean = 0.
+/// Statistics of a row: x̂ = (x − mean)·rate. For RMSNorm, mean is 0.
 struct Statistics {
   double mean;
   double rate;
 };
-/// A norm's parameters and where a row of it lies.
+/// Operands of a norm on one row.
 struct NormRow {
   bool centered;  // LayerNorm
   double epsilon;
@@ -36,7 +36,7 @@ struct NormRow {
   Row out;  // y or dx
   bool add;
 };
-/// Columns [first, end) of the sums over a block's rows.
+/// Operands of the column sums over a block's rows.
 struct ColumnSums {
   const Tensor* dgain;
   const Tensor* dbias;  // null: RMSNorm
@@ -70,7 +70,7 @@ Statistics statistics_of(const NormRow& row) {
     squares = hn::MulAdd(x, x, squares);
   });
   const T variance = sum_of_lanes(d, squares) / width;
-  // Squares that overflow would make zeros of a row of numbers.
+  // If the squares overflow, rate would be 0 and turn a row of numbers into zeros; NaN makes the failure visible.
   if (!std::isfinite(variance)) return {static_cast<double>(mean), std::numeric_limits<double>::quiet_NaN()};
   return {static_cast<double>(mean), static_cast<double>(T{1} / std::sqrt(variance + static_cast<T>(row.epsilon)))};
 }
@@ -160,7 +160,7 @@ HWY_EXPORT(norm_columns);
 namespace {
 
 constexpr std::size_t kBlockRows = 1024;
-/// Columns of a task: their sums stay in the first-level cache while the rows pass by.
+/// Columns per task: few enough that their sums stay in the L1 cache while the rows are read.
 constexpr std::size_t kTaskColumns = 256;
 
 void check_parameter(const char* kernel, const ConstTensor& parameter, const ConstTensor& x) {

@@ -1,4 +1,4 @@
-// Elementwise updates in tasks of fixed size.
+// AdamW and sums of squares, in tasks of fixed size.
 #include "core/kernels/optimizer.h"
 
 #include "core/kernels/check.h"
@@ -15,7 +15,7 @@
 #ifndef TSP_KERNELS_OPTIMIZER_TYPES
 #define TSP_KERNELS_OPTIMIZER_TYPES
 namespace tsprun::kernels {
-/// A piece of an update; `updated` is the master copy or the parameters themselves, `rounded` the bf16 parameters or null.
+/// A piece of an update. `updated` is the master copy or the parameters themselves; `rounded` is the bf16 parameters or null.
 struct UpdatePiece {
   std::size_t first;
   std::size_t count;
@@ -66,7 +66,7 @@ void update(const AdamW& options, const UpdatePiece& piece) {
   piece.m.dtype == DType::f64 ? update_typed<double>(options, piece) : update_typed<float>(options, piece);
 }
 
-/// Widened to f64 before it is squared.
+/// Returns the sum of squares of x. Elements are widened to f64 before they are squared.
 template <class T>
 double squares_typed(const T* x, std::size_t count) {
   const hn::ScalableTag<double> d;
@@ -85,7 +85,7 @@ double squares(const ConstRow& x, std::size_t first, std::size_t count) {
     case DType::f64: return squares_typed(reinterpret_cast<const double*>(x.data) + first, count);
     case DType::f32: return squares_typed(reinterpret_cast<const float*>(x.data) + first, count);
     default: {
-      // A block at a time through f32.
+      // bf16 is widened to f32 in blocks of 1024 elements.
       const hn::ScalableTag<float> d;
       alignas(64) float wide[1024];
       double sum = 0;

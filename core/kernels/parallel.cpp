@@ -1,5 +1,5 @@
-// Threads that take tasks from a common counter. They sleep between runs: where ranks share cores, spinning would slow the
-// others.
+// Threads that take tasks from a common counter. They sleep between runs: spinning would slow other ranks where ranks share
+// cores.
 #include "core/kernels/parallel.h"
 
 #include <atomic>
@@ -14,7 +14,7 @@ struct Pool::Run {
   Task task;
   std::atomic<std::size_t> next{0};
   std::atomic<bool> failed{false};
-  std::exception_ptr failure;  // written by whoever set failed
+  std::exception_ptr failure;  // written by the thread that set `failed`
 };
 
 Pool::Pool(std::size_t threads) {
@@ -74,7 +74,7 @@ void Pool::run(std::size_t count, Task task, Tick tick) {
   work(run, 0, &tick);
   if (shared) {
     std::unique_lock lock(mutex_);
-    run_ = nullptr;  // a worker that comes late has nothing left to do
+    run_ = nullptr;  // a worker that wakes up late has nothing left to do
     while (busy_ > 0) {
       if (end_.wait_for(lock, std::chrono::milliseconds(2), [&] { return busy_ == 0; })) break;
       lock.unlock();

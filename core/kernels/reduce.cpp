@@ -1,6 +1,6 @@
-// One loop for all reductions: a block of outputs is held in four vectors while the terms are added one after another, so that
-// every input is read once and every output written once, whatever the number of terms. Compiled for every vector level that the
-// compiler knows; the machine's best is chosen when the program runs.
+// One loop for all reductions: a block of outputs is held in four vectors while the terms are added one after another. So each
+// input is read once and each output written once, whatever the number of terms. The file is compiled for every vector level that
+// the compiler knows; the process's level (level.h) selects one at run time.
 #include "core/kernels/reduce.h"
 
 #include <hwy/cache_control.h>
@@ -18,7 +18,7 @@
 #ifndef TSP_KERNELS_REDUCE_SHAPE
 #define TSP_KERNELS_REDUCE_SHAPE
 namespace tsprun::kernels {
-/// Types of the first term, of the other terms and of the result.
+/// Combinations of the dtypes of the first term, the other terms and the result.
 enum class Shape : std::uint8_t { f32, f64, bf16, widen_bf16, hop_bf16, last_hop_bf16 };
 }  // namespace tsprun::kernels
 #endif
@@ -29,7 +29,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// How elements of a stored type become accumulators and back. D is the tag of the accumulators' vector.
+/// Conversion of stored elements to accumulators and back. D is the tag of the accumulators' vector.
 template <class Stored>
 struct Wire {
   template <class D>
@@ -46,7 +46,7 @@ struct Wire {
   }
 };
 
-/// bf16 as its bits.
+/// Conversion of bf16, stored as its bits.
 template <>
 struct Wire<std::uint16_t> {
   template <class D>
@@ -55,7 +55,7 @@ struct Wire<std::uint16_t> {
     const hn::Rebind<std::uint32_t, D> wide;
     return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(wide, hn::LoadU(narrow, from))));
   }
-  /// Rounds to nearest, ties to even. NaNs are canonical here, and stay so.
+  /// Rounds to nearest, ties to even. NaNs are canonical here and stay so.
   template <class D>
   static auto round(D, hn::Vec<D> value) {
     const hn::Rebind<std::uint16_t, D> narrow;
@@ -89,7 +89,7 @@ hn::Vec<D> canonical_nan(D d) {
   }
 }
 
-/// accumulator ⊕ term.
+/// Returns accumulator ⊕ term.
 template <Reduction kReduction, class D>
 hn::Vec<D> combine([[maybe_unused]] D d, hn::Vec<D> accumulator, hn::Vec<D> term) {
   if constexpr (kReduction == Reduction::sum) {
@@ -106,7 +106,7 @@ hn::Vec<D> finish(D d, hn::Vec<D> accumulator) {
   return hn::IfThenElse(hn::IsNaN(accumulator), canonical_nan(d), accumulator);
 }
 
-/// Fewer outputs than a vector has lanes: the same computation on padded copies.
+/// Computes fewer outputs than a vector has lanes, on padded copies.
 template <Reduction kReduction, class D, class First, class Rest, class Out>
 void reduce_tail(D d, const std::byte* const* terms, std::size_t term_count, Out* out, std::size_t at, std::size_t count) {
   alignas(64) First first[HWY_LANES(hn::TFromD<D>)] = {};
@@ -122,7 +122,7 @@ void reduce_tail(D d, const std::byte* const* terms, std::size_t term_count, Out
   std::memcpy(out + at, result, count * sizeof(Out));
 }
 
-/// Outputs [at, end) where end - at is what full blocks cover; returns the first output not computed.
+/// Computes outputs from `at` on in full blocks of four vectors. Returns the first output that isn't computed.
 template <Reduction kReduction, bool kStreaming, class D, class First, class Rest, class Out>
 std::size_t reduce_blocks(D d, const std::byte* const* terms, std::size_t term_count, Out* out, std::size_t at,
                           std::size_t count) {
@@ -170,7 +170,7 @@ void reduce_arrays(const std::byte* const* terms, std::size_t term_count, std::b
       at += some;
     }
     at = reduce_blocks<kReduction, true, decltype(d), First, Rest, Out>(d, terms, term_count, out, at, count);
-    hwy::FlushStream();  // such stores aren't ordered by the release stores that tell peers of the data
+    hwy::FlushStream();  // release stores, which tell peers of the data, don't order streaming stores
   } else {
     at = reduce_blocks<kReduction, false, decltype(d), First, Rest, Out>(d, terms, term_count, out, at, count);
   }

@@ -1,4 +1,4 @@
-// A rotation per pair of elements, vectorised over pairs.
+// RoPE: one rotation per pair of elements, vectorised over pairs.
 #include "core/kernels/rope.h"
 
 #include "core/kernels/check.h"
