@@ -1,3 +1,4 @@
+// Reference block: Llama's forward and backward, and the checks of sizes that both families share.
 #include "layers/reference/block.h"
 
 #include "transport/cause.h"
@@ -27,7 +28,7 @@ Tensors<T> zeros(const std::vector<Parameter>& parameters) {
 
 namespace {
 
-/// The names of a block's weights.
+/// Names of a block's weights.
 struct Names {
   std::string norm1, q, k, v, o, norm2, gate, up, down;
 };

@@ -1,4 +1,4 @@
-// GPT-2's block: see block.h.
+// Reference block of GPT-2, forward and backward. The formulas are in block.h.
 #include "layers/reference/block.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ AttentionSizes gpt2_attention_sizes(const ModelConfig& config, std::size_t batch
   return {batch, sequence, config.query_heads, config.query_heads, config.head_dim};
 }
 
-/// Columns [which·h, (which + 1)·h) of [N, 3h].
+/// Returns columns [which·h, (which + 1)·h) of `all` [N, 3h]; put_third() writes them.
 template <class T>
 std::vector<T> third(const std::vector<T>& all, std::size_t which, std::size_t h) {
   std::vector<T> part(all.size() / 3);

@@ -1,3 +1,4 @@
+// Plain loops for GPT-2's operations, and for dropout's draws, independently of core/kernels/dropout.h.
 #include "layers/reference/gpt2_operations.h"
 
 #include <cmath>
@@ -98,7 +99,7 @@ namespace {
 constexpr double kGeluCubic = 0.044715;
 const double kGeluLinear = std::sqrt(2 / std::acos(-1.0));
 
-/// Φ(x)
+/// Returns Φ(x), the standard normal distribution function.
 template <class T>
 T normal_distribution(T x) {
   return std::erfc(-x / std::sqrt(T{2})) / 2;
@@ -137,7 +138,7 @@ void gelu_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vect
 
 namespace {
 
-/// SplitMix64 as its authors publish it (prng.di.unimi.it/splitmix64.c), after n numbers.
+/// Returns number n, from 0, of SplitMix64 seeded by x, written as its authors publish it (prng.di.unimi.it/splitmix64.c).
 std::uint64_t split_mix(std::uint64_t x, std::uint64_t n) {
   x += n * 0x9e3779b97f4a7c15U;
   std::uint64_t z = (x += 0x9e3779b97f4a7c15U);

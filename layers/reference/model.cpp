@@ -1,3 +1,4 @@
+// Reference model in plain loops: passes over all layers, greedy generation, AdamW.
 #include "layers/reference/model.h"
 
 #include "transport/cause.h"
@@ -13,7 +14,7 @@ namespace tsprun::reference {
 
 namespace {
 
-/// OuterNames of the weights outside the blocks.
+/// Names of the weights outside the blocks.
 struct OuterNames {
   std::string_view embedding, final_norm, head;
   explicit OuterNames(const ModelConfig& config) {
@@ -23,7 +24,7 @@ struct OuterNames {
     head = config.tied_embeddings ? embedding : "lm_head.weight";
   }
 };
-// Of GPT-2.
+// Weights that only GPT-2 has.
 constexpr std::string_view kPositions = "wpe.weight";
 constexpr std::string_view kFinalNormBias = "ln_f.bias";
 
@@ -44,7 +45,7 @@ void check_positions(const ModelConfig& config, std::size_t sequence) {
               fmt::format("reference: sequences of {} tokens; the model has {} positions", sequence, config.max_positions));
 }
 
-/// All that the forward pass computes.
+/// All intermediate results of a forward pass that backward needs.
 template <class T>
 struct Activations {
   std::vector<BlockActivations<T>> blocks;
@@ -53,7 +54,7 @@ struct Activations {
   std::vector<T> logits;  // [N, V]
 };
 
-/// Token t of each sequence gets row t of the table [P, h].
+/// Adds row t of the table [P, h] to token t of each sequence.
 template <class T>
 void add_positions(std::vector<T>& x, const std::vector<T>& table, std::size_t sequence, std::size_t h) {
   for (std::size_t i = 0; i < x.size(); ++i) x[i] += table[i / h % sequence * h + i % h];

@@ -1,3 +1,4 @@
+// Plain loops for Llama's operations, each forward followed by its backward.
 #include "layers/reference/operations.h"
 
 #include <algorithm>
@@ -36,7 +37,7 @@ void linear_backward(std::vector<T>& dx, std::vector<T>& dw, const std::vector<T
 
 namespace {
 
-/// 1/√(mean(x²) + ε) of one row.
+/// Returns 1/√(mean(x²) + ε) of one row.
 template <class T>
 T inverse_rms(const T* x, std::size_t h, double epsilon) {
   T squares = 0;
@@ -75,7 +76,7 @@ void rms_norm_backward(std::vector<T>& dx, std::vector<T>& dgain, const std::vec
 
 namespace {
 
-/// Adds the heads of x, turned forward (direction 1) or back (−1), to y.
+/// Adds the heads of x, rotated forward (direction 1) or back (−1), to y.
 template <class T>
 void add_turned(std::vector<T>& y, const std::vector<T>& x, std::size_t sequence, std::size_t heads, std::size_t head_dim,
                 double theta, double direction) {
@@ -114,14 +115,14 @@ void rope_backward(std::vector<T>& dx, const std::vector<T>& dy, std::size_t seq
 
 namespace {
 
-/// Where the vectors of tokens and heads begin.
+/// Offsets of the vectors of tokens and heads.
 struct Places {
   const AttentionSizes& sizes;
 
   std::size_t query(std::size_t b, std::size_t t, std::size_t head) const {
     return ((b * sizes.sequence + t) * sizes.query_heads + head) * sizes.head_dim;
   }
-  /// Of the K/V head that this query head reads.
+  /// Returns the offset of the K/V head that this query head reads.
   std::size_t key(std::size_t b, std::size_t t, std::size_t head) const {
     const std::size_t group = sizes.query_heads / sizes.kv_heads;
     return ((b * sizes.sequence + t) * sizes.kv_heads + head / group) * sizes.head_dim;
@@ -246,7 +247,7 @@ std::size_t count_labels(std::span<const std::int64_t> labels) {
   return static_cast<std::size_t>(std::count_if(labels.begin(), labels.end(), [](std::int64_t label) { return label >= 0; }));
 }
 
-/// log Σ exp of one row.
+/// Returns the log-sum-exp of one row.
 template <class T>
 T log_sum_exp(const T* row, std::size_t count) {
   const T largest = *std::max_element(row, row + count);

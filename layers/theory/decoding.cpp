@@ -1,3 +1,4 @@
+// Traffic of generated tokens and prompts, counted head by head.
 #include "layers/theory/decoding.h"
 
 #include "layers/theory/flows.h"
@@ -11,8 +12,8 @@ namespace {
 
 std::uint64_t as_count(int degree) { return static_cast<std::uint64_t>(degree); }
 
-/// K/V heads of a slice that rank `rank` of the sequence axis computes for a token: those whose first query head of the slice is
-/// among its own.
+/// Returns how many K/V heads of a slice rank `rank` of the sequence axis computes for a token: those whose first query head of
+/// the slice is among the rank's own.
 std::uint64_t kv_heads_computed(const ModelConfig& model, const BlockSlice& slice, int rank, int ranks) {
   const Chunks queries = Chunks::balanced(ranks, slice.queries.count);
   const std::size_t begin = slice.queries.first + queries.offset(rank);
@@ -24,7 +25,7 @@ std::uint64_t kv_heads_computed(const ModelConfig& model, const BlockSlice& slic
   return heads;
 }
 
-/// Elements of K, and as many of V, that one token has on all tensor ranks together.
+/// Returns the elements of K (and as many of V) that one token has on all tensor ranks together.
 std::uint64_t kv_width(const MeshSetting& of) {
   const ModelConfig& model = of.setting.model;
   std::uint64_t heads = 0;
@@ -48,7 +49,7 @@ PurposeBytes token_traffic(const MeshSetting& of, std::size_t position, TokenSum
   const std::uint64_t parts = model.query_heads * (d * accumulated + lse);
   const std::uint64_t sublayer = h * accumulated * hops(W) * (sum == TokenSum::one_shot ? as_count(W) : 2);
   const int keeper = static_cast<int>(position % as_count(D));
-  std::uint64_t arriving = 0;  // K/V heads, at the keeper of each tensor rank
+  std::uint64_t arriving = 0;  // K/V heads that the caching rank of each tensor rank's group receives
   for (int t = 0; t < T; ++t) {
     const BlockSlice slice = BlockSlice::of(model, t, T);
     arriving += slice.kv.count - kv_heads_computed(model, slice, keeper, D);
@@ -73,7 +74,7 @@ PurposeBytes prompt_traffic(const MeshSetting& of, std::span<const std::int32_t>
   pass.setting.sequence = first.size();
   PurposeBytes forward = mesh_step(pass, first).forward;
   forward[Purpose::head] = 0;
-  // From the ranks that computed them, by zigzag, to those that cache them.
+  // K and V go from the ranks that computed them, by zigzag, to those that cache them.
   const Zigzag zigzag(first.size(), of.shape.sequence);
   std::uint64_t moving = 0;
   for (std::size_t s = 0; s < first.size(); ++s) {

@@ -1,3 +1,4 @@
+// Counts FLOPs from the shapes of each rank's GEMMs and the pairs of its attention.
 #include "layers/theory/flops.h"
 
 #include "core/collectives/chunks.h"
@@ -27,7 +28,7 @@ StepFlops step_flops(const Setting& setting, const Spread& spread, MeshPlace pla
   const double S = real(setting.sequence);
   const double pairs =
       real(replica.batch) * (of.exchanges_heads() ? S * (S + 1) / 2 / D : real(zigzag.attention_pairs(place.sequence)));
-  // Rows of the vocabulary that this rank's tokens meet: all, but under tp its own.
+  // Rows of the vocabulary that this rank multiplies with its tokens: all of them, but under tp only its own.
   const double V = spread.cuts_kept_tokens() ? real(model.vocabulary) / spread.tensors()
                                              : real(Chunks::balanced(spread.tensors(), model.vocabulary).count(place.tensor));
 

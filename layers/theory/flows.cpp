@@ -1,3 +1,4 @@
+// Lists the flows of a step, axis by axis: tokens (sp, tsp, zero3), tensors (tp), vocabulary and norms, data (dp).
 #include "layers/theory/flows.h"
 
 #include "core/collectives/chunks.h"
@@ -7,7 +8,7 @@ namespace tsprun::theory {
 
 namespace {
 
-/// Counts one replica's flows; times dp at the end.
+/// Collects the flows of one replica and multiplies them by dp at the end.
 class Counter {
  public:
   Counter(const Setting& setting, const Spread& spread, std::optional<std::uint64_t> remote_rows)
@@ -44,7 +45,7 @@ class Counter {
   static constexpr bool kExposed = false;
   static constexpr bool kHidden = true;
 
-  /// The ranks among which something moves.
+  /// Ranks among which something moves: an axis, and whether the ranks of tp belong to it, too.
   struct Among {
     Among(AxisKind kind, bool tensors_too = false) : axis(kind), with_tensors(tensors_too) {}
     AxisKind axis;
@@ -54,7 +55,7 @@ class Counter {
            std::uint64_t messages) {
     flows_.push_back({among.axis, among.with_tensors, purpose, pattern, phase, backward, hidden, bytes, messages});
   }
-  /// Those that cut the tokens between layers.
+  /// Returns the ranks over which tokens are cut between layers.
   Among token_cutters() const {
     if (D_ == 1) return AxisKind::tp;
     return {token_axis_kind(), T_ > 1 && spread_.cuts_kept_tokens()};
@@ -75,7 +76,8 @@ class Counter {
     else keys_and_values();
   }
 
-  /// Attention's shards are broadcast and their gradients reduced to owners; the MLP's travel round.
+  /// Adds TSP's weights and gradients: attention's shards are broadcast and their gradients reduced to the owners; the MLP's
+  /// shards and gradients travel round the ring.
   void folded_weights() {
     const std::uint64_t attention = (replica_.attention_parameters() + copied_) * (D_ - 1) * L();
     const std::uint64_t mlp = replica_.mlp_parameters() * (D_ - 1) * L();
@@ -87,6 +89,7 @@ class Counter {
     add(AxisKind::tsp, Purpose::gradients, Pattern::ring, Phase::mlp, kBackward, kHidden, mlp * a_, (D_ - 1) * L());
   }
 
+  /// Adds ZeRO-3's weights and gradients, sublayer by sublayer.
   void gathered_weights() {
     const auto sublayer = [&](Phase phase, std::uint64_t parameters) {
       const std::uint64_t moved = parameters * (D_ - 1) * L();
@@ -98,26 +101,28 @@ class Counter {
     sublayer(Phase::mlp, replica_.mlp_parameters());
   }
 
-  /// Copies of weights: gradients all-reduced.
+  /// Adds the all-reduce of gradients under sp, where every rank has a copy of the weights.
   void copied_gradients() {
     const std::uint64_t parameters = (replica_.block_parameters() + copied_) * L();
     add(AxisKind::sp, Purpose::gradients, Pattern::collective, Phase::pass, kBackward, kHidden, 2 * parameters * a_ * (D_ - 1),
         2 * L());
   }
 
+  /// Adds K and V, and dK and dV, that are gathered or travel round the ring.
   void keys_and_values() {
     const bool ring = token_axis_kind() == AxisKind::sp && spread_.sequence == SequenceExchange::ring;
     const Pattern pattern = ring ? Pattern::ring : Pattern::collective;
     const std::uint64_t messages = ring ? (D_ - 1) * L() : L();
     const std::uint64_t kv = 2 * N_ * model_.head_dim * kv_read_ * (D_ - 1) * L();
-    // Making O again needs the whole round before backward's own begins.
+    // Computing O again takes a whole round before backward's own round begins.
     const std::uint64_t rounds = ring && setting_.recompute == Recompute::full ? 2 : 1;
     add(token_axis_kind(), Purpose::kv, pattern, Phase::attention, kForward, kHidden, kv * e_, messages);
     add(token_axis_kind(), Purpose::kv, pattern, Phase::attention, kBackward, kHidden, kv * (rounds * e_ + a_),
         (rounds + 1) * messages);
   }
 
-  /// Ulysses: elements that change ranks when Q (or O) and K (or V) go from token shards to head shards, or back.
+  /// Adds the exchanges of Ulysses. q and k count elements that change ranks when Q (or O) and K (or V) go from token shards to
+  /// head shards, or back.
   void heads_for_tokens() {
     const int D = spread_.token_ranks();
     const Zigzag zigzag(setting_.sequence, D);
@@ -136,7 +141,7 @@ class Counter {
         k_here += tokens * (read - read_by(p));
       }
       k += k_here;
-      // Heads that several ranks read have their gradients summed.
+      // Gradients of heads that several ranks read are summed.
       dk += k_here * (read > slice.kv.count ? a_ : e_);
     }
     std::uint64_t backward = 2 * q * e_ + 2 * dk;
@@ -161,7 +166,7 @@ class Counter {
             again ? sublayer / 2 * 3 : sublayer, (again ? 3 : 2) * L());
       }
     }
-    // Copies of K/V heads: where weights are cut over tsp too, each copy's gradient lies on one rank of it.
+    // Gradients of copied K/V heads. If tsp cuts the weights, too, each copy's gradient lies on one of its ranks.
     const std::uint64_t copies = spread_.folded() ? 1 : D_;
     add(AxisKind::tp, Purpose::gradients, Pattern::collective, Phase::pass, kBackward, kHidden, 2 * copied_ * a_ * copies * L(),
         2 * L());
@@ -194,7 +199,7 @@ class Counter {
     add_head(AxisKind::tp, Pattern::collective, 2, kExposed, traffic.forward[Purpose::head], traffic.backward[Purpose::head]);
     if (D_ == 1) return;
     const std::uint64_t gradients = 2 * V * h_ * a_ * (D_ - 1);
-    // The embedding's is complete only when the backward pass ends.
+    // The embedding's gradient is complete only when the backward pass ends.
     add(token_axis_kind(), Purpose::embedding, Pattern::collective, Phase::pass, kBackward, kExposed, gradients, 2);
     if (!model_.tied_embeddings)
       add(token_axis_kind(), Purpose::head, Pattern::collective, Phase::pass, kBackward, kHidden, gradients, 2);
@@ -209,7 +214,7 @@ class Counter {
     add(among, Purpose::head, pattern, Phase::head, kForward, hidden, forward, messages);
     add(among, Purpose::head, pattern, Phase::head, kBackward, hidden, backward, messages);
   }
-  /// The embedding's exchange counted from ids, over all replicas.
+  /// Replaces the embedding's exchange by the one counted from ids, over all replicas.
   void replace_embedding() {
     for (Flow& flow : flows_) {
       if (flow.purpose == Purpose::embedding && flow.pattern == Pattern::all_to_all)
@@ -217,7 +222,7 @@ class Counter {
     }
   }
 
-  /// Where tokens differ between ranks their sums are all-reduced.
+  /// Adds the all-reduces of gains, biases and learned positions over the ranks whose tokens differ.
   void norm_gains() {
     const std::uint64_t gains = model_.replicated_parameters();
     const bool tensors_too = spread_.cuts_kept_tokens();
@@ -229,7 +234,8 @@ class Counter {
           2);
     };
     all_reduced(token_cutters(), gains, over, groups);
-    // Under plain tp the ranks of the tensor axis have the same tokens, but each its own slice of these.
+    // Under plain tp, the ranks of the tensor axis have the same tokens, but each computes its own slice of the projections'
+    // biases.
     if (!tensors_too) all_reduced(AxisKind::tp, model_.projection_biases(), T_, D_);
   }
 
@@ -252,7 +258,7 @@ class Counter {
     };
     all_reduced(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * L());
     const std::uint64_t tables = model_.tied_embeddings ? 1 : 2;
-    // The embedding's is complete only when the backward pass ends.
+    // The embedding's gradient is complete only when the backward pass ends.
     all_reduced(Purpose::embedding, kExposed, all.vocabulary / tables, 2);
     if (!model_.tied_embeddings) all_reduced(Purpose::head, kHidden, all.vocabulary / tables, 2);
     all_reduced(Purpose::other, kExposed, all.norms, 2);

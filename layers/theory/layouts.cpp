@@ -1,3 +1,4 @@
+// Counts what each rank of a mesh holds and saves, from the same cuts that the schedules use.
 #include "layers/theory/layouts.h"
 
 #include "layers/theory/memory.h"
@@ -11,7 +12,7 @@ namespace tsprun::theory {
 
 namespace {
 
-/// Rows of the vocabulary, by holder of tokens or by tensor rank.
+/// Returns the vocabulary rows of a rank, cut over the ranks whose tokens differ or over the tensor ranks.
 std::uint64_t vocabulary_rows(const MeshSetting& of, MeshPlace place) {
   const std::size_t V = of.setting.model.vocabulary;
   if (of.cuts_vocabulary_over_tensor()) return Chunks::balanced(of.shape.tensor, V).count(place.tensor);
@@ -110,7 +111,7 @@ std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place) {
   const std::uint64_t inputs_all = held_tokens(of, place) * inputs;
   const std::uint64_t rows = replica.batch * Zigzag(replica.sequence, of.shape.sequence).tokens(place.sequence);
   if (!of.exchanges_heads() || replica.recompute == Recompute::full) return inputs_all + rows * inside;
-  // q, k, v and log-sum-exps of some heads and all tokens instead of some tokens and all heads.
+  // Ulysses saves q, k, v and log-sum-exps of some heads and all tokens, instead of some tokens and all heads.
   const HeadRange own = HeadCut(slice.queries.count, slice.queries.count, of.shape.sequence).query_heads(place.sequence);
   const std::uint64_t kv = kv_heads_read(model, slice, place.sequence, of.shape.sequence);
   const std::uint64_t d = model.head_dim;
@@ -166,7 +167,7 @@ std::uint64_t remote_rows(const MeshSetting& of, std::span<const std::int32_t> i
       sum += remote_rows_of_all(remote_rows(own, replica, of.shape.sequence));
       continue;
     }
-    // Each sequence rank's rows are cut once more.
+    // Each sequence rank's rows are cut once more over the tensor ranks.
     const int T = of.shape.tensor;
     const Zigzag zigzag(replica.sequence, of.shape.sequence);
     const Chunks rows = Chunks::balanced(T * of.shape.sequence, replica.model.vocabulary);

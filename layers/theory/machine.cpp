@@ -1,3 +1,4 @@
+// Reads machine descriptions: JSON objects whose every field is checked for presence, type and range.
 #include "layers/theory/machine.h"
 
 #include "layers/model/json_text.h"
@@ -22,13 +23,13 @@ using nlohmann::json;
 constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{1} << 20;
 constexpr int kMostOfANode = 1024;
 constexpr double kLargest = 1e30;
-/// Of a GPU: an exabyte.
+/// Largest memory of a GPU: an exabyte.
 constexpr double kMostMemory = 1e18;
 constexpr double kLeastEfficiency = 0.001;
 constexpr double kLongestLatency = 1;
 constexpr double kWorstCrossing = 1000;
 
-/// One object of the file. Fields are read by name; done() refuses what nobody read.
+/// One object of the file. Fields are read by name; done() refuses fields that weren't read.
 class Object {
  public:
   Object(const json& object, std::string where) : object_(object), where_(std::move(where)) {
@@ -55,7 +56,7 @@ class Object {
     if (value == nullptr || !value->is_string() || value->get_ref<const std::string&>().empty()) refuse(field, "a text");
     return shown(value->get_ref<const std::string&>());
   }
-  /// From `low` to `high`.
+  /// Returns a number from `low` to `high`; refuses any other value.
   double number(std::string_view field, double low, double high) {
     const json* value = find(field);
     const double number = value != nullptr && value->is_number() ? value->get<double>() : std::nan("");

@@ -1,3 +1,4 @@
+// Memory of TSP by formula; sizes of shards come from TspShards.
 #include "layers/theory/memory.h"
 
 #include "layers/theory/shards.h"
@@ -20,7 +21,7 @@ std::uint64_t largest_attention_shard(const Setting& setting, int ranks) {
   return largest;
 }
 
-/// Elements of K and V of `heads` heads over the whole sequence.
+/// Returns the elements of K and V of `heads` heads over whole sequences.
 std::uint64_t bucket_elements(const Setting& setting, std::size_t heads) {
   return 2 * setting.tokens() * heads * setting.model.head_dim;
 }

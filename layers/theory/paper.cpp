@@ -1,10 +1,11 @@
+// The paper's equations, each written as it is printed. Deviations from it are in docs/algorithms.md, not here.
 #include "layers/theory/paper.h"
 
 namespace tsprun::paper {
 
 namespace {
 
-/// Forward passes' worth of communication in a pass.
+/// Returns how many forward passes' worth of communication a pass has.
 double passes(Pass pass) {
   switch (pass) {
     case Pass::forward: return 1;

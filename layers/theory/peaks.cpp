@@ -1,3 +1,4 @@
+// Runs models, decoders and single blocks on phantom ranks, and reads the peaks of their heaps.
 #include "layers/theory/peaks.h"
 
 #include "core/kernels/check.h"
@@ -14,7 +15,7 @@ namespace tsprun::theory {
 
 namespace {
 
-constexpr std::size_t kTellingPasses = 2;  // what is kept for later use is there from the second on
+constexpr std::size_t kTellingPasses = 2;  // buffers that are kept for later use exist from the second pass on
 
 PhantomOptions likeness(int ranks, int number, const PeakOptions& options) {
   PhantomOptions like = options.like;
@@ -27,7 +28,7 @@ PhantomOptions likeness(int ranks, int number, const PeakOptions& options) {
   return like;
 }
 
-/// A rank that isn't there, and its place on a mesh.
+/// A phantom rank and its place on a mesh.
 struct Phantom {
   Context context;
   Rank rank;

@@ -1,3 +1,4 @@
+// Enumerates layouts, judges each by memory (a phantom's run) and time (step_time.h), and sorts them.
 #include "layers/theory/search.h"
 
 #include "layers/theory/flops.h"
@@ -14,7 +15,7 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 
-/// Layouts of one replica without dp: axes, and the variants that make a difference there.
+/// Adds the layouts of one replica (without dp) that have these axes, in every variant that makes a difference.
 void add_replica(std::vector<Spread>& spreads, std::vector<Spread::Axis> axes) {
   std::erase_if(axes, [](const Spread::Axis& axis) { return axis.degree == 1; });
   const auto has = [&](AxisKind kind) {
@@ -48,7 +49,7 @@ std::vector<Spread> replicas(int ranks) {
 
 std::string gibibytes(double bytes) { return fmt::format("{:.1f} GiB", bytes / kGiB); }
 
-/// The two categories that take most.
+/// Returns the two memory categories that take most, as text.
 std::string largest_parts(const CategoryBytes& bytes) {
   std::vector<std::pair<std::uint64_t, std::string_view>> parts;
   for (std::size_t i = 0; i < kCategories; ++i) parts.emplace_back(bytes.of[i], tsprun::name(static_cast<Category>(i)));
@@ -100,7 +101,7 @@ Candidate judge_mode(const Setting& setting, const Spread& spread, const Machine
   return candidate;
 }
 
-/// Whether two layouts are the same axes in another order, and that makes no difference.
+/// Returns whether two layouts have the same axes in another order and no figure differs.
 bool are_alike(const Candidate& a, const Candidate& b) {
   if (a.possible != b.possible || a.recompute != b.recompute || a.why != b.why || a.memory != b.memory) return false;
   if (a.time.seconds != b.time.seconds || a.time.exposed != b.time.exposed) return false;
@@ -109,7 +110,7 @@ bool are_alike(const Candidate& a, const Candidate& b) {
          std::is_permutation(a.spread.axes.begin(), a.spread.axes.end(), b.spread.axes.begin());
 }
 
-/// The largest of value/2, value/4, … with which `fits` says yes; 0: none.
+/// Returns the largest of value/2, value/4, … for which `fits` returns true, or 0 if there is none.
 template <class Fits>
 std::size_t largest_half(std::size_t value, Fits&& fits) {
   while (value > 1) {
@@ -127,7 +128,8 @@ Candidate judge(const Setting& setting, const Spread& spread, const Machine& mac
   candidate.recompute = setting.recompute;
   candidate.why = why_impossible(setting, spread);
   if (!candidate.why.empty()) return candidate;
-  // Fastest first: the first that fits is the one. Times are quickly told, memory takes a run of the schedule.
+  // Modes are tried fastest first, and the first that fits is taken: times are cheap to compute, while memory takes a run of the
+  // schedule.
   std::vector<Setting> modes;
   for (const Recompute mode : options.modes) {
     modes.push_back(setting);

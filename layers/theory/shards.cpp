@@ -1,3 +1,4 @@
+// Sizes of TSP's shards, from the cuts that the schedules use (HeadCut, Chunks).
 #include "layers/theory/shards.h"
 
 namespace tsprun::theory {

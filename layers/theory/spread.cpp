@@ -1,3 +1,4 @@
+// Names of axes and variants, degrees and strides of a layout, and the check that refuses impossible ones.
 #include "layers/theory/spread.h"
 
 #include "layers/model/strategies.h"
@@ -106,7 +107,7 @@ MeshShape mesh_shape(const Spread& spread) {
   shape.sequence = spread.token_ranks();
   if (spread.zero3()) shape.scheme = Scheme::zero3;
   else if (!spread.folded() && shape.tensor * shape.sequence > 1) shape.scheme = Scheme::dense;
-  // The axis with the larger stride stands outside.
+  // The axis with the larger stride is the outer one.
   const AxisKind tokens = spread.folded() ? AxisKind::tsp : spread.zero3() ? AxisKind::zero3 : AxisKind::sp;
   shape.sequence_outside = shape.sequence > 1 && shape.tensor > 1 && spread.stride(tokens) > spread.stride(AxisKind::tp);
   shape.exchange = spread.cuts_kept_tokens() ? TensorExchange::sequence : TensorExchange::plain;

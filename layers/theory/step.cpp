@@ -1,3 +1,4 @@
+// Bytes received by one rank under TSP beyond the blocks: embedding, head, gains and biases.
 #include "layers/theory/step.h"
 
 #include "layers/theory/shards.h"
@@ -9,7 +10,7 @@ namespace tsprun::theory {
 
 namespace {
 
-/// The rank whose sum a rank starts on the ring, the only one that it doesn't receive.
+/// Returns the rank whose sum `rank` starts on the ring, the only sum that `rank` doesn't receive.
 int started_by(int rank, int ranks) { return (rank + ranks - 1) % ranks; }
 
 Traffic head_of_rank(const Setting& setting, int ranks, int rank, SumPath path) {
@@ -57,7 +58,7 @@ std::uint64_t remote_rows_of_all(std::span<const RemoteRows> rows) {
   return sum;
 }
 
-// Reduced by chunk, then gathered.
+// An all-reduce is a reduction chunk by chunk, followed by a gather.
 std::uint64_t all_reduced_of_rank(const Setting& setting, int ranks, int rank, SumPath path, std::uint64_t all) {
   const Chunks chunks = Chunks::balanced(ranks, all);
   const std::uint64_t reduced =
@@ -70,7 +71,7 @@ Traffic tsp_step_of_rank(const Setting& setting, int ranks, int rank, SumPath pa
   step += head_of_rank(setting, ranks, rank, path);
   step.forward[Purpose::embedding] += rows.needed * setting.model.hidden * setting.bytes.element;
   step.backward[Purpose::embedding] += rows.wanted * setting.model.hidden * setting.bytes.accumulated;
-  // Two sums: vectors of h elements, and biases of projections.
+  // There are two sums: the vectors of h elements, and the biases of projections.
   const std::uint64_t biases = setting.model.projection_biases();
   for (const std::uint64_t elements : {setting.model.replicated_parameters() - biases, biases})
     step.backward[Purpose::other] += all_reduced_of_rank(setting, ranks, rank, path, elements);

@@ -1,3 +1,5 @@
+// Adds up the work of each resource per phase, then the time of the phases. The resource that binds is found by leaving out one
+// resource at a time.
 #include "layers/theory/step_time.h"
 
 #include "layers/theory/flops.h"
@@ -15,17 +17,17 @@ namespace {
 
 constexpr std::size_t at(Resource resource) { return static_cast<std::size_t>(resource); }
 
-/// Seconds of work by resource.
+/// Seconds of work of each resource.
 using Work = std::array<double, kResources>;
 
-/// Where the ranks of an exchange sit.
+/// Placement of the ranks of one flow on nodes.
 struct Seats {
-  double all;    ///< k
-  double node;   ///< m, of them on one node
-  double nodes;  ///< n
+  double all;    ///< k, the ranks
+  double node;   ///< m, how many of them are on one node
+  double nodes;  ///< n, the nodes
 
   static Seats of(const Spread& spread, const Flow& flow, const Machine& machine) {
-    // A replica's ranks follow one another.
+    // A replica's ranks are consecutive.
     const int k = flow.with_tensors ? spread.tensors() * spread.token_ranks() : spread.degree(flow.axis);
     const int stride = flow.with_tensors ? 1 : spread.stride(flow.axis);
     const int m = std::clamp(machine.gpus_per_node / stride, 1, k);
@@ -34,7 +36,7 @@ struct Seats {
   }
 };
 
-/// Link seconds of `bytes` that a rank receives in `messages`.
+/// Returns the seconds for which links are busy with `bytes` that a rank receives in `messages` messages.
 Work on_links(const Machine& machine, const Seats& seats, Pattern pattern, double bytes, double messages) {
   Work work{};
   const auto& [k, m, n] = seats;
@@ -66,16 +68,16 @@ Work on_links(const Machine& machine, const Seats& seats, Pattern pattern, doubl
 
 /// One phase of one pass.
 struct Stage {
-  Work work{};  ///< compute and memory; links: what is hidden
+  Work work{};  ///< compute and memory; for links, hidden work
   Work exposed{};
 };
 
 struct Pass {
   std::array<Stage, 3> stages;  ///< attention, MLP, head
-  Stage whole;                  ///< what belongs to no phase
+  Stage whole;                  ///< work that belongs to no phase
 };
 
-/// The step's seconds if only the resources in `on` take time.
+/// Returns the step's seconds if only the resources in `on` take time.
 double seconds(const std::array<Pass, 2>& passes, double update, const std::array<bool, kResources>& on) {
   const auto of = [&](const Work& work, Resource resource) { return on[at(resource)] ? work[at(resource)] : 0; };
   const auto links = {Resource::within_node, Resource::across_nodes};
@@ -124,7 +126,7 @@ StepTime step_time(const Setting& setting, const Spread& spread, const Machine& 
   const Held parameters = held(mesh, place);
   const CategoryBytes bytes = certain(mesh, place, 0);
   const auto element = static_cast<double>(setting.bytes.element);
-  // Weights that a rank computes with: under TSP and ZeRO-3 all of its tensor rank's, wherever they lie.
+  // Weights that a rank computes with: under TSP and ZeRO-3, all of its tensor rank's, whichever rank holds them.
   const double visits = spread.folded() || spread.zero3() ? spread.token_ranks() : 1;
   for (const bool backward : {false, true}) {
     Pass& pass = passes[backward ? 1 : 0];
@@ -134,7 +136,7 @@ StepTime step_time(const Setting& setting, const Spread& spread, const Machine& 
     pass.stages[0].work[at(Resource::compute)] = attention;
     pass.stages[1].work[at(Resource::compute)] = of.mlp / gemm;
     pass.stages[2].work[at(Resource::compute)] = of.head / gemm;
-    // Backward reads each weight for dX and writes its gradient's part.
+    // Backward reads each weight for dX and writes its part of the gradient.
     const double touches = backward ? element + static_cast<double>(setting.bytes.accumulated) : element;
     const auto saved = static_cast<double>(bytes[Category::activations]);
     const auto reads = [&](std::uint64_t held_elements) { return static_cast<double>(held_elements) * visits * touches; };

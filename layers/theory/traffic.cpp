@@ -1,3 +1,4 @@
+// The rows of the table "Exact traffic" (docs/algorithms.md) as integers, summed over ranks.
 #include "layers/theory/traffic.h"
 
 #include "layers/heads.h"
@@ -11,7 +12,8 @@ namespace tsprun::theory {
 
 namespace {
 
-/// Elements of K/V heads that more than one rank holds, counted once for each further copy: W_K and W_V rows.
+/// Returns the elements of W_K and W_V that are copies: those of K/V heads on more than one rank, counted once for each copy
+/// beyond the first.
 std::uint64_t copied_kv_parameters(const Setting& setting, std::size_t heads_read_by_all) {
   const ModelConfig& model = setting.model;
   return 2 * model.hidden * model.head_dim * (heads_read_by_all - model.kv_heads);
@@ -19,7 +21,7 @@ std::uint64_t copied_kv_parameters(const Setting& setting, std::size_t heads_rea
 
 HeadCut head_cut(const Setting& setting, int ranks) { return {setting.model.query_heads, setting.model.kv_heads, ranks}; }
 
-/// K/V gathered forward and backward, dK/dV scattered to their tokens' ranks.
+/// Returns the traffic of K/V gathered forward and backward, and of dK/dV scattered to their tokens' ranks.
 Traffic kv_exchange(const Setting& setting, int ranks) {
   const auto& [element, accumulated, lse] = setting.bytes;
   Traffic traffic;
@@ -28,7 +30,7 @@ Traffic kv_exchange(const Setting& setting, int ranks) {
   return traffic;
 }
 
-/// An all-reduce of `elements` gradients: 2·N·ρ per rank.
+/// Returns the bytes of an all-reduce of `elements` gradients: 2·N·ρ per rank.
 std::uint64_t all_reduced(const Setting& setting, std::uint64_t elements, int ranks) {
   return 2 * elements * setting.bytes.accumulated * hops(ranks);
 }
@@ -65,7 +67,7 @@ Traffic tsp_block(const Setting& setting, int ranks) {
   return traffic;
 }
 
-// The same bytes: TSP differs from it in when weights move and how much of them lies in memory at a time.
+// Same bytes as TSP, which differs in when weights move and how much of them is in memory at a time.
 Traffic zero3_block(const Setting& setting, int ranks) { return tsp_block(setting, ranks); }
 
 Traffic tp_block(const Setting& setting, int ranks) {
@@ -93,7 +95,7 @@ Traffic sp_gather_block(const Setting& setting, int ranks) {
 
 Traffic sp_ring_block(const Setting& setting, int ranks) {
   Traffic traffic = sp_gather_block(setting, ranks);
-  // Making O again needs all of K and V before backward's own round begins.
+  // Computing O again needs all of K and V before backward's own round begins.
   if (setting.recompute == Recompute::full) traffic.backward[Purpose::kv] += traffic.forward[Purpose::kv];
   return traffic;
 }
@@ -203,7 +205,7 @@ Traffic tsp_block_of_rank(const Setting& setting, int ranks, int rank, SumPath a
   const auto& [element, accumulated, lse] = setting.bytes;
   const TspShards shards(setting.model, ranks);
   const Zigzag zigzag(setting.sequence, ranks);
-  // A sum for rank c starts at c+1: on the ring a rank receives every sum but the one that it starts.
+  // A sum for rank c starts at rank c+1: on the ring, a rank receives every sum but the one that it starts.
   const int starts = (rank + ranks - 1) % ranks;
   const auto summed = [&](std::uint64_t whole, std::uint64_t own, std::uint64_t started, SumPath path) {
     return path == SumPath::direct ? own * hops(ranks) : whole - started;
@@ -228,7 +230,7 @@ Traffic tsp_block_of_rank(const Setting& setting, int ranks, int rank, SumPath a
 double tsp_tp_break_even(const Setting& setting, bool with_backward) {
   const auto beta = static_cast<double>(setting.bytes.element);
   const auto h = static_cast<double>(setting.model.hidden);
-  // Bytes of a weight and of a K/V element under TSP, all over ρ; TP moves 4h elements a token and pass.
+  // Bytes moved for a weight and for a K/V element under TSP, divided by ρ. TP moves 4h elements per token and pass.
   const double moved = with_backward ? 2 * beta + static_cast<double>(setting.bytes.accumulated) : beta;
   const double per_token = 4 * h * beta * (with_backward ? 2 : 1) - 2 * static_cast<double>(setting.model.kv_width()) * moved;
   if (per_token <= 0) return std::numeric_limits<double>::infinity();
