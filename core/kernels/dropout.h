@@ -24,7 +24,7 @@ constexpr std::uint64_t split_mix(std::uint64_t seed, std::uint64_t n) {
 /// Probability and key of one use of dropout. Uses with different keys draw different masks.
 struct Dropout {
   double probability = 0;  ///< that an element is dropped, in [0, 1)
-  std::uint64_t key = 0;
+  std::uint64_t key = 0;   ///< seed of the draws
 };
 
 /// Applies dropout to each row: with u the upper 53 bits of split_mix(split_mix(of.key, rows[t]), column) as a fraction of 2⁵³

@@ -13,7 +13,7 @@ namespace tsprun::kernels {
 /// std::invalid_argument, before it writes anything, if a row number is beyond the table.
 void gather_rows(const Compute& on, const Tensor& out, const ConstTensor& table, std::span<const std::uint32_t> rows);
 
-/// Adds table[rows[t]] += values[t] for t = 0, 1, …. table [V, h] is f32 or f64, values are [T, h]. Every element is summed in
+/// Adds values[t] to table[rows[t]] for t = 0, 1, …. table [V, h] is f32 or f64, values are [T, h]. Every element is summed in
 /// the order of t, so the number of threads changes no bit. Throws std::invalid_argument as gather_rows() does.
 void scatter_add_rows(const Compute& on, const Tensor& table, const ConstTensor& values, std::span<const std::uint32_t> rows);
 

@@ -46,7 +46,8 @@ class Visibility {
 
 /// Returns the log-sum-exp of a query, maximum + ln(sum) / scale, where `sum` is the sum of exp(scale·(score − maximum)). Returns
 /// NaN where rounding the result to T would change probabilities by more than a part in 256; in f32 that takes scaled scores
-/// beyond 2¹⁵ of which no single one outweighs the rest. Also returns NaN if `maximum` or `sum` is NaN.
+/// beyond 2¹⁵ of which no single one outweighs the rest. Also returns NaN if `sum` is 0 (nothing could be summed up) or if
+/// `maximum` or `sum` is NaN.
 template <class T>
 T log_sum_exp(T maximum, T sum, double scale) {
   constexpr double kMostLost = 1.0 / 256;

@@ -1,4 +1,5 @@
-// Level of vector instructions that the kernels use. Machines that compute at the same level get bit-identical results.
+// Level of vector instructions that the kernels use. Machines that compute at the same level get bit-identical results, but for
+// matrix products at `baseline`.
 #pragma once
 
 #include <cstdint>

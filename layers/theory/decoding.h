@@ -12,7 +12,8 @@
 
 namespace tsprun::theory {
 
-/// How the partial sums of a sublayer's result, h elements on each of W ranks, are all-reduced. N is their bytes, ρ = (W − 1)/W.
+/// How the partial sums of a sublayer's result, h elements on each of W ranks, are all-reduced. N is the bytes of h elements in
+/// the type of sums, ρ = (W − 1)/W.
 enum class TokenSum : std::uint8_t {
   in_chunks,  ///< each rank sums one chunk, which the others then receive: 2Nρ bytes a rank
   one_shot    ///< each rank receives all partial sums and adds them itself: (W − 1)·N bytes a rank

@@ -41,7 +41,7 @@ namespace tsprun::theory {
 /// How the GPUs of a node are connected: a link between every two, or one switch.
 enum class Fabric { links, on_switch };
 
-/// A machine file's contents; fields as in the drawing above.
+/// Contents of a machine file; fields, units and ranges are described at the top of this file.
 struct Machine {
   std::string name;
   double memory_bytes = 0;

@@ -8,9 +8,8 @@
 
 namespace tsprun::theory {
 
-/// Returns the bytes that a layer saves for each local token, by recomputation mode: none β(2h + 2a + 2k + 2f) + β_l·n_h,
-/// selective β(2h + a) + β_l·n_h, full 2βh (for a gated MLP; without a gate, none has f instead of 2f). Symbols as in
-/// docs/algorithms.md.
+/// Returns the bytes that a layer saves for each local token, by recomputation mode: none β(2h + 2a + 2k + 2f) + β_l·n_h (f
+/// instead of 2f if the MLP has no gate), selective β(2h + a) + β_l·n_h, full 2βh. Symbols as in docs/algorithms.md.
 std::uint64_t saved_bytes_per_token(const Setting& setting);
 
 /// Returns the bytes of a rank's activation category: B·S_p·(L·saved + hβ for the final residual + β_l for the head's

@@ -67,8 +67,8 @@ struct Comparison {
 };
 /// Returns both sides of (26).
 Comparison large_degree_forward(const Setting& s);
-bool tsp_less_by_parameters(const Setting& s);  ///< (27): P_L < 2BSh(2 − 1/g)
-/// (28): the same for multi-head attention, (4+3F)h < 2BS; ignores g.
+bool tsp_less_by_parameters(const Setting& s);  ///< whether (27) holds: P_L < 2BSh(2 − 1/g)
+/// Returns whether (28) holds, which is (27) for multi-head attention: (4+3F)h < 2BS, whatever g is.
 bool tsp_less_for_mha(const Setting& s);
 /// Returns the BS/h above which (27) holds: 8 for multi-head attention and F = 4.
 double break_even_factor(const Setting& s);

@@ -15,7 +15,7 @@ namespace tsprun::theory {
 /// The cut of one model over the ranks of a TSP axis.
 class TspShards {
  public:
-  /// Throws Error(refused) if `ranks` doesn't divide the query heads.
+  /// Cuts the model over `ranks` ranks. Throws Error(refused) if `ranks` doesn't divide the query heads.
   TspShards(const ModelConfig& model, int ranks);
 
   const HeadCut& heads() const { return heads_; }
