@@ -1,4 +1,4 @@
-// Sums over ranks of what the traffic table counts.
+// The all_reduce of activations and gradients, with the byte counts that docs/algorithms.md gives ("Exact traffic").
 #pragma once
 
 #include "core/collectives/communicator.h"
@@ -6,8 +6,9 @@
 
 namespace tsprun {
 
-/// `tensor`, contiguous, becomes the sum over the ranks. Receives 2N(D−1) over all ranks at any size: a small all_reduce would be
-/// run in one shot, which moves (D−1)·N on every rank.
+/// Begins to replace `tensor`, which must be contiguous, by its sum over the ranks. All ranks together receive 2N(D−1) bytes for
+/// a tensor of N bytes, whatever its size: for small tensors the automatic choice would be the one-shot algorithm, with which
+/// every rank receives (D−1)·N.
 inline Work post_sum(Communicator& ranks, const Tensor& tensor, CallOptions options) {
   const Buffer buffer = buffer_of(tensor);
   if (tensor.bytes() <= kOneShotBytes) options.algorithm = Algorithm::direct;

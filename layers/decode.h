@@ -1,12 +1,13 @@
-// Decoding one token at a time moves activations, never weights. Page "Decoding", for every mesh of a tensor and a sequence axis.
+// Decoding one token at a time, on any mesh of a tensor and a sequence axis: activations move, weights never do
+// (docs/algorithms.md, "Decoding").
 //
-// A token's x is replicated. A tensor rank works with the heads of its slice (slice.h); the ranks of its sequence axis share
-// them: each computes q, k, v, W_O and MLP rows of its *share*, and caches K and V of the positions s with s mod Σ = its rank,
-// for all heads of the slice. Under TSP the share is the weights that a rank has; under tp×sp, where all have the slice's
-// weights, a part of them. Per layer q is gathered along the sequence axis; new K and V go to the position's rank; every rank
-// attends with its positions for all heads of the slice; the partial results of a head go to the rank whose share it is in and
-// are merged; W_O and the MLP give partial sums, one all_reduce each over all ranks. What a rank receives for a token depends on
-// h, n_h, n_kv, d, V, L and the degrees alone.
+// Every rank has a token's x. A tensor rank works with the heads of its slice (slice.h), and the Σ ranks of its sequence axis
+// divide that work: each computes q, k, v, W_O and MLP rows of its *share*, and caches K and V of the positions s with s mod Σ =
+// its rank, for all heads of the slice. Under TSP the share is the weights that a rank has; under tp×sp, where all ranks of the
+// axis have the slice's weights, it is a part of them. Per layer, q is gathered along the sequence axis; new K and V go to the
+// rank that caches the position; every rank attends with its cached positions for all heads of the slice; the partial results of
+// a head go to the rank in whose share it is and are merged there; W_O and the MLP give partial sums, with one all_reduce each
+// over all ranks. The bytes that a rank receives per token depend only on h, n_h, n_kv, d, V, L and the degrees.
 #pragma once
 
 #include "core/rank/rank.h"
@@ -21,22 +22,24 @@
 
 namespace tsprun {
 
+/// A text that is being decoded: its length so far, and this rank's part of the K/V cache. All ranks call the same methods with
+/// the same arguments.
 class Decoder {
  public:
-  /// Takes the memory of the cache for `positions` tokens in all. `model` must outlive it. Throws Error(out_of_memory), and
-  /// Error(refused) for a mesh that why_not() refuses.
+  /// Allocates the cache for `positions` tokens in all. `rank` and `model` are borrowed and must outlive it. Throws
+  /// Error(out_of_memory), and Error(refused) for a mesh that why_not() names or more positions than the model has learned ones.
   Decoder(Rank& rank, Model& model, std::size_t positions);
-  /// Why models on such a mesh can't be decoded; empty if they can.
+  /// Returns why models on such a mesh can't be decoded; empty if they can.
   static std::string why_not(const MeshShape& shape, SequenceExchange exchange);
 
-  /// The prompt's tokens but the last go through the training schedule's forward pass, the last through a step.
-  /// At least one token; at most as many as the cache has room for. Returns the logits of the token that follows: [V], of the
-  /// type of sums, the same on every rank; good until the next call.
+  /// Runs all tokens of a prompt but the last through the training schedule's forward pass, and the last through step(). Returns
+  /// the logits of the token that follows: [V], in the type of sums, the same on every rank, valid until the next call. Throws
+  /// Error(refused) for an empty prompt, or one for which the cache has no room.
   ConstTensor prompt(std::span<const Token> ids);
-  /// One more token; the logits of the one that follows.
+  /// Adds one token and returns the logits of the one that follows, as prompt() does. Throws Error(refused) if the cache is full.
   ConstTensor step(Token token);
 
-  /// Forgets all tokens: the next call is prompt().
+  /// Forgets all tokens; the next call must be prompt().
   void forget() { length_ = 0; }
 
   std::size_t length() const { return length_; }       ///< tokens so far
@@ -50,9 +53,9 @@ class Decoder {
   /// Heads, numbered within the slice, that one rank of the sequence axis computes.
   struct Share {
     HeadRange queries;
-    HeadRange kv;  // those whose first query head of the slice is in the share
+    HeadRange kv;  // K/V heads whose first reader within the slice is in the share
   };
-  /// Rows of this rank's share.
+  /// Weight rows of this rank's share.
   struct AttentionRows {
     Tensor K, V, Q, Ot;
   };
@@ -61,10 +64,10 @@ class Decoder {
   int p() const { return sequence_.rank(); }
   const Share& mine() const { return shares_[static_cast<std::size_t>(p())]; }
   bool holds_share_only() const { return model_.mesh().shape().scheme == Scheme::tsp; }
-  /// Over which the vocabulary's rows are cut.
+  /// Returns the ranks over which the vocabulary's rows are cut.
   Communicator& vocabulary_ranks() const;
   AttentionRows attention_rows(std::size_t layer) const;
-  /// How the sequence axis cuts the MLP's rows of the slice.
+  /// Returns how the sequence axis cuts the slice's rows of the MLP.
   Chunks mlp_cut() const { return Chunks::balanced(D(), slice_.rows); }
   MlpMatrices mlp_rows(std::size_t layer) const;
   std::size_t cached(std::size_t length) const;
@@ -78,7 +81,7 @@ class Decoder {
   OwnedTensor normed(const Tensor& x, const NormWeights& norm);
   void rotate(const Tensor& x);
   void sum_over_ranks(const Tensor& y);
-  /// Elements of each rank's part, `width` a query head of its share.
+  /// Returns the elements of each rank's part if it has `width` elements per query head of its share.
   std::vector<std::size_t> by_share(std::size_t width) const;
   OwnedTensor row(DType dtype, std::size_t width, std::string_view what) {
     return rank_.tensor(Category::workspace, dtype, {1, width}, what);
@@ -95,7 +98,7 @@ class Decoder {
   std::size_t positions_;
   std::size_t length_ = 0;
   std::vector<Cache> cache_;  // by layer
-  OwnedTensor rope_;          // [1, d]: of the present position; none with learned ones
+  OwnedTensor rope_;          // [1, d], rotation of the current position; none with learned positions
   OwnedTensor logits_;        // [V]
 };
 

@@ -1,8 +1,9 @@
-// Blocks computed with all of a sublayer's weights at once: of the whole model (one rank, dp, sp, zero3) or of a slice of heads
-// and rows (tp). Tokens may be cut over a sequence axis; then attention is one of layers/sp.
+// Blocks computed with all weights of a sublayer at once: those of the whole model (one rank, dp, sp, zero3) or of a slice of
+// heads and rows (tp). Tokens may be cut over a sequence axis; attention is then one of layers/sp.
 //
-// Here the weights are where they are computed with, and every rank's gradients of the same weights are summed over the axis, a
-// sublayer at a time, while the backward pass goes on. Whoever keeps them elsewhere (layers/zero3) says where a visit finds them.
+// In this class every rank stores the weights that it computes with, and the gradients are summed over the sequence axis,
+// sublayer by sublayer, while the backward pass goes on. A derived class that stores the weights elsewhere (layers/zero3)
+// overrides where a visit finds them.
 //
 //   attention   O = softmax(Q·Kᵀ)·V of the slice's heads;  y = O·W_O
 //   MLP         y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ of the slice's rows, or without a gate (layers/mlp_columns.h)
@@ -20,18 +21,20 @@
 
 namespace tsprun {
 
+/// What the strategy computes, and how its attention exchanges K and V.
 struct DenseOptions {
   ModelConfig config;
   DType dtype = DType::f32;
   BlockSlice slice;
   SequenceExchange exchange = SequenceExchange::gather;
-  std::size_t kv_bucket_heads = 0;  ///< of SequenceExchange::gather; 0: as it chooses
+  std::size_t kv_bucket_heads = 0;  ///< gather only: K/V heads gathered at a time; 0: chosen
 };
 
+/// The strategy of Scheme::dense. Methods are documented in Strategy.
 class Dense : public Strategy {
  public:
-  /// `sequence`: the ranks that share a sequence, all with the same slice. All is borrowed. Throws Error(refused) for heads that
-  /// the exchange can't cut.
+  /// Borrows `rank` and `sequence`, the ranks that share a sequence, which all have the same slice. Throws Error(refused) for
+  /// heads that the exchange can't cut.
   Dense(Rank& rank, Communicator& sequence, const DenseOptions& options);
 
   PackPlan attention_pack(std::size_t layer) const override;
@@ -52,21 +55,21 @@ class Dense : public Strategy {
   void end() override;
 
  protected:
-  /// All rows of a sublayer's pack, once they are here; until weights_used().
+  /// Returns all rows of a sublayer's pack as soon as they have arrived; valid until weights_used().
   virtual Tensor weights(std::size_t pack) { return store_->values(pack); }
-  /// This visit needs them no more.
+  /// Called when the current visit doesn't need the pack's weights any more.
   virtual void weights_used(std::size_t /*pack*/) {}
-  /// Where this rank's gradients of the pack's rows are to be written, all of them.
+  /// Returns where this rank's gradients of all rows of the pack are to be written.
   virtual Tensor gradients(std::size_t pack) { return store_->gradients(pack); }
-  /// They are: the sum over the ranks with other tokens begins.
+  /// Called when the gradients are written: begins the sum over the ranks that have other tokens.
   virtual void gradients_written(std::size_t pack);
-  /// K and V that were kept begin to move.
+  /// Begins to move K and V if they were kept.
   void begin_attention(const AttentionSaved& saved);
 
   Rank& rank() const { return rank_; }
   Communicator& sequence() const { return sequence_; }
   const ModelConfig& config() const { return config_; }
-  /// Of the present pass.
+  /// The parameters of the current pass.
   const ParameterStore& store() const { return *store_; }
 
  private:
@@ -81,7 +84,7 @@ class Dense : public Strategy {
   }
   Heads heads_room(const AttentionSaved& saved) const;
   void project(Heads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer);
-  /// Of the slice's heads and rows.
+  /// Returns the biases of the slice's heads and rows.
   BlockBiases biases(std::size_t layer) const;
 
   Rank& rank_;
@@ -91,7 +94,7 @@ class Dense : public Strategy {
   DType sums_;
   BlockSlice slice_;
   std::unique_ptr<SequenceAttention> attention_;
-  const ParameterStore* store_ = nullptr;  // of the present pass, as tokens_
+  const ParameterStore* store_ = nullptr;  // parameters of the current pass
   const TokenLayout* tokens_ = nullptr;
   std::vector<Work> summing_;
 };

@@ -1,4 +1,4 @@
-// Runs the stages of a loop at distances from each other, which is how schedules hide communication: what an item needs begins to
+// Runs the stages of a loop at distances from each other. This is how schedules hide communication: what an item needs begins to
 // move while items before it are computed.
 //
 //   round          −1     0      1      2          look_ahead(3, {{1, fetch}, {0, compute}, {−1, finish}})
@@ -16,12 +16,12 @@ namespace tsprun {
 
 /// One stage of a loop over items.
 struct Stage {
-  int ahead;                              ///< works with item (round + ahead); may be negative
-  std::function<void(std::size_t)> work;  ///< called once for every item, in their order
+  int ahead;                              ///< the stage works with item (round + ahead); may be negative
+  std::function<void(std::size_t)> work;  ///< called once for each item, in order
 };
 
-/// Calls each stage once for each of `items` items. Within a round stages run in the order in which they are given, so the one
-/// that is furthest ahead stands first.
+/// Calls each stage once for each of `items` items. Within a round the stages run in the order given, so list the stage that is
+/// furthest ahead first.
 inline void look_ahead(std::size_t items, std::initializer_list<Stage> stages) {
   const auto [behind, ahead] =
       std::minmax_element(stages.begin(), stages.end(), [](const Stage& a, const Stage& b) { return a.ahead < b.ahead; });

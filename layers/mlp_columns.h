@@ -1,5 +1,5 @@
-// What is computed with some columns of an MLP, whoever has brought their weights: gated, y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ, or plain,
-// y = gelu(x·W1ᵀ + b1)·W2ᵀ, where there is no W3, and `gate` is the one pre-activation.
+// Computation with some columns of an MLP, wherever their weights come from. Gated: y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ. Plain: y =
+// gelu(x·W1ᵀ + b1)·W2ᵀ; then there is no W3, and `gate` is the only pre-activation.
 #pragma once
 
 #include "core/rank/rank.h"
@@ -11,15 +11,16 @@
 
 namespace tsprun {
 
+/// Pre-activations of some columns for some tokens, and what is computed from them, forward and backward.
 class MlpColumns {
  public:
-  /// Columns [first, first + count) of what `saved` has, or memory of this visit, for `rows` tokens.
+  /// Uses columns [first, first + count) of the tensors in `saved` if they exist, else allocates workspace for `rows` tokens.
   MlpColumns(Rank& rank, const ModelConfig& config, DType dtype, std::size_t rows, std::size_t first, std::size_t count,
              const MlpSaved& saved);
 
-  /// The pre-activations of X [rows, h].
+  /// Computes the pre-activations of X [rows, h].
   void project(const ConstTensor& X, const MlpMatrices& W, const Bias& bias) const;
-  /// The activation [rows, count], in the model's dtype.
+  /// Returns the activation [rows, count], in the model's dtype.
   OwnedTensor activation() const;
 
   /// Gradients of the pre-activations, in the type of sums.
@@ -27,11 +28,11 @@ class MlpColumns {
     OwnedTensor gate;
     OwnedTensor up;
   };
-  /// From dY [rows, h].
+  /// Returns the gradients of the pre-activations, computed from dY [rows, h].
   Gradients backward(const ConstTensor& dY, const MlpMatrices& W) const;
-  /// dX = their part of the input's gradient, written or added.
+  /// Writes or adds to dX these columns' part of the input's gradient.
   void input_gradient(const Tensor& dX, const Gradients& d, const MlpMatrices& W, kernels::Write write) const;
-  /// dW1, dW3, dW2ᵀ, all replaced, and the bias' gradient, added to. Ends `d`.
+  /// Computes dW1, dW3 and dW2ᵀ, replacing what was there, and adds to the bias' gradient. Frees `d` as soon as it isn't needed.
   void weight_gradients(const MlpMatrices& dW, const Bias& bias, Gradients d, const ConstTensor& X, const ConstTensor& dY) const;
 
  private:

@@ -1,4 +1,5 @@
-// Packs of weights: which rows of a block's parameters lie together, for strategies that cut query heads, K/V heads and MLP rows.
+// Packs of weights: which rows of a block's parameters lie together in memory, for strategies that cut query heads, K/V heads and
+// MLP rows.
 #pragma once
 
 #include "layers/heads.h"
@@ -9,16 +10,16 @@
 
 namespace tsprun {
 
-/// Rows of the parts of an attention pack, in the order in which they lie. K/V first and W_Oᵀ last, so that {K, V}, {K, V, Q},
-/// {Q, Oᵀ} and {Oᵀ} are each in one piece.
+/// Parts of an attention pack in the order in which they lie. K and V are first and W_Oᵀ is last, so that {K, V}, {K, V, Q}, {Q,
+/// Oᵀ} and {Oᵀ} are each contiguous.
 enum AttentionPart : std::size_t { kPartK, kPartV, kPartQ, kPartO, kAttentionParts };
 
-/// [W_K; W_V; W_Q; W_Oᵀ] of these heads, width h, however the model's files hold them.
+/// Returns the pack [W_K; W_V; W_Q; W_Oᵀ] of these heads, of width h, in whichever form the model's files hold the weights.
 PackPlan attention_pack_plan(const ModelConfig& config, std::size_t layer, const HeadRange& queries, const HeadRange& kv);
-/// [W_1; W_3; W_2ᵀ] of these rows of the MLP, width h; without a gate [W_1; W_2ᵀ].
+/// Returns the pack [W_1; W_3; W_2ᵀ] of MLP rows [first, first + count), of width h; without a gate [W_1; W_2ᵀ].
 PackPlan mlp_pack_plan(const ModelConfig& config, std::size_t layer, std::size_t first, std::size_t count);
 
-/// The matrices of an MLP pack, or of its gradients: views of the pack's rows. W3 is empty where there is no gate.
+/// Views of the matrices of an MLP pack, or of its gradients. W3 has no dims if the MLP has no gate.
 struct MlpMatrices {
   Tensor W1, W3, W2t;
   MlpMatrices(const Tensor& rows, const ModelConfig& config) {
@@ -29,7 +30,7 @@ struct MlpMatrices {
   }
 };
 
-/// The store's packs begin with those of the blocks: attention and MLP of layer 0, of layer 1, …
+/// Numbers of the blocks' packs in the store, which come first: attention and MLP of layer 0, of layer 1, …
 constexpr std::size_t attention_pack_number(std::size_t layer) { return 2 * layer; }
 constexpr std::size_t mlp_pack_number(std::size_t layer) { return 2 * layer + 1; }
 constexpr bool is_attention_pack(std::size_t pack) { return pack % 2 == 0; }

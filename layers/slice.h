@@ -1,5 +1,5 @@
-// The part of every block that one rank of a tensor axis has: query heads, the K/V heads that they read, rows of the MLP (columns
-// of W_2). K/V heads that an earlier rank's query heads read too are copies: at most the first.
+// The part of every block that one rank of a tensor axis has: query heads, the K/V heads that they read, and rows of the MLP
+// (columns of W_2). A K/V head that query heads of an earlier rank read, too, is a copy; only the first one can be.
 #pragma once
 
 #include "layers/heads.h"
@@ -9,21 +9,24 @@
 
 namespace tsprun {
 
+/// A slice of a block, numbered within the whole block.
 struct BlockSlice {
   HeadRange queries;
-  HeadRange kv;           ///< those that the query heads read
-  std::size_t kv_copied;  ///< so many of them, the first, belong to an earlier rank
-  std::size_t first_row;  ///< of the MLP
+  HeadRange kv;           ///< the K/V heads that the query heads read
+  std::size_t kv_copied;  ///< number of K/V heads, from the first on, that an earlier rank owns
+  std::size_t first_row;  ///< first row of the MLP
   std::size_t rows;
 
-  /// All of every block.
+  /// Returns the slice that is all of every block.
   static BlockSlice whole(const ModelConfig& config);
-  /// Throws Error(refused) unless `ranks` divides the query heads.
+  /// Returns the slice of `rank` of `ranks`. Throws Error(refused) unless `ranks` divides the query heads.
   static BlockSlice of(const ModelConfig& config, int rank, int ranks);
 
-  /// Whether every K/V head is read by equally many of the query heads: the slice is then a smaller model's block.
+  /// Returns whether each K/V head is read by equally many query heads of the slice. The slice is then the block of a smaller
+  /// model.
   bool uniform(const ModelConfig& config) const;
-  /// The model with these heads and rows alone. Precondition: uniform(), for whoever maps query heads to K/V heads by it.
+  /// Returns the model with these heads and rows alone. Precondition for mapping query heads to K/V heads by the result:
+  /// uniform().
   ModelConfig apply(ModelConfig config) const;
 };
 

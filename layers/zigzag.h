@@ -1,6 +1,6 @@
 // Zigzag: which tokens of a sequence a rank owns. The sequence is cut into 2D chunks whose sizes differ by at most one (the first
-// S mod 2D are one longer; chunks may be empty); rank p owns chunks p and 2D−1−p, one near each end, so that causal attention
-// costs every rank the same. This table is the only place that knows: positions, gathers, masks and labels all ask it.
+// S mod 2D are one longer; chunks may be empty). Rank p owns chunks p and 2D−1−p, one near each end, so that causal attention
+// costs every rank the same. Positions, gathers, masks and labels all use this one table.
 //
 //   natural order   chunk 0 | 1 | 2 | 3 | 4 | 5        D = 3
 //   rank order      0 5 | 1 4 | 2 3                    what an all-gather of the ranks' tokens yields
@@ -16,7 +16,7 @@
 
 namespace tsprun {
 
-/// Tokens that lie together in both orders.
+/// A run of tokens that is contiguous in both orders.
 struct TokenRun {
   std::size_t natural;     ///< first token in natural order
   std::size_t rank_order;  ///< the same token in rank order
@@ -24,9 +24,10 @@ struct TokenRun {
   bool operator==(const TokenRun&) const = default;
 };
 
+/// The cut of a sequence of S tokens over D ranks.
 class Zigzag {
  public:
-  /// Any S, any D ≥ 1.
+  /// Cuts `sequence` tokens, any number, over `ranks` ≥ 1 ranks. Throws Error(refused) for fewer than one rank.
   Zigzag(std::size_t sequence, int ranks);
 
   std::size_t sequence() const { return sequence_; }  ///< S
@@ -35,30 +36,32 @@ class Zigzag {
 
   std::size_t chunk_start(int chunk) const { return table_.offset(chunk); }
   std::size_t chunk_size(int chunk) const { return table_.count(chunk); }
-  /// One past the chunk's last token: how many keys its last query sees.
+  /// Returns the position after the chunk's last token, which is the number of keys that its last query sees.
   std::size_t chunk_end(int chunk) const { return chunk_start(chunk) + chunk_size(chunk); }
-  /// The chunks of a rank, in the order in which it keeps them.
+  /// Returns the two chunks of a rank, in the order in which the rank keeps them.
   std::array<int, 2> chunks_of(int rank) const { return {rank, 2 * ranks_ - 1 - rank}; }
 
-  /// S_p.
+  /// Returns S_p, the number of tokens of a rank.
   std::size_t tokens(int rank) const;
-  /// S_0 … S_{D−1}: the counts of gathers and scatters along the sequence.
+  /// Returns S_0 … S_{D−1}, the counts of gathers and scatters along the sequence.
   std::vector<std::size_t> tokens_of_ranks() const;
-  /// Where a rank's tokens begin in rank order.
+  /// Returns where a rank's tokens begin in rank order.
   std::size_t rank_start(int rank) const;
-  /// Global positions of a rank's tokens, in its own order: what RoPE takes.
+  /// Returns the positions of a rank's tokens in the whole sequence, in the rank's own order, as RoPE takes them.
   std::vector<std::int64_t> positions(int rank) const;
 
   struct Owner {
     int rank;
-    std::size_t index;  ///< among the rank's tokens
+    std::size_t index;  ///< index among the rank's tokens
   };
+  /// Returns which rank owns the token at a position, and where it keeps it.
   Owner owner(std::size_t position) const;
 
-  /// The copies between natural and rank order: one for each chunk that isn't empty, by rank order.
+  /// Returns the copies between natural and rank order: one run for each chunk that isn't empty, in rank order.
   std::vector<TokenRun> runs() const;
 
-  /// Takes a rank's part out of a sequence in natural order: ids, or labels that were shifted before.
+  /// Copies a rank's part of a sequence in natural order to `part`, which has S_p elements: ids, or labels that were already
+  /// shifted.
   template <class T>
   void cut(int rank, std::span<const T> natural, std::span<T> part) const {
     std::size_t done = 0;
@@ -68,7 +71,8 @@ class Zigzag {
     }
   }
 
-  /// Query-key pairs that causal attention computes on a rank, one head, one sequence. 2D·S_c² + S_c where 2D divides S = 2D·S_c.
+  /// Returns the number of query-key pairs that causal attention computes on a rank, for one head of one sequence: 2D·c² + c if S
+  /// = 2D·c.
   std::size_t attention_pairs(int rank) const;
 
  private:

@@ -1,6 +1,6 @@
-// A decoder-only transformer of Llama's or GPT-2's kind on the ranks of a mesh: embedding, blocks, final norm, head, loss,
-// forward and backward, and the optimizer. Written once for all strategies; all ranks of the mesh call the same functions with
-// the same arguments.
+// A decoder-only transformer of Llama's or GPT-2's kind on the ranks of a mesh: embedding, blocks, final norm, head and loss,
+// forward and backward, and the optimizer. One implementation for all strategies. Every method that computes is collective: all
+// ranks of the mesh call the same methods with the same arguments.
 #pragma once
 
 #include "core/rank/rank.h"
@@ -25,104 +25,112 @@
 
 namespace tsprun {
 
+/// What a model computes and what it keeps in memory.
 struct ModelOptions {
   ModelConfig config;
-  DType dtype = DType::f32;  ///< of parameters and activations: f32, f64, bf16
+  DType dtype = DType::f32;  ///< dtype of parameters and activations: f32, f64 or bf16
+  /// What the forward pass keeps for the backward pass (`--recompute`).
   Recompute recompute = Recompute::none;
-  bool training = false;                                 ///< gradients and optimizer states exist
-  std::size_t kv_bucket_heads = 0;                       ///< K/V heads that are gathered at a time; 0: as the strategy chooses
-  SequenceExchange exchange = SequenceExchange::gather;  ///< of Scheme::dense
+  bool training = false;                                 ///< allocate gradients and optimizer states
+  std::size_t kv_bucket_heads = 0;                       ///< K/V heads gathered at a time; 0: the strategy chooses
+  SequenceExchange exchange = SequenceExchange::gather;  ///< how Scheme::dense exchanges K and V
 };
 
-/// The tokens of one pass, in natural order, the same on all ranks of the mesh. On a phantom ids and labels may be empty.
+/// Tokens of one pass in natural order, the same on all ranks of the mesh. On a phantom `ids` and `labels` may be empty.
 struct TokenBatch {
-  std::size_t batch = 1;                 ///< B, over all ranks of the data axis
-  std::size_t sequence = 0;              ///< S
-  std::span<const Token> ids;            ///< [B, S]
-  std::span<const std::int64_t> labels;  ///< [B, S]; kernels::kNoLabel where nothing is predicted
-  std::uint64_t seed = 0;                ///< of dropout, with `step`: in training, where the model has it
+  std::size_t batch = 1;                 ///< B, sequences on all ranks of the data axis together
+  std::size_t sequence = 0;              ///< S, tokens of each sequence
+  std::span<const Token> ids;            ///< [B, S] token ids
+  std::span<const std::int64_t> labels;  ///< [B, S] token ids to predict; kernels::kNoLabel where nothing is predicted
+  std::uint64_t seed = 0;                ///< seed and step determine dropout, in training passes of models that have it
   std::uint64_t step = 0;
 };
 
-/// Mean loss in nats over the predicted tokens of all ranks, and how many they are.
+/// Mean cross-entropy in nats over the predicted tokens of all ranks, and the number of those tokens.
 struct Loss {
   double mean = 0;
   std::uint64_t tokens = 0;
 };
 
-/// How parameters are updated; defaults as the command line's.
+/// Settings of one AdamW update; the defaults are those of the command line.
 struct UpdateOptions {
   double learning_rate = 3e-4;
-  double weight_decay = 0.01;  ///< of matrices only
+  double weight_decay = 0.01;  ///< applied to matrices only
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
-  double clip = 1.0;       ///< of the global gradient norm; 0: none
-  std::uint64_t step = 1;  ///< of this update, from 1
+  double clip = 1.0;       ///< largest global gradient norm; 0: no clipping
+  std::uint64_t step = 1;  ///< number of this update, from 1
 };
 
+/// The model on one rank: its part of the parameters, and the passes that compute with them.
 class Model {
  public:
-  /// Takes the memory of the parameters, which are then to be filled (parameters().fill_fresh or load). `mesh`: how the ranks of
-  /// the world share weights and tokens; it must outlive the model. Throws Error(refused | out_of_memory).
+  /// Allocates the parameters, which the caller then fills (parameters().fill_fresh() or load()). `rank` and `mesh` are borrowed
+  /// and must outlive the model; `mesh` says how the ranks of the world share weights and tokens. Throws Error(refused) if the
+  /// model can't be cut over the mesh, and Error(out_of_memory).
   Model(Rank& rank, Mesh& mesh, const ModelOptions& options);
   ~Model();
 
   ParameterStore& parameters() { return store_; }
   const ParameterStore& parameters() const { return store_; }
   Mesh& mesh() const { return mesh_; }
-  /// Rows of the vocabulary by rank of the axis that cuts it: tensor under plain tp (over `sequence` they are copies), else
-  /// Mesh::tokens().
+  /// Returns which rows of the vocabulary each rank of the axis that cuts it has: the tensor axis under plain tp, where the ranks
+  /// of `sequence` have copies, else Mesh::tokens().
   const Chunks& vocabulary_rows() const { return vocabulary_rows_; }
-  /// The first token id of this rank's rows; the last of all where it has none.
+  /// Returns the first token id of this rank's vocabulary rows, or the vocabulary's last id if this rank has none.
   Token first_own_id() const;
-  /// This rank's rows of embedding and head [V_p, h].
+  /// Returns this rank's rows of embedding and head, each [V_p, h].
   Vocabulary::Weights vocabulary_weights() const;
-  /// Norms of a layer and the last biases of its sublayers; the final norm.
+  /// Returns a layer's norm parameters and the last biases of its sublayers (b_O, b_2).
   BlockVectors vectors(std::size_t layer) const;
+  /// Returns the parameters of the norm before the head.
   NormWeights final_norm_weights() const;
-  /// Learned positions [max_positions, h]; no dims without them.
+  /// Returns the learned positions [max_positions, h]; a tensor without dims if the model has rotary positions.
   Tensor positions() const { return replicated(ParameterRole::positions, 0).first; }
   const ModelOptions& options() const { return options_; }
 
-  /// Called with K (after RoPE) and V [1, S_p, n_kv, d] of this rank's tokens.
+  /// Receives K (after RoPE) and V of this rank's tokens, [1, S_p, K/V heads, d]. The heads are all of the model's, or under
+  /// tensor parallelism those that this rank's query heads read.
   using KvSink = std::function<void(std::size_t layer, const Tensor& k, const Tensor& v, const TokenLayout& tokens)>;
-  /// One sequence through all blocks, for its K and V alone.
+  /// Runs one sequence through all blocks for its K and V alone, and calls `sink` once per layer. Computes no logits. Throws
+  /// Error(refused) for more tokens than the model has learned positions.
   void prefill(std::span<const Token> ids, const KvSink& sink);
-  /// Loss of a batch; keeps nothing. `logits` (may be null) is called for tiles of the logits, on the rank that computes them.
-  /// The data axis need not divide the batch.
+  /// Returns the loss of a batch and keeps nothing for a backward pass. `logits` (may be null) is called for tiles of the logits,
+  /// on the rank that computes them. The data axis need not divide the batch. Throws Error(refused).
   Loss evaluate(const TokenBatch& tokens, const LogitsSink* logits = nullptr);
-  /// Loss and gradients of a batch: every part's gradient is replaced. Requires `training`, and a batch that the data axis
-  /// divides; else Error(refused).
+  /// Returns the loss of a batch and computes the gradients of all parameters, replacing those of the last pass. Throws
+  /// Error(refused) if the model wasn't made for training or the data axis doesn't divide the batch.
   Loss forward_backward(const TokenBatch& tokens);
-  /// ‖gradient‖₂ over all parameters of the model, each counted once.
-  /// `wish`: also sums up whether any rank has one, at no message more: true on all ranks afterwards if it was on one.
+  /// Returns the 2-norm of all gradients of the model, each parameter counted once. If `wish` isn't null, the same message also
+  /// combines the ranks' flags: afterwards `*wish` is true on every rank if it was true on any.
   double gradient_norm(bool* wish = nullptr);
-  /// AdamW with the gradients scaled by the clip's factor for `norm`, what gradient_norm() gave.
+  /// Applies one AdamW update with the gradients scaled by the clip factor for `norm`, the result of gradient_norm().
   void update(const UpdateOptions& options, double norm);
 
-  /// Of the last pass: Vocabulary::rows_given().
+  /// Returns Vocabulary::rows_given() of the last pass; 0 before the first.
   std::size_t rows_given() const { return vocabulary_ ? vocabulary_->rows_given() : 0; }
 
-  /// Payload bytes by purpose of the last forward and backward pass on this rank.
+  /// Payload bytes that this rank sent and received in the last forward and backward pass, by purpose.
   const TrafficCounters& forward_traffic() const { return forward_traffic_; }
   const TrafficCounters& backward_traffic() const { return backward_traffic_; }
 
  private:
-  /// What the forward pass keeps for the backward pass.
+  /// Tensors of the forward pass that the backward pass needs.
   struct Saved {
     std::vector<BlockSaved> blocks;
-    OwnedTensor x;      // the final residual [B, S_p, h]
-    OwnedTensor lse;    // of the head, [B·S_p]
-    double weight = 0;  // one over the number of predicted tokens
+    OwnedTensor x;      // output of the last block [B, S_p, h]
+    OwnedTensor lse;    // log-sum-exp of the head's logits, [B·S_p]
+    double weight = 0;  // 1 / number of predicted tokens
   };
 
   std::vector<PackPlan> plan_packs() const;
   bool cuts_vocabulary_over_tensor() const { return mesh_.shape().tensor > 1 && !mesh_.shape().slices_tokens(); }
   Communicator& vocabulary_ranks() const { return cuts_vocabulary_over_tensor() ? mesh_.tensor() : mesh_.tokens(); }
-  /// The pack of what every rank has, of width h: norms, last biases, learned positions.
+  /// Number of the pack of replicated parameters of width h: norms, last biases, learned positions.
   std::size_t replicated_pack() const { return 2 * options_.config.layers; }
-  /// One of those and its gradient (no dims without training); no dims where the model has no such parameter.
+  /// Returns a replicated parameter and its gradient (no dims without training); both without dims if the model has no such
+  /// parameter.
   std::pair<Tensor, Tensor> replicated(ParameterRole role, std::size_t layer) const;
   NormWeights norm(ParameterRole gain, ParameterRole bias, std::size_t layer) const;
   Bias bias(ParameterRole role, std::size_t layer) const;
@@ -149,8 +157,8 @@ class Model {
   GradientSums sums_;
   std::unique_ptr<TokenLayout> layout_;
   std::unique_ptr<Vocabulary> vocabulary_;
-  std::vector<std::uint32_t> positions_of_rows_;  // of this rank's residual, in layout_; empty unless positions are learned
-  std::optional<DropoutDraws> draws_;             // of the present training pass
+  std::vector<std::uint32_t> positions_of_rows_;  // positions of this rank's residual rows; empty unless positions are learned
+  std::optional<DropoutDraws> draws_;             // dropout of the current training pass
   Saved saved_;
   TrafficCounters forward_traffic_;
   TrafficCounters backward_traffic_;

@@ -1,4 +1,5 @@
-// The ways of sequence_attention.h, a file each. They take what make_sequence_attention() has checked.
+// Factories of the three exchanges of sequence_attention.h, each implemented in a file of its own. Arguments are those that
+// make_sequence_attention() has checked.
 #pragma once
 
 #include "layers/sp/sequence_attention.h"
@@ -8,7 +9,7 @@
 
 namespace tsprun {
 
-/// What every exchange works with.
+/// The ranks that share sequences, this rank, and element types: what every exchange needs.
 struct SequenceAxis {
   Rank& rank;
   Communicator& group;
@@ -23,7 +24,7 @@ struct SequenceAxis {
   }
 };
 
-/// 1/√d
+/// Returns 1/√d, by which scores are multiplied.
 inline double attention_scale(std::size_t head_dim) { return 1 / std::sqrt(static_cast<double>(head_dim)); }
 
 std::unique_ptr<SequenceAttention> make_gather_attention(const SequenceAxis& axis, const SequenceHeads& heads);

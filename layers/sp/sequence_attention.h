@@ -1,12 +1,12 @@
-// Attention of heads that a rank has, over sequences whose tokens are cut by zigzag over the ranks of an axis. What sequence
-// (context) parallelism is about: projections before and after it need no other rank. One file for each way of doing it: K and V
-// are gathered (gather), travel round the ring (ring), or heads are exchanged for tokens (ulysses).
+// Attention over sequences whose tokens are cut by zigzag over the ranks of an axis (sequence or context parallelism). Only
+// attention itself needs other ranks; the projections before and after it don't. There are three exchanges, one file each: K and
+// V are gathered (gather), K and V travel round a ring (ring), or an all_to_all exchanges heads for tokens (ulysses).
 //
 //   forward:   K, V projected → begin() → Q projected → [exchange()] → forward() → o·W_O
 //   backward:  begin() → dO = dY·W_O → backward() → what needs dq alone → finish_backward() → what needs dk and dv
 //
-// Shapes of this rank's tokens: q, o, d_o, dq [B, S_p, n_q, d]; k, v, dk, dv [B, S_p, n_k, d], after RoPE; lse [B, n_q, S_p].
-// q, k, v, o, d_o are in the model's dtype, the others in the type of sums.
+// Shapes of this rank's tokens: q, o, d_o, dq [B, S_p, n_q, d]; k, v, dk, dv [B, S_p, n_k, d], after RoPE; lse [B, n_q, S_p]. q,
+// k, v, o, d_o are in the model's dtype, the others in the type of sums.
 #pragma once
 
 #include "core/rank/rank.h"
@@ -19,18 +19,19 @@
 
 namespace tsprun {
 
-/// `--sp`.
+/// Ways of exchanging K and V over the sequence axis (`--sp`).
 enum class SequenceExchange : std::uint8_t { gather, ring, ulysses };
 
-/// Heads that every rank of the axis has alike; under tensor parallelism a part of the model's.
+/// The heads that all ranks of the axis compute; under tensor parallelism a part of the model's.
 struct SequenceHeads {
   std::size_t queries = 1;       ///< n_q
-  std::size_t kv = 1;            ///< n_k: exactly those that the query heads read
-  kernels::HeadMap map = {};     ///< which K/V head a query head reads
-  std::size_t bucket_heads = 0;  ///< gather: K/V heads that are gathered at a time; 0: as it chooses
+  std::size_t kv = 1;            ///< n_k: exactly the K/V heads that the query heads read
+  kernels::HeadMap map = {};     ///< says which K/V head a query head reads
+  std::size_t bucket_heads = 0;  ///< gather only: K/V heads gathered at a time; 0: chosen
 };
 
-/// Serves all layers of a strategy, one call after another; between forward() and backward() of a layer it keeps nothing.
+/// Computes attention for all layers of a strategy, one call after another. It keeps nothing between forward() and backward() of
+/// a layer: the caller saves q, k, v, o and lse.
 class SequenceAttention {
  public:
   explicit SequenceAttention(const SequenceHeads& heads) : heads_(heads) {}
@@ -38,38 +39,42 @@ class SequenceAttention {
   SequenceAttention& operator=(const SequenceAttention&) = delete;
   virtual ~SequenceAttention() = default;
 
-  /// Dropout of probabilities in the calls that follow.
+  /// Sets the dropout of attention probabilities for the following calls.
   void drop(const kernels::AttentionDropout& of) { dropout_ = of; }
 
-  /// The form in which attention takes q, k, v and keeps them and lse for the backward pass.
+  /// Shapes in which attention takes q, k and v, and keeps them and lse for the backward pass.
   struct Form {
     std::array<std::size_t, 4> q;
     std::array<std::size_t, 4> kv;
     std::array<std::size_t, 3> lse;
   };
-  /// Of gather and ring: that of this rank's tokens. Of ulysses: q [S, B, n_q/D, d], k and v [S, B, read, d], natural order, with
-  /// the K/V heads that the n_q/D query heads read; lse [B, n_q/D, S].
+  /// Returns these shapes. For gather and ring they are those of this rank's tokens. For ulysses: q [S, B, n_q/D, d]; k and v [S,
+  /// B, read, d] with the K/V heads that the n_q/D query heads read; lse [B, n_q/D, S]; all in natural order.
   virtual Form form(const TokenLayout& tokens) const;
-  /// Whether q, k, v of the tokens go through exchange() before forward() and backward() (ulysses), or are taken as they are.
+  /// Returns whether q, k and v of the tokens must go through exchange() before forward() and backward() (ulysses), or are taken
+  /// as they are.
   virtual bool exchanges() const { return false; }
-  /// Brings q, k, v of this rank's tokens into the form. Needed once where the results are kept, else in either direction.
+  /// Exchanges tokens_q, tokens_k and tokens_v of this rank's tokens for q, k and v in the shapes of form(). Needed once if the
+  /// caller keeps the results, else before forward() and again before backward().
   virtual void exchange(const TokenLayout& tokens, const Tensor& q, const Tensor& k, const Tensor& v, const ConstTensor& tokens_q,
                         const ConstTensor& tokens_k, const ConstTensor& tokens_v);
 
-  /// Optional, before forward() and before backward(): k and v may begin to move. They stay as they are until the other returns.
+  /// Begins to move k and v; calling it before forward() or backward() is optional. k and v must not change until that call
+  /// returns.
   virtual void begin(const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v);
-  /// o of this rank's tokens, and lse in the form; q, k, v in the form.
+  /// Computes o of this rank's tokens, and lse in the shape of form(), from q, k and v in the shapes of form().
   virtual void forward(const TokenLayout& tokens, const Tensor& o, const Tensor& lse, const ConstTensor& q, const ConstTensor& k,
                        const ConstTensor& v) = 0;
 
-  /// o and lse for backward(): as forward() left them, or to be made again on the way (recomputation `full`); gather needs no
-  /// further bytes for that.
+  /// State of o and lse when backward() is called: as forward() left them, or to be computed again on the way (recomputation
+  /// `full`). Computing them again moves no further bytes with gather.
   enum class Outputs : std::uint8_t { kept, made_again };
-  /// dq of this rank's tokens; q, k, v, lse in the form. dk and dv of this rank's tokens, summed over the queries of all ranks in
-  /// a fixed order, are complete after finish_backward(), until which their memory stays.
+  /// Computes dq of this rank's tokens from q, k, v and lse in the shapes of form(). dk and dv of this rank's tokens, summed over
+  /// the queries of all ranks in canonical order, are complete after finish_backward(); their memory must stay until then.
   virtual void backward(const TokenLayout& tokens, const Tensor& dq, const Tensor& dk, const Tensor& dv, const ConstTensor& d_o,
                         const Tensor& o, const Tensor& lse, Outputs outputs, const ConstTensor& q, const ConstTensor& k,
                         const ConstTensor& v) = 0;
+  /// Returns when dk and dv of the last backward() are complete.
   virtual void finish_backward() = 0;
 
  protected:
@@ -81,8 +86,9 @@ class SequenceAttention {
   kernels::AttentionDropout dropout_;
 };
 
-/// `axis`: the ranks that share a sequence; with one rank all three are the same. Both must outlive the result. Throws
-/// Error(refused) if the exchange is ulysses and the axis doesn't divide the query heads.
+/// Returns the attention of an exchange. `axis` holds the ranks that share a sequence; on one rank all three exchanges are the
+/// same. `rank` and `axis` are borrowed and must outlive the result. Throws Error(refused) if the exchange is ulysses and the
+/// axis doesn't divide the query heads.
 std::unique_ptr<SequenceAttention> make_sequence_attention(SequenceExchange exchange, Rank& rank, Communicator& axis, DType dtype,
                                                            const SequenceHeads& heads);
 

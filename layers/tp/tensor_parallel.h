@@ -1,14 +1,14 @@
-// Tensor parallelism (Megatron): every rank of the axis computes a slice of each sublayer, heads or rows of the MLP, by a
-// strategy of its own; the slices' results are terms of a sum over the axis.
+// Tensor parallelism (Megatron): every rank of the axis computes a slice of each sublayer, some heads or some rows of the MLP, by
+// an inner strategy; the results of the slices are terms of a sum over the axis.
 //
 //   plain      x of all tokens on every rank          y = all_reduce(slice(x));        dx = all_reduce(slice'(dy))
 //   sequence   x of the rank's part of the tokens     X = all_gather(x)                dY = all_gather(dy), X = all_gather(x)
 //                                                     y = reduce_scatter(slice(X))     dx = reduce_scatter(slice'(dY))
 //
 // The second is Megatron's sequence parallelism: norms and residuals work on 1/T of the tokens. Gathered inputs aren't kept,
-// which would cost each rank a whole B·S·h a sublayer; they are gathered again in backward (6BSh β ρ where kept ones need 4BSh β
-// ρ). What travels has the model's dtype; dx travels while the weights' gradients are computed. Copies of K/V heads
-// (layers/slice.h) have their gradients summed among the ranks that have them.
+// which would cost each rank B·S·h elements per sublayer; the backward pass gathers them again (6·BSh·β·ρ bytes where kept inputs
+// would need 4·BSh·β·ρ). Messages have the model's dtype, and dx travels while the gradients of the weights are computed. Where
+// several ranks have copies of a K/V head (layers/slice.h), its gradients are summed over these ranks.
 #pragma once
 
 #include "layers/model/mesh.h"
@@ -20,9 +20,11 @@
 
 namespace tsprun {
 
+/// The strategy of a mesh with a tensor axis. Methods are documented in Strategy.
 class TensorParallel final : public Strategy {
  public:
-  /// `inner` computes this rank's slice. `rank` and `tensor` are borrowed.
+  /// Takes the strategy that computes this rank's slice of each block. `rank` and `tensor` are borrowed. Throws Error(refused)
+  /// unless the axis divides the query heads.
   TensorParallel(Rank& rank, Communicator& tensor, TensorExchange exchange, const ModelConfig& config, DType dtype,
                  std::unique_ptr<Strategy> inner);
 
@@ -48,18 +50,18 @@ class TensorParallel final : public Strategy {
   void end() override;
 
  private:
-  /// Terms of all tokens on their way to become this rank's rows of their sum.
+  /// A sum over the tensor axis that is under way: from terms of all tokens to this rank's rows of the sum.
   struct Sum {
-    Tensor result;        // of the type of sums; none: nothing is on its way
-    OwnedTensor terms;    // in the model's dtype; none where the result is summed in place
-    OwnedTensor arrived;  // rows in the model's dtype, where that isn't the type of sums
+    Tensor result;        // where the sum goes, in the type of sums; no dims: no sum is under way
+    OwnedTensor terms;    // in the model's dtype; none if the result is summed in place
+    OwnedTensor arrived;  // rows in the model's dtype; none if that is the type of sums
     Work work;
   };
-  /// K/V rows of an attention pack that several ranks have.
+  /// K/V rows of an attention pack of which other ranks have copies.
   struct CopiedRows {
     std::size_t first;
     std::size_t count;
-    std::size_t group;  // of copies_
+    std::size_t group;  // index in copies_
   };
 
   bool slices_tokens() const { return exchange_ == TensorExchange::sequence; }
@@ -84,12 +86,12 @@ class TensorParallel final : public Strategy {
   DType sums_;
   BlockSlice slice_;
   std::unique_ptr<Strategy> inner_;
-  std::vector<Communicator> copies_;  // those that have a K/V head in common with this rank, a group for each such head
+  std::vector<Communicator> copies_;  // one group for each K/V head that this rank shares: the ranks that have it
   std::vector<CopiedRows> copied_rows_;
-  const ParameterStore* store_ = nullptr;  // of the present pass, as tokens_
+  const ParameterStore* store_ = nullptr;  // parameters of the current pass
   const TokenLayout* tokens_ = nullptr;
-  Tensor terms_;   // of the present sublayer's dx
-  Tensor result_;  // where their sum goes
+  Tensor terms_;   // this rank's terms of the current sublayer's dx
+  Tensor result_;  // where the sum of terms_ goes
   Sum sum_;
   std::vector<Work> summing_copies_;
 };

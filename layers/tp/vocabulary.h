@@ -1,16 +1,18 @@
-// Embedding, head and loss of plain tensor parallelism: vocabulary rows are cut over the tensor axis, all of whose ranks have the
-// same tokens. Embedding: every rank puts in the rows that it has, and the sum is all of them. Head: every rank computes the
-// logits of its own rows; log-sum-exps are merged, and dx summed. Ranks of the sequence axis have copies, whose gradients are
-// summed.
+// Embedding, head and loss of plain tensor parallelism: vocabulary rows are cut over the tensor axis, whose ranks all have the
+// same tokens. Embedding: every rank fills in the rows that it has, and an all_reduce adds them up. Head: every rank computes the
+// logits of its own rows, the log-sum-exps are merged, and dx is summed. The ranks of the sequence axis have copies of the same
+// rows, whose gradients are summed.
 #pragma once
 
 #include "layers/model/vocabulary.h"
 
 namespace tsprun {
 
+/// The vocabulary of meshes with a tensor axis without token slices. Methods are documented in Vocabulary.
 class TensorVocabulary final : public Vocabulary {
  public:
-  /// `rows`: how the vocabulary is cut over `tensor`. All is borrowed.
+  /// Takes this rank's weights and `rows`, which says how the vocabulary is cut over `tensor`. The rank and the communicators are
+  /// borrowed.
   TensorVocabulary(Rank& rank, Communicator& tensor, Communicator& sequence, const Chunks& rows, const Weights& weights);
 
   void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;

@@ -1,9 +1,10 @@
-// TSP attention: every rank keeps its tokens; weight shards are broadcast one after another, and K and V of the shard's heads are
-// gathered along the sequence. The paper's Algorithm 1, and its backward pass (docs/algorithms.md).
+// TSP attention: every rank keeps its tokens; the ranks broadcast their weight shards one after another, and K and V of the
+// shard's heads are gathered along the sequence. The paper's Algorithm 1 and its backward pass (docs/algorithms.md).
 //
-// The loop over owners of weights r is cut into *units* (layers/tsp/units.h): query heads of one turn r that read one gathered
-// *bucket* of K and V (layers/kv_bucket.h). Its stages run at distances (layers/look_ahead.h): while a unit is computed, the next
-// one's Q, K, V are projected and its bucket is being gathered, and the weights of the turn after that are on their way.
+// The loop over owners r of weight shards is cut into *units* (layers/tsp/units.h): query heads of one turn r that read one
+// gathered *bucket* of K and V (layers/kv_bucket.h). Its stages run at distances (layers/look_ahead.h): while one unit is
+// computed, Q, K and V of the next are projected and its bucket is gathered, and the weights of the turn after that are
+// broadcast.
 #pragma once
 
 #include "layers/biases.h"
@@ -17,41 +18,44 @@
 
 namespace tsprun {
 
+/// The attention sublayer of TSP for all layers, one call after another. `axis` is borrowed.
 class TspAttention {
  public:
   explicit TspAttention(TspAxis& axis);
 
+  /// Returns this rank's shard of a layer's attention weights: its query heads and the K/V heads that it owns.
   PackPlan pack(std::size_t layer) const;
 
-  /// Begins to move the weights of the first turns.
+  /// Begins to broadcast the weights of the first two turns.
   void begin_forward(std::size_t layer);
-  /// Computes y; fills q, k, v, o, lse of `saved` where it has room for them. Call begin_forward(layer) first. Calls
-  /// `before_last_unit` when all gathered K and V are here: from then on the next sublayer's weights may move without being in
-  /// anybody's way.
+  /// Computes y and fills those of q, k, v, o and lse that exist in `saved`. Requires begin_forward(layer). Calls
+  /// `before_last_unit` when all K and V of this sublayer have arrived: from then on the weights of the next sublayer can move
+  /// without delaying this one.
   void forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved,
                const std::function<void()>& before_last_unit);
-  /// Begins to move the weights of the first turns, and to gather the first bucket if K and V were kept.
+  /// Begins to broadcast the weights of the first two turns, and to gather the first bucket if K and V were saved.
   void begin_backward(std::size_t layer, const AttentionSaved& saved);
-  /// Computes dx. Call begin_backward(layer) first. Gradients of the last turns may still be on their way until settle(). Calls
-  /// `after_first_unit` when something was computed under which the previous sublayer's last messages could arrive.
+  /// Computes dx. Requires begin_backward(layer). Gradients of the last turns may still be on their way to their owners until
+  /// settle(). Calls `after_first_unit` when the first unit has been computed, which gave the previous sublayer's last messages
+  /// time to arrive.
   void backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const AttentionSaved& saved,
                 const std::function<void()>& after_first_unit);
-  /// Returns when all gradients have reached their owners.
+  /// Returns when all weight gradients have reached their owners.
   void settle() { dW_.settle(); }
 
  private:
-  /// Neighbouring parts of a turn's pack: the store's own rows, or a copy that is on its way.
+  /// Consecutive parts of one turn's pack: the store's own rows at the owner, else memory that a broadcast fills.
   struct Weights {
     Tensor rows;
     OwnedTensor memory;
     Work work;
   };
-  /// The pack of one turn in two pieces, so that each is given back as soon as it isn't needed.
+  /// The pack of one turn in two pieces, so that each is freed as soon as it isn't needed.
   struct TurnWeights {
     Weights first;   ///< forward: [W_K; W_V; W_Q], until projected. Backward: [W_K; W_V], until its buckets are finished
     Weights second;  ///< forward: W_Oᵀ. Backward: [W_Q; W_Oᵀ]. Until the turn's last unit
   };
-  /// q, k, v, o, lse of one turn's heads: views of what is saved, or memory of the turn's own.
+  /// q, k, v, o and lse of one turn's heads: views of what is saved, or this turn's own memory.
   struct Heads {
     OwnedTensor q_memory, k_memory, v_memory, o_memory, lse_memory;
     Tensor q, k, v, o;  ///< [B, S_p, heads, d]
@@ -77,9 +81,9 @@ class TspAttention {
   TspAxis& axis_;
   std::size_t planned_heads_ = 0;
   TspUnits plan_;
-  std::vector<TurnWeights> W_;  // by turn: those that are here or on their way
-  int fetched_ = 0;             // turns of the present sublayer whose weights were asked for
-  KvBucket first_bucket_;       // backward: begun before its turn
+  std::vector<TurnWeights> W_;  // by turn: weights that have arrived or are on their way
+  int fetched_ = 0;             // turns of the current sublayer whose broadcast was posted
+  KvBucket first_bucket_;       // backward: the first bucket, gathered ahead of its turn
   OwnerSums dW_;
 };
 

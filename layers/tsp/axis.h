@@ -1,4 +1,5 @@
-// What the schedules of TSP share: the axis, how weights are cut over it, element types, and the shape of the present pass.
+// State that the two schedules of TSP (attention.h, mlp.h) share: the axis, how weights are cut over it, element types, and the
+// store and tokens of the current pass.
 #pragma once
 
 #include "core/collectives/chunks.h"
@@ -15,26 +16,28 @@
 
 namespace tsprun {
 
+/// What TSP computes: a model, or a slice of each of its blocks.
 struct TspOptions {
-  ModelConfig config;                    ///< of the whole model
-  std::optional<BlockSlice> slice = {};  ///< of every block, which these ranks have together; none: all. Must be uniform()
+  ModelConfig config;                    ///< the whole model
+  std::optional<BlockSlice> slice = {};  ///< absent: whole blocks; else must be uniform()
   DType dtype = DType::f32;
-  std::size_t kv_bucket_heads = 0;  ///< K/V heads that are gathered at a time; 0: kv_bucket_heads()
+  std::size_t kv_bucket_heads = 0;  ///< K/V heads gathered at a time; 0: kv_bucket_heads() decides
 };
 
-/// One rank's place on the axis. Borrowed by the schedules of both sublayers.
+/// One rank's place on the axis of TSP. The schedules of both sublayers borrow it. Throws Error(refused) on construction if the
+/// axis doesn't divide the query heads.
 struct TspAxis {
   Rank& rank;
   Communicator& group;
-  ModelConfig whole;   ///< the model
-  BlockSlice slice;    ///< of its blocks
-  ModelConfig config;  ///< the model with the slice's heads and rows
+  ModelConfig whole;   ///< configuration of the whole model
+  BlockSlice slice;    ///< slice of each block that these ranks hold together
+  ModelConfig config;  ///< the model as it would be with the slice's heads and rows alone
   DType dtype;
   DType sums;
   HeadCut heads;
   Chunks mlp_rows;
   std::size_t bucket_heads;
-  const ParameterStore* store = nullptr;  ///< of the present pass, as `tokens`
+  const ParameterStore* store = nullptr;  ///< parameters of the current pass
   const TokenLayout* tokens = nullptr;
   kernels::AttentionDropout dropout = {};
 
@@ -49,7 +52,7 @@ struct TspAxis {
   std::size_t d() const { return config.head_dim; }
   std::size_t rows() const { return tokens->rows(); }  ///< B·S_p
 
-  /// A tensor of one step of the schedule.
+  /// Returns a workspace tensor for one step of the schedule.
   OwnedTensor step(DType of, std::initializer_list<std::size_t> sizes, std::string_view what) const {
     return rank.tensor(Category::workspace, of, sizes, what);
   }

@@ -1,8 +1,8 @@
-// TSP gated MLP: weight shards travel round the ring while every rank keeps its tokens. The paper's Algorithm 2; page "TSP gated
-// MLP".
+// TSP gated MLP: weight shards travel round a ring while every rank keeps its tokens. The paper's Algorithm 2 and its backward
+// pass (docs/algorithms.md, "TSP gated MLP").
 //
-// A shard is the pack [W1; W3; W2ᵀ] of f_r rows each, width h ([W1; W2ᵀ] without a gate): one message. Step t works with shard (p
-// − t) mod D, while the shard goes on to p + 1 and the next arrives from p − 1 (layers/ring.h).
+// A shard is the pack [W1; W3; W2ᵀ] of f_r rows each and width h ([W1; W2ᵀ] without a gate), sent as one message. Step t computes
+// with shard (p − t) mod D while that shard goes on to rank p + 1 and the next one arrives from rank p − 1 (layers/ring.h).
 #pragma once
 
 #include "layers/mlp_columns.h"
@@ -14,25 +14,29 @@
 
 namespace tsprun {
 
+/// The MLP sublayer of TSP for all layers, one call after another. `axis` is borrowed.
 class TspMlp {
  public:
   explicit TspMlp(TspAxis& axis) : axis_(axis) {}
 
+  /// Returns this rank's shard of a layer's MLP weights.
   PackPlan pack(std::size_t layer) const;
 
-  /// The first shard begins to go round.
+  /// Begins to send this rank's shard round the ring.
   void begin_forward(std::size_t layer);
-  /// After begin_forward(layer). y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ, and gate and up where `saved` has room for them. `last_step` is
-  /// called when the last shard is here and its memory the only one in use: the next sublayer's weights may begin to move.
+  /// Computes y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ and fills those of gate and up that exist in `saved`. Requires begin_forward(layer).
+  /// Calls `last_step` when the last shard has arrived and no other travelling shard is in memory: from then on the weights of
+  /// the next sublayer can move.
   void forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved, const std::function<void()>& last_step);
-  /// Called by backward(): when the last shard is here, as in forward(); and when the first was worked with.
+  /// Callbacks of backward(): `last_step` as in forward(); `first_step_done` when the first shard has been computed with.
   struct Moments {
     std::function<void()> last_step;
     std::function<void()> first_step_done;
   };
-  /// dx, and this rank's gradients in the store; the own shard's sum may still be on its way home until settle().
+  /// Computes dx and the gradients of this rank's shard. The sum of those gradients may still be on its way until settle().
   void backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const MlpSaved& saved,
                 const Moments& moments);
+  /// Returns when the gradients of this rank's shard are complete in the store.
   void settle() { sums_.settle(); }
 
  private:

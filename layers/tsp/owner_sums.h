@@ -1,5 +1,5 @@
-// Gradients of weight shards on their way to the ranks that own them: each rank computes its part, all parts are summed at the
-// owner.
+// Sums of weight gradients at their owners: each rank computes its part of a shard's gradient, and a reduce adds the parts of all
+// ranks at the rank that owns the shard.
 #pragma once
 
 #include "layers/tsp/axis.h"
@@ -9,20 +9,21 @@
 
 namespace tsprun {
 
+/// The reductions of TSP attention's weight gradients that are under way. `axis` is borrowed.
 class OwnerSums {
  public:
   explicit OwnerSums(TspAxis& axis) : axis_(axis) {}
 
-  /// This rank's part of a shard's gradient [rows, h]: the store's own rows at the owner, else memory that lives until it was
+  /// This rank's part of a shard's gradient, [rows, h]: the store's own rows at the owner, else memory that lives until it was
   /// sent.
   struct Part {
     OwnedTensor memory;
     Tensor rows;
   };
-  /// A place for this rank's part of `count` neighbouring parts of a pack, to be written from scratch. At most three earlier
-  /// parts stay on their way: waits for the oldest.
+  /// Returns memory for this rank's part of the gradient of parts [first, first + count) of a pack of `owner`, `rows` rows in
+  /// all, which the caller overwrites. Waits for the oldest reductions first, so that at most two are still under way.
   Part part(std::size_t pack, int owner, std::size_t first, std::size_t count, std::size_t rows);
-  /// Begins to sum the parts of all ranks at the owner.
+  /// Begins to sum the parts of all ranks at the owner, in canonical order (docs/algorithms.md, "Order of sums").
   void send(Part part, int owner);
   /// Returns when all sums are complete.
   void settle();

@@ -1,5 +1,5 @@
 // TSP: tensor and sequence parallelism folded onto one axis (arXiv 2604.26294). Every rank keeps 1/D of the weights and 1/D of
-// the tokens; weights travel to the tokens, K and V are gathered along the sequence. With one rank it is the plain transformer.
+// the tokens; weights travel to the tokens, and K and V are gathered along the sequence. On one rank it is the plain transformer.
 #pragma once
 
 #include "layers/model/strategy.h"
@@ -9,9 +9,10 @@
 
 namespace tsprun {
 
+/// The strategy of Scheme::tsp. Methods are documented in Strategy.
 class Tsp final : public Strategy {
  public:
-  /// `rank` and `axis` must outlive it. Throws Error(refused) if the axis doesn't divide the query heads.
+  /// Borrows `rank` and `axis`, which must outlive it. Throws Error(refused) if the axis doesn't divide the query heads.
   Tsp(Rank& rank, Communicator& axis, const TspOptions& options);
 
   PackPlan attention_pack(std::size_t layer) const override { return attention_.pack(layer); }
@@ -34,7 +35,7 @@ class Tsp final : public Strategy {
   TspAxis axis_;
   TspAttention attention_;
   TspMlp mlp_;
-  const AttentionSaved* below_ = nullptr;  // of the present block, in the backward pass
+  const AttentionSaved* below_ = nullptr;  // what the attention of the current block saved, in the backward pass
 };
 
 }  // namespace tsprun

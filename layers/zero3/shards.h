@@ -1,5 +1,5 @@
-// What ZeRO-3 moves: the packs of sublayers, whose rows are spread evenly over the ranks of an axis; whole packs gathered for one
-// visit, and their gradients on the way to the rows' owners.
+// What ZeRO-3 moves: packs of sublayers, whose rows are spread evenly over the ranks of an axis. A whole pack is gathered for
+// each visit, and its gradients are reduce-scattered to the owners of the rows.
 #pragma once
 
 #include "core/collectives/chunks.h"
@@ -11,18 +11,21 @@
 
 namespace tsprun {
 
-/// Rows [first, first + count) of a pack: as many parts, some of them without rows.
+/// Returns rows [first, first + count) of a pack. The result has as many parts as the whole pack; parts outside of the rows are
+/// empty.
 PackPlan cut_pack(const PackPlan& whole, std::size_t first, std::size_t count);
-/// Rows of all parts.
+/// Returns the number of rows of all parts.
 std::size_t pack_rows(const PackPlan& plan);
 
-/// A pack during a visit: all rows, in the order of the plan.
+/// All rows of a pack in the order of the plan, while a sublayer is computed.
 class GatheredPack {
  public:
-  /// Begins to gather `own` rows, this rank's, of `rows` in all. A lone rank uses its own.
+  /// Begins to gather the pack from every rank's rows; `own` are this rank's, and `rows` says how all of them are cut over the
+  /// ranks. On one rank uses `own` itself.
   void fetch(Rank& rank, Communicator& axis, const Tensor& own, const Chunks& rows);
-  /// [rows, width], once they are all here.
+  /// Waits for the gather and returns the whole pack [rows, width].
   const Tensor& wait(Rank& rank);
+  /// Frees the gathered rows.
   void release() { *this = {}; }
 
  private:
@@ -31,15 +34,16 @@ class GatheredPack {
   Work work_;
 };
 
-/// Gradients of whole packs, one after another: one is on its way to the rows' owners while the next is computed.
+/// Gradients of whole packs, one after another: one is reduce-scattered while the next is computed.
 class ScatteredGradients {
  public:
-  /// Where this rank's part of the gradient of a pack is computed [rows, width], of `own`'s type: in place on a lone rank. Waits
-  /// until the one before has left.
+  /// Returns memory [rows, width] in `own`'s type for this rank's part of a pack's gradient; on one rank `own` itself. Waits
+  /// for the reduce-scatter of the pack before.
   Tensor begin(Rank& rank, Communicator& axis, const Tensor& own, const Chunks& rows);
-  /// It is complete: sums, in canonical order, go to their owners' `own`.
+  /// Begins to sum the parts of all ranks, in canonical order, into each owner's `own`. Requires that this rank's part is
+  /// complete.
   void scatter();
-  /// Returns when all sums are there.
+  /// Returns when the sums are complete.
   void settle();
 
  private:

@@ -1,14 +1,14 @@
 // ZeRO-3 with sequence parallelism over the same ranks: every rank keeps 1/D of each sublayer's weights, gradients and optimizer
-// states, and 1/D of the tokens. A sublayer's weights are gathered whole for its visit, while the one before is computed; K and V
-// are gathered along the sequence (layers/sp); gradients are summed to their owners while the next sublayer is computed.
+// states, and 1/D of the tokens. The weights of a sublayer are gathered whole while the sublayer before is computed; K and V are
+// gathered along the sequence (layers/sp); gradients are summed at their owners while the next sublayer is computed.
 //
 //   compute     attention 0 | MLP 0       | attention 1 | …          backward   … | MLP 0       | attention 0
 //   weights     MLP 0       | attention 1 | MLP 1       | …                     … | attention 0 |
 //   gradients                                                                   … | attention 1 | MLP 0       | attention 0
 //
-// The honest competitor of TSP: the same persistent memory and the same bytes; its transients are whole sublayers' weights and
-// gradients instead of shards, and all of the MLP's columns at once. Rows of a pack are spread so that shards differ by at most
-// one row, whatever heads and columns they belong to, so any number of ranks will do.
+// This is the fair baseline for TSP: it needs the same persistent memory and moves the same bytes, but its transients are the
+// weights and gradients of whole sublayers instead of shards, and all columns of the MLP at once. Rows of a pack are spread so
+// that shards differ by at most one row, whatever heads and columns they belong to, so any number of ranks works.
 #pragma once
 
 #include "layers/dense.h"
@@ -17,15 +17,17 @@
 
 namespace tsprun {
 
+/// What the strategy computes.
 struct Zero3Options {
   ModelConfig config;
   DType dtype = DType::f32;
-  std::size_t kv_bucket_heads = 0;  ///< K/V heads that are gathered at a time; 0: as gathered attention chooses
+  std::size_t kv_bucket_heads = 0;  ///< K/V heads gathered at a time; 0: chosen by gather attention
 };
 
+/// The strategy of Scheme::zero3. Methods are documented in Strategy and Dense.
 class Zero3 final : public Dense {
  public:
-  /// `rank` and `axis` must outlive it.
+  /// Borrows `rank` and `axis`, which must outlive it.
   Zero3(Rank& rank, Communicator& axis, const Zero3Options& options);
 
   PackPlan attention_pack(std::size_t layer) const override;
@@ -43,7 +45,7 @@ class Zero3 final : public Dense {
   void end() override;
 
  private:
-  /// Where a pack's rows lie: this rank's part, and the whole while it is visited.
+  /// How a pack's rows are cut over the ranks, and the whole pack while it is visited.
   struct Sublayer {
     Chunks rows;
     GatheredPack gathered;
@@ -59,7 +61,7 @@ class Zero3 final : public Dense {
 
   Sublayer attention_;
   Sublayer mlp_;
-  const AttentionSaved* below_ = nullptr;  // of the present block while its MLP's backward pass goes on
+  const AttentionSaved* below_ = nullptr;  // what the current block's attention saved, during the MLP's backward pass
   ScatteredGradients scattered_;
 };
 
