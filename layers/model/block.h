@@ -1,5 +1,5 @@
-// One transformer block around a strategy's sublayers: norms, the sublayers' last biases, dropout and residuals, forward and
-// backward, and what is kept in between.
+// One transformer block around a strategy's sublayers: norms, the last biases of the sublayers, dropout and residuals, forward
+// and backward, and what is kept in between.
 //
 //   x2 = x1 + drop(attention(norm(x1)) + b_O);  x3 = x2 + drop(mlp(norm(x2)) + b_2)
 #pragma once
@@ -19,43 +19,45 @@
 
 namespace tsprun {
 
-/// What a block keeps of its forward pass; which tensors exist follows from the recomputation mode.
+/// Tensors that a block keeps of its forward pass; the recomputation mode decides which exist.
 struct BlockSaved {
   OwnedTensor x1;  ///< the attention's input before its norm, a residual (token_layout.h)
-  OwnedTensor x2;  ///< the MLP's
+  OwnedTensor x2;  ///< the MLP's input before its norm
   AttentionSaved attention;
   MlpSaved mlp;
 };
 
-/// A block's vectors, which every rank has; and where their gradients are added up.
+/// Norm parameters and last biases of a block, which every rank has, and the tensors to which their gradients are added.
 struct BlockVectors {
   NormWeights attention;
   NormWeights mlp;
-  Bias attention_output = {};  ///< b_O [h]; none without biases
-  Bias mlp_output = {};        ///< b_2 [h]
+  Bias attention_output = {};  ///< b_O [h]; no dims without biases
+  Bias mlp_output = {};        ///< b_2 [h]; no dims without biases
 };
 
 /// What a forward pass keeps.
 enum class Keep : std::uint8_t {
   nothing,
-  kv,       ///< K and V of the tokens: for a cache
+  kv,       ///< K and V of the tokens, for a cache
   backward  ///< what the recomputation mode keeps
 };
 
+/// Computes all blocks of a model, one call after another. `rank` and `strategy` are borrowed.
 class Block {
  public:
   Block(Rank& rank, Strategy& strategy, const ModelConfig& config, DType dtype, Recompute recompute)
       : rank_(rank), strategy_(strategy), config_(config), dtype_(dtype), recompute_(recompute) {}
 
-  /// Dropout of the passes that follow, forward and backward; null: none. Borrowed.
+  /// Sets the dropout of the following passes, forward and backward; null: no dropout. `draws` is borrowed.
   void drop(const DropoutDraws* draws) { draws_ = draws; }
-  /// x3 from x1 = `x`, a residual of `tokens`; what is kept goes to `saved`.
+  /// Computes x3 from x1 = `x`, a residual of `tokens`, and puts what is kept into `saved`.
   OwnedTensor forward(std::size_t layer, OwnedTensor x, const TokenLayout& tokens, const BlockVectors& vectors, Keep keep,
                       BlockSaved& saved);
-  /// `d`, a residual of the type of sums: dL/dx3 becomes dL/dx1. Vectors' gradients are added to.
+  /// Turns `d`, a residual in the type of sums, from dL/dx3 into dL/dx1. Adds to the gradients in `vectors`; the strategy writes
+  /// those of the weights to the store. Clears `saved`.
   void backward(std::size_t layer, const Tensor& d, const BlockVectors& vectors, BlockSaved& saved);
 
-  /// How a sublayer of a pass is named where it fails: "layer 1, attention, forward".
+  /// Returns how error messages name a sublayer of a pass: "layer 1, attention, forward".
   static std::string stage(std::size_t layer, std::string_view sublayer, std::string_view direction);
 
  private:

@@ -1,20 +1,22 @@
-// Training checkpoints: everything that a run needs to go on bit-identically, as a folder that is also a model folder.
+// Training checkpoints: everything that a run needs to continue bit-identically, in a folder that is also a Hugging Face model
+// folder.
 //
 //   DIR/step-000120/
-//     config.json                 the model, Hugging Face's way
+//     config.json                 the model, in Hugging Face's format
 //     model.safetensors           its weights, in its dtype: whole tensors, Hugging Face's names
 //     optimizer.m.safetensors     first moments, by the same names
 //     optimizer.v.safetensors     second moments
-//     optimizer.master.safetensors  f32 weights, where the model is bf16
-//     manifest.json               written last: the run's facts; size and checksum of every other file
+//     optimizer.master.safetensors  f32 weights, if the model is bf16
+//     manifest.json               written last: facts about the run; size and checksum of every other file
 //
-// Files hold natural order and no trace of a layout, so that any layout and number of ranks can go on from them.
+// Files hold whole tensors in natural order and don't depend on the layout, so a run can continue with any layout and any number
+// of ranks.
 //
-//   save    DIR/step-000120.partial/ is written by all ranks, synced, then renamed. A folder without that suffix is whole.
-//   search  newest first; sizes and checksums are verified; before ranks start, in the launcher
-//   load    by all ranks, each its slices
+//   save    all ranks write DIR/step-000120.partial/, which is synced, then renamed. A folder without that suffix is whole.
+//   search  in the launcher, before ranks start: newest first; sizes and checksums are verified
+//   load    all ranks, each its slices
 //
-// Errors of one rank are learned by all: every rank throws the same Error, and no rank waits for one that gave up.
+// If one rank fails, every rank throws the same Error, and no rank waits for one that gave up.
 #pragma once
 
 #include "core/rank/rank.h"
@@ -33,30 +35,30 @@
 
 namespace tsprun {
 
-/// What a run is, beside its model and its weights. A run that goes on with the same facts goes on bit-identically.
+/// Facts about a run besides its model and its weights. A run that continues with the same facts continues bit-identically.
 struct CheckpointState {
-  /// The run's identity, 32 hexadecimal digits (see new_run_identity()): the same in all checkpoints of a run, also after it was
-  /// resumed in its own folder. Empty in checkpoints of versions that knew none.
+  /// Identity of the run, 32 hexadecimal digits (see new_run_identity()). It is the same in all checkpoints of a run, also after
+  /// the run was resumed in its own folder. Empty in checkpoints of versions that had no identities.
   std::string run;
-  std::uint64_t step = 0;  ///< updates done; the next is step + 1
+  std::uint64_t step = 0;  ///< number of updates done; the next is step + 1
   std::uint64_t seed = 0;
-  DType dtype = DType::f32;  ///< of the parameters
+  DType dtype = DType::f32;  ///< dtype of the parameters
 
-  // Which tokens a step sees follows from these, the seed and the step.
+  // These, the seed and the step determine which tokens a step sees.
   std::size_t batch = 1;
   std::size_t sequence = 1;
-  std::uint64_t data_tokens = 0;  ///< length of the stream of tokens
+  std::uint64_t data_tokens = 0;  ///< tokens in the stream of data
 
-  // The update.
+  // Settings of the update.
   double learning_rate = 3e-4;
-  std::uint64_t warmup = 0;  ///< steps
+  std::uint64_t warmup = 0;  ///< number of warm-up steps
   double weight_decay = 0.01;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double clip = 1.0;
 
-  // The world: other ones continue the same curve, but within rounding.
+  // The world. With other values a run continues the same loss curve, but only within rounding.
   int ranks = 1;
   std::string layout;   ///< "tsp=4"
   std::string kernels;  ///< "avx512"
@@ -64,51 +66,53 @@ struct CheckpointState {
   bool operator==(const CheckpointState&) const = default;
 };
 
-/// 128 random bits as 32 hexadecimal digits. Throws Error(refused) if the system has none to give.
+/// Returns 128 random bits as 32 hexadecimal digits. Throws Error(refused) if the system call fails.
 std::string new_run_identity();
 
-/// A line for each fact in which a run differs from the one that was saved, but for the step and the identity: "--lr: 0.001 now,
-/// 0.0003 in the checkpoint". Empty: it will go on bit-identically.
+/// Returns a line for each fact in which a run differs from the saved one, except step and identity: "--lr: 0.001 now, 0.0003 in
+/// the checkpoint". If it is empty, the run continues bit-identically.
 std::vector<std::string> differences(const CheckpointState& saved, const CheckpointState& now);
 
-/// `--save DIR`, before ranks start: nothing is made yet. Throws Error(refused) if `dir` can't be written, or if its disk has no
-/// room for one checkpoint of the model.
+/// Checks `--save DIR` before ranks start, without creating anything. Throws Error(refused) if `dir` can't be written, or if its
+/// disk has no room for one checkpoint of the model.
 void check_save_folder(const std::filesystem::path& dir, const ModelConfig& config, DType dtype);
 
-/// Which checkpoints a folder holds at a moment: by step, when the manifest of each was written. A run that went back in its own
-/// folder and goes on from there doesn't want those that lay ahead of it.
+/// The checkpoints that a folder held at some moment: for each step, when its manifest was written. A run that went back to an
+/// earlier checkpoint in its own folder passes over the later ones that it marked this way.
 using CheckpointMarks = std::map<std::uint64_t, std::filesystem::file_time_type>;
 
-/// Of `dir` now. Empty if it is no folder, or can't be read.
+/// Returns the checkpoints that `dir` holds now; empty if it isn't a folder or can't be read.
 CheckpointMarks checkpoints_in(const std::filesystem::path& dir);
-/// True if `dir`'s checkpoint of that step is still the one that was marked.
+/// Returns whether the checkpoint of that step in `dir` is still the one that was marked.
 bool is_marked(const CheckpointMarks& marks, const std::filesystem::path& dir, std::uint64_t step);
 
+/// Settings and callbacks of save_checkpoint().
 struct SaveOptions {
-  /// Checkpoints of this run (of the same `state.run`) that stay, this one included; 0: all. Those of other runs stay, too, and
-  /// aren't counted; nor are those whose manifest can't be read.
+  /// Number of checkpoints of this run (with the same `state.run`) to keep, this one included; 0: all. Checkpoints of other runs,
+  /// and those whose manifest can't be read, are neither counted nor deleted.
   std::size_t keep = 0;
-  /// Called on rank 0 right before the checkpoint gets its name, which it doesn't if this throws.
+  /// Called on rank 0 right before the checkpoint gets its name. If it throws, the save fails and the name isn't given.
   std::function<void()> before_publish = {};
-  /// Called on every rank as it begins each part of a save, with its name: a moment to log, or to break.
+  /// Called on every rank with the name of each part of a save as that part begins, for logging and for injected faults.
   std::function<void(std::string_view)> on_part = {};
 };
 
-/// Proves, before the first step, that `dir` is one folder for all nodes: rank 0 leaves a file there into which a rank of every
-/// other node writes, and reads it again. Collective; does nothing where there is one node. Throws Error(refused) on all ranks:
-/// the node that doesn't see the file, or whose bytes don't arrive, and what to do.
+/// Checks, before the first step, that `dir` is the same folder on all nodes: rank 0 creates a file there, one rank of every
+/// other node writes into it, and rank 0 reads it. Collective; does nothing on one node. Throws Error(refused) on all ranks with
+/// the node that doesn't see the file or whose bytes don't arrive, and what to do.
 void try_shared_folder(Rank& rank, Communicator& ranks, const std::filesystem::path& dir);
 
+/// Result of save_checkpoint().
 struct SavedCheckpoint {
   std::filesystem::path folder;       ///< "DIR/step-000120"
-  std::uint64_t bytes = 0;            ///< of all files
+  std::uint64_t bytes = 0;            ///< bytes of all files; set on rank 0
   std::vector<std::string> warnings;  ///< on rank 0: an old checkpoint that couldn't be deleted
 };
 
-/// Writes DIR/step-NNNNNN, by all ranks of `ranks`, which hold every part of the model; all pass the same arguments. Leftovers of
-/// interrupted saves are removed first, old checkpoints beyond `keep` last. A checkpoint of the same step is replaced. Needs a
-/// store that trains, and a folder that all ranks see. Throws Error(refused) on all ranks, and leaves what was there, if any rank
-/// can't write (a full disk).
+/// Writes DIR/step-NNNNNN. Collective over `ranks`, which together hold every part of the model and pass the same arguments.
+/// Removes leftovers of interrupted saves first and old checkpoints beyond `keep` last. Replaces a checkpoint of the same step.
+/// Requires a store made for training, finite parameters and moments, and a folder that all ranks see. Throws Error(refused) on
+/// all ranks if any rank can't write (a full disk, say), and leaves existing checkpoints as they were.
 SavedCheckpoint save_checkpoint(Rank& rank, Communicator& ranks, const ParameterStore& store, const ModelConfig& config,
                                 const CheckpointState& state, const std::filesystem::path& dir, const SaveOptions& options = {});
 
@@ -117,46 +121,50 @@ struct FoundCheckpoint {
   std::filesystem::path folder;
   ModelConfig config;
   CheckpointState state;
-  std::string checksum;  ///< of the manifest, and so of everything: XXH3-128, 32 hexadecimal digits
+  std::string checksum;  ///< checksum of the manifest and so of all files: XXH3-128, 32 hexadecimal digits
 };
 
+/// Result of search_checkpoints().
 struct CheckpointSearch {
-  std::optional<FoundCheckpoint> found;  ///< the newest whole one
-  std::vector<std::string> skipped;      ///< a line for each newer one that is damaged: file, field, what was expected
+  std::optional<FoundCheckpoint> found;  ///< the newest whole checkpoint
+  std::vector<std::string> skipped;      ///< a line for each newer, damaged one: file, field, what was expected
 };
 
+/// What search_checkpoints() considers and verifies.
 struct SearchOptions {
-  CheckpointMarks passed_over = {};     ///< those that are still the same
-  std::optional<std::string> run = {};  ///< only checkpoints of this run; nothing: of any
-  bool verify_bytes = true;             ///< read every byte of the files
+  CheckpointMarks passed_over = {};     ///< checkpoints to pass over while is_marked() holds for them
+  std::optional<std::string> run = {};  ///< only checkpoints of this run; absent: of any run
+  bool verify_bytes = true;             ///< read all files and compare their checksums
 };
 
-/// `--resume DIR`: the newest whole checkpoint in `dir`, or `dir` itself where it is one. Changes nothing there. Needs no
-/// context. Throws Error(refused) if `dir` is no readable folder.
+/// Finds what `--resume DIR` continues: the newest whole checkpoint in `dir`, or `dir` itself if it is one. Changes nothing
+/// there. Needs no context. Throws Error(refused) if `dir` isn't a readable folder.
 CheckpointSearch search_checkpoints(const std::filesystem::path& dir, const SearchOptions& options = {});
 
-/// The same; throws Error(refused), one line with what was skipped and why, if there is none.
+/// Returns the newest whole checkpoint as search_checkpoints() finds it, and sets `skipped` to a line for each newer one that is
+/// damaged. Throws Error(refused) with one line that says what was skipped and why if there is none.
 FoundCheckpoint find_checkpoint(const std::filesystem::path& dir, std::vector<std::string>& skipped);
 
-/// What a `--model` folder is found to be.
+/// The folder that a `--model` argument leads to.
 struct FoundModel {
-  std::filesystem::path folder;      ///< with config.json and weights
+  std::filesystem::path folder;      ///< the folder with config.json and weights
   std::vector<std::string> skipped;  ///< a line for each newer checkpoint that is damaged
-  bool has_manifest = false;         ///< it is a checkpoint
+  bool has_manifest = false;         ///< the folder has a manifest.json, which marks a checkpoint
 };
 
-/// `--model DIR`: `dir` itself, or, if it is no model folder but holds checkpoints, the newest whole one. The files that hold the
-/// model (config.json and model.safetensors) are held against the checkpoint's manifest, to the byte, unless `verify` is false.
-/// Folders without a manifest of ours are taken as they are. Throws Error(refused): no such folder, no whole checkpoint in it,
-/// files that aren't what the manifest says.
+/// Finds the folder of `--model DIR`: `dir` itself, or, if it isn't a model folder but holds checkpoints, the newest whole one.
+/// Unless `verify` is false, the files that hold the model (config.json and model.safetensors) are compared with the checkpoint's
+/// manifest, byte for byte. Folders without a manifest of tsprun are accepted as they are. Throws Error(refused): no such folder,
+/// no whole checkpoint in it, or files that differ from the manifest.
 FoundModel find_model_folder(const std::filesystem::path& dir, bool verify);
 
-/// One checkpoint folder. Verifies sizes, and every byte with `verify_bytes`. Throws Error(refused).
+/// Opens one checkpoint folder. Verifies the sizes of its files and the shapes and types of their tensors, and with
+/// `verify_bytes` all checksums. Throws Error(refused).
 FoundCheckpoint open_checkpoint(const std::filesystem::path& folder, bool verify_bytes);
 
-/// Fills the store (parameters, and with training moments and master weights) by all ranks of `ranks`, under any layout. Throws
-/// Error(refused) on all ranks: the dtype isn't the store's, a tensor is missing or has another shape, ranks see different
-/// checkpoints.
+/// Fills the store from a checkpoint: parameters, and with training also moments and master weights. Collective over `ranks`,
+/// under any layout. Throws Error(refused) on all ranks: the dtype isn't the store's, a tensor is missing or has another shape,
+/// or nodes see different checkpoints.
 void load_checkpoint(Rank& rank, Communicator& ranks, ParameterStore& store, const FoundCheckpoint& checkpoint);
 
 }  // namespace tsprun

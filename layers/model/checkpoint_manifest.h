@@ -1,5 +1,5 @@
-// manifest.json of a checkpoint: the run's facts, and size and checksum of every other file. It is the last file that a save
-// writes, and says of itself that it is undamaged: its own checksum is the last field.
+// manifest.json of a checkpoint: facts about the run, and size and checksum of every other file. A save writes it last. Its last
+// field is a checksum of its other fields, so damage to the manifest itself is detected.
 #pragma once
 
 #include "layers/model/checkpoint.h"
@@ -13,14 +13,15 @@
 
 namespace tsprun {
 
-/// What is written. Version 1, which is read as well, has no "run".
+/// Version that is written. Version 1, which can be read too, has no field "run".
 inline constexpr std::uint64_t kManifestVersion = 2;
-/// Its field "format".
+/// Value of the field "format".
 inline constexpr std::string_view kCheckpointFormat = "tsprun checkpoint";
 inline constexpr std::string_view kManifestName = "manifest.json";
-/// The largest that is read.
+/// Largest manifest that is read, in bytes.
 inline constexpr std::uint64_t kManifestBytes = std::uint64_t{1} << 20;
 
+/// One file of a checkpoint, as its manifest describes it.
 struct CheckpointFile {
   std::string name;
   std::uint64_t bytes = 0;
@@ -28,27 +29,30 @@ struct CheckpointFile {
   bool operator==(const CheckpointFile&) const = default;
 };
 
-/// The names of a checkpoint's files, but the manifest, in the order of the manifest.
+/// Returns the names of a checkpoint's files except the manifest, in the manifest's order.
 std::vector<std::string> checkpoint_files(DType dtype);
 
+/// Contents of a manifest.
 struct Manifest {
   CheckpointState state;
   std::vector<CheckpointFile> files;  ///< exactly those of checkpoint_files(state.dtype)
-  std::string checksum;               ///< XXH3-128 of what the other fields say
+  std::string checksum;               ///< XXH3-128 of the text of the other fields
 };
 
-/// The file's text; `checksum` needn't be set.
+/// Returns the text of the file. Ignores `checksum` and computes it.
 std::string manifest_json(const Manifest& manifest);
 
-/// Whether the manifest's own checksum must be right. Only tests that must get past it leave it out.
+/// Whether the manifest's own checksum is checked. Only tests that need to get past it ignore it.
 enum class Seal : std::uint8_t { checked, ignored };
 
-/// Reads the file's text. Throws Error(refused) that begins with `where`: field, what was expected.
+/// Parses the text of the file. Throws Error(refused) with a message that begins with `where` and names the field and what was
+/// expected.
 Manifest parse_manifest(std::string_view text, const std::string& where, Seal seal = Seal::checked);
 
-/// The manifest of a checkpoint folder. Throws Error(refused).
+/// Reads the manifest of a checkpoint folder. Throws Error(refused).
 Manifest read_manifest(const std::filesystem::path& folder);
-/// Whose checkpoint a folder is: its manifest's `run`, of which it reads no more; nothing if that can't be read.
+/// Returns the identity of the run that saved a checkpoint, from its manifest; nothing if that can't be read. Reads no other
+/// file.
 std::optional<std::string> run_of(const std::filesystem::path& folder);
 
 }  // namespace tsprun

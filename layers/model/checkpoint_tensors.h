@@ -1,4 +1,4 @@
-// What a checkpoint keeps of each parameter, and in which file.
+// Which tensors a checkpoint keeps of each parameter, and in which file.
 #pragma once
 
 #include "core/kernels/check.h"
@@ -10,13 +10,14 @@
 
 namespace tsprun {
 
+/// One file of a checkpoint: its name, the dtype of its tensors, and the member of ParameterPart that it holds.
 struct CheckpointTensors {
   std::string file;
   DType dtype;
   Tensor ParameterPart::*member;
 };
 
-/// Of a model whose parameters are `dtype`, in the order of checkpoint_files().
+/// Returns the files for a model with parameters of `dtype`, in the order of checkpoint_files().
 inline std::vector<CheckpointTensors> checkpoint_tensors(DType dtype) {
   const DType sums = kernels::summed_in(dtype);
   std::vector<CheckpointTensors> tensors = {{"model.safetensors", dtype, &ParameterPart::value},
@@ -26,7 +27,8 @@ inline std::vector<CheckpointTensors> checkpoint_tensors(DType dtype) {
   return tensors;
 }
 
-/// A parameter's tensor in one of those files. Older checkpoints hold GPT-2's without the prefix. Throws Error(refused).
+/// Returns a parameter's tensor in one of these files. Older checkpoints of GPT-2 models lack the prefix "transformer."; both
+/// names are accepted. Throws Error(refused).
 inline const safetensors::TensorInfo& checkpoint_tensor(const safetensors::File& file, const ModelConfig& config,
                                                         const Parameter& parameter) {
   const std::string name = exported_name(config, parameter);

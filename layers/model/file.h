@@ -1,4 +1,4 @@
-// Positional reads and writes of whole ranges, with errors that name the file.
+// Reads and writes of byte ranges at given offsets of files, with errors that name the file.
 #pragma once
 
 #include "transport/posix.h"
@@ -10,17 +10,17 @@
 
 namespace tsprun::file {
 
-/// Opens a regular file for reading. Throws Error(refused): missing, a directory, not readable.
+/// Opens a regular file for reading. Throws Error(refused): missing, not a regular file, not readable.
 posix::UniqueFd open_to_read(const std::filesystem::path& path);
-/// Its size in bytes.
+/// Returns the file's size in bytes. Throws Error(refused).
 std::uint64_t size(const posix::UniqueFd& file, const std::filesystem::path& path);
-/// Fills `into` from `offset` on. Throws Error(refused) if the file ends before, or can't be read.
+/// Reads bytes from `offset` on until `into` is full. Throws Error(refused) if the file ends before that, or can't be read.
 void read(const posix::UniqueFd& file, const std::filesystem::path& path, std::uint64_t offset, std::span<std::byte> into);
 /// Writes all of `from` at `offset`. Throws Error(refused) with the cause (a full disk, say).
 void write(const posix::UniqueFd& file, const std::filesystem::path& path, std::uint64_t offset, std::span<const std::byte> from);
-/// Makes the file's contents survive a power cut.
+/// Syncs the file's contents to disk, so that they survive a power cut. Throws Error(refused).
 void sync(const posix::UniqueFd& file, const std::filesystem::path& path);
-/// Makes names in a folder (created, renamed) survive a power cut.
+/// Syncs the names in a folder (created, renamed) to disk, so that they survive a power cut. Throws Error(refused).
 void sync_folder(const std::filesystem::path& folder);
 
 }  // namespace tsprun::file

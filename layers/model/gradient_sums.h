@@ -1,5 +1,5 @@
-// Data parallelism: gradients are summed over the ranks that have the same weights and other sequences, pack by pack, as soon as
-// each is known, while the backward pass goes on.
+// Data parallelism: gradients are summed over the ranks that have the same weights and other sequences, pack by pack as soon as
+// each pack's gradients are known, while the backward pass goes on.
 #pragma once
 
 #include "core/rank/rank.h"
@@ -10,16 +10,18 @@
 
 namespace tsprun {
 
+/// The sums over the data axis that are under way in a backward pass.
 class GradientSums {
  public:
-  /// `data`: those ranks. All borrowed.
+  /// Borrows everything. `data`: the ranks with the same weights and other sequences.
   GradientSums(Rank& rank, Communicator& data, const ParameterStore& store) : rank_(rank), data_(data), store_(store) {}
 
-  /// The sum of a pack begins, once in a pass; what else its gradients need was posted on Stream::gradients. With one rank:
-  /// nothing.
+  /// Begins the sum of a pack; call it once per pack and pass. Everything else that the pack's gradients need must be done or
+  /// posted on Stream::gradients. On one rank only notes the call.
   void post(std::size_t pack, Purpose purpose);
+  /// Returns whether post() was called for the pack in this pass.
   bool posted(std::size_t pack) const { return pack < posted_.size() && posted_[pack]; }
-  /// Returns when all sums are there; the next pass may begin.
+  /// Waits for all sums and makes the object ready for the next pass.
   void finish();
 
  private:

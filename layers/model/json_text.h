@@ -1,5 +1,5 @@
-// Strict reading of JSON that comes out of a file: what nlohmann-json would let pass silently is an error here (a name given
-// twice, nesting without end), and an error names the field it lies at. Only the room's own parsers include this.
+// Strict parsing of JSON from files. What nlohmann-json would accept silently is an error here (a duplicate name, unlimited
+// nesting), and errors name the field at which they occurred. Only the parsers of layers/ include this.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,14 +9,13 @@
 
 namespace tsprun {
 
-/// Parses `text`. Throws Error(refused), which begins with `where`: malformed text, a NUL
-/// anywhere (and whatever stands behind it), NaN or infinite numbers (with the field's
-/// name), duplicate names, more than 32 levels.
+/// Parses `text`. Throws Error(refused) with a message that begins with `where`: malformed text, a NUL byte anywhere, NaN or
+/// infinite numbers (with the field's name), duplicate names, more than 32 levels of nesting.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
-/// Text out of a file as an error message may show it: control characters replaced, cut after 120 bytes.
+/// Returns text from a file in a form that is safe in error messages: control characters replaced, cut after 120 bytes.
 std::string shown(std::string_view text);
-/// The same for any JSON value.
+/// Returns a JSON value in a form that is safe in error messages: "an object", "an array", else as shown() does.
 std::string shown_value(const nlohmann::json& value);
 
 }  // namespace tsprun

@@ -1,4 +1,4 @@
-// The ranks of a job by what they share: named axes over the world, outermost first, the last varying fastest ("dp=2,tp=2,sp=4").
+// The ranks of a job as a mesh of named axes over the world, outermost first, the last varying fastest ("dp=2,tp=2,sp=4").
 //
 //   data      ranks with the same weights and other sequences of the batch
 //   tensor    ranks with the same tokens and other heads and rows of weights
@@ -19,32 +19,32 @@ enum class Scheme : std::uint8_t {
   zero3   ///< tokens over `sequence`; weights too, gathered layer by layer
 };
 
-/// `--tp`: what the ranks of the tensor axis do between sublayers.
+/// How the ranks of the tensor axis exchange activations between sublayers (`--tp`).
 enum class TensorExchange : std::uint8_t {
-  plain,    ///< all keep all tokens: one all-reduce a sublayer and direction
-  sequence  ///< Megatron's sequence parallelism: each keeps its part of them; gathered before, reduce-scattered after a sublayer
+  plain,    ///< each rank keeps all tokens: one all-reduce per sublayer and direction
+  sequence  ///< Megatron's sequence parallelism: each has a part; all-gather before, reduce-scatter after a sublayer
 };
 
-/// Degrees of a mesh; 1 for an axis that a layout doesn't name.
+/// Scheme and degrees of a mesh; the degree of an axis that a layout doesn't name is 1.
 struct MeshShape {
   Scheme scheme = Scheme::tsp;
   int data = 1;
   int tensor = 1;
   int sequence = 1;
-  bool sequence_outside = false;  ///< sequence stands before tensor ("sp=2,tp=2")
+  bool sequence_outside = false;  ///< the sequence axis stands before the tensor axis ("sp=2,tp=2")
   TensorExchange exchange = TensorExchange::plain;
 
   int ranks() const { return data * tensor * sequence; }
-  /// Ranks among which each has tokens of its own: those that share a sequence, times those of Megatron's sequence parallelism.
+  /// Returns whether the ranks of the tensor axis, too, have different tokens (Megatron's sequence parallelism).
   bool slices_tokens() const { return tensor > 1 && exchange == TensorExchange::sequence; }
-  /// All ranks on the one axis of TSP.
+  /// Returns the shape that has all ranks on the one axis of TSP.
   static MeshShape tsp(int ranks) { return {.sequence = ranks}; }
 };
 
-/// One rank's slices of a mesh, each a communicator. Local: making it sends no message.
+/// One rank's slices of a mesh, each a communicator. Constructing it sends no message.
 class Mesh {
  public:
-  /// `world` must outlive it. Throws Error(refused) unless the degrees' product is its size.
+  /// Borrows `world`, which must outlive it. Throws Error(refused) unless the product of the degrees is its size.
   Mesh(Communicator& world, const MeshShape& shape);
 
   const MeshShape& shape() const { return shape_; }
@@ -52,7 +52,8 @@ class Mesh {
   Communicator& data() { return data_; }
   Communicator& tensor() { return tensor_; }
   Communicator& sequence() { return sequence_; }
-  /// The ranks among which each has tokens of its own, in the order (sequence, tensor): `sequence`, but for slices_tokens().
+  /// Returns the ranks that share this rank's sequences and have different tokens: `sequence`, or with slices_tokens() also those
+  /// of the tensor axis, in the order (sequence, tensor).
   Communicator& tokens() { return tokens_ ? *tokens_ : sequence_; }
 
  private:

@@ -1,4 +1,4 @@
-// A norm of the model and its parameters: RMSNorm, or LayerNorm where the model has that.
+// A norm of the model and its parameters: RMSNorm, or LayerNorm in models that have it.
 #pragma once
 
 #include "core/rank/compute_stream.h"
@@ -6,7 +6,8 @@
 
 namespace tsprun {
 
-/// Vectors [h]; gradients, which are added to, have no dims without training; biases none with RMSNorm.
+/// Parameters of a norm, each a vector [h]. Gradients are added to, and have no dims without training; the bias has no dims with
+/// RMSNorm.
 struct NormWeights {
   Tensor gain;
   Tensor bias;
@@ -14,13 +15,14 @@ struct NormWeights {
   Tensor bias_gradient;
 };
 
+/// Computes y = norm(x).
 inline void apply_norm(ComputeStream& compute, const ModelConfig& config, const Tensor& y, const ConstTensor& x,
                        const NormWeights& weights) {
   if (config.layer_norms()) compute.layer_norm(y, x, weights.gain, weights.bias, config.norm_epsilon);
   else compute.rms_norm(y, x, weights.gain, config.norm_epsilon);
 }
 
-/// dx, written or added, and the gradients of `weights`.
+/// Writes or adds dx, and adds to the gradients in `weights`.
 inline void norm_backward(ComputeStream& compute, const ModelConfig& config, const Tensor& dx, const ConstTensor& dy,
                           const ConstTensor& x, const NormWeights& weights, kernels::Write write) {
   if (config.layer_norms()) {

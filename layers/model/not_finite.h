@@ -1,4 +1,5 @@
-// NaN and infinity: found in weights before they are used or saved, and traced to the first tensor of a pass that holds one.
+// NaN and infinity: weights are checked before they are used or saved, and a pass whose result isn't finite is traced to the
+// first tensor that isn't.
 #pragma once
 
 #include "core/collectives/communicator.h"
@@ -10,22 +11,23 @@
 
 namespace tsprun {
 
-/// All ranks of the group call it. Throws Error(refused) on all of them if a value that any of them holds, or with training its
-/// master or a moment, is infinite or NaN: names rank, tensor, shape, element. `where` says what comes before that, of a
-/// parameter: a file, say.
+/// Checks that all values, and with training also master weights and moments, of all ranks are finite. Collective over `ranks`.
+/// Throws Error(refused) on all of them with rank, tensor, shape and element if one isn't. `where` returns how the message about
+/// a parameter begins: a file name, say.
 void check_finite(Rank& rank, Communicator& ranks, const ParameterStore& store,
                   const std::function<std::string(const Parameter&)>& where);
 
-/// A pass gave a result that isn't finite.
+/// A pass whose result wasn't finite.
 struct FailedPass {
-  std::string what;           ///< begins the message: "step 3: the loss is nan"
-  std::string advice;         ///< what may help, or tell more
-  bool gradients = false;     ///< the pass ends with gradients in the store
-  std::function<void()> run;  ///< the same pass again
+  std::string what;           ///< beginning of the message: "step 3: the loss is nan"
+  std::string advice;         ///< what to do, or where to find out more
+  bool gradients = false;     ///< the pass leaves gradients in the store
+  std::function<void()> run;  ///< runs the same pass again
 };
 
-/// All ranks of the group call it after the same failed pass. Runs it again, watched, and throws Error(refused) on all of them,
-/// which names the first tensor that isn't finite: a weight, else an activation, else a gradient; with its rank as the culprit.
+/// Runs the pass again with every tensor checked, and throws Error(refused) on all ranks with the first tensor that isn't finite:
+/// a weight, else an activation, else a gradient, with the rank that has it as the culprit. Collective over `ranks`, after the
+/// same failed pass.
 [[noreturn]] void blame_not_finite(Rank& rank, Communicator& ranks, const ParameterStore& store, const FailedPass& pass);
 
 }  // namespace tsprun

@@ -1,5 +1,5 @@
-// The parameters of a model: their names and shapes as Hugging Face stores them. Llama's linear weights are [out, in]; GPT-2's
-// are [in, out], and those of Q, K and V lie beside one another in one matrix.
+// The parameters of a model, with names and shapes as Hugging Face stores them. Llama's linear weights are [out, in]; GPT-2's are
+// [in, out], and its Q, K and V lie side by side in one matrix.
 #pragma once
 
 #include "layers/model/config.h"
@@ -10,7 +10,7 @@
 
 namespace tsprun {
 
-/// What a parameter is in the model. The letters are the paper's.
+/// Role of a parameter in the model.
 enum class ParameterRole {
   embedding,
   positions,  ///< learned, [max_positions, h]
@@ -19,14 +19,14 @@ enum class ParameterRole {
   query,
   key,
   value,
-  query_key_value,  ///< all three, [h, 3h]
+  query_key_value,  ///< W_Q, W_K and W_V in one matrix, [h, 3h]
   query_key_value_bias,
   output,
   output_bias,
   mlp_norm,
   mlp_norm_bias,
   gate,
-  up,  ///< without a gate: W_1
+  up,  ///< W_3; without a gate W_1
   up_bias,
   down,
   down_bias,
@@ -35,14 +35,15 @@ enum class ParameterRole {
   head
 };
 
-/// Vectors that begin as zeros; other vectors are norm gains.
+/// Returns whether the parameter is a bias, which starts as zeros. All other vectors are norm gains.
 bool is_bias(ParameterRole role);
 
+/// A parameter: what it is, and its name and shape in files.
 struct Parameter {
   std::string name;  ///< "model.layers.0.self_attn.q_proj.weight"
   ParameterRole role;
   std::size_t layer;               ///< 0 outside the blocks
-  std::vector<std::size_t> shape;  ///< matrices as they are stored, norm gains [h], biases [out]
+  std::vector<std::size_t> shape;  ///< as stored: matrices [out, in] or [in, out], norm gains [h], biases [out]
 
   bool is_matrix() const { return shape.size() == 2; }
   std::size_t rows() const { return is_matrix() ? shape[0] : 1; }  ///< a vector is one row
@@ -50,15 +51,16 @@ struct Parameter {
   std::size_t elements() const { return rows() * columns(); }
 };
 
-/// The parameter's name in a folder that is saved: that of the whole model in transformers (GPT2LMHeadModel's state dict puts
-/// "transformer." before all but the head). Readers find GPT-2's parameters with and without it.
+/// Returns the parameter's name in a model folder that tsprun writes: the name in transformers' state dict (GPT2LMHeadModel puts
+/// "transformer." before all but the head). Readers find GPT-2's parameters with and without that prefix.
 std::string exported_name(const ModelConfig& config, const Parameter& parameter);
 
-/// Those of one block. Llama: input_layernorm, q, k, v, o, post_attention_layernorm, gate, up, down. GPT-2: ln_1, attn.c_attn,
-/// attn.c_proj, ln_2, mlp.c_fc, mlp.c_proj, each a weight and a bias.
+/// Returns the parameters of one block. Llama: input_layernorm, q, k, v, o, post_attention_layernorm, gate, up, down. GPT-2:
+/// ln_1, attn.c_attn, attn.c_proj, ln_2, mlp.c_fc, mlp.c_proj, each a weight and a bias.
 std::vector<Parameter> block_parameters(const ModelConfig& config, std::size_t layer);
 
-/// All of the model: embedding, learned positions if it has them, blocks, final norm, and the head unless it is tied.
+/// Returns all parameters of the model: embedding, learned positions if it has them, blocks, final norm, and the head unless it
+/// is tied.
 std::vector<Parameter> model_parameters(const ModelConfig& config);
 
 }  // namespace tsprun

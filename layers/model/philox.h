@@ -1,5 +1,6 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC
-// 2011). A number is a pure function of key and counter, so any rank can draw any of them, in any order, and all agree.
+// 2011). A number is a pure function of key and counter, so that every rank can draw any number, in any order, and all ranks
+// agree.
 #pragma once
 
 #include <array>
@@ -8,7 +9,7 @@
 
 namespace tsprun {
 
-/// 128 random bits for a 64-bit key and a 128-bit counter, as four words.
+/// Returns 128 random bits for a 64-bit key and a 128-bit counter, as four words.
 constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 2> key, std::array<std::uint32_t, 4> counter) {
   constexpr std::uint64_t kMultiplier0 = 0xD2511F53U;
   constexpr std::uint64_t kMultiplier1 = 0xCD9E8D57U;
@@ -26,7 +27,7 @@ constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 2> key, 
   return counter;
 }
 
-/// The same in 64-bit words, low word first.
+/// Returns the same bits as two 64-bit words, low word first.
 constexpr std::array<std::uint64_t, 2> philox(std::uint64_t key, std::uint64_t counter_low, std::uint64_t counter_high) {
   const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
   const auto high = [](std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32); };

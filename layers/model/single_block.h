@@ -1,5 +1,6 @@
-// One block on a mesh without a model around it: its weights, its tokens, forward and backward. To hold a strategy against
-// another implementation, and to forecast what a block needs.
+// One block on a mesh without a model around it: its weights, its tokens, forward and backward. Used to compare a strategy with
+// another implementation, and to forecast a block's memory. Only for models of Llama's kind: of the block's vectors it uses the
+// two norm gains.
 #pragma once
 
 #include "layers/model/block.h"
@@ -10,24 +11,26 @@
 
 namespace tsprun {
 
+/// Layer 0 of a model. All ranks of the mesh call the same methods with the same arguments.
 class SingleBlock {
  public:
-  /// Layer 0 of a model with these options, for `batch` sequences of `sequence` tokens (all on every rank of the data axis).
-  /// Takes the memory of the weights, which are then to be filled. `rank` and `mesh` must outlive it.
+  /// Allocates the weights of layer 0 of a model with these options, which the caller then fills. It computes with `batch`
+  /// sequences of `sequence` tokens, all of them on every rank of the data axis. `rank` and `mesh` are borrowed and must outlive
+  /// it. Throws Error(refused | out_of_memory).
   SingleBlock(Rank& rank, Mesh& mesh, const ModelOptions& options, std::size_t batch, std::size_t sequence);
 
   ParameterStore& parameters() { return store_; }
   const TokenLayout& tokens() const { return tokens_; }
-  /// A tensor of this rank's tokens, [B, S_p, h] or a slice of its rows.
+  /// Returns a tensor of this rank's tokens, [B, S_p, h] or a slice of its rows.
   OwnedTensor residual(Category category, DType dtype, std::string_view what) {
     return tokens_.residual(rank_, category, dtype, options_.config.hidden, what);
   }
-  /// What x is kept as: with options.training it stays for backward().
+  /// Returns the category of x: with options.training it stays for backward().
   Category kept() const { return options_.training ? Category::activations : Category::workspace; }
 
-  /// x becomes y; x in the model's dtype.
+  /// Returns the block's output for x; both in the model's dtype.
   OwnedTensor forward(OwnedTensor x);
-  /// After forward(): dy, of the type of sums, becomes dx; gradients are in the store.
+  /// Turns `d`, in the type of sums, from dy into dx, and computes the gradients into the store. Call it after forward().
   void backward(const Tensor& d);
 
  private:

@@ -1,4 +1,4 @@
-// Which strategy computes the blocks of a mesh.
+// Chooses the strategy that computes the blocks of a mesh.
 #pragma once
 
 #include "layers/model/config.h"
@@ -11,17 +11,19 @@
 
 namespace tsprun {
 
+/// What the strategy computes, and its variants.
 struct StrategyOptions {
   ModelConfig config;
   DType dtype = DType::f32;
-  SequenceExchange exchange = SequenceExchange::gather;  ///< of Scheme::dense
-  std::size_t kv_bucket_heads = 0;  ///< of Scheme::tsp: K/V heads that are gathered at a time; 0: as it chooses
+  SequenceExchange exchange = SequenceExchange::gather;  ///< how Scheme::dense exchanges K and V
+  std::size_t kv_bucket_heads = 0;                       ///< K/V heads gathered at a time; 0: the strategy chooses
 };
 
-/// Throws Error(refused) for a mesh among whose ranks the model's heads can't be cut, with degrees that work. Needs no rank.
+/// Throws Error(refused) if the model's heads can't be cut over the ranks of a mesh; the message names degrees that work. Needs
+/// no rank.
 void check_mesh(const ModelConfig& config, const MeshShape& shape, SequenceExchange exchange);
 
-/// All is borrowed. Throws Error(refused) for what the model's heads can't be cut into.
+/// Returns the strategy of a mesh. Borrows `rank` and `mesh`. Throws Error(refused) as check_mesh() does.
 std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOptions& options);
 
 }  // namespace tsprun
