@@ -25,14 +25,15 @@ std::string Decoder::why_not(const MeshShape& shape, SequenceExchange exchange) 
     return "zero3 keeps rows of weights, not heads, and would gather all of them for every token";
   if (shape.scheme == Scheme::dense && shape.sequence > 1 && exchange == SequenceExchange::ulysses)
     return "ulysses keeps K and V by heads, the cache is by positions: gather and ring work";
-  constexpr int kMostParts = 64;  // of merge_attention()
+  constexpr int kMostParts = 64;  // limit of merge_attention()
   if (shape.sequence > kMostParts) return fmt::format("at most {} ranks share a cache's positions", kMostParts);
   return {};
 }
 
 namespace {
 
-/// Query heads cut evenly over `ranks`, and the K/V heads that each is the first to read, numbered within the slice.
+/// Cuts the slice's query heads over `ranks` as evenly as possible, and gives each rank the K/V heads that its query heads are
+/// the first to read. All are numbered within the slice.
 template <class Share>
 std::vector<Share> cut_heads(const ModelConfig& config, const BlockSlice& slice, int ranks) {
   const Chunks cut = Chunks::balanced(ranks, slice.queries.count);
@@ -84,7 +85,7 @@ Communicator& Decoder::vocabulary_ranks() const {
   return mesh.shape().tensor > 1 && !mesh.shape().slices_tokens() ? mesh.tensor() : mesh.tokens();
 }
 
-/// Of [W_K; W_V; W_Q; W_Oᵀ] of the heads that this rank holds.
+/// Returns this rank's share of the pack [W_K; W_V; W_Q; W_Oᵀ] of the heads that it holds.
 Decoder::AttentionRows Decoder::attention_rows(std::size_t layer) const {
   const Tensor rows = model_.parameters().values(attention_pack_number(layer));
   const std::size_t d = config_.head_dim;
@@ -111,7 +112,7 @@ MlpMatrices Decoder::mlp_rows(std::size_t layer) const {
   return W;
 }
 
-/// Positions below `length` that this rank caches.
+/// Returns how many of the positions below `length` this rank caches.
 std::size_t Decoder::cached(std::size_t length) const {
   const auto ranks = static_cast<std::size_t>(D());
   const auto me = static_cast<std::size_t>(p());
@@ -120,8 +121,8 @@ std::size_t Decoder::cached(std::size_t length) const {
 
 // --- the prompt --------------------------------------------------------------------------------------------------------------
 
-/// Rows of `from` [S_p, n_kv·d], this rank's tokens by zigzag, to the ranks that cache their positions; `to` [cached, n_kv·d] by
-/// position.
+/// Sends rows of `from` [S_p, n_kv·d], this rank's tokens by zigzag, to the ranks that cache their positions, and receives `to`
+/// [cached, n_kv·d], ordered by position.
 void Decoder::move_rows(const Tensor& to, const ConstTensor& from, const TokenLayout& tokens) {
   const auto ranks = static_cast<std::size_t>(D());
   const std::size_t width = from.size(1);
@@ -176,7 +177,7 @@ ConstTensor Decoder::prompt(std::span<const Token> ids) {
 
 // --- one token ---------------------------------------------------------------------------------------------------------------
 
-/// x [1, h], from the rank that has the token's row.
+/// Returns x [1, h], which the rank that has the token's row broadcasts.
 OwnedTensor Decoder::embed(Token token) {
   const Chunks& rows = model_.vocabulary_rows();
   const auto id = static_cast<std::size_t>(token);
@@ -202,7 +203,7 @@ OwnedTensor Decoder::normed(const Tensor& x, const NormWeights& norm) {
   return y;
 }
 
-/// x [1, heads·d], to the present position.
+/// Rotates x [1, heads·d] to the current position.
 void Decoder::rotate(const Tensor& x) {
   if (!rope_.exists()) return;
   const std::size_t d = config_.head_dim;
@@ -213,7 +214,7 @@ void Decoder::sum_over_ranks(const Tensor& y) {
   rank_.wait(model_.mesh().world().post_all_reduce(buffer_of(ConstTensor(y)), buffer_of(y), Reduction::sum, kDecoded));
 }
 
-/// The new position's K and V [2, heads, d] of this rank's K/V heads go to the rank that caches it.
+/// Sends K and V [2, heads, d] of this rank's K/V heads at the new position to the rank that caches it.
 void Decoder::store_new(std::size_t layer, const ConstTensor& kv) {
   const auto ranks = static_cast<std::size_t>(D());
   const std::size_t d = config_.head_dim;
@@ -246,8 +247,8 @@ std::vector<std::size_t> Decoder::by_share(std::size_t width) const {
   return counts;
 }
 
-/// `parts` [n_q, d + 1]: this rank's partial O and log-sum-exp of every head of the slice, of the type of sums. O of its share's
-/// heads over all positions, [1, heads·d], in the model's dtype.
+/// Returns O of its share's heads over all positions, [1, heads·d], in the model's dtype. `parts` [n_q, d + 1], in the type of
+/// sums: this rank's partial O and log-sum-exp of every head of the slice.
 OwnedTensor Decoder::merged_heads(const Tensor& parts) {
   const auto ranks = static_cast<std::size_t>(D());
   const std::size_t d = config_.head_dim;
@@ -272,7 +273,7 @@ OwnedTensor Decoder::merged_heads(const Tensor& parts) {
   return narrow;
 }
 
-/// y [1, h], of the type of sums.
+/// Returns y [1, h] in the type of sums.
 OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   ComputeStream& compute = rank_.compute();
   const std::size_t d = config_.head_dim;

@@ -12,7 +12,7 @@ namespace tsprun {
 using kernels::Rotation;
 using kernels::Write;
 
-/// q, k, v, lse in the form of the exchange, and o: what is saved, or memory of this visit.
+/// q, k, v and lse in the shapes of the exchange, and o: views of what is saved, or memory of this visit.
 struct Dense::Heads {
   OwnedTensor q_memory, k_memory, v_memory, o_memory, lse_memory;
   Tensor q, k, v, o, lse;
@@ -20,7 +20,7 @@ struct Dense::Heads {
 
 namespace {
 
-/// [B, S_p, heads, d] as the matrix [B·S_p, heads·d].
+/// Views [B, S_p, heads, d] as the matrix [B·S_p, heads·d].
 template <class View>
 View matrix_of(const View& heads) {
   return heads.merged(2).merged(0);
@@ -39,7 +39,7 @@ struct AttentionMatrices {
   }
 };
 
-/// Parts of a pack of which the first `copied` rows of W_K and W_V are parts of their own: they may count elsewhere.
+/// Splits the parts of W_K and W_V so that their first `copied` rows, which another rank may count, are parts of their own.
 std::vector<PartPlan> with_copies_apart(std::vector<PartPlan> parts, std::size_t copied) {
   std::vector<PartPlan> result;
   for (PartPlan& part : parts) {
@@ -111,7 +111,7 @@ void Dense::end() {
   for (const Work& work : summing_) rank_.wait(work);
   summing_.clear();
   if (sequence_.size() == 1) return;
-  // Whatever else was begun (K and V that others still read) is complete when what follows it on its stream is.
+  // Streams are ordered, so after these barriers everything that the pass began is complete, also K and V that others read.
   for (const Stream stream : {Stream::weights, Stream::kv, Stream::gradients}) {
     rank_.wait(sequence_.post_barrier({.stream = stream}));
   }
@@ -146,7 +146,7 @@ BlockBiases Dense::biases(std::size_t layer) const {
   return of;
 }
 
-/// q, k, v in the exchange's form; k and v begin to move before q is projected.
+/// Computes q, k and v in the shapes of the exchange. k and v begin to move before q is projected.
 void Dense::project(Heads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer) {
   const AttentionMatrices W(rows, slice_, config_.head_dim);
   const BlockBiases b = biases(layer);
@@ -202,7 +202,7 @@ void Dense::attention_backward(std::size_t layer, const Tensor& dx, const ConstT
   Heads heads = heads_room(saved);
   const Tensor rows = weights(pack);
   const AttentionMatrices W(rows, slice_, config_.head_dim);
-  if (!saved.q.exists()) project(heads, X, rows, layer);  // else K and V move already
+  if (!saved.q.exists()) project(heads, X, rows, layer);  // else begin_attention() has begun to move K and V
 
   const SavedSizes own = SavedSizes::of(*tokens_, slice_.queries.count, slice_.kv.count, slice_.rows);
   OwnedTensor dO = step(dtype_, own.o, "gradient of attention output");
@@ -225,7 +225,7 @@ void Dense::attention_backward(std::size_t layer, const Tensor& dx, const ConstT
     b.query.add_gradient(compute(), matrix_of(dq.view()));
     dq.reset();
   };
-  // They hide the way home of dK and dV where those travel, else the exchange of dX.
+  // These products hide the way home of dK and dV if those travel, else the exchange of dX.
   const bool travels = sequence_.size() > 1;
   if (travels) gradients_of_queries();
   attention_->finish_backward();

@@ -21,7 +21,7 @@
 
 namespace tsprun {
 
-/// What the strategy computes, and how its attention exchanges K and V.
+/// Options of the strategy: what it computes, and how its attention exchanges K and V.
 struct DenseOptions {
   ModelConfig config;
   DType dtype = DType::f32;

@@ -8,7 +8,7 @@
 namespace tsprun {
 
 namespace {
-/// The nearest degrees that divide `heads`, below and above.
+/// Returns the nearest degrees below and above `degree` that divide `heads`.
 std::vector<std::size_t> nearest_divisors(std::size_t heads, std::size_t degree) {
   std::vector<std::size_t> result;
   for (std::size_t below = degree; below-- > 1;) {
@@ -45,7 +45,7 @@ HeadRange HeadCut::query_heads(int rank) const {
 }
 
 HeadRange HeadCut::kv_heads_owned(int rank) const {
-  // Those whose first query head j·g lies among the rank's.
+  // K/V heads j whose first query head j·g is one of the rank's.
   const HeadRange mine = query_heads(rank);
   const std::size_t g = heads_per_kv_head();
   const std::size_t first = (mine.first + g - 1) / g;

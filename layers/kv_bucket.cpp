@@ -11,7 +11,7 @@ namespace {
 
 constexpr CallOptions kKv{.stream = Stream::kv, .purpose = Purpose::kv};
 
-/// counts[r] and offsets[r], in elements, of the chunk that rank r has in one half of the sequence.
+/// counts[r] and offsets[r], in elements, of rank r's chunk in one half of the sequence.
 struct HalfChunks {
   std::vector<std::size_t> counts;
   std::vector<std::size_t> offsets;

@@ -44,12 +44,12 @@ MlpColumns::Gradients MlpColumns::backward(const ConstTensor& dY, const MlpMatri
   };
   Gradients d{.gate = room("gradient of gate"), .up = {}};
   if (!gated_) {
-    compute().gemm(d.gate, dY, W.W2t.transposed(0, 1));  // of the activation, until the next line
+    compute().gemm(d.gate, dY, W.W2t.transposed(0, 1));  // gradient of the activation, until the next line
     compute().gelu_backward(d.gate, d.gate, gate_, gelu_);
     return d;
   }
   d.up = room("gradient of up");
-  compute().gemm(d.up, dY, W.W2t.transposed(0, 1));  // of the gated activation, until the next line
+  compute().gemm(d.up, dY, W.W2t.transposed(0, 1));  // gradient of the gated activation, until the next line
   compute().swiglu_backward(d.gate, d.up, d.up, gate_, up_);
   return d;
 }

@@ -14,13 +14,13 @@ Parameter of_role(const ModelConfig& config, std::size_t layer, ParameterRole ro
   throw std::logic_error("a block has no such parameter");
 }
 
-/// Rows of a parameter as it is stored.
+/// Plans rows of a parameter as files store it.
 PartPlan rows_part(Parameter parameter, std::size_t first, std::size_t count) {
   const safetensors::Block block{.first_row = first, .rows = count, .first_column = 0, .columns = parameter.columns()};
   return {.parameter = std::move(parameter), .block = block};
 }
 
-/// Columns of it, which lie as rows.
+/// Plans columns of a parameter, which are rows in memory.
 PartPlan columns_part(Parameter parameter, std::size_t first, std::size_t count) {
   const safetensors::Block block{.first_row = 0, .rows = parameter.rows(), .first_column = first, .columns = count};
   return {.parameter = std::move(parameter), .block = block, .transposed = true};
@@ -32,7 +32,7 @@ PackPlan attention_pack_plan(const ModelConfig& config, std::size_t layer, const
   const std::size_t d = config.head_dim;
   PackPlan pack;
   if (config.family == ModelFamily::gpt2) {
-    // Stored [in, out], with Q, K and V beside one another.
+    // Stored as [in, out], with Q, K and V side by side.
     const Parameter projections = of_role(config, layer, ParameterRole::query_key_value);
     const std::size_t h = config.hidden;
     pack.parts.push_back(columns_part(projections, h + kv.first * d, kv.count * d));

@@ -39,7 +39,7 @@ Tensor RingSums::part(int step) {
   if (when_ == RingPart::ahead) {
     leaving_ = std::move(part_);
   } else {
-    // With the sum's arrival the right has also taken what went before.
+    // Ends when the sum has arrived and the right neighbour has taken the last part, which can then be freed.
     rank_->wait(arriving_.work);
     part_.reset();
   }
@@ -54,7 +54,7 @@ void RingSums::pass_on(int step) {
     leaving_.reset();
   }
   if (step > 1) rank_->compute().add(part_, arriving_.tensor, part_);
-  // What comes next is that of the next step's shard; after the last step, the own one.
+  // The next sum to arrive belongs to the next step's shard; after the last step, to this rank's own.
   const int next = (axis_->rank() - step - 1 + 2 * axis_->size()) % axis_->size();
   arriving_.tensor.reset();
   arriving_.tensor = rank_->tensor(Category::communication, own_.dtype(), {rows_of_(next), width()}, what_);

@@ -50,7 +50,7 @@ class RingWeights {
   Transfer next_;
 };
 
-/// When a rank computes its part of a gradient.
+/// The time at which a rank computes its part of a gradient.
 enum class RingPart : std::uint8_t {
   after_arrival,  ///< after the sum so far has arrived: at most two gradient shards in memory, the own one not counted
   ahead           ///< while the sum so far is still on its way: at most three

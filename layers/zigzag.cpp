@@ -28,7 +28,7 @@ std::vector<std::size_t> Zigzag::tokens_of_ranks() const {
 }
 
 std::size_t Zigzag::rank_start(int rank) const {
-  // The first chunks of the ranks before, and their second ones, which lie at the sequence's end.
+  // Tokens of the ranks before: their first chunks, and their second chunks, which are at the end of the sequence.
   return chunk_start(rank) + (rank == 0 ? 0 : sequence_ - chunk_start(2 * ranks_ - rank));
 }
 

@@ -12,7 +12,7 @@ namespace tsprun {
 
 namespace {
 
-/// What is said of a failure: cause, then text that ends at the first zero.
+/// Message about a failure: one byte for the cause, then text that ends at the first zero byte.
 using Message = std::array<std::byte, 1024>;
 
 }  // namespace
@@ -27,7 +27,7 @@ void agree(Communicator& ranks, const std::function<void()>& body) {
     mine.emplace(Cause::exception, error.what());
   }
 
-  // After a failure of the job this throws it.
+  // If the job has failed, this throws the job's failure.
   double first = mine ? ranks.rank() : ranks.size();
   ranks.all_reduce(std::span(&first, 1), Reduction::min);
   const int culprit = static_cast<int>(first);

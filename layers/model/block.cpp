@@ -22,20 +22,20 @@ void Block::dropout(const Tensor& y, const ConstTensor& x, std::size_t layer, Dr
   rank_.compute().dropout(y.merged(0), x.merged(0), draws_->tokens(), draws_->at(layer, site, config_.residual_dropout));
 }
 
-/// Inside the attention that follows.
+/// Sets the dropout of attention probabilities for the next call of the strategy.
 void Block::drop_attention(std::size_t layer) {
   const double probability = draws_ == nullptr ? 0 : config_.attention_dropout;
   strategy_.drop_attention(probability == 0 ? kernels::AttentionDropout{} : draws_->of_attention(layer, probability));
 }
 
-/// A sublayer's result, before it is added to the residual.
+/// Completes a sublayer's result before it is added to the residual: last bias and dropout.
 void Block::end_sublayer(const Tensor& y, const Bias& bias, std::size_t layer, DropoutSite site) {
   bias.add_to(rank_.compute(), y);
   if (drops()) dropout(y, y, layer, site);
 }
 
-/// The gradient of that result without its bias, and the bias' own. Where nothing is dropped it is `d`, which is the residual's
-/// too.
+/// Returns the gradient of a sublayer's result before bias and dropout, and adds to the bias' gradient. Without dropout it is `d`
+/// itself, which is also the residual's gradient; else `memory` holds it.
 ConstTensor Block::result_gradient(const Tensor& d, const Bias& bias, std::size_t layer, DropoutSite site, OwnedTensor& memory) {
   Tensor of_result = d;
   if (drops()) {
@@ -52,7 +52,7 @@ OwnedTensor Block::residual(const Tensor& x, const Tensor& y, Category category,
   return sum;
 }
 
-/// The tensors that are kept.
+/// Allocates the tensors of `saved` that are kept.
 void Block::make_room(const TokenLayout& tokens, Keep keep, BlockSaved& saved) {
   const SavedSizes sizes = strategy_.saved_sizes(config_, tokens);
   const auto room = [&](std::span<const std::size_t> of, std::string_view what) {
@@ -73,7 +73,7 @@ void Block::make_room(const TokenLayout& tokens, Keep keep, BlockSaved& saved) {
   if (config_.gated_mlp()) saved.mlp.up = room(sizes.gate, "saved up");
 }
 
-/// "layer 1, attention, forward".
+/// Returns "layer 1, attention, forward".
 std::string Block::stage(std::size_t layer, std::string_view sublayer, std::string_view direction) {
   return fmt::format("layer {}, {}, {}", layer, sublayer, direction);
 }

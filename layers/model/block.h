@@ -35,11 +35,11 @@ struct BlockVectors {
   Bias mlp_output = {};        ///< b_2 [h]; no dims without biases
 };
 
-/// What a forward pass keeps.
+/// Tensors that a forward pass keeps.
 enum class Keep : std::uint8_t {
   nothing,
   kv,       ///< K and V of the tokens, for a cache
-  backward  ///< what the recomputation mode keeps
+  backward  ///< those that the recomputation mode keeps for the backward pass
 };
 
 /// Computes all blocks of a model, one call after another. `rank` and `strategy` are borrowed.

@@ -130,7 +130,7 @@ struct CheckpointSearch {
   std::vector<std::string> skipped;      ///< a line for each newer, damaged one: file, field, what was expected
 };
 
-/// What search_checkpoints() considers and verifies.
+/// Options of search_checkpoints(): which checkpoints it considers, and what it verifies.
 struct SearchOptions {
   CheckpointMarks passed_over = {};     ///< checkpoints to pass over while is_marked() holds for them
   std::optional<std::string> run = {};  ///< only checkpoints of this run; absent: of any run

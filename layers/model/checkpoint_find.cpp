@@ -1,4 +1,4 @@
-// Finding the checkpoint to go on from, before ranks start.
+// Finds the checkpoint from which a run continues, or the model folder to load, before ranks start.
 #include "layers/model/checkpoint.h"
 
 #include "layers/model/checkpoint_folder.h"
@@ -45,7 +45,7 @@ void verify(const fs::path& path, const CheckpointFile& expected, bool bytes_too
   }
 }
 
-/// Every tensor of the model, in its shape, in every file: what load_checkpoint() will ask for.
+/// Checks that a file holds every tensor of the model in its shape and type, as load_checkpoint() will need them.
 void verify_tensors(const fs::path& path, const ModelConfig& config, DType dtype) {
   const safetensors::File file(path);
   for (const Parameter& parameter : model_parameters(config)) {
@@ -57,14 +57,14 @@ void verify_tensors(const fs::path& path, const ModelConfig& config, DType dtype
   }
 }
 
-/// When the manifest of a checkpoint was written; nothing if that can't be told.
+/// Returns when the manifest of a checkpoint was written; nothing if that is unknown.
 std::optional<fs::file_time_type> written(const fs::path& dir, std::uint64_t step) {
   std::error_code error;
   const fs::file_time_type time = fs::last_write_time(dir / step_folder(step) / kManifestName, error);
   return error ? std::nullopt : std::optional(time);
 }
 
-/// A folder from another program may hold a manifest.json of its own.
+/// Returns whether a manifest.json belongs to another program.
 bool is_foreign(const std::string& text, const std::string& where) {
   const nlohmann::json object = parse_json(text, where);
   if (!object.is_object()) return true;
@@ -72,7 +72,7 @@ bool is_foreign(const std::string& text, const std::string& where) {
   return format == object.end() || *format != kCheckpointFormat;
 }
 
-/// The files that hold the model, held against the manifest. False: there is none of ours.
+/// Compares the files that hold the model with the manifest. Returns false if there is no manifest of tsprun.
 bool verify_model(const fs::path& folder) {
   const fs::path path = folder / kManifestName;
   std::error_code error;
@@ -182,7 +182,7 @@ CheckpointSearch search_checkpoints(const fs::path& dir, const SearchOptions& op
   }
   for (const std::uint64_t step : steps_in(dir)) {
     if (is_marked(options.passed_over, dir, step)) continue;
-    // One whose manifest can't be read may be the run's own: it is looked at, and said to be damaged.
+    // A checkpoint with an unreadable manifest may be this run's own: it is examined, and reported as damaged.
     if (options.run && run_of(dir / step_folder(step)).value_or(*options.run) != *options.run) continue;
     look_at(dir / step_folder(step), step);
     if (search.found) break;

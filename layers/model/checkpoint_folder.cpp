@@ -44,11 +44,11 @@ std::vector<fs::path> entries_of(const fs::path& dir) {
   return entries;
 }
 
-/// Empty if another process holds it, or if it isn't a folder.
+/// Locks a folder. Returns an empty descriptor if another process holds the lock, or if it isn't a folder.
 posix::UniqueFd lock(const fs::path& folder) {
   posix::UniqueFd handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (handle && ::flock(handle.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) handle.reset();
-  return handle;  // where the file system knows no locks, nobody holds one
+  return handle;  // if the file system has no locks, the folder counts as free
 }
 
 void delete_folder(const fs::path& folder) {
@@ -140,7 +140,7 @@ void PartialFolder::publish() {
     failure = ::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, final_.c_str(), RENAME_EXCHANGE) == 0 ? 0 : errno;
   }
   if (replaces && (failure == EINVAL || failure == ENOSYS)) {
-    // A file system on which two folders can't change names at once: the old one is moved away first.
+    // This file system can't exchange two folders' names atomically: the old folder is renamed away first.
     const fs::path old = dir_ / fmt::format("{}{}{}", final_.filename().string(), kReplaced, kPartial);
     failure = ::rename(final_.c_str(), old.c_str()) == 0 && ::rename(partial_.c_str(), final_.c_str()) == 0 ? 0 : errno;
   }

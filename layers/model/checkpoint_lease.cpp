@@ -54,7 +54,7 @@ std::string utc_now() {
   return text.data();
 }
 
-/// One line of kRecordBytes.
+/// Returns the record as one line of kRecordBytes bytes.
 std::string text_of(const LeaseRecord& record) {
   nlohmann::ordered_json object;
   object[std::string(kVersionField)] = 1;
@@ -90,7 +90,7 @@ std::optional<LeaseRecord> parse_record(const std::string& text) {
   }
 }
 
-/// What lies in the file, at most as much as a record has.
+/// Returns the contents of the file, at most kRecordBytes bytes.
 std::string read_record(int file) {
   std::string text(kRecordBytes, '\0');
   const ssize_t got = ::pread(file, text.data(), text.size(), 0);
@@ -118,13 +118,13 @@ std::string new_run_identity() {
 }
 
 std::optional<LeaseRecord> read_lease(const fs::path& dir) {
-  // Opened anew: where a file system is shared, that is when it looks what others have written.
+  // The file is opened anew: only then do shared file systems look for what others have written.
   const posix::UniqueFd file(::open((dir / kLeaseName).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
   return file ? parse_record(read_record(file.get())) : std::nullopt;
 }
 
 void check_lease(const fs::path& dir, const std::string& token) {
-  // A beat that is being written may be read half.
+  // A record that is just being written may be read in half.
   std::optional<LeaseRecord> record;
   for (int look = 0; look < 5 && !record; ++look) {
     if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -155,7 +155,7 @@ CheckpointLease::CheckpointLease(const fs::path& dir, const std::string& run,
   make_folders(dir);
   open_and_lock();
   take(on_wait);
-  // Signals are the main thread's.
+  // Only the main thread handles signals.
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
@@ -185,7 +185,7 @@ CheckpointLease::~CheckpointLease() {
   if (made_folder_) ::rmdir(dir_.c_str());  // fails, as it shall, where something lies in it
 }
 
-/// The name still leads to the file that is open: nobody has given the lease back in between.
+/// Returns whether the name still refers to the open file, so that nobody has given the lease back in between.
 bool CheckpointLease::is_the_file() const {
   struct stat opened {};
   struct stat named {};
@@ -211,7 +211,7 @@ void CheckpointLease::open_and_lock() {
     if (!taken && is_the_file()) return;
     if (taken && steady_clock::now() >= until) {
       const std::optional<LeaseRecord> holder = parse_record(read_record(file_.get()));
-      // The lock of another machine may outlive it; its beat doesn't.
+      // A lock may outlive the machine that holds it; a beat can't.
       if (holder && holder->boot != record_.boot) return;
       throw Error(Cause::refused, fmt::format("{}: the folder is leased {}; {}", dir_.string(), describe(holder), kWhatToDo));
     }
@@ -219,7 +219,7 @@ void CheckpointLease::open_and_lock() {
   }
 }
 
-/// Writes this run's record, once the last holder is known to be dead.
+/// Writes this run's record once the last holder is known to be dead. Throws Error(refused) if it lives.
 void CheckpointLease::take(const std::function<void(const std::string&)>& on_wait) {
   const std::string found = read_record(file_.get());
   const std::optional<LeaseRecord> holder = parse_record(found);
@@ -237,7 +237,7 @@ void CheckpointLease::take(const std::function<void(const std::string&)>& on_wai
   };
   for (const auto until = steady_clock::now() + times_.silence; steady_clock::now() < until;) {
     std::this_thread::sleep_for(std::min(times_.beat / 4, times_.silence));
-    // Through a descriptor of its own: see read_lease(). One that has been given back in between is gone.
+    // read_lease() opens the file anew. A lease that was given back in between has no file.
     const std::optional<LeaseRecord> now = read_lease(dir_);
     if (now && now != holder) refuse_living(text_of(*now));
   }
@@ -261,8 +261,8 @@ void CheckpointLease::write() {
   }
 }
 
-/// The thread: changes the beat until the lease is over, or another run has taken it. It takes no memory but its stack's: ranks
-/// are forked beside it.
+/// Runs in the thread: changes the beat until the lease ends or another run takes it. It allocates no memory, because ranks are
+/// forked while it runs.
 void CheckpointLease::beat_on() {
   const std::string text = text_of(record_);
   std::array<char, kRecordBytes> mine{};
@@ -281,7 +281,7 @@ void CheckpointLease::beat_on() {
     if (got != static_cast<ssize_t>(there.size()) || std::memcmp(there.data(), mine.data(), token_end) != 0) return;
     char* const end = fmt::format_to(digits, "{}}}", beat);
     std::fill(end, mine.data() + mine.size() - 1, ' ');
-    // Should it fail, the next beat will tell.
+    // If this fails, the next beat shows it.
     [[maybe_unused]] const ssize_t put = ::pwrite(file_.get(), mine.data(), mine.size(), 0);
     ::fdatasync(file_.get());
   }

@@ -59,7 +59,7 @@ std::optional<LeaseRecord> read_lease(const std::filesystem::path& dir);
 /// Throws Error(refused) unless the lease of `dir` still has this token. Any process may call it.
 void check_lease(const std::filesystem::path& dir, const std::string& token);
 
-/// How long to wait for signs of life of a holder. Tests use shorter times.
+/// Times of a lease: how often a holder beats, and how long others wait for signs of life. Tests use shorter ones.
 struct LeaseTimes {
   std::chrono::milliseconds beat{2000};      ///< time between beats
   std::chrono::milliseconds silence{10000};  ///< time without a beat until a holder on another machine counts as dead

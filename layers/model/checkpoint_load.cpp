@@ -1,4 +1,4 @@
-// Reading a checkpoint into a store, under any layout: each rank reads the rectangles that its parts are.
+// Loads a checkpoint into a store, under any layout: each rank reads the rectangles that its parts are.
 #include "layers/model/checkpoint.h"
 
 #include "layers/model/agreement.h"
@@ -16,7 +16,7 @@ namespace tsprun {
 
 namespace {
 
-// Between signs of life.
+// Bytes read between two ticks.
 constexpr std::size_t kLoadedPieceBytes = std::size_t{4} << 20;
 
 void read_part(Rank& rank, const safetensors::File& file, const ModelConfig& config, const ParameterPart& part,
@@ -35,7 +35,7 @@ void read_part(Rank& rank, const safetensors::File& file, const ModelConfig& con
   });
 }
 
-/// On several nodes each launcher finds the newest checkpoint for itself.
+/// Checks that all ranks load the same checkpoint: on several nodes each launcher finds the newest one for itself.
 void check_same(Communicator& ranks, const FoundCheckpoint& checkpoint) {
   std::vector<double> digits;
   for (const char c : checkpoint.checksum) digits.push_back(c);

@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 3> kDtypes = {"f32", "f64", "bf16"};
 constexpr std::array<std::string_view, 9> kSections = {"format", "version", "run",   "state",   "data",
                                                        "update", "world",   "files", "checksum"};
 
-/// An object of the file: each field is asked for once, and none may be left that nobody asked for.
+/// A JSON object of the file: reads its fields by type and range, and refuses fields that aren't expected.
 class Section {
  public:
   Section(const json& object, const std::string& where, std::string path)
@@ -91,7 +91,7 @@ class Section {
   std::string path_;
 };
 
-/// The checksum covers the text of the object without it, which has one form: names in order, no spaces.
+/// Returns the checksum of the object without its field "checksum", in the one form that its text has: names in order, no spaces.
 std::string seal_of(const json& object) {
   json rest = object;
   rest.erase("checksum");
@@ -135,7 +135,8 @@ CheckpointState read_state(const Section& top) {
   return state;
 }
 
-/// Only the names that belong to a checkpoint are accepted, each once: no name can lead out of the folder.
+/// Reads the list of files. Accepts only the names that belong to a checkpoint, each once, so that no name can lead out of the
+/// folder.
 std::vector<CheckpointFile> read_files(const json& list, DType dtype, const std::string& where) {
   const std::vector<std::string> names = checkpoint_files(dtype);
   std::vector<CheckpointFile> files;
@@ -195,7 +196,7 @@ std::string manifest_json(const Manifest& manifest) {
   }
   object["checksum"] = seal_of(object);
 
-  // For people: facts first.
+  // For people who read the file, the facts come first.
   nlohmann::ordered_json ordered;
   for (const std::string_view section : kSections) ordered[std::string(section)] = object[std::string(section)];
   return ordered.dump(2) + "\n";
@@ -207,7 +208,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where, Seal se
     throw Error(Cause::refused, fmt::format("{}: expected a JSON object, found {}", where, shown_value(object)));
   }
   const Section top(object, where, "");
-  // Format and version first: another version may have other fields.
+  // Format and version are checked first, because another version may have other fields.
   if (top.text("format") != kCheckpointFormat) top.refuse("format", fmt::format("\"{}\"", kCheckpointFormat));
   const std::uint64_t version = top.integer("version", 1, kMaxCount);
   if (version > kManifestVersion) top.refuse("version", fmt::format("1 to {}", kManifestVersion));

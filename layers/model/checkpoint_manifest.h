@@ -42,7 +42,7 @@ struct Manifest {
 /// Returns the text of the file. Ignores `checksum` and computes it.
 std::string manifest_json(const Manifest& manifest);
 
-/// Whether the manifest's own checksum is checked. Only tests that need to get past it ignore it.
+/// Treatment of the manifest's own checksum. Only tests that need to get past it ignore it.
 enum class Seal : std::uint8_t { checked, ignored };
 
 /// Parses the text of the file. Throws Error(refused) with a message that begins with `where` and names the field and what was

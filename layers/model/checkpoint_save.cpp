@@ -1,4 +1,4 @@
-// Writing a checkpoint. All ranks go through the same parts; after each they agree that nobody failed:
+// Saves a checkpoint. All ranks go through the same parts; after each part they agree that none failed:
 //
 //   create     rank 0    DIR, step-NNNNNN.partial/, config.json, the other files at their full size (a full disk fails here)
 //   write      all       the parts that this rank counts
@@ -33,7 +33,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Between signs of life: what a slow disk takes in seconds.
+// Bytes written between two ticks, and between two syncs: little enough for a slow disk to take within seconds.
 constexpr std::size_t kSavedPieceBytes = std::size_t{4} << 20;
 constexpr std::uint64_t kUnsyncedBytes = std::uint64_t{64} << 20;
 
@@ -82,7 +82,7 @@ class Save {
     return std::move(saved_);
   }
 
-  /// Takes away what was written. A rank that ends by an exception that nobody catches may run no destructors.
+  /// Deletes what was written. Explicit, because a rank that ends by an uncaught exception may run no destructors.
   void abandon() {
     files_.clear();
     folder_.reset();
@@ -105,7 +105,7 @@ class Save {
       throw Error(Cause::refused,
                   fmt::format("a checkpoint in {} can't be made of parameters in {}", name(state_.dtype), name(store_.dtype())));
     }
-    // What no rank counts would be a hole in the files.
+    // Elements that no rank counts would be missing from the files.
     double counted = 0;
     double expected = 0;
     for (const ParameterPart& part : store_.parts()) {
@@ -153,7 +153,7 @@ class Save {
     }
   }
 
-  /// In pieces of whole rows.
+  /// Writes one part in pieces of whole rows.
   void write_part(safetensors::Writer& file, const ParameterPart& part, const Tensor& tensor) {
     for_natural_blocks(rank_, part.plan, tensor, [&](const safetensors::Block& block, ConstBuffer from) {
       const std::size_t row_bytes = block.columns * size_of(from.dtype);
@@ -174,7 +174,7 @@ class Save {
     });
   }
 
-  /// Blocks of all files, numbered through: rank r reads r, r + ranks, …
+  /// Computes this rank's checksums: the blocks of all files are numbered consecutively, and rank r reads r, r + ranks, …
   void checksum() {
     std::size_t block = 0;
     const auto ranks = static_cast<std::size_t>(ranks_.size());
@@ -222,7 +222,8 @@ class Save {
     for (const CheckpointFile& file : manifest.files) saved_.bytes += file.bytes;
   }
 
-  /// Newer ones than this are damaged, or lie ahead of a run that went back. They don't count; training will replace them.
+  /// Deletes old checkpoints of this run. Newer ones than this step are damaged, or left from before the run went back to an
+  /// earlier step; they don't count, and training will replace them.
   void delete_old() {
     if (options_.keep == 0) return;
     std::size_t kept = 0;
@@ -248,9 +249,9 @@ class Save {
   std::string config_json_;
   std::vector<Parameter> parameters_;
 
-  std::vector<safetensors::Plan> plans_;  // as tensors_, paths_, files_, checksums_
+  std::vector<safetensors::Plan> plans_;  // one per file, like tensors_, paths_, files_, checksums_
   std::vector<fs::path> paths_;
-  std::unique_ptr<PartialFolder> folder_;  // of rank 0; outlives files_
+  std::unique_ptr<PartialFolder> folder_;  // rank 0 only; outlives files_
   std::vector<safetensors::Writer> files_;
   std::uint64_t unsynced_ = 0;
   std::vector<Digest> mine_;
@@ -261,7 +262,7 @@ class Save {
 }  // namespace
 
 void check_save_folder(const fs::path& dir, const ModelConfig& config, DType dtype) {
-  // What exists of it: the rest is made by the first save.
+  // The deepest folder of the path that exists; the first save makes the rest.
   std::error_code error;
   fs::path there = dir.empty() ? fs::path(".") : dir;
   while (!fs::exists(fs::symlink_status(there, error))) {

@@ -1,8 +1,8 @@
-// Do all nodes save into the same folder? A token tells, before anything was computed:
+// Finds out, before anything is computed, whether all nodes save into the same folder:
 //
-//   rank 0 makes DIR/tsprun-trial-…, a byte for every node
-//   the first rank of each other node writes its byte where it finds the file
-//   rank 0 reads them all, and takes the file away
+//   rank 0 creates DIR/tsprun-trial-…, with a byte for every node
+//   the first rank of each other node writes its byte into the file, if it sees it
+//   rank 0 reads all bytes and deletes the file
 #include "layers/model/checkpoint.h"
 
 #include "layers/model/agreement.h"
@@ -27,10 +27,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// How long a node may go on believing in what it knew of a shared folder before.
+/// Time for which a node may still see an older state of a shared folder.
 constexpr std::chrono::seconds kTrialPatience(2);
 
-/// Tries until it works, or for kTrialPatience. Returns the last errno, 0 if it worked.
+/// Repeats `attempt` until it succeeds or kTrialPatience has passed. Returns 0 if it succeeded, else the last errno.
 int try_for_a_while(Rank& rank, const std::function<bool()>& attempt) {
   const auto until = std::chrono::steady_clock::now() + kTrialPatience;
   for (;;) {
@@ -51,7 +51,7 @@ std::string trial_host() {
 constexpr std::string_view kShareIt =
     "all nodes must save into one folder; name one on a file system that they share, under the same name on each";
 
-/// Any sign will do, but for what a file is made of.
+/// Returns the byte that a node writes: any value but the zeros with which the file is created.
 std::byte sign_of(std::uint32_t node) { return static_cast<std::byte>(1 + node % 255); }
 
 }  // namespace
@@ -81,7 +81,7 @@ void try_shared_folder(Rank& rank, Communicator& ranks, const fs::path& dir) {
     agree(ranks, [&] {
       if (leads || rank.context().local_rank() != 0) return;
       const std::byte sign = sign_of(layout.node);
-      // NFS remembers for half a minute that there was no such folder, unless one tries to make it.
+      // NFS clients cache for half a minute that a folder didn't exist, unless one tries to create it.
       const bool made = ::mkdir(dir.c_str(), 0755) == 0;
       if (made) ::rmdir(dir.c_str());
       const int failed = made ? ENOENT : try_for_a_while(rank, [&] {

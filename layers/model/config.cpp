@@ -24,12 +24,12 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
 
-// Hugging Face's defaults, which a file may rely on.
+// Hugging Face's defaults for missing fields.
 constexpr std::size_t kDefaultMaxPositions = 2048;
 constexpr double kDefaultNormEpsilon = 1e-6;
 constexpr double kDefaultRopeTheta = 10000.0;
 
-/// Of Llama's files.
+/// Returns the restricted fields of Llama's files.
 const std::vector<RestrictedField>& restricted_fields() {
   static const std::vector<RestrictedField> fields = {
       {"model_type", {"llama", "gpt2"}},
@@ -75,7 +75,7 @@ const std::vector<RestrictedField>& restricted_fields() {
   return fields;
 }
 
-/// Fields read below, or without influence on what is computed.
+/// Fields that are read below, or that don't influence what is computed.
 constexpr std::string_view kKnownFields[] = {
     // read
     "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
@@ -98,7 +98,8 @@ void refuse_restricted(const ConfigFields& fields) {
   fields.require_architecture(kArchitectures);
 }
 
-/// Rotary embedding without scaling; its base stands at the top, or under rope_parameters in newer files.
+/// Returns the base of the rotary embedding, which is at the top level or, in newer files, under rope_parameters. Refuses
+/// scaling.
 double read_rope_theta(const ConfigFields& fields, const std::string& where) {
   double theta = fields.positive("rope_theta", kDefaultRopeTheta);
   for (const std::string_view field : {"rope_scaling", "rope_parameters"}) {
@@ -107,7 +108,7 @@ double read_rope_theta(const ConfigFields& fields, const std::string& where) {
     if (!scaling->is_object()) fields.refuse(field, "null or an object of type \"default\"");
     const std::string inside = fmt::format("{}: in field \"{}\"", where, field);
     const ConfigFields inner(*scaling, inside);
-    // The type first: it says what the other fields are there for.
+    // The type is checked first, because it gives the other fields their meaning.
     for (const std::string_view type : {"rope_type", "type"}) {
       const json* value = inner.find(type);
       if (value != nullptr && *value != "default") inner.refuse(type, "\"default\" (rope scaling isn't supported)");

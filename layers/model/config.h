@@ -11,8 +11,8 @@
 
 namespace tsprun {
 
-/// What the model's blocks consist of, and how its files are written. Model code asks the questions of ModelConfig below instead
-/// of testing the family.
+/// Kind of a model: what its blocks consist of, and how its files are written. Model code asks the questions of ModelConfig below
+/// instead of testing the family.
 enum class ModelFamily : std::uint8_t {
   llama,  ///< RMSNorm, rotary positions, gated MLP (SwiGLU), no biases
   gpt2    ///< LayerNorm with bias, learned positions, MLP h→f→h with GeLU, biases everywhere; n_kv = n_h, n_h·d = h

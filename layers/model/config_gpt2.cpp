@@ -1,4 +1,4 @@
-// Hugging Face's config.json of model_type "gpt2".
+// Hugging Face's config.json of model_type "gpt2": parsing and writing.
 #include "layers/model/config_fields.h"
 
 #include <fmt/format.h>
@@ -9,14 +9,14 @@ using nlohmann::json;
 
 namespace {
 
-// Hugging Face's defaults, which a file may rely on.
+// Hugging Face's defaults for missing fields.
 constexpr std::size_t kGpt2MaxPositions = 1024;
 constexpr double kGpt2Dropout = 0.1;
 
 const std::vector<RestrictedField>& gpt2_restricted_fields() {
   static const std::vector<RestrictedField> fields = {
       {"model_type", {"gpt2"}},
-      // The tanh form by three names, and the exact one.
+      // Three names of the tanh form, and the exact form.
       {"activation_function", {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu"}},
       {"scale_attn_weights", {true}},
       {"scale_attn_by_inverse_layer_idx", {false}},
@@ -28,7 +28,7 @@ const std::vector<RestrictedField>& gpt2_restricted_fields() {
   return fields;
 }
 
-/// Fields read below, or without influence on what is computed.
+/// Fields that are read below, or that don't influence what is computed.
 constexpr std::string_view kGpt2KnownFields[] = {
     // read
     "n_embd", "n_layer", "n_head", "n_inner", "n_positions", "vocab_size", "layer_norm_epsilon", "tie_word_embeddings",

@@ -27,7 +27,7 @@ constexpr TypeText kTypes[] = {
 #undef TSP_X
 };
 
-/// IEEE 754 half precision as it lies in files.
+/// IEEE 754 half precision as files store it.
 struct Half {
   std::uint16_t bits;
 
@@ -102,8 +102,8 @@ bf16 bf16_from(double value) {
   const auto near = static_cast<float>(value);
   const auto back = static_cast<double>(near);
   if (back == value || std::isnan(value)) return bf16(near);
-  // Rounding to f32 first could make a tie that isn't one. Cut off toward zero instead and set the last bit (round to odd): what
-  // was lost then still shows when the upper half is rounded.
+  // Rounding to f32 first could create a tie that doesn't exist. So truncate toward zero instead and set the last bit (round to
+  // odd): it keeps the truncated part visible when the result is rounded to bf16.
   auto bits = std::bit_cast<std::uint32_t>(near);
   if (std::abs(back) > std::abs(value)) --bits;
   return bf16(std::bit_cast<float>(bits | 1U));

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kScratchBytes = std::size_t{256} << 10;
 
-// Keeps the counters of data apart from those of weights, which use the seed as it is.
+// Separates the random numbers of data from those of weights, which use the seed itself as key.
 constexpr std::uint64_t kDataKey = 0x6461746120736571ULL;
 
 bool holds_ids(const std::filesystem::path& path) { return path.extension() == ".bin"; }

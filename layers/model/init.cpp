@@ -16,10 +16,10 @@ namespace tsprun {
 
 namespace {
 
-// libm picks other code on processors with and without FMA, whose last bits differ; ranks on unlike machines must draw the same
-// weights. Hence the two functions below, of basic operations alone, good to a few units in the last place.
+// libm uses different code on processors with and without FMA, and its last bits differ; ranks on different machines must draw
+// the same weights. So the two functions below use basic operations only. They are exact to a few units in the last place.
 
-/// ln(x) for a normal x > 0: x = m·2^e with m in [√½, √2); ln m = 2·artanh(s), s = (m−1)/(m+1), |s| < 0.1716.
+/// Returns ln(x) for a normal x > 0: x = m·2^e with m in [√½, √2); ln m = 2·artanh(s), s = (m−1)/(m+1), |s| < 0.1716.
 double natural_log(double x) {
   constexpr double kLn2 = 0.693147180559945309417;
   constexpr double kSqrt2 = 1.41421356237309504880;
@@ -37,7 +37,8 @@ double natural_log(double x) {
   return exponent * kLn2 + 2 * s * (1 + sum);
 }
 
-/// cos and sin of 2πt, t in [0, 1): the nearest quarter turn is taken off, the rest by Taylor's series on [−π/4, π/4].
+/// Returns cos and sin of 2πt for t in [0, 1): the nearest quarter turn is subtracted, the rest computed by Taylor's series on
+/// [−π/4, π/4].
 std::pair<double, double> turn(double t) {
   constexpr double kTwoPi = 6.28318530717958647692;
   const auto quarter = static_cast<int>(std::floor(t * 4 + 0.5));

@@ -20,7 +20,7 @@ using nlohmann::json;
 constexpr std::size_t kMaxDepth = 32;
 constexpr std::size_t kShownBytes = 120;
 
-/// Follows the parser: which names each open object has had, and the field that is being read.
+/// Observes the parser: records which names each open object has had, and the field that is being read.
 class Watch {
  public:
   explicit Watch(const std::string& where) : where_(where) {}
@@ -54,7 +54,7 @@ class Watch {
     return true;
   }
 
-  /// The field read last, with the objects it lies in: "rope_parameters.rope_theta". Empty before the first.
+  /// Returns the field read last with the objects around it, "rope_parameters.rope_theta"; empty before the first.
   std::string field() const {
     std::string text;
     for (const std::string& key : path_) text += (text.empty() ? "" : ".") + key;
@@ -67,7 +67,7 @@ class Watch {
   std::vector<std::string> path_;
 };
 
-/// The word around byte `at` of the text: what stood where the parser gave up.
+/// Returns the word around byte `at` of the text, where the parser gave up.
 std::string_view word_at(std::string_view text, std::size_t at) {
   const auto in_word = [&](std::size_t i) {
     const auto c = static_cast<unsigned char>(text[i]);
@@ -89,7 +89,8 @@ bool is_not_finite(std::string_view word) {
   return std::find(kNames.begin(), kNames.end(), lower) != kNames.end();
 }
 
-/// The library's message without its "[json.exception…] " prefix. It quotes the text, which may not even be UTF-8.
+/// Returns the library's message without its "[json.exception…] " prefix. The message quotes the text, which may not even be
+/// UTF-8.
 std::string reason(const json::exception& failure) {
   std::string text = failure.what();
   if (const auto end = text.find("] "); end != std::string::npos) text.erase(0, end + 2);
@@ -101,7 +102,7 @@ std::string reason(const json::exception& failure) {
 }  // namespace
 
 json parse_json(std::string_view text, const std::string& where) {
-  // The library takes a NUL for the end of the text, whatever stands behind it.
+  // The library stops at a NUL byte and ignores what follows.
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
     throw Error(Cause::refused,
                 fmt::format("{}: expected JSON: byte {} of {} is a NUL, which JSON doesn't have", where, nul + 1, text.size()));

@@ -10,7 +10,7 @@ namespace tsprun {
 
 namespace {
 
-/// Stands for all ranks of an axis.
+/// Place on an axis that means all ranks of the axis.
 constexpr int kAll = -1;
 
 const MeshShape& checked(const Communicator& world, const MeshShape& shape) {
@@ -40,7 +40,7 @@ int Mesh::world_rank(int data, int tensor, int sequence) const {
   return data * shape_.tensor * shape_.sequence + within;
 }
 
-/// The ranks with these places on the axes, by (data, sequence, tensor).
+/// Returns the group of the ranks with these places on the axes, ordered by (data, sequence, tensor).
 Communicator Mesh::group(int data, int tensor, int sequence) const {
   std::vector<int> members;
   const auto each = [](int place, int degree, auto&& body) {

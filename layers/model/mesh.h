@@ -12,14 +12,14 @@
 
 namespace tsprun {
 
-/// How weights and tokens are spread over a mesh.
+/// Ways of spreading weights and tokens over a mesh.
 enum class Scheme : std::uint8_t {
   tsp,    ///< weights and tokens over the ranks of `sequence`
   dense,  ///< weights over `tensor` (tp), tokens over `sequence` (sp); either may be one rank
   zero3   ///< tokens over `sequence`; weights too, gathered layer by layer
 };
 
-/// How the ranks of the tensor axis exchange activations between sublayers (`--tp`).
+/// Ways in which the ranks of the tensor axis exchange activations between sublayers (`--tp`).
 enum class TensorExchange : std::uint8_t {
   plain,    ///< each rank keeps all tokens: one all-reduce per sublayer and direction
   sequence  ///< Megatron's sequence parallelism: each has a part; all-gather before, reduce-scatter after a sublayer

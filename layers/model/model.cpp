@@ -18,8 +18,8 @@ namespace tsprun {
 
 namespace {
 
-/// Packs after those of the blocks: what every rank has (norms of layer 0, …, final norm, positions), embedding, head; last, if
-/// there are any, biases (layers/biases.h).
+/// Packs after those of the blocks: replicated parameters (norms of layer 0, …, final norm, positions), embedding, head unless it
+/// is tied, and last, if there are any, biases (layers/biases.h).
 constexpr std::size_t kEmbeddingAfterReplicated = 1;
 constexpr std::size_t kHeadAfterReplicated = 2;
 
@@ -37,7 +37,7 @@ PartPlan whole(const Parameter& parameter) {
           .block = {.first_row = 0, .rows = parameter.rows(), .first_column = 0, .columns = parameter.columns()}};
 }
 
-/// A vector of any length as a column.
+/// Plans a vector of any length as a column, so that vectors of different lengths fit one pack.
 PartPlan column(const Parameter& parameter) {
   PartPlan part = whole(parameter);
   part.transposed = true;
@@ -77,7 +77,7 @@ std::vector<PackPlan> Model::plan_packs() const {
   PackPlan biases;
   for (const Parameter& parameter : model_parameters(options_.config)) {
     PartPlan part = whole(parameter);
-    part.counted = mesh_.tensor().rank() == 0 && mesh_.sequence().rank() == 0;  // of what every rank has
+    part.counted = mesh_.tensor().rank() == 0 && mesh_.sequence().rank() == 0;  // for replicated parameters
     switch (parameter.role) {
       case ParameterRole::attention_norm:
       case ParameterRole::attention_norm_bias:
@@ -148,7 +148,7 @@ NormWeights Model::norm(ParameterRole gain, ParameterRole bias, std::size_t laye
   return {of_gain.values, of_bias.values, of_gain.gradient, of_bias.gradient};
 }
 
-/// Any vector [h].
+/// Returns any replicated vector [h] and its gradient.
 Bias Model::bias(ParameterRole role, std::size_t layer) const {
   const auto [values, gradient] = replicated(role, layer);
   const auto row = [](const Tensor& part) { return part.dims() == 0 ? Tensor() : part.select(0, 0); };
@@ -259,7 +259,7 @@ void Model::sum_over_world(std::span<double> values) {
   rank_.wait(mesh_.world().post_all_reduce(buffer, buffer, Reduction::sum));
 }
 
-/// Learned positions are added to the embedded tokens x [rows, h].
+/// Adds learned positions, if the model has them, to the embedded tokens x [rows, h].
 void Model::add_positions(const Tensor& x) {
   if (options_.config.rotary_positions()) return;
   const OwnedTensor rows = rank_.tensor(Category::workspace, options_.dtype, {x.size(0), x.size(1)}, "learned positions");
@@ -267,7 +267,7 @@ void Model::add_positions(const Tensor& x) {
   rank_.compute().add(x, x, rows.view());
 }
 
-/// `first_token`: the number of this data rank's first token in the whole batch.
+/// Prepares the dropout of a pass. `first_token`: number of this data rank's first token in the whole batch.
 void Model::begin_dropout(const TokenBatch& own, std::size_t first_token, bool keep) {
   draws_.reset();
   if (keep && options_.config.drops()) {
@@ -279,13 +279,14 @@ void Model::begin_dropout(const TokenBatch& own, std::size_t first_token, bool k
   block_.drop(draws_ ? &*draws_ : nullptr);
 }
 
-/// Of the first residual, or of its gradient.
+/// Applies dropout to the embedded tokens, or to their gradient.
 void Model::drop_embedding(const Tensor& x) {
   if (!draws_ || options_.config.embedding_dropout == 0) return;
   rank_.compute().dropout(x, x, draws_->tokens(), draws_->at(0, DropoutSite::embedding, options_.config.embedding_dropout));
 }
 
-/// Of this data rank's sequences: a part of the sum of losses, which is right when added up over the ranks.
+/// Computes the forward pass of this data rank's sequences. Returns this rank's part of the sum of losses; the sum of all ranks'
+/// parts is the whole.
 double Model::forward_own(const TokenBatch& own, std::size_t first_token, const LogitsSink* logits, bool keep) {
   set_layout(own.batch, own.sequence);
   begin_dropout(own, first_token, keep);
@@ -388,7 +389,8 @@ void Model::backward() {
   backward_traffic_ = rank_.context().traffic() - before;
 }
 
-/// Over the ranks that have other tokens; and, of projections' biases, over those that have other slices of heads and rows.
+/// Sums the gradients of replicated parameters over the ranks that have other tokens, and those of the projections' biases also
+/// over the ranks that have other slices of heads and rows.
 void Model::sum_replicated_gradients() {
   const CallOptions other{.stream = Stream::gradients, .purpose = Purpose::other};
   const auto sum = [&](Communicator& ranks, std::size_t pack) {

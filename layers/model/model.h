@@ -25,12 +25,11 @@
 
 namespace tsprun {
 
-/// What a model computes and what it keeps in memory.
+/// Options of a model: what it computes, and what it keeps in memory.
 struct ModelOptions {
   ModelConfig config;
-  DType dtype = DType::f32;  ///< dtype of parameters and activations: f32, f64 or bf16
-  /// What the forward pass keeps for the backward pass (`--recompute`).
-  Recompute recompute = Recompute::none;
+  DType dtype = DType::f32;                              ///< dtype of parameters and activations: f32, f64 or bf16
+  Recompute recompute = Recompute::none;                 ///< what the forward pass keeps (`--recompute`)
   bool training = false;                                 ///< allocate gradients and optimizer states
   std::size_t kv_bucket_heads = 0;                       ///< K/V heads gathered at a time; 0: the strategy chooses
   SequenceExchange exchange = SequenceExchange::gather;  ///< how Scheme::dense exchanges K and V

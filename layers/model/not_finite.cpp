@@ -27,7 +27,7 @@ constexpr std::array<Kind, 4> kKinds = {{{&ParameterPart::value, "tensor"},
                                          {&ParameterPart::m, "AdamW's first moment of tensor"},
                                          {&ParameterPart::v, "AdamW's second moment of tensor"}}};
 
-/// "nan at [3, 17]" of a part's view, by the indices of the whole parameter as it is stored.
+/// Returns "nan at [3, 17]" for an element of a part's view, with indices in the whole parameter as files store it.
 std::string natural_place(const ParameterPart& part, const ConstTensor& view, std::size_t number) {
   std::size_t row = number / view.size(1);
   std::size_t column = number % view.size(1);

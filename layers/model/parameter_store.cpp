@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kPieceBytes = 256 * 1024;
 
-/// to[j, i] = from[i, j] for contiguous elements of any type.
+/// Copies to[j, i] = from[i, j] for contiguous elements of any type.
 void transpose(std::byte* to, const std::byte* from, std::size_t rows, std::size_t columns, std::size_t element) {
   for (std::size_t i = 0; i < rows; ++i) {
     for (std::size_t j = 0; j < columns; ++j)
@@ -20,7 +20,8 @@ void transpose(std::byte* to, const std::byte* from, std::size_t rows, std::size
   }
 }
 
-/// Pieces of a part, in rows as they lie. A piece of a transposed part is a stretch of columns of the parameter.
+/// Calls body for pieces of a part, each some of its rows in memory. A piece of a transposed part is some columns of the
+/// parameter.
 template <class Body>
 void for_pieces(const PartPlan& plan, const Tensor& tensor, Body&& body) {
   const std::size_t row_bytes = plan.width() * size_of(tensor.dtype());
@@ -116,7 +117,7 @@ void ParameterStore::load(const Weights& weights) {
     weights.read(plan.parameter.name, block, into);
   };
   fill(read);
-  // The file may know more digits than the values hold.
+  // The file may have more digits than the values can hold.
   if (!master_.exists()) return;
   for (const ParameterPart& part : parts_) fill_part(part, part.master, read);
 }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kScratchBytes = std::size_t{256} << 10;
 
-/// The length word and the JSON behind it.
+/// Reads the length word and returns the JSON after it.
 std::string read_json(const posix::UniqueFd& file, const std::filesystem::path& path, std::uint64_t file_bytes) {
   std::uint64_t json_bytes = 0;
   if (file_bytes < sizeof(json_bytes)) {
@@ -103,7 +103,7 @@ void File::read(const TensorInfo& tensor, const Block& block, Buffer into) const
   }
   if (into.count == 0) return;
 
-  // Rows that touch are one run.
+  // Rows that are contiguous in the file are read as one run.
   const bool one_run = block.columns == tensor.columns();
   const std::size_t runs = one_run ? 1 : block.rows;
   const std::size_t run_elements = one_run ? into.count : block.columns;

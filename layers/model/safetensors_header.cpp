@@ -1,4 +1,4 @@
-// The JSON of a safetensors header, checked word by word.
+// Parses the JSON of a safetensors header and checks every field.
 #include "layers/model/json_text.h"
 #include "layers/model/safetensors.h"
 #include "transport/cause.h"
@@ -32,7 +32,7 @@ class Entry {
     return *type;
   }
 
-  /// Whole numbers that aren't negative.
+  /// Returns an array field of integers that aren't negative.
   std::vector<std::uint64_t> numbers(std::string_view name) const {
     const json& value = field(name);
     const bool good =
@@ -61,7 +61,7 @@ TensorInfo read_entry(const std::string& where, const std::string& name, const j
   std::uint64_t expected = size_of(tensor.type);
   const std::vector<std::uint64_t> shape = entry.numbers("shape");
   tensor.shape.assign(shape.begin(), shape.end());
-  // A zero anywhere makes the tensor empty, but doesn't excuse the other sizes from being sizes.
+  // A zero makes the tensor empty, but the other sizes must still be valid.
   bool overflow = false;
   bool empty = false;
   for (const std::uint64_t size : shape) {
@@ -87,7 +87,7 @@ TensorInfo read_entry(const std::string& where, const std::string& name, const j
   return tensor;
 }
 
-/// The tensors must cover the data from its first byte to its last, each byte once.
+/// Checks that the tensors cover the data from its first byte to its last, each byte once.
 void check_cover(const std::vector<TensorInfo>& tensors, std::uint64_t data_begin, std::uint64_t file_bytes,
                  const std::string& where) {
   std::uint64_t covered = data_begin;

@@ -80,7 +80,8 @@ Writer::Writer(std::filesystem::path path, const Plan& plan, posix::UniqueFd fil
 Writer Writer::create(std::filesystem::path path, const Plan& plan) {
   const std::filesystem::path partial = partial_name(path);
   Writer writer(std::move(path), plan, open_partial(partial, O_CREAT | O_TRUNC), true);
-  // Taking the whole space now lets a full disk fail here, before any work is done. Returns its error instead of setting errno.
+  // Allocating the whole space now lets a full disk fail here, before any work is done. posix_fallocate returns its error instead
+  // of setting errno.
   int error = EINTR;
   while (error == EINTR) error = ::posix_fallocate(writer.file_.get(), 0, static_cast<off_t>(plan.file_bytes()));
   if (error != 0) throw system_error(Cause::refused, fmt::format("{}: {} bytes", partial.string(), plan.file_bytes()), error);

@@ -23,9 +23,9 @@ std::vector<double> as_doubles(const ConstTensor& logits) {
   return values;
 }
 
-/// Uniform in [0, 1), 53 bits.
+/// Returns a uniform number of 53 bits in [0, 1).
 double uniform(std::uint64_t seed, std::uint64_t index) {
-  constexpr std::uint64_t kSampling = 0x73616d706c696e67;  // sets these numbers apart from all others of the same seed
+  constexpr std::uint64_t kSampling = 0x73616d706c696e67;  // separates these numbers from all others of the same seed
   return static_cast<double>(philox(seed, index, kSampling)[0] >> 11) * 0x1p-53;
 }
 

@@ -10,7 +10,7 @@
 
 namespace tsprun {
 
-/// How tokens are chosen.
+/// Options of sample().
 struct SamplingOptions {
   double temperature = 1.0;  ///< 0: the likeliest token (greedy)
   std::size_t top_k = 0;     ///< choose among the k likeliest; 0: among all

@@ -14,7 +14,7 @@ namespace tsprun {
 
 namespace {
 
-/// What computes a rank's slice of the blocks over the sequence axis.
+/// Returns the strategy that computes a rank's slice of the blocks over the sequence axis.
 std::unique_ptr<Strategy> make_inner(Rank& rank, Mesh& mesh, const StrategyOptions& options, const BlockSlice& slice) {
   const ModelConfig& config = options.config;
   switch (mesh.shape().scheme) {
@@ -37,7 +37,7 @@ std::unique_ptr<Strategy> make_inner(Rank& rank, Mesh& mesh, const StrategyOptio
   throw Error(Cause::refused, "no such scheme");
 }
 
-/// Whether TSP can cut each tensor rank's part again: all parts have as many K/V heads, with as many query heads each.
+/// Returns whether TSP can cut each tensor rank's part again: in every part each K/V head is read by equally many query heads.
 bool parts_are_alike(const ModelConfig& config, int tensors) {
   for (int t = 0; t < tensors; ++t) {
     if (!BlockSlice::of(config, t, tensors).uniform(config)) return false;
@@ -45,7 +45,7 @@ bool parts_are_alike(const ModelConfig& config, int tensors) {
   return true;
 }
 
-/// "tp=1 or tp=3": the degrees nearest to `tensors` whose parts TSP can cut over `sequences` ranks.
+/// Returns "tp=1 or tp=3": the degrees nearest to `tensors` whose parts TSP can cut over `sequences` ranks.
 std::string degrees_that_work(const ModelConfig& config, int tensors, int sequences) {
   const auto works = [&](int degree) {
     const auto cut = static_cast<std::size_t>(degree) * static_cast<std::size_t>(sequences);
@@ -78,7 +78,7 @@ void check_mesh(const ModelConfig& config, const MeshShape& shape, SequenceExcha
   }
   const bool cuts_heads = shape.scheme == Scheme::tsp || (shape.scheme == Scheme::dense && exchange == SequenceExchange::ulysses);
   if (cuts_heads) {
-    // K/V heads go where their query heads are: any number of them will do.
+    // K/V heads follow their query heads, so any number of them works.
     const HeadCut within(queries, queries, shape.sequence);
   }
   if (shape.scheme == Scheme::tsp && shape.tensor > 1 && !parts_are_alike(config, shape.tensor)) {

@@ -11,7 +11,7 @@
 
 namespace tsprun {
 
-/// What the strategy computes, and its variants.
+/// Options of make_strategy().
 struct StrategyOptions {
   ModelConfig config;
   DType dtype = DType::f32;

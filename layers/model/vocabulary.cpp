@@ -1,4 +1,4 @@
-// The embedding's exchange and the head by rotation; the head by gathering is in vocabulary_gather.cpp.
+// The embedding's exchange, and the head with rotating weights. The head with gathered activations is in vocabulary_gather.cpp.
 #include "layers/model/vocabulary.h"
 
 #include "core/kernels/check.h"
@@ -57,7 +57,7 @@ void ExchangedVocabulary::plan_rows(const TokenLayout& tokens, std::span<const T
     rows_for_others_ = tokens.batch() * tokens.sequence() * rows_.count(me()) / rows_.total();
     return;
   }
-  std::vector<int> owners;  // of this rank's tokens
+  std::vector<int> owners;  // owner of each of this rank's tokens
   for (int q = 0; q < size(); ++q) {
     for (const Token token : tokens.take(q, ids)) {
       const auto id = static_cast<std::size_t>(token);
@@ -95,7 +95,7 @@ void ExchangedVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std:
   }
   rank_.wait(axis_.post_all_to_all_v(buffer_of(ConstTensor(out.view())), elements_of(wanted_, h), buffer_of(in.view()),
                                      times(needed_, h), {.stream = Stream::kv, .purpose = Purpose::embedding}));
-  // The i-th row that came is that of token order_[i].
+  // The i-th row that arrived belongs to token order_[i].
   std::vector<std::uint32_t> where(x.size(0));
   for (std::size_t i = 0; i < order_.size(); ++i) where[order_[i]] = static_cast<std::uint32_t>(i);
   rank_.compute().gather_rows(x, in.view(), where);
@@ -106,12 +106,12 @@ void ExchangedVocabulary::embed_backward(const ConstTensor& dx) {
   const OwnedTensor out =
       rank_.tensor(Category::communication, dx.dtype(), {dx.size(0), h}, "gradients of others' embedding rows");
   const OwnedTensor in = rank_.tensor(Category::communication, dx.dtype(), {rows_for_others_, h}, "gradients of embedding rows");
-  if (!counted_) return;  // of a phantom
+  if (!counted_) return;  // on a phantom
   rank_.compute().gather_rows(out, dx, order_);
   rank_.wait(axis_.post_all_to_all_v(buffer_of(ConstTensor(out.view())), times(needed_, h), buffer_of(in.view()),
                                      elements_of(wanted_, h), {.stream = Stream::kv, .purpose = Purpose::embedding}));
   if (!weights_.tied) rank_.compute().fill_zero(weights_.embedding_gradient);
-  // In canonical order: the next rank's first, the own last.
+  // In canonical order: the next rank's rows first, this rank's own last.
   for (int i = 1; i <= size(); ++i) {
     const auto q = static_cast<std::size_t>((me() + i) % size());
     std::size_t first = 0;

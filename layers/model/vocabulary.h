@@ -100,13 +100,14 @@ class ExchangedVocabulary final : public Vocabulary {
   theory::HeadPlan plan_;
   Weights weights_;
 
-  // The embedding's exchange, by rank of the axis: which of my rows it needs, in its order; how many of its rows I need.
+  // The embedding's exchange, by rank of the axis: which of this rank's rows that rank needs, in the order of its tokens, and
+  // how many of that rank's rows this rank needs.
   std::vector<std::vector<std::uint32_t>> wanted_;
   std::vector<std::size_t> needed_;
   std::size_t rows_for_others_ = 0;  // number of rows in wanted_
   bool counted_ = false;             // counted from ids; else estimated as if all were equally frequent
 
-  // Of this rank's tokens, kTokenBytes each: the order in which their rows come from the ranks, and their labels.
+  // For this rank's tokens, kTokenBytes per token: the order in which their rows arrive from the ranks, and their labels.
   HeapBlock token_memory_;
   std::span<std::uint32_t> order_;
   std::span<std::int64_t> own_labels_;

@@ -1,5 +1,5 @@
-// The head by gathering: every rank computes the logits of its own vocabulary rows for all tokens, so weights stay where they are
-// and their gradients need no exchange. For few tokens and a large vocabulary.
+// The head with gathered activations: every rank computes the logits of its own vocabulary rows for all tokens, so weights stay
+// where they are and their gradients need no exchange. Moves fewer bytes for few tokens and a large vocabulary.
 #include "layers/model/vocabulary.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 const CallOptions kHead{.stream = Stream::kv, .purpose = Purpose::head};
 
-/// Elements of each rank's tokens, `width` a token.
+/// Returns the number of elements of each rank's tokens, `width` per token.
 std::vector<std::size_t> token_counts(const TokenLayout& tokens, int ranks, std::size_t width) {
   std::vector<std::size_t> counts;
   for (int r = 0; r < ranks; ++r) counts.push_back(tokens.held_rows(r) * width);
@@ -50,7 +50,7 @@ double ExchangedVocabulary::head_gathered(const ConstTensor& x, const Tensor& ls
                                    part, labels_.subspan(row, count), first_id);
     }
   }
-  // Each rank's log-sum-exp over its rows goes to the tokens' ranks, is merged there, and the whole goes back to all.
+  // Each rank's log-sum-exp over its rows goes to the ranks of the tokens and is merged there; the result goes back to all.
   const OwnedTensor& part_lse = maximum;
   compute.cross_entropy_finish(part_lse, maximum, sum);
   const std::size_t own = x.size(0);
@@ -65,7 +65,7 @@ double ExchangedVocabulary::head_gathered(const ConstTensor& x, const Tensor& ls
   gathered_lse_ = vector(all, "log-sum-exp");
   rank_.wait(axis_.post_all_gather_v(buffer_of(ConstTensor(lse)), buffer_of(gathered_lse_.view()), counts, kHead));
 
-  // Σ log-sum-exp of this rank's tokens, less the logits of the labels among this rank's ids.
+  // Σ log-sum-exp of this rank's tokens, minus the logits of the labels among this rank's ids.
   std::size_t before = 0;
   for (int r = 0; r < me(); ++r) before += counts[static_cast<std::size_t>(r)];
   const OwnedTensor& zeros = sum;

@@ -27,7 +27,8 @@ std::string read_text(const std::filesystem::path& path) {
   return text;
 }
 
-/// tensor -> shard, as the index says. Shards lie in the folder itself: a name with a path in it could reach anything.
+/// Reads the index and returns the shard of each tensor. Shards must lie in the folder itself: a name with a path in it could
+/// refer to any file.
 std::map<std::string, std::string> read_index(const std::filesystem::path& path) {
   const nlohmann::json object = parse_json(read_text(path), path.string());
   const auto map = object.is_object() ? object.find("weight_map") : object.end();
@@ -51,7 +52,8 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   return index;
 }
 
-/// GPT-2's files may hold the causal mask of each layer, which nobody needs: "h.3.attn.bias", "h.3.attn.masked_bias".
+/// Returns whether a tensor is the causal mask of a layer, which GPT-2's files may hold and which isn't needed: "h.3.attn.bias",
+/// "h.3.attn.masked_bias".
 bool is_causal_mask(std::string_view name) {
   return name.starts_with("h.") && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
 }

@@ -1,5 +1,5 @@
-// All-gather of K and V: every rank's queries meet the keys of whole sequences, some K/V heads at a time. While one bucket is
-// computed with, the next is on its way; in backward its gradients leave while the next is computed.
+// SP gather: K and V are all-gathered, some K/V heads at a time, and every rank's queries attend to the keys of whole sequences.
+// While one bucket is computed, the next is gathered; in the backward pass its gradients leave while the next is computed.
 #include "layers/kv_bucket.h"
 #include "layers/sp/exchanges.h"
 
@@ -13,7 +13,7 @@ using kernels::Write;
 
 namespace {
 
-/// A bucket's K/V heads and the query heads that read them, by number on this rank.
+/// A bucket's K/V heads and the query heads that read them, by their numbers on this rank.
 struct BucketHeads {
   std::size_t first_kv;
   std::size_t kv;
@@ -21,7 +21,8 @@ struct BucketHeads {
   std::size_t queries;
 };
 
-/// Two at least where there are two heads, so that the second moves while the first is computed with.
+/// Plans buckets of `heads.bucket_heads` K/V heads, or, if that is 0, of at most `most`; then at least two buckets if there are
+/// two heads, so that the second is gathered while the first is computed.
 std::vector<BucketHeads> plan_buckets(const SequenceHeads& heads, std::size_t most) {
   const std::size_t width = heads.bucket_heads != 0 ? heads.bucket_heads : std::min(most, (heads.kv + 1) / 2);
   // The first query head of this rank that reads K/V head `kv` or a later one.
@@ -51,17 +52,17 @@ class GatherAttention final : public SequenceAttention {
   void finish_backward() override { finish_all(); }
 
  private:
-  /// A bucket, and what of the queries belongs to it.
+  /// A bucket, and views of the query heads that read it.
   struct Bucket {
     BucketHeads heads;
     KvBucket kv;
 
-    /// [B, S_p, n_q, d] → the queries' heads of one chunk.
+    /// Returns of [B, S_p, n_q, d] one chunk's tokens and the bucket's query heads.
     template <class View>
     View rows(const View& all, const LocalChunk& chunk) const {
       return all.slice(1, chunk.first, chunk.count).slice(2, heads.first_query, heads.queries);
     }
-    /// [B, n_q, S_p] → the same.
+    /// Returns the same of [B, n_q, S_p].
     Tensor statistics(const Tensor& all, const LocalChunk& chunk) const {
       return all.slice(1, heads.first_query, heads.queries).slice(2, chunk.first, chunk.count);
     }
@@ -79,8 +80,8 @@ class GatherAttention final : public SequenceAttention {
   }
 
   SequenceAxis axis_;
-  std::vector<Bucket> buckets_;  // of the present call; none between calls
-  // Backward: buckets whose gradients were finished, and where those of this rank's tokens go.
+  std::vector<Bucket> buckets_;  // buckets of the current call; none between calls
+  // Backward: number of buckets whose gradients are complete, and where the gradients of this rank's tokens go.
   std::size_t finished_ = 0;
   const TokenLayout* tokens_ = nullptr;
   Tensor dk_;
@@ -113,7 +114,7 @@ void GatherAttention::begin(const TokenLayout& tokens, const ConstTensor& k, con
 
 // --- forward -----------------------------------------------------------------------------------------------------------------
 
-/// Both chunks of this rank on the prefix up to each chunk's end.
+/// Attends with both chunks of this rank, each on the keys up to its end.
 void GatherAttention::compute_forward(const Bucket& bucket, const TokenLayout& tokens, const Tensor& o, const Tensor& lse,
                                       const ConstTensor& q) {
   for (const LocalChunk& chunk : tokens.chunks()) {
@@ -170,7 +171,7 @@ void GatherAttention::backward(const TokenLayout& tokens, const Tensor& dq, cons
     if (outputs == Outputs::made_again) compute_forward(buckets_[i], tokens, o, lse, q);
     compute_backward(buckets_[i], tokens, dq, d_o, o, lse, q);
     buckets_[i].kv.scatter(axis_.group, tokens);
-    // What began to leave before this bucket was computed has had its time.
+    // Gradients of the buckets before had time to travel while this bucket was computed.
     finish_until(i);
   }
 }

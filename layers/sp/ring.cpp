@@ -1,17 +1,18 @@
-// Ring attention: K and V of every rank's tokens travel round the ring, one hop to the right for each step. A step attends with
-// the pair of ranks that meets; partial outputs are merged by their log-sum-exps as they come: own keys, then rank p − 1's, …
+// Ring attention: K and V of every rank's tokens travel round the ring, one hop to the right per step. In each step a rank's
+// queries attend to the keys that are with it; partial outputs are merged by their log-sum-exps as they come: first this rank's
+// own keys, then those of rank p − 1, …
 //
-// With zigzag a step is one rectangle without a mask. Queries of chunks p and 2D − 1 − p, keys of rank j's chunks:
+// With zigzag, a step is one rectangle without a mask. Queries of chunks p and 2D − 1 − p, keys of rank j's chunks:
 //
 //                     key chunk j    key chunk 2D − 1 − j
 //   j < p   p           full           none
 //           2D − 1 − p  full           none                 → all queries, the keys' first chunk
 //   j > p   p           none           none
 //           2D − 1 − p  full           full                 → the queries' second chunk, all keys
-//   j = p   causal among the rank's own tokens, as they lie
+//   j = p   causal among the rank's own tokens, in their order
 //
-// In backward K and V travel again; the sum of a rank's dK and dV starts at its right neighbour and arrives home after D − 1
-// hops, where the own part is added last (layers/ring.h). Page "Exact traffic", row SP ring.
+// In the backward pass K and V travel again. The sum of a rank's dK and dV starts at its right neighbour and arrives home after D
+// − 1 hops, where the rank's own part is added last (layers/ring.h). Traffic: docs/algorithms.md, "Exact traffic", row SP ring.
 #include "layers/ring.h"
 #include "layers/sp/exchanges.h"
 
@@ -26,13 +27,13 @@ namespace {
 
 constexpr CallOptions kKv{.stream = Stream::kv, .purpose = Purpose::kv};
 
-/// A stretch of a rank's tokens.
+/// Consecutive tokens of a rank.
 struct Tokens {
   std::size_t first;
   std::size_t count;
 };
 
-/// What of a pair of ranks sees each other, and how.
+/// Which queries of this rank attend to which keys of another, and with what mask.
 struct Meeting {
   Tokens queries;
   Tokens keys;
@@ -55,7 +56,7 @@ class RingAttention final : public SequenceAttention {
   void finish_backward() override;
 
  private:
-  /// K (0) or V (1) of a travelling pack [S_r, 2·B·n_k·d], as [B, S_r, n_k, d].
+  /// Views K (0) or V (1) of a travelling pack [S_r, 2·B·n_k·d] as [B, S_r, n_k, d].
   Tensor part_of(const Tensor& pack, std::size_t which) const {
     const std::size_t width = heads().kv * head_dim_;
     return pack.split(1, pack.size(1) / 2).select(1, which).split(1, width).transposed(0, 1).split(2, head_dim_);
@@ -72,8 +73,8 @@ class RingAttention final : public SequenceAttention {
   SequenceAxis axis_;
   std::size_t head_dim_ = 0;
   OwnedTensor own_;                  // this rank's pack
-  std::optional<RingWeights> ring_;  // of the present round; none between rounds
-  // Backward: sums on their way, the own one, and where it goes.
+  std::optional<RingWeights> ring_;  // K and V that travel in the current round; none between rounds
+  // Backward: sums on their way, this rank's own sum, and where it goes.
   RingSums sums_;
   OwnedTensor own_sum_;
   Tensor dk_;
@@ -84,7 +85,8 @@ Meeting RingAttention::meet(const TokenLayout& tokens, int other) const {
   const auto mine = tokens.chunks();
   const auto theirs = tokens.chunks_of(other);
   const Tokens all_mine{0, tokens.local()};
-  // Tokens are in the order of positions, but for the gap between the chunks, which the mask needn't know.
+  // A rank's tokens are in ascending order of positions, so a causal mask by index is right in spite of the gap between its
+  // chunks.
   const kernels::Positions both{mine[0].start, mine[0].count, mine[1].start};
   if (other == axis_.p()) return {all_mine, all_mine, kernels::Mask::from_positions(0, 0), both, both};
   const kernels::Positions of_theirs{theirs[0].start, theirs[0].count, theirs[1].start};
@@ -112,7 +114,7 @@ void RingAttention::begin(const TokenLayout& tokens, const ConstTensor& k, const
 
 // --- forward -----------------------------------------------------------------------------------------------------------------
 
-/// The keys of the other ranks, one after another; o and lse hold those of the own keys.
+/// Attends to the keys of the other ranks, one after another. o and lse start with the results for this rank's own keys.
 void RingAttention::attend(const TokenLayout& tokens, const Tensor& o, const Tensor& lse, const ConstTensor& q) {
   ComputeStream& compute = axis_.compute();
   for (ring_->finish_hop(); ring_->shard() != axis_.p(); ring_->finish_hop()) {
@@ -180,7 +182,7 @@ void RingAttention::backward(const TokenLayout& tokens, const Tensor& dq, const 
     const auto statistics = [&](const Tensor& all) { return all.slice(2, pair.queries.first, pair.queries.count); };
     const ConstTensor K = t == 0 ? k : part_of(ring_->rows(), 0);
     const ConstTensor V = t == 0 ? v : part_of(ring_->rows(), 1);
-    if (t > 0) compute.fill_zero(part);  // which no query of this rank may see, or not all
+    if (t > 0) compute.fill_zero(part);  // queries of this rank may see only some of the keys, or none
     compute.flash_backward(attention(pair), rows(dq), keys(part_of(part, 0)), keys(part_of(part, 1)), rows(d_o), statistics(lse),
                            statistics(delta), rows(q), keys(K), keys(V), t == 0 ? Write::replace : Write::add);
     sums_.pass_on(t);

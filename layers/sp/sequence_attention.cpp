@@ -1,4 +1,4 @@
-// Which exchange, and what those have in common that take q, k, v as the tokens have them.
+// Selects the exchange. Also the defaults of those exchanges that take q, k and v as the tokens have them (gather and ring).
 #include "layers/sp/sequence_attention.h"
 
 #include "core/kernels/check.h"
@@ -26,7 +26,7 @@ void SequenceAttention::begin(const TokenLayout&, const ConstTensor&, const Cons
 
 namespace {
 
-/// Those that the query heads read, no more and no less.
+/// Returns whether the K/V heads are exactly those that the query heads read.
 bool reads_all(const SequenceHeads& heads) {
   const auto& [group, first_query, first_kv] = heads.map;
   return heads.queries > 0 && group > 0 && first_query / group == first_kv &&
@@ -39,7 +39,7 @@ std::unique_ptr<SequenceAttention> make_sequence_attention(SequenceExchange exch
                                                            const SequenceHeads& heads) {
   if (!reads_all(heads)) throw std::invalid_argument("sequence attention: the K/V heads must be those that the query heads read");
   const SequenceAxis on{rank, axis, dtype, kernels::summed_in(dtype)};
-  // A lone rank's tokens are all there are: ring attention's first step.
+  // On one rank all tokens are its own: the first step of ring attention is all there is to do.
   if (axis.size() == 1 || exchange == SequenceExchange::ring) return make_ring_attention(on, heads);
   if (exchange == SequenceExchange::gather) return make_gather_attention(on, heads);
   try {

@@ -1,14 +1,15 @@
-// Ulysses: all_to_all exchanges heads for tokens. Every rank attends with n_q/D query heads, and the K/V heads that they read,
-// over whole sequences; o goes back to its tokens' ranks. A K/V head that several ranks' query heads read goes to each of them,
-// and its gradients are summed by the tokens' rank, in the canonical order. Page "Exact traffic", row SP all-to-all.
+// SP Ulysses: all_to_all exchanges tokens for heads. Every rank attends with n_q/D query heads, and the K/V heads that they read,
+// over whole sequences; o goes back to the ranks of its tokens. A K/V head that query heads of several ranks read goes to each of
+// them, and the ranks of the tokens sum its gradients in canonical order. Traffic: docs/algorithms.md, "Exact traffic", row SP
+// Ulysses.
 //
 //   tokens [B, S_p, all heads, d]   ⇄   heads [S, B, own heads, d], natural order
 //
-// Zigzag's chunks change places in two exchanges: those of the first half (rank p's is number p) in the order of ranks, those of
-// the second (2D − 1 − p) in the reverse order, so that in both the chunks of [S, …] lie one after another, as they are sent or
-// received. Beside the table: Δ (one number a query and head, of the type of sums) goes to the heads in backward, since o stays
-// with its tokens; it is counted under `other`. A rank's query heads are computed in two parts: while one is computed, o or dq of
-// the one before leaves, and dO of the next arrives.
+// There are two exchanges, one per half of the sequence: the chunks of the first half (rank p has number p) in the order of
+// ranks, those of the second (2D − 1 − p) in reverse order, so that in both the chunks of [S, …] are contiguous in the order in
+// which they are sent or received. Besides what the table counts, Δ (one number per query and head, in the type of sums) goes to
+// the heads in the backward pass, since o stays with its tokens; it is counted as `other`. A rank's query heads are computed in
+// two parts: while one is computed, o or dq of the one before leaves, and dO of the next arrives.
 #include "layers/heads.h"
 #include "layers/sp/exchanges.h"
 
@@ -31,7 +32,7 @@ std::vector<int> reversed_ranks(int ranks) {
   return order;
 }
 
-/// Heads of each rank.
+/// Ranges of heads by rank.
 using Ranges = std::vector<HeadRange>;
 
 class UlyssesAttention final : public SequenceAttention {
@@ -50,21 +51,22 @@ class UlyssesAttention final : public SequenceAttention {
   void finish_backward() override;
 
  private:
-  /// An exchange under way: what is sent from, or arrives in, the order of ranks; a chunk [tokens, B, heads, elements] a rank.
+  /// An exchange under way. `packed` is what is sent or what arrives, in the order of ranks: a chunk [tokens, B, heads, elements]
+  /// per rank.
   struct Move {
     std::array<OwnedTensor, kHalves> packed;
     std::array<Work, kHalves> work;
   };
   std::size_t me() const { return static_cast<std::size_t>(axis_.p()); }
-  /// The communicator of a half, and the rank of the axis that is its member number i.
+  /// Returns the communicator of a half, and the rank of the axis that is its member number i.
   Communicator& group(std::size_t half) { return half == 0 ? axis_.group : reversed_; }
   int member(std::size_t half, int i) const { return half == 0 ? i : axis_.D() - 1 - i; }
-  /// Elements that go between the tokens of rank `holder` and the heads of rank `owner`.
+  /// Returns the number of elements that go between the tokens of rank `holder` and the heads of rank `owner`.
   std::size_t elements(const TokenLayout& tokens, std::size_t half, int holder, int owner, const Ranges& of,
                        std::size_t head_elements) const {
     return tokens.chunks_of(holder)[half].count * tokens.batch() * of[static_cast<std::size_t>(owner)].count * head_elements;
   }
-  /// One half of the whole heads' [S, B, heads, …], without a gap.
+  /// Returns one half of the sequence of `whole` [S, B, heads, …], which is contiguous.
   static Tensor half_of(const Tensor& whole, const TokenLayout& tokens, std::size_t half) {
     const std::size_t middle = tokens.cut().chunk_start(tokens.cut().ranks());
     return half == 0 ? whole.slice(0, 0, middle) : whole.slice(0, middle, tokens.sequence() - middle);
@@ -77,7 +79,7 @@ class UlyssesAttention final : public SequenceAttention {
   void wait(Move& move) {
     for (const Work& half : move.work) axis_.rank.wait(half);
   }
-  /// Query heads that every rank computes together.
+  /// A part of every rank's query heads that is computed together.
   struct Part {
     HeadRange own;  ///< among a rank's query heads
     HeadRange kv;   ///< among the K/V heads that this rank reads: those that these query heads read
@@ -95,7 +97,7 @@ class UlyssesAttention final : public SequenceAttention {
                            std::string_view what) const {
     return axis_.rank.tensor(Category::communication, dtype, {tokens.sequence(), tokens.batch(), heads, elements}, what);
   }
-  /// What isn't summed any more travels in the model's type.
+  /// Returns a gradient that needs no further summing in the model's dtype, in which it travels.
   OwnedTensor rounded(OwnedTensor gradient) const;
 
   SequenceAxis axis_;
@@ -104,7 +106,7 @@ class UlyssesAttention final : public SequenceAttention {
   Ranges kv_;
   bool kv_copied_;  // some K/V head is read by several ranks
   std::vector<Part> parts_;
-  // Backward: gradients on their way to their tokens.
+  // Backward: gradients of K and V on their way to the ranks of their tokens.
   const TokenLayout* tokens_ = nullptr;
   OwnedTensor dk_whole_, dv_whole_;
   Move dk_move_, dv_move_;
@@ -148,7 +150,7 @@ SequenceAttention::Form UlyssesAttention::form(const TokenLayout& tokens) const 
 
 // --- exchanges ---------------------------------------------------------------------------------------------------------------
 
-/// `all` [B, S_p, heads of all ranks, e] goes to `whole` [S, B, own heads, e].
+/// Begins to send `all` [B, S_p, heads of all ranks, e] of this rank's tokens and to receive `whole` [S, B, own heads, e].
 UlyssesAttention::Move UlyssesAttention::to_heads(const TokenLayout& tokens, const Tensor& whole, const ConstTensor& all,
                                                   const Ranges& of, const CallOptions& options) {
   const std::size_t e = all.size(3);
@@ -179,7 +181,7 @@ UlyssesAttention::Move UlyssesAttention::to_heads(const TokenLayout& tokens, con
   return move;
 }
 
-/// The way back: `whole` [S, B, own heads, e] goes to its tokens; see unpack().
+/// Begins to send `whole` [S, B, own heads, e] back to the ranks of its tokens; unpack() completes it.
 UlyssesAttention::Move UlyssesAttention::to_tokens(const TokenLayout& tokens, const Tensor& whole, const Ranges& of) {
   const std::size_t e = whole.size(3);
   Move move;
@@ -198,7 +200,8 @@ UlyssesAttention::Move UlyssesAttention::to_tokens(const TokenLayout& tokens, co
   return move;
 }
 
-/// What arrived becomes `all` [B, S_p, heads of all ranks, e]; copies of heads are summed over ranks p + 1, p + 2, …, p.
+/// Waits for to_tokens() and writes what arrived to `all` [B, S_p, heads of all ranks, e]. Copies of heads (`copied`) are summed
+/// over ranks p + 1, p + 2, …, p.
 void UlyssesAttention::unpack(const TokenLayout& tokens, const Tensor& all, Move& move, const Ranges& of, bool copied) {
   const std::size_t e = all.size(3);
   wait(move);
@@ -248,7 +251,7 @@ void UlyssesAttention::exchange(const TokenLayout& tokens, const Tensor& q, cons
 
 // --- forward -----------------------------------------------------------------------------------------------------------------
 
-/// [S, B, heads, d] as flash attention takes it.
+/// Views [S, B, heads, d] as [B, S, heads, d], as flash attention takes it.
 template <class View>
 static View natural(const View& whole) {
   return whole.transposed(0, 1);

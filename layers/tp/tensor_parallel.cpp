@@ -11,7 +11,7 @@ namespace tsprun {
 
 namespace {
 
-// A stream of its own: K and V may be on their way meanwhile.
+// A stream of its own, because K and V may be travelling at the same time.
 const CallOptions kTensorAxis{.stream = Stream::control, .purpose = Purpose::activations};
 
 bool is_kv(const PartPlan& part) {
@@ -46,8 +46,8 @@ PackPlan TensorParallel::attention_pack(std::size_t layer) const {
   return pack;
 }
 
-/// Heads that other ranks have too: their groups, and where their rows lie in an attention pack. In ascending order, so that
-/// neighbours meet.
+/// Finds the K/V heads that other ranks have too: makes their groups, and notes where their rows are in an attention pack. Ranks
+/// go through heads in ascending order, so that ranks with several groups sum them in the same order.
 void TensorParallel::find_copies() {
   const HeadCut heads(config_.query_heads, config_.kv_heads, tensor_.size());
   const PackPlan pack = inner_->attention_pack(0);
@@ -94,7 +94,7 @@ std::vector<std::size_t> TensorParallel::elements_of_slices() const {
   return elements;
 }
 
-/// The slices' rows, in the model's dtype, become those of all tokens.
+/// Begins to gather the slices' rows, in the model's dtype, into those of all tokens.
 Transfer TensorParallel::gather(const ConstTensor& rows) const {
   Transfer transfer{.tensor = all_tokens(dtype_, "gathered tokens"), .work = {}};
   transfer.work =
@@ -102,7 +102,7 @@ Transfer TensorParallel::gather(const ConstTensor& rows) const {
   return transfer;
 }
 
-/// `terms` of all tokens, of the type of sums; `result`: under plain the same tensor.
+/// Begins to sum `terms` of all tokens, in the type of sums, into `result`, which is the same tensor with TensorExchange::plain.
 void TensorParallel::begin_sum(const Tensor& terms, const Tensor& result) {
   sum_ = {.result = result, .terms = {}, .arrived = {}, .work = {}};
   Tensor travelling = terms;

@@ -23,7 +23,7 @@ TensorVocabulary::TensorVocabulary(Rank& rank, Communicator& tensor, Communicato
                                    const Weights& weights)
     : rank_(rank), tensor_(tensor), sequence_(sequence), rows_(rows), weights_(weights) {}
 
-/// x becomes its sum over the tensor axis, as elements of `travelling`.
+/// Replaces x by its sum over the tensor axis; elements travel as `travelling`.
 void TensorVocabulary::sum_over_tensor(const Tensor& x, DType travelling, Purpose purpose) {
   const CallOptions options{.stream = Stream::kv, .purpose = purpose};
   if (x.dtype() == travelling) {
@@ -69,7 +69,7 @@ void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::sp
     positions_.push_back(static_cast<std::uint32_t>(i));
     rows_here_.push_back(static_cast<std::uint32_t>(id - first));
   }
-  // Rows of tokens are added to zeros in the type of sums: as exact as a copy.
+  // Rows are added to zeros in the type of sums, which is as exact as a copy.
   const DType sums = kernels::summed_in(x.dtype());
   const OwnedTensor values = rank_.tensor(Category::workspace, sums, {rows_here_.size(), hidden()}, "embedding rows");
   rank_.compute().gather_rows(values, weights_.embedding, rows_here_);
@@ -96,7 +96,8 @@ void TensorVocabulary::embed_backward(const ConstTensor& dx) {
 
 // --- head and loss -----------------------------------------------------------------------------------------------------------
 
-/// Log-sum-exps over this rank's ids of all tokens: each rank merges those of a part of the tokens, then all get all.
+/// Merges the ranks' log-sum-exps over their own ids of all tokens: each rank merges those of a part of the tokens, then an
+/// all_gather gives all of them to every rank.
 void TensorVocabulary::merge_log_sum_exp(const Tensor& lse, const Tensor& part) {
   const Chunks cut = Chunks::balanced(tensor_.size(), lse.size(0));
   const std::size_t own = cut.count(tensor_.rank());
@@ -145,7 +146,7 @@ double TensorVocabulary::head(const ConstTensor& x, const Tensor& lse, const Tok
   compute.cross_entropy_finish(maximum, maximum, sum);
   merge_log_sum_exp(lse, maximum);
 
-  // Σ log-sum-exp of this rank's part of the tokens, less the logits of the labels among this rank's ids.
+  // Σ log-sum-exp of this rank's part of the tokens, minus the logits of the labels among this rank's ids.
   const Chunks cut = Chunks::balanced(tensor_.size(), all);
   const std::size_t first = cut.offset(tensor_.rank());
   const std::size_t own = cut.count(tensor_.rank());

@@ -36,13 +36,13 @@ class TensorVocabulary final : public Vocabulary {
   Chunks rows_;
   Weights weights_;
 
-  // Of this rank's tokens, kTokenBytes each: those whose row is here, with that row; and the labels of all.
+  // Labels and ids of this rank's tokens, kTokenBytes per token.
   HeapBlock token_memory_;
   std::span<std::int64_t> labels_;
-  std::span<std::uint32_t> ids_;          // of all tokens
-  std::vector<std::uint32_t> positions_;  // tokens whose row is here
-  std::vector<std::uint32_t> rows_here_;  // that row
-  std::vector<std::size_t> row_numbers_;  // b·S + s, if somebody wants logits
+  std::span<std::uint32_t> ids_;
+  std::vector<std::uint32_t> positions_;  // this rank's tokens whose embedding row is here
+  std::vector<std::uint32_t> rows_here_;  // the row of each, among this rank's rows
+  std::vector<std::size_t> row_numbers_;  // b·S + s of this rank's tokens, if logits are asked for
   Work summing_head_;
 };
 

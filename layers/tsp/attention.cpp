@@ -1,3 +1,6 @@
+// TSP attention: forward is the paper's Algorithm 1, whose line numbers are in the comments; its backward pass is in
+// docs/algorithms.md, "TSP attention". Each is a loop over units with stages at distances (layers/look_ahead.h); the functions
+// that the stages call follow after both.
 #include "layers/tsp/attention.h"
 
 #include "layers/look_ahead.h"
@@ -14,13 +17,13 @@ using kernels::Write;
 
 namespace {
 
-/// [B, S_p, heads, d] as the matrix [B·S_p, heads·d].
+/// Views [B, S_p, heads, d] as the matrix [B·S_p, heads·d].
 template <class View>
 View matrix_of(const View& heads) {
   return heads.merged(2).merged(0);
 }
 
-/// The first product into an output replaces what was there, all others add.
+/// Says how a product is written to an output that several add up to: the first replaces what was there, all others add.
 class Accumulation {
  public:
   Write next() { return std::exchange(begun_, true) ? Write::add : Write::replace; }
@@ -102,7 +105,7 @@ void TspAttention::begin_backward(std::size_t layer, const AttentionSaved& saved
 
 void TspAttention::backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
                             const AttentionSaved& saved, const std::function<void()>& after_first_unit) {
-  /// What a turn has beside its heads.
+  /// Gradients that belong to one turn.
   struct Gradients {
     OwnedTensor dO;              // [B, S_p, heads, d]
     OwnedTensor dq;              // the same, in the type of sums
@@ -121,7 +124,7 @@ void TspAttention::backward(std::size_t layer, const Tensor& dx, const ConstTens
   gathered[plan_.units[0].bucket] = std::move(first_bucket_);
   Accumulation into_dX;
 
-  // q, k, v are loaded or made again, and K̂, V̂ are gathered again.
+  // q, k, v are taken from `saved` or computed again; K̂, V̂ are gathered again.
   const auto prepare = [&](std::size_t u) {
     const TspUnit& unit = plan_.units[u];
     const int r = unit.turn;
@@ -242,7 +245,7 @@ TspAttention::Weights TspAttention::fetch_parts(std::size_t layer, int r, std::s
   return weights;
 }
 
-/// Asks for the weights of turn r, if there is such a turn and they weren't asked for yet.
+/// Begins to broadcast the weights of turn r, if there is such a turn and it wasn't begun yet.
 void TspAttention::fetch(std::size_t layer, int r, Direction direction) {
   if (r != fetched_ || r >= axis_.D()) return;
   const std::size_t cut = (direction == Direction::forward ? kPartO : kPartQ) - kPartK;
@@ -297,12 +300,12 @@ TspAttention::Heads TspAttention::heads_of_turn(int r, const AttentionSaved& sav
   return turn;
 }
 
-/// The part of a bias that belongs to these heads of the axis' slice.
+/// Returns the part of a bias that belongs to these heads of the slice.
 Bias TspAttention::of_heads(const Bias& bias, const HeadRange& slice, const HeadRange& heads) const {
   return bias.slice((slice.first + heads.first) * axis_.d(), heads.count * axis_.d());
 }
 
-/// Q, K, V = X·W_Q(r)ᵀ, X·W_K(r)ᵀ, X·W_V(r)ᵀ, and their biases; RoPE on Q and K at global positions.
+/// Computes Q, K, V = X·W_Q(r)ᵀ, X·W_K(r)ᵀ, X·W_V(r)ᵀ plus biases, with RoPE on Q and K at positions in the whole sequence.
 void TspAttention::project(std::size_t layer, int r, const ConstTensor& X, const Tensor& W_Q, const Tensor& W_KV,
                            const Heads& turn) const {
   ComputeStream& compute = axis_.compute();
@@ -330,7 +333,7 @@ void TspAttention::gather(KvBucket& gathered, const TspBucket& bucket, const Hea
                   turn.v.slice(2, first, bucket.heads.count));
 }
 
-/// How a chunk's queries see the keys of the sequence up to the chunk's end.
+/// Returns how a chunk's queries attend to the keys of the sequence up to the chunk's end.
 kernels::Attention TspAttention::attention(const TspUnit& unit, const LocalChunk& chunk) const {
   const std::size_t first_kv = plan_.buckets[unit.bucket].heads.first;
   return {.scale = 1 / std::sqrt(static_cast<double>(axis_.d())),
@@ -339,7 +342,7 @@ kernels::Attention TspAttention::attention(const TspUnit& unit, const LocalChunk
           .dropout = axis_.dropout.of(axis_.slice.queries.first + unit.queries.first, {.start = chunk.start}, {})};
 }
 
-/// O and log-sum-exp of the unit's heads: each of this rank's chunks on the keys up to its end.
+/// Computes O and log-sum-exp of the unit's heads: each of this rank's chunks attends to the keys up to its end.
 void TspAttention::flash_forward(const TspUnit& unit, const KvBucket& gathered, const Heads& turn) const {
   const Tensor K = gathered.K();
   const Tensor V = gathered.V();

@@ -16,7 +16,7 @@
 
 namespace tsprun {
 
-/// What TSP computes: a model, or a slice of each of its blocks.
+/// Options of TSP, which computes a model or a slice of each of its blocks.
 struct TspOptions {
   ModelConfig config;                    ///< the whole model
   std::optional<BlockSlice> slice = {};  ///< absent: whole blocks; else must be uniform()

@@ -22,7 +22,7 @@ RingWeights TspMlp::weights(std::size_t layer) {
           "MLP weight shard"};
 }
 
-/// Of one shard.
+/// Returns the columns of one shard.
 MlpColumns TspMlp::columns(const ConstTensor& X, int shard, const MlpSaved& saved) const {
   return {axis_.rank, axis_.config, axis_.dtype, X.size(0), axis_.mlp_rows.offset(shard), axis_.mlp_rows.count(shard), saved};
 }
@@ -76,7 +76,7 @@ void TspMlp::backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy
     if (!saved.gate.exists()) shard.project(X, W, b1);
     MlpColumns::Gradients d = shard.backward(dY, W);
     shard.input_gradient(dX, d, W, t == 0 ? Write::replace : Write::add);
-    // Last, so that the sum's arrival hides behind the products above.
+    // Computed last, so that the sum arrives while the products above are computed.
     shard.weight_gradients(MlpMatrices(sums_.part(t), axis_.config), b1, std::move(d), X, dY);
     sums_.pass_on(t);
     if (t == 0) moments.first_step_done();

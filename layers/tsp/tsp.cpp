@@ -1,7 +1,7 @@
-// The order of sublayers, and what one of them does for the next: during an attention's last turn (forward) the MLP's first shard
-// begins to go round; while an MLP works with its last shard, the weights of the next attention's first turns (and, backward, its
-// first K/V bucket) are already on their way, in the memory that the other shard has left; while it works with its first, the
-// last gradients of the attention before it go home.
+// The order of sublayers, and how each sublayer's communication begins during the one before. Forward: the MLP's first shard
+// begins to travel during the last unit of attention. While an MLP computes with its last shard, the weights of the next
+// attention's first turns (and, backward, its first K/V bucket) are already moving, in the memory that the previous shard has
+// left. Backward: while an MLP computes with its first shard, the last gradients of the attention computed before it go home.
 #include "layers/tsp/tsp.h"
 
 #include "layers/packs.h"
@@ -45,7 +45,7 @@ void Tsp::attention_backward(std::size_t layer, const Tensor& dx, const ConstTen
 void Tsp::end() {
   mlp_.settle();
   attention_.settle();
-  // Whatever else was begun (weights that others still read) is complete when what follows it on its stream is.
+  // Streams are ordered, so after these barriers everything that the pass began is complete, also weights that others read.
   for (const Stream stream : {Stream::weights, Stream::kv, Stream::gradients}) {
     axis_.rank.wait(axis_.group.post_barrier({.stream = stream}));
   }

@@ -11,7 +11,7 @@ TspUnits plan_units(const HeadCut& heads, std::size_t kv_heads, std::size_t buck
   for (int r = 0; r < heads.ranks(); ++r) {
     const HeadRange owned = heads.kv_heads_owned(r);
     for (std::size_t head = owned.first; head < owned.end(); ++head) {
-      // A head that later turns read stays longer than its neighbours: a bucket of its own.
+      // A head that later turns read, too, must stay longer than its neighbours, so it gets a bucket of its own.
       const bool joins = head > owned.first && buckets.back().heads.count < bucket_heads &&
                          heads.kv_last_reader(head) == heads.kv_last_reader(head - 1);
       if (joins) ++buckets.back().heads.count;

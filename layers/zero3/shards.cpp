@@ -6,7 +6,7 @@ namespace tsprun {
 
 namespace {
 
-/// Elements of each rank's rows.
+/// Returns the number of elements of each rank's rows.
 std::vector<std::size_t> elements_of(const Chunks& rows, int ranks, std::size_t width) {
   std::vector<std::size_t> counts;
   for (int r = 0; r < ranks; ++r) counts.push_back(rows.count(r) * width);

@@ -1,4 +1,4 @@
-// When weights move and gradients leave; what is computed with them is layers/dense.cpp.
+// ZeRO-3: when weights are gathered and gradients leave. The computation itself is in layers/dense.cpp.
 #include "layers/zero3/zero3.h"
 
 namespace tsprun {
@@ -41,7 +41,7 @@ void Zero3::fetch(std::size_t pack) {
 
 void Zero3::weights_used(std::size_t pack) {
   sublayer(pack).gathered.release();
-  // In the memory that the MLP's weights have left, the attention below begins to gather what was kept.
+  // The MLP's weights have just been freed: in their memory the attention below can begin to gather its saved K and V.
   if (below_ != nullptr && !is_attention_pack(pack)) begin_attention(*below_);
 }
 

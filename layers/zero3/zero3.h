@@ -17,7 +17,7 @@
 
 namespace tsprun {
 
-/// What the strategy computes.
+/// Options of the strategy.
 struct Zero3Options {
   ModelConfig config;
   DType dtype = DType::f32;
@@ -45,7 +45,7 @@ class Zero3 final : public Dense {
   void end() override;
 
  private:
-  /// How a pack's rows are cut over the ranks, and the whole pack while it is visited.
+  /// The cut of a pack's rows over the ranks, and the whole pack while it is visited.
   struct Sublayer {
     Chunks rows;
     GatheredPack gathered;
