@@ -6,9 +6,9 @@
 
 namespace tsprun {
 
-/// Begins to replace `tensor`, which must be contiguous, by its sum over the ranks. All ranks together receive 2N(D−1) bytes for
-/// a tensor of N bytes, whatever its size: for small tensors the automatic choice would be the one-shot algorithm, with which
-/// every rank receives (D−1)·N.
+/// Begins to replace `tensor`, which must be contiguous, by its sum over the ranks. For a tensor of N bytes all ranks together
+/// receive 2N(D−1), at any size. The automatic choice would be the one-shot algorithm for small tensors, with which every rank
+/// receives (D−1)·N.
 inline Work post_sum(Communicator& ranks, const Tensor& tensor, CallOptions options) {
   const Buffer buffer = buffer_of(tensor);
   if (tensor.bytes() <= kOneShotBytes) options.algorithm = Algorithm::direct;

@@ -2,12 +2,12 @@
 // (docs/algorithms.md, "Decoding").
 //
 // Every rank has a token's x. A tensor rank works with the heads of its slice (slice.h), and the Σ ranks of its sequence axis
-// divide that work: each computes q, k, v, W_O and MLP rows of its *share*, and caches K and V of the positions s with s mod Σ =
-// its rank, for all heads of the slice. Under TSP the share is the weights that a rank has; under tp×sp, where all ranks of the
-// axis have the slice's weights, it is a part of them. Per layer, q is gathered along the sequence axis; new K and V go to the
-// rank that caches the position; every rank attends with its cached positions for all heads of the slice; the partial results of
-// a head go to the rank in whose share it is and are merged there; W_O and the MLP give partial sums, with one all_reduce each
-// over all ranks. The bytes that a rank receives per token depend only on h, n_h, n_kv, d, V, L and the degrees.
+// divide that work: each computes q, k, v, W_O and MLP rows of its *share*, and caches K and V of the positions s with
+// s mod Σ = its rank, for all heads of the slice. Under TSP the share is the weights that a rank has; under tp×sp, where all
+// ranks of the axis have the slice's weights, it is a part of them. Per layer, q is gathered along the sequence axis; new K and V
+// go to the rank that caches the position; every rank attends with its cached positions for all heads of the slice; the partial
+// results of a head go to the rank in whose share it is and are merged there; W_O and the MLP give partial sums, with one
+// all_reduce each over all ranks. The bytes that a rank receives per token depend only on h, n_h, n_kv, d, V, L and the degrees.
 #pragma once
 
 #include "core/rank/rank.h"

@@ -71,8 +71,8 @@ class Zigzag {
     }
   }
 
-  /// Returns the number of query-key pairs that causal attention computes on a rank, for one head of one sequence: 2D·c² + c if S
-  /// = 2D·c.
+  /// Returns the number of query-key pairs that causal attention computes on a rank, for one head of one sequence. If S = 2D·c,
+  /// that is 2D·c² + c.
   std::size_t attention_pairs(int rank) const;
 
  private:

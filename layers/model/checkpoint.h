@@ -133,7 +133,7 @@ struct CheckpointSearch {
 /// Options of search_checkpoints(): which checkpoints it considers, and what it verifies.
 struct SearchOptions {
   CheckpointMarks passed_over = {};     ///< checkpoints to pass over while is_marked() holds for them
-  std::optional<std::string> run = {};  ///< only checkpoints of this run; absent: of any run
+  std::optional<std::string> run = {};  ///< only checkpoints of this run, or with an unreadable manifest; absent: any
   bool verify_bytes = true;             ///< read all files and compare their checksums
 };
 
@@ -153,9 +153,9 @@ struct FoundModel {
 };
 
 /// Finds the folder of `--model DIR`: `dir` itself, or, if it isn't a model folder but holds checkpoints, the newest whole one.
-/// Unless `verify` is false, the files that hold the model (config.json and model.safetensors) are compared with the checkpoint's
-/// manifest, byte for byte. Folders without a manifest of tsprun are accepted as they are. Throws Error(refused): no such folder,
-/// no whole checkpoint in it, or files that differ from the manifest.
+/// Unless `verify` is false, sizes and checksums of the files that hold the model (config.json and model.safetensors) are
+/// compared with the checkpoint's manifest. Folders without a manifest of tsprun are accepted as they are. Throws Error(refused):
+/// no such folder, no whole checkpoint in it, or files that differ from the manifest.
 FoundModel find_model_folder(const std::filesystem::path& dir, bool verify);
 
 /// Opens one checkpoint folder. Verifies the sizes of its files and the shapes and types of their tensors, and with

@@ -182,7 +182,7 @@ CheckpointLease::~CheckpointLease() {
   const std::optional<LeaseRecord> last = parse_record(read_record(file_.get()));
   if (last && last->token == record_.token && is_the_file()) ::unlink(path_.c_str());
   file_.reset();
-  if (made_folder_) ::rmdir(dir_.c_str());  // fails, as it shall, where something lies in it
+  if (made_folder_) ::rmdir(dir_.c_str());  // fails, as intended, if the folder isn't empty
 }
 
 /// Returns whether the name still refers to the open file, so that nobody has given the lease back in between.

@@ -34,9 +34,9 @@ struct ModelConfig {
   bool tied_embeddings = false;  ///< the head uses the embedding's matrix
   ModelFamily family = ModelFamily::llama;
   bool exact_gelu = false;       ///< for an MLP without a gate: x·Φ(x); else the tanh form
-  double residual_dropout = 0;   ///< in training: for each sublayer's result, before it is added to the residual
-  double embedding_dropout = 0;  ///< for the embedded tokens
-  double attention_dropout = 0;  ///< for attention probabilities
+  double residual_dropout = 0;   ///< probability in training that an element of a sublayer's result is dropped
+  double embedding_dropout = 0;  ///< the same for embedded tokens
+  double attention_dropout = 0;  ///< the same for attention probabilities
 
   bool layer_norms() const { return family == ModelFamily::gpt2; }        ///< LayerNorm with bias; else RMSNorm
   bool rotary_positions() const { return family == ModelFamily::llama; }  ///< RoPE; else max_positions learned vectors

@@ -16,7 +16,7 @@ namespace tsprun {
 enum class Scheme : std::uint8_t {
   tsp,    ///< weights and tokens over the ranks of `sequence`
   dense,  ///< weights over `tensor` (tp), tokens over `sequence` (sp); either may be one rank
-  zero3   ///< tokens over `sequence`; weights too, gathered layer by layer
+  zero3   ///< tokens over `sequence`; weights too, gathered sublayer by sublayer
 };
 
 /// Ways in which the ranks of the tensor axis exchange activations between sublayers (`--tp`).

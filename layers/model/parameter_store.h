@@ -73,7 +73,7 @@ class ParameterStore {
   bool training() const { return training_; }
 
   /// Fills the parameters with fresh weights (layers/model/init.h), which depend on seed, name and element only. `layers`: of the
-  /// whole model. Moments become zero.
+  /// whole model. Master weights become the values, moments zero.
   void fill_fresh(std::size_t layers, std::uint64_t seed);
   /// Reads this rank's slices of the parameters. Master weights are read from the file, too, so that they keep digits that the
   /// values can't hold. Moments become zero. Throws Error(refused).

@@ -52,8 +52,8 @@ class Vocabulary {
   /// Sends the gradients dx [rows, h] of the embedding's rows to their owners. Replaces the embedding's gradient, or adds to it
   /// if head and embedding are tied. Call it after embed() of the same tokens, and if tied after head_backward().
   virtual void embed_backward(const ConstTensor& dx) = 0;
-  /// Returns how many of the last tokens have one of this rank's embedding rows. Of the ids, only this number changes the memory
-  /// of a pass.
+  /// Returns how many tokens of the last embed() have one of this rank's embedding rows. The memory of a pass depends on the ids
+  /// through this number only.
   virtual std::size_t rows_given() const = 0;
 
   /// Returns this rank's part of the sum over predicted tokens of (log-sum-exp − the label's logit); the sum of all ranks' parts

@@ -11,8 +11,8 @@
 //           2D − 1 − p  full           full                 → the queries' second chunk, all keys
 //   j = p   causal among the rank's own tokens, in their order
 //
-// In the backward pass K and V travel again. The sum of a rank's dK and dV starts at its right neighbour and arrives home after D
-// − 1 hops, where the rank's own part is added last (layers/ring.h). Traffic: docs/algorithms.md, "Exact traffic", row SP ring.
+// In the backward pass K and V travel again. The sum of a rank's dK and dV starts at its right neighbour and arrives home after
+// D − 1 hops, where the rank's own part is added last (layers/ring.h). Traffic: docs/algorithms.md, "Exact traffic", row SP ring.
 #include "layers/ring.h"
 #include "layers/sp/exchanges.h"
 

@@ -1,5 +1,5 @@
-// What ZeRO-3 moves: packs of sublayers, whose rows are spread evenly over the ranks of an axis. A whole pack is gathered for
-// each visit, and its gradients are reduce-scattered to the owners of the rows.
+// The data that ZeRO-3 moves: packs of sublayers, whose rows are spread evenly over the ranks of an axis. A whole pack is
+// gathered for each visit, and its gradients are reduce-scattered to the owners of the rows.
 #pragma once
 
 #include "core/collectives/chunks.h"
