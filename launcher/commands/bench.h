@@ -1,7 +1,7 @@
 // `tsprun bench OP[,OP…]|all`: micro-benchmarks of messages and collectives, with nccl-tests' columns.
 //
-// This file is the command: its options, what it refuses, what it prints. Every rank's part is bench_rank.h; how things are
-// measured is launcher/bench/measure.h.
+// This file has the command's options, checks and output. What each rank does is in bench_rank.h, how times are measured in
+// launcher/bench/measure.h.
 #pragma once
 
 #include "launcher/bench/measure.h"
@@ -12,7 +12,7 @@
 
 namespace tsprun::launcher {
 
-/// As typed, with defaults.
+/// Options as they are typed, with their defaults.
 struct BenchOptions {
   std::string ops;
   std::string sizes = "8,1K,64K,1M,64M";
@@ -24,6 +24,7 @@ struct BenchOptions {
   bool both_places = true;
 };
 
+/// The command `bench`.
 class BenchCommand final : public Command {
  public:
   std::string name() const override { return "bench"; }
@@ -38,7 +39,7 @@ class BenchCommand final : public Command {
   std::vector<bench::Case> cases_;
   bench::Pace pace_;
   DType dtype_ = DType::f32;
-  std::vector<std::string> notes_;  // what was left out, and why
+  std::vector<std::string> notes_;  // comment lines that say which rows were left out, and why
 };
 
 }  // namespace tsprun::launcher

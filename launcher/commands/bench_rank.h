@@ -1,4 +1,4 @@
-// What every rank of `tsprun bench` does: the cases one after another, through its communicator, on buffers in its heap.
+// What every rank of `tsprun bench` does: it runs the cases one after the other through its communicator, on buffers in its heap.
 #pragma once
 
 #include "core/context.h"
@@ -10,18 +10,19 @@
 
 namespace tsprun::launcher {
 
+/// What to measure, and how. Views are borrowed.
 struct BenchPlan {
   std::span<const bench::Case> cases;
   bench::Pace pace;
   bool check = true;
-  bool both_places = true;             ///< else each operation's usual form alone
-  std::span<const std::string> notes;  ///< lines for above the tables
-  int cores = 1;                       ///< that the ranks of this machine may use together: a rank may be bound to one of them
+  bool both_places = true;             ///< measure out of place and in place; else each operation's usual form alone
+  std::span<const std::string> notes;  ///< lines to print above the tables
+  int cores = 1;                       ///< cores that this machine's ranks may use together; a single rank may be bound to fewer
   bool several_machines = false;
 };
 
-/// Measures, prints the table, sets "bench" in the report after each row. Returns the rank's exit code. Throws what operations
-/// throw, and on rank 0 Error(corrupt), after all rows, if any element was wrong.
+/// Measures all cases, prints the tables, and sets "bench" in the report after each row. Returns the rank's exit code. Throws
+/// what operations throw, and on rank 0 Error(corrupt), after all rows, if any element was wrong.
 int bench_rank(Context& context, ReportSink& sink, const BenchPlan& plan);
 
 }  // namespace tsprun::launcher

@@ -1,6 +1,6 @@
-// `tsprun block`: one transformer block, forward and backward, on tensors from files: to hold against another implementation.
+// `tsprun block`: one transformer block, forward and backward, on tensors from files, for comparison with another implementation.
 //
-// This file is the command: its options and what it refuses. Every rank's part is block_rank.h.
+// This file has the command's options and checks. What each rank does is in block_rank.h.
 #pragma once
 
 #include "launcher/commands/command.h"
@@ -10,7 +10,7 @@
 
 namespace tsprun::launcher {
 
-/// As typed.
+/// Options as they are typed.
 struct BlockOptions {
   std::string weights;
   std::string input;
@@ -18,6 +18,7 @@ struct BlockOptions {
   bool backward = false;
 };
 
+/// The command `block`.
 class BlockCommand final : public Command {
  public:
   std::string name() const override { return "block"; }

@@ -1,4 +1,4 @@
-// One rank's part of `tsprun block`.
+// What every rank of `tsprun block` does.
 #pragma once
 
 #include "core/context.h"
@@ -7,14 +7,15 @@
 
 namespace tsprun::launcher {
 
-/// Everything is borrowed.
+/// What to compute. Pointers are borrowed.
 struct BlockPlan {
   const GlobalOptions* global;
-  const ModelCommandOptions* model;  ///< batch and sequence are those of the input; one layer
+  const ModelCommandOptions* model;  ///< batch and sequence are those of the input; the model has one layer
   const BlockOptions* block;
 };
 
-/// Computes the block, writes the output, prints the audit. Returns the exit code.
+/// Computes the block, writes the output file, and prints the audit. Returns the exit code. Throws an error that names the first
+/// place where numbers weren't finite, if any wasn't.
 int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan);
 
 }  // namespace tsprun::launcher

@@ -1,5 +1,5 @@
-// `tsprun compare`: the same model and data under several layouts, each a job of its own with fresh ranks; one table of memory,
-// traffic, speed and exposed communication, as text, JSON and CSV.
+// `tsprun compare`: the same model and data under several layouts, each in a job of its own with fresh ranks. The result is one
+// table of memory, traffic, speed and exposed communication, as text, JSON and CSV.
 #pragma once
 
 #include "launcher/commands/command.h"
@@ -13,40 +13,43 @@
 
 namespace tsprun::launcher {
 
+/// Options of `compare`, as typed and as validated.
 struct CompareOptions {
   std::string layouts_text;
-  std::string sequences_text;  ///< empty: --seq alone, and likewise the next two
+  std::string sequences_text;  ///< --seqs; empty: --seq alone, and likewise for the next two
   std::string batches_text;
   std::string configs_text;
   std::string steps_text = "3";
-  std::string csv;  ///< file; empty: none
+  std::string csv;  ///< file to write; empty: none
   bool forward_only = false;
 
   // Results of validation.
   std::uint64_t steps = 3;
 };
 
-/// One job: a layout at one setting, or why it can't be.
+/// One job to run: a layout at one setting, or the reason why it can't be run.
 struct ComparePoint {
   GlobalOptions global;
   ModelCommandOptions model;
   std::string layout;  ///< as typed
-  std::string why;     ///< the refusal of a model command; empty if it can be
+  std::string why;     ///< why a model command refuses it; empty: it can run
 };
 
-/// "tsp=4; tp=2,sp=2" in parts without blanks around. Throws Error(refused) if one is empty.
+/// Splits "tsp=4; tp=2,sp=2" at the semicolons and strips blanks. Throws Error(refused) if a part is empty.
 std::vector<std::string> split_layouts(const std::string& text);
-/// Every combination, configs outermost, layouts innermost. Texts that can't be read are refused at once; what one combination
-/// can't do is noted with it.
+/// Returns every combination of the options' values, configs outermost, layouts innermost. Throws Error(refused) for texts that
+/// can't be read. A combination that can't run becomes a point with the reason in `why`.
 std::vector<ComparePoint> compare_points(const CompareOptions& options, const ModelCommandOptions& model,
                                          const GlobalOptions& global);
 
-/// The row of the report for a point: of the report of its job if it ran.
+/// Returns the report's row for a point. `job`: the report of its job; null if it didn't run.
 nlohmann::ordered_json compare_json(const ComparePoint& point, const nlohmann::ordered_json& job, bool forward_only);
-/// The table's lines, and the same as CSV.
+/// Returns the table's lines.
 std::vector<std::string> compare_table(const nlohmann::ordered_json& rows);
+/// Returns the same rows as CSV.
 std::string compare_csv(const nlohmann::ordered_json& rows);
 
+/// The command `compare`.
 class CompareCommand final : public Command {
  public:
   std::string name() const override { return "compare"; }

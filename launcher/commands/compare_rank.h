@@ -1,4 +1,4 @@
-// One rank's part of a point of `tsprun compare`: a few steps of one layout at one setting.
+// What every rank does for one point of `tsprun compare`: a few steps of one layout at one setting.
 #pragma once
 
 #include "core/context.h"
@@ -9,15 +9,15 @@
 
 namespace tsprun::launcher {
 
-/// Everything is borrowed.
+/// What to run. Pointers are borrowed.
 struct ComparePlan {
   const GlobalOptions* global;
   const ModelCommandOptions* model;
-  std::uint64_t steps;  ///< that are measured, after one that isn't
+  std::uint64_t steps;  ///< steps to measure, after a first one that isn't
   bool forward_only;
 };
 
-/// Sets `steps` (seconds of each measured one), `per_rank` and `theory` in the report. Returns the exit code.
+/// Runs the steps; sets `steps` (seconds of each measured one), `per_rank` and `theory` in the report. Returns the exit code.
 int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan);
 
 }  // namespace tsprun::launcher

@@ -11,22 +11,23 @@
 
 namespace tsprun::launcher {
 
-/// What stands before the table of ways, and its keys `rdma`.
+/// What was found about RDMA on this machine.
 struct RdmaFindings {
-  Trial verbs;  ///< the loopback self-test
+  Trial verbs;  ///< result of the loopback self-test
   std::vector<std::string> lines;
   nlohmann::ordered_json json;
 };
-/// Throws Error(refused) if --rdma names what there isn't.
+/// Looks at all RDMA devices and runs the self-test. Throws Error(refused) if --rdma names a device that doesn't exist or can't
+/// be used.
 RdmaFindings find_rdma(const GlobalOptions& options);
 
-/// A row of "why this transport".
+/// One row of the table "why this transport".
 struct WayRow {
   std::string between;
   std::string kind;  ///< "shm", "verbs", "tcp", "none"
   std::string why;
 };
-/// What ranks would use under these options, by what was tried here.
+/// Returns which transports ranks would use under these options, judged by the trials on this machine.
 std::vector<WayRow> likely_ways(const GlobalOptions& options, const Trial& shm, const Trial& verbs, const Trial& tcp);
 
 }  // namespace tsprun::launcher

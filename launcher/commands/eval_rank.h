@@ -1,4 +1,4 @@
-// One rank's part of `tsprun eval`.
+// What every rank of `tsprun eval` does.
 #pragma once
 
 #include "core/context.h"
@@ -10,15 +10,15 @@
 
 namespace tsprun::launcher {
 
-/// Pointers are borrowed.
+/// What to evaluate. Pointers are borrowed.
 struct EvalPlan {
   const GlobalOptions* global;
   const ModelCommandOptions* model;
-  std::string logits;  ///< a file to write; empty: none
+  std::string logits;  ///< file to write; empty: none
   Progress::Style progress;
 };
 
-/// Evaluates all windows, --batch of them at a time, prints the mean loss in nats and the audit of the first pass; sets `loss`,
+/// Evaluates all windows, --batch of them at a time; prints the mean loss in nats and the audit of the first pass; sets `loss`,
 /// `windows`, `tokens`, `per_rank` and `theory` in the report. Returns the exit code.
 int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan);
 

@@ -1,5 +1,5 @@
-// `tsprun generate`: samples text from a model. The prompt goes through the training schedule's forward pass; then every token
-// moves activations, never weights. The text streams to stdout as it comes; everything else goes to stderr.
+// `tsprun generate`: samples text from a model. The prompt goes through the training schedule's forward pass; every further token
+// moves activations and no weights. The text goes to stdout as it is made, everything else to stderr.
 #pragma once
 
 #include "launcher/commands/command.h"
@@ -14,24 +14,25 @@
 
 namespace tsprun::launcher {
 
-/// Texts as typed stand beside the values that validation makes of them.
+/// Options of `generate`. Members named …_text hold what was typed; validation sets the parsed values below.
 struct GenerateOptions {
   std::string prompt;
   std::string tokens_text = "64";
   std::string temperature_text = "1";
   std::string top_k_text = "0";
   std::string top_p_text = "1";
-  bool audit = false;  ///< print the tables
+  bool audit = false;  ///< print the audit's tables, not only its verdict
 
   // Results of validation.
-  std::vector<Token> ids;  ///< of the prompt
+  std::vector<Token> ids;  ///< the prompt's tokens
   std::size_t tokens = 64;
   SamplingOptions sampling;
 };
 
-/// Bytes of the ids; an id that is no byte stands as "<300>".
+/// Returns the bytes that the ids stand for. An id of 256 or more becomes "<300>".
 std::string text_of(std::span<const Token> ids);
 
+/// The command `generate`.
 class GenerateCommand final : public Command {
  public:
   std::string name() const override { return "generate"; }

@@ -1,5 +1,5 @@
-// The folder into which a training saves: which run it is there, that no other one saves into it meanwhile, where it goes on
-// after a failure, and what it leaves.
+// The folder into which a training run saves: the run's identity, the lease that keeps other runs from saving there at the same
+// time, the checkpoint from which the run goes on after a failure, and what is left in the end.
 #pragma once
 
 #include "launcher/options.h"
@@ -13,28 +13,32 @@
 
 namespace tsprun::launcher {
 
+/// One training run's folder.
 class RunFolder {
  public:
-  /// What lies in `dir` before the run; `resumed`: the checkpoint from which it goes on, if any. A run that goes on in the folder
-  /// of its checkpoint keeps its identity, any other gets a new one. Throws Error(refused).
+  /// Looks at what is in `dir` before the run. `resumed`: the checkpoint from which the run goes on, if any. A run that goes on
+  /// in the folder of its checkpoint keeps its identity; any other run gets a new one. Throws Error(refused).
   RunFolder(std::filesystem::path dir, const std::optional<FoundCheckpoint>& resumed);
 
+  /// Returns the folder.
   const std::filesystem::path& dir() const { return dir_; }
-  /// The identity, for manifests. Among several machines that of node 0 counts.
+  /// Returns the run's identity, for manifests. With several machines that of node 0 counts.
   const std::string& run() const { return run_; }
-  /// The newest step of other runs' checkpoints in the folder; nothing: there are none.
+  /// Returns the newest step of other runs' checkpoints in the folder; empty: there are none.
   std::optional<std::uint64_t> others() const;
 
-  /// Takes the lease, on the machine of rank 0, and removes what interrupted saves left. Waits, and says so, where only time can
-  /// tell whether the last holder is dead. Throws Error(refused): another run holds it, or has saved there since the constructor
-  /// looked.
+  /// Takes the lease and removes what interrupted saves left; only on the machine of rank 0, a no-op elsewhere. If only time can
+  /// tell whether the last holder is dead, it says so and waits. Throws Error(refused) if another run holds the lease, or has
+  /// saved there since the constructor looked.
   void lease(const GlobalOptions& global);
-  /// The lease's token, for check_lease(); empty: another machine holds it.
+  /// Returns the lease's token, for check_lease(); empty: this process doesn't hold the lease.
   std::string token() const { return lease_ ? lease_->token() : std::string(); }
 
-  /// The newest whole checkpoint that this run has saved since it began. Throws Error(refused).
+  /// Finds the newest undamaged checkpoint that this run has saved since it began, and reads all of it to be sure. Throws
+  /// Error(refused), also if the lease was lost.
   CheckpointSearch own_checkpoints() const;
-  /// The same, by its manifest and its files' sizes alone: what survived, said in a hurry.
+  /// Finds the same checkpoint by its manifest and its files' sizes alone, which is quick. Empty: there is none, or it can't be
+  /// read.
   std::optional<FoundCheckpoint> survivor() const;
 
  private:
@@ -47,8 +51,8 @@ class RunFolder {
   std::optional<CheckpointLease> lease_;
 };
 
-/// The command that goes on with a training: `words` as typed, without what a checkpoint brings (--model, another --resume), and
-/// with --resume `dir`. As a shell reads it.
+/// Returns the command, quoted for a shell, that continues a training: `words` as typed, without --model and --resume, which the
+/// checkpoint replaces, and with --resume `dir`.
 std::string resume_command(const std::vector<std::string>& words, const std::string& dir);
 
 }  // namespace tsprun::launcher

@@ -1,6 +1,6 @@
-// `tsprun train`: trains a decoder-only model on text, or continues a checkpoint.
+// `tsprun train`: trains a decoder-only model on text, or continues from a checkpoint.
 //
-// This file is the command: its options and what it refuses. Every rank's part is train_rank.h.
+// This file has the command's options and checks. What each rank does is in train_rank.h.
 #pragma once
 
 #include "launcher/commands/command.h"
@@ -19,8 +19,8 @@
 
 namespace tsprun::launcher {
 
-/// Texts as typed beside the values that validate_train() makes of them. What isn't typed is the checkpoint's in a run that goes
-/// on from one, else the default.
+/// Options of `train`. Members named …_text hold what was typed; validate_train() sets the parsed values below. In a run that
+/// goes on from a checkpoint, options that weren't typed have the checkpoint's values, otherwise their defaults.
 struct TrainOptions {
   std::string steps_text = "100";
   std::string learning_rate_text;
@@ -39,33 +39,35 @@ struct TrainOptions {
 
   // Results of validation.
   std::uint64_t steps = 100;
-  std::uint64_t warmup = 0;      ///< steps of linear growth, up to the full learning rate
-  UpdateOptions update;          ///< with the full learning rate
+  std::uint64_t warmup = 0;      ///< steps in which the learning rate grows linearly to its full value
+  UpdateOptions update;          ///< AdamW's options, with the full learning rate
   std::uint64_t save_every = 0;  ///< steps between checkpoints; 0: one at the end
-  std::size_t keep = 0;          ///< checkpoints that stay; 0: all
+  std::size_t keep = 0;          ///< number of newest checkpoints to keep; 0: all
   std::uint64_t max_restarts = 0;
   std::optional<FoundCheckpoint> resumed;
-  std::vector<std::string> skipped;  ///< by --resume: a line for each newer checkpoint that is damaged
-  bool saves_unasked = false;        ///< `save` is the folder of --resume, for nobody named one
-  std::uint64_t save_within_ns = 0;  ///< that SIGINT and SIGTERM wait for a last checkpoint; 0: not at all
+  std::vector<std::string> skipped;  ///< a line for each newer checkpoint that --resume passed over as damaged
+  bool saves_unasked = false;        ///< `save` wasn't typed and is the folder of --resume
+  std::uint64_t save_within_ns = 0;  ///< how long SIGINT and SIGTERM wait for a last checkpoint; 0: not at all
 
-  /// Of one step, from 1.
+  /// Returns the learning rate of one step, counted from 1.
   double learning_rate(std::uint64_t step) const;
-  /// After `step` a checkpoint is due.
+  /// Returns true if a checkpoint is due after `step`.
   bool saves_after(std::uint64_t step) const;
 };
 
+/// Declares the options on a command.
 void add_train_options(CLI::App& app, TrainOptions& options);
-/// Finds the checkpoint of --resume, and lets its facts stand for whatever wasn't typed, --save among it: a run goes on in its
-/// own folder. A folder that holds nothing yet begins a new run if --save names it, too. Before the other validations. Throws
-/// Error(refused).
+/// Finds the checkpoint of --resume, and takes every option from it that wasn't typed. --save is among them: a run goes on in its
+/// own folder. If --resume and --save name the same folder and it has no checkpoint yet, a new run begins there. Call before the
+/// other validations. Throws Error(refused).
 void find_resumed(TrainOptions& options, ModelCommandOptions& model);
-/// Throws Error(refused).
+/// Parses and checks the options. Throws Error(refused).
 void validate_train(TrainOptions& options);
-/// What a checkpoint after `step` says of the run.
+/// Returns what a checkpoint after `step` records about the run.
 CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,
                                  const std::string& run, std::string_view kernels, std::uint64_t step);
 
+/// The command `train`, with its restarts after failures.
 class TrainCommand final : public Command {
  public:
   std::string name() const override { return "train"; }
@@ -86,9 +88,9 @@ class TrainCommand final : public Command {
 
   ModelCommandOptions model_;
   TrainOptions train_;
-  std::optional<RunFolder> folder_;  ///< --save's
+  std::optional<RunFolder> folder_;  ///< the folder of --save; empty: nothing is saved
   std::optional<WindDown> wind_down_;
-  std::string trouble_;  ///< why this tsprun can't begin, for the nodes of other machines
+  std::string trouble_;  ///< why this tsprun can't start the job, to be told to other nodes
 };
 
 }  // namespace tsprun::launcher

@@ -1,4 +1,4 @@
-// One rank's part of `tsprun train`.
+// What every rank of `tsprun train` does.
 #pragma once
 
 #include "core/context.h"
@@ -8,17 +8,18 @@
 
 namespace tsprun::launcher {
 
-/// Everything is borrowed.
+/// What to train. Pointers are borrowed.
 struct TrainPlan {
   const GlobalOptions* global;
   const ModelCommandOptions* model;
   const TrainOptions* train;
   Progress::Style progress;
-  const RunFolder* folder;  ///< of --save; null: nothing is saved
-  WindDown* wind_down;      ///< asks for a last checkpoint; null: nobody does
+  const RunFolder* folder;  ///< the folder of --save; null: nothing is saved
+  WindDown* wind_down;      ///< tells when to save and end early; null: never
 };
 
-/// Trains, prints progress and the audit, sets `steps`, `loss`, `per_rank` and `theory` in the report. Returns the exit code.
+/// Trains, prints progress and the audit, sets `steps`, `loss`, `per_rank` and `theory` in the report. Returns the exit code. A
+/// run that is asked to end saves, and returns 0 without an audit.
 int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan);
 
 }  // namespace tsprun::launcher

@@ -1,4 +1,4 @@
-// The audit of a run: what every rank held, received and spent, beside what theory says. Gathered from all ranks, reported as
+// The audit of a run: what every rank held, received and spent, beside what theory says. Gathered from all ranks and reported as
 // JSON; audit_table.h prints it.
 #pragma once
 
@@ -23,66 +23,70 @@
 
 namespace tsprun::launcher {
 
-/// Payload that crossed one transport's lanes in the whole run so far.
+/// Payload bytes that crossed one transport's lanes in the whole run so far.
 struct LinkBytes {
   std::uint64_t sent = 0;
   std::uint64_t received = 0;
 };
+/// Names of the transports, in the order of RankAudit::links.
 inline constexpr std::array<std::string_view, 3> kLinkNames = {"shm", "verbs", "tcp"};
 
-/// One rank's measurements.
+/// Measurements of one rank.
 struct RankAudit {
-  CategoryBytes memory_peak;                         ///< over the whole run
-  CategoryBytes memory_forecast{};                   ///< what the rank itself forecasts of it
-  TrafficCounters forward;                           ///< of one step
-  TrafficCounters backward;                          ///< all zero where there is none
-  TrafficCounters tokens{};                          ///< of all tokens that were generated after a prompt
-  RankTimes seconds;                                 ///< of all steps
-  std::array<LinkBytes, kLinkNames.size()> links{};  ///< gather_audits() fills them in
+  CategoryBytes memory_peak;                         ///< bytes by category, over the whole run
+  CategoryBytes memory_forecast{};                   ///< the rank's own forecast of memory_peak
+  TrafficCounters forward;                           ///< bytes of one step
+  TrafficCounters backward;                          ///< the same; all zero without a backward pass
+  TrafficCounters tokens{};                          ///< bytes of all tokens that were generated after a prompt
+  RankTimes seconds;                                 ///< of all steps together
+  std::array<LinkBytes, kLinkNames.size()> links{};  ///< filled in by gather_audits()
 };
 
-/// What theory says of the same rank.
+/// What theory predicts for one rank.
 struct RankForecast {
   CategoryBytes memory_peak;
-  std::optional<theory::Traffic> traffic;  ///< received in one step; none: only the sum over ranks is known
+  std::optional<theory::Traffic> traffic;  ///< received in one step; empty: only the sum over ranks is known
 };
+/// What theory predicts for all ranks of a run.
 struct Forecast {
   std::vector<RankForecast> ranks;
-  std::optional<theory::Traffic> all;          ///< received by all ranks together; none: not known
-  std::optional<theory::PurposeBytes> tokens;  ///< the same of all tokens after a prompt, whose pass is then `all`.forward
+  std::optional<theory::Traffic> all;  ///< received by all ranks together; empty: not known
+  std::optional<theory::PurposeBytes>
+      tokens;  ///< received for all tokens after a prompt; `all`.forward is then the prompt's pass
 };
 
-/// What crossed lanes between two looks at a rank's counters.
+/// Returns the traffic between two readings of a rank's counters.
 TrafficCounters traffic_between(const TrafficCounters& before, const TrafficCounters& after);
-/// Collective over the world: every rank's, in the order of ranks, on every rank.
+/// Returns the audits of all ranks, in the order of ranks, on every rank; fills in their `links`. Collective over the world.
 std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine);
 
-/// How the ranks do an all_reduce of so many bytes.
+/// Function that returns the algorithm that ranks choose for an all_reduce of `bytes` bytes.
 using AllReduceChoice = std::function<Algorithm(std::size_t bytes)>;
 
-/// What is forecast: traffic of a step of this kind. Memory every rank forecasts itself: take_memory().
+/// Options of a traffic forecast. Memory isn't among them, since each rank forecasts its own: take_memory().
 struct ForecastOptions {
   bool training = false;
-  AllReduceChoice all_reduce = {};  ///< empty: in two rounds, by chunks
+  AllReduceChoice all_reduce = {};  ///< empty: Algorithm::direct, in two rounds by chunks
 };
-/// For the step whose tokens are `ids` [B, S] in natural order. The sums of norm gains' gradients and of the loss (`other`) are
-/// forecast where every rank's traffic is.
+/// Forecasts the traffic of one step whose tokens are `ids` [B, S] in natural order. `Purpose::other` (sums of norm gains'
+/// gradients and of the loss) is included if the traffic of every single rank is known.
 Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options);
-/// For one block, forward and (with options.training) backward.
+/// Forecasts the traffic of one block, forward and (with options.training) backward.
 Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options);
 
-/// For the text `ids`, of which the first `prompt` were given and the last was never put in.
+/// Forecasts the traffic of generating the text `ids`, of which the first `prompt` tokens were given. The last token was never
+/// put into the model.
 Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32_t> ids, std::size_t prompt,
                        theory::TokenSum sum);
 
-/// Puts what the ranks forecast of their memory into the forecast of all.
+/// Copies each rank's own forecast of its memory into the forecast.
 void take_memory(Forecast& forecast, std::span<const RankAudit> audits);
 
-/// `per_rank` and `theory` of the report; `paper`: what paper_json() gives, or null.
+/// Sets `per_rank` and `theory` in the report. `paper`: the result of paper_json(), or null.
 void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const Forecast& forecast,
                   const nlohmann::ordered_json& paper = nullptr);
-/// What the paper's own formulas say of the same run, bytes of a layer and device, memory of a device; null for a layout that the
-/// paper has no formulas for.
+/// Returns what the paper's own formulas say of this run: bytes per layer and device, memory per device. Returns null for a
+/// layout or model that the paper has no formulas for.
 nlohmann::ordered_json paper_json(const theory::MeshSetting& of, DType dtype);
 
 }  // namespace tsprun::launcher

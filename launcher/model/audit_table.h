@@ -1,4 +1,4 @@
-// The audit in print: one line that says whether measurements equal the forecast, and tables that fit a screen.
+// Prints the audit: one line that says whether measurements equal the forecast, and tables that fit a screen.
 #pragma once
 
 #include "launcher/model/audit.h"
@@ -9,10 +9,11 @@
 
 namespace tsprun::launcher {
 
-/// "memory and traffic equal the forecast", or what differs, where, and by how much. To the byte, of every rank and figure.
+/// Returns "memory and traffic equal the forecast", or what differs, on which rank, and by how many bytes. Every figure of every
+/// rank is compared to the byte.
 std::string audit_verdict(std::span<const RankAudit> audits, const Forecast& forecast);
 
-/// The verdict and the tables of memory, traffic, transports and seconds, a line each.
+/// Returns the verdict and the tables of memory, traffic, transports and seconds, as lines.
 std::vector<std::string> audit_table(std::span<const RankAudit> audits, const Forecast& forecast);
 
 }  // namespace tsprun::launcher

@@ -1,4 +1,5 @@
-// What --layout, --tp and --sp mean for a model: a mesh of ranks. What can't be is refused by name, with what works.
+// Turns --layout, --tp and --sp into the mesh of ranks that computes a model. A layout that can't work is refused, with the
+// option's name and what works.
 #pragma once
 
 #include "launcher/options.h"
@@ -12,24 +13,26 @@
 
 namespace tsprun::launcher {
 
-/// --layout with the variants of --tp and --sp; axes of degree 1 are left out. Throws Error(refused) for an axis that isn't
+/// Returns the layout with the variants of --tp and --sp, without axes of degree 1. Throws Error(refused) for an axis that isn't
 /// known.
 theory::Spread spread_of(const Layout& layout, TensorExchange tensor, SequenceExchange sequence);
 
-/// `-n N` alone is tsp=N. Axes of degree 1 don't matter. Throws Error(refused) for a --tp or --sp that isn't one, or whose axis
-/// the layout doesn't have.
+/// Returns the mesh that the options describe; `-n N` alone means tsp=N. Axes of degree 1 are left out. Throws Error(refused) as
+/// tensor_exchange() and sequence_exchange() do.
 MeshShape mesh_shape(const GlobalOptions& global);
+/// Returns the variant that --tp chooses. Throws Error(refused) if there is no such variant or the layout has no tp axis for it.
 TensorExchange tensor_exchange(const GlobalOptions& global);
+/// Returns the variant that --sp chooses. Throws Error(refused) if there is no such variant or the layout has no sp axis for it.
 SequenceExchange sequence_exchange(const GlobalOptions& global);
 
-/// Throws Error(refused) unless the model's heads can be cut as the layout says.
+/// Throws Error(refused) unless the model's heads can be divided as the layout says.
 void check_heads(const GlobalOptions& global, const ModelConfig& config);
-/// Throws Error(refused) unless dp divides --batch.
+/// Throws Error(refused) unless --batch is a multiple of dp's degree.
 void check_batch(const GlobalOptions& global, std::size_t batch);
-/// Throws Error(refused) for a layout with dp.
+/// Throws Error(refused) for a layout with dp of more than 1 rank. `why`: the reason that the message gives.
 void refuse_data_axis(const GlobalOptions& global, const std::string& why);
 
-/// How the number of ranks was chosen, for messages: "--layout tsp=6", "-n 6".
+/// Returns how the user chose the number of ranks, for messages: "--layout tsp=6", "-n 6".
 std::string ranks_as_typed(const GlobalOptions& global);
 
 }  // namespace tsprun::launcher

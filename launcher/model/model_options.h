@@ -1,5 +1,5 @@
-// The options that all model commands share: which model, which data, how it is computed. Texts in, checked values out; every
-// refusal names option, value and what works. What is refused here never starts a rank.
+// The options that all model commands share: which model, which data, how it is computed. Texts are parsed and checked here
+// before a rank starts; every refusal names the option, its value and what works.
 #pragma once
 
 #include "launcher/inputs.h"
@@ -23,19 +23,20 @@ namespace tsprun::launcher {
 struct ModelOptionUse {
   bool model_folder = true;  ///< --model beside --config
   bool data = true;          ///< --data, --batch, --seq
-  bool files = true;         ///< --data among them
+  bool files = true;         ///< --data; without it --batch and --seq remain
   bool seed = true;
   bool recompute = true;
-  bool ranks = true;  ///< ranks will compute the model: --layout must be one that they can
+  bool ranks = true;  ///< ranks will compute the model, so --layout must suit it
 };
 
-/// Texts as typed stand beside the values that validate_model() makes of them.
+/// Values of the options. The first four members and those named …_text hold what was typed; validate_model() and validate_data()
+/// set the parsed values below.
 struct ModelCommandOptions {
   std::string config;
-  std::string model;       ///< after validation the folder that holds it: the newest checkpoint, where a folder of them was named
+  std::string model;       ///< --model; after validation the folder that holds the model, such as the newest checkpoint
   bool unchecked = false;  ///< --no-checksum
   std::vector<std::string> data;
-  // Empty: not typed. What a resumed run takes from its checkpoint then, others get by default.
+  // Empty: not typed. A resumed run then takes the value from its checkpoint, any other run the default.
   std::string dtype_text;
   std::string batch_text;
   std::string sequence_text;
@@ -47,53 +48,58 @@ struct ModelCommandOptions {
   ModelConfig shape;         ///< of --config or the folder's config.json
   DType dtype = DType::f32;  ///< f32, f64, bf16
   Recompute recompute = Recompute::none;
-  std::size_t batch = 1;     ///< B, over all ranks
-  std::size_t sequence = 1;  ///< S
+  std::size_t batch = 1;     ///< B, sequences over all ranks
+  std::size_t sequence = 1;  ///< S, tokens per sequence
   std::uint64_t seed = 0;
   std::vector<std::filesystem::path> files;  ///< --data
-  std::uint64_t tokens = 0;                  ///< in all files
+  std::uint64_t tokens = 0;                  ///< number of tokens in all files
 
-  /// What theory counts.
+  /// Returns these options as theory::Setting, from which memory and traffic are calculated.
   theory::Setting setting() const;
 };
 
-/// What ranks will hold, for the check of memory.
+/// What ranks will hold, for the check of memory: inference holds parameters alone.
 enum class ModelUse : std::uint8_t { training, inference };
 
-/// Declares them on a command.
+/// Declares the options on a command.
 void add_model_options(CLI::App& app, ModelCommandOptions& options, const ModelOptionUse& use = {});
 
-/// Turns texts into values and looks at all files: config, headers of weights, data. Throws Error(refused). Prints a warning for
-/// each field or tensor that is ignored.
+/// Turns the texts into values and reads the files' descriptions: the configuration, the headers of weights. Throws
+/// Error(refused). Prints a warning for each field or tensor that is ignored.
 void validate_model(ModelCommandOptions& options, const GlobalOptions& global, const ModelOptionUse& use = {});
-/// Opens the data. `sequence_needed`: a training sequence must fit. Throws Error(refused).
+/// Opens the data and counts its tokens. `sequence_needed`: it must hold at least one training sequence. Throws Error(refused),
+/// also for token ids outside the vocabulary.
 void validate_data(ModelCommandOptions& options, bool sequence_needed);
-/// Throws Error(refused) if what a rank holds for certain (parameters and, in training, gradients, optimizer states and saved
-/// activations) exceeds --mem-per-rank, or all ranks' together the machine: by how much, for what.
+/// Throws Error(refused) if what a rank holds in any case (parameters and, in training, gradients, optimizer states and saved
+/// activations) exceeds --mem-per-rank, or if all ranks together exceed the machine's memory. The message says by how much and
+/// for what.
 void validate_memory(const ModelCommandOptions& options, const GlobalOptions& global, ModelUse use);
 
-/// The files that ranks will read for these options: the data, the configuration, a folder's weights. After validate_model() and
-/// validate_data(). Throws Error(refused).
+/// Returns the files that ranks will read for these options: the data, the configuration, a folder's weights. Call after
+/// validate_model() and validate_data(). Throws Error(refused).
 Inputs model_inputs(const ModelCommandOptions& options);
 
-/// dtype, batch, seq, recompute of the report.
+/// Sets dtype, batch, seq and recompute in the report.
 void report_model(Report& report, const ModelCommandOptions& options);
-/// A bar on a terminal, lines elsewhere, nothing with --quiet.
+/// Returns how progress is shown: a bar on a terminal, lines elsewhere, nothing with --quiet.
 Progress::Style progress_style(const GlobalOptions& global);
 
-/// Throws Error(refused) if a FIFO stands where a file shall be written.
+/// Throws Error(refused) if `path` is a FIFO: the file is written in pieces by several processes.
 void refuse_fifo(const std::string& option, const std::string& path);
-/// Throws Error(refused) unless the file can be created or written (a FIFO can't). Leaves things as they were.
+/// Throws Error(refused) unless the file can be created or written; a FIFO can't. A file that this check creates is removed
+/// again.
 void check_writable(const std::string& option, const std::string& path);
+/// Numbers that an option accepts.
 struct NumberRange {
   double lowest;
   double highest;
-  double usual;        ///< what a refusal proposes where an end itself doesn't work
-  bool open = false;   ///< `lowest` itself doesn't work
-  bool below = false;  ///< `highest` itself doesn't work
+  double usual;        ///< what a refusal proposes if the nearest end isn't accepted itself
+  bool open = false;   ///< `lowest` itself isn't accepted
+  bool below = false;  ///< `highest` itself isn't accepted
 };
-/// Throws Error(refused) naming the option, the value and the nearest that works.
+/// Parses a number. Throws Error(refused) naming the option, the value and the nearest number that works.
 double parse_number(const std::string& option, const std::string& text, const NumberRange& range);
+/// Parses --dtype: f32, f64 or bf16. Throws Error(refused).
 DType parse_dtype(const std::string& text);
 
 }  // namespace tsprun::launcher

@@ -1,4 +1,4 @@
-// What the ranks of the model commands have in common: options for the model, its weights, and the audit at the end.
+// Steps that the ranks of all model commands share: making the model, filling its weights, and the audit at the end.
 #pragma once
 
 #include "launcher/model/audit.h"
@@ -14,38 +14,42 @@
 
 namespace tsprun::launcher {
 
+/// Returns what Model's constructor needs to know of the options. `training`: the model also computes backward passes.
 ModelOptions model_options(const Session& session, const ModelCommandOptions& options, bool training);
-/// Collective: the folder's weights, or fresh ones. Throws Error(refused) if any isn't finite.
+/// Fills the model with the weights of --model's folder, or with fresh ones. Collective. Throws Error(refused) if a loaded weight
+/// isn't finite.
 void fill_weights(Session& session, Model& model, const ModelCommandOptions& options);
-/// Collective: the same of a store alone, from a folder or file.
+/// Loads a parameter store from a folder or file of weights. Collective. Throws Error(refused) if a weight isn't finite.
 void load_weights(Session& session, ParameterStore& store, const std::filesystem::path& from);
-/// How the world's all_reduces go, for forecasts; good while the session lives.
+/// Returns which algorithm the world communicator chooses for an all_reduce of a given size, for forecasts. Valid while the
+/// session lives.
 AllReduceChoice all_reduce_choice(Session& session);
-/// On rank 0: reports the audit, and prints it unless --quiet.
+/// Puts the audit into the report and prints it, unless --quiet. Call on rank 0. `audits`: those of all ranks, in order.
 void say_audit(Session& session, std::span<const RankAudit> audits, Forecast forecast,
                const nlohmann::ordered_json& paper = nullptr);
-/// What theory counts of a run.
+/// Returns the model, the mesh and the exchange of this run, from which theory calculates memory and traffic.
 theory::MeshSetting mesh_setting(Session& session, const ModelCommandOptions& options);
-/// How this rank's memory peaks are forecast: of a phantom with the same peers.
+/// Returns the options for forecasting this rank's memory peaks on a phantom with the same peers and algorithms.
 theory::PeakOptions peak_options(Session& session, bool training);
 
-/// The passes that decided a rank's memory, and how to have their tokens again: valid until the next call.
+/// The passes of a run that decided a rank's memory peaks. `tokens` makes the tokens of a pass again; its result is valid until
+/// the next call.
 struct PassesOfRun {
   theory::DecisivePasses decisive;
   std::function<TokenBatch(std::uint64_t number)> tokens;
 
-  /// The model has just made pass `number`.
+  /// Records that the model has just made pass `number`.
   void note(std::uint64_t number, const TokenBatch& batch, const Model& model, Rank& rank) {
     decisive.note(number, batch.batch, batch.sequence, model.rows_given(), rank.context().heap().use().total);
   }
 };
 
-/// Collective: forecasts, reports and prints the audit, and writes the trace. `ids` [B, S]: those of the step whose traffic was
-/// measured. `passes`: all of the run.
+/// Ends a run with its audit: forecasts this rank's memory, gathers all ranks' audits, reports and prints them on rank 0, and
+/// writes the trace. Collective. `ids` [B, S]: tokens of the step whose traffic was measured. `passes`: all passes of the run.
 void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
                        bool training, const PassesOfRun& passes);
-/// Collective: the same of a text, of which `ids` has all tokens and the first `prompt` were given. Stdout is the text's: the
-/// audit goes to stderr, whole if it was asked for (`print`), else its first line alone.
+/// Ends a generation with its audit, and writes the trace. Collective. `ids`: all tokens of the text, of which the first `prompt`
+/// were given. The audit goes to stderr, since stdout has the text: all of it if `print`, else its verdict alone.
 void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
                             std::size_t prompt, bool print);
 

@@ -1,5 +1,5 @@
-// A safetensors file that all ranks of a job write together: logits, a block's results. It gets its name when it is whole; until
-// then it is `path` + ".partial".
+// A safetensors file that all ranks of a job write together, such as logits or a block's results. It is called `path` +
+// ".partial" until it is complete, and gets its name then.
 #pragma once
 
 #include "launcher/model/session.h"
@@ -14,14 +14,15 @@
 
 namespace tsprun::launcher {
 
+/// One rank's handle on the shared file.
 class OutputFile {
  public:
-  /// Collective. The file exists at its full size, filled with zeros, when it returns. Throws Error(refused), a full disk
-  /// included.
+  /// Creates the file at its full size, filled with zeros. Collective. Throws Error(refused), also if the disk is full.
   OutputFile(Session& session, const std::string& path, const std::vector<safetensors::PlannedTensor>& tensors);
 
+  /// Returns the writer for this rank's parts of the tensors.
   safetensors::Writer& writer() { return *writer_; }
-  /// Collective. Gives the file its name.
+  /// Gives the file its name, once all ranks have written their parts. Collective.
   void publish();
 
  private:
@@ -30,12 +31,12 @@ class OutputFile {
   std::optional<safetensors::Writer> writer_;
 };
 
-/// Before ranks start: the path to write, symbolic links followed. Throws Error(refused) unless the file's folder is there, can
-/// be written and has room for `bytes`; and if the file would replace what is no regular file (a device, say), or one of those
-/// that the command reads: `sources`, files or folders of files.
+/// Checks an output file before ranks start, and returns the path to write, with symbolic links followed. Throws Error(refused)
+/// unless its folder exists, can be written and has room for `bytes`. Also throws if the file would replace something that isn't
+/// a regular file (a device, say), or a file that the command reads. `sources`: those files, or folders of them.
 std::string check_output(const std::string& option, const std::string& path, double bytes,
                          std::span<const std::filesystem::path> sources);
-/// After a job that failed: ranks that were killed couldn't take the unfinished file away.
+/// Removes the unfinished file of a job that failed, whose ranks may have been killed before they could.
 void discard_output(const std::string& path);
 
 }  // namespace tsprun::launcher

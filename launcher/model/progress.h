@@ -1,5 +1,5 @@
-// How far a run is: on a terminal a bar that is redrawn in place, and above it a line every so often, so that the figures' course
-// stays to be seen; elsewhere plain lines, at most one a second beside the first and the last.
+// Shows how far a run is. On a terminal: a bar that is redrawn in place, and above it a line every so often, which keep the
+// course of the figures. Elsewhere: plain lines, at most one a second besides the first and the last.
 #pragma once
 
 #include "launcher/report_sink.h"
@@ -10,28 +10,31 @@
 
 namespace tsprun::launcher {
 
-/// "0:07", "12:30", "3:00:00"; "--" for what can't be told.
+/// Returns a duration as "0:07", "12:30" or "3:00:00"; "--" if it is negative, not finite or longer than 1e9 s.
 std::string duration_text(double seconds);
-/// "[=====>    ]", `width` characters between the brackets.
+/// Returns a bar such as "[=====>    ]" for a share from 0 to 1, with `width` characters between the brackets.
 std::string bar(double share, std::size_t width);
 
+/// Progress of one run, updated after every unit of work.
 class Progress {
  public:
+  /// Where progress goes: nowhere, into lines, or into lines and a bar.
   enum class Style : std::uint8_t { silent, lines, terminal };
 
-  /// `what` names a unit: "step". `first`: units that were done before this run.
+  /// Starts the clock. `what`: name of a unit, such as "step". `total`: units in all. `first`: units that were done before this
+  /// run.
   Progress(ReportSink& sink, Style style, std::string what, std::uint64_t total, std::uint64_t first = 0);
 
-  /// `done` units are done, the last of which read `tokens` tokens; `figures` are its own, the most important first, two spaces
-  /// between them: "loss 4.12  grad_norm 1.3".
+  /// Notes that `done` units are done, and prints if it is time to. `tokens`: tokens that the last unit read. `figures`: the last
+  /// unit's figures, the most important first, separated by two spaces: "loss 4.12  grad_norm 1.3".
   void update(std::uint64_t done, double tokens, std::string_view figures);
 
  private:
-  /// Tokens since a moment.
+  /// Tokens counted since a point in time.
   struct Window {
     std::uint64_t from_ns = 0;
     double tokens = 0;
-    /// Tokens a second up to `now`; the next window begins there.
+    /// Returns tokens per second up to `now`, and starts the next window there.
     double close(std::uint64_t now);
   };
   bool line_due(std::uint64_t done, std::uint64_t now) const;

@@ -1,5 +1,6 @@
-// A table with a row for every rank that fits a screen: ranks whose rows read the same share one, of more than kMostRows
-// different ones the least and the most of every column stand for all, and lines have at most kTableColumns characters.
+// A table with a row for every rank that fits a screen. Ranks whose rows read the same share one row. If there are more than
+// kMostRows different rows, the least and the most of every column are shown instead. Lines have at most kTableColumns
+// characters.
 #pragma once
 
 #include <cstdint>
@@ -10,28 +11,33 @@
 
 namespace tsprun::launcher {
 
+/// Most characters in a line.
 inline constexpr std::size_t kTableColumns = 100;
+/// Most rows of different ranks.
 inline constexpr std::size_t kMostRows = 8;
 
-/// One figure of a rank.
+/// One figure of one rank.
 struct RankCell {
-  double value = 0;      ///< by which least and most are found
-  std::string number{};  ///< in print
-  std::string mark{};    ///< behind it: " =", or by how much it differs from what was expected
-  bool differs = false;  ///< it isn't as expected: a row of such a rank is shown among the least and the most, too
+  double value = 0;      ///< the figure, for finding the least and the most
+  std::string number{};  ///< the figure as it is printed
+  std::string mark{};    ///< printed after it: " =", or by how much it differs from what was expected
+  bool differs = false;  ///< not as expected: such a rank's row is shown besides the least and the most
 };
 
-/// Bytes in MiB beside what was predicted, if anything was: "1.250 =", or "1.250 +12" where it is 12 bytes more.
+/// Returns a cell with bytes in MiB (fewer than 1024 as "12B") and, if there is a prediction, the difference: "1.250 =", or
+/// "1.250 +12" if it is 12 bytes more.
 RankCell bytes_cell(std::uint64_t measured, std::optional<std::uint64_t> predicted);
-/// "+12", "-3.4K", "+1.25M": powers of 1024; never "+0" for what isn't nothing.
+/// Returns a difference in bytes as text: "+12", "-3.4K", "+1.2M"; suffixes are powers of 1024. Never "+0" for two different
+/// numbers.
 std::string difference_text(std::uint64_t measured, std::uint64_t predicted);
 
+/// The table's figures.
 struct RankTable {
   std::vector<std::string> heads;
-  std::vector<std::vector<RankCell>> ranks;  ///< by rank: a cell for each head
-  std::vector<RankCell> sum{};               ///< the last row; empty: none
+  std::vector<std::vector<RankCell>> ranks;  ///< by rank: one cell per head
+  std::vector<RankCell> sum{};               ///< the last row, headed "sum"; empty: none
 
-  /// Without a title.
+  /// Returns the table as lines, without a title. Columns that don't fit side by side come in further blocks.
   std::vector<std::string> lines() const;
 };
 

@@ -1,5 +1,5 @@
-// What every rank of a model command begins and ends with: all ranks compute with the same vector instructions, kernels run on
-// --threads threads, and --trace is written at the end.
+// What every rank of a model command begins and ends with: all ranks agree on the vector instructions, kernels run on --threads
+// threads, and the trace is written at the end.
 #pragma once
 
 #include "core/kernels/level.h"
@@ -14,24 +14,27 @@
 
 namespace tsprun::launcher {
 
-/// The level that this process would compute at: TSP_KERNELS, else the machine's best.
+/// Returns the kernel level that this process would compute at: TSP_KERNELS, else the machine's best.
 kernels::Level kernels_of_this_process();
 
+/// One rank's part of a model command's run. Used by the rank's main thread.
 class Session {
  public:
-  /// Collective. Holds this process at the lowest kernel level of all ranks (each rank's own: TSP_KERNELS, else the best that its
-  /// machine has) and puts `kernels` in the report. Before any kernel runs. `global` must outlive it.
+  /// Sets this process to the lowest kernel level of all ranks (each rank's own is kernels_of_this_process()) and puts `kernels`
+  /// into the report; makes the rank, the mesh and, with --trace, the trace. Collective. Must run before any kernel. `global`
+  /// must outlive it.
   Session(Context& context, ReportSink& sink, const GlobalOptions& global);
 
   Rank& rank() { return *rank_; }
   ReportSink& sink() { return sink_; }
-  /// The ranks by what they share, as --layout says.
+  /// Returns the mesh of ranks that --layout describes.
   Mesh& mesh() { return *mesh_; }
   Communicator& world() { return context_.world(); }
+  /// Returns true on rank 0, which prints and reports for all.
   bool speaks() const { return context_.rank() == 0; }
   const GlobalOptions& global() const { return global_; }
 
-  /// A training step, for as long as this lives: a span of the trace; of steps that --trace-steps leaves out nothing is traced.
+  /// Scope of one training step in the trace. Steps that --trace-steps leaves out are not traced.
   class TracedStep {
    public:
     TracedStep(Session& session, std::uint64_t step);
@@ -44,9 +47,10 @@ class Session {
     std::optional<TraceSpan> span_;
   };
 
-  /// What happens from here on belongs to no trace: reports are gathered. Before the peaks of memory are read for them.
+  /// Records the memory in use and stops tracing: what follows, the gathering of reports, doesn't belong to the run. Call it
+  /// before the memory peaks are read for those reports.
   void stop_tracing();
-  /// Collective: writes the trace, if one was asked for.
+  /// Writes the trace, if one was asked for; a failure to write goes into the report. Collective.
   void finish();
 
  private:

@@ -1,4 +1,5 @@
-// The tokens of training steps: for step s and sequence b always the same ones, on every rank, under every layout.
+// The tokens of training steps. Which tokens a step reads depends on data, seed, step and sequence alone, so all ranks get the
+// same under every layout.
 #pragma once
 
 #include "launcher/model/model_options.h"
@@ -11,14 +12,15 @@
 
 namespace tsprun::launcher {
 
+/// Reads the tokens of one step at a time into its own memory.
 class TrainingBatch {
  public:
-  /// `options` must outlive it; its files are opened.
+  /// Opens the data files of `options`, which must outlive this object.
   explicit TrainingBatch(const ModelCommandOptions& options);
 
-  /// `step` from 1. Valid until the next call.
+  /// Reads the tokens and labels of a step, counted from 1. The result is valid until the next call.
   TokenBatch of_step(std::uint64_t step);
-  /// [B, S] of that step.
+  /// Returns the token ids [B, S] of the last step that was read.
   std::span<const Token> ids() const { return ids_; }
 
  private:
