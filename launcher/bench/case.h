@@ -1,8 +1,8 @@
-// What a benchmark measures: kinds of operation, and cases (a kind at a size). Everything that follows from a case alone lies
-// here: counts, buffer sizes, the bus factor.
+// What a benchmark measures: kinds of operation, and cases (a kind at a size), with everything that follows from a case alone:
+// element counts, buffer sizes, the bus factor.
 //
-// Nothing in launcher/bench knows who moves the bytes: tsprun's `bench`, the MPI program and the bare loops of bench/ use the
-// same code, so that they measure the same things in the same way.
+// Nothing in launcher/bench knows which library moves the bytes. tsprun's `bench`, the MPI program and the plain loops in bench/
+// use the same code, so that they measure the same things in the same way.
 #pragma once
 
 #include "core/tensor/dtype.h"
@@ -18,7 +18,7 @@
 namespace tsprun::bench {
 
 // X(name, per-rank parts, has a root, reduces)
-// "per-rank parts": the buffer is cut into one equal part a rank, so its size must divide by ranks × element.
+// "per-rank parts": the buffer consists of one equal part per rank, so its size must be a multiple of ranks × element size.
 #define TSP_BENCH_KINDS(X)             \
   X(pingpong, false, false, false)     \
   X(broadcast, false, true, false)     \
@@ -29,26 +29,31 @@ namespace tsprun::bench {
   X(reduce, false, true, true)         \
   X(barrier, false, false, false)
 
+/// Kind of operation that is measured.
 enum class Kind : std::uint8_t {
 #define TSP_X(name, parts, root, reduces) name,
   TSP_BENCH_KINDS(TSP_X)
 #undef TSP_X
 };
 
-/// All kinds, in the order of `all`.
+/// Returns all kinds, in the order that `all` means.
 std::span<const Kind> all_kinds();
+/// Returns a kind's name as it is typed and reported.
 std::string_view name(Kind kind);
+/// Returns the kind of this name; empty if there is none.
 std::optional<Kind> kind_from_name(std::string_view text);
-/// The buffer is cut into one part a rank.
+/// Returns true if the buffer consists of one part per rank.
 bool has_parts(Kind kind);
+/// Returns true if the operation has a root.
 bool has_root(Kind kind);
+/// Returns true if the operation sums.
 bool reduces(Kind kind);
 
-/// Where an operation's input and output lie.
+/// Where an operation's input and output are.
 enum class Place : std::uint8_t {
-  usual,         ///< a broadcast in place, everything else in two buffers
-  in_place,      ///< in one: a gathered output holds the own part, an unscattered input the own result
-  out_of_place,  ///< of a broadcast: the root's data in its input buffer, which it copies first
+  usual,         ///< a broadcast in place, all others in two buffers
+  in_place,      ///< in one buffer: the own part lies in the gathered output, the own result in the unscattered input
+  out_of_place,  ///< in two buffers; a broadcast's root first copies its input to its output
 };
 
 /// One row of a benchmark.
@@ -56,41 +61,45 @@ struct Case {
   Kind kind = Kind::barrier;
   DType dtype = DType::f32;
   int ranks = 1;
-  /// nccl-tests' size: the whole buffer (gathered output, unscattered input). Divides by ranks × element where kinds have parts,
-  /// by the element elsewhere; 0 for a barrier.
+  /// Size in bytes as nccl-tests defines it: the whole buffer (gathered output, unscattered input). A multiple of ranks × element
+  /// size for kinds with parts, of the element size for others; 0 for a barrier.
   std::uint64_t bytes = 0;
   Place place = Place::usual;
 
-  /// Elements of the whole buffer.
+  /// Returns the number of elements of the whole buffer.
   std::size_t elements() const { return bytes / size_of(dtype); }
-  /// Elements of one rank's part; the whole buffer for kinds without parts.
+  /// Returns the number of elements of one rank's part; of the whole buffer for kinds without parts.
   std::size_t count() const;
-  /// What a rank's input and output buffers must hold at least. A usual broadcast happens in the output buffer.
+  /// Returns the least bytes that a rank's input buffer must hold. A usual broadcast needs none, since it happens in the output
+  /// buffer.
   std::uint64_t input_bytes() const;
+  /// Returns the least bytes that a rank's output buffer must hold.
   std::uint64_t output_bytes() const;
-  /// busbw = algbw × this: nccl-tests' doc/PERFORMANCE.md.
+  /// Returns busbw / algbw, as nccl-tests' doc/PERFORMANCE.md defines it.
   double bus_factor() const;
 };
 
-/// The same row as nccl-tests has it on its left and on its right; none where the operation can't be done so.
+/// Returns the case in the form that nccl-tests shows on the left, in two buffers.
 std::optional<Case> out_of_place(const Case& which);
+/// Returns the case in the form that nccl-tests shows on the right, in one buffer; empty if the operation has no such form.
 std::optional<Case> in_place(const Case& which);
 
-/// Buffers that serve every case of a list.
+/// Sizes of buffers that serve every case of a list.
 struct BufferBytes {
   std::uint64_t input = 0;
   std::uint64_t output = 0;
   std::uint64_t total() const { return input + output; }
 };
 
-/// Every kind at every size, in the order given, sizes rounded down to what the kind can do; rows that would be empty are left
-/// out. A barrier has one row. pingpong has none on a single rank.
+/// Returns a case for every kind at every size, in the order given. Sizes are rounded down to a size that the kind can have;
+/// cases that would be empty are left out. A barrier has one case. pingpong has none on a single rank.
 std::vector<Case> make_cases(std::span<const Kind> kinds, std::span<const std::uint64_t> sizes, DType dtype, int ranks);
+/// Returns the sizes of buffers that serve every case.
 BufferBytes buffers_for(std::span<const Case> cases);
-/// Both forms of every case.
+/// Returns every case in its out-of-place and, if it has one, its in-place form.
 std::vector<Case> in_both_places(std::span<const Case> cases);
 
-/// "a,b,c" in parts; empty parts are kept, so that callers can refuse them.
+/// Splits "a,b,c" at the commas. Empty parts are kept, so that callers can refuse them.
 std::vector<std::string> split_list(std::string_view text);
 
 }  // namespace tsprun::bench

@@ -1,10 +1,10 @@
-// How a benchmark measures: the same for tsprun, MPI and the bare loops, which are Subjects.
+// How a benchmark measures. The method is the same for tsprun, MPI and the plain loops, which are Subjects.
 //
 //   timing    an untimed barrier precedes each iteration; operations below 100 µs are timed in batches of at least 100 µs; the
 //             time of an iteration is the slowest rank's
-//   checking  a pass of its own, untimed: fresh data in every iteration, every element of every output compared
+//   checking  a separate, untimed pass: fresh data in every iteration, every element of every output compared
 //
-// All ranks call the same functions with the same arguments; rank 0 decides how many iterations there are and tells the others.
+// All ranks call the same functions with the same arguments. Rank 0 decides on the number of iterations and tells the others.
 #pragma once
 
 #include "launcher/bench/case.h"
@@ -15,7 +15,7 @@
 
 namespace tsprun::bench {
 
-/// One rank of whatever is measured. Failures are thrown as the subject's own exceptions.
+/// One rank of the library that is measured. Failures are thrown as the library's own exceptions.
 class Subject {
  public:
   Subject() = default;
@@ -26,61 +26,69 @@ class Subject {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual void barrier() = 0;
-  /// Plain messages by which the benchmark agrees with itself; never timed.
+  /// Sends values to another rank, so that the ranks can agree on how to measure. Never timed.
   virtual void send(std::span<const double> values, int to) = 0;
+  /// Receives values that another rank sent by send().
   virtual void receive(std::span<double> values, int from) = 0;
 
-  /// Does the operation `times` times, one right after the other, on the buffers below. A pingpong is a round trip from rank 0's
-  /// input to rank 1's output and from rank 1's input to rank 0's output; other ranks do nothing. Roots are rank 0; reductions
-  /// sum.
+  /// Performs the operation `times` times, one directly after the other, on the buffers below. A pingpong is a round trip from
+  /// rank 0's input to rank 1's output and from rank 1's input to rank 0's output; other ranks do nothing. Roots are rank 0;
+  /// reductions are sums.
   virtual void run(const Case& which, std::uint64_t times) = 0;
-  /// At least as large as the case asks for.
+  /// Returns the input buffer, at least as large as the case needs.
   virtual std::span<std::byte> input() = 0;
+  /// Returns the output buffer, at least as large as the case needs.
   virtual std::span<std::byte> output() = 0;
-  /// A sign of life during long work between operations.
+  /// Called during long work between operations, so that peers don't take this rank for stalled.
   virtual void tick() {}
 };
 
-/// What an operation reads and writes on this rank, in a subject's buffers; in place they overlap.
+/// Buffers that an operation reads and writes on this rank. In place they overlap.
 struct RowBuffers {
   Buffer input;
   Buffer output;
 };
+/// Returns the case's buffers within those of the subject.
 RowBuffers buffers_of(Subject& subject, const Case& which);
 
 /// How long to measure a row.
 struct Pace {
-  std::uint64_t iterations = 0;  ///< exactly that many; 0: at least kAutoIterations and min_seconds, but at most max_seconds
+  std::uint64_t iterations = 0;  ///< exactly that many; 0: at least kAutoIterations and min_seconds, at most max_seconds
   double min_seconds = 0.3;
   double max_seconds = 2;
 };
+/// Least iterations of a row, unless max_seconds allows fewer.
 inline constexpr std::uint64_t kAutoIterations = 20;
+/// Least duration of a timed batch, in seconds.
 inline constexpr double kBatchSeconds = 100e-6;
+/// Iterations of check().
 inline constexpr int kCheckIterations = 5;
 
-/// A measured row; valid on rank 0.
+/// Times of a measured row; valid on rank 0.
 struct Timing {
-  double seconds_p50 = 0;  ///< of one operation (pingpong: one way)
+  double seconds_p50 = 0;  ///< median of one operation (pingpong: one way)
   double seconds_p99 = 0;
   double seconds_min = 0;
   std::uint64_t iterations = 0;
-  std::uint64_t batch = 1;  ///< operations an iteration
+  std::uint64_t batch = 1;  ///< operations per iteration
 
-  double algbw(const Case& which) const;  ///< GB/s, 10⁹ bytes
+  double algbw(const Case& which) const;  ///< in GB/s of 10⁹ bytes
   double busbw(const Case& which) const;
 };
 
+/// Measures one row. Collective over the subject's ranks.
 Timing measure(Subject& subject, const Case& which, const Pace& pace);
 
-/// Wrong elements over all ranks and iterations, on every rank. For a barrier: ranks that left one before the last had come, by
-/// clocks that are compared first (ranks may be on several machines).
+/// Returns the number of wrong elements over all ranks and iterations, on every rank. For a barrier it returns how many times a
+/// rank left before the last one had come; ranks may be on several machines, so clocks are compared first.
 std::uint64_t check(Subject& subject, const Case& which, std::uint32_t seed);
 
-/// What stands in "#wrong" where nothing was checked.
+/// Value of "#wrong" if nothing was checked.
 inline constexpr std::uint64_t kUnchecked = std::numeric_limits<std::uint64_t>::max();
 
-/// The q-quantile by nearest rank, the median of an even number as the mean of the middle two. `sorted` isn't empty.
+/// Returns the median of sorted values; for an even number of them the mean of the middle two. `sorted` must not be empty.
 double median(std::span<const double> sorted);
+/// Returns the q-quantile of sorted values by nearest rank. `sorted` must not be empty.
 double percentile(std::span<const double> sorted, double q);
 
 }  // namespace tsprun::bench

@@ -1,4 +1,4 @@
-// Numbers as tables print them.
+// Formats numbers for tables.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,9 +11,11 @@ namespace tsprun::launcher {
 
 inline constexpr double kGiB = 1 << 30;
 
+/// Converts to double.
 inline double real(std::uint64_t value) { return static_cast<double>(value); }
 
-/// "0 B", "640.0 KiB", "21.34 GiB": powers of 1024, the unit in which the number is at least 1, with four digits or so.
+/// Formats bytes as "0 B", "640.0 KiB" or "21.34 GiB": powers of 1024, in the largest unit in which the number is at least 1,
+/// with about four digits.
 inline std::string readable_bytes(double bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   std::size_t unit = 0;

@@ -1,5 +1,6 @@
-// The paper's figures that follow from formulas (1, 5, 6, 7), its break-evens and FLOPs, for its reference model (Appendix C),
-// each by the printed equations and as counted here; and what it measured (Fig. 9), beside what is counted for this program.
+// The paper's figures that follow from formulas (1, 5, 6, 7), its break-evens and FLOPs, for its reference model (Appendix C):
+// each by the printed equations and as counted here. Also the figure that it measured (9), beside what is counted for this
+// program.
 #pragma once
 
 #include "layers/theory/paper.h"
@@ -13,23 +14,24 @@
 
 namespace tsprun::launcher {
 
-/// Appendix C in bf16 with one sequence of `sequence` tokens.
+/// Returns the reference model of Appendix C in bf16, with one sequence of `sequence` tokens.
 theory::Setting reference_setting(std::size_t sequence, Recompute recompute = Recompute::none);
 
-/// DP, TP, SP, TP2×SP4 and TSP on eight ranks, in the order of Fig. 1.
+/// One scheme of Fig. 1: as the paper's formulas know it, and as a layout.
 struct PaperScheme {
   std::string label;
   paper::Scheme scheme;
   theory::Spread spread;
 };
+/// Returns DP, TP, SP, TP2×SP4 and TSP on eight ranks, in the order of Fig. 1.
 const std::vector<PaperScheme>& paper_schemes();
 
-/// Bytes that a rank receives in the forward pass of a layer, mean over ranks, as counted.
+/// Returns the bytes that a rank receives in one layer's forward pass, as counted here; the mean over ranks.
 double counted_forward(const theory::Setting& setting, const theory::Spread& spread);
 
-/// {fig1, fig5, fig6, fig7, fig9, break_even, flops_per_token}: rows of numbers, for tools/plot and scripts.
+/// Returns {fig1, fig5, fig6, fig7, fig9, break_even, flops_per_token}: rows of numbers, for tools/plot and scripts.
 nlohmann::ordered_json paper_figures_json();
-/// The same as tables.
+/// Returns the same as lines of tables.
 std::vector<std::string> paper_figure_lines();
 
 }  // namespace tsprun::launcher

@@ -1,5 +1,5 @@
-// `plan --paper`: the paper's equations (1) to (30) as printed, with numbers put in, beside what this program really moves, keeps
-// and computes; the paper's figures from its own formulas; and where the formulas err, in words.
+// `plan --paper`: the paper's equations (1) to (30) as printed, with numbers put in, beside what this program moves, holds and
+// computes; the paper's figures from its own formulas; and an explanation of where the formulas err.
 #pragma once
 
 #include "launcher/plan/points.h"
@@ -16,33 +16,39 @@
 
 namespace tsprun::launcher {
 
-/// Of the paper's reference model, where no number of ranks is given: one node.
+/// Ranks of the paper's reference model, one node, if no number is given.
 inline constexpr int kPaperRanks = 8;
 
+/// One equation of the paper, evaluated.
 struct Equation {
   int number;
   std::string_view formula;     ///< as printed, with Unicode letters
-  double printed;               ///< its value
-  std::optional<double> exact;  ///< what is counted here; nothing where there is nothing to count
-  std::string_view unit;        ///< of both
-  std::string_view note;        ///< "" where both agree or nothing is to be said
+  double printed;               ///< its value with numbers put in
+  std::optional<double> exact;  ///< the value counted here; empty if there is nothing to count
+  std::string_view unit;        ///< unit of both values
+  std::string_view note;        ///< why they differ; "" if they agree or there is nothing to say
 };
 
-/// Where the paper's formulas and statements differ from what is counted, in the order of the specification.
+/// Explanations of where the paper's formulas and statements differ from what is counted here.
 extern const std::array<std::string_view, 8> kPaperDifferences;
 
-/// The paper's symbols for this setting; gradients as in Appendix C (β_g = β_P, and with bf16 three optimizer states of 4 bytes).
+/// Returns the paper's symbols for this setting. Gradients and optimizer are as in Appendix C: β_g = β_P, and with bf16 three
+/// optimizer states of 4 bytes.
 paper::Setting paper_symbols(const theory::Setting& setting, const theory::Spread& spread);
 
+/// Returns the paper's equations for this setting, each evaluated as printed and as counted here.
 std::vector<Equation> paper_equations(const theory::Setting& setting, const theory::Spread& spread);
 
+/// The answer of `plan --paper` for one setting.
 class PaperTables {
  public:
-  /// `spread`: its ranks are D; T and Σ of TP+SP are its degrees of tp and sp, else 2 and D/2.
+  /// Evaluates everything. `spread`: the number of its ranks is D; T and Σ of TP+SP are its degrees of tp and sp, or 2 and D/2 if
+  /// it doesn't have both.
   PaperTables(const PlanQuestion& question, const theory::Spread& spread);
 
+  /// Returns the lines to print.
   std::vector<std::string> lines() const;
-  /// {symbols, equations, figures, differences}.
+  /// Returns {symbols, equations, figures, differences}.
   nlohmann::ordered_json json() const;
 
  private:

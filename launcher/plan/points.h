@@ -1,4 +1,5 @@
-// What `plan` says of one layout: memory, traffic, FLOPs, and with a machine the modelled time; as rows of tables and as JSON.
+// What `plan` says of one layout: memory, traffic, FLOPs and, with a machine, the modelled step time; as rows of tables and as
+// JSON.
 #pragma once
 
 #include "layers/theory/flops.h"
@@ -15,57 +16,61 @@
 
 namespace tsprun::launcher {
 
-/// The schemes that compete with `given` on as many ranks, it first; with its degree of dp, and dp alone at the end.
+/// Returns the layouts to compare `given` with: `given` first, then other schemes on as many ranks with the same degree of dp,
+/// and dp alone.
 std::vector<theory::Spread> peers_of(const theory::Spread& given);
 
-/// One layout in numbers. Without `possible` only `why` is known.
+/// One layout in numbers. If it isn't `possible`, only `why` is known.
 struct PlanPoint {
   theory::Spread spread;
-  std::vector<theory::Spread> alike;  ///< theory::Candidate::alike
+  std::vector<theory::Spread> alike;  ///< layouts with the same numbers (theory::Candidate::alike)
   Recompute recompute = Recompute::none;
   bool possible = false;
-  CategoryBytes memory;     ///< peak of the rank that holds most
-  theory::Traffic traffic;  ///< of a step, over all ranks
-  theory::StepFlops flops;  ///< of the busiest rank
+  CategoryBytes memory;     ///< peak on the rank that holds most
+  theory::Traffic traffic;  ///< bytes received in a step, summed over all ranks
+  theory::StepFlops flops;  ///< those of the busiest rank
   std::optional<theory::StepTime> time;
   std::optional<double> tokens_per_s;
-  std::optional<double> utilization;  ///< MFU, 0 to 1
-  std::optional<bool> fits;           ///< unknown without a budget
+  std::optional<double> utilization;  ///< model FLOPs utilization (MFU), 0 to 1
+  std::optional<bool> fits;           ///< whether it fits the budget; empty without one
   std::string why;
 };
 
+/// What `plan` is asked: the model, the machine and its limits.
 struct PlanQuestion {
   theory::Setting setting;
   DType dtype = DType::f32;
-  std::uint64_t memory_bytes = 0;  ///< 0: no budget is known
+  std::uint64_t memory_bytes = 0;  ///< memory budget compute threads per rank; 0: none is given
   std::size_t threads = 1;         ///< of a rank
-  int nodes = 1;                   ///< on which the ranks sit
-  bool share = true;               ///< ranks of a node share memory
+  int nodes = 1;                   ///< nodes over which the ranks are spread
+  bool share = true;               ///< ranks of one node share memory
   std::optional<theory::Machine> machine;
-  std::vector<Recompute> modes = {};  ///< of recomputation, for a search to choose from; empty: the setting's
+  std::vector<Recompute> modes = {};  ///< recomputation modes for a search to choose from; empty: the setting's alone
   theory::SearchOptions search_options() const { return {.memory_bytes = memory_bytes, .dtype = dtype, .modes = modes}; }
 };
 
+/// Calculates everything about one layout. It asks more ranks for their memory than a search does, so it suits a few layouts.
 PlanPoint plan_point(const PlanQuestion& question, const theory::Spread& spread);
-/// What a search found, with its traffic and FLOPs.
+/// Completes what a search found about a layout with its traffic and FLOPs.
 PlanPoint plan_point(const PlanQuestion& question, const theory::Candidate& candidate);
 
-/// {layout, seq, batch, memory_peak_bytes, traffic_bytes, tokens_per_s, fits, why} and more: label, alike (labels), recompute,
-/// tp, sp, ranks, config, parameters (of the model), traffic_bytes_per_rank, flops, step_seconds, exposed_seconds, mfu, bound_by.
-/// memory_peak_bytes is of the rank that holds most; traffic_bytes the sum over all ranks, traffic_bytes_per_rank their mean, as
-/// the table has it; flops are the busiest rank's. `means` says so in the row itself. null where nothing is known.
+/// Returns a row of the report: {layout, seq, batch, memory_peak_bytes, traffic_bytes, tokens_per_s, fits, why} and also label,
+/// alike (labels), recompute, tp, sp, ranks, config, parameters (of the model), traffic_bytes_per_rank, flops, step_seconds,
+/// exposed_seconds, mfu, bound_by. memory_peak_bytes is that of the rank that holds most; traffic_bytes is the sum over all
+/// ranks, traffic_bytes_per_rank their mean, as in the table; flops are the busiest rank's. The row's key `means` says so. Values
+/// that aren't known are null.
 nlohmann::ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point);
 
-/// Tables II to IV of the paper for these layouts, in lines.
+/// Returns the lines of the paper's Tables II to IV for these layouts, and of the modelled time if there is a machine.
 std::vector<std::string> plan_tables(const PlanQuestion& question, const std::vector<PlanPoint>& points);
-/// "paper-7b: h 4096, …; B 1, S 8192, bf16, recompute none".
+/// Returns the question in one line: "paper-7b: h 4096, …; B 1, S 8192, bf16, recompute none".
 std::string describe(const PlanQuestion& question);
 
-/// The search's table: at most `top` of each kind (0: all), in lines.
+/// Returns the lines of a search's table, at most `top` layouts that fit and `top` that don't; 0: all.
 std::vector<std::string> search_table(const PlanQuestion& question, const std::vector<PlanPoint>& points, std::size_t top);
-/// Why nothing fits, and what would, in lines.
+/// Returns lines that say why no layout fits, and what would make one fit.
 std::vector<std::string> remedy_lines(const PlanQuestion& question, const theory::Remedies& remedies);
-/// {layout, recompute, mem_bytes, gpus, batch, seq}: the same; null for what doesn't help.
+/// Returns the same as JSON: {layout, recompute, mem_bytes, gpus, batch, seq}; null for what wouldn't help.
 nlohmann::ordered_json remedy_json(const theory::Remedies& remedies);
 
 }  // namespace tsprun::launcher

@@ -1,4 +1,4 @@
-// A table of texts: the first column left-aligned, the others right-aligned, as wide as their widest cell.
+// A table of texts: the first column is left-aligned, the others right-aligned, each as wide as its widest cell.
 #pragma once
 
 #include <string>
@@ -6,13 +6,15 @@
 
 namespace tsprun::launcher {
 
+/// Collects rows and formats them together. Every row has as many cells as there are heads.
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> heads) { rows_.push_back(std::move(heads)); }
-  /// Columns from here on are left-aligned too: for words at the end of a line.
+  /// Left-aligns the columns from `column` on too, for words at the end of a line.
   void left_from(std::size_t column) { left_from_ = column; }
+  /// Adds a row.
   void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-  /// A line each, without the final newline or trailing blanks.
+  /// Returns one line for each row, without a final newline or trailing blanks.
   std::vector<std::string> lines() const;
 
  private:
