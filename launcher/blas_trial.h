@@ -1,5 +1,5 @@
-// Whether OpenBLAS can be loaded and multiplies here, tried in a process of its own: where it can't have its work memory it
-// doesn't fail but spins for ever, and ranks would find that out one by one.
+// Tries in a separate process whether OpenBLAS can be loaded and multiplies. If it can't get its work memory, OpenBLAS doesn't
+// fail but spins for ever; without the trial, ranks would run into that one by one.
 #pragma once
 
 #include "launcher/transport_trial.h"
@@ -9,11 +9,11 @@
 
 namespace tsprun::launcher {
 
-/// Multiplies on `threads` threads at once, as a rank does: each has a work buffer of its own. Takes some 10 ms. `why`: the
-/// kernels that OpenBLAS chose, or what stands in its way. The caller has one thread.
+/// Multiplies on `threads` threads at once, as a rank does, since each thread takes a work buffer of its own. Takes about 10 ms.
+/// The result's `why`: the kernels that OpenBLAS chose, or what prevents it from working. The caller must have one thread.
 Trial try_blas(int threads);
 
-/// What a command that multiplies matrices must be told; empty: nothing.
+/// Returns why matrices can't be multiplied on this machine; empty: they can.
 std::string blas_trouble(int threads);
 
 }  // namespace tsprun::launcher

@@ -1,4 +1,4 @@
-// The flight boards of all nodes that one tsprun serves: usually one; with --nodes K, K. Every node's board shows the whole
+// The flight boards of all nodes that one tsprun serves: usually one node, K with --nodes K. Every node's board shows the whole
 // world: this class copies pages from the node where a rank lives to the others, and the first failure to all.
 #pragma once
 
@@ -12,34 +12,41 @@
 
 namespace tsprun::launcher {
 
+/// The boards and the node memories that they are in. Used by one thread.
 class Boards {
  public:
+  /// Takes the nodes' memories; at least one.
   explicit Boards(std::vector<shm::NodeMemory> memories);
 
+  /// Returns the number of nodes that this tsprun serves.
   std::size_t size() const { return nodes_.size(); }
+  /// Returns the memory of the node-th of them.
   shm::NodeMemory& memory(std::size_t node) { return nodes_[node].memory; }
-  /// The board that this tsprun reads: it shows all ranks.
+  /// Returns the board that this tsprun reads; it shows all ranks.
   const FlightBoard& board() const { return nodes_.front().board; }
-  /// The node here on which the rank lives; none: it lives under another tsprun.
+  /// Returns the memory of the node on which the rank lives; null: the rank lives under another tsprun.
   shm::NodeMemory* home(int rank);
-  /// The page that the rank itself writes.
+  /// Returns the page that the rank itself writes. For ranks of other tspruns: the page here that show() fills.
   RankPage& page(int rank) { return nodes_[index_of(rank)].board.page(rank); }
 
+  /// Returns true if a failure was written, or is being written, on any node.
   bool aborted() const;
-  /// The first failure that is complete on any node.
+  /// Returns the first failure that is complete on any node; cause none: there is none.
   Failure failure() const;
-  /// Tells all nodes.
+  /// Writes the failure on the boards of all nodes that have none yet.
   void abort(const Failure& failure);
-  /// Puts an earlier cause in the place of a failure that is told already; tells those that weren't.
+  /// Replaces a failure that was written already by an earlier cause, and writes it where there is none yet.
   void correct(const Failure& failure);
-  /// An abort that a rank began to write and never completed is taken back, on any node.
+  /// Takes back an abort that a rank began to write and never completed, on any node.
   void clear_half_written();
+  /// Wakes all ranks here that wait.
   void ring_all();
 
-  /// Copies the pages of ranks here to the other nodes here; `changed` hears of those that differ from what it heard last.
+  /// Copies the pages of ranks here to the other nodes here. `changed` is called for each page that differs from what it was last
+  /// called with.
   void mirror(const std::function<void(int rank, std::span<const std::byte> page)>& changed = {});
-  /// A page of a rank that lives elsewhere. `clock_offset_ns`: what to add to its times. Precondition: not longer than a
-  /// RankPage.
+  /// Shows a page of a rank that lives elsewhere. `clock_offset_ns` is added to its times. Precondition: `page` isn't longer than
+  /// a RankPage.
   void show(int rank, std::span<const std::byte> page, std::int64_t clock_offset_ns);
 
  private:
@@ -49,8 +56,8 @@ class Boards {
   };
   std::size_t index_of(int rank) const;
 
-  std::deque<Node> nodes_;                     // never moved: boards point at memories
-  std::vector<std::vector<std::byte>> heard_;  // by rank: what `changed` heard last
+  std::deque<Node> nodes_;                     // a deque doesn't move its elements: boards point at memories
+  std::vector<std::vector<std::byte>> heard_;  // by rank: the page that `changed` was last called with
 };
 
 }  // namespace tsprun::launcher

@@ -3,7 +3,7 @@
 
 namespace tsprun::launcher {
 
-/// What main() does. Never throws.
+/// Runs tsprun with main()'s arguments and returns the exit code. Never throws.
 int tsprun(int argc, const char* const* argv);
 
 }  // namespace tsprun::launcher

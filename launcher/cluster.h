@@ -1,17 +1,17 @@
-// The launchers of one job on several machines, a tsprun each: they meet at the rendezvous and prove to each other that they were
-// started alike, on like machines, with like files. Then they tell each other what their ranks do, the first failure, and how
-// the job ended. Node 0 serves the job's store; all that is said goes through it:
+// The launchers of one job on several machines, one tsprun on each. They meet at the rendezvous, prove that they know the job's
+// secret, and compare options, machines and files. While the job runs they tell each other what their ranks do, the first
+// failure, and how the job ended. Everything goes through the key-value store that node 0 serves:
 //
-//   node/I        node I is here, and what it was started with; compared by node 0
-//   busy/I        node I is here, and still reads the files that its ranks will read
-//   proof/I       their digests; compared by node 0
-//   go/NONCE      node 0's answer to that: "ok PORT", or why the job can't start, or has begun without this node
+//   node/I        node I has come, and what it was started with; node 0 compares that
+//   busy/I        node I has come, and is still reading the files that its ranks will read
+//   proof/I       the digests of those files; node 0 compares them
+//   go/NONCE      node 0's answer to one node: "ok PORT", or why the job can't start, or that it has begun without this node
 //   live/page/R   the flight board's page of rank R
 //   live/abort/I  the first failure that node I knows
 //   live/bye/I    node I's ranks have ended, and how
-//   live/end      node 0's word on how the job has ended, once all have said bye or are lost: all nodes report that
-//   live/seen/I   node I has heard it; it leaves when node 0, which waits for that of all, has left
-//   live/beat/I   node I lives
+//   live/end      how the job ended, as node 0 decides once every node has said bye or is lost; all nodes report that
+//   live/seen/I   node I has read live/end; it leaves when node 0 has left, which waits until all nodes have read it
+//   live/beat/I   node I is alive
 //   live/way/R    which transports rank R chose, and why (core/links.h)
 #pragma once
 
@@ -28,49 +28,54 @@
 
 namespace tsprun::launcher {
 
-/// How a job ended.
+/// The end of a job.
 struct Ending {
-  Failure failure;  ///< cause none: in good order
-  int code = 0;     ///< tsprun's exit code where the failing rank lived; 0: none but what follows from the failure
+  Failure failure;  ///< cause none: the job succeeded
+  int code = 0;     ///< tsprun's exit code on the failing rank's node; 0: derive it from the failure
 };
 
+/// This tsprun's connection to those of the other nodes. Node 0 serves the store, the others are its clients. Used by one thread.
 class Cluster {
  public:
-  /// Meets all nodes. `trouble`: why the job can't start on this one, which all nodes are told; empty: it can. Throws
-  /// Error(refused) naming the nodes that can't start it, are late at the deadline, come twice, were started with other options
-  /// or files, or don't know the secret; a taken port is named too. If an earlier attempt of the same job has run, a node that
-  /// doesn't come again is lost: Error(disconnected), with its first rank.
+  /// Meets all nodes and returns when the job may start. `trouble`: reason why the job can't start on this node, which all nodes
+  /// are told; empty: it can. Throws Error(refused) naming the nodes that can't start it, haven't come by the deadline
+  /// (--timeout), came twice, were started with other options or files, or don't know the secret; also if the rendezvous' port is
+  /// taken. In a further attempt of the same job, a node that doesn't come again is lost: Error(disconnected), with that node's
+  /// first rank.
   Cluster(const GlobalOptions& global, const std::string& command, const tls::Credentials& secret, const std::string& trouble);
 
-  /// Where this node's ranks find the store: of its addresses one that other nodes reach.
+  /// Returns the address at which this node's ranks find the store. Of node 0's addresses it is one that other nodes reach.
   const std::string& store_address() const { return store_address_; }
-  /// The same on all nodes: MASTER_PORT of programs.
+  /// Returns the port for MASTER_PORT of programs under `run`. It is the same on all nodes.
   int master_port() const { return master_port_; }
+  /// Returns a descriptor that becomes readable when there is something for hear().
   int descriptor() const;
 
-  /// Called for what a rank says of its transports: live/way/R and the value.
+  /// Called by hear() with what a rank said of its transports: the key live/way/R and its value.
   std::function<void(std::string_view key, std::string_view value)> on_way;
-  /// Hears what is new and shows it on the boards; a node that is lost is a failure there.
+  /// Reads what other nodes have sent and shows it on the boards. A node that is gone, or was silent for --timeout, is lost,
+  /// which is a failure on the boards.
   void hear(Boards& boards);
-  /// Tells the others of changed pages, and that this node lives.
+  /// Sends the pages that changed to the other nodes, and every 200 ms that this node is alive.
   void tell(Boards& boards);
-  /// If the node of that rank has been silent for half of the deadline: that the way to it is cut. What the boards show of its
-  /// ranks is then as old, and says nothing against any of them.
+  /// Returns the failure "the connection to that node is cut" if the node of `rank` has been silent for at least half of
+  /// --timeout, else nothing. What the boards show of that node's ranks is then as old, and is no evidence against any of them.
   std::optional<Failure> cut_off(int rank) const;
+  /// Sends the first failure to the other nodes. Does nothing if one was sent or received before.
   void tell_failure(const Failure& failure);
-  /// This node's ranks have ended, and how the job did as far as it is known here.
+  /// Tells the other nodes that this node's ranks have ended, and how the job ended as far as this node knows.
   void tell_bye(const Ending& own);
-  /// After tell_bye() and hear(): true once every node that isn't lost knows how the job ended, as far as this one can tell. A
-  /// node that doesn't say within --timeout that it knows is lost, and then the job has failed.
+  /// Returns true once every node that isn't lost knows how the job ended, as far as this node can tell. Call it after tell_bye()
+  /// and hear() until it does. A node that doesn't acknowledge the end within --timeout is lost, and the job has then failed.
   bool settled(Boards& boards);
-  /// Node 0's word, the same on all nodes; nothing while it isn't known, or if node 0 is lost.
+  /// Returns how the job ended, as node 0 decided; the same on all nodes. Empty while it isn't known, or if node 0 is lost.
   const std::optional<Ending>& ending() const { return ending_; }
 
  private:
   struct Node {
     std::uint64_t heard_ns = 0;
-    std::optional<Ending> bye = std::nullopt;  ///< what it said when its ranks had ended
-    bool seen = false;                         ///< it knows how the job ended
+    std::optional<Ending> bye = std::nullopt;  ///< what the node said when its ranks had ended
+    bool seen = false;                         ///< the node has acknowledged live/end
     bool lost = false;
   };
   void serve(const Arrival& mine, const Inputs& inputs);
@@ -89,7 +94,7 @@ class Cluster {
   std::uint64_t timeout_ns_;
   std::vector<Node> nodes_;
   std::optional<bootstrap::StoreServer> server_;
-  std::vector<int> links_;  ///< server: the client that is node I's tsprun; -1: none
+  std::vector<int> links_;  ///< server: number of the client that is node I's tsprun; -1: none
   std::optional<bootstrap::StoreClient> client_;
   std::string store_address_;
   int master_port_ = 0;
@@ -97,14 +102,15 @@ class Cluster {
   std::uint64_t last_look_ns_ = 0;
   bool told_failure_ = false;
   std::optional<Ending> ending_;
-  std::uint64_t ending_ns_ = 0;  ///< since when it is known here
-  std::uint64_t failed_ns_ = 0;  ///< server: since when it waits, after a failure, for others' ranks to end
-  std::vector<std::pair<std::string, std::vector<std::byte>>> pending_;  // server: what clients set since hear()
+  std::uint64_t ending_ns_ = 0;  ///< when ending_ became known here
+  std::uint64_t failed_ns_ = 0;  ///< server: when, after a failure, it began to wait for other nodes' ranks to end
+  std::vector<std::pair<std::string, std::vector<std::byte>>> pending_;  // server: what clients have set since the last hear()
   std::vector<std::pair<int, std::string>> gone_;
 };
 
-/// The job's secret out of --secret-file, TSP_SECRET or ~/.config/tsprun/secret, which is made on first use.
-/// Throws Error(refused) naming the file and what is wrong with it, such as a secret that could be guessed from what travels.
+/// Reads the job's secret from --secret-file (`file`), else TSP_SECRET, else ~/.config/tsprun/secret, which is made on first use.
+/// Throws Error(refused) naming the source and what is wrong with it, such as fewer than 16 bytes, which an eavesdropper could
+/// guess.
 bootstrap::Secret load_secret(const std::string& file);
 
 }  // namespace tsprun::launcher

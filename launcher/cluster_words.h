@@ -1,4 +1,4 @@
-// What launchers say to each other when they meet, as text: for cluster*.cpp and door.cpp alone.
+// Messages that launchers exchange when they meet, as text. Used only by cluster*.cpp and door.cpp.
 #pragma once
 
 #include "launcher/agreement.h"
@@ -14,12 +14,14 @@
 
 namespace tsprun::launcher {
 
+/// Returns a text's bytes, as values of the store are written.
 inline std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+/// Returns a value of the store as text.
 inline std::string text_of(const std::vector<std::byte>& value) {
   return {reinterpret_cast<const char*>(value.data()), value.size()};
 }
 
-/// The number behind a prefix; -1 if the key has another one, or none below `limit`.
+/// Returns the number that follows `prefix` in `key`; -1 if the key begins otherwise, or no number below `limit` follows.
 inline int number_after(const std::string& key, std::string_view prefix, int limit) {
   if (!key.starts_with(prefix)) return -1;
   int number = -1;
@@ -28,42 +30,45 @@ inline int number_after(const std::string& key, std::string_view prefix, int lim
   return parsed.ec == std::errc{} && parsed.ptr == end && number >= 0 && number < limit ? number : -1;
 }
 
-/// What a node says when it comes, and again when it has read its files.
+/// Message of a node to node 0: once when it comes (node/I), and again when it has read its files (proof/I).
 struct Arrival {
-  std::string nonce;          ///< the answer's name: there may be two nodes of one number
-  std::uint64_t attempt = 0;  ///< how many times this job was begun before
-  std::string trouble;        ///< why it can't start here; empty: it can
-  Agreement options;          ///< what it was started with; then, its files' digests
+  std::string nonce;          ///< names the answer's key, as two nodes may come with one number
+  std::uint64_t attempt = 0;  ///< how many times this job was started before
+  std::string trouble;        ///< why the job can't start on this node; empty: it can
+  Agreement options;          ///< what the node was started with; the second time, its files' digests
 
   std::string text() const;
   static std::optional<Arrival> parse(const std::string& text);
 };
 
-/// Node 0's answers: "ok PORT", or a refusal, or
+/// Beginning of node 0's answer that the job starts, "ok PORT". Other answers are kAgain and a Refusal.
 inline constexpr std::string_view kOk = "ok ";
-/// to a node that is ahead: node 0 hasn't begun that attempt yet.
+/// Node 0's answer to a node that is ahead: node 0 hasn't begun that attempt yet, so come again.
 inline constexpr std::string_view kAgain = "again";
 
-/// Why the job can't start; no text: it can.
+/// Reason why the job can't start. An empty `why`: it can.
 struct Refusal {
   std::string why;
-  int missing = -1;  ///< the first node that didn't come, or doesn't answer; -1: another reason
+  int missing = -1;  ///< the first node that didn't come or doesn't answer; -1: the reason is another
 
   explicit operator bool() const { return !why.empty(); }
-  /// "no -1 why", "no 2 why"
+  /// Returns the text that travels: "no -1 why", "no 2 why".
   std::string text() const;
+  /// Reads what text() wrote. Any other text becomes the reason.
   static Refusal parse(std::string_view text);
 };
-/// To a node that comes too late.
+/// Returns the refusal for a node that comes after the job has begun.
 Refusal begun_already();
 
-/// A value of the store has its limits; digests can still tell two long lists apart. `what` they are: "options".
+/// Returns the agreement itself if it fits into a value of the store, else a digest of it, which still tells two long lists
+/// apart. `what`: what it lists, such as "options".
 Agreement short_enough(Agreement agreement, const char* what);
 
-/// Ends the reading of files when nobody waits for it any more.
+/// Exception that ends the reading of files when its result isn't needed any more.
 struct Answered {};
-/// How often a node that still reads files says so.
+/// Nanoseconds between two signs of life of a node that reads files.
 inline constexpr std::uint64_t kBusy_ns = 200'000'000;
+/// Longest wait for messages before clocks are looked at again, in milliseconds.
 inline constexpr int kSlice_ms = 50;
 
 }  // namespace tsprun::launcher

@@ -1,5 +1,5 @@
-// Node 0 before a job: who comes to the rendezvous, whether each was started as node 0 was and would read the same files, and
-// what all of them are told. Keys as in cluster.h.
+// Node 0's side of the meeting before a job: which nodes come to the rendezvous, whether each was started as node 0 was and would
+// read the same files, and what all of them are told. Store keys are listed in cluster.h.
 #pragma once
 
 #include "launcher/cluster_words.h"
@@ -15,29 +15,32 @@
 
 namespace tsprun::launcher {
 
+/// One meeting. Used by one thread.
 class Door {
  public:
-  /// Listens to the server until it is destroyed. `mine`: what node 0 was started with, and why it can't start the job, if it
-  /// can't.
+  /// Handles the server's messages until it is destroyed. `mine`: what node 0 was started with and, if it can't start the job,
+  /// why not.
   Door(bootstrap::StoreServer& server, int nodes, std::uint64_t timeout_ns, const Arrival& mine);
   Door(const Door&) = delete;
   Door& operator=(const Door&) = delete;
   ~Door();
 
-  /// Reads node 0's files, and waits until all nodes have come and have read theirs. What it returns is why the job can't start.
+  /// Reads node 0's files, and waits until all nodes have come and have read theirs. Returns why the job can't start; no text: it
+  /// can.
   Refusal wait(const Inputs& inputs);
-  /// Says so to all who came, or "ok PORT", and after a refusal waits until they have left with it, up to the timeout.
+  /// Answers all nodes that came with the refusal, or with "ok PORT". After a refusal it waits until they have left, at most for
+  /// the timeout.
   void answer(const Refusal& refusal, int master_port);
 
-  /// The client that is node I's tsprun; -1: node 0, or one that has gone.
+  /// Returns by node the client that is its tsprun; -1: node 0, or a node that has gone.
   const std::vector<int>& links() const { return links_; }
 
  private:
-  /// What has come of a node so far.
+  /// State of one node.
   struct Guest {
     bool came = false;
-    std::optional<Agreement> proof = std::nullopt;  ///< its files' digests
-    std::uint64_t sign_ns = 0;                      ///< of life, the last one
+    std::optional<Agreement> proof = std::nullopt;  ///< its files' digests, once it has sent them
+    std::uint64_t sign_ns = 0;                      ///< time of its last sign of life
   };
   void heard(int client, const std::string& key, const std::vector<std::byte>& value);
   void greet(int client, const std::string& key, const Arrival& arrival);
@@ -57,11 +60,11 @@ class Door {
   int nodes_;
   std::uint64_t timeout_ns_;
   Arrival mine_;
-  std::optional<Agreement> proof_;  ///< node 0's own files' digests
+  std::optional<Agreement> proof_;  ///< digests of node 0's own files, once they are read
   std::vector<Guest> guests_;
   std::vector<int> links_;
   std::vector<std::string> asked_;  ///< nonces whose nodes wait for an answer
-  std::set<int> listening_;         ///< the clients that do
+  std::set<int> listening_;         ///< the clients of those nodes
   Refusal refusal_;
 };
 

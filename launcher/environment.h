@@ -1,10 +1,10 @@
-// The environment variables that tsprun's own commands obey, checked before a rank starts.
+// Checks the environment variables that tsprun's own commands obey, before a rank starts.
 #pragma once
 
 namespace tsprun::launcher {
 
-/// TSP_ALGORITHMS must be what ChoiceTable reads, TSP_KERNELS a level of kernels that there is and that this machine offers.
-/// Throws Error(refused) naming the variable, its value and what works.
+/// Checks that ChoiceTable can read TSP_ALGORITHMS, and that TSP_KERNELS names a kernel level that this machine offers. Throws
+/// Error(refused) naming the variable, its value and what works.
 void check_environment();
 
 }  // namespace tsprun::launcher

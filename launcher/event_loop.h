@@ -1,4 +1,4 @@
-// Waiting for many descriptors at once (epoll), with an owner's token for each.
+// Waits for many descriptors at once (epoll), each labelled with its source.
 #pragma once
 
 #include "transport/posix.h"
@@ -9,6 +9,7 @@
 
 namespace tsprun::launcher {
 
+/// Owner of a watched descriptor.
 enum class Source : std::uint32_t {
   signals,
   terminal,
@@ -22,21 +23,25 @@ enum class Source : std::uint32_t {
   cluster
 };
 
+/// A descriptor that became ready.
 struct Event {
   Source source;
-  int rank;  ///< of the sources that belong to a rank
+  int rank;  ///< for sources that belong to a rank
 };
 
+/// A set of watched descriptors. Used by one thread.
 class EventLoop {
  public:
+  /// Throws Error(refused) if epoll isn't to be had.
   EventLoop();
 
-  /// Asks, or no longer asks, for a descriptor to become readable (`write`: writable). Asking twice is harmless.
-  /// Throws Error(refused) if the kernel won't watch it.
+  /// Watches a descriptor until it is ignored: for becoming readable or, with `write`, writable. Does nothing for one that is
+  /// watched already, or is -1. Throws Error(refused) if the kernel won't watch it.
   void watch(int descriptor, Source source, int rank = 0, bool write = false);
+  /// Stops watching a descriptor.
   void ignore(int descriptor);
 
-  /// What has happened, after at most `milliseconds`.
+  /// Waits at most `milliseconds` and returns the descriptors that are ready.
   std::vector<Event> wait(int milliseconds);
 
  private:

@@ -1,4 +1,4 @@
-// What `tsprun COMMAND --help` ends with: examples, and the names of the options that all commands share.
+// The end of `tsprun COMMAND --help`: examples, and the names of the options that all commands share.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,10 +9,10 @@
 
 namespace tsprun::launcher {
 
-/// Command lines that work as they stand, but for the files that they name; empty for a command that doesn't exist.
+/// Returns command lines that work as they stand, if the files that they name exist; empty for a command that doesn't exist.
 std::span<const std::string_view> examples_of(std::string_view command);
 
-/// The end of a command's manual. `app`: the application with its global options.
+/// Returns the end of a command's manual. `app`: the application with its global options.
 std::string help_footer(const CLI::App& app, std::string_view command);
 
 }  // namespace tsprun::launcher

@@ -1,4 +1,4 @@
-// What became of a job's --fault: how often each struck, when and where, and whether anybody noticed.
+// Outcome of a job's --fault: how often each struck, when and where, and whether the job noticed it.
 #pragma once
 
 #include "core/board/flight_board.h"
@@ -13,31 +13,33 @@
 
 namespace tsprun::launcher {
 
+/// Outcome of one fault.
 struct FaultOutcome {
   fault::Spec spec;
-  std::uint64_t times = 0;  ///< that it struck
+  std::uint64_t times = 0;  ///< how often it struck
+  /// One place where it struck.
   struct Place {
-    int rank;  ///< whom, or the receiver of the message
+    int rank;  ///< the rank that it struck, or the receiver of the message
     FaultRecord record;
   };
-  std::vector<Place> places;  ///< the first of them, kFaultLines of a rank
-  /// Whether the job's failure, or the end of the rank that it struck, names it; one lost or damaged message at most is. None: it
-  /// didn't strike, or is of a kind that a job may survive unharmed (stall, delay, slow).
+  std::vector<Place> places;  ///< the first places, at most kFaultLines per rank
+  /// True if the job's failure, or the end of the rank that the fault struck, names it; of lost or damaged messages at most one
+  /// fault is named. Empty: it didn't strike, or is of a kind that a job may survive unharmed (stall, delay, slow).
   std::optional<bool> detected;
 };
 
-/// `failure`: what the job ended of; cause none: it succeeded.
+/// Returns what became of each fault. `failure`: what ended the job; cause none: it succeeded.
 std::vector<FaultOutcome> fault_outcomes(const std::vector<fault::Spec>& faults, const FlightBoard& board,
                                          const Failure& failure);
 
-/// The report's `faults`, an object each: fault, struck, times, where [{rank, peer, op, seq, step, seconds}], detected.
-/// `start_ns`: when the job began. `earlier`: those of an earlier attempt of the same job, to which this one's are added; null:
-/// none.
+/// Returns the report's `faults`, an object for each: fault, struck, times, where [{rank, peer, op, seq, step, seconds}],
+/// detected. `start_ns`: when the job began (posix::now_ns). `earlier`: the `faults` of earlier attempts of the same job, to
+/// which this attempt's are added; null: none.
 nlohmann::ordered_json faults_json(const std::vector<FaultOutcome>& outcomes, std::uint64_t start_ns,
                                    const nlohmann::ordered_json& earlier = nullptr);
 
-/// A line for each fault that did damage and wasn't noticed, or never struck; `struck` has a bit for each that did in an earlier
-/// attempt.
+/// Returns a line for each fault that did damage and wasn't noticed, or that never struck. `struck`: a bit for each fault that
+/// struck in an earlier attempt.
 std::vector<std::string> fault_warnings(const std::vector<FaultOutcome>& outcomes, std::uint64_t struck = 0);
 
 }  // namespace tsprun::launcher

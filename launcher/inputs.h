@@ -1,5 +1,5 @@
-// What a job computes with and from, beside its options: the program itself, the machine's kernels, OpenBLAS, and the bytes of
-// all files that ranks will read. Nodes that differ in any of it would compute a mixture that nobody asked for.
+// Everything that a job computes with and from, besides its options: the program itself, the machine's kernels, OpenBLAS, and the
+// bytes of all files that ranks will read. If nodes differed in any of it, the job would compute a mixture that nobody asked for.
 #pragma once
 
 #include "launcher/agreement.h"
@@ -13,25 +13,25 @@ namespace tsprun::launcher {
 
 /// A file that ranks will read.
 struct InputFile {
-  std::string option;          ///< that names it, or the folder it lies in: "--data"
-  std::filesystem::path path;  ///< on this machine; other nodes may keep it elsewhere
-  std::string name = {};  ///< of a folder's file, which nodes compare by name; empty: the option's files count in their order
+  std::string option;          ///< option that names the file or its folder: "--data"
+  std::filesystem::path path;  ///< path on this machine; other nodes may keep the file elsewhere
+  std::string name = {};       ///< nodes compare a folder's files by name; empty: they compare the option's files in order
 };
 
-/// What a command's ranks compute with and from.
+/// Kernels and files that a command's ranks use.
 struct Inputs {
-  bool kernels = false;          ///< they multiply matrices: the level of kernels and OpenBLAS decide on bits
-  std::vector<InputFile> files;  ///< whose bytes all nodes must have in common
+  bool kernels = false;          ///< ranks multiply matrices, so the kernel level and OpenBLAS determine the results' bits
+  std::vector<InputFile> files;  ///< files whose bytes must be the same on all nodes
 };
 
-/// "build": version and digest of this program. With `kernels` also the level of kernels (TSP_KERNELS, else the machine's best)
-/// and OpenBLAS' version and core, which a child of this process finds out, so that this one stays free of the library. Throws
-/// Error(refused) if OpenBLAS can't be loaded.
+/// Returns facts that nodes must agree on. "build": version and digest of this program. With `kernels` also the kernel level
+/// (TSP_KERNELS, else the machine's best) and OpenBLAS' version and core. A child process finds out the latter, so that this
+/// process doesn't load the library. Throws Error(refused) if OpenBLAS can't be loaded.
 Agreement machine_facts(bool kernels);
 
-/// The digest of every file, by option: "--data" or "--model's config.json". All usable cores read, blocks of 16 MiB each, while
-/// this thread calls `tick` every 50 ms: what that throws ends the reading and is passed on. Throws Error(refused) naming a file
-/// that can't be read.
+/// Returns the digest of every file, by option: "--data" or "--model's config.json". All usable cores read, in blocks of 16 MiB,
+/// while this thread calls `tick` every 50 ms. An exception from `tick` ends the reading and is passed on. Throws Error(refused)
+/// naming a file that can't be read.
 Agreement contents(const std::vector<InputFile>& files, const std::function<void()>& tick);
 
 }  // namespace tsprun::launcher

@@ -1,9 +1,9 @@
-// The ranks of one job from their start to their end: a loop over everything that can happen to them.
+// The ranks of one job from start to end: an event loop over signals, rank processes, their output, and other nodes.
 //
 //   running ──(a rank fails, the board says so, a signal comes)──▶ ending ──(all ranks are gone)──▶ over
 //
-// When a job is ending the board's abort word makes ranks end by themselves; those that don't get SIGTERM, then SIGKILL, so that
-// after a failure all are gone within a second.
+// While a job is ending, the abort word on the flight board makes the ranks end by themselves. Ranks that don't end get SIGTERM
+// (only programs under `run`), then SIGKILL, so that after a failure all are gone within a second.
 #pragma once
 
 #include "core/board/flight_board.h"
@@ -31,43 +31,49 @@
 
 namespace tsprun::launcher {
 
-/// What a job with sockets has besides its ranks: at most one of store and cluster.
+/// Network parts of a job. At most one of store and cluster is set.
 struct JobNet {
   Ways ways;
-  std::optional<bootstrap::StoreServer> store;  ///< all nodes are here: where ranks leave their addresses
-  std::optional<Cluster> cluster;               ///< the other nodes' launchers
+  std::optional<bootstrap::StoreServer> store;  ///< where ranks leave their addresses, if all nodes are on this machine
+  std::optional<Cluster> cluster;               ///< connection to the launchers of other nodes, with --nnodes
 };
 
+/// One job as this tsprun sees it. Used by one thread.
 class Job {
  public:
-  /// `net` must outlive the job.
+  /// Prepares a job; starts nothing. `spec` and `net` must outlive it. Throws Error(refused) if the kernel has no pidfd_open
+  /// (Linux 5.3).
   Job(const JobSpec& spec, std::vector<shm::NodeMemory> memories, JobNet& net);
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
-  /// Kills what still runs.
+  /// Kills the ranks that still run, and what they left behind.
   ~Job();
 
-  /// Starts all ranks, or as many as there is time for before a signal ends the job. `open_files`: their limits.
-  /// Throws Error(refused) if that fails half-way; the destructor then ends those that had begun.
+  /// Starts all ranks, or fewer if a signal ends the job meanwhile. `open_files`: the limits that ranks are started with. Throws
+  /// Error(refused) if a rank can't be started; the destructor then ends those that were.
   void start(const rlimit& open_files);
-  /// Returns when all ranks are gone and their output was passed on.
+  /// Runs the event loop. Returns when all ranks are gone, their output was passed on and, with other nodes, it is settled how
+  /// the job ended.
   void watch();
-  /// Last words, after everything the ranks wrote. Waits for their reader until a signal ends its patience.
+  /// Prints text on stderr, after everything that the ranks wrote. Waits for the reader to take it, until a signal that asks
+  /// tsprun to end cuts the wait short.
   void print_on_stderr(const std::string& text);
 
-  /// The first failure; cause none if the job succeeded.
+  /// Returns the first failure; its cause is none if the job succeeded.
   const Failure& failure() const { return failure_; }
+  /// Returns what is known of each rank, by rank.
   const std::vector<RankRecord>& records() const { return records_; }
-  /// All ranks' board.
+  /// Returns the flight board, which shows all ranks.
   const FlightBoard& board() const { return board_; }
-  /// posix::now_ns when ranks were started, and when the job began to end: a failure was seen.
+  /// Returns the time (posix::now_ns) at which the ranks were started.
   std::uint64_t start_ns() const { return start_ns_; }
+  /// Returns the time (posix::now_ns) at which the job began to end, because a failure was seen; 0 if none was.
   std::uint64_t ending_since_ns() const { return ending_since_ns_; }
-  /// tsprun's exit code.
+  /// Returns tsprun's exit code for this job.
   int exit_code() const;
-  /// A signal that asked tsprun to end, however the job ended; 0: none came.
+  /// Returns the signal that asked tsprun to end, however the job ended; 0: none came.
   int asked_to_end_by() const { return asked_to_end_by_; }
-  /// What rank 0 of a built-in command put into its sink.
+  /// Returns what rank 0 of a built-in command put into its sink.
   const nlohmann::ordered_json& results() const { return results_; }
 
  private:
@@ -116,7 +122,7 @@ class Job {
   JobNet* net_;
   RankBlock here_;
   Boards boards_;
-  FlightBoard board_;  ///< what this tsprun reads: it shows all ranks
+  FlightBoard board_;  ///< the board that this tsprun reads; it shows all ranks
   SignalReader signals_;
   EventLoop loop_;
   Output stdout_;
@@ -124,33 +130,33 @@ class Job {
   std::optional<TerminalRelay> terminal_;  // `run` only
   FrameReader frames_;
   posix::UniqueFd own_pidfd_;
-  std::vector<pid_t> strangers_;        ///< children of this process from before: of a shell, say, that has exec'd it
-  std::vector<RankProcess> processes_;  ///< by rank; those of other machines stay empty
+  std::vector<pid_t> strangers_;        ///< children from before the job, such as those of a shell that ended in `exec tsprun`
+  std::vector<RankProcess> processes_;  ///< by rank; empty for ranks of other machines
   std::vector<RankRecord> records_;     ///< by rank
-  std::vector<std::uint64_t> signs_;    ///< by rank: the signs of life at the last look for stopped ones
+  std::vector<std::uint64_t> signs_;    ///< by rank: its signs of life when stopped ranks were last looked for
   int living_ = 0;
-  bool text_is_open_ = false;  ///< the last piece of a text had no newline at its end
+  bool text_is_open_ = false;  ///< the last piece of text on stdout didn't end in a newline
   bool reading_stdout_ = false;
   bool reading_stderr_ = false;
-  std::uint64_t reader_until_ns_ = 0;  // when a job that was asked to end gives up the reader of its output; 0: not asked yet
+  std::uint64_t reader_until_ns_ = 0;  // when the wait for the reader of our output ends, after a signal; 0: none came
 
   std::uint64_t start_ns_ = 0;
   std::uint64_t last_news_ns_ = 0;
   bool said_bye_ = false;
   bool said_ways_ = false;
-  bool news_ = false;  ///< a rank's end is on the board, and those who wait for it haven't been told
+  bool news_ = false;  ///< a rank's end is on the board, and the ranks that wait for it haven't been woken
   bool ending_ = false;
   bool sent_term_ = false;
   bool sent_kill_ = false;
-  bool hurried_ = false;  ///< a second signal came: other nodes aren't waited for
+  bool hurried_ = false;  ///< a second signal came: don't wait for other nodes
   std::uint64_t ending_since_ns_ = 0;
   int interrupted_by_ = 0;
-  std::uint64_t wind_down_until_ns_ = 0;  // 0: nobody asked the ranks to end early
+  std::uint64_t wind_down_until_ns_ = 0;  // deadline for the ranks to save and end early; 0: they weren't asked to
   int asked_to_end_by_ = 0;
   Failure failure_;
-  Failure own_failure_;  // what tsprun itself would say, should the board's first failure never be completed
+  Failure own_failure_;  // what tsprun itself found; used if the board's first failure is never completed
   int first_failing_ = -1;
-  machine::OutOfMemoryKills killed_before_;  ///< when the job began
+  machine::OutOfMemoryKills killed_before_;  ///< the counts when the job began
   nlohmann::ordered_json results_ = nlohmann::ordered_json::object();
 };
 

@@ -1,5 +1,5 @@
-// Where tsprun's own log lines go: to stderr, and while a job runs to its output of the same name, which never blocks the one who
-// watches the ranks and hears the signals.
+// The destination of tsprun's own log lines: stderr, and while a job runs the job's Output for stderr. Output never blocks the
+// thread that watches ranks and reads signals.
 #pragma once
 
 #include "launcher/output.h"
@@ -10,9 +10,10 @@
 
 namespace tsprun::launcher {
 
+/// The spdlog sink.
 class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  /// Lines go to `output` from now on, or, if null, to stderr again.
+  /// Sends lines to `output` from now on; null: to stderr again. `output` is borrowed.
   static void divert(Output* output);
 
  private:

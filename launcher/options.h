@@ -1,4 +1,4 @@
-// The global options of tsprun: one struct with defaults, parsed by CLI11, validated in one place.
+// The global options of tsprun: one struct with defaults, which CLI11 fills and validate_global() checks.
 #pragma once
 
 #include "launcher/agreement.h"
@@ -20,9 +20,12 @@ using bootstrap::block_of;
 using bootstrap::node_of;
 using bootstrap::RankBlock;
 
+/// Pinning of ranks to cores (--bind). automatic: ranks are pinned if this machine has enough cores for the threads of all of
+/// them.
 enum class Bind : std::uint8_t { automatic, core, none };
 
-/// Texts as typed stand beside the values that validate_global() makes of them.
+/// Values of the global options. Members named …_text hold an option as it was typed; validate_global() sets the parsed values
+/// below.
 struct GlobalOptions {
   std::string ranks_text;
   std::string layout_text;
@@ -50,56 +53,59 @@ struct GlobalOptions {
   bool quiet = false;
   bool no_prefix = false;
   std::vector<std::string> fault_texts;
-  std::vector<std::string> words;    ///< the command line without tsprun itself and what stands after `--`
-  std::vector<std::string> program;  ///< what stands after `--`: for `run`
-  Agreement typed;                   ///< what nodes must have been started with in common
-  Inputs inputs;                     ///< and what their ranks must compute with and from
+  std::vector<std::string> words;    ///< the command line, without the program's name and what follows `--`
+  std::vector<std::string> program;  ///< what follows `--`: the program of `run` and its arguments
+  Agreement typed;                   ///< options that must be the same on all nodes
+  Inputs inputs;                     ///< program, kernels and files that must be the same on all nodes
 
   // Results of validation.
   int ranks = 1;
   int nodes = 1;
-  bool several_machines = false;   ///< --nnodes: one tsprun a node; else all nodes are this tsprun's
-  int node_rank = 0;               ///< of this tsprun, with several_machines
-  Layout layout;                   ///< its product is `ranks`
-  std::uint64_t mem_per_rank = 0;  ///< bytes; 0: no budget
+  bool several_machines = false;   ///< --nnodes: one tsprun per node; else this tsprun runs all nodes
+  int node_rank = 0;               ///< number of this tsprun's node, with several_machines
+  Layout layout;                   ///< the product of its degrees is `ranks`
+  std::uint64_t mem_per_rank = 0;  ///< heap budget of a rank in bytes; 0: no budget
   std::uint64_t timeout_ns = 30'000'000'000;
   Bind bind = Bind::automatic;
-  int threads = 1;  ///< compute threads of a rank
+  int threads = 1;  ///< compute threads per rank
   std::vector<fault::Spec> faults;
-  std::uint64_t struck_faults = 0;  ///< a bit for each that struck in an earlier attempt of the same job
-  std::uint64_t attempt = 0;        ///< how many earlier ones there were
+  std::uint64_t struck_faults = 0;  ///< bit i: faults[i] struck in an earlier attempt of the same job
+  std::uint64_t attempt = 0;        ///< number of earlier attempts of the same job
 };
 
-/// The ranks that this tsprun starts.
+/// Returns the ranks that this tsprun starts: all of them, or with --nnodes those of its node.
 RankBlock ranks_here(const GlobalOptions& options);
-/// Ranks find each other by way of a store: some of them talk over sockets or verbs.
+/// Returns true if the ranks need a store to find each other, because some of them talk over sockets or RDMA verbs.
 bool needs_store(const GlobalOptions& options);
-/// The store's links and data over tcp are encrypted.
+/// Returns true if connections to the store and data over TCP are encrypted with TLS.
 bool uses_tls(const GlobalOptions& options);
-/// Declares the options on the application.
+/// Declares the global options on the application and binds them to `options`.
 void add_global_options(CLI::App& app, GlobalOptions& options);
 
-/// What a command does with the ranks that the options speak of.
+/// Use that a command makes of the number of ranks that the options give.
 enum class RankUse : std::uint8_t {
-  on_paper,  ///< starts none: as many as theory counts
-  job,       ///< starts them on this machine, in one job
-  jobs       ///< starts several jobs and validates the options of each anew: what depends on the number of ranks is left to that
+  on_paper,  ///< starts none; the numbers are calculated
+  job,       ///< starts them in one job
+  jobs       ///< starts several jobs; validates the options again for each, and until then not what depends on the ranks
 };
-/// As many ranks as can be spoken of on paper.
+/// Largest number of ranks for a command that starts none.
 inline constexpr std::int64_t kMostRanksOnPaper = 1 << 16;
 
-/// Turns texts into values. Throws Error(Cause::refused) naming the option, its value and the nearest values that work.
-/// For a job also what this machine can't do is refused (processes, descriptors, memory).
+/// Turns the texts into values. Throws Error(Cause::refused) naming the option, its value and the nearest values that work. With
+/// RankUse::job it also refuses what this machine can't do: too many processes or open files, or more memory than there is.
 void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank);
 
-/// A line for each option that was given and changes nothing in a job, naming it and why. After validate_global().
+/// Returns a line for each option that was given but has no effect in this job, with its name and the reason. Call after
+/// validate_global().
 std::vector<std::string> ignored_options(const GlobalOptions& options);
 
-/// "64K", "64KB", "64KiB", "16M", "2G", "1048576": bytes, powers of 1024. Throws Error(Cause::refused) naming `option`.
+/// Parses a size: "64K", "64KB", "64KiB", "16M", "2G" or "1048576". Returns bytes; suffixes are powers of 1024. Throws
+/// Error(Cause::refused) naming `option`.
 std::uint64_t parse_size(const std::string& option, const std::string& text);
-/// The shortest exact text: "64K", "1000".
+/// Returns the shortest text that parse_size() reads back exactly: "64K", "1000".
 std::string format_size(std::uint64_t bytes);
-/// A whole number between two bounds. Throws Error(Cause::refused) naming `option`, the value and the nearest that works.
+/// Parses a whole number from `lowest` to `highest`, both included. Throws Error(Cause::refused) naming `option`, the value and
+/// the nearest number that works.
 std::int64_t parse_integer(const std::string& option, const std::string& text, std::int64_t lowest, std::int64_t highest);
 
 }  // namespace tsprun::launcher

@@ -1,5 +1,5 @@
-// How ranks' output reaches the user: whole lines, each with its rank before it, never blocking the one who also watches the
-// ranks.
+// Passes the ranks' output to the user: in whole lines, each with its rank before it, and without blocking the thread that also
+// watches the ranks.
 #pragma once
 
 #include "transport/posix.h"
@@ -10,37 +10,42 @@
 
 namespace tsprun::launcher {
 
-/// A terminal on which a line can be drawn anew: not TERM=dumb, and no terminal whose kind nobody knows.
+/// Returns true if the descriptor is a terminal on which a line can be redrawn: TERM is set, and isn't "dumb".
 bool redraws_lines(int descriptor);
-/// The fields (tabs between them) that fit into so many columns beside each other, each whole or left out, the first before all.
+/// Returns the fields, given with tabs between them, that fit side by side into `columns`. Each is whole or left out; earlier
+/// fields come first.
 std::string fitted(std::string_view fields, std::size_t columns);
 
-/// tsprun's own stdout or stderr. Writes only what the descriptor takes at once and keeps the rest. The descriptor's mode is left
-/// alone, since others may share it (a shell's terminal).
+/// tsprun's own stdout or stderr. Writes only what the descriptor takes at once, and keeps the rest. Leaves the descriptor's mode
+/// alone, since other processes may share it (a shell's terminal).
 class Output {
  public:
+  /// Wraps a descriptor, which stays the caller's.
   explicit Output(int descriptor);
 
+  /// Adds text; writes nothing yet.
   void append(std::string_view text);
-  /// Where lines can be redrawn: replaces the line that stands below everything else; empty: takes it away. Elsewhere nothing.
-  /// `fields`: the line's parts, a tab between two, the most important first: a narrow terminal shows as many as it has room for.
+  /// Replaces the status line below everything else, on a terminal that redraws lines; empty: removes it. Elsewhere it does
+  /// nothing. `fields`: parts of the line with tabs between them, the most important first; a narrow terminal shows as many as
+  /// fit.
   void show_status(std::string_view fields);
-  /// Writes what goes without blocking.
+  /// Writes as much as possible without blocking.
   void flush();
-  /// Writes all; waits for the reader at most `milliseconds` in all, however steadily it takes little. False if something is
-  /// left.
+  /// Writes everything. Waits for the reader at most `milliseconds` in all, however steadily it takes little. Returns false if
+  /// something is left.
   bool drain(int milliseconds);
 
-  /// Nobody takes anything any more: what is left is dropped, and all that this process writes to the descriptor from now on, by
-  /// whatever way, goes to /dev/null.
+  /// Gives up on the reader: drops what is left, and redirects the descriptor to /dev/null for everything that this process
+  /// writes to it from now on.
   void abandon();
 
+  /// Returns true if text waits to be written.
   bool pending() const { return !pending_.empty(); }
-  /// So much waits that reading more from ranks would only fill memory.
+  /// Returns true if so much text waits (over 1 MiB) that reading more from ranks would only fill memory.
   bool congested() const { return pending_.size() > kCongested; }
-  /// errno of a write that failed (EPIPE: the reader is gone); everything is swallowed from then on. 0: none did.
+  /// Returns the errno of the write that failed (EPIPE: the reader is gone), after which everything is discarded; 0: none failed.
   int error() const { return error_; }
-  /// A descriptor to wait on for room; -1 where there always is (a file).
+  /// Returns a descriptor to watch for room to write; -1 if there always is room (a file).
   int descriptor() const { return waits_ ? copy_.get() : -1; }
 
  private:
@@ -50,7 +55,7 @@ class Output {
 
   int fd_;
   posix::UniqueFd copy_;
-  bool waits_;  // a pipe, socket or terminal, which may be full
+  bool waits_;  // true for a pipe, socket or terminal, which may be full
   bool redraws_;
   bool shows_status_ = false;
   int error_ = 0;
@@ -58,7 +63,8 @@ class Output {
   std::size_t written_ = 0;
 };
 
-/// One pipe from a rank. With a prefix, lines are passed on when they are whole; without, bytes as they come.
+/// Passes on what comes through one pipe from a rank: with `whole_lines` line by line, each after the prefix; otherwise bytes as
+/// they come.
 class LineRelay {
  public:
   LineRelay() = default;
@@ -66,9 +72,9 @@ class LineRelay {
 
   int descriptor() const { return pipe_.get(); }
   bool open() const { return static_cast<bool>(pipe_); }
-  /// Reads what is there, at most a few pages. False at the end of the pipe, or if nothing was there: see open().
+  /// Reads what is there, at most 64 KiB. Returns false at the end of the pipe, or if nothing was there; open() tells which.
   bool read_into(Output& output);
-  /// Passes on a last line without newline.
+  /// Passes on a last line that has no newline.
   void finish(Output& output);
 
  private:

@@ -1,4 +1,4 @@
-// The files that a command writes: no two are one, none is a file that it reads, and "-" is stdout.
+// Checks the files that a command writes: they must be different files, and none that the command reads. "-" is stdout.
 #pragma once
 
 #include "transport/posix.h"
@@ -9,29 +9,31 @@
 
 namespace tsprun::launcher {
 
-/// Why what was typed for --json, --trace, --csv, --logits and --output can't be: the same file twice, a file that the command
-/// reads, "-" for what can't go to stdout. Empty: nothing is wrong. Nothing is opened or written.
+/// Returns why the files typed for --json, --trace, --csv, --logits and --output can't be written: the same file twice, a file
+/// that the command reads, or "-" for a file that can't go to stdout. Empty: nothing is wrong. Opens and writes nothing.
 std::string outputs_trouble(const CLI::App& app, const CLI::App& command);
 
-/// True if an output of the command is "-".
+/// Returns true if an output of the command is "-".
 bool wants_standard_output(const CLI::App& app, const CLI::App& command);
 
-/// Stdout belongs to the output called "-" alone from now on: what else would be printed there goes to stderr.
+/// Reserves stdout for the output called "-": from now on everything else that is printed on stdout goes to stderr. Throws
+/// Error(refused).
 void lend_standard_output();
-/// Stdout as it was before; -1 if it wasn't lent.
+/// Returns a descriptor of the real stdout; -1 if it wasn't lent.
 int lent_standard_output();
 
-/// Writes all of it. errno of what went wrong; 0: nothing did.
+/// Writes all of `text`. Returns the errno of a failure; 0: none.
 int write_all(int descriptor, std::string_view text);
 
-/// `--trace -`: ranks write a trace by its path, each its part. They get that of a file in memory, which is copied to stdout.
+/// Implements `--trace -`. Ranks write a trace by its path, each its own part; they get the path of a file in memory, which is
+/// then copied to stdout.
 class TraceToStandardOutput {
  public:
-  /// Throws Error(refused) if there is no memory for it.
+  /// Makes the file in memory. Throws Error(refused) if there is no memory for it.
   TraceToStandardOutput();
-  /// Good while this process lives.
+  /// Returns the path for the ranks, valid while this object and process live.
   const std::string& path() const { return path_; }
-  /// errno of what went wrong; 0: nothing did.
+  /// Copies the trace to the lent stdout. Returns the errno of a failure; 0: none.
   int copy() const;
 
  private:

@@ -1,4 +1,4 @@
-// Sets of ranks as people and scripts read them: "0-3,8".
+// Formats sets of ranks for people and scripts: "0-3,8".
 #pragma once
 
 #include <span>
@@ -6,8 +6,8 @@
 
 namespace tsprun::launcher {
 
-/// Ascending numbers as ranges: "0-3,8". Of a text of more than `most` characters the beginning, and how many numbers there are:
-/// "0,2,4,.. (32)".
+/// Returns ascending numbers as ranges: "0-3,8". A text of more than `most` characters is cut and ends with the count: "0,2,4,..
+/// (32)".
 std::string ranges_text(std::span<const int> numbers, std::size_t most = std::string::npos);
 
 }  // namespace tsprun::launcher

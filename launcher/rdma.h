@@ -1,4 +1,4 @@
-// What of --inter verbs and --rdma this machine can't do: found before ranks start.
+// Checks before ranks start whether this machine can do what --inter verbs and --rdma demand.
 #pragma once
 
 #include "launcher/options.h"
@@ -7,8 +7,8 @@
 
 namespace tsprun::launcher {
 
-/// Why the ranks that this tsprun starts can't use RDMA as --inter verbs or --rdma demand; empty if they can, or if nothing is
-/// demanded. Opens devices and closes them again.
+/// Returns why the ranks that this tsprun starts can't use RDMA as --inter verbs or --rdma demand; empty if they can, or if
+/// nothing is demanded. Opens devices and closes them again.
 std::string rdma_trouble(const GlobalOptions& options);
 
 }  // namespace tsprun::launcher

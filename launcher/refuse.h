@@ -1,4 +1,4 @@
-// How a request that can't be carried out is refused before ranks start: exit code 2, the message as the user sees it.
+// Refuses a request that can't be carried out, before ranks start: exit code 2, and the message as the user sees it.
 #pragma once
 
 #include "transport/cause.h"
@@ -7,6 +7,7 @@
 
 namespace tsprun::launcher {
 
+/// Throws Error(Cause::refused, message).
 [[noreturn]] inline void refuse(const std::string& message) { throw Error(Cause::refused, message); }
 
 }  // namespace tsprun::launcher

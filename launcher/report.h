@@ -1,4 +1,4 @@
-// The report for machines (--json): keys that every command writes, and room for a command's own.
+// The report for programs (--json): the keys that every command writes, and a JSON document to which commands add their own.
 #pragma once
 
 #include "core/board/flight_board.h"
@@ -12,34 +12,39 @@
 
 namespace tsprun::launcher {
 
-/// One line of `failure.waiting`: what another rank was waiting for when the job failed.
+/// One element of `failure.waiting`: what a rank was waiting for when the job failed.
 struct Waiting {
   int rank = 0;
-  std::string op;  ///< empty: none yet, it waited to be connected
+  std::string op;  ///< empty: it had no operation yet, and waited to be connected
   std::uint32_t sequence = 0;
   int waits_for = -1;
 };
 
+/// The report of one run of tsprun, and the file that it is written to.
 class Report {
  public:
-  /// Opens the file at once, so that a path that can't be written (a FIFO that nobody reads, too) is refused before ranks start,
-  /// and writes that the run isn't over: a tsprun that is killed shall leave neither an earlier run's report as its own nor an
-  /// empty file. An empty path: nothing is written; "-": to stdout, which was lent (outputs.h). Throws Error(refused).
+  /// Opens the file, so that a path that can't be written (also a FIFO that nobody reads) is refused before ranks start. Into a
+  /// regular file it writes at once that the run isn't over: a tsprun that is killed then leaves neither an earlier run's report
+  /// nor an empty file. An empty path: nothing is written. "-": the report goes to stdout, which must have been lent (outputs.h).
+  /// Throws Error(refused).
   explicit Report(const std::string& path);
 
-  /// command, layout, ranks, nodes, dtype (null), kernels, transports, failure (null).
+  /// Sets the keys that every command has: command, kernels, failure (null), and with ranks layout, ranks, nodes, dtype (null),
+  /// verify, reassociate, transports.
   void begin(const std::string& command, const GlobalOptions& global, bool has_ranks);
-  /// Somebody will read it: there is a file.
+  /// Returns true if there is a file to write.
   bool wanted() const { return static_cast<bool>(file_); }
-  /// The whole document; commands add keys to it.
+  /// Returns the whole document; commands add their keys to it.
   nlohmann::ordered_json& root() { return root_; }
   const nlohmann::ordered_json& root() const { return root_; }
+  /// Sets the key `failure`. `waiting`: what other ranks were waiting for.
   void set_failure(const Failure& failure, const std::vector<Waiting>& waiting);
-  /// What became of --fault, added to that of earlier attempts; `start_ns`: when this one began.
+  /// Adds what became of each --fault to what earlier attempts of the job reported. `start_ns`: when this attempt began
+  /// (posix::now_ns).
   void note_faults(const std::vector<FaultOutcome>& outcomes, std::uint64_t start_ns);
-  /// A bit for each that struck.
+  /// Returns a bit for each fault that has struck, bit i for the i-th --fault.
   std::uint64_t struck_faults() const { return struck_faults_; }
-  /// Writes the document. Why the file system won't take it; empty: it did.
+  /// Writes the document. Returns why that failed; empty: it succeeded.
   std::string write();
 
  private:
@@ -50,14 +55,15 @@ class Report {
   int ranks_ = 1;
   int nodes_ = 1;
   posix::UniqueFd file_;
-  bool regular_ = false;  ///< what is written can be written over
+  bool regular_ = false;  ///< a regular file, which can be overwritten
   nlohmann::ordered_json root_;
   std::uint64_t struck_faults_ = 0;
 };
 
-/// What was asked for and can't be, as a failure of no rank.
+/// Returns a failure with cause refused and no rank.
 Failure refusal(const std::string& detail);
-/// `failure` as page-one JSON; signal, op and seq are null where they say nothing.
+/// Returns a failure as the report's `failure` object. signal, exit_code, op and seq are null where they don't apply. `ranks`,
+/// `nodes`: those of the job, from which the failing rank's node follows.
 nlohmann::ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& waiting, int ranks = 1, int nodes = 1);
 
 }  // namespace tsprun::launcher

@@ -1,9 +1,9 @@
-// How rank 0 of a built-in command hands its results to the launcher: frames over a pipe.
+// The pipe by which rank 0 of a built-in command sends its results to the launcher, in frames.
 //
 //   frame   u8 kind · u32 length, little-endian · that many bytes
 //   kinds   'L' line, 'T' piece of a text, 'E' line for stderr, 'J' JSON, 'A' JSON to append, 'P' progress
 //
-// The launcher doesn't trust lengths: a frame over kMaxFrame or of unknown kind ends the channel.
+// The launcher doesn't trust the frames: one longer than kMaxFrame, or of an unknown kind, ends the channel.
 #pragma once
 
 #include "transport/posix.h"
@@ -17,9 +17,11 @@
 
 namespace tsprun::launcher {
 
+/// Largest payload of a frame, in bytes.
 inline constexpr std::size_t kMaxFrame = std::size_t{64} << 20;
 
-/// The writing end. Every rank has one; those of ranks other than 0 swallow everything.
+/// Writing end of the pipe. Every rank has one; on ranks other than 0 it discards everything. Writing blocks while the pipe is
+/// full. Throws Error(disconnected) if tsprun no longer reads, Error(refused) for a payload of more than kMaxFrame bytes.
 class ReportSink {
  public:
   ReportSink() = default;
@@ -31,10 +33,10 @@ class ReportSink {
   void set(std::string_view key, const nlohmann::ordered_json& value);
   /// Appends to an array in the JSON report, which begins empty.
   void append(std::string_view key, const nlohmann::ordered_json& value);
-  /// What a terminal shows below everything else until the next such text or line. Elsewhere it isn't shown. Fields of ASCII with
-  /// tabs between them, the most important first: see Output::show_status().
+  /// Shows a status line on a terminal, below everything else, until the next status, text or line. Elsewhere nothing is shown.
+  /// `fields`: ASCII texts with tabs between them, the most important first; see Output::show_status().
   void progress(std::string_view fields);
-  /// Prints a piece of a text on tsprun's stdout at once, as it is.
+  /// Prints a piece of text on tsprun's stdout at once, exactly as given.
   void text(std::string_view piece);
   /// Prints one line (without the final newline) on tsprun's stderr.
   void error_line(std::string_view text);
@@ -44,16 +46,16 @@ class ReportSink {
   posix::UniqueFd pipe_;
 };
 
-/// Takes frames apart, in whatever pieces they arrive.
+/// Splits the bytes that arrive, in pieces of any size, into frames again.
 class FrameReader {
  public:
   struct Frame {
     char kind = 0;
     std::string payload;
   };
-  /// Adds bytes as they came; false once the channel is damaged.
+  /// Adds bytes as they came. Returns false once the channel is damaged.
   bool feed(std::string_view bytes);
-  /// Takes the next whole frame; false if there is none yet.
+  /// Takes the next whole frame. Returns false if there is none yet.
   bool next(Frame& frame);
 
  private:

@@ -1,4 +1,4 @@
-// What rank 0 of a built-in command says about its results, put into the report: the launcher's side of report_sink.h.
+// Puts what rank 0 of a built-in command sent (report_sink.h) into the report: the launcher's side.
 #pragma once
 
 #include "launcher/report_sink.h"
@@ -7,8 +7,7 @@
 
 namespace tsprun::launcher {
 
-/// Puts what a frame of kind 'J' or 'A' says into the report; what isn't an object, or is nested deeper than any report, is left
-/// out.
+/// Merges a frame of kind 'J' or 'A' into the report. JSON that isn't an object, or is nested deeper than 64 levels, is left out.
 void merge_results(nlohmann::ordered_json& report, const FrameReader::Frame& frame);
 
 }  // namespace tsprun::launcher

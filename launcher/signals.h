@@ -1,4 +1,4 @@
-// tsprun's own signals, read through a descriptor so that they are one kind of event among others.
+// Reads tsprun's own signals through a descriptor, so that the event loop treats them as one kind of event.
 #pragma once
 
 #include "transport/posix.h"
@@ -11,12 +11,13 @@ namespace tsprun::launcher {
 
 /// Signals that ask a job to end.
 inline constexpr std::array kEndingSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-/// Signals that ask how a job does, or tell it that its time is nearly up: they end nothing.
+/// Signals that ask for the flight board, or that a scheduler sends when the job's time is nearly up. They end nothing.
 inline constexpr std::array kAskingSignals{SIGUSR1, SIGUSR2};
+/// Returns true for one of kEndingSignals.
 bool asks_to_end(int signal);
 
-/// While it lives: SIGINT, SIGTERM, SIGHUP (unless ignored, as under nohup), SIGQUIT, SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2 and
-/// SIGCHLD are blocked and read from here, and SIGPIPE is ignored. What was before is restored.
+/// Blocks SIGINT, SIGTERM, SIGHUP (unless ignored, as under nohup), SIGQUIT, SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2 and SIGCHLD while
+/// it lives, so that they are read from here, and ignores SIGPIPE. The destructor restores the mask and SIGPIPE.
 class SignalReader {
  public:
   SignalReader();
@@ -25,9 +26,9 @@ class SignalReader {
   ~SignalReader();
 
   int descriptor() const { return descriptor_.get(); }
-  /// The next signal that has arrived; none if there is none.
+  /// Returns the next signal that has arrived; empty if none has.
   std::optional<int> next() const;
-  /// Waits for the next one.
+  /// Returns the next signal, waiting at most `milliseconds` for it.
   std::optional<int> next_within(int milliseconds) const;
 
  private:

@@ -1,28 +1,32 @@
-// How long a rank has shown no sign of life, by what its launcher sees of it from outside: a watchdog that trusts no rank.
+// Measures how long a rank has shown no sign of life, seen from outside by its launcher: a watchdog that doesn't depend on any
+// rank.
 //
-// Ranks watch each other only where they wait for each other. That all are stopped, or that one spins in somebody else's library
-// while nobody waits for it, none of them can tell. A slow rank isn't a silent one: whatever it does shows (it ticks, waits,
-// touches new memory, reads, writes); time in which it gets no core, sleeps in the kernel (a disk) or is held by a debugger
-// doesn't count, nor does time in which its launcher was itself stopped.
+// Ranks watch each other only while they wait for each other. None of them can tell that all are stopped, or that one spins in
+// somebody else's library while nobody waits for it. A slow rank isn't silent: whatever it does shows (it ticks, waits, touches
+// new memory, reads, writes). Time doesn't count in which the rank gets no core, sleeps in the kernel (a disk) or is held by a
+// debugger, nor time in which its launcher was itself stopped.
 #pragma once
 
 #include <cstdint>
 
 namespace tsprun::launcher {
 
-/// One look at a rank.
+/// One observation of a rank.
 struct Glance {
-  std::uint64_t signs = 0;  ///< changes with everything that the rank does
-  char state = '?';         ///< of its process: R, S, D, T (stopped), t (traced)
-  std::uint64_t cpu = 0;    ///< the time it has had, in any unit
+  std::uint64_t signs = 0;  ///< a number that changes with everything that the rank does
+  char state = '?';         ///< state of its process: R, S, D, T (stopped), t (traced)
+  std::uint64_t cpu = 0;    ///< processor time that it has had, in any unit
 };
 
+/// The silence of one rank.
 class Silence {
  public:
-  /// Counts the time since the look before, but at most `longest_ns`: more has only passed if the launcher didn't run.
+  /// Adds the time since the last look, if the rank was silent in it; sets the silence to 0 if it wasn't. At most `longest_ns`
+  /// are added: if more has passed, the launcher itself didn't run.
   void look(const Glance& now, std::uint64_t now_ns, std::uint64_t longest_ns);
-  /// Somebody else is the reason that the rank is silent, or it isn't: counts from 0.
+  /// Sets the silence to 0, because the rank isn't silent or isn't the one to blame.
   void restart() { silent_ns_ = 0; }
+  /// Returns how long the rank has been silent, in nanoseconds.
   std::uint64_t ns() const { return silent_ns_; }
 
  private:

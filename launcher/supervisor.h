@@ -1,8 +1,9 @@
-// Starts the ranks of a job, watches them to their end, and says how it ended.
+// Starts the ranks of a job, watches them until all have ended, and reports how the job ended.
 //
-// A job is either a built-in command, whose rank_main runs in forked children of tsprun, or a user's program (`run`), started by
-// a small parent per rank (guardian.h). Either way tsprun's only children are the ranks (but for those of a shell that has
-// exec'd it, which are left alone): one pidfd, two pipes for their output, one page on the flight board each.
+// A job is either a built-in command, whose rank_main runs in forked children of tsprun, or a user's program (`run`), which a
+// small parent process per rank starts (guardian.h). Either way the ranks are tsprun's only children: each has a pidfd, two pipes
+// for its output and a page on the flight board. If a shell ended in `exec tsprun`, the shell's children are tsprun's as well;
+// they are left alone.
 #pragma once
 
 #include "core/context.h"
@@ -17,31 +18,35 @@
 
 namespace tsprun::launcher {
 
-/// What shall run.
+/// Description of the job that run_job() runs.
 struct JobSpec {
   const GlobalOptions* global = nullptr;  ///< ranks, heap budget, deadline, binding, prefixes
 
-  /// Built-in commands: what every rank does. Its result is the process's exit code. Exceptions end the rank as a failure: the
-  /// board gets the text. Lines that are meant for the user's stdout go through the sink, which prints them without a prefix.
+  /// Function that every rank of a built-in command runs; its result is the process's exit code. An exception ends the rank as a
+  /// failure, and its text goes to the flight board. Lines for the user's stdout go through the sink, which prints them without a
+  /// rank prefix.
   std::function<int(Context&, ReportSink&)> rank_main;
 
-  /// Built-in commands that can end early in good order: SIGINT and SIGTERM ask for that first. A second one, or the time that
-  /// the ranks have being over, ends the job as signals end others. Null: at once. Borrowed.
+  /// Set by built-in commands that can save and end early: the first SIGINT or SIGTERM asks the ranks to do that. A second
+  /// signal, or the end of the time that the ranks have for it, ends the job as signals end other jobs. Null: the first signal
+  /// ends the job. Borrowed.
   WindDown* wind_down = nullptr;
 
-  /// Why this tsprun's part of a job on several machines can't begin: all nodes are told. Empty: it can.
+  /// Reason why this tsprun can't start its part of the job; empty: it can. With several machines all nodes are told the reason,
+  /// on one machine run_job() throws it.
   std::string trouble;
 
-  /// Its ranks multiply matrices: OpenBLAS is tried before they start.
+  /// True if the ranks multiply matrices; OpenBLAS is then tried before they start.
   bool multiplies = false;
 
-  /// `run`: the program and its arguments, used if rank_main is empty.
+  /// Program of `run` and its arguments, used if rank_main is empty.
   std::vector<std::string> program;
 };
 
-/// Runs a job to its end. Prints the verdict if it failed, sets `failure` in the report and merges what rank 0 put into its sink.
-/// Returns tsprun's exit code: 0; 1 failed; 128+n ended by signal n; under `run` the first failing rank's code or 128+signal.
-/// Throws Error(refused | out_of_memory) if the ranks couldn't be started.
+/// Runs a job to its end. Prints the verdict if it failed, sets `failure` in the report, and merges in what rank 0 put into its
+/// sink. Returns tsprun's exit code: 0: succeeded; 1: failed; 128 + n: ended by signal n; under `run` the exit code of the first
+/// rank that failed, or 128 + its signal. Throws Error(refused | out_of_memory) if the ranks couldn't be started, and
+/// Error(disconnected) if a node doesn't come back for a further attempt of the same job.
 int run_job(const JobSpec& spec, Report& report);
 
 }  // namespace tsprun::launcher

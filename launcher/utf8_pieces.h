@@ -1,4 +1,4 @@
-// A text that comes byte by byte, cut so that no character is broken: a terminal that gets half a character prints rubbish.
+// Cuts a text that comes byte by byte between its characters: a terminal that gets half a character prints rubbish.
 #pragma once
 
 #include <string>
@@ -6,11 +6,13 @@
 
 namespace tsprun::launcher {
 
+/// Keeps the bytes of a character that isn't complete yet.
 class Utf8Pieces {
  public:
-  /// Takes bytes; gives back all that is known to be whole. Bytes that are no UTF-8 pass as they are, as soon as that is certain.
+  /// Takes bytes and returns all that are known to be complete characters. Bytes that aren't UTF-8 pass unchanged as soon as that
+  /// is certain.
   std::string add(std::string_view bytes);
-  /// What is left at the end: the beginning of a character that never came.
+  /// Returns what is left at the end: the beginning of a character that never became complete.
   std::string rest();
 
  private:

@@ -1,4 +1,5 @@
-// The last words on a failed job: who failed, how, in which operation, why, and what everyone else was waiting for.
+// The verdict on a failed job: which rank failed, how, in which operation, why, and what every other rank was waiting for. Also
+// prints the flight board.
 #pragma once
 
 #include "core/board/flight_board.h"
@@ -11,49 +12,53 @@
 
 namespace tsprun::launcher {
 
-/// How a rank's process ended.
+/// The end of a rank's process.
 struct RankEnd {
   bool ended = false;
   int exit_code = 0;
   int signal = 0;            ///< 0: it exited
-  bool by_launcher = false;  ///< tsprun's own signal ended it
+  bool by_launcher = false;  ///< a signal that tsprun sent ended it
 
+  /// Returns true if the process ended by a signal or with a code other than 0.
   bool failed() const { return ended && (signal != 0 || exit_code != 0); }
-  /// As a shell counts: the exit code, or 128 + signal.
+  /// Returns the exit code as shells count it: the process's own, or 128 + signal.
   int code() const { return signal != 0 ? 128 + signal : exit_code; }
 };
 
-/// What is known of a rank when the job is over.
+/// Everything known of a rank when the job is over.
 struct RankRecord {
   RankEnd end;
-  std::uint64_t waited_for_core_ns = 0;  ///< of its process when it ended; 0: unknown, or it hasn't ended here
-  std::optional<Activity> activity;      ///< when the job failed
-  int connecting_to = -1;                ///< for whom it waited, still without an operation, while ranks connected; -1: nobody
+  std::uint64_t waited_for_core_ns = 0;  ///< time that its process was ready but had no core; 0: unknown, or it didn't end here
+  std::optional<Activity> activity;      ///< its operation when the job failed
+  int connecting_to = -1;                ///< rank that it waited for while ranks connected, before any operation; -1: none
   Life life = Life::unborn;              ///< when the job failed
   bool stopped = false;                  ///< its process was stopped (SIGSTOP) when the job failed
   std::uint32_t pid = 0;
 
-  /// Whom it waited for, -1: nobody. Who is stopped waits for nobody.
+  /// Returns the rank that it waited for; -1: none. A stopped rank waits for none.
   int waits_for() const {
     if (stopped) return -1;
     return activity ? activity->waiting_for : connecting_to;
   }
 };
 
-/// The failure that a rank's own end is, read off its board page: killed or exited, or what the rank noted as its first error.
+/// Returns the failure that the end of a rank's process means: the first error that the rank noted on its board page, or else
+/// that it was killed or exited.
 Failure failure_of_end(const FlightBoard& board, int rank, const RankEnd& end);
 
-/// The ranks that waited for another one; without those that are stopped, and without the culprit if it is gone: they wait for
-/// nobody.
+/// Returns the ranks that waited for another one, and for which. Left out are stopped ranks, and the culprit if its process is
+/// gone: they wait for none. `first_rank`: number of the rank in ranks[0].
 std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank);
 
-/// Lines for people, each ending in a newline. With several nodes the culprit's is named; then `ranks` must be the world.
+/// Returns the verdict as lines to print, each ending in a newline. With several nodes it names the culprit's node; `ranks` must
+/// then hold all ranks of the world.
 std::string print_verdict(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank, int nodes = 1);
 
-/// The board of all ranks, a line each: pid, life, operation, whom it waits for and how long, last sign of life.
+/// Returns the board as a table with a line per rank: pid, life, last sign of life, and its operations with the rank that each
+/// waits for and how long.
 std::string print_board(const FlightBoard& board, std::uint64_t now_ns);
 
-/// Life of a rank for those who look at a running job: "stopped" for one whose process is.
+/// Returns the state of a rank in a running job, as a word: "stopped" if its process is stopped.
 std::string life_now(const FlightBoard& board, int rank);
 
 }  // namespace tsprun::launcher

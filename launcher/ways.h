@@ -1,5 +1,5 @@
-// Which transport ranks use between each other, and why: what the options settle, and what the ranks themselves chose and told
-// (core/links.h). The table of the log and of the report's `transports`.
+// The transport between each pair of ranks, and why it is used: what the options decide, and what the ranks themselves chose and
+// told (core/links.h). The log and the report's `transports` show it as a table.
 #pragma once
 
 #include "launcher/options.h"
@@ -12,36 +12,39 @@
 
 namespace tsprun::launcher {
 
+/// The transport between two ranks.
 struct Way {
-  std::string kind;  ///< "shm", "verbs", "tcp"; empty: not known (yet)
+  std::string kind;  ///< "shm", "verbs" or "tcp"; empty: not known, or not yet
   std::string why;
 };
 
+/// The transports between all pairs of ranks.
 class Ways {
  public:
-  /// What follows from the options and from this machine's devices alone.
+  /// Starts with what follows from the options and from this machine's devices alone.
   explicit Ways(const GlobalOptions& options);
 
-  /// What a rank said of its choices: the value of live/way/RANK in the job's store; other keys say nothing here. Lines that
-  /// can't be understood are left out.
+  /// Takes what a rank said of its choices: the value of live/way/RANK in the job's store. Other keys, and lines that can't be
+  /// understood, are ignored.
   void heard(std::string_view key, std::string_view value);
-  /// Every rank that there is something to choose for has told. Programs that don't speak to tsprun never do.
+  /// Returns true if every rank with a choice has told it. Programs that don't use tsprun's library never do.
   bool complete() const { return untold_ == 0; }
-  /// True if all ranks share one node's memory: the table has nothing to tell.
+  /// Returns true if all ranks share one node's memory, so that the table has nothing to tell.
   bool trivial() const { return trivial_; }
 
+  /// Returns the transport from one rank to another, with the reason.
   Way between(int from, int to) const;
-  /// The table in lines: one for each transport and reason, with the number of pairs.
+  /// Returns the table as lines, one for each transport and reason, with the number of pairs.
   std::vector<std::string> lines() const;
-  /// `transports` of the report: an element for ranks in a row that use one transport for one reason towards the same others.
-  /// `from_ranks` and `to_ranks` are ranges, "0-3" and "0-3,8", and stand for all pairs of two different ranks; `from` and `to`
-  /// are the first such pair. So it grows with the nodes, not with the pairs of ranks.
+  /// Returns the report's `transports`: an element for consecutive ranks that use one transport for one reason towards the same
+  /// others. `from_ranks` and `to_ranks` are ranges, "0-3" and "0-3,8", and stand for all pairs of two different ranks; `from`
+  /// and `to` are the first such pair. So the table grows with the nodes, not with the pairs of ranks.
   nlohmann::ordered_json json() const;
 
  private:
   struct Told {
     bool done = false;
-    std::vector<int> choice;  ///< by rank: index into reasons_, -1: nothing said
+    std::vector<int> choice;  ///< by rank: index into reasons_; -1: not told
   };
   Way forecast(int from, int to) const;
   Way chosen(int from, int to) const;

@@ -1,5 +1,5 @@
-// A built-in job that is asked to end in good order: its ranks finish the step, save, and end. The word goes through a page that
-// tsprun shares with the ranks that it forks; those of other machines learn of it from them.
+// Asks a built-in job to end early in good order: its ranks finish the step, save, and end. The request is in a page that tsprun
+// shares with the ranks that it forks; ranks of other machines learn of it from those.
 #pragma once
 
 #include <atomic>
@@ -7,9 +7,11 @@
 
 namespace tsprun::launcher {
 
+/// The shared page. Its functions may be called from tsprun and from ranks at the same time.
 class WindDown {
  public:
-  /// `within_ns`: how long the ranks have, until the signal ends the job at once. Throws Error(refused) without memory.
+  /// Makes the page. `within_ns`: how long the ranks have before the signal ends the job. Throws Error(refused) if there is no
+  /// memory.
   explicit WindDown(std::uint64_t within_ns);
   WindDown(const WindDown&) = delete;
   WindDown& operator=(const WindDown&) = delete;
@@ -17,14 +19,14 @@ class WindDown {
 
   std::uint64_t within_ns() const { return within_ns_; }
 
-  /// tsprun's part: the signal that came. It stays asked for in all attempts of the job.
+  /// Asks the ranks to end because of a signal; called by tsprun. The request holds for all attempts of the job.
   void ask(int signal) { page_->asked.store(signal); }
-  /// The signal for which this tsprun asks; 0: none.
+  /// Returns the signal for which this tsprun asks; 0: none.
   int asked() const { return page_->asked.load(); }
-  /// The signal for which the ranks have ended early, whichever tsprun got it; 0: they haven't.
+  /// Returns the signal for which the ranks have ended early, whichever tsprun got it; 0: they haven't.
   int ended_by() const { return page_->ended_by.load(); }
 
-  /// The ranks' part, from any of them.
+  /// Records the signal for which the ranks end early; called by any of them.
   void note_ended_by(int signal) { page_->ended_by.store(signal); }
 
  private:

@@ -1,4 +1,4 @@
-// What a benchmark measures: kinds of operation, and cases (a kind at a size), with everything that follows from a case alone:
+// Kinds of operation that a benchmark measures, and cases (a kind at a size), with everything that follows from a case alone:
 // element counts, buffer sizes, the bus factor.
 //
 // Nothing in launcher/bench knows which library moves the bytes. tsprun's `bench`, the MPI program and the plain loops in bench/
@@ -49,7 +49,7 @@ bool has_root(Kind kind);
 /// Returns true if the operation sums.
 bool reduces(Kind kind);
 
-/// Where an operation's input and output are.
+/// Placement of an operation's input and output.
 enum class Place : std::uint8_t {
   usual,         ///< a broadcast in place, all others in two buffers
   in_place,      ///< in one buffer: the own part lies in the gathered output, the own result in the unscattered input

@@ -1,4 +1,4 @@
-// How a benchmark measures. The method is the same for tsprun, MPI and the plain loops, which are Subjects.
+// Measures operations for a benchmark. The method is the same for tsprun, MPI and the plain loops, which are Subjects.
 //
 //   timing    an untimed barrier precedes each iteration; operations below 100 µs are timed in batches of at least 100 µs; the
 //             time of an iteration is the slowest rank's
@@ -51,7 +51,7 @@ struct RowBuffers {
 /// Returns the case's buffers within those of the subject.
 RowBuffers buffers_of(Subject& subject, const Case& which);
 
-/// How long to measure a row.
+/// Iterations and time to spend on a row.
 struct Pace {
   std::uint64_t iterations = 0;  ///< exactly that many; 0: at least kAutoIterations and min_seconds, at most max_seconds
   double min_seconds = 0.3;

@@ -1,4 +1,5 @@
-// What every rank of `tsprun bench` does: it runs the cases one after the other through its communicator, on buffers in its heap.
+// The part that every rank of `tsprun bench` plays: it runs the cases one after the other through its communicator, on buffers in
+// its heap.
 #pragma once
 
 #include "core/context.h"
@@ -10,7 +11,7 @@
 
 namespace tsprun::launcher {
 
-/// What to measure, and how. Views are borrowed.
+/// Cases to measure, and how to measure them. Views are borrowed.
 struct BenchPlan {
   std::span<const bench::Case> cases;
   bench::Pace pace;

@@ -1,4 +1,4 @@
-// What every rank of `tsprun block` does.
+// The part that every rank of `tsprun block` plays.
 #pragma once
 
 #include "core/context.h"
@@ -7,7 +7,7 @@
 
 namespace tsprun::launcher {
 
-/// What to compute. Pointers are borrowed.
+/// Arguments of block_rank(). Pointers are borrowed.
 struct BlockPlan {
   const GlobalOptions* global;
   const ModelCommandOptions* model;  ///< batch and sequence are those of the input; the model has one layer

@@ -1,4 +1,4 @@
-// What every rank does for one point of `tsprun compare`: a few steps of one layout at one setting.
+// The part that every rank plays for one point of `tsprun compare`: a few steps of one layout at one setting.
 #pragma once
 
 #include "core/context.h"
@@ -9,7 +9,7 @@
 
 namespace tsprun::launcher {
 
-/// What to run. Pointers are borrowed.
+/// Arguments of compare_rank(). Pointers are borrowed.
 struct ComparePlan {
   const GlobalOptions* global;
   const ModelCommandOptions* model;

@@ -1,4 +1,4 @@
-// What `doctor` says of RDMA: devices, ports, GIDs, the self-test, and which transport ranks would use.
+// The report of `doctor` on RDMA: devices, ports, GIDs, the self-test, and which transport ranks would use.
 #pragma once
 
 #include "launcher/options.h"
@@ -11,7 +11,7 @@
 
 namespace tsprun::launcher {
 
-/// What was found about RDMA on this machine.
+/// Findings about RDMA on this machine.
 struct RdmaFindings {
   Trial verbs;  ///< result of the loopback self-test
   std::vector<std::string> lines;

@@ -1,4 +1,4 @@
-// What every rank of `tsprun eval` does.
+// The part that every rank of `tsprun eval` plays.
 #pragma once
 
 #include "core/context.h"
@@ -10,7 +10,7 @@
 
 namespace tsprun::launcher {
 
-/// What to evaluate. Pointers are borrowed.
+/// Arguments of eval_rank(). Pointers are borrowed.
 struct EvalPlan {
   const GlobalOptions* global;
   const ModelCommandOptions* model;

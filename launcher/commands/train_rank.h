@@ -1,4 +1,4 @@
-// What every rank of `tsprun train` does.
+// The part that every rank of `tsprun train` plays.
 #pragma once
 
 #include "core/context.h"
@@ -8,7 +8,7 @@
 
 namespace tsprun::launcher {
 
-/// What to train. Pointers are borrowed.
+/// Arguments of train_rank(). Pointers are borrowed.
 struct TrainPlan {
   const GlobalOptions* global;
   const ModelCommandOptions* model;

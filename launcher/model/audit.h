@@ -42,17 +42,16 @@ struct RankAudit {
   std::array<LinkBytes, kLinkNames.size()> links{};  ///< filled in by gather_audits()
 };
 
-/// What theory predicts for one rank.
+/// Prediction for one rank.
 struct RankForecast {
   CategoryBytes memory_peak;
   std::optional<theory::Traffic> traffic;  ///< received in one step; empty: only the sum over ranks is known
 };
-/// What theory predicts for all ranks of a run.
+/// Predictions for all ranks of a run.
 struct Forecast {
   std::vector<RankForecast> ranks;
-  std::optional<theory::Traffic> all;  ///< received by all ranks together; empty: not known
-  std::optional<theory::PurposeBytes>
-      tokens;  ///< received for all tokens after a prompt; `all`.forward is then the prompt's pass
+  std::optional<theory::Traffic> all;          ///< received by all ranks together; empty: not known
+  std::optional<theory::PurposeBytes> tokens;  ///< received for all tokens after a prompt, whose pass is then `all`.forward
 };
 
 /// Returns the traffic between two readings of a rank's counters.

@@ -19,7 +19,7 @@
 
 namespace tsprun::launcher {
 
-/// Which of the options a command takes.
+/// Selection of the options that a command takes.
 struct ModelOptionUse {
   bool model_folder = true;  ///< --model beside --config
   bool data = true;          ///< --data, --batch, --seq
@@ -58,7 +58,7 @@ struct ModelCommandOptions {
   theory::Setting setting() const;
 };
 
-/// What ranks will hold, for the check of memory: inference holds parameters alone.
+/// Purpose for which ranks hold the model, for the check of memory: inference needs parameters alone.
 enum class ModelUse : std::uint8_t { training, inference };
 
 /// Declares the options on a command.

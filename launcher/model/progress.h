@@ -18,7 +18,7 @@ std::string bar(double share, std::size_t width);
 /// Progress of one run, updated after every unit of work.
 class Progress {
  public:
-  /// Where progress goes: nowhere, into lines, or into lines and a bar.
+  /// Output of progress: none, lines, or lines and a bar on a terminal.
   enum class Style : std::uint8_t { silent, lines, terminal };
 
   /// Starts the clock. `what`: name of a unit, such as "step". `total`: units in all. `first`: units that were done before this

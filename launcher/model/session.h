@@ -1,4 +1,4 @@
-// What every rank of a model command begins and ends with: all ranks agree on the vector instructions, kernels run on --threads
+// The beginning and end of every rank of a model command: all ranks agree on the vector instructions, kernels run on --threads
 // threads, and the trace is written at the end.
 #pragma once
 

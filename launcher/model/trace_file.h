@@ -20,7 +20,7 @@ namespace tsprun::launcher {
 /// Report key by which rank 0 tells tsprun that the job succeeded but its trace couldn't be written.
 inline constexpr const char* kTraceTrouble = "trace_trouble";
 
-/// Where a trace goes, and which arrows it has.
+/// Path of a trace, and the arrows that it has.
 struct TraceTarget {
   std::string path;
   TraceFlows flows = TraceFlows::all;

@@ -1,4 +1,4 @@
-// What `plan` says of one layout: memory, traffic, FLOPs and, with a machine, the modelled step time; as rows of tables and as
+// Answers of `plan` for one layout: memory, traffic, FLOPs and, with a machine, the modelled step time; as rows of tables and as
 // JSON.
 #pragma once
 
@@ -36,7 +36,7 @@ struct PlanPoint {
   std::string why;
 };
 
-/// What `plan` is asked: the model, the machine and its limits.
+/// A question to `plan`: the model, the machine and its limits.
 struct PlanQuestion {
   theory::Setting setting;
   DType dtype = DType::f32;
