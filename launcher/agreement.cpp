@@ -11,7 +11,8 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// What may differ: who and where a node is, what it prints and writes. Ranks, layout and nodes are compared as validated.
+/// Options that may differ between nodes: what identifies a node, and what it prints and writes. Ranks, layout and nodes are
+/// compared as validated, not as typed.
 constexpr std::array<std::string_view, 24> kOwn = {
     "--help",        "--version",   "--ranks", "--layout",  "--nodes",        "--nnodes", "--node-rank", "--rendezvous",
     "--secret-file", "--rdma",      "--bind",  "--threads", "--mem-per-rank", "--trace",  "--json",      "--quiet",
@@ -41,7 +42,7 @@ std::string shown(const std::string& value) {
   return text;
 }
 
-/// What to do about a difference that isn't an option's.
+/// Returns advice on a difference that isn't an option's; empty: there is none.
 std::string_view advice(std::string_view name) {
   if (name == "build") return " (start the same program on all nodes)";
   if (name == "kernels") return " (set TSP_KERNELS to the lower on all nodes)";

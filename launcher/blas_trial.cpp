@@ -27,11 +27,12 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// Just too large for the kernels that OpenBLAS has for small products, which need no work memory.
+/// Side of the matrices: just too large for the kernels that OpenBLAS has for small products, which need no work memory.
 constexpr std::size_t kSide = 128;
-/// Processor time, a hundred times what it takes: who spins uses it up.
+/// Limit of processor time: a hundred times what the trial takes. A process that spins uses it up.
 constexpr rlim_t kProcessorSeconds = 2;
-/// After so long a trial on a machine without a core to spare has said nothing, and is given up as if it had gone well.
+/// Longest wait for the trial. After that time, on a machine without a free core, nothing is known, and the trial counts as
+/// passed.
 constexpr std::uint64_t kPatience_ns = 30'000'000'000;
 constexpr char kGood = '+';
 constexpr char kBad = '-';
@@ -74,7 +75,7 @@ void multiply_once() {
   ::_exit(0);
 }
 
-/// All that it says until it ends, or until the patience ends.
+/// Returns all that the trial's process writes until it ends, or until the longest wait is over.
 std::string hear(const posix::UniqueFd& pipe) {
   std::string word;
   std::array<char, 4096> buffer;
@@ -119,7 +120,7 @@ Trial try_blas(int threads) {
   if (child == 0) multiply_and_tell(write.get(), threads, launcher);
   write.reset();
   const std::string word = hear(read);
-  ::kill(child, SIGKILL);  // means nothing to one that has ended
+  ::kill(child, SIGKILL);  // has no effect on a process that has ended
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }

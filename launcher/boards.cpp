@@ -13,7 +13,7 @@ static_assert(sizeof(RankPage) % sizeof(Word) == 0);
 constexpr std::size_t kWords = sizeof(RankPage) / sizeof(Word);
 using Snapshot = std::array<std::uint64_t, kWords>;
 
-/// Word by word, so that no copy is torn within a field, and without a data race.
+/// Copies a page word by word, so that no field is torn and there is no data race.
 Snapshot take(RankPage& page) {
   Snapshot words;
   const Word* from = reinterpret_cast<const Word*>(&page);
@@ -26,7 +26,8 @@ void put(const Snapshot& words, RankPage& page) {
   for (std::size_t i = 0; i < kWords; ++i) to[i].store(words[i], std::memory_order_relaxed);
 }
 
-/// The activities of a page that was caught between two operations say nothing: those of an earlier copy stand in for them.
+/// Keeps from an earlier copy (`before`) those activity lines that changed between two readings: they were caught between two
+/// operations and say nothing.
 void keep_still_lines(Snapshot& words, const Snapshot& again, const Snapshot& before) {
   constexpr std::size_t first = offsetof(RankPage, activity) / sizeof(Word);
   constexpr std::size_t each = sizeof(ActivityLine) / sizeof(Word);
@@ -39,7 +40,7 @@ void keep_still_lines(Snapshot& words, const Snapshot& again, const Snapshot& be
   }
 }
 
-/// What of a page is worth sending: the error's text only if there is one.
+/// Returns how many of a page's bytes are worth sending: the error's text only if there is an error.
 std::size_t useful_bytes(const Snapshot& words) {
   const auto* page = reinterpret_cast<const std::byte*>(words.data());
   std::uint32_t state = 0;

@@ -43,7 +43,8 @@ void set_up_logging(const GlobalOptions& options) {
 
 void say(const std::string& message) { fmt::print(stderr, "tsprun: {}\n", message); }
 
-/// What happened is known and stays: a report that can't be written only spoils a success.
+/// Writes the report. A command's failure keeps its exit code; a report that can't be written turns only a success into a
+/// failure.
 int write_report(Report& report, int code) {
   const std::string trouble = report.write();
   if (trouble.empty()) return code;
@@ -51,7 +52,7 @@ int write_report(Report& report, int code) {
   return code == 0 ? kFailed : code;
 }
 
-/// What was printed must have arrived, or the command has failed. A reader that has gone (`| head`) knows that without words.
+/// Flushes stdout. If the output is lost, a successful command has failed. Nothing is said if the reader has gone (`| head`).
 int flush_output(int code, Report* report = nullptr) {
   const int lost = flush_printed();
   if (lost == 0) return code;
@@ -60,14 +61,14 @@ int flush_output(int code, Report* report = nullptr) {
   return code == 0 ? output_lost_code(lost) : code;
 }
 
-/// The report of a request that was refused, if it is known where to write it.
+/// Reports a request that was refused.
 void report_refusal(Report& report, const std::string& command, const std::string& message) {
   report.root()["command"] = command;
   report.set_failure(refusal(message), {});
   write_report(report, kRefused);
 }
 
-/// Faults that the command can't inject.
+/// Refuses faults that the command can't inject.
 void check_faults(const Command& command, const GlobalOptions& global) {
   for (const fault::Spec& spec : global.faults) {
     if (!command.has_ranks()) throw Error(Cause::refused, fmt::format("--fault {}: {} has no ranks", spec.text, command.name()));
@@ -84,7 +85,7 @@ void check_faults(const Command& command, const GlobalOptions& global) {
   }
 }
 
-/// `complaint`: what is wrong with the command line itself, if anything.
+/// Validates and runs a command, and writes the report. `complaint`: what is wrong with the command line itself; empty: nothing.
 int execute(Command& command, GlobalOptions& global, const std::string& complaint) {
   set_up_logging(global);
   Report report(global.json);
@@ -126,7 +127,7 @@ int execute(Command& command, GlobalOptions& global, const std::string& complain
   try {
     code = command.run(global, report);
   } catch (const Error& error) {
-    // The command's ranks throw in their own processes: what comes here kept them from starting.
+    // Ranks throw in their own processes; an error that arrives here kept them from starting.
     say(error.what());
     report_refusal(report, command.name(), error.what());
     return error.cause() == Cause::refused || error.cause() == Cause::out_of_memory ? kRefused : kFailed;
@@ -146,9 +147,10 @@ int execute(Command& command, GlobalOptions& global, const std::string& complain
 
 int tsprun(int argc, const char* const* argv) {
   open_standard_streams();
-  // A reader that goes away is an error of write(), which is seen to where it happens. Ranks and programs get the default back.
+  // A reader that goes away becomes an error of write(), which is handled where it happens. Ranks and programs get the default
+  // back.
   std::signal(SIGPIPE, SIG_IGN);
-  // Who asks for the board while there is none, before and between jobs, gets none: a job blocks the signal and reads it.
+  // A request for the board is ignored while there is none, before and between jobs; a job blocks the signal and reads it.
   for (const int signal : kAskingSignals) std::signal(signal, SIG_IGN);
   try {
     CLI::App app("tsprun: transformer parallelism run for real, a process per rank", "tsprun");
@@ -168,10 +170,10 @@ int tsprun(int argc, const char* const* argv) {
       by_app[sub] = command.get();
       apps.push_back(sub);
     }
-    // Not earlier: commands would inherit it.
+    // Not earlier, because commands would inherit it.
     app.footer("`tsprun COMMAND --help` tells a command's own options, with examples.");
 
-    // What follows -- belongs to the user's program and isn't ours to understand.
+    // Words after -- belong to the user's program and aren't interpreted here.
     std::vector<std::string> words(argv + 1, argv + argc);
     const auto dashes = std::find(words.begin(), words.end(), "--");
     if (dashes != words.end()) {
@@ -197,7 +199,7 @@ int tsprun(int argc, const char* const* argv) {
     }
     const CLI::App* chosen = app.get_subcommands().front();
     global.typed = typed_options(app, *chosen);
-    // Before the report's file is emptied: it might be one that is read.
+    // Before the report's file is emptied, as it might be one that the command reads.
     if (const std::string trouble = outputs_trouble(app, *chosen); !trouble.empty()) {
       say(trouble);
       return kRefused;

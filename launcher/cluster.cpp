@@ -1,4 +1,4 @@
-// What the launchers of one job tell each other while it runs, and how they agree on how it has ended.
+// The part of Cluster that runs during a job: what launchers tell each other, and how they agree on how the job has ended.
 #include "launcher/cluster.h"
 
 #include "transport/bootstrap/placement.h"
@@ -17,9 +17,10 @@ namespace tsprun::launcher {
 namespace {
 
 constexpr std::uint64_t kBeat_ns = 200'000'000;
-/// How long, beyond --timeout, node 0 waits after a failure for ranks of others to be ended by their tspruns.
+/// How long beyond --timeout node 0 waits, after a failure, for other tspruns to end their ranks.
 constexpr std::uint64_t kOthersEnd_ns = 2'000'000'000;
-/// A tsprun looks many times a second. One that sees more than this between two looks was itself stopped, or its machine was.
+/// Longest time between two calls of hear(), which usually comes many times a second. If more passes, this tsprun or its machine
+/// was stopped.
 constexpr std::uint64_t kClockJump_ns = 2'000'000'000;
 
 nlohmann::json failure_json(const Failure& failure) {
@@ -33,7 +34,7 @@ nlohmann::json failure_json(const Failure& failure) {
 
 std::string text_of(const nlohmann::json& json) { return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
 
-/// Cause none if it isn't one. Throws nlohmann::json::exception for a field of another type.
+/// Reads a failure; cause none if `json` is none. Throws nlohmann::json::exception for a field of another type.
 Failure read_failure(const nlohmann::json& json) {
   Failure failure;
   const int cause = json.value("cause", 0);
@@ -172,21 +173,21 @@ void Cluster::hear(Boards& boards) {
   }
   const std::uint64_t now = posix::now_ns();
   if (const std::uint64_t before = std::exchange(last_look_ns_, now); before != 0 && now - before > kClockJump_ns) {
-    // Nothing was heard, for nobody listened: what the others have said meanwhile is still on its way.
+    // Nobody listened, so nothing was heard: what the others have said meanwhile is still on its way.
     spdlog::warn("this node's tsprun stood still for {:.1f} s: it was stopped, or its machine was",
                  static_cast<double>(now - before) * 1e-9);
     for (Node& node : nodes_) node.heard_ns = now;
   }
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
     if (static_cast<int>(node) == self_ || now - nodes_[node].heard_ns < timeout_ns_) continue;
-    // Who hears nobody but node 0 hears nobody at all if node 0 is cut off.
+    // A client hears the others only through node 0. If node 0 is silent too, node 0 is the one that is lost.
     lose(server_ ? static_cast<int>(node) : (now - nodes_[0].heard_ns >= timeout_ns_ ? 0 : static_cast<int>(node)),
          fmt::format("nothing was heard of its tsprun for {:.1f} s", static_cast<double>(now - nodes_[node].heard_ns) * 1e-9),
          boards);
   }
 }
 
-/// Node 0: every other node has said bye or is lost. After a failure ranks have a moment to be ended, wherever they are.
+/// Node 0: returns true if every other node has said bye or is lost. After a failure, ranks get some time to be ended.
 bool Cluster::all_said_bye(Boards& boards) {
   const std::uint64_t now = posix::now_ns();
   if (failed_ns_ == 0 && boards.failure().cause != Cause::none) failed_ns_ = now;
@@ -203,7 +204,7 @@ bool Cluster::all_said_bye(Boards& boards) {
   return all;
 }
 
-/// How the job ended in the words of the node where the failing rank lived: it knows more of its end than what it was told of.
+/// Returns how the job ended, as the node of the failing rank told it: that node knows more about it than what others were told.
 Ending Cluster::judged(const Failure& first) const {
   Ending ending{.failure = first};
   if (first.cause == Cause::none) return ending;
@@ -221,7 +222,7 @@ bool Cluster::settled(Boards& boards) {
   if (client_) {
     if (nodes_[0].lost) return true;
     if (!ending_) return false;
-    // Node 0 leaves when it has heard that all nodes know. Until then what was lost on the way can be sent again.
+    // Node 0 leaves when it has heard that all nodes know. Until then, what was lost on the way can be sent again.
     return client_->link().over() || now - ending_ns_ >= timeout_ns_;
   }
   if (!ending_) {
@@ -244,7 +245,7 @@ bool Cluster::settled(Boards& boards) {
          boards);
   }
   if (all && ending_->failure.cause == Cause::none && boards.failure().cause != Cause::none) {
-    // Some node never said that it knows. The others still listen.
+    // A node never acknowledged the end. The others still listen.
     ending_ = {boards.failure(), 0};
     say("live/end", bytes_of(ending_text(*ending_)));
   }

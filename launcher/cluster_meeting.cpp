@@ -1,5 +1,5 @@
-// How the launchers of one job meet: node 0 waits for all others, compares what each was started with, then the files that each
-// would read, and says go to all or to none.
+// The part of Cluster that runs before a job: node 0 waits for all others, compares what each was started with, then the files
+// that each would read, and starts all or none.
 #include "launcher/cluster.h"
 
 #include "launcher/door.h"
@@ -23,10 +23,10 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// Node 0 gives up first and says who is missing.
+/// Added to other nodes' timeout, so that node 0 gives up first and says who is missing.
 constexpr std::uint64_t kGrace_ns = 3'000'000'000;
 
-/// Debian's installer names the machine 127.0.1.1 in /etc/hosts.
+/// Warns if this machine's name means a loopback address: Debian's installer enters it as 127.0.1.1 in /etc/hosts.
 void warn_of_loopback(const std::string& host, const std::vector<std::string>& addresses) {
   const bool loops = std::all_of(addresses.begin(), addresses.end(), [](const std::string& address) {
     return address.starts_with("127.") || address.starts_with("[::1]");
@@ -48,7 +48,8 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
       timeout_ns_(global.timeout_ns),
       nodes_(static_cast<std::size_t>(global.nodes)) {
   Arrival mine{.nonce = {}, .attempt = global.attempt, .trouble = trouble, .options = global.typed};
-  for (const InputFile& file : global.inputs.files) mine.options.erase(file.option);  // not where they lie, but their contents
+  // Files are compared by content, not by path.
+  for (const InputFile& file : global.inputs.files) mine.options.erase(file.option);
   try {
     mine.options.merge(machine_facts(global.inputs.kernels));
   } catch (const Error& error) {
@@ -75,7 +76,7 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
       client_->subscribe("live/");
     }
   } catch (const Error& error) {
-    // Whoever took part in an earlier attempt and doesn't come again is a failure of the job.
+    // A node that took part in an earlier attempt and doesn't come again is a failure of the job.
     const bool lost = global.attempt > 0 && error.cause() != Cause::refused;
     throw Error(lost ? Cause::disconnected : Cause::refused, fmt::format("--rendezvous {}: {}", rendezvous_, error.what()),
                 error.rank());
@@ -84,7 +85,7 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
   for (Node& node : nodes_) node.heard_ns = now;
 }
 
-/// Node 0: waits for all others, compares, says go.
+/// Node 0: waits for all others, compares, and answers them.
 void Cluster::serve(const Arrival& mine, const Inputs& inputs) {
   const auto count = static_cast<int>(nodes_.size());
   {
@@ -121,8 +122,8 @@ void Cluster::serve(const Arrival& mine, const Inputs& inputs) {
   };
 }
 
-/// Another node: says what it was started with, reads its files, and waits for node 0's answer as long as node 0 or another one
-/// still reads. `proof`: what it has read, once it has. Throws Error.
+/// Other nodes: sends what this node was started with, reads its files, and waits for node 0's answer as long as any node still
+/// reads. `proof`: the digests of the files, once they are read. Throws Error.
 std::string Cluster::answer_to(const Arrival& mine, const Inputs& inputs, std::optional<Agreement>& proof) {
   const std::string answered = "go/" + mine.nonce;
   client_->subscribe(answered);
@@ -175,8 +176,8 @@ std::string Cluster::answer_to(const Arrival& mine, const Inputs& inputs, std::o
   return go;
 }
 
-/// Node 0's answer to this node, "ok PORT". In a job's further attempts node 0 may still be ending the one before: tries again
-/// until the deadline. Throws Error.
+/// Returns node 0's answer to this node, "ok PORT". In a job's further attempts node 0 may still be ending the attempt before, so
+/// this tries again until the deadline. Throws Error.
 std::string Cluster::begin_with(const tls::Credentials& secret, Arrival mine, const Inputs& inputs) {
   const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
   std::string trouble = "node 0 still ends the attempt before";
@@ -188,7 +189,7 @@ std::string Cluster::begin_with(const tls::Credentials& secret, Arrival mine, co
     try {
       client_.reset();
       client_.emplace(rendezvous_, secret, bootstrap::launcher_name(self_), left);
-      client_->endure(timeout_ns_);  // it was made with what was left of the deadline
+      client_->endure(timeout_ns_);  // the link was made with what was left of the deadline
       mine.nonce = fmt::format("{:08x}{:08x}", std::random_device()(), std::random_device()());
       go = answer_to(mine, inputs, proof);
     } catch (const Error& error) {

@@ -13,13 +13,13 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// As it is typed: "-n", "--json", "OP".
+/// Returns an option's name as it is typed: "-n", "--json", "OP".
 std::string name_of(const CLI::Option& option) {
   if (!option.get_snames().empty()) return "-" + option.get_snames().front();
   return !option.get_lnames().empty() ? "--" + option.get_lnames().front() : option.get_name();
 }
 
-/// What to write for it: "--json FILE", or for one without a name "OP[,OP...]|all".
+/// Returns how to write an option: "--json FILE"; for one without a name "OP[,OP...]|all".
 std::string usage_of(const CLI::Option& option) {
   const bool named = !option.get_snames().empty() || !option.get_lnames().empty();
   if (!named) return option.get_type_name().empty() ? option.get_name() : option.get_type_name();
@@ -32,7 +32,7 @@ std::string refusal_of_empty(const CLI::Option& option) {
 
 bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
 
-/// The option that a word names, of whatever command; null: none.
+/// Returns the option that a word names, of any command; null: none.
 const CLI::Option* named_by(const std::vector<const CLI::App*>& apps, const std::string& word) {
   if (word.size() < 2 || word[0] != '-') return nullptr;
   for (const CLI::App* app : apps) {
@@ -60,7 +60,7 @@ std::string manual_of(const CLI::App& app) {
   return chosen.empty() ? "tsprun --help" : fmt::format("tsprun {} --help", chosen.front()->get_name());
 }
 
-/// Commands that have such an option, though the chosen one hasn't: "train, compare".
+/// Returns the commands that have such an option, when the chosen one hasn't: "train, compare".
 std::string commands_with(const CLI::App& app, const std::string& option) {
   std::vector<std::string> names;
   for (const CLI::App* each : app.get_subcommands([](const CLI::App*) { return true; })) {
@@ -85,7 +85,7 @@ std::string unknown_option(const CLI::App& app, const std::string& option) {
                        : fmt::format("unknown option {}{}", option, meant);
 }
 
-/// Words that found no use.
+/// Returns the refusal of words that CLI11 couldn't use.
 std::string unexpected(const CLI::App& app, const std::vector<std::string>& extras) {
   const auto option =
       std::find_if(extras.begin(), extras.end(), [](const std::string& text) { return text.size() > 1 && text[0] == '-'; });
@@ -115,7 +115,7 @@ std::string missing(const CLI::App& app) {
   return fmt::format("no command; there are {}", fmt::join(command_names(app), ", "));
 }
 
-/// What is wrong with an option's values; empty: nothing that is seen here.
+/// Returns what is wrong with an option's values; empty: nothing that can be seen here.
 std::string wrong_values(const CLI::Option& option) {
   const std::vector<std::string>& values = option.results();
   const std::string name = name_of(option);
@@ -132,7 +132,7 @@ std::string wrong_values(const CLI::Option& option) {
   return {};
 }
 
-/// The option that the error speaks of: CLI11 says it only in words.
+/// Returns the option that an error is about, which CLI11 says only in words; null: none was found.
 const CLI::Option* guilty(const CLI::App& app, std::string_view message) {
   const CLI::Option* found = nullptr;
   std::size_t length = 0;

@@ -112,7 +112,7 @@ std::vector<int> Door::missing() const {
   return list;
 }
 
-/// A node that came and has said nothing for too long while it read its files; -1: none.
+/// Returns a node that came and has been silent for too long while it read its files; -1: none.
 int Door::silent() const {
   const std::uint64_t now = posix::now_ns();
   for (int node = 1; node < nodes_; ++node) {
@@ -129,7 +129,7 @@ Refusal Door::wait(const Inputs& inputs) {
   const double seconds = static_cast<double>(timeout_ns_) * 1e-9;
   const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
   if (mine_.trouble.empty()) read_files(inputs);
-  // With trouble of its own node 0 waits all the same: the others shall hear it.
+  // Even if node 0 itself can't start, it waits for the others, so that they hear the reason.
   while (!refusal_ && (!missing().empty() || (mine_.trouble.empty() && !all_proven()))) {
     if (const std::vector<int> late = missing(); !late.empty() && posix::now_ns() >= deadline) {
       if (!mine_.trouble.empty()) break;

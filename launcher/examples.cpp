@@ -43,7 +43,7 @@ constexpr std::array<Examples, 10> kExamples = {{
 
 constexpr std::size_t kColumns = 98;
 
-/// Words in lines of at most kColumns, indented by two.
+/// Returns words in lines of at most kColumns, indented by two.
 std::string wrapped(const std::vector<std::string>& words) {
   std::string text;
   std::size_t column = kColumns;

@@ -12,7 +12,7 @@ using nlohmann::ordered_json;
 
 namespace {
 
-/// Damage to what is computed, or its end: a job that goes on as if nothing had been missed it.
+/// Returns true for faults that damage what is computed, or end it: a job that goes on normally has missed them.
 bool must_be_detected(fault::Kind kind) {
   switch (kind) {
     case fault::Kind::kill:
@@ -27,19 +27,21 @@ bool must_be_detected(fault::Kind kind) {
   return false;
 }
 
-/// Who found damaged or unexpected bytes: those texts begin "rank 2 is in all_gather". -1: nobody says.
+/// Returns the rank that found damaged or unexpected bytes, from texts that begin "rank 2 is in all_gather"; -1: the text names
+/// none.
 int finder(const Failure& failure) {
   int rank = -1;
   int end = 0;
   return std::sscanf(failure.detail.c_str(), "rank %d is in %n", &rank, &end) == 1 && end > 0 ? rank : -1;
 }
 
-/// As far as both know their operation.
+/// Returns true if the failure and the fault are in the same operation, or one of the operations isn't known.
 bool same_operation(const Failure& failure, const FaultRecord& record) {
   return failure.op.empty() || record.op.empty() || (failure.op == record.op && failure.sequence == record.sequence);
 }
 
-/// Ranks waited until the deadline: for a message that this one lost? The failure tells where each rank on the way was.
+/// Returns true if ranks may have waited until the deadline for a message that was lost at this place. The failure tells where
+/// each rank on the way was.
 bool waited_for(const Failure& failure, const FaultOutcome::Place& place) {
   const std::string receiver = fmt::format("rank {} is ", place.rank);
   if (failure.detail.find("; " + receiver) == std::string::npos && failure.detail.find(": " + receiver) == std::string::npos)
@@ -48,18 +50,19 @@ bool waited_for(const Failure& failure, const FaultOutcome::Place& place) {
          failure.detail.find(fmt::format("{}in {} #{} ", receiver, place.record.op, place.record.sequence)) != std::string::npos;
 }
 
-/// Is this how a job ends of which this message was damaged or lost?
+/// Returns true if a job ends with this failure when this message was damaged or lost.
 bool comes_of(const Failure& failure, fault::Kind kind, const FaultOutcome::Place& place) {
   if (kind == fault::Kind::corrupt) {
     return failure.cause == Cause::corrupt && failure.rank == place.record.peer && same_operation(failure, place.record) &&
            (finder(failure) < 0 || finder(failure) == place.rank);
   }
-  // The message behind it is another than the receiver expects, or none comes until the deadline.
+  // The next message isn't the one that the receiver expects, or none comes until the deadline.
   if (failure.cause == Cause::mismatch) return failure.rank == place.rank && same_operation(failure, place.record);
   return (failure.cause == Cause::deadlock || failure.cause == Cause::stalled) && waited_for(failure, place);
 }
 
-/// Does the job's end, or that of the struck rank, name such a fault? A rank's end is on the board, whoever failed first.
+/// Returns true if the job's failure, or the end of the struck rank, names the fault. A rank's end is on the board, even if
+/// another rank failed first.
 bool is_named_by(const Failure& failure, const FlightBoard& board, const FaultOutcome& outcome) {
   const fault::Spec& spec = outcome.spec;
   switch (spec.kind) {
@@ -100,7 +103,7 @@ std::vector<FaultOutcome> fault_outcomes(const std::vector<fault::Spec>& faults,
       if (record.fault < outcomes.size()) outcomes[record.fault].places.push_back({rank, record});
     }
   }
-  // One damaged or lost message is enough to end a job: what others did to theirs nobody has seen.
+  // One damaged or lost message is enough to end a job; nobody has seen what others did to theirs.
   bool message_named = false;
   for (FaultOutcome& outcome : outcomes) {
     if (outcome.times == 0) continue;

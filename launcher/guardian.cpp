@@ -46,7 +46,7 @@ constexpr int kNotExecutable = 126;
   ::_exit(reason == ENOENT ? kNotFound : kNotExecutable);
 }
 
-/// Ends as the program did. The signal is raised without a core of its own: the program has left one if that was wanted.
+/// Ends as the program did. The signal is raised with core dumps disabled: the program has left one if that was wanted.
 [[noreturn]] void end_like(int status) {
   if (WIFEXITED(status)) ::_exit(WEXITSTATUS(status));
   const int signal = WTERMSIG(status);
@@ -57,13 +57,13 @@ constexpr int kNotExecutable = 126;
   ::_exit(128 + signal);
 }
 
-/// Kills all that is below this process: the group at one blow, so that nothing in it can fork its way out, then whatever left
-/// it.
+/// Kills all processes below this one: the whole group by one signal, so that none in it can escape by forking, then those that
+/// have left the group.
 void end_descendants(pid_t launcher_group) {
   const pid_t own_group = ::getpid();
-  // The blow must not hit the guardian, which has yet to end as its program did. Fails if tsprun's group is gone; then nobody
-  // asks how the rank ended. A group of 0 has its leader outside this process namespace (or is init's own): to setpgid 0 means
-  // something else, and the blow would hit.
+  // The signal must not hit the guardian, which has yet to end as its program did, so it moves to tsprun's group first. That
+  // fails if tsprun's group is gone; then nobody asks how the rank ended. A launcher_group of 0 has its leader outside this PID
+  // namespace (or is init's own): setpgid(0, 0) would mean something else, and the signal would hit.
   if (launcher_group != 0 && ::setpgid(0, launcher_group) == 0) ::kill(-own_group, SIGKILL);
   kill_children({});
 }
@@ -95,7 +95,7 @@ void guard_program(const GuardedProgram& program) {
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, message.data(), message.size());
     ::_exit(kNotExecutable);
   }
-  // The pipes are the program's now: their end shall say that the program has closed them.
+  // The pipes belong to the program now, so that their end tells that the program has closed them.
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) to_null(descriptor);
 
   while (true) {

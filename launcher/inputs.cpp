@@ -30,17 +30,17 @@ namespace {
 
 constexpr int kMostReaders = 16;
 constexpr auto kTick = std::chrono::milliseconds(50);
-/// How long a child may take to say what it was asked: a library that is read from a slow disk, say.
+/// Longest time for a child process to answer; it may have to load a library from a slow disk.
 constexpr std::uint64_t kChild_ns = 30'000'000'000;
 constexpr int kPoll_ms = 500;
 
-/// A file's size and the digests of its blocks, as far as they are known.
+/// A file's size, and the digests of its blocks that are known.
 struct Reading {
   std::uint64_t bytes = 0;
   std::vector<Digest> blocks;
 };
 
-/// Files that several threads read, a block at a time, in the order of the files.
+/// Reads files with several threads, a block at a time, in the order of the files.
 class Readers {
  public:
   explicit Readers(const std::vector<InputFile>& files) : files_(files) {
@@ -59,7 +59,7 @@ class Readers {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  /// The digests of all files, in their order.
+  /// Returns the digests of all files, in their order.
   std::vector<Digest> read(const std::function<void()>& tick) {
     const std::size_t threads =
         std::min<std::size_t>(work_.size(), static_cast<std::size_t>(std::clamp(machine::usable_cores(), 1, kMostReaders)));
@@ -112,7 +112,7 @@ class Readers {
 
 std::string short_digest(const Digest& digest) { return hexadecimal(digest).substr(0, 12); }
 
-/// What a child process says before it ends; it does nothing else that this process could feel.
+/// Returns what a child process says. The child runs `say` and ends, and so has no effect on this process.
 template <class Say>
 std::string from_child(const std::string& what, Say say) {
   int ends[2];

@@ -21,12 +21,13 @@ namespace tsprun::launcher {
 namespace {
 
 constexpr std::uint64_t kMillisecond = 1'000'000;
-/// How often the abort word is looked at, which rings no bell here, and the terminal's foreground.
+/// Longest time between two looks at the abort word, for which there is no event, and at the terminal's foreground, in
+/// milliseconds.
 constexpr int kTick_ms = 100;
 constexpr int kEndingTick_ms = 10;
-/// By how much the signals may be apart that a scheduler sends to all processes of a job.
+/// Longest time between the signals that a scheduler sends to all processes of a job.
 constexpr std::uint64_t kSignalledTogether_ns = 250'000'000;
-/// Added to a signal's number it is the exit code of a program that ended because of it (a shell's custom).
+/// Added to a signal's number, this gives the exit code of a program that ended because of it, as shells count.
 constexpr int kExitBySignal = 128;
 
 }  // namespace
@@ -59,7 +60,7 @@ void Job::start(const rlimit& open_files) {
   start_ns_ = posix::now_ns();
   killed_before_ = machine::out_of_memory_kills();
   strangers_ = children();
-  // What a killed rank leaves behind becomes tsprun's child, to be ended too.
+  // Processes that a killed rank leaves behind become tsprun's children, so that they can be ended too.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const GlobalOptions& global = *spec_->global;
   if (!built_in()) terminal_.emplace();
@@ -89,7 +90,7 @@ void Job::start(const rlimit& open_files) {
     records_[static_cast<std::size_t>(rank)].pid = static_cast<std::uint32_t>(process(rank).pid);
     ++living_;
     spdlog::debug("rank {} is process {}", rank, process(rank).pid);
-    // A thousand forks take seconds, and who interrupts the job meanwhile wants no more of them.
+    // A thousand forks take seconds, and a signal that ends the job must stop them.
     handle_signals();
     if (ending_) break;
   }
@@ -111,13 +112,14 @@ void Job::watch() {
     for (const Event& event : loop_.wait(soon ? kEndingTick_ms : tick_ms())) handle(event);
     share_news();
     if (std::exchange(news_, false)) {
-      // Those who wait for a rank that has ended look at once instead of at the end of their sleep. Once for all that ended.
+      // Ranks that wait for a rank that has ended look at the board at once, not at the end of their sleep. Done once for all
+      // that ended.
       tell_others();
       boards_.ring_all();
     }
     stdout_.flush();
     stderr_.flush();
-    // What ranks find out would reach nobody.
+    // Results of the ranks would reach nobody.
     if (stdout_.error() != 0 && !ending_) give_up(output_failure(stdout_.error()), stdout_.error() == EPIPE ? SIGPIPE : SIGTERM);
     if (!ending_ && boards_.aborted()) begin_ending(std::nullopt);
     if (!ending_ && wind_down_until_ns_ != 0 && posix::now_ns() > wind_down_until_ns_) interrupt(spec_->wind_down->asked());
@@ -160,7 +162,7 @@ void Job::handle(const Event& event) {
     case Source::stdout_room:
     case Source::stderr_room:
     case Source::store:
-    case Source::cluster: break;  // seen to in every round
+    case Source::cluster: break;  // handled in every round
   }
 }
 
@@ -174,7 +176,7 @@ void Job::handle_signal(int signal) {
     case SIGTSTP: stop_all(); break;
     case SIGCONT:
       signal_ranks(SIGCONT);
-      // Nobody's patience runs while all are stopped.
+      // Time limits don't run while all are stopped.
       if (ending_) ending_since_ns_ = posix::now_ns();
       break;
     case SIGUSR1:
@@ -183,8 +185,8 @@ void Job::handle_signal(int signal) {
   }
 }
 
-/// Schedulers signal a job's ranks and its tsprun together, one process after the other. So before a rank that ended by such a
-/// signal is called the culprit, tsprun's own is waited for.
+/// Waits for tsprun's own signal before a rank that ended by such a signal is called the culprit: schedulers signal a job's ranks
+/// and its tsprun together, one process after the other.
 void Job::hear_own_signals(const RankEnd& end) {
   handle_signals();
   if (!asks_to_end(end.signal) && !asks_to_end(end.exit_code - kExitBySignal)) return;
@@ -196,7 +198,7 @@ void Job::hear_own_signals(const RankEnd& end) {
   }
 }
 
-/// True if the ranks have now been asked to save and end, and have their time for it.
+/// Asks the ranks to save and end, if they can. Returns true if they have now been asked and have their time for it.
 bool Job::ask_to_wind_down(int signal) {
   WindDown* const wind_down = spec_->wind_down;
   if (wind_down == nullptr || wind_down->within_ns() == 0 || (signal != SIGINT && signal != SIGTERM)) return false;
@@ -224,11 +226,11 @@ void Job::interrupt(int signal) {
   give_up(failure, signal);
 }
 
-/// Ends the job for a reason that isn't any rank's; programs get the signal.
+/// Ends the job for a reason that isn't a rank's. Programs under `run` get the signal.
 void Job::give_up(const Failure& failure, int signal) {
   interrupted_by_ = signal;
   begin_ending(failure);
-  // Built-in ranks end by the board's word; a program may know nothing of it.
+  // Built-in ranks end because of the board's abort word; a program may not know of it.
   if (!built_in()) signal_ranks(signal);
 }
 
@@ -237,7 +239,8 @@ void Job::stop_all() {
   ::kill(::getpid(), SIGSTOP);
 }
 
-/// How long a round may last: news of other nodes, and of stopped ranks, shall be fresh against the deadline.
+/// Returns how long a round of the loop may last: news from other nodes, and of stopped ranks, must be recent compared to the
+/// deadline.
 int Job::tick_ms() const {
   return static_cast<int>(std::clamp<std::uint64_t>(spec_->global->timeout_ns / 8'000'000, 10, kTick_ms));
 }
@@ -270,7 +273,7 @@ void Job::share_news() {
   tell_others();
 }
 
-/// Why each transport was chosen, where there was a choice, once the ranks have made it.
+/// Logs why each transport was chosen, if there was a choice, once the ranks have made it.
 void Job::print_ways() {
   if (said_ways_ || !net_->ways.complete()) return;
   said_ways_ = true;
@@ -278,7 +281,7 @@ void Job::print_ways() {
   for (const std::string& line : net_->ways.lines()) spdlog::info("{}", line);
 }
 
-/// What one node says first, all shall know.
+/// Copies the first failure of one node to all nodes.
 void Job::spread_failure() {
   if (!boards_.aborted()) return;
   const Failure first = boards_.failure();
@@ -288,7 +291,7 @@ void Job::spread_failure() {
 }
 
 void Job::tell_others() {
-  // First why, then who: a rank that sees another gone shall find the cause.
+  // The cause goes before the pages: a rank that sees another gone must find the cause.
   spread_failure();
   if (net_->cluster) net_->cluster->tell(boards_);
   else boards_.mirror();

@@ -1,4 +1,4 @@
-// How a job ends: who died, who is blamed, how the rest are made to end, and with which exit code.
+// The part of Job that ends it: which rank is blamed, how the others are made to end, and the exit code.
 #include "launcher/job.h"
 #include "launcher/processes.h"
 #include "launcher/standard_output.h"
@@ -14,23 +14,23 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// How long a failure that a rank began to write may stay half-written before it is taken for dead.
+/// How long a failure that a rank began to write may stay incomplete before its writer is taken for dead.
 constexpr std::uint64_t kHalfWritten_ns = 50'000'000;
 
-/// When ranks that don't end by themselves are made to.
+/// Times after the job began to end at which ranks that still run get SIGTERM and SIGKILL.
 struct Patience {
   std::uint64_t term_ns;
   std::uint64_t kill_ns;
 };
 constexpr Patience kAfterFailure{250'000'000, 700'000'000};
-/// Built-in ranks ignore SIGTERM, and who doesn't hear the board's word hears nothing milder.
+/// Built-in ranks ignore SIGTERM; one that doesn't react to the board's abort word gets SIGKILL.
 constexpr Patience kBuiltIn{250'000'000, 250'000'000};
-/// A user's program may have something to put away when it is interrupted.
+/// A user's program may have something to clean up when it is interrupted.
 constexpr Patience kAfterInterrupt{1'000'000'000, 3'000'000'000};
 
 }  // namespace
 
-/// How a rank's process has ended, if it has, without reaping it.
+/// Returns how a rank's process has ended, if it has, without reaping it.
 RankEnd Job::look_at_end(int rank) const {
   RankEnd end;
   siginfo_t information{};
@@ -46,7 +46,7 @@ void Job::rank_ended(int rank) {
   RankProcess& ended = process(rank);
   const RankEnd end = look_at_end(rank);
   if (!end.ended) return;
-  // While the dead process isn't reaped its number can't be anyone else's, nor that of its group.
+  // Until the dead process is reaped, no other process can get its number, nor its group's.
   signal_group(ended.pid, SIGKILL);
   RankRecord& record = records_[static_cast<std::size_t>(rank)];
   record.waited_for_core_ns = waited_for_core_ns(ended.pid);
@@ -62,7 +62,7 @@ void Job::rank_ended(int rank) {
   judge(rank, record.end);
 }
 
-/// Why the rank's process ended so, the kernel's word of it included.
+/// Returns the failure of a rank's process, with what the kernel says about out-of-memory kills.
 Failure Job::failure_of(int rank, const RankEnd& end) const {
   Failure failure = failure_of_end(board_, rank, end);
   if (failure.cause != Cause::killed || failure.code != SIGKILL) return failure;
@@ -83,7 +83,7 @@ void Job::judge(int rank, const RankEnd& end) {
     begin_ending(failure_of(rank, end));
   }
   spread_failure();
-  // The abort word first: who sees a peer gone shall find the full story.
+  // The abort word goes first: a rank that sees a peer gone must find the full story.
   RankPage& page = boards_.page(rank);
   page.over.store(1, relaxed);
   if (end.failed() || board_.life(rank) != Life::finished) {
@@ -113,15 +113,16 @@ void Job::begin_ending(const std::optional<Failure>& own) {
     if (!record.stopped) continue;
     record.pid = here(rank) ? static_cast<std::uint32_t>(worker(rank)) : board_.pid(rank);
     if (!here(rank)) continue;
-    // A stopped process hears nothing but SIGKILL.
+    // A stopped process reacts to no signal but SIGKILL.
     if (first.cause == Cause::stalled) signal_group(process(rank).pid, SIGKILL);
   }
 }
 
-/// Ranks can only say that another one gave no sign of life, or that its way is cut. Of one whose whole node is silent the way is
-/// cut: it may be well. If one has died, and nobody told them because tsprun was itself stopped meanwhile, or late, its death is
-/// the cause. Nobody has been ended by tsprun yet, and who ends with the job notes that and exits: a signal without a note came
-/// from elsewhere, and so did the end of the rank that is blamed.
+/// Replaces a failure that ranks could only describe as a stall, a deadlock or a broken connection, if tsprun knows the cause. If
+/// the whole node of the blamed rank is silent, the connection to that node is cut: the rank may be well. If a rank has died, and
+/// nobody told the others because tsprun was itself stopped meanwhile or late, its death is the cause. tsprun hasn't ended any
+/// rank yet, and a rank that ends with the job notes an error and exits. So a signal without a noted error came from elsewhere,
+/// and so did the end of the rank that is blamed.
 void Job::name_earlier_death() {
   const Failure first = boards_.failure();
   if (first.cause != Cause::stalled && first.cause != Cause::deadlock && first.cause != Cause::disconnected) return;
@@ -133,7 +134,7 @@ void Job::name_earlier_death() {
     const RankEnd& known = records_[static_cast<std::size_t>(rank)].end;
     const RankEnd end = known.ended ? known : look_at_end(rank);
     if (!end.ended) return std::nullopt;
-    // Only now: it may have noted why, and ended, since its page was last copied.
+    // Not earlier: the rank may have noted why, and ended, since its page was last copied.
     boards_.mirror();
     if (board_.first_error(rank).cause != Cause::none) return std::nullopt;
     const bool cut_short = rank == first.rank && board_.life(rank) != Life::finished;
@@ -173,7 +174,7 @@ void Job::complete_abort() {
     own_failure_.cause = Cause::exited;
     own_failure_.detail = "a rank began to report a failure and ended before it was done";
   }
-  // Its writer is dead or hangs: the word is put back, so that the usual way is free again.
+  // The writer is dead or hangs. The word is reset, so that a failure can be written as usual.
   boards_.clear_half_written();
   boards_.abort(own_failure_);
 }
@@ -182,7 +183,7 @@ void Job::note_activities() {
   for (int rank = 0; rank < spec_->global->ranks; ++rank) {
     std::optional<Activity>& known = records_[static_cast<std::size_t>(rank)].activity;
     std::optional<Activity> now = board_.activity(rank);
-    // The later look counts, unless it no longer sees a wait that the earlier one saw.
+    // The later reading counts, unless it no longer shows a wait that the earlier one showed.
     if (now && (now->waiting_for >= 0 || !known)) known = now;
     int& connecting_to = records_[static_cast<std::size_t>(rank)].connecting_to;
     if (connecting_to < 0) connecting_to = board_.connecting_to(rank);
@@ -193,14 +194,14 @@ int Job::exit_code() const {
   if (failure_.cause == Cause::none) return stdout_.error() != 0 ? output_lost_code(stdout_.error()) : 0;
   if (failure_.cause == Cause::interrupted) return failure_.code > 0 ? 128 + failure_.code : 1;
   if (built_in()) return 1;
-  // All nodes end as the one where the rank was.
+  // All nodes end with the exit code of the node of the failing rank.
   if (net_->cluster && net_->cluster->ending() && net_->cluster->ending()->code != 0) return net_->cluster->ending()->code;
   const auto culprit = static_cast<std::size_t>(failure_.rank);
   if (failure_.rank >= 0 && culprit < records_.size() && records_[culprit].end.failed() && !records_[culprit].end.by_launcher) {
     return records_[culprit].end.code();
   }
   if (first_failing_ >= 0) return records_[static_cast<std::size_t>(first_failing_)].end.code();
-  // Of a rank under another tsprun only the failure is known.
+  // Only the failure is known of a rank under another tsprun.
   if (failure_.cause == Cause::killed && failure_.code > 0) return 128 + failure_.code;
   return failure_.cause == Cause::exited && failure_.code > 0 ? failure_.code : 1;
 }

@@ -16,7 +16,7 @@ namespace tsprun::launcher {
 
 namespace {
 constexpr int kDrainTick_ms = 100;
-/// How long a job that was asked to end waits for the reader of its last words.
+/// How long a job that was asked to end waits for the reader of its output.
 constexpr std::uint64_t kReader_ns = 500'000'000;
 }  // namespace
 
@@ -76,8 +76,8 @@ void Job::arrange_flow() {
   }
 }
 
-/// Waits for the reader of our own output as long as it takes, or, once a signal has asked tsprun to end, for a moment; what is
-/// not read by then nobody wants. False if it was given up.
+/// Waits for the reader of our own output as long as it takes or, once a signal has asked tsprun to end, for kReader_ns; what is
+/// not read by then is dropped. Returns false if the reader was given up.
 bool Job::drain(Output& output) {
   while (!output.drain(kDrainTick_ms)) {
     while (const std::optional<int> signal = signals_.next()) {
@@ -98,7 +98,8 @@ bool Job::drain(Output& output) {
 void Job::pass_on_the_rest() {
   stdout_.show_status({});
   const auto pass_on = [&](LineRelay& relay, Output& output) {
-    // No rank writes any more: what a pipe holds now is all. A stray process may hold its other end, so its end isn't waited for.
+    // No rank writes any more, so the pipe holds all that is left. A stray process may hold its other end, so its end isn't
+    // awaited.
     while (relay.read_into(output)) {
       if (output.congested() && !drain(output)) return;
     }
@@ -109,7 +110,7 @@ void Job::pass_on_the_rest() {
     pass_on(process(rank).out, stdout_);
     pass_on(process(rank).err, stderr_);
   }
-  // What comes after a text that broke off begins a line of its own.
+  // Output after a text that broke off begins on a new line.
   if (std::exchange(text_is_open_, false)) stdout_.append("\n");
   drain(stdout_);
   drain(stderr_);

@@ -1,4 +1,4 @@
-// The part of Job that looks at living ranks from outside: which are stopped, which have been silent for too long.
+// The part of Job that observes living ranks from outside: which are stopped, which have been silent for too long.
 #include "launcher/job.h"
 #include "launcher/processes.h"
 #include "transport/cause.h"
@@ -15,7 +15,8 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// Ranks that wait for a silent one know more of it, so their word may come first.
+/// Returns how long a rank may be silent. More than the deadline: ranks that wait for it know more, so their failure may come
+/// first.
 std::uint64_t patience_ns(std::uint64_t timeout_ns) { return timeout_ns + timeout_ns / 8 + 1'000'000'000; }
 
 std::string what_it_does(char state) {
@@ -27,7 +28,7 @@ std::string what_it_does(char state) {
 }  // namespace
 
 void Job::follow_stops() {
-  // A rank under `run` is a group: what stops or continues its small parent shall do so to the program.
+  // Under `run` a rank is a process group: what stops or continues its guardian must stop or continue the program.
   siginfo_t information{};
   bool any = false;
   while (::waitid(P_ALL, 0, &information, WSTOPPED | WCONTINUED | WNOHANG) == 0 && information.si_pid != 0) {
@@ -36,11 +37,11 @@ void Job::follow_stops() {
     if (!built_in() && !stranger) signal_group(information.si_pid, information.si_code == CLD_CONTINUED ? SIGCONT : SIGSTOP);
     information = {};
   }
-  // A stopped rank that is ended now isn't stopped any more, but the verdict, of other nodes too, is of how it was.
+  // A stopped rank that is ended now isn't stopped any more, but the verdict, also on other nodes, must tell that it was.
   if (any && !ending_) look_at_ranks(true);
 }
 
-/// The process that does a rank's work: the one that joined for it, else under `run` the program itself.
+/// Returns the process that does a rank's work: the one that joined the job for it, else under `run` the program itself.
 pid_t Job::worker(int rank) {
   if (const std::uint32_t joined = boards_.page(rank).pid.load(relaxed); joined != 0) return static_cast<pid_t>(joined);
   RankProcess& known = process(rank);
@@ -49,12 +50,12 @@ pid_t Job::worker(int rank) {
   return known.program != 0 ? known.program : known.pid;
 }
 
-/// Ranks that wait for a stopped one shall know it well before their deadline: it may have been stopped while it waited for them,
-/// and what looks like a circle of waits is none. A rank that moved since the last look isn't stopped, unless a signal says that
-/// something is (`all`).
+/// Marks stopped ranks on the board, and measures how long each rank has been silent. Ranks that wait for a stopped one must know
+/// it well before their deadline: it may have been stopped while it waited for them, and what looks like a circle of waits is
+/// none. A rank that moved since the last look isn't stopped, unless a signal says that some process is (`all`).
 void Job::look_at_ranks(bool all) {
   const std::uint64_t now = posix::now_ns();
-  // Who writes where nobody reads may have to wait as long as that lasts.
+  // A rank whose output isn't read may have to wait as long as that lasts.
   const bool unread = stdout_.congested() || stderr_.congested();
   for (int rank = here_.first; rank < here_.first + here_.count; ++rank) {
     if (!alive(rank)) continue;
@@ -73,7 +74,7 @@ void Job::look_at_ranks(bool all) {
     const bool stopped = stat->state == 'T' || stat->state == 't';
     if (board_.life(rank) <= Life::alive) page.stopped.store(stopped ? 1 : 0, relaxed);
     looked_at.state = stat->state;
-    // A program may compute, or wait for a person, as long as it likes without us.
+    // A user's program may compute, or wait for a person, as long as it likes without tsprun's library.
     if (!built_in() && stat->state != 'T') looked_at.silence.restart();
     else if (!unread)
       looked_at.silence.look({.signs = sign + stat->faults + posix::bytes_moved(at_work), .state = stat->state, .cpu = stat->cpu},

@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kForm = "write axis=degree,… with axes dp, tp, sp, tsp, zero3, such as tsp=4 or dp=2,tp=2,sp=2";
 constexpr int kLargestProduct = 1 << 20;
 
-/// What other frameworks call the axes.
+/// Other frameworks' names of the axes.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kOtherNames = {{{"ddp", "dp"},
                                                                                        {"data", "dp"},
                                                                                        {"tensor", "tp"},
@@ -32,7 +32,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kOtherNam
                                                                                        {"fsdp", "zero3"},
                                                                                        {"zero", "zero3"}}};
 
-/// "; did you mean tsp?", or nothing.
+/// Returns "; did you mean tsp?", or an empty text.
 std::string meant_axis(std::string_view typed) {
   const auto other = std::find_if(kOtherNames.begin(), kOtherNames.end(), [&](const auto& each) { return each.first == typed; });
   if (other != kOtherNames.end()) return fmt::format("; did you mean {}?", other->second);

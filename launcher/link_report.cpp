@@ -13,13 +13,13 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// A link is called slow if its fastest message was so many times slower than the median link's,
+/// Least factor by which a slow link's fastest message is slower than the median link's fastest.
 constexpr std::uint64_t kTimesSlower = 8;
-/// of so many messages with so many bytes,
+/// Least messages and bytes of a link that may be called slow.
 constexpr std::uint32_t kLeastMessages = 16;
 constexpr std::uint64_t kLeastBytes = std::uint64_t{1} << 20;
-/// and if some were on their way for so long, and for this part of the job, even if every moment that ranks stood in line for a
-/// core is taken off.
+/// Least time that a slow link's messages were on their way, and least part of the job (one in kPartOfJob), when all time that
+/// ranks waited for a core is subtracted.
 constexpr std::uint64_t kLeastPendingNs = 500'000'000;
 constexpr std::uint64_t kPartOfJob = 4;
 constexpr std::size_t kMostLines = 4;
@@ -51,8 +51,8 @@ std::string readable_rate(std::uint64_t bytes_per_s) {
   return fmt::format("{:.{}f} {}", rate, rate < 9.95 && unit > 0 ? 1 : 0, kUnits[unit]);
 }
 
-/// For how long waits on a link may have lasted since somebody had no core: sender and receiver, and of the ranks that the sender
-/// may itself have waited for, the one that had none for longest.
+/// Returns how long waits on a link may have lasted because ranks had no core: the times of sender and receiver, and the longest
+/// among the ranks that the sender may itself have waited for.
 std::uint64_t excuse(const Link& link, std::span<const std::uint64_t> without_core_ns) {
   const auto of = [&](int rank) {
     const auto at = static_cast<std::size_t>(rank);
@@ -85,7 +85,7 @@ std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t e
                                        std::span<const std::uint64_t> without_core_ns) {
   std::vector<Link> links = links_of(board);
   std::erase_if(links, [](const Link& link) { return link.record.messages < kLeastMessages || link.record.bytes < kLeastBytes; });
-  if (links.size() < 2) return {};  // there is nothing to hold a link against
+  if (links.size() < 2) return {};  // there is nothing to compare a link with
   std::ranges::sort(links, {}, [](const Link& link) { return link.record.fastest; });
   const std::uint64_t median = links[links.size() / 2].record.fastest;
   std::set<int> on_time;  // senders of a link that isn't slow
@@ -96,7 +96,7 @@ std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t e
     const std::uint64_t pending = link.record.pending_ns - excused;
     return link.record.fastest > median / kTimesSlower || pending < kLeastPendingNs || pending < elapsed_ns / kPartOfJob;
   });
-  // What a rank has to wait for it passes on late, and others wait for it: those waits are shorter.
+  // A rank passes on late what it had to wait for, and others wait for it: those waits are shorter.
   std::ranges::stable_sort(links, std::greater(), [](const Link& link) { return link.record.pending_ns; });
   std::vector<std::string> lines;
   std::set<int> late;
@@ -104,7 +104,7 @@ std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t e
   for (const auto& [to, record] : links) {
     if (late.contains(record.from) || lines.size() == kMostLines) continue;
     late.insert(to);
-    // From the receiver's end a link that is slow looks like a sender that is late; other links of that sender tell them apart.
+    // At the receiver, a slow link looks like a late sender; other links of that sender tell the two apart.
     const bool all_slow = !on_time.contains(record.from);
     if (all_slow && !told.insert(record.from).second) continue;
     lines.push_back(fmt::format(

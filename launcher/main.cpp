@@ -1,4 +1,4 @@
-// tsprun.
+// The main function of tsprun; cli.h does the work.
 #include "launcher/cli.h"
 #include "launcher/signals.h"
 
@@ -6,8 +6,8 @@
 
 namespace {
 
-/// Who asks for the board may ask at once (a scheduler, a script's loop): what that signal does otherwise, to end the process,
-/// holds for the loader's few milliseconds alone, not while libraries prepare themselves.
+/// Ignores the signals that ask for the board, since a scheduler or a script may send them at once. Their default action, which
+/// ends the process, is then in force only during the loader's first milliseconds, not while libraries initialize.
 void ignore_askers() {
   for (const int signal : tsprun::launcher::kAskingSignals) std::signal(signal, SIG_IGN);
 }

@@ -26,7 +26,7 @@ constexpr std::uint64_t kSmallestBudget = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLargestBudget = std::uint64_t{64} << 30;
 constexpr double kLongestTimeout = 86400 * 365;
 constexpr int kMostThreads = 1024;
-/// Descriptors that the launcher holds whatever the ranks.
+/// Descriptors that the launcher holds however many ranks there are.
 constexpr std::uint64_t kOwnDescriptors = 32;
 constexpr std::array<std::string_view, 7> kLogLevels = {"trace", "debug", "info", "warn", "error", "critical", "off"};
 
@@ -59,13 +59,13 @@ void validate_ranks(GlobalOptions& options, RankUse use) {
   }
 }
 
-/// How the number of ranks was chosen, for messages.
+/// Returns how the user chose the number of ranks, for messages.
 std::string ranks_option(const GlobalOptions& options) {
   if (options.ranks_text.empty() && !options.layout_text.empty()) return fmt::format("--layout {}", options.layout_text);
   return fmt::format("-n {}", options.ranks);
 }
 
-/// Where the ranks sit, and who starts them.
+/// Parses on which nodes the ranks are, and which tsprun starts them.
 void validate_nodes(GlobalOptions& options, RankUse use) {
   const bool several = !options.nnodes_text.empty();
   if (!options.nodes_text.empty()) {
@@ -92,8 +92,9 @@ void validate_nodes(GlobalOptions& options, RankUse use) {
   options.several_machines = options.nodes > 1;
 }
 
-/// Descriptors that this launcher holds in a job of so many ranks: its own, each node's memory, each rank's pidfd and two pipes.
-/// With a store each rank's bell, too, and where it is served a link to each rank, while they meet, and to each other launcher.
+/// Returns how many descriptors this launcher holds in a job of so many ranks: its own, each node's memory, each rank's pidfd and
+/// two pipes. With a store also each rank's bell and, where the store is served, a link to each rank while they meet, and to each
+/// other launcher.
 std::uint64_t descriptors(const GlobalOptions& options, int ranks) {
   const bool alone = !options.several_machines;
   const int here = alone ? ranks : block_of(ranks, options.nodes, options.node_rank).count;
@@ -133,7 +134,7 @@ void validate_against_machine(const GlobalOptions& options, int processes_per_ra
   }
 }
 
-/// How many bits a size's suffix shifts by: "K", "KB" and "KiB" say the same; -1: it is none.
+/// Returns by how many bits a size's suffix shifts; "K", "KB" and "KiB" mean the same. -1: it is no suffix.
 int shift_of(std::string_view suffix) {
   if (suffix.empty() || suffix == "B") return 0;
   constexpr std::string_view kLetters = "KMGT";

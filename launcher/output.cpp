@@ -20,9 +20,9 @@ constexpr std::size_t kPipePiece = 4096;
 /// A line longer than this is passed on in pieces.
 constexpr std::size_t kLongestLine = std::size_t{1} << 24;
 constexpr std::size_t kReadSize = std::size_t{1} << 16;
-/// To the line's beginning, and clear it.
+/// Moves to the line's beginning and clears it.
 constexpr std::string_view kEraseLine = "\r\033[K";
-/// Of terminals that don't say how wide they are.
+/// Columns of a terminal that doesn't say how wide it is.
 constexpr std::size_t kUsualColumns = 80;
 
 std::size_t columns(int terminal) {
@@ -83,7 +83,7 @@ bool Output::write_some() {
   if (written < 0) {
     if (errno == EINTR) return true;
     if (errno == EAGAIN) return false;
-    // Whatever else it is (closed, broken pipe, disk full), more of the same won't help.
+    // For any other error (closed, broken pipe, disk full), trying again won't help.
     error_ = errno;
     pending_.clear();
     written_ = 0;

@@ -19,7 +19,7 @@ namespace tsprun::launcher {
 namespace {
 
 constexpr std::array<std::string_view, 5> kOutputs = {"--json", "--trace", "--csv", "--logits", "--output"};
-/// All ranks write their parts into these at once.
+/// Outputs into which all ranks write their parts at once.
 constexpr std::array<std::string_view, 2> kInPlaces = {"--logits", "--output"};
 constexpr std::array<std::string_view, 8> kInputs = {"--data",  "--config", "--model",  "--weights",
                                                      "--input", "--prompt", "--resume", "--secret-file"};
@@ -43,7 +43,8 @@ std::vector<NamedFile> typed(const CLI::App& app, const CLI::App& command, const
   return files;
 }
 
-/// One file, by whatever names; of files that don't exist yet, one name. Devices may be written by many.
+/// Returns true if both paths are one file; files that don't exist yet are compared by path. Character devices may be written by
+/// several.
 bool same_file(const std::filesystem::path& one, const std::filesystem::path& other) {
   if (one == kStandardOutput || other == kStandardOutput) return one == other;
   std::error_code error;
@@ -54,7 +55,7 @@ bool same_file(const std::filesystem::path& one, const std::filesystem::path& ot
   return first == second;
 }
 
-/// A file that a model folder is made of.
+/// Returns true if `file` is one of the files that a model folder consists of.
 bool is_part_of(const std::filesystem::path& file, const std::filesystem::path& folder) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error) || !std::filesystem::is_directory(folder, error)) return false;

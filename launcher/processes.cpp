@@ -102,7 +102,7 @@ void kill_children(std::span<const pid_t> spare) {
     for (const pid_t child : children()) {
       if (std::find(spare.begin(), spare.end(), child) != spare.end()) continue;
       any = true;
-      ::kill(child, SIGKILL);  // means nothing to one that has ended
+      ::kill(child, SIGKILL);  // has no effect on a process that has ended
       ::waitpid(child, nullptr, WNOHANG);
     }
     // Children of those just killed become ours when their parent's end is done, so a round that found some needs another.

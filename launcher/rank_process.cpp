@@ -29,7 +29,7 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// A rank that lost its tsprun before it began.
+/// Exit code of a rank that lost its tsprun before it began.
 constexpr int kOrphaned = 1;
 
 struct Pipe {
@@ -43,8 +43,8 @@ Pipe make_pipe(int rank) {
   return {posix::UniqueFd(ends[0]), posix::UniqueFd(ends[1])};
 }
 
-/// Pins this process to the rank-th `width` cores of those that it may use, as many as its threads. Failing to is no reason to
-/// end a job.
+/// Pins this process to the rank-th `width` cores of those that it may use, as many as it has threads. A failure to do so doesn't
+/// end the job.
 void bind_to_cores(int rank, int width) {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) == 0) return;
@@ -62,7 +62,7 @@ void bind_to_cores(int rank, int width) {
   ::sched_setaffinity(0, sizeof own, &own);
 }
 
-/// The descriptors of the standard streams, safe from each other's dup2 since they lie above them.
+/// Descriptors for the standard streams. They are above 2, so that dup2() of one can't overwrite another.
 struct StandardStreams {
   int in;
   int out;
@@ -106,7 +106,8 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   return 1;
 }
 
-/// A core dump of a rank holds its environment, and nothing in a rank needs the secret from there.
+/// Removes the secret from the environment, since a core dump of a rank holds its environment. Nothing in a rank needs it from
+/// there.
 void forget_secret() {
   if (char* text = std::getenv("TSP_SECRET")) ::explicit_bzero(text, std::strlen(text));
   ::unsetenv("TSP_SECRET");
@@ -118,8 +119,8 @@ void forget_secret() {
   std::vector<int> kept = plan.memory->inherited();
   kept.insert(kept.end(), {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, results.get()});
   close_descriptors_except(kept);
-  // Schedulers, and `pkill tsprun`, signal ranks as well as tsprun, whose business it is to end the job, or not to. It ends ranks
-  // by the board, then by SIGKILL.
+  // Ranks ignore the signals that schedulers, and `pkill tsprun`, send to them as well as to tsprun: tsprun decides whether the
+  // job ends. It ends ranks by the board's abort word, then by SIGKILL.
   std::vector<int> of_tsprun(kEndingSignals.begin(), kEndingSignals.end());
   of_tsprun.insert(of_tsprun.end(), kAskingSignals.begin(), kAskingSignals.end());
   reset_signals(of_tsprun);
@@ -129,12 +130,12 @@ void forget_secret() {
     code = run_built_in(plan, rank, sink);
   }
   std::fflush(nullptr);
-  // Not exit(): the static objects that it would destroy are copies of tsprun's.
+  // Not exit(), which would destroy this process's copies of tsprun's static objects.
   ::_exit(code);
 }
 
 [[noreturn]] void become_guardian(const StartPlan& plan, int rank) {
-  // Should tsprun die while this rank is stopped, it must wake to see that; ending is its own business (see guardian.h).
+  // If tsprun dies while this rank is stopped, the rank must wake to see that; how it ends is up to the guardian (guardian.h).
   ::prctl(PR_SET_PDEATHSIG, SIGCONT);
   if (::getppid() != plan.launcher) ::_exit(kOrphaned);
   std::vector<int> kept = plan.memory->inherited();
@@ -184,7 +185,7 @@ RankProcess start_rank(const StartPlan& plan, int rank) {
     posix::UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     const bool has_stdin = rank == 0 && plan.stdin_for_rank_0 >= 0;
     take_standard_streams({has_stdin ? plan.stdin_for_rank_0 : null.get(), out.write.get(), err.write.get()});
-    // Not earlier: what tsprun holds is still open here, and may leave no room for /dev/null below the limit.
+    // Not earlier: descriptors that tsprun holds are still open here, and may leave none for /dev/null below the limit.
     ::setrlimit(RLIMIT_NOFILE, &plan.open_files);
     forget_secret();
     if (built_in) become_built_in(plan, rank, results ? std::move(results->write) : posix::UniqueFd());

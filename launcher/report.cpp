@@ -24,7 +24,7 @@ Report::Report(const std::string& path) : path_(path), root_(ordered_json::objec
     if (!file_) throw system_error(Cause::refused, "--json -: stdout", errno);
     return;
   }
-  // Only while it is opened: a FIFO without a reader would keep tsprun waiting for one.
+  // O_NONBLOCK only while the file is opened: a FIFO without a reader would keep tsprun waiting for one.
   file_ = posix::UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
   if (!file_ && errno == ENXIO)
     throw Error(Cause::refused, fmt::format("--json {}: a FIFO that nobody reads; start its reader first", path_));
@@ -38,7 +38,7 @@ Report::Report(const std::string& path) : path_(path), root_(ordered_json::objec
   say_unfinished();
 }
 
-/// What the file holds until the run is over.
+/// Writes what the file holds until the run is over.
 void Report::say_unfinished() {
   if (!regular_) return;
   Failure unfinished;
@@ -86,7 +86,7 @@ void Report::note_faults(const std::vector<FaultOutcome>& outcomes, std::uint64_
 
 std::string Report::write() {
   if (!file_) return {};
-  // Last, as the keys' order in the document says.
+  // The failure comes last among the keys.
   ordered_json failure = root_.contains("failure") ? root_["failure"] : ordered_json(nullptr);
   root_.erase("failure");
   root_["failure"] = std::move(failure);
@@ -94,12 +94,12 @@ std::string Report::write() {
   return store(root_.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
 }
 
-/// Puts `text` in the place of what the file holds. Why that fails; empty: it doesn't. The old text goes last, so that at no
-/// moment the file is empty.
+/// Replaces the file's content by `text`. Returns why that failed; empty: it succeeded. The old content is cut off last, so that
+/// the file is never empty.
 std::string Report::store(const std::string& text) {
   if (regular_) ::lseek(file_.get(), 0, SEEK_SET);
   const int error = write_all(file_.get(), text);
-  // After a failure no mixture of two reports is left. Devices and pipes can't be cut, and stdout may hold what came before us.
+  // A failed write leaves no mixture of two reports. Devices and pipes can't be cut, and stdout may hold what came before.
   const bool cut = !regular_ || ::ftruncate(file_.get(), error != 0 ? 0 : static_cast<off_t>(text.size())) == 0;
   if (error != 0) return fmt::format("--json {}: writing the report: {}", path_, std::strerror(error));
   if (!cut) return fmt::format("--json {}: cutting off what it held before: {}", path_, std::strerror(errno));

@@ -17,7 +17,7 @@ void ReportSink::line(std::string_view text) { write_frame('L', text); }
 void ReportSink::set(std::string_view key, const nlohmann::ordered_json& value) {
   nlohmann::ordered_json object;
   object[std::string(key)] = value;
-  // Texts that aren't UTF-8 are mended rather than thrown on: a report is better than none.
+  // Texts that aren't UTF-8 are repaired instead of refused: a report is better than none.
   write_frame('J', object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 

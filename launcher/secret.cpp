@@ -1,4 +1,4 @@
-// Where the job's secret comes from.
+// Finds, checks and makes the job's secret: load_secret() of cluster.h.
 #include "launcher/cluster.h"
 #include "transport/cause.h"
 
@@ -19,7 +19,8 @@ namespace tsprun::launcher {
 namespace {
 
 constexpr std::size_t kMostBytes = 4096;
-/// Who listens to one connection can try guesses at leisure: fewer bytes than a key has can't withstand that.
+/// Least length of a secret. An eavesdropper on one connection can try guesses at leisure; only the length of a key withstands
+/// that.
 constexpr std::size_t kLeastBytes = 16;
 
 bootstrap::Secret secret_of(const std::string& text, const std::string& where, const std::string& remedy) {
@@ -59,13 +60,14 @@ bootstrap::Secret from_file(const std::string& option, const std::string& path) 
                    fmt::format("(umask 077; head -c 32 /dev/urandom | base64 > {})", path));
 }
 
-/// Why the file can't be made, and what works without it.
+/// Returns the error for a file that can't be made, with what works without it.
 Error cannot_make(const std::filesystem::path& path, int reason) {
   return Error(Cause::refused, fmt::format("making the secret {}: {}; name another file by --secret-file, or set TSP_SECRET",
                                            path.string(), std::strerror(reason)));
 }
 
-/// Its owner's alone, whatever the umask: who may write into the folder could put another secret in this one's place.
+/// Makes folders that only their owner may use, whatever the umask: anyone else who may write into the folder could replace the
+/// secret.
 void make_folders(const std::filesystem::path& folder) {
   std::error_code unknown;
   if (folder.empty() || std::filesystem::exists(folder, unknown)) return;
@@ -73,7 +75,7 @@ void make_folders(const std::filesystem::path& folder) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) throw cannot_make(folder, errno);
 }
 
-/// Makes the file with a fresh secret, unless somebody else does at the same moment.
+/// Makes the file with a fresh secret, unless another process does so at the same moment.
 void make(const std::filesystem::path& path) {
   make_folders(path.parent_path());
   const std::string temporary = fmt::format("{}.{}", path.string(), ::getpid());
@@ -83,7 +85,7 @@ void make(const std::filesystem::path& path) {
   for (const std::byte byte : bootstrap::random_secret()) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
   text += '\n';
   const bool written = ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  // Never over another one: two first jobs must agree.
+  // Never over an existing file: two first jobs must agree on one secret.
   const bool linked = written && (::link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST);
   const int reason = errno;
   ::unlink(temporary.c_str());

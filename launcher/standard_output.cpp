@@ -13,7 +13,7 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// stdio remembers that a write failed, but not why.
+/// errno of the first failed write; stdio remembers that a write failed, but not why.
 int first_error = 0;
 
 void note(bool arrived) {

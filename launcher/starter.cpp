@@ -14,19 +14,19 @@ namespace tsprun::launcher {
 namespace {
 
 constexpr int kMostNodes = 1 << 16;
-/// Where torchrun's nodes meet, too, unless they are told otherwise.
+/// Port of the meeting point if none is given; torchrun's default, too.
 constexpr int kUsualPort = 29400;
-/// Ports that are derived from a job's number: below those that Linux gives to outgoing connections.
+/// Range of ports that are derived from a job's number: below those that Linux gives to outgoing connections.
 constexpr int kFirstPort = 10000;
 constexpr int kPorts = 20000;
 
-/// A value and the variables that it was taken from.
+/// A value, and the names of the variables that it was taken from.
 struct Found {
   std::string value;
   std::string from;
 };
 
-/// What a starter says.
+/// Everything that a starter says.
 struct Said {
   std::string starter;
   Found nodes;
@@ -39,12 +39,12 @@ class Variables {
  public:
   Variables(const bootstrap::Getenv& get, std::string starter) : get_(get), starter_(std::move(starter)) {}
 
-  /// Null if unset or empty.
+  /// Returns a variable's value; null if it is unset or empty.
   const char* find(const char* name) const {
     const char* value = get_(name);
     return value != nullptr && *value != '\0' ? value : nullptr;
   }
-  /// The first of two names that is set; null: neither.
+  /// Returns the first of two names that is set; null: neither is.
   const char* either(const char* name, const char* other) const {
     return find(name) != nullptr ? name : find(other) != nullptr ? other : nullptr;
   }
@@ -60,7 +60,8 @@ class Variables {
     return value;
   }
 
-  /// As every starter's users know them; none if neither the host nor, by the starter's own means, another one is known.
+  /// Returns the meeting point: MASTER_ADDR and MASTER_PORT, which users of every starter know, before the starter's own host and
+  /// port. Empty if no host is known.
   std::optional<Found> meeting_point(std::optional<Found> host, std::optional<Found> port) const {
     if (const char* address = find("MASTER_ADDR")) host = Found{address, "MASTER_ADDR"};
     if (find("MASTER_PORT") != nullptr) port = Found{std::to_string(number("MASTER_PORT", 1, 65535)), "MASTER_PORT"};
@@ -85,14 +86,14 @@ class Variables {
                   variables, starter, mend));
 }
 
-/// A port that is the same on all nodes, and another one for another step: as good as drawn.
+/// Returns a port that is the same on all nodes of a job step, and usually another one for another step.
 int port_of(std::string_view job) { return kFirstPort + static_cast<int>(XXH3_64bits(job.data(), job.size()) % kPorts); }
 
 std::optional<Said> said_by_slurm(const bootstrap::Getenv& get) {
   const Variables slurm(get, "srun");
   const char* step = slurm.either("SLURM_STEP_ID", "SLURM_STEPID");
   if (step == nullptr || slurm.find("SLURM_PROCID") == nullptr) return std::nullopt;
-  // The variables of the step alone: those of the job count what a step may have left out.
+  // Only the step's own variables: those of the job also count nodes that the step may have left out.
   if (slurm.find("SLURM_STEP_NUM_TASKS") == nullptr) return std::nullopt;
   const int tasks = slurm.number("SLURM_STEP_NUM_TASKS", 1, kMostNodes);
   if (tasks == 1) return std::nullopt;
@@ -123,7 +124,7 @@ std::optional<Said> said_by_torchrun(const bootstrap::Getenv& get) {
   const Variables pet(get, "PET_*");
   if (pet.find("PET_NNODES") == nullptr) return std::nullopt;
   std::string nodes_text = pet.find("PET_NNODES");
-  // torchrun's elastic form, "2:2"; a number of nodes that may change is none.
+  // torchrun's elastic form, "2:2". A range is no fixed number of nodes.
   if (const std::size_t colon = nodes_text.find(':');
       colon != std::string::npos && nodes_text.substr(0, colon) == nodes_text.substr(colon + 1)) {
     nodes_text.resize(colon);
@@ -155,7 +156,7 @@ std::optional<Said> said_by_torchrun(const bootstrap::Getenv& get) {
   return said;
 }
 
-/// What mpirun says of a process: its number among so many, and how many are on its machine.
+/// Variables in which an mpirun gives a process its number, the number of processes in all, and of those on its machine.
 struct MpiNames {
   const char* starter;
   const char* size;
@@ -169,7 +170,7 @@ constexpr MpiNames kHydra = {"MPICH's mpirun", "PMI_SIZE", "PMI_RANK", "MPI_LOCA
 
 std::optional<Said> said_by_mpi(const bootstrap::Getenv& get, const MpiNames& names) {
   const Variables mpi(get, names.starter);
-  // srun sets PMI_SIZE and PMI_RANK, too, but not the third.
+  // srun sets PMI_SIZE and PMI_RANK too, but not the third variable.
   if (mpi.find(names.size) == nullptr || mpi.find(names.local_size) == nullptr) return std::nullopt;
   const int size = mpi.number(names.size, 1, kMostNodes);
   if (size == 1) return std::nullopt;
@@ -183,7 +184,7 @@ std::optional<Said> said_by_mpi(const bootstrap::Getenv& get, const MpiNames& na
               .rendezvous = mpi.meeting_point(std::nullopt, std::nullopt)};
 }
 
-/// The innermost starter knows best, as for ranks (identity.h).
+/// Asks the innermost starter first, as for ranks (identity.h).
 std::optional<Said> said_by_starter(const bootstrap::Getenv& get) {
   const Variables tsprun(get, "tsprun");
   if (tsprun.find("TSP_NODE_FD") != nullptr) return std::nullopt;
@@ -230,7 +231,7 @@ std::string first_of_node_list(std::string_view list) {
     }
     const std::size_t close = list.find(']', at);
     if (close == std::string_view::npos) return {};
-    // Of "01-03,7" the first number, with its zeros.
+    // The first number of "01-03,7", with its zeros.
     const std::string_view inside = list.substr(at + 1, close - at - 1);
     const std::string_view first = inside.substr(0, inside.find_first_of(",-"));
     if (first.empty()) return {};

@@ -11,7 +11,7 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// As words are compared: without leading dashes, in small letters, joined by '-'.
+/// Returns a word in the form in which words are compared: without leading dashes, in lower case, joined by '-'.
 std::string plain(std::string_view word) {
   word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
   std::string result(word);
@@ -19,7 +19,8 @@ std::string plain(std::string_view word) {
   return result;
 }
 
-/// Two of the shortest words differ by one letter whatever they mean; of long ones a third may be wrong, but no more than three.
+/// Returns how many letters may be wrong. Very short words differ by one letter whatever they mean; of long ones a third may be
+/// wrong, but no more than three letters.
 std::size_t tolerated(std::size_t length) { return length < 3 ? 0 : std::clamp<std::size_t>(length / 3, 1, 3); }
 
 // X(another program's spelling, what is written here)
@@ -66,7 +67,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 37> kElsewhe
 }  // namespace
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  // Rows of the table: the one before last, the last, this one.
+  // Rows of the dynamic programming table: the one before last, the last, this one.
   std::array<std::vector<std::size_t>, 3> rows;
   rows.fill(std::vector<std::size_t>(b.size() + 1));
   for (std::size_t j = 0; j <= b.size(); ++j) rows[2][j] = j;
@@ -89,7 +90,7 @@ std::string nearest_word(std::string_view typed, std::span<const std::string> kn
   std::pair<std::size_t, std::size_t> best{tolerated(word.size()) + 1, 0};
   for (const std::string& each : known) {
     const std::string other = plain(each);
-    // Of equally near words the one of equal length: letters are swapped more often than they are left out.
+    // Among equally near words prefer one of equal length: letters are swapped more often than they are left out.
     const std::size_t longer = std::max(other.size(), word.size());
     const std::pair<std::size_t, std::size_t> far{edit_distance(word, other), longer - std::min(other.size(), word.size())};
     if (far >= best || (far.first > tolerated(word.size()))) continue;

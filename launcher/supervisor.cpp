@@ -26,19 +26,19 @@ namespace {
 
 constexpr std::uint64_t kSmallestHeap = std::uint64_t{1} << 20;
 
-/// `ulimit -f`: the ranks' memory counts as a file.
+/// Returns `ulimit -f`, since the ranks' memory counts as a file.
 std::uint64_t limit_file_size() {
   rlimit limit{};
   return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
 
-/// Address space for a rank's heap. Under a budget more than that, as far as limits allow: see Heap.
+/// Returns how much address space a rank's heap reserves; under a budget more than the budget, as far as limits allow: see Heap.
 std::uint64_t heap_bytes(const GlobalOptions& global) {
   const auto ranks = static_cast<std::uint64_t>(ranks_here(global).count);
-  // A rank maps the node's memory whole and needs as much address space again for itself.
+  // A rank maps the whole node memory, and needs as much address space again for itself.
   const std::uint64_t share = machine::limit_address_space() / 2 / ranks;
   if (global.mem_per_rank != 0) {
-    // Half of a file of that size, at most: its other parts take a small part of the rest.
+    // At most half of the largest file: the memory's other parts take a small part of the rest.
     const std::uint64_t room = std::min(share, limit_file_size() / 2 / ranks) / shm::kPage * shm::kPage;
     const std::uint64_t least = (global.mem_per_rank + shm::kPage - 1) / shm::kPage * shm::kPage;
     return std::max(least, std::min(Heap::reservation_for(global.mem_per_rank), room));
@@ -53,7 +53,7 @@ std::uint64_t heap_bytes(const GlobalOptions& global) {
   return heap;
 }
 
-/// While it lives this process may hold as many open files as it is ever allowed to.
+/// While it lives, this process may hold as many open files as its hard limit allows.
 class RaisedOpenFiles {
  public:
   RaisedOpenFiles() {
@@ -72,7 +72,7 @@ class RaisedOpenFiles {
   rlimit before_{};
 };
 
-/// One layout for each node whose ranks this tsprun starts.
+/// Returns a layout for each node whose ranks this tsprun starts.
 std::vector<shm::NodeLayout> node_layouts(const GlobalOptions& global) {
   std::vector<shm::NodeLayout> layouts;
   const int cores = machine::usable_cores();
@@ -87,7 +87,8 @@ std::vector<shm::NodeLayout> node_layouts(const GlobalOptions& global) {
     layout.nodes = static_cast<std::uint32_t>(global.nodes);
     layout.heap_bytes = heap_bytes(global);
     layout.timeout_ns = global.timeout_ns;
-    // Nodes of one machine share its cores; more nodes than cores have less than one each, and their ranks must not spin.
+    // Nodes of one machine share its cores; if there are more nodes than cores, a node has less than one core, and its ranks must
+    // not spin.
     layout.cores = static_cast<std::uint32_t>(cores * block.count / ranks_here(global).count);
     layout.supervised = 1;
     layout.share = global.intra == "tcp" ? 0 : 1;
@@ -98,7 +99,8 @@ std::vector<shm::NodeLayout> node_layouts(const GlobalOptions& global) {
   return layouts;
 }
 
-/// `ulimit -f` holds for the nodes' memories too, and what goes over it is ended by a signal that says nothing.
+/// Throws Error(refused) if `ulimit -f` is too small for a node's memory. Without this check a process that exceeds the limit is
+/// ended by a signal that explains nothing.
 void check_file_limit(std::uint64_t bytes) {
   const std::uint64_t limit = limit_file_size();
   if (limit >= bytes) return;
@@ -109,7 +111,7 @@ void check_file_limit(std::uint64_t bytes) {
                   limit, bytes));
 }
 
-/// The nodes' memories, which tell ranks where the store is, if they need one.
+/// Makes the nodes' memories, which also tell ranks where the store is, if they need one.
 std::vector<shm::NodeMemory> make_memories(const GlobalOptions& global, const std::string& store,
                                            const bootstrap::Secret& secret) {
   std::vector<shm::NodeMemory> memories;
@@ -120,18 +122,19 @@ std::vector<shm::NodeMemory> make_memories(const GlobalOptions& global, const st
     layout.tls = uses_tls(global) ? 1 : 0;
     check_file_limit(layout.total_bytes());
     memories.push_back(shm::NodeMemory::create_memfd(layout));
-    // Ranks that wait for sockets can't sleep on a futex.
+    // Ranks that wait for sockets can't sleep on a futex, so each gets a bell with a descriptor.
     if (!store.empty()) memories.back().hang_bells();
   }
   return memories;
 }
 
-/// As spdlog::warn does, but by way of the job's stderr: its reader may take nothing, and a signal shall end the wait for it.
+/// Warns as spdlog::warn does, but through the job's stderr: its reader may be slow, and a signal must end the wait for it.
 void warn(Job& job, const std::string& line) {
   if (spdlog::should_log(spdlog::level::warn)) job.print_on_stderr(fmt::format("tsprun: warning: {}\n", line));
 }
 
-/// A job that is done, but whose trace couldn't be written, is told as such: all else stays. tsprun's exit code.
+/// Reports a failure for a job that succeeded but whose trace couldn't be written; all other results stay. Returns tsprun's exit
+/// code.
 int judge_trace(Job& job, Report& report) {
   const std::string trouble = report.root().value(kTraceTrouble, std::string());
   report.root().erase(kTraceTrouble);
@@ -141,8 +144,8 @@ int judge_trace(Job& job, Report& report) {
   return 1;
 }
 
-/// The ranks' own events are gone with them, unless all had come to their end. What goes wrong here is no news beside the
-/// failure.
+/// Writes a trace of the failure, unless all ranks had finished: the ranks' own events are lost. An error here only causes a
+/// warning, as the job has failed already.
 void trace_failure(const GlobalOptions& global, Job& job) {
   if (global.trace.empty() || ranks_here(global).first != 0) return;
   bool all_finished = true;
@@ -160,7 +163,7 @@ void trace_failure(const GlobalOptions& global, Job& job) {
 
 int run_job(const JobSpec& spec, Report& report) {
   const GlobalOptions& global = *spec.global;
-  // Before the first that is held for a rank.
+  // Before any descriptor is opened for a rank.
   const RaisedOpenFiles open_files;
   std::string trouble = spec.trouble.empty() ? rdma_trouble(global) : spec.trouble;
   if (trouble.empty() && spec.multiplies) trouble = blas_trouble(global.threads);
@@ -189,7 +192,7 @@ int run_job(const JobSpec& spec, Report& report) {
         "/proc isn't mounted: stopped ranks can't be told from slow ones, what programs leave behind isn't found, and "
         "limits of cgroups aren't seen");
   Job job(spec, make_memories(global, store, secret), net);
-  // What waits in stdio's buffers would be written once more by every forked rank.
+  // Every forked rank would write what is left in stdio's buffers once more.
   std::fflush(nullptr);
   spdlog::debug("{} ranks on {} cores", ranks_here(global).count, machine::usable_cores());
   job.start(open_files.before());

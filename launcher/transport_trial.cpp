@@ -28,7 +28,7 @@ constexpr std::uint64_t kDeadline_ns = 5'000'000'000;
 constexpr std::size_t kBytes = std::size_t{1} << 20;
 constexpr Envelope kEnvelope{0x7472'6961'6c00'0001, 1, 1, Purpose::other};
 
-/// One end of the connection under trial, and how it numbers the other.
+/// One end of the connection under trial, and its number for the other end.
 struct End {
   Transport& transport;
   int peer;
@@ -151,7 +151,7 @@ std::string loopback_trouble() {
   anywhere.sin_family = AF_INET;
   anywhere.sin_port = htons(1);
   anywhere.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  // Of datagrams this sends nothing: it only asks for the way.
+  // connect() on a datagram socket sends nothing; it only looks up the route.
   if (socket && ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&anywhere), sizeof anywhere) == 0) return {};
   return fmt::format(
       "ranks that don't share memory talk over the loopback interface (127.0.0.1), which can't be used: {}; try `ip "

@@ -10,7 +10,7 @@ namespace {
 
 bool continues(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; }
 
-/// Bytes of a character that begins so; 1 for what can't begin one of several.
+/// Returns the bytes of a character that begins with this byte; 1 for a byte that can't begin a longer one.
 std::size_t length_of(char first) {
   const auto byte = static_cast<unsigned char>(first);
   if (byte >= 0xC2 && byte <= 0xDF) return 2;

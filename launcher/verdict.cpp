@@ -14,7 +14,7 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// More lines than this help nobody at a terminal; the JSON report has all.
+/// Most lines of a verdict; more help nobody at a terminal, and the JSON report has all.
 constexpr std::size_t kMostLines = 32;
 
 std::string who(int rank) { return rank >= 0 ? fmt::format("rank {}", rank) : std::string("a rank"); }
@@ -47,17 +47,17 @@ std::string headline(const Failure& failure) {
   return "the job failed";
 }
 
-/// A culprit of this kind waits for nobody any more.
+/// Returns true if a culprit with this cause has ended and waits for nobody.
 bool is_gone(Cause cause) { return cause == Cause::killed || cause == Cause::exited || cause == Cause::exception; }
 
-/// "ranks 0, 2 wait for 1; 1 waits for 3; 3 is stopped": who waits for whom, those that others wait for behind those who wait.
-/// Empty: nobody waits.
+/// Returns who waits for whom: "ranks 0, 2 wait for 1; rank 1 waits for 3; rank 3 is stopped". Ranks at the end of a chain of
+/// waits come last. Empty: nobody waits.
 std::string wait_sentence(const Failure& failure, const std::vector<RankRecord>& ranks) {
   std::map<int, std::vector<int>> waiters;  // by whom they wait for
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i].waits_for() >= 0) waiters[ranks[i].waits_for()].push_back(static_cast<int>(i));
   }
-  // How far a rank is from the end of its chain: those farthest away come first. A circle has no end.
+  // Distance of a rank from the end of its chain of waits; those farthest away come first. A circle has no end.
   const auto distance = [&](int rank) {
     std::size_t steps = 0;
     while (steps <= ranks.size() && rank >= 0 && rank < static_cast<int>(ranks.size())) {
@@ -82,7 +82,7 @@ std::string wait_sentence(const Failure& failure, const std::vector<RankRecord>&
   return text;
 }
 
-/// What a rank without an operation did that waited for nobody; empty: there is nothing to say.
+/// Returns what a rank did that had no operation and waited for nobody; empty: there is nothing to say.
 std::string describe_idle(const RankRecord& record, int rank, const Failure& failure, bool anybody_joined) {
   const bool culprit = rank == failure.rank;
   if (record.stopped || (culprit && failure.cause != Cause::stalled)) return {};
@@ -101,7 +101,7 @@ std::string ago(std::uint64_t then_ns, std::uint64_t now_ns) {
 Failure failure_of_end(const FlightBoard& board, int rank, const RankEnd& end) {
   Failure failure;
   const Failure noted = board.first_error(rank);
-  // Whoever notes an error ends by exit or abort(); any other signal came from elsewhere and later.
+  // A rank that notes an error ends by exit or abort(); any other signal came from elsewhere, and later.
   const bool own_words = noted.cause != Cause::none && (end.signal == 0 || end.signal == SIGABRT);
   if (own_words) {
     failure = noted;

@@ -15,18 +15,18 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// Lines of the log; the report has all.
+/// Most lines in the log; the report has all.
 constexpr std::size_t kMostWays = 32;
 constexpr std::string_view kKey = "live/way/";
 
-/// A number below `limit`; -1: the text is none.
+/// Returns the number that a text is, if it is below `limit`; otherwise -1.
 int number_in(std::string_view text, int limit) {
   int number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc{} && end == text.data() + text.size() && number >= 0 && number < limit ? number : -1;
 }
 
-/// Takes what stands before `mark` off a text; all of it if there is none.
+/// Takes the part before `mark` off a text and returns it; all of the text if there is no mark.
 std::string_view take(std::string_view& text, char mark) {
   const std::size_t end = std::min(text.find(mark), text.size());
   const std::string_view head = text.substr(0, end);
@@ -131,7 +131,7 @@ std::vector<std::string> Ways::lines() const {
 }
 
 nlohmann::ordered_json Ways::json() const {
-  // By number; -1: to oneself.
+  // Distinct ways by number; in a row, -1 stands for the rank itself.
   std::vector<Way> ways;
   const auto row = [&](int from) {
     std::vector<int> numbers(static_cast<std::size_t>(ranks_), -1);
@@ -148,7 +148,7 @@ nlohmann::ordered_json Ways::json() const {
   const auto agree = [](int a, int b) { return a == b || a < 0 || b < 0; };
   nlohmann::ordered_json table = nlohmann::ordered_json::array();
   for (int first = 0; first < ranks_;) {
-    // The ranks from `first` on that use the same ways, among each other as well.
+    // Consecutive ranks from `first` on that use the same ways, also among each other.
     std::vector<int> block = {first};
     std::vector<int> together = row(first);
     for (int next = first + 1; next < ranks_; ++next) {

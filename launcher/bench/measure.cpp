@@ -1,4 +1,4 @@
-// Timing and checking: see measure.h.
+// Timing and checking of operations: see measure.h.
 #include "launcher/bench/measure.h"
 
 #include "launcher/bench/pattern.h"
@@ -13,12 +13,12 @@ namespace tsprun::bench {
 
 namespace {
 
-// From here on one run is warm-up enough.
+// An operation that takes at least so many seconds needs no more warm-up than one run.
 constexpr double kLongOperation = 50e-3;
-// Doubles in a message by which the benchmark agrees with itself: a kibibyte.
+// Most doubles in one message between the benchmark's ranks: 1 KiB.
 constexpr std::size_t kMessage = 128;
 
-// Where an output's expected elements come from: the values of one rank, or the sums over all.
+// Source of an output's expected elements: the values of one rank, or (kAllRanks) the sums over all.
 constexpr int kAllRanks = -1;
 struct Piece {
   std::size_t offset;
@@ -29,7 +29,7 @@ struct Piece {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Rank 0's value, on all ranks.
+// Returns rank 0's value on all ranks.
 double tell(Subject& subject, double value) {
   if (subject.rank() != 0) {
     subject.receive({&value, 1}, 0);
@@ -39,8 +39,8 @@ double tell(Subject& subject, double value) {
   return value;
 }
 
-// Rank 0's `values` become what `combine` makes of all ranks'; the others' stay. In messages small enough to need no memory worth
-// counting.
+// Combines all ranks' values into rank 0's `values`; the others' stay as they are. Messages are small, so they need little
+// memory.
 template <class Combine>
 void collect(Subject& subject, std::span<double> values, Combine combine) {
   double theirs[kMessage];
@@ -56,7 +56,7 @@ void collect(Subject& subject, std::span<double> values, Combine combine) {
 
 double larger(double a, double b) { return std::max(a, b); }
 
-// This rank's seconds for `batch` operations after a barrier. In a pingpong only ranks 0 and 1 count.
+// Returns this rank's seconds for `batch` operations after a barrier. In a pingpong only ranks 0 and 1 count.
 double time_batch(Subject& subject, const Case& which, std::uint64_t batch) {
   subject.barrier();
   if (which.kind == Kind::pingpong && subject.rank() > 1) return 0;
@@ -76,7 +76,8 @@ struct Estimate {
   double seconds;  // of a batch
 };
 
-// Also the warm-up. A batch grows until it takes so long that the ranks' different starts after the barrier don't count for much.
+// Chooses the number of operations in a batch, and warms up. The batch grows until the ranks' different starts after the barrier
+// matter little.
 Estimate choose_batch(Subject& subject, const Case& which) {
   const double cold = slowest_batch(subject, which, 1);
   if (cold >= kLongOperation) return {1, cold};
@@ -88,12 +89,12 @@ Estimate choose_batch(Subject& subject, const Case& which) {
   }
   const double each = seconds / static_cast<double>(batch);
   if (each >= kBatchSeconds) return {1, each};
-  // A tenth more, so that samples of a row that got faster meanwhile still reach the bound.
+  // A tenth more, so that samples still reach the bound if operations get faster meanwhile.
   const auto chosen = static_cast<std::uint64_t>(std::ceil(1.1 * kBatchSeconds / each));
   return {chosen, each * static_cast<double>(chosen)};
 }
 
-// How many iterations follow after `done` that took `elapsed` seconds.
+// Returns how many iterations to do after `done` that took `elapsed` seconds.
 std::uint64_t more_iterations(const Pace& pace, std::uint64_t done, double elapsed, double estimate) {
   if (pace.iterations != 0) return done == 0 ? pace.iterations : 0;
   const double each = done == 0 ? estimate : elapsed / static_cast<double>(done);
@@ -132,7 +133,8 @@ std::vector<Piece> expected_pieces(const Case& which, int rank) {
 std::uint64_t check_data_once(Subject& subject, const Case& which, std::uint32_t seed) {
   const Tick tick = [&subject] { subject.tick(); };
   const auto [input, output] = buffers_of(subject, which);
-  // All ones is NaN in every type: what the operation doesn't write is wrong. In place the input comes after it.
+  // All ones is NaN in every type, so elements that the operation doesn't write count as wrong. In place, the input is filled
+  // afterwards.
   if (output.count != 0) std::memset(output.data, 0xFF, output.bytes());
   const bool root = subject.rank() == 0;
   if (which.kind == Kind::broadcast && which.place == Place::usual && root) fill(output, seed, 0, 0, tick);
@@ -147,13 +149,13 @@ std::uint64_t check_data_once(Subject& subject, const Case& which, std::uint32_t
   return wrong;
 }
 
-/// A rank's clock beside that of rank 0, which may be another machine's.
+/// A rank's clock compared with that of rank 0, which may be on another machine.
 struct Clock {
-  double ahead = 0;  ///< seconds
-  double error = 0;  ///< at most
+  double ahead = 0;  ///< seconds by which it is ahead of rank 0's
+  double error = 0;  ///< largest error of that, in seconds
 };
 
-/// The shortest of some round trips to rank 0 tells.
+/// Compares every rank's clock with rank 0's; the shortest of several round trips gives the result.
 Clock compare_clocks(Subject& subject) {
   constexpr int kRounds = 5;
   double mine[2] = {0, 0};
@@ -223,7 +225,7 @@ double Timing::busbw(const Case& which) const { return algbw(which) * which.bus_
 
 Timing measure(Subject& subject, const Case& which, const Pace& pace) {
   const Tick tick = [&subject] { subject.tick(); };
-  // Real numbers, and every page touched, before the clock runs.
+  // Fills the buffers before the clock runs: real numbers, and every page touched.
   const auto [input, output] = buffers_of(subject, which);
   fill(input, 0, subject.rank(), 0, tick);
   fill(output, 0, subject.rank(), 0, tick);

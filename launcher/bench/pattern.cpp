@@ -1,4 +1,4 @@
-// Known data: see pattern.h. Values are made a block at a time, in plain loops that compilers vectorise.
+// Test data whose elements are known: see pattern.h. Values are made a block at a time, in plain loops that compilers vectorise.
 #include "launcher/bench/pattern.h"
 
 #include <algorithm>
@@ -40,13 +40,13 @@ void add_values(std::int32_t* sums, std::size_t n, std::uint32_t seed, int rank,
   }
 }
 
-// How many elements the next block has.
+// Returns how many elements the next block has.
 std::size_t block_size(std::uint64_t index, std::size_t left) {
   const std::uint64_t to_boundary = (std::uint64_t{1} << 32) - (index & 0xFFFF'FFFFU);
   return static_cast<std::size_t>(std::min<std::uint64_t>({kBlock, left, to_boundary}));
 }
 
-// Round to nearest, ties to even; `value` is finite.
+// Rounds to bf16: to nearest, ties to even. `value` must be finite.
 std::uint16_t bf16_bits(std::int32_t value) {
   const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
   return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
@@ -76,7 +76,7 @@ std::uint64_t differences(DType dtype, const std::byte* from, const std::int32_t
   return n;
 }
 
-// Walks over `count` elements in blocks; visit(offset, values, n) with the sums over ranks [first_rank, last_rank).
+// Visits `count` elements in blocks: visit(offset, values, n), with the sums over ranks [first_rank, last_rank).
 template <class Visit>
 void for_blocks(std::size_t count, DType dtype, std::uint32_t seed, int first_rank, int last_rank, std::uint64_t first,
                 const Tick& tick, Visit visit) {

@@ -1,4 +1,4 @@
-// The benchmark's table and JSON rows: see table.h.
+// Table and JSON rows of a benchmark: see table.h.
 #include "launcher/bench/table.h"
 
 #include <cstdio>
@@ -7,7 +7,7 @@ namespace tsprun::bench {
 
 namespace {
 
-// snprintf into a string: widths are constants below, so a row always fits.
+// Formats with snprintf into a string. Widths are constants below, so a row always fits.
 template <class... Values>
 std::string print(const char* format, Values... values) {
   char text[256];
@@ -17,7 +17,7 @@ std::string print(const char* format, Values... values) {
 
 std::string wrong_text(std::uint64_t wrong) { return wrong == kUnchecked ? "N/A" : std::to_string(wrong); }
 
-/// nccl-tests' names.
+/// Returns nccl-tests' name of a type.
 const char* type_name(DType dtype) {
   switch (dtype) {
     case DType::f32: return "float";
@@ -95,7 +95,7 @@ std::vector<std::string> table_foot(std::span<const Case> cases, std::span<const
                        : "OK (not checked)"),
       print("# %-20s : %g", "Avg bus bandwidth", count == 0 ? 0 : busbw / static_cast<double>(count)), "#"};
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    // Not in the heads' words: some readers look for the last line that has them.
+    // These lines avoid the words of the heads: some readers look for the last line that has them.
     lines.push_back(print("# p99 of %10llu B: %10s us, %10s us in place", static_cast<unsigned long long>(cases[i].bytes),
                           p99_text(outcomes[i].out_of_place).c_str(), p99_text(outcomes[i].in_place).c_str()));
   }

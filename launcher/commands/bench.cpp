@@ -30,7 +30,7 @@ using bench::Kind;
 constexpr std::int64_t kMostIterations = 1'000'000;
 constexpr double kLongestRow = 3600;
 
-/// Messages that may be under way on a lane, each with a copy of its small payload in the sender's heap.
+/// Messages that may be in flight on a lane, each with a copy of its small payload in the sender's heap.
 constexpr std::uint64_t kUnderWay = shm::kSlots;
 constexpr std::uint64_t kSmallestCopy = 1024;
 
@@ -73,8 +73,8 @@ std::string whole_mebibytes(std::uint64_t bytes) {
                                            : fmt::format("{} MiB", (bytes + (1 << 20) - 1) >> 20);
 }
 
-/// What a rank's heap must hold: the buffers, and copies of small payloads under way, which are kept by size in powers of two.
-/// UINT64_MAX if that is more than any number says.
+/// Returns the bytes that a rank's heap must hold: the buffers, and copies of small payloads in flight, whose sizes are rounded
+/// up to powers of two. UINT64_MAX if the sum overflows.
 std::uint64_t heap_need(std::span<const Case> cases) {
   const BufferBytes buffers = bench::buffers_for(bench::in_both_places(cases));
   std::set<std::uint64_t> copies = {kSmallestCopy};
@@ -88,7 +88,7 @@ std::uint64_t heap_need(std::span<const Case> cases) {
   return countable ? buffers.total() + beside : UINT64_MAX;
 }
 
-/// The most that one rank may take, and what sets that bound.
+/// Most bytes that one rank may take, and which option or limit says so.
 struct Room {
   std::uint64_t bytes;
   std::string why;

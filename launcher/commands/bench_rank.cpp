@@ -1,4 +1,4 @@
-// A rank of `tsprun bench`: see bench_rank.h.
+// One rank of `tsprun bench`: see bench_rank.h.
 #include "launcher/commands/bench_rank.h"
 
 #include "launcher/bench/table.h"
@@ -73,15 +73,16 @@ class RankSubject final : public bench::Subject {
 
 constexpr std::array<std::string_view, 3> kTransports = {"shm", "verbs", "tcp"};
 
-/// What carries messages, by name, for the head and the rows.
+/// Names of the transports that carry messages, for the head and the rows of the table.
 struct TransportNames {
-  std::string all;   ///< those between any two ranks: "shm+tcp"
-  std::string pair;  ///< that between ranks 0 and 1, which alone carries a ping-pong
+  std::string all;   ///< all transports between any two ranks: "shm+tcp"
+  std::string pair;  ///< the transport between ranks 0 and 1, which alone carries a ping-pong
 
   const std::string& of(Kind kind) const { return kind == Kind::pingpong ? pair : all; }
 };
 
-/// Known on rank 0 alone: a rank knows only its own ways, so each tells rank 0 a bit for each transport that it uses.
+/// Returns the names on rank 0, nothing on others. A rank knows only its own transports, so each sends rank 0 a bit for each that
+/// it uses.
 TransportNames transport_names(Context& context, bench::Subject& subject) {
   if (context.size() < 2) return {"none", "none"};
   unsigned used = 0;
@@ -108,7 +109,7 @@ TransportNames transport_names(Context& context, bench::Subject& subject) {
   return {all, std::string(context.engine().route(1).transport->name())};
 }
 
-/// Different in every run, the same on all ranks.
+/// Returns a seed that is different in every run and the same on all ranks.
 std::uint32_t fresh_seed(bench::Subject& subject) {
   double seed = static_cast<double>(std::chrono::steady_clock::now().time_since_epoch().count() & 0xFFFF'FFFF);
   if (subject.rank() != 0) {

@@ -21,7 +21,7 @@ namespace {
 constexpr ModelOptionUse kBlockUse{.model_folder = false, .data = false, .seed = false, .recompute = true};
 constexpr std::size_t kMostTokens = std::size_t{1} << 31;
 
-/// B and S of `x` [B, S, h]; `dy` must have the same shape.
+/// Sets batch and sequence from `x` [B, S, h], and checks that `dy` has the same shape. Throws Error(refused).
 void check_input(const BlockOptions& block, ModelCommandOptions& model) {
   const safetensors::File file(block.input);
   const safetensors::TensorInfo* x = file.find("x");
@@ -40,7 +40,7 @@ void check_input(const BlockOptions& block, ModelCommandOptions& model) {
   }
 }
 
-/// Of the output's tensors.
+/// Returns the bytes of the output's tensors.
 double output_bytes(const BlockOptions& block, const ModelCommandOptions& model) {
   const theory::Setting setting = model.setting();
   const auto tokens = static_cast<double>(setting.hidden_elements());

@@ -1,4 +1,4 @@
-// A rank of `tsprun block`: see block_rank.h.
+// One rank of `tsprun block`: see block_rank.h.
 #include "launcher/commands/block_rank.h"
 
 #include "core/kernels/check.h"
@@ -19,7 +19,8 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// Calls body(first row of a tensor [B·S, h] in natural order, first row of this rank's residual, count) for runs of its tokens.
+/// Calls body(first row in a tensor [B·S, h] in natural order, first row in this rank's residual, count) for each run of
+/// consecutive tokens of this rank.
 template <class Body>
 void for_runs(const TokenLayout& tokens, Body&& body) {
   const std::size_t first = tokens.first_held();
@@ -38,7 +39,7 @@ safetensors::Block rows(std::size_t first, std::size_t count, std::size_t column
   return {.first_row = first, .rows = count, .first_column = 0, .columns = columns};
 }
 
-/// This rank's tokens of a tensor [B, S, h].
+/// Reads this rank's tokens of a tensor [B, S, h].
 OwnedTensor read_tokens(Rank& rank, const safetensors::File& file, std::string_view name, const TokenLayout& tokens,
                         std::size_t hidden, DType dtype, Category category) {
   OwnedTensor into = tokens.residual(rank, category, dtype, hidden, name);
@@ -82,7 +83,8 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   ParameterStore& store = block.parameters();
   load_weights(session, store, plan.block->weights);
   const TokenLayout& tokens = block.tokens();
-  const bool writes_tokens = mesh.shape().slices_tokens() || mesh.tensor().rank() == 0;  // else other ranks have the same
+  // Otherwise several ranks hold the same tokens, and one of them writes.
+  const bool writes_tokens = mesh.shape().slices_tokens() || mesh.tensor().rank() == 0;
   const safetensors::File input(plan.block->input);
   OutputFile output(session, plan.block->output, output_tensors(model, backward));
   OwnedTensor x = read_tokens(rank, input, "x", tokens, h, model.dtype, block.kept());

@@ -1,4 +1,4 @@
-// The command `compare`: see compare.h. Every rank's part is compare_rank.h, rows and tables are compare_table.cpp.
+// The command `compare`: see compare.h. compare_rank.h is every rank's part, compare_table.cpp makes rows and tables.
 #include "launcher/commands/compare.h"
 
 #include "launcher/commands/compare_rank.h"
@@ -45,7 +45,7 @@ std::vector<std::string> split(const std::string& option, const std::string& tex
   return parts;
 }
 
-/// Warnings about one config are the same for every point.
+/// Silences warnings after the first point: those about one configuration are the same for every point.
 class QuietAfterFirst {
  public:
   explicit QuietAfterFirst(bool first) : level_(spdlog::get_level()) {
@@ -59,7 +59,7 @@ class QuietAfterFirst {
   spdlog::level::level_enum level_;
 };
 
-/// The values of a sweep, or the one value of its plain option.
+/// Returns the values of a sweep, or the one value of its plain option.
 std::vector<std::string> swept(const std::string& option, const std::string& sweep, const std::string& plain_option,
                                const std::string& plain) {
   if (sweep.empty()) return {plain};
@@ -67,7 +67,7 @@ std::vector<std::string> swept(const std::string& option, const std::string& swe
   return split(option, sweep, ',');
 }
 
-/// What is no value under any layout is refused before the first job.
+/// Refuses, before the first job, texts that are no value under any layout.
 void check_swept(const std::vector<std::string>& configs, const std::vector<std::string>& sequences,
                  const std::vector<std::string>& batches) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
@@ -79,7 +79,7 @@ void check_swept(const std::vector<std::string>& configs, const std::vector<std:
     if (!each.empty()) parse_integer("--batch", each, 1, kMost);
 }
 
-/// --tp and --sp must be words, and mean something to at least one layout.
+/// Checks that --tp and --sp are variants that exist, and that at least one layout has their axis.
 void check_variants(GlobalOptions global, const std::vector<Layout>& layouts) {
   const auto with = [&](std::string_view axis) {
     const auto has = [&](const Layout& layout) { return layout.has(axis); };
@@ -92,15 +92,15 @@ void check_variants(GlobalOptions global, const std::vector<Layout>& layouts) {
   sequence_exchange(global);
 }
 
-/// `text` is a whole number, or empty.
+/// Returns a text as a number; `usual` for an empty one. `text` must be a whole number or empty.
 std::size_t number_or(const std::string& text, std::size_t usual) {
   return text.empty() ? usual : static_cast<std::size_t>(std::stoull(text));
 }
 
-/// Turns a point's texts into values. Throws Error(refused) with the message of a model command that can't do it.
+/// Turns a point's texts into values. Throws Error(refused) with the message of a model command that can't run it.
 void validate_point(ComparePoint& point, bool forward_only) {
   validate_global(point.global, RankUse::job, 1);
-  // The model's sizes first: a layout that can't be still has a row.
+  // The model's sizes first: a layout that can't run still has a row.
   validate_model(point.model, point.global, kSizes);
   validate_model(point.model, point.global, kCompareUse);
   check_batch(point.global, point.model.batch);
@@ -108,7 +108,7 @@ void validate_point(ComparePoint& point, bool forward_only) {
   validate_memory(point.model, point.global, forward_only ? ModelUse::inference : ModelUse::training);
 }
 
-/// Why the file system won't take it; empty: it did.
+/// Writes the table as CSV. Returns why that failed; empty: it succeeded.
 std::string write_csv(const std::string& path, const ordered_json& rows) {
   const std::string text = compare_csv(rows);
   if (path == "-") {
@@ -145,7 +145,7 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
           ComparePoint point{.global = global, .model = model, .layout = layouts[i], .why = {}};
           point.global.layout_text = layouts[i];
           point.global.ranks_text.clear();
-          // Variants are of the layouts that have their axis.
+          // --tp and --sp apply to the layouts that have their axis.
           if (!parsed[i].has("tp")) point.global.tensor_text = "plain";
           if (!parsed[i].has("sp")) point.global.sequence_text = "gather";
           point.global.quiet = true;  // each job's audit becomes a row
@@ -157,7 +157,7 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
             validate_point(point, options.forward_only);
           } catch (const Error& error) {
             point.why = error.what();
-            // The row says what was asked for.
+            // The row shows what was asked for.
             point.global.layout = parsed[i];
             point.global.ranks = parsed[i].product();
             point.model.sequence = number_or(sequence, point.model.sequence);
@@ -246,7 +246,7 @@ int CompareCommand::run(const GlobalOptions& global, Report& report) {
   }
   for (const std::string& line : compare_table(rows)) print("{}\n", line);
   if (options_.csv.empty()) return worst;
-  // The jobs are done, and their rows stay.
+  // The jobs have run, and their rows stay even if the file can't be written.
   if (const std::string trouble = write_csv(options_.csv, rows); !trouble.empty()) {
     spdlog::error("{}", trouble);
     if (worst == 0) report.set_failure(refusal(trouble), {});

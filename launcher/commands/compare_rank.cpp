@@ -23,7 +23,7 @@ int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan) {
   TrainingBatch batch(options);
   PassesOfRun passes{.decisive = {}, .tokens = [&](std::uint64_t step) { return batch.of_step(step); }};
 
-  // The first step, which isn't measured, warms caches up and takes memory for the first time.
+  // The first step isn't measured: it warms up caches and allocates memory for the first time.
   for (std::uint64_t step = 1; step <= plan.steps + 1; ++step) {
     const TokenBatch tokens = batch.of_step(step);
     context.world().barrier();

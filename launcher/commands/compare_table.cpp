@@ -1,4 +1,4 @@
-// What `compare` makes of its jobs' reports: rows for the report, a table, CSV.
+// Turns the reports of `compare`'s jobs into rows of the report, a table, and CSV.
 #include "launcher/commands/compare.h"
 #include "launcher/model/layouts.h"
 #include "launcher/plan/points.h"
@@ -18,7 +18,7 @@ using nlohmann::ordered_json;
 
 constexpr double kMiB = 1 << 20;
 
-/// Received bytes by purpose, summed over ranks.
+/// Returns received bytes by purpose, summed over ranks.
 ordered_json summed_traffic(const ordered_json& per_rank) {
   ordered_json sum;
   for (const ordered_json& rank : per_rank) {
@@ -32,10 +32,10 @@ ordered_json summed_traffic(const ordered_json& per_rank) {
   return sum;
 }
 
-/// What formulas speak of; the rest is small, and may use any algorithm.
+/// Purpose that formulas don't predict: small messages, for which any algorithm may be used.
 const std::string kOther(name(Purpose::other));
 
-/// Received for all purposes but `other`.
+/// Returns the bytes received in a pass for all purposes but `other`.
 std::uint64_t total(const ordered_json& traffic, const char* pass) {
   std::uint64_t sum = 0;
   for (const auto& [purpose, bytes] : traffic.at(pass).items()) {
@@ -44,7 +44,7 @@ std::uint64_t total(const ordered_json& traffic, const char* pass) {
   return sum;
 }
 
-/// Received for `other`, in all passes that there are.
+/// Returns the bytes received for `other`, in all passes that there are.
 std::uint64_t other(const ordered_json& traffic) {
   std::uint64_t sum = 0;
   for (const auto& [pass, purposes] : traffic.items()) {
@@ -53,7 +53,7 @@ std::uint64_t other(const ordered_json& traffic) {
   return sum;
 }
 
-/// Of the rank whose peak is highest; null if there is none.
+/// Returns the memory peaks of the rank whose total is highest; null if there is none.
 ordered_json fullest(const ordered_json& per_rank) {
   ordered_json most;
   for (const ordered_json& rank : per_rank) {
@@ -74,7 +74,7 @@ theory::Spread spread_of(const ComparePoint& point) {
                              : launcher::spread_of(layout, tensor_exchange(point.global), sequence_exchange(point.global));
 }
 
-/// The longest sequence with which the schedule gets through under --mem-per-rank, at most the model's; 0 if none does.
+/// Returns the longest sequence that fits under --mem-per-rank, at most the model's; 0 if none does.
 std::size_t longest_sequence(const ComparePoint& point, bool forward_only) {
   const theory::Spread spread = spread_of(point);
   theory::Setting setting = point.model.setting();
@@ -98,7 +98,7 @@ std::string mebibytes_or_dash(const ordered_json& bytes) {
   return bytes.is_null() ? "-" : fmt::format("{:.2f}", static_cast<double>(bytes.get<std::uint64_t>()) / kMiB);
 }
 
-/// "12.50 =" where measured and formula are the same to the byte, else both.
+/// Returns "12.50 =" if the measured bytes equal the formula's to the byte, else both.
 std::string beside(const ordered_json& row, const char* pass) {
   if (row.at("traffic_bytes").is_null() || !row.at("traffic_bytes").contains(pass)) return "-";
   const std::uint64_t measured = total(row.at("traffic_bytes"), pass);

@@ -25,7 +25,7 @@ std::string text_in_mebibytes(std::uint64_t bytes) { return fmt::format("{} MiB"
 std::string limit_text(std::uint64_t limit) { return limit == UINT64_MAX ? "unlimited" : std::to_string(limit); }
 ordered_json limit_json(std::uint64_t limit) { return limit == UINT64_MAX ? ordered_json(nullptr) : ordered_json(limit); }
 
-/// Makes the smallest node memory and writes to it: the proof that shm works here, or the reason why it doesn't.
+/// Makes the smallest node memory and writes to it: this proves that shm works here, or tells why it doesn't.
 Trial try_shared_memory() {
   Trial trial{true, "a memfd was made, mapped and written"};
   try {

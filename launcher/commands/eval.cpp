@@ -1,4 +1,4 @@
-// `tsprun eval`: the loss, and on request the logits, of a model on data. This file is the command; every rank's part is
+// `tsprun eval`: the loss of a model on data, and on request its logits. This file is the command; every rank's part is
 // eval_rank.h.
 #include "launcher/commands/eval_rank.h"
 

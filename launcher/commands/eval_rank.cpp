@@ -1,4 +1,4 @@
-// A rank of `tsprun eval`: see eval_rank.h.
+// One rank of `tsprun eval`: see eval_rank.h.
 #include "launcher/commands/eval_rank.h"
 
 #include "launcher/model/model_rank.h"
@@ -16,7 +16,7 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// Windows that are evaluated together, all of one length.
+/// Windows that are evaluated together; all have the same length.
 class WindowBatch {
  public:
   WindowBatch(const TokenStream& stream, std::size_t sequence, std::uint64_t first, std::size_t count)
@@ -38,7 +38,7 @@ class WindowBatch {
   std::vector<std::int64_t> labels_;
 };
 
-/// How many windows from `first` on go together: --batch of them, but the short last one alone.
+/// Returns how many windows from `first` on are evaluated together: --batch of them; a shorter last one alone.
 std::size_t windows_together(const TokenStream& stream, const ModelCommandOptions& options, std::uint64_t first) {
   const std::uint64_t all = window_count(stream.size(), options.sequence);
   const std::uint64_t whole = (stream.size() - 1) / options.sequence;
@@ -46,7 +46,8 @@ std::size_t windows_together(const TokenStream& stream, const ModelCommandOption
   return static_cast<std::size_t>(std::min<std::uint64_t>(options.batch, std::min(whole, all) - first));
 }
 
-/// Where tiles of logits go: of the windows from `first` on, of `length` tokens each; `sequence` rows of the file a window.
+/// Returns a sink that writes tiles of logits of the windows from `first` on, of `length` tokens each. A window takes `sequence`
+/// rows of the file.
 LogitsSink logits_sink(Session& session, OutputFile& file, std::size_t sequence, std::uint64_t first, std::size_t length) {
   return [&session, &file, sequence, first, length](std::span<const std::size_t> rows, std::size_t first_id,
                                                     const ConstTensor& logits) {

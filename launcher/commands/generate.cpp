@@ -1,4 +1,4 @@
-// The command `generate`: see generate.h.
+// The command `generate`, with its ranks' part: see generate.h.
 #include "launcher/commands/generate.h"
 
 #include "core/kernels/finite.h"
@@ -27,7 +27,7 @@ namespace {
 constexpr ModelOptionUse kGenerateUse{.model_folder = true, .data = false, .seed = true, .recompute = false};
 constexpr Token kBytes = 256;
 
-/// The nearest layout that can be decoded: no replicas, and tsp's ranks instead of zero3's.
+/// Returns the nearest layout that can be decoded: without dp, and with tsp instead of zero3.
 Layout decodable(const Layout& layout) {
   Layout works;
   for (const Axis& axis : layout.axes) {
@@ -36,13 +36,13 @@ Layout decodable(const Layout& layout) {
   return works.axes.empty() ? default_layout(layout.product()) : works;
 }
 
-/// Text as JSON may hold it: what is no UTF-8 becomes U+FFFD.
+/// Returns text as JSON may hold it: bytes that aren't UTF-8 become U+FFFD.
 nlohmann::ordered_json utf8(const std::string& text) {
   const nlohmann::ordered_json raw = text;
   return nlohmann::ordered_json::parse(raw.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
-/// A prompt that names a file of token ids instead of being a text.
+/// Returns true if the prompt names a file of token ids instead of being a text.
 bool prompt_is_file(const std::string& prompt) {
   const std::filesystem::path path(prompt);
   return path.extension() == ".bin" && std::filesystem::is_regular_file(path);
@@ -54,7 +54,7 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
   Rank& rank = session.rank();
   Model model(rank, session.mesh(), model_options(session, shape, false));
   fill_weights(session, model, shape);
-  // The last token's own K and V are never needed.
+  // K and V of the last token are never needed.
   Decoder decoder(rank, model, options.ids.size() + options.tokens - 1);
   rank.reset_times();
   const std::uint64_t begun = posix::now_ns();
@@ -89,7 +89,7 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
   audit.tokens = traffic_between(before, context.traffic());
   audit.seconds = rank.times();
   audit.memory_peak = rank.memory_peaks();
-  double received = 0;  // by all ranks: who gets a token's K and V goes round
+  double received = 0;  // by all ranks, since they take turns in holding a token's K and V
   for (const std::uint64_t bytes : audit.tokens.received) received += static_cast<double>(bytes);
   context.world().all_reduce(ConstBuffer(&received, 1, DType::f64), Buffer(&received, 1, DType::f64), Reduction::sum);
   if (session.speaks()) {

@@ -1,5 +1,5 @@
-// `tsprun plan`: the theory of layouts on paper, without a rank. Tables II to IV for a model and its layouts; --paper: the
-// paper's equations beside exact counts; --search: which layouts of N GPUs fit, and how fast they would be.
+// `tsprun plan`: calculates about layouts without starting a rank. It prints Tables II to IV for a model and its layouts; with
+// --paper the paper's equations beside exact counts; with --search which layouts of N GPUs fit, and how fast they would be.
 #include "launcher/commands/command.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/model_options.h"
@@ -91,7 +91,7 @@ void PlanCommand::add_options(CLI::App& app) {
       ->group(group);
 }
 
-/// A search chooses the layouts itself.
+/// Refuses options that choose a layout, since a search chooses the layouts itself.
 void PlanCommand::refuse_layouts(const GlobalOptions& global) const {
   const auto leave_out = [](const std::string& option, const std::string& text) {
     refuse(fmt::format("{} {}: --search goes over every layout of --gpus with all variants; leave it out", option, text));
@@ -102,7 +102,7 @@ void PlanCommand::refuse_layouts(const GlobalOptions& global) const {
   if (global.sequence_text != "gather") leave_out("--sp", global.sequence_text);
 }
 
-/// --mem, else --mem-per-rank, else the machine's; 0: none is known.
+/// Returns the memory of a GPU: --mem, else --mem-per-rank, else the machine's; 0: none is known.
 std::uint64_t PlanCommand::memory_of_a_gpu(const GlobalOptions& global) const {
   if (!options_.memory_text.empty() && !global.mem_per_rank_text.empty()) {
     refuse(fmt::format("--mem {} and --mem-per-rank {}: they say the same; give one of them", options_.memory_text,
@@ -132,7 +132,7 @@ void PlanCommand::validate_search() {
 }
 
 void PlanCommand::validate(const GlobalOptions& global) {
-  // The paper's own model, if none is named.
+  // The default is the paper's own model.
   if (options_.paper && model_.config.empty() && model_.model.empty()) {
     model_.config = "paper-7b";
     if (model_.dtype_text.empty()) model_.dtype_text = "bf16";
@@ -161,7 +161,7 @@ void PlanCommand::validate(const GlobalOptions& global) {
   validate_search();
 }
 
-/// The search's points; why nothing fits goes behind them, and into the report.
+/// Runs the search and prints it. If nothing fits, the reason is printed last and put into the report.
 int PlanCommand::run_search(Report& report) const {
   const std::vector<theory::Candidate> found =
       theory::search(question_.setting, options_.gpus, *question_.machine, question_.search_options());

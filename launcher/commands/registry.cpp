@@ -1,4 +1,4 @@
-// All commands of tsprun: a new one is a line here.
+// All commands of tsprun. A new command is one line here.
 #include "launcher/commands/command.h"
 
 namespace tsprun::launcher {

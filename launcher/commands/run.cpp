@@ -1,4 +1,4 @@
-// `tsprun -n 4 run -- ./my_program args`: the user's own program on N ranks.
+// `tsprun -n 4 run -- ./my_program args`: starts the user's own program on N ranks.
 #include "launcher/commands/command.h"
 #include "launcher/processes.h"
 #include "launcher/refuse.h"
@@ -13,7 +13,7 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// CLI11 knows nothing of what stands after --.
+/// Adds to the usage what stands after --, of which CLI11 knows nothing.
 class UsageWithProgram : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App* app, std::string name) const override {

@@ -1,4 +1,4 @@
-// `tsprun status PID`: the flight board of a running job, read from the launcher's node memory through /proc.
+// `tsprun status PID`: prints the flight board of a running job, read from the launcher's node memory through /proc.
 #include "core/board/flight_board.h"
 #include "launcher/commands/command.h"
 #include "launcher/processes.h"
@@ -23,7 +23,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// The node memory's descriptor in another process, by the name that /proc shows for a memfd.
+/// Opens the node memory of another process, found by the name that /proc shows for its memfd. Throws Error(refused).
 posix::UniqueFd open_node_memory(int pid) {
   const std::filesystem::path folder = fmt::format("/proc/{}/fd", pid);
   std::error_code error;

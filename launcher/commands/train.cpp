@@ -1,4 +1,4 @@
-// The command `train`: see train.h.
+// The command `train` (train.h): options, validation, restarts.
 #include "launcher/commands/train.h"
 
 #include "core/kernels/level.h"
@@ -36,7 +36,7 @@ constexpr const char* kClip = "1.0";
 
 constexpr std::int64_t kMostWithin = 86'400;
 
-/// A folder in which a run may begin: missing, or without checkpoints.
+/// Returns true if a run may begin in this folder: it is missing, or has no checkpoints.
 bool holds_nothing(const std::filesystem::path& dir) {
   std::error_code error;
   if (!std::filesystem::exists(dir, error)) return true;
@@ -51,7 +51,8 @@ bool same_folder(const std::filesystem::path& a, const std::filesystem::path& b)
   return plain(a) == plain(b);
 }
 
-/// Where a run that goes on saves if nobody says it: in the folder that the checkpoint lies in. Empty: that isn't one of ours.
+/// Returns where a resumed run saves if --save isn't given: the folder that its checkpoint is in. Empty: that isn't a folder of a
+/// run.
 std::string own_folder(const std::filesystem::path& resumed, const std::filesystem::path& checkpoint) {
   std::error_code error;
   if (!std::filesystem::equivalent(resumed, checkpoint, error)) return resumed.string();
@@ -64,8 +65,8 @@ void warn_of_skipped(const std::vector<std::string>& skipped) {
   for (const std::string& line : skipped) spdlog::warn("skipped a damaged checkpoint: {}", line);
 }
 
-/// Keeps the trace of an attempt that failed, which the next one would overwrite: "t.json" as "t.attempt-1.json". Its name; null:
-/// there is none.
+/// Keeps the trace of a failed attempt, which the next attempt would overwrite, under another name: "t.json" as
+/// "t.attempt-1.json". Returns that name; null: there is no trace.
 nlohmann::ordered_json keep_trace(const GlobalOptions& global, std::uint64_t number) {
   std::filesystem::path kept = global.trace;
   const std::string ending = is_gzip_name(global.trace) ? ".gz" : "";
@@ -79,14 +80,15 @@ nlohmann::ordered_json keep_trace(const GlobalOptions& global, std::uint64_t num
   return kept.string();
 }
 
-/// Takes a list out of the report; empty if there is none.
+/// Removes a list from the report and returns it; empty if there is none.
 nlohmann::ordered_json take_list(Report& report, const char* key) {
   nlohmann::ordered_json list = report.root().value(key, nlohmann::ordered_json::array());
   report.root().erase(key);
   return list;
 }
 
-/// Why a job that failed so would fail again; empty: it may not. An injected oom that struck strikes no second time.
+/// Returns why a job with this failure would fail again; empty: it may not. An injected oom strikes only once, so it isn't
+/// hopeless.
 std::string why_hopeless(const nlohmann::ordered_json& failure, const std::vector<fault::Spec>& faults, std::uint64_t struck) {
   const auto is = [&](Cause cause) { return failure.at("kind") == std::string(tsprun::name(cause)); };
   if (is(Cause::refused)) return "what was refused would be refused again";
@@ -167,7 +169,7 @@ void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
     throw Error(Cause::refused, fmt::format("--dtype {}: {} holds {}; leave --dtype out", model.dtype_text,
                                             options.resumed->folder.string(), name(state.dtype)));
   }
-  // The shortest text that reads back as the same number.
+  // fmt writes the shortest text that reads back as the same number.
   const auto fill = [](std::string& text, const auto& value) {
     if (text.empty()) text = fmt::format("{}", value);
   };
@@ -267,7 +269,7 @@ void TrainCommand::validate(const GlobalOptions& global) {
   for (const std::string& line : differences(saved, now)) spdlog::warn("{}: {}", train_.resumed->folder.string(), line);
 }
 
-/// Room for a checkpoint; and whose are those that lie there already?
+/// Checks that a checkpoint fits into the folder, and warns if other runs' checkpoints are there.
 void TrainCommand::validate_save() {
   try {
     check_save_folder(train_.save, model_.shape, model_.dtype);
@@ -306,7 +308,7 @@ int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
   return run_job(spec, report);
 }
 
-/// After a failure, or an end before the last step: where the run goes on, and with which command.
+/// Says after a failure, or an end before the last step, where the run can go on, and with which command.
 void TrainCommand::say_what_survives(const GlobalOptions& global, Report& report) const {
   if (!folder_ || ranks_here(global).first != 0) return;
   const std::optional<FoundCheckpoint> saved = folder_->survivor();
@@ -316,15 +318,16 @@ void TrainCommand::say_what_survives(const GlobalOptions& global, Report& report
     return;
   }
   if (left->state.step >= train_.steps) return;
-  // In the run's own folder the newest checkpoint is the one; of another run only that checkpoint was gone on from.
+  // The newest checkpoint in the run's own folder is the right one; of another run's folder only the checkpoint that was resumed.
   const std::string command = resume_command(global.words, saved ? train_.save : left->folder.string());
   spdlog::warn("{} holds the run after {} of {} steps; it goes on with: {}", left->folder.string(), left->state.step,
                train_.steps, command);
   report.root()["survivor"] = {{"folder", left->folder.string()}, {"step", left->state.step}, {"command", command}};
 }
 
-/// What failed may not fail again, and there is a checkpoint of this run, or the one that it went on from: it is where to go on.
-/// `struck`: a bit for each fault that struck this attempt. `skipped`: a line for each newer checkpoint that is damaged.
+/// Returns true if the job may be started again: the failure may not repeat, and there is a checkpoint of this run, or the one
+/// that it resumed, from which train_.resumed then goes on. `struck`: a bit for each fault that struck this attempt. `skipped`:
+/// set to a line for each newer checkpoint that is damaged.
 bool TrainCommand::may_restart(const Report& report, const std::vector<fault::Spec>& faults, std::uint64_t struck,
                                std::vector<std::string>& skipped) {
   const auto failure = report.root().find("failure");
@@ -368,13 +371,13 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
       trouble_ = error.what();
     }
   }
-  ordered_json earlier = ordered_json::array();   // steps of runs that failed, up to their last checkpoint
-  ordered_json attempts = ordered_json::array();  // those runs, and how each ended
+  ordered_json earlier = ordered_json::array();   // steps of attempts that failed, up to the checkpoint that the next one resumed
+  ordered_json attempts = ordered_json::array();  // those attempts, and how each ended
   for (std::uint64_t restarts = 0;; ++restarts) {
     GlobalOptions attempt = global;
     attempt.struck_faults = report.struck_faults();
     attempt.attempt = restarts;
-    if (restarts > 0) attempt.inputs.files.clear();  // nodes have compared them when the job began
+    if (restarts > 0) attempt.inputs.files.clear();  // nodes compared them before the first attempt
     attempt.typed["the checkpoint to go on from"] =
         train_.resumed ? fmt::format("of step {} ({:.8})", train_.resumed->state.step, train_.resumed->checksum) : "none";
     bool begun = true;
@@ -382,7 +385,7 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
     try {
       code = run_once(attempt, report);
     } catch (const Error& error) {
-      // What earlier attempts have done is history all the same: the job has failed, it wasn't refused.
+      // Earlier attempts have run: the job has failed, it wasn't refused.
       if (restarts == 0) throw;
       begun = false;
       fmt::print(stderr, "tsprun: restart {} of {} couldn't begin: {}\n", restarts, train_.max_restarts, error.what());
@@ -392,7 +395,7 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
       report.root()["restarts"] = restarts;
       report.root()["attempts"] = attempts;
     }
-    // A new key moves the others of an ordered object: the reference is taken when all are there.
+    // Adding a key moves the other elements of an ordered object, so take the reference when all keys are there.
     ordered_json& steps = report.root()["steps"];
     if (!steps.is_array()) steps = ordered_json::array();
     steps.insert(steps.begin(), earlier.begin(), earlier.end());

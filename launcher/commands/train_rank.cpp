@@ -1,4 +1,4 @@
-// A rank of `tsprun train`: see train_rank.h.
+// One rank of `tsprun train`: see train_rank.h.
 #include "launcher/commands/train_rank.h"
 
 #include "launcher/model/audit.h"
@@ -34,7 +34,7 @@ void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t s
   }
 }
 
-/// All ranks have agreed to end early: they learn for which signal, and leave word for tsprun.
+/// Called when all ranks have agreed to end early: they agree on the signal that asked for it, and tell tsprun.
 void end_early(Session& session, WindDown& wind_down) {
   double signal = wind_down.asked();
   session.world().all_reduce(std::span(&signal, 1), Reduction::max);
@@ -75,7 +75,8 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
     bool ends_early = plan.wind_down != nullptr && plan.wind_down->asked() != 0;
     const double norm = model.gradient_norm(&ends_early);
     if (!std::isfinite(norm) || !std::isfinite(loss)) {
-      // Every weight would be NaN after the update, and so would be every step and checkpoint from here on. All ranks see it.
+      // Every weight would be NaN after the update, and so would every later step and checkpoint. All ranks see the same norm and
+      // loss.
       const bool updated = step > done + 1;
       blame_not_finite(rank, session.world(), model.parameters(),
                        {.what = fmt::format("step {}: the {} is not finite (loss {:.4f})", step,

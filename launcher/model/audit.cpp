@@ -38,7 +38,7 @@ ordered_json traffic_json(const theory::PurposeBytes& received) {
   return json;
 }
 
-/// What each transport has carried, in the order of kLinkNames.
+/// Returns what each transport has carried, in the order of kLinkNames.
 std::array<LinkBytes, kLinkNames.size()> link_bytes(const Context& context) {
   std::array<LinkBytes, kLinkNames.size()> all{};
   for (const LinkTraffic& link : context.traffic_by_link()) {
@@ -81,12 +81,12 @@ std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine) {
 
 namespace {
 
-/// Under TSP alone every rank's traffic is known, not only the sum.
+/// Returns true for plain TSP, the only scheme for which every rank's traffic is known and not only the sum.
 bool is_tsp(const theory::MeshSetting& of) {
   return of.shape.scheme == Scheme::tsp && of.shape.tensor == 1 && of.shape.data == 1;
 }
 
-/// Payload that a rank receives when `elements` of so many bytes each are summed over all ranks.
+/// Returns the payload bytes that a rank receives when `elements` of `element_bytes` each are summed over all ranks.
 std::uint64_t all_reduced(const theory::MeshSetting& of, int rank, std::uint64_t elements, std::size_t element_bytes,
                           const ForecastOptions& options) {
   const std::size_t bytes = elements * element_bytes;

@@ -20,7 +20,7 @@ struct Part {
   std::string_view adjective;  ///< for the verdict: "forward"
   TrafficCounters RankAudit::*measured;
   std::vector<const theory::PurposeBytes*> by_rank;  ///< null: only the sum over ranks is known
-  const theory::PurposeBytes* all;                   ///< null: not even that
+  const theory::PurposeBytes* all;                   ///< null: the sum isn't known either
 };
 
 Part one_pass(const Forecast& forecast, std::string_view title, std::string_view adjective, TrafficCounters RankAudit::*measured,
@@ -52,13 +52,14 @@ std::vector<Part> parts_of(const Forecast& forecast) {
   return parts;
 }
 
-/// There is a formula for norm gains' gradients and the like, too.
+/// Returns true if there is a formula for Purpose::other (norm gains' gradients and the like) too.
 bool other_known(const Forecast& forecast) {
   return forecast.tokens ||
          std::ranges::all_of(forecast.ranks, [](const RankForecast& each) { return each.traffic.has_value(); });
 }
 
-/// Purposes of which anything was measured or predicted in any of the parts: so that their tables have the same columns.
+/// Returns the purposes for which anything was measured or predicted in any of the parts, so that their tables have the same
+/// columns.
 std::vector<Purpose> purposes_in_use(std::span<const RankAudit> audits, std::span<const Part> parts) {
   std::vector<Purpose> purposes;
   for (int i = 0; i < kPurposes; ++i) {
@@ -72,7 +73,7 @@ std::vector<Purpose> purposes_in_use(std::span<const RankAudit> audits, std::spa
   return purposes;
 }
 
-/// What the audit compares, as text: for the verdict.
+/// A figure that differs from its forecast, for the verdict.
 struct Difference {
   std::string where;  ///< "rank 3's activations"
   std::uint64_t measured;
@@ -115,7 +116,7 @@ std::vector<Difference> traffic_differences(std::span<const RankAudit> audits, c
   return found;
 }
 
-/// "rank 3's activations by +12 bytes, and 2 figures more".
+/// Returns "rank 3's activations by +12 bytes, and 2 figures more".
 std::string told(const std::vector<Difference>& found) {
   const Difference& first = found.front();
   const auto by = static_cast<std::int64_t>(first.measured - first.predicted);
@@ -124,7 +125,7 @@ std::string told(const std::vector<Difference>& found) {
   return text;
 }
 
-/// Lines of at most kTableColumns; those after the first are indented.
+/// Appends text in lines of at most kTableColumns; lines after the first are indented.
 void wrap(std::vector<std::string>& lines, std::string_view text) {
   std::string indent;
   while (indent.size() + text.size() > kTableColumns) {
@@ -152,7 +153,8 @@ void memory_table(std::vector<std::string>& lines, std::span<const RankAudit> au
   std::ranges::move(table.lines(), std::back_inserter(lines));
 }
 
-/// A row of received bytes beside a formula, if there is one, with their total; `other`: the formula counts Purpose::other, too.
+/// Returns a row of received bytes with their total, beside a formula if there is one. `other`: the formula includes
+/// Purpose::other.
 std::vector<RankCell> traffic_cells(std::span<const std::uint64_t> measured, const theory::PurposeBytes* predicted,
                                     std::span<const Purpose> purposes, bool other) {
   std::vector<RankCell> cells;
@@ -183,7 +185,7 @@ void traffic_table(std::vector<std::string>& lines, std::span<const RankAudit> a
   std::ranges::move(table.lines(), std::back_inserter(lines));
 }
 
-/// Transports that carried something.
+/// Returns the transports that carried something.
 std::vector<std::size_t> links_in_use(std::span<const RankAudit> audits) {
   std::vector<std::size_t> used;
   for (std::size_t link = 0; link < kLinkNames.size(); ++link) {
@@ -193,7 +195,7 @@ std::vector<std::size_t> links_in_use(std::span<const RankAudit> audits) {
   return used;
 }
 
-/// Only where there is more than shared memory.
+/// Prints the bytes by transport, if there is more than shared memory.
 void links_table(std::vector<std::string>& lines, std::span<const RankAudit> audits) {
   const std::vector<std::size_t> used = links_in_use(audits);
   if (used.empty() || (used.size() == 1 && used.front() == 0)) return;

@@ -32,7 +32,7 @@ namespace {
 constexpr std::size_t kUsualSequence = 1024;
 constexpr std::int64_t kLargestBatch = 1 << 20;
 constexpr std::size_t kMostTokens = std::size_t{1} << 31;
-/// More bytes than any machine has, and far from overflow.
+/// A number of bytes that no machine has, and that is far from overflow.
 constexpr double kUncountable = 0x1p60;
 
 Recompute parse_recompute(const std::string& text) {
@@ -54,7 +54,7 @@ std::uint64_t parse_seed(const std::string& text) {
 
 std::string typed_or(const std::string& text, const char* usual) { return text.empty() ? usual : text; }
 
-/// The folder that holds the model, checked against its manifest if it is a checkpoint.
+/// Finds the folder that holds the model, and checks it against its manifest if it is a checkpoint.
 void find_folder(ModelCommandOptions& options) {
   const FoundModel found = [&] {
     try {
@@ -115,7 +115,7 @@ void find_sequence(ModelCommandOptions& options) {
 
 std::string as_mebibytes(double bytes) { return fmt::format("{:.1f} MiB", bytes / (1 << 20)); }
 
-/// Bytes that a rank holds for certain.
+/// Bytes that a rank holds in any case.
 struct Holdings {
   double parameters = 0;
   double gradients = 0;
@@ -302,7 +302,7 @@ void check_writable(const std::string& option, const std::string& path) {
     throw system_error(Cause::refused,
                        fmt::format("{} {}: the file can't be written; name one in a folder that exists", option, path), errno);
   }
-  // Something else may yet be refused, and then nothing shall have been written.
+  // Another check may still refuse the command, and then nothing must have been written.
   if (is_new) ::unlink(path.c_str());
 }
 

@@ -56,7 +56,7 @@ void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptio
                        bool training, const PassesOfRun& passes) {
   session.stop_tracing();
   const theory::MeshSetting of = mesh_setting(session, options);
-  const std::vector<Token> measured(ids.begin(), ids.end());  // `ids` may be where the passes' tokens come to lie
+  const std::vector<Token> measured(ids.begin(), ids.end());  // `ids` may view memory that passes.tokens() overwrites
   {
     theory::RunPeaks memory(of, session.rank().rank(), peak_options(session, training));
     for (const std::uint64_t number : passes.decisive.numbers()) {

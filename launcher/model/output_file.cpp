@@ -24,7 +24,7 @@ void OutputFile::publish() {
 
 namespace {
 
-/// What publishing would put a new file in the place of.
+/// Refuses to replace what is no regular file, or a file that the command reads.
 void check_replaced(const std::string& option, const std::string& path, std::span<const std::filesystem::path> sources) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {

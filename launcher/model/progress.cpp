@@ -49,8 +49,8 @@ double Progress::Window::close(std::uint64_t now) {
   return speed;
 }
 
-/// The first, the last, and what is due by the clock. On a terminal, where a bar stands below, lines come ever more rarely: some
-/// twenty in the first minute, some sixty in an hour.
+/// Returns true for the first line, the last one, and whenever one is due by the clock. On a terminal, which has a bar below,
+/// lines become ever rarer: about twenty in the first minute, about sixty in an hour.
 bool Progress::line_due(std::uint64_t done, std::uint64_t now) const {
   if (done >= total_) return true;
   const std::uint64_t waited = now - since_line_.from_ns;

@@ -16,7 +16,7 @@ namespace {
 constexpr double kMebibyte = 1 << 20;
 constexpr std::size_t kLabel = 14;
 constexpr std::size_t kGap = 2;
-/// Rows of ranks that differ, beside the least and the most.
+/// Most rows of ranks that differ, besides the least and the most.
 constexpr std::size_t kMostDiffering = 4;
 
 struct Row {
@@ -32,7 +32,7 @@ std::vector<std::string> texts_of(const std::vector<RankCell>& cells) {
   return texts;
 }
 
-/// Ranks whose rows read the same, in the order of their first.
+/// Returns ranks grouped by what their rows read, in the order of each group's first rank.
 std::vector<std::pair<std::vector<std::string>, std::vector<int>>> groups_of(const std::vector<std::vector<RankCell>>& ranks) {
   std::vector<std::pair<std::vector<std::string>, std::vector<int>>> groups;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -44,7 +44,7 @@ std::vector<std::pair<std::vector<std::string>, std::vector<int>>> groups_of(con
   return groups;
 }
 
-/// The least and the most of every column: what they are marked with only if all ranks are.
+/// Returns the least and the most of every column. They carry a mark only if all ranks have the same.
 std::pair<Row, Row> extremes(const std::vector<std::vector<RankCell>>& ranks) {
   Row least{"least", {}};
   Row most{"most", {}};
@@ -78,7 +78,7 @@ std::vector<Row> rows_of(const std::vector<std::vector<RankCell>>& ranks) {
   return rows;
 }
 
-/// Columns [first, last) of all rows, with their labels.
+/// Prints columns [first, last) of all rows, with their labels.
 void print_block(std::vector<std::string>& lines, std::span<const Row> rows, std::span<const std::size_t> widths,
                  std::size_t label, std::size_t first, std::size_t last) {
   for (const Row& row : rows) {
@@ -101,7 +101,7 @@ std::string difference_text(std::uint64_t measured, std::uint64_t predicted) {
 
 RankCell bytes_cell(std::uint64_t measured, std::optional<std::uint64_t> predicted) {
   const double mebibytes = static_cast<double>(measured) / kMebibyte;
-  // Less than a KiB would look like nothing.
+  // Less than a KiB would be printed as 0.000 MiB.
   const bool tiny = measured != 0 && measured < 1024;
   RankCell cell{.value = static_cast<double>(measured),
                 .number = tiny ? fmt::format("{}B", measured) : fmt::format("{:.{}f}", mebibytes, mebibytes < 1000 ? 3 : 1)};

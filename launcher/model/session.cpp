@@ -11,7 +11,7 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// The lowest of all ranks' levels. A gather: no kernel may run before the level is known.
+/// Returns the lowest of all ranks' levels. Uses a gather, not a reduction, since no kernel may run before the level is known.
 kernels::Level common_level(Communicator& world) {
   const auto mine = static_cast<std::byte>(kernels_of_this_process());
   std::vector<std::byte> all(static_cast<std::size_t>(world.size()));

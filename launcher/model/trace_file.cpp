@@ -20,7 +20,7 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// Microseconds, as the format wants them.
+/// Returns microseconds since `zero_ns`, as the format wants them.
 double micro(std::uint64_t ns, std::uint64_t zero_ns) { return ns < zero_ns ? 0 : static_cast<double>(ns - zero_ns) * 1e-3; }
 
 std::string quoted(const std::string& text) {
@@ -62,7 +62,7 @@ void print_slice(TraceWriter& file, const TraceEvent& event, int rank, std::uint
   file.print("}}}}");
 }
 
-/// A counter for each category, and one for their sum.
+/// Prints a counter for each category, and one for their sum.
 void print_memory(TraceWriter& file, const Trace& trace, int rank, std::uint64_t zero_ns) {
   for (const TraceMemory& sample : trace.memory()) {
     file.print(",\n{{\"ph\":\"C\",\"pid\":{},\"name\":\"memory (bytes)\",\"ts\":{:.3f},\"args\":{{", rank,
@@ -79,7 +79,7 @@ struct Partners {
   std::vector<int> from;
 };
 
-/// What TraceFlows::neighbours leaves of a collective's arrows: to the next member, from the one before.
+/// Returns the arrows of a collective under TraceFlows::neighbours: to the next member, from the one before.
 Partners neighbours(std::span<const int> members, int rank) {
   const auto at = std::find(members.begin(), members.end(), rank);
   if (at == members.end() || members.size() < 2) return {};
@@ -110,7 +110,7 @@ Partners partners(const TraceEvent& event, std::span<const int> members, int ran
   return {};
 }
 
-/// Names arrows alike on both ends: a collective by its number in the group, the k-th message to a rank by k.
+/// Gives an arrow the same name on both ends: from a collective's number in the group, or k for the k-th message to a rank.
 class ArrowNames {
  public:
   std::uint64_t operator()(const TraceEvent& event, int from, int to) {
@@ -125,7 +125,7 @@ class ArrowNames {
   std::map<std::tuple<std::uint64_t, int, int, int>, std::uint64_t> messages_;
 };
 
-/// An arrow leaves a slice where it begins and arrives where the other slice ends.
+/// Prints an operation's arrows. An arrow leaves a slice where it begins, and arrives where the other slice ends.
 void print_arrows(TraceWriter& file, const TraceEvent& event, std::span<const int> members, int rank, std::uint64_t zero_ns,
                   ArrowNames& names, TraceFlows flows) {
   const Partners ends = partners(event, members, rank, flows);
@@ -139,7 +139,8 @@ void print_arrows(TraceWriter& file, const TraceEvent& event, std::span<const in
   }
 }
 
-/// The order in which they are written: by beginning, the longer first, so that a span stands before those within it.
+/// Returns the events in the order in which they are written: by beginning, the longer first, so that a span comes before those
+/// inside it.
 std::vector<const TraceEvent*> in_order(const Trace& trace) {
   std::vector<const TraceEvent*> events;
   events.reserve(trace.events().size());
@@ -168,7 +169,7 @@ void print_events(TraceWriter& file, Context& context, const Trace& trace, std::
   }
 }
 
-/// Injected faults of a rank, as far as the board has them in detail.
+/// Prints the faults that were injected on a rank, as far as the board has their details.
 void print_faults(TraceWriter& file, const FlightBoard& board, int rank, const std::vector<fault::Spec>& faults,
                   std::uint64_t zero_ns) {
   for (const FaultRecord& record : board.fault_records(rank)) {
@@ -182,7 +183,7 @@ void print_faults(TraceWriter& file, const FlightBoard& board, int rank, const s
   }
 }
 
-/// Of the culprit's process; of all if nobody knows it.
+/// Prints the failure as an instant of the culprit's process; of all processes if the culprit isn't known.
 void print_failure(TraceWriter& file, const Failure& failure, int ranks, std::uint64_t when_ns, std::uint64_t zero_ns) {
   const bool known = failure.rank >= 0 && failure.rank < ranks;
   file.print(",\n{{\"ph\":\"i\",\"s\":\"{}\",\"pid\":{},\"tid\":0,\"cat\":\"failure\",\"name\":\"{}\",\"ts\":{:.3f},\"args\":{{",
@@ -196,7 +197,7 @@ void print_failure(TraceWriter& file, const Failure& failure, int ranks, std::ui
 
 namespace {
 
-/// What the first rank that has something to say says, on every rank.
+/// Returns, on every rank, the text of the first rank whose text isn't empty.
 std::string first_trouble(Communicator& world, const std::string& mine) {
   constexpr std::size_t kLongest = 512;
   std::array<char, kLongest> text{};
@@ -213,7 +214,7 @@ std::string first_trouble(Communicator& world, const std::string& mine) {
 
 std::string write_trace(Context& context, const Trace& trace, const std::vector<fault::Spec>& faults, const TraceTarget& target) {
   Communicator& world = context.world();
-  // Time begins with the job's first event.
+  // Time 0 is the job's first event.
   std::byte mine[sizeof(std::uint64_t)];
   const std::uint64_t first =
       trace.events().empty()
@@ -227,7 +228,7 @@ std::string write_trace(Context& context, const Trace& trace, const std::vector<
                    Buffer(firsts.data(), firsts.size() * sizeof(std::uint64_t), DType::byte));
   const std::uint64_t zero = *std::min_element(firsts.begin(), firsts.end());
 
-  // The turn goes round: 1 once the file has failed somebody, and then nobody goes on with it.
+  // A byte is passed from rank to rank. It becomes 1 once writing has failed on a rank, and then no later rank writes.
   std::byte turn{};
   std::string trouble;
   const int rank = world.rank();

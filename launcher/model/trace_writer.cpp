@@ -13,10 +13,10 @@ namespace tsprun::launcher {
 namespace {
 
 constexpr std::size_t kPiece = std::size_t{1} << 16;
-/// zlib's window of 2^15 bytes, and 16 for gzip's header and trailer.
+/// zlib's window of 2^15 bytes, plus 16 for gzip's header and trailer.
 constexpr int kGzipWindow = 15 + 16;
 constexpr int kMemoryLevel = 8;
-/// The fastest: events are so alike that it makes a tenth of them, and the ranks wait for each other's turn.
+/// The fastest level: events are so similar that it shrinks them to a tenth, and the ranks wait for each other's turn.
 constexpr int kLevel = 1;
 
 }  // namespace

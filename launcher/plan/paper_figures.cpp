@@ -32,7 +32,7 @@ paper::Setting symbols(double sequence) {
 }
 double printed_forward(const paper::Setting& s, Scheme scheme) { return paper::communication(s, scheme, paper::Pass::forward); }
 
-/// A peak of the rank that holds most. DP's one sequence is a replica's.
+/// Returns the peak of the rank that holds most. DP's batch of one sequence is each replica's.
 double counted_peak(const Setting& setting, const Spread& spread) {
   Setting of = setting;
   of.batch *= static_cast<std::size_t>(spread.data());
@@ -125,7 +125,7 @@ ordered_json figure7() {
   return rows;
 }
 
-/// What the paper and an article about it state as measured, GB a GPU.
+/// Returns what the paper, and an article about it, state as measured, in GB per GPU.
 ordered_json figure9() {
   struct Measured {
     std::size_t sequence;
@@ -168,7 +168,7 @@ ordered_json break_evens() {
   return rows;
 }
 
-/// Forward FLOPs of a token of all layers, head left out as in the paper.
+/// Returns forward FLOPs per token in all layers, without the head, as in the paper.
 ordered_json flops_per_token() {
   constexpr std::size_t kSequence = 131072;
   const Setting setting = reference_setting(kSequence);
@@ -191,7 +191,7 @@ std::string scaled(const ordered_json& value, double unit, const char* format) {
   return value.is_null() ? "never" : fmt::format(fmt::runtime(format), value.get<double>() / unit);
 }
 
-/// One row a value of `key`, one column a scheme.
+/// Returns a table with one row per value of `key` and one column per scheme.
 TextTable by_scheme(const ordered_json& rows, const char* head, const char* field, double unit, const char* format) {
   std::vector<std::string> heads = {head};
   for (const PaperScheme& each : paper_schemes()) heads.push_back(each.label);

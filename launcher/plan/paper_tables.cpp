@@ -26,7 +26,7 @@ using theory::Spread;
 constexpr std::string_view kBytes = "B";
 constexpr std::string_view kFlop = "FLOP";
 
-/// Bytes that a rank receives for a block, mean over ranks.
+/// Bytes that a rank receives for one block; the mean over ranks.
 struct BlockBytes {
   double forward;
   double training;
@@ -35,13 +35,13 @@ BlockBytes mean(const theory::Traffic& traffic, int ranks) {
   return {real(traffic.forward.total()) / ranks, real(traffic.total()) / ranks};
 }
 
-/// Saved activations of the blocks over all tokens.
+/// Returns the bytes of saved activations of all blocks over all tokens.
 double saved(theory::Setting setting, Recompute recompute) {
   setting.recompute = recompute;
   return real(setting.tokens() * setting.model.layers * theory::saved_bytes_per_token(setting));
 }
 
-/// Forward FLOPs of one layer on one rank, causal pairs.
+/// Forward FLOPs of one layer on one rank, causal pairs only.
 struct LayerFlops {
   double attention;
   double mlp;
@@ -58,7 +58,7 @@ std::string number(double value, std::string_view unit) {
   return fmt::format("{:.4f} G{}", value / 1e9, unit);
 }
 
-/// The text in pieces of at most `width` characters, broken at blanks.
+/// Returns the text in pieces of at most `width` characters, broken at blanks.
 std::vector<std::string> wrapped(std::string_view text, std::size_t width) {
   std::vector<std::string> lines;
   while (text.size() > width) {
@@ -124,7 +124,7 @@ std::vector<Equation> paper_equations(const theory::Setting& setting, const Spre
   const paper::Setting s = paper_symbols(setting, spread);
   const int D = spread.ranks();
   const auto printed = [&](Scheme scheme, Pass pass) { return paper::communication(s, scheme, pass); };
-  // Where the model's heads can't be cut so, nothing can be counted.
+  // If the model's heads can't be divided this way, nothing can be counted.
   const auto counted = [&](const Spread& of, auto&& count) -> std::optional<double> {
     if (!theory::why_impossible(setting, of).empty()) return std::nullopt;
     return count();

@@ -46,7 +46,7 @@ ordered_json traffic_json(const theory::PurposeBytes& received) {
   return json;
 }
 
-/// The same a rank, in the mean.
+/// Returns the mean over ranks.
 ordered_json mean_traffic_json(const theory::PurposeBytes& received, int ranks) {
   ordered_json json;
   for (int i = 0; i < kPurposes; ++i) {
@@ -62,7 +62,7 @@ std::vector<std::string> labels_of(const std::vector<Spread>& spreads) {
   return labels;
 }
 
-/// "tp=2,sp=4 or sp=4,tp=2".
+/// Returns all labels of a point: "tp=2,sp=4 or sp=4,tp=2".
 std::string all_labels(const PlanPoint& point) {
   std::string text = point.spread.label();
   for (const std::string& label : labels_of(point.alike)) text += " or " + label;
@@ -183,7 +183,7 @@ std::vector<Spread> peers_of(const Spread& given) {
       continue;
     }
     if (spread.data() != data) continue;
-    // Of products one order, and the usual variants.
+    // Products of axes in one order only, and in their usual variants.
     const bool product = spread.tensors() > 1 && spread.token_ranks() > 1;
     const bool usual = spread.tensor == TensorExchange::plain && spread.sequence == SequenceExchange::gather;
     if (product && (!usual || spread.stride(AxisKind::tp) == 1)) continue;
@@ -204,7 +204,7 @@ PlanPoint plan_point(const PlanQuestion& question, const Spread& spread) {
     candidate.possible = candidate.why.empty();
   }
   if (candidate.possible) {
-    // Of a few layouts every rank can be asked, with a machine or without.
+    // For a few layouts many ranks can be asked, with a machine or without.
     const theory::Need need = theory::need(theory::MeshSetting::of(setting, spread),
                                            {.threads = question.threads, .nodes = question.nodes, .share = question.share});
     candidate.memory = need.evenly;

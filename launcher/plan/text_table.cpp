@@ -6,7 +6,7 @@ namespace tsprun::launcher {
 
 namespace {
 
-/// Characters of UTF-8, each taken for one column.
+/// Returns the number of UTF-8 characters, each counted as one column.
 std::size_t width(const std::string& text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
