@@ -63,7 +63,7 @@ class Cluster {
   std::optional<Failure> cut_off(int rank) const;
   /// Sends the first failure to the other nodes. Does nothing if one was sent or received before.
   void tell_failure(const Failure& failure);
-  /// Tells the other nodes that this node's ranks have ended, and how the job ended as far as this node knows.
+  /// Records that this node's ranks have ended, and how the job ended as far as this node knows; nodes other than 0 tell node 0.
   void tell_bye(const Ending& own);
   /// Returns true once every node that isn't lost knows how the job ended, as far as this node can tell. Call it after tell_bye()
   /// and hear() until it does. A node that doesn't acknowledge the end within --timeout is lost, and the job has then failed.

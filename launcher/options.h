@@ -53,7 +53,7 @@ struct GlobalOptions {
   bool quiet = false;
   bool no_prefix = false;
   std::vector<std::string> fault_texts;
-  std::vector<std::string> words;    ///< the command line, without the program's name and what follows `--`
+  std::vector<std::string> words;    ///< the command line, from after the program's name up to `--`
   std::vector<std::string> program;  ///< what follows `--`: the program of `run` and its arguments
   Agreement typed;                   ///< options that must be the same on all nodes
   Inputs inputs;                     ///< program, kernels and files that must be the same on all nodes
@@ -61,7 +61,7 @@ struct GlobalOptions {
   // Results of validation.
   int ranks = 1;
   int nodes = 1;
-  bool several_machines = false;   ///< --nnodes: one tsprun per node; else this tsprun runs all nodes
+  bool several_machines = false;   ///< --nnodes of 2 or more: one tsprun per node; else this tsprun runs all nodes
   int node_rank = 0;               ///< number of this tsprun's node, with several_machines
   Layout layout;                   ///< the product of its degrees is `ranks`
   std::uint64_t mem_per_rank = 0;  ///< heap budget of a rank in bytes; 0: no budget

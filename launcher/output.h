@@ -12,8 +12,8 @@ namespace tsprun::launcher {
 
 /// Returns true if the descriptor is a terminal on which a line can be redrawn: TERM is set, and isn't "dumb".
 bool redraws_lines(int descriptor);
-/// Returns the fields, given with tabs between them, that fit side by side into `columns`. Each is whole or left out; earlier
-/// fields come first.
+/// Returns those of the fields, which have tabs between them, that fit side by side into `columns`. A field is whole or left out;
+/// earlier fields come first.
 std::string fitted(std::string_view fields, std::size_t columns);
 
 /// tsprun's own stdout or stderr. Writes only what the descriptor takes at once, and keeps the rest. Leaves the descriptor's mode

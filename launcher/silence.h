@@ -21,8 +21,8 @@ struct Glance {
 /// The silence of one rank.
 class Silence {
  public:
-  /// Adds the time since the last look, if the rank was silent in it; sets the silence to 0 if it wasn't. At most `longest_ns`
-  /// are added: if more has passed, the launcher itself didn't run.
+  /// Adds the time since the last look to the silence if the rank showed no sign of life, else sets the silence to 0. At most
+  /// `longest_ns` are added: if more has passed, the launcher itself didn't run.
   void look(const Glance& now, std::uint64_t now_ns, std::uint64_t longest_ns);
   /// Sets the silence to 0, because the rank isn't silent or isn't the one to blame.
   void restart() { silent_ns_ = 0; }

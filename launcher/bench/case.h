@@ -53,7 +53,7 @@ bool reduces(Kind kind);
 enum class Place : std::uint8_t {
   usual,         ///< a broadcast in place, all others in two buffers
   in_place,      ///< in one buffer: the own part lies in the gathered output, the own result in the unscattered input
-  out_of_place,  ///< in two buffers; a broadcast's root first copies its input to its output
+  out_of_place,  ///< a broadcast in two buffers: the root first copies its input to its output
 };
 
 /// One row of a benchmark.

@@ -1,4 +1,4 @@
-// The part that every rank of `tsprun bench` plays: it runs the cases one after the other through its communicator, on buffers in
+// Every rank's part of `tsprun bench`: it runs the cases one after the other through its communicator, on buffers in
 // its heap.
 #pragma once
 

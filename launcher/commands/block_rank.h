@@ -1,4 +1,4 @@
-// The part that every rank of `tsprun block` plays.
+// Every rank's part of `tsprun block`.
 #pragma once
 
 #include "core/context.h"

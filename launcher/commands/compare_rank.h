@@ -1,4 +1,4 @@
-// The part that every rank plays for one point of `tsprun compare`: a few steps of one layout at one setting.
+// Every rank's part of one point of `tsprun compare`: a few steps of one layout at one setting.
 #pragma once
 
 #include "core/context.h"

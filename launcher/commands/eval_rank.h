@@ -1,4 +1,4 @@
-// The part that every rank of `tsprun eval` plays.
+// Every rank's part of `tsprun eval`.
 #pragma once
 
 #include "core/context.h"

@@ -1,4 +1,4 @@
-// The part that every rank of `tsprun train` plays.
+// Every rank's part of `tsprun train`.
 #pragma once
 
 #include "core/context.h"

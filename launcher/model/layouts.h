@@ -20,9 +20,11 @@ theory::Spread spread_of(const Layout& layout, TensorExchange tensor, SequenceEx
 /// Returns the mesh that the options describe; `-n N` alone means tsp=N. Axes of degree 1 are left out. Throws Error(refused) as
 /// tensor_exchange() and sequence_exchange() do.
 MeshShape mesh_shape(const GlobalOptions& global);
-/// Returns the variant that --tp chooses. Throws Error(refused) if there is no such variant or the layout has no tp axis for it.
+/// Returns the variant that --tp chooses; plain if the tp axis has degree 1. Throws Error(refused) if there is no such variant,
+/// or the layout has no tp axis for it.
 TensorExchange tensor_exchange(const GlobalOptions& global);
-/// Returns the variant that --sp chooses. Throws Error(refused) if there is no such variant or the layout has no sp axis for it.
+/// Returns the variant that --sp chooses; gather if the sp axis has degree 1. Throws Error(refused) if there is no such variant,
+/// or the layout has no sp axis for it.
 SequenceExchange sequence_exchange(const GlobalOptions& global);
 
 /// Throws Error(refused) unless the model's heads can be divided as the layout says.

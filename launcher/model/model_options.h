@@ -21,7 +21,7 @@ namespace tsprun::launcher {
 
 /// Selection of the options that a command takes.
 struct ModelOptionUse {
-  bool model_folder = true;  ///< --model beside --config
+  bool model_folder = true;  ///< --model as well as --config
   bool data = true;          ///< --data, --batch, --seq
   bool files = true;         ///< --data; without it --batch and --seq remain
   bool seed = true;
@@ -45,7 +45,7 @@ struct ModelCommandOptions {
   std::optional<ModelConfig> resumed;  ///< the checkpoint's model: --config may then be left out
 
   // Results of validation.
-  ModelConfig shape;         ///< of --config or the folder's config.json
+  ModelConfig shape;         ///< the model of --config or of the folder's config.json
   DType dtype = DType::f32;  ///< f32, f64, bf16
   Recompute recompute = Recompute::none;
   std::size_t batch = 1;     ///< B, sequences over all ranks

@@ -1,5 +1,5 @@
-// Shows how far a run is. On a terminal: a bar that is redrawn in place, and above it a line every so often, which keep the
-// course of the figures. Elsewhere: plain lines, at most one a second besides the first and the last.
+// Shows how far a run is. On a terminal: a bar that is redrawn in place, and above it a line every so often, so that earlier
+// figures stay visible. Elsewhere: plain lines, at most one a second besides the first and the last.
 #pragma once
 
 #include "launcher/report_sink.h"

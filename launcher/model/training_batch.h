@@ -1,5 +1,5 @@
-// The tokens of training steps. Which tokens a step reads depends on data, seed, step and sequence alone, so all ranks get the
-// same under every layout.
+// The tokens of training steps. The tokens of a sequence depend only on the data, --seq, --seed, the step and the sequence's
+// number in the batch, so every rank gets the same under every layout.
 #pragma once
 
 #include "launcher/model/model_options.h"

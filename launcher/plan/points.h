@@ -40,8 +40,8 @@ struct PlanPoint {
 struct PlanQuestion {
   theory::Setting setting;
   DType dtype = DType::f32;
-  std::uint64_t memory_bytes = 0;  ///< memory budget compute threads per rank; 0: none is given
-  std::size_t threads = 1;         ///< of a rank
+  std::uint64_t memory_bytes = 0;  ///< memory budget of a rank; 0: none is given
+  std::size_t threads = 1;         ///< compute threads of a rank
   int nodes = 1;                   ///< nodes over which the ranks are spread
   bool share = true;               ///< ranks of one node share memory
   std::optional<theory::Machine> machine;
