@@ -101,8 +101,8 @@ int execute(Command& command, GlobalOptions& global, const std::string& complain
       throw Error(Cause::refused, fmt::format("{} -- {}: only `run` starts a program", command.name(), global.program.front()));
     }
     if (!global.trace.empty() && !command.has_trace()) {
-      throw Error(Cause::refused,
-                  fmt::format("--trace {}: {} has no trace; train, eval and block write one", global.trace, command.name()));
+      throw Error(Cause::refused, fmt::format("--trace {}: {} has no trace; train, eval, generate and block write one",
+                                              global.trace, command.name()));
     }
     if (!command.has_steps()) check_trace_steps(global.trace_options, command.name(), 0, 0);
     if (global.trace == "-") {
