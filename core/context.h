@@ -1,9 +1,10 @@
-// A rank's context: everything that one rank has. A program gets its communicators with one call:
+// The context of one rank: its heap, links to other ranks, engine and world communicator. Joining a job takes one call:
 //
 //   tsprun::Context context = tsprun::Context::from_environment();
 //   context.world().all_reduce(...);
 //
-// Nothing of a rank lives in globals, so that several ranks may live in one process (tests do it with threads).
+// Apart from the terminate handler, a rank keeps no state in globals, so several ranks can share one process (tests run ranks as
+// threads).
 #pragma once
 
 #include "core/collectives/communicator.h"
@@ -19,25 +20,28 @@
 
 namespace tsprun {
 
+/// Options of a rank that joins a job.
 struct ContextOptions {
-  std::uint64_t heap_budget = 0;    ///< bytes; 0: the reservation
+  std::uint64_t heap_budget = 0;    ///< bytes that the heap may hand out; 0: limited only by its address space
   std::string algorithms;           ///< overrides of the choice table, see ChoiceTable
-  bool reassociate = false;         ///< sums may be added in an order that depends on the nodes
-  bool verify = false;              ///< checksum every payload (over tcp they always are)
-  bool blocking = false;            ///< posted operations are waited for at once: to tell what a schedule hides
-  double link_gbps = 0;             ///< makes links look as slow, in 10⁹ bytes per second; 0: as they are
-  std::vector<fault::Spec> faults;  ///< of the whole job: those that strike this rank or messages to it are injected here
-  std::uint64_t struck_faults = 0;  ///< a bit for each that struck in an earlier attempt and shall not again
+  bool reassociate = false;         ///< allows summation orders that depend on which rank is on which node
+  bool verify = false;              ///< checksums every payload (TCP always does)
+  bool blocking = false;            ///< post_…() waits until the operation is complete: shows how much time overlap saves
+  double link_gbps = 0;             ///< slows links down to this speed, in 10⁹ bytes per second; 0: full speed
+  std::vector<fault::Spec> faults;  ///< all faults of the job; only those of this rank and of messages to it are injected here
+  std::uint64_t struck_faults = 0;  ///< bit i: faults[i] struck in an earlier attempt; a fault that strikes once is then skipped
 };
 
-/// What a phantom rank is like.
+/// Options of a phantom rank, see Context::phantom().
 struct PhantomOptions {
-  std::uint64_t heap_budget = 0;   ///< bytes; 0: none. Its heap is full where that of a rank with --mem-per-rank is
+  std::uint64_t heap_budget = 0;   ///< bytes; 0: no limit. Allocations fail where those of a rank with --mem-per-rank would
   std::vector<PhantomPeer> peers;  ///< by rank of the world; empty: all ranks share memory
   std::string algorithms;          ///< as ContextOptions
   bool reassociate = false;        ///< as ContextOptions
 };
 
+/// One rank of a job, to be used by one thread at a time. Communicators and everything else obtained from
+/// a context must not outlive it.
 class Context {
  public:
   /// Joins the job that this process belongs to:
@@ -46,28 +50,29 @@ class Context {
   ///   · none of these: a world of one rank.
   /// Reads TSP_ALGORITHMS (overrides of the choice table), TSP_BLOCKING=1 and TSP_LINK_GBPS (ContextOptions), TSP_MEM_PER_RANK
   /// (heap budget in bytes), TSP_REASSOCIATE=1, TSP_VERIFY=1 and TSP_FAULTS (injected faults, separated by ';'; tsprun sets them)
-  /// and, where no tsprun started the rank, TSP_TIMEOUT (deadline of waits in seconds, default 30). What is said unasked goes to
-  /// stderr, down to TSP_LOG_LEVEL (tsprun sets it, too). Installs the terminate handler. A rank joins once, in one process:
-  /// whoever comes second is refused. Throws Error(refused | out_of_memory | stalled): says which variables were found, what is
-  /// missing, who didn't come.
+  /// and, if the rank was not started by tsprun, TSP_TIMEOUT (deadline of waits in seconds, default 30). Messages of level
+  /// TSP_LOG_LEVEL (tsprun sets it, too) and above are logged to stderr. Installs the terminate handler. A rank can join only
+  /// once, in one process; later attempts are refused. Throws Error(refused | out_of_memory | stalled), whose text says which
+  /// variables were found, what is missing and which rank did not come.
   static Context from_environment();
-  /// Rank `local_rank` of a node whose memory exists.
+  /// Joins as rank `local_rank` of the node whose shared memory is `memory`. Throws Error as from_environment().
   Context(shm::NodeMemory memory, int local_rank, const ContextOptions& options = {});
-  /// The same on memory that the caller keeps: for ranks that are threads of one process and share one mapping (as TSan needs, to
-  /// see what they do to each other). `memory` must outlive the context.
+  /// Does the same on memory that the caller owns and that must outlive the context: for ranks that are threads of one process
+  /// and share one mapping (ThreadSanitizer sees races only within one mapping).
   Context(shm::NodeMemory* memory, int local_rank, const ContextOptions& options = {});
 
-  /// A rank of a world that isn't there: allocations are booked, by category, but memory that isn't touched costs nothing;
-  /// operations take what memory they need, move nothing and are complete at once; kernels
-  /// (ComputeStream) compute nothing. The schedule that runs on it does all else that it does on a real rank, so that its memory
-  /// can be forecast. Throws Error(refused) for no rank of `size`.
+  /// Makes a phantom: a rank without peers, for forecasts of memory. Allocations are counted by category, but memory that isn't
+  /// touched costs nothing; collectives allocate what they need, move nothing and are complete at once; kernels (ComputeStream)
+  /// compute nothing. A schedule otherwise runs as on a real rank, so the heap's peaks are its memory demand. Throws
+  /// Error(refused) unless 0 ≤ rank < size and `options.peers` is empty or has `size` entries.
   static Context phantom(int rank, int size, const PhantomOptions& options = {});
-  /// What makes a phantom like this rank, but for the budget, of which it has none.
+  /// Returns options for a phantom that needs as much memory as this rank would; the heap's budget is left out (0).
   PhantomOptions likeness() const;
 
   Context(Context&&) noexcept;
   Context& operator=(Context&&) noexcept;
-  /// Closes the rank in good order: the board says `finished`, unless an exception is on its way or operations are pending.
+  /// Leaves the job: waits (at most for the timeout) until data sent over TCP or verbs has arrived, then marks the rank
+  /// `finished` on the flight board. Does neither if an exception is being thrown, an operation is pending or the job has failed.
   ~Context();
 
   int rank() const;
@@ -75,19 +80,21 @@ class Context {
   int local_rank() const;
   int local_size() const;
 
-  /// A training step begins, from 1: faults that shall strike then do.
+  /// Tells fault injection that training step `step` (from 1) begins: faults that are due at this step strike now.
   void begin_step(std::uint64_t step);
 
+  /// Returns the communicator of all ranks of the job.
   Communicator& world();
+  /// Returns the rank's heap. Buffers allocated here move between ranks with one copy.
   Heap& heap();
-  /// Its tick() is a sign of life and moves posted operations on: to be called now and then by who computes for long, in any case
-  /// more often than --timeout, whose peers would else end the job.
+  /// Returns the engine. Call engine().tick() at least every --timeout seconds during long computation, better every millisecond:
+  /// it makes progress on posted operations and is a sign of life. Otherwise peers that wait declare this rank stalled.
   Engine& engine();
   const FlightBoard& board() const;
   const shm::NodeMemory& node_memory() const;
-  /// Sums over all transports.
+  /// Returns the bytes sent and received by this rank so far, summed over all transports.
   TrafficCounters traffic() const;
-  /// The same by transport, shm first; those that lead to no rank are left out.
+  /// Returns the same for each transport in use, shm (which is always listed) first.
   std::vector<LinkTraffic> traffic_by_link() const;
 
  private:
@@ -96,9 +103,10 @@ class Context {
   std::unique_ptr<Parts> parts_;
 };
 
-/// Makes uncaught exceptions end this process loudly: the board gets the text, stderr one line, the exit code is 1 for failures
-/// that came from another rank and for requests that were refused, SIGABRT otherwise. from_environment() calls it. Before it has
-/// joined, an Error ends the process with its text and without a core dump, too: 2 if refused, else 1.
+/// Installs a std::terminate handler that reports an uncaught exception: its text goes to the flight board and, as one line, to
+/// stderr. The process then exits with code 1 if the job had failed already or the exception is an Error(refused); otherwise it
+/// aborts (SIGABRT). from_environment() calls this. While from_environment() is still joining, an uncaught Error ends the process
+/// with its text on stderr and without a core dump: exit code 2 if refused, else 1.
 void install_terminate_handler(const Context& context);
 
 }  // namespace tsprun

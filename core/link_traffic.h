@@ -1,4 +1,4 @@
-// What crossed the lanes of one transport of a rank.
+// Traffic counters of one transport of a rank.
 #pragma once
 
 #include "transport/transport.h"
@@ -7,6 +7,7 @@
 
 namespace tsprun {
 
+/// Bytes that one rank sent and received over one transport.
 struct LinkTraffic {
   std::string_view transport;  ///< "shm", "verbs", "tcp"
   TrafficCounters counters;

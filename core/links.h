@@ -1,13 +1,14 @@
-// The ways of one rank to all others: shared memory within its node, RDMA verbs or TCP to other nodes. Who shares no memory finds
-// each other through the job's store, where each rank also leaves word of what it chose and why (live/way/RANK):
+// Connects one rank to all others: shared memory within its node, RDMA verbs or TCP to other nodes. Ranks that don't share memory
+// exchange addresses through the job's key-value store. Rank A writes these keys:
 //
-//   verbs/A/B   what B needs to connect to A; or why A has no RDMA device
-//   verbs/A     A's queue pairs are connected: probes may be sent
-//   tcp/A       where A listens
-//   live/way/A  A's choices: lines of KIND, tab, why, tab, ranks with commas
+//   verbs/A/B   A's address for B to connect to, or the reason why A has no RDMA device
+//   verbs/A     A's queue pairs are connected: probes may be sent to A
+//   tcp/A       the address on which A listens
+//   live/way/A  the transports that A chose: lines of transport, tab, reason, tab, ranks separated by commas
 //
-// Both ends judge the same two addresses by the same rule, so they choose alike. While a rank waits for another one here, its
-// page of the flight board says for whom: what is late is blamed on the rank at the root of the waits, as in operations.
+// Both ends apply the same rule to the same two addresses, so they choose the same transport. While a rank waits for another one
+// here, its page of the flight board names that rank; if it is late, the error names the rank at the root of the chain of waits,
+// as it does in operations.
 #pragma once
 
 #include "core/board/flight_board.h"
@@ -36,35 +37,41 @@ class StoreClient;
 
 namespace tsprun {
 
+/// Options of Links.
 struct LinkOptions {
-  std::uint64_t timeout_ns = 30'000'000'000;
-  std::size_t heap_expected = ~std::size_t{0};  ///< how far into its reservation this rank's heap is likely to reach
-  double gbps = 0;                              ///< makes links look as slow, in 10⁹ bytes per second; 0: as they are
-  std::vector<fault::Spec> faults;              ///< of the whole job: messages to this rank are delayed or slowed as they say
-  fault::Strikes* strikes = nullptr;            ///< what befalls messages to this rank; null: nothing; borrowed
+  std::uint64_t timeout_ns = 30'000'000'000;    ///< how long one rank is waited for
+  std::size_t heap_expected = ~std::size_t{0};  ///< bytes from the heap's start that this rank is likely to use
+  double gbps = 0;                              ///< slows links down to this speed, in 10⁹ bytes per second; 0: full speed
+  std::vector<fault::Spec> faults;              ///< all faults of the job; those that delay or slow messages to this rank apply
+  fault::Strikes* strikes = nullptr;            ///< faults to inject into messages to this rank; null: none; borrowed
   std::function<void()> check;                  ///< called while ranks are waited for; throws if the job is over
 };
 
+/// The transports of one rank, connected to all other ranks, with the decorators that injected faults need.
 class Links {
  public:
-  /// Connects to all ranks. Devices are opened here: never before a fork. `memory` must outlive the links. Throws Error(refused)
-  /// naming node, rank and cause where --inter verbs or --rdma can't be had, Error(stalled) naming who didn't come or kept the
-  /// others from coming, Error(disconnected); the last two are then the job's failure, on the board.
+  /// Connects to all ranks. Opens RDMA devices, so the process must not fork afterwards. `memory` must outlive the links. Throws
+  /// Error(refused) naming node, rank and cause if --inter verbs or --rdma can't be satisfied, Error(stalled) naming the rank
+  /// that didn't come or that kept the others from coming, and Error(disconnected). The last two are also written to the flight
+  /// board as the failure of the job.
   Links(shm::NodeMemory& memory, int local_rank, LinkOptions options);
 
-  /// By rank of the world; this rank's own entry leads to itself over shm. No transport: there is no store to meet at.
+  /// Returns the route to each rank of the world; this rank's own entry leads to itself over shm. A route without a transport
+  /// means that the rank is unreachable because the job has no store.
   std::vector<Route> routes();
-  /// A part of the heap that is used from now on. Throws Error(out_of_memory) with the limit that stands in the way.
+  /// Registers a part of the heap with the NIC, before it is used; does nothing without verbs. Throws Error(out_of_memory) naming
+  /// the limit that was hit.
   void register_memory(std::span<std::byte> memory);
-  /// Whether a NIC holds on to what register_memory() was told of: to those pages, whatever becomes of the places they lie at.
+  /// Returns true if a NIC has heap memory registered. It keeps using the pages that it pinned then, even if other pages are
+  /// mapped at their addresses later, so such memory must not be given back.
   bool registers_memory() const { return verbs_ != nullptr; }
-  /// By transport in use, shm first.
+  /// Returns the counters of each transport in use, shm first.
   std::vector<LinkTraffic> traffic() const;
-  /// Drives the end in good order: true once all that this rank has sent has arrived.
+  /// Makes progress on closing the connections; returns true once everything that this rank sent has arrived. Call until it does.
   bool close();
 
  private:
-  /// Ranks that are reached the same way for the same reason.
+  /// Ranks that are reached over the same transport for the same reason.
   struct Way {
     std::string kind;
     std::string why;
@@ -74,7 +81,7 @@ class Links {
   int rank() const { return static_cast<int>(memory_->layout().first_rank) + local_rank_; }
   bool is_here(int rank) const;
   bool shares_memory(int rank) const { return rank == this->rank() || (memory_->layout().share != 0 && is_here(rank)); }
-  /// A transport behind those of its decorators that there is a use for.
+  /// Decorators around one transport; only those that the options need exist.
   struct Decorated {
     std::optional<fault::DelayTransport> slow;
     std::optional<fault::DamageTransport> damaged;
@@ -85,7 +92,7 @@ class Links {
     }
   };
   void decorate(Decorated& decorated, Transport* inner);
-  /// The transport that leads to a rank, and the rank's number in it; null: there is no way.
+  /// Returns the undecorated transport that leads to a rank and the rank's number in it; null if there is none.
   Route inner_route(int rank);
   void note(std::string_view kind, const std::string& why, int rank);
   void connect();
@@ -93,14 +100,14 @@ class Links {
   void tell(bootstrap::StoreClient& client) const;
   void connect_verbs(bootstrap::StoreClient& client);
   void connect_tcp(bootstrap::StoreClient& client, const std::vector<int>& peers);
-  /// What a peer left in the store, as soon as it is there.
+  /// Waits until `peer` has written `key` to the store and returns the value; `what` describes it for errors.
   std::vector<std::byte> ask(bootstrap::StoreClient& client, const std::string& key, int peer, const std::string& what) const;
-  /// Waits until `connected` says so of every peer; `why_broken`: what is wrong with it, empty if nothing.
+  /// Waits until connected(rank) is true for every peer. `why_broken` returns what is wrong with a connection, or an empty text.
   void await(const std::vector<int>& peers, std::string_view transport, const std::function<bool(int rank)>& connected,
              const std::function<std::string(int rank)>& why_broken) const;
-  /// On the board: for whom this rank waits; -1: nobody.
+  /// Writes to the flight board for which rank this one waits; -1: none.
   void note_wait(int peer) const;
-  /// Ends the job: the way to `peer` can't be had, which has been tried since `began_ns`.
+  /// Ends the job because `peer` can't be reached, which this rank has tried since `began_ns`.
   [[noreturn]] void fail(Cause cause, int peer, const std::string& what, std::uint64_t began_ns) const;
 
   shm::NodeMemory* memory_;

@@ -1,5 +1,5 @@
-// Sees other local ranks die or stop where no launcher does: one pidfd a rank, polled at every slow look; before ranks are called
-// deadlocked, what the kernel says of their processes.
+// Detects that other ranks of the node died or were stopped, for jobs without a tsprun launcher (torchrun, srun). It polls one
+// pidfd per rank (pidfd_open(2)), and asks the kernel which processes are stopped before ranks are declared deadlocked.
 #pragma once
 
 #include "core/board/flight_board.h"
@@ -10,20 +10,22 @@
 
 namespace tsprun {
 
+/// Watches the processes of all ranks of a job that runs on one node.
 class PeerWatch {
  public:
-  /// `pids[i]`: process of local rank i, as the kernel reported it when the ranks met.
+  /// Opens a pidfd for each rank. `pids[i]`: process id of local rank i, as the kernel reported it when the ranks met. Throws
+  /// Error(refused) if a pidfd can't be opened.
   PeerWatch(FlightBoard board, const std::vector<int>& pids);
 
-  /// Writes Life::exited to the page of every rank whose process is gone and hadn't finished in good order.
+  /// Marks every rank Life::exited whose process is gone and that had not marked itself finished.
   void look();
-  /// Writes on their pages which of these ranks are stopped; true if any is.
+  /// Writes to the pages of these ranks whether their processes are stopped (SIGSTOP, a debugger); returns true if any is.
   bool note_stopped(std::span<const int> ranks);
 
  private:
   FlightBoard board_;
   std::vector<int> pids_;                   // by local rank
-  std::vector<posix::UniqueFd> processes_;  // by local rank; empty: already gone
+  std::vector<posix::UniqueFd> processes_;  // pidfds by local rank; invalid: the process was gone already
 };
 
 }  // namespace tsprun

@@ -1,22 +1,25 @@
-// A communicator: collectives and point-to-point messages on a group of ranks.
+// A communicator: collectives and point-to-point messages among a group of ranks, as in MPI or NCCL.
 //
 // Conventions
-//   · Ranks in arguments and results are ranks *of the group*, 0 … size()-1. Reports and errors name ranks of the world.
-//   · All ranks of the group call the same operations in the same order on a given stream, with the same counts, dtype, root,
+//   · Ranks in arguments and results are ranks *of the group*, 0 … size()-1. Reports and errors of the job name ranks of the
+//   world. · All ranks of the group call the same operations in the same order on a given stream, with the same counts, dtype,
+//   root,
 //     reduction and options. If they don't, the job ends with Error(mismatch) that names both sides.
-//   · Every operation has a blocking form and a `post_` form that returns a Work. Buffers of a posted operation stay untouched
-//     until the Work is complete. The blocking form is post + wait.
-//   · Buffers may lie in any memory. Payloads that lie in the rank's heap (Context::heap()) move with one copy, straight between
-//     the ranks' heaps; larger payloads in plain memory are copied into the heap first, which costs a second copy and as much
-//     heap.
-//   · In place: all_gather(v) if send is recv's own chunk, reduce_scatter(v) if recv is send's own chunk, all_reduce, reduce and
-//     broadcast by nature or with send == recv. Any other overlap is refused.
+//   · Every operation has a blocking form and a `post_` form that returns a Work at once. The caller must neither write the
+//   buffers
+//     of a posted operation nor read its results until the Work is complete. The blocking form is post + wait.
+//   · Buffers may lie in any memory. Payloads in the rank's heap (Context::heap()) move with one copy, straight between the
+//   ranks'
+//     heaps; larger payloads in other memory are copied into the heap first, which costs a second copy and as much heap.
+//   · Operations in place: all_gather(v) if send is the own chunk of recv, reduce_scatter(v) if recv is the own chunk of send,
+//     all_reduce and reduce if send == recv, broadcast always. Any other overlap of buffers is refused.
 //   · Reductions add in the canonical order: chunk c sums ranks c+1, c+2, …, c (cyclic), the first term copied. A reduce to
 //     root r is one chunk: r+1, …, r. An all_reduce is cut into size() chunks, the first count mod size() one element longer.
-//     bf16 is summed in f32 and rounded once. So results are bit-identical from run to run and between algorithms.
-//     min and max propagate NaN.
-//     Reductions of DType::byte are refused.
-//   · Errors: Error(refused) before anything moved for arguments that can't be right; afterwards whatever ended the wait.
+//     bf16 is summed in f32 and rounded once. So results are bit-identical from run to run and between algorithms (hierarchical
+//     sums, which need --reassociate, excepted). min and max propagate NaN. Reductions of DType::byte are refused.
+//   · Errors: invalid arguments throw Error(refused) before anything is sent; later, a call throws whatever ended its wait,
+//   usually
+//     the first failure of the job.
 #pragma once
 
 #include "core/collectives/choice.h"
@@ -39,14 +42,19 @@ class Chunks;
 
 /// How to run one call. All ranks of the group must agree on `stream` and `algorithm`.
 struct CallOptions {
-  Stream stream = Stream::control;
-  Purpose purpose = Purpose::other;            ///< which traffic counter
-  Algorithm algorithm = Algorithm::automatic;  ///< overrides the table for this call
+  Stream stream = Stream::control;   ///< operations of one stream run in order; different streams are independent of each other
+  Purpose purpose = Purpose::other;  ///< the traffic counter to which the call's bytes are added
+  /// Overrides the choice table for this call. `ring` and `hierarchical` fall back to another algorithm where they can't run; any
+  /// other algorithm that the operation doesn't have is refused.
+  Algorithm algorithm = Algorithm::automatic;
 };
 
+/// Collectives and messages among a group of ranks. Cheap to move; used by one thread at a time, the rank's.
 class Communicator {
  public:
-  /// `members`: ranks of the world, distinct, in group order, containing this rank. `choices` and all others must outlive it.
+  /// Makes the communicator of `members`: distinct ranks of the world, in group order, this rank among them. All members must
+  /// pass the same list, and must create several communicators with one list in the same order. All references must outlive the
+  /// communicator. Throws Error(refused) if the list is invalid or a member can't be reached.
   Communicator(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& choices, std::vector<int> members);
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
@@ -54,116 +62,121 @@ class Communicator {
 
   int rank() const { return group_->rank; }
   int size() const { return group_->size(); }
-  /// World rank of a member.
+  /// Returns the world rank of a member.
   int world_rank(int group_rank) const { return group_->member(group_rank).world; }
-  /// The members as this rank reaches them.
+  /// Returns the members with the routes from this rank to them.
   const Group& group() const { return *group_; }
-  /// All members, as ranks of the world.
+  /// Returns the world ranks of all members, in group order.
   std::span<const int> members() const { return group_->ranks; }
 
-  /// What the table chooses for such an operation on this group; `bytes` of the whole buffer, as `bench` counts them.
+  /// Returns the algorithm that the choice table gives for this operation on this group. `bytes`: size of the whole buffer, n
+  /// chunks where an operation has chunks, as `bench` counts it.
   Algorithm algorithm(Op op, std::size_t bytes) const { return choose(op, bytes, {}); }
-  /// Why this operation can't be hierarchical on this group; empty if it can. Asked for nevertheless, the table chooses among the
-  /// other algorithms.
+  /// Returns the reason why this operation can't use the hierarchical algorithm on this group; empty if it can. A call that asks
+  /// for it nevertheless runs with the table's choice among the other algorithms.
   std::string why_not_hierarchical(Op op) const;
 
-  /// A communicator on some members (group ranks, in the new order). Local: no message. Every member of the new group calls it
-  /// with the same list; ranks outside the list must not call it.
+  /// Makes a communicator of some members, given as ranks of this group in the order of the new group. Sends no message. Every
+  /// member of the new group must call it with the same list; ranks outside the list must not call it.
   Communicator subgroup(std::span<const int> group_ranks) const;
-  /// Collective: ranks of equal colour form a group, ordered by (key, rank).
+  /// Splits the group as MPI_Comm_split does: ranks with equal colour form a new group, ordered by key, then by rank. Collective:
+  /// all ranks of the group must call it.
   Communicator split(int colour, int key);
 
-  // Counts are in elements of the buffers' dtype. n = size(), p = rank().
+  // In all operations, counts and offsets are in elements of the buffers' dtype; n = size(), p = rank().
 
-  /// root's buffer to all.
+  /// Copies root's buffer to the buffers of all other ranks.
   void broadcast(Buffer buffer, int root, CallOptions options = {});
   Work post_broadcast(Buffer buffer, int root, CallOptions options = {});
 
-  /// recv [n·count] = concatenation of the ranks' send [count].
+  /// Concatenates the send buffers [count] of all ranks, in rank order, into recv [n·count] on every rank.
   void all_gather(ConstBuffer send, Buffer recv, CallOptions options = {});
   Work post_all_gather(ConstBuffer send, Buffer recv, CallOptions options = {});
-  /// Chunk r of recv has counts[r] elements and comes from rank r; send has counts[p]. Chunks lie one after another.
+  /// Does an all_gather of chunks of different sizes: chunk r of recv comes from rank r and has counts[r] elements (possibly 0);
+  /// send has counts[p]. Chunks lie one after another in recv.
   void all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, CallOptions options = {});
   Work post_all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, CallOptions options = {});
-  /// The same, but chunk r lies at element offsets[r] of recv: chunks in any order and with holes, which stay untouched. They
-  /// must not overlap, and lie within recv; where an empty chunk lies is of no account. Offsets are each rank's own affair:
-  /// others may have laid out their buffers differently.
+  /// Does the same with chunk r at element offsets[r] of recv. Chunks may lie in any order and with gaps, which stay untouched,
+  /// but must lie within recv and not overlap; the offset of an empty chunk is ignored. Each rank may use different offsets.
   void all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, std::span<const std::size_t> offsets,
                     CallOptions options = {});
   Work post_all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, std::span<const std::size_t> offsets,
                          CallOptions options = {});
 
-  /// recv [count] = reduction over ranks of chunk p of send [n·count].
+  /// Reduces the send buffers [n·count] of all ranks element by element; rank p gets chunk p of the result in recv [count].
   void reduce_scatter(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options = {});
   Work post_reduce_scatter(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options = {});
-  /// Chunk r of send has counts[r] elements and ends on rank r. Chunks lie one after another.
+  /// Does a reduce_scatter of chunks of different sizes: chunk r of send has counts[r] elements (possibly 0), and its reduction
+  /// goes to rank r, so recv has counts[p]. Chunks lie one after another in send.
   void reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, Reduction reduction,
                         CallOptions options = {});
   Work post_reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, Reduction reduction,
                              CallOptions options = {});
-  /// The same, but chunk r lies at element offsets[r] of send, as for all_gather_v.
+  /// Does the same with chunk r at element offsets[r] of send; the rules of all_gather_v with offsets apply.
   void reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, std::span<const std::size_t> offsets,
                         Reduction reduction, CallOptions options = {});
   Work post_reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
                              std::span<const std::size_t> offsets, Reduction reduction, CallOptions options = {});
 
-  /// recv = reduction over ranks of send, on every rank.
+  /// Reduces the send buffers of all ranks element by element into recv, on every rank. send and recv have the same count.
   void all_reduce(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options = {});
   void all_reduce(Buffer buffer, Reduction reduction, CallOptions options = {}) {
     all_reduce(buffer, buffer, reduction, options);
   }
   Work post_all_reduce(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options = {});
 
-  /// recv = reduction over ranks of send, on root only (elsewhere recv is ignored and may be empty).
+  /// Reduces the send buffers of all ranks element by element into recv on root; elsewhere recv is ignored and may be empty.
   void reduce(ConstBuffer send, Buffer recv, Reduction reduction, int root, CallOptions options = {});
   Work post_reduce(ConstBuffer send, Buffer recv, Reduction reduction, int root, CallOptions options = {});
 
-  /// Chunk r of send [n·count] goes to rank r, whose chunk p of recv [n·count] it becomes. send and recv must not overlap.
+  /// Sends chunk r of send [n·count] to rank r, which gets it as chunk p of its recv [n·count]. send and recv must not overlap.
   void all_to_all(ConstBuffer send, Buffer recv, CallOptions options = {});
   Work post_all_to_all(ConstBuffer send, Buffer recv, CallOptions options = {});
-  /// send_counts[r] elements to rank r, recv_counts[r] from it; chunks lie one after another.
+  /// Sends send_counts[r] elements to rank r and receives recv_counts[r] from it, for every r. Chunks lie one after another.
   void all_to_all_v(ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
                     std::span<const std::size_t> recv_counts, CallOptions options = {});
   Work post_all_to_all_v(ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
                          std::span<const std::size_t> recv_counts, CallOptions options = {});
 
-  /// The k-th send to a peer on a stream is matched by its k-th recv from here; count and dtype must be equal. A send is complete
-  /// when the buffer may be reused. Sends and receives to and from oneself are refused.
+  /// Sends a message to rank `to`. There are no tags: the k-th send to a peer on a stream is matched by that peer's k-th recv
+  /// from this rank on the same stream, with equal count and dtype. A send is complete when the buffer may be reused. A rank
+  /// can't send to itself.
   void send(ConstBuffer buffer, int to, CallOptions options = {});
   Work post_send(ConstBuffer buffer, int to, CallOptions options = {});
+  /// Receives the next message of rank `from` on this stream, see send().
   void recv(Buffer buffer, int from, CallOptions options = {});
   Work post_recv(Buffer buffer, int from, CallOptions options = {});
-  /// A send and a recv at once, neither of which waits for the other: all ranks of a circle may call it on one stream. The two
-  /// peers, counts and dtypes may differ. On the other side each half may be met by a send_recv as well as by a plain recv or
-  /// send; both count in the order of messages above. With to == from == rank() it is a copy. send and recv must not overlap.
+  /// Sends and receives at once; neither half waits for the other, so all ranks of a ring may call it on one stream. The two
+  /// peers, counts and dtypes may differ. Each half may be matched by a send_recv or by a plain recv or send of the other rank,
+  /// in the same order of messages as above. With to == from == rank() it copies. send and recv must not overlap.
   void send_recv(ConstBuffer send, int to, Buffer recv, int from, CallOptions options = {});
   Work post_send_recv(ConstBuffer send, int to, Buffer recv, int from, CallOptions options = {});
 
-  /// Returns when all ranks of the group have called it.
+  /// Waits until all ranks of the group have called it.
   void barrier(CallOptions options = {});
   Work post_barrier(CallOptions options = {});
 
  private:
   /// Blocking calls keep their operation on the stack and need no allocation.
   enum class Mode : std::uint8_t { blocking, posted };
-  /// What the ranks of a group must have in common, beside the operation itself.
+  /// Arguments that all ranks of the group must pass alike, beside the operation itself.
   struct Agreement {
     int root = -1;  ///< rank of the group
     std::size_t count = 0;
-    std::span<const std::size_t> counts = {};  ///< of a `v` operation
+    std::span<const std::size_t> counts = {};  ///< all counts of a `_v` operation
   };
 
-  /// Where the chunks of a `v` operation lie; none: one after another.
+  /// Offsets of the chunks of a `_v` operation; none: one after another.
   using Placement = std::optional<std::span<const std::size_t>>;
 
-  /// All that the members must have in common, as one block of memory to hash.
+  /// Everything that the members must agree on, as one block of memory: its hash is the operation's signature.
   struct Signed {
     std::uint64_t op;
     std::uint64_t dtype;
     std::uint64_t reduction;
     std::uint64_t algorithm;
-    std::int64_t root;    // of messages: the sender
-    std::uint64_t other;  // of messages: the receiver
+    std::int64_t root;    // in messages: the sender
+    std::uint64_t other;  // in messages: the receiver
     std::uint64_t count;
     std::uint64_t counts;  // hash of all counts
     std::uint64_t group;
@@ -171,11 +184,12 @@ class Communicator {
   static_assert(sizeof(Signed) == 9 * 8, "no padding, or its bytes would be hashed");
 
   enum class Direction : std::uint8_t { out, in };
-  /// The messages in one direction so far, and the signature of the last: the next is likely to be of its kind.
+  /// Number of messages in one direction so far, with the last one's signature, which is kept because the next message usually
+  /// has the same count and dtype.
   struct OneWay {
     std::uint32_t messages = 0;
     DType dtype = DType::byte;
-    std::size_t count = std::numeric_limits<std::size_t>::max();  // no message is so long
+    std::size_t count = std::numeric_limits<std::size_t>::max();  // differs from the count of any message
     std::uint64_t signature = 0;
   };
   struct Correspondence {
@@ -187,7 +201,7 @@ class Communicator {
   OperationInfo describe(Op op, ConstBuffer own, Reduction reduction, Algorithm algorithm, const Agreement& agreement,
                          const CallOptions& options);
   std::uint64_t sign_message(int from, int to, DType dtype, std::size_t count) const;
-  /// Numbers and signs the next message to or from `other`.
+  /// Returns the envelope of the next message to or from `other`, with its number and signature.
   Envelope next_message(Direction direction, ConstBuffer buffer, int other, const CallOptions& options);
   OperationInfo describe_message(Op op, const Envelope& message, ConstBuffer buffer, int other) const;
   template <class Operation, class... Arguments>

@@ -1,10 +1,10 @@
-// Injected faults of messages to this rank: which of them are struck. Counted are the messages that the definitions of operations
-// prescribe, in the order in which this rank posts the operations: an all_gather has one from each rank to each other, a
-// broadcast one from the root to each, a reduce one from each to the root, a barrier none. So `nth`, and what is drawn by
-// hash(seed, from, to, n), mean the same operations on every transport, whatever messages an algorithm makes of them.
+// Fault injection into messages to this rank: decides which messages are hit. It counts logical messages, as the definitions of
+// the operations prescribe them, in the order in which this rank posts the operations: an all_gather has one from each rank to
+// each other, a broadcast one from the root to each, a reduce one from each to the root, a barrier none. So `nth`, and faults
+// drawn by hash(seed, from, to, n), hit the same operations on every transport, whatever messages an algorithm really sends.
 //
-// Where an algorithm sends a rank's part directly, its message is struck; where others pass it on, or sum it with theirs, the
-// first message with a payload that this rank gets in that operation.
+// If the algorithm sends a rank's part directly, that message is hit. If other ranks forward the part or sum it with theirs, the
+// first message with a payload is hit that this rank receives in that operation.
 #pragma once
 
 #include "core/streams/engine.h"
@@ -19,29 +19,32 @@
 
 namespace tsprun {
 
+/// Faults of messages to one rank; the rank tells it of every operation.
 class MessageFaults {
  public:
-  /// Of all the job's faults those that strike messages to `rank`; without those that strike once and did so in an earlier
-  /// attempt: `struck` has a bit for each.
+  /// Selects the faults that hit messages to world rank `rank` from all faults of the job. Faults that hit only once (`nth`,
+  /// disconnect) are left out if they did so in an earlier attempt: bit i of `struck` stands for faults[i].
   MessageFaults(std::span<const fault::Spec> faults, std::uint64_t struck, int rank);
 
+  /// Returns true if any fault was selected.
   bool any() const { return !faults_.empty(); }
-  /// What the decorators around this rank's transports carry out.
+  /// Returns the faults that are due now; the decorators around this rank's transports carry them out.
   fault::Strikes& strikes() { return strikes_; }
 
-  /// A training step begins: the numbers of the faults that cut a way then.
+  /// Tells that training step `step` begins. Cuts the connections that are due, and returns the indices of those faults.
   std::vector<std::size_t> at_step(std::uint64_t step);
-  /// The number-th operation of a stream is posted, by these ranks of the world.
+  /// Tells that operation `number` (from 1) of a stream is posted. `members`: world ranks of its group.
   void at_post(Stream stream, std::uint64_t number, const OperationInfo& info, std::span<const int> members);
-  /// It comes to the head of its stream; it is over.
+  /// Tells that operation `number` of a stream has come to the head of the stream: its faults become due.
   void at_begin(Stream stream, std::uint64_t number);
+  /// Tells that the operation at the head of a stream is complete: its faults are due no more.
   void at_end(Stream stream) { strikes_.disarm(stream); }
 
  private:
   struct Fault {
     fault::Spec spec;
     std::size_t number;
-    std::uint64_t messages = 0;  // of the pair so far
+    std::uint64_t messages = 0;  // from spec.from to this rank so far
   };
 
   int rank_;
@@ -50,8 +53,8 @@ class MessageFaults {
   std::map<std::pair<Stream, std::uint64_t>, std::vector<fault::Strike>> due_;  // by operation
 };
 
-/// Whether the definition of an operation prescribes a message between these two ranks of the world. `members`: of its group.
-/// Judged by the receiving rank, whose operation it is.
+/// Returns true if the definition of an operation prescribes a message between these two world ranks. `info` is the operation of
+/// the receiving rank `to`, `members` the world ranks of its group.
 bool prescribes_message(const OperationInfo& info, std::span<const int> members, int from, int to);
 
 }  // namespace tsprun

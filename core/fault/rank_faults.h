@@ -1,6 +1,6 @@
-// Injected faults of a rank. Some strike the rank itself: at a training step or at an operation it dies, gives no sign of life
-// for a while, or is refused memory, each once. Others strike messages to it (message_faults.h). That one struck, when and where,
-// stands on the flight board, so that an attempt that follows isn't struck again, and a line on stderr says it.
+// Fault injection into a rank. Some faults hit the rank itself, once: at a training step or at an operation it is killed, stops
+// responding for a while, or is refused memory. Others hit messages to it (message_faults.h). Every hit is recorded on the flight
+// board, so that a restarted job doesn't suffer it again, and the first of each fault is reported in a line on stderr.
 #pragma once
 
 #include "core/board/flight_board.h"
@@ -22,35 +22,40 @@
 
 namespace tsprun {
 
+/// Faults of one rank and of messages to it; the engine tells it of every operation, the context of every training step.
 class RankFaults {
  public:
-  /// Of all the job's faults, in the order in which they were given, those that strike `rank` or messages to it, but for those
-  /// that struck in an earlier attempt: `struck` has a bit for each. Heap and board are borrowed. Throws Error(refused) as
+  /// Selects the faults that hit world rank `rank` or messages to it from all faults of the job, in the order in which they were
+  /// given. Faults of the rank itself, and those of messages that hit once, are left out if they struck in an earlier attempt:
+  /// bit i of `struck` stands for faults[i]. `heap` and the board's memory must outlive it. Throws Error(refused) as
   /// check_faults().
   RankFaults(std::span<const fault::Spec> faults, std::uint64_t struck, int rank, Heap& heap, const FlightBoard& board);
 
   RankFaults(const RankFaults&) = delete;
   RankFaults& operator=(const RankFaults&) = delete;
 
+  /// Returns true if any fault is left that may strike.
   bool any() const { return !waiting_.empty() || messages_.any(); }
-  /// What decorators around this rank's transports carry out; null: nothing ever.
+  /// Returns the faults of messages for the decorators around this rank's transports to carry out; null: there will be none.
   fault::Strikes* strikes() { return messages_.any() ? &messages_.strikes() : nullptr; }
-  /// A training step begins, from 1.
+  /// Tells that training step `step` (from 1) begins; faults that are due strike now.
   void at_step(std::uint64_t step);
-  /// The rank's `sequence`-th operation of this kind begins: it has come to the head of its stream.
+  /// Tells that this rank's `sequence`-th operation of kind `op` (from 1) has come to the head of its stream; faults of the rank
+  /// that are due strike now.
   void at_operation(Op op, std::uint64_t sequence);
-  /// The number-th operation of a stream is posted, the `sequence`-th of its kind, by these ranks of the world.
+  /// Tells that operation `number` of a stream is posted, the `sequence`-th of its kind. `members`: world ranks of its group.
   void at_post(Stream stream, std::uint64_t number, const OperationInfo& info, std::uint32_t sequence,
                std::span<const int> members);
-  /// It comes to the head of its stream; it is over.
+  /// Tells that operation `number` of a stream has come to the head of the stream.
   void at_begin(Stream stream, std::uint64_t number);
+  /// Tells that the operation at the head of a stream is complete.
   void at_end(Stream stream);
 
  private:
   struct Fault {
     fault::Spec spec;
-    std::size_t number;  // among all of the job
-    Op op;               // meaningful with spec.op
+    std::size_t number;  // index in the job's list of faults
+    Op op;               // valid if spec.op isn't empty
   };
   void strike_those(const std::function<bool(const Fault&)>& due);
   void strike(const Fault& fault);
@@ -66,13 +71,13 @@ class RankFaults {
   int rank_;
   Heap* heap_;
   FlightBoard board_;
-  std::vector<std::string> texts_;  // of all the job's faults
-  std::vector<Fault> waiting_;      // of those that strike the rank itself, those that haven't
+  std::vector<std::string> texts_;  // all faults of the job as they were typed
+  std::vector<Fault> waiting_;      // faults of the rank itself that haven't struck yet
   MessageFaults messages_;
   std::uint64_t step_ = 0;
-  std::map<std::pair<Stream, std::uint64_t>, Named> posted_;  // operations that aren't over
-  std::array<std::uint64_t, kStreams> head_{};                // numbers of those at the heads; 0: none
-  std::uint64_t said_ = 0;                                    // a bit for each fault that a line was written of
+  std::map<std::pair<Stream, std::uint64_t>, Named> posted_;  // operations that aren't complete
+  std::array<std::uint64_t, kStreams> head_{};                // numbers of the operations at the heads; 0: none
+  std::uint64_t said_ = 0;                                    // bit i: the line on stderr was written for fault i
 };
 
 /// Throws Error(refused) if a fault names an operation that doesn't exist, or if there are more than the board has room for.

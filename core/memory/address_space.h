@@ -1,4 +1,5 @@
-// Address space that costs nothing until it is touched: where a phantom rank's tensors lie, which are booked but never computed.
+// Reserved address space that takes no memory until it is touched. A phantom rank places its tensors there: they need addresses,
+// but kernels don't write them.
 #pragma once
 
 #include <cstddef>
@@ -6,10 +7,12 @@
 
 namespace tsprun {
 
+/// Owns a private, writable mapping without reserved memory (mmap with MAP_NORESERVE).
 class AddressSpace {
  public:
   AddressSpace() = default;
-  /// As much as the machine grants of `bytes`: halves until it does, at least a GiB, else Error(out_of_memory).
+  /// Maps `bytes`, or half as much, a quarter, …, whatever the system grants first. Throws Error(out_of_memory) if it doesn't
+  /// grant at least 1 GiB.
   explicit AddressSpace(std::size_t bytes);
   AddressSpace(AddressSpace&& other) noexcept;
   AddressSpace& operator=(AddressSpace&&) = delete;

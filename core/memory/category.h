@@ -1,4 +1,4 @@
-// What memory is for. Every byte that a rank holds bears a category; reports, budgets and forecasts sum by it.
+// Categories of memory. Every byte that a rank allocates from its heap has one; reports, audits and forecasts sum by category.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ enum class Category : std::uint8_t {
 };
 inline constexpr std::size_t kCategories = 6;
 
-/// As the JSON report spells it.
+/// Returns the name of a category, as in the JSON report.
 constexpr std::string_view name(Category category) {
   constexpr std::string_view kNames[] = {
 #define TSP_X(name, text) #name,
@@ -34,7 +34,7 @@ constexpr std::string_view name(Category category) {
   return kNames[static_cast<std::size_t>(category)];
 }
 
-/// Bytes by category. `total` of a peak is the peak of the sum, not the sum of the peaks.
+/// Bytes by category. In peaks, `total` is the peak of the sum, not the sum of the peaks.
 struct CategoryBytes {
   std::array<std::uint64_t, kCategories> of{};
   std::uint64_t total = 0;

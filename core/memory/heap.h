@@ -1,16 +1,16 @@
-// The allocator of a rank's heap: the part of node memory that peers may read or the NIC may touch.
+// The allocator of a rank's heap: the part of the node's shared memory that peers read from and NICs read and write.
 //
-// First fit over a table of free ranges. The table lies in private memory, so that no peer can damage it and untouched heap stays
-// untouched. Blocks are aligned to 64 bytes.
+// First fit over a table of free ranges. The table is in private memory, so that no peer can damage it and unused heap pages are
+// never touched. Blocks are aligned to 64 bytes.
 //
-// The budget counts bytes, not places: what is free in too small pieces is of no account. The reservation is several times as
-// large, so that a block that fits no hole lies behind all others; and once that takes more pages than the budget, pages that no
-// block lies on are given back. Where a block lies depends on the blocks alone, so that a program that repeats itself uses the
-// same addresses again, and has no page fault as long as nothing must be given back. Beyond the budget's bytes blocks take the
-// rest of pages that they fill in part.
+// The budget limits the bytes in use; fragmentation doesn't count against it. The address space is several times as large as the
+// budget, so a block that fits no hole is placed behind all others; when that would make more pages resident than the budget
+// allows, pages without a block are given back to the system. Placement depends only on the blocks, so a program that repeats its
+// allocations gets the same addresses again and, as long as nothing was given back, no page faults. Memory use may exceed the
+// budget by the unused parts of pages that blocks fill partly.
 //
-// Every block bears a category. Use, peaks and the budget count the bytes that were asked for, so that they can be held against
-// formulas; in_use() and peak() count what blocks take, alignment included.
+// Every block has a category. use(), peaks() and the budget count the bytes that were asked for, so that they can be compared
+// with formulas; in_use() and peak() count the bytes that blocks occupy, alignment included.
 #pragma once
 
 #include "core/memory/category.h"
@@ -29,7 +29,7 @@ namespace tsprun {
 
 class Heap;
 
-/// Owns a block of a heap. The heap must outlive it.
+/// Owns a block of a heap and gives it back when destroyed. The heap must outlive it. Movable, not copyable.
 class HeapBlock {
  public:
   HeapBlock() = default;
@@ -46,9 +46,10 @@ class HeapBlock {
   }
   ~HeapBlock() { reset(); }
 
+  /// Gives the block back now; it is empty afterwards.
   void reset();
   std::span<std::byte> bytes() const { return bytes_; }
-  /// The block as elements of T.
+  /// Returns the block as elements of T; trailing bytes that fill no element are left out.
   template <Element T>
   std::span<T> as() const {
     return {reinterpret_cast<T*>(bytes_.data()), bytes_.size() / sizeof(T)};
@@ -62,46 +63,57 @@ class HeapBlock {
   Category category_ = Category::communication;
 };
 
+/// The heap of one rank; used by one thread at a time, the rank's.
 class Heap {
  public:
-  /// Called before a range of the reservation is used for the first time, or again after it was given back.
+  /// Callback that makes a range of the reservation usable. Called before the range is used for the first time, and again before
+  /// it is reused after Release gave it back. `offset` and `bytes` are relative to the reservation.
   using Commit = std::function<void(std::size_t offset, std::size_t bytes)>;
-  /// Gives the memory of a range of whole pages back, which no block lies on. False: it stays, and so would any other.
+  /// Callback that gives the memory of whole pages, on which no block lies, back to the system. Returns false if memory can't be
+  /// given back; it isn't called again then.
   using Release = std::function<bool(std::size_t offset, std::size_t bytes)>;
 
-  /// How much address space a heap with this budget has: room enough that there is always a place behind all blocks.
+  /// Returns the address space, in bytes, that a heap with this budget needs: four times the budget in whole pages, so that there
+  /// is usually room behind all blocks.
   static constexpr std::uint64_t reservation_for(std::uint64_t budget) {
     constexpr std::uint64_t kTimes = 4;
     return budget > ~std::uint64_t{0} / (2 * kTimes) ? budget : (kTimes * budget + kPage - 1) / kPage * kPage;
   }
 
-  /// `budget` 0: as much as the reservation holds, and nothing is ever given back.
+  /// Manages `reservation`, which must outlive the heap. `budget` in bytes; 0: limited only by the reservation, and no memory is
+  /// ever given back to the system.
   Heap(std::span<std::byte> reservation, std::uint64_t budget, Commit commit, Release release = {});
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
 
-  /// `what` names the buffer in the error if it doesn't fit. Zero bytes give an empty block.
-  /// The memory isn't zeroed. Throws Error(out_of_memory): what was asked for, for what, what is in use by category, the budget.
+  /// Allocates a block; 0 bytes give an empty one. The memory isn't zeroed. `what` names the buffer in errors. Throws
+  /// Error(out_of_memory) naming buffer, size, budget and the bytes in use by category.
   HeapBlock allocate(std::size_t bytes, std::string_view what, Category category = Category::communication);
+  /// Allocates room for `count` elements of T, in category `communication`.
   template <Element T>
   HeapBlock allocate_elements(std::size_t count, std::string_view what) {
     return allocate(count * sizeof(T), what);
   }
 
-  /// The next allocation fails with Error(out_of_memory) that gives this reason: for fault injection.
+  /// Makes the next allocation of more than 0 bytes throw Error(out_of_memory) with this reason. For fault injection.
   void fail_next(std::string reason) { fail_next_ = std::move(reason); }
 
+  /// Returns true if `memory` lies within the reservation.
   bool contains(std::span<const std::byte> memory) const;
+  /// Returns the bytes that blocks occupy now, alignment included.
   std::uint64_t in_use() const { return in_use_; }
+  /// Returns the largest value of in_use() since the last reset_peaks().
   std::uint64_t peak() const { return peak_; }
+  /// Returns the limit of bytes in use: the budget, or the reservation's size if that is smaller or no budget was given.
   std::uint64_t budget() const { return budget_; }
-  /// Bytes of the pages that may take memory: those that blocks lie on, and those that did and weren't given back. Counted under
-  /// a budget alone, else 0.
+  /// Returns the bytes of all pages that may hold memory: those with blocks, and those that had blocks and were not given back.
+  /// Counted only if a budget was given, else 0.
   std::uint64_t resident() const { return resident_.count() * kPage; }
-  /// Bytes asked for and not yet given back, by category.
+  /// Returns the bytes that were asked for and not yet given back, by category.
   const CategoryBytes& use() const { return use_; }
+  /// Returns the largest value of each entry of use(), total included, since the last reset_peaks().
   const CategoryBytes& peaks() const { return peaks_; }
-  /// Forgets earlier peaks: they begin at what is in use.
+  /// Sets all peaks to the present use.
   void reset_peaks() {
     peaks_ = use_;
     peak_ = in_use_;

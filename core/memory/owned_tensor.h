@@ -1,4 +1,4 @@
-// A tensor that owns its memory: a block of the rank's heap and the view on it.
+// A tensor that owns its memory: a block of the rank's heap and a view of it.
 #pragma once
 
 #include "core/memory/heap.h"
@@ -9,11 +9,12 @@
 
 namespace tsprun {
 
+/// A contiguous tensor in the rank's heap, whose memory it gives back when destroyed. Movable, not copyable.
 class OwnedTensor {
  public:
-  /// No dims, no memory.
+  /// Makes a tensor without dims and memory.
   OwnedTensor() = default;
-  /// `block` holds at least as many bytes as the contiguous view.
+  /// Takes `block` as the memory of a contiguous tensor of these sizes. It must be large enough for it.
   OwnedTensor(HeapBlock block, DType dtype, std::span<const std::size_t> sizes)
       : block_(std::move(block)), view_(block_.bytes().data(), dtype, sizes) {}
   OwnedTensor(OwnedTensor&& other) noexcept : block_(std::move(other.block_)), view_(std::exchange(other.view_, {})) {}
@@ -27,7 +28,7 @@ class OwnedTensor {
   operator const Tensor&() const { return view_; }
   operator ConstTensor() const { return view_; }
   const Tensor* operator->() const { return &view_; }
-  /// True if it was allocated, if only for zero elements.
+  /// Returns true if the tensor was allocated, even with zero elements.
   bool exists() const { return view_.dims() != 0; }
   /// Gives the memory back.
   void reset() {
@@ -40,7 +41,7 @@ class OwnedTensor {
   Tensor view_;
 };
 
-/// A contiguous tensor as communicators take it.
+/// Returns the elements of a tensor, which must be contiguous (this isn't checked), as a communicator's buffer.
 inline Buffer buffer_of(const Tensor& tensor) { return {tensor.data(), tensor.elements(), tensor.dtype()}; }
 inline ConstBuffer buffer_of(const ConstTensor& tensor) { return {tensor.data(), tensor.elements(), tensor.dtype()}; }
 

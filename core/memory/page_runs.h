@@ -1,4 +1,4 @@
-// A set of pages as runs of neighbours: which pages of a heap may take memory.
+// A set of page numbers, stored as runs of consecutive pages. The heap keeps the pages that may hold memory in it.
 #pragma once
 
 #include <cstddef>
@@ -7,23 +7,26 @@
 
 namespace tsprun {
 
+/// A set of page numbers. Ranges are half-open: [begin, end).
 class PageRuns {
  public:
-  /// Called with the first page of a run and the page behind its last.
+  /// Callback for a run of pages [begin, end).
   using Visitor = std::function<void(std::size_t begin, std::size_t end)>;
 
-  /// Pages in the set.
+  /// Returns the number of pages in the set.
   std::size_t count() const { return count_; }
-  /// Pages of [begin, end) that aren't in the set.
+  /// Returns the number of pages of [begin, end) that are not in the set.
   std::size_t missing(std::size_t begin, std::size_t end) const;
-  /// All runs of the set, in order.
+  /// Calls `visit` for each run of the set, in ascending order.
   void for_each(const Visitor& visit) const {
     for (const auto& [begin, end] : runs_) visit(begin, end);
   }
-  /// The runs of [begin, end) that aren't in the set, in order.
+  /// Calls `visit` for each run of pages in [begin, end) that are not in the set, in ascending order.
   void for_each_missing(std::size_t begin, std::size_t end, const Visitor& visit) const;
+  /// Adds the pages [begin, end), of which some may be in the set already.
   void add(std::size_t begin, std::size_t end);
-  /// Takes at most `most` pages of [begin, end) out of the set, the last ones first, and tells of each run taken. How many.
+  /// Removes at most `most` pages of [begin, end) from the set, the highest first, and calls `visit` for each run removed.
+  /// Returns the number of pages removed.
   std::size_t take_last(std::size_t begin, std::size_t end, std::size_t most, const Visitor& visit);
 
  private:

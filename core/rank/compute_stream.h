@@ -1,8 +1,8 @@
-// The compute stream of a rank: kernels run on it one after another, on the rank's threads, while communication streams make
-// progress in the ticks between their tasks.
+// The compute stream of a rank: runs kernels one after another on the rank's threads. Between their tasks, kernels call a tick in
+// which communication makes progress.
 //
-// A schedule calls kernels here and nowhere else: the stream brings workspace and threads, counts time and FLOPs and fills the
-// trace. What each kernel does is said where it is declared, in core/kernels/.
+// Schedules call kernels only here: the stream provides workspace and threads, measures time, counts FLOPs and fills the trace.
+// Each function runs the kernel of the same name in core/kernels/, where it is documented.
 #pragma once
 
 #include "core/kernels/activation.h"
@@ -27,20 +27,22 @@ namespace tsprun {
 
 class Trace;
 
+/// Runs the kernels of one rank; used by one thread, the rank's.
 class ComputeStream {
  public:
-  /// `threads` ≥ 1. `trace` may be null; all are borrowed. On a phantom's engine kernels take their workspace and count their
-  /// FLOPs, but don't run: results that go to the caller are 0.
+  /// Runs kernels on `threads` ≥ 1 threads. `trace` may be null. All references must outlive the stream. On a phantom, kernels
+  /// take their workspace and count their FLOPs, but don't run; values that they return are 0.
   ComputeStream(Engine& engine, Heap& heap, std::size_t threads, Trace* trace = nullptr);
   ComputeStream(const ComputeStream&) = delete;
   ComputeStream& operator=(const ComputeStream&) = delete;
 
   std::size_t threads() const { return threads_; }
-  /// Seconds in kernels, without the communication that moved in their ticks.
+  /// Returns the seconds spent in kernels so far, without the communication in their ticks.
   double seconds() const { return static_cast<double>(kernel_ns_ - tick_ns_) * 1e-9; }
-  /// Seconds that communication took out of kernels' ticks.
+  /// Returns the seconds that ticks of kernels spent on communication so far.
   double tick_seconds() const { return static_cast<double>(tick_ns_) * 1e-9; }
-  /// Floating point operations of matrix products and attention (counted causal).
+  /// Returns the floating point operations of matrix products and attention so far. Attention counts only the query-key pairs
+  /// that its mask leaves.
   double flops() const { return flops_; }
 
   // --- matrix products and attention
@@ -97,7 +99,7 @@ class ComputeStream {
   double sum_of_squares(const ConstTensor& x);
 
  private:
-  /// Runs kernel(compute) with that much workspace, timed.
+  /// Runs kernel(compute) with `workspace` bytes of workspace, measures its time and adds `flops`.
   template <class Kernel>
   void run(const char* name, std::size_t workspace, double flops, Kernel&& kernel);
   std::span<std::byte> workspace(std::size_t bytes);

@@ -1,9 +1,9 @@
-// Finds the first tensor of a pass that holds infinity or NaN. A pass is watched only when its result turned out not to be
-// finite: it runs a second time, and the places that compute tensors show them (Rank::look).
+// Finds the first tensor of a pass that holds infinity or NaN. It is used only when a pass gave a result that isn't finite: the
+// pass runs a second time, and the code that computes tensors shows them to the watch (Rank::look).
 //
-// What comes first must be said alike on all ranks, because a NaN reaches the others with the next message. So a pass has stages,
-// which all ranks enter in the same order (a sublayer of a block, forward or backward), and the tensors of a stage have an order
-// of their own, that in which they depend on each other.
+// All ranks must agree on what comes first, because a NaN reaches other ranks with the next message. So a pass has stages (a
+// sublayer of a block, forward or backward), which all ranks enter in the same order, and within a stage tensors are ordered by
+// how they depend on each other. Comparing the orders of the ranks' findings gives the first one of the job.
 #pragma once
 
 #include "core/tensor/tensor.h"
@@ -14,7 +14,7 @@
 
 namespace tsprun {
 
-/// A tensor of a stage, in the order in which they depend on each other.
+/// The tensors of a stage, ordered so that each depends on earlier ones.
 enum class Watched : std::uint8_t {
   input,
   queries,
@@ -30,20 +30,23 @@ enum class Watched : std::uint8_t {
   input_gradient
 };
 
+/// Examines the tensors of one pass on one rank.
 class FiniteWatch {
  public:
+  /// A tensor with infinity or NaN.
   struct Finding {
-    std::uint64_t order;  ///< smaller: computed earlier, on whatever rank
+    std::uint64_t order;  ///< position in the pass, comparable between ranks: smaller is earlier
     std::string text;     ///< "layer 1, attention, forward: keys, f32 [1, 32, 4, 16], nan at [0, 17, 0, 5]"
   };
 
-  /// The next stage, by name: "layer 1, attention, forward".
+  /// Enters the next stage, with a name for people: "layer 1, attention, forward".
   void enter(std::string stage);
-  /// Notes the tensor if it isn't finite and none was found that comes earlier.
+  /// Examines a tensor of the stage; notes it if it holds infinity or NaN and no earlier one was found.
   void look(Watched what, const ConstTensor& tensor);
-  /// The same of a tensor with a name of its own; `order` counts within the stage.
+  /// Does the same for a tensor that Watched doesn't list. `order`: its position within the stage, less than 2^20.
   void look(std::uint64_t order, const std::string& name, const ConstTensor& tensor);
 
+  /// Returns the earliest finding so far, if any.
   const std::optional<Finding>& found() const { return found_; }
 
  private:

@@ -1,6 +1,6 @@
-// A rank as schedules see it: memory by category, the compute stream, communicators, waits, the clock. Everything that a schedule
-// does to bytes goes through here, so that the same schedule can be audited, traced, and run on a phantom, which only books
-// memory.
+// A rank as schedules see it: memory by category, the compute stream, communicators, waits and times. A schedule allocates,
+// computes and communicates only through this class, so that the same schedule can be audited, traced, and run on a phantom,
+// which only counts memory.
 #pragma once
 
 #include "core/context.h"
@@ -15,22 +15,24 @@
 
 namespace tsprun {
 
+/// Options of Rank.
 struct RankOptions {
-  std::size_t threads = 1;  ///< compute threads; never change a bit of a result
-  Trace* trace = nullptr;   ///< borrowed; notes kernels, waits and operations; null: no trace
+  std::size_t threads = 1;  ///< compute threads; results are the same bits for any number
+  Trace* trace = nullptr;   ///< records kernels, waits and operations; null: no trace; borrowed
 };
 
-/// Seconds of a rank since it began (or since reset_times()).
+/// Times of a rank in seconds, since the Rank was made or since reset_times().
 struct RankTimes {
   double total = 0;
-  double compute = 0;                ///< in kernels
-  double communication = 0;          ///< moving bytes in kernels' ticks, and waiting for them
-  double exposed_communication = 0;  ///< the part of it that compute waited for
+  double compute = 0;                ///< in kernels, without the ticks that moved communication
+  double communication = 0;          ///< in those ticks, and in waits for communication
+  double exposed_communication = 0;  ///< in waits only: the part that computation did not hide
 };
 
+/// What a schedule needs of its rank; used by one thread.
 class Rank {
  public:
-  /// `context` must outlive the rank.
+  /// Uses `context`, which must outlive the rank. With a trace, makes it observe the engine and become Trace::current().
   explicit Rank(Context& context, const RankOptions& options = {});
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
@@ -39,35 +41,39 @@ class Rank {
   int rank() const { return context_.rank(); }
   int size() const { return context_.size(); }
   Context& context() { return context_; }
-  /// Nothing is computed or moved: see Context::phantom().
+  /// Returns true if nothing is computed or moved: see Context::phantom().
   bool is_phantom() const { return context_.engine().options().phantom; }
   Communicator& world() { return context_.world(); }
   ComputeStream& compute() { return compute_; }
 
-  /// Memory that isn't zeroed. `what` names the tensor if it doesn't fit. Throws Error(out_of_memory).
+  /// Allocates a contiguous tensor in the heap; it isn't zeroed. `what` names it in errors. Throws Error(out_of_memory).
   OwnedTensor tensor(Category category, DType dtype, std::span<const std::size_t> sizes, std::string_view what);
   OwnedTensor tensor(Category category, DType dtype, std::initializer_list<std::size_t> sizes, std::string_view what) {
     return tensor(category, dtype, std::span(sizes.begin(), sizes.size()), what);
   }
+  /// Returns the heap's peaks by category, see Heap::peaks().
   const CategoryBytes& memory_peaks() { return context_.heap().peaks(); }
 
-  /// Returns when the operation is complete; the time counts as exposed communication.
+  /// Waits until the operation is complete; the time counts as exposed communication.
   void wait(Work work);
-  /// Who looks at the tensors that are computed from now on; borrowed. Null: nobody.
+  /// Sets the watch that examines the tensors computed from now on; null: none. Borrowed.
   void watch(FiniteWatch* watch) { watch_ = watch; }
-  /// For whoever computes tensors: what is computed next belongs to this stage; this is one of its tensors. Without a watch
-  /// nothing happens.
+  /// Says that the tensors computed next belong to the stage that name() returns, see FiniteWatch. Does nothing without a watch.
   template <class Name>
   void enter_stage(Name&& name) {
     if (watch_ != nullptr) watch_->enter(name());
   }
+  /// Shows the watch, if there is one, a tensor of the present stage.
   void look(Watched what, const ConstTensor& tensor) {
     if (watch_ != nullptr) watch_->look(what, tensor);
   }
-  /// A sign of life where no kernel runs (file access, say).
+  /// Gives a sign of life and makes progress on communication. Call it during long work outside kernels (file access, for
+  /// instance).
   void tick() { context_.engine().tick(); }
 
+  /// Returns the rank's times so far.
   RankTimes times() const;
+  /// Starts all times anew at 0.
   void reset_times();
 
  private:
@@ -80,7 +86,7 @@ class Rank {
   RankTimes before_;
 };
 
-/// A tensor that an operation fills or reads, and that operation.
+/// A tensor together with the posted operation that fills or reads it.
 struct Transfer {
   OwnedTensor tensor;
   Work work;

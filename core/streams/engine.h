@@ -1,15 +1,15 @@
 // The engine of one rank: streams of operations, progress, and the one rule of waiting.
 //
 // An Operation is a resumable state machine. Each stream is a queue; only the operation at its head is stepped, so operations of
-// a stream run in the order they were issued, while those of different streams interleave. There is no thread: progress happens
-// in wait(), test(), tick() and run(), which are called by one thread at a time.
+// a stream run in the order in which they were posted, while those of different streams interleave. There is no progress thread:
+// progress happens in wait(), test(), tick() and run(), which are called by one thread at a time.
 //
-// The rule of waiting: a wait ends with success or with an Error that names a cause. A wait that finds nothing to do spins while
-// there are cores for all ranks, yields some fifty times where ranks outnumber cores, then sleeps on the doorbell. Every look at
-// the clock checks the abort word, the life of the rank waited for, and the deadline; the deadline runs from the last sign of
-// life of the rank at the root of the wait chain.
+// The rule of waiting: every wait ends with success or with an Error that names a cause. While nothing can be done, a wait spins
+// if every rank has a core, or yields some fifty times if ranks outnumber cores, and then sleeps on the doorbell. At every look
+// at the clock it checks whether the job has failed, whether the rank it waits for is alive, and the deadline. The deadline
+// counts from the last sign of life of the rank at the root of the wait chain (this rank waits for one that waits for another …).
 //
-// After a failure the engine is broken: every later call throws the same first cause.
+// After a failure the engine is broken: every later call throws the first failure of the job.
 #pragma once
 
 #include "core/board/flight_board.h"
@@ -33,27 +33,28 @@ class PeerWatch;
 class RankFaults;
 struct Patience;
 
-/// With a core for every rank: so many looks without a pause instruction (it costs 60 ns on some cores, half of what a small
-/// message needs).
+/// Number of polls at the beginning of a wait without a pause instruction, if every rank has a core. (The instruction costs 60 ns
+/// on some cores, half of what a small message needs.)
 inline constexpr std::uint32_t kHotLooks = 200;
 
-/// What an operation is, for the board, for envelopes and for messages about mismatches.
+/// Description of an operation: for the flight board, envelopes, traces and error messages.
 struct OperationInfo {
   Op op = Op::barrier;
   DType dtype = DType::byte;
   Reduction reduction = Reduction::sum;
-  std::int32_t root = -1;            ///< rank of the world, or the other end of send, recv and send_recv; -1: none
-  std::int32_t source = -1;          ///< of a send_recv: from whom it receives, a rank of the world; else -1
-  std::uint64_t bytes = 0;           ///< of this rank's own part
-  std::uint64_t group = 0;           ///< hash of the group
-  std::uint32_t group_sequence = 0;  ///< number of the operation in its group, from 1
-  std::uint64_t signature = 0;       ///< hash over all that the ranks must have in common
+  std::int32_t root = -1;    ///< world rank of the root, or of the other end of send, recv and send_recv; -1: none
+  std::int32_t source = -1;  ///< world rank from which a send_recv receives; else -1
+  std::uint64_t bytes = 0;   ///< size of this rank's own part
+  std::uint64_t group = 0;   ///< the group's number, see Engine::new_group()
+  std::uint32_t group_sequence =
+      0;                        ///< number from 1: of collectives in a group and stream; of messages per sender and receiver, too
+  std::uint64_t signature = 0;  ///< hash over all arguments that the ranks must have in common
   Purpose purpose = Purpose::other;
-  bool relayed = false;  ///< what a rank has for another may come by way of a third, or summed with others'
+  bool relayed = false;  ///< a rank's data may reach another one through a third, or summed with others' data
 };
 
-/// Is told of every operation that completed: when it came to the head of its stream, and when it was done. Called on the
-/// engine's thread; must not throw or post.
+/// Interface for tracing: completed() is called for every operation that completes, with the times at which the operation came to
+/// the head of its stream and at which it completed (posix::now_ns()). Called on the engine's thread; must not throw or post.
 class OperationObserver {
  public:
   OperationObserver() = default;
@@ -63,13 +64,13 @@ class OperationObserver {
   virtual void completed(Stream stream, const OperationInfo& info, std::uint64_t begin_ns, std::uint64_t end_ns) = 0;
 };
 
-/// How long a rank whose way to a peer is cut, or whose peer is done too early, waits for a launcher to say what became of that
-/// peer: well before others, who wait for this rank meanwhile, call it a deadlock.
+/// Returns how long a rank whose connection to a peer broke, or whose peer left too early, waits for a launcher to report how
+/// that peer's process ended: short enough that other ranks, which wait for this one meanwhile, don't declare a deadlock.
 constexpr std::uint64_t wait_for_word_ns(std::uint64_t timeout_ns) {
   return std::min<std::uint64_t>(timeout_ns / 4, 1'500'000'000);
 }
 
-/// A resumable state machine. Subclasses hold all state; step() never waits.
+/// An operation as a resumable state machine. Subclasses hold all state; step() never waits.
 class Operation {
  public:
   explicit Operation(const OperationInfo& info) : info_(info) {}
@@ -77,15 +78,16 @@ class Operation {
   Operation& operator=(const Operation&) = delete;
   virtual ~Operation() = default;
 
-  /// Moves on without waiting, at most about a MiB of copying or reducing a call (then engine.moved() and false), so that other
-  /// streams get their turn. True: complete. Never calls tick(). Throws Error(mismatch | corrupt | disconnected | out_of_memory).
+  /// Goes as far as it can without waiting; returns true when the operation is complete. Copies or reduces at most about 1 MiB
+  /// per call, so that other streams get their turn; if it did something but isn't complete, it calls engine.moved() and returns
+  /// false. Must not call tick(). Throws Error(mismatch | corrupt | disconnected | out_of_memory).
   virtual bool step(Engine& engine) = 0;
-  /// The rank of the world that the last step() found missing.
+  /// Returns the world rank whose part the last step() found missing.
   virtual int waiting_for() const = 0;
-  /// Which segment of that rank's message was missing, from 1; 0: the message isn't cut into segments.
+  /// Returns which segment of that rank's message was missing, from 1; 0: the message isn't cut into segments.
   virtual std::uint32_t missing_segment() const { return 0; }
   const OperationInfo& info() const { return info_; }
-  /// It has memory of the rank's heap: see Work.
+  /// Notes that the operation holds memory of the rank's heap, so that it is kept until it is waited for: see Work.
   void set_holds_memory() { holds_memory_ = true; }
 
  protected:
@@ -96,20 +98,22 @@ class Operation {
   Operation* next_ = nullptr;
   bool owned_ = false;
   bool begun_ = false;
-  std::uint64_t number_ = 0;  // on its stream, once it is complete and kept
+  std::uint64_t number_ = 0;  // position on its stream, from 1; set once it is complete and kept
   bool holds_memory_ = false;
-  std::uint32_t sequence_ = 0;  // of this kind on this rank
+  std::uint32_t sequence_ = 0;  // number among this rank's operations of this kind, from 1
 };
 
-/// Names a posted operation. Copy freely; dropping it is harmless: the operation goes on. Memory that the operation took from the
-/// rank's heap (landings of messages, say) is given back when it, or a later one of its stream, is waited for or found complete
-/// by test(): not when it happens to be complete, so that what a rank holds at once follows from its program alone.
+/// Handle of a posted operation. Can be copied and dropped freely; the operation goes on without it. Must not be used after the
+/// engine is gone. Memory that the operation took from the rank's heap (to receive messages, for instance) is given back when it,
+/// or a later operation of its stream, is waited for or found complete by test(). It is not given back at the moment of
+/// completion, so that a rank's memory use depends on its program alone and not on timing.
 class Work {
  public:
+  /// Makes a handle of an operation that is complete.
   Work() = default;
-  /// True once complete. Makes progress. Throws what the operation threw.
+  /// Makes progress; returns true once the operation is complete. Throws the first failure of the job.
   bool test();
-  /// Returns when complete. Throws what the operation threw, or why the wait failed.
+  /// Waits until the operation is complete. Throws the first failure of the job, a failure of this wait included.
   void wait();
 
  private:
@@ -120,34 +124,39 @@ class Work {
   std::uint64_t number_ = 0;
 };
 
-/// A rank as a phantom rank sees it: how it would be reached, as far as memory depends on it.
+/// Another rank as a phantom sees it: the properties of the route to it on which memory use depends.
 struct PhantomPeer {
-  int node = 0;
-  bool views = true;                   ///< its memory can be read in place
-  std::size_t plain_limit = 8 * 1024;  ///< payloads up to here may be sent from any memory: those of shm, unless it's said
+  int node = 0;       ///< number of the node it is on
+  bool views = true;  ///< its memory can be read in place
+  std::size_t plain_limit =
+      8 * 1024;  ///< largest payload, in bytes, that may be sent from any memory; the default is that of shm
 };
 
-/// How to reach a rank of the world.
+/// How this rank reaches a rank of the world.
 struct Route {
-  Transport* transport = nullptr;  ///< null: no way
-  int peer = -1;                   ///< as the transport numbers it
-  int node = 0;                    ///< where it sits
-  PhantomPeer phantom{};           ///< of a phantom's peer, to which no transport leads
+  Transport* transport = nullptr;  ///< null: unreachable; borrowed
+  int peer = -1;                   ///< its number in that transport
+  int node = 0;                    ///< number of the node it is on
+  PhantomPeer phantom{};           ///< on a phantom, which has no transports: properties of the route
 };
 
+/// Options of Engine.
 struct EngineOptions {
-  std::uint64_t timeout_ns = 30'000'000'000;
-  bool oversubscribed = false;   ///< ranks outnumber cores: yield instead of spinning
-  PeerWatch* watch = nullptr;    ///< for ranks that no launcher supervises; borrowed
-  bool supervised = false;       ///< a launcher says how ranks' processes ended
-  bool blocking = false;         ///< post() returns when the operation is complete
-  RankFaults* faults = nullptr;  ///< told of every operation as it is posted and begins; null: nothing is injected; borrowed
+  std::uint64_t timeout_ns = 30'000'000'000;  ///< deadline of waits, counted from the last sign of life
+  bool oversubscribed = false;                ///< ranks outnumber cores: waits yield instead of spinning
+  PeerWatch* watch = nullptr;                 ///< detects dead peers where no launcher does; null: none; borrowed
+  bool supervised = false;                    ///< a launcher reports how ranks' processes ended
+  bool blocking = false;                      ///< post() waits until the operation is complete
+  RankFaults* faults = nullptr;  ///< told of every operation when it is posted, begins and ends; null: none; borrowed
   bool phantom = false;          ///< there are no peers, and operations aren't begun: see Context::phantom()
 };
 
+/// The engine of one rank; used by one thread at a time, the rank's. Its functions throw the first failure of the job once the
+/// job has failed.
 class Engine {
  public:
-  /// `routes[r]` leads to world rank r. Board, transports and doorbell must outlive the engine.
+  /// Makes the engine of world rank `world_rank`; `routes[r]` leads to world rank r. The node memory behind the board, transports
+  /// and doorbell must outlive the engine.
   Engine(FlightBoard board, int world_rank, std::vector<Route> routes, Doorbell& doorbell, EngineOptions options);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -159,57 +168,65 @@ class Engine {
   const FlightBoard& board() const { return board_; }
   const EngineOptions& options() const { return options_; }
 
-  /// Appends an operation to a stream and steps it if it is at the head.
+  /// Appends an operation to a stream and steps the operation at the stream's head once. A phantom's is complete at once.
   Work post(Stream stream, std::unique_ptr<Operation> operation);
-  /// The blocking form: appends, waits, returns when complete. The operation stays the caller's. A phantom's is complete at once.
+  /// Appends an operation, which the caller owns, to a stream and waits until it is complete. A phantom's is complete at once.
   void run(Stream stream, Operation& operation);
-  /// True if nothing is under way on any stream and the job is in order: then something short may be done without an operation.
+  /// Returns true if no operation is pending, the job hasn't failed, and nothing must observe operations (fault injection,
+  /// phantom). Then a short message may be exchanged without an Operation, to save time.
   bool quiet() const { return busy_ == 0 && !broken_ && !board_.aborted() && options_.faults == nullptr && !options_.phantom; }
-  /// Counts what was done so: on the board it is an operation like any other, and it has been waited for.
+  /// Counts an operation that was done without an Operation object, see quiet(): the board counts it like any other, and memory
+  /// held by earlier operations of the stream is given back, as after a wait.
   void ran_at_once(Op op, Stream stream) {
     if (queue(stream).kept != nullptr) settle(stream, queue(stream).completed);
     std::atomic<std::uint64_t>& count = page_->counts[static_cast<std::size_t>(op)];
     count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     sign_of_life();
   }
-  /// Looks that may be taken before a wait must become an operation, which shows on the board: some microseconds, and only one
-  /// where another rank may need the core.
+  /// Returns how often a message may be polled for without an Operation. After that an Operation must wait for it, which the
+  /// board shows. Corresponds to some microseconds; only one poll if another rank may need the core.
   std::uint32_t looks_at_once() const { return options_.oversubscribed ? 1 : kHotLooks; }
+  /// Lets all transports make progress.
   void progress_transports() {
     for (Transport* transport : transports_) transport->progress();
   }
-  /// Steps the heads of all streams once; true if any operation completed.
+  /// Lets transports make progress and steps the operation at the head of each stream, and its successors if it completes.
+  /// Returns true if any operation completed.
   bool progress();
-  /// A sign of life from a long computation; makes progress. Cheap enough for every millisecond of work.
+  /// Gives a sign of life and makes progress. Call at least every `--timeout` seconds during long computation; otherwise peers
+  /// that wait declare this rank stalled. Cheap enough to be called every millisecond.
   void tick();
-  /// For a step() that isn't complete but did move something: a sign of life, and the wait's patience starts anew.
+  /// To be called by a step() that did something but isn't complete: gives a sign of life and makes the wait poll eagerly again.
   void moved() {
     moved_ = true;
     sign_of_life();
   }
-  /// Who finds a message that it had to wait for tells them.
+  /// Returns the measurements of links, to which operations add each message that they had to wait for.
   LinkTimes& link_times() { return link_times_; }
-  /// Time that post() waited, with EngineOptions::blocking.
+  /// Returns the nanoseconds that post() has waited because of EngineOptions::blocking.
   std::uint64_t blocked_ns() const { return blocked_ns_; }
-  /// No operation is pending on any stream.
+  /// Returns true if no operation is pending on any stream.
   bool idle() const;
-  /// Whom to tell of operations from now on; null: nobody, which costs nothing. Borrowed. Precondition: idle().
+  /// Sets the observer of operations (a WaitObserver is told of waits, too); null: none, which costs nothing. Borrowed.
+  /// Precondition: idle().
   void observe(OperationObserver* observer) { observer_ = observer; }
 
-  /// An error whose culprit is another rank, with the operation that the culprit is in, if any.
+  /// Returns an error that blames rank `culprit` and names the operation that it is in, if any.
   Error blamed(Cause cause, int culprit, const std::string& detail) const;
-  /// For an outcome `disconnected`: the peer's process may be dead, which its launcher knows and tells in a moment. Waits for
-  /// that word, then throws Error(killed | exited), the job's first cause, or Error(disconnected) with `detail`.
+  /// Throws the error for a peer whose connection broke during `op`. The peer's process may be dead, which its launcher reports
+  /// in a moment: so it waits at most wait_for_word_ns(), then throws Error(killed | exited), the job's first failure, or
+  /// Error(disconnected) with `detail`.
   [[noreturn]] void lost(int world_peer, Op op, const std::string& detail);
-  /// For a test_receive() or test_send() that was neither pending nor done: describes both sides, marks the failure, throws
-  /// Error(mismatch | corrupt | disconnected).
+  /// Throws the error for a test_receive() whose outcome was neither pending nor done: Error(mismatch | corrupt | disconnected)
+  /// with a description of what this rank expected and what it found. To be called within step().
   [[noreturn]] void fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine);
-  /// A number for a new communicator that is the same on all members and differs from that of any other communicator, even on the
-  /// same members: all members create their communicators on these members in the same order.
+  /// Returns a number for a new communicator: the same on all members, and different from that of any other communicator, even of
+  /// one with the same members. Requires that all members create their communicators on these members in the same order.
   std::uint64_t new_group(std::span<const int> members);
-  /// World ranks of a group that new_group() numbered, in group order.
+  /// Returns the world ranks of a group that new_group() numbered, in group order; empty if the group isn't known.
   std::span<const int> members_of(std::uint64_t group) const;
-  /// Marks the job as failed with this cause (the first wins), and throws what is then the first cause.
+  /// Throws an error that blames rank `culprit`, see blamed(). To be called within step(): the engine catches it there, marks the
+  /// job as failed (an earlier failure stays), and throws the first failure of the job.
   [[noreturn]] void fail(Cause cause, int culprit, const std::string& detail);
 
  private:
@@ -262,12 +279,12 @@ class Engine {
   Queue queues_[kStreams];
   RankPage* page_;  // this rank's
   LinkTimes link_times_;
-  FinishedLine* finished_[kStreams] = {};  // of the group whose collective was the last to end, by stream
+  FinishedLine* finished_[kStreams] = {};  // by stream: the line of the group whose collective was the last to end
   std::uint64_t ticks_ = 0;
   std::map<std::uint64_t, std::uint64_t> groups_;         // communicators made so far, by hash of their members
   std::map<std::uint64_t, std::vector<int>> members_of_;  // by group
   OperationObserver* observer_ = nullptr;
-  std::uint64_t begun_ns_[kStreams] = {};  // of the heads, while somebody observes
+  std::uint64_t begun_ns_[kStreams] = {};  // by stream: when the head began, if there is an observer
   bool broken_ = false;
   bool moved_ = false;
   std::uint64_t blocked_ns_ = 0;

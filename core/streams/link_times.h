@@ -1,8 +1,8 @@
-// How fast messages come from each other rank, for the report: a link that is slower than its like shows there by pair.
+// Measures how fast messages arrive from each other rank, so that the report can name pairs whose link is slower than the others.
 //
-// Timed are messages that were still on their way when they were first looked for, from that look to the one that found them.
-// That is a bound from above: the sender may have been late, and compute looks only now and then. A link is judged by the fastest
-// of its messages, for which neither was so.
+// A message is timed if it was still missing when this rank first polled for it: from that poll to the one that found it. This
+// time is an upper bound, because the sender may have been late, and because a rank that computes polls only now and then. So a
+// link is judged by its fastest message, to which neither applies.
 #pragma once
 
 #include "core/board/flight_board.h"
@@ -13,15 +13,16 @@
 
 namespace tsprun {
 
-/// Smaller messages aren't timed: reading the clock would cost them a percent and more.
+/// Smallest message that is timed, in bytes: reading the clock would slow smaller ones down by a percent or more.
 inline constexpr std::size_t kTimedBytes = 4096;
 
+/// Measurements of one rank, kept on its page of the flight board.
 class LinkTimes {
  public:
-  /// Writes into `page`, this rank's, which it borrows.
+  /// Writes into `page`, the page of this rank, which must outlive it.
   LinkTimes(RankPage& page, int world_size) : page_(&page), links_(static_cast<std::size_t>(world_size)) {}
 
-  /// A message from that rank of the world was `pending_ns` > 0 on its way.
+  /// Counts a message of `bytes` from world rank `from`, which arrived `pending_ns` > 0 after this rank first polled for it.
   void arrived(int from, std::size_t bytes, std::uint64_t pending_ns);
 
  private:

@@ -1,4 +1,4 @@
-// The state of one wait.
+// The state of one wait: how long nothing has moved, and what the wait chain looked like then.
 #pragma once
 
 #include "transport/message.h"
@@ -8,19 +8,21 @@
 
 namespace tsprun {
 
+/// State of one call of Engine::wait_for().
 struct Patience {
   explicit Patience(Stream waited_for) : stream(waited_for) {}
 
-  Stream stream;                 ///< the stream that is waited for
-  std::uint32_t looks = 0;       ///< fruitless looks since something last moved
-  std::uint64_t started_ns = 0;  ///< of the fruitless stretch; 0: the clock was not read yet
-  std::uint64_t last_look_ns = 0;
-  int suspect = -1;                  ///< a rank of the world seen dead or finished while we waited for it
-  std::uint64_t left_since_ns = 0;   ///< since when a peer has been seen finished whose process goes on; 0: it wasn't
+  Stream stream;                     ///< the stream that is waited for
+  std::uint32_t looks = 0;           ///< polls since something last moved
+  std::uint64_t started_ns = 0;      ///< when spinning began to read the clock; 0: not yet
+  std::uint64_t last_look_ns = 0;    ///< when the board was last examined (look_around)
+  int suspect = -1;                  ///< world rank waited for that was dead or finished at the last look; -1: none
+  std::uint64_t left_since_ns = 0;   ///< since when the peer is marked finished though its process may still run; 0: it isn't
   std::vector<int> chain;            ///< the wait chain at the last look
-  std::uint64_t chain_ticks = 0;     ///< signs of life of the chain's root (of all its ranks, if it is a cycle)
-  std::uint64_t chain_since_ns = 0;  ///< since when both are unchanged: the deadline runs from here
+  std::uint64_t chain_ticks = 0;     ///< ticks of the chain's root (sum over all its ranks, if it is a cycle)
+  std::uint64_t chain_since_ns = 0;  ///< since when chain and chain_ticks are unchanged: the deadline counts from here
 
+  /// Begins anew because something moved.
   void restart() {
     looks = 0;
     started_ns = 0;

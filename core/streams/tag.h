@@ -1,4 +1,4 @@
-// Envelope tags: what the sender of a message is doing, in 32 bits that both ends compare and error messages can read.
+// Envelope tags: 32 bits that say which operation a message belongs to. Both ends compare them; error messages decode them.
 //
 //   bits 0–7 op · 8–11 dtype · 12–15 reduction · 16–31 step of the algorithm (ring: which hop; phases: which phase)
 #pragma once
@@ -11,12 +11,13 @@
 
 namespace tsprun {
 
+/// Returns the tag of a message; only the lower 16 bits of `step` are kept.
 constexpr std::uint32_t make_tag(Op op, DType dtype, Reduction reduction, std::uint32_t step) {
   return static_cast<std::uint32_t>(op) | static_cast<std::uint32_t>(dtype) << 8 | static_cast<std::uint32_t>(reduction) << 12 |
          (step & 0xffff) << 16;
 }
 
-/// "all_reduce of f32 (sum)"; for a tag that nobody makes, its number.
+/// Returns a description for error messages: "all_reduce of f32 (sum)"; an invalid tag is given as a number.
 std::string describe_tag(std::uint32_t tag);
 
 }  // namespace tsprun

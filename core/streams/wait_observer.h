@@ -1,14 +1,15 @@
-// An observer of operations that is told what waits wait for, too.
+// An observer of operations that also learns which rank's part a wait finds missing. Traces use it.
 #pragma once
 
 #include "core/streams/engine.h"
 
 namespace tsprun {
 
+/// Observer of completed operations and of waits.
 class WaitObserver : public OperationObserver {
  public:
-  /// The wait that goes on now looked in vain: of the operation `info` the part of that rank of the world is missing. Called at
-  /// every such look, on the engine's thread; must not throw or post.
+  /// Called at every poll of a wait that found nothing to do: operation `info` lacks the part of world rank `rank`. Called on the
+  /// engine's thread; must not throw or post.
   virtual void missing(int rank, const OperationInfo& info) = 0;
 };
 

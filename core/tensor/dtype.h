@@ -1,4 +1,5 @@
-// Element types and untyped views of contiguous elements.
+// Element types (DType), and views of contiguous elements whose type is known at run time (Buffer, ConstBuffer): the arguments of
+// communicators.
 #pragma once
 
 #include <concepts>
@@ -10,8 +11,10 @@
 
 namespace tsprun {
 
+/// Type of the elements of a buffer or tensor. `byte` is for data without arithmetic.
 enum class DType : std::uint8_t { byte, bf16, f32, f64 };
 
+/// Returns the size of an element in bytes.
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::byte: return 1;
@@ -21,23 +24,27 @@ constexpr std::size_t size_of(DType dtype) {
   }
   return 0;
 }
-std::string_view name(DType dtype);  ///< "bytes", "bf16", "f32", "f64"
+/// Returns "bytes", "bf16", "f32" or "f64".
+std::string_view name(DType dtype);
+/// Returns the type with this name; none if there is no such type.
 std::optional<DType> dtype_from_name(std::string_view text);
 
-/// Brain floating point: the upper half of an f32. Storage only; arithmetic is done in f32.
+/// Brain floating point (bfloat16): the upper 16 bits of an f32. For storage only; kernels compute in f32.
 struct bf16 {
   std::uint16_t bits = 0;
   bf16() = default;
-  explicit bf16(float value);  ///< rounds to nearest, ties to even; NaN stays NaN (quiet)
+  explicit bf16(float value);  ///< rounds to nearest, ties to even; NaN becomes a quiet NaN
   explicit operator float() const;
   bool operator==(const bf16&) const = default;  ///< compares bits
 };
 static_assert(sizeof(bf16) == 2);
 
+/// C++ types that have a DType; one-byte types stand for DType::byte.
 template <class T>
 concept Element = std::same_as<T, std::byte> || std::same_as<T, unsigned char> || std::same_as<T, char> ||
     std::same_as<T, bf16> || std::same_as<T, float> || std::same_as<T, double>;
 
+/// Returns the DType of a C++ type.
 template <Element T>
 constexpr DType dtype_of() {
   if constexpr (sizeof(T) == 1) return DType::byte;
@@ -46,7 +53,7 @@ constexpr DType dtype_of() {
   else return DType::f64;
 }
 
-/// Borrowed, contiguous elements to read.
+/// A view of contiguous elements to read. Owns nothing; the memory must outlive it.
 struct ConstBuffer {
   const std::byte* data = nullptr;
   std::size_t count = 0;
@@ -62,10 +69,11 @@ struct ConstBuffer {
 
   std::size_t bytes() const { return count * size_of(dtype); }
   std::span<const std::byte> as_bytes() const { return {data, bytes()}; }
+  /// Returns the view of `n` elements from element `first` on; doesn't check bounds.
   ConstBuffer slice(std::size_t first, std::size_t n) const { return {data + first * size_of(dtype), n, dtype}; }
 };
 
-/// Borrowed, contiguous elements to write.
+/// A view of contiguous elements to write. Owns nothing; the memory must outlive it.
 struct Buffer {
   std::byte* data = nullptr;
   std::size_t count = 0;
@@ -79,6 +87,7 @@ struct Buffer {
   operator ConstBuffer() const { return {data, count, dtype}; }
   std::size_t bytes() const { return count * size_of(dtype); }
   std::span<std::byte> as_bytes() const { return {data, bytes()}; }
+  /// Returns the view of `n` elements from element `first` on; doesn't check bounds.
   Buffer slice(std::size_t first, std::size_t n) const { return {data + first * size_of(dtype), n, dtype}; }
 };
 

@@ -1,5 +1,5 @@
-// Views of tensors: address, element type, up to four dims with strides. A view owns nothing; the memory is its arena's. Kernels
-// take Tensor for what they write and ConstTensor for what they read; slices, head splits and transposes are views of the same
+// Views of tensors: address, element type, and up to four dims with strides, as in PyTorch. A view owns no memory (OwnedTensor
+// does). Kernels take Tensor for outputs and ConstTensor for inputs; slices, head splits and transposes are views of the same
 // memory.
 #pragma once
 
@@ -14,29 +14,31 @@
 
 namespace tsprun {
 
+/// Largest number of dims of a tensor.
 inline constexpr std::size_t kMaxDims = 4;
 
-/// A view whose bytes are writable (Byte = std::byte) or not (const std::byte). Sizes and strides count elements. A program that
-/// asks for what the shape doesn't have (a dim, a slice, an element type) gets std::invalid_argument with the view's description.
+/// A view of a tensor whose elements are writable (Byte = std::byte) or read-only (const std::byte). Sizes and strides are in
+/// elements. Functions throw std::invalid_argument with the view's description if their arguments don't fit it: a dim or slice
+/// out of range, another element type, a shape with another number of elements.
 template <class Byte>
 class BasicTensor {
  public:
   template <class T>
   using Qualified = std::conditional_t<std::is_const_v<Byte>, const T, T>;
 
-  /// No dims, no elements.
+  /// Makes a view without dims and elements.
   BasicTensor() = default;
-  /// A contiguous tensor at `data`.
+  /// Views contiguous memory at `data`, in row-major order, as a tensor of these sizes.
   BasicTensor(Byte* data, DType dtype, std::span<const std::size_t> sizes);
   BasicTensor(Byte* data, DType dtype, std::initializer_list<std::size_t> sizes)
       : BasicTensor(data, dtype, std::span(sizes.begin(), sizes.size())) {}
-  /// A contiguous tensor over `elements`, which must be as many as the sizes say.
+  /// Views `elements` as a contiguous tensor; their number must be the product of the sizes.
   template <Element T>
   BasicTensor(std::span<T> elements, std::initializer_list<std::size_t> sizes)
       : BasicTensor(reinterpret_cast<Byte*>(elements.data()), dtype_of<std::remove_const_t<T>>(), sizes) {
     check_count(elements.size());
   }
-  /// A writable view can be read.
+  /// Converts a writable view to a read-only one.
   template <class Other>
   requires(std::is_const_v<Byte> && !std::is_const_v<Other>) BasicTensor(const BasicTensor<Other>& other)
       : data_(other.data()), dtype_(other.dtype()), dims_(other.dims()) {
@@ -51,39 +53,41 @@ class BasicTensor {
   std::size_t dims() const { return dims_; }
   std::size_t size(std::size_t dim) const { return sizes_[checked(dim)]; }
   std::size_t stride(std::size_t dim) const { return strides_[checked(dim)]; }
-  std::size_t elements() const;  ///< 0 for a view without dims
+  /// Returns the product of all sizes; 0 for a view without dims.
+  std::size_t elements() const;
   std::size_t bytes() const { return elements() * size_of(dtype_); }
   bool empty() const { return elements() == 0; }
-  /// Elements lie one after another in row-major order. Dims of size 1 don't matter; an empty tensor is contiguous.
+  /// Returns true if the elements lie one after another in row-major order. Strides of dims of size 1 don't matter; an empty
+  /// tensor is contiguous.
   bool contiguous() const;
 
-  /// The address of the first element, as its type.
+  /// Returns the address of the first element. Throws if T isn't the element type.
   template <Element T>
   Qualified<T>* as() const {
     check_dtype(dtype_of<T>());
     return reinterpret_cast<Qualified<T>*>(data_);
   }
-  /// The elements of a contiguous tensor.
+  /// Returns all elements in row-major order. Throws if the tensor isn't contiguous or T isn't the element type.
   template <Element T>
   std::span<Qualified<T>> span() const {
     check_contiguous();
     return {as<T>(), elements()};
   }
 
-  /// `count` indices of a dim, from `first` on.
+  /// Returns the view of indices [first, first + count) of a dim.
   BasicTensor slice(std::size_t dim, std::size_t first, std::size_t count) const;
-  /// One index of a dim; the dim goes away.
+  /// Returns the view of one index of a dim, without that dim.
   BasicTensor select(std::size_t dim, std::size_t index) const;
-  /// Two dims swapped.
+  /// Returns the view with two dims swapped.
   BasicTensor transposed(std::size_t a, std::size_t b) const;
-  /// One dim as two, the second of size `inner`: [S, n·d] → [S, n, d].
+  /// Splits a dim into two, the second of size `inner`: [S, n·d] → [S, n, d].
   BasicTensor split(std::size_t dim, std::size_t inner) const;
-  /// A dim and the next as one: [B, S, h] → [B·S, h]. Their elements must be evenly spaced.
+  /// Merges a dim with the next: [B, S, h] → [B·S, h]. Throws if the elements of the two aren't evenly spaced.
   BasicTensor merged(std::size_t dim) const;
-  /// Another shape of a contiguous tensor with as many elements.
+  /// Returns a contiguous tensor with another shape of as many elements. Throws if this view isn't contiguous.
   BasicTensor reshaped(std::initializer_list<std::size_t> sizes) const;
 
-  /// "f32 [2, 3, 64]"
+  /// Returns element type and shape: "f32 [2, 3, 64]".
   std::string describe() const;
 
  private:
@@ -103,12 +107,12 @@ class BasicTensor {
 extern template class BasicTensor<std::byte>;
 extern template class BasicTensor<const std::byte>;
 
-/// A view to write through.
+/// A writable view of a tensor.
 using Tensor = BasicTensor<std::byte>;
-/// A view to read.
+/// A read-only view of a tensor.
 using ConstTensor = BasicTensor<const std::byte>;
 
-/// True if both have the same dims with the same sizes.
+/// Returns true if both tensors have the same number of dims and the same sizes. Ignores element type and strides.
 bool same_shape(const ConstTensor& a, const ConstTensor& b);
 
 }  // namespace tsprun

@@ -1,5 +1,5 @@
-// What a rank did when: one event for each kernel, each wait and each communication operation. The launcher merges the ranks'
-// events into one file for Perfetto.
+// The trace of one rank: an event with its times for each kernel, wait and communication operation. The launcher merges the
+// traces of all ranks into one file for Perfetto.
 #pragma once
 
 #include "core/memory/heap.h"
@@ -16,59 +16,62 @@
 
 namespace tsprun {
 
-/// One stretch of time on one row of a rank.
+/// A period of time on one row of a rank's trace.
 struct TraceEvent {
   static constexpr std::uint8_t kCompute = 0;           ///< row of kernels and waits; communication streams follow: 1 + Stream
   static constexpr std::uint8_t kSpans = 1 + kStreams;  ///< row of TraceSpan: steps, passes, layers
-  std::uint64_t begin_ns = 0;                           ///< posix::now_ns, one clock for all ranks of a machine
+  std::uint64_t begin_ns = 0;                           ///< posix::now_ns(), one clock for all ranks of a machine
   std::uint64_t end_ns = 0;
-  std::string_view name;  ///< of static storage
-  double flops = 0;
-  std::uint64_t bytes = 0;     ///< of an operation: this rank's own part
-  std::uint64_t sequence = 0;  ///< of an operation in its group and stream, from 1
-  std::uint64_t group = 0;     ///< of an operation: the group's number, as Engine::members_of() takes it
-  std::int32_t peer = -1;      ///< world rank: a broadcast's or reduction's root, a message's other end
-  std::int32_t source = -1;    ///< of a send_recv: from whom it receives
-  std::uint8_t row = kCompute;
-  std::optional<Op> op = std::nullopt;  ///< of an operation
-  Purpose purpose = Purpose::other;     ///< of an operation
-  std::int64_t number = -1;             ///< of a span: which step, layer, token; -1: there is one only
-  std::int32_t waited_for = -1;         ///< of a wait: the world rank whose part was missing for longest; -1: all was there
-  Op waited_op = Op::barrier;           ///< of such a wait: in which operation; its number in its group is `sequence`
+  std::string_view name;                ///< must point to static storage
+  double flops = 0;                     ///< kernels: floating point operations
+  std::uint64_t bytes = 0;              ///< operations: size of this rank's own part
+  std::uint64_t sequence = 0;           ///< operations: number in their group and stream, from 1
+  std::uint64_t group = 0;              ///< operations: the group's number, see Engine::members_of()
+  std::int32_t peer = -1;               ///< operations: world rank of the root, or of a message's other end; -1: none
+  std::int32_t source = -1;             ///< send_recv: world rank from which it receives
+  std::uint8_t row = kCompute;          ///< row of the trace
+  std::optional<Op> op = std::nullopt;  ///< operations: their kind; none for other events
+  Purpose purpose = Purpose::other;     ///< operations: their traffic counter
+  std::int64_t number = -1;             ///< spans: number of the step, layer or token; -1: not numbered
+  std::int32_t waited_for = -1;         ///< waits: world rank whose part was missing for longest; -1: nothing was missing
+  Op waited_op = Op::barrier;           ///< waits: the operation that lacked it; its number in its group is `sequence`
 };
 
-/// What a rank's heap held at a moment, by category.
+/// Bytes in use in a rank's heap at one moment, by category.
 struct TraceMemory {
   std::uint64_t at_ns = 0;
   CategoryBytes bytes;
 };
 
-/// The events of one rank, in private memory. As an observer of the engine it notes every operation; kernels are noted by the
-/// compute stream, waits by the rank, steps, passes and layers by whoever runs them (TraceSpan). With every event it looks at the
-/// heap: what is in use, and the peak if it rose since the last look, so that the largest of the samples is the peak to the byte.
+/// The events of one rank, in private memory; used by one thread, the rank's. It observes the engine to record operations; the
+/// compute stream adds kernels, Rank adds waits, and TraceSpan adds steps, passes and layers. With every event it samples the
+/// heap: the bytes in use, and the peaks if they rose since the last sample, so that the largest sample is the exact peak.
 class Trace final : public WaitObserver {
  public:
-  /// Some 100 MB; what comes later is counted and left out.
+  /// Largest number of events (some 100 MB); later events are only counted.
   static constexpr std::size_t kMostEvents = 1'000'000;
 
-  /// The trace of the rank whose schedule this thread runs, where TraceSpan adds to; null: none. Set by the rank.
+  /// Returns the trace of the rank whose schedule this thread runs, to which TraceSpan adds; null: none.
   static Trace* current();
+  /// Sets this thread's current trace; Rank calls it.
   static void set_current(Trace* trace);
 
-  /// From now on samples of this heap are taken. Borrowed; null: none are.
+  /// Sets the heap to sample from now on; null: none. Borrowed.
   void watch(const Heap* heap) {
     heap_ = heap;
     seen_peaks_ = {};
     seen_use_ = {};
   }
-  /// Whether events are noted. A trace begins awake.
+  /// Returns true if events are being recorded, as they are at first.
   bool awake() const { return awake_; }
+  /// Starts or stops recording.
   void wake(bool awake) {
-    // What was reached while it slept is none of its business.
+    // Peaks that were reached while nothing was recorded must not appear in the trace.
     if (awake && !awake_ && heap_ != nullptr) seen_peaks_ = heap_->peaks();
     awake_ = awake;
   }
 
+  /// Adds an event and samples the heap, if awake.
   void add(const TraceEvent& event) {
     if (!awake_) return;
     note_memory(event.begin_ns, event.end_ns);
@@ -81,9 +84,9 @@ class Trace final : public WaitObserver {
     found(at);
     now_ = {.rank = rank, .op = info.op, .sequence = info.group_sequence, .since_ns = at};
   }
-  /// A wait of the schedule begins: what an earlier one found missing is none of its business.
+  /// Tells that a wait of the schedule begins: forgets what earlier waits found missing.
   void begin_wait() { now_ = longest_ = {}; }
-  /// It is over. It bears the rank and the operation that it found missing for longest.
+  /// Adds the wait that is over, with the rank whose part was missing for longest, and the operation that lacked it.
   void add_wait(std::uint64_t begin_ns, std::uint64_t end_ns) {
     found(end_ns);
     add({.begin_ns = begin_ns,
@@ -93,7 +96,7 @@ class Trace final : public WaitObserver {
          .waited_for = longest_.rank,
          .waited_op = longest_.op});
   }
-  /// A last look at the heap, before its numbers go to a report.
+  /// Samples the heap once more, before its numbers go to a report.
   void note_memory_now() {
     const std::uint64_t now = posix::now_ns();
     if (awake_) note_memory(now, now);
@@ -111,10 +114,13 @@ class Trace final : public WaitObserver {
          .op = info.op,
          .purpose = info.purpose});
   }
+  /// Returns all events, in the order in which they ended.
   const std::vector<TraceEvent>& events() const { return events_; }
-  /// In order of time.
+  /// Returns the samples of the heap in order of time.
   const std::vector<TraceMemory>& memory() const { return memory_; }
+  /// Returns the number of events beyond kMostEvents, which were not kept.
   std::uint64_t left_out() const { return left_out_; }
+  /// Removes all events and samples.
   void clear() {
     events_.clear();
     memory_.clear();
@@ -122,7 +128,7 @@ class Trace final : public WaitObserver {
   }
 
  private:
-  /// What a wait found missing, since when, and in the end for how long.
+  /// A rank's part that a wait found missing: since when, and in the end for how long.
   struct Missing {
     int rank = -1;
     Op op = Op::barrier;
@@ -130,14 +136,15 @@ class Trace final : public WaitObserver {
     std::uint64_t since_ns = 0;
     std::uint64_t lasted_ns = 0;
   };
-  /// What is missing now was found.
+  /// Ends the time for which the present part was missing, and keeps it if it is the longest of the wait.
   void found(std::uint64_t at_ns) {
     now_.lasted_ns = at_ns - now_.since_ns;
     if (now_.rank >= 0 && (longest_.rank < 0 || now_.lasted_ns > longest_.lasted_ns)) longest_ = now_;
     now_ = {};
   }
 
-  /// A peak that rose since the last look was reached during the event, at the latest.
+  /// Samples the heap around an event. A peak that rose since the last sample was reached by the end of the event; its sample
+  /// gets the time of the event's begin.
   void note_memory(std::uint64_t begin_ns, std::uint64_t end_ns) {
     if (heap_ == nullptr || memory_.size() >= kMostEvents) return;
     const std::uint64_t last = memory_.empty() ? 0 : memory_.back().at_ns;
@@ -172,10 +179,11 @@ class Trace final : public WaitObserver {
   bool awake_ = true;
 };
 
-/// A step, a pass or a layer of the schedule, from here to the end of the block. Spans nest. Without a trace it costs nothing.
+/// Records a step, pass or layer of the schedule, from its construction to the end of the scope. Spans nest. Costs nothing
+/// without a trace.
 class TraceSpan {
  public:
-  /// Of this thread's rank. `name` is of static storage.
+  /// Begins a span in the trace of this thread's rank. `name` must point to static storage. `number`: see TraceEvent.
   explicit TraceSpan(std::string_view name, std::int64_t number = -1)
       : trace_(Trace::current() != nullptr && Trace::current()->awake() ? Trace::current() : nullptr),
         name_(name),
