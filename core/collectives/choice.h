@@ -1,8 +1,8 @@
-// Which algorithm runs an operation: a table that can be printed and overridden; and the sizes at which the algorithms change
-// their ways.
+// The table that chooses an algorithm for each operation, which can be printed and overridden; and the sizes at which algorithms
+// change how they send.
 //
-// The choice depends only on what all ranks of a group have in common (operation, bytes, group size, whether all members can view
-// each other's memory, how they sit on nodes), so that all choose alike.
+// The choice depends only on facts that are the same on all ranks of a group (operation, bytes, group size, whether all members
+// can read each other's memory, which members share a node), so that all ranks choose the same algorithm.
 #pragma once
 
 #include "core/collectives/op.h"
@@ -16,54 +16,59 @@
 
 namespace tsprun {
 
+/// How a collective is carried out.
 enum class Algorithm : std::uint8_t {
-  automatic,    ///< as the table says
-  one_shot,     ///< all_reduce only: every rank sums everything itself, one round
-  rooted,       ///< all_reduce and barrier only: by way of rank 0, 2(n−1) messages instead of n²
-  direct,       ///< read the peers' memory
-  ring,         ///< talk to neighbours only
-  hierarchical  ///< direct within nodes, along rails between them
+  automatic,    ///< the choice table decides
+  one_shot,     ///< all_reduce only: one round, in which every rank gets all buffers and sums everything itself
+  rooted,       ///< all_reduce and barrier only: through rank 0, with 2(n−1) messages instead of n²
+  direct,       ///< every rank exchanges messages with every other, and reads from their memory where it can
+  ring,         ///< every rank exchanges messages with its two neighbours only
+  hierarchical  ///< direct within nodes, along rails between nodes (see Grid)
 };
+/// Returns the enumerator's name: "one_shot".
 std::string_view name(Algorithm algorithm);
+/// Returns the algorithm with this name; none if there is no such algorithm.
 std::optional<Algorithm> algorithm_from_name(std::string_view text);
 
-/// Whether an operation has a form for this algorithm. send, recv, send_recv, barrier and all_to_all have the direct one
-/// only (where each rank has something else for every other, neighbours would only forward).
+/// Returns true if this algorithm is implemented for an operation. send, recv, send_recv and all_to_all have only the direct one
+/// (in an all_to_all, neighbours of a ring would only forward).
 bool has_algorithm(Op op, Algorithm algorithm);
-/// All that an operation has, for people: "direct, ring and hierarchical".
+/// Returns the names of all algorithms of an operation, for people: "direct, ring and hierarchical".
 std::string algorithm_names(Op op);
-/// Whether the hierarchical form of an operation adds in an order of its own.
+/// Returns true if the hierarchical algorithm of an operation adds in an order other than the canonical one.
 bool reorders_sums(Op op);
 
-/// What the choice asks of a group.
+/// Properties of a group on which the choice depends.
 struct GroupShape {
   int ranks = 1;
-  bool views = true;  ///< all members can view each other
-  bool grid = false;  ///< it spans nodes, several members on each, as many on each, and those of a node can view each other
+  bool views = true;  ///< all members can read each other's memory in place
+  bool grid = false;  ///< the group forms a Grid, and members of a node can read each other's memory in place
 };
 
-/// One line of the table; the first that fits wins.
+/// A row of the table; the first that fits wins.
 struct ChoiceRow {
   Op op;
-  std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max();  ///< of the whole buffer, as `bench` counts it
-  int max_ranks = std::numeric_limits<int>::max();
-  bool needs_views = false;  ///< only where all members can view each other
-  Algorithm algorithm;       ///< a hierarchical row fits only groups that have a grid and, for sums, with reassociates()
+  std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max();  ///< size of the whole buffer, as `bench` counts it
+  int max_ranks = std::numeric_limits<int>::max();                      ///< size of the group
+  bool needs_views = false;  ///< fits only if all members can read each other's memory in place
+  Algorithm algorithm;       ///< a hierarchical row fits only groups with a grid and, if it reorders sums, with reassociates()
 };
 
+/// The table of choices: the first row that fits an operation names its algorithm.
 class ChoiceTable {
  public:
-  /// The built-in table.
+  /// Makes the built-in table.
   ChoiceTable();
-  /// Built-in rows preceded by overrides: "all_reduce=ring,all_gather<64K=direct" (fewer than 64 KiB). Throws Error(refused)
+  /// Makes the built-in table with overrides before it: "all_reduce=ring,all_gather<64K=direct" (direct for fewer than 64 KiB).
+  /// `reassociate`: allows algorithms whose order of summation depends on which rank is on which node. Throws Error(refused)
   /// naming the part that is wrong and what would work.
-  /// `reassociate`: sums may be added in an order that depends on which rank sits where.
   explicit ChoiceTable(std::string_view overrides, bool reassociate = false);
 
+  /// Returns the algorithm for an operation with `bytes` in its whole buffer.
   Algorithm choose(Op op, std::uint64_t bytes, const GroupShape& group) const;
   bool reassociates() const { return reassociate_; }
   const std::vector<ChoiceRow>& rows() const { return rows_; }
-  /// For people: one line a row.
+  /// Returns the table as text for people, one line per row.
   std::string print() const;
 
  private:
@@ -71,26 +76,29 @@ class ChoiceTable {
   bool reassociate_ = false;
 };
 
-/// Above it, a direct all_reduce's second round costs less than what one_shot reads and adds in excess.
+/// Largest all_reduce, in bytes, that uses one_shot by default. Above it, the second round of the direct algorithm costs less
+/// than the additional bytes that one_shot reads and adds.
 inline constexpr std::uint64_t kOneShotBytes = 16 * 1024;
-/// Up to this many bytes a payload that is offered for viewing is copied to staging memory first, so that the operation is over
-/// when the peers' data is there, without waiting for them to have read ours.
+/// Largest payload, in bytes, that is copied to staging memory before peers read it. The operation is then complete as soon as
+/// the peers' data has arrived, without waiting until they have read this rank's.
 inline constexpr std::uint64_t kStagedBytes = 64 * 1024;
-/// Staging memory of a stream: how far a rank that only sends may run ahead of its readers.
+/// Size of a stream's staging memory in bytes: how far a rank that only sends can run ahead of its readers.
 inline constexpr std::uint64_t kStagingRingBytes = 2 * kStagedBytes;
-/// Up to this many bytes a payload for several peers is copied into each lane instead: cheaper than one staged copy whose readers
-/// must be kept in mind.
+/// Largest payload for several peers, in bytes, that is copied into each peer's lane: cheaper than one staged copy whose readers
+/// must be tracked.
 inline constexpr std::uint64_t kCopiedBytes = 1024;
-/// The same for a payload that only one peer reads: one copy either way, so as much as a lane takes.
+/// Largest payload for a single peer, in bytes, that is copied into the lane. Staging it would take one copy, too, so this is as
+/// much as a lane takes.
 inline constexpr std::uint64_t kCopiedOnceBytes = 8 * 1024;
-/// Up to this many bytes a message is received into its place rather than viewed and copied.
+/// Largest message, in bytes, that is received into its place rather than viewed in the sender's memory and copied.
 inline constexpr std::uint64_t kReceivedBytes = 8 * 1024;
-/// Work in one step of an operation, after which other streams have their turn; and the unit in which a reduced or forwarded
-/// chunk is passed on. Small enough for the cache of a core.
+/// Work of one step of an operation, in bytes, after which other streams get their turn; also the size of the segments in which a
+/// reduced or forwarded chunk is passed on. Small enough for the cache of a core.
 inline constexpr std::uint64_t kSegmentBytes = 1024 * 1024;
-/// Unit of the partial sums that travel round a ring.
+/// Size in bytes of the pieces in which partial sums travel round a ring.
 inline constexpr std::uint64_t kRingPieceBytes = 256 * 1024;
-/// From this output of one rank on sums are written past the cache (5 to 30% faster in bench/reduce_bench, slower below).
+/// Smallest output of one rank, in bytes, that a reduction writes past the cache (5 to 30% faster in bench/reduce_bench; slower
+/// for smaller outputs).
 inline constexpr std::uint64_t kStreamingBytes = 4 * 1024 * 1024;
 
 }  // namespace tsprun

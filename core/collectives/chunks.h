@@ -1,4 +1,4 @@
-// How the buffer of a collective is cut into one chunk a rank. All in elements.
+// How the buffer of a collective is cut into chunks, one per rank. All numbers are in elements.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +8,16 @@
 
 namespace tsprun {
 
+/// The places and sizes of the chunks of a buffer.
 class Chunks {
  public:
-  /// n chunks of `count` each.
+  /// Makes n chunks of `count` elements each, one after another.
   static Chunks uniform(int n, std::size_t count) { return {n, count, 0}; }
-  /// `total` elements in n chunks, the first total mod n one element longer.
+  /// Cuts `total` elements into n chunks, one after another; the first (total mod n) chunks are one element longer.
   static Chunks balanced(int n, std::size_t total) {
     return {n, total / static_cast<std::size_t>(n), total % static_cast<std::size_t>(n)};
   }
-  /// A chunk for each entry.
+  /// Makes chunks of counts[r] elements, one after another.
   static Chunks listed(std::span<const std::size_t> counts) {
     Chunks chunks(static_cast<int>(counts.size()), 0, 0);
     chunks.counts_.assign(counts.begin(), counts.end());
@@ -29,8 +30,8 @@ class Chunks {
     return chunks;
   }
 
-  /// A chunk of counts[r] elements at offsets[r] for each r: in any order, with holes, not overlapping. Where an empty chunk lies
-  /// is of no account.
+  /// Makes chunks of counts[r] elements at offsets[r]: in any order, possibly with gaps, not overlapping. The offset of an empty
+  /// chunk is ignored.
   static Chunks placed(std::span<const std::size_t> counts, std::span<const std::size_t> offsets) {
     Chunks chunks = listed(counts);
     for (std::size_t c = 0; c < counts.size(); ++c) chunks.offsets_[c] = counts[c] == 0 ? 0 : offsets[c];
@@ -45,8 +46,9 @@ class Chunks {
     const auto c = static_cast<std::size_t>(chunk);
     return counts_.empty() ? base_ + (c < longer_ ? 1 : 0) : counts_[c];
   }
-  /// Elements of all chunks together.
+  /// Returns the sum of all counts.
   std::size_t total() const { return total_; }
+  /// Returns the largest count.
   std::size_t largest() const { return largest_; }
 
  private:
@@ -57,10 +59,10 @@ class Chunks {
         total_(static_cast<std::size_t>(n) * base + longer) {}
 
   std::size_t base_;
-  std::size_t longer_;  // so many chunks have one element more
+  std::size_t longer_;  // number of chunks that have one element more
   std::size_t largest_;
   std::size_t total_;
-  std::vector<std::size_t> counts_;  // of listed and placed chunks, n entries
+  std::vector<std::size_t> counts_;  // n entries for listed and placed chunks, else empty; so are offsets_
   std::vector<std::size_t> offsets_;
 };
 

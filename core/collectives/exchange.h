@@ -1,8 +1,8 @@
-// What all algorithms are made of: the operation's base class, the sending of a payload (Offer) and the expecting of a message
-// (Incoming). They hide where payloads lie and whether a peer's memory can be viewed.
+// The building blocks of all algorithms: the operations' base class (Collective), a payload to send (Offer), and a message to
+// receive (Incoming, Arrival). They hide where payloads lie and whether a peer's memory can be read in place ("viewed").
 //
-// A ticket is a position in a lane, so both ends of a lane must post the same messages in the same order: every algorithm sends a
-// message, if an empty one, wherever the other side expects one.
+// A ticket is a position in a lane, so both ends of a lane must post the same messages in the same order: an algorithm sends a
+// message, possibly an empty one, wherever the other side expects one.
 #pragma once
 
 #include "core/collectives/choice.h"
@@ -19,18 +19,18 @@
 
 namespace tsprun {
 
-/// State for so many peers lies in the operation itself.
+/// Number of peers for which an operation has room for its state without allocating.
 inline constexpr std::size_t kInlinePeers = 16;
 
-/// One call of a communicator, checked.
+/// One call of a communicator, after its arguments were checked.
 struct Call {
   const Group* group;
-  std::shared_ptr<const Group> keep;  ///< of posted operations: the communicator may go before they end
+  std::shared_ptr<const Group> keep;  ///< keeps the group of a posted operation alive if the communicator is destroyed before
   Stream stream;
   OperationInfo info;
 };
 
-/// Base of all operations of a communicator. Ranks are ranks of the group.
+/// Base class of all operations of a communicator. Ranks are ranks of the group, unless a name says world.
 class Collective : public Operation {
  public:
   int waiting_for() const final { return missing_; }
@@ -39,35 +39,43 @@ class Collective : public Operation {
   const Group& group() const { return *group_; }
   int size() const { return group_->size(); }
   int rank() const { return group_->rank; }
+  /// Returns the next rank on the ring of all members.
   int right() const { return rank() + 1 == size() ? 0 : rank() + 1; }
+  /// Returns the previous rank on the ring of all members.
   int left() const { return (rank() == 0 ? size() : rank()) - 1; }
+  /// Returns the number of other members.
   int peers() const { return size() - 1; }
-  /// The i-th peer, from 0: everyone starts at another one, so that not all read the same memory at once.
+  /// Returns the i-th peer, i = 0 … peers()-1: rank()+1, rank()+2, … (cyclic). Each rank starts with a different peer, so that
+  /// not all read the same memory at once.
   int peer(int i) const { return rank() + 1 + i < size() ? rank() + 1 + i : rank() + 1 + i - size(); }
   Stream stream() const { return stream_; }
+  /// Returns the lane to and from a member on the operation's stream.
   LaneId lane(int group_rank) const { return {group_->member(group_rank).peer, stream_}; }
-  /// Of the messages that this operation sends, and of those that it expects.
+  /// Returns the envelope of a message that this operation sends; `step` distinguishes the messages of one operation.
   Envelope sent_envelope(std::uint32_t step) const { return with_step(sent_, step); }
+  /// Returns the envelope of a message that this operation expects.
   Envelope expected_envelope(std::uint32_t step) const { return with_step(expected_, step); }
 
-  /// Notes whom the operation waits for, and for which segment, counted from 0, if its messages are cut into segments.
+  /// Notes the member for which the operation waits.
   void set_missing(int group_rank) { set_missing_world(group_->member(group_rank).world); }
+  /// Notes the member for which the operation waits, and which segment of its message, counted from 0, is missing.
   void set_missing_segment(int group_rank, std::size_t segment) {
     set_missing(group_rank);
     missing_segment_ = static_cast<std::uint32_t>(segment) + 1;
   }
+  /// Notes the world rank for which the operation waits.
   void set_missing_world(int world_rank) {
     missing_ = world_rank;
     missing_segment_ = 0;
   }
-  /// The `phase`-th part of this operation, counted from 0: one of its own among some of the members.
+  /// Returns the call of a sub-operation among some of the members, part `phase` (from 0) of this operation.
   Call among(const Group& members, std::uint64_t phase) const;
-  /// A message from this member is not what was expected, or the way to it is cut.
+  /// Throws the error for a message from this member that has an unexpected outcome, see Engine::fail_receive().
   [[noreturn]] void fail(Engine& engine, Outcome outcome, int group_rank) const;
 
  protected:
   explicit Collective(const Call& call) : Collective(call, call.info) {}
-  /// `expected`: what is agreed about the messages that come, where it isn't the same as for those that go.
+  /// For operations that receive another kind of message than they send: `expected` describes the received one.
   Collective(const Call& call, const OperationInfo& expected)
       : Operation(call.info),
         group_(call.group),
@@ -82,7 +90,7 @@ class Collective : public Operation {
     envelope.tag |= (step & 0xffff) << 16;
     return envelope;
   }
-  /// What a message that isn't the expected one is held against.
+  /// Returns the description that errors about an unexpected message compare it with.
   virtual const OperationInfo& expected_info() const { return info_; }
 
   const Group* group_;
@@ -94,49 +102,52 @@ class Collective : public Operation {
   std::uint32_t missing_segment_ = 0;
 };
 
-/// Who reads the messages of an Offer.
+/// Number of receivers of the bytes of an Offer.
 enum class Readers : std::uint8_t {
-  one,     ///< each message has its own receiver
+  one,     ///< every part goes to one peer only
   several  ///< the same bytes go to several peers
 };
 
-/// Whose the memory of an Offer is.
+/// Owner of the memory of an Offer.
 enum class Owner : std::uint8_t {
-  caller,    ///< the caller's: stays as it is until the operation is over
-  changing,  ///< the caller's, but the operation itself may overwrite it before all peers have read: they never read it in place
-  operation  ///< the operation's own heap memory
+  caller,    ///< the caller's; it doesn't change until the operation is complete
+  changing,  ///< the caller's, but the operation may overwrite it before all peers have read, so they never read it in place
+  operation  ///< heap memory of the operation itself
 };
 
-/// Memory of which parts are sent. Small messages are copied away at once; somewhat larger payloads are copied to staging;
-/// large ones are read in place by the peers if they lie in the heap, else in a copy there.
+/// Memory of which parts are sent to peers. Small messages are copied into the lane at once, somewhat larger payloads into
+/// staging memory; large ones are read by the peers, in place if they lie in the heap, else from a copy there. The order of calls
+/// is set(), prepare() and send() as often as needed, all_sent(), drained() until it returns true.
 class Offer {
  public:
   Offer() = default;
   Offer(const Offer&) = delete;
   Offer& operator=(const Offer&) = delete;
 
-  /// `memory`: all that may be sent; `largest`: the largest single message. What staging needs is taken from the heap here.
+  /// Chooses how to send parts of `memory`. `largest`: size of the largest single message in bytes. Allocates staging memory if
+  /// it is needed. Throws Error(out_of_memory).
   void set(const Collective& operation, std::span<const std::byte> memory, std::size_t largest, Readers readers,
            Owner owner = Owner::caller);
-  /// The bytes of this range are final now. Must precede their send(). Copies at most the range. False: there is no room for a
-  /// copy before a peer has read earlier ones, for which the operation waits; call again.
+  /// Declares the bytes of this range final; must precede their send(). May copy them. Returns false if there is no room for a
+  /// copy until a peer has read earlier ones; the operation is then marked as waiting for that peer, and must call again.
   bool prepare(Collective& operation, std::size_t offset, std::size_t bytes);
-  /// The same for all of the memory, at most `budget` bytes a call; true when all is prepared. `prepared` counts.
+  /// Does the same for all of the memory, with at most `budget` bytes of copying per call if it is large. `prepared` counts the
+  /// bytes prepared so far (begin with 0), `budget` is reduced by those copied. Returns true when all is prepared.
   bool prepare_all(Collective& operation, Engine& engine, std::size_t& prepared, std::size_t& budget);
-  /// False: the lane has no credit now, call again.
+  /// Sends a range to a member. Returns false if the lane has no credit now; call again.
   bool send(Collective& operation, int to, std::uint32_t step, std::size_t offset, std::size_t bytes);
-  /// No send() will follow.
+  /// Tells that no send() will follow.
   void all_sent();
-  /// True when the memory is the caller's again. If not, the operation waits for a peer that hasn't read.
+  /// Returns true when no peer reads the memory any more. Otherwise marks the operation as waiting for a peer that still does.
   bool drained(Collective& operation, Engine& engine);
 
  private:
   bool find_room(Collective& operation);
 
   enum class Way : std::uint8_t {
-    copied,    ///< into the lane, by send()
-    staged,    ///< into a block of staging, whose readers nobody waits for
-    in_place,  ///< peers read the caller's memory
+    copied,    ///< copied into the lane by send()
+    staged,    ///< copied into a block of staging memory; the operation doesn't wait for its readers
+    in_place,  ///< peers read the memory itself
     mirrored   ///< peers read a copy in the heap
   };
   Way way_ = Way::copied;
@@ -146,27 +157,28 @@ class Offer {
   SmallVector<PendingSend, kInlinePeers> pending_;
 };
 
-/// One message that is expected from a peer. Plain state: operations keep arrays of them.
+/// One message that is expected from a peer. Trivially copyable: operations keep arrays of them.
 class Incoming {
  public:
-  /// Expects `bytes` from a member. A large message that can be viewed is borrowed in place; any other is received into
-  /// `landing`. `landing` may be null where the message is viewed anyway (see needs_landing). False: call again.
+  /// Expects a message of `bytes` from a member. If its sender's memory can be viewed, a message larger than `receive_up_to` (any
+  /// message, if `landing` is null) is viewed in place; any other is received into `landing`, which may be null only if
+  /// needs_landing() is false. Returns false if the lane has no credit now; call again.
   bool post(const Collective& operation, int from, std::uint32_t step, std::size_t bytes, std::byte* landing,
             std::size_t receive_up_to = kReceivedBytes);
-  /// Expects what was posted as a receive already.
+  /// Expects a message whose receive into `landing` was posted earlier.
   void adopt(Ticket ticket, int from, std::byte* landing);
-  /// True once the message is there.
+  /// Returns true once the message has arrived. Throws Error(mismatch | corrupt | disconnected).
   bool arrived(const Collective& operation, Engine& engine);
   bool posted() const { return ticket_ != kNotNow; }
   bool here() const { return here_; }
-  /// False: the bytes are in `landing`.
+  /// Returns true if the message is viewed in the sender's memory, false if it is received into `landing`.
   bool viewed() const { return viewed_; }
-  /// Bytes of a message that is here.
+  /// Returns the address of `count` bytes at `offset` of a message that has arrived. Valid until release().
   const std::byte* bytes(const Collective& operation, std::size_t offset, std::size_t count) const;
-  /// Ends the borrowing. To be called once for every message that arrived.
+  /// Tells the sender that a viewed message was read. To be called once for every message that arrived.
   void release(const Collective& operation);
 
-  /// Whether messages from this member need a landing, whatever their size.
+  /// Returns true if messages from this member need a landing, whatever their size, because its memory can't be viewed.
   static bool needs_landing(const Collective& operation, int from) { return !operation.group().member(from).can_view; }
 
  private:
@@ -179,28 +191,31 @@ class Incoming {
   bool here_ = false;
 };
 
-/// Where messages land on their way to places that a transport can't write to: as much of the heap as the places' whole buffer,
-/// taken when it is first needed.
+/// Heap memory for messages whose final place a transport can't write to: as large as the whole buffer, allocated when it is
+/// first needed.
 class Landing {
  public:
-  /// Where a message for `place`, a part of `whole`, shall be received: there, if it can be.
+  /// Returns the address at which to receive a message for `place`, a part of `whole`: `place` itself, if the transport can write
+  /// there. Throws Error(out_of_memory).
   std::byte* of(const Collective& operation, int from, std::span<std::byte> whole, std::span<std::byte> place);
 
  private:
   HeapBlock block_;
 };
 
-/// Copies a message that has arrived to its place, a segment at a time.
+/// One message that is expected from a peer and belongs at a place in a local buffer, to which it is copied piece by piece if it
+/// didn't arrive there.
 class Arrival {
  public:
-  /// Expects a message as long as `place`, a part of `whole`. False: call again.
+  /// Expects a message as long as `place`, a part of `whole`. Returns false if the lane has no credit now; call again.
   bool post(const Collective& operation, int from, std::uint32_t step, std::span<std::byte> whole, std::span<std::byte> place,
             Landing& landing);
-  /// Expects what was posted as a receive into `place` already.
+  /// Expects a message whose receive into `place` was posted earlier.
   void adopt(Ticket ticket, int from, std::span<std::byte> place);
   bool posted() const { return message_.posted(); }
+  /// Returns true when the message is at its place.
   bool done() const { return done_; }
-  /// Copies at most `budget` bytes, of which it takes what it used. True if anything moved.
+  /// Copies at most `budget` bytes once the message has arrived, and reduces `budget` by them. Returns true if it did anything.
   bool advance(const Collective& operation, Engine& engine, std::size_t& budget);
 
  private:
@@ -212,13 +227,15 @@ class Arrival {
   bool done_ = false;
 };
 
-/// How a reduction writes: past the cache, if a rank's output is far larger than it. (Copies are left to memcpy, which is
-/// half as fast again as a loop of streaming stores: 64 MiB in 39 against 61 ms, on the 2.5 GHz AVX-512 machine of the bars.)
+/// Returns how a reduction writes an output of this size: with streaming stores, past the cache, if it is far larger than the
+/// cache. (Copies use memcpy, which is half as fast again as a loop of streaming stores: 64 MiB in 39 against 61 ms on a 2.5 GHz
+/// machine with AVX-512.)
 inline kernels::Stores stores_for(std::size_t output_bytes) {
   return output_bytes >= kStreamingBytes ? kernels::Stores::streaming : kernels::Stores::cached;
 }
 
-/// Copies a part of a local buffer, `budget` bytes at most, and advances `done`; true when all `bytes` are there.
+/// Copies at most `budget` bytes of a local buffer of `bytes`, beginning at `done`, and updates `done` and `budget`. If `to` ==
+/// `from`, nothing is copied and the budget isn't used. Returns true when all bytes are there.
 bool copy_some(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t& done, std::size_t& budget);
 
 }  // namespace tsprun

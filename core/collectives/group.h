@@ -1,4 +1,5 @@
-// What all operations of a communicator have in common: the members, how this rank reaches them, and the rank's own parts.
+// What all operations of a communicator share: the members of the group, how this rank reaches them, and this rank's engine, heap
+// and staging memory.
 #pragma once
 
 #include "core/memory/heap.h"
@@ -14,25 +15,26 @@ namespace tsprun {
 class Staging;
 struct Grid;
 
+/// The members of a communicator, as one of them sees it. Pointers are borrowed from the context.
 struct Group {
-  /// One member, as this rank reaches it.
+  /// One member and the route to it.
   struct Member {
     int world = -1;                  ///< its rank in the world
-    Transport* transport = nullptr;  ///< null for this rank itself
+    Transport* transport = nullptr;  ///< null for this rank itself, and on phantoms
     int peer = -1;                   ///< its number in that transport
     bool can_view = false;           ///< its memory can be read in place
-    int node = 0;                    ///< where it sits
+    int node = 0;                    ///< number of the node it is on
   };
 
   Engine* engine = nullptr;
   Heap* heap = nullptr;
   Staging* staging = nullptr;
   std::vector<Member> members;       ///< in group order
-  std::vector<int> ranks;            ///< the same, as ranks of the world
-  int rank = 0;                      ///< this rank's place
-  std::uint64_t id = 0;              ///< the same on all members, different for every communicator
-  bool views = true;                 ///< this rank can view all others; transports see to it that the others say the same
-  std::size_t plain_limit = 0;       ///< payloads up to here may be sent from any memory
+  std::vector<int> ranks;            ///< world ranks of the members, in group order
+  int rank = 0;                      ///< this rank's place in the group
+  std::uint64_t id = 0;              ///< the group's number, see Engine::new_group()
+  bool views = true;                 ///< the memory of all other members can be read in place; the same on all members
+  std::size_t plain_limit = 0;       ///< largest payload, in bytes, that may be sent to any member from any memory
   std::shared_ptr<const Grid> grid;  ///< null where hierarchical algorithms can't run: see no_grid
   std::string no_grid;               ///< why there is no grid
 
@@ -40,29 +42,32 @@ struct Group {
   const Member& member(int group_rank) const { return members[static_cast<std::size_t>(group_rank)]; }
 };
 
-/// A group that spans several nodes with equally many members on each, as a table: a row is a node, a column a *rail*, the i-th
-/// member of every node. Members of a node are in group order, nodes in the order of their first members.
+/// The layout of a group that spans several nodes with equally many members, at least two, on each. It is a table: a row is a
+/// node, a column is a *rail*, the i-th member of every node. Members of a node are in group order, nodes in the order of their
+/// first members.
 struct Grid {
-  int nodes = 0;
-  int rails = 0;             ///< members of a node
+  int nodes = 0;             ///< number of rows
+  int rails = 0;             ///< number of columns: members of a node
   int node = 0;              ///< this rank's row
-  int rail = 0;              ///< and column
-  bool views = true;         ///< members of a node can view each other
+  int rail = 0;              ///< this rank's column
+  bool views = true;         ///< members of this rank's node can read each other's memory in place
   std::vector<int> members;  ///< group ranks, row by row
   Group within;              ///< this rank's node as a group of its own, in the order of rails
-  Group across;              ///< this rank's rail, in the order of nodes
+  Group across;              ///< this rank's rail as a group of its own, in the order of nodes
 
+  /// Returns the group rank at a row and column.
   int at(int row, int column) const {
     const int index = row * rails + column;
     return members[static_cast<std::size_t>(index)];
   }
-  /// Row and column of a member.
+  /// Returns the row (node) of a member.
   int row_of(int group_rank) const { return place_of[static_cast<std::size_t>(group_rank)] / rails; }
+  /// Returns the column (rail) of a member.
   int column_of(int group_rank) const { return place_of[static_cast<std::size_t>(group_rank)] % rails; }
   std::vector<int> place_of;  ///< index in `members` of each group rank
 };
 
-/// Lays the group's members out as a grid, or says in no_grid why that can't be.
+/// Lays the group's members out as a grid and sets `grid`; if that is impossible, sets `no_grid` to the reason.
 void lay_out(Group& group);
 
 }  // namespace tsprun

@@ -1,8 +1,9 @@
 // Algorithms for groups that span nodes: direct within a node, along rails between nodes. A *rail* is the i-th member of every
-// node: with an adapter each, they work side by side, and every byte crosses between two nodes once. They need a Grid.
+// node. Rails work side by side, each with a network adapter of its own if there are enough, and every byte crosses between two
+// nodes once. The group must form a Grid.
 //
-// Gathers and broadcasts reorder nothing. Reductions add first within the node, then along the rail, so their bits depend on
-// which rank sits where: they run only with --reassociate.
+// Gathers and broadcasts don't affect results. Reductions add first within the node, then along the rail, so the bits of their
+// results depend on which rank is on which node: they run only with --reassociate.
 #pragma once
 
 #include "core/collectives/operations.h"
@@ -12,7 +13,8 @@
 
 namespace tsprun {
 
-/// Chunks travel along their rail, each node passing them to the next; whoever has a chunk shows it to its node.
+/// all_gather(_v): chunks travel along their rail, each node passing them to the next; a rank that gets a chunk also sends it to
+/// the other members of its node.
 class HierarchicalAllGather final : public Collective {
  public:
   HierarchicalAllGather(const Call& call, ConstBuffer send, Buffer recv, const Chunks& chunks);
@@ -25,8 +27,8 @@ class HierarchicalAllGather final : public Collective {
   Relay relay_;
 };
 
-/// The buffer is cut into a part a rail. The root shows all of it to its node, each of whom sends its part along its rail; on
-/// the other nodes whoever gets a part shows it to its node.
+/// broadcast: the buffer is cut into one part per rail. The root sends all parts to the members of its node, and each of them
+/// sends its part along its rail; on the other nodes, the rank that gets a part sends it to the other members of its node.
 class HierarchicalBroadcast final : public Collective {
  public:
   HierarchicalBroadcast(const Call& call, Buffer buffer, int root);
@@ -36,8 +38,9 @@ class HierarchicalBroadcast final : public Collective {
   Relay relay_;
 };
 
-/// A direct reduce_scatter within the node for every node, rail i getting the chunks of all members of rail i; then a ring
-/// reduce_scatter along the rail. Sums of a node are rounded to the dtype.
+/// reduce_scatter(_v): for every node of the group, in turn, each node runs a direct reduce_scatter among its members of that
+/// node's chunks, so that member i gets its node's sums of the chunks of rail i; then a ring reduce_scatter along the rail adds
+/// the nodes' sums. A node's sums are rounded to the dtype.
 class HierarchicalReduceScatter final : public Collective {
  public:
   HierarchicalReduceScatter(const Call& call, ConstBuffer send, Buffer recv, Chunks chunks);
@@ -50,14 +53,15 @@ class HierarchicalReduceScatter final : public Collective {
   ConstBuffer send_;
   Buffer recv_;
   Chunks chunks_;
-  Chunks rail_chunks_ = Chunks::uniform(1, 0);  // in sums_, by node
-  HeapBlock sums_;                              // of this node, for the members of this rail
-  int node_ = 0;                                // whose chunks are summed
+  Chunks rail_chunks_ = Chunks::uniform(1, 0);  // places in sums_, by node
+  HeapBlock sums_;                              // this node's sums for the members of this rail
+  int node_ = 0;                                // node whose chunks are being summed
   std::optional<DirectReduceScatter> within_;
   std::optional<RingReduceScatter> across_;
 };
 
-/// A direct reduce_scatter within the node, a ring all_reduce along each rail, and a direct all_gather within the node.
+/// all_reduce: a direct reduce_scatter within the node, a ring all_reduce along each rail, and a direct all_gather within the
+/// node.
 class HierarchicalAllReduce final : public Collective {
  public:
   HierarchicalAllReduce(const Call& call, ConstBuffer send, Buffer recv);
@@ -68,13 +72,13 @@ class HierarchicalAllReduce final : public Collective {
   Phase phase_ = Phase::reduce;
   ConstBuffer send_;
   Buffer recv_;
-  Chunks chunks_;  // one a rail
+  Chunks chunks_;  // one per rail
   std::optional<DirectReduceScatter> reduce_;
   std::optional<RingAllReduce> across_;
   std::optional<DirectAllGather> gather_;
 };
 
-/// A barrier within the node, then one along each rail: who hears from a node knows that all of it has come.
+/// barrier: a barrier within the node, then one along each rail. A message from a node means that all its members have arrived.
 class HierarchicalBarrier final : public Collective {
  public:
   explicit HierarchicalBarrier(const Call& call);

@@ -1,6 +1,6 @@
-// The algorithms of what a group does together: a resumable state machine for each operation and each way to do it. Their
-// arguments were checked by the communicator. Words: a *chunk* is one rank's part of the buffer, a *segment* (or, in rings, a
-// *piece*) what is passed on at once.
+// The algorithms of all collectives but the hierarchical ones: one resumable state machine (a Collective) for each operation and
+// algorithm. The communicator has checked their arguments. Words: a *chunk* is one rank's part of the buffer; a *segment* (in
+// rings, a *piece*) is the part of a chunk that is passed on at once.
 #pragma once
 
 #include "core/collectives/chunks.h"
@@ -13,12 +13,12 @@
 
 namespace tsprun {
 
-/// `value` modulo `n`, in 0…n−1 for negative values too: places on a ring of n.
+/// Returns `value` modulo `n` in 0 … n−1, for negative values too: a position on a ring of n.
 inline int modulo(int value, int n) { return ((value % n) + n) % n; }
 
 // --- direct: every rank talks to every other ---------------------------------------------------------------------------------
 
-/// Everyone offers its chunk to all, and copies the others'.
+/// all_gather(_v): every rank sends its chunk to all others and copies theirs as they arrive, in any order.
 class DirectAllGather final : public Collective {
  public:
   DirectAllGather(const Call& call, ConstBuffer send, Buffer recv, Chunks chunks);
@@ -36,7 +36,7 @@ class DirectAllGather final : public Collective {
   std::size_t own_copied_ = 0;
 };
 
-/// Each rank has another chunk for every other.
+/// all_to_all(_v): every rank sends each other rank its chunk and copies theirs as they arrive, in any order.
 class DirectAllToAll final : public Collective {
  public:
   DirectAllToAll(const Call& call, ConstBuffer send, Chunks send_chunks, Buffer recv, Chunks recv_chunks);
@@ -55,7 +55,7 @@ class DirectAllToAll final : public Collective {
   std::size_t own_copied_ = 0;
 };
 
-/// The root offers to all; the others copy.
+/// broadcast: the root sends the buffer to all others, which copy it.
 class DirectBroadcast final : public Collective {
  public:
   DirectBroadcast(const Call& call, Buffer buffer, int root);
@@ -71,17 +71,20 @@ class DirectBroadcast final : public Collective {
   std::size_t prepared_ = 0;
 };
 
-/// Messages of the same size from all other ranks, summed with an own buffer straight from where they lie.
+/// Reduces messages of equal size from all other ranks with a local buffer, straight from where the messages lie.
 class PeerSum {
  public:
+  /// Prepares for messages of `count` elements. Throws Error(out_of_memory).
   void set(const Collective& operation, DType dtype, Reduction reduction, std::size_t count);
-  /// Expects the peers' messages; false: call again.
+  /// Expects the messages of all peers. Returns false if a lane has no credit now; call again.
   bool post(Collective& operation, std::uint32_t step);
-  /// True when all are there.
+  /// Returns true when all messages have arrived.
   bool arrived(Collective& operation, Engine& engine);
-  /// out[first, first+count) = sum over ranks in the order of peers, `own` last.
+  /// Reduces elements [first, first + count) of the messages, in the order of Collective::peer(), and `own` last, and writes the
+  /// `count` results to `out`. `own` points to the first of `count` local elements.
   void sum(const Collective& operation, const std::byte* own, std::byte* out, std::size_t first, std::size_t count,
            kernels::Stores stores);
+  /// Tells all senders that their messages were read.
   void release(const Collective& operation);
 
  private:
@@ -89,13 +92,13 @@ class PeerSum {
   Reduction reduction_ = Reduction::sum;
   std::size_t count_ = 0;
   int posted_ = 0;
-  int arrived_ = 0;  // the first so many peers' messages are there
+  int arrived_ = 0;  // the messages of the first `arrived_` peers are there
   HeapBlock landing_;
   SmallVector<Incoming, kInlinePeers> messages_;
   SmallVector<const std::byte*, kInlinePeers> terms_;
 };
 
-/// Everyone offers chunk q to rank q, and sums its own chunk straight from the others' memory.
+/// reduce_scatter(_v): every rank sends chunk q to rank q, for all q, and sums its own chunk straight from the others' memory.
 class DirectReduceScatter final : public Collective {
  public:
   DirectReduceScatter(const Call& call, ConstBuffer send, Buffer recv, Chunks chunks);
@@ -109,11 +112,11 @@ class DirectReduceScatter final : public Collective {
   PeerSum sum_;
   int sent_ = 0;
   std::size_t prepared_ = 0;
-  std::size_t reduced_ = 0;  // elements of the own chunk
+  std::size_t reduced_ = 0;  // elements of the own chunk that are summed
 };
 
-/// A direct reduce_scatter whose result is passed on segment by segment, while it is still in the cache. In place needs no
-/// further synchronisation: chunk p of anyone's buffer is read by rank p alone, before p's result is offered.
+/// all_reduce: a direct reduce_scatter whose result is sent to all others segment by segment, while it is still in the cache. In
+/// place it needs no further synchronisation: chunk p of every rank's buffer is read only by rank p, before p sends its result.
 class DirectAllReduce final : public Collective {
  public:
   DirectAllReduce(const Call& call, ConstBuffer send, Buffer recv);
@@ -128,10 +131,10 @@ class DirectAllReduce final : public Collective {
   bool collect(Engine& engine, std::size_t& budget);
   std::size_t slowest_gather() const;
 
-  /// What has come of one peer's result.
+  /// State of receiving one peer's result.
   struct Gather {
     Arrival arrival;
-    std::size_t next = 0;  // segment that is expected
+    std::size_t next = 0;  // index of the segment that is expected
   };
 
   ConstBuffer send_;
@@ -145,13 +148,13 @@ class DirectAllReduce final : public Collective {
   Landing landing_;
   int input_sent_ = 0;
   std::size_t input_prepared_ = 0;
-  std::size_t summed_ = 0;       // segments of the own chunk
-  std::size_t reduced_ = 0;      // those of them that may be sent
+  std::size_t summed_ = 0;       // segments of the own chunk that are summed
+  std::size_t reduced_ = 0;      // segments of the own chunk that may be sent
   std::size_t result_sent_ = 0;  // segments sent to all
   int result_peer_ = 0;          // next peer for segment result_sent_
 };
 
-/// Everyone sends everything to the root, which sums.
+/// reduce: every rank sends its buffer to the root, which sums them.
 class DirectReduce final : public Collective {
  public:
   DirectReduce(const Call& call, ConstBuffer send, Buffer recv, int root);
@@ -170,8 +173,8 @@ class DirectReduce final : public Collective {
   std::size_t reduced_ = 0;
 };
 
-/// all_reduce in one round: everyone sends everything to all and sums all chunks itself, in the same order as the other
-/// algorithms.
+/// all_reduce in one round: every rank sends its whole buffer to all others and sums all chunks itself, in the same order as the
+/// other algorithms.
 class OneShotAllReduce final : public Collective {
  public:
   OneShotAllReduce(const Call& call, ConstBuffer send, Buffer recv);
@@ -194,7 +197,7 @@ class OneShotAllReduce final : public Collective {
   bool summed_ = false;
 };
 
-/// A message without payload to all others, and one from each.
+/// barrier: every rank sends a message without payload to all others and waits for one from each.
 class Barrier final : public Collective {
  public:
   explicit Barrier(const Call& call);
@@ -208,9 +211,9 @@ class Barrier final : public Collective {
   int arrived_ = 0;
 };
 
-// --- rooted: everything by way of rank 0, for large groups -------------------------------------------------------------------
+// --- rooted: everything passes through rank 0, for large groups --------------------------------------------------------------
 
-/// Everyone sends everything to rank 0, which sums and sends the result to all.
+/// all_reduce: every rank sends its buffer to rank 0, which sums and sends the result to all others.
 class RootedAllReduce final : public Collective {
  public:
   RootedAllReduce(const Call& call, ConstBuffer send, Buffer recv);
@@ -224,7 +227,7 @@ class RootedAllReduce final : public Collective {
   ConstBuffer send_;
   Buffer recv_;
   Chunks chunks_;
-  Offer offer_;  // of the input, or, at the root, of the result
+  Offer offer_;  // the input; on the root, the result
   SmallVector<Incoming, kInlinePeers> messages_;
   HeapBlock landings_;
   Arrival arrival_;
@@ -236,7 +239,7 @@ class RootedAllReduce final : public Collective {
   std::size_t prepared_ = 0;
 };
 
-/// A message from all to rank 0, and one back when all have come.
+/// barrier: every rank sends a message to rank 0, which answers when it has all of them.
 class RootedBarrier final : public Collective {
  public:
   explicit RootedBarrier(const Call& call);
@@ -252,18 +255,20 @@ class RootedBarrier final : public Collective {
 
 // --- ring: every rank talks to its two neighbours only -----------------------------------------------------------------------
 
-/// Memory from which partial sums are sent on: two slots, so that one is filled while the other is read.
+/// Memory from which partial sums are sent to the right: two slots, so that one is filled while the other is read.
 class RingSlots {
  public:
-  /// Slots of `bytes` each; without `sends` none, only a landing.
+  /// Allocates slots of `bytes` each if `sends`, and a landing if messages from the left can't be viewed. Throws
+  /// Error(out_of_memory).
   void set(const Collective& operation, std::size_t bytes, bool sends = true);
-  /// True once nobody reads slot `hop` mod 2 any more; false: call again.
+  /// Returns true once nobody reads slot `hop` mod 2 any more.
   bool writable(Collective& operation, Engine& engine, std::size_t hop) { return offers_[hop % 2].drained(operation, engine); }
   std::byte* slot(std::size_t hop) const { return memory_[hop % 2].bytes().data(); }
-  /// Sends the first `bytes` of slot `hop` mod 2 to the right; false: call again.
+  /// Sends the first `bytes` of slot `hop` mod 2 to the right. Returns false if the lane has no credit now; call again.
   bool send(Collective& operation, std::size_t hop, std::size_t bytes);
+  /// Returns true once nobody reads either slot any more.
   bool drained(Collective& operation, Engine& engine) { return writable(operation, engine, 0) && writable(operation, engine, 1); }
-  /// Where messages land that can't be viewed.
+  /// Returns the memory into which messages are received that can't be viewed; null if they can.
   std::byte* landing() { return landing_.bytes().data(); }
 
  private:
@@ -272,13 +277,17 @@ class RingSlots {
   HeapBlock landing_;
 };
 
-/// The reduce_scatter of a ring: the sum of chunk c starts at rank c+1 and travels to the right, every rank adding its own part,
-/// until it arrives at rank c. Chunks are cut into pieces; a round of n−1 hops moves one piece of every chunk.
+/// The ring reduce_scatter: the sum of chunk c starts at rank c+1 and travels to the right, each rank adding its own part, until
+/// it arrives at rank c. Chunks are cut into pieces; a round of n−1 hops moves one piece of every chunk.
 class RingReducePhase {
  public:
+  /// Prepares to reduce `send`, cut into `chunks`, and to write this rank's chunk of the result to `own_result`. Throws
+  /// Error(out_of_memory).
   void set(const Collective& operation, ConstBuffer send, Chunks chunks, std::byte* own_result);
-  /// True when the own chunk is complete and nobody reads our memory any more.
+  /// Goes as far as it can, as Operation::step(). Returns true when the own chunk is complete and no peer reads this rank's
+  /// memory any more.
   bool step(Collective& operation, Engine& engine);
+  /// Returns the number of messages that each rank sends; their steps are 0 … hops()-1.
   std::uint32_t hops() const { return static_cast<std::uint32_t>(hops_); }
 
  private:
@@ -301,11 +310,13 @@ class RingReducePhase {
   Incoming incoming_;
 };
 
-/// The all_gather of a ring: chunks travel to the right, from recv to recv, in pieces.
+/// The ring all_gather: chunks travel to the right in pieces, from each rank's recv to the next one's.
 class RingGatherPhase {
  public:
-  /// The own chunk lies in recv already. Tags count from `first_step`.
+  /// Prepares to gather into `recv`, in which the own chunk lies already when the first step() is called. The steps of messages
+  /// count from `first_step`.
   void set(const Collective& operation, Buffer recv, Chunks chunks, std::uint32_t first_step);
+  /// Goes as far as it can, as Operation::step(). Returns true when all chunks are in recv and no peer reads it any more.
   bool step(Collective& operation, Engine& engine);
 
  private:
@@ -325,6 +336,7 @@ class RingGatherPhase {
   Landing landing_;
 };
 
+/// reduce_scatter(_v): RingReducePhase alone.
 class RingReduceScatter final : public Collective {
  public:
   RingReduceScatter(const Call& call, ConstBuffer send, Buffer recv, Chunks chunks);
@@ -334,6 +346,7 @@ class RingReduceScatter final : public Collective {
   RingReducePhase reduce_;
 };
 
+/// all_gather(_v): copies the own chunk to its place, then RingGatherPhase.
 class RingAllGather final : public Collective {
  public:
   RingAllGather(const Call& call, ConstBuffer send, Buffer recv, Chunks chunks);
@@ -346,6 +359,7 @@ class RingAllGather final : public Collective {
   RingGatherPhase gather_;
 };
 
+/// all_reduce: RingReducePhase, then RingGatherPhase.
 class RingAllReduce final : public Collective {
  public:
   RingAllReduce(const Call& call, ConstBuffer send, Buffer recv);
@@ -357,7 +371,7 @@ class RingAllReduce final : public Collective {
   RingGatherPhase gather_;
 };
 
-/// A chain from the root to the right; segments follow each other.
+/// broadcast: the buffer travels in segments along a chain from the root to the right.
 class RingBroadcast final : public Collective {
  public:
   RingBroadcast(const Call& call, Buffer buffer, int root);
@@ -372,13 +386,13 @@ class RingBroadcast final : public Collective {
   std::size_t segments_;
   std::size_t received_ = 0;
   std::size_t sent_ = 0;
-  std::size_t prepared_ = 0;  // segments
+  std::size_t prepared_ = 0;  // segments that may be sent
   Offer offer_;
   Arrival arrival_;
   Landing landing_;
 };
 
-/// A chain from the root's right neighbour to the root; partial sums follow each other.
+/// reduce: partial sums travel in pieces along a chain from the root's right neighbour to the root.
 class RingReduce final : public Collective {
  public:
   RingReduce(const Call& call, ConstBuffer send, Buffer recv, int root);

@@ -1,4 +1,4 @@
-// Messages between two ranks: send, recv, and both at once.
+// Operations for messages between two ranks: send, recv and send_recv.
 #pragma once
 
 #include "core/collectives/exchange.h"
@@ -8,6 +8,7 @@
 
 namespace tsprun {
 
+/// Sends a message to another member; complete when the buffer may be reused.
 class Send final : public Collective {
  public:
   Send(const Call& call, ConstBuffer buffer, int to);
@@ -21,9 +22,10 @@ class Send final : public Collective {
   bool sent_ = false;
 };
 
+/// Receives a message from another member into a buffer.
 class Recv final : public Collective {
  public:
-  /// `posted`: the ticket of a receive into `buffer` that was posted already; kNotNow: none was.
+  /// `posted`: ticket of a receive into `buffer` that was posted earlier, or kNotNow.
   Recv(const Call& call, Buffer buffer, int from, Ticket posted);
   bool step(Engine& engine) override;
 
@@ -34,11 +36,11 @@ class Recv final : public Collective {
   Landing landing_;
 };
 
-/// One message out and one in, neither of which waits for the other: ranks of a circle may all call it at once. On the wire it is
-/// a send and a recv, each with a number and a signature of its own.
+/// Sends a message and receives one; neither waits for the other, so all ranks of a ring may call it at once. On the wire it is a
+/// send and a recv, each with its own number and signature.
 class SendRecv final : public Collective {
  public:
-  /// `expected`: of the message that comes; `call` speaks of the one that goes.
+  /// `call` describes the message that is sent, `expected` the one that is received.
   SendRecv(const Call& call, const OperationInfo& expected, ConstBuffer send, int to, Buffer recv, int from);
   bool step(Engine& engine) override;
 
@@ -57,7 +59,7 @@ class SendRecv final : public Collective {
   Landing landing_;
 };
 
-/// A send_recv with oneself: a copy.
+/// Copies locally: a send_recv of a rank with itself.
 class SelfCopy final : public Collective {
  public:
   SelfCopy(const Call& call, ConstBuffer send, Buffer recv) : Collective(call), send_(send), recv_(recv) {}

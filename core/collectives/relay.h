@@ -1,6 +1,6 @@
-// Parts of a buffer on their way through a group: what a rank has of a part, because it was given or has arrived, it passes on
-// piece by piece to those who expect it from here. An algorithm that only moves bytes is a table: which parts go from whom to
-// whom, in which order.
+// A relay moves parts of a buffer through a group: as soon as a rank has a piece of a part, because the part was its own or
+// because the piece has arrived, it forwards the piece to the peers that expect it from this rank. With it, an algorithm that
+// only moves bytes is a table: which parts go from which rank to which, in which order.
 #pragma once
 
 #include "core/collectives/exchange.h"
@@ -13,27 +13,31 @@
 
 namespace tsprun {
 
+/// Forwards parts of a buffer on one rank. Call set(), then send_to() and expect_from() for each peer, then step() until it
+/// returns true.
 class Relay {
  public:
-  /// A part of the buffer, in bytes. Parts don't overlap; an empty one travels as an empty message.
+  /// A part of the buffer, in bytes. Parts don't overlap; an empty part is sent as an empty message.
   struct Part {
     std::size_t offset = 0;
     std::size_t bytes = 0;
   };
 
-  /// `buffer` holds the parts at their final places, on this rank.
+  /// Sets the buffer, in which the parts have their final places on this rank. Throws Error(out_of_memory).
   void set(const Collective& operation, std::span<std::byte> buffer, std::vector<Part> parts);
-  /// These parts go to `peer`, or come from it, in this order. Both ends must say the same. A part arrives from one peer at most.
+  /// Sends these parts (indices) to `peer`, in this order. The peer must expect the same parts in the same order.
   void send_to(int peer, std::vector<int> parts);
+  /// Expects these parts from `peer`, in this order. Each part is expected from at most one peer.
   void expect_from(int peer, std::vector<int> parts);
-  /// The part's first `bytes` are in the buffer, though they didn't arrive by this relay.
+  /// Tells that the first `bytes` of a part are in the buffer already and need not arrive.
   void give(int part, std::size_t bytes);
 
-  /// True when everything has come and gone, and nobody reads the buffer any more. Moves at most `budget` bytes.
+  /// Goes as far as it can, as Operation::step(), copying at most `budget` bytes. Returns true when everything has arrived and
+  /// was sent, and no peer reads the buffer any more.
   bool step(Collective& operation, Engine& engine, std::size_t budget);
 
  private:
-  /// Messages asked for ahead, so that a sender that waits for being asked doesn't wait.
+  /// Number of receives that are posted ahead, so that a sender that needs the receiver's grant doesn't have to wait for it.
   static constexpr std::size_t kAskedAhead = 4;
 
   /// A walk over the pieces of some parts, in order; each is a message.
@@ -66,9 +70,9 @@ class Relay {
 
   std::span<std::byte> buffer_;
   std::vector<Part> parts_;
-  std::vector<std::size_t> have_;      // by part: pieces that are here
-  std::vector<std::size_t> prepared_;  // by part: pieces that may be sent
-  std::vector<bool> leaves_;           // by part: it is passed on
+  std::vector<std::size_t> have_;      // by part: number of pieces that are here
+  std::vector<std::size_t> prepared_;  // by part: number of pieces that may be sent
+  std::vector<bool> leaves_;           // by part: true if it is forwarded
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
   Offer offer_;

@@ -1,5 +1,5 @@
-// A vector of plain values that needs no allocation until it grows beyond kInline: blocking operations live on the stack, and for
-// common group sizes all their state with them.
+// A vector of plain values that allocates only when it grows beyond kInline elements. Blocking operations live on the stack; for
+// common group sizes, so does all their state.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 namespace tsprun {
 
+/// A vector of trivially copyable values with room for kInline of them inside the object. Neither copyable nor movable.
 template <class T, std::size_t kInline>
 class SmallVector {
   static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>);
@@ -31,14 +32,14 @@ class SmallVector {
     if (size_ == capacity_) reserve(2 * capacity_);
     data()[size_++] = value;
   }
-  /// n copies of `value`.
+  /// Replaces the contents by n copies of `value`.
   void fill(std::size_t n, const T& value) {
     size_ = 0;
     if (n > capacity_) reserve(n);
     std::fill_n(data(), n, value);
     size_ = n;
   }
-  /// Removes element i; the last takes its place.
+  /// Removes element i by moving the last element into its place.
   void take_out(std::size_t i) {
     data()[i] = data()[size_ - 1];
     --size_;

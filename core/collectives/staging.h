@@ -1,9 +1,9 @@
-// Staging memory: heap memory to which small payloads are copied before they are offered to peers, so that an operation may end
+// Staging memory: heap memory into which small payloads are copied before peers read them, so that an operation can complete
 // while slower peers still read.
 //
-// A ring for each stream, as streams have lanes of their own: what one stream's peers haven't read holds up no other stream. It
-// has its full size from the first payload on, so that what a rank's staging takes depends on which streams stage anything, never
-// on how far ranks run ahead of each other; who runs further ahead than the ring is long waits for the oldest readers.
+// Each stream has a ring buffer of its own, so peers that read one stream late don't hold up another stream. A ring is allocated
+// in full size with the first payload, so that memory use depends only on which streams stage anything, and not on how far ranks
+// run ahead of each other. A rank that runs further ahead than the ring is long waits for the readers of the oldest block.
 #pragma once
 
 #include "core/collectives/choice.h"
@@ -17,23 +17,24 @@
 
 namespace tsprun {
 
-/// A message that its receiver may not have taken yet.
+/// A sent message whose payload its receiver may not have read yet.
 struct PendingSend {
   Transport* transport;
   LaneId lane;
   Ticket ticket;
-  int world;  ///< the receiver's rank in the world
+  int world;  ///< world rank of the receiver
 };
 
+/// The staging memory of one rank, shared by all its communicators.
 class Staging {
  public:
-  /// A part of a ring in use. Who takes it gives it back.
+  /// A part of a ring that holds one payload. Whoever takes it must call give_back().
   class Block {
    public:
     std::span<std::byte> bytes() const { return bytes_; }
-    /// One more reader for which the block must stay as it is.
+    /// Adds a message that reads the block: the block isn't reused until its receiver has read it.
     void add_reader(const PendingSend& reader) { readers_.push_back(reader); }
-    /// To be called when all readers are named.
+    /// Gives the block back, to be reused when all readers are done. Call it after the last add_reader().
     void give_back() { taken_ = false; }
 
    private:
@@ -48,23 +49,23 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  /// From now on the stream has its ring: kStagingRingBytes, once. Throws Error(out_of_memory).
+  /// Allocates the stream's ring of kStagingRingBytes, unless it has one. Throws Error(out_of_memory).
   void reserve(Stream stream);
-  /// A block of `bytes` (1 to kStagedBytes) that nobody reads any more; null: there is no room before reader() has read.
-  /// Precondition: reserve(stream); the stream's blocks taken earlier were given back.
+  /// Takes a free block of `bytes` (1 to kStagedBytes) from the stream's ring; null: there is no room until reader() has read.
+  /// Preconditions: reserve(stream) was called; blocks of the stream that were taken earlier were given back.
   Block* take(Stream stream, std::size_t bytes);
-  /// World rank of a reader of the stream's oldest block. Precondition: take() has just found no room.
+  /// Returns the world rank of a reader of the stream's oldest block. Precondition: take() has just found no room.
   int reader(Stream stream) const;
 
  private:
-  /// As many as fit: what is staged is larger than kCopiedBytes.
+  /// Largest number of blocks in a ring: every staged payload is larger than kCopiedBytes.
   static constexpr std::size_t kBlocks = kStagingRingBytes / kCopiedBytes;
 
   struct Ring {
     HeapBlock memory;
-    std::vector<Block> blocks;  // kBlocks, used in turn, so that their lists of readers keep their memory
-    std::size_t oldest = 0;     // of those in use
-    std::size_t used = 0;       // from there on, cyclic
+    std::vector<Block> blocks;  // kBlocks of them, used in turn, so that their lists of readers keep their memory
+    std::size_t oldest = 0;     // index of the oldest block in use
+    std::size_t used = 0;       // number of blocks in use from there on, cyclic
   };
   static bool is_free(Block& block);
   Ring& ring(Stream stream) { return rings_[static_cast<std::size_t>(stream)]; }

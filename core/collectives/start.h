@@ -1,4 +1,5 @@
-// How a checked call becomes an operation: on the stack of a blocking call, or owned by the engine.
+// Communicator::start(): makes the operation of a call whose arguments were checked, and runs it. The operation of a blocking
+// call lives on the stack, that of a posted call is owned by the engine.
 #pragma once
 
 #include "core/collectives/communicator.h"
