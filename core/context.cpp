@@ -1,3 +1,5 @@
+// How a rank joins its job (options from the environment, memory, links, engine), phantoms, and the handler of uncaught
+// exceptions.
 #include "core/context.h"
 
 #include "core/board/peer_watch.h"

@@ -1,3 +1,4 @@
+// Reading and writing the pages of the flight board, following chains of waits, and describing both for people.
 #include "core/board/flight_board.h"
 
 #include "transport/posix.h"

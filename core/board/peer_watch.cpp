@@ -1,3 +1,4 @@
+// PeerWatch over pidfd_open(2) and poll(2): a pidfd becomes readable when its process ends.
 #include "core/board/peer_watch.h"
 
 #include "transport/cause.h"

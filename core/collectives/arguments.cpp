@@ -1,3 +1,4 @@
+// The checks of a communicator's arguments and the texts of their errors.
 #include "core/collectives/arguments.h"
 
 #include "transport/cause.h"

@@ -1,4 +1,4 @@
-// The barrier: whoever has heard from all others knows that all have come.
+// The direct barrier: a rank that has a message from every other rank knows that all have arrived.
 #include "core/collectives/operations.h"
 
 namespace tsprun {

@@ -1,5 +1,5 @@
-// What a group does together: each operation checks its arguments, chooses an algorithm and starts it. messages.cpp has what two
-// ranks do.
+// The communicator's collectives: each checks its arguments, chooses an algorithm and starts the operation. Messages between two
+// ranks are in messages.cpp.
 #include "core/collectives/arguments.h"
 #include "core/collectives/communicator.h"
 #include "core/collectives/hierarchical.h"

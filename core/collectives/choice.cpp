@@ -1,4 +1,4 @@
-// The built-in choice of algorithms and the grammar of its overrides.
+// The built-in table of algorithms, and the grammar of overrides.
 #include "core/collectives/choice.h"
 
 #include "transport/cause.h"

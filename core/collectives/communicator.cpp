@@ -1,5 +1,5 @@
-// The communicator's inside: what a group is, what its ranks must agree on, and how a checked call becomes an operation.
-// calls.cpp and messages.cpp hold the public operations.
+// How communicators make groups, choose algorithms, and sign operations, so that ranks notice if their calls differ. The
+// operations themselves are in calls.cpp and messages.cpp.
 #include "core/collectives/communicator.h"
 
 #include "transport/cause.h"

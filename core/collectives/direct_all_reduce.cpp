@@ -1,6 +1,6 @@
-// Direct all_reduce. Rank p sums chunk p straight from the others' memory, a segment at a time, and offers each segment to all
-// when it is done; the others copy it while it is still in the cache. So that it is, nobody reduces further ahead than kAhead
-// segments of what it has itself collected from the slowest of the others.
+// Direct all_reduce. Rank p sums chunk p straight from the others' memory, one segment at a time, and sends each segment to all
+// when it is done; the others copy it while it is still in the cache. To make sure that it still is, no rank reduces more than
+// kAhead segments beyond those that it has collected from the slowest of its peers.
 #include "core/collectives/operations.h"
 
 #include <algorithm>

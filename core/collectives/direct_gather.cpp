@@ -1,5 +1,5 @@
-// Direct algorithms that only move bytes: all_gather, all_to_all, broadcast. Everything is offered first; then whatever arrives
-// is copied, in any order.
+// Direct algorithms that only move bytes: all_gather, all_to_all, broadcast. A rank first sends everything, then copies messages
+// in the order in which they arrive.
 #include "core/collectives/operations.h"
 
 namespace tsprun {

@@ -1,5 +1,5 @@
-// Direct reduce_scatter and reduce: sums straight from the peers' memory, in the canonical order: the chunk's owner adds the
-// ranks after it, cyclically, and itself last.
+// Direct reduce_scatter and reduce: each rank sums its chunk straight from the peers' memory, in the canonical order: first the
+// ranks after it, cyclically, then its own part.
 #include "core/collectives/operations.h"
 #include "core/kernels/reduce.h"
 

@@ -1,3 +1,4 @@
+// How Offer chooses where a payload lies, and how Incoming and Arrival get messages from there.
 #include "core/collectives/exchange.h"
 
 #include "core/streams/tag.h"

@@ -1,4 +1,4 @@
-// A group's members as nodes and rails.
+// Lays a group's members out as nodes and rails.
 #include "core/collectives/group.h"
 
 #include <fmt/format.h>

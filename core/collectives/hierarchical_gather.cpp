@@ -1,4 +1,4 @@
-// Hierarchical algorithms that only move bytes: tables of what goes where, carried out by a Relay.
+// Hierarchical all_gather and broadcast: each is a table of which parts go from which rank to which, carried out by a Relay.
 #include "core/collectives/hierarchical.h"
 
 namespace tsprun {

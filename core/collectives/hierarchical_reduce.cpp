@@ -1,4 +1,4 @@
-// Hierarchical reductions and the hierarchical barrier: operations on the node's members and on the rail's, one after another.
+// Hierarchical reductions and barrier: operations among the members of the node and of the rail, one after another.
 #include "core/collectives/hierarchical.h"
 
 #include <vector>

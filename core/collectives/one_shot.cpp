@@ -1,5 +1,5 @@
-// all_reduce in one round, for small buffers: one message to and from every rank instead of two. Each chunk is summed in the
-// order in which its owner would sum it, so the bits are those of the other algorithms.
+// all_reduce in one round, for small buffers: one message to and from every other rank instead of two. Every chunk is summed in
+// the canonical order, so the result has the same bits as with the other algorithms.
 #include "core/collectives/operations.h"
 #include "core/kernels/reduce.h"
 

@@ -1,3 +1,4 @@
+// The state machines of send, recv, send_recv and a rank's copy to itself.
 #include "core/collectives/point_to_point.h"
 
 namespace tsprun {

@@ -1,3 +1,4 @@
+// Relay: parts are cut into pieces of kSegmentBytes, each of them one message.
 #include "core/collectives/relay.h"
 
 #include <algorithm>

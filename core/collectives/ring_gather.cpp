@@ -1,5 +1,5 @@
-// Ring algorithms that only move bytes: all_gather, the second half of all_reduce, and broadcast. What comes from the left goes
-// into its final place, and from there to the right.
+// Ring algorithms that only move bytes: all_gather, the second half of all_reduce, and broadcast. A message from the left is
+// received into its final place and sent on to the right from there.
 #include "core/collectives/operations.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// all_reduce and barrier by way of rank 0, for groups so large that n² messages are too many: 2(n−1) messages instead. The root
-// sums each chunk in the order in which its owner would, so the bits are those of the other algorithms.
+// all_reduce and barrier through rank 0, for groups so large that n² messages are too many: they send 2(n−1). Rank 0 sums every
+// chunk in the canonical order, so the result has the same bits as with the other algorithms.
 #include "core/collectives/operations.h"
 #include "core/kernels/reduce.h"
 

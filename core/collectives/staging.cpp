@@ -1,3 +1,4 @@
+// Staging memory as ring buffers: blocks are taken behind the newest one and become free in the order in which they were taken.
 #include "core/collectives/staging.h"
 
 #include <optional>

@@ -1,3 +1,4 @@
+// Counts the messages that operations prescribe, and decides by number or by a seeded hash which of them are hit.
 #include "core/fault/message_faults.h"
 
 #include <fmt/format.h>

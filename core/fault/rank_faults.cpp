@@ -1,3 +1,4 @@
+// Carries out faults of the rank itself (kill, stall, oom), and records every hit on the flight board and stderr.
 #include "core/fault/rank_faults.h"
 
 #include "transport/cause.h"

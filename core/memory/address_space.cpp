@@ -1,3 +1,4 @@
+// Address space from mmap(2) with MAP_NORESERVE.
 #include "core/memory/address_space.h"
 
 #include "transport/cause.h"

@@ -1,4 +1,4 @@
-// First fit over the table of free ranges.
+// The heap's allocator: first fit over a table of free ranges, and the commitment and release of pages under a budget.
 #include "core/memory/heap.h"
 
 #include "transport/cause.h"

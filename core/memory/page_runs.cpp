@@ -1,3 +1,4 @@
+// Set operations on runs of pages, kept in an ordered map from first page to end.
 #include "core/memory/page_runs.h"
 
 #include <algorithm>

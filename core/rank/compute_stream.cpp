@@ -1,3 +1,4 @@
+// Runs kernels with workspace, ticks, timing and trace, and counts the FLOPs of gemm and attention.
 #include "core/rank/compute_stream.h"
 
 #include "core/trace/trace.h"

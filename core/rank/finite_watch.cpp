@@ -1,3 +1,4 @@
+// Names of watched tensors, and the search for infinity and NaN in them.
 #include "core/rank/finite_watch.h"
 
 #include "core/kernels/finite.h"

@@ -1,3 +1,4 @@
+// A rank's tensors, waits and times.
 #include "core/rank/rank.h"
 
 #include "core/trace/trace.h"

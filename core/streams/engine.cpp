@@ -1,3 +1,4 @@
+// The engine's queues and failures. How it waits is in waiting.cpp.
 #include "core/streams/engine.h"
 
 #include "core/fault/rank_faults.h"

@@ -1,3 +1,4 @@
+// Keeps the speeds of all links in private memory, and those of the slowest on the flight board.
 #include "core/streams/link_times.h"
 
 #include <algorithm>

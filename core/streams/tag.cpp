@@ -1,3 +1,4 @@
+// Descriptions of envelope tags.
 #include "core/streams/tag.h"
 
 #include <fmt/format.h>

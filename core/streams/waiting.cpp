@@ -1,5 +1,5 @@
-// How a rank waits: spin or yield, then sleep; and at every look at the clock the abort word, the life of the rank waited for,
-// the arguments of the others and the deadline.
+// How a rank waits: it spins or yields, then sleeps. At every look at the clock it checks whether the job has failed, whether the
+// rank it waits for is alive, whether the other ranks' arguments agree with its own, and the deadline.
 #include "core/board/peer_watch.h"
 #include "core/streams/engine.h"
 #include "core/streams/patience.h"

@@ -1,4 +1,4 @@
-// Names of element types and the two conversions of bf16.
+// Names of element types, and conversions between bf16 and f32.
 #include "core/tensor/dtype.h"
 
 #include <array>

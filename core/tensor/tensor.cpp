@@ -1,4 +1,4 @@
-// Shape arithmetic of views.
+// Arithmetic of shapes and strides.
 #include "core/tensor/tensor.h"
 
 #include <stdexcept>

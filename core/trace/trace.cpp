@@ -1,3 +1,4 @@
+// The current trace of each thread.
 #include "core/trace/trace.h"
 
 namespace tsprun {
