@@ -40,8 +40,8 @@ struct PhantomOptions {
   bool reassociate = false;        ///< as ContextOptions
 };
 
-/// One rank of a job, to be used by one thread at a time. Communicators and everything else obtained from
-/// a context must not outlive it.
+/// One rank of a job, to be used by one thread at a time. Communicators and everything else obtained from a context must not
+/// outlive it.
 class Context {
  public:
   /// Joins the job that this process belongs to:

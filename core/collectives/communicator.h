@@ -1,25 +1,21 @@
 // A communicator: collectives and point-to-point messages among a group of ranks, as in MPI or NCCL.
 //
 // Conventions
-//   · Ranks in arguments and results are ranks *of the group*, 0 … size()-1. Reports and errors of the job name ranks of the
-//   world. · All ranks of the group call the same operations in the same order on a given stream, with the same counts, dtype,
-//   root,
+//   · Ranks in arguments and results are ranks *of the group*, 0 … size()-1. Reports and errors of the job name world ranks.
+//   · All ranks of the group call the same operations in the same order on a given stream, with the same counts, dtype, root,
 //     reduction and options. If they don't, the job ends with Error(mismatch) that names both sides.
-//   · Every operation has a blocking form and a `post_` form that returns a Work at once. The caller must neither write the
-//   buffers
-//     of a posted operation nor read its results until the Work is complete. The blocking form is post + wait.
-//   · Buffers may lie in any memory. Payloads in the rank's heap (Context::heap()) move with one copy, straight between the
-//   ranks'
-//     heaps; larger payloads in other memory are copied into the heap first, which costs a second copy and as much heap.
+//   · Every operation has a blocking form and a `post_` form that returns a Work at once. Until the Work is complete, the caller
+//     must neither write the operation's buffers nor read its results. The blocking form is post + wait.
+//   · Buffers may lie in any memory. Payloads in the rank's heap (Context::heap()) move with one copy, straight between heaps;
+//     larger payloads in other memory are copied into the heap first, which costs a second copy and as much heap.
 //   · Operations in place: all_gather(v) if send is the own chunk of recv, reduce_scatter(v) if recv is the own chunk of send,
 //     all_reduce and reduce if send == recv, broadcast always. Any other overlap of buffers is refused.
 //   · Reductions add in the canonical order: chunk c sums ranks c+1, c+2, …, c (cyclic), the first term copied. A reduce to
 //     root r is one chunk: r+1, …, r. An all_reduce is cut into size() chunks, the first count mod size() one element longer.
 //     bf16 is summed in f32 and rounded once. So results are bit-identical from run to run and between algorithms (hierarchical
 //     sums, which need --reassociate, excepted). min and max propagate NaN. Reductions of DType::byte are refused.
-//   · Errors: invalid arguments throw Error(refused) before anything is sent; later, a call throws whatever ended its wait,
-//   usually
-//     the first failure of the job.
+//   · Errors: invalid arguments throw Error(refused) before anything is sent; later, a call throws whatever ended its wait, as a
+//     rule the first failure of the job.
 #pragma once
 
 #include "core/collectives/choice.h"
