@@ -37,7 +37,7 @@ constexpr std::uint64_t kDefaultTimeoutNs = 30'000'000'000;
 
 static_assert(PhantomPeer{}.plain_limit == shm::kEagerBytes);
 
-/// TSP_TIMEOUT: seconds, of ranks that no tsprun started.
+/// Returns TSP_TIMEOUT (given in seconds) in nanoseconds; for ranks that tsprun didn't start.
 std::uint64_t timeout_from_environment() {
   const char* text = std::getenv("TSP_TIMEOUT");
   if (text == nullptr) return kDefaultTimeoutNs;
@@ -49,7 +49,7 @@ std::uint64_t timeout_from_environment() {
   return static_cast<std::uint64_t>(seconds * 1e9);
 }
 
-/// TSP_MEM_PER_RANK: bytes; tsprun sets it from --mem-per-rank.
+/// Returns TSP_MEM_PER_RANK in bytes, which tsprun sets from --mem-per-rank; 0 if it isn't set.
 std::uint64_t budget_from_environment() {
   const char* text = std::getenv("TSP_MEM_PER_RANK");
   if (text == nullptr) return 0;
@@ -60,7 +60,7 @@ std::uint64_t budget_from_environment() {
   return bytes;
 }
 
-/// TSP_LINK_GBPS: 10⁹ bytes per second.
+/// Returns TSP_LINK_GBPS in 10⁹ bytes per second; 0 if it isn't set.
 double link_speed_from_environment() {
   const char* text = std::getenv("TSP_LINK_GBPS");
   if (text == nullptr) return 0;
@@ -72,7 +72,7 @@ double link_speed_from_environment() {
   return speed;
 }
 
-/// A variable that is 0 or 1; 0 if it isn't set.
+/// Returns a variable whose value is 0 or 1; false if it isn't set.
 bool flag_from_environment(const char* variable) {
   const char* text = std::getenv(variable);
   const std::string_view value = text == nullptr ? "0" : text;
@@ -80,7 +80,7 @@ bool flag_from_environment(const char* variable) {
   return value == "1";
 }
 
-/// TSP_FAULTS: texts of --fault, separated by ';'.
+/// Returns the faults in TSP_FAULTS: texts of --fault, separated by ';'.
 std::vector<fault::Spec> faults_from_environment() {
   std::vector<fault::Spec> faults;
   const char* text = std::getenv("TSP_FAULTS");
@@ -93,7 +93,8 @@ std::vector<fault::Spec> faults_from_environment() {
   return faults;
 }
 
-/// A descriptor of node memory beside the inherited one, which stays open, but not in programs that this process starts.
+/// Returns a duplicate of the inherited descriptor of node memory. The inherited one stays open in this process, but is closed in
+/// programs that it starts.
 posix::UniqueFd inherited_memory(int descriptor) {
   const int own = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (own < 0 || ::fcntl(descriptor, F_SETFD, FD_CLOEXEC) != 0) {
@@ -129,11 +130,11 @@ struct Context::Parts {
   shm::NodeMemory* memory;
   int local_rank;
   FlightBoard board;
-  AddressSpace imagined;  ///< of a phantom
+  AddressSpace imagined;  ///< a phantom's heap; empty for real ranks
   Heap heap;
   RankFaults faults;
   Links links;
-  std::vector<std::unique_ptr<verify::VerifyTransport>> verified;  ///< around transports that don't check payloads, with --verify
+  std::vector<std::unique_ptr<verify::VerifyTransport>> verified;  ///< with --verify, around transports that don't check
   std::optional<PeerWatch> watch;
   Staging staging;
   Engine engine;
@@ -185,7 +186,8 @@ struct Context::Parts {
     page.life.store(static_cast<std::uint32_t>(Life::alive), std::memory_order_release);
   }
 
-  /// Takes the rank's place in the job, which is to be had once: lanes still hold what an earlier program of the rank sent.
+  /// Registers this process as the rank and returns the board. A rank can join only once, because its lanes still hold what an
+  /// earlier program sent. Throws Error(refused) if it joined before.
   FlightBoard joined(const shm::NodeMemory& node) const {
     const FlightBoard all(node);
     const auto me = static_cast<std::uint32_t>(::getpid());
@@ -201,7 +203,7 @@ struct Context::Parts {
 
   bool is_phantom() const { return !imagined.bytes().empty(); }
 
-  /// As much as a job's node memory would hold under this budget.
+  /// Returns as much of a phantom's address space as a real heap with this budget would have.
   std::span<std::byte> imagined_heap(std::uint64_t budget) const {
     const std::span<std::byte> all = imagined.bytes();
     return budget == 0 ? all : all.first(std::min<std::uint64_t>(all.size(), Heap::reservation_for(budget)));
@@ -221,13 +223,14 @@ struct Context::Parts {
     links.register_memory(memory->heap(local_rank).subspan(offset, bytes));
   }
 
-  /// What a NIC holds on to can't be given back: under a budget the heap's blocks are spread over somewhat more than its bytes.
+  /// Returns how far from its start the heap is likely to be used. Memory that is registered with a NIC isn't given back, so with
+  /// a budget the heap's blocks spread over somewhat more than the budget.
   static std::size_t likely_reach(std::uint64_t budget) {
     constexpr std::uint64_t kSpreadOver = 2;
     return budget == 0 || budget > ~std::uint64_t{0} / kSpreadOver ? ~std::size_t{0} : budget + budget / kSpreadOver;
   }
 
-  /// Gives pages of the heap back; false where a NIC holds on to them.
+  /// Gives pages of the heap back to the system; returns false if they can't be, as they are registered with a NIC.
   bool release(std::size_t offset, std::size_t bytes) {
     if (is_phantom()) return true;
     return !links.registers_memory() && memory->release(local_rank, offset, bytes);
@@ -236,7 +239,7 @@ struct Context::Parts {
   int world_rank() const { return static_cast<int>(memory->layout().first_rank) + local_rank; }
   std::uint64_t timeout_ns() const { return memory->layout().timeout_ns != 0 ? memory->layout().timeout_ns : kDefaultTimeoutNs; }
 
-  /// The routes with the nodes to which they lead and, with --verify, through transports that check payloads.
+  /// Adds to the routes the nodes to which they lead and, if `verify`, transports that check payloads.
   std::vector<Route> finished(std::vector<Route> routes, bool verify) {
     std::map<Transport*, Transport*> checking;
     for (std::size_t rank = 0; rank < routes.size(); ++rank) {
@@ -253,7 +256,7 @@ struct Context::Parts {
     return routes;
   }
 
-  /// A phantom's routes: without peers described as if all ranks shared memory.
+  /// Adds to a phantom's routes the properties of its peers; without `peers`, all ranks share memory.
   std::vector<Route> with_phantoms(std::vector<Route> routes, const std::vector<PhantomPeer>& peers) const {
     for (std::size_t rank = 0; is_phantom() && rank < routes.size(); ++rank) {
       if (!peers.empty()) routes[rank].phantom = peers[rank];
@@ -268,7 +271,7 @@ struct Context::Parts {
     throw Error(first.cause == Cause::none ? Cause::interrupted : first.cause, first.detail, first.rank);
   }
 
-  /// Drives the end in good order: what this rank has sent shall arrive, though the rank ends.
+  /// Waits, at most for the timeout, until everything that this rank has sent has arrived.
   void close_links();
 };
 
@@ -338,13 +341,13 @@ PhantomOptions Context::likeness() const {
 
 Context Context::phantom(int rank, int size, const PhantomOptions& like) {
 #ifdef TSP_SANITIZE_THREAD
-  // It knows 3 TiB of places for mappings and ends a process that is given others: room for the phantoms of eight threads.
+  // ThreadSanitizer supports mappings in 3 TiB of address space only: this leaves room for the phantoms of eight threads.
   constexpr std::size_t kAddressSpace = std::size_t{257} << 30;
 #else
   constexpr std::size_t kAddressSpace = std::size_t{1} << 43;
 #endif
   if (size < 1 || rank < 0 || rank >= size) throw Error(Cause::refused, fmt::format("phantom rank {} of {}", rank, size));
-  // On a node of its own, without a way to the others.
+  // The phantom is on a node of its own, without transports to the others.
   const shm::NodeLayout alone{.local_ranks = 1,
                               .heap_bytes = std::uint64_t{1} << 20,
                               .first_rank = static_cast<std::uint32_t>(rank),
@@ -388,16 +391,16 @@ std::vector<LinkTraffic> Context::traffic_by_link() const { return parts_->links
 
 namespace {
 
-/// The one thing that must be global: std::terminate takes no argument. A handler that outlives its context must still find the
-/// board, so the node memory's page is mapped for good.
+/// What the terminate handler needs. It must be global, because std::terminate takes no argument. The handler may run after the
+/// context is gone and must still find the board, so node memory is mapped once more, for good.
 struct TerminateState {
   const FlightBoard* board = nullptr;
   int rank = -1;
 };
 TerminateState terminate_state;
-/// What a refusal ends a process with that hasn't joined, as it does tsprun.
+/// Exit code of a process whose rank was refused before it joined; tsprun uses the same.
 constexpr int kRefusedCode = 2;
-/// Whose handler on_terminate() has taken the place of: until there is a board, it is asked for all that isn't ours.
+/// The handler that on_terminate() replaced. While there is no board, it handles exceptions that aren't an Error.
 std::terminate_handler earlier_handler = nullptr;
 
 void say(const std::string& line) { [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size()); }
@@ -421,7 +424,7 @@ void say(const std::string& line) { [[maybe_unused]] const ssize_t written = ::w
   }
   const FlightBoard* board = terminate_state.board;
   if (board == nullptr) {
-    // The rank couldn't join: that is in words, and a core dump would add nothing.
+    // The rank couldn't join: the error's text says why, and a core dump would add nothing.
     if (own_words) {
       say(fmt::format("tsp: {}\n", failure.detail));
       ::_exit(failure.cause == Cause::refused ? kRefusedCode : 1);
@@ -434,7 +437,7 @@ void say(const std::string& line) { [[maybe_unused]] const ssize_t written = ::w
                   failure.detail));
   if (job_was_over) ::_exit(1);  // the cause is another rank's; no core dump for this one
   board->note_first_error(terminate_state.rank, failure);
-  if (own_words && failure.cause == Cause::refused) ::_exit(1);  // a mistake in words is none to debug
+  if (own_words && failure.cause == Cause::refused) ::_exit(1);  // the user's mistake: no core dump
   std::abort();
 }
 

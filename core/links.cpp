@@ -22,7 +22,7 @@ void pause_a_moment() {
   ::nanosleep(&pause, nullptr);
 }
 
-/// A text of a NodeLayout.
+/// Returns a text field of NodeLayout, which may lack the terminator.
 template <std::size_t size>
 std::string text_of(const char (&field)[size]) {
   return {field, ::strnlen(field, size)};
@@ -37,7 +37,7 @@ Links::Links(shm::NodeMemory& memory, int local_rank, LinkOptions options)
   try {
     connect();
   } catch (const Error& error) {
-    // Before the launcher sees how the process ends of it: a program may know no better than to abort.
+    // Noted before the launcher sees how the process ends: the program may simply abort because of this exception.
     board_.note_first_error(rank(), failure_of(error));
     throw;
   }
@@ -46,8 +46,8 @@ Links::Links(shm::NodeMemory& memory, int local_rank, LinkOptions options)
   decorate(around_tcp_, tcp_.get());
 }
 
-/// With a speed, or where messages to this rank shall be late: puts the transport behind a slower link. Where they may be lost or
-/// damaged: behind what does it.
+/// Wraps a transport in a DelayTransport if a link speed is given or messages to this rank are to be slow or late, and in a
+/// DamageTransport if they may be lost, damaged or cut.
 void Links::decorate(Decorated& decorated, Transport* inner) {
   if (inner == nullptr) return;
   std::vector<int> worlds;
@@ -146,7 +146,8 @@ void Links::connect() {
   const std::string store = text_of(layout.store);
   if ((by_tcp.empty() && far.empty()) || store.empty()) return;
   bootstrap::StoreClient client(store, {layout.secret, layout.tls != 0}, rank(), options_.timeout_ns, [this] {
-    // Who has dialed this rank is let in while it still asks for others: a queue of strangers may form behind.
+    // While this rank waits for others, it accepts connections, so that peers are not stuck in the listening queue behind
+    // strangers.
     if (tcp_) tcp_->progress();
     if (options_.check) options_.check();
   });
@@ -174,7 +175,7 @@ std::vector<std::byte> Links::ask(bootstrap::StoreClient& client, const std::str
   }
 }
 
-/// Once the deadline has passed the cause may lie further on: with the rank for which the peer waits in its turn.
+/// If the deadline has passed, blames the root of the wait chain, as the peer may itself wait for another rank.
 void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t began_ns) const {
   const std::uint64_t now = posix::now_ns();
   Failure failure{.cause = cause, .rank = peer, .code = 0, .op = {}, .sequence = 0, .detail = what};
@@ -187,7 +188,7 @@ void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t b
     }
     failure.detail = fmt::format("{}; {}", what, board_.describe(chain, now));
   }
-  // The peer may have died, or have ended with the job: then the launchers tell in a moment.
+  // The peer may have died, or have ended with the job: the launchers report that in a moment.
   while (failure.cause == Cause::disconnected && posix::now_ns() - now < wait_for_word_ns(options_.timeout_ns)) {
     if (options_.check) options_.check();
     pause_a_moment();
@@ -197,7 +198,7 @@ void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t b
   throw Error(failure.cause, failure.detail, failure.rank);
 }
 
-/// Begins to connect to those whose device this rank's can reach; returns the others.
+/// Begins to connect to those ranks of `far` whose RDMA device this rank's can reach; returns the others.
 std::vector<int> Links::choose_verbs(bootstrap::StoreClient& client, const std::vector<int>& far) {
   const shm::NodeLayout& layout = memory_->layout();
   std::vector<int> rest;
@@ -241,7 +242,7 @@ std::vector<int> Links::choose_verbs(bootstrap::StoreClient& client, const std::
   return rest;
 }
 
-/// What this rank chose, before it connects: its next word to the store proves that this one has arrived.
+/// Writes this rank's choices to the store before it connects: its later requests to the store prove that this one has arrived.
 void Links::tell(bootstrap::StoreClient& client) const {
   std::string text;
   for (const Way& way : ways_) text += fmt::format("{}\t{}\t{}\n", way.kind, way.why, fmt::join(way.ranks, ","));

@@ -18,7 +18,7 @@ void copy_text(char (&to)[kErrorText], std::string_view text) {
   to[length] = '\0';
 }
 
-/// Text out of shared memory: never trusts a missing terminator.
+/// Returns a text from shared memory, which may lack the terminator.
 std::string text_of(const char (&from)[kErrorText]) { return {from, ::strnlen(from, kErrorText)}; }
 
 Cause cause_of(std::uint32_t value) {
@@ -74,7 +74,7 @@ NodePage& FlightBoard::node() const { return *reinterpret_cast<NodePage*>(memory
 bool FlightBoard::abort(const Failure& failure) const {
   std::uint32_t none = 0;
   const bool first = node().abort.compare_exchange_strong(none, 1);
-  // A launcher says it again in every round: those who were woken once know it.
+  // A launcher repeats this call in every round: ranks that were woken once know about the failure.
   if (!first) return false;
   write_abort(failure);
   const auto here = static_cast<int>(memory_->layout().local_ranks);

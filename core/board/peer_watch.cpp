@@ -30,7 +30,7 @@ void PeerWatch::look() {
       pollfd ready{processes_[i].get(), POLLIN, 0};
       gone = ::poll(&ready, 1, 0) > 0 && (ready.revents & POLLIN) != 0;
     }
-    // Looked at again: the rank may have finished in good order between the two looks.
+    // Read life() again: the rank may have marked itself finished since the first look.
     if (gone && board_.life(rank) <= Life::alive) {
       RankPage& page = board_.page(rank);
       page.code.store(kUnknownCode, std::memory_order_relaxed);  // only a parent learns the code

@@ -175,7 +175,7 @@ Work Communicator::start_all_to_all_v(Mode mode, ConstBuffer send, std::span<con
   check_memory("all_to_all_v", "recv", recv);
   check_disjoint("all_to_all_v", send, recv);
   const Algorithm algorithm = choose(Op::all_to_all, 0, options);
-  // The counts differ from pair to pair: what two ranks agree on is seen by the size of their message.
+  // Counts differ from pair to pair, so they aren't part of the signature: each pair compares the size of its message instead.
   constexpr std::size_t kUneven = ~std::size_t{0};
   const OperationInfo info = describe(Op::all_to_all, send, Reduction::sum, algorithm, {.count = kUneven}, options);
   return start<DirectAllToAll>(mode, options, info, send, Chunks::listed(send_counts), recv, Chunks::listed(recv_counts));

@@ -16,11 +16,12 @@ namespace {
 constexpr std::array<std::string_view, 6> kNames = {"automatic", "one_shot", "rooted", "direct", "ring", "hierarchical"};
 constexpr std::uint64_t kKi = 1024;
 constexpr int kOneShotRanks = 64;
-/// Beyond so many ranks what is small goes by way of one of them: the n² messages of the other algorithms cost more than that its
-/// one core does all the sums.
+/// Largest group that doesn't use rooted algorithms. In larger ones, the n² messages of other algorithms cost more for small
+/// buffers than doing all sums on one core.
 constexpr int kManyRanks = 64;
 constexpr std::uint64_t kRootedBytes = 64 * kKi;
-/// Without views each peer's part needs a buffer of its own, and all lanes share one wire: beyond this size neighbours only.
+/// Largest buffer for which direct algorithms are used without views: each peer's part then needs a buffer of its own, and all
+/// lanes share one wire, so for more bytes rings are better.
 constexpr std::uint64_t kSmallBytes = 64 * kKi;
 
 constexpr std::uint64_t kAnyBytes = std::numeric_limits<std::uint64_t>::max();
@@ -71,7 +72,7 @@ std::string operation_names() {
               fmt::format("choice of algorithms: \"{}\": {}; for example: all_reduce=ring,all_gather<64K=direct", part, why));
 }
 
-/// "64K": a size, of which fewer bytes fit the row.
+/// Parses the size in "<64K" and returns the largest number of bytes that fits the row.
 std::uint64_t parse_bound(std::string_view part, std::string_view text) {
   std::uint64_t value = 0;
   const char* end = text.data() + text.size();

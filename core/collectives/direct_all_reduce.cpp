@@ -30,7 +30,7 @@ DirectAllReduce::DirectAllReduce(const Call& call, ConstBuffer send, Buffer recv
   gathers_.fill(static_cast<std::size_t>(peers()), Gather());
 }
 
-/// Empty chunks have one segment, too: there is always a message.
+/// Returns the number of segments of a chunk; an empty chunk has one, too, so that there is always a message.
 std::size_t DirectAllReduce::segments(int chunk) const {
   return std::max<std::size_t>(1, (chunks_.count(chunk) + segment_elements_ - 1) / segment_elements_);
 }
@@ -65,9 +65,9 @@ bool DirectAllReduce::send_inputs(Engine& engine, std::size_t& budget) {
   return true;
 }
 
-/// Reduces the next segment of the own chunk, if it is time; true when all are done. Reducing waits for the others' segments only
-/// while they come (`collecting`): the peers' inputs are borrowed until the own chunk is done, which holds back their credits, so
-/// a peer with more segments than a lane has slots can't go on before.
+/// Reduces the next segment of the own chunk unless this rank is too far ahead; returns true when all segments are done. It waits
+/// for the others' segments only while these keep arriving (`collecting`): until the own chunk is done, the peers' inputs are
+/// viewed and their credits held back, so a peer with more segments than its lane has slots couldn't go on otherwise.
 bool DirectAllReduce::reduce_segment(Engine& engine, bool collecting) {
   if (reduced_ == segments(rank())) return true;
   if ((collecting && reduced_ >= slowest_gather() + kAhead) || !sum_.arrived(*this, engine)) return false;
@@ -77,7 +77,7 @@ bool DirectAllReduce::reduce_segment(Engine& engine, bool collecting) {
   const std::byte* own = send_.data + (chunks_.offset(rank()) + first) * element;
   if (summed_ == reduced_) {
     sum_.sum(*this, own, out.data(), first, out.size() / element, kernels::Stores::cached);
-    // Before any wait for room: what the peers wait for to be read may be what holds theirs.
+    // Release the inputs before waiting for room: peers may wait until their inputs are read before they read this rank's data.
     if (++summed_ == segments(rank())) sum_.release(*this);
     engine.moved();
   }
@@ -87,7 +87,7 @@ bool DirectAllReduce::reduce_segment(Engine& engine, bool collecting) {
   return reduced_ == segments(rank());
 }
 
-/// Offers reduced segments to all; true if none is left to offer.
+/// Sends reduced segments to all peers; returns true if none is left to send.
 bool DirectAllReduce::send_results() {
   const std::size_t element = size_of(send_.dtype);
   while (result_sent_ < reduced_) {
@@ -101,7 +101,7 @@ bool DirectAllReduce::send_results() {
   return true;
 }
 
-/// Copies the others' segments that are there; true when all have come.
+/// Copies the others' segments that have arrived; returns true when all have.
 bool DirectAllReduce::collect(Engine& engine, std::size_t& budget) {
   bool complete = true;
   bool moved = false;
@@ -127,7 +127,7 @@ bool DirectAllReduce::collect(Engine& engine, std::size_t& budget) {
   return complete;
 }
 
-/// Segments collected from the peer that is furthest behind, of those that still have some to send.
+/// Returns the number of segments collected from the slowest of the peers that still have segments to send.
 std::size_t DirectAllReduce::slowest_gather() const {
   std::size_t slowest = std::numeric_limits<std::size_t>::max() - kAhead;
   for (int i = 0; i < peers(); ++i) {

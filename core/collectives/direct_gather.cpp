@@ -6,7 +6,7 @@ namespace tsprun {
 
 namespace {
 
-/// Copies from all peers whose messages are there; true when all are complete. Notes the first that is missing.
+/// Copies the messages that have arrived; returns true when all are complete. Notes the first peer whose message is missing.
 bool collect_all(Collective& operation, Engine& engine, SmallVector<Arrival, kInlinePeers>& arrivals, std::size_t& budget) {
   bool complete = true;
   bool moved = false;

@@ -62,7 +62,7 @@ void PeerSum::release(const Collective& operation) {
 
 namespace {
 
-/// Elements that one step sums: it reads them once for every rank.
+/// Returns the number of elements that one step sums: fewer for more ranks, as it reads each element once for every rank.
 std::size_t elements_a_step(DType dtype, int ranks) {
   constexpr std::size_t kReadBytes = 4 * kSegmentBytes;
   const std::size_t bytes = std::clamp<std::size_t>(kReadBytes / static_cast<std::size_t>(ranks), 4096, kSegmentBytes);

@@ -15,7 +15,7 @@ namespace tsprun {
 // --- Collective --------------------------------------------------------------------------------------------------------------
 
 Envelope Collective::envelope_of(const OperationInfo& info) {
-  // A send and its recv are one message.
+  // Either end of a message may be a send_recv, so send, recv and send_recv all use the tag of a send.
   const Op op = is_collective(info.op) ? info.op : Op::send;
   return {.signature = info.signature,
           .sequence = info.group_sequence,
@@ -25,7 +25,7 @@ Envelope Collective::envelope_of(const OperationInfo& info) {
 
 Call Collective::among(const Group& members, std::uint64_t phase) const {
   Call call{.group = &members, .keep = nullptr, .stream = stream_, .info = info_};
-  // Messages of different phases between the same two ranks must not pass for each other.
+  // The signature differs by phase, so that messages of different phases between the same two ranks can't be confused.
   call.info.signature += phase;
   return call;
 }
@@ -56,7 +56,7 @@ void Offer::set(const Collective& operation, std::span<const std::byte> memory, 
   }
 }
 
-/// A block of staging; false: there is none before a peer has read.
+/// Takes a block of staging memory; returns false if there is none until a peer has read, which it then notes as missing.
 bool Offer::find_room(Collective& operation) {
   if (block_ != nullptr) return true;
   Staging& staging = *operation.group().staging;

@@ -9,7 +9,8 @@ namespace tsprun {
 
 namespace {
 
-/// Some members of a group as a group. Its operations are parts of operations of the whole, so it has the same id.
+/// Returns a group of some members of another. It has the same id, because its operations are parts of operations of the whole
+/// group.
 Group part_of(const Group& whole, const std::vector<int>& group_ranks) {
   Group part;
   part.engine = whole.engine;

@@ -12,7 +12,7 @@ HierarchicalAllGather::HierarchicalAllGather(const Call& call, ConstBuffer send,
   std::vector<Relay::Part> parts;  // the chunks
   for (int r = 0; r < size(); ++r) parts.push_back({chunks.offset(r) * element, chunks.count(r) * element});
   relay_.set(*this, recv.as_bytes(), std::move(parts));
-  // A member of rail i meets the chunks of its rail in this order: its own, that of the node before, …
+  // A rank gets the chunks of its rail in this order: its own, that of the previous node, the one before that, …
   const auto rail_of = [&grid](int node, int rail, int count) {
     std::vector<int> chunks_of_rail;
     for (int hop = 0; hop < count; ++hop) chunks_of_rail.push_back(grid.at(modulo(node - hop, grid.nodes), rail));
@@ -42,7 +42,7 @@ bool HierarchicalAllGather::step(Engine& engine) {
 
 HierarchicalBroadcast::HierarchicalBroadcast(const Call& call, Buffer buffer, int root) : Collective(call) {
   const Grid& grid = *group().grid;
-  const Chunks chunks = Chunks::balanced(grid.rails, buffer.count);  // one a rail
+  const Chunks chunks = Chunks::balanced(grid.rails, buffer.count);  // one per rail
   const std::size_t element = size_of(buffer.dtype);
   std::vector<Relay::Part> parts;
   for (int i = 0; i < grid.rails; ++i) parts.push_back({chunks.offset(i) * element, chunks.count(i) * element});
@@ -50,7 +50,7 @@ HierarchicalBroadcast::HierarchicalBroadcast(const Call& call, Buffer buffer, in
   const int root_node = grid.row_of(root);
   const int hop = modulo(grid.node - root_node, grid.nodes);
   const int after = modulo(grid.node + 1, grid.nodes);
-  // What the root shows a member of its node begins with the part that this one sends on.
+  // The root sends a member of its node first the part that the member forwards along its rail.
   const auto all_from = [&grid](int rail) {
     std::vector<int> order;
     for (int i = 0; i < grid.rails; ++i) order.push_back(modulo(rail + i, grid.rails));

@@ -7,7 +7,7 @@ namespace tsprun {
 
 namespace {
 
-/// Steps a part of the operation; true when it is complete.
+/// Steps a part of the operation; returns true when the part is complete.
 template <class Part>
 bool step_part(Collective& operation, Engine& engine, Part& part) {
   if (part.step(engine)) return true;
@@ -26,12 +26,12 @@ HierarchicalReduceScatter::HierarchicalReduceScatter(const Call& call, ConstBuff
   for (int node = 0; node < grid.nodes; ++node) counts.push_back(chunks_.count(grid.at(node, grid.rail)));
   rail_chunks_ = Chunks::listed(counts);
   sums_ = group().heap->allocate(rail_chunks_.total() * size_of(send_.dtype), "a node's sums in a reduce_scatter");
-  // They take what memory they need now, not when it is their turn.
+  // Made now, so that they allocate their memory now and not in the middle of the operation.
   begin_within();
   begin_across();
 }
 
-/// The part that sums the chunks of node_'s members.
+/// Makes the sub-operation that sums the chunks of the members of node `node_`.
 void HierarchicalReduceScatter::begin_within() {
   const Grid& grid = *group().grid;
   std::vector<std::size_t> counts;

@@ -32,7 +32,7 @@ void check_other(std::string_view operation, std::string_view argument, int othe
   }
 }
 
-/// Messages that are copied into the lane and out of it on any transport.
+/// Returns true for messages that are copied into the lane and out of it on all transports of the group.
 bool is_small(const Group& group, std::size_t bytes) {
   return bytes <= std::min<std::size_t>({kCopiedOnceBytes, kReceivedBytes, group.plain_limit});
 }
@@ -88,7 +88,7 @@ OperationInfo Communicator::describe_message(Op op, const Envelope& message, Con
 Work Communicator::start_send(Mode mode, ConstBuffer buffer, int to, const CallOptions& options) {
   check_other("send", "to", to, *group_);
   check_memory("send", "buffer", buffer);
-  if (options.algorithm != Algorithm::automatic) choose(Op::send, buffer.bytes(), options);  // refuses what there isn't
+  if (options.algorithm != Algorithm::automatic) choose(Op::send, buffer.bytes(), options);  // may refuse the algorithm
   const Envelope envelope = next_message(Direction::out, buffer, to, options);
   Engine& engine = *group_->engine;
   if (mode == Mode::blocking && engine.quiet() && is_small(*group_, buffer.bytes())) {

@@ -7,7 +7,7 @@ namespace tsprun {
 
 OneShotAllReduce::OneShotAllReduce(const Call& call, ConstBuffer send, Buffer recv) : Collective(call), send_(send), recv_(recv) {
   const std::size_t bytes = send_.bytes();
-  // In place the result overwrites what slower peers still have to read.
+  // In place, the result would overwrite input that slower peers have yet to read.
   const Owner owner = send_.data == recv_.data ? Owner::changing : Owner::caller;
   if (peers() > 0) offer_.set(*this, send_.as_bytes(), bytes, Readers::several, owner);
   const auto count = static_cast<std::size_t>(peers());
@@ -48,7 +48,7 @@ bool OneShotAllReduce::step(Engine& engine) {
 void OneShotAllReduce::sum_all() {
   const std::size_t element = size_of(send_.dtype);
   const auto n = static_cast<std::size_t>(size());
-  // The ranks' buffers twice over: chunk c's terms, ranks c+1 … c, stand in one piece.
+  // All ranks' buffers, listed twice: so the terms of chunk c, ranks c+1 … c (cyclic), are consecutive entries.
   SmallVector<const std::byte*, 2 * kInlinePeers> inputs;
   inputs.fill(2 * n, nullptr);
   inputs[static_cast<std::size_t>(rank())] = send_.data;

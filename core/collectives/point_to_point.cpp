@@ -41,7 +41,7 @@ bool SendRecv::step(Engine& engine) {
     offer_.all_sent();
     sent_ = true;
   }
-  // Looked for whether or not ours could go: the peer's may be what stands in the way of its taking ours.
+  // Receive even if this rank's message couldn't be sent yet: the peer may be unable to take it before its own message is read.
   if (arrival_.posted() || arrival_.post(*this, from_, 0, recv_.as_bytes(), recv_.as_bytes(), landing_)) {
     if (arrival_.advance(*this, engine, budget)) engine.moved();
   }

@@ -32,7 +32,7 @@ void Relay::give(int part, std::size_t bytes) {
   have(part, bytes == whole.bytes ? pieces(whole) : bytes / kSegmentBytes);
 }
 
-/// An empty part has one piece: there is always a message.
+/// Returns the number of pieces of a part; an empty part has one, so that there is always a message.
 std::size_t Relay::pieces(const Part& part) { return std::max<std::size_t>(1, (part.bytes + kSegmentBytes - 1) / kSegmentBytes); }
 
 Relay::Part Relay::piece_of(const Part& part, std::size_t piece) {
@@ -47,13 +47,13 @@ void Relay::advance(Walk& walk) const {
   ++walk.part;
 }
 
-/// So many pieces of the part are here now.
+/// Notes that the first `pieces` pieces of a part are here.
 void Relay::have(int part, std::size_t pieces) {
   std::size_t& here = have_[static_cast<std::size_t>(part)];
   here = std::max(here, pieces);
 }
 
-/// Makes ready for sending what is here and leaves; true when all of that is.
+/// Prepares the pieces for sending that are here and are to be forwarded; returns true when all of them are prepared.
 bool Relay::prepare(Collective& operation) {
   for (std::size_t p = 0; p < parts_.size(); ++p) {
     for (; leaves_[p] && prepared_[p] < have_[p]; ++prepared_[p]) {
@@ -77,7 +77,7 @@ bool Relay::step(Collective& operation, Engine& engine, std::size_t budget) {
   return sent && collected && offer_.drained(operation, engine);
 }
 
-/// Sends what is here and hasn't gone yet, as far as lanes have credit; true when all is gone.
+/// Sends the pieces that are here, as far as lanes have credit; returns true when everything was sent.
 bool Relay::pass_on(Collective& operation) {
   bool all = prepare(operation);
   for (Outgoing& outgoing : outgoing_) {
@@ -92,7 +92,7 @@ bool Relay::pass_on(Collective& operation) {
   return all;
 }
 
-/// Takes what has come; true when nothing more is expected. Notes the first peer that is missing.
+/// Takes the pieces that have arrived; returns true when nothing more is expected. Notes the first peer whose piece is missing.
 bool Relay::collect(Collective& operation, Engine& engine, std::size_t& budget, bool& moved) {
   bool all = true;
   for (auto incoming = incoming_.rbegin(); incoming != incoming_.rend(); ++incoming) {

@@ -58,7 +58,7 @@ bool RingReducePhase::step(Collective& operation, Engine& engine) {
   return slots_.drained(operation, engine);
 }
 
-/// One message out, one in; true when both are through.
+/// Sends one piece to the right and adds one from the left; returns true when both are done.
 bool RingReducePhase::hop(Collective& operation, Engine& engine) {
   const int n = operation.size();
   const int going = modulo(operation.rank() - 1 - hop_in_round_, n);

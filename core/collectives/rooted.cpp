@@ -37,7 +37,7 @@ bool RootedAllReduce::step_other(Engine& engine) {
     offer_.all_sent();
     sent_ = 1;
   }
-  // In place: the root answers only when it has read all inputs.
+  // Works in place, too: the root sends the result only when it has read all inputs.
   if (!arrival_.posted() && !arrival_.post(*this, kRoot, kResultStep, recv_.as_bytes(), recv_.as_bytes(), landing_)) return false;
   if (arrival_.advance(*this, engine, budget) && !arrival_.done()) engine.moved();
   return arrival_.done() && offer_.drained(*this, engine);
@@ -79,7 +79,7 @@ bool RootedAllReduce::step_root(Engine& engine) {
   return offer_.drained(*this, engine);
 }
 
-/// Adds the terms of ranks c+1, c+2, …, c.
+/// Sums chunk c over all ranks, in the order c+1, c+2, …, c.
 void RootedAllReduce::sum_chunk(int c) {
   const std::size_t count = chunks_.count(c);
   if (count == 0) return;

@@ -56,7 +56,7 @@ bool Staging::is_free(Block& block) {
   if (block.taken_) return false;
   while (!block.readers_.empty()) {
     const PendingSend& reader = block.readers_.back();
-    // A lane that failed reads no more; the failure itself is found by the next operation on it.
+    // Any other outcome frees the block: nobody reads over a failed lane any more, and its next operation reports the failure.
     if (reader.transport->test_send(reader.lane, reader.ticket) == Outcome::pending) return false;
     block.readers_.pop_back();
   }

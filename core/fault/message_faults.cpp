@@ -16,7 +16,7 @@ std::uint64_t hash_of_message(const fault::Spec& spec, std::uint64_t message) {
   return XXH3_64bits(key, sizeof key);
 }
 
-/// From [0, 1).
+/// Maps 64 random bits to [0, 1).
 double fraction(std::uint64_t drawn) { return static_cast<double>(drawn >> 11) * 0x1p-53; }
 
 }  // namespace
@@ -24,7 +24,7 @@ double fraction(std::uint64_t drawn) { return static_cast<double>(drawn >> 11) *
 bool prescribes_message(const OperationInfo& info, std::span<const int> members, int from, int to) {
   const auto in_group = [&](int rank) { return std::ranges::find(members, rank) != members.end(); };
   switch (info.op) {
-    case Op::send: return false;  // is the sender's
+    case Op::send: return false;  // the receiver's operation is a recv or send_recv
     case Op::recv: return info.root == from;
     case Op::send_recv: return info.source == from;
     case Op::broadcast: return info.root == from && in_group(to);
@@ -60,7 +60,7 @@ std::vector<std::size_t> MessageFaults::at_step(std::uint64_t step) {
 
 void MessageFaults::at_post(Stream stream, std::uint64_t number, const OperationInfo& info, std::span<const int> members) {
   for (Fault& fault : faults_) {
-    // The others strike ways, not messages.
+    // These two kinds concern connections, not single messages.
     if (fault.spec.kind == fault::Kind::disconnect || fault.spec.kind == fault::Kind::slow) continue;
     if (!prescribes_message(info, members, fault.spec.from, rank_)) continue;
     const std::uint64_t message = ++fault.messages;
@@ -70,7 +70,7 @@ void MessageFaults::at_post(Stream stream, std::uint64_t number, const Operation
     due_[{stream, number}].push_back({.kind = fault.spec.kind,
                                       .fault = fault.number,
                                       .from = info.relayed ? fault::Strike::kWhoever : fault.spec.from,
-                                      // Another hash: those that are drawn have small ones.
+                                      // Hashed again: messages that were drawn have small hashes.
                                       .draw = XXH3_64bits(&drawn, sizeof drawn),
                                       .late_ns = static_cast<std::uint64_t>(fault.spec.milliseconds * 1e6)});
   }

@@ -105,7 +105,7 @@ void RankFaults::note_blow(const fault::Blow& blow) {
   note(blow.fault, where, fmt::format("{} (a message of {} B from rank {}: {})", place, blow.bytes, blow.from, blow.what));
 }
 
-/// On the board, and the first time in a line.
+/// Records a hit on the board; the first of each fault also in a line on stderr.
 void RankFaults::note(std::size_t fault, const FaultRecord& where, const std::string& what) {
   FaultRecord record = where;
   record.when_ns = posix::now_ns();
@@ -114,7 +114,7 @@ void RankFaults::note(std::size_t fault, const FaultRecord& where, const std::st
   if ((said_ & bit) != 0) return;
   said_ |= bit;
   const std::string line = fmt::format("rank {}: injected --fault {} at {}\n", rank_, texts_[fault], what);
-  // One write, past all buffers: what follows may be the end.
+  // One unbuffered write: the process may be killed right after it.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
@@ -133,7 +133,7 @@ void RankFaults::strike(const Fault& fault) {
   }
 }
 
-/// No sign of life. Ends early if the job has failed meanwhile.
+/// Sleeps without a sign of life. Ends early if the job fails meanwhile.
 void RankFaults::stall(double seconds) {
   constexpr long kLookNs = 10'000'000;
   const std::uint64_t end = posix::now_ns() + static_cast<std::uint64_t>(seconds * 1e9);

@@ -16,7 +16,7 @@ constexpr std::size_t kLine = 64;
 /// small.
 constexpr std::size_t kCommitStep = std::size_t{1} << 20;
 
-/// At least so many pages are given back at a time, so that not every block costs system calls.
+/// Smallest number of pages that are given back at a time, so that not every block costs system calls.
 constexpr std::size_t kReleasedPages = 16;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t step) { return (value + step - 1) / step * step; }
@@ -75,7 +75,8 @@ HeapBlock Heap::allocate(std::size_t bytes, std::string_view what, Category cate
                           what, bytes, reservation_.size(), use_.total, budget_, breakdown(), largest));
 }
 
-/// Commits what isn't committed of a range that is about to be used.
+/// Commits the parts of a range that aren't committed yet, before the range is used. Gives back other pages if a budget demands
+/// it.
 void Heap::make_usable(std::size_t begin, std::size_t end) {
   if (!limited_) {
     if (end <= committed_) return;
@@ -99,8 +100,8 @@ void Heap::make_usable(std::size_t begin, std::size_t end) {
   resident_.add(first, last);
 }
 
-/// Gives back about so many pages that no block lies on, as far as there are any: the last ones, since blocks are placed at the
-/// first place that fits.
+/// Gives back about `pages` pages without a block, or fewer if there aren't as many. Begins at the end, because blocks are placed
+/// at the first place that fits. If a page can't be given back, never tries again.
 void Heap::release_pages(std::size_t pages) {
   if (!release_) return;
   pages = std::max(pages, kReleasedPages);
@@ -126,7 +127,7 @@ void Heap::count(Category category, std::size_t bytes) {
   peaks_.total = std::max(peaks_.total, use_.total);
 }
 
-/// " (parameters 4096, activations 1024)"; nothing where nothing is in use.
+/// Returns the bytes in use for an error: " (parameters 4096, activations 1024)"; empty if none are in use.
 std::string Heap::breakdown() const {
   std::string text;
   for (std::size_t i = 0; i < kCategories; ++i) {
@@ -144,7 +145,7 @@ void Heap::free(std::span<std::byte> bytes, Category category) {
   give_to_free(static_cast<std::size_t>(bytes.data() - reservation_.data()), length);
 }
 
-/// Joins a range with its free neighbours.
+/// Adds a range to the free ones and joins it with its free neighbours.
 void Heap::give_to_free(std::size_t start, std::size_t length) {
   auto next = free_.lower_bound(start);
   if (next != free_.begin()) {

@@ -10,11 +10,11 @@ namespace tsprun {
 
 namespace {
 
-/// Query-key pairs that a mask leaves, for one head of one sequence.
+/// Returns the number of query-key pairs that a mask leaves, for one head of one sequence.
 double visible_pairs(const kernels::Mask& mask, std::size_t queries, std::size_t keys) {
   const auto all = static_cast<double>(keys);
   if (!mask.causal) return static_cast<double>(queries) * all;
-  // Of the queries whose position is less than `end`: key_start sees one key, the next two, … until they see all.
+  // Pairs of the queries at positions below `end`: the query at key_start sees one key, the next two, … until they see all.
   const auto seen_before = [&](std::size_t end) {
     const auto count = static_cast<double>(end - std::min(end, mask.key_start));
     const double rising = std::min(count, all);
@@ -23,7 +23,7 @@ double visible_pairs(const kernels::Mask& mask, std::size_t queries, std::size_t
   return seen_before(mask.query_start + queries) - seen_before(mask.query_start);
 }
 
-/// Products of one pass over the visible pairs: two for q·kᵀ and two for p·v, each d long.
+/// Returns the FLOPs of a forward pass: for each visible pair 2·d for q·kᵀ and 2·d for p·v.
 double attention_flops(const kernels::Attention& attention, const ConstTensor& q, const ConstTensor& k) {
   const double pairs = visible_pairs(attention.mask, q.size(1), k.size(1));
   return 4 * pairs * static_cast<double>(q.size(0) * q.size(2) * q.size(3));

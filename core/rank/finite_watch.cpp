@@ -11,7 +11,7 @@ namespace tsprun {
 
 namespace {
 
-/// Of a stage; orders lie below it.
+/// Distance between the orders of two stages; orders within a stage are smaller.
 constexpr std::uint64_t kStageStep = std::uint64_t{1} << 20;
 
 const char* name(Watched what) {

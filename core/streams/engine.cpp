@@ -40,7 +40,7 @@ Engine::Engine(FlightBoard board, int world_rank, std::vector<Route> routes, Doo
 
 Engine::~Engine() { abandon(); }
 
-/// Forgets all operations: those of run() lie on stacks that are about to unwind.
+/// Drops all operations. Those of run() aren't owned: they are on stacks that are about to unwind.
 void Engine::abandon() {
   busy_ = 0;
   for (Queue& queue : queues_) {
@@ -136,7 +136,7 @@ void Engine::begin(Stream stream, Operation& operation) {
   if (observer_ != nullptr) begun_ns_[static_cast<std::size_t>(stream)] = posix::now_ns();
   if (options_.faults != nullptr) {
     options_.faults->at_begin(stream, queue(stream).completed + 1);
-    // This operation may begin while the rank waits for another: if a fault strikes, this is the one that the board shows.
+    // The rank may be waiting for another operation: meanwhile the board shows this one, in case a fault strikes at it.
     const std::int32_t waited_for = page_->blocked_on.load(relaxed);
     page_->blocked_on.store(static_cast<std::int32_t>(stream) + 1, relaxed);
     options_.faults->at_operation(info.op, operation.sequence_);
@@ -144,7 +144,7 @@ void Engine::begin(Stream stream, Operation& operation) {
   }
 }
 
-/// For those who wonder whether a message that they wait for will still come.
+/// Notes on the board the last collective that this rank completed: ranks that wait for its message then know that it was sent.
 void Engine::note_finished(Stream stream, const OperationInfo& info) {
   if (!is_collective(info.op)) return;
   FinishedLine*& last = finished_[static_cast<std::size_t>(stream)];
@@ -166,7 +166,7 @@ void Engine::note_finished(Stream stream, const OperationInfo& info) {
   last->group_sequence.store(info.group_sequence, std::memory_order_release);
 }
 
-/// Steps the operation at the head; true if it completed.
+/// Steps the operation at the head of a stream; returns true if it completed.
 bool Engine::step_head(Stream stream) {
   Queue& q = queue(stream);
   Operation* operation = q.head;
@@ -195,7 +195,7 @@ bool Engine::step_head(Stream stream) {
   return true;
 }
 
-/// Ends an operation that is complete, the `completed`-th of its stream, or keeps it until it is waited for.
+/// Deletes an operation that has just completed, or keeps it until it is waited for if it holds heap memory.
 void Engine::dispose(Queue& queue, Operation* operation) {
   if (!operation->holds_memory_) {
     delete operation;
@@ -206,7 +206,7 @@ void Engine::dispose(Queue& queue, Operation* operation) {
   queue.last_kept = operation;
 }
 
-/// The stream's operations up to this number have been waited for.
+/// Deletes the kept operations of a stream up to this number, as they have been waited for.
 void Engine::settle(Stream stream, std::uint64_t number) {
   Queue& q = queue(stream);
   while (q.kept != nullptr && q.kept->number_ <= number) delete std::exchange(q.kept, q.kept->next_);
@@ -255,12 +255,12 @@ std::span<const int> Engine::members_of(std::uint64_t group) const {
 
 // --- failures ----------------------------------------------------------------------------------------------------------------
 
-/// An operation failed: the job is over, for all.
+/// Ends the job because an operation failed with `error`; throws the first failure of the job.
 void Engine::break_down(const Error& error) {
   broken_ = true;
   Failure failure = failure_of(error);
   if (failure.rank < 0) failure.rank = world_rank_;
-  // Of a culprit elsewhere only its own operation is told, if it was in one: what this rank does is on its page.
+  // If the culprit is another rank, this rank's operation isn't named: it is on this rank's page of the board.
   if (failure.op.empty() && failure.rank == world_rank_) {
     if (const std::optional<Activity> here = board_.activity(world_rank_)) {
       failure.op = name(here->op);
@@ -272,12 +272,12 @@ void Engine::break_down(const Error& error) {
   throw_first_cause();
 }
 
-/// Throws what the whole job failed of.
+/// Throws the first failure of the job, for every rank the same.
 void Engine::throw_first_cause() {
   broken_ = true;
   abandon();
   Failure first = board_.failure();
-  // The writer of the first cause is between its two stores, or died there; then the launcher completes it.
+  // The first failure is still being written, or its writer died meanwhile; in that case the launcher writes it.
   const std::uint64_t patience_ends = posix::now_ns() + 100'000'000;
   while (first.cause == Cause::none && posix::now_ns() < patience_ends) first = board_.failure();
   if (first.cause == Cause::none) {
@@ -306,7 +306,7 @@ Error Engine::blamed(Cause cause, int culprit, const std::string& detail) const 
 
 void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine) {
   const Found found = transport.found(lane);
-  // For the board and the verdict: this is whom the rank waited for.
+  // Show on the board, and so in the verdict, that this rank waited for the peer.
   ActivityLine& now_here = line(lane.stream);
   if (now_here.since_ns.load(relaxed) == 0) now_here.since_ns.store(posix::now_ns(), relaxed);
   now_here.waiting_for.store(world_peer, relaxed);

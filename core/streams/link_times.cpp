@@ -8,9 +8,9 @@ namespace tsprun {
 
 namespace {
 
-/// A message that was found sooner after a look that missed it was as good as there: how much sooner is the luck of the looks.
+/// Shorter measured times count as this long: they depend on the moments of polling rather than on the link.
 constexpr std::uint64_t kLeastPendingNs = 50'000;
-/// Bytes per second that no link of today passes.
+/// Upper limit of measured speeds in bytes per second, beyond that of any present link.
 constexpr std::uint64_t kMostBytesPerSecond = 100'000'000'000;
 
 }  // namespace
@@ -33,7 +33,7 @@ void LinkTimes::arrived(int from, std::size_t bytes, std::uint64_t pending_ns) {
   link.line->fastest.store(record.fastest, relaxed);
 }
 
-/// A free line, or that of the fastest link if this one is slower; null: neither.
+/// Returns a free line, or that of the fastest link if this one is slower; null if there is neither.
 LinkLine* LinkTimes::line_for(const Link& link) {
   const auto rank_of = [](const LinkLine& line) { return line.from.load(relaxed); };
   LinkLine* fastest = nullptr;

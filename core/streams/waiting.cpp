@@ -20,18 +20,21 @@ namespace tsprun {
 
 namespace {
 
-/// With a core for every rank the clock is read every so many looks.
+/// Number of polls between readings of the clock, if every rank has a core.
 constexpr std::uint32_t kLooksPerClock = 256;
+/// Time of spinning before the first sleep, if every rank has a core.
 constexpr std::uint64_t kSpinNs = 1'000'000;
-/// With more ranks than cores: yields before the first sleep. A barrier of 8 ranks on 2 cores takes 5 µs this way, 25 µs when
-/// every wait sleeps, 15 µs when every wait spins 100 times first.
+/// Number of yields before the first sleep, if ranks outnumber cores. A barrier of 8 ranks on 2 cores takes 5 µs this way, 25 µs
+/// when every wait sleeps, 15 µs when every wait spins 100 times first.
 constexpr std::uint32_t kYields = 50;
-/// Looks that a spin lasts (a microsecond or two), misses that end the spinning, and waits after which it is tried again.
+/// If ranks outnumber cores: number of polls in a spin (a microsecond or two), of useless spins after which waits stop spinning,
+/// and of waits after which they try it again.
 constexpr std::uint32_t kSpinLooks = 60;
 constexpr std::uint32_t kSpinMisses = 3;
 constexpr std::uint32_t kSpinRetry = 64;
+/// Longest sleep.
 constexpr std::uint64_t kSleepNs = 100'000'000;
-/// Sleeps last 100 ms at most. Who sees more than this between two looks was itself stopped or starved.
+/// Time between two looks beyond which this rank must have been stopped or starved itself, as sleeps are far shorter.
 constexpr std::uint64_t kClockJumpNs = 2'000'000'000;
 
 void cpu_relax() {
@@ -62,15 +65,16 @@ void Engine::wait_for(Stream stream, std::uint64_t number) {
   if (q.kept != nullptr) settle(stream, number);
 }
 
-/// progress(), without a round of all streams where only one has something to do.
+/// Does the same as progress(), but steps only the stream waited for if no other has an operation.
 bool Engine::look(Stream stream) {
   if (broken_ || busy_ != 1) return progress();
   progress_transports();
   return step_head(stream);
 }
 
-/// Where ranks outnumber cores a wait may still be short: the peer may run on the other core, as in a ping-pong of two among many
-/// that sleep. Spinning before the first yield is kept up while it pays, and tried again now and then.
+/// Learns from a wait that ended whether to spin before the first yield, if ranks outnumber cores. Spinning pays if the peer runs
+/// on another core, as in a ping-pong of two ranks while the others sleep. It goes on while it pays, and is tried again now and
+/// then.
 void Engine::learn(const Patience& patience) {
   if (!options_.oversubscribed || patience.looks == 0) return;
   if (spin_looks_ != 0 && patience.looks <= spin_looks_) {
@@ -83,7 +87,7 @@ void Engine::learn(const Patience& patience) {
   }
 }
 
-/// Called after a look that found nothing to do.
+/// Spins, yields or sleeps after a poll that found nothing to do.
 void Engine::pause(Patience& patience) {
   if (board_.aborted()) {
     note_waits(patience.stream, posix::now_ns());
@@ -118,8 +122,8 @@ void Engine::sleep(Patience& patience) {
     const std::uint64_t now = wake_at == kNoDeadline ? 0 : posix::now_ns();
     bed_->sleep(wake_at == kNoDeadline ? kSleepNs : wake_at - std::min(wake_at, now));
   }
-  // Of a message that takes longer than the deadline nothing shows but its bytes, and those wake who sleeps at either end. What
-  // is moved between sleeps needn't be counted: who finds nothing done is soon asleep again.
+  // While a message takes longer than the deadline, only its bytes show that it moves; they wake the ranks at both ends. Bytes
+  // that move between sleeps needn't be counted, because a rank that finds nothing complete soon sleeps again.
   bool flows = false;
   for (Transport* transport : transports_) {
     transport->disarm();
@@ -128,7 +132,7 @@ void Engine::sleep(Patience& patience) {
   doorbell_->disarm();
   if (flows) {
     sign_of_life();
-    patience.chain_since_ns = 0;  // they may come from a peer whose system sends them while it is silent itself
+    patience.chain_since_ns = 0;  // the kernel of a silent peer may be sending them
   }
   if (news) {
     moved_ = false;
@@ -139,7 +143,8 @@ void Engine::sleep(Patience& patience) {
   }
 }
 
-/// The slow part of a wait, at most some ten times a second once nothing moves.
+/// Looks at the board during a wait: other ranks' arguments, the peer's life, the deadline. Called about every 100 ms while
+/// nothing moves, more often if the rank is woken.
 void Engine::look_around(Patience& patience) {
   const std::uint64_t now = posix::now_ns();
   page_->last_sign_ns.store(now, relaxed);
@@ -156,8 +161,8 @@ void Engine::look_around(Patience& patience) {
   }
 }
 
-/// Writes for every busy stream whom it waits for, and on which one this rank is blocked: what the others, `status` and the
-/// verdict read.
+/// Writes to the board for which rank each busy stream waits, and on which stream this rank is blocked. Other ranks, `tsprun
+/// status` and the verdict read it.
 void Engine::note_waits(Stream blocked_on, std::uint64_t now) {
   for (int i = 0; i < kStreams; ++i) {
     const auto stream = static_cast<Stream>(i);
@@ -174,7 +179,8 @@ void Engine::note_waits(Stream blocked_on, std::uint64_t now) {
   page_->blocked_on.store(static_cast<std::int32_t>(blocked_on) + 1, relaxed);
 }
 
-/// Ranks that exchange no message in an operation are compared on the board.
+/// Compares the signatures of all ranks in the same collective on the board, since not every pair of ranks exchanges a message.
+/// Throws Error(mismatch).
 void Engine::check_arguments(Stream stream) {
   const Operation* head = queue(stream).head;
   if (head == nullptr || !is_collective(head->info().op)) return;
@@ -184,7 +190,7 @@ void Engine::check_arguments(Stream stream) {
     if (!theirs || !is_collective(theirs->op) || theirs->group != mine.group || theirs->group_sequence != mine.group_sequence)
       continue;
     if (theirs->signature == mine.signature) continue;
-    // The line may have been caught between two operations: only what stands still counts.
+    // The line may have been read while it changed: it counts only if it is still the same and its rank waits.
     const std::optional<Activity> again = board_.activity(rank, stream);
     if (!again || again->signature != theirs->signature || again->group_sequence != theirs->group_sequence ||
         theirs->waiting_for < 0)
@@ -203,8 +209,8 @@ void Engine::check_arguments(Stream stream) {
   }
 }
 
-/// Is the rank that we wait for gone? Its last messages may still lie in the lane: so it is an error only if a further look at
-/// the lane, after the death was seen, found nothing.
+/// Throws if the rank waited for is gone. Its last messages may still be in the lane, so it throws only after another poll of the
+/// lane, after the rank was seen to be gone, found nothing.
 void Engine::check_peer(Patience& patience, std::uint64_t now) {
   const Operation* head = queue(patience.stream).head;
   const int peer = head == nullptr ? -1 : head->waiting_for();
@@ -215,7 +221,8 @@ void Engine::check_peer(Patience& patience, std::uint64_t now) {
     patience.left_since_ns = 0;
     return;
   }
-  // That it closed its context says nothing of how its process will end: of an exception that nobody caught, perhaps.
+  // The peer closed its context, but its process may yet end badly, by an uncaught exception, for instance: wait for the
+  // launcher.
   if (life == Life::finished && options_.supervised && board_.page(peer).over.load(relaxed) == 0) {
     if (patience.left_since_ns == 0) patience.left_since_ns = now;
     if (now - patience.left_since_ns < wait_for_word_ns(options_.timeout_ns)) return;
@@ -244,7 +251,7 @@ void Engine::throw_gone(int peer, Op op, std::uint64_t sequence) {
 }
 
 void Engine::lost(int world_peer, Op op, const std::string& detail) {
-  // For the board: this is whom the operation waits for, should the job end by another's word.
+  // Show on the board for whom the operation waits, in case the job ends meanwhile because of another rank's failure.
   const std::uint64_t started = posix::now_ns();
   std::uint64_t sequence = 0;
   for (int i = 0; i < kStreams; ++i) {
@@ -259,24 +266,24 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
   while (posix::now_ns() < ends) {
     if (board_.aborted()) throw_first_cause();
     const Life life = board_.life(world_peer);
-    // A rank that ended in good order may be named later, and worse, by its launcher: only the dead are named at once.
+    // Only dead ranks are blamed at once: a rank that is marked finished may yet be reported as failed by its launcher.
     if (life == Life::killed || life == Life::exited) throw_gone(world_peer, op, sequence);
     const timespec pause{0, 2'000'000};
     ::nanosleep(&pause, nullptr);
   }
   if (board_.life(world_peer) == Life::finished) throw_gone(world_peer, op, sequence);
-  // What failed is the way between the two, so the operation is that which missed it; a rank's own end is told by throw_gone().
+  // The connection failed, not the peer, so the error names this rank's operation; throw_gone() is for peers that ended.
   throw Error(Cause::disconnected, detail, world_peer, std::string(name(op)), sequence);
 }
 
-/// Of ranks that wait for each other in a circle, and of which none has moved until the deadline: says whether one of them is
-/// done with the operation in which it is waited for, so that its message must have been lost, unless a link still holds it.
-/// Then the rank that waits in vain becomes the chain's last, which is named. Empty: nothing of the kind can be told. Of sends
-/// and receives the board doesn't say which are over.
+/// Explains a cycle of waits in which nothing moved until the deadline: if one of its ranks has completed the collective in which
+/// another waits for it, its message was lost, unless a slow or late link still holds it. If it was lost, appends the rank that
+/// waits in vain to the chain, so that this rank is named. Returns text to append to the error; empty if there is no such rank.
+/// Doesn't consider sends and receives, since the board doesn't record which of them are complete.
 std::string Engine::why_it_never_came(FlightBoard::Chain& chain) const {
   std::string held;
   for (const int rank : chain.ranks) {
-    // A stopped rank's message may well have come.
+    // A message to a stopped rank may have arrived without being noticed.
     if (board_.stopped(rank)) continue;
     for (int i = 0; i < kStreams; ++i) {
       const std::optional<Activity> here = board_.activity(rank, static_cast<Stream>(i));
@@ -311,14 +318,14 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
     return;
   }
   if (now - patience.chain_since_ns < options_.timeout_ns) return;
-  // With a launcher its marks are on the board by now.
+  // Look for stopped processes now; under a launcher, the board shows them already.
   if (chain.cycle && options_.watch != nullptr && options_.watch->note_stopped(chain.ranks))
     chain = board_.wait_chain(world_rank_);
-  // Who waits looks around ten times a second and more.
+  // A rank that waits gives a sign of life ten times a second or more, so half the timeout is enough to tell that it is silent.
   chain = board_.up_to_silent(std::move(chain), now - options_.timeout_ns / 2);
 
   std::string waits = board_.describe(chain, now);
-  // Outside a circle a message may lie with a rank that computes and pushes nothing on.
+  // Outside a cycle, a message may still be with a rank that computes and makes no progress on communication.
   if (chain.cycle) waits += why_it_never_came(chain);
   const int root = chain.ranks.back();
   if (chain.cycle) {
@@ -326,7 +333,7 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
          fmt::format("ranks wait for each other, and nothing moved for {:.1f} s: {}", seconds(now - patience.chain_since_ns),
                      waits));
   }
-  // Who only computes should say so.
+  // If the root computes without ticks, the error suggests what to do.
   const bool computes = !board_.activity(root) && !board_.stopped(root);
   fail(Cause::stalled, root,
        fmt::format("rank {} gave no sign of life for {:.1f} s (--timeout {:g}): {}{}", root,

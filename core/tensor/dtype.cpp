@@ -25,7 +25,7 @@ std::optional<DType> dtype_from_name(std::string_view text) {
 bf16::bf16(float value) {
   const auto wide = std::bit_cast<std::uint32_t>(value);
   const bool is_nan = (wide & 0x7fffffffU) > 0x7f800000U;
-  // Adding just under half of the last kept place, and one more if that place is odd, rounds to nearest with ties to even.
+  // Adding just under half of the last kept bit's value, and one more if that bit is 1, rounds to nearest with ties to even.
   const std::uint32_t rounded = is_nan ? wide | 0x00400000U : wide + 0x7fffU + ((wide >> 16) & 1U);
   bits = static_cast<std::uint16_t>(rounded >> 16);
 }

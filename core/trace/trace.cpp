@@ -5,7 +5,7 @@ namespace tsprun {
 
 namespace {
 
-/// A rank's schedule runs on one thread, and a thread runs one rank's.
+/// One per thread: a rank's schedule runs on one thread, and a thread runs the schedule of one rank.
 thread_local Trace* current_trace = nullptr;
 
 }  // namespace
