@@ -88,7 +88,7 @@ void check_chunks(std::string_view operation, std::span<const std::size_t> count
   if (!offsets) return check_counts(operation, "counts", counts, ranks, whole_name, whole);
   check_one_each(operation, "counts", counts, ranks);
   check_one_each(operation, "offsets", *offsets, ranks);
-  std::vector<std::size_t> order;  // of the chunks that hold anything
+  std::vector<std::size_t> order;  // chunks that aren't empty, later sorted by offset
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] == 0) continue;
     if (counts[r] > whole.count || (*offsets)[r] > whole.count - counts[r]) {

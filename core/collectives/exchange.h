@@ -185,7 +185,7 @@ class Incoming {
   Ticket ticket_ = kNotNow;
   std::byte* landing_ = nullptr;
   std::size_t timed_bytes_ = 0;   // 0: too few to be timed
-  std::uint64_t pending_ns_ = 0;  // when it was first looked for in vain; 0: it wasn't
+  std::uint64_t pending_ns_ = 0;  // when a poll first found it missing; 0: none did
   int from_ = -1;
   bool viewed_ = false;
   bool here_ = false;

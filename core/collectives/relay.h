@@ -44,7 +44,7 @@ class Relay {
   struct Walk {
     std::vector<int> parts;
     std::size_t part = 0;   // index in `parts`
-    std::size_t piece = 0;  // of that part
+    std::size_t piece = 0;  // index within that part
     std::uint32_t message = 0;
   };
   struct Outgoing {

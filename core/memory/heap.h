@@ -132,7 +132,7 @@ class Heap {
 
   std::span<std::byte> reservation_;
   std::uint64_t budget_;
-  bool limited_;  // by a budget
+  bool limited_;  // a budget was given
   Commit commit_;
   Release release_;
   std::map<std::size_t, std::size_t> free_;  // offset -> bytes, coalesced

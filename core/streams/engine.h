@@ -42,13 +42,12 @@ struct OperationInfo {
   Op op = Op::barrier;
   DType dtype = DType::byte;
   Reduction reduction = Reduction::sum;
-  std::int32_t root = -1;    ///< world rank of the root, or of the other end of send, recv and send_recv; -1: none
-  std::int32_t source = -1;  ///< world rank from which a send_recv receives; else -1
-  std::uint64_t bytes = 0;   ///< size of this rank's own part
-  std::uint64_t group = 0;   ///< the group's number, see Engine::new_group()
-  std::uint32_t group_sequence =
-      0;                        ///< number from 1: of collectives in a group and stream; of messages per sender and receiver, too
-  std::uint64_t signature = 0;  ///< hash over all arguments that the ranks must have in common
+  std::int32_t root = -1;            ///< world rank of the root, or of the other end of send, recv and send_recv; -1: none
+  std::int32_t source = -1;          ///< world rank from which a send_recv receives; else -1
+  std::uint64_t bytes = 0;           ///< size of this rank's own part
+  std::uint64_t group = 0;           ///< the group's number, see Engine::new_group()
+  std::uint32_t group_sequence = 0;  ///< number in group and stream, from 1; messages are numbered per sender and receiver
+  std::uint64_t signature = 0;       ///< hash over all arguments that the ranks must have in common
   Purpose purpose = Purpose::other;
   bool relayed = false;  ///< a rank's data may reach another one through a third, or summed with others' data
 };
@@ -126,10 +125,9 @@ class Work {
 
 /// Another rank as a phantom sees it: the properties of the route to it on which memory use depends.
 struct PhantomPeer {
-  int node = 0;       ///< number of the node it is on
-  bool views = true;  ///< its memory can be read in place
-  std::size_t plain_limit =
-      8 * 1024;  ///< largest payload, in bytes, that may be sent from any memory; the default is that of shm
+  int node = 0;                        ///< number of the node it is on
+  bool views = true;                   ///< its memory can be read in place
+  std::size_t plain_limit = 8 * 1024;  ///< largest payload, in bytes, that may be sent from any memory; default: that of shm
 };
 
 /// How this rank reaches a rank of the world.
@@ -288,9 +286,9 @@ class Engine {
   bool broken_ = false;
   bool moved_ = false;
   std::uint64_t blocked_ns_ = 0;
-  std::uint32_t busy_ = 0;         // streams with an operation
-  std::uint32_t spin_looks_ = 0;   // where ranks outnumber cores: fruitless looks before the first yield
-  std::uint32_t spin_misses_ = 0;  // waits since those last sufficed
+  std::uint32_t busy_ = 0;         // number of streams with an operation
+  std::uint32_t spin_looks_ = 0;   // if ranks outnumber cores: polls before the first yield
+  std::uint32_t spin_misses_ = 0;  // waits since spin_looks_ polls last sufficed
 };
 
 }  // namespace tsprun
