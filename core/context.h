@@ -52,8 +52,8 @@ class Context {
   /// (heap budget in bytes), TSP_REASSOCIATE=1, TSP_VERIFY=1 and TSP_FAULTS (injected faults, separated by ';'; tsprun sets them)
   /// and, if the rank was not started by tsprun, TSP_TIMEOUT (deadline of waits in seconds, default 30). Messages of level
   /// TSP_LOG_LEVEL (tsprun sets it, too) and above are logged to stderr. Installs the terminate handler. A rank can join only
-  /// once, in one process; later attempts are refused. Throws Error(refused | out_of_memory | stalled), whose text says which
-  /// variables were found, what is missing and which rank did not come.
+  /// once, in one process; later attempts are refused. Throws Error(refused | out_of_memory | stalled | disconnected), whose text
+  /// says which variables were found, what is missing and which rank did not come.
   static Context from_environment();
   /// Joins as rank `local_rank` of the node whose shared memory is `memory`. Throws Error as from_environment().
   Context(shm::NodeMemory memory, int local_rank, const ContextOptions& options = {});

@@ -74,7 +74,7 @@ struct alignas(64) ActivityLine {
   std::atomic<std::uint64_t> bytes;      ///< size of the rank's own part
   std::atomic<std::uint64_t> signature;  ///< see Envelope
   std::atomic<std::uint64_t> group;      ///< the group's number, see Engine::new_group()
-  std::atomic<std::uint32_t> sequence;   ///< number of the operation among those of its kind on this rank, from 1, for people
+  std::atomic<std::uint32_t> sequence;   ///< number among this rank's operations of this kind, from 1: reports and --fault use it
   std::atomic<std::uint32_t> group_sequence;  ///< number of the operation in its group, which ranks compare
   std::atomic<std::int32_t> waiting_for;      ///< world rank; -1: none
   std::atomic<std::uint32_t> segment;         ///< segment of the message waited for, from 1; 0: it isn't cut into segments
@@ -139,7 +139,7 @@ struct RankPage {
   std::atomic<std::uint32_t> life;          ///< Life
   std::atomic<std::int32_t> code;           ///< exit code or signal
   std::atomic<std::int32_t> blocked_on;     ///< Stream + 1 while the rank waits for that stream's head; 0: it doesn't wait
-  std::atomic<std::uint64_t> last_sign_ns;  ///< last tick or step, CLOCK_MONOTONIC
+  std::atomic<std::uint64_t> last_sign_ns;  ///< last tick or look at the board while waiting, CLOCK_MONOTONIC
   std::atomic<std::uint64_t> ticks;         ///< signs of life so far; deadlines restart when it changes
   std::atomic<std::uint32_t> stopped;       ///< 1 while its process is stopped (SIGSTOP, a debugger)
   std::atomic<std::int32_t> connecting_to;  ///< world rank + 1 for which this rank waits while ranks connect; 0: none
