@@ -340,13 +340,13 @@ ConstTensor Decoder::step(Token token) {
   if (length_ >= positions_) {
     throw Error(Cause::refused, fmt::format("the cache is full: {} tokens", positions_));
   }
-  const TraceSpan span("token", static_cast<std::int64_t>(length_));
+  const TraceSpan span(rank_.trace(), "token", static_cast<std::int64_t>(length_));
   ComputeStream& compute = rank_.compute();
   const std::array<std::int64_t, 1> position{static_cast<std::int64_t>(length_)};
   if (rope_.exists()) compute.rope_table(rope_, position, config_.rope_theta);
   OwnedTensor x = embed(token);
   for (std::size_t layer = 0; layer < config_.layers; ++layer) {
-    const TraceSpan span_of_layer("layer", static_cast<std::int64_t>(layer));
+    const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
     const BlockVectors vectors = model_.vectors(layer);
     const auto add = [&](const OwnedTensor& y, const Bias& bias) {
       bias.add_to(compute, y);

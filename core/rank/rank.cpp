@@ -14,14 +14,12 @@ Rank::Rank(Context& context, const RankOptions& options)
   if (trace_ == nullptr) return;
   context_.engine().observe(trace_);
   trace_->watch(&context_.heap());
-  Trace::set_current(trace_);
 }
 
 Rank::~Rank() {
   if (trace_ == nullptr) return;
   context_.engine().observe(nullptr);
   trace_->watch(nullptr);
-  Trace::set_current(nullptr);
 }
 
 OwnedTensor Rank::tensor(Category category, DType dtype, std::span<const std::size_t> sizes, std::string_view what) {

@@ -32,7 +32,7 @@ struct RankTimes {
 /// What a schedule needs of its rank; used by one thread.
 class Rank {
  public:
-  /// Uses `context`, which must outlive the rank. With a trace, makes it observe the engine and become Trace::current().
+  /// Uses `context`, which must outlive the rank. With a trace, makes it observe the engine.
   explicit Rank(Context& context, const RankOptions& options = {});
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
@@ -45,6 +45,8 @@ class Rank {
   bool is_phantom() const { return context_.engine().options().phantom; }
   Communicator& world() { return context_.world(); }
   ComputeStream& compute() { return compute_; }
+  /// Returns the trace, to which schedules add spans (TraceSpan); null: none.
+  Trace* trace() const { return trace_; }
 
   /// Allocates a contiguous tensor in the heap; it isn't zeroed. `what` names it in errors. Throws Error(out_of_memory).
   OwnedTensor tensor(Category category, DType dtype, std::span<const std::size_t> sizes, std::string_view what);

@@ -51,11 +51,6 @@ class Trace final : public WaitObserver {
   /// Largest number of events (some 100 MB); later events are only counted.
   static constexpr std::size_t kMostEvents = 1'000'000;
 
-  /// Returns the trace of the rank whose schedule this thread runs, to which TraceSpan adds; null: none.
-  static Trace* current();
-  /// Sets this thread's current trace; Rank calls it.
-  static void set_current(Trace* trace);
-
   /// Sets the heap to sample from now on; null: none. Borrowed.
   void watch(const Heap* heap) {
     heap_ = heap;
@@ -183,9 +178,9 @@ class Trace final : public WaitObserver {
 /// without a trace.
 class TraceSpan {
  public:
-  /// Begins a span in the trace of this thread's rank. `name` must point to static storage. `number`: see TraceEvent.
-  explicit TraceSpan(std::string_view name, std::int64_t number = -1)
-      : trace_(Trace::current() != nullptr && Trace::current()->awake() ? Trace::current() : nullptr),
+  /// Begins a span in `trace`, which must outlive it; null: none. `name` must point to static storage. `number`: see TraceEvent.
+  explicit TraceSpan(Trace* trace, std::string_view name, std::int64_t number = -1)
+      : trace_(trace != nullptr && trace->awake() ? trace : nullptr),
         name_(name),
         number_(number),
         begin_ns_(trace_ == nullptr ? 0 : posix::now_ns()) {}

@@ -42,7 +42,7 @@ Session::Session(Context& context, ReportSink& sink, const GlobalOptions& global
 Session::TracedStep::TracedStep(Session& session, std::uint64_t step) : session_(session) {
   if (!session.trace_) return;
   session.trace_->wake(session.global_.trace_options.holds(step));
-  span_.emplace("step", static_cast<std::int64_t>(step));
+  span_.emplace(&*session.trace_, "step", static_cast<std::int64_t>(step));
 }
 
 Session::TracedStep::~TracedStep() {

@@ -218,7 +218,7 @@ OwnedTensor Model::final_norm(const Tensor& x) {
 }
 
 Loss Model::forward(const TokenBatch& tokens, const LogitsSink* logits, bool keep) {
-  const TraceSpan span("forward");
+  const TraceSpan span(rank_.trace(), "forward");
   const TrafficCounters before = rank_.context().traffic();
   check_tokens(tokens);
   Loss loss;
@@ -300,7 +300,7 @@ double Model::forward_own(const TokenBatch& own, std::size_t first_token, const 
   rank_.look(Watched::result, x.view());
   if (keep) saved_.blocks.resize(options_.config.layers);
   for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
-    const TraceSpan span_of_layer("layer", static_cast<std::int64_t>(layer));
+    const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
     BlockSaved nothing;
     x = block_.forward(layer, std::move(x), *layout_, vectors(layer), keep ? Keep::backward : Keep::nothing,
                        keep ? saved_.blocks[layer] : nothing);
@@ -320,7 +320,7 @@ double Model::forward_own(const TokenBatch& own, std::size_t first_token, const 
 }
 
 void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
-  const TraceSpan span("prompt");
+  const TraceSpan span(rank_.trace(), "prompt");
   set_layout(1, ids.size());
   strategy_->begin_forward(store_, *layout_);
   OwnedTensor x = layout_->residual(rank_, Category::workspace, options_.dtype, options_.config.hidden, "embedded tokens");
@@ -328,7 +328,7 @@ void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
   add_positions(x->merged(0));
   block_.drop(nullptr);
   for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
-    const TraceSpan span_of_layer("layer", static_cast<std::int64_t>(layer));
+    const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
     BlockSaved saved;
     x = block_.forward(layer, std::move(x), *layout_, vectors(layer), Keep::kv, saved);
     sink(layer, saved.attention.k, saved.attention.v, *layout_);
@@ -346,7 +346,7 @@ Loss Model::forward_backward(const TokenBatch& tokens) {
 }
 
 void Model::backward() {
-  const TraceSpan span("backward");
+  const TraceSpan span(rank_.trace(), "backward");
   ComputeStream& compute = rank_.compute();
   const TrafficCounters before = rank_.context().traffic();
   const std::size_t embedding = replicated_pack() + kEmbeddingAfterReplicated;
@@ -369,7 +369,7 @@ void Model::backward() {
   saved_.x.reset();
   saved_.lse.reset();
   for (std::size_t layer = options_.config.layers; layer-- > 0;) {
-    const TraceSpan span_of_layer("layer", static_cast<std::int64_t>(layer));
+    const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
     block_.backward(layer, d, vectors(layer), saved_.blocks[layer]);
   }
   drop_embedding(d->merged(0));
@@ -409,7 +409,7 @@ void Model::sum_replicated_gradients() {
 // --- optimizer ---------------------------------------------------------------------------------------------------------------
 
 double Model::gradient_norm(bool* wish) {
-  const TraceSpan span("gradient norm");
+  const TraceSpan span(rank_.trace(), "gradient norm");
   double sum = 0;
   for (const ParameterPart& part : store_.parts()) {
     if (part.plan.counted) sum += rank_.compute().sum_of_squares(part.gradient);
@@ -421,7 +421,7 @@ double Model::gradient_norm(bool* wish) {
 }
 
 void Model::update(const UpdateOptions& options, double norm) {
-  const TraceSpan span("update");
+  const TraceSpan span(rank_.trace(), "update");
   kernels::AdamW step{.learning_rate = options.learning_rate,
                       .beta1 = options.beta1,
                       .beta2 = options.beta2,

@@ -69,7 +69,7 @@ BlockVectors SingleBlock::vectors() const {
 }
 
 OwnedTensor SingleBlock::forward(OwnedTensor x) {
-  const TraceSpan span("forward");
+  const TraceSpan span(rank_.trace(), "forward");
   strategy_->begin_forward(store_, tokens_);
   OwnedTensor y = block_.forward(0, std::move(x), tokens_, vectors(), options_.training ? Keep::backward : Keep::nothing, saved_);
   if (!options_.training) strategy_->end();
@@ -77,7 +77,7 @@ OwnedTensor SingleBlock::forward(OwnedTensor x) {
 }
 
 void SingleBlock::backward(const Tensor& d) {
-  const TraceSpan span("backward");
+  const TraceSpan span(rank_.trace(), "backward");
   const Tensor norm_gradients = store_.gradients(kNormPack, 0, 2);
   rank_.compute().fill_zero(norm_gradients);
   strategy_->begin_backward();
