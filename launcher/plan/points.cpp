@@ -157,7 +157,7 @@ void flops_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& 
 
 void time_table(std::vector<std::string>& lines, const PlanQuestion& question, const std::vector<PlanPoint>& points) {
   lines.emplace_back("");
-  lines.push_back(fmt::format("Time of a step, modelled (layers/theory/step_time.h), on {}.", question.machine->name));
+  lines.push_back(fmt::format("Time of a step, modelled (theory/step_time.h), on {}.", question.machine->name));
   TextTable table({"layout", "ms", "tokens/s", "MFU", "exposed", "bound by"});
   table.left_from(5);
   for (const PlanPoint& point : points) {
@@ -303,7 +303,7 @@ std::vector<std::string> search_table(const PlanQuestion& question, const std::v
   std::vector<std::string> lines = {
       describe(question),
       fmt::format("machine: {}; {} a GPU", question.machine->name, readable_bytes(real(question.memory_bytes))),
-      "step times are modelled (layers/theory/step_time.h): for ranking, not for promises; MFU: the model's FLOPs without "
+      "step times are modelled (theory/step_time.h): for ranking, not for promises; MFU: the model's FLOPs without "
       "recomputation",
       "over all GPUs' peak; what fits is asked of the fullest GPU, with ids that spread evenly: `plan --layout` asks all, for "
       "any ids",

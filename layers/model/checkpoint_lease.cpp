@@ -167,7 +167,12 @@ CheckpointLease::CheckpointLease(const fs::path& dir, const std::string& run,
     failed = reason.code().value();
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (failed == 0) return;
+  if (failed == 0) {
+    // A thread that starts takes locks (the loader's, a sanitizer's): a process forked meanwhile would never see them released.
+    std::unique_lock<std::mutex> guard(mutex_);
+    changed_.wait(guard, [this] { return begun_; });
+    return;
+  }
   ::unlink(path_.c_str());
   throw system_error(Cause::refused, fmt::format("{}: a thread to keep the lease", dir_.string()), failed);
 }
@@ -271,6 +276,11 @@ void CheckpointLease::beat_on() {
   constexpr std::string_view kBeat = "\"beat\":";
   char* const digits = mine.data() + text.rfind(kBeat) + kBeat.size();
   const std::size_t token_end = text.find(record_.token) + record_.token.size();
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    begun_ = true;
+  }
+  changed_.notify_all();
   for (std::uint64_t beat = 1;; ++beat) {
     {
       std::unique_lock<std::mutex> guard(mutex_);

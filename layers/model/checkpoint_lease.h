@@ -99,6 +99,7 @@ class CheckpointLease {
 
   std::mutex mutex_;
   std::condition_variable changed_;
+  bool begun_ = false;  // the thread is at its loop
   bool over_ = false;
   std::thread beating_;
 };
