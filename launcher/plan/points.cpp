@@ -303,11 +303,8 @@ std::vector<std::string> search_table(const PlanQuestion& question, const std::v
   std::vector<std::string> lines = {
       describe(question),
       fmt::format("machine: {}; {} a GPU", question.machine->name, readable_bytes(real(question.memory_bytes))),
-      "step times are modelled (theory/step_time.h): for ranking, not for promises; MFU: the model's FLOPs without "
-      "recomputation",
-      "over all GPUs' peak; what fits is asked of the fullest GPU, with ids that spread evenly: `plan --layout` asks all, for "
-      "any ids",
-      ""};
+      "step times are modelled (theory/step_time.h): for ranking, not for promises; MFU: the model's FLOPs without recomputation",
+      "over all GPUs' peak; what fits is asked of the fullest GPU, with ids that spread evenly: `plan --layout` asks all", ""};
   TextTable fitting({"fits", "recompute", "ms a step", "tokens/s", "MFU", "exposed", "peak", "bound by"});
   fitting.left_from(7);
   TextTable others({"doesn't fit", "recompute", "why"});
