@@ -32,7 +32,8 @@ TEST(Inputs, OfASmallFileAreItsXxh3) {
 
 TEST(Inputs, OfALargeFileTellEveryByte) {
   const TemporaryDirectory folder;
-  std::string bytes(50'000'000, 'x');  // blocks of 16 MiB, the last one short
+  std::string bytes;
+  bytes.resize(50'000'000, 'x');  // blocks of 16 MiB, the last one short
   const auto digest = [&] { return contents({{"--data", write(folder, "a", bytes)}}, nothing).at("--data"); };
   const std::string before = digest();
   EXPECT_EQ(digest(), before);

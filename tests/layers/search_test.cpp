@@ -4,6 +4,7 @@
 #include "layers/theory/machine.h"
 #include "tests/layers/temporary_folder.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -107,7 +108,7 @@ TEST(Machines, AreAsTheDocumentationSays) {
       EXPECT_TRUE(has_row("`" + key + "`")) << key;
       continue;
     }
-    for (const auto& [inner, unused] : value.items()) EXPECT_TRUE(has_row("`" + key + "` `" + inner + "`")) << inner;
+    for (const auto& [inner, unused] : value.items()) EXPECT_TRUE(has_row(fmt::format("`{}` `{}`", key, inner))) << inner;
   }
 }
 
