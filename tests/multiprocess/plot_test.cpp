@@ -20,8 +20,8 @@ std::string content(const std::string& path) {
 }
 
 Finished plot(const TemporaryDirectory& folder, const std::vector<std::string>& reports) {
-  std::vector<std::string> arguments = {"/usr/bin/python3", TSP_TOOLS_DIR "/plot/plot.py", "--check", "--out",
-                                        folder.path("pictures")};
+  const std::string script = std::string(TSP_TOOLS_DIR) + "/plot/plot.py";
+  std::vector<std::string> arguments = {"/usr/bin/python3", script, "--check", "--out", folder.path("pictures")};
   for (const std::string& report : reports) arguments.push_back(folder.path(report));
   ProcessOptions options;
   options.environment = {{"MPLCONFIGDIR", folder.path("matplotlib")}, {"PYTHONDONTWRITEBYTECODE", "1"}};
