@@ -5,11 +5,11 @@
 // communication that of the rank which waited least: what another waits beyond that, it waits for a peer that computes longer.
 // Rank 0 prints the medians over rounds in one line and, with --json, writes {"milliseconds", "tokens_per_s", "rounds", …}.
 #include "core/rank/rank.h"
+#include "layers/layout/mesh.h"
+#include "layers/layout/token_layout.h"
 #include "layers/model/block.h"
-#include "layers/model/mesh.h"
-#include "layers/model/strategies.h"
-#include "layers/model/token_layout.h"
-#include "layers/packs.h"
+#include "layers/schedules/packs.h"
+#include "layers/schedules/strategies.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

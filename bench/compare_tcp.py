@@ -124,7 +124,7 @@ def main():
         if "iperf3" in streams:
             streams["iperf3"].append(iperf3_stream(arguments.seconds))
     ours, theirs = median(streams["ours"]), median(streams.get("iperf3", []))
-    print("stream of 1 MiB messages, GB/s: " + ", ".join(f"{name} {median(values):.2f}" for name, values in streams.items() if values))
+    print("stream of 1 MiB messages, GB/s: " + ", ".join(f"{name} {median(values):.2f}" for name, values in streams.items() if median(values) is not None))
     if ours and theirs:
         lines.append(("tcp stream: >= 0.9 of iperf3", ours / theirs >= 0.9, f"{ours / theirs:.2f}"))
 

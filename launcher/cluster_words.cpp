@@ -1,6 +1,6 @@
 #include "launcher/cluster_words.h"
 
-#include "layers/model/digest.h"
+#include "layers/io/digest.h"
 #include "transport/bootstrap/store_link.h"
 
 #include <fmt/format.h>

@@ -2,8 +2,8 @@
 
 #include "core/kernels/blas.h"
 #include "launcher/model/session.h"
-#include "layers/model/digest.h"
-#include "layers/model/file.h"
+#include "layers/io/digest.h"
+#include "layers/io/file.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/posix.h"

@@ -1,7 +1,7 @@
 #include "launcher/layout.h"
 
 #include "launcher/suggest.h"
-#include "layers/theory/spread.h"
+#include "layers/layout/spread.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>

@@ -4,9 +4,9 @@
 #include "launcher/commands/block_rank.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/output_file.h"
-#include "layers/model/parameters.h"
-#include "layers/model/safetensors.h"
-#include "layers/model/weights.h"
+#include "layers/io/safetensors.h"
+#include "layers/parameters/parameters.h"
+#include "layers/parameters/weights.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>

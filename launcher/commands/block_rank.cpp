@@ -5,8 +5,8 @@
 #include "core/kernels/finite.h"
 #include "launcher/model/model_rank.h"
 #include "launcher/model/output_file.h"
-#include "layers/model/not_finite.h"
 #include "layers/model/single_block.h"
+#include "layers/parameters/not_finite.h"
 
 #include <fmt/format.h>
 

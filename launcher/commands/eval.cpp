@@ -4,7 +4,7 @@
 
 #include "launcher/commands/command.h"
 #include "launcher/model/output_file.h"
-#include "layers/model/data.h"
+#include "layers/io/data.h"
 
 #include <filesystem>
 #include <vector>

@@ -3,7 +3,7 @@
 
 #include "launcher/model/model_rank.h"
 #include "launcher/model/output_file.h"
-#include "layers/model/not_finite.h"
+#include "layers/parameters/not_finite.h"
 
 #include <fmt/format.h>
 

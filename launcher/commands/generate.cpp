@@ -8,8 +8,8 @@
 #include "launcher/model/session.h"
 #include "launcher/refuse.h"
 #include "launcher/utf8_pieces.h"
-#include "layers/decode.h"
-#include "layers/model/not_finite.h"
+#include "layers/model/decode.h"
+#include "layers/parameters/not_finite.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
 

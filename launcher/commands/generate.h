@@ -4,7 +4,7 @@
 
 #include "launcher/commands/command.h"
 #include "launcher/model/model_options.h"
-#include "layers/model/data.h"
+#include "layers/io/data.h"
 #include "layers/model/sampling.h"
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 #include "launcher/commands/run_folder.h"
 
-#include "layers/model/checkpoint_folder.h"
+#include "layers/checkpoints/checkpoint_folder.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>

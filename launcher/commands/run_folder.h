@@ -3,8 +3,8 @@
 #pragma once
 
 #include "launcher/options.h"
-#include "layers/model/checkpoint.h"
-#include "layers/model/checkpoint_lease.h"
+#include "layers/checkpoints/checkpoint.h"
+#include "layers/checkpoints/checkpoint_lease.h"
 
 #include <filesystem>
 #include <optional>

@@ -7,8 +7,8 @@
 #include "launcher/model/session.h"
 #include "launcher/model/trace_writer.h"
 #include "launcher/processes.h"
-#include "layers/model/checkpoint_folder.h"
-#include "layers/model/checkpoint_manifest.h"
+#include "layers/checkpoints/checkpoint_folder.h"
+#include "layers/checkpoints/checkpoint_manifest.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>

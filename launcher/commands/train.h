@@ -8,7 +8,7 @@
 #include "launcher/model/model_options.h"
 #include "launcher/model/progress.h"
 #include "launcher/wind_down.h"
-#include "layers/model/checkpoint.h"
+#include "layers/checkpoints/checkpoint.h"
 #include "layers/model/model.h"
 
 #include <cstdint>

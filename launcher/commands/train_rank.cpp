@@ -5,7 +5,7 @@
 #include "launcher/model/model_rank.h"
 #include "launcher/model/session.h"
 #include "launcher/model/training_batch.h"
-#include "layers/model/not_finite.h"
+#include "layers/parameters/not_finite.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
 

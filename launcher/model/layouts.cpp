@@ -1,7 +1,7 @@
 #include "launcher/model/layouts.h"
 
 #include "launcher/refuse.h"
-#include "layers/model/strategies.h"
+#include "layers/schedules/strategies.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>

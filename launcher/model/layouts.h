@@ -3,10 +3,10 @@
 #pragma once
 
 #include "launcher/options.h"
-#include "layers/model/config.h"
-#include "layers/model/mesh.h"
-#include "layers/sp/sequence_attention.h"
-#include "layers/theory/spread.h"
+#include "layers/io/config.h"
+#include "layers/layout/mesh.h"
+#include "layers/layout/spread.h"
+#include "layers/schedules/sp/sequence_attention.h"
 
 #include <cstddef>
 #include <string>

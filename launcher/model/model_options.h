@@ -6,8 +6,8 @@
 #include "launcher/model/progress.h"
 #include "launcher/options.h"
 #include "launcher/report.h"
-#include "layers/model/config.h"
-#include "layers/theory/setting.h"
+#include "layers/io/config.h"
+#include "layers/layout/setting.h"
 
 #include <CLI/CLI.hpp>
 

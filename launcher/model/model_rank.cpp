@@ -2,8 +2,8 @@
 
 #include "launcher/model/audit_table.h"
 #include "launcher/model/layouts.h"
-#include "layers/model/not_finite.h"
-#include "layers/model/weights.h"
+#include "layers/parameters/not_finite.h"
+#include "layers/parameters/weights.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>

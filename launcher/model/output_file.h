@@ -3,7 +3,7 @@
 #pragma once
 
 #include "launcher/model/session.h"
-#include "layers/model/safetensors_writer.h"
+#include "layers/io/safetensors_writer.h"
 
 #include <cstdint>
 #include <filesystem>

@@ -7,7 +7,7 @@
 #include "core/trace/trace.h"
 #include "launcher/options.h"
 #include "launcher/report_sink.h"
-#include "layers/model/mesh.h"
+#include "layers/layout/mesh.h"
 
 #include <optional>
 #include <string>

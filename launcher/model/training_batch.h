@@ -3,7 +3,7 @@
 #pragma once
 
 #include "launcher/model/model_options.h"
-#include "layers/model/data.h"
+#include "layers/io/data.h"
 #include "layers/model/model.h"
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 
 #include "launcher/plan/amounts.h"
 #include "launcher/plan/text_table.h"
-#include "layers/model/config.h"
+#include "layers/io/config.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/peaks.h"

@@ -3,9 +3,9 @@
 // program.
 #pragma once
 
+#include "layers/layout/setting.h"
+#include "layers/layout/spread.h"
 #include "layers/theory/paper.h"
-#include "layers/theory/setting.h"
-#include "layers/theory/spread.h"
 
 #include <nlohmann/json.hpp>
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "launcher/plan/points.h"
+#include "layers/layout/spread.h"
 #include "layers/theory/paper.h"
-#include "layers/theory/spread.h"
 
 #include <nlohmann/json.hpp>
 

@@ -2,9 +2,9 @@
 // JSON.
 #pragma once
 
+#include "layers/layout/spread.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/search.h"
-#include "layers/theory/spread.h"
 #include "layers/theory/traffic.h"
 
 #include <nlohmann/json.hpp>

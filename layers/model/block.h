@@ -5,12 +5,12 @@
 #pragma once
 
 #include "core/rank/rank.h"
-#include "layers/biases.h"
-#include "layers/model/config.h"
+#include "layers/io/config.h"
+#include "layers/layout/setting.h"
 #include "layers/model/dropout.h"
-#include "layers/model/norm.h"
-#include "layers/model/strategy.h"
-#include "layers/theory/setting.h"
+#include "layers/parameters/norm.h"
+#include "layers/schedules/biases.h"
+#include "layers/schedules/strategy.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -2,8 +2,8 @@
 
 #include "core/kernels/check.h"
 #include "core/trace/trace.h"
-#include "layers/theory/traffic.h"
-#include "layers/tp/vocabulary.h"
+#include "layers/schedules/head_plan.h"
+#include "layers/schedules/tp/vocabulary.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace tsprun {
 namespace {
 
 /// Packs after those of the blocks: replicated parameters (norms of layer 0, …, final norm, positions), embedding, head unless it
-/// is tied, and last, if there are any, biases (layers/biases.h).
+/// is tied, and last, if there are any, biases (layers/schedules/biases.h).
 constexpr std::size_t kEmbeddingAfterReplicated = 1;
 constexpr std::size_t kHeadAfterReplicated = 2;
 
@@ -205,8 +205,8 @@ void Model::set_layout(std::size_t batch, std::size_t sequence) {
     vocabulary_ =
         std::make_unique<TensorVocabulary>(rank_, mesh_.tensor(), mesh_.sequence(), vocabulary_rows_, vocabulary_weights());
   } else {
-    vocabulary_ = std::make_unique<ExchangedVocabulary>(rank_, mesh_.tokens(), vocabulary_rows_, theory::head_plan(setting),
-                                                        vocabulary_weights());
+    vocabulary_ =
+        std::make_unique<ExchangedVocabulary>(rank_, mesh_.tokens(), vocabulary_rows_, head_plan(setting), vocabulary_weights());
   }
 }
 

@@ -4,15 +4,15 @@
 #pragma once
 
 #include "core/rank/rank.h"
+#include "layers/io/config.h"
+#include "layers/io/data.h"
+#include "layers/layout/mesh.h"
+#include "layers/layout/setting.h"
 #include "layers/model/block.h"
-#include "layers/model/config.h"
-#include "layers/model/data.h"
-#include "layers/model/gradient_sums.h"
-#include "layers/model/mesh.h"
-#include "layers/model/parameter_store.h"
-#include "layers/model/strategies.h"
-#include "layers/model/vocabulary.h"
-#include "layers/theory/setting.h"
+#include "layers/parameters/parameter_store.h"
+#include "layers/schedules/gradient_sums.h"
+#include "layers/schedules/strategies.h"
+#include "layers/schedules/vocabulary.h"
 
 #include <cstdint>
 #include <functional>

@@ -1,6 +1,6 @@
 #include "layers/model/sampling.h"
 
-#include "layers/model/philox.h"
+#include "layers/io/philox.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/tensor/tensor.h"
-#include "layers/model/data.h"
+#include "layers/io/data.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,8 @@
 #include "layers/model/single_block.h"
 
 #include "core/trace/trace.h"
-#include "layers/model/parameters.h"
-#include "layers/model/strategies.h"
+#include "layers/parameters/parameters.h"
+#include "layers/schedules/strategies.h"
 
 #include <utility>
 

@@ -9,8 +9,8 @@
 //   y  = x₂ + D(gelu(n·W_1 + b_1)·W_2 + b_2)                                  with n = LayerNorm(x₂)
 #pragma once
 
-#include "layers/model/config.h"
-#include "layers/model/parameters.h"
+#include "layers/io/config.h"
+#include "layers/parameters/parameters.h"
 #include "layers/reference/gpt2_operations.h"
 #include "layers/reference/operations.h"
 
@@ -21,8 +21,8 @@
 
 namespace tsprun::reference {
 
-/// Tensors by the names of layers/model/parameters.h. Elements are in row-major order; Llama's matrices are [out, in], GPT-2's
-/// [in, out], as they are stored.
+/// Tensors by the names of layers/parameters/parameters.h. Elements are in row-major order; Llama's matrices are [out, in],
+/// GPT-2's [in, out], as they are stored.
 template <class T>
 using Tensors = std::map<std::string, std::vector<T>, std::less<>>;
 

@@ -2,7 +2,7 @@
 // greedy generation and the optimizer's step. Tests compare every layout with it.
 #pragma once
 
-#include "layers/model/config.h"
+#include "layers/io/config.h"
 #include "layers/reference/block.h"
 
 #include <cstddef>

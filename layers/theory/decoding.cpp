@@ -1,8 +1,8 @@
 // Traffic of generated tokens and prompts, counted head by head.
 #include "layers/theory/decoding.h"
 
+#include "layers/layout/zigzag.h"
 #include "layers/theory/flows.h"
-#include "layers/zigzag.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Exact traffic of text generation (layers/decode.h): payload bytes received by all ranks together, by purpose.
+// Exact traffic of text generation (layers/model/decode.h): payload bytes received by all ranks together, by purpose.
 //
 // The pass over the prompt moves what a forward pass over its tokens moves, plus K and V to the ranks that cache them. Each later
 // token moves only activations, never weights.

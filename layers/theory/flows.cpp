@@ -2,7 +2,7 @@
 #include "layers/theory/flows.h"
 
 #include "core/collectives/chunks.h"
-#include "layers/zigzag.h"
+#include "layers/layout/zigzag.h"
 
 namespace tsprun::theory {
 

@@ -1,10 +1,10 @@
 // Counts what each rank of a mesh holds and saves, from the same cuts that the schedules use.
 #include "layers/theory/layouts.h"
 
+#include "layers/layout/shards.h"
+#include "layers/layout/zigzag.h"
 #include "layers/theory/memory.h"
-#include "layers/theory/shards.h"
 #include "layers/theory/step.h"
-#include "layers/zigzag.h"
 
 #include <vector>
 

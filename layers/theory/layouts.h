@@ -9,10 +9,10 @@
 #pragma once
 
 #include "core/memory/category.h"
-#include "layers/model/mesh.h"
-#include "layers/slice.h"
-#include "layers/sp/sequence_attention.h"
-#include "layers/theory/spread.h"
+#include "layers/layout/mesh.h"
+#include "layers/layout/slice.h"
+#include "layers/layout/spread.h"
+#include "layers/layout/variants.h"
 #include "layers/theory/traffic.h"
 
 #include <cstdint>

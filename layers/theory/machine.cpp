@@ -1,7 +1,7 @@
 // Reads machine descriptions: JSON objects whose every field is checked for presence, type and range.
 #include "layers/theory/machine.h"
 
-#include "layers/model/json_text.h"
+#include "layers/io/json_text.h"
 #include "layers/theory/built_in_machines.h"
 #include "transport/cause.h"
 

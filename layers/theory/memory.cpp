@@ -1,7 +1,7 @@
 // Memory of TSP by formula; sizes of shards come from TspShards.
 #include "layers/theory/memory.h"
 
-#include "layers/theory/shards.h"
+#include "layers/layout/shards.h"
 
 #include <algorithm>
 

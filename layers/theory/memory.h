@@ -1,7 +1,7 @@
 // Exact memory of TSP by formula: what a layer saves for its backward pass, and which buffers exist while a sublayer is computed.
 #pragma once
 
-#include "layers/theory/setting.h"
+#include "layers/layout/setting.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -3,7 +3,7 @@
 // docs/algorithms.md lists where the two differ.
 #pragma once
 
-#include "layers/theory/setting.h"
+#include "layers/layout/setting.h"
 
 namespace tsprun::paper {
 

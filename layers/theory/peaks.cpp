@@ -2,7 +2,7 @@
 #include "layers/theory/peaks.h"
 
 #include "core/kernels/check.h"
-#include "layers/decode.h"
+#include "layers/model/decode.h"
 #include "layers/model/model.h"
 #include "layers/model/single_block.h"
 #include "transport/bootstrap/placement.h"

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "core/memory/category.h"
+#include "layers/layout/spread.h"
 #include "layers/theory/machine.h"
-#include "layers/theory/spread.h"
 #include "layers/theory/step_time.h"
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Bytes received by one rank under TSP beyond the blocks: embedding, head, gains and biases.
 #include "layers/theory/step.h"
 
-#include "layers/theory/shards.h"
-#include "layers/zigzag.h"
+#include "layers/layout/shards.h"
+#include "layers/layout/zigzag.h"
 
 #include <algorithm>
 

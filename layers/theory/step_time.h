@@ -19,8 +19,8 @@
 // The resource that binds a layout is the one that would shorten the step most if it were infinitely fast.
 #pragma once
 
+#include "layers/layout/spread.h"
 #include "layers/theory/machine.h"
-#include "layers/theory/spread.h"
 
 #include <array>
 #include <cstdint>

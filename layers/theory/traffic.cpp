@@ -1,9 +1,9 @@
 // The rows of the table "Exact traffic" (docs/algorithms.md) as integers, summed over ranks.
 #include "layers/theory/traffic.h"
 
-#include "layers/heads.h"
-#include "layers/theory/shards.h"
-#include "layers/zigzag.h"
+#include "layers/layout/heads.h"
+#include "layers/layout/shards.h"
+#include "layers/layout/zigzag.h"
 
 #include <limits>
 #include <numeric>
@@ -156,13 +156,6 @@ Traffic embedding(const Setting& setting, std::uint64_t remote_rows) {
   traffic.forward[Purpose::embedding] = remote_rows * setting.model.hidden * setting.bytes.element;
   traffic.backward[Purpose::embedding] = remote_rows * setting.model.hidden * setting.bytes.accumulated;
   return traffic;
-}
-
-HeadPlan head_plan(const Setting& setting) {
-  const std::uint64_t h = setting.model.hidden;
-  const std::uint64_t moved = 2 * setting.bytes.element + setting.bytes.accumulated;
-  const bool gather = setting.tokens() * (h * moved + 2 * setting.bytes.lse) < setting.model.vocabulary * h * moved;
-  return gather ? HeadPlan::gather_activations : HeadPlan::rotate_weights;
 }
 
 Traffic head(const Setting& setting, int ranks, HeadPlan plan, bool gathered_kept) {

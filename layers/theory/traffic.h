@@ -7,7 +7,8 @@
 // other.
 #pragma once
 
-#include "layers/theory/setting.h"
+#include "layers/layout/setting.h"
+#include "layers/schedules/head_plan.h"
 #include "transport/message.h"
 
 #include <array>
@@ -73,11 +74,6 @@ Traffic norm_gain(const Setting& setting, int ranks);
 /// counted from the ids.
 Traffic embedding(const Setting& setting, std::uint64_t remote_rows);
 
-/// The two ways to compute the output head: rotate the vocabulary's shards, or gather the tokens' activations.
-enum class HeadPlan { rotate_weights, gather_activations };
-/// Returns the plan that moves fewer bytes. Activations are gathered iff BS·(h(2β+β_a) + 2β_l) < V·h·(2β+β_a). The same plan is
-/// used forward and backward.
-HeadPlan head_plan(const Setting& setting);
 /// Returns the output head's traffic. `gathered_kept`: whether gathered activations are kept for backward rather than gathered
 /// again; ignored by rotate_weights.
 Traffic head(const Setting& setting, int ranks, HeadPlan plan, bool gathered_kept = true);

@@ -1,7 +1,7 @@
 // Any bytes as a config.json: refused with an Error, or a configuration that holds together and survives being written and read
 // again.
-#include "layers/model/config.h"
-#include "layers/model/parameters.h"
+#include "layers/io/config.h"
+#include "layers/parameters/parameters.h"
 #include "transport/cause.h"
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // Any bytes as a checkpoint's manifest.json: refused with an Error, or facts that hold together, name no file outside the folder,
 // and survive being written and read again. A checksum stops nearly everything that a fuzzer makes, so it is left out first.
-#include "layers/model/checkpoint_manifest.h"
+#include "layers/checkpoints/checkpoint_manifest.h"
 #include "transport/cause.h"
 
 #include <cstddef>

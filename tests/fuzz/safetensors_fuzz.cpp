@@ -1,5 +1,5 @@
 // Any bytes as a safetensors file: refused with an Error, or tensors that cover the data exactly and can all be read.
-#include "layers/model/safetensors.h"
+#include "layers/io/safetensors.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
 

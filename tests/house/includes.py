@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that includes go only along the allowed arrows: transport → core → layers → launcher.
+"""Checks that includes go only along the allowed arrows: transport → core → layers → launcher, and those between the parts of layers.
 
 Usage: includes.py ROOT. Prints each include that runs against an arrow, and exits with 1 if there is one.
 """
@@ -12,8 +12,16 @@ import sys
 ALLOWED = {
     "transport": [],
     "core": ["transport"],
-    "layers": ["core", "transport"],
-    "launcher": ["layers", "core", "transport"],
+    "layers/io": ["core", "transport"],
+    "layers/layout": ["layers/io", "core", "transport"],
+    "layers/parameters": ["layers/io", "core", "transport"],
+    "layers/checkpoints": ["layers/io", "layers/parameters", "core", "transport"],
+    "layers/schedules": ["layers/io", "layers/layout", "layers/parameters", "core", "transport"],
+    "layers/model": ["layers/io", "layers/layout", "layers/parameters", "layers/schedules", "core", "transport"],
+    "layers/reference": ["layers/io", "layers/parameters", "core", "transport"],
+    "layers/theory": ["layers/io", "layers/layout", "layers/schedules", "layers/model", "core", "transport"],
+    "launcher": ["layers/io", "layers/layout", "layers/parameters", "layers/checkpoints", "layers/schedules", "layers/model",
+                 "layers/reference", "layers/theory", "core", "transport"],
 }
 
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)

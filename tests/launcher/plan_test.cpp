@@ -4,7 +4,7 @@
 #include "launcher/plan/paper_figures.h"
 #include "launcher/plan/paper_tables.h"
 #include "launcher/plan/text_table.h"
-#include "layers/zigzag.h"
+#include "layers/layout/zigzag.h"
 #include "tests/layers/temporary_folder.h"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // Checkpoints that are damaged or lie: passed over, with a line that names the file and the field.
-#include "layers/model/checkpoint.h"
-#include "layers/model/checkpoint_manifest.h"
-#include "layers/model/digest.h"
-#include "layers/model/file.h"
+#include "layers/checkpoints/checkpoint.h"
+#include "layers/checkpoints/checkpoint_manifest.h"
+#include "layers/io/digest.h"
+#include "layers/io/file.h"
 #include "tests/layers/checkpoint_support.h"
 
 #include <fmt/format.h>

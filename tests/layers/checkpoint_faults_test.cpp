@@ -1,7 +1,7 @@
 // Saves that are disturbed: killed at every part and at random moments, ranks that fail, a disk that fills. What was there before
 // stays whole, nobody hangs, and nothing half-written bears a checkpoint's name.
-#include "layers/model/checkpoint.h"
-#include "layers/model/checkpoint_folder.h"
+#include "layers/checkpoints/checkpoint.h"
+#include "layers/checkpoints/checkpoint_folder.h"
 #include "tests/layers/checkpoint_support.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 // The lease of a folder of checkpoints: one holder at a time, a dead one's is taken over, and a holder that was taken for dead
 // finds out.
-#include "layers/model/checkpoint_lease.h"
+#include "layers/checkpoints/checkpoint_lease.h"
 #include "tests/layers/temporary_folder.h"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 // A small model whose every element is known, cut over ranks in unpleasant ways, and the folders it is saved in.
 #pragma once
 
-#include "layers/model/checkpoint.h"
+#include "layers/checkpoints/checkpoint.h"
 #include "tests/layers/temporary_folder.h"
 #include "tests/support/run_ranks.h"
 

@@ -1,10 +1,10 @@
 // Checkpoints that nothing disturbs: what lies in the folder, and that any number of ranks can go on from it.
-#include "layers/model/checkpoint.h"
+#include "layers/checkpoints/checkpoint.h"
 
-#include "layers/model/checkpoint_folder.h"
-#include "layers/model/checkpoint_manifest.h"
-#include "layers/model/safetensors.h"
-#include "layers/model/weights.h"
+#include "layers/checkpoints/checkpoint_folder.h"
+#include "layers/checkpoints/checkpoint_manifest.h"
+#include "layers/io/safetensors.h"
+#include "layers/parameters/weights.h"
 #include "tests/layers/checkpoint_support.h"
 
 #include <gtest/gtest.h>

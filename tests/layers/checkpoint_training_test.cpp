@@ -1,6 +1,6 @@
 // A training run that is cut in two by a checkpoint: the same curve, bit by bit under the same layout, within rounding under
 // another.
-#include "layers/model/checkpoint.h"
+#include "layers/checkpoints/checkpoint.h"
 #include "layers/model/model.h"
 #include "tests/layers/model_run.h"
 #include "tests/layers/temporary_folder.h"

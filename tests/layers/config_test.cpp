@@ -1,6 +1,6 @@
 // Model configurations: the built-in ones as the specification lists them, Hugging Face's files, and what is refused by name.
-#include "layers/model/config.h"
-#include "layers/model/parameters.h"
+#include "layers/io/config.h"
+#include "layers/parameters/parameters.h"
 #include "tests/layers/temporary_folder.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Conversions of stored elements, against exact values and a search for the nearest one.
-#include "layers/model/convert.h"
+#include "layers/io/convert.h"
 
 #include "transport/cause.h"
 

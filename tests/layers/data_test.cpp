@@ -1,5 +1,5 @@
 // Token streams of hand-made files, evaluation windows by brute force, and the placing of training sequences.
-#include "layers/model/data.h"
+#include "layers/io/data.h"
 #include "tests/layers/temporary_folder.h"
 
 #include <gtest/gtest.h>

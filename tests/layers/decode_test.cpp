@@ -1,5 +1,5 @@
 // Decoding with weights and cache in place: its logits against those of the training schedule's forward pass, and its traffic.
-#include "layers/decode.h"
+#include "layers/model/decode.h"
 #include "layers/model/sampling.h"
 #include "layers/theory/decoding.h"
 #include "layers/theory/peaks.h"

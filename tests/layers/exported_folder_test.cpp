@@ -1,9 +1,9 @@
 // Folders that a save leaves, for other programs: the tensors' names are those that transformers gives them. And folders that
 // come from others: bf16 training keeps what an F32 file knows.
-#include "layers/model/checkpoint_manifest.h"
-#include "layers/model/digest.h"
-#include "layers/model/safetensors_writer.h"
-#include "layers/model/weights.h"
+#include "layers/checkpoints/checkpoint_manifest.h"
+#include "layers/io/digest.h"
+#include "layers/io/safetensors_writer.h"
+#include "layers/parameters/weights.h"
 #include "tests/layers/checkpoint_support.h"
 #include "tests/layers/transformers_names.h"
 

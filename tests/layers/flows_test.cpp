@@ -1,12 +1,12 @@
 // Traffic, parameters and FLOPs of every scheme: against the per-layer table, and against counting element by element.
 #include "layers/theory/flows.h"
+#include "layers/layout/shards.h"
+#include "layers/layout/zigzag.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/layouts.h"
 #include "layers/theory/memory.h"
 #include "layers/theory/peaks.h"
-#include "layers/theory/shards.h"
 #include "layers/theory/traffic.h"
-#include "layers/zigzag.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
 // Hugging Face folders of GPT-2, loaded and evaluated under several layouts, against PyTorch's loss and logits; and saved again
 // as folders that hold the same.
-#include "layers/model/checkpoint.h"
-#include "layers/model/data.h"
+#include "layers/checkpoints/checkpoint.h"
+#include "layers/io/data.h"
 #include "layers/model/model.h"
-#include "layers/model/weights.h"
+#include "layers/parameters/weights.h"
 #include "tests/layers/reference_support.h"
 #include "tests/oracle/torch_cases.h"
 #include "tests/support/run_ranks.h"

@@ -1,6 +1,6 @@
 // Fresh weights: the generator against its authors' vectors, the distribution, and independence of how a tensor is cut.
-#include "layers/model/init.h"
-#include "layers/model/philox.h"
+#include "layers/parameters/init.h"
+#include "layers/io/philox.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Traffic of a training step under tp, sp, zero3 and their products against the formulas, as integers summed over ranks, by
 // purpose; parameters and saved activations of each rank against page "Recomputation and saved activations".
-#include "layers/heads.h"
+#include "layers/layout/heads.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/traffic.h"
 #include "tests/layers/model_run.h"
@@ -108,7 +108,7 @@ TEST(TensorParallelAudit, MegatronsSequenceParallelismReceivesWhatTheFormulasSay
       const MeshShape shape{.scheme = Scheme::dense, .tensor = ranks, .exchange = TensorExchange::sequence};
       theory::Traffic theory = blocks(of, theory::tp_sequence_block(of.setting(), ranks, false));
       theory += theory::embedding(of.setting(), remote_rows_of_slices(of, ranks));
-      theory += theory::head(of.setting(), ranks, theory::head_plan(of.setting()));
+      theory += theory::head(of.setting(), ranks, head_plan(of.setting()));
       expect_received(of, shape, theory);
     }
   }
@@ -119,7 +119,7 @@ TEST(SequenceParallelAudit, ReceivesWhatTheFormulasSay) {
     for (const int ranks : {2, 4}) {
       const MeshShape shape{.scheme = Scheme::dense, .sequence = ranks};
       theory::Traffic vocabulary = theory::embedding(of.setting(), remote_rows(of, ranks));
-      vocabulary += theory::head(of.setting(), ranks, theory::head_plan(of.setting()));
+      vocabulary += theory::head(of.setting(), ranks, head_plan(of.setting()));
       const auto expect = [&](SequenceExchange exchange, const theory::Traffic& block) {
         of.exchange = exchange;
         theory::Traffic theory = blocks(of, block);
@@ -139,7 +139,7 @@ TEST(Zero3Audit, ReceivesWhatTheFormulasSay) {
       const MeshShape shape{.scheme = Scheme::zero3, .sequence = ranks};
       theory::Traffic theory = blocks(of, theory::zero3_block(of.setting(), ranks));
       theory += theory::embedding(of.setting(), remote_rows(of, ranks));
-      theory += theory::head(of.setting(), ranks, theory::head_plan(of.setting()));
+      theory += theory::head(of.setting(), ranks, head_plan(of.setting()));
       expect_received(of, shape, theory);
     }
   }

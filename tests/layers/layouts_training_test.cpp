@@ -1,6 +1,6 @@
 // Training under different layouts: the same curve within rounding, the same bits from run to run; a checkpoint of one layout
 // goes on under another.
-#include "layers/model/checkpoint.h"
+#include "layers/checkpoints/checkpoint.h"
 #include "layers/model/model.h"
 #include "tests/layers/model_run.h"
 #include "tests/layers/temporary_folder.h"

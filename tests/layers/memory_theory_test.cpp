@@ -1,8 +1,8 @@
 // Parameters, saved activations and transients of TSP on paper.
-#include "layers/model/parameters.h"
+#include "layers/layout/shards.h"
+#include "layers/layout/zigzag.h"
+#include "layers/parameters/parameters.h"
 #include "layers/theory/memory.h"
-#include "layers/theory/shards.h"
-#include "layers/zigzag.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Which ranks of a world share what.
-#include "layers/model/mesh.h"
+#include "layers/layout/mesh.h"
 #include "tests/support/run_ranks.h"
 #include "transport/cause.h"
 

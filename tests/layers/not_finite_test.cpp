@@ -1,7 +1,7 @@
 // NaN and infinity in a model: who gets to see them, and what is said of them.
-#include "layers/model/not_finite.h"
+#include "layers/parameters/not_finite.h"
 #include "core/rank/finite_watch.h"
-#include "layers/model/checkpoint.h"
+#include "layers/checkpoints/checkpoint.h"
 #include "tests/layers/checkpoint_support.h"
 #include "tests/layers/model_run.h"
 #include "tests/layers/temporary_folder.h"

@@ -1,7 +1,7 @@
 // What tests that hold something against the reference share: random configurations, weights, inputs, and distances.
 #pragma once
 
-#include "layers/model/parameters.h"
+#include "layers/parameters/parameters.h"
 #include "layers/reference/model.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // The reference in f64 against PyTorch's autograd on random configurations: MHA, GQA, one K/V head, head_dim ≠ h/n_h, odd S, S =
 // 1, B > 1, tied embeddings, weights of every stored type.
-#include "layers/model/data.h"
-#include "layers/model/weights.h"
+#include "layers/io/data.h"
+#include "layers/parameters/weights.h"
 #include "tests/layers/reference_support.h"
 #include "tests/oracle/torch_cases.h"
 

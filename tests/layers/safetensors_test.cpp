@@ -1,6 +1,6 @@
 // Reading safetensors files whose bytes are put together by hand: slices with conversion, and every way in which a header can
 // lie.
-#include "layers/model/safetensors.h"
+#include "layers/io/safetensors.h"
 #include "tests/layers/temporary_folder.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // Writing safetensors files: the exact bytes, several processes on one file, and that readers see the old file or the new one,
 // whole.
-#include "layers/model/safetensors_writer.h"
-#include "layers/model/file.h"
+#include "layers/io/safetensors_writer.h"
+#include "layers/io/file.h"
 #include "tests/layers/temporary_folder.h"
 
 #include <gtest/gtest.h>

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "core/kernels/check.h"
-#include "layers/heads.h"
+#include "layers/layout/heads.h"
 #include "layers/reference/operations.h"
-#include "layers/sp/sequence_attention.h"
+#include "layers/schedules/sp/sequence_attention.h"
 #include "layers/theory/traffic.h"
 #include "tests/layers/model_run.h"
 #include "tests/support/run_ranks.h"

@@ -1,9 +1,9 @@
 // Exact traffic: counted element by element, held against the specification's table in real numbers, and its figures.
 #include "layers/theory/traffic.h"
 
-#include "layers/heads.h"
-#include "layers/theory/shards.h"
-#include "layers/zigzag.h"
+#include "layers/layout/heads.h"
+#include "layers/layout/shards.h"
+#include "layers/layout/zigzag.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Traffic and memory of a training step under TSP against the formulas: as integers, by purpose, forward and backward.
+#include "layers/layout/shards.h"
 #include "layers/theory/memory.h"
-#include "layers/theory/shards.h"
 #include "layers/theory/traffic.h"
 #include "tests/layers/model_run.h"
 

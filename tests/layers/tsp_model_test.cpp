@@ -59,10 +59,10 @@ TEST(TspModel, TiedEmbeddings) {
 
 TEST(TspModel, BothWaysOfTheHead) {
   const ModelCase gathered{.config = small_config(16, 1, 4, 4, 4, 12, 300), .batch = 1, .sequence = 11};
-  EXPECT_EQ(theory::head_plan(gathered.setting()), theory::HeadPlan::gather_activations);
+  EXPECT_EQ(head_plan(gathered.setting()), HeadPlan::gather_activations);
   expect_same_on(gathered, {2, 4});
   const ModelCase rotated{.config = small_config(16, 1, 4, 4, 4, 12, 7), .batch = 3, .sequence = 40};
-  EXPECT_EQ(theory::head_plan(rotated.setting()), theory::HeadPlan::rotate_weights);
+  EXPECT_EQ(head_plan(rotated.setting()), HeadPlan::rotate_weights);
   expect_same_on(rotated, {2, 4});
 }
 

@@ -1,6 +1,6 @@
 // Model folders: one file or shards, and what an index can get wrong.
-#include "layers/model/weights.h"
-#include "layers/model/safetensors_writer.h"
+#include "layers/parameters/weights.h"
+#include "layers/io/safetensors_writer.h"
 #include "tests/layers/temporary_folder.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Zigzag and the cut of heads, against brute-force tables.
-#include "layers/zigzag.h"
-#include "layers/heads.h"
+#include "layers/layout/zigzag.h"
+#include "layers/layout/heads.h"
 #include "tests/layers/temporary_folder.h"
 
 #include <gtest/gtest.h>

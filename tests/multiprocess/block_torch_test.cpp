@@ -1,5 +1,5 @@
 // `tsprun block` against PyTorch's autograd, as another implementation would be held against it: files in, files out, any layout.
-#include "layers/model/config.h"
+#include "layers/io/config.h"
 #include "tests/layers/reference_support.h"
 #include "tests/oracle/torch_cases.h"
 

@@ -1,7 +1,7 @@
 // The model commands under every layout from the command line: the same numbers, the bytes of the formulas, files that any layout
 // reads; refusals by name.
-#include "layers/model/safetensors.h"
-#include "layers/model/safetensors_writer.h"
+#include "layers/io/safetensors.h"
+#include "layers/io/safetensors_writer.h"
 #include "tests/support/text_data.h"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // The model commands from the command line: the same numbers under every layout, a report that adds up, refusals, and nothing
 // left behind.
 
-#include "layers/model/safetensors.h"
-#include "layers/model/safetensors_writer.h"
+#include "layers/io/safetensors.h"
+#include "layers/io/safetensors_writer.h"
 #include "tests/support/text_data.h"
 
 #include <fmt/format.h>

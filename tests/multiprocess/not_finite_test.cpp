@@ -1,6 +1,6 @@
 // NaN and infinity from the command line: every model command names the first tensor that isn't finite, and ends with code 1.
-#include "layers/model/safetensors.h"
-#include "layers/model/safetensors_writer.h"
+#include "layers/io/safetensors.h"
+#include "layers/io/safetensors_writer.h"
 #include "tests/support/text_data.h"
 
 #include <gtest/gtest.h>

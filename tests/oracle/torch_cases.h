@@ -3,7 +3,7 @@
 // tells it where the script is.
 #pragma once
 
-#include "layers/model/safetensors.h"
+#include "layers/io/safetensors.h"
 #include "tests/support/process.h"
 
 #include <gtest/gtest.h>

@@ -1,0 +1,228 @@
+// Finds the checkpoint from which a run continues, or the model folder to load, before ranks start.
+#include "layers/checkpoints/checkpoint.h"
+
+#include "layers/checkpoints/checkpoint_folder.h"
+#include "layers/checkpoints/checkpoint_manifest.h"
+#include "layers/checkpoints/checkpoint_tensors.h"
+#include "layers/io/digest.h"
+#include "layers/io/file.h"
+#include "layers/io/json_text.h"
+#include "layers/io/safetensors.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <system_error>
+
+namespace tsprun {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_manifest_text(const fs::path& path) {
+  const posix::UniqueFd file = file::open_to_read(path);
+  const std::uint64_t bytes = file::size(file, path);
+  if (bytes > kManifestBytes) {
+    throw Error(Cause::refused, fmt::format("{}: {} bytes; expected at most {}", path.string(), bytes, kManifestBytes));
+  }
+  std::string text(bytes, '\0');
+  file::read(file, path, 0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void verify(const fs::path& path, const CheckpointFile& expected, bool bytes_too) {
+  const posix::UniqueFd file = file::open_to_read(path);
+  const std::uint64_t bytes = file::size(file, path);
+  if (bytes != expected.bytes) {
+    throw Error(Cause::refused, fmt::format("{}: {} bytes; {} expects {}", path.string(), bytes, kManifestName, expected.bytes));
+  }
+  if (!bytes_too) return;
+  if (const std::string found = hexadecimal(digest_file(file, path, bytes)); found != expected.checksum) {
+    throw Error(Cause::refused, fmt::format("{}: checksum (XXH3-128) {}; {} expects {}: the file is damaged", path.string(),
+                                            found, kManifestName, expected.checksum));
+  }
+}
+
+/// Checks that a file holds every tensor of the model in its shape and type, as load_checkpoint() will need them.
+void verify_tensors(const fs::path& path, const ModelConfig& config, DType dtype) {
+  const safetensors::File file(path);
+  for (const Parameter& parameter : model_parameters(config)) {
+    const safetensors::TensorInfo& tensor = checkpoint_tensor(file, config, parameter);
+    if (tensor.type != stored_type_of(dtype)) {
+      throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": dtype: expected {}, found {}", path.string(), tensor.name,
+                                              name(stored_type_of(dtype)), name(tensor.type)));
+    }
+  }
+}
+
+/// Returns when the manifest of a checkpoint was written; nothing if that is unknown.
+std::optional<fs::file_time_type> written(const fs::path& dir, std::uint64_t step) {
+  std::error_code error;
+  const fs::file_time_type time = fs::last_write_time(dir / step_folder(step) / kManifestName, error);
+  return error ? std::nullopt : std::optional(time);
+}
+
+/// Returns whether a manifest.json belongs to another program.
+bool is_foreign(const std::string& text, const std::string& where) {
+  const nlohmann::json object = parse_json(text, where);
+  if (!object.is_object()) return true;
+  const auto format = object.find("format");
+  return format == object.end() || *format != kCheckpointFormat;
+}
+
+/// Compares the files that hold the model with the manifest. Returns false if there is no manifest of tsprun.
+bool verify_model(const fs::path& folder) {
+  const fs::path path = folder / kManifestName;
+  std::error_code error;
+  if (!fs::exists(path, error)) return false;
+  const std::string text = read_manifest_text(path);
+  if (is_foreign(text, path.string())) return false;
+  for (const CheckpointFile& file : parse_manifest(text, path.string()).files) {
+    if (file.name == "config.json" || file.name == "model.safetensors") verify(folder / file.name, file, true);
+  }
+  return true;
+}
+
+}  // namespace
+
+Manifest read_manifest(const fs::path& folder) {
+  const fs::path path = folder / kManifestName;
+  return parse_manifest(read_manifest_text(path), path.string());
+}
+
+std::optional<std::string> run_of(const fs::path& folder) {
+  try {
+    return read_manifest(folder).state.run;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+FoundModel find_model_folder(const fs::path& dir, bool verify) {
+  std::error_code error;
+  if (!fs::is_directory(dir, error)) {
+    throw Error(Cause::refused, fmt::format("{}: no such folder; expected one with config.json and model.safetensors, or with "
+                                            "checkpoints step-NNNNNN",
+                                            dir.string()));
+  }
+  FoundModel found{.folder = dir, .skipped = {}};
+  const std::vector<std::uint64_t> steps = fs::exists(dir / "config.json", error) ? std::vector<std::uint64_t>() : steps_in(dir);
+  if (steps.empty()) {
+    found.has_manifest = verify ? verify_model(dir) : fs::exists(dir / kManifestName, error);
+    return found;
+  }
+  for (const std::uint64_t step : steps) {
+    try {
+      found.folder = dir / step_folder(step);
+      found.has_manifest = verify ? verify_model(found.folder) : fs::exists(found.folder / kManifestName, error);
+      if (found.has_manifest) return found;
+      found.skipped.push_back(fmt::format("{}: has no {}", found.folder.string(), kManifestName));
+    } catch (const Error& refusal) {
+      if (refusal.cause() != Cause::refused) throw;
+      found.skipped.emplace_back(refusal.what());
+    }
+  }
+  throw Error(Cause::refused, fmt::format("{}: holds no whole checkpoint: {}", dir.string(), fmt::join(found.skipped, "; ")));
+}
+
+FoundCheckpoint open_checkpoint(const fs::path& folder, bool verify_bytes) {
+  const Manifest manifest = read_manifest(folder);
+  for (const CheckpointFile& file : manifest.files) verify(folder / file.name, file, verify_bytes);
+  FoundCheckpoint found{.folder = folder,
+                        .config = read_config(folder / "config.json").config,
+                        .state = manifest.state,
+                        .checksum = manifest.checksum};
+  for (const CheckpointTensors& kind : checkpoint_tensors(manifest.state.dtype)) {
+    verify_tensors(folder / kind.file, found.config, kind.dtype);
+  }
+  return found;
+}
+
+CheckpointMarks checkpoints_in(const fs::path& dir) {
+  CheckpointMarks marks;
+  std::error_code error;
+  if (!fs::is_directory(dir, error)) return marks;
+  try {
+    for (const std::uint64_t step : steps_in(dir)) {
+      if (const auto time = written(dir, step)) marks.emplace(step, *time);
+    }
+  } catch (const Error&) {
+    return {};
+  }
+  return marks;
+}
+
+bool is_marked(const CheckpointMarks& marks, const fs::path& dir, std::uint64_t step) {
+  const auto mark = marks.find(step);
+  return mark != marks.end() && written(dir, step) == mark->second;
+}
+
+CheckpointSearch search_checkpoints(const fs::path& dir, const SearchOptions& options) {
+  CheckpointSearch search;
+  const auto look_at = [&](const fs::path& folder, std::optional<std::uint64_t> step) {
+    try {
+      FoundCheckpoint found = open_checkpoint(folder, options.verify_bytes);
+      if (step && found.state.step != *step) {
+        throw Error(Cause::refused, fmt::format("{}: field \"state.step\": expected {}, as the folder's name says, found {}",
+                                                (folder / kManifestName).string(), *step, found.state.step));
+      }
+      search.found = std::move(found);
+    } catch (const Error& error) {
+      if (error.cause() != Cause::refused) throw;
+      search.skipped.emplace_back(error.what());
+    }
+  };
+
+  std::error_code error;
+  if (fs::exists(dir / kManifestName, error)) {
+    look_at(dir, std::nullopt);
+    return search;
+  }
+  for (const std::uint64_t step : steps_in(dir)) {
+    if (is_marked(options.passed_over, dir, step)) continue;
+    // A checkpoint with an unreadable manifest may be this run's own: it is examined, and reported as damaged.
+    if (options.run && run_of(dir / step_folder(step)).value_or(*options.run) != *options.run) continue;
+    look_at(dir / step_folder(step), step);
+    if (search.found) break;
+  }
+  return search;
+}
+
+FoundCheckpoint find_checkpoint(const fs::path& dir, std::vector<std::string>& skipped) {
+  CheckpointSearch search = search_checkpoints(dir);
+  if (!search.found) {
+    throw Error(Cause::refused,
+                search.skipped.empty()
+                    ? fmt::format("{}: holds no checkpoint; expected folders step-NNNNNN with a {}", dir.string(), kManifestName)
+                    : fmt::format("{}: holds no whole checkpoint: {}", dir.string(), fmt::join(search.skipped, "; ")));
+  }
+  skipped = std::move(search.skipped);
+  return std::move(*search.found);
+}
+
+std::vector<std::string> differences(const CheckpointState& saved, const CheckpointState& now) {
+  std::vector<std::string> lines;
+  const auto compare = [&](std::string_view what, const auto& then, const auto& today) {
+    if (then != today) lines.push_back(fmt::format("{}: {} now, {} in the checkpoint", what, today, then));
+  };
+  compare("--seed", saved.seed, now.seed);
+  compare("--dtype", name(saved.dtype), name(now.dtype));
+  compare("--batch", saved.batch, now.batch);
+  compare("--seq", saved.sequence, now.sequence);
+  compare("tokens of --data", saved.data_tokens, now.data_tokens);
+  compare("--lr", saved.learning_rate, now.learning_rate);
+  compare("--warmup", saved.warmup, now.warmup);
+  compare("--weight-decay", saved.weight_decay, now.weight_decay);
+  compare("--beta1", saved.beta1, now.beta1);
+  compare("--beta2", saved.beta2, now.beta2);
+  compare("--eps", saved.epsilon, now.epsilon);
+  compare("--clip", saved.clip, now.clip);
+  compare("ranks", saved.ranks, now.ranks);
+  compare("--layout", saved.layout, now.layout);
+  compare("kernels", saved.kernels, now.kernels);
+  return lines;
+}
+
+}  // namespace tsprun

@@ -1,0 +1,158 @@
+#include "layers/checkpoints/checkpoint_folder.h"
+
+#include "layers/io/file.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <fcntl.h>
+#include <functional>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <system_error>
+
+namespace tsprun {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kPartial = ".partial";
+constexpr std::string_view kReplaced = ".replaced";  // before kPartial
+
+fs::path partial_of(const fs::path& dir, std::uint64_t step) { return dir / (step_folder(step) + std::string(kPartial)); }
+
+void refuse_if(const std::error_code& error, const fs::path& path, std::string_view what) {
+  if (error) throw system_error(Cause::refused, fmt::format("{}: {}", path.string(), what), error.value());
+}
+
+std::vector<fs::path> entries_of(const fs::path& dir) {
+  std::error_code error;
+  std::vector<fs::path> entries;
+  auto at = fs::directory_iterator(dir, error);
+  refuse_if(error, dir, "can't be listed");
+  for (; at != fs::directory_iterator(); at.increment(error)) {
+    refuse_if(error, dir, "can't be listed");
+    entries.push_back(at->path());
+  }
+  refuse_if(error, dir, "can't be listed");
+  return entries;
+}
+
+/// Locks a folder. Returns an empty descriptor if another process holds the lock, or if it isn't a folder.
+posix::UniqueFd lock(const fs::path& folder) {
+  posix::UniqueFd handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (handle && ::flock(handle.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) handle.reset();
+  return handle;  // if the file system has no locks, the folder counts as free
+}
+
+void delete_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::remove_all(folder, error);
+  refuse_if(error, folder, "can't be deleted");
+}
+
+}  // namespace
+
+void make_folders(const fs::path& dir) {
+  std::error_code error;
+  if (fs::is_directory(dir, error)) return;
+  if (dir.has_parent_path() && dir.parent_path() != dir) make_folders(dir.parent_path());
+  if (dir.has_filename()) {
+    fs::create_directory(dir, error);
+    refuse_if(error, dir, "can't be made");
+    file::sync_folder(dir.parent_path());
+  }
+}
+
+std::string step_folder(std::uint64_t step) { return fmt::format("{}{:06}", kPrefix, step); }
+
+std::optional<std::uint64_t> step_of(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const std::string_view digits = name.substr(kPrefix.size());
+  std::uint64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc() || end != digits.data() + digits.size() || step_folder(step) != name) return std::nullopt;
+  return step;
+}
+
+std::vector<std::uint64_t> steps_in(const fs::path& dir) {
+  std::vector<std::uint64_t> steps;
+  for (const fs::path& entry : entries_of(dir)) {
+    std::error_code error;
+    const auto step = step_of(entry.filename().string());
+    if (step && fs::is_directory(entry, error)) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end(), std::greater<>());
+  return steps;
+}
+
+void remove_leftovers(const fs::path& dir) {
+  for (const fs::path& entry : entries_of(dir)) {
+    const std::string whole_name = entry.filename().string();
+    std::string_view name = whole_name;
+    if (!name.ends_with(kPartial)) continue;
+    name.remove_suffix(kPartial.size());
+    if (name.ends_with(kReplaced)) name.remove_suffix(kReplaced.size());
+    if (!step_of(name)) continue;
+    if (const posix::UniqueFd held = lock(entry)) delete_folder(entry);
+  }
+}
+
+void remove_checkpoint(const fs::path& dir, std::uint64_t step) {
+  const fs::path partial = partial_of(dir, step);
+  std::error_code error;
+  fs::rename(dir / step_folder(step), partial, error);
+  refuse_if(error, dir / step_folder(step), "can't be renamed to delete it");
+  delete_folder(partial);
+}
+
+PartialFolder::PartialFolder(const fs::path& dir, std::uint64_t step)
+    : dir_(dir), partial_(partial_of(dir, step)), final_(dir / step_folder(step)) {
+  make_folders(dir);
+  remove_leftovers(dir);
+  constexpr mode_t kMode = 0755;
+  if (::mkdir(partial_.c_str(), kMode) != 0) {
+    if (errno == EEXIST) {
+      throw Error(Cause::refused, fmt::format("{}: exists, and is no leftover: another process writes it, or it is no folder",
+                                              partial_.string()));
+    }
+    throw system_error(Cause::refused, fmt::format("{}: can't be made", partial_.string()), errno);
+  }
+  lock_ = lock(partial_);
+}
+
+PartialFolder::~PartialFolder() {
+  std::error_code ignored;
+  if (!published_) fs::remove_all(partial_, ignored);
+}
+
+void PartialFolder::publish() {
+  file::sync_folder(partial_);
+  int failure = ::rename(partial_.c_str(), final_.c_str()) == 0 ? 0 : errno;
+  const bool replaces = failure == ENOTEMPTY || failure == EEXIST;
+  if (replaces) {
+    failure = ::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, final_.c_str(), RENAME_EXCHANGE) == 0 ? 0 : errno;
+  }
+  if (replaces && (failure == EINVAL || failure == ENOSYS)) {
+    // This file system can't exchange two folders' names atomically: the old folder is renamed away first.
+    const fs::path old = dir_ / fmt::format("{}{}{}", final_.filename().string(), kReplaced, kPartial);
+    failure = ::rename(final_.c_str(), old.c_str()) == 0 && ::rename(partial_.c_str(), final_.c_str()) == 0 ? 0 : errno;
+  }
+  if (failure != 0) {
+    throw system_error(Cause::refused, fmt::format("{}: can't be renamed to {}", partial_.string(), final_.string()), failure);
+  }
+  published_ = true;
+  file::sync_folder(dir_);
+  if (replaces) {
+    lock_.reset();
+    remove_leftovers(dir_);
+  }
+}
+
+}  // namespace tsprun

@@ -1,0 +1,132 @@
+#include "layers/io/safetensors.h"
+
+#include "layers/io/file.h"
+#include "layers/io/json_text.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace tsprun::safetensors {
+
+namespace {
+
+constexpr std::size_t kScratchBytes = std::size_t{256} << 10;
+
+/// Reads the length word and returns the JSON after it.
+std::string read_json(const posix::UniqueFd& file, const std::filesystem::path& path, std::uint64_t file_bytes) {
+  std::uint64_t json_bytes = 0;
+  if (file_bytes < sizeof(json_bytes)) {
+    throw Error(Cause::refused,
+                fmt::format("{}: {} bytes; a safetensors file has at least {}", path.string(), file_bytes, sizeof(json_bytes)));
+  }
+  file::read(file, path, 0, std::as_writable_bytes(std::span(&json_bytes, 1)));
+  const std::uint64_t largest = std::min(kMaxHeaderBytes, file_bytes - sizeof(json_bytes));
+  if (json_bytes > largest) {
+    throw Error(Cause::refused,
+                fmt::format("{}: header length: {} bytes; expected at most {} ({})", path.string(), json_bytes, largest,
+                            largest == kMaxHeaderBytes ? "the format's limit" : "what the file holds behind it"));
+  }
+  std::string text(json_bytes, '\0');
+  file::read(file, path, sizeof(json_bytes), std::as_writable_bytes(std::span(text)));
+  if (!text.starts_with('{')) {
+    throw Error(Cause::refused,
+                fmt::format("{}: header: expected it to begin with '{{' (is this a safetensors file?)", path.string()));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::size_t TensorInfo::rows() const {
+  std::size_t product = 1;
+  for (std::size_t i = 0; i + 1 < shape.size(); ++i) product *= shape[i];
+  return product;
+}
+
+Block whole(const TensorInfo& tensor) { return {0, tensor.rows(), 0, tensor.columns()}; }
+Block rows_of(const TensorInfo& tensor, std::size_t first, std::size_t count) { return {first, count, 0, tensor.columns()}; }
+Block columns_of(const TensorInfo& tensor, std::size_t first, std::size_t count) { return {0, tensor.rows(), first, count}; }
+
+void check_block(const TensorInfo& tensor, const Block& block, std::size_t count, const std::string& where) {
+  const std::size_t rows = tensor.rows();
+  const std::size_t columns = tensor.columns();
+  if (block.first_row > rows || block.rows > rows - block.first_row || block.first_column > columns ||
+      block.columns > columns - block.first_column) {
+    throw Error(Cause::refused,
+                fmt::format("{}: tensor \"{}\" {}: {} rows from {} and {} columns from {} don't lie in its {} × {}", where,
+                            shown(tensor.name), describe(tensor.shape), block.rows, block.first_row, block.columns,
+                            block.first_column, rows, columns));
+  }
+  if (count != block.rows * block.columns) {
+    throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": a block of {} × {} elements for memory of {}", where,
+                                            shown(tensor.name), block.rows, block.columns, count));
+  }
+}
+
+File::File(std::filesystem::path path) : path_(std::move(path)), file_(file::open_to_read(path_)) {
+  const std::uint64_t bytes = file::size(file_, path_);
+  header_ = parse_header(read_json(file_, path_, bytes), bytes, path_.string());
+  by_name_.reserve(header_.tensors.size());
+  for (std::size_t i = 0; i < header_.tensors.size(); ++i) by_name_.emplace(header_.tensors[i].name, i);
+}
+
+const TensorInfo* File::find(std::string_view name) const {
+  const auto at = by_name_.find(name);
+  return at == by_name_.end() ? nullptr : &header_.tensors[at->second];
+}
+
+const TensorInfo& File::require(std::string_view name, std::span<const std::size_t> shape) const {
+  const TensorInfo* tensor = find(name);
+  if (tensor == nullptr) {
+    throw Error(Cause::refused, fmt::format("{}: tensor \"{}\" is missing; expected {}", path_.string(), name, describe(shape)));
+  }
+  if (!is_readable(tensor->type)) {
+    throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": dtype: expected F64, F32, F16 or BF16, found {}", path_.string(),
+                                            name, tsprun::name(tensor->type)));
+  }
+  if (!std::equal(shape.begin(), shape.end(), tensor->shape.begin(), tensor->shape.end())) {
+    throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": shape: expected {}, found {}", path_.string(), name,
+                                            describe(shape), describe(tensor->shape)));
+  }
+  return *tensor;
+}
+
+void File::read(const TensorInfo& tensor, const Block& block, Buffer into) const {
+  check_block(tensor, block, into.count, path_.string());
+  if (!is_readable(tensor.type) || into.dtype == DType::byte) {
+    throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": {} can't be read as {}", path_.string(), shown(tensor.name),
+                                            tsprun::name(tensor.type), tsprun::name(into.dtype)));
+  }
+  if (into.count == 0) return;
+
+  // Rows that are contiguous in the file are read as one run.
+  const bool one_run = block.columns == tensor.columns();
+  const std::size_t runs = one_run ? 1 : block.rows;
+  const std::size_t run_elements = one_run ? into.count : block.columns;
+  const std::size_t element = size_of(tensor.type);
+  const bool same = tensor.type == stored_type_of(into.dtype);
+  std::vector<std::byte> scratch(same ? 0 : std::min(run_elements * element, kScratchBytes));
+  const std::size_t piece = same ? run_elements : scratch.size() / element;
+
+  for (std::size_t run = 0; run < runs; ++run) {
+    const std::uint64_t first = (block.first_row + run) * tensor.columns() + block.first_column;
+    for (std::size_t done = 0; done < run_elements; done += piece) {
+      const std::size_t count = std::min(piece, run_elements - done);
+      const Buffer target = into.slice(run * run_elements + done, count);
+      const std::uint64_t offset = tensor.offset + (first + done) * element;
+      if (same) {
+        file::read(file_, path_, offset, target.as_bytes());
+      } else {
+        const auto source = std::span(scratch).first(count * element);
+        file::read(file_, path_, offset, source);
+        convert_from_stored(tensor.type, source.data(), into.dtype, target.data, count);
+      }
+    }
+  }
+}
+
+}  // namespace tsprun::safetensors

@@ -1,0 +1,161 @@
+#include "layers/io/safetensors_writer.h"
+
+#include "layers/io/file.h"
+#include "layers/io/json_text.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace tsprun::safetensors {
+
+namespace {
+
+constexpr std::size_t kTurnBytes = std::size_t{256} << 10;
+constexpr std::size_t kAlignment = 8;
+
+std::filesystem::path partial_name(const std::filesystem::path& path) {
+  std::filesystem::path partial = path;
+  partial += ".partial";
+  return partial;
+}
+
+posix::UniqueFd open_partial(const std::filesystem::path& partial, int flags) {
+  constexpr mode_t kMode = 0644;
+  posix::UniqueFd file(::open(partial.c_str(), O_RDWR | O_CLOEXEC | flags, kMode));
+  if (!file) throw system_error(Cause::refused, fmt::format("{}: can't be opened to write", partial.string()), errno);
+  return file;
+}
+
+}  // namespace
+
+Plan::Plan(const std::vector<PlannedTensor>& tensors, const std::map<std::string, std::string>& metadata) {
+  // Wide elements first, so that every tensor begins at a multiple of its element's size.
+  std::vector<const PlannedTensor*> order;
+  order.reserve(tensors.size());
+  for (const PlannedTensor& tensor : tensors) order.push_back(&tensor);
+  std::stable_sort(order.begin(), order.end(), [](const PlannedTensor* a, const PlannedTensor* b) {
+    return tsprun::size_of(a->dtype) > tsprun::size_of(b->dtype);
+  });
+
+  nlohmann::ordered_json object = nlohmann::ordered_json::object();
+  if (!metadata.empty()) object["__metadata__"] = metadata;
+  std::uint64_t end = 0;
+  for (const PlannedTensor* tensor : order) {
+    TensorInfo info{tensor->name, stored_type_of(tensor->dtype), tensor->shape, end, tsprun::size_of(tensor->dtype)};
+    bool overflow = false;
+    for (const std::size_t size : tensor->shape) overflow = __builtin_mul_overflow(info.bytes, size, &info.bytes) || overflow;
+    overflow = __builtin_add_overflow(end, info.bytes, &end) || overflow;
+    if (overflow || end > (std::uint64_t{1} << 62)) {
+      throw Error(Cause::refused, fmt::format("tensor \"{}\" {} is too large for a file", tensor->name, describe(tensor->shape)));
+    }
+    object[tensor->name] = {{"dtype", tsprun::name(info.type)}, {"shape", info.shape}, {"data_offsets", {info.offset, end}}};
+    if (!tensors_.emplace(tensor->name, std::move(info)).second) {
+      throw Error(Cause::refused, fmt::format("tensor \"{}\" is to be written twice", tensor->name));
+    }
+  }
+
+  std::string json = object.dump();
+  json.append((kAlignment - json.size() % kAlignment) % kAlignment, ' ');
+  const std::uint64_t json_bytes = json.size();
+  head_.assign(reinterpret_cast<const char*>(&json_bytes), sizeof(json_bytes));
+  head_ += json;
+  for (auto& [name, info] : tensors_) info.offset += head_.size();
+  file_bytes_ = head_.size() + end;
+}
+
+const TensorInfo* Plan::find(std::string_view name) const {
+  const auto at = tensors_.find(name);
+  return at == tensors_.end() ? nullptr : &at->second;
+}
+
+Writer::Writer(std::filesystem::path path, const Plan& plan, posix::UniqueFd file, bool creator)
+    : path_(std::move(path)), partial_(partial_name(path_)), plan_(&plan), file_(std::move(file)), creator_(creator) {}
+
+Writer Writer::create(std::filesystem::path path, const Plan& plan) {
+  const std::filesystem::path partial = partial_name(path);
+  Writer writer(std::move(path), plan, open_partial(partial, O_CREAT | O_TRUNC), true);
+  // Allocating the whole space now lets a full disk fail here, before any work is done. posix_fallocate returns its error instead
+  // of setting errno.
+  int error = EINTR;
+  while (error == EINTR) error = ::posix_fallocate(writer.file_.get(), 0, static_cast<off_t>(plan.file_bytes()));
+  if (error != 0) throw system_error(Cause::refused, fmt::format("{}: {} bytes", partial.string(), plan.file_bytes()), error);
+  file::write(writer.file_, partial, 0, std::as_bytes(std::span(plan.head())));
+  return writer;
+}
+
+Writer Writer::join(std::filesystem::path path, const Plan& plan) {
+  const std::filesystem::path partial = partial_name(path);
+  Writer writer(std::move(path), plan, open_partial(partial, 0), false);
+  const std::uint64_t bytes = file::size(writer.file_, partial);
+  if (bytes != plan.file_bytes()) {
+    throw Error(Cause::refused, fmt::format("{}: {} bytes; expected {}: it was created by another plan", partial.string(), bytes,
+                                            plan.file_bytes()));
+  }
+  return writer;
+}
+
+Writer::~Writer() {
+  if (creator_ && !published_ && file_) ::unlink(partial_.c_str());
+}
+
+const TensorInfo& Writer::planned(std::string_view name) const {
+  const TensorInfo* tensor = plan_->find(name);
+  if (tensor == nullptr) throw Error(Cause::refused, fmt::format("{}: tensor \"{}\" isn't planned", path_.string(), name));
+  return *tensor;
+}
+
+void Writer::write(std::string_view name, ConstBuffer from) { write(name, whole(planned(name)), from); }
+
+void Writer::write(std::string_view name, const Block& block, ConstBuffer from) {
+  const TensorInfo& tensor = planned(name);
+  check_block(tensor, block, from.count, path_.string());
+  const StoredType source = stored_type_of(from.dtype);
+  if (!is_readable(source)) {
+    throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": {} can't be written as {}", path_.string(), name,
+                                            tsprun::name(from.dtype), tsprun::name(tensor.type)));
+  }
+  if (from.count == 0) return;
+
+  const DType target = tensor.type == StoredType::F64 ? DType::f64 : tensor.type == StoredType::F32 ? DType::f32 : DType::bf16;
+  const bool one_run = block.columns == tensor.columns();
+  const std::size_t runs = one_run ? 1 : block.rows;
+  const std::size_t run_elements = one_run ? from.count : block.columns;
+  const std::size_t element = tsprun::size_of(target);
+  const bool same = source == tensor.type;
+  std::vector<std::byte> scratch(same ? 0 : std::min(run_elements * element, kTurnBytes));
+  const std::size_t piece = same ? run_elements : scratch.size() / element;
+
+  for (std::size_t run = 0; run < runs; ++run) {
+    const std::uint64_t first = (block.first_row + run) * tensor.columns() + block.first_column;
+    for (std::size_t done = 0; done < run_elements; done += piece) {
+      const std::size_t count = std::min(piece, run_elements - done);
+      const ConstBuffer part = from.slice(run * run_elements + done, count);
+      const std::uint64_t offset = tensor.offset + (first + done) * element;
+      if (same) {
+        file::write(file_, partial_, offset, part.as_bytes());
+      } else {
+        convert_from_stored(source, part.data, target, scratch.data(), count);
+        file::write(file_, partial_, offset, std::span(scratch).first(count * element));
+      }
+    }
+  }
+}
+
+void Writer::sync() { file::sync(file_, partial_); }
+
+void Writer::publish() {
+  sync();
+  if (::rename(partial_.c_str(), path_.c_str()) != 0) {
+    throw system_error(Cause::refused, fmt::format("{}: renaming to {}", partial_.string(), path_.string()), errno);
+  }
+  published_ = true;
+  file::sync_folder(path_.parent_path());
+}
+
+}  // namespace tsprun::safetensors

@@ -1,0 +1,79 @@
+// Writing of safetensors files by any number of processes together: all make the same plan, one creates the file at its exact
+// size, each writes its blocks where the plan says, and after a barrier the creator publishes the file.
+//
+//   process 0: create ── meet ── write … ── meet ── publish (fsync, rename)
+//   others:              meet ── join, write … ── meet
+//
+// Until publish() the bytes are in `path` + ".partial", so a reader sees either the old file or the whole new one.
+#pragma once
+
+#include "layers/io/safetensors.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tsprun::safetensors {
+
+/// A tensor to be written.
+struct PlannedTensor {
+  std::string name;
+  DType dtype;  ///< f64, f32, bf16
+  std::vector<std::size_t> shape;
+};
+
+/// The place of every byte of a file. It depends on the tensors alone, so that all processes agree without communication.
+class Plan {
+ public:
+  /// Plans a file with these tensors. The metadata `format: pt` is what Hugging Face's loaders expect. Throws Error(refused) for
+  /// a duplicate name or sizes that overflow.
+  explicit Plan(const std::vector<PlannedTensor>& tensors,
+                const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+
+  std::uint64_t file_bytes() const { return file_bytes_; }
+  /// Returns the length word and the JSON, padded so that the data begins at a multiple of 8.
+  const std::string& head() const { return head_; }
+  /// Returns the tensor of that name; null if it isn't planned.
+  const TensorInfo* find(std::string_view name) const;
+
+ private:
+  std::map<std::string, TensorInfo, std::less<>> tensors_;
+  std::string head_;
+  std::uint64_t file_bytes_ = 0;
+};
+
+/// One process's handle on a file that is being written. The plan is borrowed and must outlive it.
+class Writer {
+ public:
+  /// Creates the file at its full size and writes the header. Throws Error(refused), also if the disk is full.
+  static Writer create(std::filesystem::path path, const Plan& plan);
+  /// Opens the file that another process created. Throws Error(refused).
+  static Writer join(std::filesystem::path path, const Plan& plan);
+  Writer(Writer&&) noexcept = default;
+  Writer& operator=(Writer&&) = delete;
+  /// Deletes the file if this is the creator and the file wasn't published.
+  ~Writer();
+
+  /// Writes a block of a tensor from contiguous memory, converted to the planned type. Uses up to 256 KiB of scratch. Throws
+  /// Error(refused).
+  void write(std::string_view name, const Block& block, ConstBuffer from);
+  /// Writes a whole tensor.
+  void write(std::string_view name, ConstBuffer from);
+  /// Syncs the file (fsync). Necessary in processes on other machines; publish() syncs what was written on its own.
+  void sync();
+  /// Syncs the file and gives it its name. Precondition: every process has written its part.
+  void publish();
+
+ private:
+  Writer(std::filesystem::path path, const Plan& plan, posix::UniqueFd file, bool creator);
+  const TensorInfo& planned(std::string_view name) const;
+
+  std::filesystem::path path_;
+  std::filesystem::path partial_;
+  const Plan* plan_;
+  posix::UniqueFd file_;
+  bool creator_;
+  bool published_ = false;
+};
+
+}  // namespace tsprun::safetensors

@@ -1,0 +1,60 @@
+#include "layers/layout/check_mesh.h"
+
+#include "layers/layout/heads.h"
+#include "layers/layout/slice.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+namespace tsprun {
+
+namespace {
+
+/// Returns whether TSP can cut each tensor rank's part again: in every part each K/V head is read by equally many query heads.
+bool parts_are_alike(const ModelConfig& config, int tensors) {
+  for (int t = 0; t < tensors; ++t) {
+    if (!BlockSlice::of(config, t, tensors).uniform(config)) return false;
+  }
+  return true;
+}
+
+/// Returns "tp=1 or tp=3": the degrees nearest to `tensors` whose parts TSP can cut over `sequences` ranks.
+std::string degrees_that_work(const ModelConfig& config, int tensors, int sequences) {
+  const auto works = [&](int degree) {
+    const auto cut = static_cast<std::size_t>(degree) * static_cast<std::size_t>(sequences);
+    return config.query_heads % cut == 0 && parts_are_alike(config, degree);
+  };
+  int below = tensors - 1;
+  while (below > 1 && !works(below)) --below;
+  int above = tensors + 1;
+  while (above <= static_cast<int>(config.query_heads) && !works(above)) ++above;
+  const std::string higher = above <= static_cast<int>(config.query_heads) ? fmt::format(" or tp={}", above) : "";
+  return fmt::format("tp={}{}", std::max(below, 1), higher);
+}
+
+}  // namespace
+
+void check_mesh(const ModelConfig& config, const MeshShape& shape, SequenceExchange exchange) {
+  const HeadCut tensor(config.query_heads, config.kv_heads, shape.tensor);
+  const std::size_t queries = config.query_heads / static_cast<std::size_t>(shape.tensor);
+  if (shape.scheme == Scheme::zero3 && shape.tensor > 1) {
+    throw Error(Cause::refused, "zero3 can't be mixed with tp");
+  }
+  const bool cuts_heads = shape.scheme == Scheme::tsp || (shape.scheme == Scheme::dense && exchange == SequenceExchange::ulysses);
+  if (cuts_heads) {
+    // K/V heads follow their query heads, so any number of them works.
+    const HeadCut within(queries, queries, shape.sequence);
+  }
+  if (shape.scheme == Scheme::tsp && shape.tensor > 1 && !parts_are_alike(config, shape.tensor)) {
+    throw Error(
+        Cause::refused,
+        fmt::format("tp={} cuts between the query heads of a K/V head ({} query heads, {} K/V heads): it must divide the "
+                    "K/V heads, or they must divide it, where tsp cuts its part again; try {}",
+                    shape.tensor, config.query_heads, config.kv_heads, degrees_that_work(config, shape.tensor, shape.sequence)));
+  }
+}
+
+}  // namespace tsprun

@@ -1,0 +1,66 @@
+// Input of the exact counts: a model, its batch, and how many bytes an element has in memory and on the wire. Symbols as in
+// docs/algorithms.md.
+#pragma once
+
+#include "core/tensor/dtype.h"
+#include "layers/io/config.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tsprun {
+
+/// Recomputation mode (`--recompute`): what a layer keeps of its forward pass for its backward pass. In every mode, norm outputs
+/// and σ(gate)∘up are computed again, attention probabilities are never stored as a whole, and gathered K and V aren't kept.
+enum class Recompute : std::uint8_t {
+  none,       ///< keeps x1, x2 (the sublayers' inputs), Q, K, V, O, the log-sum-exp, gate and up
+  selective,  ///< keeps x1, x2, O, the log-sum-exp
+  full        ///< keeps x1, x2
+};
+
+}  // namespace tsprun
+
+namespace tsprun::theory {
+
+/// Bytes of an element, by its use.
+struct ElementBytes {
+  std::uint64_t element;      ///< β: a parameter or an activation
+  std::uint64_t accumulated;  ///< β_a: an accumulated element on the wire, a gradient's partial sum
+  std::uint64_t lse;          ///< β_l: a log-sum-exp
+
+  /// Returns the sizes of a run in f32, f64 or bf16; bf16 accumulates in f32.
+  static constexpr ElementBytes of(DType dtype) {
+    const std::uint64_t sum = dtype == DType::f64 ? 8 : 4;
+    return {size_of(dtype), sum, sum};
+  }
+  /// Returns the dtype that was given to of().
+  constexpr DType dtype() const {
+    if (element == size_of(DType::f64)) return DType::f64;
+    return element == size_of(DType::f32) ? DType::f32 : DType::bf16;
+  }
+};
+
+/// Returns ranks − 1, the number of hops after which a chunk that travels a ring has reached all ranks.
+inline std::uint64_t hops(int ranks) { return static_cast<std::uint64_t>(ranks - 1); }
+
+/// A model with its input, element sizes and recomputation mode.
+struct Setting {
+  ModelConfig model;
+  std::size_t batch = 1;     ///< B
+  std::size_t sequence = 1;  ///< S
+  ElementBytes bytes = ElementBytes::of(DType::f32);
+  Recompute recompute = Recompute::none;
+
+  std::uint64_t tokens() const { return batch * sequence; }                      ///< BS
+  std::uint64_t hidden_elements() const { return tokens() * model.hidden; }      ///< BSh
+  std::uint64_t kv_elements() const { return 2 * tokens() * model.kv_width(); }  ///< KV
+  /// Returns P_attn = 2·h·d·(n_h + n_kv).
+  std::uint64_t attention_parameters() const { return 2 * model.hidden * (model.query_width() + model.kv_width()); }
+  /// Returns P_mlp: 3·f·h with a gate, 2·f·h without.
+  std::uint64_t mlp_parameters() const { return model.mlp_matrices() * model.intermediate * model.hidden; }
+  std::uint64_t block_parameters() const {
+    return attention_parameters() + mlp_parameters();
+  }  ///< P_L, without norm gains and biases
+};
+
+}  // namespace tsprun::theory

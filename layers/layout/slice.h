@@ -1,0 +1,33 @@
+// The part of every block that one rank of a tensor axis has: query heads, the K/V heads that they read, and rows of the MLP
+// (columns of W_2). A K/V head that query heads of an earlier rank read, too, is a copy; only the first one can be.
+#pragma once
+
+#include "layers/io/config.h"
+#include "layers/layout/heads.h"
+
+#include <cstddef>
+
+namespace tsprun {
+
+/// A slice of a block, numbered within the whole block.
+struct BlockSlice {
+  HeadRange queries;
+  HeadRange kv;           ///< the K/V heads that the query heads read
+  std::size_t kv_copied;  ///< number of K/V heads, from the first on, that an earlier rank owns
+  std::size_t first_row;  ///< first row of the MLP
+  std::size_t rows;
+
+  /// Returns the slice that is all of every block.
+  static BlockSlice whole(const ModelConfig& config);
+  /// Returns the slice of `rank` of `ranks`. Throws Error(refused) unless `ranks` divides the query heads.
+  static BlockSlice of(const ModelConfig& config, int rank, int ranks);
+
+  /// Returns whether each K/V head is read by equally many query heads of the slice. The slice is then the block of a smaller
+  /// model.
+  bool uniform(const ModelConfig& config) const;
+  /// Returns the model with these heads and rows alone. Precondition for mapping query heads to K/V heads by the result:
+  /// uniform().
+  ModelConfig apply(ModelConfig config) const;
+};
+
+}  // namespace tsprun

@@ -1,0 +1,26 @@
+#include "layers/layout/token_layout.h"
+
+#include "core/kernels/check.h"
+
+namespace tsprun {
+
+TokenLayout::TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part,
+                         int parts, int slice, int slices)
+    : batch_(batch), part_(part), slice_(slice), slice_count_(slices), cut_(sequence, parts), head_dim_(config.head_dim) {
+  if (!config.rotary_positions()) return;
+  rope_ = rank.tensor(Category::workspace, kernels::summed_in(dtype), {local(), config.head_dim}, "RoPE table");
+  rank.compute().rope_table(rope_, cut_.positions(part), config.rope_theta);
+}
+
+OwnedTensor TokenLayout::residual(Rank& rank, Category category, DType dtype, std::size_t width, std::string_view what) const {
+  if (slice_count_ == 1) return rank.tensor(category, dtype, {batch_, local(), width}, what);
+  return rank.tensor(category, dtype, {1, held_rows(), width}, what);
+}
+
+std::array<LocalChunk, kHalves> TokenLayout::chunks_of(int part) const {
+  const auto [early, late] = cut_.chunks_of(part);
+  const std::size_t before = cut_.chunk_size(early);
+  return {LocalChunk{cut_.chunk_start(early), 0, before}, LocalChunk{cut_.chunk_start(late), before, cut_.chunk_size(late)}};
+}
+
+}  // namespace tsprun

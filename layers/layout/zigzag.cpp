@@ -1,0 +1,76 @@
+#include "layers/layout/zigzag.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+namespace tsprun {
+
+namespace {
+int checked(int ranks) {
+  if (ranks < 1) throw Error(Cause::refused, fmt::format("a sequence can't be cut over {} ranks; expected at least 1", ranks));
+  return ranks;
+}
+}  // namespace
+
+Zigzag::Zigzag(std::size_t sequence, int ranks)
+    : sequence_(sequence), ranks_(checked(ranks)), table_(Chunks::balanced(2 * ranks, sequence)) {}
+
+std::size_t Zigzag::tokens(int rank) const {
+  const auto [first, second] = chunks_of(rank);
+  return chunk_size(first) + chunk_size(second);
+}
+
+std::vector<std::size_t> Zigzag::tokens_of_ranks() const {
+  std::vector<std::size_t> counts;
+  for (int rank = 0; rank < ranks_; ++rank) counts.push_back(tokens(rank));
+  return counts;
+}
+
+std::size_t Zigzag::rank_start(int rank) const {
+  // Tokens of the ranks before: their first chunks, and their second chunks, which are at the end of the sequence.
+  return chunk_start(rank) + (rank == 0 ? 0 : sequence_ - chunk_start(2 * ranks_ - rank));
+}
+
+std::vector<std::int64_t> Zigzag::positions(int rank) const {
+  std::vector<std::int64_t> result;
+  result.reserve(tokens(rank));
+  for (const int chunk : chunks_of(rank)) {
+    for (std::size_t position = chunk_start(chunk); position < chunk_end(chunk); ++position) {
+      result.push_back(static_cast<std::int64_t>(position));
+    }
+  }
+  return result;
+}
+
+Zigzag::Owner Zigzag::owner(std::size_t position) const {
+  int chunk = 0;
+  while (chunk_end(chunk) <= position) ++chunk;
+  const int rank = chunk < ranks_ ? chunk : 2 * ranks_ - 1 - chunk;
+  const std::size_t before = chunk < ranks_ ? 0 : chunk_size(rank);
+  return {rank, before + position - chunk_start(chunk)};
+}
+
+std::vector<TokenRun> Zigzag::runs() const {
+  std::vector<TokenRun> result;
+  std::size_t done = 0;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    for (const int chunk : chunks_of(rank)) {
+      if (chunk_size(chunk) == 0) continue;
+      result.push_back({chunk_start(chunk), done, chunk_size(chunk)});
+      done += chunk_size(chunk);
+    }
+  }
+  return result;
+}
+
+std::size_t Zigzag::attention_pairs(int rank) const {
+  std::size_t pairs = 0;
+  for (const int chunk : chunks_of(rank)) {
+    const std::size_t size = chunk_size(chunk);
+    pairs += size * chunk_start(chunk) + size * (size + 1) / 2;
+  }
+  return pairs;
+}
+
+}  // namespace tsprun

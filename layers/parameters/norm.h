@@ -1,0 +1,36 @@
+// A norm of the model and its parameters: RMSNorm, or LayerNorm in models that have it.
+#pragma once
+
+#include "core/rank/compute_stream.h"
+#include "layers/io/config.h"
+
+namespace tsprun {
+
+/// Parameters of a norm, each a vector [h]. Gradients are added to, and have no dims without training; the bias has no dims with
+/// RMSNorm.
+struct NormWeights {
+  Tensor gain;
+  Tensor bias;
+  Tensor gain_gradient;
+  Tensor bias_gradient;
+};
+
+/// Computes y = norm(x).
+inline void apply_norm(ComputeStream& compute, const ModelConfig& config, const Tensor& y, const ConstTensor& x,
+                       const NormWeights& weights) {
+  if (config.layer_norms()) compute.layer_norm(y, x, weights.gain, weights.bias, config.norm_epsilon);
+  else compute.rms_norm(y, x, weights.gain, config.norm_epsilon);
+}
+
+/// Writes or adds dx, and adds to the gradients in `weights`.
+inline void norm_backward(ComputeStream& compute, const ModelConfig& config, const Tensor& dx, const ConstTensor& dy,
+                          const ConstTensor& x, const NormWeights& weights, kernels::Write write) {
+  if (config.layer_norms()) {
+    compute.layer_norm_backward(dx, weights.gain_gradient, weights.bias_gradient, dy, x, weights.gain, config.norm_epsilon,
+                                write);
+  } else {
+    compute.rms_norm_backward(dx, weights.gain_gradient, dy, x, weights.gain, config.norm_epsilon, write);
+  }
+}
+
+}  // namespace tsprun

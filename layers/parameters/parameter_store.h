@@ -1,0 +1,116 @@
+// The parameters that one rank holds, with their gradients and optimizer states.
+//
+// A strategy plans *packs*: stacks of rows of one width that lie together in memory, so that a shard travels as one message. A
+// pack consists of *parts*: rectangles of the model's parameters, in natural order or transposed. Code that deals with parameters
+// as such (fresh weights, files, norms, the optimizer) iterates over parts and doesn't depend on the strategy.
+//
+//   pack of TSP attention on rank r, width h          parts
+//   ┌─────────────────────────────┐
+//   │ W_K  rows of its K/V heads  │   k_proj [rows, h]
+//   │ W_V  rows of its K/V heads  │   v_proj [rows, h]
+//   │ W_Q  rows of its heads      │   q_proj [rows, h]
+//   │ W_Oᵀ rows of its heads      │   o_proj [h, columns], transposed
+//   └─────────────────────────────┘
+#pragma once
+
+#include "core/rank/rank.h"
+#include "layers/io/safetensors.h"
+#include "layers/parameters/parameters.h"
+#include "layers/parameters/weights.h"
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace tsprun {
+
+/// A rectangle of a parameter that is stored as one part of a pack.
+struct PartPlan {
+  Parameter parameter;
+  safetensors::Block block{};  ///< the rectangle within the parameter as files store it; a vector is one row
+  bool transposed = false;     ///< in memory as [block.columns, block.rows]
+  /// True if this rank counts the part in norms and writes it to files. Of ranks with copies of a rectangle exactly one does.
+  bool counted = true;
+  /// Returns the width of the part's rows in memory.
+  std::size_t width() const { return transposed ? block.rows : block.columns; }
+  std::size_t rows() const { return transposed ? block.columns : block.rows; }
+};
+
+/// The parts of a pack, all of one width, from the first row to the last.
+struct PackPlan {
+  std::vector<PartPlan> parts;
+};
+
+/// A part and its memory: views [rows, width]. Without training only `value` has memory; `master` exists only if parameters are
+/// bf16.
+struct ParameterPart {
+  PartPlan plan;
+  Tensor value;     ///< in the model's dtype
+  Tensor gradient;  ///< in the type of sums, as are m, v and master
+  Tensor m;
+  Tensor v;
+  Tensor master;
+};
+
+/// The memory of one rank's packs.
+class ParameterStore {
+ public:
+  /// Allocates all memory. Throws Error(out_of_memory).
+  ParameterStore(Rank& rank, DType dtype, const std::vector<PackPlan>& packs, bool training);
+
+  std::span<const ParameterPart> parts() const { return parts_; }
+  /// Returns the rows of parts [first, first + count) of a pack, stacked: [rows, width].
+  Tensor values(std::size_t pack, std::size_t first, std::size_t count) const { return stacked(values_, pack, first, count); }
+  Tensor gradients(std::size_t pack, std::size_t first, std::size_t count) const {
+    return stacked(gradients_, pack, first, count);
+  }
+  std::size_t packs() const { return packs_.size(); }
+  /// Returns all rows of a pack.
+  Tensor values(std::size_t pack) const { return stacked(values_, pack, 0, packs_.at(pack).parts); }
+  Tensor gradients(std::size_t pack) const { return stacked(gradients_, pack, 0, packs_.at(pack).parts); }
+  DType dtype() const { return dtype_; }
+  bool training() const { return training_; }
+
+  /// Fills the parameters with fresh weights (layers/parameters/init.h), which depend on seed, name and element only. `layers`:
+  /// of the whole model. Master weights become the values, moments zero.
+  void fill_fresh(std::size_t layers, std::uint64_t seed);
+  /// Reads this rank's slices of the parameters. Master weights are read from the file, too, so that they keep digits that the
+  /// values can't hold. Moments become zero. Throws Error(refused).
+  void load(const Weights& weights);
+  /// Sets master weights to the values and moments to zero. Call it after filling the values in another way.
+  void begin_optimizer();
+
+ private:
+  struct Pack {
+    std::size_t first_part;
+    std::size_t parts;
+    std::size_t offset;  // elements
+  };
+  Tensor stacked(const OwnedTensor& memory, std::size_t pack, std::size_t first, std::size_t count) const;
+  using Source = std::function<void(const PartPlan&, const safetensors::Block&, Buffer)>;
+  void fill(const Source& source);
+  void fill_part(const ParameterPart& part, const Tensor& tensor, const Source& source);
+
+  Rank& rank_;
+  DType dtype_;
+  bool training_;
+  std::vector<ParameterPart> parts_;
+  std::vector<Pack> packs_;
+  OwnedTensor values_;  // one dim: all packs, one after another; likewise the others
+  OwnedTensor gradients_;
+  OwnedTensor m_;
+  OwnedTensor v_;
+  OwnedTensor master_;
+};
+
+/// Calls body(block within the whole parameter, contiguous [rows, columns] in natural order) for pieces of a part's tensor, one
+/// of its `value`, `gradient`, `m`, `v` or `master`. Pieces of a transposed part are transposed in scratch memory, about 256 KiB
+/// at a time.
+void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
+                        const std::function<void(const safetensors::Block&, ConstBuffer)>& body);
+/// Fills a part's tensor from pieces in natural order, which body provides. The reverse of for_natural_blocks().
+void fill_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
+                         const std::function<void(const safetensors::Block&, Buffer)>& body);
+
+}  // namespace tsprun

@@ -1,0 +1,58 @@
+// The weights of a Hugging Face model folder: model.safetensors, or shards named by model.safetensors.index.json. Opening reads
+// only the headers; each rank then reads the slices that it owns. GPT-2's tensors may have the prefix "transformer.", as newer
+// versions of transformers write it; they are found without it.
+#pragma once
+
+#include "layers/io/safetensors.h"
+#include "layers/parameters/parameters.h"
+
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tsprun {
+
+/// An open model folder.
+class Weights {
+ public:
+  /// Opens a folder, or one safetensors file. Throws Error(refused): no weights there, a shard that is missing or lacks a tensor
+  /// that the index expects there, a malformed header.
+  explicit Weights(const std::filesystem::path& folder_or_file);
+
+  /// Checks that every parameter is present, in its shape and with a readable element type, and that no other tensor would change
+  /// the computation (biases). Throws Error(refused). Returns a line for each tensor that is ignored; the caller prints them
+  /// once.
+  std::vector<std::string> check(std::span<const Parameter> parameters) const;
+
+  /// Reads a block of a tensor into contiguous memory, converted to into.dtype. Throws Error(refused).
+  void read(std::string_view name, const safetensors::Block& block, Buffer into) const;
+  /// Reads all of a tensor. Throws Error(refused).
+  void read(std::string_view name, Buffer into) const;
+
+  /// Returns the tensor of that name; null if there is none.
+  const safetensors::TensorInfo* find(std::string_view name) const;
+  /// Returns the path of the file that holds the tensor. Throws Error(refused) if none does.
+  const std::filesystem::path& path_of(std::string_view name) const { return file_of(place_of(name)).path(); }
+
+  /// Returns the files that hold the tensors, and the index that names them if there is one.
+  std::vector<std::filesystem::path> paths() const;
+
+ private:
+  struct Place {
+    std::size_t file;    // index in files_
+    std::string stored;  // the tensor's name in that file
+  };
+  void drop_prefix();
+  const Place& place_of(std::string_view name) const;
+  const safetensors::File& file_of(const Place& place) const { return files_[place.file]; }
+
+  std::filesystem::path path_;
+  std::filesystem::path index_;  // empty if there is none
+  std::vector<safetensors::File> files_;
+  std::map<std::string, Place, std::less<>> where_;  // by the tensor's name in the model
+};
+
+}  // namespace tsprun

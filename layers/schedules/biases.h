@@ -1,0 +1,68 @@
+// Biases of a block's first linear layers, W_Q, W_K, W_V and W_1, in models of GPT-2's kind. The last biases of the sublayers are
+// added once, to their results: layers/model/block.h.
+//
+// Every rank has all of these biases, whichever part of the matrices it has; docs/algorithms.md counts them, like norm gains, as
+// `other`. A rank adds to the gradients of the heads and rows that it computes, for its own tokens; the model then sums the
+// gradients over all ranks that share a sequence or slice heads and rows. They are the store's last pack, of width 1, with two
+// parts per layer: one for W_Q, W_K and W_V together, one for W_1.
+#pragma once
+
+#include "core/rank/compute_stream.h"
+#include "layers/io/config.h"
+#include "layers/parameters/parameter_store.h"
+
+#include <cstddef>
+
+namespace tsprun {
+
+/// Parts of the bias pack per layer.
+inline constexpr std::size_t kBiasesOfLayer = 2;
+/// Returns the number of the bias pack. Precondition: the model has biases.
+inline std::size_t bias_pack_number(const ParameterStore& store) { return store.packs() - 1; }
+
+/// A vector [n] and the tensor to which its gradient is added (no dims without training). A Bias without dims stands for no bias,
+/// and every operation on it does nothing.
+struct Bias {
+  Tensor values;
+  Tensor gradient;
+
+  bool exists() const { return values.dims() > 0; }
+  /// Returns elements [first, first + count).
+  Bias slice(std::size_t first, std::size_t count) const {
+    if (!exists()) return {};
+    return {values.slice(0, first, count), gradient.dims() == 0 ? Tensor() : gradient.slice(0, first, count)};
+  }
+  /// Adds the bias to every row of x [rows, n].
+  void add_to(ComputeStream& compute, const Tensor& x) const {
+    if (exists()) compute.add_bias(x, values);
+  }
+  /// Adds the sum of the rows of dy [rows, n] to the gradient.
+  void add_gradient(ComputeStream& compute, const ConstTensor& dy) const {
+    if (exists()) compute.bias_backward(gradient, dy);
+  }
+};
+
+/// Biases of one layer, with all heads and rows of the model; all of them without dims if the model has no biases.
+struct BlockBiases {
+  Bias query;
+  Bias key;
+  Bias value;
+  Bias mlp;
+
+  BlockBiases(const ParameterStore& store, const ModelConfig& config, std::size_t layer) {
+    if (!config.has_biases()) return;
+    const auto part = [&](std::size_t which) {
+      const std::size_t pack = bias_pack_number(store);
+      const auto vector = [](const Tensor& column) { return column.reshaped({column.size(0)}); };
+      return Bias{vector(store.values(pack, kBiasesOfLayer * layer + which, 1)),
+                  store.training() ? vector(store.gradients(pack, kBiasesOfLayer * layer + which, 1)) : Tensor()};
+    };
+    const Bias projections = part(0);
+    query = projections.slice(0, config.query_width());
+    key = projections.slice(config.query_width(), config.kv_width());
+    value = projections.slice(config.query_width() + config.kv_width(), config.kv_width());
+    mlp = part(1);
+  }
+};
+
+}  // namespace tsprun

@@ -1,0 +1,12 @@
+#include "layers/schedules/head_plan.h"
+
+namespace tsprun {
+
+HeadPlan head_plan(const theory::Setting& setting) {
+  const std::uint64_t h = setting.model.hidden;
+  const std::uint64_t moved = 2 * setting.bytes.element + setting.bytes.accumulated;
+  const bool gather = setting.tokens() * (h * moved + 2 * setting.bytes.lse) < setting.model.vocabulary * h * moved;
+  return gather ? HeadPlan::gather_activations : HeadPlan::rotate_weights;
+}
+
+}  // namespace tsprun

@@ -1,0 +1,38 @@
+// Packs of weights: which rows of a block's parameters lie together in memory, for strategies that cut query heads, K/V heads and
+// MLP rows.
+#pragma once
+
+#include "layers/io/config.h"
+#include "layers/layout/heads.h"
+#include "layers/parameters/parameter_store.h"
+
+#include <cstddef>
+
+namespace tsprun {
+
+/// Parts of an attention pack in the order in which they lie. K and V are first and W_Oᵀ is last, so that {K, V}, {K, V, Q}, {Q,
+/// Oᵀ} and {Oᵀ} are each contiguous.
+enum AttentionPart : std::size_t { kPartK, kPartV, kPartQ, kPartO, kAttentionParts };
+
+/// Returns the pack [W_K; W_V; W_Q; W_Oᵀ] of these heads, of width h, in whichever form the model's files hold the weights.
+PackPlan attention_pack_plan(const ModelConfig& config, std::size_t layer, const HeadRange& queries, const HeadRange& kv);
+/// Returns the pack [W_1; W_3; W_2ᵀ] of MLP rows [first, first + count), of width h; without a gate [W_1; W_2ᵀ].
+PackPlan mlp_pack_plan(const ModelConfig& config, std::size_t layer, std::size_t first, std::size_t count);
+
+/// Views of the matrices of an MLP pack, or of its gradients. W3 has no dims if the MLP has no gate.
+struct MlpMatrices {
+  Tensor W1, W3, W2t;
+  MlpMatrices(const Tensor& rows, const ModelConfig& config) {
+    const std::size_t f = rows.size(0) / config.mlp_matrices();
+    W1 = rows.slice(0, 0, f);
+    if (config.gated_mlp()) W3 = rows.slice(0, f, f);
+    W2t = rows.slice(0, (config.mlp_matrices() - 1) * f, f);
+  }
+};
+
+/// Numbers of the blocks' packs in the store, which come first: attention and MLP of layer 0, of layer 1, …
+constexpr std::size_t attention_pack_number(std::size_t layer) { return 2 * layer; }
+constexpr std::size_t mlp_pack_number(std::size_t layer) { return 2 * layer + 1; }
+constexpr bool is_attention_pack(std::size_t pack) { return pack % 2 == 0; }
+
+}  // namespace tsprun

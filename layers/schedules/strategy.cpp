@@ -1,0 +1,16 @@
+#include "layers/schedules/strategy.h"
+
+namespace tsprun {
+
+SavedSizes SavedSizes::of(const TokenLayout& tokens, std::size_t query_heads, std::size_t kv_heads, std::size_t intermediate) {
+  const std::size_t B = tokens.batch();
+  const std::size_t S = tokens.local();
+  const std::size_t d = tokens.head_dim();
+  return {.q = {B, S, query_heads, d},
+          .kv = {B, S, kv_heads, d},
+          .o = {B, S, query_heads, d},
+          .lse = {B, query_heads, S},
+          .gate = {B, S, intermediate}};
+}
+
+}  // namespace tsprun

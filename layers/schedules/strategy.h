@@ -1,0 +1,119 @@
+// The interface of a parallel strategy: computes the two sublayers of a transformer block, attention and MLP, on the ranks of an
+// axis, forward and backward. The model (model.h) does everything else: norms, residuals, embedding, head, loss, optimizer.
+//
+// Shapes: x, dx, y and dy are residuals [B, S_p, h] of this rank's tokens (token_layout.h). x is the normed input of a sublayer,
+// in the model's dtype; y, dx and dy are in the type of sums (f32; f64 in f64 runs). A sublayer overwrites all of y or dx, and in
+// the backward pass the gradients of its pack in the store.
+#pragma once
+
+#include "layers/layout/token_layout.h"
+#include "layers/parameters/parameter_store.h"
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <utility>
+
+namespace tsprun {
+
+/// Tensors of an attention sublayer that its backward pass uses. A tensor that doesn't exist wasn't kept and is computed again. A
+/// strategy may keep other shapes than these: see Strategy::saved_sizes().
+struct AttentionSaved {
+  OwnedTensor q;    ///< [B, S_p, n_h, d], after RoPE if the model has rotary positions
+  OwnedTensor k;    ///< [B, S_p, n_kv, d], after RoPE if the model has rotary positions
+  OwnedTensor v;    ///< [B, S_p, n_kv, d]
+  OwnedTensor o;    ///< [B, S_p, n_h, d], attention output before W_O
+  OwnedTensor lse;  ///< [B, n_h, S_p], log-sum-exp, in the type of sums
+};
+
+/// Pre-activations of an MLP sublayer that its backward pass uses; computed again if they don't exist.
+struct MlpSaved {
+  OwnedTensor gate;  ///< [B, S_p, f]; the only pre-activation of an MLP without a gate
+  OwnedTensor up;    ///< [B, S_p, f]
+};
+
+/// Shapes of the tensors of AttentionSaved and MlpSaved on this rank.
+struct SavedSizes {
+  std::array<std::size_t, 4> q;
+  std::array<std::size_t, 4> kv;
+  std::array<std::size_t, 4> o;
+  std::array<std::size_t, 3> lse;
+  std::array<std::size_t, 3> gate;  ///< shape of MlpSaved::gate and MlpSaved::up
+
+  /// Returns the shapes that AttentionSaved and MlpSaved document, for this rank's tokens, `query_heads` and `kv_heads` heads,
+  /// and `intermediate` rows of the MLP.
+  static SavedSizes of(const TokenLayout& tokens, std::size_t query_heads, std::size_t kv_heads, std::size_t intermediate);
+};
+
+/// A way of computing the sublayers of all blocks. The calls of one training pass, in order: begin_forward(); attention_forward()
+/// and mlp_forward() for each layer; begin_backward(); begin_block_backward(), mlp_backward() and attention_backward() for each
+/// layer, the last layer first; end(). A pass without gradients goes from the forward calls straight to end(). All ranks of the
+/// mesh make the same calls.
+class Strategy {
+ public:
+  /// Callbacks that report the progress of a backward pass, in the same order on all ranks. A strategy need not report
+  /// everything: dx that it didn't report is complete when the sublayer's call returns, and gradients that it didn't report are
+  /// complete when end() returns.
+  struct Notices {
+    /// Called when the sublayer's dx is complete, before all gradients of its weights are computed.
+    std::function<void()> input_gradient;
+    /// Called when everything that a pack's gradients need is done or posted on Stream::gradients.
+    std::function<void(std::size_t pack)> gradients;
+  };
+
+  Strategy() = default;
+  Strategy(const Strategy&) = delete;
+  Strategy& operator=(const Strategy&) = delete;
+  virtual ~Strategy() = default;
+
+  /// Returns which part of a layer's W_Q, W_K, W_V, W_O (attention) or W_1 (gate), W_3 (up), W_2 (down) (MLP) this rank stores.
+  /// Biases of Q, K, V and W_1, where the model has them, are whole on every rank (layers/schedules/biases.h), and sublayers add
+  /// to their gradients in the store. The last biases, b_O and b_2, are added by Block; strategies ignore them.
+  virtual PackPlan attention_pack(std::size_t layer) const = 0;
+  virtual PackPlan mlp_pack(std::size_t layer) const = 0;
+  /// Returns the shapes of what is saved for the backward pass. The default has all heads and all rows of the MLP.
+  virtual SavedSizes saved_sizes(const ModelConfig& config, const TokenLayout& tokens) const {
+    return SavedSizes::of(tokens, config.query_heads, config.kv_heads, config.intermediate);
+  }
+  /// Sets the dropout of attention probabilities for the following calls, forward and backward. Strategies derive the draws for
+  /// their own heads and tokens with AttentionDropout::of(). Until the first call the probability is 0.
+  virtual void drop_attention(const kernels::AttentionDropout& of) = 0;
+  /// Sets the callbacks of the following backward passes.
+  void notify(Notices notices) { notices_ = std::move(notices); }
+
+  /// Begins a pass. `store` and `tokens` are borrowed and must stay until the next pass begins. The strategy may begin to move
+  /// weights.
+  virtual void begin_forward(const ParameterStore& store, const TokenLayout& tokens) = 0;
+  /// Computes y = attention(x)·W_O without b_O, and fills those tensors of `saved` that exist.
+  virtual void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) = 0;
+  /// Computes y = MLP(x) without b_2, and fills those tensors of `saved` that exist.
+  virtual void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) = 0;
+
+  /// Begins the backward pass of the same tokens.
+  virtual void begin_backward() = 0;
+  /// Announces the backward pass of a block; `attention` is what its attention saved. The strategy may begin to move it while the
+  /// MLP's backward pass is computed.
+  virtual void begin_block_backward(std::size_t /*layer*/, const AttentionSaved& /*attention*/) {}
+  /// Computes dx and the gradients of the MLP's pack from dy, the same x as in the forward pass, and what was saved.
+  virtual void mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                            const MlpSaved& saved) = 0;
+  /// Computes dx and the gradients of the attention's pack from dy, the same x as in the forward pass, and what was saved.
+  virtual void attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                                  const AttentionSaved& saved) = 0;
+  /// Ends the pass: returns when every message that it began is complete, so that all gradients are in the store and no other
+  /// rank reads this rank's weights.
+  virtual void end() = 0;
+
+ protected:
+  void tell_input_gradient() const {
+    if (notices_.input_gradient) notices_.input_gradient();
+  }
+  void tell_gradients(std::size_t pack) const {
+    if (notices_.gradients) notices_.gradients(pack);
+  }
+
+ private:
+  Notices notices_;
+};
+
+}  // namespace tsprun

@@ -1,0 +1,224 @@
+#include "layers/schedules/tp/tensor_parallel.h"
+
+#include "core/kernels/check.h"
+#include "layers/schedules/all_reduce.h"
+#include "layers/schedules/packs.h"
+
+#include <numeric>
+#include <utility>
+
+namespace tsprun {
+
+namespace {
+
+// A stream of its own, because K and V may be travelling at the same time.
+const CallOptions kTensorAxis{.stream = Stream::control, .purpose = Purpose::activations};
+
+bool is_kv(const PartPlan& part) {
+  return part.parameter.role == ParameterRole::key || part.parameter.role == ParameterRole::value;
+}
+
+}  // namespace
+
+TensorParallel::TensorParallel(Rank& rank, Communicator& tensor, TensorExchange exchange, const ModelConfig& config, DType dtype,
+                               std::unique_ptr<Strategy> inner)
+    : rank_(rank),
+      tensor_(tensor),
+      exchange_(exchange),
+      config_(config),
+      dtype_(dtype),
+      sums_(kernels::summed_in(dtype)),
+      slice_(BlockSlice::of(config, tensor.rank(), tensor.size())),
+      inner_(std::move(inner)) {
+  find_copies();
+}
+
+// --- parameters --------------------------------------------------------------------------------------------------------------
+
+PackPlan TensorParallel::attention_pack(std::size_t layer) const {
+  PackPlan pack = inner_->attention_pack(layer);
+  const HeadCut heads(config_.query_heads, config_.kv_heads, tensor_.size());
+  for (PartPlan& part : pack.parts) {
+    if (is_kv(part) && part.rows() > 0 && heads.kv_owner(part.block.first_row / config_.head_dim) != tensor_.rank()) {
+      part.counted = false;
+    }
+  }
+  return pack;
+}
+
+/// Finds the K/V heads that other ranks have too: makes their groups, and notes where their rows are in an attention pack. Ranks
+/// go through heads in ascending order, so that ranks with several groups sum them in the same order.
+void TensorParallel::find_copies() {
+  const HeadCut heads(config_.query_heads, config_.kv_heads, tensor_.size());
+  const PackPlan pack = inner_->attention_pack(0);
+  const std::size_t d = config_.head_dim;
+  for (std::size_t head = slice_.kv.first; head < slice_.kv.end(); ++head) {
+    const int first = heads.kv_owner(head);
+    const int last = heads.kv_last_reader(head);
+    if (first == last) continue;
+    std::vector<int> readers(static_cast<std::size_t>(last - first + 1));
+    std::iota(readers.begin(), readers.end(), first);
+    copies_.push_back(tensor_.subgroup(readers));
+    std::size_t row = 0;
+    for (const PartPlan& part : pack.parts) {
+      const std::size_t begin = part.block.first_row;
+      if (is_kv(part) && begin <= head * d && (head + 1) * d <= begin + part.rows()) {
+        copied_rows_.push_back({.first = row + head * d - begin, .count = d, .group = copies_.size() - 1});
+      }
+      row += part.rows();
+    }
+  }
+}
+
+void TensorParallel::sum_copies(std::size_t pack) {
+  if (pack % 2 == attention_pack_number(0) % 2) {
+    const Tensor gradients = store_->gradients(pack);
+    for (const auto& [first, count, group] : copied_rows_) {
+      summing_copies_.push_back(post_sum(copies_[group], gradients.slice(0, first, count),
+                                         {.stream = Stream::gradients, .purpose = Purpose::gradients}));
+    }
+  }
+  tell_gradients(pack);
+}
+
+// --- exchanges ---------------------------------------------------------------------------------------------------------------
+
+OwnedTensor TensorParallel::all_tokens(DType of, std::string_view what) const {
+  return rank_.tensor(Category::communication, of, {tokens_->batch(), tokens_->local(), config_.hidden}, what);
+}
+
+std::vector<std::size_t> TensorParallel::elements_of_slices() const {
+  const Chunks slices = tokens_->slices();
+  std::vector<std::size_t> elements;
+  for (int t = 0; t < tensor_.size(); ++t) elements.push_back(slices.count(t) * config_.hidden);
+  return elements;
+}
+
+/// Begins to gather the slices' rows, in the model's dtype, into those of all tokens.
+Transfer TensorParallel::gather(const ConstTensor& rows) const {
+  Transfer transfer{.tensor = all_tokens(dtype_, "gathered tokens"), .work = {}};
+  transfer.work =
+      tensor_.post_all_gather_v(buffer_of(rows), buffer_of(transfer.tensor.view()), elements_of_slices(), kTensorAxis);
+  return transfer;
+}
+
+/// Begins to sum `terms` of all tokens, in the type of sums, into `result`, which is the same tensor with TensorExchange::plain.
+void TensorParallel::begin_sum(const Tensor& terms, const Tensor& result) {
+  sum_ = {.result = result, .terms = {}, .arrived = {}, .work = {}};
+  Tensor travelling = terms;
+  Tensor arriving = result;
+  if (narrow()) {
+    sum_.terms = all_tokens(dtype_, "terms of a sum over the tensor axis");
+    rank_.compute().convert(sum_.terms->merged(0), terms.merged(0));
+    travelling = sum_.terms;
+    if (slices_tokens()) {
+      sum_.arrived = tokens_->residual(rank_, Category::communication, dtype_, config_.hidden, "sum over the tensor axis");
+      arriving = sum_.arrived;
+    }
+  }
+  if (slices_tokens()) {
+    sum_.work = tensor_.post_reduce_scatter_v(buffer_of(ConstTensor(travelling)), buffer_of(arriving), elements_of_slices(),
+                                              Reduction::sum, kTensorAxis);
+  } else {
+    sum_.work = post_sum(tensor_, travelling, kTensorAxis);
+  }
+}
+
+void TensorParallel::finish_sum() {
+  rank_.wait(sum_.work);
+  if (narrow()) {
+    const Tensor from = slices_tokens() ? sum_.arrived : sum_.terms;
+    rank_.compute().convert(sum_.result.merged(0), from.merged(0));
+  }
+  sum_ = {};
+}
+
+// --- a pass ------------------------------------------------------------------------------------------------------------------
+
+void TensorParallel::begin_forward(const ParameterStore& store, const TokenLayout& tokens) {
+  store_ = &store;
+  tokens_ = &tokens;
+  inner_->begin_forward(store, tokens);
+}
+
+template <class Body>
+void TensorParallel::forward(const Tensor& y, const ConstTensor& x, Body&& sublayer) {
+  if (!slices_tokens()) {
+    sublayer(y, x);
+    begin_sum(y, y);
+    finish_sum();
+    return;
+  }
+  Transfer X = gather(x);
+  const OwnedTensor Y = all_tokens(sums_, "terms of all tokens");
+  rank_.wait(X.work);
+  sublayer(Y.view(), ConstTensor(X.tensor));
+  X.tensor.reset();
+  begin_sum(Y, y);
+  finish_sum();
+}
+
+void TensorParallel::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
+  forward(y, x, [&](const Tensor& Y, const ConstTensor& X) { inner_->attention_forward(layer, Y, X, saved); });
+}
+
+void TensorParallel::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
+  forward(y, x, [&](const Tensor& Y, const ConstTensor& X) { inner_->mlp_forward(layer, Y, X, saved); });
+}
+
+void TensorParallel::begin_backward() {
+  inner_->notify(
+      {.input_gradient = [this] { begin_sum(terms_, result_); }, .gradients = [this](std::size_t pack) { sum_copies(pack); }});
+  inner_->begin_backward();
+}
+
+template <class Body>
+void TensorParallel::backward(const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, Body&& sublayer) {
+  result_ = dx;
+  terms_ = dx;
+  OwnedTensor dX;
+  if (!slices_tokens()) {
+    sublayer(dx, dy, x);
+  } else {
+    OwnedTensor narrow_dy;
+    if (narrow()) {
+      narrow_dy = tokens_->residual(rank_, Category::communication, dtype_, config_.hidden, "gradient that travels");
+      rank_.compute().convert(narrow_dy, dy);
+    }
+    Transfer dY = gather(narrow() ? ConstTensor(narrow_dy) : dy);
+    Transfer X = gather(x);
+    dX = all_tokens(sums_, "terms of all tokens");
+    terms_ = dX;
+    rank_.wait(dY.work);
+    if (narrow()) {
+      OwnedTensor wide = all_tokens(sums_, "gathered gradient");
+      rank_.compute().convert(wide->merged(0), dY.tensor->merged(0));
+      dY.tensor = std::move(wide);
+    }
+    rank_.wait(X.work);
+    sublayer(dX.view(), ConstTensor(dY.tensor), ConstTensor(X.tensor));
+  }
+  if (sum_.result.dims() == 0) begin_sum(terms_, result_);  // the inner strategy didn't tell
+  finish_sum();
+}
+
+void TensorParallel::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                                  const MlpSaved& saved) {
+  backward(dx, dy, x,
+           [&](const Tensor& dX, const ConstTensor& dY, const ConstTensor& X) { inner_->mlp_backward(layer, dX, dY, X, saved); });
+}
+
+void TensorParallel::attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                                        const AttentionSaved& saved) {
+  backward(dx, dy, x, [&](const Tensor& dX, const ConstTensor& dY, const ConstTensor& X) {
+    inner_->attention_backward(layer, dX, dY, X, saved);
+  });
+}
+
+void TensorParallel::end() {
+  inner_->end();
+  for (const Work& work : summing_copies_) rank_.wait(work);
+  summing_copies_.clear();
+}
+
+}  // namespace tsprun

@@ -1,0 +1,182 @@
+#include "layers/schedules/tp/vocabulary.h"
+
+#include "core/kernels/check.h"
+#include "layers/schedules/all_reduce.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace tsprun {
+
+using kernels::Write;
+
+namespace {
+
+const CallOptions kHead{.stream = Stream::kv, .purpose = Purpose::head};
+
+}  // namespace
+
+TensorVocabulary::TensorVocabulary(Rank& rank, Communicator& tensor, Communicator& sequence, const Chunks& rows,
+                                   const Weights& weights)
+    : rank_(rank), tensor_(tensor), sequence_(sequence), rows_(rows), weights_(weights) {}
+
+/// Replaces x by its sum over the tensor axis; elements travel as `travelling`.
+void TensorVocabulary::sum_over_tensor(const Tensor& x, DType travelling, Purpose purpose) {
+  const CallOptions options{.stream = Stream::kv, .purpose = purpose};
+  if (x.dtype() == travelling) {
+    rank_.wait(post_sum(tensor_, x, options));
+    return;
+  }
+  const OwnedTensor terms =
+      rank_.tensor(Category::communication, travelling, {x.size(0), x.size(1)}, "terms of a sum over the tensor axis");
+  rank_.compute().convert(terms, x);
+  rank_.wait(post_sum(tensor_, terms, options));
+  rank_.compute().convert(x, terms);
+}
+
+void TensorVocabulary::sum_over_sequence(const Tensor& gradient, Purpose purpose) {
+  if (sequence_.size() == 1 || gradient.elements() == 0) return;
+  summing_head_ = post_sum(sequence_, gradient, {.stream = Stream::gradients, .purpose = purpose});
+}
+
+// --- embedding ---------------------------------------------------------------------------------------------------------------
+
+void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
+  const std::size_t count = tokens.rows();
+  token_memory_.reset();
+  token_memory_ = rank_.context().heap().allocate(count * static_cast<std::size_t>(kTokenBytes), "ids and labels", kept);
+  std::byte* const memory = token_memory_.bytes().data();
+  labels_ = {reinterpret_cast<std::int64_t*>(memory), count};
+  ids_ = {reinterpret_cast<std::uint32_t*>(memory + labels_.size_bytes()), count};
+  positions_.clear();
+  rows_here_.clear();
+  const std::size_t first = rows_.offset(tensor_.rank());
+  if (ids.empty()) {
+    positions_.resize(count * rows_.count(tensor_.rank()) / rows_.total());
+    rows_here_ = positions_;
+  }
+  const std::vector<Token> own = ids.empty() ? std::vector<Token>() : tokens.take(tokens.holder(), ids);
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const auto id = static_cast<std::size_t>(own[i]);
+    if (own[i] < 0 || id >= rows_.total()) {
+      throw Error(Cause::refused, fmt::format("token id {}: the vocabulary has {} ids", own[i], rows_.total()));
+    }
+    ids_[i] = static_cast<std::uint32_t>(id);
+    if (id < first || id >= first + rows_.count(tensor_.rank())) continue;
+    positions_.push_back(static_cast<std::uint32_t>(i));
+    rows_here_.push_back(static_cast<std::uint32_t>(id - first));
+  }
+  // Rows are added to zeros in the type of sums, which is as exact as a copy.
+  const DType sums = kernels::summed_in(x.dtype());
+  const OwnedTensor values = rank_.tensor(Category::workspace, sums, {rows_here_.size(), hidden()}, "embedding rows");
+  rank_.compute().gather_rows(values, weights_.embedding, rows_here_);
+  OwnedTensor wide;
+  Tensor into = x;
+  if (sums != x.dtype()) into = wide = rank_.tensor(Category::workspace, sums, {count, hidden()}, "embedded tokens");
+  rank_.compute().fill_zero(into);
+  rank_.compute().scatter_add_rows(into, values, positions_);
+  if (wide.exists()) rank_.compute().convert(x, into);
+  sum_over_tensor(x, x.dtype(), Purpose::embedding);
+}
+
+void TensorVocabulary::embed_backward(const ConstTensor& dx) {
+  const OwnedTensor values =
+      rank_.tensor(Category::workspace, dx.dtype(), {positions_.size(), hidden()}, "gradients of embedding rows");
+  rank_.compute().gather_rows(values, dx, positions_);
+  if (!weights_.tied) rank_.compute().fill_zero(weights_.embedding_gradient);
+  rank_.compute().scatter_add_rows(weights_.embedding_gradient, values, rows_here_);
+  rank_.wait(summing_head_);
+  sum_over_sequence(weights_.embedding_gradient, Purpose::embedding);
+  rank_.wait(summing_head_);
+  summing_head_ = {};
+}
+
+// --- head and loss -----------------------------------------------------------------------------------------------------------
+
+/// Merges the ranks' log-sum-exps over their own ids of all tokens: each rank merges those of a part of the tokens, then an
+/// all_gather gives all of them to every rank.
+void TensorVocabulary::merge_log_sum_exp(const Tensor& lse, const Tensor& part) {
+  const Chunks cut = Chunks::balanced(tensor_.size(), lse.size(0));
+  const std::size_t own = cut.count(tensor_.rank());
+  std::vector<std::size_t> counts;
+  for (int t = 0; t < tensor_.size(); ++t) counts.push_back(cut.count(t));
+  const std::vector<std::size_t> mine(counts.size(), own);
+  const OwnedTensor parts = rank_.tensor(Category::communication, lse.dtype(), {counts.size(), own}, "log-sum-exp parts");
+  rank_.wait(tensor_.post_all_to_all_v(buffer_of(ConstTensor(part)), counts, buffer_of(parts.view()), mine, kHead));
+  std::vector<ConstTensor> in_order;
+  for (std::size_t t = 0; t < counts.size(); ++t) in_order.push_back(parts->select(0, t));
+  const Tensor merged = lse.slice(0, cut.offset(tensor_.rank()), own);
+  rank_.compute().merge_log_sum_exp(merged, in_order);
+  rank_.wait(tensor_.post_all_gather_v(buffer_of(ConstTensor(merged)), buffer_of(lse), counts, kHead));
+}
+
+double TensorVocabulary::head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens,
+                              std::span<const std::int64_t> labels, const LogitsSink* logits, bool) {
+  ComputeStream& compute = rank_.compute();
+  if (!labels.empty()) std::ranges::copy(tokens.take(tokens.holder(), labels), labels_.begin());
+  row_numbers_.clear();
+  if (logits != nullptr) {
+    std::vector<std::size_t> numbers(tokens.batch() * tokens.sequence());
+    std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+    row_numbers_ = tokens.take(tokens.holder(), std::span<const std::size_t>(numbers));
+  }
+  const std::size_t all = x.size(0);
+  const std::size_t ids = weights_.head.size(0);
+  const DType sums = lse.dtype();
+  const auto vector = [&](std::string_view what) { return rank_.tensor(Category::workspace, sums, {all}, what); };
+  const OwnedTensor maximum = vector("maxima of logits");
+  const OwnedTensor sum = vector("sums of exponentials");
+  const OwnedTensor label_logit = vector("labels' logits");
+  compute.cross_entropy_begin(maximum, sum, label_logit);
+  {
+    const std::size_t step = logit_tile_rows(ids, sums);
+    const OwnedTensor tile = rank_.tensor(Category::workspace, sums, {std::min(step, all), ids}, "logits");
+    for (std::size_t row = 0; row < all; row += step) {
+      const std::size_t count = std::min(step, all - row);
+      const Tensor part = tile->slice(0, 0, count);
+      compute.gemm(part, x.slice(0, row, count), weights_.head.transposed(0, 1));
+      if (logits != nullptr) (*logits)(std::span(row_numbers_).subspan(row, count), rows_.offset(tensor_.rank()), part);
+      compute.cross_entropy_update(maximum->slice(0, row, count), sum->slice(0, row, count), label_logit->slice(0, row, count),
+                                   part, labels_.subspan(row, count), first_id());
+    }
+  }
+  compute.cross_entropy_finish(maximum, maximum, sum);
+  merge_log_sum_exp(lse, maximum);
+
+  // Σ log-sum-exp of this rank's part of the tokens, minus the logits of the labels among this rank's ids.
+  const Chunks cut = Chunks::balanced(tensor_.size(), all);
+  const std::size_t first = cut.offset(tensor_.rank());
+  const std::size_t own = cut.count(tensor_.rank());
+  const OwnedTensor& zeros = sum;
+  compute.fill_zero(zeros);
+  return compute.cross_entropy_loss(lse.slice(0, first, own), zeros->slice(0, 0, own), labels_.subspan(first, own)) +
+         compute.cross_entropy_loss(zeros, label_logit, labels_);
+}
+
+void TensorVocabulary::head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout&,
+                                     double weight) {
+  ComputeStream& compute = rank_.compute();
+  const std::size_t all = x.size(0);
+  const std::size_t ids = weights_.head.size(0);
+  {
+    const std::size_t step = logit_tile_rows(ids, lse.dtype());
+    const OwnedTensor tile = rank_.tensor(Category::workspace, lse.dtype(), {std::min(step, all), ids}, "logits");
+    if (all == 0) compute.fill_zero(weights_.head_gradient);
+    for (std::size_t row = 0; row < all; row += step) {
+      const std::size_t count = std::min(step, all - row);
+      const Tensor part = tile->slice(0, 0, count);
+      const ConstTensor some = x.slice(0, row, count);
+      compute.gemm(part, some, weights_.head.transposed(0, 1));
+      compute.cross_entropy_backward(part, part, lse.slice(0, row, count), labels_.subspan(row, count), first_id(), weight);
+      compute.gemm(dx.slice(0, row, count), part, weights_.head);
+      compute.gemm(weights_.head_gradient, part.transposed(0, 1), some, row == 0 ? Write::replace : Write::add);
+    }
+  }
+  if (!weights_.tied) sum_over_sequence(weights_.head_gradient, Purpose::head);
+  sum_over_tensor(dx, x.dtype(), Purpose::head);
+}
+
+}  // namespace tsprun

@@ -1,0 +1,49 @@
+// Embedding, head and loss of plain tensor parallelism: vocabulary rows are cut over the tensor axis, whose ranks all have the
+// same tokens. Embedding: every rank fills in the rows that it has, and an all_reduce adds them up. Head: every rank computes the
+// logits of its own rows, the log-sum-exps are merged, and dx is summed. The ranks of the sequence axis have copies of the same
+// rows, whose gradients are summed.
+#pragma once
+
+#include "layers/schedules/vocabulary.h"
+
+namespace tsprun {
+
+/// The vocabulary of meshes with a tensor axis without token slices. Methods are documented in Vocabulary.
+class TensorVocabulary final : public Vocabulary {
+ public:
+  /// Takes this rank's weights and `rows`, which says how the vocabulary is cut over `tensor`. The rank and the communicators are
+  /// borrowed.
+  TensorVocabulary(Rank& rank, Communicator& tensor, Communicator& sequence, const Chunks& rows, const Weights& weights);
+
+  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;
+  void embed_backward(const ConstTensor& dx) override;
+  std::size_t rows_given() const override { return rows_here_.size(); }
+  double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
+              const LogitsSink* logits, bool keep) override;
+  void head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
+                     double weight) override;
+
+ private:
+  std::size_t hidden() const { return weights_.embedding.size(1); }
+  std::int64_t first_id() const { return static_cast<std::int64_t>(rows_.offset(tensor_.rank())); }
+  void sum_over_tensor(const Tensor& x, DType travelling, Purpose purpose);
+  void sum_over_sequence(const Tensor& gradient, Purpose purpose);
+  void merge_log_sum_exp(const Tensor& lse, const Tensor& part);
+
+  Rank& rank_;
+  Communicator& tensor_;
+  Communicator& sequence_;
+  Chunks rows_;
+  Weights weights_;
+
+  // Labels and ids of this rank's tokens, kTokenBytes per token.
+  HeapBlock token_memory_;
+  std::span<std::int64_t> labels_;
+  std::span<std::uint32_t> ids_;
+  std::vector<std::uint32_t> positions_;  // this rank's tokens whose embedding row is here
+  std::vector<std::uint32_t> rows_here_;  // the row of each, among this rank's rows
+  std::vector<std::size_t> row_numbers_;  // b·S + s of this rank's tokens, if logits are asked for
+  Work summing_head_;
+};
+
+}  // namespace tsprun

@@ -1,0 +1,382 @@
+// TSP attention: forward is the paper's Algorithm 1, whose line numbers are in the comments; its backward pass is in
+// docs/algorithms.md, "TSP attention". Each is a loop over units with stages at distances (layers/schedules/look_ahead.h); the
+// functions that the stages call follow after both.
+#include "layers/schedules/tsp/attention.h"
+
+#include "layers/schedules/look_ahead.h"
+#include "layers/schedules/packs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace tsprun {
+
+using kernels::Rotation;
+using kernels::Write;
+
+namespace {
+
+/// Views [B, S_p, heads, d] as the matrix [B·S_p, heads·d].
+template <class View>
+View matrix_of(const View& heads) {
+  return heads.merged(2).merged(0);
+}
+
+/// Says how a product is written to an output that several add up to: the first replaces what was there, all others add.
+class Accumulation {
+ public:
+  Write next() { return std::exchange(begun_, true) ? Write::add : Write::replace; }
+
+ private:
+  bool begun_ = false;
+};
+
+std::size_t index(int turn) { return static_cast<std::size_t>(turn); }
+
+}  // namespace
+
+TspAttention::TspAttention(TspAxis& axis) : axis_(axis), W_(index(axis.D())), dW_(axis) {}
+
+PackPlan TspAttention::pack(std::size_t layer) const {
+  HeadRange queries = axis_.heads.query_heads(axis_.p());
+  HeadRange kv = axis_.heads.kv_heads_owned(axis_.p());
+  queries.first += axis_.slice.queries.first;
+  kv.first += axis_.slice.kv.first;
+  return attention_pack_plan(axis_.whole, layer, queries, kv);
+}
+
+// --- forward: the paper's Algorithm 1 ------------------------------------------------------------------------------------------
+
+void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved,
+                           const std::function<void()>& before_last_unit) {
+  const ConstTensor X = x.merged(0);
+  const Tensor Y = y.merged(0);
+  std::vector<Heads> turns(W_.size());
+  std::vector<KvBucket> gathered(plan_.buckets.size());
+  Accumulation into_Y;
+
+  const auto prepare = [&](std::size_t u) {
+    const TspUnit& unit = plan_.units[u];
+    const int r = unit.turn;
+    Heads& turn = turns[index(r)];
+    if (unit.first_of_turn) {
+      turn = heads_of_turn(r, saved);
+      const std::size_t kv_rows = 2 * part_rows(r, kPartK);
+      axis_.rank.wait(W_[index(r)].first.work);
+      const Tensor W_KVQ = W_[index(r)].first.rows;
+      project(layer, r, X, W_KVQ.slice(0, kv_rows, part_rows(r, kPartQ)), W_KVQ.slice(0, 0, kv_rows), turn);  // lines 9 to 11
+      W_[index(r)].first = {};
+      fetch(layer, r + 1, Direction::forward);  // line 8, for the turn after this one
+    }
+    if (unit.first_of_bucket) gather(gathered[unit.bucket], plan_.buckets[unit.bucket], turn);  // lines 15 to 17
+    if (unit.last_of_turn) turn.drop_keys();
+  };
+
+  const auto attend = [&](std::size_t u) {
+    const TspUnit& unit = plan_.units[u];
+    const int r = unit.turn;
+    gathered[unit.bucket].arrive(axis_.rank);
+    if (u + 1 == plan_.units.size()) before_last_unit();
+    flash_forward(unit, gathered[unit.bucket], turns[index(r)]);  // lines 18 to 21
+    if (unit.last_of_bucket) gathered[unit.bucket] = {};
+    if (!unit.last_of_turn) return;
+    axis_.rank.look(Watched::attention_output, turns[index(r)].o);
+    axis_.rank.look(Watched::log_sum_exp, turns[index(r)].lse);
+    const Weights& W_Ot = W_[index(r)].second;
+    axis_.rank.wait(W_Ot.work);
+    axis_.compute().gemm(Y, matrix_of(turns[index(r)].o), W_Ot.rows, into_Y.next());  // line 23
+    W_[index(r)] = {};
+    turns[index(r)] = {};
+  };
+
+  look_ahead(plan_.units.size(), {{1, prepare}, {0, attend}});
+}
+
+// --- backward ------------------------------------------------------------------------------------------------------------------
+
+void TspAttention::begin_backward(std::size_t layer, const AttentionSaved& saved) {
+  begin(layer, Direction::backward);
+  if (!saved.k.exists() || axis_.D() == 1) return;
+  const HeadRange& heads = plan_.buckets[plan_.units[0].bucket].heads;
+  first_bucket_.gather(axis_.rank, axis_.group, *axis_.tokens, saved.k->slice(2, heads.first, heads.count),
+                       saved.v->slice(2, heads.first, heads.count));
+}
+
+void TspAttention::backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                            const AttentionSaved& saved, const std::function<void()>& after_first_unit) {
+  /// Gradients that belong to one turn.
+  struct Gradients {
+    OwnedTensor dO;              // [B, S_p, heads, d]
+    OwnedTensor dq;              // the same, in the type of sums
+    OwnerSums::Part dW_KV;       // [dW_K; dW_V]
+    std::size_t unfinished = 0;  // buckets that dW_KV and the turn's W_K, W_V wait for
+  };
+  ComputeStream& compute = axis_.compute();
+  const TokenLayout& tokens = *axis_.tokens;
+  const BlockBiases b(*axis_.store, axis_.whole, layer);
+  const ConstTensor X = x.merged(0);
+  const Tensor dX = dx.merged(0);
+  const ConstTensor dY = dy.merged(0);
+  std::vector<Heads> turns(W_.size());
+  std::vector<Gradients> gradients(W_.size());
+  std::vector<KvBucket> gathered(plan_.buckets.size());
+  gathered[plan_.units[0].bucket] = std::move(first_bucket_);
+  Accumulation into_dX;
+
+  // q, k, v are taken from `saved` or computed again; K̂, V̂ are gathered again.
+  const auto prepare = [&](std::size_t u) {
+    const TspUnit& unit = plan_.units[u];
+    const int r = unit.turn;
+    Heads& turn = turns[index(r)];
+    if (unit.first_of_turn) {
+      turn = heads_of_turn(r, saved);
+      if (!saved.q.exists()) {
+        axis_.rank.wait(W_[index(r)].first.work);
+        axis_.rank.wait(W_[index(r)].second.work);
+        project(layer, r, X, W_[index(r)].second.rows.slice(0, 0, part_rows(r, kPartQ)), W_[index(r)].first.rows, turn);
+      }
+      fetch(layer, r + 1, Direction::backward);
+    }
+    if (unit.first_of_bucket && !gathered[unit.bucket].begun()) {
+      gather(gathered[unit.bucket], plan_.buckets[unit.bucket], turn);
+    }
+    if (unit.last_of_turn) turn.drop_keys();
+  };
+
+  // dX += dq·W_Q; dW_Q = dqᵀ·X; dW_Oᵀ = Oᵀ·dY.
+  const auto end_turn = [&](int r) {
+    const std::size_t rows = part_rows(r, kPartQ);
+    Gradients& d = gradients[index(r)];
+    d.dO.reset();
+    tokens.rotate(compute, d.dq, Rotation::inverse);
+    const Tensor dq = matrix_of(d.dq.view());
+    compute.gemm(dX, dq, W_[index(r)].second.rows.slice(0, 0, rows), into_dX.next());
+    W_[index(r)].second = {};
+    OwnerSums::Part dW = dW_.part(attention_pack_number(layer), r, kPartQ, 2, 2 * rows);
+    compute.gemm(dW.rows.slice(0, 0, rows), dq.transposed(0, 1), X);
+    compute.gemm(dW.rows.slice(0, rows, rows), matrix_of(turns[index(r)].o).transposed(0, 1), dY);
+    dW_.send(std::move(dW), r);
+    of_heads(b.query, axis_.slice.queries, axis_.heads.query_heads(r)).add_gradient(compute, dq);
+    d.dq.reset();
+    turns[index(r)] = {};
+  };
+
+  const auto attend = [&](std::size_t u) {
+    const TspUnit& unit = plan_.units[u];
+    const int r = unit.turn;
+    Gradients& d = gradients[index(r)];
+    KvBucket& bucket = gathered[unit.bucket];
+    if (unit.first_of_turn) {
+      axis_.rank.wait(W_[index(r)].second.work);
+      const Tensor W_Ot = W_[index(r)].second.rows.slice(0, part_rows(r, kPartQ), part_rows(r, kPartO));
+      const std::size_t heads = axis_.heads.query_heads(r).count;
+      d.dO = axis_.step(axis_.dtype, {tokens.batch(), tokens.local(), heads, axis_.d()}, "gradient of attention output");
+      compute.gemm(matrix_of(d.dO.view()), dY, W_Ot.transposed(0, 1));
+      d.dq = axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads, axis_.d()}, "gradient of queries");
+      compute.fill_zero(d.dq);
+    }
+    bucket.arrive(axis_.rank);
+    if (!saved.o.exists()) flash_forward(unit, bucket, turns[index(r)]);
+    if (unit.first_of_bucket) bucket.make_gradients(axis_.rank);
+    flash_backward(unit, bucket, turns[index(r)], d.dq, d.dO);
+    if (unit.last_of_bucket) bucket.scatter(axis_.group, tokens);
+    if (unit.last_of_turn) end_turn(r);
+    if (u == 0) after_first_unit();
+  };
+
+  // dK and dV of this rank's tokens are summed: dX += dk·W_K + dv·W_V; dW_K = dkᵀ·X, dW_V = dvᵀ·X.
+  const auto finish = [&](std::size_t u) {
+    if (!plan_.units[u].last_of_bucket) return;
+    KvBucket& bucket = gathered[plan_.units[u].bucket];
+    const auto& [r, heads] = plan_.buckets[plan_.units[u].bucket];
+    Gradients& d = gradients[index(r)];
+    bucket.finish(axis_.rank);
+    Weights& W_KV = W_[index(r)].first;
+    axis_.rank.wait(W_KV.work);
+    const std::size_t kv_rows = part_rows(r, kPartK);
+    const std::size_t first_row = (heads.first - axis_.heads.kv_heads_owned(r).first) * axis_.d();
+    const std::size_t width = heads.count * axis_.d();
+    if (d.unfinished == 0) {
+      d.unfinished = plan_.buckets_of(r);
+      d.dW_KV = dW_.part(attention_pack_number(layer), r, kPartK, 2, 2 * kv_rows);
+    }
+    for (std::size_t which = 0; which < 2; ++which) {
+      const OwnedTensor own =
+          axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads.count, axis_.d()}, "gradient of keys or values");
+      bucket.take_sum(axis_.rank, tokens, which, own);
+      if (which == 0) tokens.rotate(compute, own, Rotation::inverse);
+      const Tensor gradient = matrix_of(own.view());
+      const std::size_t row = which * kv_rows + first_row;
+      compute.gemm(dX, gradient, W_KV.rows.slice(0, row, width), into_dX.next());
+      compute.gemm(d.dW_KV.rows.slice(0, row, width), gradient.transposed(0, 1), X);
+      of_heads(which == 0 ? b.key : b.value, axis_.slice.kv, heads).add_gradient(compute, gradient);
+    }
+    bucket = {};
+    if (--d.unfinished > 0) return;
+    dW_.send(std::exchange(d.dW_KV, {}), r);
+    W_KV = {};
+  };
+
+  look_ahead(plan_.units.size(), {{1, prepare}, {0, attend}, {-1, finish}});
+}
+
+// --- weights -------------------------------------------------------------------------------------------------------------------
+
+std::size_t TspAttention::part_rows(int r, std::size_t part) const {
+  const bool kv = part == kPartK || part == kPartV;
+  return (kv ? axis_.heads.kv_heads_owned(r).count : axis_.heads.query_heads(r).count) * axis_.d();
+}
+
+TspAttention::Weights TspAttention::fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count) {
+  Weights weights;
+  if (r == axis_.p()) {
+    weights.rows = axis_.store->values(attention_pack_number(layer), first, count);
+  } else {
+    std::size_t rows = 0;
+    for (std::size_t part = first; part < first + count; ++part) rows += part_rows(r, part);
+    weights.memory = axis_.rank.tensor(Category::communication, axis_.dtype, {rows, axis_.h()}, "attention weight shard");
+    weights.rows = weights.memory;
+  }
+  if (weights.rows.elements() > 0) {
+    weights.work =
+        axis_.group.post_broadcast(buffer_of(weights.rows), r, {.stream = Stream::weights, .purpose = Purpose::weights});
+  }
+  return weights;
+}
+
+/// Begins to broadcast the weights of turn r, if there is such a turn and it wasn't begun yet.
+void TspAttention::fetch(std::size_t layer, int r, Direction direction) {
+  if (r != fetched_ || r >= axis_.D()) return;
+  const std::size_t cut = (direction == Direction::forward ? kPartO : kPartQ) - kPartK;
+  W_[index(r)].first = fetch_parts(layer, r, kPartK, cut);
+  W_[index(r)].second = fetch_parts(layer, r, cut, kAttentionParts - cut);
+  fetched_ = r + 1;
+}
+
+void TspAttention::begin(std::size_t layer, Direction direction) {
+  const TokenLayout& tokens = *axis_.tokens;
+  const std::size_t bucket_heads = axis_.bucket_heads != 0 ? axis_.bucket_heads
+                                                           : kv_bucket_heads(tokens.batch(), tokens.sequence(), axis_.d(),
+                                                                             size_of(axis_.dtype), axis_.config.kv_heads);
+  if (planned_heads_ != bucket_heads) {
+    planned_heads_ = bucket_heads;
+    plan_ = plan_units(axis_.heads, axis_.config.kv_heads, bucket_heads);
+  }
+  fetched_ = 0;
+  for (int r = 0; r < 2; ++r) fetch(layer, r, direction);
+}
+
+void TspAttention::begin_forward(std::size_t layer) { begin(layer, Direction::forward); }
+
+// --- the heads of one turn -----------------------------------------------------------------------------------------------------
+
+void TspAttention::Heads::drop_keys() {
+  k = v = {};
+  k_memory.reset();
+  v_memory.reset();
+}
+
+TspAttention::Heads TspAttention::heads_of_turn(int r, const AttentionSaved& saved) const {
+  const TokenLayout& tokens = *axis_.tokens;
+  const HeadRange queries = axis_.heads.query_heads(r);
+  const HeadRange kv = axis_.heads.kv_heads_owned(r);
+  const auto stretch = [&](const OwnedTensor& kept, const HeadRange& heads, OwnedTensor& own, std::string_view what) -> Tensor {
+    if (kept.exists()) return kept->slice(2, heads.first, heads.count);
+    own = axis_.step(axis_.dtype, {tokens.batch(), tokens.local(), heads.count, axis_.d()}, what);
+    return own;
+  };
+  Heads turn;
+  turn.q = stretch(saved.q, queries, turn.q_memory, "queries");
+  turn.k = stretch(saved.k, kv, turn.k_memory, "keys");
+  turn.v = stretch(saved.v, kv, turn.v_memory, "values");
+  turn.o = stretch(saved.o, queries, turn.o_memory, "attention output");
+  if (saved.lse.exists()) {
+    turn.lse = saved.lse->slice(1, queries.first, queries.count);
+  } else {
+    turn.lse_memory = axis_.step(axis_.sums, {tokens.batch(), queries.count, tokens.local()}, "log-sum-exp");
+    turn.lse = turn.lse_memory;
+  }
+  return turn;
+}
+
+/// Returns the part of a bias that belongs to these heads of the slice.
+Bias TspAttention::of_heads(const Bias& bias, const HeadRange& slice, const HeadRange& heads) const {
+  return bias.slice((slice.first + heads.first) * axis_.d(), heads.count * axis_.d());
+}
+
+/// Computes Q, K, V = X·W_Q(r)ᵀ, X·W_K(r)ᵀ, X·W_V(r)ᵀ plus biases, with RoPE on Q and K at positions in the whole sequence.
+void TspAttention::project(std::size_t layer, int r, const ConstTensor& X, const Tensor& W_Q, const Tensor& W_KV,
+                           const Heads& turn) const {
+  ComputeStream& compute = axis_.compute();
+  const HeadRange queries = axis_.heads.query_heads(r);
+  const HeadRange kv = axis_.heads.kv_heads_owned(r);
+  const std::size_t kv_rows = part_rows(r, kPartK);
+  const BlockBiases b(*axis_.store, axis_.whole, layer);
+  compute.gemm(matrix_of(turn.q), X, W_Q.transposed(0, 1));
+  of_heads(b.query, axis_.slice.queries, queries).add_to(compute, matrix_of(turn.q));
+  axis_.tokens->rotate(compute, turn.q, Rotation::forward);
+  axis_.rank.look(Watched::queries, turn.q);
+  if (kv.count == 0) return;
+  compute.gemm(matrix_of(turn.k), X, W_KV.slice(0, 0, kv_rows).transposed(0, 1));
+  compute.gemm(matrix_of(turn.v), X, W_KV.slice(0, kv_rows, kv_rows).transposed(0, 1));
+  of_heads(b.key, axis_.slice.kv, kv).add_to(compute, matrix_of(turn.k));
+  of_heads(b.value, axis_.slice.kv, kv).add_to(compute, matrix_of(turn.v));
+  axis_.tokens->rotate(compute, turn.k, Rotation::forward);
+  axis_.rank.look(Watched::keys, turn.k);
+  axis_.rank.look(Watched::values, turn.v);
+}
+
+void TspAttention::gather(KvBucket& gathered, const TspBucket& bucket, const Heads& turn) const {
+  const std::size_t first = bucket.heads.first - axis_.heads.kv_heads_owned(bucket.owner).first;
+  gathered.gather(axis_.rank, axis_.group, *axis_.tokens, turn.k.slice(2, first, bucket.heads.count),
+                  turn.v.slice(2, first, bucket.heads.count));
+}
+
+/// Returns how a chunk's queries attend to the keys of the sequence up to the chunk's end.
+kernels::Attention TspAttention::attention(const TspUnit& unit, const LocalChunk& chunk) const {
+  const std::size_t first_kv = plan_.buckets[unit.bucket].heads.first;
+  return {.scale = 1 / std::sqrt(static_cast<double>(axis_.d())),
+          .mask = kernels::Mask::from_positions(chunk.start, 0),
+          .heads = {axis_.heads.heads_per_kv_head(), unit.queries.first, first_kv},
+          .dropout = axis_.dropout.of(axis_.slice.queries.first + unit.queries.first, {.start = chunk.start}, {})};
+}
+
+/// Computes O and log-sum-exp of the unit's heads: each of this rank's chunks attends to the keys up to its end.
+void TspAttention::flash_forward(const TspUnit& unit, const KvBucket& gathered, const Heads& turn) const {
+  const Tensor K = gathered.K();
+  const Tensor V = gathered.V();
+  const std::size_t head = unit.queries.first - axis_.heads.query_heads(unit.turn).first;
+  for (const LocalChunk& chunk : axis_.tokens->chunks()) {
+    if (chunk.count == 0) continue;
+    const auto part = [&](const Tensor& all) {
+      return all.slice(1, chunk.first, chunk.count).slice(2, head, unit.queries.count);
+    };
+    axis_.compute().flash_forward(attention(unit, chunk), part(turn.o),
+                                  turn.lse.slice(1, head, unit.queries.count).slice(2, chunk.first, chunk.count), part(turn.q),
+                                  K.slice(1, 0, chunk.end()), V.slice(1, 0, chunk.end()));
+  }
+}
+
+/// Adds to dq of the unit's heads and to the bucket's dK̂ and dV̂, with Δ = rowsum(dO ∘ O).
+void TspAttention::flash_backward(const TspUnit& unit, const KvBucket& gathered, const Heads& turn, const Tensor& dq,
+                                  const Tensor& dO) const {
+  ComputeStream& compute = axis_.compute();
+  const TokenLayout& tokens = *axis_.tokens;
+  const std::size_t head = unit.queries.first - axis_.heads.query_heads(unit.turn).first;
+  const OwnedTensor delta = axis_.step(axis_.sums, {tokens.batch(), unit.queries.count, tokens.local()}, "delta of attention");
+  compute.flash_delta(delta, dO.slice(2, head, unit.queries.count), turn.o.slice(2, head, unit.queries.count));
+  for (const LocalChunk& chunk : tokens.chunks()) {
+    if (chunk.count == 0) continue;
+    const auto prefix = [&](const Tensor& keys) { return keys.slice(1, 0, chunk.end()); };
+    const auto part = [&](const Tensor& all) {
+      return all.slice(1, chunk.first, chunk.count).slice(2, head, unit.queries.count);
+    };
+    compute.flash_backward(attention(unit, chunk), part(dq), prefix(gathered.dK()), prefix(gathered.dV()), part(dO),
+                           turn.lse.slice(1, head, unit.queries.count).slice(2, chunk.first, chunk.count),
+                           delta->slice(2, chunk.first, chunk.count), part(turn.q), prefix(gathered.K()), prefix(gathered.V()),
+                           Write::add);
+  }
+}
+
+}  // namespace tsprun

@@ -1,0 +1,90 @@
+// TSP attention: every rank keeps its tokens; the ranks broadcast their weight shards one after another, and K and V of the
+// shard's heads are gathered along the sequence. The paper's Algorithm 1 and its backward pass (docs/algorithms.md).
+//
+// The loop over owners r of weight shards is cut into *units* (layers/schedules/tsp/units.h): query heads of one turn r that read
+// one gathered *bucket* of K and V (layers/schedules/kv_bucket.h). Its stages run at distances (layers/schedules/look_ahead.h):
+// while one unit is computed, Q, K and V of the next are projected and its bucket is gathered, and the weights of the turn after
+// that are broadcast.
+#pragma once
+
+#include "layers/schedules/biases.h"
+#include "layers/schedules/kv_bucket.h"
+#include "layers/schedules/tsp/axis.h"
+#include "layers/schedules/tsp/owner_sums.h"
+#include "layers/schedules/tsp/units.h"
+
+#include <functional>
+#include <vector>
+
+namespace tsprun {
+
+/// The attention sublayer of TSP for all layers, one call after another. `axis` is borrowed.
+class TspAttention {
+ public:
+  explicit TspAttention(TspAxis& axis);
+
+  /// Returns this rank's shard of a layer's attention weights: its query heads and the K/V heads that it owns.
+  PackPlan pack(std::size_t layer) const;
+
+  /// Begins to broadcast the weights of the first two turns.
+  void begin_forward(std::size_t layer);
+  /// Computes y and fills those of q, k, v, o and lse that exist in `saved`. Requires begin_forward(layer). Calls
+  /// `before_last_unit` when all K and V of this sublayer have arrived: from then on the weights of the next sublayer can move
+  /// without delaying this one.
+  void forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved,
+               const std::function<void()>& before_last_unit);
+  /// Begins to broadcast the weights of the first two turns, and to gather the first bucket if K and V were saved.
+  void begin_backward(std::size_t layer, const AttentionSaved& saved);
+  /// Computes dx. Requires begin_backward(layer). Gradients of the last turns may still be on their way to their owners until
+  /// settle(). Calls `after_first_unit` when the first unit has been computed, which gave the previous sublayer's last messages
+  /// time to arrive.
+  void backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const AttentionSaved& saved,
+                const std::function<void()>& after_first_unit);
+  /// Returns when all weight gradients have reached their owners.
+  void settle() { dW_.settle(); }
+
+ private:
+  /// Consecutive parts of one turn's pack: the store's own rows at the owner, else memory that a broadcast fills.
+  struct Weights {
+    Tensor rows;
+    OwnedTensor memory;
+    Work work;
+  };
+  /// The pack of one turn in two pieces, so that each is freed as soon as it isn't needed.
+  struct TurnWeights {
+    Weights first;   ///< forward: [W_K; W_V; W_Q], until projected. Backward: [W_K; W_V], until its buckets are finished
+    Weights second;  ///< forward: W_Oᵀ. Backward: [W_Q; W_Oᵀ]. Until the turn's last unit
+  };
+  /// q, k, v, o and lse of one turn's heads: views of what is saved, or this turn's own memory.
+  struct Heads {
+    OwnedTensor q_memory, k_memory, v_memory, o_memory, lse_memory;
+    Tensor q, k, v, o;  ///< [B, S_p, heads, d]
+    Tensor lse;         ///< [B, heads, S_p]
+
+    void drop_keys();
+  };
+  enum class Direction : bool { forward, backward };
+
+  void begin(std::size_t layer, Direction direction);
+  void fetch(std::size_t layer, int r, Direction direction);
+  Weights fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count);
+  std::size_t part_rows(int r, std::size_t part) const;
+
+  Heads heads_of_turn(int r, const AttentionSaved& saved) const;
+  void project(std::size_t layer, int r, const ConstTensor& X, const Tensor& W_Q, const Tensor& W_KV, const Heads& turn) const;
+  void gather(KvBucket& gathered, const TspBucket& bucket, const Heads& turn) const;
+  kernels::Attention attention(const TspUnit& unit, const LocalChunk& chunk) const;
+  void flash_forward(const TspUnit& unit, const KvBucket& gathered, const Heads& turn) const;
+  void flash_backward(const TspUnit& unit, const KvBucket& gathered, const Heads& turn, const Tensor& dq, const Tensor& dO) const;
+  Bias of_heads(const Bias& bias, const HeadRange& slice, const HeadRange& heads) const;
+
+  TspAxis& axis_;
+  std::size_t planned_heads_ = 0;
+  TspUnits plan_;
+  std::vector<TurnWeights> W_;  // by turn: weights that have arrived or are on their way
+  int fetched_ = 0;             // turns of the current sublayer whose broadcast was posted
+  KvBucket first_bucket_;       // backward: the first bucket, gathered ahead of its turn
+  OwnerSums dW_;
+};
+
+}  // namespace tsprun

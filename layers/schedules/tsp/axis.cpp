@@ -1,0 +1,19 @@
+#include "layers/schedules/tsp/axis.h"
+
+#include "core/kernels/check.h"
+
+namespace tsprun {
+
+TspAxis::TspAxis(Rank& on, Communicator& axis, const TspOptions& options)
+    : rank(on),
+      group(axis),
+      whole(options.config),
+      slice(options.slice.value_or(BlockSlice::whole(options.config))),
+      config(slice.apply(options.config)),
+      dtype(options.dtype),
+      sums(kernels::summed_in(options.dtype)),
+      heads(config.query_heads, config.kv_heads, axis.size()),
+      mlp_rows(Chunks::balanced(axis.size(), config.intermediate)),
+      bucket_heads(options.kv_bucket_heads) {}
+
+}  // namespace tsprun

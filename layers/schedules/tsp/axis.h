@@ -1,0 +1,61 @@
+// State that the two schedules of TSP (attention.h, mlp.h) share: the axis, how weights are cut over it, element types, and the
+// store and tokens of the current pass.
+#pragma once
+
+#include "core/collectives/chunks.h"
+#include "core/rank/rank.h"
+#include "layers/io/config.h"
+#include "layers/layout/heads.h"
+#include "layers/layout/slice.h"
+#include "layers/layout/token_layout.h"
+#include "layers/parameters/parameter_store.h"
+#include "layers/schedules/strategy.h"
+
+#include <cstddef>
+#include <optional>
+
+namespace tsprun {
+
+/// Options of TSP, which computes a model or a slice of each of its blocks.
+struct TspOptions {
+  ModelConfig config;                    ///< the whole model
+  std::optional<BlockSlice> slice = {};  ///< absent: whole blocks; else must be uniform()
+  DType dtype = DType::f32;
+  std::size_t kv_bucket_heads = 0;  ///< K/V heads gathered at a time; 0: kv_bucket_heads() decides
+};
+
+/// One rank's place on the axis of TSP. The schedules of both sublayers borrow it. Throws Error(refused) on construction if the
+/// axis doesn't divide the query heads.
+struct TspAxis {
+  Rank& rank;
+  Communicator& group;
+  ModelConfig whole;   ///< configuration of the whole model
+  BlockSlice slice;    ///< slice of each block that these ranks hold together
+  ModelConfig config;  ///< the model as it would be with the slice's heads and rows alone
+  DType dtype;
+  DType sums;
+  HeadCut heads;
+  Chunks mlp_rows;
+  std::size_t bucket_heads;
+  const ParameterStore* store = nullptr;  ///< parameters of the current pass
+  const TokenLayout* tokens = nullptr;
+  kernels::AttentionDropout dropout = {};
+
+  TspAxis(Rank& on, Communicator& axis, const TspOptions& options);
+
+  int D() const { return group.size(); }
+  int p() const { return group.rank(); }
+  int left() const { return (p() + D() - 1) % D(); }
+  int right() const { return (p() + 1) % D(); }
+  ComputeStream& compute() const { return rank.compute(); }
+  std::size_t h() const { return config.hidden; }
+  std::size_t d() const { return config.head_dim; }
+  std::size_t rows() const { return tokens->rows(); }  ///< B·S_p
+
+  /// Returns a workspace tensor for one step of the schedule.
+  OwnedTensor step(DType of, std::initializer_list<std::size_t> sizes, std::string_view what) const {
+    return rank.tensor(Category::workspace, of, sizes, what);
+  }
+};
+
+}  // namespace tsprun

@@ -1,0 +1,54 @@
+// TSP gated MLP: weight shards travel round a ring while every rank keeps its tokens. The paper's Algorithm 2 and its backward
+// pass (docs/algorithms.md, "TSP gated MLP").
+//
+// A shard is the pack [W1; W3; W2ᵀ] of f_r rows each and width h ([W1; W2ᵀ] without a gate), sent as one message. Step t computes
+// with shard (p − t) mod D while that shard goes on to rank p + 1 and the next one arrives from rank p − 1
+// (layers/schedules/ring.h).
+#pragma once
+
+#include "layers/schedules/mlp_columns.h"
+#include "layers/schedules/ring.h"
+#include "layers/schedules/tsp/axis.h"
+
+#include <functional>
+#include <optional>
+
+namespace tsprun {
+
+/// The MLP sublayer of TSP for all layers, one call after another. `axis` is borrowed.
+class TspMlp {
+ public:
+  explicit TspMlp(TspAxis& axis) : axis_(axis) {}
+
+  /// Returns this rank's shard of a layer's MLP weights.
+  PackPlan pack(std::size_t layer) const;
+
+  /// Begins to send this rank's shard round the ring.
+  void begin_forward(std::size_t layer);
+  /// Computes y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ and fills those of gate and up that exist in `saved`. Requires begin_forward(layer).
+  /// Calls `last_step` when the last shard has arrived and no other travelling shard is in memory: from then on the weights of
+  /// the next sublayer can move.
+  void forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved, const std::function<void()>& last_step);
+  /// Callbacks of backward(): `last_step` as in forward(); `first_step_done` when the first shard has been computed with.
+  struct Moments {
+    std::function<void()> last_step;
+    std::function<void()> first_step_done;
+  };
+  /// Computes dx and the gradients of this rank's shard. The sum of those gradients may still be on its way until settle().
+  void backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const MlpSaved& saved,
+                const Moments& moments);
+  /// Returns when the gradients of this rank's shard are complete in the store.
+  void settle() { sums_.settle(); }
+
+ private:
+  std::size_t shard_rows(int r) const { return axis_.config.mlp_matrices() * axis_.mlp_rows.count(r); }
+  RingWeights weights(std::size_t layer);
+  MlpColumns columns(const ConstTensor& X, int shard, const MlpSaved& saved) const;
+  Bias bias(std::size_t layer, int shard) const;
+
+  TspAxis& axis_;
+  std::optional<RingWeights> ring_;  // forward
+  RingSums sums_;
+};
+
+}  // namespace tsprun

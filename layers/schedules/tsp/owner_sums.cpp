@@ -1,0 +1,36 @@
+#include "layers/schedules/tsp/owner_sums.h"
+
+#include <utility>
+
+namespace tsprun {
+
+OwnerSums::Part OwnerSums::part(std::size_t pack, int owner, std::size_t first, std::size_t count, std::size_t rows) {
+  constexpr std::size_t kOnTheirWay = 2;
+  while (on_their_way_.size() > kOnTheirWay) {
+    axis_.rank.wait(on_their_way_.front().work);
+    on_their_way_.pop_front();
+  }
+  Part part;
+  if (owner == axis_.p()) {
+    part.rows = axis_.store->gradients(pack, first, count);
+  } else {
+    part.memory = axis_.rank.tensor(Category::communication, axis_.sums, {rows, axis_.h()}, "attention gradient shard");
+    part.rows = part.memory;
+  }
+  return part;
+}
+
+void OwnerSums::send(Part part, int owner) {
+  if (part.rows.elements() == 0) return;
+  const Buffer buffer = buffer_of(part.rows);
+  Work work = axis_.group.post_reduce(buffer, owner == axis_.p() ? buffer : Buffer(), Reduction::sum, owner,
+                                      {.stream = Stream::gradients, .purpose = Purpose::gradients});
+  on_their_way_.push_back({.tensor = std::move(part.memory), .work = work});
+}
+
+void OwnerSums::settle() {
+  for (Transfer& transfer : on_their_way_) axis_.rank.wait(transfer.work);
+  on_their_way_.clear();
+}
+
+}  // namespace tsprun

@@ -1,0 +1,36 @@
+// Sums of weight gradients at their owners: each rank computes its part of a shard's gradient, and a reduce adds the parts of all
+// ranks at the rank that owns the shard.
+#pragma once
+
+#include "layers/schedules/tsp/axis.h"
+
+#include <cstddef>
+#include <deque>
+
+namespace tsprun {
+
+/// The reductions of TSP attention's weight gradients that are under way. `axis` is borrowed.
+class OwnerSums {
+ public:
+  explicit OwnerSums(TspAxis& axis) : axis_(axis) {}
+
+  /// This rank's part of a shard's gradient, [rows, h]: the store's own rows at the owner, else memory that lives until it was
+  /// sent.
+  struct Part {
+    OwnedTensor memory;
+    Tensor rows;
+  };
+  /// Returns memory for this rank's part of the gradient of parts [first, first + count) of a pack of `owner`, `rows` rows in
+  /// all, which the caller overwrites. Waits for the oldest reductions first, so that at most two are still under way.
+  Part part(std::size_t pack, int owner, std::size_t first, std::size_t count, std::size_t rows);
+  /// Begins to sum the parts of all ranks at the owner, in canonical order (docs/algorithms.md, "Order of sums").
+  void send(Part part, int owner);
+  /// Returns when all sums are complete.
+  void settle();
+
+ private:
+  TspAxis& axis_;
+  std::deque<Transfer> on_their_way_;
+};
+
+}  // namespace tsprun

@@ -1,0 +1,54 @@
+// The order of sublayers, and how each sublayer's communication begins during the one before. Forward: the MLP's first shard
+// begins to travel during the last unit of attention. While an MLP computes with its last shard, the weights of the next
+// attention's first turns (and, backward, its first K/V bucket) are already moving, in the memory that the previous shard has
+// left. Backward: while an MLP computes with its first shard, the last gradients of the attention computed before it go home.
+#include "layers/schedules/tsp/tsp.h"
+
+#include "layers/schedules/packs.h"
+
+namespace tsprun {
+
+Tsp::Tsp(Rank& rank, Communicator& axis, const TspOptions& options)
+    : axis_(rank, axis, options), attention_(axis_), mlp_(axis_) {}
+
+void Tsp::begin_forward(const ParameterStore& store, const TokenLayout& tokens) {
+  axis_.store = &store;
+  axis_.tokens = &tokens;
+  attention_.begin_forward(0);
+}
+
+void Tsp::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
+  attention_.forward(layer, y, x, saved, [&] { mlp_.begin_forward(layer); });
+}
+
+void Tsp::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
+  mlp_.forward(layer, y, x, saved, [&] {
+    if (layer + 1 < axis_.config.layers) attention_.begin_forward(layer + 1);
+  });
+}
+
+void Tsp::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const MlpSaved& saved) {
+  mlp_.backward(
+      layer, dx, dy, x, saved,
+      {.last_step = [&] { attention_.begin_backward(layer, *below_); }, .first_step_done = [&] { attention_.settle(); }});
+}
+
+void Tsp::attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
+                             const AttentionSaved& saved) {
+  attention_.backward(layer, dx, dy, x, saved, [&] {
+    mlp_.settle();
+    tell_gradients(mlp_pack_number(layer));
+  });
+  tell_gradients(attention_pack_number(layer));
+}
+
+void Tsp::end() {
+  mlp_.settle();
+  attention_.settle();
+  // Streams are ordered, so after these barriers everything that the pass began is complete, also weights that others read.
+  for (const Stream stream : {Stream::weights, Stream::kv, Stream::gradients}) {
+    axis_.rank.wait(axis_.group.post_barrier({.stream = stream}));
+  }
+}
+
+}  // namespace tsprun

@@ -1,0 +1,234 @@
+// The embedding's exchange, and the head with rotating weights. The head with gathered activations is in vocabulary_gather.cpp.
+#include "layers/schedules/vocabulary.h"
+
+#include "core/kernels/check.h"
+#include "layers/schedules/ring.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace tsprun {
+
+using kernels::Write;
+
+namespace {
+
+std::vector<std::size_t> elements_of(const std::vector<std::vector<std::uint32_t>>& rows, std::size_t width) {
+  std::vector<std::size_t> elements;
+  for (const auto& list : rows) elements.push_back(list.size() * width);
+  return elements;
+}
+
+std::vector<std::size_t> times(const std::vector<std::size_t>& rows, std::size_t width) {
+  std::vector<std::size_t> elements;
+  for (const std::size_t count : rows) elements.push_back(count * width);
+  return elements;
+}
+
+int owner_of(const Chunks& rows, int ranks, std::size_t id) {
+  int owner = 0;
+  while (owner + 1 < ranks && id >= rows.offset(owner) + rows.count(owner)) ++owner;
+  return owner;
+}
+
+}  // namespace
+
+ExchangedVocabulary::ExchangedVocabulary(Rank& rank, Communicator& axis, const Chunks& rows, HeadPlan plan,
+                                         const Weights& weights)
+    : rank_(rank), axis_(axis), rows_(rows), plan_(plan), weights_(weights) {}
+
+// --- embedding ---------------------------------------------------------------------------------------------------------------
+
+void ExchangedVocabulary::plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
+  const auto ranks = static_cast<std::size_t>(size());
+  token_memory_.reset();
+  token_memory_ =
+      rank_.context().heap().allocate(tokens.held_rows() * static_cast<std::size_t>(kTokenBytes), "ids and labels", kept);
+  std::byte* const memory = token_memory_.bytes().data();
+  own_labels_ = {reinterpret_cast<std::int64_t*>(memory), tokens.held_rows()};
+  order_ = {reinterpret_cast<std::uint32_t*>(memory + own_labels_.size_bytes()), tokens.held_rows()};
+  wanted_.assign(ranks, {});
+  needed_.assign(ranks, 0);
+  counted_ = !ids.empty();
+  if (ids.empty()) {
+    rows_for_others_ = tokens.batch() * tokens.sequence() * rows_.count(me()) / rows_.total();
+    return;
+  }
+  std::vector<int> owners;  // owner of each of this rank's tokens
+  for (int q = 0; q < size(); ++q) {
+    for (const Token token : tokens.take(q, ids)) {
+      const auto id = static_cast<std::size_t>(token);
+      if (token < 0 || id >= rows_.total()) {
+        throw Error(Cause::refused, fmt::format("token id {}: the vocabulary has {} ids", token, rows_.total()));
+      }
+      const int owner = owner_of(rows_, size(), id);
+      if (owner == me()) wanted_[static_cast<std::size_t>(q)].push_back(static_cast<std::uint32_t>(id - rows_.offset(me())));
+      if (q == me()) {
+        owners.push_back(owner);
+        ++needed_[static_cast<std::size_t>(owner)];
+      }
+    }
+  }
+  std::size_t next = 0;
+  for (int owner = 0; owner < size(); ++owner) {
+    for (std::size_t t = 0; t < owners.size(); ++t) {
+      if (owners[t] == owner) order_[next++] = static_cast<std::uint32_t>(t);
+    }
+  }
+  rows_for_others_ = 0;
+  for (const auto& list : wanted_) rows_for_others_ += list.size();
+}
+
+void ExchangedVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
+  plan_rows(tokens, ids, kept);
+  const std::size_t h = hidden();
+  const OwnedTensor out = rank_.tensor(Category::communication, x.dtype(), {rows_for_others_, h}, "embedding rows for others");
+  const OwnedTensor in = rank_.tensor(Category::communication, x.dtype(), {x.size(0), h}, "embedding rows from others");
+  if (ids.empty()) return;
+  std::size_t row = 0;
+  for (const auto& rows : wanted_) {
+    rank_.compute().gather_rows(out->slice(0, row, rows.size()), weights_.embedding, rows);
+    row += rows.size();
+  }
+  rank_.wait(axis_.post_all_to_all_v(buffer_of(ConstTensor(out.view())), elements_of(wanted_, h), buffer_of(in.view()),
+                                     times(needed_, h), {.stream = Stream::kv, .purpose = Purpose::embedding}));
+  // The i-th row that arrived belongs to token order_[i].
+  std::vector<std::uint32_t> where(x.size(0));
+  for (std::size_t i = 0; i < order_.size(); ++i) where[order_[i]] = static_cast<std::uint32_t>(i);
+  rank_.compute().gather_rows(x, in.view(), where);
+}
+
+void ExchangedVocabulary::embed_backward(const ConstTensor& dx) {
+  const std::size_t h = hidden();
+  const OwnedTensor out =
+      rank_.tensor(Category::communication, dx.dtype(), {dx.size(0), h}, "gradients of others' embedding rows");
+  const OwnedTensor in = rank_.tensor(Category::communication, dx.dtype(), {rows_for_others_, h}, "gradients of embedding rows");
+  if (!counted_) return;  // on a phantom
+  rank_.compute().gather_rows(out, dx, order_);
+  rank_.wait(axis_.post_all_to_all_v(buffer_of(ConstTensor(out.view())), times(needed_, h), buffer_of(in.view()),
+                                     elements_of(wanted_, h), {.stream = Stream::kv, .purpose = Purpose::embedding}));
+  if (!weights_.tied) rank_.compute().fill_zero(weights_.embedding_gradient);
+  // In canonical order: the next rank's rows first, this rank's own last.
+  for (int i = 1; i <= size(); ++i) {
+    const auto q = static_cast<std::size_t>((me() + i) % size());
+    std::size_t first = 0;
+    for (std::size_t r = 0; r < q; ++r) first += wanted_[r].size();
+    rank_.compute().scatter_add_rows(weights_.embedding_gradient, in->slice(0, first, wanted_[q].size()), wanted_[q]);
+  }
+}
+
+// --- head and loss -----------------------------------------------------------------------------------------------------------
+
+std::size_t logit_tile_rows(std::size_t ids, DType sums) {
+  constexpr std::size_t kTileBytes = std::size_t{8} << 20;
+  constexpr std::size_t kFewest = 64;
+  return std::max(kFewest, kTileBytes / (std::max<std::size_t>(ids, 1) * size_of(sums)));
+}
+
+double ExchangedVocabulary::head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens,
+                                 std::span<const std::int64_t> labels, const LogitsSink* logits, bool keep) {
+  const bool all = plan_ == HeadPlan::gather_activations;
+  if (!labels.empty()) std::ranges::copy(tokens.take(me(), labels), own_labels_.begin());
+  labels_ = own_labels_;
+  if (all) {
+    all_labels_.clear();
+    if (labels.empty()) all_labels_.resize(tokens.batch() * tokens.sequence());
+    for (int q = 0; q < size() && !labels.empty(); ++q) {
+      const std::vector<std::int64_t> theirs = tokens.take(q, labels);
+      all_labels_.insert(all_labels_.end(), theirs.begin(), theirs.end());
+    }
+    labels_ = all_labels_;
+  }
+  row_numbers_.clear();
+  if (logits != nullptr) {
+    std::vector<std::size_t> numbers(tokens.batch() * tokens.sequence());
+    std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+    for (int q = 0; q < size(); ++q) {
+      if (!all && q != me()) continue;
+      const std::vector<std::size_t> theirs = tokens.take(q, std::span<const std::size_t>(numbers));
+      row_numbers_.insert(row_numbers_.end(), theirs.begin(), theirs.end());
+    }
+  }
+  return all ? head_gathered(x, lse, tokens, logits, keep) : head_rotated(x, lse, logits);
+}
+
+void ExchangedVocabulary::head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
+                                        double weight) {
+  if (plan_ == HeadPlan::gather_activations) {
+    head_backward_gathered(dx, tokens, weight);
+  } else {
+    head_backward_rotated(dx, x, lse, weight);
+  }
+}
+
+RingWeights ExchangedVocabulary::rotation() {
+  return {rank_,
+          axis_,
+          weights_.head,
+          [this](int r) { return rows_.count(r); },
+          CallOptions{.stream = Stream::weights, .purpose = Purpose::head},
+          "vocabulary shard"};
+}
+
+double ExchangedVocabulary::head_rotated(const ConstTensor& x, const Tensor& lse, const LogitsSink* logits) {
+  ComputeStream& compute = rank_.compute();
+  const std::size_t rows = x.size(0);
+  const DType sums = lse.dtype();
+  const OwnedTensor maximum = rank_.tensor(Category::workspace, sums, {rows}, "maxima of logits");
+  const OwnedTensor sum = rank_.tensor(Category::workspace, sums, {rows}, "sums of exponentials");
+  const OwnedTensor label_logit = rank_.tensor(Category::workspace, sums, {rows}, "labels' logits");
+  compute.cross_entropy_begin(maximum, sum, label_logit);
+  RingWeights ring = rotation();
+  for (int t = 0; t < size(); ++t) {
+    ring.begin_hop();
+    const std::size_t first_id = rows_.offset(ring.shard());
+    const std::size_t step = logit_tile_rows(ring.rows().size(0), sums);
+    const OwnedTensor tile = rank_.tensor(Category::workspace, sums, {std::min(step, rows), ring.rows().size(0)}, "logits");
+    for (std::size_t row = 0; row < rows; row += step) {
+      const std::size_t count = std::min(step, rows - row);
+      const Tensor part = tile->slice(0, 0, count);
+      compute.gemm(part, x.slice(0, row, count), ring.rows().transposed(0, 1));
+      if (logits != nullptr) (*logits)(std::span(row_numbers_).subspan(row, count), first_id, part);
+      compute.cross_entropy_update(maximum->slice(0, row, count), sum->slice(0, row, count), label_logit->slice(0, row, count),
+                                   part, labels_.subspan(row, count), static_cast<std::int64_t>(first_id));
+    }
+    ring.finish_hop();
+  }
+  compute.cross_entropy_finish(lse, maximum, sum);
+  return compute.cross_entropy_loss(lse, label_logit, labels_);
+}
+
+void ExchangedVocabulary::head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight) {
+  ComputeStream& compute = rank_.compute();
+  const std::size_t rows = x.size(0);
+  RingWeights ring = rotation();
+  RingSums sums(
+      rank_, axis_, weights_.head_gradient, [this](int r) { return rows_.count(r); },
+      CallOptions{.stream = Stream::gradients, .purpose = Purpose::head}, "vocabulary gradient shard");
+  for (int t = 0; t < size(); ++t) {
+    ring.begin_hop();
+    const auto first_id = static_cast<std::int64_t>(rows_.offset(ring.shard()));
+    const Tensor W = ring.rows();
+    const Tensor dW = sums.part(t);
+    const std::size_t step = logit_tile_rows(W.size(0), lse.dtype());
+    const OwnedTensor tile = rank_.tensor(Category::workspace, lse.dtype(), {std::min(step, rows), W.size(0)}, "logits");
+    if (rows == 0) compute.fill_zero(dW);
+    for (std::size_t row = 0; row < rows; row += step) {
+      const std::size_t count = std::min(step, rows - row);
+      const Tensor part = tile->slice(0, 0, count);
+      const ConstTensor some = x.slice(0, row, count);
+      compute.gemm(part, some, W.transposed(0, 1));
+      compute.cross_entropy_backward(part, part, lse.slice(0, row, count), labels_.subspan(row, count), first_id, weight);
+      compute.gemm(dx.slice(0, row, count), part, W, t == 0 ? Write::replace : Write::add);
+      compute.gemm(dW, part.transposed(0, 1), some, row == 0 ? Write::replace : Write::add);
+    }
+    sums.pass_on(t);
+    ring.finish_hop();
+  }
+  sums.settle();
+}
+
+}  // namespace tsprun

@@ -1,0 +1,125 @@
+// Embedding, head and loss of a model whose vocabulary rows are cut over the ranks of an axis.
+//
+// Embedding: every rank knows all ids of the batch, so it knows which of its rows each other rank needs. Rows travel by
+// all_to_all, and their gradients the same way back. Head: either the shards of W travel round a ring while every rank keeps an
+// online log-sum-exp of its own tokens, or x of all tokens is gathered and every rank computes its shard's part of the
+// log-sum-exp. The model uses what moves fewer bytes (head_plan()).
+#pragma once
+
+#include "core/rank/rank.h"
+#include "layers/io/data.h"
+#include "layers/layout/token_layout.h"
+#include "layers/parameters/parameter_store.h"
+#include "layers/schedules/head_plan.h"
+#include "layers/schedules/ring.h"
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace tsprun {
+
+/// Receives logits of some tokens. `rows` are their numbers b·S + s in natural order; `logits` [rows, ids], in the type of sums,
+/// are for token ids first_id, first_id + 1, …
+using LogitsSink = std::function<void(std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& logits)>;
+
+/// Bytes kept of the id and label of one token.
+inline constexpr std::uint64_t kTokenBytes = sizeof(std::uint32_t) + sizeof(std::int64_t);
+
+/// The interface of every way of cutting a vocabulary over ranks. Methods are collective over the ranks of the axis.
+class Vocabulary {
+ public:
+  /// This rank's rows of embedding and head, [V_p, h], and their gradients (no dims without training). If the model ties them,
+  /// both are the same tensors.
+  struct Weights {
+    Tensor embedding;
+    Tensor embedding_gradient;
+    Tensor head;
+    Tensor head_gradient;
+    bool tied = false;
+  };
+
+  Vocabulary() = default;
+  Vocabulary(const Vocabulary&) = delete;
+  Vocabulary& operator=(const Vocabulary&) = delete;
+  virtual ~Vocabulary() = default;
+
+  /// Writes the embedding of this rank's tokens to x [rows, h]. `ids` [B, S] in natural order. On a phantom ids and labels may be
+  /// empty, which counts as if all ids were equally frequent. `kept`: memory category of this rank's ids and labels. Throws
+  /// Error(refused) for ids outside of the vocabulary.
+  virtual void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) = 0;
+  /// Sends the gradients dx [rows, h] of the embedding's rows to their owners. Replaces the embedding's gradient, or adds to it
+  /// if head and embedding are tied. Call it after embed() of the same tokens, and if tied after head_backward().
+  virtual void embed_backward(const ConstTensor& dx) = 0;
+  /// Returns how many tokens of the last embed() have one of this rank's embedding rows. The memory of a pass depends on the ids
+  /// through this number only.
+  virtual std::size_t rows_given() const = 0;
+
+  /// Returns this rank's part of the sum over predicted tokens of (log-sum-exp − the label's logit); the sum of all ranks' parts
+  /// is the whole. x [rows, h]; `labels` [B, S] in natural order; writes `lse` [rows] for head_backward(). `logits` may be null.
+  /// `keep`: head_backward() follows.
+  virtual double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
+                      const LogitsSink* logits, bool keep) = 0;
+  /// Computes dx [rows, h], in the type of sums, and the head's gradient, replacing both. `weight`: 1 / number of predicted
+  /// tokens. Call it after head(…, keep = true) of the same tokens.
+  virtual void head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
+                             double weight) = 0;
+};
+
+/// The vocabulary over ranks that have different tokens: rows of the embedding go to the ranks of their tokens, and either the
+/// head's shards go to the tokens or the tokens to the shards.
+class ExchangedVocabulary final : public Vocabulary {
+ public:
+  /// Takes this rank's weights, `rows`, which says how the vocabulary is cut over the axis, and how the head is computed. The
+  /// rank and the axis are borrowed.
+  ExchangedVocabulary(Rank& rank, Communicator& axis, const Chunks& rows, HeadPlan plan, const Weights& weights);
+
+  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;
+  void embed_backward(const ConstTensor& dx) override;
+  std::size_t rows_given() const override { return rows_for_others_; }
+  double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
+              const LogitsSink* logits, bool keep) override;
+  void head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
+                     double weight) override;
+
+ private:
+  RingWeights rotation();
+  double head_rotated(const ConstTensor& x, const Tensor& lse, const LogitsSink* logits);
+  double head_gathered(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, const LogitsSink* logits, bool keep);
+  void head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight);
+  void head_backward_gathered(const Tensor& dx, const TokenLayout& tokens, double weight);
+  void plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept);
+  std::size_t hidden() const { return weights_.embedding.size(1); }
+  int size() const { return axis_.size(); }
+  int me() const { return axis_.rank(); }
+
+  Rank& rank_;
+  Communicator& axis_;
+  Chunks rows_;
+  HeadPlan plan_;
+  Weights weights_;
+
+  // The embedding's exchange, by rank of the axis: which of this rank's rows that rank needs, in the order of its tokens, and
+  // how many of that rank's rows this rank needs.
+  std::vector<std::vector<std::uint32_t>> wanted_;
+  std::vector<std::size_t> needed_;
+  std::size_t rows_for_others_ = 0;  // number of rows in wanted_
+  bool counted_ = false;             // counted from ids; else estimated as if all were equally frequent
+
+  // For this rank's tokens, kTokenBytes per token: the order in which their rows arrive from the ranks, and their labels.
+  HeapBlock token_memory_;
+  std::span<std::uint32_t> order_;
+  std::span<std::int64_t> own_labels_;
+
+  std::vector<std::int64_t> all_labels_;  // of all tokens in rank order, if X is gathered
+  std::span<const std::int64_t> labels_;  // own_labels_ or all_labels_
+  std::vector<std::size_t> row_numbers_;  // b·S + s of the same tokens, if logits are asked for
+  OwnedTensor gathered_x_;                // [BS, h] in rank order, kept from head() to head_backward()
+  OwnedTensor gathered_lse_;              // [BS]
+};
+
+/// Returns how many rows of logits of `ids` elements are computed at a time: as many as 8 MiB hold, at least 64.
+std::size_t logit_tile_rows(std::size_t ids, DType sums);
+
+}  // namespace tsprun
