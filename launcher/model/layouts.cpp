@@ -1,7 +1,7 @@
 #include "launcher/model/layouts.h"
 
 #include "launcher/refuse.h"
-#include "layers/schedules/strategies.h"
+#include "layers/layout/check_mesh.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>

@@ -20,12 +20,6 @@ struct Dense::Heads {
 
 namespace {
 
-/// Views [B, S_p, heads, d] as the matrix [B·S_p, heads·d].
-template <class View>
-View matrix_of(const View& heads) {
-  return heads.merged(2).merged(0);
-}
-
 /// The matrices of an attention pack [W_K; W_V; W_Q; W_Oᵀ], or their gradients.
 struct AttentionMatrices {
   Tensor K, V, Q, Ot;

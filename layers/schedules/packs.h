@@ -30,6 +30,12 @@ struct MlpMatrices {
   }
 };
 
+/// Views [B, S_p, heads, d] as the matrix [B·S_p, heads·d].
+template <class View>
+View matrix_of(const View& heads) {
+  return heads.merged(2).merged(0);
+}
+
 /// Numbers of the blocks' packs in the store, which come first: attention and MLP of layer 0, of layer 1, …
 constexpr std::size_t attention_pack_number(std::size_t layer) { return 2 * layer; }
 constexpr std::size_t mlp_pack_number(std::size_t layer) { return 2 * layer + 1; }

@@ -26,7 +26,7 @@ using kernels::Write;
 
 namespace {
 
-constexpr CallOptions kKv{.stream = Stream::kv, .purpose = Purpose::kv};
+constexpr CallOptions kRingExchange{.stream = Stream::kv, .purpose = Purpose::kv};
 
 /// Consecutive tokens of a rank.
 struct Tokens {
@@ -109,7 +109,7 @@ void RingAttention::begin(const TokenLayout& tokens, const ConstTensor& k, const
     axis_.compute().convert(part_of(own_, 1), v);
   }
   ring_.emplace(
-      axis_.rank, axis_.group, own_, [&tokens](int r) { return tokens.cut().tokens(r); }, kKv, "K and V that travel");
+      axis_.rank, axis_.group, own_, [&tokens](int r) { return tokens.cut().tokens(r); }, kRingExchange, "K and V that travel");
   ring_->begin_hop();
 }
 
@@ -171,9 +171,10 @@ void RingAttention::backward(const TokenLayout& tokens, const Tensor& dq, const 
   compute.flash_delta(delta, d_o, o);
   own_sum_ = axis_.rank.tensor(Category::communication, axis_.sums, {tokens.local(), 2 * tokens.batch() * heads().kv * head_dim_},
                                "dK and dV of this rank's tokens");
-  sums_ = {
-      axis_.rank,     axis_.group, own_sum_, [&tokens](int r) { return tokens.cut().tokens(r); }, kKv, "dK and dV that travel",
-      RingPart::ahead};
+  sums_ = {axis_.rank,     axis_.group,
+           own_sum_,       [&tokens](int r) { return tokens.cut().tokens(r); },
+           kRingExchange,  "dK and dV that travel",
+           RingPart::ahead};
   for (int t = 0; t < axis_.D(); ++t) {
     const Meeting pair = meet(tokens, ring_->shard());
     if (t > 0) ring_->begin_hop();

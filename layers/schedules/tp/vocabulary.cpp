@@ -15,7 +15,7 @@ using kernels::Write;
 
 namespace {
 
-const CallOptions kHead{.stream = Stream::kv, .purpose = Purpose::head};
+const CallOptions kTensorHead{.stream = Stream::kv, .purpose = Purpose::head};
 
 }  // namespace
 
@@ -105,12 +105,12 @@ void TensorVocabulary::merge_log_sum_exp(const Tensor& lse, const Tensor& part) 
   for (int t = 0; t < tensor_.size(); ++t) counts.push_back(cut.count(t));
   const std::vector<std::size_t> mine(counts.size(), own);
   const OwnedTensor parts = rank_.tensor(Category::communication, lse.dtype(), {counts.size(), own}, "log-sum-exp parts");
-  rank_.wait(tensor_.post_all_to_all_v(buffer_of(ConstTensor(part)), counts, buffer_of(parts.view()), mine, kHead));
+  rank_.wait(tensor_.post_all_to_all_v(buffer_of(ConstTensor(part)), counts, buffer_of(parts.view()), mine, kTensorHead));
   std::vector<ConstTensor> in_order;
   for (std::size_t t = 0; t < counts.size(); ++t) in_order.push_back(parts->select(0, t));
   const Tensor merged = lse.slice(0, cut.offset(tensor_.rank()), own);
   rank_.compute().merge_log_sum_exp(merged, in_order);
-  rank_.wait(tensor_.post_all_gather_v(buffer_of(ConstTensor(merged)), buffer_of(lse), counts, kHead));
+  rank_.wait(tensor_.post_all_gather_v(buffer_of(ConstTensor(merged)), buffer_of(lse), counts, kTensorHead));
 }
 
 double TensorVocabulary::head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens,

@@ -17,12 +17,6 @@ using kernels::Write;
 
 namespace {
 
-/// Views [B, S_p, heads, d] as the matrix [B·S_p, heads·d].
-template <class View>
-View matrix_of(const View& heads) {
-  return heads.merged(2).merged(0);
-}
-
 /// Says how a product is written to an output that several add up to: the first replaces what was there, all others add.
 class Accumulation {
  public:
