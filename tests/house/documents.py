@@ -47,12 +47,13 @@ def broken_links(page):
 
 
 def commands(page):
-    """The lines of code blocks that start tsprun, with continued lines joined and comments, redirections and pipes cut off."""
+    """The lines of code blocks that start tsprun, with continued lines joined, $(…) filled in, and comments, redirections and pipes cut off."""
     for language, block in FENCE.findall(page.read_text()):
         if language not in ("", "sh", "bash", "console"):
             continue
         for line in block.replace("\\\n", " ").splitlines():
             line = re.sub(r"\s#.*$", "", line.removeprefix("$ ").strip())
+            line = re.sub(r"\$\([^)]*\)", "4711", line)
             line = re.split(r"\s(?:[0-9]?>|\||&&|&$|;)", line)[0]
             start = re.match(r"^(?:[A-Z_]+=\S+ )*(?:srun (?:-\S+ )*)?(?:\S*/)?tsprun (.*)$", line)
             if start:
