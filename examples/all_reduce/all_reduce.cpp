@@ -1,8 +1,8 @@
-// A user's own program, linked against the installed package. Each rank gives its number + 1; all get the sum and the list.
+// Each rank contributes its number + 1. All ranks get the sum, by all_reduce, and the list, by all_gather.
 //
-//   tsprun -n 4 run -- ./example
-#include "core/context.h"
-
+//   tsprun -n 4 run -- build/all_reduce
+//
+// Started by itself, the program is a world of one rank.
 #include <array>
 #include <cstdio>
 #include <span>
@@ -21,7 +21,7 @@ int main() {
   std::vector<float> all(static_cast<std::size_t>(world.size()));
   world.all_gather(std::span<const float>(mine), std::span<float>(all));
 
-  std::printf("%s %d of %d: sum %g, gathered", greeting(), world.rank(), world.size(), static_cast<double>(sum[0]));
+  std::printf("rank %d of %d: sum %g, gathered", world.rank(), world.size(), static_cast<double>(sum[0]));
   for (float value : all) std::printf(" %g", static_cast<double>(value));
   std::printf("\n");
 }

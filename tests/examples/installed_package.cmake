@@ -1,8 +1,8 @@
-# Installs the package into a fresh prefix, builds the example against it and nothing else, runs it under the installed tsprun
-# and alone, and compares what it prints.
+# Installs the package into a fresh prefix, builds examples/all_reduce against it and nothing else, runs it under the installed
+# tsprun and alone, and compares what it prints.
 #   cmake -DBUILD_DIR=… -DSOURCE_DIR=… -DCXX_COMPILER=… -P check.cmake
 
-set(work ${BUILD_DIR}/example_project)
+set(work ${BUILD_DIR}/installed_package)
 set(prefix ${work}/prefix)
 file(REMOVE_RECURSE ${work})
 
@@ -28,18 +28,20 @@ function(expect_lines what actual expected)
 endfunction()
 
 run(ignored ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
+# A user's own header may have the name of one inside the package, and come first: the package must not take it for its own.
+file(WRITE ${work}/own/core/context.h "#error \"a header of the package includes the user's core/context.h\"\n")
 run(ignored ${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${work}/build -G Ninja -DCMAKE_CXX_COMPILER=${CXX_COMPILER}
-    -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH=${prefix})
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_CXX_FLAGS=-I${work}/own)
 run(ignored ${CMAKE_COMMAND} --build ${work}/build)
 
-run(four ${prefix}/bin/tsprun -n 4 --no-prefix run -- ${work}/build/example)
+run(four ${prefix}/bin/tsprun -n 4 --no-prefix run -- ${work}/build/all_reduce)
 expect_lines("tsprun -n 4 run" "${four}"
 "rank 0 of 4: sum 10, gathered 1 2 3 4
 rank 1 of 4: sum 10, gathered 1 2 3 4
 rank 2 of 4: sum 10, gathered 1 2 3 4
 rank 3 of 4: sum 10, gathered 1 2 3 4")
 
-run(alone ${work}/build/example)
+run(alone ${work}/build/all_reduce)
 expect_lines("the program alone" "${alone}" "rank 0 of 1: sum 1, gathered 1")
 
 file(REMOVE_RECURSE ${work})
