@@ -13,7 +13,7 @@
 namespace tsprun::test::collectives_streams_test {
 namespace {
 
-/// Larger than any buffer between two ranks: whole lanes are 40 KiB, staging 64 KiB.
+/// A size, in bytes, larger than any buffer between two ranks: whole lanes are 40 KiB, staging 64 KiB.
 constexpr std::size_t kLarge = std::size_t{2} << 20;
 
 Call large_call(Op op, Stream stream, Where where, std::uint64_t seed, int ranks) {

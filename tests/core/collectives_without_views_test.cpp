@@ -97,7 +97,7 @@ struct Rank {
   Communicator world;
 };
 
-/// Every operation once; all results one after another.
+/// Runs every operation once. Returns all results, one after another.
 std::vector<float> all_operations(Rank& rank, std::size_t count, Algorithm algorithm, bool in_heap) {
   Communicator& world = rank.world;
   const auto n = static_cast<std::size_t>(world.size());

@@ -62,7 +62,7 @@ class Table {
  public:
   explicit Table(Backed& of) : of_(of) {}
 
-  /// Whether there was room agrees with the sum of what is held.
+  /// Takes a block, and expects it to fit if and only if the sum of what is held leaves room.
   void add(std::size_t bytes) {
     HeapBlock block;
     ASSERT_EQ(fits(of_.heap, bytes, block), held_bytes_ + bytes <= of_.heap.budget()) << bytes << " beside " << held_bytes_;

@@ -19,13 +19,13 @@ namespace tsprun::test {
 /// Owns a contiguous tensor.
 class Array {
  public:
-  /// Zeros.
+  /// Makes a tensor of zeros.
   Array(DType dtype, std::vector<std::size_t> sizes) : dtype_(dtype), sizes_(std::move(sizes)) {
     std::size_t count = 1;
     for (const std::size_t size : sizes_) count *= size;
     bytes_.resize(count * size_of(dtype));
   }
-  /// Normal numbers, rounded to the type.
+  /// Returns normally distributed numbers, rounded to the type.
   static Array normal(DType dtype, std::vector<std::size_t> sizes, unsigned seed, double deviation = 1) {
     Array array(dtype, std::move(sizes));
     std::mt19937 generator(seed);
@@ -57,7 +57,7 @@ class Array {
     for (std::size_t i = 0; i < result.size(); ++i) result[i] = (*this)[i];
     return result;
   }
-  /// Same bits.
+  /// Returns true if type, sizes and bits are the same.
   bool operator==(const Array& other) const { return dtype_ == other.dtype_ && sizes_ == other.sizes_ && bytes_ == other.bytes_; }
 
  private:

@@ -24,7 +24,7 @@ constexpr std::uint64_t kPauseNs = 700'000'000;
 /// Some eleven gulps at least: the transport reads four MiB at once.
 constexpr std::size_t kBytes = std::size_t{48} << 20;
 
-/// After each gulp but the last a pause; then the rest comes at once, or never.
+/// Number of gulps, with a pause after each but the last. Then the rest comes at once, or, if `dry`, never.
 struct Gulps {
   int gulps;
   bool dry;
@@ -41,7 +41,7 @@ class Sipping final : public ForwardingTransport {
     thirsty_ns_ = posix::now_ns() + kPauseNs;
     return true;
   }
-  /// It would say all the time that there is something to read.
+  /// Returns no descriptor: the inner one would say all the time that there is something to read.
   int descriptor() const override { return -1; }
   std::uint64_t arm() override { return std::min(inner().arm(), posix::now_ns() + 10'000'000); }
 

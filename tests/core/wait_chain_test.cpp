@@ -35,7 +35,7 @@ TEST_F(WaitChain, OfRanksThatAllLookAroundStaysACircle) {
   EXPECT_EQ(chain.ranks, (std::vector<int>{1, 2, 3, 0}));
 }
 
-/// For whom a silent rank waits isn't known: its page is old.
+/// A silent rank's page is old, so nobody knows for whom it waits.
 TEST_F(WaitChain, EndsAtARankThatIsSilent) {
   for (int rank = 0; rank < 4; ++rank) place(rank, (rank + 1) % 4, rank == 3 ? kNow - 10 * kSecond : kNow);
   const FlightBoard::Chain chain = board_.up_to_silent(board_.wait_chain(1), kNow - 2 * kSecond);

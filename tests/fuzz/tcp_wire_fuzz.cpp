@@ -24,7 +24,7 @@ using tcp::FrameHeader;
 constexpr std::size_t kSizes[] = {0, 5, 1000, tcp::kEagerBytes + 5};
 constexpr Envelope kEnvelope{.signature = 7, .sequence = 1, .tag = 3};
 
-/// Both halves of the header that follow from the rest of the frame.
+/// Fills in the header's fields that follow from the rest of the frame.
 void make_right(FrameHeader& header, const std::uint8_t* payload, std::size_t bytes) {
   header.magic = tcp::kFrameMagic;
   header.payload_hash = XXH3_64bits(payload, bytes);

@@ -53,7 +53,7 @@ void try_entry(verbs::EntryHeader header, std::uint8_t how, std::uint16_t bytes)
   else require(header.kind == verbs::EntryKind::message && header.bytes <= verbs::kEagerBytes);
 }
 
-/// As write_large() walks: from key to key, until all is written or the grant fails.
+/// Walks through a grant as write_large() does: from key to key, until all is written or the grant fails.
 void try_grant(verbs::GrantHeader grant, std::uint8_t how, std::uint64_t changed) {
   if ((how & 1) != 0) grant.keys %= verbs::kMaxKeys + 1;
   if ((how & 2) != 0) grant.bytes %= std::uint64_t{1} << 33;

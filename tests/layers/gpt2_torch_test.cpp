@@ -31,7 +31,7 @@ struct Evaluated {
   std::vector<double> logits;  // [B, S, V]
 };
 
-/// In f64, of the folder's one batch. If `save_to` isn't empty, a checkpoint is written there.
+/// Evaluates the folder's one batch in f64. If `save_to` isn't empty, writes a checkpoint there.
 Evaluated evaluate(const std::filesystem::path& folder, const MeshShape& shape, const std::filesystem::path& save_to = {}) {
   const ModelConfig config = read_config(folder / "config.json").config;
   const nlohmann::json c = read_json((folder / "case.json").string());

@@ -206,7 +206,7 @@ TEST(Gpt2AgainstReference, EveryLayoutForRandomShapes) {
   }
 }
 
-/// Nothing else is dropped. Sequences that no cut divides, and one that leaves ranks without tokens.
+/// Only attention's probabilities are dropped. Lengths are such as no cut divides, and one leaves ranks without tokens.
 TEST(Gpt2AgainstReference, AttentionDropoutUnderEveryLayoutAndRecomputation) {
   MeshShape tp_tsp = MeshShape::tsp(2);
   tp_tsp.tensor = 2;

@@ -70,7 +70,7 @@ inline ModelConfig small_config(std::size_t hidden, std::size_t layers, std::siz
   return config;
 }
 
-/// Of GPT-2's kind, with dropout everywhere; 64 positions.
+/// Returns a small configuration of GPT-2's kind, with dropout everywhere and 64 positions.
 inline ModelConfig small_gpt2_config(std::size_t layers, std::size_t heads, std::size_t head_dim, std::size_t intermediate,
                                      std::size_t vocabulary, bool tied = true) {
   ModelConfig config = small_config(heads * head_dim, layers, heads, heads, head_dim, intermediate, vocabulary, tied);

@@ -240,7 +240,7 @@ std::multiset<std::string> labels_of(const std::vector<Spread>& spreads) {
   return labels;
 }
 
-/// With those that differ in nothing but the order of axes.
+/// Returns the labels of all candidates, and of those that differ from them in nothing but the order of axes.
 std::multiset<std::string> labels_of(const std::vector<Candidate>& candidates) {
   std::multiset<std::string> labels;
   for (const Candidate& each : candidates) {

@@ -46,7 +46,7 @@ TEST(Board, SignalUserOnePrintsWhatStatusPrints) {
   EXPECT_EQ(job.wait(10).code, 128 + SIGTERM) << job.err();
 }
 
-/// Whether a process ignores a signal, as /proc says.
+/// Returns true if a process ignores a signal, as /proc says.
 bool ignores(pid_t pid, int number) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);) {

@@ -20,7 +20,8 @@
 namespace tsprun::test::death_test {
 namespace {
 
-/// From a death to the end of tsprun. One second is what the product promises; sanitizers slow the processes' end.
+/// Longest time, in seconds, from a death to the end of tsprun. One second is what the product promises; sanitizers slow the
+/// processes' end.
 #if defined(TSP_SANITIZE_ADDRESS) || defined(TSP_SANITIZE_THREAD)
 constexpr double kPromptly = 4.0;
 #else
@@ -36,7 +37,8 @@ struct Death {
   double deadline;       ///< seconds until it can be noticed
 };
 
-/// For whom a rank waited in an operation, as the verdict says; -1: it was in it and didn't wait. None: the verdict says neither.
+/// Returns the rank for which `rank` waited in an operation, as the verdict says; -1: it was in the operation and didn't wait.
+/// Nothing: the verdict says neither.
 std::optional<int> waited_for(const std::string& verdict, int rank, const std::string& operation) {
   const std::string here = fmt::format("tsprun:   rank {} ", rank);
   const std::string waited = here + "waited for rank ";

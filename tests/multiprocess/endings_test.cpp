@@ -35,8 +35,8 @@ posix::UniqueFd listen_anywhere() {
 int port_of(const posix::UniqueFd& socket) { return tcp::local_address(socket.get()).port(); }
 int free_port() { return port_of(listen_anywhere()); }
 
-/// A way to a port on which bytes stay for a while, in either direction. What is still on it when its sender closes is lost:
-/// nobody is left who could send it again.
+/// A way to a port that holds bytes for a while, in either direction. Bytes that are still on it when their sender closes are
+/// lost: nobody is left who could send them again.
 class SlowWay {
  public:
   explicit SlowWay(int port) : port_(port), listener_(listen_anywhere()), thread_([this] { serve(); }) {}
@@ -47,7 +47,7 @@ class SlowWay {
     thread_.join();
   }
   int port() const { return port_of(listener_); }
-  /// From now on bytes take this long: towards the port, and back.
+  /// Sets how long bytes take from now on, towards the port and back.
   void slow_down(std::uint64_t there_ms, std::uint64_t back_ms) {
     delay_[0] = there_ms * 1'000'000;
     delay_[1] = back_ms * 1'000'000;

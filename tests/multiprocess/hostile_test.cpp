@@ -44,7 +44,7 @@ int free_port() {
   return tcp::local_address(socket.get()).port();
 }
 
-/// Connected, or empty: nobody listens there (any more).
+/// Returns a connected socket; empty if nobody listens there, or no longer.
 posix::UniqueFd dial(int port) {
   const tcp::SocketAddress where = tcp::resolve("127.0.0.1", static_cast<std::uint16_t>(port));
   posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -58,8 +58,8 @@ void say(const posix::UniqueFd& socket, std::span<const std::byte> bytes) {
   [[maybe_unused]] const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
-/// The connector's part of the proof of this secret; all that it sent, empty if it wasn't let in. What is sent passes through a
-/// pair of sockets, where it is recorded.
+/// Does the connector's part of the proof of this secret. Returns all that it sent; empty if it wasn't let in. Its bytes pass
+/// through a pair of sockets, where they are recorded.
 Bytes shake(const posix::UniqueFd& socket, const tls::Credentials& credentials) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) return {};
@@ -85,7 +85,7 @@ Bytes random_bytes(std::uint64_t seed) {
   return bytes;
 }
 
-/// Strangers from now on until the object goes.
+/// Strangers that connect and misbehave as long as the object lives.
 class Hostiles {
  public:
   Hostiles(int port, const Bytes& recorded)

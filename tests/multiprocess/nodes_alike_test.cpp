@@ -146,7 +146,7 @@ TEST_F(AlikeNodes, RefuseAnotherPromptFile) {
   expect_both_refused(generate("a.bin"), generate("b.bin"), {"different files: --prompt (content "});
 }
 
-/// Before ranks start: what they would find out when they load it.
+/// Nodes find the difference before ranks start, not when these load the checkpoint.
 TEST_F(AlikeNodes, RefuseToResumeFromDifferentCheckpoints) {
   fs::create_directory(path("elsewhere"));
   const Finished run = run_tsprun({"-q", "train", "--config", "nano", "--data", path("text"), "--seq", "16", "--steps", "1",

@@ -124,7 +124,7 @@ TEST(TwoLaunchers, ALauncherThatIsKilledIsNamedByTheOther) {
   }
 }
 
-/// As a machine does that sleeps: all of a node stands still until the other has given it up.
+/// All processes of a node stand still, as on a machine that sleeps, until the other node has given it up.
 TEST(TwoLaunchers, ANodeThatStoodStillIsNamedOnBoth) {
   for (const int victim : {0, 1}) {
     const TemporaryDirectory directory;

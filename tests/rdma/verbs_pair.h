@@ -31,7 +31,7 @@ struct PairOptions {
 
 class VerbsPair {
  public:
-  /// Both machines make a pair of the same name; returns when they are connected. The whole heap is registered.
+  /// Connects this machine to the other one, which makes a pair of the same name. Registers the whole heap.
   VerbsPair(const std::string& name, const PairOptions& options);
   VerbsPair(const VerbsPair&) = delete;
   VerbsPair& operator=(const VerbsPair&) = delete;
@@ -40,7 +40,7 @@ class VerbsPair {
   verbs::VerbsTransport& transport() { return transport_; }
   std::span<std::byte> heap(std::size_t offset, std::size_t bytes) const { return heap_.subspan(offset, bytes); }
 
-  /// Waits until both sides are here, not by the transport under test.
+  /// Waits until both sides are here, without using the transport under test.
   void meet();
   /// How long a wait polls before it sleeps, from now on. The default is an engine's that has a core of its own.
   void poll_for(std::uint64_t ns) { spin_ns_ = ns; }
@@ -50,7 +50,7 @@ class VerbsPair {
   Ticket receive(Stream stream, const Envelope& envelope, std::span<std::byte> into);
   void finish_send(Stream stream, Ticket ticket);
   void finish_receive(Stream stream, Ticket ticket);
-  /// What is left to send, then both sides' end.
+  /// Sends what is left, and waits until both sides have ended.
   void close();
 
  private:
@@ -61,7 +61,7 @@ class VerbsPair {
   int meetings_ = 0;
 };
 
-/// What scenarios send on, as whose operation.
+/// Stream on which scenarios send.
 inline constexpr Stream kStream = Stream::kv;
 inline Envelope envelope_of(std::uint32_t sequence) { return {0xfeedULL << 32 | 7, sequence, 3, Purpose::kv}; }
 

@@ -28,7 +28,7 @@ void expect_break(VerbsPair& pair, const std::string& status, const std::functio
   require(pair.transport().broken(0) == detail, "the way is broken by: " + pair.transport().broken(0));
 }
 
-/// The same of a message each way; nothing keeps a broken pair from closing.
+/// Expects the same of a message each way. The broken pair must still close.
 void expect_break_of_traffic(VerbsPair& pair, const std::string& status) {
   std::vector<std::byte> bytes(100);
   pair.send(kStream, envelope_of(1), bytes);
@@ -37,14 +37,14 @@ void expect_break_of_traffic(VerbsPair& pair, const std::string& status) {
   require(pair.transport().close(), "a broken lane keeps close() waiting");
 }
 
-/// Nothing is wrong for so long, though nothing comes.
+/// Expects that nothing is found wrong for so long, though nothing comes.
 void expect_quiet(VerbsPair& pair, std::uint64_t ns, const std::function<Outcome()>& outcome) {
   const std::uint64_t begin = posix::now_ns();
   pair.until([&] { return posix::now_ns() - begin > ns || outcome() != Outcome::pending; }, "some seconds");
   require(outcome() == Outcome::pending, "silence broke the lane: " + pair.transport().found({0, kStream}).detail);
 }
 
-/// Both meet, machine 1 is cut off while `then` runs, and joined again.
+/// Lets both machines meet, cuts machine 1 off while `then` runs, and joins it again.
 void while_cut_off(VerbsPair& pair, const std::function<void()>& then) {
   pair.meet();
   if (node() == 0) weather("cut 1");

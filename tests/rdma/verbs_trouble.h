@@ -9,9 +9,10 @@ namespace tsprun::test {
 void port_flap();
 /// A machine cut off, then joined again: the lanes break within the deadline, with the cause.
 void cut();
-/// Who only receives notices that the peer is gone: it is asked after a while of silence. Silence alone breaks nothing.
+/// A machine that only receives notices that its peer is gone, because it asks after a while of silence. Silence alone breaks
+/// nothing.
 void silence();
-/// Who has told of a large message and waits for its grant has nothing in flight either.
+/// A sender that has announced a large message and waits for its grant has nothing in flight either.
 void ungranted();
 /// The own port down for good: the cause names it.
 void port_down();

@@ -32,7 +32,7 @@ class TypedCall : public Running {
   std::size_t offset(int rank) const { return offsets_[static_cast<std::size_t>(rank)]; }
   /// Elements of the chunks before that of `rank`.
   std::size_t element(int rank) const { return std::accumulate(counts_.begin(), counts_.begin() + rank, std::size_t{0}); }
-  /// Of the whole buffer, holes included.
+  /// Returns the elements of the whole buffer, holes included.
   std::size_t extent() const { return extent_; }
   Guarded<T> make(std::size_t elements) const {
     return Guarded<T>(call_.where == Where::heap ? &context_.heap() : nullptr, elements, call_.seed);

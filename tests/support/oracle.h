@@ -66,7 +66,7 @@ void fill(std::span<T> elements, std::uint64_t seed, int rank) {
   for (std::size_t i = 0; i < elements.size(); ++i) elements[i] = samples[i];
 }
 
-/// In which type terms are added.
+/// Type in which terms are added.
 template <Element T>
 using Accumulator = std::conditional_t<std::same_as<T, bf16>, float, T>;
 
@@ -98,7 +98,7 @@ class ReducedSamples {
   ReducedSamples(std::uint64_t seed, int ranks, Reduction reduction) : reduction_(reduction) {
     for (int rank = 0; rank < ranks; ++rank) samples_.emplace_back(seed, rank);
   }
-  /// As chunk `chunk` has it.
+  /// Returns an element of the sum, with its terms added in the order of chunk `chunk`.
   T at(std::size_t index, int chunk) const {
     T terms[64];
     for (std::size_t rank = 0; rank < samples_.size(); ++rank) terms[rank] = samples_[rank][index];

@@ -40,14 +40,14 @@ class Process {
   void signal(int number) const;
   /// Waits at most that long for its end, then a moment for what it wrote last.
   End wait(double seconds = 60);
-  /// True once stdout held `text` at least `times` times; false at the deadline or when the process has ended without.
+  /// Waits until stdout holds `text` at least `times` times. Returns false at the deadline, or if the process ended before.
   bool wait_for_output(const std::string& text, int times = 1, double seconds = 30);
   std::string out();
   std::string err();
 
   /// Processes that bear the mark, this child included.
   std::vector<pid_t> marked() const;
-  /// True once no process bears the mark; false at the deadline.
+  /// Waits until no process bears the mark. Returns false at the deadline.
   bool wait_until_nothing_is_left(double seconds) const;
   /// Pids of marked processes whose environment holds RANK=rank.
   std::vector<pid_t> of_rank(int rank) const;
@@ -74,7 +74,7 @@ struct Finished {
   std::string out;
   std::string err;
 
-  /// For failure messages.
+  /// Returns what failure messages say of the process.
   std::string describe() const;
 };
 

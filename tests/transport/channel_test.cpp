@@ -42,7 +42,7 @@ struct Sockets {
   posix::UniqueFd other;
 };
 
-/// Moves both until nothing more can happen.
+/// Moves both ends until nothing more can happen.
 void shake(Channel& one, Channel& other) {
   bool first = true;
   bool second = true;
@@ -69,7 +69,7 @@ class Proof : public testing::TestWithParam<bool> {
   }
 };
 
-/// What is there: empty if nothing is.
+/// Returns what has arrived; empty if nothing has.
 Bytes read_all(Channel& from) {
   Bytes all;
   Bytes some(100'000);
@@ -194,7 +194,7 @@ TEST(Tls, EndsThatWereNotToldAlikeBothSaySo) {
   }
 }
 
-/// It speaks TLS as well as any server, has a certificate, and doesn't know the secret.
+/// The impostor speaks TLS as well as any server, has a certificate, and doesn't know the secret.
 TEST(Tls, AnImpostorWithACertificateIsRefused) {
   Sockets sockets;
   Channel connector = Channel::connector(std::move(sockets.one), {kSecret, true}, Link::store, 1, 0);

@@ -18,7 +18,7 @@ std::vector<std::byte> take(Handshake& from) {
   return bytes;
 }
 
-/// In pieces of a few bytes, never more than wanted.
+/// Hands bytes over in pieces of a few, and never more than are wanted.
 void give(Handshake& to, std::span<const std::byte> bytes, std::size_t piece = 7) {
   while (!bytes.empty() && to.wanted() != 0) {
     const std::size_t some = std::min({piece, bytes.size(), to.wanted()});

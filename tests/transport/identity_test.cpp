@@ -31,7 +31,7 @@ Variables without(Variables base, const std::string& name) {
   return base;
 }
 
-/// It must be refused in words that hold all of `names`.
+/// Expects a refusal whose words hold all of `names`.
 void expect_refused(const Variables& variables, const std::vector<std::string>& names) {
   try {
     identify(variables);

@@ -57,7 +57,7 @@ Arrival arrive(const Identity& who, std::uint64_t timeout) {
   return arrival;
 }
 
-/// All of them at once.
+/// Lets all of them arrive at once.
 std::vector<Arrival> arrive_all(const std::vector<Identity>& identities, std::uint64_t timeout) {
   std::vector<Arrival> arrivals(identities.size());
   std::vector<std::thread> threads;

@@ -45,7 +45,7 @@ class Attacked {
       return one_.connected(0) && here;
     });
   }
-  /// The one that dials has given up.
+  /// Returns true once the rank that dials has given up.
   bool refused() {
     return eventually([&] {
       zero_.progress();
@@ -177,7 +177,7 @@ TEST(OnPath, WithTlsNothingIsThereToForgeAndNothingCanBeRead) {
   EXPECT_FALSE(contains(seen, options_of(0).secret));
 }
 
-/// Wherever it is: a header of TLS's, the ciphertext, its tag.
+/// The byte is in a header of TLS's, in the ciphertext, or in its tag.
 TEST(OnPath, WithTlsAChangedByteIsDamage) {
   for (const std::size_t place : {0U, 4U, 5U, 100U, 3000U, 3080U}) {
     SCOPED_TRACE(place);
@@ -240,7 +240,7 @@ TEST(OnPath, WithTlsWhatIsCutOffIsNoEndInGoodOrder) {
   EXPECT_EQ(ranks.detail().find("good order"), std::string::npos) << ranks.detail();
 }
 
-/// Who changes the proof keeps the ranks apart: it can't make them agree on something weaker.
+/// An attacker who changes the proof keeps the ranks apart, and can't make them agree on something weaker.
 TEST(OnPath, WithTlsAChangedProofIsRefused) {
   for (const std::size_t place : {20U, 60U, 150U, 250U, 300U}) {
     SCOPED_TRACE(place);

@@ -50,7 +50,7 @@ class Store : public testing::TestWithParam<bool> {
     EXPECT_EQ(::connect(socket.get(), where.get(), where.length), 0);
     return socket;
   }
-  /// Somebody who knows the secret, and has said nothing yet.
+  /// Returns a client that knows the secret, and has said nothing yet.
   tls::Channel member(posix::UniqueFd socket) const {
     return tls::Channel::connector(std::move(socket), credentials_, Link::store, 5, 0);
   }
@@ -64,7 +64,7 @@ class Store : public testing::TestWithParam<bool> {
     }
     return true;
   }
-  /// The other end closes within 2 s.
+  /// Returns true if the other end closes within 2 s.
   static bool is_dropped(int socket) {
     const timeval patience{2, 0};
     ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
@@ -153,7 +153,7 @@ TEST_P(Store, WhoHasGreetedIsNotDrivenOutByStrangers) {
 // UndefinedBehaviorSanitizer makes a pipe to look at an object's type: without a descriptor it calls every object invalid.
 #if !defined(TSP_SANITIZE_ADDRESS)
 
-/// While it lives, this process has so many file descriptors left, whichever it was started with.
+/// Limit under which this process has so many file descriptors left while the object lives, however many it was started with.
 class FewDescriptors {
  public:
   explicit FewDescriptors(std::size_t left) {
@@ -213,7 +213,7 @@ INSTANTIATE_TEST_SUITE_P(Sockets, StoreShortOfDescriptors, testing::Bool(), name
 
 #endif
 
-/// As a server does with one stranger too many.
+/// The server closes the connection at once, as it does with one stranger too many.
 TEST(StoreClientAtTheDoor, TriesAgainWhenItIsTurnedAway) {
   const Secret secret = secret_from_text("of this test");
   std::vector<posix::UniqueFd> listeners = tcp::listen_on({tcp::resolve("127.0.0.1", 0)});

@@ -51,7 +51,7 @@ class ByHand : public testing::TestWithParam<bool> {
     });
     a_while([&] { zero_.progress(); });
   }
-  /// As it is, past the proof and TLS.
+  /// Sends bytes as they are, past the proof and TLS.
   void put_raw(const void* data, std::size_t bytes) {
     ASSERT_EQ(::send(peer_.descriptor(), data, bytes, 0), static_cast<ssize_t>(bytes));
   }
@@ -147,7 +147,7 @@ TEST_P(ByHand, StrangersAreRefused) {
   EXPECT_TRUE(zero_.connected(1));
 }
 
-/// It greets, and strangers that say nothing come behind it before anyone is let in.
+/// A rank greets, and strangers that say nothing come behind it before anyone is let in.
 TEST_P(ByHand, WhoHasGreetedIsNotDrivenOutByStrangers) {
   dial();
   ASSERT_TRUE(peer_.shake());  // as far as a greeting

@@ -36,10 +36,10 @@ inline tcp::TcpOptions options_of(int rank, int world = 2, bool tls = false) {
   return options;
 }
 
-/// Of a test with TLS, and without.
+/// Names a test's parameter: with TLS, or without.
 inline std::string name_of(const testing::TestParamInfo<bool>& info) { return info.param ? "WithTls" : "Plain"; }
 
-/// Looks until it holds, for 5 s at most: loopback may take its time.
+/// Waits until the condition holds, for 5 s at most: loopback may take its time.
 inline bool eventually(const std::function<bool()>& condition) {
   const std::uint64_t ends = posix::now_ns() + 5'000'000'000;
   while (posix::now_ns() < ends) {
@@ -48,7 +48,7 @@ inline bool eventually(const std::function<bool()>& condition) {
   }
   return condition();
 }
-/// Time enough for what shall not happen to happen.
+/// Repeats `step` for 5 ms, so that what must not happen would have time to.
 inline void a_while(const std::function<void()>& step) {
   const std::uint64_t ends = posix::now_ns() + 5'000'000;
   while (posix::now_ns() < ends) step();

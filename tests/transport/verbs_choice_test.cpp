@@ -156,7 +156,7 @@ TEST(VerbsWire, ShortNumbersFindTheirLongOnes) {
   EXPECT_EQ(read.low, 0x0abcdef1U);
 }
 
-/// On a machine without RDMA devices; with some, the laboratory's tests say more.
+/// Needs a machine without RDMA devices; the laboratory's tests look at machines with some.
 TEST(VerbsTransport, WithoutADeviceItReachesNobodyAndSaysWhy) {
   if (any_device()) GTEST_SKIP() << "this machine has RDMA devices";
   VerbsTransport here({});
