@@ -126,20 +126,25 @@ TEST_P(TheSecretOfALivingJob, IsInNoCoreOfAnyProcess) {
   Process first(words(0), {.environment = {{"TSP_SECRET", text_}, {"OF_THIS_TEST", marker}}});
   Process second(words(1), {.environment = {{"OF_THIS_TEST", marker}}});
   ASSERT_TRUE(first.wait_for_output("step ", 5)) << first.err() << second.err();
+  // The search reaches the environment and the heap of each process: it finds what does lie there.
+  const Bytes of_environment = bytes_of_text(marker);
+  const Bytes of_heap = bytes_of_text(data_.text());
   const std::vector<std::pair<std::string, Bytes>> forbidden = parts();
+  std::vector<std::span<const std::byte>> patterns = {of_environment, of_heap};
+  for (const auto& [what, bytes] : forbidden) patterns.emplace_back(bytes);
   int processes = 0;
   for (const Process* node : {&first, &second}) {
     for (const pid_t pid : node->marked()) {
       ++processes;
-      // The search reaches the environment and the heap of each of them: it finds what does lie there.
-      EXPECT_NE(names_of(dumped_regions_with(pid, bytes_of_text(marker))).find("[stack]"), std::string::npos) << pid;
-      EXPECT_NE(names_of(dumped_regions_with(pid, bytes_of_text(data_.text()))).find("[heap]"), std::string::npos) << pid;
-      for (const auto& [what, bytes] : forbidden) {
-        const std::vector<MappedRegion> holding = dumped_regions_with(pid, bytes);
-        EXPECT_TRUE(holding.empty()) << what << " is in" << names_of(holding) << " of "
-                                     << (pid == node->pid() ? "tsprun" : "a rank") << " of node " << (node == &first ? 0 : 1);
+      const std::vector<std::vector<MappedRegion>> found = dumped_regions_with(pid, patterns);
+      EXPECT_NE(names_of(found[0]).find("[stack]"), std::string::npos) << pid;
+      EXPECT_NE(names_of(found[1]).find("[heap]"), std::string::npos) << pid;
+      for (std::size_t i = 0; i < forbidden.size(); ++i) {
+        EXPECT_TRUE(found[i + 2].empty()) << forbidden[i].first << " are in" << names_of(found[i + 2]) << " of "
+                                          << (pid == node->pid() ? "tsprun" : "a rank") << " of node "
+                                          << (node == &first ? 0 : 1);
       }
-      // Nor are the memory of libcrypto and libssl, with the keys of connections.
+      // The memory of libcrypto and libssl, with the keys of connections, is left out.
       std::uint64_t hidden = 0;
       for (const MappedRegion& region : mapped_regions(pid)) {
         if (!region.dumped && !region.shared() && region.name.empty()) hidden += region.touched;
@@ -151,7 +156,7 @@ TEST_P(TheSecretOfALivingJob, IsInNoCoreOfAnyProcess) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tls, TheSecretOfALivingJob, testing::Values("on", "off"),
-                         [](const auto& info) { return std::string(info.param) == "on" ? "WithTls" : "Plain"; });
+                         [](const auto& one) { return std::string(one.param) == "on" ? "WithTls" : "Plain"; });
 
 #endif
 

@@ -77,7 +77,7 @@ TEST(SigUsr1, InTheFirstMillisecondsEndsNoStart) {
     ASSERT_TRUE(ignores_usr1(job.pid())) << "start " << start;
     std::string moments;
     for (int signal = 0; signal < 8; ++signal) {
-      const unsigned pause_us = random() % (start % 2 == 0 ? 800 : 10'000);
+      const auto pause_us = static_cast<int>(random() % (start % 2 == 0 ? 800 : 10'000));
       std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
       job.signal(SIGUSR1);
       moments += fmt::format(" {}", pause_us);

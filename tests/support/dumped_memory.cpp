@@ -15,18 +15,9 @@ namespace tsprun::test {
 
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{1} << 20;
-
-/// Returns whether the region holds the bytes, reading it in pieces that overlap by their length.
-bool region_holds(const posix::UniqueFd& memory, const MappedRegion& region, std::span<const std::byte> bytes) {
-  std::vector<std::byte> piece(kPiece + bytes.size());
-  for (std::uint64_t at = region.begin; at < region.end; at += kPiece) {
-    const std::size_t wanted = std::min<std::uint64_t>(piece.size(), region.end - at);
-    const ssize_t got = ::pread(memory.get(), piece.data(), wanted, static_cast<off_t>(at));
-    if (got > 0 && ::memmem(piece.data(), static_cast<std::size_t>(got), bytes.data(), bytes.size()) != nullptr) return true;
-  }
-  return false;
-}
+/// Bytes that are read at a time. Pieces overlap, so that no pattern is cut.
+constexpr std::size_t kPiece = std::size_t{4} << 20;
+constexpr std::size_t kOverlap = 4096;
 
 }  // namespace
 
@@ -57,13 +48,28 @@ std::vector<MappedRegion> mapped_regions(pid_t pid) {
   return regions;
 }
 
-std::vector<MappedRegion> dumped_regions_with(pid_t pid, std::span<const std::byte> bytes) {
+std::vector<std::vector<MappedRegion>> dumped_regions_with(pid_t pid, std::span<const std::span<const std::byte>> patterns) {
+  std::vector<std::vector<MappedRegion>> found(patterns.size());
   const posix::UniqueFd memory(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDONLY | O_CLOEXEC));
-  std::vector<MappedRegion> found = mapped_regions(pid);
-  std::erase_if(found, [&](const MappedRegion& region) {
-    return !region.dumped || region.touched == 0 || region.mode.at(0) != 'r' || !region_holds(memory, region, bytes);
-  });
+  std::vector<std::byte> piece(kPiece + kOverlap);
+  for (const MappedRegion& region : mapped_regions(pid)) {
+    if (!region.dumped || region.touched == 0 || region.mode.at(0) != 'r') continue;
+    for (std::uint64_t at = region.begin; at < region.end; at += kPiece) {
+      const std::size_t wanted = std::min<std::uint64_t>(piece.size(), region.end - at);
+      const ssize_t got = ::pread(memory.get(), piece.data(), wanted, static_cast<off_t>(at));
+      if (got <= 0) continue;
+      for (std::size_t i = 0; i < patterns.size(); ++i) {
+        const bool here =
+            ::memmem(piece.data(), static_cast<std::size_t>(got), patterns[i].data(), patterns[i].size()) != nullptr;
+        if (here && (found[i].empty() || found[i].back().begin != region.begin)) found[i].push_back(region);
+      }
+    }
+  }
   return found;
+}
+
+std::vector<MappedRegion> dumped_regions_with(pid_t pid, std::span<const std::byte> pattern) {
+  return dumped_regions_with(pid, std::span(&pattern, 1)).front();
 }
 
 }  // namespace tsprun::test

@@ -25,8 +25,9 @@ struct MappedRegion {
 
 std::vector<MappedRegion> mapped_regions(pid_t pid);
 
-/// Returns the regions that aren't left out of core dumps and hold these bytes now. The process must be a descendant of this one,
-/// or this one.
-std::vector<MappedRegion> dumped_regions_with(pid_t pid, std::span<const std::byte> bytes);
+/// Returns, for each of some patterns, the regions that aren't left out of core dumps and hold its bytes now. The process must be
+/// a descendant of this one, or this one. Makes no copy of a pattern.
+std::vector<std::vector<MappedRegion>> dumped_regions_with(pid_t pid, std::span<const std::span<const std::byte>> patterns);
+std::vector<MappedRegion> dumped_regions_with(pid_t pid, std::span<const std::byte> pattern);
 
 }  // namespace tsprun::test
