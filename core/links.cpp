@@ -145,7 +145,7 @@ void Links::connect() {
   }
   const std::string store = text_of(layout.store);
   if ((by_tcp.empty() && far.empty()) || store.empty()) return;
-  bootstrap::StoreClient client(store, {layout.secret, layout.tls != 0}, rank(), options_.timeout_ns, [this] {
+  bootstrap::StoreClient client(store, {memory_->secret(), layout.tls != 0}, rank(), options_.timeout_ns, [this] {
     // While this rank waits for others, it accepts connections, so that peers are not stuck in the listening queue behind
     // strangers.
     if (tcp_) tcp_->progress();
@@ -290,7 +290,7 @@ void Links::connect_tcp(bootstrap::StoreClient& client, const std::vector<int>& 
   tcp_ = std::make_unique<tcp::TcpTransport>(tcp::TcpOptions{.rank = rank(),
                                                              .world_size = static_cast<int>(layout.world_size),
                                                              .host = client.local_host(),
-                                                             .secret = bootstrap::lanes_secret(layout.secret, job),
+                                                             .secret = bootstrap::lanes_secret(memory_->secret(), job),
                                                              .tls = layout.tls != 0,
                                                              .timeout_ns = options_.timeout_ns});
   client.also_watch(tcp_->descriptor());

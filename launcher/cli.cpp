@@ -157,6 +157,7 @@ int tsprun(int argc, const char* const* argv) {
     app.require_subcommand(1);
     app.set_version_flag("--version", std::string("tsprun ") + TSP_VERSION);
     GlobalOptions global;
+    global.secret_of_environment = take_secret_from_environment();
     add_global_options(app, global);
     const std::vector<std::unique_ptr<Command>> commands = all_commands();
     std::map<const CLI::App*, Command*> by_app;

@@ -108,9 +108,4 @@ class Cluster {
   std::vector<std::pair<int, std::string>> gone_;
 };
 
-/// Reads the job's secret from --secret-file (`file`), else TSP_SECRET, else ~/.config/tsprun/secret, which is made on first use.
-/// Throws Error(refused) naming the source and what is wrong with it, such as fewer than 16 bytes, which an eavesdropper could
-/// guess.
-bootstrap::Secret load_secret(const std::string& file);
-
 }  // namespace tsprun::launcher

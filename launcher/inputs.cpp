@@ -3,112 +3,27 @@
 #include "core/kernels/blas.h"
 #include "launcher/model/session.h"
 #include "layers/io/digest.h"
+#include "layers/io/digest_files.h"
 #include "layers/io/file.h"
 #include "transport/cause.h"
-#include "transport/machine.h"
 #include "transport/posix.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <chrono>
-#include <condition_variable>
 #include <csignal>
 #include <exception>
-#include <mutex>
 #include <poll.h>
 #include <sys/wait.h>
-#include <thread>
 #include <unistd.h>
-#include <utility>
 
 namespace tsprun::launcher {
 
 namespace {
 
-constexpr int kMostReaders = 16;
-constexpr auto kTick = std::chrono::milliseconds(50);
 /// Longest time for a child process to answer; it may have to load a library from a slow disk.
 constexpr std::uint64_t kChild_ns = 30'000'000'000;
 constexpr int kPoll_ms = 500;
-
-/// A file's size, and the digests of its blocks that are known.
-struct Reading {
-  std::uint64_t bytes = 0;
-  std::vector<Digest> blocks;
-};
-
-/// Reads files with several threads, a block at a time, in the order of the files.
-class Readers {
- public:
-  explicit Readers(const std::vector<InputFile>& files) : files_(files) {
-    for (const InputFile& each : files) {
-      Reading reading;
-      reading.bytes = file::size(file::open_to_read(each.path), each.path);
-      reading.blocks.resize(digest_blocks(reading.bytes));
-      for (std::size_t block = 0; block < reading.blocks.size(); ++block) work_.emplace_back(readings_.size(), block);
-      readings_.push_back(std::move(reading));
-    }
-  }
-  Readers(const Readers&) = delete;
-  Readers& operator=(const Readers&) = delete;
-  ~Readers() {
-    given_up_ = true;
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  /// Returns the digests of all files, in their order.
-  std::vector<Digest> read(const std::function<void()>& tick) {
-    const std::size_t threads =
-        std::min<std::size_t>(work_.size(), static_cast<std::size_t>(std::clamp(machine::usable_cores(), 1, kMostReaders)));
-    for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
-    std::unique_lock lock(mutex_);
-    while (ended_ < threads) {
-      if (changed_.wait_for(lock, kTick) != std::cv_status::timeout) continue;
-      lock.unlock();
-      tick();
-      lock.lock();
-    }
-    if (trouble_) std::rethrow_exception(trouble_);
-    std::vector<Digest> digests;
-    for (const Reading& reading : readings_) digests.push_back(digest_of_blocks(reading.blocks));
-    return digests;
-  }
-
- private:
-  void work() {
-    try {
-      while (!given_up_) {
-        const std::size_t next = next_++;
-        if (next >= work_.size()) break;
-        const auto [index, block] = work_[next];
-        Reading& reading = readings_[index];
-        const std::filesystem::path& path = files_[index].path;
-        reading.blocks[block] = digest_block(file::open_to_read(path), path, reading.bytes, block, [] {});
-      }
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!trouble_) trouble_ = std::current_exception();
-      given_up_ = true;
-    }
-    const std::lock_guard lock(mutex_);
-    ++ended_;
-    changed_.notify_all();
-  }
-
-  const std::vector<InputFile>& files_;
-  std::vector<Reading> readings_;
-  std::vector<std::pair<std::size_t, std::size_t>> work_;  // file and block
-  std::atomic<std::size_t> next_{0};
-  std::atomic<bool> given_up_{false};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::size_t ended_ = 0;
-  std::exception_ptr trouble_;
-  std::vector<std::thread> threads_;
-};
 
 std::string short_digest(const Digest& digest) { return hexadecimal(digest).substr(0, 12); }
 
@@ -177,7 +92,9 @@ Agreement machine_facts(bool kernels) {
 Agreement contents(const std::vector<InputFile>& files, const std::function<void()>& tick) {
   Agreement found;
   if (files.empty()) return found;
-  const std::vector<Digest> digests = Readers(files).read(tick);
+  std::vector<std::filesystem::path> paths;
+  for (const InputFile& each : files) paths.push_back(each.path);
+  const std::vector<Digest> digests = digest_files(paths, tick);
   for (std::size_t i = 0; i < files.size(); ++i) {
     const InputFile& each = files[i];
     std::string& value = found[each.name.empty() ? each.option : fmt::format("{}'s {}", each.option, each.name)];

@@ -1,6 +1,7 @@
 // The main function of tsprun; cli.h does the work.
 #include "launcher/cli.h"
 #include "launcher/signals.h"
+#include "transport/bootstrap/libcrypto_heap.h"
 
 #include <csignal>
 
@@ -17,4 +18,7 @@ void ignore_askers() {
 
 }  // namespace
 
-int main(int argc, char** argv) { return tsprun::launcher::tsprun(argc, argv); }
+int main(int argc, char** argv) {
+  tsprun::bootstrap::hide_heap_of_libcrypto();
+  return tsprun::launcher::tsprun(argc, argv);
+}

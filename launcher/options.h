@@ -4,6 +4,7 @@
 #include "launcher/agreement.h"
 #include "launcher/inputs.h"
 #include "launcher/layout.h"
+#include "launcher/secret.h"
 #include "launcher/trace_options.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/fault/spec.h"
@@ -40,6 +41,7 @@ struct GlobalOptions {
   std::string node_rank_text;
   std::string rendezvous;
   std::string secret_file;
+  GivenSecret secret_of_environment;
   std::string mem_per_rank_text;
   std::string timeout_text = "30";
   std::string bind_text;

@@ -15,7 +15,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -106,13 +105,6 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   return 1;
 }
 
-/// Removes the secret from the environment, since a core dump of a rank holds its environment. Nothing in a rank needs it from
-/// there.
-void forget_secret() {
-  if (char* text = std::getenv("TSP_SECRET")) ::explicit_bzero(text, std::strlen(text));
-  ::unsetenv("TSP_SECRET");
-}
-
 [[noreturn]] void become_built_in(const StartPlan& plan, int rank, posix::UniqueFd results) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != plan.launcher) ::_exit(kOrphaned);
@@ -187,7 +179,6 @@ RankProcess start_rank(const StartPlan& plan, int rank) {
     take_standard_streams({has_stdin ? plan.stdin_for_rank_0 : null.get(), out.write.get(), err.write.get()});
     // Not earlier: descriptors that tsprun holds are still open here, and may leave none for /dev/null below the limit.
     ::setrlimit(RLIMIT_NOFILE, &plan.open_files);
-    forget_secret();
     if (built_in) become_built_in(plan, rank, results ? std::move(results->write) : posix::UniqueFd());
     become_guardian(plan, rank);
   }

@@ -1,16 +1,19 @@
-// Finds, checks and makes the job's secret: load_secret() of cluster.h.
-#include "launcher/cluster.h"
+#include "launcher/secret.h"
+
 #include "transport/cause.h"
+#include "transport/posix.h"
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <span>
 #include <string>
+#include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,24 +26,26 @@ constexpr std::size_t kMostBytes = 4096;
 /// that.
 constexpr std::size_t kLeastBytes = 16;
 
-bootstrap::Secret secret_of(const std::string& text, const std::string& where, const std::string& remedy) {
-  if (text.size() >= kLeastBytes) return bootstrap::secret_from_text(text);
+constexpr std::string_view kVariable = "TSP_SECRET";
+
+bootstrap::Secret long_enough(const GivenSecret& given, const std::string& where, const std::string& remedy) {
+  if (given.bytes >= kLeastBytes) return given.secret;
   throw Error(Cause::refused,
               fmt::format("{}: a secret of {} bytes can be guessed by who listens on the network; {} are the least. Make a good "
                           "one, the same for all nodes, by: {}",
-                          where, text.size(), kLeastBytes, remedy));
+                          where, given.bytes, kLeastBytes, remedy));
 }
 
-std::string read_all(const posix::UniqueFd& file) {
-  std::array<char, kMostBytes + 1> buffer{};
+/// Reads the beginning of a file, as much as fits.
+std::string_view read_into(std::span<std::byte> room, const posix::UniqueFd& file) {
   std::size_t size = 0;
-  while (size < buffer.size()) {
-    const ssize_t got = ::read(file.get(), buffer.data() + size, buffer.size() - size);
+  while (size < room.size()) {
+    const ssize_t got = ::read(file.get(), room.data() + size, room.size() - size);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
     size += static_cast<std::size_t>(got);
   }
-  return {buffer.data(), size};
+  return {reinterpret_cast<const char*>(room.data()), size};
 }
 
 bootstrap::Secret from_file(const std::string& option, const std::string& path) {
@@ -53,11 +58,12 @@ bootstrap::Secret from_file(const std::string& option, const std::string& path) 
     throw Error(Cause::refused,
                 fmt::format("{} {}: others may read it (mode {:o}); try chmod 600", option, path, status.st_mode & 0777));
   }
-  std::string text = read_all(file);
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  const posix::HiddenMemory room(kMostBytes + 1);
+  std::string_view text = read_into(room.bytes(), file);
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.remove_suffix(1);
   if (text.size() > kMostBytes) throw Error(Cause::refused, fmt::format("{} {}: more than {} bytes", option, path, kMostBytes));
-  return secret_of(text, fmt::format("{} {}", option, path),
-                   fmt::format("(umask 077; head -c 32 /dev/urandom | base64 > {})", path));
+  return long_enough({bootstrap::secret_from_text(text), text.size()}, fmt::format("{} {}", option, path),
+                     fmt::format("(umask 077; head -c 32 /dev/urandom | base64 > {})", path));
 }
 
 /// Returns the error for a file that can't be made, with what works without it.
@@ -81,10 +87,16 @@ void make(const std::filesystem::path& path) {
   const std::string temporary = fmt::format("{}.{}", path.string(), ::getpid());
   const posix::UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) throw cannot_make(path, errno);
-  std::string text;
-  for (const std::byte byte : bootstrap::random_secret()) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  text += '\n';
-  const bool written = ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const bootstrap::Secret fresh = bootstrap::random_secret();
+  const posix::HiddenMemory text(2 * bootstrap::Secret::kBytes + 1);
+  char* end = reinterpret_cast<char*>(text.bytes().data());
+  for (const std::byte byte : fresh.bytes()) {
+    *end++ = kDigits[std::to_integer<std::size_t>(byte >> 4)];
+    *end++ = kDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
+  }
+  *end = '\n';
+  const bool written = ::write(file.get(), text.bytes().data(), text.bytes().size()) == static_cast<ssize_t>(text.bytes().size());
   // Never over an existing file: two first jobs must agree on one secret.
   const bool linked = written && (::link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST);
   const int reason = errno;
@@ -94,10 +106,21 @@ void make(const std::filesystem::path& path) {
 
 }  // namespace
 
-bootstrap::Secret load_secret(const std::string& file) {
+GivenSecret take_secret_from_environment() {
+  char* const text = std::getenv(kVariable.data());
+  if (text == nullptr) return {};
+  GivenSecret given;
+  given.bytes = std::strlen(text);
+  if (given.bytes != 0) given.secret = bootstrap::secret_from_text(text);
+  ::explicit_bzero(text, given.bytes);
+  ::unsetenv(kVariable.data());
+  return given;
+}
+
+bootstrap::Secret load_secret(const std::string& file, const GivenSecret& of_environment) {
   if (!file.empty()) return from_file("--secret-file", file);
-  if (const char* text = std::getenv("TSP_SECRET"); text != nullptr && *text != '\0')
-    return secret_of(text, "TSP_SECRET", "export TSP_SECRET=$(head -c 32 /dev/urandom | base64)");
+  if (of_environment.bytes != 0)
+    return long_enough(of_environment, std::string(kVariable), "export TSP_SECRET=$(head -c 32 /dev/urandom | base64)");
   const char* home = std::getenv("HOME");
   if (home == nullptr || *home == '\0') {
     throw Error(Cause::refused, "--secret-file: HOME isn't set, so there is no ~/.config/tsprun/secret; name a file");

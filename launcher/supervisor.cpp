@@ -7,6 +7,7 @@
 #include "launcher/link_report.h"
 #include "launcher/model/trace_file.h"
 #include "launcher/rdma.h"
+#include "launcher/secret.h"
 #include "launcher/transport_trial.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
@@ -118,10 +119,9 @@ std::vector<shm::NodeMemory> make_memories(const GlobalOptions& global, const st
   for (shm::NodeLayout& layout : node_layouts(global)) {
     if (store.size() >= sizeof layout.store) throw Error(Cause::refused, fmt::format("{}: too long an address for ranks", store));
     std::copy(store.begin(), store.end(), layout.store);
-    layout.secret = secret;
     layout.tls = uses_tls(global) ? 1 : 0;
     check_file_limit(layout.total_bytes());
-    memories.push_back(shm::NodeMemory::create_memfd(layout));
+    memories.push_back(shm::NodeMemory::create_memfd(layout, secret));
     // Ranks that wait for sockets can't sleep on a futex, so each gets a bell with a descriptor.
     if (!store.empty()) memories.back().hang_bells();
   }
@@ -168,10 +168,10 @@ int run_job(const JobSpec& spec, Report& report) {
   std::string trouble = spec.trouble.empty() ? rdma_trouble(global) : spec.trouble;
   if (trouble.empty() && spec.multiplies) trouble = blas_trouble(global.threads);
   JobNet net{Ways(global), {}, {}};
-  bootstrap::Secret secret{};
+  bootstrap::Secret secret;
   std::string store;
   if (global.several_machines) {
-    secret = load_secret(global.secret_file);
+    secret = load_secret(global.secret_file, global.secret_of_environment);
     net.cluster.emplace(global, report.root().value("command", std::string()), tls::Credentials(secret, uses_tls(global)),
                         trouble);
     net.cluster->on_way = [&net](std::string_view key, std::string_view value) { net.ways.heard(key, value); };

@@ -53,6 +53,18 @@ Mapping::Mapping(const UniqueFd& file, std::size_t bytes) {
 
 std::span<std::byte> Mapping::bytes() const { return {static_cast<std::byte*>(region_.get_address()), region_.get_size()}; }
 
+HiddenMemory::HiddenMemory(std::size_t bytes) {
+  void* const base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) throw system_error(Cause::out_of_memory, fmt::format("mapping {} bytes for a key", bytes), errno);
+  ::madvise(base, bytes, MADV_DONTDUMP);
+  bytes_ = {static_cast<std::byte*>(base), bytes};
+}
+
+HiddenMemory::~HiddenMemory() {
+  ::explicit_bzero(bytes_.data(), bytes_.size());
+  ::munmap(bytes_.data(), bytes_.size());
+}
+
 std::uint64_t now_ns() {
   timespec time{};
   ::clock_gettime(CLOCK_MONOTONIC, &time);

@@ -55,6 +55,22 @@ class Mapping {
   boost::interprocess::mapped_region region_;
 };
 
+/// Owns pages of this process alone that core dumps leave out (MADV_DONTDUMP), for keys. They are zero at first, and wiped before
+/// they are given back. A child made by fork(2) has a copy of them.
+class HiddenMemory {
+ public:
+  /// Maps at least `bytes` (more than 0). Throws Error(out_of_memory).
+  explicit HiddenMemory(std::size_t bytes);
+  HiddenMemory(const HiddenMemory&) = delete;
+  HiddenMemory& operator=(const HiddenMemory&) = delete;
+  ~HiddenMemory();
+
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
 /// Returns nanoseconds of CLOCK_MONOTONIC: the same clock for all processes of a machine.
 std::uint64_t now_ns();
 

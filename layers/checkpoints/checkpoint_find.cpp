@@ -5,6 +5,7 @@
 #include "layers/checkpoints/checkpoint_manifest.h"
 #include "layers/checkpoints/checkpoint_tensors.h"
 #include "layers/io/digest.h"
+#include "layers/io/digest_files.h"
 #include "layers/io/file.h"
 #include "layers/io/json_text.h"
 #include "layers/io/safetensors.h"
@@ -32,16 +33,23 @@ std::string read_manifest_text(const fs::path& path) {
   return text;
 }
 
-void verify(const fs::path& path, const CheckpointFile& expected, bool bytes_too) {
-  const posix::UniqueFd file = file::open_to_read(path);
-  const std::uint64_t bytes = file::size(file, path);
-  if (bytes != expected.bytes) {
-    throw Error(Cause::refused, fmt::format("{}: {} bytes; {} expects {}", path.string(), bytes, kManifestName, expected.bytes));
+/// Compares files of a folder with their manifest: their sizes, then with `bytes_too` their contents.
+void verify(const fs::path& folder, const std::vector<CheckpointFile>& files, bool bytes_too) {
+  std::vector<fs::path> paths;
+  for (const CheckpointFile& expected : files) {
+    const fs::path& path = paths.emplace_back(folder / expected.name);
+    if (const std::uint64_t bytes = file::size(file::open_to_read(path), path); bytes != expected.bytes) {
+      throw Error(Cause::refused,
+                  fmt::format("{}: {} bytes; {} expects {}", path.string(), bytes, kManifestName, expected.bytes));
+    }
   }
   if (!bytes_too) return;
-  if (const std::string found = hexadecimal(digest_file(file, path, bytes)); found != expected.checksum) {
-    throw Error(Cause::refused, fmt::format("{}: checksum (XXH3-128) {}; {} expects {}: the file is damaged", path.string(),
-                                            found, kManifestName, expected.checksum));
+  const std::vector<Digest> digests = digest_files(paths, [] {});
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (const std::string found = hexadecimal(digests[i]); found != files[i].checksum) {
+      throw Error(Cause::refused, fmt::format("{}: checksum (XXH3-128) {}; {} expects {}: the file is damaged", paths[i].string(),
+                                              found, kManifestName, files[i].checksum));
+    }
   }
 }
 
@@ -79,9 +87,9 @@ bool verify_model(const fs::path& folder) {
   if (!fs::exists(path, error)) return false;
   const std::string text = read_manifest_text(path);
   if (is_foreign(text, path.string())) return false;
-  for (const CheckpointFile& file : parse_manifest(text, path.string()).files) {
-    if (file.name == "config.json" || file.name == "model.safetensors") verify(folder / file.name, file, true);
-  }
+  std::vector<CheckpointFile> files = parse_manifest(text, path.string()).files;
+  std::erase_if(files, [](const CheckpointFile& file) { return file.name != "config.json" && file.name != "model.safetensors"; });
+  verify(folder, files, true);
   return true;
 }
 
@@ -129,7 +137,7 @@ FoundModel find_model_folder(const fs::path& dir, bool verify) {
 
 FoundCheckpoint open_checkpoint(const fs::path& folder, bool verify_bytes) {
   const Manifest manifest = read_manifest(folder);
-  for (const CheckpointFile& file : manifest.files) verify(folder / file.name, file, verify_bytes);
+  verify(folder, manifest.files, verify_bytes);
   FoundCheckpoint found{.folder = folder,
                         .config = read_config(folder / "config.json").config,
                         .state = manifest.state,

@@ -15,6 +15,7 @@
 #include <ctime>
 #include <fcntl.h>
 #include <fstream>
+#include <memory>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -103,6 +104,31 @@ std::string describe(const std::optional<LeaseRecord>& record) {
   return fmt::format("by run {:.8}, process {} on {}, since {}", record->run, record->pid, record->host, record->since);
 }
 
+/// Agreement of a thread that starts and the one that waits for it with a deadline. Once the waiting one has given up, the thread
+/// must touch nothing else, as it may begin at any later time.
+class ThreadStart {
+ public:
+  /// Called by the thread. Returns false if nobody waits for it any more.
+  bool begin() {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    begun_ = !given_up_;
+    changed_.notify_all();
+    return begun_;
+  }
+  /// Returns whether the thread begins within this time.
+  bool wait_for(std::chrono::milliseconds time) {
+    std::unique_lock<std::mutex> guard(mutex_);
+    given_up_ = !changed_.wait_for(guard, time, [this] { return begun_; });
+    return !given_up_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool begun_ = false;
+  bool given_up_ = false;
+};
+
 constexpr std::string_view kWhatToDo = "name another folder, or wait for it to end";
 
 }  // namespace
@@ -155,6 +181,13 @@ CheckpointLease::CheckpointLease(const fs::path& dir, const std::string& run,
   make_folders(dir);
   open_and_lock();
   take(on_wait);
+  begin_to_beat();
+}
+
+/// Starts the thread and waits until it has begun: a thread that starts takes locks (the loader's, a sanitizer's), and a process
+/// forked meanwhile would never see them released.
+void CheckpointLease::begin_to_beat() {
+  const auto start = std::make_shared<ThreadStart>();
   // Only the main thread handles signals.
   sigset_t all;
   sigset_t before;
@@ -162,19 +195,21 @@ CheckpointLease::CheckpointLease(const fs::path& dir, const std::string& run,
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   int failed = 0;
   try {
-    beating_ = std::thread([this] { beat_on(); });
+    beating_ = std::thread([this, start, text = text_of(record_)] {
+      if (start->begin()) beat_on(text);
+    });
   } catch (const std::system_error& reason) {
     failed = reason.code().value();
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (failed == 0) {
-    // A thread that starts takes locks (the loader's, a sanitizer's): a process forked meanwhile would never see them released.
-    std::unique_lock<std::mutex> guard(mutex_);
-    changed_.wait(guard, [this] { return begun_; });
-    return;
-  }
-  ::unlink(path_.c_str());
-  throw system_error(Cause::refused, fmt::format("{}: a thread to keep the lease", dir_.string()), failed);
+  if (failed == 0 && start->wait_for(times_.begin)) return;
+  give_up();
+  if (failed != 0) throw system_error(Cause::refused, fmt::format("{}: a thread to keep the lease", dir_.string()), failed);
+  beating_.detach();
+  throw Error(Cause::stalled,
+              fmt::format("{}: waited {:g} s for the thread that keeps the lease to begin: this machine gives the "
+                          "process no time, or a debugger holds the thread",
+                          dir_.string(), static_cast<double>(times_.begin.count()) / 1000));
 }
 
 CheckpointLease::~CheckpointLease() {
@@ -184,10 +219,15 @@ CheckpointLease::~CheckpointLease() {
   }
   changed_.notify_all();
   if (beating_.joinable()) beating_.join();
+  give_up();
+}
+
+/// Deletes the file, if it is still this lease's, and the folder, if the constructor made it and nothing else lies in it.
+void CheckpointLease::give_up() {
   const std::optional<LeaseRecord> last = parse_record(read_record(file_.get()));
   if (last && last->token == record_.token && is_the_file()) ::unlink(path_.c_str());
   file_.reset();
-  if (made_folder_) ::rmdir(dir_.c_str());  // fails, as intended, if the folder isn't empty
+  if (made_folder_) ::rmdir(dir_.c_str());
 }
 
 /// Returns whether the name still refers to the open file, so that nobody has given the lease back in between.
@@ -268,19 +308,13 @@ void CheckpointLease::write() {
 
 /// Runs in the thread: changes the beat until the lease ends or another run takes it. It allocates no memory, because ranks are
 /// forked while it runs.
-void CheckpointLease::beat_on() {
-  const std::string text = text_of(record_);
+void CheckpointLease::beat_on(const std::string& text) {
   std::array<char, kRecordBytes> mine{};
   std::array<char, kRecordBytes> there{};
   text.copy(mine.data(), mine.size());
   constexpr std::string_view kBeat = "\"beat\":";
   char* const digits = mine.data() + text.rfind(kBeat) + kBeat.size();
   const std::size_t token_end = text.find(record_.token) + record_.token.size();
-  {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    begun_ = true;
-  }
-  changed_.notify_all();
   for (std::uint64_t beat = 1;; ++beat) {
     {
       std::unique_lock<std::mutex> guard(mutex_);

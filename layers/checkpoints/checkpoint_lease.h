@@ -65,6 +65,7 @@ struct LeaseTimes {
   std::chrono::milliseconds silence{10000};  ///< time without a beat until a holder on another machine counts as dead
   std::chrono::milliseconds settle{3000};    ///< time from taking over until the file is read again; more than a beat
   std::chrono::milliseconds dying{2000};     ///< longest wait for a lock on this machine, while processes of the last run end
+  std::chrono::milliseconds begin{30000};    ///< longest wait for the thread that beats to begin
 };
 
 /// A lease that is held, from construction to destruction, with a thread that changes the beat.
@@ -72,7 +73,7 @@ class CheckpointLease {
  public:
   /// Takes the lease of `dir` for a run; creates the folder if it is missing. If the file names a holder of which only time can
   /// tell whether it lives, first calls `on_wait` with a line about it, then waits. Throws Error(refused) that names the holder
-  /// if one lives, or if the folder can't be written.
+  /// if one lives, or if the folder can't be written; Error(stalled) if the thread doesn't begin in time.
   CheckpointLease(const std::filesystem::path& dir, const std::string& run,
                   const std::function<void(const std::string&)>& on_wait = {}, const LeaseTimes& times = {});
   CheckpointLease(const CheckpointLease&) = delete;
@@ -87,7 +88,9 @@ class CheckpointLease {
   bool is_the_file() const;
   void take(const std::function<void(const std::string&)>& on_wait);
   void write();
-  void beat_on();
+  void begin_to_beat();
+  void give_up();
+  void beat_on(const std::string& text);
 
   std::filesystem::path dir_;
   std::filesystem::path path_;
@@ -99,7 +102,6 @@ class CheckpointLease {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool begun_ = false;  // the thread is at its loop
   bool over_ = false;
   std::thread beating_;
 };

@@ -2,6 +2,7 @@
 // finds out.
 #include "layers/checkpoints/checkpoint_lease.h"
 #include "tests/layers/temporary_folder.h"
+#include "transport/cause.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <fcntl.h>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <sys/file.h>
@@ -162,6 +164,26 @@ TEST(CheckpointLease, NeedsAFolderThatCanBeWritten) {
   EXPECT_REFUSED(CheckpointLease(folder / "file/deeper", run_named('a'), {}, kQuick), "file");
   std::filesystem::create_directory(folder / std::string(kLeaseName));
   EXPECT_REFUSED(CheckpointLease(folder.path(), run_named('a'), {}, kQuick), "can't be opened to lease the folder");
+}
+
+// A deadline of nothing: the thread has seldom begun by then.
+TEST(CheckpointLease, DoesNotWaitForEverForItsThread) {
+  const test::TemporaryFolder folder;
+  LeaseTimes hasty = kQuick;
+  hasty.begin = milliseconds(0);
+  int late = 0;
+  for (int i = 0; i < 300; ++i) {
+    try {
+      const CheckpointLease lease(folder / "runs", run_named('a'), {}, hasty);
+      check_lease(folder / "runs", lease.token());
+    } catch (const Error& error) {
+      ++late;
+      EXPECT_EQ(error.cause(), Cause::stalled);
+      EXPECT_NE(std::string(error.what()).find("runs: waited 0 s for the thread that keeps the lease"), std::string::npos);
+    }
+    ASSERT_FALSE(std::filesystem::exists(folder / "runs")) << "given back in either case";
+  }
+  EXPECT_GT(late, 0);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // What a core dump of a rank would hold: not the node's memory, of which the most part is holes.
 
+#include "tests/support/dumped_memory.h"
 #include "tests/support/process.h"
 #include "tests/support/text_data.h"
 #include "transport/posix.h"
@@ -11,47 +12,12 @@
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <sys/stat.h>
 #include <vector>
 
 namespace tsprun::test::core_dump_test {
 namespace {
-
-struct Region {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-  std::string name;
-  std::uint64_t touched = 0;  ///< bytes that this process has touched
-};
-
-/// The mappings that the kernel would write: writable ones without "dd" among their flags.
-std::vector<Region> dumped(pid_t pid) {
-  std::vector<Region> regions;
-  Region region;
-  bool writable = false;
-  std::ifstream maps(fmt::format("/proc/{}/smaps", pid));
-  for (std::string line; std::getline(maps, line);) {
-    std::istringstream words(line);
-    std::string first;
-    words >> first;
-    if (const std::size_t dash = first.find('-'); dash != std::string::npos && first.back() != ':') {
-      std::string mode, skip;
-      words >> mode >> skip >> skip >> skip;
-      region = {std::stoull(first.substr(0, dash), nullptr, 16), std::stoull(first.substr(dash + 1), nullptr, 16), {}, 0};
-      std::getline(words >> std::ws, region.name);
-      writable = mode.at(1) == 'w';
-    } else if (first == "Rss:") {
-      words >> region.touched;
-      region.touched *= 1024;
-    } else if (first == "VmFlags:" && writable && line.find(" dd") == std::string::npos) {
-      regions.push_back(region);
-    }
-  }
-  return regions;
-}
 
 std::vector<std::string> training(const TextData& data, const std::vector<std::string>& options) {
   std::vector<std::string> words = {tsprun_path(), "-n", "2"};
@@ -65,8 +31,9 @@ TEST(CoreDump, LeavesTheNodesMemoryOut) {
   Process job(training(data, {}));
   ASSERT_TRUE(job.wait_for_output("step ")) << job.err();
   for (const pid_t process : job.marked()) {
-    for (const Region& region : dumped(process))
-      EXPECT_EQ(region.name.find("memfd:tsprun"), std::string::npos) << region.name << " of " << process;
+    for (const MappedRegion& region : mapped_regions(process)) {
+      EXPECT_FALSE(region.dumped && region.name.find("memfd:tsprun") != std::string::npos) << region.name << " of " << process;
+    }
   }
 }
 

@@ -23,7 +23,7 @@ class PretendedNodes {
  public:
   PretendedNodes(int ranks, const RankOptions& options) : ranks_(ranks), nodes_(options.nodes) {
     const bool sockets = nodes_ > 1 || !options.share;
-    const bootstrap::Secret secret{std::byte{1}, std::byte{2}, std::byte{3}};
+    const bootstrap::Secret secret = bootstrap::secret_from_text("of these ranks");
     if (sockets) server_.emplace("127.0.0.1", std::uint16_t{0}, secret);
     for (int node = 0; node < nodes_; ++node) {
       const bootstrap::RankBlock block = bootstrap::block_of(ranks, nodes_, node);
@@ -39,12 +39,9 @@ class PretendedNodes {
       // A node's share of the machine's: where ranks outnumber cores, those of every node must know it.
       layout.cores =
           options.cores != 0 ? options.cores : static_cast<std::uint32_t>(machine::usable_cores() * block.count / ranks);
-      if (sockets) {
-        layout.secret = secret;
-        server_->address().copy(layout.store, sizeof layout.store - 1);
-      }
+      if (sockets) server_->address().copy(layout.store, sizeof layout.store - 1);
       // One mapping for all ranks of a node: at two addresses a sanitizer would take the same memory for two.
-      memories_.push_back(shm::NodeMemory::create_memfd(layout));
+      memories_.push_back(shm::NodeMemory::create_memfd(layout, secret));
       if (sockets) memories_.back().hang_bells();
     }
     if (sockets) {

@@ -61,7 +61,7 @@ TEST(Handshake, TheSecretNeverTravels) {
   }
   EXPECT_TRUE(connector.done() && acceptor.done());
   EXPECT_EQ(heard.size(), 2 * (64 + 32));
-  EXPECT_EQ(std::search(heard.begin(), heard.end(), kSecret.begin(), kSecret.end()), heard.end());
+  EXPECT_TRUE(std::ranges::search(heard, kSecret.bytes()).empty());
 }
 
 TEST(Handshake, OthersAreRefused) {

@@ -174,7 +174,7 @@ TEST(OnPath, WithTlsNothingIsThereToForgeAndNothingCanBeRead) {
   const Bytes seen = attack.seen();
   EXPECT_GT(seen.size(), 3 * kPayload);
   for (std::size_t at = 0; at + 16 <= kPayload; at += 16) EXPECT_FALSE(contains(seen, std::span(payload).subspan(at, 16))) << at;
-  EXPECT_FALSE(contains(seen, options_of(0).secret));
+  EXPECT_FALSE(contains(seen, options_of(0).secret.bytes()));
 }
 
 /// The byte is in a header of TLS's, in the ciphertext, or in its tag.

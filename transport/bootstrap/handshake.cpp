@@ -5,11 +5,8 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <openssl/kdf.h>
-#include <openssl/rand.h>
 
 #include <cstring>
-#include <memory>
 
 namespace tsprun::bootstrap {
 
@@ -26,47 +23,7 @@ constexpr std::byte kTlsAlert{21};
 
 unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
 
-void fill_random(std::span<std::byte> bytes) {
-  if (RAND_bytes(raw(bytes.data()), static_cast<int>(bytes.size())) != 1) {
-    throw Error(Cause::refused, "libcrypto has no random bytes for the job's secret");
-  }
-}
-
 }  // namespace
-
-Secret random_secret() {
-  Secret secret;
-  fill_random(secret);
-  return secret;
-}
-
-Secret secret_from_text(std::string_view text) {
-  Secret secret;
-  if (EVP_Digest(text.data(), text.size(), raw(secret.data()), nullptr, EVP_sha256(), nullptr) != 1) {
-    throw Error(Cause::refused, "libcrypto can't compute SHA-256");
-  }
-  return secret;
-}
-
-Secret derive(const Secret& secret, std::string_view label, std::span<const std::byte> salt, std::span<const std::byte> context) {
-  const std::unique_ptr<EVP_PKEY_CTX, void (*)(EVP_PKEY_CTX*)> kdf(::EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr),
-                                                                   ::EVP_PKEY_CTX_free);
-  const auto add = [&](const void* bytes, std::size_t size) {
-    return ::EVP_PKEY_CTX_add1_hkdf_info(kdf.get(), static_cast<const unsigned char*>(bytes), static_cast<int>(size)) == 1;
-  };
-  Secret result;
-  std::size_t size = result.size();
-  const bool made = kdf != nullptr && ::EVP_PKEY_derive_init(kdf.get()) == 1 &&
-                    ::EVP_PKEY_CTX_set_hkdf_md(kdf.get(), ::EVP_sha256()) == 1 &&
-                    ::EVP_PKEY_CTX_set1_hkdf_salt(kdf.get(), reinterpret_cast<const unsigned char*>(salt.data()),
-                                                  static_cast<int>(salt.size())) == 1 &&
-                    ::EVP_PKEY_CTX_set1_hkdf_key(kdf.get(), reinterpret_cast<const unsigned char*>(secret.data()),
-                                                 static_cast<int>(secret.size())) == 1 &&
-                    add(label.data(), label.size()) && (context.empty() || add(context.data(), context.size())) &&
-                    ::EVP_PKEY_derive(kdf.get(), raw(result.data()), &size) == 1 && size == result.size();
-  if (!made) throw Error(Cause::refused, "libcrypto can't compute HKDF-SHA-256");
-  return result;
-}
 
 Handshake::Handshake(const Secret& secret, Link link, bool connector, int from, int to)
     : secret_(secret), connector_(connector), expected_(sizeof(Greeting)) {
@@ -139,11 +96,12 @@ std::array<std::byte, 32> Handshake::proof(bool of_connector) const {
   std::memcpy(text + 8 + sizeof(Greeting), connector_ ? &theirs_ : &mine_, sizeof(Greeting));
   std::array<std::byte, 32> result{};
   unsigned int length = 0;
-  if (HMAC(EVP_sha256(), secret_.data(), static_cast<int>(secret_.size()), raw(text), sizeof text, raw(result.data()), &length) ==
-          nullptr ||
+  if (HMAC(EVP_sha256(), secret_.bytes().data(), static_cast<int>(Secret::kBytes), raw(text), sizeof text, raw(result.data()),
+           &length) == nullptr ||
       length != kProofBytes) {
     throw Error(Cause::refused, "libcrypto can't compute HMAC-SHA-256");
   }
+  wipe_stack();
   return result;
 }
 

@@ -12,6 +12,8 @@
 // bytes.
 #pragma once
 
+#include "transport/bootstrap/secret.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -21,19 +23,6 @@
 #include <vector>
 
 namespace tsprun::bootstrap {
-
-/// The job's secret, or a key derived from it.
-using Secret = std::array<std::byte, 32>;
-
-/// Returns a fresh random secret. Throws Error(refused) if libcrypto has no random bytes.
-Secret random_secret();
-/// Returns the secret of a job whose nodes share a text (any length but empty): the SHA-256 hash of the text.
-Secret secret_from_text(std::string_view text);
-
-/// Derives another secret from this one: HKDF-SHA-256 (RFC 5869) with `salt`, and `label` and `context` as info. Neither secret
-/// can be computed from the other without the rest. Throws Error(refused) if libcrypto fails.
-Secret derive(const Secret& secret, std::string_view label, std::span<const std::byte> salt,
-              std::span<const std::byte> context = {});
 
 /// Reasons for which an end with TLS and an end without it refuse each other, as each says it of the other.
 inline constexpr std::string_view kWithoutTls = "it speaks without TLS, this end with it: give all nodes the same --tls";

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <netinet/in.h>
@@ -31,6 +32,7 @@ constexpr std::size_t kMostKeys = 1 << 20;
 /// Most bytes that may wait for a client. One that leaves more unread is dropped.
 constexpr std::size_t kMostBacklog = 64 << 20;
 constexpr int kSlice_ms = 50;
+constexpr std::size_t kJobBytes = 32;
 
 /// Returns the node that a client claims to be, as text for the log, if it claims to be a launcher; empty for ranks, because
 /// strangers have the number 0, too.
@@ -55,7 +57,9 @@ StoreServer::StoreServer(const std::string& host, std::uint16_t port, const tls:
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener.get(), &event) != 0)
       throw system_error(Cause::refused, "the store: epoll_ctl", errno);
   }
-  set(std::string(kJobKey), random_secret());
+  std::array<std::byte, kJobBytes> job{};
+  fill_random(job);
+  set(std::string(kJobKey), job);
 }
 
 std::vector<std::string> StoreServer::addresses() const {

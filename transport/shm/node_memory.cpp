@@ -21,7 +21,7 @@ namespace tsprun::shm {
 namespace {
 
 constexpr std::uint64_t kNodeMagic = 0x747370'6e6f6465;  // "tspnode"
-constexpr std::uint32_t kVersion = 3;
+constexpr std::uint32_t kVersion = 4;
 constexpr std::uint32_t kMostRanks = 65536;
 constexpr std::uint64_t kLargestHeap = 256ULL << 30;
 constexpr std::uint64_t kSmallestHeap = 1ULL << 20;
@@ -34,7 +34,9 @@ struct Header {
   std::uint64_t total_bytes;
   NodeLayout layout;
 };
-static_assert(sizeof(Header) <= kPage && std::is_trivially_copyable_v<Header>);
+/// Place of the secret in the first page: outside of Header, which is copied to the stack.
+constexpr std::size_t kSecretOffset = 2048;
+static_assert(sizeof(Header) <= kSecretOffset && std::is_trivially_copyable_v<Header>);
 
 std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -108,7 +110,7 @@ std::uint64_t default_heap_bytes() {
   return std::clamp(std::bit_ceil(machine::total_memory()), kSmallestHeap, kMost);
 }
 
-NodeMemory NodeMemory::create_memfd(NodeLayout layout) {
+NodeMemory NodeMemory::create_memfd(NodeLayout layout, const bootstrap::Secret& secret) {
   check(layout);
   layout.id = random_id();
   posix::UniqueFd fd(::memfd_create("tsprun", MFD_CLOEXEC));
@@ -117,7 +119,9 @@ NodeMemory NodeMemory::create_memfd(NodeLayout layout) {
     throw system_error(Cause::out_of_memory, fmt::format("reserving {} bytes of node memory", layout.total_bytes()), errno);
   }
   write_header(fd.get(), layout, false);
-  return NodeMemory(layout, std::move(fd), false);
+  NodeMemory memory(layout, std::move(fd), false);
+  std::copy(secret.bytes().begin(), secret.bytes().end(), memory.base_ + kSecretOffset);
+  return memory;
 }
 
 NodeMemory NodeMemory::create_posix(NodeLayout layout) {
@@ -169,6 +173,11 @@ NodeMemory::NodeMemory(NodeLayout layout, posix::UniqueFd descriptor, bool must_
       doorbells_(reinterpret_cast<Doorbell*>(base_ + layout_.doorbells_offset())),
       must_allocate_(must_allocate) {
   ::madvise(base_, mapping_.bytes().size(), MADV_DONTDUMP);
+}
+
+bootstrap::Secret NodeMemory::secret() const {
+  return bootstrap::Secret(
+      std::span<const std::byte, bootstrap::Secret::kBytes>(base_ + kSecretOffset, bootstrap::Secret::kBytes));
 }
 
 std::span<std::byte> NodeMemory::page(int index) const {

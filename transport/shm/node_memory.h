@@ -13,14 +13,15 @@
 // tsprun didn't start share a POSIX object, which is unlinked at once, and whose memory is allocated before it is used, so that a
 // full /dev/shm is an error instead of a SIGBUS.
 //
-// Core dumps leave the object out: a dump would write its holes as gigabytes of zeros, and the job's secret with them.
+// The header also holds the job's secret, for ranks that find each other by a store; only the job's processes map this memory.
+// Core dumps leave the object out: a dump would write its holes as gigabytes of zeros, and the secret with them.
 #pragma once
 
+#include "transport/bootstrap/secret.h"
 #include "transport/doorbell.h"
 #include "transport/message.h"
 #include "transport/posix.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -54,10 +55,9 @@ struct NodeLayout {
   std::uint32_t share = 1;       ///< 1: this node's ranks exchange messages over this memory; 0: over sockets
   std::uint32_t tls = 0;         ///< 1: connections to the store, and lanes over tcp, use TLS
   Inter inter = Inter::automatic;
-  char rdma[64] = {};                  ///< value of --rdma; empty: choose a device
-  char store[64] = {};                 ///< "host:port" of the job's key-value store; empty if ranks need none
-  std::array<std::byte, 32> secret{};  ///< the job's secret, if it has a store; only the job's processes map this memory
-  std::uint64_t id = 0;                ///< random number that tells one job's memory from another's; the create functions set it
+  char rdma[64] = {};    ///< value of --rdma; empty: choose a device
+  char store[64] = {};   ///< "host:port" of the job's key-value store; empty if ranks need none
+  std::uint64_t id = 0;  ///< random number that tells one job's memory from another's; the create functions set it
 
   /// Offsets and size of the parts drawn above, in bytes.
   std::size_t pages_offset() const { return kPage; }
@@ -74,8 +74,9 @@ std::uint64_t default_heap_bytes();
 /// A mapping of the node's memory. One process makes it; the others get its descriptor and attach.
 class NodeMemory {
  public:
-  /// Makes a memfd for ranks that the caller will start. Sets layout.id. Throws Error(out_of_memory | refused).
-  static NodeMemory create_memfd(NodeLayout layout);
+  /// Makes a memfd for ranks that the caller will start. `secret`: that of the job, if it has a store. Sets layout.id. Throws
+  /// Error(out_of_memory | refused).
+  static NodeMemory create_memfd(NodeLayout layout, const bootstrap::Secret& secret = {});
   /// Makes a POSIX object and unlinks it at once. Everything before the heaps is allocated now, heaps by commit(). Sets
   /// layout.id. Throws Error(out_of_memory) naming /dev/shm, what was needed and what is free there; Error(refused) for an
   /// impossible layout or without /dev/shm.
@@ -86,6 +87,8 @@ class NodeMemory {
 
   const NodeLayout& layout() const { return layout_; }
   int descriptor() const { return descriptor_.get(); }
+  /// Returns a copy of the job's secret; the empty one if the job has no store.
+  bootstrap::Secret secret() const;
   /// Returns the address at which this process maps the object.
   std::byte* base() const { return base_; }
 

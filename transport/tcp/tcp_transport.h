@@ -25,7 +25,7 @@ struct TcpOptions {
   int rank = 0;
   int world_size = 1;
   std::string host = "127.0.0.1";  ///< local address to listen on; peers must be able to reach it
-  bootstrap::Secret secret{};
+  bootstrap::Secret secret;
   bool tls = false;
   std::uint64_t timeout_ns = 30'000'000'000;  ///< unacknowledged data or an unfinished handshake is given up after this time
 };

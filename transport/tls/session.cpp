@@ -119,16 +119,16 @@ SSL_CTX* Session::context() {
 /// Returns the pre-shared key of the connection that begins with this greeting. Null if libssl fails.
 SSL_SESSION* Session::key_of(const bootstrap::Greeting& greeting) {
   static constexpr std::array<unsigned char, 2> kAes128GcmSha256 = {0x13, 0x01};  // with ChaCha20 the hash is the same
-  bootstrap::Secret key = bootstrap::derive(secret_, kKeyLabel, greeting.nonce, std::as_bytes(std::span(&greeting, 1)));
+  const bootstrap::Secret key = bootstrap::derive(secret_, kKeyLabel, greeting.nonce, std::as_bytes(std::span(&greeting, 1)));
   SSL_SESSION* made = ::SSL_SESSION_new();
   const SSL_CIPHER* cipher = ::SSL_CIPHER_find(ssl_.get(), kAes128GcmSha256.data());
   if (made == nullptr || cipher == nullptr || ::SSL_SESSION_set_cipher(made, cipher) != 1 ||
       ::SSL_SESSION_set_protocol_version(made, TLS1_3_VERSION) != 1 ||
-      ::SSL_SESSION_set1_master_key(made, reinterpret_cast<unsigned char*>(key.data()), key.size()) != 1) {
+      ::SSL_SESSION_set1_master_key(made, reinterpret_cast<const unsigned char*>(key.bytes().data()),
+                                    bootstrap::Secret::kBytes) != 1) {
     ::SSL_SESSION_free(made);
     made = nullptr;
   }
-  ::OPENSSL_cleanse(key.data(), key.size());
   return made;
 }
 
@@ -175,8 +175,7 @@ Session::Session(const Credentials& credentials, bootstrap::Link link, bool conn
   mine_.role = connector ? kConnector : 2;
   mine_.from = from;
   mine_.to = to;
-  const bootstrap::Secret nonce = bootstrap::random_secret();
-  std::copy(nonce.begin(), nonce.end(), mine_.nonce);
+  bootstrap::fill_random(mine_.nonce);
   BIO* bio = ssl_ != nullptr ? ::BIO_new(method()) : nullptr;
   if (bio == nullptr) throw no_libssl("SSL_new");
   ::BIO_set_data(bio, this);
@@ -193,8 +192,6 @@ Session::Session(const Credentials& credentials, bootstrap::Link link, bool conn
     ::SSL_set_accept_state(ssl_.get());
   }
 }
-
-Session::~Session() { ::OPENSSL_cleanse(secret_.data(), secret_.size()); }
 
 std::span<std::byte> Session::room_for_input() {
   begin_ = end_ = 0;
@@ -254,7 +251,7 @@ Session::Step Session::shake() {
       return Step::failed;
     }
     agreed_ = true;
-    ::OPENSSL_cleanse(secret_.data(), secret_.size());
+    secret_ = {};
     if (!connector_ && !write(std::span(&kWelcome, 1))) return fail();
   }
   if (connector_ && !done_) {

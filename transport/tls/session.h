@@ -22,7 +22,7 @@ class Session {
   Session(const Credentials& credentials, bootstrap::Link link, bool connector, int from, int to);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
-  ~Session();
+  ~Session() = default;
 
   /// Result of a step: complete, no more without further input, or failed for good.
   enum class Step : std::uint8_t { done, wants_input, failed };
