@@ -1,27 +1,34 @@
 #!/usr/bin/env python3
-"""Cuts the network between two nodes of a job for a while. Two network namespaces stand for two machines, a third for the router
-between them, which swallows packets without a word while the outage lasts. Needs root and iproute2; nothing outside the namespaces
-changes.
+"""Cuts the network between two nodes of a training for a while, at a random moment. Two network namespaces stand for two machines, a
+third for the router between them, which swallows packets without a word while the outage lasts. Needs root and iproute2; nothing
+outside the namespaces changes.
 
-An outage shorter than --timeout must be survived; a longer one must end the job on both nodes, with exit code 1 and a cause. With
---one-way only what node 0 sends is lost.
+An outage shorter than --timeout must be survived, with the losses of an undisturbed training. With --fails it is longer, and must
+end the job on both nodes within a few seconds of the deadline: exit code 1, and one verdict that blames no rank, since neither node
+can know on which side the fault is. --lost names whose packets are lost: of both nodes, or of one.
 
-    bench/outages.py --build build/release --timeout 10 --outage 9
-    bench/outages.py --timeout 5 --outage 20 --one-way --fails
+    bench/outages.py --build build/release --timeout 10 --outage 9 --times 5
+    bench/outages.py --timeout 10 --outage 9 --older-kernel      # as if TCP_RTO_MAX_MS (Linux 6.15) didn't exist
+    bench/outages.py --timeout 5 --outage 20 --lost 0 --fails    # only what node 0 sends
 
-Exit code 0: as it must be; 1: not; 77: this machine can't make namespaces, or its Linux is older than 6.15, where TCP's own doubling
-of the time before it sends again may sleep past the deadline.
+Exit code 0: as it must be; 1: not; 77: this machine can't make namespaces.
 """
 
 import argparse
+import json
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+#: steps of a training that must fail
+ENDLESS = 1000000
+#: seconds beyond the deadline that both nodes may take to end
+MOST_LATE = 5
 
 
 def ip(*words, check=True):
@@ -37,10 +44,14 @@ class Network:
     def __enter__(self):
         router = self.names[2]
         for name in self.names:
-            made = ip("netns", "add", name, check=False)
-            if made.returncode != 0:
+            try:
+                made = ip("netns", "add", name, check=False)
+                reason = made.stdout.strip() if made.returncode != 0 else ""
+            except FileNotFoundError:
+                reason = "there is no ip(8): install iproute2"
+            if reason:
                 self.__exit__()
-                print(f"no network namespaces here: {made.stdout.strip()}")
+                print(f"no network namespaces here: {reason}")
                 sys.exit(77)
             ip("-n", name, "link", "set", "lo", "up")
         for node, name in enumerate(self.names[:2]):
@@ -55,64 +66,128 @@ class Network:
 
     def __exit__(self, *_):
         for name in self.names:
-            ip("netns", "del", name, check=False)
+            try:
+                ip("netns", "del", name, check=False)
+            except FileNotFoundError:
+                return
 
-    def cut(self, to_nodes):
-        for node in to_nodes:
-            ip("-n", self.names[2], "route", "add", "blackhole", f"10.77.{node}.2/32")
+    def cut(self, senders):
+        """Loses what these nodes send each other."""
+        for node in senders:
+            ip("-n", self.names[2], "route", "add", "blackhole", f"10.77.{1 - node}.2/32")
 
-    def mend(self, to_nodes):
-        for node in to_nodes:
-            ip("-n", self.names[2], "route", "del", "blackhole", f"10.77.{node}.2/32")
+    def mend(self, senders):
+        for node in senders:
+            ip("-n", self.names[2], "route", "del", "blackhole", f"10.77.{1 - node}.2/32")
+
+
+class Training:
+    """One job on both nodes."""
+
+    def __init__(self, network, folder, arguments, steps):
+        secret = folder / "secret"
+        if not secret.exists():
+            secret.write_text(os.urandom(32).hex())
+            secret.chmod(0o600)
+        self.reports = [folder / f"report{node}.json" for node in (0, 1)]
+        older = [ROOT / "bench" / "older_kernel.py"] if arguments.older_kernel else []
+        self.nodes = []
+        for node, report in enumerate(self.reports):
+            report.unlink(missing_ok=True)
+            command = ["ip", "netns", "exec", network.names[node], *older, arguments.build / "launcher" / "tsprun", "-n", 2,
+                       "--nnodes", 2, "--node-rank", node, "--rendezvous", "10.77.0.2:29400", "--secret-file", secret, "--inter", "tcp",
+                       "--timeout", arguments.timeout, "--tls", arguments.tls, "--json", report,
+                       "train", "--config", "nano", "--data", ROOT / "README.md", "--batch", 2, "--seq", 32, "--steps", steps]
+            self.nodes.append(subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+
+    def runs(self):
+        return all(node.poll() is None for node in self.nodes)
+
+    def end(self, seconds):
+        """Waits for both nodes; returns their exit codes, output and reports."""
+        deadline = time.monotonic() + seconds
+        codes, texts = [], []
+        for node in self.nodes:
+            try:
+                texts.append(node.communicate(timeout=max(0.1, deadline - time.monotonic()))[0])
+            except subprocess.TimeoutExpired:
+                node.kill()
+                texts.append(node.communicate()[0] + "\n(hung)")
+            codes.append(node.returncode)
+        reports = [json.loads(each.read_text()) if each.exists() and each.stat().st_size else {} for each in self.reports]
+        return codes, texts, reports
+
+
+def losses(report):
+    return [step["loss"] for step in report.get("steps", [])]
+
+
+def trial(network, folder, arguments, expected, after):
+    """Cuts one training after so many seconds. Returns what is wrong; empty: nothing."""
+    training = Training(network, folder, arguments, len(expected) or ENDLESS)
+    time.sleep(after)
+    if not training.runs() and after > 0.1:  # the machine was busier when it trained without an outage
+        training.end(60)
+        return trial(network, folder, arguments, expected, after / 2)
+    running = training.runs()
+    senders = [int(node) for node in arguments.lost]
+    network.cut(senders)
+    began = time.monotonic()
+    while time.monotonic() - began < arguments.outage and any(node.poll() is None for node in training.nodes):
+        time.sleep(0.02)
+    lasted = time.monotonic() - began
+    network.mend(senders)
+    codes, texts, reports = training.end(arguments.timeout + MOST_LATE if arguments.fails else 120)
+    took = time.monotonic() - began
+    wrong = "" if running else "the training had ended before the cut"
+    verdicts = [{key: (report.get("failure") or {}).get(key) for key in ("kind", "rank", "node", "detail")} for report in reports]
+    if arguments.fails:
+        if codes != [1, 1]:
+            wrong = f"exit codes {codes}"
+        elif lasted > arguments.timeout + MOST_LATE:
+            wrong = f"the nodes ended {lasted:.1f} s after the cut"
+        elif verdicts[0] != verdicts[1] or verdicts[0]["kind"] != "disconnected" or verdicts[0]["rank"] is not None:
+            wrong = f"the verdicts are {verdicts}"
+    elif codes != [0, 0]:
+        wrong = f"exit codes {codes}"
+    elif losses(reports[0]) != expected:
+        wrong = "other losses than without an outage"
+    print(f"after {after:.1f} s cut for {lasted:.1f} s, ended {took:.1f} s after the cut: {wrong or 'as it must be'}", flush=True)
+    if wrong or arguments.verbose:
+        for node, text in enumerate(texts):
+            print(f"--- node {node}: exit code {codes[node]}\n{text.strip()}")
+    return wrong
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release", help="CMake's build folder")
     parser.add_argument("--timeout", type=float, default=10, help="the job's --timeout, seconds")
-    parser.add_argument("--outage", type=float, default=9, help="how long nothing passes, seconds")
-    parser.add_argument("--one-way", action="store_true", help="only what node 0 sends is lost")
+    parser.add_argument("--outage", type=float, default=9, help="how long packets are lost, seconds")
+    parser.add_argument("--lost", choices=("01", "0", "1"), default="01", help="the nodes whose packets are lost (default: both)")
     parser.add_argument("--fails", action="store_true", help="the job must fail on both nodes")
     parser.add_argument("--tls", default="auto", help="the job's --tls")
+    parser.add_argument("--older-kernel", action="store_true", help="as if Linux were older than 6.15: see older_kernel.py")
+    parser.add_argument("--times", type=int, default=1, help="outages, each of a training of its own")
+    parser.add_argument("--steps", type=int, default=300, help="steps of a training that must survive")
+    parser.add_argument("--seed", type=int, default=None, help="of the moments")
+    parser.add_argument("--verbose", action="store_true", help="print what the nodes said, too")
     arguments = parser.parse_args()
-    kernel = tuple(int(each) for each in os.uname().release.split("-")[0].split(".")[:2])
-    if kernel < (6, 15) and not arguments.fails:
-        print(f"Linux {os.uname().release} can't bound TCP's retransmission")
+    if arguments.older_kernel and subprocess.run([ROOT / "bench" / "older_kernel.py", "true"], check=False).returncode != 0:
         return 77
-    work = arguments.outage + 1.5
-    if arguments.fails:
-        work = arguments.outage + 2 * arguments.timeout
-    with Network() as network, tempfile.TemporaryDirectory(prefix="tsp-outages-") as folder:
-        secret = pathlib.Path(folder) / "secret"
-        secret.write_text(os.urandom(32).hex())
-        secret.chmod(0o600)
-        nodes = []
-        for node in (0, 1):
-            nodes.append(subprocess.Popen(
-                ["ip", "netns", "exec", network.names[node], str(arguments.build / "launcher" / "tsprun"), "-n", "2", "--nnodes", "2",
-                 "--node-rank", str(node), "--rendezvous", "10.77.0.2:29400", "--secret-file", str(secret), "--inter", "tcp",
-                 "--timeout", str(arguments.timeout), "--tls", arguments.tls, "bench", "all_reduce", "--sizes", "64K",
-                 "--min-time", str(work), "--max-time", str(work)],
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-        time.sleep(1)
-        to_nodes = (1,) if arguments.one_way else (0, 1)
-        network.cut(to_nodes)
-        began = time.monotonic()
-        while time.monotonic() - began < arguments.outage and any(node.poll() is None for node in nodes):
-            time.sleep(0.02)
-        network.mend(to_nodes)
-        codes = []
-        for index, node in enumerate(nodes):
-            try:
-                text = node.communicate(timeout=work + 3 * arguments.timeout)[0]
-            except subprocess.TimeoutExpired:
-                node.kill()
-                text = node.communicate()[0] + "\n(hung)"
-            codes.append(node.returncode)
-            print(f"--- node {index}: exit code {node.returncode}, {time.monotonic() - began:.1f} s after the cut\n{text.strip()}")
-    right = codes == [1, 1] if arguments.fails else codes == [0, 0]
-    print("as it must be" if right else "NOT as it must be")
-    return 0 if right else 1
+    draw = random.Random(arguments.seed)
+    with Network() as network, tempfile.TemporaryDirectory(prefix="tsp-outages-") as name:
+        folder = pathlib.Path(name)
+        expected, whole = [], 5
+        if not arguments.fails:
+            began = time.monotonic()
+            codes, texts, reports = Training(network, folder, arguments, arguments.steps).end(120)
+            whole = time.monotonic() - began
+            expected = losses(reports[0])
+            if codes != [0, 0] or len(expected) != arguments.steps:
+                print(f"without an outage: exit codes {codes}, {len(expected)} losses\n{texts[0]}\n{texts[1]}")
+                return 1
+        return 1 if any([trial(network, folder, arguments, expected, whole * draw.uniform(0.4, 0.8)) for _ in range(arguments.times)]) else 0
 
 
 if __name__ == "__main__":

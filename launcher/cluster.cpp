@@ -3,6 +3,7 @@
 
 #include "transport/bootstrap/placement.h"
 #include "transport/cause.h"
+#include "transport/tcp/pacing.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -108,7 +109,7 @@ void Cluster::lose(int node, const std::string& why, Boards& boards) {
   Node& lost = nodes_[static_cast<std::size_t>(node)];
   if (lost.seen || lost.lost || (node == 0 && ending_)) return;
   lost.lost = true;
-  boards.abort(loss_of(node, why));
+  boards.abort(cut_way(node).value_or(loss_of(node, why)));
 }
 
 Failure Cluster::loss_of(int node, const std::string& why) const {
@@ -120,11 +121,54 @@ Failure Cluster::loss_of(int node, const std::string& why) const {
   return failure;
 }
 
+/// Notes since when which of the machines to which this node has a link acknowledges nothing.
+void Cluster::watch_ways(std::uint64_t now) {
+  if (now - watched_ns_ < kBeat_ns / 2) return;
+  watched_ns_ = now;
+  for (std::size_t node = 0; node < nodes_.size(); ++node) {
+    const int socket = server_ ? links_[node] : node == 0 ? client_->link().descriptor() : -1;
+    if (socket < 0) continue;  // none, or no more: what was seen last stays
+    std::uint64_t& since = nodes_[node].unanswered_ns;
+    if (!tcp::is_unanswered(socket)) since = 0;
+    else if (since == 0) since = now;
+  }
+}
+
+/// Returns the failure of the way between this node and another, if nothing was acknowledged for half of --timeout. If only one
+/// of two nodes hears the other, both see this: one hears no answers, and the other's answers are lost. Neither can tell on which
+/// side the fault is, nor tell the other anything, so both must say the same, and blame no rank.
+std::optional<Failure> Cluster::cut_way(int node) const {
+  const int other = server_ ? node : 0;
+  const std::uint64_t since = nodes_[static_cast<std::size_t>(other)].unanswered_ns;
+  if (since == 0 || posix::now_ns() - since < timeout_ns_ / 2) return std::nullopt;
+  Failure failure;
+  failure.cause = Cause::disconnected;
+  failure.rank = -1;
+  failure.detail = fmt::format(
+      "the way between node {} and node {} is cut: what one sends, the other hasn't acknowledged for more than half of "
+      "--timeout {:g}. The network fails between them, in one direction or in both, or one of the machines is down",
+      std::min(other, self_), std::max(other, self_), static_cast<double>(timeout_ns_) * 1e-9);
+  return failure;
+}
+
 std::optional<Failure> Cluster::cut_off(int rank) const {
-  const int node = rank < 0 || rank >= ranks_ ? self_ : node_of(ranks_, static_cast<int>(nodes_.size()), rank);
+  const auto count = static_cast<int>(nodes_.size());
+  if (rank < 0 || rank >= ranks_) {
+    for (int node = 0; node < count; ++node) {
+      if (const std::optional<Failure> cut = node != self_ ? cut_off_node(node) : std::nullopt) return cut;
+    }
+    return std::nullopt;
+  }
+  const int node = node_of(ranks_, count, rank);
+  return node != self_ ? cut_off_node(node) : std::nullopt;
+}
+
+std::optional<Failure> Cluster::cut_off_node(int node) const {
   const Node& its = nodes_[static_cast<std::size_t>(node)];
+  if (its.bye) return std::nullopt;
+  if (const std::optional<Failure> cut = cut_way(node)) return cut;
   const std::uint64_t silence = posix::now_ns() - its.heard_ns;
-  if (node == self_ || its.bye || silence < timeout_ns_ / 2) return std::nullopt;
+  if (silence < timeout_ns_ / 2) return std::nullopt;
   return loss_of(node, fmt::format("nothing was heard of its tsprun for {:.1f} s", static_cast<double>(silence) * 1e-9));
 }
 
@@ -176,8 +220,12 @@ void Cluster::hear(Boards& boards) {
     // Nobody listened, so nothing was heard: what the others have said meanwhile is still on its way.
     spdlog::warn("this node's tsprun stood still for {:.1f} s: it was stopped, or its machine was",
                  static_cast<double>(now - before) * 1e-9);
-    for (Node& node : nodes_) node.heard_ns = now;
+    for (Node& node : nodes_) {
+      node.heard_ns = now;
+      node.unanswered_ns = 0;
+    }
   }
+  watch_ways(now);
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
     if (static_cast<int>(node) == self_ || now - nodes_[node].heard_ns < timeout_ns_) continue;
     // A client hears the others only through node 0. If node 0 is silent too, node 0 is the one that is lost.

@@ -58,8 +58,10 @@ class Cluster {
   void hear(Boards& boards);
   /// Sends the pages that changed to the other nodes, and every 200 ms that this node is alive.
   void tell(Boards& boards);
-  /// Returns the failure "the connection to that node is cut" if the node of `rank` has been silent for at least half of
-  /// --timeout, else nothing. What the boards show of that node's ranks is then as old, and is no evidence against any of them.
+  /// Returns the failure "the way between two nodes is cut" if what this node sends the node of `rank` (or node 0, by which it
+  /// hears others) has not been acknowledged for at least half of --timeout; the failure "that node is lost" if the node was
+  /// silent for that long; else nothing. What the boards show of that node's ranks is then as old, and is no evidence against
+  /// any of them. A rank of -1 asks for any other node.
   std::optional<Failure> cut_off(int rank) const;
   /// Sends the first failure to the other nodes. Does nothing if one was sent or received before.
   void tell_failure(const Failure& failure);
@@ -74,6 +76,7 @@ class Cluster {
  private:
   struct Node {
     std::uint64_t heard_ns = 0;
+    std::uint64_t unanswered_ns = 0;           ///< since when its machine acknowledges nothing; 0: it does
     std::optional<Ending> bye = std::nullopt;  ///< what the node said when its ranks had ended
     bool seen = false;                         ///< the node has acknowledged live/end
     bool lost = false;
@@ -84,6 +87,9 @@ class Cluster {
   void heard(const std::string& key, const std::vector<std::byte>& value, Boards& boards);
   void say(const std::string& key, std::span<const std::byte> value);
   Failure loss_of(int node, const std::string& why) const;
+  void watch_ways(std::uint64_t now);
+  std::optional<Failure> cut_way(int node) const;
+  std::optional<Failure> cut_off_node(int node) const;
   void lose(int node, const std::string& why, Boards& boards);
   bool all_said_bye(Boards& boards);
   Ending judged(const Failure& first) const;
@@ -100,6 +106,7 @@ class Cluster {
   int master_port_ = 0;
   std::uint64_t last_beat_ns_ = 0;
   std::uint64_t last_look_ns_ = 0;
+  std::uint64_t watched_ns_ = 0;  ///< when the ways to other nodes were last looked at
   bool told_failure_ = false;
   std::optional<Ending> ending_;
   std::uint64_t ending_ns_ = 0;  ///< when ending_ became known here

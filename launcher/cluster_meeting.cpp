@@ -81,6 +81,9 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
     throw Error(lost ? Cause::disconnected : Cause::refused, fmt::format("--rendezvous {}: {}", rendezvous_, error.what()),
                 error.rank());
   }
+  // From here on hear() is called many times a second.
+  if (server_) server_->pace(timeout_ns_);
+  else client_->pace(timeout_ns_);
   const std::uint64_t now = posix::now_ns();
   for (Node& node : nodes_) node.heard_ns = now;
 }

@@ -119,15 +119,17 @@ void Job::begin_ending(const std::optional<Failure>& own) {
 }
 
 /// Replaces a failure that ranks could only describe as a stall, a deadlock or a broken connection, if tsprun knows the cause. If
-/// the whole node of the blamed rank is silent, the connection to that node is cut: the rank may be well. If a rank has died, and
-/// nobody told the others because tsprun was itself stopped meanwhile or late, its death is the cause. tsprun hasn't ended any
-/// rank yet, and a rank that ends with the job notes an error and exits. So a signal without a noted error came from elsewhere,
-/// and so did the end of the rank that is blamed.
+/// the whole node of the blamed rank is silent, or acknowledges nothing, the way to that node is cut: the rank may be well. If a
+/// rank has died, and nobody told the others because tsprun was itself stopped meanwhile or late, its death is the cause. tsprun
+/// hasn't ended any rank yet, and a rank that ends with the job notes an error and exits. So a signal without a noted error came
+/// from elsewhere, and so did the end of the rank that is blamed.
 void Job::name_earlier_death() {
   const Failure first = boards_.failure();
   if (first.cause != Cause::stalled && first.cause != Cause::deadlock && first.cause != Cause::disconnected) return;
-  if (net_->cluster && first.cause != Cause::disconnected) {
-    if (const std::optional<Failure> cut = net_->cluster->cut_off(first.rank)) return boards_.correct(*cut);
+  if (net_->cluster) {
+    // A circle of waits that leads over another node may name any of its ranks.
+    const int blamed = first.cause == Cause::deadlock ? -1 : first.rank;
+    if (const std::optional<Failure> cut = net_->cluster->cut_off(blamed)) return boards_.correct(*cut);
   }
   const auto died = [&](int rank) -> std::optional<RankEnd> {
     if (!here(rank)) return std::nullopt;

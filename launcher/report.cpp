@@ -116,7 +116,8 @@ Failure refusal(const std::string& detail) {
 ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& waiting, int ranks, int nodes) {
   ordered_json json;
   json["rank"] = failure.rank >= 0 ? ordered_json(failure.rank) : ordered_json(nullptr);
-  json["node"] = nodes > 1 && failure.rank >= 0 && failure.rank < ranks ? node_of(ranks, nodes, failure.rank) : 0;
+  const bool known = failure.rank >= 0 && failure.rank < ranks;
+  json["node"] = nodes == 1 ? ordered_json(0) : known ? ordered_json(node_of(ranks, nodes, failure.rank)) : ordered_json(nullptr);
   json["kind"] = std::string(name(failure.cause));
   json["signal"] = failure.cause == Cause::killed || (failure.cause == Cause::interrupted && failure.code > 0)
                        ? ordered_json(failure.code)

@@ -36,7 +36,9 @@ std::string headline(const Failure& failure) {
       return fmt::format("{} and another rank called different operations, or the same with different arguments; {} was{}", rank,
                          rank, where.empty() ? " outside an operation" : where);
     case Cause::corrupt: return fmt::format("bytes of {} are damaged{}", rank, where);
-    case Cause::disconnected: return fmt::format("the way to {} is cut{}", rank, where);
+    case Cause::disconnected:
+      if (failure.rank < 0 && !failure.detail.empty()) return failure.detail;
+      return fmt::format("the way to {} is cut{}", rank, where);
     case Cause::out_of_memory: return fmt::format("{} ran out of memory{}", rank, where);
     case Cause::refused: return fmt::format("{} refused a request{}", rank, where);
     case Cause::interrupted:

@@ -89,13 +89,44 @@ def endings_on_a_slow_link(bench):
 def an_outage_shorter_than_the_deadline(bench):
     """A link that is down for nine seconds of a deadline of ten doesn't end the job."""
     with two_namespaces():
-        runs = start_nodes(bench, "--fault", "delay:from=0,to=1,ms=5", *bench.train("--steps", 1500), timeout=10)
+        runs = start_nodes(bench, "--fault", "delay:from=0,to=1,ms=5", *bench.train("--steps", 200), timeout=10)
         time.sleep(5)
         ip("-n", NAMES[0], "link", "set", "tsa", "down")
         time.sleep(9)
         ip("-n", NAMES[0], "link", "set", "tsa", "up")
         ends = [run.end(240) for run in runs]
         need(all(end.code == 0 for end in ends), f"{ends[0]}; {ends[1]}")
+
+
+@contextlib.contextmanager
+def unheard(node):
+    """What this node sends the other is lost without a word, and nothing else: it goes to a link address that nobody has."""
+    where = ("dev", ("tsa", "tsb")[node])
+    ip("-n", NAMES[node], "neigh", "replace", ADDRESSES[1 - node], "lladdr", "02:00:00:00:00:99", "nud", "permanent", *where)
+    try:
+        yield
+    finally:
+        ip("-n", NAMES[node], "neigh", "del", ADDRESSES[1 - node], *where)
+
+
+@attack(short=False)
+def a_way_that_is_cut_in_one_direction(bench):
+    """A network that carries only one node's frames: short, it is survived; long, both nodes tell the same and blame no rank."""
+    with two_namespaces():
+        for node in range(2):
+            runs = start_nodes(bench, *bench.train("--steps", 1000000), timeout=8)
+            time.sleep(4)
+            with unheard(node):
+                time.sleep(6)
+            time.sleep(3)
+            need(all(run.process.poll() is None for run in runs), f"6 s of 8 ended it: {runs[0].end()}; {runs[1].end()}")
+            began = time.monotonic()
+            with unheard(node):
+                ends = [run.end(60) for run in runs]
+            took = time.monotonic() - began
+            need(all(end.code == 1 for end in ends) and took < 15, f"after {took:.1f} s: {ends[0]}; {ends[1]}")
+            verdicts = [[end.failure().get(key) for key in ("kind", "rank", "node", "detail")] for end in ends]
+            need(verdicts[0] == verdicts[1] and verdicts[0][:2] == ["disconnected", None], f"verdicts: {verdicts}")
 
 
 @attack(short=False)

@@ -68,7 +68,13 @@ std::vector<std::string> StoreServer::addresses() const {
   return texts;
 }
 
+void StoreServer::pace(std::uint64_t outage_ns) {
+  pacing_.emplace(outage_ns);
+  for (const auto& each : clients_) pacing_->add(each.first);
+}
+
 void StoreServer::pump() {
+  if (pacing_) pacing_->look();
   epoll_event events[64];
   const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
   std::vector<int> at_the_door;
@@ -110,6 +116,7 @@ void StoreServer::accept(int listener) {
     clients_.emplace(descriptor,
                      Client{StoreLink(tls::Channel::acceptor(std::move(arrival.socket), credentials_, Link::store, 0)),
                             arrival.from.print(), posix::now_ns() + kHandshake_ns});
+    if (pacing_) pacing_->add(descriptor);
     serve(descriptor);  // a client has sent its greeting by now
   }
 }
@@ -136,6 +143,7 @@ void StoreServer::make_room(bool no_descriptors) {
 void StoreServer::drop(int descriptor, const std::string& why) {
   const auto node = clients_.extract(descriptor);
   if (node.empty()) return;
+  if (pacing_) pacing_->remove(descriptor);
   for (auto& [key, who] : waiting_) who.erase(descriptor);
   if (node.mapped().link.ready() && on_gone) on_gone(descriptor, why);
 }
@@ -250,6 +258,16 @@ StoreClient::StoreClient(const std::string& address, const tls::Credentials& cre
 void StoreClient::endure(std::uint64_t silence_ns) {
   tcp::set_option(link_->descriptor(), IPPROTO_TCP, TCP_USER_TIMEOUT,
                   static_cast<int>(std::min<std::uint64_t>(silence_ns / 1'000'000, 1 << 30)));
+}
+
+void StoreClient::pace(std::uint64_t outage_ns) {
+  pacing_.emplace(outage_ns);
+  pacing_->add(link_->descriptor());
+}
+
+bool StoreClient::pump() {
+  if (pacing_) pacing_->look();
+  return link_->pump();
 }
 
 /// Waits for the socket for up to 50 ms. Throws Error(stalled), naming `what`, at the deadline.

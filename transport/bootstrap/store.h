@@ -8,11 +8,13 @@
 #include "transport/bootstrap/store_link.h"
 #include "transport/posix.h"
 #include "transport/tcp/address.h"
+#include "transport/tcp/pacing.h"
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -40,6 +42,10 @@ class StoreServer {
   int descriptor() const { return epoll_.get(); }
   /// Accepts connections, reads and answers requests, and drops clients that didn't prove themselves in time.
   void pump();
+
+  /// Keeps links to other machines sending during outages of up to `outage_ns` (pacing.h). From now on the owner calls pump()
+  /// many times a second.
+  void pace(std::uint64_t outage_ns);
 
   /// Returns the addresses on which it listens, as numeric "host:port".
   std::vector<std::string> addresses() const;
@@ -84,6 +90,7 @@ class StoreServer {
   std::map<std::string, std::vector<std::byte>, std::less<>> values_;
   std::map<std::string, std::set<int>> waiting_;  ///< clients that wait for a key that isn't set yet
   RefusalLog refusals_{"the store"};
+  std::optional<tcp::Pacing> pacing_;
 };
 
 /// A client of the store. One thread at a time.
@@ -109,12 +116,15 @@ class StoreClient {
   /// Sets how long the server's machine may leave data unacknowledged before the link ends (TCP_USER_TIMEOUT); at first the
   /// timeout.
   void endure(std::uint64_t silence_ns);
+  /// Keeps the link sending during outages of up to `outage_ns`, as the server's pace() does. Call it after endure(); from then
+  /// on the owner calls pump() many times a second.
+  void pace(std::uint64_t outage_ns);
 
   /// Makes a waiting client also wake, and call its check, when this descriptor is readable. Borrowed.
   void also_watch(int descriptor) { also_watched_ = descriptor; }
 
   /// Reads and writes without waiting. Returns false once the link is over. Take what came by subscription with next().
-  bool pump() { return link_->pump(); }
+  bool pump();
   /// Takes the next frame that has arrived; false if there is none.
   bool next(StoreFrame& frame) { return link_->next(frame); }
   const StoreLink& link() const { return *link_; }
@@ -132,6 +142,7 @@ class StoreClient {
   std::string reached_;
   std::unique_ptr<StoreLink> link_;
   int also_watched_ = -1;
+  std::optional<tcp::Pacing> pacing_;
 };
 
 /// A host and a port of a command line.

@@ -23,6 +23,7 @@ void Connection::fail(Outcome outcome, const std::string& detail) {
   if (outcome_ != Outcome::pending) return;
   outcome_ = outcome;
   detail_ = detail;
+  if (live()) pacing_->remove(channel_.descriptor());
   channel_.reset();  // closing the socket removes it from the epoll set
 }
 

@@ -6,6 +6,7 @@
 // lane can block another, in whatever order the ranks issue their operations.
 #pragma once
 
+#include "transport/tcp/pacing.h"
 #include "transport/tcp/wire.h"
 #include "transport/tls/channel.h"
 #include "transport/transport.h"
@@ -24,8 +25,9 @@ namespace tsprun::tcp {
 /// All lanes to one peer, in both directions. Messages, tickets and outcomes as in transport.h.
 class Connection {
  public:
-  /// Counts traffic in `counters`, which belong to the transport and must outlive the connection.
-  explicit Connection(TrafficCounters& counters) : counters_(&counters) {}
+  /// Counts traffic in `counters`, which belong to the transport and must outlive the connection. `pacing` forgets the socket
+  /// before fail() closes it.
+  Connection(TrafficCounters& counters, PacingThread& pacing) : counters_(&counters), pacing_(&pacing) {}
 
   /// Takes the channel. Precondition: its proof is complete (ready()), and its socket is in `epoll`'s set, for reading, with
   /// `token`.
@@ -135,6 +137,7 @@ class Connection {
   void wrote(std::size_t bytes);
 
   TrafficCounters* counters_;
+  PacingThread* pacing_;
   tls::Channel channel_;
   int epoll_ = -1;
   std::uint64_t token_ = 0;

@@ -85,7 +85,15 @@ Arrival accept(int listener) {
   return arrival;
 }
 
-void bound_retransmission(int socket) { set_option(socket, IPPROTO_TCP, kRetransmissionMost, kRetransmissionMost_ms); }
+bool bound_retransmission(int socket) {
+  return ::setsockopt(socket, IPPROTO_TCP, kRetransmissionMost, &kRetransmissionMost_ms, sizeof kRetransmissionMost_ms) == 0;
+}
+
+bool leaves_machine(int socket) {
+  SocketAddress there;
+  there.length = sizeof there.storage;
+  return ::getpeername(socket, there.get(), &there.length) == 0 && there.host() != local_address(socket).host();
+}
 
 void set_option(int socket, int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); }
 

@@ -35,10 +35,13 @@ struct Arrival {
 /// connection waits; `no_descriptor` tells the caller when closing another descriptor would help.
 Arrival accept(int listener);
 
-/// Bounds the time after which TCP sends lost data again to one second (TCP_RTO_MAX_MS, Linux 6.15; older kernels ignore it).
-/// By default TCP doubles that time with every loss, up to two minutes: after an outage of 9 s it would stay silent for another
-/// 4 s, and a deadline of 10 s would pass although the network works again.
-void bound_retransmission(int socket);
+/// Bounds the time after which TCP sends lost data again to one second (TCP_RTO_MAX_MS, Linux 6.15). By default TCP doubles that
+/// time with every loss, up to two minutes: after an outage of 9 s it would stay silent for another 4 s, and a deadline of 10 s
+/// would pass although the network works again. Returns false on older kernels, for which pacing.h does it.
+bool bound_retransmission(int socket);
+
+/// Returns true if a connected socket's other end has another address than this end: it is on another machine, or may be.
+bool leaves_machine(int socket);
 
 /// Sets a socket option of type int. Errors are ignored: the caller does without the option.
 void set_option(int socket, int level, int option, int value);

@@ -36,9 +36,7 @@ constexpr int kEvents = 64;
 /// deadline (TCP_USER_TIMEOUT). Not for peers on this machine, which can't vanish so; a whole job may be stopped for a while,
 /// and the kernel would then end connections with unsent data.
 void set_patience(int socket, std::uint64_t timeout_ns) {
-  SocketAddress there;
-  there.length = sizeof there.storage;
-  if (::getpeername(socket, there.get(), &there.length) != 0 || there.host() == local_address(socket).host()) return;
+  if (!leaves_machine(socket)) return;
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   const auto seconds = static_cast<int>(std::clamp<std::uint64_t>(timeout_ns / 1'000'000'000, 4, 3600));
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, seconds / 2));
@@ -50,7 +48,10 @@ void set_patience(int socket, std::uint64_t timeout_ns) {
 }  // namespace
 
 TcpTransport::TcpTransport(const TcpOptions& options)
-    : options_(options), epoll_(::epoll_create1(EPOLL_CLOEXEC)), refusals_(fmt::format("rank {}: tcp", options.rank)) {
+    : options_(options),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      refusals_(fmt::format("rank {}: tcp", options.rank)),
+      pacing_(options.timeout_ns) {
   if (!epoll_) throw system_error(Cause::refused, "tcp: epoll_create", errno);
   SocketAddress here = resolve(options.host, 0);
   listener_ = posix::UniqueFd(::socket(here.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -60,7 +61,7 @@ TcpTransport::TcpTransport(const TcpOptions& options)
   watch(listener_.get(), kListener, false);
   peers_.resize(static_cast<std::size_t>(options.world_size));
   for (int rank = 0; rank < options.world_size; ++rank) {
-    if (rank != options.rank) peers_[static_cast<std::size_t>(rank)] = std::make_unique<Connection>(counters_);
+    if (rank != options.rank) peers_[static_cast<std::size_t>(rank)] = std::make_unique<Connection>(counters_, pacing_);
   }
 }
 
@@ -200,6 +201,7 @@ void TcpTransport::admit(std::uint64_t id) {
   set_patience(joining.channel.descriptor(), options_.timeout_ns);
   const std::uint64_t token = kPeerBase + static_cast<std::uint64_t>(rank);
   watch(joining.channel.descriptor(), token, false);
+  pacing_.add(joining.channel.descriptor());
   peer(rank).start(std::move(joining.channel), epoll_.get(), token);
 }
 

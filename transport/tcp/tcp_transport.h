@@ -9,6 +9,7 @@
 #include "transport/posix.h"
 #include "transport/tcp/address.h"
 #include "transport/tcp/connection.h"
+#include "transport/tcp/pacing.h"
 #include "transport/tls/channel.h"
 #include "transport/transport.h"
 
@@ -104,6 +105,7 @@ class TcpTransport final : public Transport {
   std::map<std::uint64_t, Joining> joining_;
   std::uint64_t next_id_ = 0;
   bootstrap::RefusalLog refusals_;
+  PacingThread pacing_;  ///< last: it uses the sockets
 };
 
 }  // namespace tsprun::tcp

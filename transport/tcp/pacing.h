@@ -1,0 +1,85 @@
+// Keeps TCP sending through an outage where the kernel can't bound the time between its attempts (TCP_RTO_MAX_MS, Linux 6.15).
+//
+// TCP doubles that time with every attempt that nobody acknowledges, so that after an outage of 9 s it stays silent for 4 s more.
+// But it never waits beyond TCP_USER_TIMEOUT, counted from the first attempt, and what ends the connection is the value that the
+// option has when that time has passed (Linux 4.19 and newer). So during an outage the option is moved: always one step ahead.
+// The kernel then tries again at least every step, finds that it may go on, and doubles in vain. At the end of the deadline the
+// option stands where it stood before, and ends the connection as ever.
+//
+// Whoever moves the option must not be late by a whole step: the kernel would take the step for the deadline. So it is moved four
+// times a step or more often, by a thread in ranks, which compute, and only while the kernel's own next wait would exceed a step.
+#pragma once
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace tsprun::tcp {
+
+/// Returns true if TCP sends what it has sent before, because the other end doesn't acknowledge it, or asks in vain whether the
+/// other end can take more. Of two machines of which only one hears the other, this is so at both.
+bool is_unanswered(int socket);
+
+/// Sockets that are kept sending. Its owner calls look() until the sockets are removed. One thread at a time.
+class Pacing {
+ public:
+  /// `deadline_ns`: how long an outage may last.
+  explicit Pacing(std::uint64_t deadline_ns);
+
+  /// Takes a connected socket, unless the kernel bounds its waits itself or the other end is on this machine. Its
+  /// TCP_USER_TIMEOUT must have been set.
+  void add(int socket);
+  /// Forgets a socket, before it is closed.
+  void remove(int socket) { sockets_.erase(socket); }
+  bool empty() const { return sockets_.empty(); }
+
+  /// Looks at all sockets and moves their TCP_USER_TIMEOUT. Does nothing if that isn't due yet.
+  void look();
+  /// Returns how long after a look the next one is due.
+  std::uint64_t pause_ns() const { return outage_ ? step_ns_ / 8 : step_ns_ / 4; }
+
+ private:
+  struct Paced {
+    std::uint32_t usual_ms = 0;   ///< TCP_USER_TIMEOUT outside outages; 0: the kernel never ends the connection
+    std::uint32_t now_ms = 0;     ///< TCP_USER_TIMEOUT at present
+    std::uint64_t well_ns = 0;    ///< when nothing was being sent again, as far as the last look knows
+    std::uint64_t oldest_ns = 0;  ///< how old unacknowledged data may have been then
+  };
+  bool look_at(int socket, Paced& paced, std::uint64_t now);
+
+  std::uint64_t deadline_ns_;
+  std::uint64_t step_ns_;
+  std::map<int, Paced> sockets_;
+  std::uint64_t looked_ns_ = 0;
+  bool outage_ = false;
+};
+
+/// Pacing by a thread, which exists from the first socket that needs it.
+class PacingThread {
+ public:
+  explicit PacingThread(std::uint64_t deadline_ns) : pacing_(deadline_ns) {}
+  PacingThread(const PacingThread&) = delete;
+  PacingThread& operator=(const PacingThread&) = delete;
+  ~PacingThread();
+
+  /// See Pacing::add(). Logs if no thread can be had: the socket then sends as the kernel pleases.
+  void add(int socket);
+  /// See Pacing::remove(). When it returns, the thread doesn't use the socket any more.
+  void remove(int socket);
+
+ private:
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable over_changed_;
+  Pacing pacing_;
+  bool over_ = false;
+  pid_t owner_ = 0;  ///< process in which the thread runs
+  std::thread thread_;
+};
+
+}  // namespace tsprun::tcp
