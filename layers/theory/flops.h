@@ -28,8 +28,8 @@ struct StepFlops {
 };
 
 /// Returns the operations of the rank at `place`. The spread must be possible (why_impossible()).
-StepFlops step_flops(const Setting& setting, const Spread& spread, MeshPlace place);
+StepFlops step_flops(const Setting& setting, const Layout& layout, MeshPlace place);
 /// Returns the operations of the rank that computes most.
-StepFlops most_flops(const Setting& setting, const Spread& spread);
+StepFlops most_flops(const Setting& setting, const Layout& layout);
 
 }  // namespace tsprun::theory
