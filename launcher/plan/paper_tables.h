@@ -43,7 +43,7 @@ std::vector<Equation> paper_equations(const Setting& setting, const Layout& layo
 /// The answer of `plan --paper` for one setting.
 class PaperTables {
  public:
-  /// Evaluates everything. `spread`: the number of its ranks is D; T and Σ of TP+SP are its degrees of tp and sp, or 2 and D/2 if
+  /// Evaluates everything. `layout`: the number of its ranks is D; T and Σ of TP+SP are its degrees of tp and sp, or 2 and D/2 if
   /// it doesn't have both.
   PaperTables(const PlanQuestion& question, const Layout& layout);
 

@@ -41,7 +41,7 @@ Mesh::Mesh(Communicator& world, Layout layout)
 /// Returns the group of the ranks with these places on the axes, ordered by (data, sequence, tensor).
 Communicator Mesh::group(int data, int tensor, int sequence) const {
   std::vector<int> members = {0};
-  const auto spread = [&](AxisKind axis, int place) {
+  const auto widen = [&](AxisKind axis, int place) {
     const int stride = layout_.stride(axis);
     std::vector<int> wider;
     for (const int member : members) {
@@ -50,9 +50,9 @@ Communicator Mesh::group(int data, int tensor, int sequence) const {
     }
     members = std::move(wider);
   };
-  spread(AxisKind::dp, data);
-  spread(layout_.token_axis(), sequence);
-  spread(AxisKind::tp, tensor);
+  widen(AxisKind::dp, data);
+  widen(layout_.token_axis(), sequence);
+  widen(AxisKind::tp, tensor);
   return world_.subgroup(members);
 }
 

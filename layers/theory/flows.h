@@ -41,7 +41,7 @@ struct Flow {
 };
 
 /// Returns the flows of one training step. `remote_rows` is the number of tokens, over all sequences, whose embedding row lives
-/// on another rank, as counted from the ids; without it, ids are taken as uniformly distributed. The spread must be possible
+/// on another rank, as counted from the ids; without it, ids are taken as uniformly distributed. The layout must be possible
 /// (why_impossible()).
 std::vector<Flow> step_flows(const Setting& setting, const Layout& layout, std::optional<std::uint64_t> remote_rows = {});
 

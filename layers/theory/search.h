@@ -15,14 +15,14 @@
 
 namespace tsprun::theory {
 
-/// Returns all spreads over `ranks` ranks that the grammar of --layout allows, without axes of degree 1: dp first, if there is
+/// Returns all layouts over `ranks` ranks that the grammar of --layout allows, without axes of degree 1: dp first, if there is
 /// one, then one of tsp, zero3, tp, sp, tp and sp in either order, tp and tsp in either order.
 std::vector<Layout> all_layouts(int ranks);
 
 /// One layout and its verdict.
 struct Candidate {
   Layout layout;
-  /// Layouts that differ from `spread` only in the order of their axes and, on this machine, in no figure.
+  /// Layouts that differ from `layout` only in the order of their axes and, on this machine, in no figure.
   std::vector<Layout> alike;
   Recompute recompute = Recompute::none;  ///< the fastest mode that fits; if none fits, the one that needs least
   bool fits = false;

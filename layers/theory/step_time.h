@@ -43,7 +43,7 @@ struct StepTime {
   std::array<double, kResources> busy{};  ///< seconds that each resource works on its own
 };
 
-/// Returns the modelled time of a training step whose products run in `dtype`. The spread must be possible (why_impossible()).
+/// Returns the modelled time of a training step whose products run in `dtype`. The layout must be possible (why_impossible()).
 /// Throws Error(refused) if the machine doesn't state FLOP/s for `dtype`.
 StepTime step_time(const Setting& setting, const Layout& layout, const Machine& machine, DType dtype);
 
