@@ -1,5 +1,5 @@
 // Transformer blocks forward and backward on the ranks that started it: alone, or under `tsprun -n N run -- block_bench` by any
-// strategy: TSP unless --scheme says otherwise; --tp of the ranks are tensor ranks.
+// strategy: TSP unless --layout says otherwise.
 //
 // Every rank times its own rounds between barriers; a round's time and its compute time are the slowest rank's, its exposed
 // communication that of the rank which waited least: what another waits beyond that, it waits for a peer that computes longer.
@@ -38,7 +38,7 @@ struct Options {
   std::size_t bucket_heads = 0;
   std::size_t layers = 1;
   int rounds = 5;
-  tsprun::MeshShape shape;
+  std::string layout;
   tsprun::SequenceExchange exchange = tsprun::SequenceExchange::gather;
   std::string dtype = "f32";
   std::string recompute = "none";
@@ -61,11 +61,8 @@ Options parse(int argc, char** argv) {
   app.add_option("--rounds", options.rounds)->capture_default_str();
   app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"f32", "f64", "bf16"}))->capture_default_str();
   app.add_option("--recompute", options.recompute)->check(CLI::IsMember({"none", "selective", "full"}))->capture_default_str();
-  app.add_option("--scheme", options.shape.scheme, "tsp, dense (tp and sp) or zero3")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, tsprun::Scheme>{
-          {"tsp", tsprun::Scheme::tsp}, {"dense", tsprun::Scheme::dense}, {"zero3", tsprun::Scheme::zero3}}));
-  app.add_option("--tp", options.shape.tensor, "tensor ranks; the others share the sequence")->capture_default_str();
-  app.add_option("--exchange", options.exchange, "of dense: gather, ring or ulysses")
+  app.add_option("--layout", options.layout, "such as tp=2,sp=4; default: tsp over all ranks");
+  app.add_option("--exchange", options.exchange, "of sp: gather, ring or ulysses")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, tsprun::SequenceExchange>{{"gather", tsprun::SequenceExchange::gather},
                                                           {"ring", tsprun::SequenceExchange::ring},
@@ -118,11 +115,10 @@ int main(int argc, char** argv) {
   Context context = Context::from_environment();
   Rank rank(context, {.threads = options.threads});
   Communicator& world = context.world();
-  MeshShape shape = options.shape;
-  shape.sequence = world.size() / shape.tensor;
-  Mesh mesh(world, shape);
-  const std::unique_ptr<Strategy> made = make_strategy(
-      rank, mesh, {.config = config, .dtype = dtype, .exchange = options.exchange, .kv_bucket_heads = options.bucket_heads});
+  const Layout layout = options.layout.empty() ? Layout::tsp(world.size()) : Layout::parse(options.layout);
+  Mesh mesh(world, layout.with(options.exchange));
+  const std::unique_ptr<Strategy> made =
+      make_strategy(rank, mesh, {.config = config, .dtype = dtype, .kv_bucket_heads = options.bucket_heads});
   Strategy& strategy = *made;
   std::vector<PackPlan> packs;
   PackPlan norms;

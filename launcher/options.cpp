@@ -42,11 +42,11 @@ void validate_ranks(GlobalOptions& options, RankUse use) {
   const std::int64_t most = use == RankUse::on_paper ? kMostRanksOnPaper : shm::kMaxLocalRanks;
   if (by_number) options.ranks = static_cast<int>(parse_integer("-n", options.ranks_text, 1, most));
   if (by_layout) {
-    options.layout = parse_layout(options.layout_text);
-    const int product = options.layout.product();
+    options.layout = Layout::parse(options.layout_text);
+    const int product = options.layout.ranks();
     if (by_number && product != options.ranks) {
       refuse(fmt::format("--layout {} needs {} ranks, but -n says {}; try -n {} or --layout {}", options.layout_text, product,
-                         options.ranks, product, default_layout(options.ranks).print()));
+                         options.ranks, product, Layout::tsp(options.ranks).print()));
     }
     if (product > most) {
       refuse(fmt::format("--layout {} needs {} ranks; at most {} {}", options.layout_text, product, most,
@@ -55,7 +55,7 @@ void validate_ranks(GlobalOptions& options, RankUse use) {
     options.ranks = product;
   } else {
     if (!by_number) options.ranks = 1;
-    options.layout = default_layout(options.ranks);
+    options.layout = Layout::tsp(options.ranks);
   }
 }
 

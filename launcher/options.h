@@ -3,9 +3,9 @@
 
 #include "launcher/agreement.h"
 #include "launcher/inputs.h"
-#include "launcher/layout.h"
 #include "launcher/secret.h"
 #include "launcher/trace_options.h"
+#include "layers/layout/layout.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/fault/spec.h"
 

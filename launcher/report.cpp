@@ -54,9 +54,7 @@ void Report::begin(const std::string& command, const GlobalOptions& global, bool
   ranks_ = global.ranks;
   nodes_ = global.nodes;
   if (has_ranks) {
-    ordered_json layout = ordered_json::object();
-    for (const Axis& axis : global.layout.axes) layout[axis.name] = axis.degree;
-    root_["layout"] = std::move(layout);
+    root_["layout"] = layout_json(global.layout);
     root_["ranks"] = global.ranks;
     root_["nodes"] = global.nodes;
     root_["dtype"] = nullptr;
@@ -135,6 +133,12 @@ ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& wa
                     {"for", each.waits_for}});
   }
   json["waiting"] = std::move(list);
+  return json;
+}
+
+ordered_json layout_json(const Layout& layout) {
+  ordered_json json = ordered_json::object();
+  for (const Axis& axis : layout.axes) json[std::string(name(axis.kind))] = axis.degree;
   return json;
 }
 

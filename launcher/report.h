@@ -65,5 +65,7 @@ Failure refusal(const std::string& detail);
 /// Returns a failure as the report's `failure` object. signal, exit_code, op and seq are null where they don't apply. `ranks`,
 /// `nodes`: those of the job, from which the failing rank's node follows.
 nlohmann::ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& waiting, int ranks = 1, int nodes = 1);
+/// Returns the report's `layout` object: degrees by axis.
+nlohmann::ordered_json layout_json(const Layout& layout);
 
 }  // namespace tsprun::launcher

@@ -4,7 +4,7 @@
 #include "launcher/bench/table.h"
 #include "launcher/commands/bench_rank.h"
 #include "launcher/refuse.h"
-#include "launcher/suggest.h"
+#include "layers/io/suggest.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/shm/lane.h"

@@ -42,7 +42,7 @@ void check_input(const BlockOptions& block, ModelCommandOptions& model) {
 
 /// Returns the bytes of the output's tensors.
 double output_bytes(const BlockOptions& block, const ModelCommandOptions& model) {
-  const theory::Setting setting = model.setting();
+  const Setting setting = model.setting();
   const auto tokens = static_cast<double>(setting.hidden_elements());
   const auto parameters = static_cast<double>(setting.block_parameters());
   return (block.backward ? 2 * tokens + parameters : tokens) * static_cast<double>(setting.bytes.element);

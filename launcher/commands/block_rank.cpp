@@ -79,12 +79,12 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   Mesh& mesh = session.mesh();
   const std::size_t h = model.shape.hidden;
 
-  SingleBlock block(rank, mesh, model_options(session, model, backward), model.batch, model.sequence);
+  SingleBlock block(rank, mesh, model_options(model, backward), model.batch, model.sequence);
   ParameterStore& store = block.parameters();
   load_weights(session, store, plan.block->weights);
   const TokenLayout& tokens = block.tokens();
   // Otherwise several ranks hold the same tokens, and one of them writes.
-  const bool writes_tokens = mesh.shape().slices_tokens() || mesh.tensor().rank() == 0;
+  const bool writes_tokens = mesh.layout().slices_tokens() || mesh.tensor().rank() == 0;
   const safetensors::File input(plan.block->input);
   OutputFile output(session, plan.block->output, output_tensors(model, backward));
   OwnedTensor x = read_tokens(rank, input, "x", tokens, h, model.dtype, block.kept());

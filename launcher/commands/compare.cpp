@@ -81,14 +81,14 @@ void check_swept(const std::vector<std::string>& configs, const std::vector<std:
 
 /// Checks that --tp and --sp are variants that exist, and that at least one layout has their axis.
 void check_variants(GlobalOptions global, const std::vector<Layout>& layouts) {
-  const auto with = [&](std::string_view axis) {
+  const auto with = [&](AxisKind axis) {
     const auto has = [&](const Layout& layout) { return layout.has(axis); };
     const auto found = std::find_if(layouts.begin(), layouts.end(), has);
     return found == layouts.end() ? layouts.front() : *found;
   };
-  global.layout = with("tp");
+  global.layout = with(AxisKind::tp);
   tensor_exchange(global);
-  global.layout = with("sp");
+  global.layout = with(AxisKind::sp);
   sequence_exchange(global);
 }
 
@@ -132,7 +132,7 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
   const std::vector<std::string> sequences = swept("--seqs", options.sequences_text, "--seq", model.sequence_text);
   const std::vector<std::string> batches = swept("--batches", options.batches_text, "--batch", model.batch_text);
   std::vector<Layout> parsed;
-  for (const std::string& layout : layouts) parsed.push_back(parse_layout(layout));
+  for (const std::string& layout : layouts) parsed.push_back(Layout::parse(layout));
   check_variants(global, parsed);
   check_swept(configs, sequences, batches);
   if (layouts.size() * configs.size() * sequences.size() * batches.size() > kMostPoints)
@@ -146,8 +146,8 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
           point.global.layout_text = layouts[i];
           point.global.ranks_text.clear();
           // --tp and --sp apply to the layouts that have their axis.
-          if (!parsed[i].has("tp")) point.global.tensor_text = "plain";
-          if (!parsed[i].has("sp")) point.global.sequence_text = "gather";
+          if (!parsed[i].has(AxisKind::tp)) point.global.tensor_text = "plain";
+          if (!parsed[i].has(AxisKind::sp)) point.global.sequence_text = "gather";
           point.global.quiet = true;  // each job's audit becomes a row
           point.model.config = config;
           point.model.batch_text = batch;
@@ -159,7 +159,7 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
             point.why = error.what();
             // The row shows what was asked for.
             point.global.layout = parsed[i];
-            point.global.ranks = parsed[i].product();
+            point.global.ranks = parsed[i].ranks();
             point.model.sequence = number_or(sequence, point.model.sequence);
             point.model.batch = number_or(batch, point.model.batch);
           }

@@ -18,7 +18,7 @@ int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan) {
   const bool training = !plan.forward_only;
   Session session(context, sink, *plan.global);
   Rank& rank = session.rank();
-  Model model(rank, session.mesh(), model_options(session, options, training));
+  Model model(rank, session.mesh(), model_options(options, training));
   fill_weights(session, model, options);
   TrainingBatch batch(options);
   PassesOfRun passes{.decisive = {}, .tokens = [&](std::uint64_t step) { return batch.of_step(step); }};

@@ -3,6 +3,8 @@
 #include "launcher/model/layouts.h"
 #include "launcher/plan/points.h"
 #include "launcher/plan/text_table.h"
+#include "launcher/report.h"
+#include "layers/layout/check_layout.h"
 #include "layers/theory/peaks.h"
 
 #include <fmt/format.h>
@@ -68,20 +70,18 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-theory::Spread spread_of(const ComparePoint& point) {
-  const Layout& layout = point.global.layout;
-  return layout.axes.empty() ? theory::Spread{}
-                             : launcher::spread_of(layout, tensor_exchange(point.global), sequence_exchange(point.global));
+Layout computed_layout(const ComparePoint& point) {
+  return point.global.layout.axes.empty() ? Layout{} : layout_of(point.global);
 }
 
 /// Returns the longest sequence that fits under --mem-per-rank, at most the model's; 0 if none does.
 std::size_t longest_sequence(const ComparePoint& point, bool forward_only) {
-  const theory::Spread spread = spread_of(point);
-  theory::Setting setting = point.model.setting();
-  if (!theory::why_impossible(setting, spread).empty()) return 0;
+  const Layout layout = computed_layout(point);
+  Setting setting = point.model.setting();
+  if (!why_impossible(setting, layout).empty()) return 0;
   const auto fits = [&](std::size_t sequence) {
     setting.sequence = sequence;
-    return theory::fits(theory::MeshSetting::of(setting, spread), point.global.mem_per_rank,
+    return theory::fits(theory::MeshSetting{setting, layout}, point.global.mem_per_rank,
                         {.threads = static_cast<std::size_t>(point.global.threads), .training = !forward_only});
   };
   std::size_t low = 0;
@@ -119,16 +119,14 @@ std::string quoted(const std::string& text) {
 
 ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bool forward_only) {
   ordered_json row;
-  ordered_json layout = ordered_json::object();
-  for (const Axis& axis : point.global.layout.axes) layout[axis.name] = axis.degree;
-  row["layout"] = std::move(layout);
-  const theory::Spread spread = spread_of(point);
-  row["label"] = spread.axes.empty() ? point.layout : spread.label();
+  row["layout"] = layout_json(point.global.layout);
+  const Layout layout = computed_layout(point);
+  row["label"] = layout.axes.empty() ? point.layout : layout.label();
   row["ranks"] = point.global.ranks;
   const bool known = point.model.shape.hidden != 0;
   row["config"] = known ? point.model.shape.name : point.model.config;
   row["hidden"] = known ? ordered_json(point.model.shape.hidden) : ordered_json(nullptr);
-  row["parameters"] = known ? ordered_json(theory::held({.setting = {.model = point.model.shape}, .shape = {}}, {}).total())
+  row["parameters"] = known ? ordered_json(theory::held({.setting = {.model = point.model.shape}, .layout = {}}, {}).total())
                             : ordered_json(nullptr);
   row["seq"] = point.model.sequence;
   row["batch"] = point.model.batch;

@@ -66,7 +66,7 @@ int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan) {
   const ModelCommandOptions& options = *plan.model;
   Session session(context, sink, *plan.global);
   Rank& rank = session.rank();
-  Model model(rank, session.mesh(), model_options(session, options, false));
+  Model model(rank, session.mesh(), model_options(options, false));
   fill_weights(session, model, options);
   const TokenStream stream(options.files);
   const std::uint64_t windows = window_count(stream.size(), options.sequence);

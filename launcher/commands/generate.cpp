@@ -29,11 +29,12 @@ constexpr Token kBytes = 256;
 
 /// Returns the nearest layout that can be decoded: without dp, and with tsp instead of zero3.
 Layout decodable(const Layout& layout) {
-  Layout works;
-  for (const Axis& axis : layout.axes) {
-    if (axis.name != "dp") works.axes.push_back({axis.name == "zero3" ? "tsp" : axis.name, axis.degree});
+  Layout works = layout;
+  std::erase_if(works.axes, [](const Axis& axis) { return axis.kind == AxisKind::dp; });
+  for (Axis& axis : works.axes) {
+    if (axis.kind == AxisKind::zero3) axis.kind = AxisKind::tsp;
   }
-  return works.axes.empty() ? default_layout(layout.product()) : works;
+  return works.axes.empty() ? Layout::tsp(layout.ranks()) : works;
 }
 
 /// Returns text as JSON may hold it: bytes that aren't UTF-8 become U+FFFD.
@@ -52,7 +53,7 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
                   const GenerateOptions& options) {
   Session session(context, sink, global);
   Rank& rank = session.rank();
-  Model model(rank, session.mesh(), model_options(session, shape, false));
+  Model model(rank, session.mesh(), model_options(shape, false));
   fill_weights(session, model, shape);
   // K and V of the last token are never needed.
   Decoder decoder(rank, model, options.ids.size() + options.tokens - 1);
@@ -153,12 +154,12 @@ void GenerateCommand::read_prompt() {
 
 void GenerateCommand::validate(const GlobalOptions& global) {
   validate_model(model_, global, kGenerateUse);
-  const MeshShape mesh = mesh_shape(global);
-  if (const std::string why = Decoder::why_not(mesh, SequenceExchange::gather); !why.empty()) {
+  const Layout layout = layout_of(global);
+  if (const std::string why = Decoder::why_not(layout.with(SequenceExchange::gather)); !why.empty()) {
     refuse(fmt::format("{}: generate can't decode so: {}; try --layout {}", ranks_as_typed(global), why,
                        decodable(global.layout).print()));
   }
-  if (const std::string why = Decoder::why_not(mesh, sequence_exchange(global)); !why.empty())
+  if (const std::string why = Decoder::why_not(layout); !why.empty())
     refuse(fmt::format("--sp {}: generate can't decode so: {}", global.sequence_text, why));
   read_prompt();
   constexpr double kHottest = 1e6;

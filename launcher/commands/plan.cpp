@@ -36,8 +36,7 @@ struct PlanOptions {
   // Results of validation.
   int gpus = 1;
   std::size_t top = kUsualTop;
-  TensorExchange tensor = TensorExchange::plain;
-  SequenceExchange sequence = SequenceExchange::gather;
+  Layout layout;
 };
 
 class PlanCommand final : public Command {
@@ -53,7 +52,7 @@ class PlanCommand final : public Command {
   void refuse_layouts(const GlobalOptions& global) const;
   std::uint64_t memory_of_a_gpu(const GlobalOptions& global) const;
   void validate_search();
-  std::vector<PlanPoint> points(const GlobalOptions& global) const;
+  std::vector<PlanPoint> points() const;
   int run_search(Report& report) const;
 
   ModelCommandOptions model_;
@@ -143,8 +142,7 @@ void PlanCommand::validate(const GlobalOptions& global) {
   question_.dtype = model_.dtype;
   options_.top = static_cast<std::size_t>(parse_integer("--top", options_.top_text, 0, kMostGpus));
   if (options_.search) refuse_layouts(global);
-  options_.tensor = tensor_exchange(global);
-  options_.sequence = sequence_exchange(global);
+  options_.layout = layout_of(global);
   if (!options_.machine_text.empty()) {
     question_.machine = theory::find_machine(options_.machine_text);
     if (!question_.machine->flops(model_.dtype)) {
@@ -179,10 +177,9 @@ int PlanCommand::run_search(Report& report) const {
   return 0;
 }
 
-std::vector<PlanPoint> PlanCommand::points(const GlobalOptions& global) const {
+std::vector<PlanPoint> PlanCommand::points() const {
   std::vector<PlanPoint> points;
-  const theory::Spread given = spread_of(global.layout, options_.tensor, options_.sequence);
-  for (const theory::Spread& spread : peers_of(given)) points.push_back(plan_point(question_, spread));
+  for (const Layout& layout : peers_of(options_.layout)) points.push_back(plan_point(question_, layout));
   return points;
 }
 
@@ -190,8 +187,7 @@ int PlanCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
   if (options_.paper) {
     const bool typed = !global.ranks_text.empty() || !global.layout_text.empty();
-    const theory::Spread given = spread_of(global.layout, options_.tensor, options_.sequence);
-    const PaperTables tables(question_, typed ? given : theory::Spread{.axes = {{theory::AxisKind::tsp, kPaperRanks}}});
+    const PaperTables tables(question_, typed ? options_.layout : Layout::tsp(kPaperRanks));
     print_lines(tables.lines());
     report.root()["paper"] = tables.json();
     return 0;
@@ -200,7 +196,7 @@ int PlanCommand::run(const GlobalOptions& global, Report& report) {
     if (!question_.modes.empty()) report.root()["recompute"] = "auto";
     return run_search(report);
   }
-  const std::vector<PlanPoint> all = points(global);
+  const std::vector<PlanPoint> all = points();
   nlohmann::ordered_json& rows = report.root()["plan"] = nlohmann::ordered_json::array();
   for (const PlanPoint& point : all) rows.push_back(plan_json(question_, point));
   print_lines(plan_tables(question_, all));

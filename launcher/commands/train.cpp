@@ -244,8 +244,7 @@ CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommand
           .beta2 = options.update.beta2,
           .epsilon = options.update.epsilon,
           .clip = options.update.clip,
-          .ranks = global.ranks,
-          .layout = global.layout.print(),
+          .layout = global.layout,
           .kernels = std::string(kernels)};
 }
 

@@ -47,7 +47,7 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   const ModelCommandOptions& options = *plan.model;
   Session session(context, sink, *plan.global);
   Rank& rank = session.rank();
-  Model model(rank, session.mesh(), model_options(session, options, true));
+  Model model(rank, session.mesh(), model_options(options, true));
   const std::uint64_t done = plan.train->resumed ? plan.train->resumed->state.step : 0;
   if (plan.train->resumed) {
     load_checkpoint(rank, session.world(), model.parameters(), *plan.train->resumed);

@@ -83,7 +83,7 @@ namespace {
 
 /// Returns true for plain TSP, the only scheme for which every rank's traffic is known and not only the sum.
 bool is_tsp(const theory::MeshSetting& of) {
-  return of.shape.scheme == Scheme::tsp && of.shape.tensor == 1 && of.shape.data == 1;
+  return of.layout.scheme() == Scheme::tsp && of.layout.tensor() == 1 && of.layout.data() == 1;
 }
 
 /// Returns the payload bytes that a rank receives when `elements` of `element_bytes` each are summed over all ranks.
@@ -91,11 +91,11 @@ std::uint64_t all_reduced(const theory::MeshSetting& of, int rank, std::uint64_t
                           const ForecastOptions& options) {
   const std::size_t bytes = elements * element_bytes;
   const Algorithm algorithm = options.all_reduce ? options.all_reduce(bytes) : Algorithm::direct;
-  if (algorithm == Algorithm::one_shot) return static_cast<std::uint64_t>(of.shape.ranks() - 1) * bytes;
-  theory::Setting setting = of.setting;
+  if (algorithm == Algorithm::one_shot) return static_cast<std::uint64_t>(of.layout.ranks() - 1) * bytes;
+  Setting setting = of.setting;
   setting.bytes.accumulated = element_bytes;
   const theory::SumPath path = algorithm == Algorithm::ring ? theory::SumPath::ring : theory::SumPath::direct;
-  return theory::all_reduced_of_rank(setting, of.shape.sequence, rank, path, elements);
+  return theory::all_reduced_of_rank(setting, of.layout.sequence(), rank, path, elements);
 }
 
 void sum_up(Forecast& forecast) {
@@ -107,9 +107,9 @@ void sum_up(Forecast& forecast) {
 
 Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options) {
   Forecast result;
-  result.ranks.resize(static_cast<std::size_t>(of.shape.ranks()));
+  result.ranks.resize(static_cast<std::size_t>(of.layout.ranks()));
   if (is_tsp(of)) {
-    const int ranks = of.shape.sequence;
+    const int ranks = of.layout.sequence();
     const std::vector<theory::RemoteRows> rows = theory::remote_rows(ids, of.setting, ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       const auto number = static_cast<std::size_t>(rank);
@@ -125,7 +125,7 @@ Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> i
           (biases == 0 ? 0 : all_reduced(of, rank, biases, element, options));
     }
     sum_up(result);
-  } else if (of.setting.batch % static_cast<std::size_t>(of.shape.data) == 0) {
+  } else if (of.setting.batch % static_cast<std::size_t>(of.layout.data()) == 0) {
     result.all = theory::mesh_step(of, ids);
     if (!options.training) result.all->backward = {};
   }
@@ -136,7 +136,7 @@ Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32
                        theory::TokenSum sum) {
   const std::span<const std::int32_t> put_in = ids.first(ids.size() - 1);
   Forecast result;
-  result.ranks.resize(static_cast<std::size_t>(of.shape.ranks()));
+  result.ranks.resize(static_cast<std::size_t>(of.layout.ranks()));
   result.all.emplace();
   result.all->forward = theory::prompt_traffic(of, ids.first(prompt), sum);
   result.tokens = theory::tokens_traffic(of, prompt, put_in.size() - prompt, sum);
@@ -146,10 +146,10 @@ Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32
 Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options) {
   const std::uint64_t gains = 2 * of.setting.model.hidden;
   Forecast result;
-  for (int rank = 0; rank < of.shape.ranks(); ++rank) {
+  for (int rank = 0; rank < of.layout.ranks(); ++rank) {
     RankForecast each;
     if (is_tsp(of)) {
-      each.traffic = theory::tsp_block_of_rank(of.setting, of.shape.sequence, rank, theory::SumPath::direct);
+      each.traffic = theory::tsp_block_of_rank(of.setting, of.layout.sequence(), rank, theory::SumPath::direct);
       each.traffic->backward[Purpose::other] += all_reduced(of, rank, gains, of.setting.bytes.accumulated, options);
       if (!options.training) each.traffic->backward = {};
     }
@@ -165,19 +165,19 @@ Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& op
 }
 
 ordered_json paper_json(const theory::MeshSetting& of, DType dtype) {
-  const theory::Setting& setting = of.setting;
+  const Setting& setting = of.setting;
   const ModelConfig& model = setting.model;
-  const MeshShape& shape = of.shape;
-  const int axes = (shape.data > 1 ? 1 : 0) + (shape.tensor > 1 ? 1 : 0) + (shape.sequence > 1 ? 1 : 0);
-  const bool both = shape.scheme == Scheme::dense && shape.data == 1 && axes == 2;
+  const Layout& layout = of.layout;
+  const int axes = (layout.data() > 1 ? 1 : 0) + (layout.tensor() > 1 ? 1 : 0) + (layout.sequence() > 1 ? 1 : 0);
+  const bool both = layout.scheme() == Scheme::dense && layout.data() == 1 && axes == 2;
   // The equations are those of a gated MLP.
   if (!model.gated_mlp()) return nullptr;
-  if (shape.scheme == Scheme::zero3 || shape.slices_tokens() || (axes > 1 && !both)) return nullptr;
-  const paper::Scheme scheme = both                            ? paper::Scheme::tp_sp
-                               : shape.data > 1                ? paper::Scheme::dp
-                               : shape.tensor > 1              ? paper::Scheme::tp
-                               : shape.scheme == Scheme::dense ? paper::Scheme::sp
-                                                               : paper::Scheme::tsp;
+  if (layout.scheme() == Scheme::zero3 || layout.slices_tokens() || (axes > 1 && !both)) return nullptr;
+  const paper::Scheme scheme = both                               ? paper::Scheme::tp_sp
+                               : layout.data() > 1                ? paper::Scheme::dp
+                               : layout.tensor() > 1              ? paper::Scheme::tp
+                               : layout.scheme() == Scheme::dense ? paper::Scheme::sp
+                                                                  : paper::Scheme::tsp;
   const auto real = [](std::uint64_t value) { return static_cast<double>(value); };
   paper::Setting symbols;
   symbols.B = real(setting.batch);
@@ -187,9 +187,9 @@ ordered_json paper_json(const theory::MeshSetting& of, DType dtype) {
   symbols.n_h = real(model.query_heads);
   symbols.g = real(model.heads_per_kv_head());
   symbols.F = real(model.intermediate) / real(model.hidden);
-  symbols.D = shape.ranks();
-  symbols.T = shape.tensor;
-  symbols.Sigma = shape.sequence;
+  symbols.D = layout.ranks();
+  symbols.T = layout.tensor();
+  symbols.Sigma = layout.sequence();
   symbols.beta_P = real(setting.bytes.element);
   symbols.beta_g = real(setting.bytes.accumulated);
   symbols.n_o = dtype == DType::bf16 ? 3 : 2;

@@ -1,25 +1,19 @@
-// Turns --layout, --tp and --sp into the mesh of ranks that computes a model. A layout that can't work is refused, with the
+// Turns --layout, --tp and --sp into the layout that computes a model. A layout that can't work is refused, with the
 // option's name and what works.
 #pragma once
 
 #include "launcher/options.h"
 #include "layers/io/config.h"
-#include "layers/layout/mesh.h"
-#include "layers/layout/spread.h"
-#include "layers/schedules/sp/sequence_attention.h"
+#include "layers/layout/layout.h"
 
 #include <cstddef>
 #include <string>
 
 namespace tsprun::launcher {
 
-/// Returns the layout with the variants of --tp and --sp, without axes of degree 1. Throws Error(refused) for an axis that isn't
-/// known.
-theory::Spread spread_of(const Layout& layout, TensorExchange tensor, SequenceExchange sequence);
-
-/// Returns the mesh that the options describe; `-n N` alone means tsp=N. Axes of degree 1 are left out. Throws Error(refused) as
-/// tensor_exchange() and sequence_exchange() do.
-MeshShape mesh_shape(const GlobalOptions& global);
+/// Returns the layout that computes a model: without axes of one rank, with the variants of --tp and --sp. Throws Error(refused)
+/// as tensor_exchange() and sequence_exchange() do.
+Layout layout_of(const GlobalOptions& global);
 /// Returns the variant that --tp chooses; plain if the tp axis has degree 1. Throws Error(refused) if there is no such variant,
 /// or the layout has no tp axis for it.
 TensorExchange tensor_exchange(const GlobalOptions& global);

@@ -125,7 +125,7 @@ struct Holdings {
 };
 
 Holdings holdings(const theory::MeshSetting& mesh, int rank, ModelUse use) {
-  const theory::MeshPlace place = theory::place_of(mesh.shape, rank);
+  const theory::MeshPlace place = theory::place_of(mesh.layout, rank);
   const auto elements = static_cast<double>(theory::held(mesh, place).total());
   const auto element = static_cast<double>(mesh.setting.bytes.element);
   const auto sum = static_cast<double>(mesh.setting.bytes.accumulated);
@@ -140,12 +140,12 @@ Holdings holdings(const theory::MeshSetting& mesh, int rank, ModelUse use) {
 
 }  // namespace
 
-theory::Setting ModelCommandOptions::setting() const {
-  theory::Setting setting;
+Setting ModelCommandOptions::setting() const {
+  Setting setting;
   setting.model = shape;
   setting.batch = batch;
   setting.sequence = sequence;
-  setting.bytes = theory::ElementBytes::of(dtype);
+  setting.bytes = ElementBytes::of(dtype);
   setting.recompute = recompute;
   return setting;
 }
@@ -224,9 +224,8 @@ void validate_data(ModelCommandOptions& options, bool sequence_needed) {
 }
 
 void validate_memory(const ModelCommandOptions& options, const GlobalOptions& global, ModelUse use) {
-  const theory::MeshSetting mesh{
-      .setting = options.setting(), .shape = mesh_shape(global), .exchange = sequence_exchange(global)};
-  const int ranks = mesh.shape.ranks();
+  const theory::MeshSetting mesh{.setting = options.setting(), .layout = layout_of(global)};
+  const int ranks = mesh.layout.ranks();
   Holdings largest;
   int where = 0;
   double together = 0;

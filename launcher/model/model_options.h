@@ -54,8 +54,8 @@ struct ModelCommandOptions {
   std::vector<std::filesystem::path> files;  ///< --data
   std::uint64_t tokens = 0;                  ///< number of tokens in all files
 
-  /// Returns these options as theory::Setting, from which memory and traffic are calculated.
-  theory::Setting setting() const;
+  /// Returns these options as Setting, from which memory and traffic are calculated.
+  Setting setting() const;
 };
 
 /// Purpose for which ranks hold the model, for the check of memory: inference needs parameters alone.

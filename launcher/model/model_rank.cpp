@@ -10,16 +10,12 @@
 
 namespace tsprun::launcher {
 
-ModelOptions model_options(const Session& session, const ModelCommandOptions& options, bool training) {
-  return {.config = options.shape,
-          .dtype = options.dtype,
-          .recompute = options.recompute,
-          .training = training,
-          .exchange = sequence_exchange(session.global())};
+ModelOptions model_options(const ModelCommandOptions& options, bool training) {
+  return {.config = options.shape, .dtype = options.dtype, .recompute = options.recompute, .training = training};
 }
 
 theory::MeshSetting mesh_setting(Session& session, const ModelCommandOptions& options) {
-  return {.setting = options.setting(), .shape = session.mesh().shape(), .exchange = sequence_exchange(session.global())};
+  return {.setting = options.setting(), .layout = session.mesh().layout()};
 }
 
 void load_weights(Session& session, ParameterStore& store, const std::filesystem::path& from) {

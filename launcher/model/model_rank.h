@@ -15,7 +15,7 @@
 namespace tsprun::launcher {
 
 /// Returns what Model's constructor needs to know of the options. `training`: the model also computes backward passes.
-ModelOptions model_options(const Session& session, const ModelCommandOptions& options, bool training);
+ModelOptions model_options(const ModelCommandOptions& options, bool training);
 /// Fills the model with the weights of --model's folder, or with fresh ones. Collective. Throws Error(refused) if a loaded weight
 /// isn't finite.
 void fill_weights(Session& session, Model& model, const ModelCommandOptions& options);
@@ -27,7 +27,7 @@ AllReduceChoice all_reduce_choice(Session& session);
 /// Puts the audit into the report and prints it, unless --quiet. Call on rank 0. `audits`: those of all ranks, in order.
 void say_audit(Session& session, std::span<const RankAudit> audits, Forecast forecast,
                const nlohmann::ordered_json& paper = nullptr);
-/// Returns the model, the mesh and the exchange of this run, from which theory calculates memory and traffic.
+/// Returns the model and the layout of this run, from which theory calculates memory and traffic.
 theory::MeshSetting mesh_setting(Session& session, const ModelCommandOptions& options);
 /// Returns the options for forecasting this rank's memory peaks on a phantom with the same peers and algorithms.
 theory::PeakOptions peak_options(Session& session, bool training);

@@ -36,7 +36,7 @@ Session::Session(Context& context, ReportSink& sink, const GlobalOptions& global
     trace_->wake(global.trace_options.whole_job());
   }
   rank_.emplace(context, RankOptions{.threads = static_cast<std::size_t>(global.threads), .trace = trace_ ? &*trace_ : nullptr});
-  mesh_.emplace(context.world(), mesh_shape(global));
+  mesh_.emplace(context.world(), layout_of(global));
 }
 
 Session::TracedStep::TracedStep(Session& session, std::uint64_t step) : session_(session) {

@@ -18,9 +18,6 @@ namespace {
 
 using nlohmann::ordered_json;
 using paper::Scheme;
-using theory::AxisKind;
-using theory::Setting;
-using theory::Spread;
 
 constexpr double kGB = 1e9;
 constexpr int kRanks = 8;
@@ -33,10 +30,10 @@ paper::Setting symbols(double sequence) {
 double printed_forward(const paper::Setting& s, Scheme scheme) { return paper::communication(s, scheme, paper::Pass::forward); }
 
 /// Returns the peak of the rank that holds most. DP's batch of one sequence is each replica's.
-double counted_peak(const Setting& setting, const Spread& spread) {
+double counted_peak(const Setting& setting, const Layout& layout) {
   Setting of = setting;
-  of.batch *= static_cast<std::size_t>(spread.data());
-  return real(theory::peaks_of_fullest(theory::MeshSetting::of(of, spread)).total);
+  of.batch *= static_cast<std::size_t>(layout.data());
+  return real(theory::peaks_of_fullest(theory::MeshSetting{of, layout}).total);
 }
 
 Setting with_hidden(Setting setting, std::size_t hidden) {
@@ -63,7 +60,7 @@ ordered_json figure1() {
                       {"optimizer", memory.optimizer},
                       {"activations", memory.activations},
                       {"printed", memory.total()},
-                      {"counted", counted_peak(reference_setting(S), each.spread)}});
+                      {"counted", counted_peak(reference_setting(S), each.layout)}});
     }
   }
   return rows;
@@ -77,9 +74,9 @@ ordered_json figure5() {
       rows.push_back({{"seq", S},
                       {"scheme", each.label},
                       {"printed", printed_forward(s, each.scheme)},
-                      {"counted", counted_forward(reference_setting(S), each.spread)},
+                      {"counted", counted_forward(reference_setting(S), each.layout)},
                       {"memory_printed", paper::memory(s, each.scheme, Recompute::selective).total()},
-                      {"memory_counted", counted_peak(reference_setting(S), each.spread)}});
+                      {"memory_counted", counted_peak(reference_setting(S), each.layout)}});
     }
   }
   return rows;
@@ -96,7 +93,7 @@ ordered_json figure6() {
     ordered_json row = {{"hidden", h}, {"parameters", s.L * paper::parameters_per_layer(s)}};
     for (const PaperScheme& each : paper_schemes()) {
       row[each.label] = {{"printed", printed_forward(s, each.scheme)},
-                         {"counted", counted_forward(setting, each.spread)},
+                         {"counted", counted_forward(setting, each.layout)},
                          {"memory_printed", paper::memory(s, each.scheme, Recompute::selective).total()}};
     }
     row["ratio_printed"] = printed_forward(s, Scheme::tsp) / printed_forward(s, Scheme::tp);
@@ -107,8 +104,8 @@ ordered_json figure6() {
 }
 
 ordered_json figure7() {
-  const Spread tsp{.axes = {{AxisKind::tsp, kRanks}}};
-  const Spread tp{.axes = {{AxisKind::tp, kRanks}}};
+  const Layout tsp{.axes = {{AxisKind::tsp, kRanks}}};
+  const Layout tp{.axes = {{AxisKind::tp, kRanks}}};
   ordered_json rows = ordered_json::array();
   for (const std::size_t B : {1U, 2U, 4U, 8U}) {
     for (const std::size_t S : {4096U, 8192U, 16384U, 32768U, 65536U, 131072U}) {
@@ -130,13 +127,13 @@ ordered_json figure9() {
   struct Measured {
     std::size_t sequence;
     const char* scheme;
-    Spread spread;
+    Layout layout;
     double gigabytes;
   };
-  const Spread tsp{.axes = {{AxisKind::tsp, 8}}};
-  const Spread tp{.axes = {{AxisKind::tp, 8}}};
-  const Spread tp4{.axes = {{AxisKind::tp, 4}, {AxisKind::sp, 2}}};
-  const Spread tp2{.axes = {{AxisKind::tp, 2}, {AxisKind::sp, 4}}};
+  const Layout tsp{.axes = {{AxisKind::tsp, 8}}};
+  const Layout tp{.axes = {{AxisKind::tp, 8}}};
+  const Layout tp4{.axes = {{AxisKind::tp, 4}, {AxisKind::sp, 2}}};
+  const Layout tp2{.axes = {{AxisKind::tp, 2}, {AxisKind::sp, 4}}};
   const Measured measured[] = {{16384, "TSP", tsp, 31.0}, {131072, "TSP", tsp, 38.8},     {16384, "TP", tp, 31.5},
                                {131072, "TP", tp, 70.0},  {131072, "TP4+SP2", tp4, 85.0}, {131072, "TP2+SP4", tp2, 140.0}};
   ordered_json rows = ordered_json::array();
@@ -144,7 +141,7 @@ ordered_json figure9() {
     rows.push_back({{"seq", each.sequence},
                     {"scheme", each.scheme},
                     {"measured", each.gigabytes * kGB},
-                    {"counted", counted_peak(reference_setting(each.sequence, Recompute::full), each.spread)}});
+                    {"counted", counted_peak(reference_setting(each.sequence, Recompute::full), each.layout)}});
   }
   return rows;
 }
@@ -153,7 +150,7 @@ ordered_json break_evens() {
   ordered_json rows = ordered_json::array();
   const Setting reference = reference_setting(8192);
   Setting one_dtype = reference;
-  one_dtype.bytes = theory::ElementBytes::of(DType::f32);
+  one_dtype.bytes = ElementBytes::of(DType::f32);
   const double h = real(reference.model.hidden);
   const auto finite = [](double value) { return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr); };
   for (const std::size_t g : {1U, 2U, 4U, 8U}) {
@@ -211,7 +208,7 @@ Setting reference_setting(std::size_t sequence, Recompute recompute) {
   Setting setting;
   setting.model = find_config("paper-7b").config;
   setting.sequence = sequence;
-  setting.bytes = theory::ElementBytes::of(DType::bf16);
+  setting.bytes = ElementBytes::of(DType::bf16);
   setting.recompute = recompute;
   return setting;
 }
@@ -227,15 +224,15 @@ const std::vector<PaperScheme>& paper_schemes() {
   return schemes;
 }
 
-double counted_forward(const Setting& setting, const Spread& spread) {
+double counted_forward(const Setting& setting, const Layout& layout) {
   Setting of = setting;
-  of.batch *= static_cast<std::size_t>(spread.data());
+  of.batch *= static_cast<std::size_t>(layout.data());
   std::uint64_t bytes = 0;
-  for (const theory::Flow& flow : theory::step_flows(of, spread)) {
+  for (const theory::Flow& flow : theory::step_flows(of, layout)) {
     const bool block = flow.purpose == Purpose::weights || flow.purpose == Purpose::kv || flow.purpose == Purpose::activations;
     if (!flow.backward && block) bytes += flow.bytes;
   }
-  return real(bytes) / real(setting.model.layers) / spread.ranks();
+  return real(bytes) / real(setting.model.layers) / layout.ranks();
 }
 
 ordered_json paper_figures_json() {

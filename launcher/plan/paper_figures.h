@@ -3,8 +3,8 @@
 // program.
 #pragma once
 
+#include "layers/layout/layout.h"
 #include "layers/layout/setting.h"
-#include "layers/layout/spread.h"
 #include "layers/theory/paper.h"
 
 #include <nlohmann/json.hpp>
@@ -15,19 +15,19 @@
 namespace tsprun::launcher {
 
 /// Returns the reference model of Appendix C in bf16, with one sequence of `sequence` tokens.
-theory::Setting reference_setting(std::size_t sequence, Recompute recompute = Recompute::none);
+Setting reference_setting(std::size_t sequence, Recompute recompute = Recompute::none);
 
 /// One scheme of Fig. 1: as the paper's formulas know it, and as a layout.
 struct PaperScheme {
   std::string label;
   paper::Scheme scheme;
-  theory::Spread spread;
+  Layout layout;
 };
 /// Returns DP, TP, SP, TP2×SP4 and TSP on eight ranks, in the order of Fig. 1.
 const std::vector<PaperScheme>& paper_schemes();
 
 /// Returns the bytes that a rank receives in one layer's forward pass, as counted here; the mean over ranks.
-double counted_forward(const theory::Setting& setting, const theory::Spread& spread);
+double counted_forward(const Setting& setting, const Layout& layout);
 
 /// Returns {fig1, fig5, fig6, fig7, fig9, break_even, flops_per_token}: rows of numbers, for tools/plot and scripts.
 nlohmann::ordered_json paper_figures_json();

@@ -3,6 +3,7 @@
 #include "launcher/plan/amounts.h"
 #include "launcher/plan/paper_figures.h"
 #include "launcher/plan/text_table.h"
+#include "layers/layout/check_layout.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/layouts.h"
 #include "layers/theory/memory.h"
@@ -20,8 +21,6 @@ namespace {
 using nlohmann::ordered_json;
 using paper::Pass;
 using paper::Scheme;
-using theory::AxisKind;
-using theory::Spread;
 
 constexpr std::string_view kBytes = "B";
 constexpr std::string_view kFlop = "FLOP";
@@ -36,7 +35,7 @@ BlockBytes mean(const theory::Traffic& traffic, int ranks) {
 }
 
 /// Returns the bytes of saved activations of all blocks over all tokens.
-double saved(theory::Setting setting, Recompute recompute) {
+double saved(Setting setting, Recompute recompute) {
   setting.recompute = recompute;
   return real(setting.tokens() * setting.model.layers * theory::saved_bytes_per_token(setting));
 }
@@ -46,8 +45,8 @@ struct LayerFlops {
   double attention;
   double mlp;
 };
-LayerFlops layer_flops(const theory::Setting& setting, const Spread& spread) {
-  const theory::PassFlops flops = theory::step_flops(setting, spread, {}).forward;
+LayerFlops layer_flops(const Setting& setting, const Layout& layout) {
+  const theory::PassFlops flops = theory::step_flops(setting, layout, {}).forward;
   const double L = real(setting.model.layers);
   return {(flops.attention_linear + flops.attention_core) / L, flops.mlp / L};
 }
@@ -99,7 +98,7 @@ const std::array<std::string_view, 8> kPaperDifferences = {
     "6.69h, 5.90h), and with bf16 weights and f32 sums never for MHA (g = 2/4/8: 15h, 9.67h, 8.14h).",
 };
 
-paper::Setting paper_symbols(const theory::Setting& setting, const Spread& spread) {
+paper::Setting paper_symbols(const Setting& setting, const Layout& layout) {
   const ModelConfig& model = setting.model;
   paper::Setting symbols;
   symbols.B = real(setting.batch);
@@ -109,9 +108,9 @@ paper::Setting paper_symbols(const theory::Setting& setting, const Spread& sprea
   symbols.n_h = real(model.query_heads);
   symbols.g = real(model.heads_per_kv_head());
   symbols.F = real(model.intermediate) / real(model.hidden);
-  symbols.D = spread.ranks();
-  const bool mesh = spread.tensors() > 1 && spread.degree(AxisKind::sp) > 1;
-  symbols.T = mesh ? spread.tensors() : std::min(2, spread.ranks());
+  symbols.D = layout.ranks();
+  const bool mesh = layout.tensor() > 1 && layout.degree(AxisKind::sp) > 1;
+  symbols.T = mesh ? layout.tensor() : std::min(2, layout.ranks());
   symbols.Sigma = symbols.D / symbols.T;
   symbols.beta_P = real(setting.bytes.element);
   symbols.beta_g = symbols.beta_P;
@@ -120,28 +119,28 @@ paper::Setting paper_symbols(const theory::Setting& setting, const Spread& sprea
   return symbols;
 }
 
-std::vector<Equation> paper_equations(const theory::Setting& setting, const Spread& spread) {
-  const paper::Setting s = paper_symbols(setting, spread);
-  const int D = spread.ranks();
+std::vector<Equation> paper_equations(const Setting& setting, const Layout& layout) {
+  const paper::Setting s = paper_symbols(setting, layout);
+  const int D = layout.ranks();
   const auto printed = [&](Scheme scheme, Pass pass) { return paper::communication(s, scheme, pass); };
   // If the model's heads can't be divided this way, nothing can be counted.
-  const auto counted = [&](const Spread& of, auto&& count) -> std::optional<double> {
-    if (!theory::why_impossible(setting, of).empty()) return std::nullopt;
+  const auto counted = [&](const Layout& of, auto&& count) -> std::optional<double> {
+    if (!why_impossible(setting, of).empty()) return std::nullopt;
     return count();
   };
-  const Spread by_tp{.axes = {{AxisKind::tp, D}}};
-  const Spread by_sp{.axes = {{AxisKind::sp, D}}};
-  const Spread by_tsp{.axes = {{AxisKind::tsp, D}}};
+  const Layout by_tp{.axes = {{AxisKind::tp, D}}};
+  const Layout by_sp{.axes = {{AxisKind::sp, D}}};
+  const Layout by_tsp{.axes = {{AxisKind::tsp, D}}};
   const int T = static_cast<int>(s.T);
   const int Sigma = D / T;
-  const Spread by_both{.axes = {{AxisKind::tp, T}, {AxisKind::sp, Sigma}}};
+  const Layout by_both{.axes = {{AxisKind::tp, T}, {AxisKind::sp, Sigma}}};
   const auto tp = [&] { return mean(theory::tp_block(setting, D), D); };
   const auto sp = [&] { return mean(theory::sp_gather_block(setting, D), D); };
   const auto tsp = [&] { return mean(theory::tsp_block(setting, D), D); };
   const auto both = [&] { return mean(theory::tp_sp_block(setting, T, Sigma), T * Sigma); };
   const double dp = real(theory::dp_block(setting, D).total()) / D;
   const LayerFlops whole = layer_flops(setting, {});
-  const auto flops_of = [&](const Spread& of) {
+  const auto flops_of = [&](const Layout& of) {
     return counted(of, [&] {
       const LayerFlops flops = layer_flops(setting, of);
       return flops.attention + flops.mlp;
@@ -210,10 +209,10 @@ std::vector<Equation> paper_equations(const theory::Setting& setting, const Spre
   };
 }
 
-PaperTables::PaperTables(const PlanQuestion& question, const Spread& spread)
+PaperTables::PaperTables(const PlanQuestion& question, const Layout& layout)
     : question_(question),
-      symbols_(paper_symbols(question.setting, spread)),
-      equations_(paper_equations(question.setting, spread)) {}
+      symbols_(paper_symbols(question.setting, layout)),
+      equations_(paper_equations(question.setting, layout)) {}
 
 std::vector<std::string> PaperTables::lines() const {
   const paper::Setting& s = symbols_;

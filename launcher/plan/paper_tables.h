@@ -3,7 +3,8 @@
 #pragma once
 
 #include "launcher/plan/points.h"
-#include "layers/layout/spread.h"
+#include "layers/layout/layout.h"
+#include "layers/layout/setting.h"
 #include "layers/theory/paper.h"
 
 #include <nlohmann/json.hpp>
@@ -34,17 +35,17 @@ extern const std::array<std::string_view, 8> kPaperDifferences;
 
 /// Returns the paper's symbols for this setting. Gradients and optimizer are as in Appendix C: β_g = β_P, and with bf16 three
 /// optimizer states of 4 bytes.
-paper::Setting paper_symbols(const theory::Setting& setting, const theory::Spread& spread);
+paper::Setting paper_symbols(const Setting& setting, const Layout& layout);
 
 /// Returns the paper's equations for this setting, each evaluated as printed and as counted here.
-std::vector<Equation> paper_equations(const theory::Setting& setting, const theory::Spread& spread);
+std::vector<Equation> paper_equations(const Setting& setting, const Layout& layout);
 
 /// The answer of `plan --paper` for one setting.
 class PaperTables {
  public:
-  /// Evaluates everything. `spread`: the number of its ranks is D; T and Σ of TP+SP are its degrees of tp and sp, or 2 and D/2 if
+  /// Evaluates everything. `layout`: the number of its ranks is D; T and Σ of TP+SP are its degrees of tp and sp, or 2 and D/2 if
   /// it doesn't have both.
-  PaperTables(const PlanQuestion& question, const theory::Spread& spread);
+  PaperTables(const PlanQuestion& question, const Layout& layout);
 
   /// Returns the lines to print.
   std::vector<std::string> lines() const;

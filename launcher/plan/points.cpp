@@ -2,6 +2,8 @@
 
 #include "launcher/plan/amounts.h"
 #include "launcher/plan/text_table.h"
+#include "launcher/report.h"
+#include "layers/layout/check_layout.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/peaks.h"
 
@@ -14,8 +16,6 @@ namespace tsprun::launcher {
 namespace {
 
 using nlohmann::ordered_json;
-using theory::AxisKind;
-using theory::Spread;
 
 constexpr double kGiga = 1e9;
 
@@ -56,15 +56,15 @@ ordered_json mean_traffic_json(const theory::PurposeBytes& received, int ranks) 
   return json;
 }
 
-std::vector<std::string> labels_of(const std::vector<Spread>& spreads) {
+std::vector<std::string> labels_of(const std::vector<Layout>& layouts) {
   std::vector<std::string> labels;
-  for (const Spread& spread : spreads) labels.push_back(spread.label());
+  for (const Layout& layout : layouts) labels.push_back(layout.label());
   return labels;
 }
 
 /// Returns all labels of a point: "tp=2,sp=4 or sp=4,tp=2".
 std::string all_labels(const PlanPoint& point) {
-  std::string text = point.spread.label();
+  std::string text = point.layout.label();
   for (const std::string& label : labels_of(point.alike)) text += " or " + label;
   return text;
 }
@@ -92,7 +92,7 @@ void memory_table(std::vector<std::string>& lines, const std::vector<PlanPoint>&
   TextTable table(heads);
   table.left_from(heads.size() - 1);
   for (const PlanPoint& point : points) {
-    std::vector<std::string> cells = {point.spread.label()};
+    std::vector<std::string> cells = {point.layout.label()};
     for (std::size_t i = 0; i < kCategories; ++i)
       cells.push_back(point.possible ? readable_bytes(real(point.memory.of[i])) : "-");
     cells.push_back(point.possible ? readable_bytes(real(point.memory.total)) : "-");
@@ -125,8 +125,8 @@ void traffic_table(std::vector<std::string>& lines, const std::vector<PlanPoint>
     if (!point.possible) continue;
     for (const bool backward : {false, true}) {
       const theory::PurposeBytes& bytes = backward ? point.traffic.backward : point.traffic.forward;
-      const double ranks = point.spread.ranks();
-      std::vector<std::string> cells = {backward ? "" : point.spread.label(), backward ? "backward" : "forward"};
+      const double ranks = point.layout.ranks();
+      std::vector<std::string> cells = {backward ? "" : point.layout.label(), backward ? "backward" : "forward"};
       for (const Purpose purpose : purposes) cells.push_back(readable_bytes(real(bytes[purpose]) / ranks));
       cells.push_back(readable_bytes(real(bytes.total()) / ranks));
       table.row(std::move(cells));
@@ -143,7 +143,7 @@ void flops_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& 
   const auto giga = [](double flops) { return fmt::format("{:.3f}", flops / kGiga); };
   for (const PlanPoint& point : points) {
     if (!point.possible) continue;
-    std::vector<std::string> cells = {point.spread.label()};
+    std::vector<std::string> cells = {point.layout.label()};
     for (const theory::PassFlops* pass : {&point.flops.forward, &point.flops.backward}) {
       cells.push_back(giga(pass->attention_linear + pass->mlp));
       cells.push_back(giga(pass->attention_core));
@@ -162,7 +162,7 @@ void time_table(std::vector<std::string>& lines, const PlanQuestion& question, c
   table.left_from(5);
   for (const PlanPoint& point : points) {
     if (!point.time) continue;
-    table.row({point.spread.label(), fmt::format("{:.3f}", point.time->seconds * 1e3), fmt::format("{:.0f}", *point.tokens_per_s),
+    table.row({point.layout.label(), fmt::format("{:.3f}", point.time->seconds * 1e3), fmt::format("{:.0f}", *point.tokens_per_s),
                percent(*point.utilization), percent(point.time->exposed / point.time->seconds),
                std::string(theory::name(point.time->binds, *question.machine))});
   }
@@ -171,41 +171,41 @@ void time_table(std::vector<std::string>& lines, const PlanQuestion& question, c
 
 }  // namespace
 
-std::vector<Spread> peers_of(const Spread& given) {
-  std::vector<Spread> peers = {given};
+std::vector<Layout> peers_of(const Layout& given) {
+  std::vector<Layout> peers = {given};
   const int data = given.data();
-  const auto add = [&](Spread spread) {
-    if (std::find(peers.begin(), peers.end(), spread) == peers.end()) peers.push_back(std::move(spread));
+  const auto add = [&](Layout layout) {
+    if (std::find(peers.begin(), peers.end(), layout) == peers.end()) peers.push_back(std::move(layout));
   };
-  for (const Spread& spread : theory::all_spreads(given.ranks())) {
-    if (spread.data() == given.ranks() && data < given.ranks()) {
-      add(spread);
+  for (const Layout& layout : theory::all_layouts(given.ranks())) {
+    if (layout.data() == given.ranks() && data < given.ranks()) {
+      add(layout);
       continue;
     }
-    if (spread.data() != data) continue;
+    if (layout.data() != data) continue;
     // Products of axes in one order only, and in their usual variants.
-    const bool product = spread.tensors() > 1 && spread.token_ranks() > 1;
-    const bool usual = spread.tensor == TensorExchange::plain && spread.sequence == SequenceExchange::gather;
-    if (product && (!usual || spread.stride(AxisKind::tp) == 1)) continue;
-    add(spread);
+    const bool product = layout.tensor() > 1 && layout.sequence() > 1;
+    const bool usual = layout.tensor_exchange == TensorExchange::plain && layout.sequence_exchange == SequenceExchange::gather;
+    if (product && (!usual || layout.stride(AxisKind::tp) == 1)) continue;
+    add(layout);
   }
   return peers;
 }
 
-PlanPoint plan_point(const PlanQuestion& question, const Spread& spread) {
-  const theory::Setting& setting = question.setting;
+PlanPoint plan_point(const PlanQuestion& question, const Layout& layout) {
+  const Setting& setting = question.setting;
   theory::Candidate candidate;
   if (question.machine) {
-    candidate = theory::judge(setting, spread, *question.machine, question.search_options());
+    candidate = theory::judge(setting, layout, *question.machine, question.search_options());
   } else {
-    candidate.spread = spread;
+    candidate.layout = layout;
     candidate.recompute = setting.recompute;
-    candidate.why = theory::why_impossible(setting, spread);
+    candidate.why = why_impossible(setting, layout);
     candidate.possible = candidate.why.empty();
   }
   if (candidate.possible) {
     // For a few layouts many ranks can be asked, with a machine or without.
-    const theory::Need need = theory::need(theory::MeshSetting::of(setting, spread),
+    const theory::Need need = theory::need(theory::MeshSetting{setting, layout},
                                            {.threads = question.threads, .nodes = question.nodes, .share = question.share});
     candidate.memory = need.evenly;
     candidate.fits = need.any_ids <= question.memory_bytes;
@@ -220,7 +220,7 @@ PlanPoint plan_point(const PlanQuestion& question, const Spread& spread) {
 
 PlanPoint plan_point(const PlanQuestion& question, const theory::Candidate& candidate) {
   PlanPoint point;
-  point.spread = candidate.spread;
+  point.layout = candidate.layout;
   point.alike = candidate.alike;
   point.recompute = candidate.recompute;
   point.possible = candidate.possible;
@@ -236,26 +236,24 @@ PlanPoint plan_point(const PlanQuestion& question, const theory::Candidate& cand
     point.tokens_per_s = candidate.tokens_per_s;
     point.utilization = candidate.utilization;
   }
-  theory::Setting setting = question.setting;
+  Setting setting = question.setting;
   setting.recompute = point.recompute;
-  point.traffic = theory::step_traffic(setting, point.spread);
-  point.flops = theory::most_flops(setting, point.spread);
+  point.traffic = theory::step_traffic(setting, point.layout);
+  point.flops = theory::most_flops(setting, point.layout);
   return point;
 }
 
 ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
-  ordered_json layout = ordered_json::object();
-  for (const Spread::Axis& axis : point.spread.axes) layout[std::string(theory::name(axis.kind))] = axis.degree;
   ordered_json json;
-  json["layout"] = layout;
-  json["label"] = point.spread.label();
+  json["layout"] = layout_json(point.layout);
+  json["label"] = point.layout.label();
   if (!point.alike.empty()) json["alike"] = labels_of(point.alike);
   json["recompute"] = recompute_name(point.recompute);
-  json["tp"] = theory::name(point.spread.tensor);
-  json["sp"] = theory::name(point.spread.sequence);
-  json["ranks"] = point.spread.ranks();
+  json["tp"] = name(point.layout.tensor_exchange);
+  json["sp"] = name(point.layout.sequence_exchange);
+  json["ranks"] = point.layout.ranks();
   json["config"] = question.setting.model.name;
-  json["parameters"] = theory::held({.setting = question.setting, .shape = {}}, {}).total();
+  json["parameters"] = theory::held({.setting = question.setting, .layout = {}}, {}).total();
   json["seq"] = question.setting.sequence;
   json["batch"] = question.setting.batch;
   json["memory_peak_bytes"] = nullptr;
@@ -266,8 +264,8 @@ ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
   if (!point.possible) return json;
   json["memory_peak_bytes"] = memory_json(point.memory);
   json["traffic_bytes"] = {{"forward", traffic_json(point.traffic.forward)}, {"backward", traffic_json(point.traffic.backward)}};
-  json["traffic_bytes_per_rank"] = {{"forward", mean_traffic_json(point.traffic.forward, point.spread.ranks())},
-                                    {"backward", mean_traffic_json(point.traffic.backward, point.spread.ranks())}};
+  json["traffic_bytes_per_rank"] = {{"forward", mean_traffic_json(point.traffic.forward, point.layout.ranks())},
+                                    {"backward", mean_traffic_json(point.traffic.backward, point.layout.ranks())}};
   json["means"] = {{"memory_peak_bytes", "of the rank that holds most"},
                    {"traffic_bytes", "sum over ranks"},
                    {"traffic_bytes_per_rank", "mean over ranks"},
@@ -344,7 +342,7 @@ std::vector<std::string> remedy_lines(const PlanQuestion& question, const theory
       "", fmt::format(
               "why nothing fits: the layout that needs least, {} with recompute {}, holds {} on its fullest GPU, {} more than "
               "the {} it has",
-              least.spread.label(), recompute_name(least.recompute), readable_bytes(real(remedies.memory_bytes)),
+              least.layout.label(), recompute_name(least.recompute), readable_bytes(real(remedies.memory_bytes)),
               readable_bytes(real(remedies.memory_bytes - question.memory_bytes)), readable_bytes(real(question.memory_bytes)))};
   std::string parts;
   for (std::size_t i = 0; i < kCategories; ++i) {
@@ -356,7 +354,7 @@ std::vector<std::string> remedy_lines(const PlanQuestion& question, const theory
   constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
   std::string what = fmt::format("what would fit: --mem {}M", (remedies.memory_bytes + kStep - 1) / kStep);
   if (remedies.more_gpus) {
-    what += fmt::format("; --gpus {} ({}, recompute {})", remedies.more_gpus->spread.ranks(), remedies.more_gpus->spread.label(),
+    what += fmt::format("; --gpus {} ({}, recompute {})", remedies.more_gpus->layout.ranks(), remedies.more_gpus->layout.label(),
                         recompute_name(remedies.more_gpus->recompute));
   }
   if (remedies.batch != 0) what += fmt::format("; --batch {}", remedies.batch);
@@ -367,10 +365,10 @@ std::vector<std::string> remedy_lines(const PlanQuestion& question, const theory
 
 ordered_json remedy_json(const theory::Remedies& remedies) {
   const auto if_any = [](std::size_t value) { return value == 0 ? ordered_json(nullptr) : ordered_json(value); };
-  return {{"layout", remedies.least.spread.label()},
+  return {{"layout", remedies.least.layout.label()},
           {"recompute", recompute_name(remedies.least.recompute)},
           {"mem_bytes", remedies.memory_bytes},
-          {"gpus", remedies.more_gpus ? ordered_json(remedies.more_gpus->spread.ranks()) : ordered_json(nullptr)},
+          {"gpus", remedies.more_gpus ? ordered_json(remedies.more_gpus->layout.ranks()) : ordered_json(nullptr)},
           {"batch", if_any(remedies.batch)},
           {"seq", if_any(remedies.sequence)}};
 }

@@ -2,7 +2,8 @@
 // JSON.
 #pragma once
 
-#include "layers/layout/spread.h"
+#include "layers/layout/layout.h"
+#include "layers/layout/setting.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/search.h"
 #include "layers/theory/traffic.h"
@@ -18,12 +19,12 @@ namespace tsprun::launcher {
 
 /// Returns the layouts to compare `given` with: `given` first, then other schemes on as many ranks with the same degree of dp,
 /// and dp alone.
-std::vector<theory::Spread> peers_of(const theory::Spread& given);
+std::vector<Layout> peers_of(const Layout& given);
 
 /// One layout in numbers. If it isn't `possible`, only `why` is known.
 struct PlanPoint {
-  theory::Spread spread;
-  std::vector<theory::Spread> alike;  ///< layouts with the same numbers (theory::Candidate::alike)
+  Layout layout;
+  std::vector<Layout> alike;  ///< layouts with the same numbers (theory::Candidate::alike)
   Recompute recompute = Recompute::none;
   bool possible = false;
   CategoryBytes memory;     ///< peak on the rank that holds most
@@ -38,7 +39,7 @@ struct PlanPoint {
 
 /// A question to `plan`: the model, the machine and its limits.
 struct PlanQuestion {
-  theory::Setting setting;
+  Setting setting;
   DType dtype = DType::f32;
   std::uint64_t memory_bytes = 0;  ///< memory budget of a rank; 0: none is given
   std::size_t threads = 1;         ///< compute threads of a rank
@@ -50,7 +51,7 @@ struct PlanQuestion {
 };
 
 /// Calculates everything about one layout. It asks more ranks for their memory than a search does, so it suits a few layouts.
-PlanPoint plan_point(const PlanQuestion& question, const theory::Spread& spread);
+PlanPoint plan_point(const PlanQuestion& question, const Layout& layout);
 /// Completes what a search found about a layout with its traffic and FLOPs.
 PlanPoint plan_point(const PlanQuestion& question, const theory::Candidate& candidate);
 

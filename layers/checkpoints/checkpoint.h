@@ -21,6 +21,7 @@
 
 #include "core/rank/rank.h"
 #include "layers/io/config.h"
+#include "layers/layout/layout.h"
 #include "layers/parameters/parameter_store.h"
 
 #include <cstddef>
@@ -59,8 +60,7 @@ struct CheckpointState {
   double clip = 1.0;
 
   // The world. With other values a run continues the same loss curve, but only within rounding.
-  int ranks = 1;
-  std::string layout;   ///< "tsp=4"
+  Layout layout = Layout::tsp(1);
   std::string kernels;  ///< "avx512"
 
   bool operator==(const CheckpointState&) const = default;

@@ -227,8 +227,8 @@ std::vector<std::string> differences(const CheckpointState& saved, const Checkpo
   compare("--beta2", saved.beta2, now.beta2);
   compare("--eps", saved.epsilon, now.epsilon);
   compare("--clip", saved.clip, now.clip);
-  compare("ranks", saved.ranks, now.ranks);
-  compare("--layout", saved.layout, now.layout);
+  compare("ranks", saved.layout.ranks(), now.layout.ranks());
+  compare("--layout", saved.layout.print(), now.layout.print());
   compare("kernels", saved.kernels, now.kernels);
   return lines;
 }

@@ -68,6 +68,10 @@ class Section {
     return value;
   }
 
+  Layout layout(std::string_view field) const {
+    return Layout::parse(text(field), fmt::format("{}: field \"{}{}\":", where_, path_, field));
+  }
+
   Section section(std::string_view field) const {
     return {get(field, "an object", &json::is_object), where_, fmt::format("{}{}.", path_, field)};
   }
@@ -129,8 +133,11 @@ CheckpointState read_state(const Section& top) {
 
   const Section world = top.section("world");
   world.refuse_others_than({"ranks", "layout", "kernels"});
-  state.ranks = static_cast<int>(world.integer("ranks", 1, kMostCounted));
-  state.layout = world.text("layout");
+  const std::uint64_t ranks = world.integer("ranks", 1, kMostCounted);
+  state.layout = world.layout("layout");
+  if (ranks != static_cast<std::uint64_t>(state.layout.ranks())) {
+    world.refuse("ranks", fmt::format("{}, which is the product of the degrees in world.layout", state.layout.ranks()));
+  }
   state.kernels = world.text("kernels");
   return state;
 }
@@ -189,7 +196,7 @@ std::string manifest_json(const Manifest& manifest) {
                       {"beta2", state.beta2},
                       {"epsilon", state.epsilon},
                       {"clip", state.clip}};
-  object["world"] = {{"ranks", state.ranks}, {"layout", state.layout}, {"kernels", state.kernels}};
+  object["world"] = {{"ranks", state.layout.ranks()}, {"layout", state.layout.print()}, {"kernels", state.kernels}};
   object["files"] = json::array();
   for (const CheckpointFile& file : manifest.files) {
     object["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3_128", file.checksum}});

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace tsprun {
@@ -13,43 +15,44 @@ namespace {
 /// Place on an axis that means all ranks of the axis.
 constexpr int kAll = -1;
 
-const MeshShape& checked(const Communicator& world, const MeshShape& shape) {
-  if (shape.data < 1 || shape.tensor < 1 || shape.sequence < 1 || shape.ranks() != world.size()) {
-    throw Error(Cause::refused, fmt::format("a mesh of {} × {} × {} ranks doesn't fit a world of {}", shape.data, shape.tensor,
-                                            shape.sequence, world.size()));
+Layout checked(const Communicator& world, Layout layout) {
+  if (const std::string why = layout.why_not(); !why.empty()) throw Error(Cause::refused, why);
+  const bool none = std::ranges::any_of(layout.axes, [](const Axis& axis) { return axis.degree < 1; });
+  if (none || layout.ranks() != world.size()) {
+    throw Error(Cause::refused, fmt::format("a mesh {} doesn't fit a world of {} ranks", layout.print(), world.size()));
   }
-  return shape;
+  return layout;
 }
 
 }  // namespace
 
-Mesh::Mesh(Communicator& world, const MeshShape& shape)
+Mesh::Mesh(Communicator& world, Layout layout)
     : world_(world),
-      shape_(checked(world, shape)),
-      data_rank_(world.rank() / (shape.tensor * shape.sequence)),
-      tensor_rank_(shape.sequence_outside ? world.rank() % shape.tensor : world.rank() / shape.sequence % shape.tensor),
-      sequence_rank_(shape.sequence_outside ? world.rank() / shape.tensor % shape.sequence : world.rank() % shape.sequence),
+      layout_(checked(world, std::move(layout))),
+      data_rank_(layout_.place(AxisKind::dp, world.rank())),
+      tensor_rank_(layout_.place(AxisKind::tp, world.rank())),
+      sequence_rank_(layout_.place(layout_.token_axis(), world.rank())),
       data_(group(kAll, tensor_rank_, sequence_rank_)),
       tensor_(group(data_rank_, kAll, sequence_rank_)),
       sequence_(group(data_rank_, tensor_rank_, kAll)) {
-  if (shape.slices_tokens()) tokens_.emplace(group(data_rank_, kAll, kAll));
-}
-
-int Mesh::world_rank(int data, int tensor, int sequence) const {
-  const int within = shape_.sequence_outside ? sequence * shape_.tensor + tensor : tensor * shape_.sequence + sequence;
-  return data * shape_.tensor * shape_.sequence + within;
+  if (layout_.slices_tokens()) tokens_.emplace(group(data_rank_, kAll, kAll));
 }
 
 /// Returns the group of the ranks with these places on the axes, ordered by (data, sequence, tensor).
 Communicator Mesh::group(int data, int tensor, int sequence) const {
-  std::vector<int> members;
-  const auto each = [](int place, int degree, auto&& body) {
-    for (int i = place == kAll ? 0 : place; i < (place == kAll ? degree : place + 1); ++i) body(i);
+  std::vector<int> members = {0};
+  const auto widen = [&](AxisKind axis, int place) {
+    const int stride = layout_.stride(axis);
+    std::vector<int> wider;
+    for (const int member : members) {
+      for (int i = place == kAll ? 0 : place; i < (place == kAll ? layout_.degree(axis) : place + 1); ++i)
+        wider.push_back(member + i * stride);
+    }
+    members = std::move(wider);
   };
-  each(data, shape_.data, [&](int d) {
-    each(sequence, shape_.sequence,
-         [&](int s) { each(tensor, shape_.tensor, [&](int t) { members.push_back(world_rank(d, t, s)); }); });
-  });
+  widen(AxisKind::dp, data);
+  widen(layout_.token_axis(), sequence);
+  widen(AxisKind::tp, tensor);
   return world_.subgroup(members);
 }
 

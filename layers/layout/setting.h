@@ -18,10 +18,6 @@ enum class Recompute : std::uint8_t {
   full        ///< keeps x1, x2
 };
 
-}  // namespace tsprun
-
-namespace tsprun::theory {
-
 /// Bytes of an element, by its use.
 struct ElementBytes {
   std::uint64_t element;      ///< β: a parameter or an activation
@@ -63,4 +59,4 @@ struct Setting {
   }  ///< P_L, without norm gains and biases
 };
 
-}  // namespace tsprun::theory
+}  // namespace tsprun

@@ -19,14 +19,13 @@ const CallOptions kCache{.stream = Stream::kv, .purpose = Purpose::kv};
 
 }  // namespace
 
-std::string Decoder::why_not(const MeshShape& shape, SequenceExchange exchange) {
-  if (shape.data > 1) return "there is one text, and nothing for dp to do";
-  if (shape.scheme == Scheme::zero3)
+std::string Decoder::why_not(const Layout& layout) {
+  if (layout.data() > 1) return "there is one text, and nothing for dp to do";
+  if (layout.scheme() == Scheme::zero3)
     return "zero3 keeps rows of weights, not heads, and would gather all of them for every token";
-  if (shape.scheme == Scheme::dense && shape.sequence > 1 && exchange == SequenceExchange::ulysses)
-    return "ulysses keeps K and V by heads, the cache is by positions: gather and ring work";
+  if (layout.exchanges_heads()) return "ulysses keeps K and V by heads, the cache is by positions: gather and ring work";
   constexpr int kMostParts = 64;  // limit of merge_attention()
-  if (shape.sequence > kMostParts) return fmt::format("at most {} ranks share a cache's positions", kMostParts);
+  if (layout.sequence() > kMostParts) return fmt::format("at most {} ranks share a cache's positions", kMostParts);
   return {};
 }
 
@@ -62,8 +61,7 @@ Decoder::Decoder(Rank& rank, Model& model, std::size_t positions)
       shares_(cut_heads<Share>(config_, slice_, sequence_.size())),
       positions_(positions),
       logits_(rank.tensor(Category::communication, sums_, {config_.vocabulary}, "logits")) {
-  if (const std::string why = why_not(model.mesh().shape(), model.options().exchange); !why.empty())
-    throw Error(Cause::refused, "decoding: " + why);
+  if (const std::string why = why_not(model.mesh().layout()); !why.empty()) throw Error(Cause::refused, "decoding: " + why);
   if (config_.rotary_positions()) {
     rope_ = rank.tensor(Category::workspace, sums_, {1, config_.head_dim}, "RoPE table");
   } else if (positions > config_.max_positions) {
@@ -79,11 +77,6 @@ Decoder::Decoder(Rank& rank, Model& model, std::size_t positions)
 }
 
 // --- weights -----------------------------------------------------------------------------------------------------------------
-
-Communicator& Decoder::vocabulary_ranks() const {
-  Mesh& mesh = model_.mesh();
-  return mesh.shape().tensor > 1 && !mesh.shape().slices_tokens() ? mesh.tensor() : mesh.tokens();
-}
 
 /// Returns this rank's share of the pack [W_K; W_V; W_Q; W_Oᵀ] of the heads that it holds.
 Decoder::AttentionRows Decoder::attention_rows(std::size_t layer) const {
@@ -187,7 +180,7 @@ OwnedTensor Decoder::embed(Token token) {
   int owner = 0;
   while (id >= rows.offset(owner) + rows.count(owner)) ++owner;
   OwnedTensor x = row(dtype_, config_.hidden, "embedded token");
-  Communicator& holders = vocabulary_ranks();
+  Communicator& holders = model_.mesh().vocabulary();
   if (owner == holders.rank()) {
     const std::array<std::uint32_t, 1> local{static_cast<std::uint32_t>(id - rows.offset(owner))};
     rank_.compute().gather_rows(x, model_.vocabulary_weights().embedding, local);
@@ -362,7 +355,7 @@ ConstTensor Decoder::step(Token token) {
   rank_.look(Watched::input, x.view());
   rank_.look(Watched::result, own.view());
   std::vector<std::size_t> counts;
-  Communicator& holders = vocabulary_ranks();
+  Communicator& holders = model_.mesh().vocabulary();
   for (int r = 0; r < holders.size(); ++r) counts.push_back(model_.vocabulary_rows().count(r));
   rank_.wait(holders.post_all_gather_v(buffer_of(ConstTensor(own.view())), buffer_of(logits_.view()), counts,
                                        {.stream = Stream::kv, .purpose = Purpose::head}));

@@ -30,7 +30,7 @@ class Decoder {
   /// Error(out_of_memory), and Error(refused) for a mesh that why_not() names or more positions than the model has learned ones.
   Decoder(Rank& rank, Model& model, std::size_t positions);
   /// Returns why models on such a mesh can't be decoded; empty if they can.
-  static std::string why_not(const MeshShape& shape, SequenceExchange exchange);
+  static std::string why_not(const Layout& layout);
 
   /// Runs all tokens of a prompt but the last through the training schedule's forward pass, and the last through step(). Returns
   /// the logits of the token that follows: [V], in the type of sums, the same on every rank, valid until the next call. Throws
@@ -63,9 +63,8 @@ class Decoder {
   int D() const { return sequence_.size(); }
   int p() const { return sequence_.rank(); }
   const Share& mine() const { return shares_[static_cast<std::size_t>(p())]; }
-  bool holds_share_only() const { return model_.mesh().shape().scheme == Scheme::tsp; }
+  bool holds_share_only() const { return model_.mesh().layout().scheme() == Scheme::tsp; }
   /// Returns the ranks over which the vocabulary's rows are cut.
-  Communicator& vocabulary_ranks() const;
   AttentionRows attention_rows(std::size_t layer) const;
   /// Returns how the sequence axis cuts the slice's rows of the MLP.
   Chunks mlp_cut() const { return Chunks::balanced(D(), slice_.rows); }

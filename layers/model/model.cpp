@@ -50,12 +50,9 @@ Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
     : rank_(rank),
       mesh_(mesh),
       options_(options),
-      vocabulary_rows_(Chunks::balanced(vocabulary_ranks().size(), options.config.vocabulary)),
+      vocabulary_rows_(Chunks::balanced(mesh_.vocabulary().size(), options.config.vocabulary)),
       strategy_(make_strategy(rank, mesh,
-                              {.config = options.config,
-                               .dtype = options.dtype,
-                               .exchange = options.exchange,
-                               .kv_bucket_heads = options.kv_bucket_heads})),
+                              {.config = options.config, .dtype = options.dtype, .kv_bucket_heads = options.kv_bucket_heads})),
       store_(rank, options.dtype, plan_packs(), options.training),
       block_(rank, *strategy_, options.config, options.dtype, options.recompute),
       sums_(rank, mesh.data(), store_) {}
@@ -95,9 +92,9 @@ std::vector<PackPlan> Model::plan_packs() const {
         break;
       case ParameterRole::embedding:
       case ParameterRole::head:
-        part.block.first_row = vocabulary_rows_.offset(vocabulary_ranks().rank());
-        part.block.rows = vocabulary_rows_.count(vocabulary_ranks().rank());
-        part.counted = !cuts_vocabulary_over_tensor() || mesh_.sequence().rank() == 0;
+        part.block.first_row = vocabulary_rows_.offset(mesh_.vocabulary().rank());
+        part.block.rows = vocabulary_rows_.count(mesh_.vocabulary().rank());
+        part.counted = !mesh_.layout().cuts_vocabulary_over_tensor() || mesh_.sequence().rank() == 0;
         (parameter.role == ParameterRole::head ? head : embedding).parts.push_back(std::move(part));
         break;
       default: break;
@@ -117,7 +114,7 @@ std::vector<PackPlan> Model::plan_packs() const {
 }
 
 Token Model::first_own_id() const {
-  return static_cast<Token>(std::min(vocabulary_rows_.offset(vocabulary_ranks().rank()), options_.config.vocabulary - 1));
+  return static_cast<Token>(std::min(vocabulary_rows_.offset(mesh_.vocabulary().rank()), options_.config.vocabulary - 1));
 }
 
 Vocabulary::Weights Model::vocabulary_weights() const {
@@ -186,7 +183,7 @@ void Model::set_layout(std::size_t batch, std::size_t sequence) {
   check_positions(sequence);
   vocabulary_.reset();
   layout_.reset();
-  const bool sliced = mesh_.shape().slices_tokens();
+  const bool sliced = mesh_.layout().slices_tokens();
   layout_ = std::make_unique<TokenLayout>(rank_, options_.config, options_.dtype, batch, sequence, mesh_.sequence().rank(),
                                           mesh_.sequence().size(), sliced ? mesh_.tensor().rank() : 0,
                                           sliced ? mesh_.tensor().size() : 1);
@@ -196,12 +193,12 @@ void Model::set_layout(std::size_t batch, std::size_t sequence) {
     for (std::size_t i = 0; i < natural.size(); ++i) natural[i] = static_cast<std::uint32_t>(i % sequence);
     positions_of_rows_ = layout_->take(layout_->holder(), std::span<const std::uint32_t>(natural));
   }
-  const theory::Setting setting{.model = options_.config,
-                                .batch = batch,
-                                .sequence = sequence,
-                                .bytes = theory::ElementBytes::of(options_.dtype),
-                                .recompute = options_.recompute};
-  if (cuts_vocabulary_over_tensor()) {
+  const Setting setting{.model = options_.config,
+                        .batch = batch,
+                        .sequence = sequence,
+                        .bytes = ElementBytes::of(options_.dtype),
+                        .recompute = options_.recompute};
+  if (mesh_.layout().cuts_vocabulary_over_tensor()) {
     vocabulary_ =
         std::make_unique<TensorVocabulary>(rank_, mesh_.tensor(), mesh_.sequence(), vocabulary_rows_, vocabulary_weights());
   } else {
@@ -402,7 +399,7 @@ void Model::sum_replicated_gradients() {
   if (!options_.config.has_biases()) return;
   const std::size_t biases = bias_pack_number(store_);
   sum(mesh_.tokens(), biases);
-  if (!mesh_.shape().slices_tokens()) sum(mesh_.tensor(), biases);
+  if (!mesh_.layout().slices_tokens()) sum(mesh_.tensor(), biases);
   sums_.post(biases, Purpose::other);
 }
 

@@ -28,11 +28,10 @@ namespace tsprun {
 /// Options of a model: what it computes, and what it keeps in memory.
 struct ModelOptions {
   ModelConfig config;
-  DType dtype = DType::f32;                              ///< dtype of parameters and activations: f32, f64 or bf16
-  Recompute recompute = Recompute::none;                 ///< what the forward pass keeps (`--recompute`)
-  bool training = false;                                 ///< allocate gradients and optimizer states
-  std::size_t kv_bucket_heads = 0;                       ///< K/V heads gathered at a time; 0: the strategy chooses
-  SequenceExchange exchange = SequenceExchange::gather;  ///< how Scheme::dense exchanges K and V
+  DType dtype = DType::f32;               ///< dtype of parameters and activations: f32, f64 or bf16
+  Recompute recompute = Recompute::none;  ///< what the forward pass keeps (`--recompute`)
+  bool training = false;                  ///< allocate gradients and optimizer states
+  std::size_t kv_bucket_heads = 0;        ///< K/V heads gathered at a time; 0: the strategy chooses
 };
 
 /// Tokens of one pass in natural order, the same on all ranks of the mesh. On a phantom `ids` and `labels` may be empty.
@@ -124,8 +123,6 @@ class Model {
   };
 
   std::vector<PackPlan> plan_packs() const;
-  bool cuts_vocabulary_over_tensor() const { return mesh_.shape().tensor > 1 && !mesh_.shape().slices_tokens(); }
-  Communicator& vocabulary_ranks() const { return cuts_vocabulary_over_tensor() ? mesh_.tensor() : mesh_.tokens(); }
   /// Number of the pack of replicated parameters of width h: norms, last biases, learned positions.
   std::size_t replicated_pack() const { return 2 * options_.config.layers; }
   /// Returns a replicated parameter and its gradient (no dims without training); both without dims if the model has no such

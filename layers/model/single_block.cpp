@@ -19,7 +19,7 @@ ModelOptions of_one_layer(ModelOptions options) {
 }
 
 TokenLayout layout_of(Rank& rank, Mesh& mesh, const ModelOptions& options, std::size_t batch, std::size_t sequence) {
-  const bool sliced = mesh.shape().slices_tokens();
+  const bool sliced = mesh.layout().slices_tokens();
   return {rank,
           options.config,
           options.dtype,
@@ -38,10 +38,7 @@ SingleBlock::SingleBlock(Rank& rank, Mesh& mesh, const ModelOptions& options, st
       mesh_(mesh),
       options_(of_one_layer(options)),
       strategy_(make_strategy(rank, mesh,
-                              {.config = options_.config,
-                               .dtype = options.dtype,
-                               .exchange = options.exchange,
-                               .kv_bucket_heads = options.kv_bucket_heads})),
+                              {.config = options_.config, .dtype = options.dtype, .kv_bucket_heads = options.kv_bucket_heads})),
       store_(rank, options.dtype, packs(), options.training),
       tokens_(layout_of(rank, mesh, options_, batch, sequence)),
       block_(rank, *strategy_, options_.config, options.dtype, options.recompute) {}

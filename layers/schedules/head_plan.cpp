@@ -2,7 +2,7 @@
 
 namespace tsprun {
 
-HeadPlan head_plan(const theory::Setting& setting) {
+HeadPlan head_plan(const Setting& setting) {
   const std::uint64_t h = setting.model.hidden;
   const std::uint64_t moved = 2 * setting.bytes.element + setting.bytes.accumulated;
   const bool gather = setting.tokens() * (h * moved + 2 * setting.bytes.lse) < setting.model.vocabulary * h * moved;

@@ -11,6 +11,6 @@ namespace tsprun {
 enum class HeadPlan : std::uint8_t { rotate_weights, gather_activations };
 /// Returns the plan that moves fewer bytes. Activations are gathered iff BS·(h(2β+β_a) + 2β_l) < V·h·(2β+β_a). The same plan is
 /// used forward and backward.
-HeadPlan head_plan(const theory::Setting& setting);
+HeadPlan head_plan(const Setting& setting);
 
 }  // namespace tsprun

@@ -1,6 +1,6 @@
 #include "layers/schedules/strategies.h"
 
-#include "layers/layout/check_mesh.h"
+#include "layers/layout/check_layout.h"
 #include "layers/schedules/dense.h"
 #include "layers/schedules/tp/tensor_parallel.h"
 #include "layers/schedules/tsp/tsp.h"
@@ -14,13 +14,13 @@ namespace {
 /// Returns the strategy that computes a rank's slice of the blocks over the sequence axis.
 std::unique_ptr<Strategy> make_inner(Rank& rank, Mesh& mesh, const StrategyOptions& options, const BlockSlice& slice) {
   const ModelConfig& config = options.config;
-  switch (mesh.shape().scheme) {
+  switch (mesh.layout().scheme()) {
     case Scheme::dense:
       return std::make_unique<Dense>(rank, mesh.sequence(),
                                      DenseOptions{.config = config,
                                                   .dtype = options.dtype,
                                                   .slice = slice,
-                                                  .exchange = options.exchange,
+                                                  .exchange = mesh.layout().sequence_exchange,
                                                   .kv_bucket_heads = options.kv_bucket_heads});
     case Scheme::zero3:
       return std::make_unique<Zero3>(
@@ -37,11 +37,11 @@ std::unique_ptr<Strategy> make_inner(Rank& rank, Mesh& mesh, const StrategyOptio
 }  // namespace
 
 std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOptions& options) {
-  const MeshShape& shape = mesh.shape();
-  check_mesh(options.config, shape, options.exchange);
-  if (shape.tensor == 1) return make_inner(rank, mesh, options, BlockSlice::whole(options.config));
-  const BlockSlice slice = BlockSlice::of(options.config, mesh.tensor().rank(), shape.tensor);
-  return std::make_unique<TensorParallel>(rank, mesh.tensor(), shape.exchange, options.config, options.dtype,
+  const Layout& layout = mesh.layout();
+  check_layout(options.config, layout);
+  if (layout.tensor() == 1) return make_inner(rank, mesh, options, BlockSlice::whole(options.config));
+  const BlockSlice slice = BlockSlice::of(options.config, mesh.tensor().rank(), layout.tensor());
+  return std::make_unique<TensorParallel>(rank, mesh.tensor(), layout.tensor_exchange, options.config, options.dtype,
                                           make_inner(rank, mesh, options, slice));
 }
 

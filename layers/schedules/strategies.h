@@ -3,7 +3,6 @@
 
 #include "layers/io/config.h"
 #include "layers/layout/mesh.h"
-#include "layers/schedules/sp/sequence_attention.h"
 #include "layers/schedules/strategy.h"
 
 #include <cstddef>
@@ -15,11 +14,10 @@ namespace tsprun {
 struct StrategyOptions {
   ModelConfig config;
   DType dtype = DType::f32;
-  SequenceExchange exchange = SequenceExchange::gather;  ///< how Scheme::dense exchanges K and V
-  std::size_t kv_bucket_heads = 0;                       ///< K/V heads gathered at a time; 0: the strategy chooses
+  std::size_t kv_bucket_heads = 0;  ///< K/V heads gathered at a time; 0: the strategy chooses
 };
 
-/// Returns the strategy of a mesh. Borrows `rank` and `mesh`. Throws Error(refused) as check_mesh() does.
+/// Returns the strategy of a mesh. Borrows `rank` and `mesh`. Throws Error(refused) as check_layout() does.
 std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOptions& options);
 
 }  // namespace tsprun

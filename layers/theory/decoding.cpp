@@ -29,7 +29,7 @@ std::uint64_t kv_heads_computed(const ModelConfig& model, const BlockSlice& slic
 std::uint64_t kv_width(const MeshSetting& of) {
   const ModelConfig& model = of.setting.model;
   std::uint64_t heads = 0;
-  for (int t = 0; t < of.shape.tensor; ++t) heads += BlockSlice::of(model, t, of.shape.tensor).kv.count;
+  for (int t = 0; t < of.layout.tensor(); ++t) heads += BlockSlice::of(model, t, of.layout.tensor()).kv.count;
   return heads * model.head_dim;
 }
 
@@ -38,8 +38,8 @@ std::uint64_t kv_width(const MeshSetting& of) {
 PurposeBytes token_traffic(const MeshSetting& of, std::size_t position, TokenSum sum) {
   const ModelConfig& model = of.setting.model;
   const auto& [element, accumulated, lse] = of.setting.bytes;
-  const int T = of.shape.tensor;
-  const int D = of.shape.sequence;
+  const int T = of.layout.tensor();
+  const int D = of.layout.sequence();
   const int W = T * D;
   const std::uint64_t h = model.hidden;
   const std::uint64_t d = model.head_dim;
@@ -54,7 +54,7 @@ PurposeBytes token_traffic(const MeshSetting& of, std::size_t position, TokenSum
     const BlockSlice slice = BlockSlice::of(model, t, T);
     arriving += slice.kv.count - kv_heads_computed(model, slice, keeper, D);
   }
-  const int holders = of.cuts_vocabulary_over_tensor() ? T : W;
+  const int holders = of.layout.cuts_vocabulary_over_tensor() ? T : W;
   const std::uint64_t copies = as_count(W / holders);
 
   PurposeBytes bytes;
@@ -75,10 +75,10 @@ PurposeBytes prompt_traffic(const MeshSetting& of, std::span<const std::int32_t>
   PurposeBytes forward = mesh_step(pass, first).forward;
   forward[Purpose::head] = 0;
   // K and V go from the ranks that computed them, by zigzag, to those that cache them.
-  const Zigzag zigzag(first.size(), of.shape.sequence);
+  const Zigzag zigzag(first.size(), of.layout.sequence());
   std::uint64_t moving = 0;
   for (std::size_t s = 0; s < first.size(); ++s) {
-    if (static_cast<std::size_t>(zigzag.owner(s).rank) != s % as_count(of.shape.sequence)) ++moving;
+    if (static_cast<std::size_t>(zigzag.owner(s).rank) != s % as_count(of.layout.sequence())) ++moving;
   }
   forward[Purpose::kv] += of.setting.model.layers * 2 * moving * kv_width(of) * of.setting.bytes.element;
   for (int i = 0; i < kPurposes; ++i) bytes[static_cast<Purpose>(i)] += forward[static_cast<Purpose>(i)];

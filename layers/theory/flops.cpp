@@ -10,10 +10,10 @@ namespace {
 double real(std::uint64_t value) { return static_cast<double>(value); }
 }  // namespace
 
-StepFlops step_flops(const Setting& setting, const Spread& spread, MeshPlace place) {
+StepFlops step_flops(const Setting& setting, const Layout& layout, MeshPlace place) {
   const ModelConfig& model = setting.model;
-  const int D = spread.token_ranks();
-  const MeshSetting of = MeshSetting::of(setting, spread);
+  const int D = layout.sequence();
+  const MeshSetting of{setting, layout};
   const Setting replica = of.replica();
   const Zigzag zigzag(setting.sequence, D);
   const double tokens = real(replica.batch * zigzag.tokens(place.sequence));
@@ -21,16 +21,16 @@ StepFlops step_flops(const Setting& setting, const Spread& spread, MeshPlace pla
   const double h = real(model.hidden);
   const double d = real(model.head_dim);
 
-  const BlockSlice slice = BlockSlice::of(model, place.tensor, spread.tensors());
+  const BlockSlice slice = BlockSlice::of(model, place.tensor, layout.tensor());
   const double n_q = real(slice.queries.count);
   const double n_kv = real(slice.kv.count);
   const double f = real(slice.rows);
   const double S = real(setting.sequence);
   const double pairs =
-      real(replica.batch) * (of.exchanges_heads() ? S * (S + 1) / 2 / D : real(zigzag.attention_pairs(place.sequence)));
+      real(replica.batch) * (of.layout.exchanges_heads() ? S * (S + 1) / 2 / D : real(zigzag.attention_pairs(place.sequence)));
   // Rows of the vocabulary that this rank multiplies with its tokens: all of them, but under tp only its own.
-  const double V = spread.cuts_kept_tokens() ? real(model.vocabulary) / spread.tensors()
-                                             : real(Chunks::balanced(spread.tensors(), model.vocabulary).count(place.tensor));
+  const double V = layout.slices_tokens() ? real(model.vocabulary) / layout.tensor()
+                                          : real(Chunks::balanced(layout.tensor(), model.vocabulary).count(place.tensor));
 
   StepFlops flops;
   const double projections_in = 2 * tokens * h * d * (n_q + 2 * n_kv) * L;
@@ -52,11 +52,11 @@ StepFlops step_flops(const Setting& setting, const Spread& spread, MeshPlace pla
   return flops;
 }
 
-StepFlops most_flops(const Setting& setting, const Spread& spread) {
+StepFlops most_flops(const Setting& setting, const Layout& layout) {
   StepFlops most;
-  for (int t = 0; t < spread.tensors(); ++t) {
-    for (int p = 0; p < spread.token_ranks(); ++p) {
-      const StepFlops each = step_flops(setting, spread, {t, p});
+  for (int t = 0; t < layout.tensor(); ++t) {
+    for (int p = 0; p < layout.sequence(); ++p) {
+      const StepFlops each = step_flops(setting, layout, {t, p});
       if (each.total() > most.total()) most = each;
     }
   }

@@ -27,9 +27,9 @@ struct StepFlops {
   double total() const { return forward.total() + backward.total(); }
 };
 
-/// Returns the operations of the rank at `place`. The spread must be possible (why_impossible()).
-StepFlops step_flops(const Setting& setting, const Spread& spread, MeshPlace place);
+/// Returns the operations of the rank at `place`. The layout must be possible (why_impossible()).
+StepFlops step_flops(const Setting& setting, const Layout& layout, MeshPlace place);
 /// Returns the operations of the rank that computes most.
-StepFlops most_flops(const Setting& setting, const Spread& spread);
+StepFlops most_flops(const Setting& setting, const Layout& layout);
 
 }  // namespace tsprun::theory

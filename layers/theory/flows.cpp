@@ -11,19 +11,19 @@ namespace {
 /// Collects the flows of one replica and multiplies them by dp at the end.
 class Counter {
  public:
-  Counter(const Setting& setting, const Spread& spread, std::optional<std::uint64_t> remote_rows)
+  Counter(const Setting& setting, const Layout& layout, std::optional<std::uint64_t> remote_rows)
       : setting_(setting),
-        of_(MeshSetting::of(setting, spread)),
+        of_{setting, layout},
         replica_(of_.replica()),
         model_(setting.model),
-        spread_(spread),
-        T_(static_cast<std::uint64_t>(spread.tensors())),
-        D_(static_cast<std::uint64_t>(spread.token_ranks())),
+        layout_(layout),
+        T_(static_cast<std::uint64_t>(layout.tensor())),
+        D_(static_cast<std::uint64_t>(layout.sequence())),
         e_(setting.bytes.element),
         a_(setting.bytes.accumulated),
         N_(replica_.tokens()),
         h_(model_.hidden),
-        kv_read_(HeadCut(model_.query_heads, model_.kv_heads, spread.tensors()).kv_heads_read_by_all()),
+        kv_read_(HeadCut(model_.query_heads, model_.kv_heads, layout.tensor()).kv_heads_read_by_all()),
         copied_(2 * h_ * model_.head_dim * (kv_read_ - model_.kv_heads)),
         remote_rows_(remote_rows) {}
 
@@ -32,9 +32,9 @@ class Counter {
     if (T_ > 1) tensor_axis();
     vocabulary();
     norm_gains();
-    for (Flow& flow : flows_) flow.bytes *= static_cast<std::uint64_t>(spread_.data());
+    for (Flow& flow : flows_) flow.bytes *= static_cast<std::uint64_t>(layout_.data());
     if (remote_rows_) replace_embedding();
-    if (spread_.data() > 1) data_axis();
+    if (layout_.data() > 1) data_axis();
     std::erase_if(flows_, [](const Flow& flow) { return flow.bytes == 0; });
     return std::move(flows_);
   }
@@ -58,21 +58,18 @@ class Counter {
   /// Returns the ranks over which tokens are cut between layers.
   Among token_cutters() const {
     if (D_ == 1) return AxisKind::tp;
-    return {token_axis_kind(), T_ > 1 && spread_.cuts_kept_tokens()};
-  }
-
-  AxisKind token_axis_kind() const {
-    if (spread_.folded()) return AxisKind::tsp;
-    return spread_.zero3() ? AxisKind::zero3 : AxisKind::sp;
+    return {layout_.token_axis(), layout_.slices_tokens()};
   }
 
   // --- sp, tsp, zero3
 
   void token_axis() {
-    if (spread_.folded()) folded_weights();
-    else if (spread_.zero3()) gathered_weights();
-    else copied_gradients();
-    if (token_axis_kind() == AxisKind::sp && spread_.sequence == SequenceExchange::ulysses) heads_for_tokens();
+    switch (layout_.scheme()) {
+      case Scheme::tsp: folded_weights(); break;
+      case Scheme::zero3: gathered_weights(); break;
+      case Scheme::dense: copied_gradients(); break;
+    }
+    if (layout_.exchanges_heads()) heads_for_tokens();
     else keys_and_values();
   }
 
@@ -110,27 +107,27 @@ class Counter {
 
   /// Adds K and V, and dK and dV, that are gathered or travel round the ring.
   void keys_and_values() {
-    const bool ring = token_axis_kind() == AxisKind::sp && spread_.sequence == SequenceExchange::ring;
+    const bool ring = layout_.token_axis() == AxisKind::sp && layout_.sequence_exchange == SequenceExchange::ring;
     const Pattern pattern = ring ? Pattern::ring : Pattern::collective;
     const std::uint64_t messages = ring ? (D_ - 1) * L() : L();
     const std::uint64_t kv = 2 * N_ * model_.head_dim * kv_read_ * (D_ - 1) * L();
     // Computing O again takes a whole round before backward's own round begins.
     const std::uint64_t rounds = ring && setting_.recompute == Recompute::full ? 2 : 1;
-    add(token_axis_kind(), Purpose::kv, pattern, Phase::attention, kForward, kHidden, kv * e_, messages);
-    add(token_axis_kind(), Purpose::kv, pattern, Phase::attention, kBackward, kHidden, kv * (rounds * e_ + a_),
+    add(layout_.token_axis(), Purpose::kv, pattern, Phase::attention, kForward, kHidden, kv * e_, messages);
+    add(layout_.token_axis(), Purpose::kv, pattern, Phase::attention, kBackward, kHidden, kv * (rounds * e_ + a_),
         (rounds + 1) * messages);
   }
 
   /// Adds the exchanges of Ulysses. q and k count elements that change ranks when Q (or O) and K (or V) go from token shards to
   /// head shards, or back.
   void heads_for_tokens() {
-    const int D = spread_.token_ranks();
+    const int D = layout_.sequence();
     const Zigzag zigzag(setting_.sequence, D);
     std::uint64_t q = 0;
     std::uint64_t k = 0;
     std::uint64_t dk = 0;
-    for (int t = 0; t < spread_.tensors(); ++t) {
-      const BlockSlice slice = BlockSlice::of(model_, t, spread_.tensors());
+    for (int t = 0; t < layout_.tensor(); ++t) {
+      const BlockSlice slice = BlockSlice::of(model_, t, layout_.tensor());
       const auto read_by = [&](int p) { return kv_heads_read(model_, slice, p, D); };
       std::uint64_t read = 0;
       for (int p = 0; p < D; ++p) read += read_by(p);
@@ -161,13 +158,13 @@ class Counter {
     for (const Phase phase : {Phase::attention, Phase::mlp}) {
       for (const bool backward : {kForward, kBackward}) {
         // Megatron's sequence parallelism gathers each sublayer's input once more in backward.
-        const bool again = backward && spread_.cuts_kept_tokens();
+        const bool again = backward && layout_.slices_tokens();
         add(AxisKind::tp, Purpose::activations, Pattern::collective, phase, backward, kExposed,
             again ? sublayer / 2 * 3 : sublayer, (again ? 3 : 2) * L());
       }
     }
     // Gradients of copied K/V heads. If tsp cuts the weights, too, each copy's gradient lies on one of its ranks.
-    const std::uint64_t copies = spread_.folded() ? 1 : D_;
+    const std::uint64_t copies = layout_.scheme() == Scheme::tsp ? 1 : D_;
     add(AxisKind::tp, Purpose::gradients, Pattern::collective, Phase::pass, kBackward, kHidden, 2 * copied_ * a_ * copies * L(),
         2 * L());
   }
@@ -175,11 +172,11 @@ class Counter {
   // --- what else a model has
 
   void vocabulary() {
-    if (T_ > 1 && !spread_.cuts_kept_tokens()) {
+    if (layout_.cuts_vocabulary_over_tensor()) {
       vocabulary_over_tensors();
       return;
     }
-    const int ranks = spread_.vocabulary_ranks();
+    const int ranks = layout_.vocabulary_ranks();
     if (ranks == 1) return;
     const Among among = token_cutters();
     add_embedding(among, N_ - N_ / static_cast<std::uint64_t>(ranks));
@@ -192,7 +189,7 @@ class Counter {
 
   void vocabulary_over_tensors() {
     const std::uint64_t V = model_.vocabulary;
-    const int T = spread_.tensors();
+    const int T = layout_.tensor();
     add(AxisKind::tp, Purpose::embedding, Pattern::collective, Phase::pass, kForward, kExposed,
         tp_embedding(replica_, T).forward[Purpose::embedding], 2);
     const Traffic traffic = tp_head(replica_, T);
@@ -200,9 +197,9 @@ class Counter {
     if (D_ == 1) return;
     const std::uint64_t gradients = 2 * V * h_ * a_ * (D_ - 1);
     // The embedding's gradient is complete only when the backward pass ends.
-    add(token_axis_kind(), Purpose::embedding, Pattern::collective, Phase::pass, kBackward, kExposed, gradients, 2);
+    add(layout_.token_axis(), Purpose::embedding, Pattern::collective, Phase::pass, kBackward, kExposed, gradients, 2);
     if (!model_.tied_embeddings)
-      add(token_axis_kind(), Purpose::head, Pattern::collective, Phase::pass, kBackward, kHidden, gradients, 2);
+      add(layout_.token_axis(), Purpose::head, Pattern::collective, Phase::pass, kBackward, kHidden, gradients, 2);
   }
 
   void add_embedding(Among among, std::uint64_t rows) {
@@ -225,7 +222,7 @@ class Counter {
   /// Adds the all-reduces of gains, biases and learned positions over the ranks whose tokens differ.
   void norm_gains() {
     const std::uint64_t gains = model_.replicated_parameters();
-    const bool tensors_too = spread_.cuts_kept_tokens();
+    const bool tensors_too = layout_.slices_tokens();
     const std::uint64_t over = tensors_too ? T_ * D_ : D_;
     const std::uint64_t groups = tensors_too ? 1 : T_;
     const auto all_reduced = [&](Among among, std::uint64_t elements, std::uint64_t ranks, std::uint64_t of_them) {
@@ -243,8 +240,8 @@ class Counter {
 
   void data_axis() {
     Held all;
-    for (int t = 0; t < spread_.tensors(); ++t) {
-      for (int p = 0; p < spread_.token_ranks(); ++p) {
+    for (int t = 0; t < layout_.tensor(); ++t) {
+      for (int p = 0; p < layout_.sequence(); ++p) {
         const Held each = held(of_, {.tensor = t, .sequence = p});
         all.attention += each.attention;
         all.mlp += each.mlp;
@@ -254,7 +251,7 @@ class Counter {
     }
     const auto all_reduced = [&](Purpose purpose, bool hidden, std::uint64_t elements, std::uint64_t messages) {
       add(AxisKind::dp, purpose, Pattern::collective, Phase::pass, kBackward, hidden,
-          2 * elements * a_ * static_cast<std::uint64_t>(spread_.data() - 1), messages);
+          2 * elements * a_ * static_cast<std::uint64_t>(layout_.data() - 1), messages);
     };
     all_reduced(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * L());
     const std::uint64_t tables = model_.tied_embeddings ? 1 : 2;
@@ -270,7 +267,7 @@ class Counter {
   MeshSetting of_;
   Setting replica_;
   const ModelConfig& model_;
-  const Spread& spread_;
+  const Layout& layout_;
   std::uint64_t T_;
   std::uint64_t D_;
   std::uint64_t e_;
@@ -285,8 +282,8 @@ class Counter {
 
 }  // namespace
 
-std::vector<Flow> step_flows(const Setting& setting, const Spread& spread, std::optional<std::uint64_t> remote_rows) {
-  return Counter(setting, spread, remote_rows).step();
+std::vector<Flow> step_flows(const Setting& setting, const Layout& layout, std::optional<std::uint64_t> remote_rows) {
+  return Counter(setting, layout, remote_rows).step();
 }
 
 Traffic sum(const std::vector<Flow>& flows) {
@@ -295,12 +292,12 @@ Traffic sum(const std::vector<Flow>& flows) {
   return traffic;
 }
 
-Traffic step_traffic(const Setting& setting, const Spread& spread, std::optional<std::uint64_t> remote_rows) {
-  return sum(step_flows(setting, spread, remote_rows));
+Traffic step_traffic(const Setting& setting, const Layout& layout, std::optional<std::uint64_t> remote_rows) {
+  return sum(step_flows(setting, layout, remote_rows));
 }
 
 Traffic mesh_step(const MeshSetting& of, std::span<const std::int32_t> ids) {
-  Traffic traffic = step_traffic(of.setting, of.spread(), remote_rows(of, ids));
+  Traffic traffic = step_traffic(of.setting, of.layout, remote_rows(of, ids));
   traffic.forward[Purpose::other] = traffic.backward[Purpose::other] = 0;
   return traffic;
 }
@@ -308,7 +305,7 @@ Traffic mesh_step(const MeshSetting& of, std::span<const std::int32_t> ids) {
 Traffic mesh_block(const MeshSetting& of) {
   MeshSetting one = of;
   one.setting.model.layers = 1;
-  Traffic traffic = step_traffic(one.setting, one.spread());
+  Traffic traffic = step_traffic(one.setting, one.layout);
   for (const Purpose purpose : {Purpose::embedding, Purpose::head, Purpose::other})
     traffic.forward[purpose] = traffic.backward[purpose] = 0;
   return traffic;

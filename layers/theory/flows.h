@@ -41,14 +41,14 @@ struct Flow {
 };
 
 /// Returns the flows of one training step. `remote_rows` is the number of tokens, over all sequences, whose embedding row lives
-/// on another rank, as counted from the ids; without it, ids are taken as uniformly distributed. The spread must be possible
+/// on another rank, as counted from the ids; without it, ids are taken as uniformly distributed. The layout must be possible
 /// (why_impossible()).
-std::vector<Flow> step_flows(const Setting& setting, const Spread& spread, std::optional<std::uint64_t> remote_rows = {});
+std::vector<Flow> step_flows(const Setting& setting, const Layout& layout, std::optional<std::uint64_t> remote_rows = {});
 
 /// Returns the sum of the flows' bytes by purpose, over all ranks.
 Traffic sum(const std::vector<Flow>& flows);
 /// Returns the exact traffic of a training step under any scheme, over all ranks. Arguments as for step_flows().
-Traffic step_traffic(const Setting& setting, const Spread& spread, std::optional<std::uint64_t> remote_rows = {});
+Traffic step_traffic(const Setting& setting, const Layout& layout, std::optional<std::uint64_t> remote_rows = {});
 
 /// Returns the bytes that all ranks of a run receive in a training step whose tokens are `ids` [B, S]. Excludes the purpose
 /// `other`, whose exchanges may use any algorithm.

@@ -15,63 +15,41 @@ namespace {
 /// Returns the vocabulary rows of a rank, cut over the ranks whose tokens differ or over the tensor ranks.
 std::uint64_t vocabulary_rows(const MeshSetting& of, MeshPlace place) {
   const std::size_t V = of.setting.model.vocabulary;
-  if (of.cuts_vocabulary_over_tensor()) return Chunks::balanced(of.shape.tensor, V).count(place.tensor);
-  if (of.shape.slices_tokens()) {
-    return Chunks::balanced(of.shape.tensor * of.shape.sequence, V).count(place.sequence * of.shape.tensor + place.tensor);
+  if (of.layout.cuts_vocabulary_over_tensor()) return Chunks::balanced(of.layout.tensor(), V).count(place.tensor);
+  if (of.layout.slices_tokens()) {
+    return Chunks::balanced(of.layout.replica(), V).count(place.sequence * of.layout.tensor() + place.tensor);
   }
-  return Chunks::balanced(of.shape.sequence, V).count(place.sequence);
+  return Chunks::balanced(of.layout.sequence(), V).count(place.sequence);
 }
 
 }  // namespace
 
-// --- how a mesh is named -----------------------------------------------------------------------------------------------------
-
-MeshSetting MeshSetting::of(const Setting& setting, const Spread& spread) {
-  return {.setting = setting, .shape = mesh_shape(spread), .exchange = spread.sequence};
-}
-
-Spread MeshSetting::spread() const {
-  const AxisKind tokens = shape.scheme == Scheme::tsp     ? AxisKind::tsp
-                          : shape.scheme == Scheme::zero3 ? AxisKind::zero3
-                                                          : AxisKind::sp;
-  std::vector<Spread::Axis> axes = {{AxisKind::dp, shape.data}};
-  if (shape.sequence_outside) axes.push_back({tokens, shape.sequence});
-  axes.push_back({AxisKind::tp, shape.tensor});
-  if (!shape.sequence_outside) axes.push_back({tokens, shape.sequence});
-  std::erase_if(axes, [](const Spread::Axis& axis) { return axis.degree == 1; });
-  return {.axes = std::move(axes),
-          .tensor = shape.slices_tokens() ? TensorExchange::sequence : TensorExchange::plain,
-          .sequence = exchange};
-}
-
 Setting MeshSetting::replica() const {
   Setting replica = setting;
-  replica.batch /= static_cast<std::size_t>(shape.data);
+  replica.batch /= static_cast<std::size_t>(layout.data());
   return replica;
 }
 
-MeshPlace place_of(const MeshShape& shape, int rank) {
-  const int within = rank % (shape.tensor * shape.sequence);
-  if (shape.sequence_outside) return {.tensor = within % shape.tensor, .sequence = within / shape.tensor};
-  return {.tensor = within / shape.sequence, .sequence = within % shape.sequence};
+MeshPlace place_of(const Layout& layout, int rank) {
+  return {.tensor = layout.place(AxisKind::tp, rank), .sequence = layout.place(layout.token_axis(), rank)};
 }
 
 // --- parameters --------------------------------------------------------------------------------------------------------------
 
 Held held(const MeshSetting& of, MeshPlace place) {
   const ModelConfig& model = of.setting.model;
-  const BlockSlice slice = BlockSlice::of(model, place.tensor, of.shape.tensor);
+  const BlockSlice slice = BlockSlice::of(model, place.tensor, of.layout.tensor());
   const std::uint64_t h = model.hidden;
   Held result;
-  if (of.shape.scheme == Scheme::tsp) {
-    const TspShards shards(slice.apply(model), of.shape.sequence);
+  if (of.layout.scheme() == Scheme::tsp) {
+    const TspShards shards(slice.apply(model), of.layout.sequence());
     result.attention = shards.attention(place.sequence);
     result.mlp = shards.mlp(place.sequence);
   } else {
     const std::uint64_t attention_rows = 2 * (slice.queries.count + slice.kv.count) * model.head_dim;
     const std::uint64_t mlp_rows = model.mlp_matrices() * slice.rows;
     const auto share = [&](std::uint64_t rows) {
-      return of.shape.scheme == Scheme::zero3 ? Chunks::balanced(of.shape.sequence, rows).count(place.sequence) : rows;
+      return of.layout.scheme() == Scheme::zero3 ? Chunks::balanced(of.layout.sequence(), rows).count(place.sequence) : rows;
     };
     result.attention = share(attention_rows) * h;
     result.mlp = share(mlp_rows) * h;
@@ -96,24 +74,24 @@ std::size_t kv_heads_read(const ModelConfig& model, const BlockSlice& slice, int
 
 std::uint64_t held_tokens(const MeshSetting& of, MeshPlace place) {
   const Setting replica = of.replica();
-  const std::size_t rows = replica.batch * Zigzag(replica.sequence, of.shape.sequence).tokens(place.sequence);
-  return of.shape.slices_tokens() ? Chunks::balanced(of.shape.tensor, rows).count(place.tensor) : rows;
+  const std::size_t rows = replica.batch * Zigzag(replica.sequence, of.layout.sequence()).tokens(place.sequence);
+  return of.layout.slices_tokens() ? Chunks::balanced(of.layout.tensor(), rows).count(place.tensor) : rows;
 }
 
 std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place) {
   const Setting replica = of.replica();
   const ModelConfig& model = replica.model;
-  const BlockSlice slice = BlockSlice::of(model, place.tensor, of.shape.tensor);
+  const BlockSlice slice = BlockSlice::of(model, place.tensor, of.layout.tensor());
   Setting part = replica;
   part.model = slice.apply(model);
   const std::uint64_t inputs = 2 * model.hidden * replica.bytes.element;
   const std::uint64_t inside = saved_bytes_per_token(part) - inputs;
   const std::uint64_t inputs_all = held_tokens(of, place) * inputs;
-  const std::uint64_t rows = replica.batch * Zigzag(replica.sequence, of.shape.sequence).tokens(place.sequence);
-  if (!of.exchanges_heads() || replica.recompute == Recompute::full) return inputs_all + rows * inside;
+  const std::uint64_t rows = replica.batch * Zigzag(replica.sequence, of.layout.sequence()).tokens(place.sequence);
+  if (!of.layout.exchanges_heads() || replica.recompute == Recompute::full) return inputs_all + rows * inside;
   // Ulysses saves q, k, v and log-sum-exps of some heads and all tokens, instead of some tokens and all heads.
-  const HeadRange own = HeadCut(slice.queries.count, slice.queries.count, of.shape.sequence).query_heads(place.sequence);
-  const std::uint64_t kv = kv_heads_read(model, slice, place.sequence, of.shape.sequence);
+  const HeadRange own = HeadCut(slice.queries.count, slice.queries.count, of.layout.sequence()).query_heads(place.sequence);
+  const std::uint64_t kv = kv_heads_read(model, slice, place.sequence, of.layout.sequence());
   const std::uint64_t d = model.head_dim;
   const std::uint64_t lse = own.count * replica.tokens() * replica.bytes.lse;
   std::uint64_t bytes = inputs_all + rows * slice.queries.count * d * replica.bytes.element + lse;  // and o
@@ -145,8 +123,8 @@ CategoryBytes certain(const MeshSetting& of, MeshPlace place, std::uint64_t id_b
 int fullest(const MeshSetting& of) {
   int most = 0;
   std::uint64_t largest = 0;
-  for (int rank = 0; rank < of.shape.tensor * of.shape.sequence; ++rank) {
-    const std::uint64_t total = certain(of, place_of(of.shape, rank), 0).total;
+  for (int rank = 0; rank < of.layout.replica(); ++rank) {
+    const std::uint64_t total = certain(of, place_of(of.layout, rank), 0).total;
     if (total <= largest) continue;
     largest = total;
     most = rank;
@@ -157,21 +135,21 @@ int fullest(const MeshSetting& of) {
 // --- the embedding -----------------------------------------------------------------------------------------------------------
 
 std::uint64_t remote_rows(const MeshSetting& of, std::span<const std::int32_t> ids) {
-  if (of.cuts_vocabulary_over_tensor()) return 0;
+  if (of.layout.cuts_vocabulary_over_tensor()) return 0;
   const Setting replica = of.replica();
   const std::size_t count = replica.tokens();
   std::uint64_t sum = 0;
-  for (int d = 0; d < of.shape.data; ++d) {
+  for (int d = 0; d < of.layout.data(); ++d) {
     const auto own = ids.subspan(static_cast<std::size_t>(d) * count, count);
-    if (!of.shape.slices_tokens()) {
-      sum += remote_rows_of_all(remote_rows(own, replica, of.shape.sequence));
+    if (!of.layout.slices_tokens()) {
+      sum += remote_rows_of_all(remote_rows(own, replica, of.layout.sequence()));
       continue;
     }
     // Each sequence rank's rows are cut once more over the tensor ranks.
-    const int T = of.shape.tensor;
-    const Zigzag zigzag(replica.sequence, of.shape.sequence);
-    const Chunks rows = Chunks::balanced(T * of.shape.sequence, replica.model.vocabulary);
-    for (int s = 0; s < of.shape.sequence; ++s) {
+    const int T = of.layout.tensor();
+    const Zigzag zigzag(replica.sequence, of.layout.sequence());
+    const Chunks rows = Chunks::balanced(of.layout.replica(), replica.model.vocabulary);
+    for (int s = 0; s < of.layout.sequence(); ++s) {
       const std::size_t local = zigzag.tokens(s);
       std::vector<std::int32_t> held(replica.batch * local);
       for (std::size_t b = 0; b < replica.batch; ++b) {

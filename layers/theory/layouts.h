@@ -9,10 +9,8 @@
 #pragma once
 
 #include "core/memory/category.h"
-#include "layers/layout/mesh.h"
+#include "layers/layout/layout.h"
 #include "layers/layout/slice.h"
-#include "layers/layout/spread.h"
-#include "layers/layout/variants.h"
 #include "layers/theory/traffic.h"
 
 #include <cstdint>
@@ -20,26 +18,14 @@
 
 namespace tsprun::theory {
 
-/// A model with its input, and the mesh it runs on. `setting.batch` counts the sequences of the whole job; the data axis must
-/// divide it.
+/// A model with its input, and the layout that it runs on, which must be possible (why_impossible()). `setting.batch` counts the
+/// sequences of the whole job; the data axis must divide it.
 struct MeshSetting {
   Setting setting;
-  MeshShape shape;
-  SequenceExchange exchange = SequenceExchange::gather;
-
-  /// Returns the mesh setting of `spread`, which must be possible (why_impossible()).
-  static MeshSetting of(const Setting& setting, const Spread& spread);
-  /// Returns the layout as plans write it, without axes of degree 1.
-  Spread spread() const;
+  Layout layout = {};
 
   /// Returns the setting of one replica: the same with the batch divided by the data axis.
   Setting replica() const;
-  /// Returns whether the vocabulary is cut over the tensor axis, as under plain tp.
-  bool cuts_vocabulary_over_tensor() const { return shape.tensor > 1 && !shape.slices_tokens(); }
-  /// Returns whether attention exchanges tokens for heads (Ulysses).
-  bool exchanges_heads() const {
-    return shape.scheme == Scheme::dense && shape.sequence > 1 && exchange == SequenceExchange::ulysses;
-  }
 };
 
 /// A rank's coordinates on the tensor and the sequence axis.
@@ -48,7 +34,7 @@ struct MeshPlace {
   int sequence = 0;
 };
 /// Returns the coordinates of `rank`.
-MeshPlace place_of(const MeshShape& shape, int rank);
+MeshPlace place_of(const Layout& layout, int rank);
 
 /// Parameters that a rank holds, in elements.
 struct Held {

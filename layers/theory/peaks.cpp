@@ -35,9 +35,9 @@ struct Phantom {
   Mesh mesh;
 
   Phantom(const MeshSetting& of, int number, const PeakOptions& options)
-      : context(Context::phantom(number, of.shape.ranks(), likeness(of.shape.ranks(), number, options))),
+      : context(Context::phantom(number, of.layout.ranks(), likeness(of.layout.ranks(), number, options))),
         rank(context, {.threads = options.threads, .trace = nullptr}),
-        mesh(context.world(), of.shape) {}
+        mesh(context.world(), of.layout) {}
 };
 
 ModelOptions model_options(const MeshSetting& of, const PeakOptions& options) {
@@ -45,8 +45,7 @@ ModelOptions model_options(const MeshSetting& of, const PeakOptions& options) {
           .dtype = of.setting.bytes.dtype(),
           .recompute = of.setting.recompute,
           .training = options.training,
-          .kv_bucket_heads = options.kv_bucket_heads,
-          .exchange = of.exchange};
+          .kv_bucket_heads = options.kv_bucket_heads};
 }
 
 }  // namespace
@@ -60,9 +59,9 @@ struct RunPeaks::Parts {
   Model model;
 
   Parts(const MeshSetting& of, int number, const PeakOptions& options)
-      : context(Context::phantom(number, of.shape.ranks(), likeness(of.shape.ranks(), number, options))),
+      : context(Context::phantom(number, of.layout.ranks(), likeness(of.layout.ranks(), number, options))),
         rank(context, {.threads = options.threads, .trace = nullptr}),
-        mesh(context.world(), of.shape),
+        mesh(context.world(), of.layout),
         model(rank, mesh, model_options(of, options)) {
     model.parameters().fill_fresh(of.setting.model.layers, 0);
   }
@@ -116,7 +115,7 @@ namespace {
 std::vector<int> asked(const MeshSetting& of) {
   const int most = fullest(of);
   std::vector<int> ranks = {most};
-  for (int rank = 0; rank < std::min(of.shape.tensor * of.shape.sequence, kMostAsked); ++rank) {
+  for (int rank = 0; rank < std::min(of.layout.replica(), kMostAsked); ++rank) {
     if (rank != most) ranks.push_back(rank);
   }
   return ranks;

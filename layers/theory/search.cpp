@@ -1,6 +1,7 @@
 // Enumerates layouts, judges each by memory (a phantom's run) and time (step_time.h), and sorts them.
 #include "layers/theory/search.h"
 
+#include "layers/layout/check_layout.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/peaks.h"
 
@@ -16,10 +17,10 @@ namespace {
 constexpr double kGiB = 1 << 30;
 
 /// Adds the layouts of one replica (without dp) that have these axes, in every variant that makes a difference.
-void add_replica(std::vector<Spread>& spreads, std::vector<Spread::Axis> axes) {
-  std::erase_if(axes, [](const Spread::Axis& axis) { return axis.degree == 1; });
+void add_replica(std::vector<Layout>& layouts, std::vector<Axis> axes) {
+  std::erase_if(axes, [](const Axis& axis) { return axis.degree == 1; });
   const auto has = [&](AxisKind kind) {
-    return std::any_of(axes.begin(), axes.end(), [&](const Spread::Axis& axis) { return axis.kind == kind; });
+    return std::any_of(axes.begin(), axes.end(), [&](const Axis& axis) { return axis.kind == kind; });
   };
   std::vector<TensorExchange> tensor = {TensorExchange::plain};
   if (has(AxisKind::tp)) tensor.push_back(TensorExchange::sequence);
@@ -27,24 +28,24 @@ void add_replica(std::vector<Spread>& spreads, std::vector<Spread::Axis> axes) {
   if (has(AxisKind::sp)) sequence.insert(sequence.end(), {SequenceExchange::ring, SequenceExchange::ulysses});
   for (const TensorExchange t : tensor) {
     for (const SequenceExchange s : sequence) {
-      Spread spread{.axes = axes, .tensor = t, .sequence = s};
-      if (std::find(spreads.begin(), spreads.end(), spread) == spreads.end()) spreads.push_back(std::move(spread));
+      Layout layout{.axes = axes, .tensor_exchange = t, .sequence_exchange = s};
+      if (std::find(layouts.begin(), layouts.end(), layout) == layouts.end()) layouts.push_back(std::move(layout));
     }
   }
 }
 
-std::vector<Spread> replicas(int ranks) {
-  std::vector<Spread> spreads;
-  add_replica(spreads, {{AxisKind::tsp, ranks}});
-  add_replica(spreads, {{AxisKind::zero3, ranks}});
+std::vector<Layout> replicas(int ranks) {
+  std::vector<Layout> layouts;
+  add_replica(layouts, {{AxisKind::tsp, ranks}});
+  add_replica(layouts, {{AxisKind::zero3, ranks}});
   for (int t = 1; t <= ranks; ++t) {
     if (ranks % t != 0) continue;
     for (const AxisKind other : {AxisKind::sp, AxisKind::tsp}) {
-      add_replica(spreads, {{AxisKind::tp, t}, {other, ranks / t}});
-      add_replica(spreads, {{other, ranks / t}, {AxisKind::tp, t}});
+      add_replica(layouts, {{AxisKind::tp, t}, {other, ranks / t}});
+      add_replica(layouts, {{other, ranks / t}, {AxisKind::tp, t}});
     }
   }
-  return spreads;
+  return layouts;
 }
 
 std::string gibibytes(double bytes) { return fmt::format("{:.1f} GiB", bytes / kGiB); }
@@ -60,16 +61,16 @@ std::string largest_parts(const CategoryBytes& bytes) {
 
 }  // namespace
 
-std::vector<Spread> all_spreads(int ranks) {
-  std::vector<Spread> spreads;
+std::vector<Layout> all_layouts(int ranks) {
+  std::vector<Layout> layouts;
   for (int data = 1; data <= ranks; ++data) {
     if (ranks % data != 0) continue;
-    for (Spread spread : replicas(ranks / data)) {
-      if (data > 1) spread.axes.insert(spread.axes.begin(), {AxisKind::dp, data});
-      spreads.push_back(std::move(spread));
+    for (Layout layout : replicas(ranks / data)) {
+      if (data > 1) layout.axes.insert(layout.axes.begin(), {AxisKind::dp, data});
+      layouts.push_back(std::move(layout));
     }
   }
-  return spreads;
+  return layouts;
 }
 
 double model_flops(const Setting& setting) {
@@ -80,16 +81,16 @@ double model_flops(const Setting& setting) {
 
 namespace {
 
-Candidate judge_mode(const Setting& setting, const Spread& spread, const Machine& machine, const SearchOptions& options) {
+Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine& machine, const SearchOptions& options) {
   Candidate candidate;
-  candidate.spread = spread;
+  candidate.layout = layout;
   candidate.recompute = setting.recompute;
   candidate.possible = true;
-  candidate.memory = peaks_of_fullest(MeshSetting::of(setting, spread));
-  candidate.time = step_time(setting, spread, machine, options.dtype);
+  candidate.memory = peaks_of_fullest(MeshSetting{setting, layout});
+  candidate.time = step_time(setting, layout, machine, options.dtype);
   candidate.tokens_per_s = static_cast<double>(setting.tokens()) / candidate.time.seconds;
   candidate.utilization =
-      model_flops(setting) / (spread.ranks() * machine.flops(options.dtype).value_or(0) * candidate.time.seconds);
+      model_flops(setting) / (layout.ranks() * machine.flops(options.dtype).value_or(0) * candidate.time.seconds);
   candidate.fits = candidate.memory.total <= options.memory_bytes;
   if (candidate.fits) {
     candidate.why = fmt::format("bound by {}", name(candidate.time.binds, machine));
@@ -105,9 +106,9 @@ Candidate judge_mode(const Setting& setting, const Spread& spread, const Machine
 bool are_alike(const Candidate& a, const Candidate& b) {
   if (a.possible != b.possible || a.recompute != b.recompute || a.why != b.why || a.memory != b.memory) return false;
   if (a.time.seconds != b.time.seconds || a.time.exposed != b.time.exposed) return false;
-  return a.spread.tensor == b.spread.tensor && a.spread.sequence == b.spread.sequence &&
-         a.spread.axes.size() == b.spread.axes.size() &&
-         std::is_permutation(a.spread.axes.begin(), a.spread.axes.end(), b.spread.axes.begin());
+  return a.layout.tensor_exchange == b.layout.tensor_exchange && a.layout.sequence_exchange == b.layout.sequence_exchange &&
+         a.layout.axes.size() == b.layout.axes.size() &&
+         std::is_permutation(a.layout.axes.begin(), a.layout.axes.end(), b.layout.axes.begin());
 }
 
 /// Returns the largest of value/2, value/4, … for which `fits` returns true, or 0 if there is none.
@@ -122,11 +123,11 @@ std::size_t largest_half(std::size_t value, Fits&& fits) {
 
 }  // namespace
 
-Candidate judge(const Setting& setting, const Spread& spread, const Machine& machine, const SearchOptions& options) {
+Candidate judge(const Setting& setting, const Layout& layout, const Machine& machine, const SearchOptions& options) {
   Candidate candidate;
-  candidate.spread = spread;
+  candidate.layout = layout;
   candidate.recompute = setting.recompute;
-  candidate.why = why_impossible(setting, spread);
+  candidate.why = why_impossible(setting, layout);
   if (!candidate.why.empty()) return candidate;
   // Modes are tried fastest first, and the first that fits is taken: times are cheap to compute, while memory takes a run of the
   // schedule.
@@ -137,10 +138,10 @@ Candidate judge(const Setting& setting, const Spread& spread, const Machine& mac
   }
   if (modes.empty()) modes.push_back(setting);
   std::stable_sort(modes.begin(), modes.end(), [&](const Setting& a, const Setting& b) {
-    return step_time(a, spread, machine, options.dtype).seconds < step_time(b, spread, machine, options.dtype).seconds;
+    return step_time(a, layout, machine, options.dtype).seconds < step_time(b, layout, machine, options.dtype).seconds;
   });
   for (const Setting& mode : modes) {
-    Candidate judged = judge_mode(mode, spread, machine, options);
+    Candidate judged = judge_mode(mode, layout, machine, options);
     if (judged.fits) return judged;
     if (!candidate.possible || judged.memory.total < candidate.memory.total) candidate = std::move(judged);
   }
@@ -149,16 +150,16 @@ Candidate judge(const Setting& setting, const Spread& spread, const Machine& mac
 
 std::vector<Candidate> search(const Setting& setting, int gpus, const Machine& machine, const SearchOptions& options) {
   std::vector<Candidate> candidates;
-  for (const Spread& spread : all_spreads(gpus)) {
-    Candidate judged = judge(setting, spread, machine, options);
+  for (const Layout& layout : all_layouts(gpus)) {
+    Candidate judged = judge(setting, layout, machine, options);
     const auto twin =
         std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& each) { return are_alike(each, judged); });
     if (twin == candidates.end()) candidates.push_back(std::move(judged));
-    else twin->alike.push_back(spread);
+    else twin->alike.push_back(layout);
   }
   const auto key = [](const Candidate& each) {
     const double order = each.fits ? each.time.seconds : static_cast<double>(each.memory.total);
-    return std::tuple(each.fits ? 0 : each.possible ? 1 : 2, order, each.spread.axes.size());
+    return std::tuple(each.fits ? 0 : each.possible ? 1 : 2, order, each.layout.axes.size());
   };
   std::stable_sort(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) { return key(a) < key(b); });
   return candidates;
@@ -170,10 +171,10 @@ std::optional<Remedies> remedies(const Setting& setting, const std::vector<Candi
   Remedies result;
   result.least = found.front();
   result.memory_bytes = result.least.memory.total;
-  const Spread& spread = result.least.spread;
-  for (int times = 2; times <= kMostTimes && !result.more_gpus && !spread.axes.empty(); times *= 2) {
-    for (std::size_t axis = spread.axes.size(); axis-- > 0 && !result.more_gpus;) {
-      Spread wider = spread;
+  const Layout& layout = result.least.layout;
+  for (int times = 2; times <= kMostTimes && !result.more_gpus && !layout.axes.empty(); times *= 2) {
+    for (std::size_t axis = layout.axes.size(); axis-- > 0 && !result.more_gpus;) {
+      Layout wider = layout;
       wider.axes[axis].degree *= times;
       Candidate judged = judge(setting, wider, machine, options);
       if (judged.fits) result.more_gpus = std::move(judged);
@@ -183,7 +184,7 @@ std::optional<Remedies> remedies(const Setting& setting, const std::vector<Candi
     Setting smaller = setting;
     smaller.batch = batch;
     smaller.sequence = sequence;
-    return judge(smaller, spread, machine, options).fits;
+    return judge(smaller, layout, machine, options).fits;
   };
   result.batch = largest_half(setting.batch, [&](std::size_t batch) { return fits(batch, setting.sequence); });
   result.sequence = largest_half(setting.sequence, [&](std::size_t sequence) { return fits(setting.batch, sequence); });

@@ -3,7 +3,8 @@
 #pragma once
 
 #include "core/memory/category.h"
-#include "layers/layout/spread.h"
+#include "layers/layout/layout.h"
+#include "layers/layout/setting.h"
 #include "layers/theory/machine.h"
 #include "layers/theory/step_time.h"
 
@@ -14,15 +15,15 @@
 
 namespace tsprun::theory {
 
-/// Returns all spreads over `ranks` ranks that the grammar of --layout allows, without axes of degree 1: dp first, if there is
+/// Returns all layouts over `ranks` ranks that the grammar of --layout allows, without axes of degree 1: dp first, if there is
 /// one, then one of tsp, zero3, tp, sp, tp and sp in either order, tp and tsp in either order.
-std::vector<Spread> all_spreads(int ranks);
+std::vector<Layout> all_layouts(int ranks);
 
 /// One layout and its verdict.
 struct Candidate {
-  Spread spread;
-  /// Layouts that differ from `spread` only in the order of their axes and, on this machine, in no figure.
-  std::vector<Spread> alike;
+  Layout layout;
+  /// Layouts that differ from `layout` only in the order of their axes and, on this machine, in no figure.
+  std::vector<Layout> alike;
   Recompute recompute = Recompute::none;  ///< the fastest mode that fits; if none fits, the one that needs least
   bool fits = false;
   std::string why;        ///< why it is impossible, what doesn't fit, or which resource binds
@@ -47,7 +48,7 @@ struct SearchOptions {
 double model_flops(const Setting& setting);
 
 /// Judges one layout: whether it is possible, its memory, and the time of a step. Throws what step_time() throws.
-Candidate judge(const Setting& setting, const Spread& spread, const Machine& machine, const SearchOptions& options);
+Candidate judge(const Setting& setting, const Layout& layout, const Machine& machine, const SearchOptions& options);
 /// Judges all layouts of `gpus` GPUs. Those that fit come first, fastest first; then the others by the memory they need, least
 /// first; impossible ones last. Layouts that differ in no figure are listed once (Candidate::alike).
 std::vector<Candidate> search(const Setting& setting, int gpus, const Machine& machine, const SearchOptions& options);

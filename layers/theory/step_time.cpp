@@ -26,10 +26,10 @@ struct Seats {
   double node;   ///< m, how many of them are on one node
   double nodes;  ///< n, the nodes
 
-  static Seats of(const Spread& spread, const Flow& flow, const Machine& machine) {
+  static Seats of(const Layout& layout, const Flow& flow, const Machine& machine) {
     // A replica's ranks are consecutive.
-    const int k = flow.with_tensors ? spread.tensors() * spread.token_ranks() : spread.degree(flow.axis);
-    const int stride = flow.with_tensors ? 1 : spread.stride(flow.axis);
+    const int k = flow.with_tensors ? layout.replica() : layout.degree(flow.axis);
+    const int stride = flow.with_tensors ? 1 : layout.stride(flow.axis);
     const int m = std::clamp(machine.gpus_per_node / stride, 1, k);
     const int nodes = (k + m - 1) / m;
     return {static_cast<double>(k), static_cast<double>(m), static_cast<double>(nodes)};
@@ -113,21 +113,21 @@ std::string_view name(Resource resource, const Machine& machine) {
   return "";
 }
 
-StepTime step_time(const Setting& setting, const Spread& spread, const Machine& machine, DType dtype) {
+StepTime step_time(const Setting& setting, const Layout& layout, const Machine& machine, DType dtype) {
   const std::optional<double> peak = machine.flops(dtype);
   if (!peak) {
     throw Error(Cause::refused,
                 fmt::format("--dtype {}: {} doesn't state flops_per_s for it", tsprun::name(dtype), machine.name));
   }
   std::array<Pass, 2> passes{};
-  const StepFlops flops = most_flops(setting, spread);
-  const MeshSetting mesh = MeshSetting::of(setting, spread);
-  const MeshPlace place = place_of(mesh.shape, fullest(mesh));
+  const StepFlops flops = most_flops(setting, layout);
+  const MeshSetting mesh{setting, layout};
+  const MeshPlace place = place_of(mesh.layout, fullest(mesh));
   const Held parameters = held(mesh, place);
   const CategoryBytes bytes = certain(mesh, place, 0);
   const auto element = static_cast<double>(setting.bytes.element);
   // Weights that a rank computes with: under TSP and ZeRO-3, all of its tensor rank's, whichever rank holds them.
-  const double visits = spread.folded() || spread.zero3() ? spread.token_ranks() : 1;
+  const double visits = layout.scheme() == Scheme::dense ? 1 : layout.sequence();
   for (const bool backward : {false, true}) {
     Pass& pass = passes[backward ? 1 : 0];
     const PassFlops& of = backward ? flops.backward : flops.forward;
@@ -144,9 +144,9 @@ StepTime step_time(const Setting& setting, const Spread& spread, const Machine& 
     pass.stages[1].work[at(Resource::memory)] = (reads(parameters.mlp) + saved / 2) / machine.memory_bytes_per_s;
     pass.stages[2].work[at(Resource::memory)] = reads(parameters.vocabulary) / machine.memory_bytes_per_s;
   }
-  const double ranks = spread.ranks();
-  for (const Flow& flow : step_flows(setting, spread)) {
-    const Work work = on_links(machine, Seats::of(spread, flow, machine), flow.pattern, static_cast<double>(flow.bytes) / ranks,
+  const double ranks = layout.ranks();
+  for (const Flow& flow : step_flows(setting, layout)) {
+    const Work work = on_links(machine, Seats::of(layout, flow, machine), flow.pattern, static_cast<double>(flow.bytes) / ranks,
                                static_cast<double>(flow.messages));
     Pass& pass = passes[flow.backward ? 1 : 0];
     Stage& stage = flow.phase == Phase::pass ? pass.whole : pass.stages[static_cast<std::size_t>(flow.phase)];

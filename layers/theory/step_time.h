@@ -19,7 +19,8 @@
 // The resource that binds a layout is the one that would shorten the step most if it were infinitely fast.
 #pragma once
 
-#include "layers/layout/spread.h"
+#include "layers/layout/layout.h"
+#include "layers/layout/setting.h"
 #include "layers/theory/machine.h"
 
 #include <array>
@@ -42,8 +43,8 @@ struct StepTime {
   std::array<double, kResources> busy{};  ///< seconds that each resource works on its own
 };
 
-/// Returns the modelled time of a training step whose products run in `dtype`. The spread must be possible (why_impossible()).
+/// Returns the modelled time of a training step whose products run in `dtype`. The layout must be possible (why_impossible()).
 /// Throws Error(refused) if the machine doesn't state FLOP/s for `dtype`.
-StepTime step_time(const Setting& setting, const Spread& spread, const Machine& machine, DType dtype);
+StepTime step_time(const Setting& setting, const Layout& layout, const Machine& machine, DType dtype);
 
 }  // namespace tsprun::theory

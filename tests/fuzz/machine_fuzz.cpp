@@ -16,14 +16,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const tsprun::Error&) {
     return 0;
   }
-  tsprun::theory::Setting setting;
+  tsprun::Setting setting;
   setting.model = tsprun::built_in_configs().front();
   setting.batch = 2;
   setting.sequence = 64;
   if (!machine.flops(tsprun::DType::f32)) return 0;
-  for (const tsprun::theory::Spread& spread : tsprun::theory::all_spreads(4)) {
+  for (const tsprun::Layout& layout : tsprun::theory::all_layouts(4)) {
     const tsprun::theory::Candidate found =
-        tsprun::theory::judge(setting, spread, machine, {.memory_bytes = 1 << 20, .dtype = tsprun::DType::f32});
+        tsprun::theory::judge(setting, layout, machine, {.memory_bytes = 1 << 20, .dtype = tsprun::DType::f32});
     if (found.possible && !(found.time.seconds >= 0 && found.time.exposed <= found.time.seconds)) std::abort();
   }
   return 0;

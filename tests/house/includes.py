@@ -15,7 +15,7 @@ ALLOWED = {
     "layers/io": ["core", "transport"],
     "layers/layout": ["layers/io", "core", "transport"],
     "layers/parameters": ["layers/io", "core", "transport"],
-    "layers/checkpoints": ["layers/io", "layers/parameters", "core", "transport"],
+    "layers/checkpoints": ["layers/io", "layers/layout", "layers/parameters", "core", "transport"],
     "layers/schedules": ["layers/io", "layers/layout", "layers/parameters", "core", "transport"],
     "layers/model": ["layers/io", "layers/layout", "layers/parameters", "layers/schedules", "core", "transport"],
     "layers/reference": ["layers/io", "layers/parameters", "core", "transport"],

@@ -63,53 +63,33 @@ TEST(ModelOptions, EveryLayoutThatHeadsAllowIsAccepted) {
     ModelCommandOptions options = of("nano");
     EXPECT_NO_THROW(validate_model(options, job(layout))) << layout;
   }
-  EXPECT_EQ(mesh_shape(job("dp=1,tsp=4")).ranks(), 4);
-  EXPECT_EQ(mesh_shape(job("", "4")).sequence, 4);
-  EXPECT_EQ(mesh_shape(job("")).ranks(), 1);
-  const MeshShape shape = mesh_shape(job("dp=2,sp=2,tp=4"));
-  EXPECT_EQ(shape.scheme, Scheme::dense);
-  EXPECT_EQ(shape.data, 2);
-  EXPECT_EQ(shape.sequence, 2);
-  EXPECT_EQ(shape.tensor, 4);
-  EXPECT_TRUE(shape.sequence_outside);
+  EXPECT_EQ(layout_of(job("dp=1,tsp=4")).ranks(), 4);
+  EXPECT_EQ(layout_of(job("", "4")).sequence(), 4);
+  EXPECT_EQ(layout_of(job("")).ranks(), 1);
+  const Layout layout = layout_of(job("dp=2,sp=2,tp=4"));
+  EXPECT_EQ(layout.scheme(), Scheme::dense);
+  EXPECT_EQ(layout.data(), 2);
+  EXPECT_EQ(layout.sequence(), 2);
+  EXPECT_EQ(layout.tensor(), 4);
+  EXPECT_EQ(layout.place(AxisKind::tp, 5), 1);
+  EXPECT_EQ(layout.place(AxisKind::sp, 5), 1);
 }
 
-// The grammar lets no such axis through; whoever adds one there must hear of it here before a plan takes it for another.
-TEST(ModelOptions, AnAxisThatNobodyKnowsIsRefusedAndNotTakenForAnother) {
-  GlobalOptions global;
-  global.layout.axes = {{"dp", 2}, {"pp", 4}};
-  EXPECT_EQ(test::refusal([&] { mesh_shape(global); }), "--layout dp=2,pp=4: there is no axis 'pp'");
-  EXPECT_EQ(test::refusal([&] { spread_of(global.layout, TensorExchange::plain, SequenceExchange::gather); }),
-            "--layout dp=2,pp=4: there is no axis 'pp'");
-  global.layout.axes = {{"pp", 1}};
-  EXPECT_NE(test::refusal([&] { mesh_shape(global); }), "");
-}
-
-TEST(ModelOptions, AxesThatNoMeshHasTogetherAreRefused) {
-  GlobalOptions global;
-  for (const char* other : {"tp", "sp", "tsp"}) {
-    global.layout.axes = {{"zero3", 2}, {other, 2}};
-    EXPECT_NE(test::refusal([&] { mesh_shape(global); }), "") << other;
-  }
-  global.layout.axes = {{"sp", 2}, {"tsp", 2}};
-  EXPECT_NE(test::refusal([&] { mesh_shape(global); }), "");
-}
-
-// Every axis of the grammar, and the mesh it must give by the architecture's definition.
-TEST(ModelOptions, EveryAxisGivesItsOwnMesh) {
-  const auto shape = [](const char* axis) {
+// Every axis of the grammar, and the layout it must give by the architecture's definition.
+TEST(ModelOptions, EveryAxisGivesItsOwnLayout) {
+  const auto layout = [](const char* axis) {
     GlobalOptions global;
-    global.layout = parse_layout(std::string(axis) + "=4");
-    return mesh_shape(global);
+    global.layout = Layout::parse(std::string(axis) + "=4");
+    return layout_of(global);
   };
-  EXPECT_EQ(shape("dp").data, 4);
-  EXPECT_EQ(shape("tp").tensor, 4);
-  EXPECT_EQ(shape("tp").scheme, Scheme::dense);
-  EXPECT_EQ(shape("sp").sequence, 4);
-  EXPECT_EQ(shape("sp").scheme, Scheme::dense);
-  EXPECT_EQ(shape("tsp").scheme, Scheme::tsp);
-  EXPECT_EQ(shape("zero3").scheme, Scheme::zero3);
-  for (const char* axis : {"dp", "tp", "sp", "tsp", "zero3"}) EXPECT_EQ(shape(axis).ranks(), 4) << axis;
+  EXPECT_EQ(layout("dp").data(), 4);
+  EXPECT_EQ(layout("tp").tensor(), 4);
+  EXPECT_EQ(layout("tp").scheme(), Scheme::dense);
+  EXPECT_EQ(layout("sp").sequence(), 4);
+  EXPECT_EQ(layout("sp").scheme(), Scheme::dense);
+  EXPECT_EQ(layout("tsp").scheme(), Scheme::tsp);
+  EXPECT_EQ(layout("zero3").scheme(), Scheme::zero3);
+  for (const char* axis : {"dp", "tp", "sp", "tsp", "zero3"}) EXPECT_EQ(layout(axis).ranks(), 4) << axis;
 }
 
 // A sweep over degrees may begin with 1.
@@ -124,7 +104,7 @@ TEST(ModelOptions, AxesOfOneRankTakeEveryVariant) {
   GlobalOptions megatron = job("tp=1,sp=2");
   megatron.tensor_text = "sequence";
   EXPECT_EQ(tensor_exchange(megatron), TensorExchange::plain);
-  EXPECT_EQ(mesh_shape(megatron).ranks(), 2);
+  EXPECT_EQ(layout_of(megatron).ranks(), 2);
 }
 
 TEST(ModelOptions, LayoutsThatCantBeAreRefusedByName) {

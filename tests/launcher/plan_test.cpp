@@ -23,8 +23,6 @@ namespace tsprun::launcher::plan_test {
 namespace {
 
 using nlohmann::json;
-using theory::AxisKind;
-using theory::Spread;
 
 struct Answer {
   int code;
@@ -155,7 +153,7 @@ TEST_F(Paper, FlopsPerTokenAt128K) {
 }
 
 TEST_F(Paper, ReferenceModelAndZigzag) {
-  const theory::Setting reference = reference_setting(8192);
+  const Setting reference = reference_setting(8192);
   EXPECT_EQ(reference.block_parameters(), 268'435'456U);
   EXPECT_EQ(reference.model.layers * reference.block_parameters(), 8'589'934'592U);
   // State of 16 bytes a parameter.
@@ -165,7 +163,7 @@ TEST_F(Paper, ReferenceModelAndZigzag) {
 }
 
 TEST_F(Paper, EquationsAreAllThereAndAgreeWhereNoDifferenceIsNoted) {
-  const theory::Setting setting = reference_setting(8192);
+  const Setting setting = reference_setting(8192);
   const std::vector<Equation> equations = paper_equations(setting, {.axes = {{AxisKind::tsp, 8}}});
   ASSERT_EQ(equations.size(), 30U);
   for (int n = 1; n <= 30; ++n) {
@@ -181,7 +179,7 @@ TEST_F(Paper, EquationsAreAllThereAndAgreeWhereNoDifferenceIsNoted) {
   // (9): MHA has no copies of K/V heads.
   EXPECT_DOUBLE_EQ(*equations[8].exact, equations[8].printed);
   // With K/V heads that are copied, it isn't so.
-  theory::Setting grouped = setting;
+  Setting grouped = setting;
   grouped.model.kv_heads = 1;
   const std::vector<Equation> copied = paper_equations(grouped, {.axes = {{AxisKind::tsp, 8}}});
   EXPECT_GT(*copied[8].exact, copied[8].printed);
@@ -293,7 +291,7 @@ TEST(Plan, SearchPrintsWhatFitsAndWhatDoesNot) {
   const json& rows = answer.report.at("plan");
   std::size_t layouts = 0;
   for (const json& each : rows) layouts += 1 + each.value("alike", json::array()).size();
-  EXPECT_EQ(layouts, theory::all_spreads(8).size());
+  EXPECT_EQ(layouts, theory::all_layouts(8).size());
   EXPECT_EQ(answer.report.at("recompute"), "auto");
   EXPECT_NE(answer.out.find("MFU"), std::string::npos);
   EXPECT_GT(rows[0].at("mfu").get<double>(), 0.05);

@@ -1,6 +1,8 @@
 // Which known word is meant by one that isn't known.
 #include "launcher/suggest.h"
 
+#include "layers/io/suggest.h"
+
 #include <gtest/gtest.h>
 
 #include <string>

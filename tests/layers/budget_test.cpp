@@ -16,22 +16,17 @@ namespace {
 constexpr std::size_t kSteps = 4;
 constexpr TensorExchange kSlices = TensorExchange::sequence;
 
-struct Layout {
-  MeshShape shape;
-  SequenceExchange exchange = SequenceExchange::gather;
-};
-
 std::vector<Layout> layouts() {
-  return {{{.sequence = 4}},
-          {{.scheme = Scheme::dense, .tensor = 4}},
-          {{.scheme = Scheme::dense, .tensor = 4, .exchange = kSlices}},
-          {{.scheme = Scheme::dense, .sequence = 4}},
-          {{.scheme = Scheme::dense, .sequence = 4}, SequenceExchange::ring},
-          {{.scheme = Scheme::dense, .sequence = 4}, SequenceExchange::ulysses},
-          {{.scheme = Scheme::zero3, .sequence = 4}},
-          {{.scheme = Scheme::dense, .tensor = 2, .sequence = 2}},
-          {{.tensor = 2, .sequence = 2}},
-          {{.data = 2, .sequence = 2}}};
+  return {Layout::parse("tsp=4"),
+          Layout::parse("tp=4"),
+          Layout::parse("tp=4").with(kSlices),
+          Layout::parse("sp=4"),
+          Layout::parse("sp=4").with(SequenceExchange::ring),
+          Layout::parse("sp=4").with(SequenceExchange::ulysses),
+          Layout::parse("zero3=4"),
+          Layout::parse("tp=2,sp=2"),
+          Layout::parse("tp=2,tsp=2"),
+          Layout::parse("dp=2,tsp=2")};
 }
 
 struct Case {
@@ -56,16 +51,12 @@ theory::MeshSetting mesh_setting(const Case& of, const Layout& layout) {
   return {.setting = {.model = of.config,
                       .batch = kBatch,
                       .sequence = of.sequence,
-                      .bytes = theory::ElementBytes::of(of.dtype),
+                      .bytes = ElementBytes::of(of.dtype),
                       .recompute = of.recompute},
-          .shape = layout.shape,
-          .exchange = layout.exchange};
+          .layout = layout};
 }
 
-std::string describe(const Case& of, const Layout& layout) {
-  return std::string(name(of.dtype)) + ", " + test::describe(layout.shape) + ", exchange " +
-         std::to_string(static_cast<int>(layout.exchange));
-}
+std::string describe(const Case& of, const Layout& layout) { return std::string(name(of.dtype)) + ", " + layout.label(); }
 
 /// Tokens of each step: anything, one id alone, those of a small part of the vocabulary.
 class Tokens {
@@ -94,9 +85,8 @@ class Tokens {
 
 /// Trains for kSteps; which of them decide this rank's memory.
 theory::DecisivePasses train(Rank& rank, const Case& of, const Layout& layout, const Tokens& tokens) {
-  Mesh mesh(rank.world(), layout.shape);
-  Model model(rank, mesh,
-              {.config = of.config, .dtype = of.dtype, .recompute = of.recompute, .training = true, .exchange = layout.exchange});
+  Mesh mesh(rank.world(), layout);
+  Model model(rank, mesh, {.config = of.config, .dtype = of.dtype, .recompute = of.recompute, .training = true});
   model.parameters().fill_fresh(of.config.layers, 1);
   theory::DecisivePasses decisive;
   for (std::size_t step = 0; step < kSteps; ++step) {
@@ -121,7 +111,7 @@ void expect_forecasts(const RankOptions& ranks) {
     const Tokens tokens(of);
     for (const Layout& layout : layouts()) {
       run_ranks(
-          layout.shape.ranks(),
+          layout.ranks(),
           [&](Context& context) {
             Rank rank(context);
             const theory::DecisivePasses decisive = train(rank, of, layout, tokens);
@@ -157,7 +147,7 @@ TEST(Budgets, AreEnoughFromTheForecastOnToTheByte) {
     const Tokens tokens(of);
     for (const Layout& layout : layouts()) {
       std::uint64_t most = 0;
-      for (int rank = 0; rank < layout.shape.ranks(); ++rank)
+      for (int rank = 0; rank < layout.ranks(); ++rank)
         most = std::max(most, forecast(of, layout, rank, tokens, {}, {0, 1, 2, 3}).total);
       const theory::Need need = theory::need(mesh_setting(of, layout));
       EXPECT_LE(need.evenly.total, need.any_ids);
@@ -173,7 +163,7 @@ TEST(Budgets, AreEnoughFromTheForecastOnToTheByte) {
             throw;
           }
         };
-        const std::vector<RankOutcome> outcomes = try_ranks(layout.shape.ranks(), body, {.heap_budget = budget});
+        const std::vector<RankOutcome> outcomes = try_ranks(layout.ranks(), body, {.heap_budget = budget});
         const bool failed = std::ranges::any_of(outcomes, [](const RankOutcome& each) { return each.failed; });
         ASSERT_EQ(failed, budget < most) << describe(of, layout) << ": budget " << budget << ", forecast " << most << "\n"
                                          << test::describe(outcomes);

@@ -91,7 +91,7 @@ TEST(Checkpoint, GivesBackTheRunsFactsBitByBit) {
   CheckpointState other = state;
   other.step += 1;
   other.learning_rate = 0.5;
-  other.layout = "tsp=2";
+  other.layout = Layout::tsp(2);
   EXPECT_EQ(differences(state, other), (std::vector<std::string>{"--lr: 0.5 now, 0.30000000000000004 in the checkpoint",
                                                                  "--layout: tsp=2 now, tsp=4 in the checkpoint"}));
 }

@@ -38,7 +38,7 @@ Curve train(int ranks, DType dtype, Trained which, const std::optional<FoundChec
   run_ranks(ranks, [&](Context& context) {
     Rank rank(context);
     const ModelConfig config = trained_config(which);
-    Mesh mesh(context.world(), MeshShape::tsp(ranks));
+    Mesh mesh(context.world(), Layout::tsp(ranks));
     Model model(rank, mesh, {.config = config, .dtype = dtype, .training = true});
     std::uint64_t step = 1;
     if (from) {
@@ -61,7 +61,7 @@ Curve train(int ranks, DType dtype, Trained which, const std::optional<FoundChec
         CheckpointState state;
         state.step = step;
         state.dtype = dtype;
-        state.ranks = ranks;
+        state.layout = Layout::tsp(ranks);
         save_checkpoint(rank, context.world(), model.parameters(), config, state, *save_to);
       }
     }

@@ -13,12 +13,13 @@ namespace {
 
 constexpr double kExact = 1e-11;
 
-MeshShape mesh(int data, int ranks) { return {.data = data, .sequence = ranks}; }
+Layout mesh(int data, int ranks) { return Layout{{{AxisKind::dp, data}, {AxisKind::tsp, ranks}}}; }
 
-void expect_same_on(const ModelCase& of, const MeshShape& shape) {
-  const std::string where = of.describe() + ", dp " + std::to_string(shape.data) + ", tsp " + std::to_string(shape.sequence);
+void expect_same_on(const ModelCase& of, const Layout& layout) {
+  const std::string where =
+      of.describe() + ", dp " + std::to_string(layout.data()) + ", tsp " + std::to_string(layout.sequence());
   const ModelRun one = run_model(of, 1);
-  const ModelRun many = run_model(of, shape);
+  const ModelRun many = run_model(of, layout);
   ASSERT_TRUE(std::isfinite(one.loss));
   EXPECT_NEAR(many.loss, one.loss, kExact * std::abs(one.loss)) << where;
   EXPECT_NEAR(many.gradient_norm, one.gradient_norm, kExact * one.gradient_norm) << where;
@@ -76,11 +77,11 @@ TEST(DataParallel, ABatchThatDoesntDivideIsRefused) {
 TEST(DataParallel, EvaluationTakesAnyBatch) {
   const ModelCase of{.config = small_config(16, 2, 4, 2, 4, 12, 20), .batch = 3, .sequence = 7};
   const BatchData data(of);
-  const auto loss_on = [&](const MeshShape& shape) {
+  const auto loss_on = [&](const Layout& layout) {
     double loss = 0;
-    run_ranks(shape.ranks(), [&](Context& context) {
+    run_ranks(layout.ranks(), [&](Context& context) {
       Rank rank(context);
-      Mesh mesh(context.world(), shape);
+      Mesh mesh(context.world(), layout);
       Model model(rank, mesh, {.config = of.config, .dtype = DType::f64});
       model.parameters().fill_fresh(of.config.layers, of.seed);
       disturb(model.parameters());
@@ -90,7 +91,7 @@ TEST(DataParallel, EvaluationTakesAnyBatch) {
     return loss;
   };
   const double one = loss_on(mesh(1, 1));
-  for (const MeshShape& shape : {mesh(2, 1), mesh(2, 2), mesh(4, 2)}) EXPECT_NEAR(loss_on(shape), one, kExact * one);
+  for (const Layout& layout : {mesh(2, 1), mesh(2, 2), mesh(4, 2)}) EXPECT_NEAR(loss_on(layout), one, kExact * one);
 }
 
 }  // namespace

@@ -24,17 +24,17 @@ void add_received(theory::PurposeBytes& sum, const TrafficCounters& before, cons
 }
 
 /// Greedy text of `count` tokens after a prompt.
-Decoded decode(const ModelCase& of, const MeshShape& shape, std::span<const Token> prompt, std::size_t count) {
+Decoded decode(const ModelCase& of, const Layout& layout, std::span<const Token> prompt, std::size_t count) {
   Decoded result;
   result.bytes.assign(count, 0);
   result.for_tokens.resize(count);
-  result.peaks.resize(static_cast<std::size_t>(shape.ranks()));
+  result.peaks.resize(static_cast<std::size_t>(layout.ranks()));
   std::mutex mutex;
-  run_ranks(shape.ranks(),
+  run_ranks(layout.ranks(),
             [&](Context& context) {
               Rank rank(context);
-              Mesh mesh(context.world(), shape);
-              Model model(rank, mesh, {.config = of.config, .dtype = of.dtype, .exchange = of.exchange});
+              Mesh mesh(context.world(), layout);
+              Model model(rank, mesh, {.config = of.config, .dtype = of.dtype});
               model.parameters().fill_fresh(of.config.layers, of.seed);
               disturb(model.parameters());
               Decoder decoder(rank, model, prompt.size() + count);
@@ -70,7 +70,7 @@ std::vector<double> last_logits(const ModelCase& of, std::span<const Token> ids)
   std::vector<double> last(of.config.vocabulary);
   run_ranks(1, [&](Context& context) {
     Rank rank(context);
-    Mesh mesh(context.world(), MeshShape::tsp(context.size()));
+    Mesh mesh(context.world(), Layout::tsp(context.size()));
     Model model(rank, mesh, {.config = of.config, .dtype = of.dtype});
     model.parameters().fill_fresh(of.config.layers, of.seed);
     disturb(model.parameters());
@@ -93,28 +93,23 @@ std::vector<Token> some_ids(std::size_t count, std::size_t vocabulary) {
   return ids;
 }
 
-struct Layout {
-  MeshShape shape;
-  SequenceExchange exchange = SequenceExchange::gather;
-};
-
 /// Every kind that can be decoded, for eight query heads.
 std::vector<Layout> layouts() {
   constexpr TensorExchange kSlices = TensorExchange::sequence;
-  return {{MeshShape::tsp(1)},
-          {MeshShape::tsp(2)},
-          {MeshShape::tsp(8)},
-          {{.scheme = Scheme::dense, .tensor = 2}},
-          {{.scheme = Scheme::dense, .tensor = 8}},
-          {{.scheme = Scheme::dense, .tensor = 4, .exchange = kSlices}},
-          {{.scheme = Scheme::dense, .sequence = 4}},
-          {{.scheme = Scheme::dense, .sequence = 3}},  // shares of unequal size
-          {{.scheme = Scheme::dense, .sequence = 9}},  // one of them without a head
-          {{.scheme = Scheme::dense, .sequence = 4}, SequenceExchange::ring},
-          {{.scheme = Scheme::dense, .tensor = 2, .sequence = 2}},
-          {{.scheme = Scheme::dense, .tensor = 2, .sequence = 3, .sequence_outside = true, .exchange = kSlices}},
-          {{.tensor = 2, .sequence = 2}},
-          {{.tensor = 2, .sequence = 4, .sequence_outside = true}}};
+  return {Layout::tsp(1),
+          Layout::tsp(2),
+          Layout::tsp(8),
+          Layout::parse("tp=2"),
+          Layout::parse("tp=8"),
+          Layout::parse("tp=4").with(kSlices),
+          Layout::parse("sp=4"),
+          Layout::parse("sp=3"),  // shares of unequal size
+          Layout::parse("sp=9"),  // one of them without a head
+          Layout::parse("sp=4").with(SequenceExchange::ring),
+          Layout::parse("tp=2,sp=2"),
+          Layout::parse("sp=3,tp=2").with(kSlices),
+          Layout::parse("tp=2,tsp=2"),
+          Layout::parse("tsp=4,tp=2")};
 }
 
 TEST(Decoder, LogitsEqualThoseOfTheForwardPassUnderEveryLayout) {
@@ -124,17 +119,16 @@ TEST(Decoder, LogitsEqualThoseOfTheForwardPassUnderEveryLayout) {
     const std::vector<Token> prompt = some_ids(9, config.vocabulary);
     std::vector<Token> ids = prompt;
     std::vector<std::vector<double>> expected;
-    for (const Token token : decode(of, MeshShape::tsp(1), prompt, 4).text) {
+    for (const Token token : decode(of, Layout::tsp(1), prompt, 4).text) {
       expected.push_back(last_logits(of, ids));
       ids.push_back(token);
     }
-    for (const auto& [shape, exchange] : layouts()) {
-      of.exchange = exchange;
-      const Decoded decoded = decode(of, shape, prompt, 4);
+    for (const Layout& layout : layouts()) {
+      const Decoded decoded = decode(of, layout, prompt, 4);
       for (std::size_t i = 0; i < expected.size(); ++i) {
         for (std::size_t v = 0; v < expected[i].size(); ++v) {
           ASSERT_NEAR(decoded.logits[i][v], expected[i][v], 1e-10)
-              << "token " << i << ", " << describe(shape) << ", " << of.describe();
+              << "token " << i << ", " << layout.label() << ", " << of.describe();
         }
       }
     }
@@ -143,8 +137,8 @@ TEST(Decoder, LogitsEqualThoseOfTheForwardPassUnderEveryLayout) {
 
 TEST(Decoder, RefusesMoreTokensThanThereAreLearnedPositions) {
   const ModelCase of{.config = small_gpt2_config(1, 2, 4, 8, 9)};
-  EXPECT_THROW(decode(of, MeshShape::tsp(1), some_ids(60, 9), 5), std::exception);
-  EXPECT_EQ(decode(of, MeshShape::tsp(1), some_ids(60, 9), 4).text.size(), 4U);
+  EXPECT_THROW(decode(of, Layout::tsp(1), some_ids(60, 9), 5), std::exception);
+  EXPECT_EQ(decode(of, Layout::tsp(1), some_ids(60, 9), 4).text.size(), 4U);
 }
 
 TEST(Decoder, GreedyTextIsTheSameUnderEveryLayout) {
@@ -152,10 +146,9 @@ TEST(Decoder, GreedyTextIsTheSameUnderEveryLayout) {
     ModelCase of{.config = small_config(24, 2, 8, kv_heads, 4, 21, 41), .sequence = 1};
     for (const std::size_t length : {1U, 7U}) {
       const std::vector<Token> prompt = some_ids(length, of.config.vocabulary);
-      const Decoded one = decode(of, MeshShape::tsp(1), prompt, 6);
-      for (const auto& [shape, exchange] : layouts()) {
-        of.exchange = exchange;
-        EXPECT_EQ(decode(of, shape, prompt, 6).text, one.text) << describe(shape) << ", " << length;
+      const Decoded one = decode(of, Layout::tsp(1), prompt, 6);
+      for (const Layout& layout : layouts()) {
+        EXPECT_EQ(decode(of, layout, prompt, 6).text, one.text) << layout.label() << ", " << length;
       }
     }
   }
@@ -164,17 +157,17 @@ TEST(Decoder, GreedyTextIsTheSameUnderEveryLayout) {
 TEST(Decoder, BytesOfATokenDependNeitherOnThePositionNorOnTheParameters) {
   const ModelCase of{.config = small_config(24, 2, 8, 4, 4, 21, 41), .sequence = 1};
   const ModelCase wider{.config = small_config(24, 2, 8, 4, 4, 210, 41), .sequence = 1};
-  for (const auto& [shape, exchange] : layouts()) {
+  for (const Layout& layout : layouts()) {
     // Who caches a token goes round, and may have computed some of its K and V: positions that are alike in that.
     constexpr std::size_t kRound = 72;
-    const Decoded after_few = decode(of, shape, some_ids(3, 41), 3);
-    EXPECT_EQ(after_few.bytes, decode(of, shape, some_ids(3 + kRound, 41), 3).bytes) << describe(shape);
-    EXPECT_EQ(after_few.bytes, decode(wider, shape, some_ids(3, 41), 3).bytes) << describe(shape);
+    const Decoded after_few = decode(of, layout, some_ids(3, 41), 3);
+    EXPECT_EQ(after_few.bytes, decode(of, layout, some_ids(3 + kRound, 41), 3).bytes) << layout.label();
+    EXPECT_EQ(after_few.bytes, decode(wider, layout, some_ids(3, 41), 3).bytes) << layout.label();
   }
 }
 
-theory::MeshSetting mesh_setting(const ModelCase& of, const MeshShape& shape) {
-  return {.setting = of.setting(), .shape = shape, .exchange = of.exchange};
+theory::MeshSetting mesh_setting(const ModelCase& of, const Layout& layout) {
+  return {.setting = of.setting(), .layout = layout};
 }
 
 /// Every way to cut K/V heads, both kinds of models, prompts shorter than there are ranks.
@@ -186,18 +179,18 @@ std::vector<ModelConfig> configs() {
 TEST(Decoder, ReceivesWhatTheFormulasSayForEachPurpose) {
   for (const ModelConfig& config : configs()) {
     for (const auto& [length, one_shot] : {std::pair<std::size_t, bool>{1, true}, {2, false}, {23, true}}) {
-      for (const auto& [shape, exchange] : layouts()) {
-        ModelCase of{.config = config, .sequence = 1, .exchange = exchange};
+      for (const Layout& layout : layouts()) {
+        ModelCase of{.config = config, .sequence = 1};
         of.algorithms = one_shot ? "all_reduce=one_shot" : "all_reduce=direct";
         const theory::TokenSum sum = one_shot ? theory::TokenSum::one_shot : theory::TokenSum::in_chunks;
         const std::vector<Token> prompt = some_ids(length, config.vocabulary);
-        const Decoded decoded = decode(of, shape, prompt, 5);
-        const theory::MeshSetting setting = mesh_setting(of, shape);
+        const Decoded decoded = decode(of, layout, prompt, 5);
+        const theory::MeshSetting setting = mesh_setting(of, layout);
         theory::PurposeBytes all;
         for (int p = 0; p < kPurposes; ++p) {
           const auto purpose = static_cast<Purpose>(p);
           const std::string where =
-              std::string(name(purpose)) + ", " + config.name + ", " + describe(shape) + ", prompt of " + std::to_string(length);
+              std::string(name(purpose)) + ", " + config.name + ", " + layout.label() + ", prompt of " + std::to_string(length);
           EXPECT_EQ(decoded.for_prompt[purpose], theory::prompt_traffic(setting, prompt, sum)[purpose]) << where;
           for (std::size_t i = 0; i < 5; ++i) {
             EXPECT_EQ(decoded.for_tokens[i][purpose], theory::token_traffic(setting, length + i, sum)[purpose]) << where;
@@ -212,16 +205,16 @@ TEST(Decoder, ReceivesWhatTheFormulasSayForEachPurpose) {
 
 TEST(Decoder, HoldsAtItsPeakWhatIsForecast) {
   for (const ModelConfig& config : configs()) {
-    for (const auto& [shape, exchange] : layouts()) {
-      const ModelCase of{.config = config, .sequence = 1, .exchange = exchange};
+    for (const Layout& layout : layouts()) {
+      const ModelCase of{.config = config, .sequence = 1};
       const std::vector<Token> prompt = some_ids(40, config.vocabulary);
-      const Decoded decoded = decode(of, shape, prompt, 20);
+      const Decoded decoded = decode(of, layout, prompt, 20);
       std::vector<Token> ids = prompt;
       ids.insert(ids.end(), decoded.text.begin(), decoded.text.end());
-      for (int rank = 0; rank < shape.ranks(); ++rank) {
+      for (int rank = 0; rank < layout.ranks(); ++rank) {
         EXPECT_EQ(decoded.peaks[static_cast<std::size_t>(rank)],
-                  theory::decoding_peaks(mesh_setting(of, shape), rank, ids, prompt.size(), {.training = false}))
-            << config.name << ", " << describe(shape) << ", rank " << rank;
+                  theory::decoding_peaks(mesh_setting(of, layout), rank, ids, prompt.size(), {.training = false}))
+            << config.name << ", " << layout.label() << ", rank " << rank;
       }
     }
   }
@@ -235,18 +228,16 @@ TEST(Decoder, UnderTensorParallelismSublayersMoveOneAllReduceEach) {
     const auto hops = static_cast<std::uint64_t>(ranks - 1);
     const std::uint64_t sublayers = 2 * 2 * 2 * hops * 24 * element;
     const std::uint64_t rest = hops * (24 + 41) * element;
-    const Decoded decoded = decode(of, {.scheme = Scheme::dense, .tensor = ranks}, some_ids(3, 41), 4);
+    const Decoded decoded = decode(of, Layout{{{AxisKind::tp, ranks}}}, some_ids(3, 41), 4);
     for (const std::uint64_t bytes : decoded.bytes) EXPECT_EQ(bytes, sublayers + rest) << ranks;
   }
 }
 
 TEST(Decoder, RefusesWhatItCannotDecodeByName) {
-  EXPECT_NE(Decoder::why_not({.scheme = Scheme::zero3, .sequence = 2}, SequenceExchange::gather).find("zero3"),
-            std::string::npos);
-  EXPECT_NE(Decoder::why_not({.data = 2}, SequenceExchange::gather).find("dp"), std::string::npos);
-  EXPECT_NE(Decoder::why_not({.scheme = Scheme::dense, .sequence = 2}, SequenceExchange::ulysses).find("ulysses"),
-            std::string::npos);
-  EXPECT_EQ(Decoder::why_not({.scheme = Scheme::dense, .tensor = 2}, SequenceExchange::ulysses), "");
+  EXPECT_NE(Decoder::why_not(Layout::parse("zero3=2")).find("zero3"), std::string::npos);
+  EXPECT_NE(Decoder::why_not(Layout::parse("dp=2")).find("dp"), std::string::npos);
+  EXPECT_NE(Decoder::why_not(Layout::parse("sp=2").with(SequenceExchange::ulysses)).find("ulysses"), std::string::npos);
+  EXPECT_EQ(Decoder::why_not(Layout::parse("tp=2").with(SequenceExchange::ulysses)), "");
 }
 
 TEST(Sampling, GreedyTakesTheLowestOfEqualIds) {

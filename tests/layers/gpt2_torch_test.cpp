@@ -32,7 +32,7 @@ struct Evaluated {
 };
 
 /// Evaluates the folder's one batch in f64. If `save_to` isn't empty, writes a checkpoint there.
-Evaluated evaluate(const std::filesystem::path& folder, const MeshShape& shape, const std::filesystem::path& save_to = {}) {
+Evaluated evaluate(const std::filesystem::path& folder, const Layout& layout, const std::filesystem::path& save_to = {}) {
   const ModelConfig config = read_config(folder / "config.json").config;
   const nlohmann::json c = read_json((folder / "case.json").string());
   const auto ids = flat<std::int32_t>(c.at("ids"));
@@ -40,9 +40,9 @@ Evaluated evaluate(const std::filesystem::path& folder, const MeshShape& shape, 
   Evaluated result;
   result.logits.resize(ids.size() * config.vocabulary);
   std::mutex mutex;
-  run_ranks(shape.ranks(), [&](Context& context) {
+  run_ranks(layout.ranks(), [&](Context& context) {
     Rank rank(context);
-    Mesh mesh(context.world(), shape);
+    Mesh mesh(context.world(), layout);
     Model model(rank, mesh, {.config = config, .dtype = DType::f64});
     model.parameters().load(Weights(folder));
     const LogitsSink sink = [&](std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& logits) {
@@ -64,22 +64,21 @@ Evaluated evaluate(const std::filesystem::path& folder, const MeshShape& shape, 
     CheckpointState state;
     state.step = 1;
     state.dtype = DType::f64;
-    state.ranks = shape.ranks();
+    state.layout = layout;
     save_checkpoint(rank, context.world(), trained.parameters(), config, state, save_to);
   });
   return result;
 }
 
 /// The number of heads that fit every layout below; others only run where they do.
-std::vector<MeshShape> layouts(std::size_t heads) {
-  std::vector<MeshShape> shapes = {
-      MeshShape::tsp(1), {.scheme = Scheme::zero3, .sequence = 3}, {.scheme = Scheme::dense, .sequence = 2}};
+std::vector<Layout> layouts(std::size_t heads) {
+  std::vector<Layout> all = {Layout::tsp(1), Layout::parse("zero3=3"), Layout::parse("sp=2")};
   if (heads % 2 == 0) {
-    shapes.push_back(MeshShape::tsp(2));
-    shapes.push_back({.scheme = Scheme::dense, .tensor = 2});
-    shapes.push_back({.scheme = Scheme::dense, .tensor = 2, .exchange = TensorExchange::sequence});
+    all.push_back(Layout::tsp(2));
+    all.push_back(Layout::parse("tp=2"));
+    all.push_back(Layout::parse("tp=2").with(TensorExchange::sequence));
   }
-  return shapes;
+  return all;
 }
 
 TEST(Gpt2Folders, AreEvaluatedAsPyTorchDoesUnderEveryLayout) {
@@ -92,12 +91,11 @@ TEST(Gpt2Folders, AreEvaluatedAsPyTorchDoesUnderEveryLayout) {
     const double loss = read_json((folder / "case.json").string()).at("loss").get<double>();
     const std::size_t number = count++;
     // Two layouts each, in turn.
-    const std::vector<MeshShape> shapes = layouts(config.query_heads);
+    const std::vector<Layout> all = layouts(config.query_heads);
     for (const std::size_t which : {number, number + 1}) {
-      const MeshShape& shape = shapes[which % shapes.size()];
-      SCOPED_TRACE(folder.filename().string() + ", tensor " + std::to_string(shape.tensor) + ", sequence " +
-                   std::to_string(shape.sequence));
-      const Evaluated found = evaluate(folder, shape);
+      const Layout& layout = all[which % all.size()];
+      SCOPED_TRACE(folder.filename().string() + ", " + layout.label());
+      const Evaluated found = evaluate(folder, layout);
       EXPECT_NEAR(found.loss, loss, 1e-11 * loss);
       expect_close("logits", found.logits, expected.at("logits"), 1e-11);
     }
@@ -112,7 +110,7 @@ TEST(Gpt2Folders, AreSavedWithHuggingFacesNamesAndShapes) {
     if (config.at("n_head").get<std::size_t>() % 2 != 0 || saved == 2) continue;
     ++saved;
     const std::filesystem::path to = directory.path("saved_" + std::to_string(saved));
-    const double loss = evaluate(folder, MeshShape::tsp(2), to).loss;
+    const double loss = evaluate(folder, Layout::tsp(2), to).loss;
     std::vector<std::string> skipped;
     const FoundCheckpoint found = find_checkpoint(to, skipped);
     const ModelConfig again = read_config(found.folder / "config.json").config;
@@ -128,7 +126,7 @@ TEST(Gpt2Folders, AreSavedWithHuggingFacesNamesAndShapes) {
       EXPECT_EQ(values, expected) << parameter.name;
     }
     std::filesystem::copy_file(folder / "case.json", found.folder / "case.json");
-    EXPECT_EQ(evaluate(found.folder, MeshShape::tsp(2)).loss, loss);
+    EXPECT_EQ(evaluate(found.folder, Layout::tsp(2)).loss, loss);
   }
   EXPECT_EQ(saved, 2U);
 }

@@ -21,12 +21,10 @@ theory::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
 }
 
 /// `theory` beside what the ranks received, and beside what flows.h says; `other` may use any algorithm.
-void expect_received(const ModelCase& of, const MeshShape& shape, const theory::Traffic& theory) {
-  const std::string where =
-      of.describe() + ", " + describe(shape) + ", exchange " + std::to_string(static_cast<int>(of.exchange));
-  const ModelRun run = run_model(of, shape);
-  const theory::Traffic step =
-      theory::mesh_step({.setting = of.setting(), .shape = shape, .exchange = of.exchange}, BatchData(of).ids);
+void expect_received(const ModelCase& of, const Layout& layout, const theory::Traffic& theory) {
+  const std::string where = of.describe() + ", " + layout.label();
+  const ModelRun run = run_model(of, layout);
+  const theory::Traffic step = theory::mesh_step({.setting = of.setting(), .layout = layout}, BatchData(of).ids);
   const theory::PurposeBytes forward = received(run.forward);
   const theory::PurposeBytes backward = received(run.backward);
   for (int i = 0; i < kPurposes; ++i) {
@@ -93,11 +91,11 @@ theory::Traffic blocks(const ModelCase& of, const theory::Traffic& one) { return
 TEST(TensorParallelAudit, PlainReceivesWhatTheFormulasSay) {
   for (const ModelCase& of : cases()) {
     for (const int ranks : {1, 2, 8}) {
-      const MeshShape shape{.scheme = Scheme::dense, .tensor = ranks};
+      const Layout layout{{{AxisKind::tp, ranks}}};
       theory::Traffic theory = blocks(of, theory::tp_block(of.setting(), ranks));
       theory += theory::tp_embedding(of.setting(), ranks);
       theory += theory::tp_head(of.setting(), ranks);
-      expect_received(of, shape, theory);
+      expect_received(of, layout, theory);
     }
   }
 }
@@ -105,11 +103,11 @@ TEST(TensorParallelAudit, PlainReceivesWhatTheFormulasSay) {
 TEST(TensorParallelAudit, MegatronsSequenceParallelismReceivesWhatTheFormulasSay) {
   for (const ModelCase& of : cases()) {
     for (const int ranks : {2, 8}) {
-      const MeshShape shape{.scheme = Scheme::dense, .tensor = ranks, .exchange = TensorExchange::sequence};
+      const Layout layout{{{AxisKind::tp, ranks}}, TensorExchange::sequence};
       theory::Traffic theory = blocks(of, theory::tp_sequence_block(of.setting(), ranks, false));
       theory += theory::embedding(of.setting(), remote_rows_of_slices(of, ranks));
       theory += theory::head(of.setting(), ranks, head_plan(of.setting()));
-      expect_received(of, shape, theory);
+      expect_received(of, layout, theory);
     }
   }
 }
@@ -117,14 +115,13 @@ TEST(TensorParallelAudit, MegatronsSequenceParallelismReceivesWhatTheFormulasSay
 TEST(SequenceParallelAudit, ReceivesWhatTheFormulasSay) {
   for (ModelCase of : cases()) {
     for (const int ranks : {2, 4}) {
-      const MeshShape shape{.scheme = Scheme::dense, .sequence = ranks};
+      const Layout layout{{{AxisKind::sp, ranks}}};
       theory::Traffic vocabulary = theory::embedding(of.setting(), remote_rows(of, ranks));
       vocabulary += theory::head(of.setting(), ranks, head_plan(of.setting()));
       const auto expect = [&](SequenceExchange exchange, const theory::Traffic& block) {
-        of.exchange = exchange;
         theory::Traffic theory = blocks(of, block);
         theory += vocabulary;
-        expect_received(of, shape, theory);
+        expect_received(of, layout.with(exchange), theory);
       };
       expect(SequenceExchange::gather, theory::sp_gather_block(of.setting(), ranks));
       expect(SequenceExchange::ring, theory::sp_ring_block(of.setting(), ranks));
@@ -136,11 +133,11 @@ TEST(SequenceParallelAudit, ReceivesWhatTheFormulasSay) {
 TEST(Zero3Audit, ReceivesWhatTheFormulasSay) {
   for (const ModelCase& of : cases()) {
     for (const int ranks : {2, 4}) {
-      const MeshShape shape{.scheme = Scheme::zero3, .sequence = ranks};
+      const Layout layout{{{AxisKind::zero3, ranks}}};
       theory::Traffic theory = blocks(of, theory::zero3_block(of.setting(), ranks));
       theory += theory::embedding(of.setting(), remote_rows(of, ranks));
       theory += theory::head(of.setting(), ranks, head_plan(of.setting()));
-      expect_received(of, shape, theory);
+      expect_received(of, layout, theory);
     }
   }
 }
@@ -158,19 +155,19 @@ theory::Traffic copied_vocabulary(const ModelCase& of, int sequence) {
 TEST(TensorTimesSequenceAudit, ReceivesWhatTheFormulasSay) {
   for (const ModelCase& of : cases()) {
     for (const auto& [tensor, sequence] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{2, 4}}) {
-      const MeshShape shape{.scheme = Scheme::dense, .tensor = tensor, .sequence = sequence};
+      const Layout layout{{{AxisKind::tp, tensor}, {AxisKind::sp, sequence}}};
       theory::Traffic theory = blocks(of, theory::tp_sp_block(of.setting(), tensor, sequence));
       theory += theory::tp_embedding(of.setting(), tensor);
       theory += theory::tp_head(of.setting(), tensor);
       theory += copied_vocabulary(of, sequence);
-      expect_received(of, shape, theory);
+      expect_received(of, layout, theory);
     }
   }
 }
 
 /// TSP within a slice: its weights and K/V, with the copies of K/V heads that tensor ranks have, and tp's activations.
 theory::Traffic tp_tsp_block(const ModelCase& of, int tensor, int sequence) {
-  const theory::Setting setting = of.setting();
+  const Setting setting = of.setting();
   const theory::Traffic dense = theory::tp_sp_block(setting, tensor, sequence);
   const std::size_t read = HeadCut(of.config.query_heads, of.config.kv_heads, tensor).kv_heads_read_by_all();
   const std::uint64_t copied = 2 * of.config.hidden * of.config.head_dim * (read - of.config.kv_heads);
@@ -188,12 +185,12 @@ theory::Traffic tp_tsp_block(const ModelCase& of, int tensor, int sequence) {
 TEST(TensorTimesTspAudit, ReceivesWhatTheFormulasSay) {
   for (const ModelCase& of : cases()) {
     for (const auto& [tensor, sequence] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{2, 4}}) {
-      const MeshShape shape{.tensor = tensor, .sequence = sequence};
+      const Layout layout{{{AxisKind::tp, tensor}, {AxisKind::tsp, sequence}}};
       theory::Traffic theory = blocks(of, tp_tsp_block(of, tensor, sequence));
       theory += theory::tp_embedding(of.setting(), tensor);
       theory += theory::tp_head(of.setting(), tensor);
       theory += copied_vocabulary(of, sequence);
-      expect_received(of, shape, theory);
+      expect_received(of, layout, theory);
     }
   }
 }
@@ -218,7 +215,7 @@ struct Share {
   }
   std::uint64_t block_parameters(std::size_t h) const { return 2 * h * (a + k) + matrices * h * f; }
   /// Beside the two inputs.
-  std::uint64_t saved(const theory::Setting& setting) const {
+  std::uint64_t saved(const Setting& setting) const {
     const auto& [element, accumulated, lse] = setting.bytes;
     if (setting.recompute == Recompute::full) return 0;
     if (setting.recompute == Recompute::selective) return element * a + lse * heads;
@@ -235,26 +232,25 @@ std::uint64_t on_every_rank(const ModelConfig& config) {
   return elements;
 }
 
-void expect_memory(const ModelCase& of, const MeshShape& shape) {
-  const theory::Setting setting = of.setting();
+void expect_memory(const ModelCase& of, const Layout& layout) {
+  const Setting setting = of.setting();
   const auto& [element, accumulated, lse] = setting.bytes;
   const std::size_t h = of.config.hidden;
   const std::size_t L = of.config.layers;
-  const ModelRun run = run_model(of, shape);
-  for (int t = 0; t < shape.tensor; ++t) {
-    for (int s = 0; s < shape.sequence; ++s) {
-      const std::string where = of.describe() + ", " + describe(shape) + ", rank " + std::to_string(t) + ", " + std::to_string(s);
-      const Share share(of.config, t, shape.tensor);
-      const std::size_t rows = of.batch * Zigzag(of.sequence, shape.sequence).tokens(s);
-      const std::size_t kept = shape.slices_tokens() ? Chunks::balanced(shape.tensor, rows).count(t) : rows;
-      const std::size_t V =
-          shape.slices_tokens()
-              ? Chunks::balanced(shape.tensor * shape.sequence, of.config.vocabulary).count(s * shape.tensor + t)
-          : shape.tensor > 1 ? Chunks::balanced(shape.tensor, of.config.vocabulary).count(t)
-                             : Chunks::balanced(shape.sequence, of.config.vocabulary).count(s);
+  const ModelRun run = run_model(of, layout);
+  for (int t = 0; t < layout.tensor(); ++t) {
+    for (int s = 0; s < layout.sequence(); ++s) {
+      const std::string where = of.describe() + ", " + layout.label() + ", rank " + std::to_string(t) + ", " + std::to_string(s);
+      const Share share(of.config, t, layout.tensor());
+      const std::size_t rows = of.batch * Zigzag(of.sequence, layout.sequence()).tokens(s);
+      const std::size_t kept = layout.slices_tokens() ? Chunks::balanced(layout.tensor(), rows).count(t) : rows;
+      const std::size_t V = layout.slices_tokens()
+                                ? Chunks::balanced(layout.replica(), of.config.vocabulary).count(s * layout.tensor() + t)
+                            : layout.tensor() > 1 ? Chunks::balanced(layout.tensor(), of.config.vocabulary).count(t)
+                                                  : Chunks::balanced(layout.sequence(), of.config.vocabulary).count(s);
       const std::uint64_t elements =
           L * share.block_parameters(h) + on_every_rank(of.config) + (of.config.tied_embeddings ? 1 : 2) * V * h;
-      const int rank = t * shape.sequence + s;
+      const int rank = t * layout.sequence() + s;
       const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];
       EXPECT_EQ(peak[Category::parameters], elements * element) << where;
       EXPECT_EQ(peak[Category::gradients], elements * accumulated) << where;
@@ -262,8 +258,8 @@ void expect_memory(const ModelCase& of, const MeshShape& shape) {
       EXPECT_EQ(peak[Category::activations],
                 rows * L * share.saved(setting) + kept * (L * 2 * h * element + h * element + lse + kTokenBytes))
           << where;
-      const theory::MeshSetting mesh{.setting = setting, .shape = shape};
-      const theory::MeshPlace place = theory::place_of(shape, t * shape.sequence + s);
+      const theory::MeshSetting mesh{.setting = setting, .layout = layout};
+      const theory::MeshPlace place = theory::place_of(layout, t * layout.sequence() + s);
       EXPECT_EQ(theory::held(mesh, place).total(), elements) << where;
       EXPECT_EQ(theory::activation_bytes(mesh, place, kTokenBytes), peak[Category::activations]) << where;
     }
@@ -273,32 +269,29 @@ void expect_memory(const ModelCase& of, const MeshShape& shape) {
 TEST(LayoutsMemory, IsExactOnEveryRank) {
   for (const ModelCase& of : cases()) {
     for (const TensorExchange exchange : {TensorExchange::plain, TensorExchange::sequence}) {
-      expect_memory(of, {.scheme = Scheme::dense, .tensor = 4, .exchange = exchange});
-      expect_memory(of, {.scheme = Scheme::dense, .tensor = 2, .sequence = 4, .exchange = exchange});
+      expect_memory(of, Layout::parse("tp=4").with(exchange));
+      expect_memory(of, Layout::parse("tp=2,sp=4").with(exchange));
     }
-    expect_memory(of, {.scheme = Scheme::dense, .sequence = 4});
+    expect_memory(of, Layout::parse("sp=4"));
   }
 }
 
 TEST(LayoutsMemory, ForecastsHoldUnderEveryScheme) {
-  std::vector<std::pair<MeshShape, SequenceExchange>> meshes = {
-      {{.scheme = Scheme::zero3, .sequence = 3}, SequenceExchange::gather},
-      {{.scheme = Scheme::dense, .sequence = 4}, SequenceExchange::ulysses},
-      {{.scheme = Scheme::dense, .tensor = 2, .sequence = 2}, SequenceExchange::ulysses},
-      {{.tensor = 2, .sequence = 2}, SequenceExchange::gather},
-      {{.data = 2, .tensor = 2, .sequence = 2, .sequence_outside = true, .exchange = TensorExchange::sequence},
-       SequenceExchange::gather},
-      {{.scheme = Scheme::dense, .data = 2, .tensor = 2, .sequence = 2}, SequenceExchange::ring},
-      {{.scheme = Scheme::zero3, .data = 2, .sequence = 2}, SequenceExchange::gather}};
+  const std::vector<Layout> layouts = {Layout::parse("zero3=3"),
+                                       Layout::parse("sp=4").with(SequenceExchange::ulysses),
+                                       Layout::parse("tp=2,sp=2").with(SequenceExchange::ulysses),
+                                       Layout::parse("tp=2,tsp=2"),
+                                       Layout::parse("dp=2,tsp=2,tp=2").with(TensorExchange::sequence),
+                                       Layout::parse("dp=2,tp=2,sp=2").with(SequenceExchange::ring),
+                                       Layout::parse("dp=2,zero3=2")};
   for (ModelCase of : cases()) {
     of.batch *= 2;
-    for (const auto& [shape, exchange] : meshes) {
-      of.exchange = exchange;
-      const std::string where = of.describe() + ", " + describe(shape);
-      const theory::MeshSetting mesh{.setting = of.setting(), .shape = shape, .exchange = exchange};
-      const ModelRun run = run_model(of, shape);
-      for (int rank = 0; rank < shape.ranks(); ++rank) {
-        const theory::MeshPlace place = theory::place_of(shape, rank);
+    for (const Layout& layout : layouts) {
+      const std::string where = of.describe() + ", " + layout.label();
+      const theory::MeshSetting mesh{.setting = of.setting(), .layout = layout};
+      const ModelRun run = run_model(of, layout);
+      for (int rank = 0; rank < layout.ranks(); ++rank) {
+        const theory::MeshPlace place = theory::place_of(layout, rank);
         const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];
         EXPECT_EQ(peak[Category::parameters], theory::held(mesh, place).total() * of.setting().bytes.element) << where;
         EXPECT_EQ(peak[Category::activations], theory::activation_bytes(mesh, place, kTokenBytes)) << where;

@@ -10,23 +10,16 @@
 namespace tsprun::test::layouts_reference_test {
 namespace {
 
-/// A layout, and how its sequence axis attends.
-struct Case {
-  MeshShape shape;
-  SequenceExchange exchange = SequenceExchange::gather;
-};
-
-MeshShape dense(int tensor, int sequence = 1, TensorExchange exchange = TensorExchange::plain) {
-  return {.scheme = Scheme::dense, .tensor = tensor, .sequence = sequence, .exchange = exchange};
+Layout dense(int tensor, int sequence = 1, TensorExchange exchange = TensorExchange::plain) {
+  return Layout{{{AxisKind::tp, tensor}, {AxisKind::sp, sequence}}}.with(exchange);
 }
+Layout zero3(int ranks) { return {{{AxisKind::zero3, ranks}}}; }
 
 /// Runs the reference in f64 on the weights that the model has, rounded to its dtype.
-void expect_reference(ModelCase of, const Case& on, double tolerance) {
-  of.exchange = on.exchange;
-  const std::string where =
-      of.describe() + ", " + describe(on.shape) + ", exchange " + std::to_string(static_cast<int>(on.exchange));
+void expect_reference(ModelCase of, const Layout& on, double tolerance) {
+  const std::string where = of.describe() + ", " + on.label();
   Tensors weights;
-  const ModelRun run = run_model(of, on.shape, &weights);
+  const ModelRun run = run_model(of, on, &weights);
   const BatchData data(of);
   const reference::StepResult<double> expected =
       reference::model<double>(of.config, of.batch, of.sequence, weights, data.ids, data.labels, true,
@@ -39,12 +32,12 @@ void expect_reference(ModelCase of, const Case& on, double tolerance) {
 }
 
 /// A random model of GPT-2's kind whose heads the layout divides.
-ModelCase random_gpt2_case(std::mt19937_64& random, const MeshShape& shape) {
+ModelCase random_gpt2_case(std::mt19937_64& random, const Layout& layout) {
   const auto between = [&](std::size_t low, std::size_t high) { return low + random() % (high - low + 1); };
-  const std::size_t heads = static_cast<std::size_t>(shape.tensor * shape.sequence) * between(1, 2);
+  const std::size_t heads = static_cast<std::size_t>(layout.tensor() * layout.sequence()) * between(1, 2);
   ModelCase of;
   of.config = small_gpt2_config(between(1, 3), heads, between(1, 7), between(1, 40), between(2, 60), random() % 3 != 0);
-  of.batch = between(1, 3) * static_cast<std::size_t>(shape.data);
+  of.batch = between(1, 3) * static_cast<std::size_t>(layout.data());
   of.sequence = between(1, 37);
   of.recompute = static_cast<Recompute>(random() % 3);
   of.kv_bucket_heads = random() % 3;
@@ -54,11 +47,11 @@ ModelCase random_gpt2_case(std::mt19937_64& random, const MeshShape& shape) {
 }
 
 /// A random model whose query heads `degree` divides; K/V heads any number that divides them, or one that suits tp×tsp.
-ModelCase random_case(std::mt19937_64& random, const MeshShape& shape) {
+ModelCase random_case(std::mt19937_64& random, const Layout& layout) {
   const auto between = [&](std::size_t low, std::size_t high) { return low + random() % (high - low + 1); };
-  const bool twice = shape.scheme == Scheme::tsp && shape.tensor > 1;
-  const auto tensor = static_cast<std::size_t>(shape.tensor);
-  const std::size_t query_heads = tensor * static_cast<std::size_t>(shape.sequence) * between(1, 3);
+  const bool twice = layout.scheme() == Scheme::tsp && layout.tensor() > 1;
+  const auto tensor = static_cast<std::size_t>(layout.tensor());
+  const std::size_t query_heads = tensor * static_cast<std::size_t>(layout.sequence()) * between(1, 3);
   std::vector<std::size_t> divisors;
   for (std::size_t n = 1; n <= query_heads; ++n) {
     if (query_heads % n == 0 && (!twice || n % tensor == 0 || tensor % n == 0)) divisors.push_back(n);
@@ -66,7 +59,7 @@ ModelCase random_case(std::mt19937_64& random, const MeshShape& shape) {
   ModelCase of;
   of.config = small_config(between(3, 24), between(1, 3), query_heads, divisors[random() % divisors.size()], 2 * between(1, 4),
                            between(1, 40), between(2, 60), random() % 3 == 0);
-  of.batch = between(1, 3) * static_cast<std::size_t>(shape.data);
+  of.batch = between(1, 3) * static_cast<std::size_t>(layout.data());
   of.sequence = between(1, 37);
   of.recompute = static_cast<Recompute>(random() % 3);
   of.kv_bucket_heads = random() % 3;
@@ -74,84 +67,60 @@ ModelCase random_case(std::mt19937_64& random, const MeshShape& shape) {
   return of;
 }
 
-void expect_reference_for_random_shapes(const std::vector<Case>& layouts, int rounds, std::uint64_t seed) {
+void expect_reference_for_random_shapes(const std::vector<Layout>& layouts, int rounds, std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  for (const Case& on : layouts) {
-    for (int i = 0; i < rounds; ++i) expect_reference(random_case(random, on.shape), on, 1e-11);
+  for (const Layout& on : layouts) {
+    for (int i = 0; i < rounds; ++i) expect_reference(random_case(random, on), on, 1e-11);
   }
 }
 
 constexpr TensorExchange kMegatron = TensorExchange::sequence;
 
 TEST(TensorParallelAgainstReference, PlainForRandomShapes) {
-  expect_reference_for_random_shapes({{dense(1)}, {dense(2)}, {dense(3)}, {dense(4)}, {dense(8)}}, 8, 1);
+  expect_reference_for_random_shapes({dense(1), dense(2), dense(3), dense(4), dense(8)}, 8, 1);
 }
 
 TEST(TensorParallelAgainstReference, WithMegatronsSequenceParallelismForRandomShapes) {
-  expect_reference_for_random_shapes({{dense(2, 1, kMegatron)}, {dense(3, 1, kMegatron)}, {dense(8, 1, kMegatron)}}, 8, 2);
+  expect_reference_for_random_shapes({dense(2, 1, kMegatron), dense(3, 1, kMegatron), dense(8, 1, kMegatron)}, 8, 2);
 }
 
 TEST(SequenceParallelAgainstReference, EveryExchangeForRandomShapes) {
-  expect_reference_for_random_shapes({{dense(1, 2)},
-                                      {dense(1, 4)},
-                                      {dense(1, 3), SequenceExchange::ring},
-                                      {dense(1, 8), SequenceExchange::ring},
-                                      {dense(1, 2), SequenceExchange::ulysses},
-                                      {dense(1, 4), SequenceExchange::ulysses}},
-                                     5, 3);
+  expect_reference_for_random_shapes(
+      {dense(1, 2), dense(1, 4), dense(1, 3).with(SequenceExchange::ring), dense(1, 8).with(SequenceExchange::ring),
+       dense(1, 2).with(SequenceExchange::ulysses), dense(1, 4).with(SequenceExchange::ulysses)},
+      5, 3);
 }
 
 TEST(TensorTimesSequenceAgainstReference, RandomShapes) {
-  expect_reference_for_random_shapes({{dense(2, 2)},
-                                      {dense(2, 4)},
-                                      {dense(4, 2), SequenceExchange::ring},
-                                      {dense(2, 2), SequenceExchange::ulysses},
-                                      {dense(2, 2, kMegatron)},
-                                      {dense(2, 3, kMegatron), SequenceExchange::ring},
-                                      {dense(2, 4, kMegatron), SequenceExchange::ulysses}},
-                                     5, 4);
-  MeshShape outside = dense(2, 4);
-  outside.sequence_outside = true;
-  expect_reference_for_random_shapes({{outside}}, 3, 5);
-  outside.exchange = kMegatron;
-  expect_reference_for_random_shapes({{outside}}, 3, 6);
+  expect_reference_for_random_shapes(
+      {dense(2, 2), dense(2, 4), dense(4, 2).with(SequenceExchange::ring), dense(2, 2).with(SequenceExchange::ulysses),
+       dense(2, 2, kMegatron), dense(2, 3, kMegatron).with(SequenceExchange::ring),
+       dense(2, 4, kMegatron).with(SequenceExchange::ulysses)},
+      5, 4);
+  const Layout outside = Layout::parse("sp=4,tp=2");
+  expect_reference_for_random_shapes({outside}, 3, 5);
+  expect_reference_for_random_shapes({outside.with(kMegatron)}, 3, 6);
 }
 
 TEST(TensorTimesTspAgainstReference, RandomShapes) {
-  MeshShape both = MeshShape::tsp(2);
-  both.tensor = 2;
-  MeshShape wide = both;
-  wide.tensor = 4;
-  MeshShape megatron = both;
-  megatron.exchange = kMegatron;
-  megatron.sequence = 4;
-  expect_reference_for_random_shapes({{both}, {wide}, {megatron}}, 6, 7);
+  expect_reference_for_random_shapes(
+      {Layout::parse("tp=2,tsp=2"), Layout::parse("tp=4,tsp=2"), Layout::parse("tp=2,tsp=4").with(kMegatron)}, 6, 7);
 }
 
-TEST(Zero3AgainstReference, RandomShapes) {
-  const auto zero3 = [](int ranks) { return MeshShape{.scheme = Scheme::zero3, .sequence = ranks}; };
-  expect_reference_for_random_shapes({{zero3(1)}, {zero3(2)}, {zero3(3)}, {zero3(8)}}, 5, 8);
-}
+TEST(Zero3AgainstReference, RandomShapes) { expect_reference_for_random_shapes({zero3(1), zero3(2), zero3(3), zero3(8)}, 5, 8); }
 
 TEST(DataTimesAnythingAgainstReference, RandomShapes) {
-  MeshShape tp_sp = dense(2, 2);
-  tp_sp.data = 2;
-  MeshShape tp = dense(4, 1, kMegatron);
-  tp.data = 2;
-  MeshShape zero3{.scheme = Scheme::zero3, .data = 2, .sequence = 3};
-  MeshShape tp_tsp{.data = 2, .tensor = 2, .sequence = 2};
-  expect_reference_for_random_shapes({{tp_sp}, {tp}, {zero3}, {tp_tsp}}, 4, 9);
+  expect_reference_for_random_shapes({Layout::parse("dp=2,tp=2,sp=2"), Layout::parse("dp=2,tp=4").with(kMegatron),
+                                      Layout::parse("dp=2,zero3=3"), Layout::parse("dp=2,tp=2,tsp=2")},
+                                     4, 9);
 }
 
 TEST(LayoutsAgainstReference, HeadsThatCutsDontMeet) {
   // 12 query heads of 4 K/V heads on 6 and 3 and 2 × 2 ranks: K/V heads in common with the next rank, not with all.
   const ModelCase of{.config = small_config(16, 2, 12, 4, 4, 13, 17), .batch = 2, .sequence = 23};
-  for (const Case& on : std::vector<Case>{{dense(6)},
-                                          {dense(3)},
-                                          {dense(6, 1, kMegatron)},
-                                          {dense(3, 2)},
-                                          {dense(3, 2), SequenceExchange::ring},
-                                          {dense(3, 2), SequenceExchange::ulysses}}) {
+  for (const Layout& on :
+       std::vector<Layout>{dense(6), dense(3), dense(6, 1, kMegatron), dense(3, 2), dense(3, 2).with(SequenceExchange::ring),
+                           dense(3, 2).with(SequenceExchange::ulysses)}) {
     expect_reference(of, on, 1e-11);
   }
 }
@@ -159,78 +128,52 @@ TEST(LayoutsAgainstReference, HeadsThatCutsDontMeet) {
 TEST(LayoutsAgainstReference, SequencesShorterThanTheRanksAndOfOneToken) {
   for (const std::size_t sequence : {1U, 2U, 3U, 5U}) {
     const ModelCase of{.config = small_config(16, 2, 8, 4, 4, 13, 17), .batch = 2, .sequence = sequence};
-    for (const Case& on : std::vector<Case>{{dense(8)},
-                                            {dense(8, 1, kMegatron)},
-                                            {dense(2, 4)},
-                                            {dense(2, 4, kMegatron), SequenceExchange::ring},
-                                            {dense(1, 8), SequenceExchange::ulysses}}) {
+    for (const Layout& on :
+         std::vector<Layout>{dense(8), dense(8, 1, kMegatron), dense(2, 4), dense(2, 4, kMegatron).with(SequenceExchange::ring),
+                             dense(1, 8).with(SequenceExchange::ulysses)}) {
       expect_reference(of, on, 1e-11);
     }
   }
 }
 
 TEST(Gpt2AgainstReference, EveryLayoutForRandomShapes) {
-  MeshShape tp_tsp = MeshShape::tsp(2);
-  tp_tsp.tensor = 2;
-  MeshShape outside = dense(2, 2, kMegatron);
-  outside.sequence_outside = true;
-  MeshShape dp_tsp = MeshShape::tsp(3);
-  dp_tsp.data = 2;
-  MeshShape dp_tp = dense(2, 2);
-  dp_tp.data = 2;
-  const auto zero3 = [](int ranks) { return MeshShape{.scheme = Scheme::zero3, .sequence = ranks}; };
   std::mt19937_64 random(11);
-  for (const Case& on : std::vector<Case>{{MeshShape::tsp(1)},
-                                          {MeshShape::tsp(2)},
-                                          {MeshShape::tsp(4)},
-                                          {MeshShape::tsp(8)},
-                                          {dense(1)},
-                                          {dense(2)},
-                                          {dense(4)},
-                                          {dense(3, 1, kMegatron)},
-                                          {dense(8, 1, kMegatron)},
-                                          {dense(1, 3)},
-                                          {dense(1, 4), SequenceExchange::ring},
-                                          {dense(1, 4), SequenceExchange::ulysses},
-                                          {dense(2, 2)},
-                                          {dense(2, 3, kMegatron), SequenceExchange::ring},
-                                          {dense(2, 2, kMegatron), SequenceExchange::ulysses},
-                                          {outside},
-                                          {tp_tsp},
-                                          {zero3(1)},
-                                          {zero3(3)},
-                                          {zero3(8)},
-                                          {dp_tsp},
-                                          {dp_tp}}) {
-    for (int i = 0; i < 3; ++i) expect_reference(random_gpt2_case(random, on.shape), on, 1e-11);
+  for (const Layout& on : std::vector<Layout>{Layout::tsp(1),
+                                              Layout::tsp(2),
+                                              Layout::tsp(4),
+                                              Layout::tsp(8),
+                                              dense(1),
+                                              dense(2),
+                                              dense(4),
+                                              dense(3, 1, kMegatron),
+                                              dense(8, 1, kMegatron),
+                                              dense(1, 3),
+                                              dense(1, 4).with(SequenceExchange::ring),
+                                              dense(1, 4).with(SequenceExchange::ulysses),
+                                              dense(2, 2),
+                                              dense(2, 3, kMegatron).with(SequenceExchange::ring),
+                                              dense(2, 2, kMegatron).with(SequenceExchange::ulysses),
+                                              Layout::parse("sp=2,tp=2").with(kMegatron),
+                                              Layout::parse("tp=2,tsp=2"),
+                                              zero3(1),
+                                              zero3(3),
+                                              zero3(8),
+                                              Layout::parse("dp=2,tsp=3"),
+                                              Layout::parse("dp=2,tp=2,sp=2")}) {
+    for (int i = 0; i < 3; ++i) expect_reference(random_gpt2_case(random, on), on, 1e-11);
   }
 }
 
 /// Only attention's probabilities are dropped. Lengths are such as no cut divides, and one leaves ranks without tokens.
 TEST(Gpt2AgainstReference, AttentionDropoutUnderEveryLayoutAndRecomputation) {
-  MeshShape tp_tsp = MeshShape::tsp(2);
-  tp_tsp.tensor = 2;
-  MeshShape dp_tsp = MeshShape::tsp(2);
-  dp_tsp.data = 2;
-  MeshShape dp_ring = dense(1, 2);
-  dp_ring.data = 2;
   ModelCase of{.config = small_gpt2_config(2, 8, 3, 13, 17), .batch = 4, .seed = 5};
   of.config.residual_dropout = of.config.embedding_dropout = 0;
   of.config.attention_dropout = 0.4;
-  for (const Case& on : std::vector<Case>{{MeshShape::tsp(1)},
-                                          {MeshShape::tsp(4)},
-                                          {dense(4)},
-                                          {dense(4, 1, kMegatron)},
-                                          {dense(1, 4)},
-                                          {dense(1, 4), SequenceExchange::ring},
-                                          {dense(1, 4), SequenceExchange::ulysses},
-                                          {dense(2, 2)},
-                                          {dense(2, 2), SequenceExchange::ring},
-                                          {dense(2, 2), SequenceExchange::ulysses},
-                                          {{.scheme = Scheme::zero3, .sequence = 4}},
-                                          {tp_tsp},
-                                          {dp_tsp},
-                                          {dp_ring, SequenceExchange::ring}}) {
+  for (const Layout& on : std::vector<Layout>{
+           Layout::tsp(1), Layout::tsp(4), dense(4), dense(4, 1, kMegatron), dense(1, 4),
+           dense(1, 4).with(SequenceExchange::ring), dense(1, 4).with(SequenceExchange::ulysses), dense(2, 2),
+           dense(2, 2).with(SequenceExchange::ring), dense(2, 2).with(SequenceExchange::ulysses), Layout::parse("zero3=4"),
+           Layout::parse("tp=2,tsp=2"), Layout::parse("dp=2,tsp=2"), Layout::parse("dp=2,sp=2").with(SequenceExchange::ring)}) {
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
       for (const std::size_t sequence : {3U, 29U}) {
         of.recompute = recompute;
@@ -244,8 +187,8 @@ TEST(Gpt2AgainstReference, AttentionDropoutUnderEveryLayoutAndRecomputation) {
 
 TEST(Gpt2AgainstReference, InSinglePrecisionAndBf16) {
   std::mt19937_64 random(12);
-  for (const Case& on : std::vector<Case>{{MeshShape::tsp(4)}, {dense(4)}, {dense(2, 2, kMegatron)}}) {
-    ModelCase of = random_gpt2_case(random, on.shape);
+  for (const Layout& on : std::vector<Layout>{Layout::tsp(4), dense(4), dense(2, 2, kMegatron)}) {
+    ModelCase of = random_gpt2_case(random, on);
     of.dtype = DType::f32;
     expect_reference(of, on, 2e-5);
     of.config = small_gpt2_config(1, 8, 8, 100, 60);
@@ -263,11 +206,10 @@ TEST(Gpt2AgainstReference, RefusesMoreTokensThanItHasPositions) {
 }
 
 TEST(LayoutsAgainstReference, InSinglePrecisionAndBf16) {
-  const MeshShape both{.tensor = 2, .sequence = 2};
   std::mt19937_64 random(10);
-  for (const Case& on : std::vector<Case>{
-           {dense(4)}, {dense(4, 1, kMegatron)}, {dense(2, 2)}, {dense(2, 2, kMegatron), SequenceExchange::ring}, {both}}) {
-    ModelCase of = random_case(random, on.shape);
+  for (const Layout& on : std::vector<Layout>{dense(4), dense(4, 1, kMegatron), dense(2, 2),
+                                              dense(2, 2, kMegatron).with(SequenceExchange::ring), Layout::parse("tp=2,tsp=2")}) {
+    ModelCase of = random_case(random, on);
     of.dtype = DType::f32;
     expect_reference(of, on, 2e-5);
     of.config.layers = 1;

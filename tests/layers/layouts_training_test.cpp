@@ -15,12 +15,6 @@
 namespace tsprun::test::layouts_training_test {
 namespace {
 
-struct Layout {
-  MeshShape shape;
-  SequenceExchange exchange = SequenceExchange::gather;
-  std::string describe() const { return test::describe(shape) + ", exchange " + std::to_string(static_cast<int>(exchange)); }
-};
-
 struct Curve {
   std::vector<double> losses;  // by step, from the first that ran
   std::vector<double> norms;
@@ -32,11 +26,11 @@ constexpr std::uint64_t kSteps = 50;
 Curve train(const Layout& on, std::uint64_t steps, const std::optional<FoundCheckpoint>& from = {},
             const std::optional<std::filesystem::path>& save_to = {}, std::uint64_t save_at = 0) {
   Curve curve;
-  run_ranks(on.shape.ranks(), [&](Context& context) {
+  run_ranks(on.ranks(), [&](Context& context) {
     Rank rank(context);
-    Mesh mesh(context.world(), on.shape);
+    Mesh mesh(context.world(), on);
     const ModelConfig config = small_config(32, 2, 8, 2, 4, 44, 50);
-    Model model(rank, mesh, {.config = config, .dtype = DType::f32, .training = true, .exchange = on.exchange});
+    Model model(rank, mesh, {.config = config, .dtype = DType::f32, .training = true});
     std::uint64_t step = 1;
     if (from) {
       load_checkpoint(rank, context.world(), model.parameters(), *from);
@@ -57,7 +51,7 @@ Curve train(const Layout& on, std::uint64_t steps, const std::optional<FoundChec
       if (save_to && step == save_at) {
         CheckpointState state;
         state.step = step;
-        state.ranks = on.shape.ranks();
+        state.layout = on;
         save_checkpoint(rank, context.world(), model.parameters(), config, state, *save_to);
       }
     }
@@ -65,25 +59,21 @@ Curve train(const Layout& on, std::uint64_t steps, const std::optional<FoundChec
   return curve;
 }
 
-MeshShape dense(int tensor, int sequence, TensorExchange exchange = TensorExchange::plain) {
-  return {.scheme = Scheme::dense, .tensor = tensor, .sequence = sequence, .exchange = exchange};
+Layout dense(int tensor, int sequence, TensorExchange exchange = TensorExchange::plain) {
+  return Layout{{{AxisKind::tp, tensor}, {AxisKind::sp, sequence}}}.with(exchange);
 }
 
 std::vector<Layout> layouts() {
-  MeshShape dp_tsp = MeshShape::tsp(2);
-  dp_tsp.data = 2;
-  MeshShape tp_tsp = MeshShape::tsp(2);
-  tp_tsp.tensor = 2;
-  return {{MeshShape::tsp(4)},
-          {dense(4, 1)},
-          {dense(4, 1, TensorExchange::sequence)},
-          {dense(1, 4)},
-          {dense(1, 4), SequenceExchange::ring},
-          {dense(1, 4), SequenceExchange::ulysses},
-          {dense(2, 2)},
-          {{.scheme = Scheme::zero3, .sequence = 4}},
-          {dp_tsp},
-          {tp_tsp}};
+  return {Layout::tsp(4),
+          dense(4, 1),
+          dense(4, 1, TensorExchange::sequence),
+          dense(1, 4),
+          dense(1, 4).with(SequenceExchange::ring),
+          dense(1, 4).with(SequenceExchange::ulysses),
+          dense(2, 2),
+          Layout::parse("zero3=4"),
+          Layout::parse("dp=2,tsp=2"),
+          Layout::parse("tp=2,tsp=2")};
 }
 
 void expect_near(const Curve& actual, const Curve& expected, std::size_t skipped, const std::string& where) {
@@ -95,33 +85,33 @@ void expect_near(const Curve& actual, const Curve& expected, std::size_t skipped
 }
 
 TEST(LayoutsTraining, CurvesAgreeOverFiftySteps) {
-  const Curve one = train({MeshShape::tsp(1)}, kSteps);
+  const Curve one = train(Layout::tsp(1), kSteps);
   ASSERT_EQ(one.losses.size(), kSteps);
   EXPECT_LT(one.losses.back(), 0.9 * one.losses.front()) << "it hasn't learned: the curves would prove little";
-  for (const Layout& on : layouts()) expect_near(train(on, kSteps), one, 0, on.describe());
+  for (const Layout& on : layouts()) expect_near(train(on, kSteps), one, 0, on.label());
 }
 
 TEST(LayoutsTraining, TheSameBitsFromRunToRun) {
   for (const Layout& on : layouts()) {
     const Curve first = train(on, 6);
     const Curve second = train(on, 6);
-    EXPECT_EQ(first.losses, second.losses) << on.describe();
-    EXPECT_EQ(first.norms, second.norms) << on.describe();
+    EXPECT_EQ(first.losses, second.losses) << on.label();
+    EXPECT_EQ(first.norms, second.norms) << on.label();
   }
 }
 
 TEST(LayoutsTraining, ACheckpointGoesOnUnderAnotherLayout) {
   constexpr std::uint64_t kAll = 8;
   constexpr std::uint64_t kSaved = 4;
-  for (const Layout& saved : std::vector<Layout>{{dense(2, 1)}, {dense(2, 2, TensorExchange::sequence)}}) {
+  for (const Layout& saved : std::vector<Layout>{dense(2, 1), dense(2, 2, TensorExchange::sequence)}) {
     const TemporaryFolder folder;
     const Curve whole = train(saved, kAll, {}, folder.path(), kSaved);
     std::vector<std::string> skipped;
     const FoundCheckpoint found = find_checkpoint(folder.path(), skipped);
     const Curve again = train(saved, kAll, found);
-    EXPECT_EQ(again.losses, std::vector<double>(whole.losses.begin() + kSaved, whole.losses.end())) << saved.describe();
+    EXPECT_EQ(again.losses, std::vector<double>(whole.losses.begin() + kSaved, whole.losses.end())) << saved.label();
     for (const Layout& on : layouts()) {
-      expect_near(train(on, kAll, found), whole, kSaved, saved.describe() + " then " + on.describe());
+      expect_near(train(on, kAll, found), whole, kSaved, saved.label() + " then " + on.label());
     }
   }
 }

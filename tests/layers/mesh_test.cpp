@@ -15,11 +15,11 @@ struct Groups {
   std::vector<int> data, tensor, sequence, tokens;
 };
 
-std::vector<Groups> groups_of(const MeshShape& shape) {
-  std::vector<Groups> all(static_cast<std::size_t>(shape.ranks()));
+std::vector<Groups> groups_of(const Layout& layout) {
+  std::vector<Groups> all(static_cast<std::size_t>(layout.ranks()));
   std::mutex mutex;
-  run_ranks(shape.ranks(), [&](Context& context) {
-    Mesh mesh(context.world(), shape);
+  run_ranks(layout.ranks(), [&](Context& context) {
+    Mesh mesh(context.world(), layout);
     const auto members = [](Communicator& group) { return std::vector<int>(group.members().begin(), group.members().end()); };
     const std::lock_guard lock(mutex);
     all[static_cast<std::size_t>(context.rank())] = {members(mesh.data()), members(mesh.tensor()), members(mesh.sequence()),
@@ -31,7 +31,7 @@ std::vector<Groups> groups_of(const MeshShape& shape) {
 using Ranks = std::vector<int>;
 
 TEST(Mesh, TheLastAxisVariesFastest) {
-  const std::vector<Groups> all = groups_of({.scheme = Scheme::dense, .data = 2, .tensor = 2, .sequence = 2});
+  const std::vector<Groups> all = groups_of(Layout::parse("dp=2,tp=2,sp=2"));
   EXPECT_EQ(all[5].data, (Ranks{1, 5}));
   EXPECT_EQ(all[5].tensor, (Ranks{5, 7}));
   EXPECT_EQ(all[5].sequence, (Ranks{4, 5}));
@@ -39,14 +39,13 @@ TEST(Mesh, TheLastAxisVariesFastest) {
 }
 
 TEST(Mesh, SequenceMayStandOutsideTensor) {
-  const std::vector<Groups> all = groups_of({.scheme = Scheme::dense, .tensor = 3, .sequence = 2, .sequence_outside = true});
+  const std::vector<Groups> all = groups_of(Layout::parse("sp=2,tp=3"));
   EXPECT_EQ(all[4].tensor, (Ranks{3, 4, 5}));
   EXPECT_EQ(all[4].sequence, (Ranks{1, 4}));
 }
 
 TEST(Mesh, MegatronsSequenceParallelismGivesEveryRankTokensOfItsOwn) {
-  const std::vector<Groups> all =
-      groups_of({.scheme = Scheme::dense, .data = 2, .tensor = 2, .sequence = 2, .exchange = TensorExchange::sequence});
+  const std::vector<Groups> all = groups_of(Layout::parse("dp=2,tp=2,sp=2").with(TensorExchange::sequence));
   // By (sequence, tensor): ranks 0 and 2 have the first part of the sequences.
   EXPECT_EQ(all[3].tokens, (Ranks{0, 2, 1, 3}));
   EXPECT_EQ(all[6].tokens, (Ranks{4, 6, 5, 7}));
@@ -54,8 +53,8 @@ TEST(Mesh, MegatronsSequenceParallelismGivesEveryRankTokensOfItsOwn) {
 
 TEST(Mesh, DegreesMustGiveTheWorld) {
   run_ranks(2, [](Context& context) {
-    EXPECT_THROW(Mesh(context.world(), MeshShape::tsp(3)), Error);
-    EXPECT_THROW(Mesh(context.world(), (MeshShape{.data = 0, .sequence = 2})), Error);
+    EXPECT_THROW(Mesh(context.world(), Layout::tsp(3)), Error);
+    EXPECT_THROW(Mesh(context.world(), (Layout{{{AxisKind::dp, 0}, {AxisKind::tsp, 2}}})), Error);
   });
 }
 

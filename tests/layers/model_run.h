@@ -30,11 +30,9 @@ struct ModelCase {
   std::uint64_t seed = 1;
   std::string algorithms = {};
   std::size_t threads = 1;
-  SequenceExchange exchange = SequenceExchange::gather;
 
-  theory::Setting setting() const {
-    return {
-        .model = config, .batch = batch, .sequence = sequence, .bytes = theory::ElementBytes::of(dtype), .recompute = recompute};
+  Setting setting() const {
+    return {.model = config, .batch = batch, .sequence = sequence, .bytes = ElementBytes::of(dtype), .recompute = recompute};
   }
   std::string describe() const {
     return "h " + std::to_string(config.hidden) + ", L " + std::to_string(config.layers) + ", heads " +
@@ -45,13 +43,6 @@ struct ModelCase {
            std::to_string(kv_bucket_heads) + ", " + std::string(name(dtype));
   }
 };
-
-inline std::string describe(const MeshShape& shape) {
-  const char* const schemes[] = {"tsp", "dense", "zero3"};
-  return std::string(schemes[static_cast<int>(shape.scheme)]) + ", dp " + std::to_string(shape.data) + ", tp " +
-         std::to_string(shape.tensor) + (shape.slices_tokens() ? " (sequence)" : "") + ", sequence " +
-         std::to_string(shape.sequence) + (shape.sequence_outside ? " outside" : "");
-}
 
 inline ModelConfig small_config(std::size_t hidden, std::size_t layers, std::size_t query_heads, std::size_t kv_heads,
                                 std::size_t head_dim, std::size_t intermediate, std::size_t vocabulary, bool tied = false) {
@@ -161,9 +152,9 @@ inline void disturb(const ParameterStore& store) {
 }
 
 /// One step on the ranks of a mesh. `weights`, if not null, gets the parameters.
-inline ModelRun run_model(const ModelCase& of, const MeshShape& shape, Tensors* weights = nullptr) {
+inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* weights = nullptr) {
   ModelRun result;
-  const int ranks = shape.ranks();
+  const int ranks = layout.ranks();
   const auto count = static_cast<std::size_t>(ranks);
   result.forward.resize(count);
   result.backward.resize(count);
@@ -175,14 +166,13 @@ inline ModelRun run_model(const ModelCase& of, const MeshShape& shape, Tensors* 
               tsprun::RankOptions options;
               options.threads = of.threads;
               Rank rank(context, options);
-              Mesh mesh(context.world(), shape);
+              Mesh mesh(context.world(), layout);
               Model model(rank, mesh,
                           {.config = of.config,
                            .dtype = of.dtype,
                            .recompute = of.recompute,
                            .training = true,
-                           .kv_bucket_heads = of.kv_bucket_heads,
-                           .exchange = of.exchange});
+                           .kv_bucket_heads = of.kv_bucket_heads});
               model.parameters().fill_fresh(of.config.layers, of.seed);
               disturb(model.parameters());
               const Loss loss = model.forward_backward(data.view(of));
@@ -208,7 +198,7 @@ inline ModelRun run_model(const ModelCase& of, const MeshShape& shape, Tensors* 
 
 /// The same under TSP.
 inline ModelRun run_model(const ModelCase& of, int ranks, Tensors* weights = nullptr) {
-  return run_model(of, MeshShape::tsp(ranks), weights);
+  return run_model(of, Layout::tsp(ranks), weights);
 }
 
 inline double norm_of(const std::vector<double>& values) {

@@ -17,22 +17,16 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-struct Layout {
-  MeshShape shape;
-  SequenceExchange exchange = SequenceExchange::gather;
-  std::string describe() const { return test::describe(shape) + ", exchange " + std::to_string(static_cast<int>(exchange)); }
-};
-
 const std::vector<Layout>& layouts() {
-  static const std::vector<Layout> all = {{MeshShape::tsp(1)},
-                                          {MeshShape::tsp(4)},
-                                          {{.scheme = Scheme::dense, .sequence = 3}, SequenceExchange::gather},
-                                          {{.scheme = Scheme::dense, .sequence = 3}, SequenceExchange::ring},
-                                          {{.scheme = Scheme::dense, .sequence = 2}, SequenceExchange::ulysses},
-                                          {{.scheme = Scheme::zero3, .sequence = 2}},
-                                          {{.scheme = Scheme::dense, .tensor = 2}},
-                                          {{.scheme = Scheme::dense, .tensor = 2, .exchange = TensorExchange::sequence}},
-                                          {{.scheme = Scheme::dense, .tensor = 2, .sequence = 2}, SequenceExchange::ring}};
+  static const std::vector<Layout> all = {Layout::tsp(1),
+                                          Layout::tsp(4),
+                                          Layout::parse("sp=3"),
+                                          Layout::parse("sp=3").with(SequenceExchange::ring),
+                                          Layout::parse("sp=2").with(SequenceExchange::ulysses),
+                                          Layout::parse("zero3=2"),
+                                          Layout::parse("tp=2"),
+                                          Layout::parse("tp=2").with(TensorExchange::sequence),
+                                          Layout::parse("tp=2,sp=2").with(SequenceExchange::ring)};
   return all;
 }
 
@@ -56,12 +50,10 @@ void set(const ParameterStore& store, const std::string& name, std::size_t row, 
 
 std::vector<RankOutcome> try_model(const Layout& layout, const ModelCase& of, bool training,
                                    const std::function<void(Rank&, Model&)>& body) {
-  return try_ranks(layout.shape.ranks(), [&](Context& context) {
+  return try_ranks(layout.ranks(), [&](Context& context) {
     Rank rank(context);
-    Mesh mesh(context.world(), layout.shape);
-    Model model(
-        rank, mesh,
-        {.config = of.config, .dtype = of.dtype, .recompute = of.recompute, .training = training, .exchange = layout.exchange});
+    Mesh mesh(context.world(), layout);
+    Model model(rank, mesh, {.config = of.config, .dtype = of.dtype, .recompute = of.recompute, .training = training});
     model.parameters().fill_fresh(of.config.layers, of.seed);
     disturb(model.parameters());
     body(rank, model);
@@ -107,7 +99,7 @@ TEST(NotFinite, ATokensNanReachesOnlyTokensThatSeeIt) {
         const std::size_t token = i / vocabulary;
         const bool sees = token >= position && token < of.sequence;
         if (sees ? std::isnan(logits[i]) : logits[i] == whole[i]) continue;
-        ADD_FAILURE() << layout.describe() << ": logit " << i % vocabulary << " of token " << token << " is " << logits[i]
+        ADD_FAILURE() << layout.label() << ": logit " << i % vocabulary << " of token " << token << " is " << logits[i]
                       << ", without the NaN at token " << position << " " << whole[i];
         break;
       }
@@ -142,11 +134,11 @@ TEST(NotFinite, TheFirstTensorIsNamedUnderEveryLayout) {
       };
       // Numbers, but their products with a normed token are not.
       expect_words(blame("model.layers.1.self_attn.k_proj.weight", 1, 3e38F),
-                   {"a test", "rank ", "layer 1, attention, forward: keys", "inf at [", "some advice"}, layout.describe());
+                   {"a test", "rank ", "layer 1, attention, forward: keys", "inf at [", "some advice"}, layout.label());
       expect_words(blame("model.layers.0.mlp.up_proj.weight", 1, 3e38F), {"layer 0, MLP, forward: up", "inf at ["},
-                   layout.describe());
+                   layout.label());
       expect_words(blame("model.norm.weight", 0, kNan), {"a test", "tensor \"model.norm.weight\" [24] holds nan at [2]"},
-                   layout.describe());
+                   layout.label());
     }
   }
 }

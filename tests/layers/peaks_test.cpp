@@ -12,31 +12,26 @@
 namespace tsprun::test::peaks_test {
 namespace {
 
-struct Layout {
-  MeshShape shape;
-  SequenceExchange exchange = SequenceExchange::gather;
-};
-
 std::vector<Layout> layouts() {
   constexpr TensorExchange kSlices = TensorExchange::sequence;
-  return {{{.sequence = 1}},
-          {{.sequence = 4}},
-          {{.sequence = 8}},
-          {{.data = 2, .sequence = 2}},
-          {{.data = 2}},
-          {{.scheme = Scheme::dense, .tensor = 4}},
-          {{.scheme = Scheme::dense, .tensor = 8}},
-          {{.scheme = Scheme::dense, .tensor = 4, .exchange = kSlices}},
-          {{.scheme = Scheme::dense, .sequence = 3}},
-          {{.scheme = Scheme::dense, .sequence = 4}, SequenceExchange::ring},
-          {{.scheme = Scheme::dense, .sequence = 4}, SequenceExchange::ulysses},
-          {{.scheme = Scheme::zero3, .sequence = 3}},
-          {{.scheme = Scheme::dense, .tensor = 2, .sequence = 2}},
-          {{.scheme = Scheme::dense, .tensor = 2, .sequence = 2, .sequence_outside = true}, SequenceExchange::ring},
-          {{.scheme = Scheme::dense, .tensor = 2, .sequence = 2, .exchange = kSlices}, SequenceExchange::ulysses},
-          {{.tensor = 2, .sequence = 2}},
-          {{.data = 2, .tensor = 2, .sequence = 2, .sequence_outside = true, .exchange = kSlices}},
-          {{.scheme = Scheme::zero3, .data = 2, .sequence = 2}}};
+  return {Layout::parse("tsp=1"),
+          Layout::parse("tsp=4"),
+          Layout::parse("tsp=8"),
+          Layout::parse("dp=2,tsp=2"),
+          Layout::parse("dp=2"),
+          Layout::parse("tp=4"),
+          Layout::parse("tp=8"),
+          Layout::parse("tp=4").with(kSlices),
+          Layout::parse("sp=3"),
+          Layout::parse("sp=4").with(SequenceExchange::ring),
+          Layout::parse("sp=4").with(SequenceExchange::ulysses),
+          Layout::parse("zero3=3"),
+          Layout::parse("tp=2,sp=2"),
+          Layout::parse("sp=2,tp=2").with(SequenceExchange::ring),
+          Layout::parse("tp=2,sp=2").with(kSlices).with(SequenceExchange::ulysses),
+          Layout::parse("tp=2,tsp=2"),
+          Layout::parse("dp=2,tsp=2,tp=2").with(kSlices),
+          Layout::parse("dp=2,zero3=2")};
 }
 
 /// Every recomputation mode and type once.
@@ -62,17 +57,16 @@ void expect_forecast(const CategoryBytes& measured, const CategoryBytes& forecas
   EXPECT_EQ(measured.total, forecast.total) << where;
 }
 
-theory::MeshSetting mesh_setting(const ModelCase& of, const MeshShape& shape) {
-  return {.setting = of.setting(), .shape = shape, .exchange = of.exchange};
+theory::MeshSetting mesh_setting(const ModelCase& of, const Layout& layout) {
+  return {.setting = of.setting(), .layout = layout};
 }
 
 theory::PeakOptions options(const ModelCase& of, bool training) {
   return {.threads = of.threads, .kv_bucket_heads = of.kv_bucket_heads, .training = training, .passes = 1};
 }
 
-std::string describe(const ModelCase& of, const MeshShape& shape, int rank) {
-  return of.describe() + ", " + test::describe(shape) + ", exchange " + std::to_string(static_cast<int>(of.exchange)) +
-         ", rank " + std::to_string(rank);
+std::string describe(const ModelCase& of, const Layout& layout, int rank) {
+  return of.describe() + ", " + layout.label() + ", rank " + std::to_string(rank);
 }
 
 ModelOptions model_options(const ModelCase& of, bool training) {
@@ -80,19 +74,17 @@ ModelOptions model_options(const ModelCase& of, bool training) {
           .dtype = of.dtype,
           .recompute = of.recompute,
           .training = training,
-          .kv_bucket_heads = of.kv_bucket_heads,
-          .exchange = of.exchange};
+          .kv_bucket_heads = of.kv_bucket_heads};
 }
 
 TEST(Peaks, OfATrainingStepAreWhatTheScheduleAllocates) {
   for (ModelCase of : cases()) {
-    for (const auto& [shape, exchange] : layouts()) {
-      of.exchange = exchange;
-      const ModelRun run = run_model(of, shape);
-      for (int rank = 0; rank < shape.ranks(); ++rank) {
+    for (const Layout& layout : layouts()) {
+      const ModelRun run = run_model(of, layout);
+      for (int rank = 0; rank < layout.ranks(); ++rank) {
         expect_forecast(run.peaks[static_cast<std::size_t>(rank)],
-                        theory::peaks(mesh_setting(of, shape), rank, BatchData(of).ids, options(of, true)),
-                        describe(of, shape, rank));
+                        theory::peaks(mesh_setting(of, layout), rank, BatchData(of).ids, options(of, true)),
+                        describe(of, layout, rank));
       }
     }
   }
@@ -102,16 +94,15 @@ TEST(Peaks, OfAnEvaluationAreWhatTheScheduleAllocates) {
   for (ModelCase of : cases()) {
     if (of.recompute == Recompute::selective) continue;  // two types will do: nothing is made again
     const BatchData data(of);
-    for (const auto& [shape, exchange] : layouts()) {
-      of.exchange = exchange;
-      run_ranks(shape.ranks(), [&, shape = shape](Context& context) {
+    for (const Layout& layout : layouts()) {
+      run_ranks(layout.ranks(), [&](Context& context) {
         Rank rank(context, {.threads = of.threads, .trace = nullptr});
-        Mesh mesh(context.world(), shape);
+        Mesh mesh(context.world(), layout);
         Model model(rank, mesh, model_options(of, false));
         model.parameters().fill_fresh(of.config.layers, of.seed);
         model.evaluate(data.view(of));
-        expect_forecast(rank.memory_peaks(), theory::peaks(mesh_setting(of, shape), rank.rank(), data.ids, options(of, false)),
-                        describe(of, shape, rank.rank()));
+        expect_forecast(rank.memory_peaks(), theory::peaks(mesh_setting(of, layout), rank.rank(), data.ids, options(of, false)),
+                        describe(of, layout, rank.rank()));
       });
     }
   }
@@ -119,13 +110,12 @@ TEST(Peaks, OfAnEvaluationAreWhatTheScheduleAllocates) {
 
 TEST(Peaks, OfOneBlockAreWhatTheScheduleAllocates) {
   for (ModelCase of : cases()) {
-    for (const auto& [shape, exchange] : layouts()) {
-      if (shape.data > 1) continue;
-      of.exchange = exchange;
+    for (const Layout& layout : layouts()) {
+      if (layout.data() > 1) continue;
       for (const bool backward : {false, true}) {
-        run_ranks(shape.ranks(), [&, shape = shape](Context& context) {
+        run_ranks(layout.ranks(), [&](Context& context) {
           Rank rank(context, {.threads = of.threads, .trace = nullptr});
-          Mesh mesh(context.world(), shape);
+          Mesh mesh(context.world(), layout);
           SingleBlock block(rank, mesh, model_options(of, backward), of.batch, of.sequence);
           block.parameters().fill_fresh(of.config.layers, of.seed);
           OwnedTensor x = block.residual(block.kept(), of.dtype, "x");
@@ -137,8 +127,8 @@ TEST(Peaks, OfOneBlockAreWhatTheScheduleAllocates) {
             rank.compute().fill_zero(d);
             block.backward(d);
           }
-          expect_forecast(rank.memory_peaks(), theory::block_peaks(mesh_setting(of, shape), rank.rank(), options(of, backward)),
-                          describe(of, shape, rank.rank()));
+          expect_forecast(rank.memory_peaks(), theory::block_peaks(mesh_setting(of, layout), rank.rank(), options(of, backward)),
+                          describe(of, layout, rank.rank()));
         });
       }
     }
@@ -147,7 +137,7 @@ TEST(Peaks, OfOneBlockAreWhatTheScheduleAllocates) {
 
 TEST(Peaks, OfALayoutThatCannotBeAreRefused) {
   ModelCase of{.config = small_config(64, 1, 8, 8, 8, 64, 64), .batch = 1, .sequence = 8};
-  EXPECT_THROW(theory::peaks(mesh_setting(of, {.sequence = 3}), 0), Error);
+  EXPECT_THROW(theory::peaks(mesh_setting(of, Layout::parse("tsp=3")), 0), Error);
 }
 
 }  // namespace

@@ -120,7 +120,7 @@ Setting nano(std::size_t batch, std::size_t sequence) {
   return s;
 }
 
-Spread one_axis(AxisKind kind, int degree) { return {.axes = {{kind, degree}}}; }
+Layout one_axis(AxisKind kind, int degree) { return {.axes = {{kind, degree}}}; }
 
 /// A machine on which nothing takes time but what is asked for.
 Machine ideal() {
@@ -192,15 +192,15 @@ TEST(StepTime, OfAVocabularyThatIsCutOverBothAxesGoesOverTheLinksOfBoth) {
   machine.gpus_per_node = machine.nics_per_node = 2;
   machine.nic_bytes_per_s = 1e6;
   // The ranks of tsp share a node, those of tp don't; all four hold rows of the vocabulary.
-  Spread spread{.axes = {{AxisKind::tp, 2}, {AxisKind::tsp, 2}}};
+  Layout layout{.axes = {{AxisKind::tp, 2}, {AxisKind::tsp, 2}}};
   const auto nics = [&](std::size_t vocabulary) {
     Setting s = nano(1, 64);
     s.model.vocabulary = vocabulary;
-    return step_time(s, spread, machine, DType::f32).busy[static_cast<std::size_t>(Resource::across_nodes)];
+    return step_time(s, layout, machine, DType::f32).busy[static_cast<std::size_t>(Resource::across_nodes)];
   };
   const double plain = nics(256);
   EXPECT_EQ(nics(128), plain);  // tp's activations alone: B·S·h bytes, and log-sum-exps
-  spread.tensor = TensorExchange::sequence;
+  layout.tensor_exchange = TensorExchange::sequence;
   EXPECT_GT(nics(32), nics(16));  // fewer rows than tokens: the head's shards go round all four
 }
 
@@ -221,7 +221,7 @@ TEST(StepTime, OfATypeWithoutFlopsIsRefused) {
 TEST(Search, GoesOverEveryLayoutOfTheGrammarOnce) {
   for (const int ranks : {1, 2, 8, 12}) {
     std::set<std::string> labels;
-    for (const Spread& each : all_spreads(ranks)) {
+    for (const Layout& each : all_layouts(ranks)) {
       EXPECT_EQ(each.ranks(), ranks) << each.label();
       EXPECT_TRUE(labels.insert(each.label()).second) << each.label();
     }
@@ -234,9 +234,9 @@ TEST(Search, GoesOverEveryLayoutOfTheGrammarOnce) {
   }
 }
 
-std::multiset<std::string> labels_of(const std::vector<Spread>& spreads) {
+std::multiset<std::string> labels_of(const std::vector<Layout>& layouts) {
   std::multiset<std::string> labels;
-  for (const Spread& spread : spreads) labels.insert(spread.label());
+  for (const Layout& layout : layouts) labels.insert(layout.label());
   return labels;
 }
 
@@ -244,8 +244,8 @@ std::multiset<std::string> labels_of(const std::vector<Spread>& spreads) {
 std::multiset<std::string> labels_of(const std::vector<Candidate>& candidates) {
   std::multiset<std::string> labels;
   for (const Candidate& each : candidates) {
-    labels.insert(each.spread.label());
-    for (const Spread& spread : each.alike) labels.insert(spread.label());
+    labels.insert(each.layout.label());
+    for (const Layout& layout : each.alike) labels.insert(layout.label());
   }
   return labels;
 }
@@ -256,9 +256,9 @@ const std::vector<Recompute> kAllModes = {Recompute::none, Recompute::selective,
 TEST(Search, EveryLayoutStandsThereOnce) {
   const std::vector<Candidate> found =
       search(nano(4, 64), 4, ideal(), {.memory_bytes = 1ULL << 30, .dtype = DType::f32, .modes = kAllModes});
-  EXPECT_EQ(labels_of(found), labels_of(all_spreads(4)));
+  EXPECT_EQ(labels_of(found), labels_of(all_layouts(4)));
   const auto twins = [&](const std::string& label) {
-    const auto at = std::find_if(found.begin(), found.end(), [&](const Candidate& each) { return each.spread.label() == label; });
+    const auto at = std::find_if(found.begin(), found.end(), [&](const Candidate& each) { return each.layout.label() == label; });
     return at == found.end() ? std::multiset<std::string>{} : labels_of(at->alike);
   };
   EXPECT_EQ(twins("tp=2,sp=2"), (std::multiset<std::string>{"sp=2,tp=2"}));
@@ -270,10 +270,10 @@ TEST(Search, ChoosesTheFastestRecomputationThatFits) {
   Machine machine = parse_machine(kGood, "m.json");
   machine.flops_f32 = 1e9;  // computing takes longer than anything else
   const Setting setting = nano(4, 256);
-  const Spread spread = one_axis(AxisKind::tsp, 4);
+  const Layout layout = one_axis(AxisKind::tsp, 4);
   std::vector<Candidate> alone;
   for (const Recompute mode : kAllModes) {
-    alone.push_back(judge(setting, spread, machine, {.memory_bytes = 1ULL << 40, .dtype = DType::f32, .modes = {mode}}));
+    alone.push_back(judge(setting, layout, machine, {.memory_bytes = 1ULL << 40, .dtype = DType::f32, .modes = {mode}}));
     EXPECT_EQ(alone.back().recompute, mode);
   }
   ASSERT_GT(alone[0].memory.total, alone[1].memory.total);
@@ -281,7 +281,7 @@ TEST(Search, ChoosesTheFastestRecomputationThatFits) {
   ASSERT_LT(alone[0].time.seconds, alone[2].time.seconds);
   for (const Candidate& limit : alone) {
     const auto judged =
-        judge(setting, spread, machine, {.memory_bytes = limit.memory.total, .dtype = DType::f32, .modes = kAllModes});
+        judge(setting, layout, machine, {.memory_bytes = limit.memory.total, .dtype = DType::f32, .modes = kAllModes});
     ASSERT_TRUE(judged.fits);
     double fastest = 1e300;
     for (const Candidate& each : alone) {
@@ -291,13 +291,13 @@ TEST(Search, ChoosesTheFastestRecomputationThatFits) {
   }
   // Where none fits, that which lacks least.
   const auto judged =
-      judge(setting, spread, machine, {.memory_bytes = alone[2].memory.total - 1, .dtype = DType::f32, .modes = kAllModes});
+      judge(setting, layout, machine, {.memory_bytes = alone[2].memory.total - 1, .dtype = DType::f32, .modes = kAllModes});
   EXPECT_FALSE(judged.fits);
   EXPECT_EQ(judged.recompute, Recompute::full);
   // One that is asked for is kept.
   Setting full = setting;
   full.recompute = Recompute::full;
-  EXPECT_EQ(judge(full, spread, machine, {.memory_bytes = 1ULL << 40, .dtype = DType::f32}).recompute, Recompute::full);
+  EXPECT_EQ(judge(full, layout, machine, {.memory_bytes = 1ULL << 40, .dtype = DType::f32}).recompute, Recompute::full);
 }
 
 // On one GPU that does nothing but compute, at half its peak, half of the peak is used; what is computed again is no use.
@@ -323,7 +323,7 @@ TEST(Search, RemediesHelp) {
   const std::optional<Remedies> help = remedies(setting, found, machine, options);
   ASSERT_TRUE(help);
   for (const Candidate& each : found)
-    EXPECT_TRUE(!each.possible || each.memory.total >= help->memory_bytes) << each.spread.label();
+    EXPECT_TRUE(!each.possible || each.memory.total >= help->memory_bytes) << each.layout.label();
   const auto any_fits = [&](const Setting& of, int gpus, std::uint64_t memory) {
     SearchOptions with = options;
     with.memory_bytes = memory;
@@ -332,7 +332,7 @@ TEST(Search, RemediesHelp) {
   EXPECT_TRUE(any_fits(setting, 2, help->memory_bytes));
   EXPECT_FALSE(any_fits(setting, 2, help->memory_bytes - 1));
   ASSERT_TRUE(help->more_gpus);
-  EXPECT_TRUE(any_fits(setting, help->more_gpus->spread.ranks(), options.memory_bytes));
+  EXPECT_TRUE(any_fits(setting, help->more_gpus->layout.ranks(), options.memory_bytes));
   ASSERT_NE(help->batch, 0U);
   Setting smaller = setting;
   smaller.batch = help->batch;
@@ -354,7 +354,7 @@ TEST(Search, RanksWhatFitsAndSaysWhyTheRestDoesNot) {
   s.bytes = ElementBytes::of(DType::bf16);
   const std::uint64_t budget = 128ULL << 30;
   const std::vector<Candidate> found = search(s, 16, find_machine("mi300x"), {.memory_bytes = budget, .dtype = DType::bf16});
-  EXPECT_EQ(labels_of(found), labels_of(all_spreads(16)));
+  EXPECT_EQ(labels_of(found), labels_of(all_layouts(16)));
   double last = 0;
   bool fitting = true;
   std::set<std::string> fit;
@@ -363,19 +363,19 @@ TEST(Search, RanksWhatFitsAndSaysWhyTheRestDoesNot) {
     EXPECT_TRUE(fitting || !each.fits) << "those that fit stand first";
     fitting = each.fits;
     if (!each.fits) {
-      EXPECT_TRUE(each.memory.total > budget || !each.possible) << each.spread.label();
+      EXPECT_TRUE(each.memory.total > budget || !each.possible) << each.layout.label();
       continue;
     }
     EXPECT_GE(each.time.seconds, last);
     last = each.time.seconds;
     EXPECT_LE(each.memory.total, budget);
-    fit.insert(each.spread.label());
+    fit.insert(each.layout.label());
   }
   EXPECT_TRUE(fit.contains("tsp=16"));
   EXPECT_FALSE(fit.contains("sp=16"));  // 155 GB of model state a rank beside everything else
   EXPECT_FALSE(fit.contains("dp=16"));  // doesn't divide the batch
   const auto sixteen =
-      std::find_if(found.begin(), found.end(), [](const Candidate& each) { return each.spread.label() == "dp=16"; });
+      std::find_if(found.begin(), found.end(), [](const Candidate& each) { return each.layout.label() == "dp=16"; });
   EXPECT_EQ(sixteen->why, "dp=16 doesn't divide --batch 2; try --batch 16");
 }
 

@@ -20,7 +20,6 @@ void expect_reference(const AttentionCase& of, double tolerance) {
 AttentionCase random_case(std::mt19937_64& random, SequenceExchange exchange, int ranks) {
   const auto between = [&](std::size_t low, std::size_t high) { return low + random() % (high - low + 1); };
   AttentionCase of;
-  of.exchange = exchange;
   of.ranks = ranks;
   of.query_heads = exchange == SequenceExchange::ulysses ? static_cast<std::size_t>(ranks) * between(1, 3) : between(1, 12);
   std::vector<std::size_t> divisors;
@@ -150,11 +149,11 @@ TEST(SequenceAttention, InSinglePrecisionAndWithBf16Storage) {
 // The table's rows, without the gradients of weights.
 theory::Traffic table(const AttentionCase& of) {
   ModelConfig config = small_config(1, 1, of.query_heads, of.kv_heads, of.head_dim, 1, 1);
-  const theory::Setting setting{.model = config,
-                                .batch = of.batch,
-                                .sequence = of.sequence,
-                                .bytes = theory::ElementBytes::of(of.dtype),
-                                .recompute = of.recompute};
+  const Setting setting{.model = config,
+                        .batch = of.batch,
+                        .sequence = of.sequence,
+                        .bytes = ElementBytes::of(of.dtype),
+                        .recompute = of.recompute};
   switch (of.exchange) {
     case SequenceExchange::gather: return theory::sp_gather_block(setting, of.ranks);
     case SequenceExchange::ring: return theory::sp_ring_block(setting, of.ranks);
@@ -182,7 +181,7 @@ TEST(SequenceAttention, ReceivedBytesEqualTheTable) {
           std::uint64_t delta = 0;
           if (exchange == SequenceExchange::ulysses && ranks > 1) {
             const auto count = static_cast<std::size_t>(ranks);
-            delta = of.batch * of.sequence * of.query_heads / count * (count - 1) * theory::ElementBytes::of(dtype).lse;
+            delta = of.batch * of.sequence * of.query_heads / count * (count - 1) * ElementBytes::of(dtype).lse;
           }
           EXPECT_EQ(run.forward.total(), expected.forward[Purpose::kv] + expected.forward[Purpose::activations]) << of.describe();
           EXPECT_EQ(run.backward.total(), expected.backward[Purpose::kv] + expected.backward[Purpose::activations] + delta)

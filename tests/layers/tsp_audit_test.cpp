@@ -74,9 +74,9 @@ TEST(TspAudit, MemoryOfParametersGradientsOptimizerAndActivationsIsExact) {
     for (const int ranks : {1, 2, 4, 8}) {
       const std::string where = of.describe() + ", D " + std::to_string(ranks);
       const ModelRun run = run_model(of, ranks);
-      const theory::TspShards shards(of.config, ranks);
+      const TspShards shards(of.config, ranks);
       const Zigzag cut(of.sequence, ranks);
-      const theory::ElementBytes bytes = theory::ElementBytes::of(of.dtype);
+      const ElementBytes bytes = ElementBytes::of(of.dtype);
       for (int rank = 0; rank < ranks; ++rank) {
         const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];
         const std::uint64_t elements = shards.total(rank);

@@ -13,7 +13,7 @@
 namespace tsprun::test::zero3_test {
 namespace {
 
-MeshShape zero3(int ranks) { return {.scheme = Scheme::zero3, .sequence = ranks}; }
+Layout zero3(int ranks) { return Layout{{{AxisKind::zero3, ranks}}}; }
 
 /// Runs the reference in f64 on the weights that the model has, rounded to its dtype.
 void expect_reference(const ModelCase& of, int ranks, double tolerance) {
@@ -95,7 +95,7 @@ TEST(Zero3, RanksHoldTheirRowsAndTheirTokens) {
       ModelCase of = random_case(random);
       of.dtype = dtype;
       const ModelConfig& config = of.config;
-      const theory::ElementBytes bytes = theory::ElementBytes::of(dtype);
+      const ElementBytes bytes = ElementBytes::of(dtype);
       const ModelRun run = run_model(of, zero3(ranks));
       const Chunks attention = Chunks::balanced(ranks, 2 * (config.query_width() + config.kv_width()));
       const Chunks mlp = Chunks::balanced(ranks, 3 * config.intermediate);

@@ -10,8 +10,8 @@
 #pragma once
 
 #include "core/rank/rank.h"
+#include "layers/layout/axes.h"
 #include "layers/layout/token_layout.h"
-#include "layers/layout/variants.h"
 
 #include <array>
 #include <cstddef>

@@ -11,7 +11,7 @@
 // several ranks have copies of a K/V head (layers/layout/slice.h), its gradients are summed over these ranks.
 #pragma once
 
-#include "layers/layout/mesh.h"
+#include "layers/layout/axes.h"
 #include "layers/layout/slice.h"
 #include "layers/schedules/strategy.h"
 

@@ -1,4 +1,4 @@
-#include "layers/layout/check_mesh.h"
+#include "layers/layout/check_layout.h"
 
 #include "layers/layout/heads.h"
 #include "layers/layout/slice.h"
@@ -37,24 +37,34 @@ std::string degrees_that_work(const ModelConfig& config, int tensors, int sequen
 
 }  // namespace
 
-void check_mesh(const ModelConfig& config, const MeshShape& shape, SequenceExchange exchange) {
-  const HeadCut tensor(config.query_heads, config.kv_heads, shape.tensor);
-  const std::size_t queries = config.query_heads / static_cast<std::size_t>(shape.tensor);
-  if (shape.scheme == Scheme::zero3 && shape.tensor > 1) {
-    throw Error(Cause::refused, "zero3 can't be mixed with tp");
-  }
-  const bool cuts_heads = shape.scheme == Scheme::tsp || (shape.scheme == Scheme::dense && exchange == SequenceExchange::ulysses);
-  if (cuts_heads) {
+void check_layout(const ModelConfig& config, const Layout& layout) {
+  if (const std::string why = layout.why_not(); !why.empty()) throw Error(Cause::refused, why);
+  const int T = layout.tensor();
+  const HeadCut tensor(config.query_heads, config.kv_heads, T);
+  const std::size_t queries = config.query_heads / static_cast<std::size_t>(T);
+  if (layout.scheme() == Scheme::tsp || layout.exchanges_heads()) {
     // K/V heads follow their query heads, so any number of them works.
-    const HeadCut within(queries, queries, shape.sequence);
+    const HeadCut within(queries, queries, layout.sequence());
   }
-  if (shape.scheme == Scheme::tsp && shape.tensor > 1 && !parts_are_alike(config, shape.tensor)) {
-    throw Error(
-        Cause::refused,
-        fmt::format("tp={} cuts between the query heads of a K/V head ({} query heads, {} K/V heads): it must divide the "
-                    "K/V heads, or they must divide it, where tsp cuts its part again; try {}",
-                    shape.tensor, config.query_heads, config.kv_heads, degrees_that_work(config, shape.tensor, shape.sequence)));
+  if (layout.scheme() == Scheme::tsp && T > 1 && !parts_are_alike(config, T)) {
+    throw Error(Cause::refused,
+                fmt::format("tp={} cuts between the query heads of a K/V head ({} query heads, {} K/V heads): it must divide the "
+                            "K/V heads, or they must divide it, where tsp cuts its part again; try {}",
+                            T, config.query_heads, config.kv_heads, degrees_that_work(config, T, layout.sequence())));
   }
+}
+
+std::string why_impossible(const Setting& setting, const Layout& layout) {
+  const auto data = static_cast<std::size_t>(layout.data());
+  if (setting.batch % data != 0) {
+    return fmt::format("dp={} doesn't divide --batch {}; try --batch {}", data, setting.batch, (setting.batch / data + 1) * data);
+  }
+  try {
+    check_layout(setting.model, layout);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
 }
 
 }  // namespace tsprun

@@ -1,16 +1,16 @@
 // What --layout accepts, and what its refusals say.
-#include "launcher/layout.h"
+#include "layers/layout/layout.h"
 
 #include "transport/cause.h"
 
 #include <gtest/gtest.h>
 
-namespace tsprun::launcher::layout_test {
+namespace tsprun::test::layout_test {
 namespace {
 
 std::string refusal(const std::string& text) {
   try {
-    parse_layout(text);
+    Layout::parse(text);
   } catch (const Error& error) {
     EXPECT_EQ(error.cause(), Cause::refused);
     return error.what();
@@ -19,11 +19,11 @@ std::string refusal(const std::string& text) {
 }
 
 TEST(Layout, AxesKeepTheirOrderAndDegreesMultiply) {
-  const Layout layout = parse_layout("dp=2,tp=3,sp=4");
+  const Layout layout = Layout::parse("dp=2,tp=3,sp=4");
   ASSERT_EQ(layout.axes.size(), 3U);
-  EXPECT_EQ(layout.axes[0].name, "dp");
-  EXPECT_EQ(layout.axes[2].name, "sp");
-  EXPECT_EQ(layout.product(), 24);
+  EXPECT_EQ(layout.axes[0].kind, AxisKind::dp);
+  EXPECT_EQ(layout.axes[2].kind, AxisKind::sp);
+  EXPECT_EQ(layout.ranks(), 24);
   EXPECT_EQ(layout.print(), "dp=2,tp=3,sp=4");
 }
 
@@ -63,7 +63,28 @@ TEST(Layout, ProductsThatWouldOverflowAreRefused) {
   EXPECT_NE(refusal("tsp=99999999999999999999"), "");
 }
 
-TEST(Layout, RanksAloneMeanTsp) { EXPECT_EQ(default_layout(6).print(), "tsp=6"); }
+TEST(Layout, WhatCannotBeMixedIsRefusedHoweverItWasMade) {
+  EXPECT_EQ((Layout{{{AxisKind::zero3, 2}, {AxisKind::tp, 2}}}).why_not(),
+            "zero3 can't be mixed with tp, sp or tsp; try zero3 alone or after dp");
+  EXPECT_EQ((Layout{{{AxisKind::sp, 2}, {AxisKind::tsp, 2}}}).why_not(),
+            "tsp holds the sequence already and can't be mixed with sp; try tsp alone, or tp with tsp");
+}
+
+/// Rows stand in the order of AxisKind, by which they are found.
+TEST(Layout, EveryAxisHasItsRow) {
+  for (const AxisRow& row : kAxes) EXPECT_EQ(name(row.kind), row.name);
+}
+
+TEST(Layout, AnAxisOfOneRankIsPrintedAsTypedAndChangesNothing) {
+  const Layout typed = Layout::parse("dp=1,tp=2,sp=1");
+  EXPECT_EQ(typed.print(), "dp=1,tp=2,sp=1");
+  EXPECT_EQ(typed.canonical().print(), "tp=2");
+  EXPECT_EQ(typed.with(SequenceExchange::ring), typed);
+  EXPECT_EQ(typed.with(TensorExchange::sequence).canonical().label(), "tp=2 (sequence)");
+  EXPECT_EQ(Layout::parse("tsp=1").canonical().print(), "1");
+}
+
+TEST(Layout, RanksAloneMeanTsp) { EXPECT_EQ(Layout::tsp(6).print(), "tsp=6"); }
 
 }  // namespace
-}  // namespace tsprun::launcher::layout_test
+}  // namespace tsprun::test::layout_test

@@ -1,0 +1,20 @@
+// The checks whether a model can be cut as a layout says. Plans and runs refuse with the same check, so they refuse the same
+// ones.
+#pragma once
+
+#include "layers/layout/layout.h"
+#include "layers/layout/setting.h"
+
+#include <string>
+
+namespace tsprun {
+
+/// Throws Error(refused) if the layout's axes don't go together or the model's heads can't be cut over its ranks; the message
+/// says what works. Needs no rank.
+void check_layout(const ModelConfig& config, const Layout& layout);
+
+/// Returns why the model with its batch can't be spread like this, with a value that works and in the words of a run's refusal;
+/// empty if it can.
+std::string why_impossible(const Setting& setting, const Layout& layout);
+
+}  // namespace tsprun

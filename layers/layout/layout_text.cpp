@@ -1,0 +1,104 @@
+// The grammar of --layout. What it accepts, and the words with which it refuses, follow from the table of axes.
+#include "layers/io/suggest.h"
+#include "layers/layout/layout.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <ranges>
+
+namespace tsprun {
+
+namespace {
+
+constexpr int kLargestProduct = 1 << 20;
+
+std::vector<std::string> axis_names() {
+  std::vector<std::string> names;
+  for (const AxisRow& row : kAxes) names.emplace_back(row.name);
+  return names;
+}
+
+std::string form() {
+  return fmt::format("write axis=degree,… with axes {}, such as tsp=4 or dp=2,tp=2,sp=2", fmt::join(axis_names(), ", "));
+}
+
+/// Returns "; did you mean tsp?", or an empty text.
+std::string meant_axis(std::string_view typed) {
+  for (const AxisRow& row : kAxes) {
+    if (std::ranges::count(row.elsewhere, typed) != 0) return fmt::format("; did you mean {}?", row.name);
+  }
+  return did_you_mean(typed, axis_names());
+}
+
+/// Reads a text part by part.
+struct Reader {
+  const std::string& text;
+  std::string_view where;
+
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw Error(Cause::refused, fmt::format("{} {}: {}", where, text, why));
+  }
+
+  Axis axis(std::string_view part) const {
+    const std::size_t equals = part.find('=');
+    if (equals == std::string_view::npos) refuse(fmt::format("'{}' has no '='; {}", part, form()));
+    const std::string_view axis = part.substr(0, equals);
+    const std::string_view degree = part.substr(equals + 1);
+    const auto* const row = std::ranges::find(kAxes, axis, &AxisRow::name);
+    if (row == kAxes.end()) refuse(fmt::format("there is no axis '{}'{}; {}", axis, meant_axis(axis), form()));
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(degree.data(), degree.data() + degree.size(), value);
+    if (error != std::errc{} || end != degree.data() + degree.size()) {
+      refuse(fmt::format("'{}' is no degree for {}; try {}=2", degree, axis, axis));
+    }
+    if (value < 1 || value > kLargestProduct) {
+      const std::int64_t nearest = value < 1 ? 1 : kLargestProduct;
+      refuse(fmt::format("degree {} of {} is out of range; try {}={}", value, axis, axis, nearest));
+    }
+    return {row->kind, static_cast<int>(value)};
+  }
+};
+
+}  // namespace
+
+Layout Layout::parse(const std::string& text, std::string_view where) {
+  const Reader reader{text, where};
+  Layout layout;
+  std::string_view rest = text;
+  std::int64_t product = 1;
+  while (true) {
+    const std::size_t comma = rest.find(',');
+    layout.axes.push_back(reader.axis(rest.substr(0, comma)));
+    product *= layout.axes.back().degree;
+    if (product > kLargestProduct) {
+      reader.refuse(fmt::format("more than {} ranks; choose smaller degrees", kLargestProduct));
+    }
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  if (const std::string why = layout.why_not(); !why.empty()) reader.refuse(why);
+  return layout;
+}
+
+std::string Layout::why_not() const {
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const AxisRow& row = row_of(axes[i].kind);
+    const auto same = [&](const Axis& other) { return other.kind == row.kind; };
+    if (std::any_of(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(i), same)) {
+      return fmt::format("axis {} comes twice; give it once, with the product of both degrees", row.name);
+    }
+    if (row.foremost && i != 0) return fmt::format("{} must stand first: write {} before the other axes", row.name, row.name);
+  }
+  for (const AxisRow& row : std::views::reverse(kAxes)) {
+    if (has(row.kind) && std::ranges::any_of(row.never_with, [&](AxisKind other) { return has(other); })) {
+      return std::string(row.why_never);
+    }
+  }
+  return {};
+}
+
+}  // namespace tsprun
