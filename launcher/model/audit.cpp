@@ -1,5 +1,6 @@
 #include "launcher/model/audit.h"
 
+#include "core/collectives/chunks.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/paper.h"
 
@@ -86,26 +87,13 @@ bool is_tsp(const theory::MeshSetting& of) {
   return of.shape.scheme == Scheme::tsp && of.shape.tensor == 1 && of.shape.data == 1;
 }
 
-/// Returns the payload bytes that a rank receives when `elements` of `element_bytes` each are summed over all ranks.
-std::uint64_t all_reduced(const theory::MeshSetting& of, int rank, std::uint64_t elements, std::size_t element_bytes,
-                          const ForecastOptions& options) {
-  const std::size_t bytes = elements * element_bytes;
-  const Algorithm algorithm = options.all_reduce ? options.all_reduce(bytes) : Algorithm::direct;
-  if (algorithm == Algorithm::one_shot) return static_cast<std::uint64_t>(of.shape.ranks() - 1) * bytes;
-  theory::Setting setting = of.setting;
-  setting.bytes.accumulated = element_bytes;
-  const theory::SumPath path = algorithm == Algorithm::ring ? theory::SumPath::ring : theory::SumPath::direct;
-  return theory::all_reduced_of_rank(setting, of.shape.sequence, rank, path, elements);
-}
-
 void sum_up(Forecast& forecast) {
-  forecast.all.emplace();
-  for (const RankForecast& each : forecast.ranks) *forecast.all += *each.traffic;
+  for (const RankForecast& each : forecast.ranks) forecast.all += *each.traffic;
 }
 
 }  // namespace
 
-Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options) {
+Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, bool training) {
   Forecast result;
   result.ranks.resize(static_cast<std::size_t>(of.shape.ranks()));
   if (is_tsp(of)) {
@@ -114,20 +102,25 @@ Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> i
     for (int rank = 0; rank < ranks; ++rank) {
       const auto number = static_cast<std::size_t>(rank);
       result.ranks[number].traffic =
-          theory::tsp_step_of_rank(of.setting, ranks, rank, theory::SumPath::direct, rows[number], options.training);
-      theory::Traffic& traffic = *result.ranks[number].traffic;
-      traffic.forward[Purpose::other] = all_reduced(of, rank, 1, sizeof(double), options);  // the loss
-      if (!options.training) continue;
-      const std::uint64_t biases = of.setting.model.projection_biases();
-      const std::size_t element = of.setting.bytes.accumulated;
-      traffic.backward[Purpose::other] =
-          all_reduced(of, rank, of.setting.model.replicated_parameters() - biases, element, options) +
-          (biases == 0 ? 0 : all_reduced(of, rank, biases, element, options));
+          theory::tsp_step_of_rank(of.setting, ranks, rank, theory::SumPath::direct, rows[number], training);
+      result.ranks[number].traffic->backward[Purpose::other] = 0;
     }
     sum_up(result);
-  } else if (of.setting.batch % static_cast<std::size_t>(of.shape.data) == 0) {
+    return result;
+  }
+  if (training) {
     result.all = theory::mesh_step(of, ids);
-    if (!options.training) result.all->backward = {};
+    return result;
+  }
+  // An evaluation cuts any batch over the data axis: its replicas may have different numbers of sequences.
+  const Chunks sequences = Chunks::balanced(of.shape.data, of.setting.batch);
+  for (int replica = 0; replica < of.shape.data; ++replica) {
+    if (sequences.count(replica) == 0) continue;
+    theory::MeshSetting own = of;
+    own.shape.data = 1;
+    own.setting.batch = sequences.count(replica);
+    const std::size_t first = sequences.offset(replica) * of.setting.sequence;
+    result.all += {.forward = theory::mesh_step(own, ids.subspan(first, own.setting.tokens())).forward, .backward = {}};
   }
   return result;
 }
@@ -137,30 +130,25 @@ Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32
   const std::span<const std::int32_t> put_in = ids.first(ids.size() - 1);
   Forecast result;
   result.ranks.resize(static_cast<std::size_t>(of.shape.ranks()));
-  result.all.emplace();
-  result.all->forward = theory::prompt_traffic(of, ids.first(prompt), sum);
+  result.all.forward = theory::prompt_traffic(of, ids.first(prompt), sum);
   result.tokens = theory::tokens_traffic(of, prompt, put_in.size() - prompt, sum);
   return result;
 }
 
-Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options) {
-  const std::uint64_t gains = 2 * of.setting.model.hidden;
+Forecast forecast_block(const theory::MeshSetting& of, bool backward) {
   Forecast result;
-  for (int rank = 0; rank < of.shape.ranks(); ++rank) {
-    RankForecast each;
-    if (is_tsp(of)) {
-      each.traffic = theory::tsp_block_of_rank(of.setting, of.shape.sequence, rank, theory::SumPath::direct);
-      each.traffic->backward[Purpose::other] += all_reduced(of, rank, gains, of.setting.bytes.accumulated, options);
-      if (!options.training) each.traffic->backward = {};
-    }
-    result.ranks.push_back(each);
-  }
-  if (is_tsp(of)) {
-    sum_up(result);
+  result.ranks.resize(static_cast<std::size_t>(of.shape.ranks()));
+  if (!is_tsp(of)) {
+    result.all = theory::mesh_block(of);
+    if (!backward) result.all.backward = {};
     return result;
   }
-  result.all = theory::mesh_block(of);
-  if (!options.training) result.all->backward = {};
+  for (int rank = 0; rank < of.shape.ranks(); ++rank) {
+    std::optional<theory::Traffic>& traffic = result.ranks[static_cast<std::size_t>(rank)].traffic;
+    traffic = theory::tsp_block_of_rank(of.setting, of.shape.sequence, rank, theory::SumPath::direct);
+    if (!backward) traffic->backward = {};
+  }
+  sum_up(result);
   return result;
 }
 
@@ -208,8 +196,16 @@ ordered_json paper_json(const theory::MeshSetting& of, DType dtype) {
             {"total", memory.total()}}}};
 }
 
-void take_memory(Forecast& forecast, std::span<const RankAudit> audits) {
-  for (std::size_t rank = 0; rank < audits.size(); ++rank) forecast.ranks[rank].memory_peak = audits[rank].memory_forecast;
+void take_own(Forecast& forecast, std::span<const RankAudit> audits) {
+  const auto add_other = [](theory::Traffic& to, const theory::OtherBytes& other) {
+    to.forward[Purpose::other] += other.forward;
+    to.backward[Purpose::other] += other.backward;
+  };
+  for (std::size_t rank = 0; rank < audits.size(); ++rank) {
+    forecast.ranks[rank].memory_peak = audits[rank].memory_forecast;
+    if (forecast.ranks[rank].traffic) add_other(*forecast.ranks[rank].traffic, audits[rank].other_forecast);
+    add_other(forecast.all, audits[rank].other_forecast);
+  }
 }
 
 void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const Forecast& forecast, const ordered_json& paper) {

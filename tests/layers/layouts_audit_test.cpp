@@ -20,7 +20,7 @@ theory::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
   return sum;
 }
 
-/// `theory` beside what the ranks received, and beside what flows.h says; `other` may use any algorithm.
+/// `theory` beside what the ranks received, and beside what flows.h says; `other` beside its own forecast.
 void expect_received(const ModelCase& of, const MeshShape& shape, const theory::Traffic& theory) {
   const std::string where =
       of.describe() + ", " + describe(shape) + ", exchange " + std::to_string(static_cast<int>(of.exchange));
@@ -29,6 +29,7 @@ void expect_received(const ModelCase& of, const MeshShape& shape, const theory::
       theory::mesh_step({.setting = of.setting(), .shape = shape, .exchange = of.exchange}, BatchData(of).ids);
   const theory::PurposeBytes forward = received(run.forward);
   const theory::PurposeBytes backward = received(run.backward);
+  expect_other(run, where);
   for (int i = 0; i < kPurposes; ++i) {
     const auto purpose = static_cast<Purpose>(i);
     if (purpose == Purpose::other) continue;
@@ -297,6 +298,7 @@ TEST(LayoutsMemory, ForecastsHoldUnderEveryScheme) {
       const std::string where = of.describe() + ", " + describe(shape);
       const theory::MeshSetting mesh{.setting = of.setting(), .shape = shape, .exchange = exchange};
       const ModelRun run = run_model(of, shape);
+      expect_other(run, where);
       for (int rank = 0; rank < shape.ranks(); ++rank) {
         const theory::MeshPlace place = theory::place_of(shape, rank);
         const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];
