@@ -135,7 +135,10 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   audit.memory_forecast = theory::block_peaks(of, rank.rank(), peak_options(session, backward));
   audit.other_forecast = theory::other_of_block(of, mesh, backward);
   const std::vector<RankAudit> audits = gather_audits(rank, audit);
-  if (session.speaks()) say_audit(session, audits, forecast_block(of, backward));
+  if (session.speaks()) {
+    const ForecastOptions run{.training = backward, .direct_sums = sums_are_direct(session.world(), of.setting)};
+    say_audit(session, audits, forecast_block(of, run));
+  }
   session.finish();
   return 0;
 }

@@ -82,9 +82,9 @@ std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine) {
 
 namespace {
 
-/// Returns true for plain TSP, the only scheme for which every rank's traffic is known and not only the sum.
-bool is_tsp(const theory::MeshSetting& of) {
-  return of.shape.scheme == Scheme::tsp && of.shape.tensor == 1 && of.shape.data == 1;
+/// Returns true for plain TSP with direct sums, for which every rank's traffic is known and not only the sum.
+bool knows_each_rank(const theory::MeshSetting& of, const ForecastOptions& options) {
+  return of.shape.scheme == Scheme::tsp && of.shape.tensor == 1 && of.shape.data == 1 && options.direct_sums;
 }
 
 void sum_up(Forecast& forecast) {
@@ -93,22 +93,33 @@ void sum_up(Forecast& forecast) {
 
 }  // namespace
 
-Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, bool training) {
+bool sums_are_direct(const Communicator& world, const theory::Setting& setting) {
+  const std::uint64_t largest =
+      setting.bytes.accumulated * std::max({setting.hidden_elements(), setting.kv_elements(), setting.attention_parameters()});
+  for (const Op op : {Op::reduce, Op::reduce_scatter}) {
+    for (const std::uint64_t bytes : {std::uint64_t{1}, largest}) {
+      if (world.algorithm(op, bytes) != Algorithm::direct) return false;
+    }
+  }
+  return true;
+}
+
+Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options) {
   Forecast result;
   result.ranks.resize(static_cast<std::size_t>(of.shape.ranks()));
-  if (is_tsp(of)) {
+  if (knows_each_rank(of, options)) {
     const int ranks = of.shape.sequence;
     const std::vector<theory::RemoteRows> rows = theory::remote_rows(ids, of.setting, ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       const auto number = static_cast<std::size_t>(rank);
       result.ranks[number].traffic =
-          theory::tsp_step_of_rank(of.setting, ranks, rank, theory::SumPath::direct, rows[number], training);
+          theory::tsp_step_of_rank(of.setting, ranks, rank, theory::SumPath::direct, rows[number], options.training);
       result.ranks[number].traffic->backward[Purpose::other] = 0;
     }
     sum_up(result);
     return result;
   }
-  if (training) {
+  if (options.training) {
     result.all = theory::mesh_step(of, ids);
     return result;
   }
@@ -135,18 +146,18 @@ Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32
   return result;
 }
 
-Forecast forecast_block(const theory::MeshSetting& of, bool backward) {
+Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options) {
   Forecast result;
   result.ranks.resize(static_cast<std::size_t>(of.shape.ranks()));
-  if (!is_tsp(of)) {
+  if (!knows_each_rank(of, options)) {
     result.all = theory::mesh_block(of);
-    if (!backward) result.all.backward = {};
+    if (!options.training) result.all.backward = {};
     return result;
   }
   for (int rank = 0; rank < of.shape.ranks(); ++rank) {
     std::optional<theory::Traffic>& traffic = result.ranks[static_cast<std::size_t>(rank)].traffic;
     traffic = theory::tsp_block_of_rank(of.setting, of.shape.sequence, rank, theory::SumPath::direct);
-    if (!backward) traffic->backward = {};
+    if (!options.training) traffic->backward = {};
   }
   sum_up(result);
   return result;

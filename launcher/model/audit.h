@@ -59,10 +59,18 @@ TrafficCounters traffic_between(const TrafficCounters& before, const TrafficCoun
 /// Returns the audits of all ranks, in the order of ranks, on every rank; fills in their `links`. Collective over the world.
 std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine);
 
-/// Forecasts the traffic of one step whose tokens are `ids` [B, S] in natural order, without Purpose::other.
-Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, bool training);
-/// Forecasts the traffic of one block, forward and, with `backward`, backward, without Purpose::other.
-Forecast forecast_block(const theory::MeshSetting& of, bool backward);
+/// Options of a traffic forecast. Memory and Purpose::other aren't among them, since each rank forecasts its own: take_own().
+struct ForecastOptions {
+  bool training = false;
+  bool direct_sums = true;  ///< ranks read sums' terms from each other: sums_are_direct()
+};
+/// Returns whether the ranks read the terms of all sums of gradients directly from each other. On a ring all ranks together
+/// receive as much, but each another part.
+bool sums_are_direct(const Communicator& world, const theory::Setting& setting);
+/// Forecasts the traffic of one step whose tokens are `ids` [B, S] in natural order.
+Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options);
+/// Forecasts the traffic of one block, forward and (with options.training) backward.
+Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options);
 
 /// Forecasts the traffic of generating the text `ids`, of which the first `prompt` tokens were given. The last token was never
 /// put into the model.

@@ -64,7 +64,8 @@ void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptio
   mine.other_forecast = theory::other_of_step(of, session.mesh(), training);
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
-    say_audit(session, audits, forecast(of, measured, training), paper_json(of, options.dtype));
+    const ForecastOptions run{.training = training, .direct_sums = sums_are_direct(session.world(), of.setting)};
+    say_audit(session, audits, forecast(of, measured, run), paper_json(of, options.dtype));
   }
   session.finish();
 }
