@@ -32,7 +32,7 @@ void take(const CLI::App& app, Agreement& into) {
       value += each;
     }
     if (option->count() == 0) value = option->get_default_str();
-    // Each node may name a file of its own, but the ranks write in turn: all of them or none.
+    // The nodes' paths may differ, but their ranks write in turn: all of them or none.
     if (name == "--trace" && option->count() > 0) value = "FILE";
     if (!value.empty()) into[name] = value;
   }
