@@ -182,6 +182,7 @@ struct Context::Parts {
     std::vector<int> all(memory->layout().world_size);
     std::iota(all.begin(), all.end(), 0);
     world.emplace(engine, heap, staging, choices, std::move(all));
+    if (!is_phantom()) check_choices();
     RankPage& page = board.page(world_rank());
     page.life.store(static_cast<std::uint32_t>(Life::alive), std::memory_order_release);
   }
@@ -199,6 +200,17 @@ struct Context::Parts {
                   world_rank());
     }
     return all;
+  }
+
+  /// Throws Error(refused) if an override of the choice table asks for hierarchical algorithms of a job that can't have them. In
+  /// one that can, groups within a node take the next row that fits.
+  void check_choices() const {
+    if (world->size() == 1) return;
+    for (const ChoiceRow& row : choices.overrides()) {
+      if (row.algorithm != Algorithm::hierarchical) continue;
+      const std::string why = world->why_not_hierarchical(row.op);
+      if (!why.empty()) throw Error(Cause::refused, fmt::format("choice of algorithms: {}=hierarchical: {}", name(row.op), why));
+    }
   }
 
   bool is_phantom() const { return !imagined.bytes().empty(); }

@@ -13,10 +13,10 @@ namespace {
 
 /// Options that may differ between nodes: what identifies a node, and what it prints and writes. Ranks, layout and nodes are
 /// compared as validated, not as typed.
-constexpr std::array<std::string_view, 24> kOwn = {
-    "--help",        "--version",   "--ranks", "--layout",  "--nodes",        "--nnodes", "--node-rank", "--rendezvous",
-    "--secret-file", "--rdma",      "--bind",  "--threads", "--mem-per-rank", "--trace",  "--json",      "--quiet",
-    "--log-level",   "--no-prefix", "--save",  "--resume",  "--logits",       "--output", "--csv",       "--audit"};
+constexpr std::array<std::string_view, 23> kOwn = {
+    "--help",        "--version", "--ranks",  "--layout",  "--nodes",        "--nnodes", "--node-rank", "--rendezvous",
+    "--secret-file", "--rdma",    "--bind",   "--threads", "--mem-per-rank", "--json",   "--quiet",     "--log-level",
+    "--no-prefix",   "--save",    "--resume", "--logits",  "--output",       "--csv",    "--audit"};
 constexpr char kBetween = '\n';
 
 bool contains(const auto& names, std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); }
@@ -32,6 +32,8 @@ void take(const CLI::App& app, Agreement& into) {
       value += each;
     }
     if (option->count() == 0) value = option->get_default_str();
+    // The nodes' paths may differ, but their ranks write in turn: all of them or none.
+    if (name == "--trace" && option->count() > 0) value = "FILE";
     if (!value.empty()) into[name] = value;
   }
 }

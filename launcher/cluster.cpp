@@ -59,14 +59,14 @@ Failure parse_failure(const std::string& text) {
 }
 
 std::string ending_text(const Ending& ending) {
-  return text_of(nlohmann::json{{"failure", failure_json(ending.failure)}, {"code", ending.code}});
+  return text_of(nlohmann::json{{"failure", failure_json(ending.failure)}, {"code", ending.code}, {"trouble", ending.trouble}});
 }
 
 std::optional<Ending> parse_ending(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   try {
     if (!json.is_object()) return std::nullopt;
-    return Ending{.failure = read_failure(json.at("failure")), .code = json.at("code")};
+    return Ending{.failure = read_failure(json.at("failure")), .code = json.at("code"), .trouble = json.value("trouble", "")};
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
@@ -255,11 +255,14 @@ bool Cluster::all_said_bye(Boards& boards) {
 /// Returns how the job ended, as the node of the failing rank told it: that node knows more about it than what others were told.
 Ending Cluster::judged(const Failure& first) const {
   Ending ending{.failure = first};
-  if (first.cause == Cause::none) return ending;
+  const std::optional<Ending>& own = nodes_[static_cast<std::size_t>(self_)].bye;
+  if (first.cause == Cause::none) {
+    if (own) ending.trouble = own->trouble;
+    return ending;
+  }
   const auto count = static_cast<int>(nodes_.size());
   const int home = first.rank >= 0 && first.rank < ranks_ ? node_of(ranks_, count, first.rank) : self_;
   const std::optional<Ending>& told = nodes_[static_cast<std::size_t>(home)].bye;
-  const std::optional<Ending>& own = nodes_[static_cast<std::size_t>(self_)].bye;
   if (told && told->failure.rank == first.rank && told->failure.cause != Cause::none) return *told;
   if (own && own->failure.cause != Cause::none) ending.code = own->code;
   return ending;
@@ -294,7 +297,7 @@ bool Cluster::settled(Boards& boards) {
   }
   if (all && ending_->failure.cause == Cause::none && boards.failure().cause != Cause::none) {
     // A node never acknowledged the end. The others still listen.
-    ending_ = {boards.failure(), 0};
+    ending_ = Ending{.failure = boards.failure()};
     say("live/end", bytes_of(ending_text(*ending_)));
   }
   return all;

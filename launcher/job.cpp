@@ -1,6 +1,7 @@
 #include "launcher/job.h"
 
 #include "launcher/log_sink.h"
+#include "launcher/model/trace_file.h"
 #include "launcher/processes.h"
 #include "launcher/standard_output.h"
 #include "transport/cause.h"
@@ -142,6 +143,8 @@ void Job::watch() {
     failure_ = net_->cluster->ending()->failure;
     if (!ending_) ending_since_ns_ = posix::now_ns();
   }
+  if (net_->cluster && net_->cluster->ending() && !net_->cluster->ending()->trouble.empty())
+    results_[kTraceTrouble] = net_->cluster->ending()->trouble;
   pass_on_the_rest();
   if (failure_.cause == Cause::none && stdout_.error() != 0 && stdout_.error() != EPIPE) {
     failure_ = output_failure(stdout_.error());
@@ -254,7 +257,10 @@ bool Job::others_done() {
     failure_ = boards_.failure();
     net_->cluster->tell_failure(failure_);
     net_->cluster->tell(boards_);
-    net_->cluster->tell_bye({failure_, failure_.cause == Cause::none ? 0 : exit_code()});
+    if (here(0)) read_results(0);
+    net_->cluster->tell_bye({.failure = failure_,
+                             .code = failure_.cause == Cause::none ? 0 : exit_code(),
+                             .trouble = results_.value(kTraceTrouble, std::string())});
   }
   return hurried_ || net_->cluster->settled(boards_);
 }

@@ -152,12 +152,6 @@ class Bench:
         """The words of a small training."""
         return ["train", "--config", config, "--data", self.text, "--batch", 2, "--seq", 32, *words]
 
-    def checkpoint(self, *words):
-        """A folder that holds one checkpoint of four steps; its path."""
-        made = self.tsprun_ends("-n", 1, *self.train("--steps", 4, "--save", "made", "--save-every", 4, *words))
-        need(made.code == 0, f"training for a checkpoint failed: {made}")
-        return self.folder / "made" / "step-000004"
-
 
 def kill(pid, number=signal.SIGKILL):
     """os.kill that doesn't mind if the process is gone."""

@@ -3,7 +3,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 
@@ -11,13 +10,6 @@ from harness import NotHere, attack, kill, need
 
 NAMES = (f"tsprun-{os.getpid()}-a", f"tsprun-{os.getpid()}-b")
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
-
-
-def free_port():
-    """A port that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def ip(*words):
@@ -154,17 +146,3 @@ def a_restart_that_finds_a_node_gone(bench):
         first = runs[0].end(60)
         need(first.code == 1, f"exit code: {first}")
         need(first.report.get("attempts") or first.report.get("steps"), f"the history is lost: {first}")
-
-
-@attack()
-def loopback_that_is_down(bench):
-    """--nodes 2 without a loopback interface is refused at once."""
-    name = f"tsprun-{os.getpid()}-lo"
-    ip("netns", "add", name)
-    try:
-        report = bench.folder / "lo.json"
-        ended = bench.spawn(["ip", "netns", "exec", name, bench.tsprun, "-n", "2", "--nodes", "2", "--json", str(report),
-                             *map(str, bench.train("--steps", 2))], report).end(30)
-        need(ended.code == 2 and ended.seconds < 5, str(ended))
-    finally:
-        ip("netns", "del", name)

@@ -158,6 +158,7 @@ ChoiceTable::ChoiceTable(std::string_view overrides, bool reassociate) : reassoc
     overrides.remove_prefix(comma + 1);
     if (overrides.empty()) refuse_choice("", "something is expected after the last comma");
   }
+  overrides_ = rows_.size();
   const std::vector<ChoiceRow> rest = built_in();
   rows_.insert(rows_.end(), rest.begin(), rest.end());
 }

@@ -7,9 +7,11 @@
 
 #include "core/collectives/op.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,7 +47,7 @@ struct GroupShape {
   bool grid = false;  ///< the group forms a Grid, and members of a node can read each other's memory in place
 };
 
-/// A row of the table; the first that fits wins.
+/// A row of the table; the first that fits wins. What an override asks for must be possible on the world, or the job is refused.
 struct ChoiceRow {
   Op op;
   std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max();  ///< size of the whole buffer, as `bench` counts it
@@ -68,11 +70,14 @@ class ChoiceTable {
   Algorithm choose(Op op, std::uint64_t bytes, const GroupShape& group) const;
   bool reassociates() const { return reassociate_; }
   const std::vector<ChoiceRow>& rows() const { return rows_; }
+  /// Returns the rows that were added to the built-in ones, which stand before them.
+  std::span<const ChoiceRow> overrides() const { return std::span(rows_).first(overrides_); }
   /// Returns the table as text for people, one line per row.
   std::string print() const;
 
  private:
   std::vector<ChoiceRow> rows_;
+  std::size_t overrides_ = 0;
   bool reassociate_ = false;
 };
 

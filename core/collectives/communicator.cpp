@@ -111,17 +111,21 @@ Communicator Communicator::split(int colour, int key) {
 // --- calls -------------------------------------------------------------------------------------------------------------------
 
 Algorithm Communicator::choose(Op op, std::size_t bytes, const CallOptions& options) const {
-  if (options.algorithm != Algorithm::automatic && options.algorithm != Algorithm::ring &&
-      options.algorithm != Algorithm::hierarchical && !has_algorithm(op, options.algorithm)) {
-    throw Error(Cause::refused, fmt::format("{}: there is no algorithm {} for it; {} {} there", name(op), name(options.algorithm),
-                                            algorithm_names(op), has_algorithm(op, Algorithm::ring) ? "are" : "is"));
+  const Algorithm wanted = options.algorithm;
+  if (wanted != Algorithm::automatic && !has_algorithm(op, wanted)) {
+    throw Error(Cause::refused,
+                fmt::format("{}: there is no algorithm {} for it; {} {} there", name(op), name(wanted), algorithm_names(op),
+                            algorithm_names(op).find(" and ") == std::string::npos ? "is" : "are"));
   }
   if (size() == 1) return Algorithm::direct;
-  GroupShape shape{.ranks = size(), .views = group_->views, .grid = group_->grid && group_->grid->views};
-  Algorithm wanted = options.algorithm;
-  if (wanted == Algorithm::hierarchical && !why_not_hierarchical(op).empty()) wanted = Algorithm::automatic;
-  if (wanted == Algorithm::automatic) wanted = choices_->choose(op, bytes, shape);
-  return has_algorithm(op, wanted) ? wanted : Algorithm::direct;
+  if (wanted == Algorithm::automatic) {
+    return choices_->choose(op, bytes, {.ranks = size(), .views = group_->views, .grid = group_->grid && group_->grid->views});
+  }
+  if (wanted == Algorithm::hierarchical) {
+    if (const std::string why = why_not_hierarchical(op); !why.empty())
+      throw Error(Cause::refused, fmt::format("{}: it can't be hierarchical: {}", name(op), why));
+  }
+  return wanted;
 }
 
 std::string Communicator::why_not_hierarchical(Op op) const {

@@ -5,9 +5,13 @@
 
 namespace tsprun {
 
-/// Observer of completed operations and of waits.
+/// Observer of completed operations and of waits: those of blocking calls, and those for posted operations.
 class WaitObserver : public OperationObserver {
  public:
+  /// Called when a wait begins whose operation isn't complete yet.
+  virtual void wait_begins() = 0;
+  /// Called when that wait has ended well. Times as posix::now_ns().
+  virtual void wait_ended(std::uint64_t begin_ns, std::uint64_t end_ns) = 0;
   /// Called at every poll of a wait that found nothing to do: operation `info` lacks the part of world rank `rank`. Called on the
   /// engine's thread; must not throw or post.
   virtual void missing(int rank, const OperationInfo& info) = 0;

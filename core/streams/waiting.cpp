@@ -50,7 +50,9 @@ double seconds(std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 void Engine::wait_for(Stream stream, std::uint64_t number) {
   Patience patience(stream);
   Queue& q = queue(stream);
-  auto* const observer = observer_ == nullptr ? nullptr : dynamic_cast<WaitObserver*>(observer_);
+  auto* const observer = observer_ == nullptr || q.completed >= number ? nullptr : dynamic_cast<WaitObserver*>(observer_);
+  const std::uint64_t begin_ns = observer == nullptr ? 0 : posix::now_ns();
+  if (observer != nullptr) observer->wait_begins();
   while (q.completed < number) {
     if (look(stream) || moved_) {
       moved_ = false;
@@ -61,6 +63,7 @@ void Engine::wait_for(Stream stream, std::uint64_t number) {
       pause(patience);
     }
   }
+  if (observer != nullptr) observer->wait_ended(begin_ns, posix::now_ns());
   if (page_->blocked_on.load(relaxed) != 0) page_->blocked_on.store(0, relaxed);
   if (q.kept != nullptr) settle(stream, number);
 }

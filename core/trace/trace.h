@@ -43,8 +43,8 @@ struct TraceMemory {
   CategoryBytes bytes;
 };
 
-/// The events of one rank, in private memory; used by one thread, the rank's. It observes the engine to record operations; the
-/// compute stream adds kernels, Rank adds waits, and TraceSpan adds steps, passes and layers. With every event it samples the
+/// The events of one rank, in private memory; used by one thread, the rank's. It observes the engine to record operations
+/// and waits; the compute stream adds kernels, and TraceSpan adds steps, passes and layers. With every event it samples the
 /// heap: the bytes in use, and the peaks if they rose since the last sample, so that the largest sample is the exact peak.
 class Trace final : public WaitObserver {
  public:
@@ -79,10 +79,10 @@ class Trace final : public WaitObserver {
     found(at);
     now_ = {.rank = rank, .op = info.op, .sequence = info.group_sequence, .since_ns = at};
   }
-  /// Tells that a wait of the schedule begins: forgets what earlier waits found missing.
-  void begin_wait() { now_ = longest_ = {}; }
+  /// Forgets what earlier waits found missing.
+  void wait_begins() override { now_ = longest_ = {}; }
   /// Adds the wait that is over, with the rank whose part was missing for longest, and the operation that lacked it.
-  void add_wait(std::uint64_t begin_ns, std::uint64_t end_ns) {
+  void wait_ended(std::uint64_t begin_ns, std::uint64_t end_ns) override {
     found(end_ns);
     add({.begin_ns = begin_ns,
          .end_ns = end_ns,

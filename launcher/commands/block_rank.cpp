@@ -131,11 +131,13 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   }
   output.publish();
 
-  audit.memory_forecast = theory::block_peaks(mesh_setting(session, model), rank.rank(), peak_options(session, backward));
+  const theory::MeshSetting of = mesh_setting(session, model);
+  audit.memory_forecast = theory::block_peaks(of, rank.rank(), peak_options(session, backward));
+  audit.other_forecast = theory::other_of_block(of, mesh, backward);
   const std::vector<RankAudit> audits = gather_audits(rank, audit);
   if (session.speaks()) {
-    say_audit(session, audits,
-              forecast_block(mesh_setting(session, model), {.training = backward, .all_reduce = all_reduce_choice(session)}));
+    const ForecastOptions run{.training = backward, .direct_sums = sums_are_direct(session.world(), of.setting)};
+    say_audit(session, audits, forecast_block(of, run));
   }
   session.finish();
   return 0;

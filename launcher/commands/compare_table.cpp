@@ -34,7 +34,7 @@ ordered_json summed_traffic(const ordered_json& per_rank) {
   return sum;
 }
 
-/// Purpose that formulas don't predict: small messages, for which any algorithm may be used.
+/// Purpose of small sums, whose bytes depend on the algorithm: they have a column of their own.
 const std::string kOther(name(Purpose::other));
 
 /// Returns the bytes received in a pass for all purposes but `other`.
@@ -98,14 +98,18 @@ std::string mebibytes_or_dash(const ordered_json& bytes) {
   return bytes.is_null() ? "-" : fmt::format("{:.2f}", static_cast<double>(bytes.get<std::uint64_t>()) / kMiB);
 }
 
-/// Returns "12.50 =" if the measured bytes equal the formula's to the byte, else both.
-std::string beside(const ordered_json& row, const char* pass) {
-  if (row.at("traffic_bytes").is_null() || !row.at("traffic_bytes").contains(pass)) return "-";
-  const std::uint64_t measured = total(row.at("traffic_bytes"), pass);
-  if (row.at("theory").at("traffic_bytes").is_null()) return mebibytes_or_dash(measured);
-  const std::uint64_t formula = total(row.at("theory").at("traffic_bytes"), pass);
+/// Returns "12.50 =" if the measured bytes equal the formula's to the byte, else both. `count` counts either.
+template <class Count>
+std::string beside(const ordered_json& row, const Count& count) {
+  const std::uint64_t measured = count(row.at("traffic_bytes"));
+  const std::uint64_t formula = count(row.at("theory").at("traffic_bytes"));
   if (measured == formula) return mebibytes_or_dash(measured) + " =";
   return fmt::format("{} / {}", mebibytes_or_dash(measured), mebibytes_or_dash(formula));
+}
+
+std::string pass_beside(const ordered_json& row, const char* pass) {
+  if (row.at("traffic_bytes").is_null() || !row.at("traffic_bytes").contains(pass)) return "-";
+  return beside(row, [&](const ordered_json& traffic) { return total(traffic, pass); });
 }
 
 std::string quoted(const std::string& text) {
@@ -167,8 +171,7 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
                    {"traffic_bytes", job.at("theory").at("all_ranks").at("traffic_bytes")}};
   if (forward_only) {
     row["traffic_bytes"].erase("backward");
-    ordered_json& formula = row["theory"]["traffic_bytes"];
-    if (!formula.is_null()) formula.erase("backward");
+    row["theory"]["traffic_bytes"].erase("backward");
   }
   return row;
 }
@@ -177,7 +180,7 @@ std::vector<std::string> compare_table(const ordered_json& rows) {
   std::vector<std::string> lines = {
       "memory: peak MiB of the rank that holds most, beside the forecast of it; received: MiB of all ranks in one step, \"=\": "
       "the",
-      "formula to the byte, else measured / formula; other: norm gains, loss, statistics, for which there is no formula;",
+      "formula to the byte, else measured / formula; other: norm gains, loss, statistics, both passes;",
       "tokens/s: median step; exposed: the share of its time for which computing waits for others, of the rank that waits least "
       "and of that which waits most"};
   const bool longest = std::any_of(rows.begin(), rows.end(), [](const ordered_json& row) { return row.contains("longest_seq"); });
@@ -199,10 +202,9 @@ std::vector<std::string> compare_table(const ordered_json& rows) {
     }
     cells.push_back(memory.is_null() ? "-" : mebibytes_or_dash(memory.at("total")));
     cells.push_back(row.contains("theory") ? mebibytes_or_dash(row.at("theory").at("memory_peak_bytes").at("total")) : "-");
-    cells.push_back(beside(row, "forward"));
-    cells.push_back(beside(row, "backward"));
-    const ordered_json& traffic = row.at("traffic_bytes");
-    cells.push_back(traffic.is_null() ? "-" : mebibytes_or_dash(other(traffic)));
+    cells.push_back(pass_beside(row, "forward"));
+    cells.push_back(pass_beside(row, "backward"));
+    cells.push_back(row.at("traffic_bytes").is_null() ? "-" : beside(row, other));
     const ordered_json& speed = row.at("tokens_per_s");
     cells.push_back(speed.is_null() ? "-" : fmt::format("{:.0f}", speed.get<double>()));
     cells.push_back(row.contains("exposed_share")
@@ -234,8 +236,7 @@ std::string compare_csv(const ordered_json& rows) {
     for (const char* pass : {"forward", "backward"}) {
       const bool known = !row.at("traffic_bytes").is_null() && row.at("traffic_bytes").contains(pass);
       cells.push_back(known ? std::to_string(total(row.at("traffic_bytes"), pass)) : "");
-      const bool predicted = known && !row.at("theory").at("traffic_bytes").is_null();
-      cells.push_back(predicted ? std::to_string(total(row.at("theory").at("traffic_bytes"), pass)) : "");
+      cells.push_back(known ? std::to_string(total(row.at("theory").at("traffic_bytes"), pass)) : "");
     }
     cells.push_back(row.at("traffic_bytes").is_null() ? "" : std::to_string(other(row.at("traffic_bytes"))));
     cells.push_back(row.at("tokens_per_s").is_null() ? "" : row.at("tokens_per_s").dump());

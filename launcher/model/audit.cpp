@@ -1,5 +1,6 @@
 #include "launcher/model/audit.h"
 
+#include "core/collectives/chunks.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/paper.h"
 
@@ -81,53 +82,56 @@ std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine) {
 
 namespace {
 
-/// Returns true for plain TSP, the only scheme for which every rank's traffic is known and not only the sum.
-bool is_tsp(const theory::MeshSetting& of) {
-  return of.layout.scheme() == Scheme::tsp && of.layout.tensor() == 1 && of.layout.data() == 1;
-}
-
-/// Returns the payload bytes that a rank receives when `elements` of `element_bytes` each are summed over all ranks.
-std::uint64_t all_reduced(const theory::MeshSetting& of, int rank, std::uint64_t elements, std::size_t element_bytes,
-                          const ForecastOptions& options) {
-  const std::size_t bytes = elements * element_bytes;
-  const Algorithm algorithm = options.all_reduce ? options.all_reduce(bytes) : Algorithm::direct;
-  if (algorithm == Algorithm::one_shot) return static_cast<std::uint64_t>(of.layout.ranks() - 1) * bytes;
-  Setting setting = of.setting;
-  setting.bytes.accumulated = element_bytes;
-  const theory::SumPath path = algorithm == Algorithm::ring ? theory::SumPath::ring : theory::SumPath::direct;
-  return theory::all_reduced_of_rank(setting, of.layout.sequence(), rank, path, elements);
+/// Returns true for plain TSP with direct sums, for which every rank's traffic is known and not only the sum.
+bool knows_each_rank(const theory::MeshSetting& of, const ForecastOptions& options) {
+  return of.layout.scheme() == Scheme::tsp && of.layout.tensor() == 1 && of.layout.data() == 1 && options.direct_sums;
 }
 
 void sum_up(Forecast& forecast) {
-  forecast.all.emplace();
-  for (const RankForecast& each : forecast.ranks) *forecast.all += *each.traffic;
+  for (const RankForecast& each : forecast.ranks) forecast.all += *each.traffic;
 }
 
 }  // namespace
 
+bool sums_are_direct(const Communicator& world, const Setting& setting) {
+  const std::uint64_t largest =
+      setting.bytes.accumulated * std::max({setting.hidden_elements(), setting.kv_elements(), setting.attention_parameters()});
+  for (const Op op : {Op::reduce, Op::reduce_scatter}) {
+    for (const std::uint64_t bytes : {std::uint64_t{1}, largest}) {
+      if (world.algorithm(op, bytes) != Algorithm::direct) return false;
+    }
+  }
+  return true;
+}
+
 Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options) {
   Forecast result;
   result.ranks.resize(static_cast<std::size_t>(of.layout.ranks()));
-  if (is_tsp(of)) {
+  if (knows_each_rank(of, options)) {
     const int ranks = of.layout.sequence();
     const std::vector<theory::RemoteRows> rows = theory::remote_rows(ids, of.setting, ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       const auto number = static_cast<std::size_t>(rank);
       result.ranks[number].traffic =
           theory::tsp_step_of_rank(of.setting, ranks, rank, theory::SumPath::direct, rows[number], options.training);
-      theory::Traffic& traffic = *result.ranks[number].traffic;
-      traffic.forward[Purpose::other] = all_reduced(of, rank, 1, sizeof(double), options);  // the loss
-      if (!options.training) continue;
-      const std::uint64_t biases = of.setting.model.projection_biases();
-      const std::size_t element = of.setting.bytes.accumulated;
-      traffic.backward[Purpose::other] =
-          all_reduced(of, rank, of.setting.model.replicated_parameters() - biases, element, options) +
-          (biases == 0 ? 0 : all_reduced(of, rank, biases, element, options));
+      result.ranks[number].traffic->backward[Purpose::other] = 0;
     }
     sum_up(result);
-  } else if (of.setting.batch % static_cast<std::size_t>(of.layout.data()) == 0) {
+    return result;
+  }
+  if (options.training) {
     result.all = theory::mesh_step(of, ids);
-    if (!options.training) result.all->backward = {};
+    return result;
+  }
+  // An evaluation cuts any batch over the data axis: its replicas may have different numbers of sequences.
+  const Chunks sequences = Chunks::balanced(of.layout.data(), of.setting.batch);
+  for (int replica = 0; replica < of.layout.data(); ++replica) {
+    if (sequences.count(replica) == 0) continue;
+    theory::MeshSetting own = of;
+    std::erase_if(own.layout.axes, [](const Axis& axis) { return axis.kind == AxisKind::dp; });
+    own.setting.batch = sequences.count(replica);
+    const std::size_t first = sequences.offset(replica) * of.setting.sequence;
+    result.all += {.forward = theory::mesh_step(own, ids.subspan(first, own.setting.tokens())).forward, .backward = {}};
   }
   return result;
 }
@@ -137,30 +141,25 @@ Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32
   const std::span<const std::int32_t> put_in = ids.first(ids.size() - 1);
   Forecast result;
   result.ranks.resize(static_cast<std::size_t>(of.layout.ranks()));
-  result.all.emplace();
-  result.all->forward = theory::prompt_traffic(of, ids.first(prompt), sum);
+  result.all.forward = theory::prompt_traffic(of, ids.first(prompt), sum);
   result.tokens = theory::tokens_traffic(of, prompt, put_in.size() - prompt, sum);
   return result;
 }
 
 Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options) {
-  const std::uint64_t gains = 2 * of.setting.model.hidden;
   Forecast result;
-  for (int rank = 0; rank < of.layout.ranks(); ++rank) {
-    RankForecast each;
-    if (is_tsp(of)) {
-      each.traffic = theory::tsp_block_of_rank(of.setting, of.layout.sequence(), rank, theory::SumPath::direct);
-      each.traffic->backward[Purpose::other] += all_reduced(of, rank, gains, of.setting.bytes.accumulated, options);
-      if (!options.training) each.traffic->backward = {};
-    }
-    result.ranks.push_back(each);
-  }
-  if (is_tsp(of)) {
-    sum_up(result);
+  result.ranks.resize(static_cast<std::size_t>(of.layout.ranks()));
+  if (!knows_each_rank(of, options)) {
+    result.all = theory::mesh_block(of);
+    if (!options.training) result.all.backward = {};
     return result;
   }
-  result.all = theory::mesh_block(of);
-  if (!options.training) result.all->backward = {};
+  for (int rank = 0; rank < of.layout.ranks(); ++rank) {
+    std::optional<theory::Traffic>& traffic = result.ranks[static_cast<std::size_t>(rank)].traffic;
+    traffic = theory::tsp_block_of_rank(of.setting, of.layout.sequence(), rank, theory::SumPath::direct);
+    if (!options.training) traffic->backward = {};
+  }
+  sum_up(result);
   return result;
 }
 
@@ -208,8 +207,16 @@ ordered_json paper_json(const theory::MeshSetting& of, DType dtype) {
             {"total", memory.total()}}}};
 }
 
-void take_memory(Forecast& forecast, std::span<const RankAudit> audits) {
-  for (std::size_t rank = 0; rank < audits.size(); ++rank) forecast.ranks[rank].memory_peak = audits[rank].memory_forecast;
+void take_own(Forecast& forecast, std::span<const RankAudit> audits) {
+  const auto add_other = [](theory::Traffic& to, const theory::OtherBytes& other) {
+    to.forward[Purpose::other] += other.forward;
+    to.backward[Purpose::other] += other.backward;
+  };
+  for (std::size_t rank = 0; rank < audits.size(); ++rank) {
+    forecast.ranks[rank].memory_peak = audits[rank].memory_forecast;
+    if (forecast.ranks[rank].traffic) add_other(*forecast.ranks[rank].traffic, audits[rank].other_forecast);
+    add_other(forecast.all, audits[rank].other_forecast);
+  }
 }
 
 void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const Forecast& forecast, const ordered_json& paper) {

@@ -2,19 +2,18 @@
 // JSON; audit_table.h prints it.
 #pragma once
 
-#include "core/collectives/choice.h"
 #include "core/memory/category.h"
 #include "core/rank/rank.h"
 #include "launcher/report_sink.h"
 #include "layers/theory/decoding.h"
 #include "layers/theory/layouts.h"
+#include "layers/theory/other.h"
 #include "layers/theory/step.h"
 
 #include <nlohmann/json.hpp>
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,6 +34,7 @@ inline constexpr std::array<std::string_view, 3> kLinkNames = {"shm", "verbs", "
 struct RankAudit {
   CategoryBytes memory_peak;                         ///< bytes by category, over the whole run
   CategoryBytes memory_forecast{};                   ///< the rank's own forecast of memory_peak
+  theory::OtherBytes other_forecast{};               ///< the rank's own forecast of Purpose::other in `forward` and `backward`
   TrafficCounters forward;                           ///< bytes of one step
   TrafficCounters backward;                          ///< the same; all zero without a backward pass
   TrafficCounters tokens{};                          ///< bytes of all tokens that were generated after a prompt
@@ -50,7 +50,7 @@ struct RankForecast {
 /// Predictions for all ranks of a run.
 struct Forecast {
   std::vector<RankForecast> ranks;
-  std::optional<theory::Traffic> all;          ///< received by all ranks together; empty: not known
+  theory::Traffic all;                         ///< received by all ranks together
   std::optional<theory::PurposeBytes> tokens;  ///< received for all tokens after a prompt, whose pass is then `all`.forward
 };
 
@@ -59,16 +59,15 @@ TrafficCounters traffic_between(const TrafficCounters& before, const TrafficCoun
 /// Returns the audits of all ranks, in the order of ranks, on every rank; fills in their `links`. Collective over the world.
 std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine);
 
-/// Function that returns the algorithm that ranks choose for an all_reduce of `bytes` bytes.
-using AllReduceChoice = std::function<Algorithm(std::size_t bytes)>;
-
-/// Options of a traffic forecast. Memory isn't among them, since each rank forecasts its own: take_memory().
+/// Options of a traffic forecast. Memory and Purpose::other aren't among them, since each rank forecasts its own: take_own().
 struct ForecastOptions {
   bool training = false;
-  AllReduceChoice all_reduce = {};  ///< empty: Algorithm::direct, in two rounds by chunks
+  bool direct_sums = true;  ///< ranks read sums' terms from each other: sums_are_direct()
 };
-/// Forecasts the traffic of one step whose tokens are `ids` [B, S] in natural order. `Purpose::other` (sums of norm gains'
-/// gradients and of the loss) is included if the traffic of every single rank is known.
+/// Returns whether the ranks read the terms of all sums of gradients directly from each other. On a ring all ranks together
+/// receive as much, but each another part.
+bool sums_are_direct(const Communicator& world, const Setting& setting);
+/// Forecasts the traffic of one step whose tokens are `ids` [B, S] in natural order.
 Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options);
 /// Forecasts the traffic of one block, forward and (with options.training) backward.
 Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options);
@@ -78,8 +77,8 @@ Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& op
 Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32_t> ids, std::size_t prompt,
                        theory::TokenSum sum);
 
-/// Copies each rank's own forecast of its memory into the forecast.
-void take_memory(Forecast& forecast, std::span<const RankAudit> audits);
+/// Adds what each rank forecast of itself: its memory, and the traffic of Purpose::other.
+void take_own(Forecast& forecast, std::span<const RankAudit> audits);
 
 /// Sets `per_rank` and `theory` in the report. `paper`: the result of paper_json(), or null.
 void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const Forecast& forecast,

@@ -20,14 +20,13 @@ struct Part {
   std::string_view adjective;  ///< for the verdict: "forward"
   TrafficCounters RankAudit::*measured;
   std::vector<const theory::PurposeBytes*> by_rank;  ///< null: only the sum over ranks is known
-  const theory::PurposeBytes* all;                   ///< null: the sum isn't known either
+  const theory::PurposeBytes* all;                   ///< of all ranks together
 };
 
 Part one_pass(const Forecast& forecast, std::string_view title, std::string_view adjective, TrafficCounters RankAudit::*measured,
               theory::PurposeBytes theory::Traffic::*pass) {
-  Part part{.title = title, .adjective = adjective, .measured = measured, .by_rank = {}, .all = nullptr};
+  Part part{.title = title, .adjective = adjective, .measured = measured, .by_rank = {}, .all = &(forecast.all.*pass)};
   for (const RankForecast& each : forecast.ranks) part.by_rank.push_back(each.traffic ? &(*each.traffic.*pass) : nullptr);
-  if (forecast.all) part.all = &(*forecast.all.*pass);
   return part;
 }
 
@@ -52,12 +51,6 @@ std::vector<Part> parts_of(const Forecast& forecast) {
   return parts;
 }
 
-/// Returns true if there is a formula for Purpose::other (norm gains' gradients and the like) too.
-bool other_known(const Forecast& forecast) {
-  return forecast.tokens ||
-         std::ranges::all_of(forecast.ranks, [](const RankForecast& each) { return each.traffic.has_value(); });
-}
-
 /// Returns the purposes for which anything was measured or predicted in any of the parts, so that their tables have the same
 /// columns.
 std::vector<Purpose> purposes_in_use(std::span<const RankAudit> audits, std::span<const Part> parts) {
@@ -66,7 +59,7 @@ std::vector<Purpose> purposes_in_use(std::span<const RankAudit> audits, std::spa
     const auto purpose = static_cast<Purpose>(i);
     const bool used = std::ranges::any_of(parts, [&](const Part& part) {
       const auto received = [&](const RankAudit& audit) { return (audit.*part.measured).received[i] > 0; };
-      return std::ranges::any_of(audits, received) || (part.all != nullptr && (*part.all)[purpose] > 0);
+      return std::ranges::any_of(audits, received) || (*part.all)[purpose] > 0;
     });
     if (used) purposes.push_back(purpose);
   }
@@ -96,11 +89,9 @@ std::vector<Difference> memory_differences(std::span<const RankAudit> audits, co
 
 std::vector<Difference> traffic_differences(std::span<const RankAudit> audits, const Forecast& forecast) {
   const std::vector<Part> parts = parts_of(forecast);
-  const bool other = other_known(forecast);
   std::vector<Difference> found;
   for (const Part& part : parts) {
     for (const Purpose purpose : purposes_in_use(audits, parts)) {
-      if (purpose == Purpose::other && !other) continue;
       std::uint64_t sum = 0;
       for (std::size_t rank = 0; rank < audits.size(); ++rank) {
         const std::uint64_t measured = (audits[rank].*part.measured).received[static_cast<int>(purpose)];
@@ -109,7 +100,7 @@ std::vector<Difference> traffic_differences(std::span<const RankAudit> audits, c
           found.push_back(
               {fmt::format("rank {}'s {} {}", rank, part.adjective, name(purpose)), measured, (*part.by_rank[rank])[purpose]});
       }
-      if (part.all != nullptr && (*part.all)[purpose] != sum)
+      if ((*part.all)[purpose] != sum)
         found.push_back({fmt::format("all ranks' {} {}", part.adjective, name(purpose)), sum, (*part.all)[purpose]});
     }
   }
@@ -153,23 +144,21 @@ void memory_table(std::vector<std::string>& lines, std::span<const RankAudit> au
   std::ranges::move(table.lines(), std::back_inserter(lines));
 }
 
-/// Returns a row of received bytes with their total, beside a formula if there is one. `other`: the formula includes
-/// Purpose::other.
+/// Returns a row of received bytes with their total, beside a formula if there is one.
 std::vector<RankCell> traffic_cells(std::span<const std::uint64_t> measured, const theory::PurposeBytes* predicted,
-                                    std::span<const Purpose> purposes, bool other) {
+                                    std::span<const Purpose> purposes) {
   std::vector<RankCell> cells;
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < purposes.size(); ++i) {
-    const bool known = predicted != nullptr && (other || purposes[i] != Purpose::other);
-    cells.push_back(bytes_cell(measured[i], known ? std::optional((*predicted)[purposes[i]]) : std::nullopt));
+    cells.push_back(bytes_cell(measured[i], predicted != nullptr ? std::optional((*predicted)[purposes[i]]) : std::nullopt));
     total += measured[i];
   }
-  cells.push_back(bytes_cell(total, predicted != nullptr && other ? std::optional(predicted->total()) : std::nullopt));
+  cells.push_back(bytes_cell(total, predicted != nullptr ? std::optional(predicted->total()) : std::nullopt));
   return cells;
 }
 
 void traffic_table(std::vector<std::string>& lines, std::span<const RankAudit> audits, const Part& part,
-                   std::span<const Purpose> purposes, bool other) {
+                   std::span<const Purpose> purposes) {
   RankTable table{.heads = {}, .ranks = {}};
   for (const Purpose purpose : purposes) table.heads.emplace_back(name(purpose));
   table.heads.emplace_back("total");
@@ -178,9 +167,9 @@ void traffic_table(std::vector<std::string>& lines, std::span<const RankAudit> a
     std::vector<std::uint64_t> measured;
     for (const Purpose purpose : purposes) measured.push_back((audits[rank].*part.measured).received[static_cast<int>(purpose)]);
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += measured[i];
-    table.ranks.push_back(traffic_cells(measured, part.by_rank[rank], purposes, other));
+    table.ranks.push_back(traffic_cells(measured, part.by_rank[rank], purposes));
   }
-  table.sum = traffic_cells(sum, part.all, purposes, other);
+  table.sum = traffic_cells(sum, part.all, purposes);
   lines.push_back(fmt::format("received {}, MiB", part.title));
   std::ranges::move(table.lines(), std::back_inserter(lines));
 }
@@ -232,16 +221,8 @@ void time_table(std::vector<std::string>& lines, std::span<const RankAudit> audi
 std::string audit_verdict(std::span<const RankAudit> audits, const Forecast& forecast) {
   const std::vector<Difference> memory = memory_differences(audits, forecast);
   const std::vector<Difference> traffic = traffic_differences(audits, forecast);
-  const std::vector<Part> parts = parts_of(forecast);
-  if (std::ranges::any_of(parts, [](const Part& part) { return part.all == nullptr; })) {
-    return memory.empty() ? "memory equals the forecast; there is none for the traffic"
-                          : fmt::format("memory differs from the forecast: {}; there is none for the traffic", told(memory));
-  }
-  const std::vector<Purpose> purposes = purposes_in_use(audits, parts);
-  const bool uncounted = !other_known(forecast) && std::ranges::find(purposes, Purpose::other) != purposes.end();
-  const std::string_view rest = uncounted ? " (\"other\" has none)" : "";
-  if (memory.empty() && traffic.empty()) return fmt::format("memory and traffic equal the forecast{}", rest);
-  if (traffic.empty()) return fmt::format("memory differs from the forecast: {}; traffic equals it{}", told(memory), rest);
+  if (memory.empty() && traffic.empty()) return "memory and traffic equal the forecast";
+  if (traffic.empty()) return fmt::format("memory differs from the forecast: {}; traffic equals it", told(memory));
   if (memory.empty()) return fmt::format("traffic differs from the forecast: {}; memory equals it", told(traffic));
   return fmt::format("memory and traffic differ from the forecast: {}; {}", told(memory), told(traffic));
 }
@@ -253,8 +234,7 @@ std::vector<std::string> audit_table(std::span<const RankAudit> audits, const Fo
   const std::vector<Part> parts = parts_of(forecast);
   const std::vector<Purpose> purposes = purposes_in_use(audits, parts);
   // A lone rank receives nothing.
-  for (const Part& part : purposes.empty() ? std::vector<Part>() : parts)
-    traffic_table(lines, audits, part, purposes, other_known(forecast));
+  for (const Part& part : purposes.empty() ? std::vector<Part>() : parts) traffic_table(lines, audits, part, purposes);
   links_table(lines, audits);
   time_table(lines, audits);
   return lines;

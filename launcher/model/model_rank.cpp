@@ -33,12 +33,8 @@ void fill_weights(Session& session, Model& model, const ModelCommandOptions& opt
   }
 }
 
-AllReduceChoice all_reduce_choice(Session& session) {
-  return [&world = session.world()](std::size_t bytes) { return world.algorithm(Op::all_reduce, bytes); };
-}
-
 void say_audit(Session& session, std::span<const RankAudit> audits, Forecast forecast, const nlohmann::ordered_json& paper) {
-  take_memory(forecast, audits);
+  take_own(forecast, audits);
   report_audit(session.sink(), audits, forecast, paper);
   if (session.global().quiet) return;
   for (const std::string& line : audit_table(audits, forecast)) session.sink().line(line);
@@ -61,9 +57,10 @@ void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptio
     }
     mine.memory_forecast = memory.peaks();
   }
+  mine.other_forecast = theory::other_of_step(of, session.mesh(), training);
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
-    const ForecastOptions run{.training = training, .all_reduce = all_reduce_choice(session)};
+    const ForecastOptions run{.training = training, .direct_sums = sums_are_direct(session.world(), of.setting)};
     say_audit(session, audits, forecast(of, measured, run), paper_json(of, options.dtype));
   }
   session.finish();
@@ -81,7 +78,7 @@ void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommand
     const bool one_shot = session.world().algorithm(Op::all_reduce, summed) == Algorithm::one_shot;
     const theory::TokenSum sum = one_shot ? theory::TokenSum::one_shot : theory::TokenSum::in_chunks;
     Forecast forecast = forecast_text(of, ids, prompt, sum);
-    take_memory(forecast, audits);
+    take_own(forecast, audits);
     report_audit(session.sink(), audits, forecast);
     if (print) {
       for (const std::string& line : audit_table(audits, forecast)) session.sink().error_line(line);

@@ -21,9 +21,6 @@ ModelOptions model_options(const ModelCommandOptions& options, bool training);
 void fill_weights(Session& session, Model& model, const ModelCommandOptions& options);
 /// Loads a parameter store from a folder or file of weights. Collective. Throws Error(refused) if a weight isn't finite.
 void load_weights(Session& session, ParameterStore& store, const std::filesystem::path& from);
-/// Returns which algorithm the world communicator chooses for an all_reduce of a given size, for forecasts. Valid while the
-/// session lives.
-AllReduceChoice all_reduce_choice(Session& session);
 /// Puts the audit into the report and prints it, unless --quiet. Call on rank 0. `audits`: those of all ranks, in order.
 void say_audit(Session& session, std::span<const RankAudit> audits, Forecast forecast,
                const nlohmann::ordered_json& paper = nullptr);

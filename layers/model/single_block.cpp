@@ -3,6 +3,8 @@
 #include "core/trace/trace.h"
 #include "layers/parameters/parameters.h"
 #include "layers/schedules/strategies.h"
+#include "transport/cause.h"
+#include <fmt/format.h>
 
 #include <utility>
 
@@ -14,6 +16,10 @@ namespace {
 constexpr std::size_t kNormPack = 2;
 
 ModelOptions of_one_layer(ModelOptions options) {
+  if (options.config.family != ModelFamily::llama) {
+    throw Error(Cause::refused,
+                fmt::format("a single block of {}: only models of Llama's kind have blocks without biases", options.config.name));
+  }
   options.config.layers = 1;
   return options;
 }

@@ -51,7 +51,7 @@ Traffic sum(const std::vector<Flow>& flows);
 Traffic step_traffic(const Setting& setting, const Layout& layout, std::optional<std::uint64_t> remote_rows = {});
 
 /// Returns the bytes that all ranks of a run receive in a training step whose tokens are `ids` [B, S]. Excludes the purpose
-/// `other`, whose exchanges may use any algorithm.
+/// `other`, whose bytes depend on the algorithms that ranks choose: see other.h.
 Traffic mesh_step(const MeshSetting& of, std::span<const std::int32_t> ids);
 /// Returns the bytes that all ranks receive in one block, forward and backward. Excludes `other`, embedding and head.
 Traffic mesh_block(const MeshSetting& of);

@@ -59,11 +59,11 @@ std::uint64_t remote_rows_of_all(std::span<const RemoteRows> rows) {
 }
 
 // An all-reduce is a reduction chunk by chunk, followed by a gather.
-std::uint64_t all_reduced_of_rank(const Setting& setting, int ranks, int rank, SumPath path, std::uint64_t all) {
+std::uint64_t all_reduced_of_rank(int ranks, int rank, SumPath path, std::uint64_t all) {
   const Chunks chunks = Chunks::balanced(ranks, all);
   const std::uint64_t reduced =
       path == SumPath::direct ? hops(ranks) * chunks.count(rank) : all - chunks.count(started_by(rank, ranks));
-  return (reduced + all - chunks.count(rank)) * setting.bytes.accumulated;
+  return reduced + all - chunks.count(rank);
 }
 
 Traffic tsp_step_of_rank(const Setting& setting, int ranks, int rank, SumPath path, const RemoteRows& rows, bool backward) {
@@ -74,7 +74,7 @@ Traffic tsp_step_of_rank(const Setting& setting, int ranks, int rank, SumPath pa
   // There are two sums: the vectors of h elements, and the biases of projections.
   const std::uint64_t biases = setting.model.projection_biases();
   for (const std::uint64_t elements : {setting.model.replicated_parameters() - biases, biases})
-    step.backward[Purpose::other] += all_reduced_of_rank(setting, ranks, rank, path, elements);
+    step.backward[Purpose::other] += all_reduced_of_rank(ranks, rank, path, elements) * setting.bytes.accumulated;
   if (!backward) step.backward = {};
   return step;
 }

@@ -21,9 +21,8 @@ std::vector<RemoteRows> remote_rows(std::span<const std::int32_t> ids, const Set
 /// Returns R, the sum of `needed` over all ranks.
 std::uint64_t remote_rows_of_all(std::span<const RemoteRows> rows);
 
-/// Returns the bytes that `rank` receives when the gradients of `elements` parameters, which every rank has, are all-reduced in
-/// one operation.
-std::uint64_t all_reduced_of_rank(const Setting& setting, int ranks, int rank, SumPath path, std::uint64_t elements);
+/// Returns the number of elements that `rank` receives when `elements` of every rank are all-reduced, chunk by chunk.
+std::uint64_t all_reduced_of_rank(int ranks, int rank, SumPath path, std::uint64_t elements);
 /// Returns the bytes that `rank` receives in a training step, or, with `backward` false, in the forward pass of an evaluation.
 /// Sums of attention's gradients, of dK/dV, of the gathered head and of norm gains take `path`; those of the MLP and of a rotated
 /// head always go round the ring.

@@ -57,7 +57,7 @@ Traffic sp_gather_block(const Setting& setting, int ranks);
 /// Returns the traffic of ring attention (`--sp ring`). Full recomputation adds one round of K and V.
 Traffic sp_ring_block(const Setting& setting, int ranks);
 /// Returns the traffic of Ulysses (`--sp ulysses`). If several ranks read a K/V head, its gradients are summed, so dK and dV
-/// travel with β_a bytes an element. Δ of the backward pass isn't included; real runs count it as `other`.
+/// travel with β_a bytes an element. Δ of the backward pass isn't included; it is counted as `other` (other.h).
 Traffic sp_ulysses_block(const Setting& setting, int ranks);
 /// Returns the traffic of tensor parallelism over T ranks with an all-gather of K/V over Σ, summed over all T·Σ ranks.
 Traffic tp_sp_block(const Setting& setting, int tensor_ranks, int sequence_ranks);

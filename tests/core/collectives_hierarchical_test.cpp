@@ -27,6 +27,11 @@ std::string name_of(const testing::TestParamInfo<Shape>& shape) {
   return std::to_string(shape.param.ranks) + "RanksOn" + std::to_string(shape.param.nodes);
 }
 
+/// What reductions are asked for: hierarchical where the group has a hierarchy.
+CallOptions hierarchical_if_possible(const Communicator& group, Op op) {
+  return {.algorithm = group.why_not_hierarchical(op).empty() ? Algorithm::hierarchical : Algorithm::automatic};
+}
+
 class AcrossNodes : public testing::TestWithParam<Shape> {
  protected:
   int ranks() const { return GetParam().ranks; }
@@ -124,7 +129,7 @@ void reduce_numbers(Context& context, std::size_t count, Reduction reduction, bo
   const auto fill_numbers = [&] {
     for (std::size_t i = 0; i < count; ++i) data[i] = number<T>(context.rank(), i);
   };
-  const CallOptions options{.algorithm = Algorithm::hierarchical};
+  const CallOptions options = hierarchical_if_possible(world, Op::all_reduce);
   fill_numbers();
   std::vector<T> sums(count);
   const std::span<T> whole = in_place ? data : std::span<T>(sums);
@@ -178,7 +183,7 @@ TEST_P(AcrossNodes, NobodyLeavesABarrierBeforeTheLastHasCome) {
       [&](Context& context) {
         for (int i = 1; i <= 50; ++i) {
           ++came;
-          context.world().barrier({.algorithm = Algorithm::hierarchical});
+          context.world().barrier(hierarchical_if_possible(context.world(), Op::barrier));
           ASSERT_GE(came.load(), i * ranks());
           context.world().barrier();
         }
@@ -243,6 +248,40 @@ TEST(Hierarchy, IsRefusedWithAReason) {
   EXPECT_NE(reason({5, 2}, Op::all_gather, false).find("node 0 holds 3 of the group's ranks, node 1 holds 2"), std::string::npos);
   EXPECT_NE(reason({3, 3}, Op::broadcast, false).find("one rank"), std::string::npos);
   EXPECT_NE(reason({4, 2}, Op::all_to_all, true).find("all_to_all"), std::string::npos);
+}
+
+// A call, or an override of the choice table, that asks for what can't be done is refused, not carried out in another way.
+TEST(Hierarchy, ThatIsImpossibleIsRefusedByCallsAndByTheTable) {
+  const auto expect_refused = [](const std::vector<RankOutcome>& outcomes, const std::string& words) {
+    for (const RankOutcome& outcome : outcomes) {
+      EXPECT_TRUE(outcome.failed) << describe(outcomes);
+      EXPECT_EQ(outcome.cause, Cause::refused) << describe(outcomes);
+      EXPECT_NE(outcome.message.find(words), std::string::npos) << describe(outcomes);
+    }
+  };
+  const auto called = [](Op op, Algorithm algorithm, int nodes) {
+    return try_ranks(4,
+                     [op, algorithm](Context& context) {
+                       std::vector<float> whole(8);
+                       std::vector<float> part(2);
+                       const CallOptions options{.algorithm = algorithm};
+                       Communicator& world = context.world();
+                       if (op == Op::all_reduce) world.all_reduce(std::span(whole), Reduction::sum, options);
+                       if (op == Op::all_gather) world.all_gather(std::span<const float>(part), std::span(whole), options);
+                       if (op == Op::barrier) world.barrier(options);
+                     },
+                     {.heap_bytes = 16 << 20, .timeout_ns = 5'000'000'000, .nodes = nodes});
+  };
+  expect_refused(called(Op::all_gather, Algorithm::hierarchical, 1), "all_gather: it can't be hierarchical: all ranks");
+  expect_refused(called(Op::all_reduce, Algorithm::hierarchical, 2), "--reassociate");
+  expect_refused(called(Op::barrier, Algorithm::ring, 1), "barrier: there is no algorithm ring for it; rooted, direct and");
+  const auto begun = [](const std::string& algorithms, int nodes) {
+    return try_ranks(4, [](Context& context) { context.world().barrier(); },
+                     {.heap_bytes = 16 << 20, .timeout_ns = 5'000'000'000, .algorithms = algorithms, .nodes = nodes});
+  };
+  expect_refused(begun("all_reduce=ring,all_gather=hierarchical", 1), "all_gather=hierarchical: all ranks of the group sit on");
+  expect_refused(begun("all_reduce<1M=hierarchical", 2), "all_reduce=hierarchical: sums would be added in an order");
+  for (const RankOutcome& outcome : begun("all_gather=hierarchical", 2)) EXPECT_FALSE(outcome.failed) << outcome.message;
 }
 
 TEST(Hierarchy, FindsCallsThatDiffer) {

@@ -1,5 +1,6 @@
 // The one rule of waiting: a wait ends with success, or with an error that names a cause; and who works is not taken for dead.
 
+#include "core/trace/trace.h"
 #include "tests/support/run_ranks.h"
 #include "transport/posix.h"
 
@@ -282,6 +283,40 @@ TEST(Refusals, AHeapThatIsFullSaysSo) {
         }
       },
       RankOptions{.heap_bytes = std::size_t{32} << 20});
+}
+
+// Blocking calls wait inside the communicator, posted operations in Work::wait(): a trace has both, with the rank and operation
+// that were waited for.
+TEST(TracedWaits, OfBlockingCallsAndOfPostedOnesSayForWhom) {
+  constexpr int kLate_ms = 150;
+  run_ranks(2, [](Context& context) {
+    Communicator& world = context.world();
+    Trace trace;
+    context.engine().observe(&trace);
+    std::vector<float> values(10, 1.0F);
+    const auto lateness = [&] {
+      if (context.rank() == 1) sleep_ms(kLate_ms);
+    };
+    lateness();
+    world.barrier();
+    lateness();
+    world.all_reduce(std::span(values), Reduction::sum);
+    lateness();
+    if (context.rank() == 1) world.send(std::span<const float>(values), 0);
+    else world.recv(std::span(values), 1);
+    lateness();
+    world.post_all_reduce(std::span<const float>(values), std::span(values), Reduction::sum).wait();
+    context.engine().observe(nullptr);
+    if (context.rank() == 1) return;
+    std::vector<Op> waited;
+    for (const TraceEvent& event : trace.events()) {
+      if (event.name != "wait" || event.end_ns - event.begin_ns < kLate_ms * 1'000'000ULL / 2) continue;
+      EXPECT_EQ(event.waited_for, 1);
+      EXPECT_GT(event.sequence, 0U);
+      waited.push_back(event.waited_op);
+    }
+    EXPECT_EQ(waited, (std::vector<Op>{Op::barrier, Op::all_reduce, Op::recv, Op::all_reduce}));
+  });
 }
 
 }  // namespace

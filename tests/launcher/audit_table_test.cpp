@@ -22,7 +22,6 @@ struct Audited {
 
   /// Ranks that hold and received what was forecast; what they received depends on the rank.
   explicit Audited(int ranks) {
-    forecast.all.emplace();
     for (int rank = 0; rank < ranks; ++rank) {
       RankAudit audit;
       for (std::size_t i = 0; i < kCategories; ++i) audit.memory_peak.of[i] = (i + 1) << 20;
@@ -33,7 +32,7 @@ struct Audited {
       predicted.traffic->forward[Purpose::embedding] = audit.forward.received[kEmbedding];
       audits.push_back(audit);
       forecast.ranks.push_back(predicted);
-      *forecast.all += *predicted.traffic;
+      forecast.all += *predicted.traffic;
     }
   }
   std::vector<std::string> lines() const { return audit_table(audits, forecast); }
@@ -56,9 +55,13 @@ TEST(AuditVerdict, SaysThatEverythingEqualsTheForecastOrWhatDiffers) {
   EXPECT_EQ(traffic.verdict(),
             "traffic differs from the forecast: rank 1's forward embedding by -1 bytes, and 1 figure more; memory equals it");
 
-  Audited unknown(4);
-  unknown.forecast.all.reset();
-  EXPECT_EQ(unknown.verdict(), "memory equals the forecast; there is none for the traffic");
+  Audited sum(4);
+  for (RankForecast& each : sum.forecast.ranks) each.traffic.reset();
+  EXPECT_EQ(sum.verdict(), "memory and traffic equal the forecast");
+  sum.audits[3].backward.received[static_cast<int>(Purpose::other)] += 8;
+  sum.forecast.ranks[0].memory_peak.of[static_cast<std::size_t>(Category::gradients)] += 1;
+  sum.audits[0].memory_peak = sum.forecast.ranks[0].memory_peak;
+  EXPECT_EQ(sum.verdict(), "traffic differs from the forecast: all ranks' backward other by +8 bytes; memory equals it");
 }
 
 TEST(AuditTable, EqualRanksShareARowAndUnequalNumbersLookUnequal) {

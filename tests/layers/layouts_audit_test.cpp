@@ -27,6 +27,7 @@ void expect_received(const ModelCase& of, const Layout& layout, const theory::Tr
   const theory::Traffic step = theory::mesh_step({.setting = of.setting(), .layout = layout}, BatchData(of).ids);
   const theory::PurposeBytes forward = received(run.forward);
   const theory::PurposeBytes backward = received(run.backward);
+  expect_other(run, where);
   for (int i = 0; i < kPurposes; ++i) {
     const auto purpose = static_cast<Purpose>(i);
     if (purpose == Purpose::other) continue;
@@ -290,6 +291,7 @@ TEST(LayoutsMemory, ForecastsHoldUnderEveryScheme) {
       const std::string where = of.describe() + ", " + layout.label();
       const theory::MeshSetting mesh{.setting = of.setting(), .layout = layout};
       const ModelRun run = run_model(of, layout);
+      expect_other(run, where);
       for (int rank = 0; rank < layout.ranks(); ++rank) {
         const theory::MeshPlace place = theory::place_of(layout, rank);
         const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];

@@ -3,6 +3,7 @@
 
 #include "core/rank/rank.h"
 #include "layers/model/model.h"
+#include "layers/theory/other.h"
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
@@ -104,6 +105,7 @@ struct ModelRun {
   std::vector<TrafficCounters> forward;
   std::vector<TrafficCounters> backward;
   std::vector<CategoryBytes> peaks;
+  std::vector<theory::OtherBytes> other;  ///< forecast of Purpose::other
 };
 
 inline double element(ConstBuffer buffer, std::size_t i) {
@@ -159,6 +161,7 @@ inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* we
   result.forward.resize(count);
   result.backward.resize(count);
   result.peaks.resize(count);
+  result.other.resize(count);
   const BatchData data(of);
   std::mutex mutex;
   run_ranks(ranks,
@@ -182,6 +185,8 @@ inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* we
                 collect(rank, part.plan, part.gradient, result.gradients, mutex);
                 if (weights != nullptr) collect(rank, part.plan, part.value, *weights, mutex);
               }
+              const theory::MeshSetting setting{.setting = of.setting(), .layout = layout};
+              const theory::OtherBytes other = theory::other_of_step(setting, mesh, true);
               const std::lock_guard lock(mutex);
               const auto me = static_cast<std::size_t>(context.rank());
               if (me == 0) {
@@ -191,9 +196,19 @@ inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* we
               result.forward[me] = model.forward_traffic();
               result.backward[me] = model.backward_traffic();
               result.peaks[me] = context.heap().peaks();
+              result.other[me] = other;
             },
             {.algorithms = of.algorithms});
   return result;
+}
+
+/// `other` of every rank, for which no algorithm is prescribed, beside its forecast.
+inline void expect_other(const ModelRun& run, const std::string& where) {
+  constexpr auto kOther = static_cast<std::size_t>(Purpose::other);
+  for (std::size_t rank = 0; rank < run.other.size(); ++rank) {
+    EXPECT_EQ(run.forward[rank].received[kOther], run.other[rank].forward) << "rank " << rank << " forward, " << where;
+    EXPECT_EQ(run.backward[rank].received[kOther], run.other[rank].backward) << "rank " << rank << " backward, " << where;
+  }
 }
 
 /// The same under TSP.

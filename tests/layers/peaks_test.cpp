@@ -135,6 +135,17 @@ TEST(Peaks, OfOneBlockAreWhatTheScheduleAllocates) {
   }
 }
 
+TEST(Peaks, OfASingleBlockWithBiasesAreRefused) {
+  const ModelCase of{.config = small_gpt2_config(1, 8, 3, 21, 40), .batch = 1, .sequence = 8};
+  try {
+    theory::block_peaks(mesh_setting(of, Layout::tsp(2)), 0);
+    ADD_FAILURE() << "it was computed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.cause(), Cause::refused);
+    EXPECT_NE(std::string(error.what()).find("only models of Llama's kind"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Peaks, OfALayoutThatCannotBeAreRefused) {
   ModelCase of{.config = small_config(64, 1, 8, 8, 8, 64, 64), .batch = 1, .sequence = 8};
   EXPECT_THROW(theory::peaks(mesh_setting(of, Layout::parse("tsp=3")), 0), Error);

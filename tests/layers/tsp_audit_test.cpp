@@ -56,12 +56,13 @@ TEST(TspAudit, ReceivedBytesEqualTheFormulasByPurpose) {
     for (const int ranks : {1, 2, 4, 8}) {
       const std::string where = of.describe() + ", D " + std::to_string(ranks);
       const ModelRun run = run_model(of, ranks);
+      expect_other(run, where);
       const theory::Traffic theory = theory::tsp_step(of.setting(), ranks, remote_rows(of, ranks));
       const theory::PurposeBytes forward = received(run.forward);
       const theory::PurposeBytes backward = received(run.backward);
       for (int i = 0; i < kPurposes; ++i) {
         const auto purpose = static_cast<Purpose>(i);
-        if (purpose == Purpose::other) continue;  // norms, loss and statistics may use any algorithm
+        if (purpose == Purpose::other) continue;
         EXPECT_EQ(forward[purpose], theory.forward[purpose]) << name(purpose) << " forward, " << where;
         EXPECT_EQ(backward[purpose], theory.backward[purpose]) << name(purpose) << " backward, " << where;
       }

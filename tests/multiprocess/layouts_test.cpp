@@ -63,7 +63,7 @@ void expect_as_forecast(const json& report, const std::string& where) {
   const json& measured = report.at("per_rank");
   const json& theory = report.at("theory");
   for (const char* pass : {"forward", "backward"}) {
-    for (const char* purpose : {"weights", "kv", "activations", "gradients", "embedding", "head"}) {
+    for (const char* purpose : {"weights", "kv", "activations", "gradients", "embedding", "head", "other"}) {
       EXPECT_EQ(received(measured, pass, purpose),
                 theory.at("all_ranks").at("traffic_bytes").at(pass).at(purpose).at("received").get<std::uint64_t>())
           << where << pass << " " << purpose;
@@ -95,12 +95,42 @@ TEST(Layouts, TrainTheSameModelAndMoveWhatTheFormulasSay) {
   }
 }
 
-// Every rank's figures, the sums of the loss and of norm gains' gradients among them, whose algorithm depends on the ranks.
+// Every figure: the sums of the loss and of norm gains' gradients among them, whose algorithm depends on the ranks, on what they
+// can read of each other, and on the size. The learned positions of nano-gpt2 are long enough for every algorithm.
 TEST(Layouts, TheAuditsFirstLineSaysThatAllEqualsTheForecast) {
   const TextData data(1200);
-  for (const char* ranks : {"2", "4", "8"}) {
+  const Arguments nano = {"--config", "nano", "--dtype", "f32"};
+  const Arguments halves = {"--config", "nano", "--dtype", "bf16"};
+  const Arguments gpt2 = {"--config", "nano-gpt2", "--dtype", "f64"};
+  const auto expect_equal = [&](const Arguments& layout, const Arguments& way, const Arguments& kind) {
+    const Arguments train = {"train", "--data", data.text(), "--seq", "37", "--steps", "2", "--batch", "4"};
+    const Finished run = run_tsprun(layout + way + train + kind);
+    EXPECT_NE(run.out.find("\naudit: memory and traffic equal the forecast\n"), std::string::npos) << run.describe();
+  };
+  std::vector<Arguments> layouts = kLayouts;
+  layouts.push_back({"-n", "2"});
+  layouts.push_back({"-n", "8"});
+  layouts.push_back({"--layout", "dp=4"});
+  layouts.push_back({"--layout", "dp=2,zero3=2"});
+  layouts.push_back({"--layout", "tp=2,sp=4", "--sp", "ulysses"});
+  const std::vector<Arguments> ways = {{}, {"--intra", "tcp"}, {"--nodes", "2"}, {"--nodes", "2", "--reassociate"}};
+  const std::vector<Arguments> kinds = {nano, gpt2, halves};
+  std::size_t number = 0;
+  for (const Arguments& layout : layouts) {
+    expect_equal(layout, ways[number % ways.size()], kinds[number % kinds.size()]);
+    ++number;
+  }
+  // Long sums of shards that differ, on rings.
+  expect_equal({"-n", "8"}, {"--intra", "tcp"}, gpt2);
+}
+
+// The last of three sequences makes the data axis' replicas unlike.
+TEST(Layouts, AnEvaluationOfUnlikeReplicasMovesWhatIsForecast) {
+  const TextData data(1200);
+  for (const Arguments& layout :
+       {Arguments{"--layout", "dp=2,tp=2"}, Arguments{"--layout", "dp=2,tsp=2"}, Arguments{"--layout", "dp=4"}}) {
     const Finished run =
-        run_tsprun({"-n", ranks, "train", "--config", "nano", "--data", data.text(), "--seq", "37", "--steps", "2"});
+        run_tsprun(layout + Arguments{"eval", "--config", "nano", "--data", data.text(), "--seq", "37", "--batch", "3"});
     EXPECT_NE(run.out.find("\naudit: memory and traffic equal the forecast\n"), std::string::npos) << run.describe();
   }
 }

@@ -283,6 +283,41 @@ TEST(TwoLaunchers, GoOnTogetherAfterARankWasKilled) {
   for (const char* node : {"0", "1"}) EXPECT_EQ(read_json(directory.path(node)).at("restarts"), 1) << node;
 }
 
+TEST(TwoLaunchers, ATraceThatCanNotBeWrittenFailsOnBoth) {
+  for (const int failing : {0, 1}) {
+    const TemporaryDirectory directory;
+    std::ofstream(directory.path("text")) << std::string(3000, 'a');
+    const int port = free_port();
+    const auto train = [&](int node) {
+      return train_words(node, port, directory.path("text"),
+                         {"--trace", node == failing ? "/dev/full" : directory.path("trace.json"), "--json",
+                          directory.path(std::to_string(node))},
+                         {"--steps", "2"});
+    };
+    Process first(train(0), kSecret);
+    Process second(train(1), kSecret);
+    EXPECT_EQ(first.wait(40).code, 1) << first.err();
+    EXPECT_EQ(second.wait(40).code, 1) << second.err();
+    for (Process* process : {&first, &second})
+      EXPECT_NE(process->err().find("the job is done, but its trace isn't: --trace /dev/full"), std::string::npos)
+          << process->err();
+    for (const char* node : {"0", "1"}) EXPECT_EQ(read_json(directory.path(node)).at("failure").at("kind"), "refused") << node;
+  }
+}
+
+TEST(TwoLaunchers, OfWhichOneTracesRefuseEachOther) {
+  const TemporaryDirectory directory;
+  std::ofstream(directory.path("text")) << std::string(3000, 'a');
+  const int port = free_port();
+  Process first(train_words(0, port, directory.path("text"), {"--trace", directory.path("trace.json")}, {"--steps", "2"}),
+                kSecret);
+  Process second(train_words(1, port, directory.path("text"), {}, {"--steps", "2"}), kSecret);
+  for (Process* process : {&first, &second}) {
+    EXPECT_EQ(process->wait(20).code, 2) << process->err();
+    EXPECT_NE(process->err().find("--trace"), std::string::npos) << process->err();
+  }
+}
+
 /// A tsprun to whom the name `head` has these addresses, in /etc/hosts of a mount namespace of its own. Its ranks say where they
 /// find the store, then compute.
 std::vector<std::string> to_whom_head_is(const std::vector<std::string>& addresses, const std::string& hosts, int node, int port,

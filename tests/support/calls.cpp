@@ -476,7 +476,11 @@ std::string Call::describe() const {
                      where == Where::heap ? "heap" : "plain", name(options.algorithm), name(options.stream), seed);
 }
 
-std::unique_ptr<Running> start(Context& context, Communicator& group, const Call& call) {
+std::unique_ptr<Running> start(Context& context, Communicator& group, const Call& asked) {
+  Call call = asked;
+  // A random call doesn't know its group.
+  if (call.options.algorithm == Algorithm::hierarchical && !group.why_not_hierarchical(call.op).empty())
+    call.options.algorithm = Algorithm::automatic;
   if (call.op == Op::barrier) return std::make_unique<BarrierCall>(group, call);
   switch (call.dtype) {
     case DType::byte: return start_moving<std::byte>(context, group, call);
@@ -507,6 +511,7 @@ std::vector<Algorithm> algorithms_of(Op op) {
     case Op::send:
     case Op::recv:
     case Op::send_recv: return {Algorithm::automatic};
+    case Op::all_to_all: return {Algorithm::automatic, Algorithm::direct};
     case Op::barrier: return {Algorithm::automatic, Algorithm::rooted, Algorithm::hierarchical};
     case Op::broadcast:
     case Op::all_gather: return {Algorithm::automatic, Algorithm::direct, Algorithm::ring, Algorithm::hierarchical};
