@@ -18,19 +18,12 @@ class ForwardingTransport : public Transport {
   void connect(int peer, std::span<const std::byte> address) override { inner_->connect(peer, address); }
   bool connected(int peer) override { return inner_->connected(peer); }
   void register_memory(std::span<std::byte> memory) override { inner_->register_memory(memory); }
-  RemoteSpan remote(std::span<const std::byte> memory) const override { return inner_->remote(memory); }
   bool is_registered(std::span<const std::byte> memory) const override { return inner_->is_registered(memory); }
   std::size_t plain_limit() const override { return inner_->plain_limit(); }
   bool can_receive_into(std::span<const std::byte> memory) const override { return inner_->can_receive_into(memory); }
   bool checks_payloads() const override { return inner_->checks_payloads(); }
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override {
     return inner_->send(lane, envelope, payload, delivery);
-  }
-  Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) override {
-    return inner_->put(lane, envelope, where, payload);
-  }
-  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override {
-    return inner_->receive_put(lane, envelope, where);
   }
   Outcome test_send(LaneId lane, Ticket ticket) override { return inner_->test_send(lane, ticket); }
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override {

@@ -1,7 +1,7 @@
 // The interface of everything that moves bytes between two ranks: shared memory (shm), RDMA (verbs), TCP (tcp), and the
 // decorators around them.
 //
-// A lane (message.h) carries three kinds of transfer:
+// A lane (message.h) carries two kinds of transfer:
 //
 //   message   send() at one end, receive() at the other: the payload ends in the receiver's buffer. Small payloads travel at
 //             once, on the lane's credits. Large ones wait at the sender until the receiver has posted its buffer: over verbs the
@@ -9,8 +9,6 @@
 //             sends a grant frame; over shm it copies straight out of the sender's heap.
 //   view      send() at one end, view() at the other: the receiver borrows the payload in place until it releases it. Works only
 //             where the sender's memory is load/store-addressable. Call can_view() first; where it returns false, use receive().
-//   put       one-sided write into the peer's registered memory. Its notification is a message of the same lane, matched at the
-//             other end by receive_put(). Before a put the receiver must have sent its RemoteSpan in a message of its own.
 //
 // Rules
 // · No call blocks. Posting calls return a ticket at once, or kNotNow if the lane has no credit at present.
@@ -42,13 +40,6 @@ struct Reach {
 
 /// Bytes of a slab. Memory is registered slab by slab, counted from the start of the heap; one key covers one slab.
 inline constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
-
-/// A place in registered memory that a peer may put() to. 16 bytes on any wire.
-struct RemoteSpan {
-  std::uint64_t key;     ///< verbs: the slab's rkey; shm and tcp: 0, unused
-  std::uint64_t offset;  ///< shm: offset in the peer's heap; verbs and tcp: address in the peer
-};
-static_assert(sizeof(RemoteSpan) == 16);
 
 /// Time for which a send needs its payload.
 enum class Delivery : std::uint8_t {
@@ -93,8 +84,6 @@ class Transport {
   /// do). Registering again what is registered costs nothing. Throws Error(refused) outside the heap, Error(out_of_memory)
   /// naming the limit that stood in the way.
   virtual void register_memory(std::span<std::byte> memory) = 0;
-  /// Returns the place of `memory` as peers address it in put(). Precondition: it is registered and lies within one slab.
-  virtual RemoteSpan remote(std::span<const std::byte> memory) const = 0;
   /// Returns true if `memory` is registered, so that payloads of any size can be sent from it.
   virtual bool is_registered(std::span<const std::byte> memory) const = 0;
   /// Largest payload, in bytes, that can be sent from memory that isn't registered.
@@ -109,13 +98,6 @@ class Transport {
   /// Error(refused) if the payload is larger than plain_limit() and isn't registered.
   virtual Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload,
                       Delivery delivery = Delivery::copy_if_small) = 0;
-  /// Writes `payload`, which must be registered, to `where` in the peer's memory, and notifies the peer through the lane. The
-  /// payload must stay unchanged until the ticket is done. Returns kNotNow without credit. Throws Error(refused) if the payload
-  /// isn't registered (verbs) or the range leaves the peer's heap (shm).
-  virtual Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) = 0;
-  /// Expects the lane's next unmatched message to be the notification of a put of exactly where.size() bytes to `where`, which
-  /// the peer was told as a RemoteSpan. Test the ticket with test_receive(). Returns kNotNow if too many receives are posted.
-  virtual Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) = 0;
   /// Returns done once the payload's memory may be reused: the transport has copied or written it, or the peer has taken it.
   virtual Outcome test_send(LaneId lane, Ticket ticket) = 0;
 

@@ -55,12 +55,6 @@ Ticket DamageTransport::receive(LaneId lane, const Envelope& envelope, std::span
   return expect(lane, envelope, into.data(), into.size(), [&] { return inner().receive(lane, envelope, into); });
 }
 
-Ticket DamageTransport::receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) {
-  // The memory is this rank's own and writable: const is only receive_put()'s promise not to write it.
-  return expect(lane, envelope, const_cast<std::byte*>(where.data()), where.size(),
-                [&] { return inner().receive_put(lane, envelope, where); });
-}
-
 Ticket DamageTransport::view(LaneId lane, const Envelope& envelope, std::size_t bytes) {
   return expect(lane, envelope, nullptr, bytes, [&] { return inner().view(lane, envelope, bytes); });
 }

@@ -28,7 +28,6 @@ class DamageTransport final : public ForwardingTransport {
       : ForwardingTransport(inner), strikes_(&strikes), worlds_(std::move(worlds)) {}
 
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
-  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override;
   Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
   Outcome test_receive(LaneId lane, Ticket ticket) override;
   std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override;

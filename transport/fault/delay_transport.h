@@ -41,9 +41,6 @@ class DelayTransport final : public ForwardingTransport {
                  std::vector<int> worlds = {})
       : ForwardingTransport(inner), speed_(speed), slow_(std::move(slow)), strikes_(strikes), worlds_(std::move(worlds)) {}
 
-  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override {
-    return expect(lane, envelope, inner().receive_put(lane, envelope, where), where.size());
-  }
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override {
     return expect(lane, envelope, inner().receive(lane, envelope, into), into.size());
   }

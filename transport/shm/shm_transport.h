@@ -27,14 +27,11 @@ class ShmTransport final : public Transport {
   bool connected(int peer) override;
 
   void register_memory(std::span<std::byte> memory) override;
-  RemoteSpan remote(std::span<const std::byte> memory) const override;
   bool is_registered(std::span<const std::byte> memory) const override;
   std::size_t plain_limit() const override { return kEagerBytes; }
   bool can_receive_into(std::span<const std::byte>) const override { return true; }
 
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;
-  Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) override;
-  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override;
   Outcome test_send(LaneId lane, Ticket ticket) override;
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
   Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
@@ -55,7 +52,7 @@ class ShmTransport final : public Transport {
   struct Outgoing;
   struct Incoming;
   struct Posted;
-  enum class Want : std::uint8_t { copy, view, put };
+  enum class Want : std::uint8_t { copy, view };
 
   Outgoing& outgoing(LaneId lane);
   Incoming& incoming(LaneId lane);

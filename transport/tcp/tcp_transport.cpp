@@ -239,26 +239,14 @@ bool TcpTransport::expire() {
 
 // --- lanes -------------------------------------------------------------------------------------------------------------------
 
-RemoteSpan TcpTransport::remote(std::span<const std::byte> memory) const {
-  return {0, reinterpret_cast<std::uint64_t>(memory.data())};
-}
-
 Ticket TcpTransport::send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery) {
-  return peer(lane.peer).send(lane.stream, envelope, payload, false, 0);
-}
-
-Ticket TcpTransport::put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) {
-  return peer(lane.peer).send(lane.stream, envelope, payload, true, where.offset);
-}
-
-Ticket TcpTransport::receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) {
-  return peer(lane.peer).receive(lane.stream, envelope, {const_cast<std::byte*>(where.data()), where.size()}, true);
+  return peer(lane.peer).send(lane.stream, envelope, payload);
 }
 
 Outcome TcpTransport::test_send(LaneId lane, Ticket ticket) { return peer(lane.peer).test_send(lane.stream, ticket); }
 
 Ticket TcpTransport::receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) {
-  return peer(lane.peer).receive(lane.stream, envelope, into, false);
+  return peer(lane.peer).receive(lane.stream, envelope, into);
 }
 
 Outcome TcpTransport::test_receive(LaneId lane, Ticket ticket) { return peer(lane.peer).test_receive(lane.stream, ticket); }

@@ -2,7 +2,7 @@
 //
 // Each pair of ranks has one non-blocking connection; the higher rank dials. Its ends prove the job's secret before it carries
 // a lane, with TLS if the options say so (tls/channel.h). All sockets are in one epoll set, on which a sleeping rank waits.
-// There are no views. A put is a message whose destination the receiver has named.
+// There are no views.
 #pragma once
 
 #include "transport/bootstrap/refusal_log.h"
@@ -47,16 +47,12 @@ class TcpTransport final : public Transport {
   std::string broken(int peer) const;
 
   void register_memory(std::span<std::byte>) override {}
-  /// Returns the address in this process as the offset. Peers send it back with a put; it is never used to address memory.
-  RemoteSpan remote(std::span<const std::byte> memory) const override;
   bool is_registered(std::span<const std::byte>) const override { return true; }
   std::size_t plain_limit() const override { return kEagerBytes; }
   bool can_receive_into(std::span<const std::byte>) const override { return true; }
   bool checks_payloads() const override { return true; }
 
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;
-  Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) override;
-  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override;
   Outcome test_send(LaneId lane, Ticket ticket) override;
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
   Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;

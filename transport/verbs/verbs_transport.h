@@ -4,7 +4,6 @@
 //                inline in the work request if it is small
 //   larger       the receiver, once its buffer is posted, writes a grant: where the payload must go, with the keys of its slabs.
 //                The sender compares envelopes and writes straight into place, the last write with an immediate
-//   put          writes to the place that the peer named, then an entry that announces them
 //
 // Arrival is known from completions alone, never from payload bytes. Credits travel in entries and grants or, if none goes that
 // way, in an immediate of their own.
@@ -56,15 +55,12 @@ class VerbsTransport final : public Transport {
   std::string broken(int peer) const;
 
   void register_memory(std::span<std::byte> memory) override;
-  RemoteSpan remote(std::span<const std::byte> memory) const override;
   bool is_registered(std::span<const std::byte> memory) const override;
   std::size_t plain_limit() const override;
   bool can_receive_into(std::span<const std::byte> memory) const override { return is_registered(memory); }
 
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;
-  Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) override;
   Outcome test_send(LaneId lane, Ticket ticket) override;
-  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override;
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
   Outcome test_receive(LaneId lane, Ticket ticket) override;
   Found found(LaneId lane) const override;
@@ -89,7 +85,7 @@ class VerbsTransport final : public Transport {
   struct Large;
   struct Peer;
   struct Parts;
-  enum class Want : std::uint8_t { copy, grant, put };
+  enum class Want : std::uint8_t { copy, grant };
 
   Peer& peer(int number) const;
   Outgoing& outgoing(LaneId lane) const;
@@ -98,7 +94,7 @@ class VerbsTransport final : public Transport {
   // sending.cpp
   Ticket begin_send(Peer& to, Outgoing& out) const;
   void write_entry(Peer& to, LaneId lane, Ticket ticket, const Envelope& envelope, std::span<const std::byte> payload,
-                   std::uint64_t bytes, std::uint64_t where, std::uint32_t kind, bool signalled);
+                   std::uint64_t bytes, std::uint32_t kind, bool signalled);
   void check_grant(Peer& from, int stream, Ticket ticket);
   void write_refusals(Peer& to, int stream);
   void write_large(Peer& to, int stream);
