@@ -96,7 +96,6 @@ class Operation {
   friend class Engine;
   Operation* next_ = nullptr;
   bool owned_ = false;
-  bool begun_ = false;
   std::uint64_t number_ = 0;  // position on its stream, from 1; set once it is complete and kept
   bool holds_memory_ = false;
   std::uint32_t sequence_ = 0;  // number among this rank's operations of this kind, from 1

@@ -208,10 +208,6 @@ const std::vector<std::byte>* StoreServer::find(const std::string& key) const {
   return found == values_.end() ? nullptr : &found->second;
 }
 
-bool StoreServer::delivered() const {
-  return std::all_of(clients_.begin(), clients_.end(), [](const auto& each) { return each.second.link.backlog() == 0; });
-}
-
 // --- client ------------------------------------------------------------------------------------------------------------------
 
 StoreClient::StoreClient(const std::string& address, const tls::Credentials& credentials, int name, std::uint64_t timeout_ns,

@@ -56,8 +56,6 @@ class StoreServer {
   std::function<void(int client, const std::string& key, const std::vector<std::byte>& value)> on_set;
   /// Called when a client that had proved itself has gone, with the reason.
   std::function<void(int client, const std::string& why)> on_gone;
-  /// Returns true if everything that was sent to clients, all of them, has left this process.
-  bool delivered() const;
   /// Returns true if no client is connected.
   bool alone() const { return clients_.empty(); }
 

@@ -226,15 +226,14 @@ void TcpTransport::give_up(std::uint64_t id, const std::string& why) {
   else refusals_.refused(node.mapped().address, why);
 }
 
-/// Gives up handshakes that take too long. Always returns false.
-bool TcpTransport::expire() {
+/// Gives up handshakes that take too long.
+void TcpTransport::expire() {
   const std::uint64_t now = posix::now_ns();
   for (auto each = joining_.begin(); each != joining_.end();) {
     const auto next = std::next(each);
     if (each->second.deadline_ns <= now) give_up(each->first, "it didn't prove itself in time");
     each = next;
   }
-  return false;
 }
 
 // --- lanes -------------------------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class TcpTransport final : public Transport {
   void lost(std::uint64_t id, int error);
   void give_up(std::uint64_t id, const std::string& why);
   void admit(std::uint64_t id);
-  bool expire();
+  void expire();
 
   TcpOptions options_;
   TrafficCounters counters_;
