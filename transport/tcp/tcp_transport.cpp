@@ -146,11 +146,16 @@ void TcpTransport::accept_strangers() {
     }
     make_room(false);
     const std::uint64_t id = next_id_++;
-    watch(arrival.socket.get(), kJoiningBase + id, false);
-    joining_.emplace(id, Joining{.channel = tls::Channel::acceptor(std::move(arrival.socket), {options_.secret, options_.tls},
-                                                                   bootstrap::Link::lanes, options_.rank),
-                                 .deadline_ns = posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns),
-                                 .address = arrival.from.print()});
+    try {
+      watch(arrival.socket.get(), kJoiningBase + id, false);
+      joining_.emplace(id, Joining{.channel = tls::Channel::acceptor(std::move(arrival.socket), {options_.secret, options_.tls},
+                                                                     bootstrap::Link::lanes, options_.rank),
+                                   .deadline_ns = posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns),
+                                   .address = arrival.from.print()});
+    } catch (const Error& error) {
+      refusals_.refused(arrival.from.print(), error.what());
+      continue;
+    }
     pump(id);  // a rank has sent its greeting by now
   }
 }
@@ -169,8 +174,18 @@ void TcpTransport::make_room(bool no_descriptors) {
   }
 }
 
-/// Moves a handshake as far as the socket allows.
+/// Moves a handshake as far as the socket allows. What goes wrong, for example for want of file descriptors, fails that
+/// connection alone: progress() throws nothing because of it.
 void TcpTransport::pump(std::uint64_t id) {
+  try {
+    shake(id);
+  } catch (const Error& error) {
+    give_up(id, error.what());
+  }
+}
+
+/// Does the work of pump(). If it throws, the handshake is still in joining_.
+void TcpTransport::shake(std::uint64_t id) {
   const auto found = joining_.find(id);
   if (found == joining_.end()) return;
   Joining& joining = found->second;
@@ -187,20 +202,20 @@ void TcpTransport::pump(std::uint64_t id) {
 }
 
 void TcpTransport::admit(std::uint64_t id) {
-  auto node = joining_.extract(id);
-  Joining& joining = node.mapped();
+  Joining& joining = joining_.at(id);
   const int rank = joining.channel.peer();
   const bool welcome = joining.peer >= 0 ? rank == joining.peer
                                          : rank > options_.rank && rank < options_.world_size &&
                                                joining.channel.sought() == options_.rank && !peer(rank).live();
   if (!welcome || peer(rank).failed()) {
     refusals_.refused(joining.address, fmt::format("it says that it is rank {}", rank));
+    joining_.erase(id);
     return;
   }
   set_patience(joining.channel.descriptor(), options_.timeout_ns);
   const std::uint64_t token = kPeerBase + static_cast<std::uint64_t>(rank);
   watch(joining.channel.descriptor(), token, false);
-  peer(rank).start(std::move(joining.channel), epoll_.get(), token);
+  peer(rank).start(std::move(joining_.extract(id).mapped().channel), epoll_.get(), token);
 }
 
 /// Handles the end of a socket during its handshake; `error` is its errno, 0 if the other end closed it. Dials again if the

@@ -87,6 +87,7 @@ class TcpTransport final : public Transport {
   void accept_strangers();
   void make_room(bool no_descriptors);
   void pump(std::uint64_t id);
+  void shake(std::uint64_t id);
   void lost(std::uint64_t id, int error);
   void give_up(std::uint64_t id, const std::string& why);
   void admit(std::uint64_t id);
