@@ -1,6 +1,7 @@
 // Lanes over shared memory, through the Transport interface: two ranks driven by one thread where order matters, by two where
 // speed does, and a peer that writes nonsense.
 
+#include "tests/support/few_descriptors.h"
 #include "tests/support/oracle.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
@@ -465,6 +466,22 @@ TEST(DoorbellTest, SleepsAtMostAsLongAsAsked) {
   bell.sleep(3'600'000'000'000);
   EXPECT_LT(posix::now_ns() - again, 2'000'000'000U);
 }
+
+#if !defined(TSP_SANITIZE_ADDRESS)  // as few_descriptors.h
+
+TEST(DoorbellTest, APlaceToSleepThatCannotBeMadeIsAnError) {
+  const NodeMemory memory = make_memory(1);
+  const int descriptors[] = {memory.descriptor()};
+  const test::FewDescriptors none(0);
+  try {
+    const Bed bed(memory.doorbell(0), descriptors);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("Too many open files"), std::string::npos) << error.what();
+  }
+}
+
+#endif
 
 }  // namespace
 }  // namespace tsprun::shm_lane_test
