@@ -126,6 +126,20 @@ TEST_P(Store, SubscribersHearEverythingUnderTheirPrefix) {
   EXPECT_EQ(heard, "live/alive/b");
 }
 
+TEST_P(Store, WhatComesBySubscriptionWaitsWhileAKeyIsAskedFor) {
+  StoreClient one = client(0);
+  StoreClient two = client(1);
+  two.subscribe("live/");
+  one.set("live/a", bytes_of("1"));
+  one.set("after", bytes_of("it"));
+  EXPECT_EQ(two.get("after", "it"), bytes_of("it"));  // live/a came before it
+  StoreFrame frame;
+  ASSERT_TRUE(two.next(frame));
+  EXPECT_EQ(frame.key, "live/a");
+  EXPECT_EQ(frame.value, bytes_of("1"));
+  EXPECT_FALSE(two.next(frame));
+}
+
 TEST_P(Store, StrangersAreDroppedAndOthersGoOn) {
   StoreClient one = client(0);
   const posix::UniqueFd garbage = dial();
