@@ -43,12 +43,12 @@ Links::Links(shm::NodeMemory& memory, int local_rank, LinkOptions options)
   }
   decorate(around_shm_, &shm_);
   decorate(around_verbs_, verbs_.get());
-  decorate(around_tcp_, tcp_.get());
+  decorate(around_tcp_, tcp_.get(), [this](LaneId lane) { tcp_->damage_next(lane); });
 }
 
 /// Wraps a transport in a DelayTransport if a link speed is given or messages to this rank are to be slow or late, and in a
 /// DamageTransport if they may be lost, damaged or cut.
-void Links::decorate(Decorated& decorated, Transport* inner) {
+void Links::decorate(Decorated& decorated, Transport* inner, fault::DamageTransport::BelowCheck below_check) {
   if (inner == nullptr) return;
   std::vector<int> worlds;
   for (int rank = 0; rank < static_cast<int>(memory_->layout().world_size); ++rank) {
@@ -71,7 +71,7 @@ void Links::decorate(Decorated& decorated, Transport* inner) {
   if (options_.gbps > 0 || !slow.empty() || late)
     decorated.slow.emplace(*inner, fault::LinkSpeed{options_.gbps, 0}, std::move(slow), options_.strikes, worlds);
   if (options_.strikes == nullptr) return;
-  decorated.damaged.emplace(*decorated.outermost(inner), *options_.strikes, std::move(worlds));
+  decorated.damaged.emplace(*decorated.outermost(inner), *options_.strikes, std::move(worlds), std::move(below_check));
 }
 
 bool Links::is_here(int rank) const {
@@ -97,9 +97,11 @@ std::vector<Route> Links::routes() {
   for (int rank = 0; rank < static_cast<int>(table.size()); ++rank) {
     Route& route = table[static_cast<std::size_t>(rank)];
     route = inner_route(rank);
-    if (route.transport == &shm_) route.transport = around_shm_.outermost(&shm_);
-    else if (route.transport == verbs_.get()) route.transport = around_verbs_.outermost(verbs_.get());
-    else if (route.transport == tcp_.get()) route.transport = around_tcp_.outermost(tcp_.get());
+    if (route.transport == nullptr) continue;
+    Decorated& around = route.transport == &shm_ ? around_shm_ : route.transport == tcp_.get() ? around_tcp_ : around_verbs_;
+    route.kind = route.transport == &shm_ ? "shm" : route.transport == tcp_.get() ? "tcp" : "verbs";
+    route.delays = around.slow ? &*around.slow : nullptr;
+    route.transport = around.outermost(route.transport);
   }
   return table;
 }
@@ -109,9 +111,9 @@ void Links::register_memory(std::span<std::byte> memory) {
 }
 
 std::vector<LinkTraffic> Links::traffic() const {
-  std::vector<LinkTraffic> all = {{shm_.name(), shm_.counters()}};
-  if (verbs_) all.push_back({verbs_->name(), verbs_->counters()});
-  if (tcp_) all.push_back({tcp_->name(), tcp_->counters()});
+  std::vector<LinkTraffic> all = {{"shm", shm_.counters()}};
+  if (verbs_) all.push_back({"verbs", verbs_->counters()});
+  if (tcp_) all.push_back({"tcp", tcp_->counters()});
   return all;
 }
 

@@ -91,7 +91,7 @@ class Links {
       return slow ? static_cast<Transport*>(&*slow) : inner;
     }
   };
-  void decorate(Decorated& decorated, Transport* inner);
+  void decorate(Decorated& decorated, Transport* inner, fault::DamageTransport::BelowCheck below_check = {});
   /// Returns the undecorated transport that leads to a rank and the rank's number in it; null if there is none.
   Route inner_route(int rank);
   void note(std::string_view kind, const std::string& why, int rank);

@@ -88,7 +88,7 @@ TransportNames transport_names(Context& context, bench::Subject& subject) {
   unsigned used = 0;
   for (int peer = 0; peer < context.size(); ++peer) {
     if (peer == context.rank()) continue;
-    const std::string_view name = context.engine().route(peer).transport->name();
+    const std::string_view name = context.engine().route(peer).kind;
     const auto place = std::find(kTransports.begin(), kTransports.end(), name);
     if (place == kTransports.end()) throw Error(Cause::refused, fmt::format("bench: transport {} isn't known", name));
     used |= 1U << (place - kTransports.begin());
@@ -106,7 +106,7 @@ TransportNames transport_names(Context& context, bench::Subject& subject) {
   for (std::size_t i = 0; i < kTransports.size(); ++i) {
     if ((used >> i & 1U) != 0) all += fmt::format("{}{}", all.empty() ? "" : "+", kTransports[i]);
   }
-  return {all, std::string(context.engine().route(1).transport->name())};
+  return {all, std::string(context.engine().route(1).kind)};
 }
 
 /// Returns a seed that is different in every run and the same on all ranks.

@@ -24,11 +24,11 @@ class Blindfold final : public ForwardingTransport {
  public:
   Blindfold(shm::NodeMemory& memory, int rank) : ForwardingTransport(inner_), inner_(memory, rank) {}
 
-  std::string_view name() const override { return "blindfold"; }
   std::size_t plain_limit() const override { return 512; }
   bool can_receive_into(std::span<const std::byte> memory) const override { return inner_.is_registered(memory); }
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override {
-    if (into.size() > plain_limit() && !is_registered(into)) throw std::logic_error("received into memory that isn't registered");
+    if (into.size() > plain_limit() && !can_receive_into(into))
+      throw std::logic_error("received into memory that isn't registered");
     return inner_.receive(lane, envelope, into);
   }
   Ticket view(LaneId, const Envelope&, std::size_t) override { throw std::logic_error("a view through a blindfold"); }

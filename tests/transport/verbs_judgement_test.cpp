@@ -1,7 +1,7 @@
 // What a verbs transport believes of its peer's headers. tests/fuzz/verbs_wire_fuzz.cpp tries any others.
 #include "transport/verbs/judgement.h"
 
-#include "transport/transport.h"
+#include "transport/endpoint.h"
 
 #include <gtest/gtest.h>
 

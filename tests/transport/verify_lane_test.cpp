@@ -41,6 +41,7 @@ class Pair {
   std::span<std::byte> heap(int rank, std::size_t bytes, std::size_t offset = 0) {
     return memory_.heap(rank).subspan(offset, bytes);
   }
+  const TrafficCounters& counters(int rank) const { return (rank == 0 ? shm_zero_ : shm_one_).counters(); }
 
  private:
   shm::NodeMemory memory_;
@@ -110,9 +111,9 @@ TEST(VerifyLane, WholePayloadsArriveAsEver) {
       }
     }
     const auto kv = static_cast<std::size_t>(Purpose::kv);
-    EXPECT_EQ(pair.zero.counters().sent[kv], bytes);
-    EXPECT_EQ(pair.one.counters().received[kv], bytes);
-    EXPECT_EQ(pair.one.counters().received[static_cast<std::size_t>(Purpose::other)], 0U);
+    EXPECT_EQ(pair.counters(0).sent[kv], bytes);
+    EXPECT_EQ(pair.counters(1).received[kv], bytes);
+    EXPECT_EQ(pair.counters(1).received[static_cast<std::size_t>(Purpose::other)], 0U);
   }
 }
 

@@ -33,7 +33,8 @@ Ticket DamageTransport::expect(LaneId lane, const Envelope& envelope, std::byte*
   }
   // The message that replaces a lost one isn't the one to be damaged.
   if (here.losing) damage = nullptr;
-  const bool below_its_check = damage != nullptr && inner().damage_next(lane);
+  const bool below_its_check = damage != nullptr && below_check_;
+  if (below_its_check) below_check_(lane);
   const Ticket below = post();
   if (below == kNotNow) return kNotNow;
   here.losing = false;

@@ -5,29 +5,30 @@
 // to heap. Nothing happens in the background: progress() has nothing to do.
 #pragma once
 
+#include "transport/endpoint.h"
 #include "transport/shm/lane.h"
-#include "transport/transport.h"
 
 #include <memory>
 #include <vector>
 
 namespace tsprun::shm {
 
-/// Transport over the node's shared memory; see transport.h for the calls.
-class ShmTransport final : public Transport {
+/// Transport over the node's shared memory; see endpoint.h and transport.h for the calls.
+class ShmTransport final : public Endpoint {
  public:
   /// Makes the transport of `local_rank`. Peers are numbered by local rank. `memory` must outlive the transport.
   ShmTransport(NodeMemory& memory, int local_rank);
   ~ShmTransport() override;
 
-  std::string_view name() const override { return "shm"; }
   std::vector<std::byte> address(int peer) override;
   Reach can_reach(int peer, std::span<const std::byte> address) const override;
   void connect(int peer, std::span<const std::byte> address) override;
   bool connected(int peer) override;
+  std::string broken(int) const override { return {}; }
 
   void register_memory(std::span<std::byte> memory) override;
-  bool is_registered(std::span<const std::byte> memory) const override;
+  /// Returns true if `memory` lies in this rank's heap, so that payloads of any size can be sent from it.
+  bool is_registered(std::span<const std::byte> memory) const;
   std::size_t plain_limit() const override { return kEagerBytes; }
   bool can_receive_into(std::span<const std::byte>) const override { return true; }
 

@@ -6,9 +6,9 @@
 // lane can block another, in whatever order the ranks issue their operations.
 #pragma once
 
+#include "transport/endpoint.h"
 #include "transport/tcp/wire.h"
 #include "transport/tls/channel.h"
-#include "transport/transport.h"
 
 #include <array>
 #include <cstddef>
@@ -50,7 +50,7 @@ class Connection {
   /// See Transport::found().
   Found found(Stream stream) const;
   /// Flips a bit of the message that the stream's next receive expects, before its hash is checked; see
-  /// Transport::damage_next().
+  /// TcpTransport::damage_next().
   void damage_next(Stream stream);
 
   /// Reads what has arrived. Returns true if anything came, or the connection ended.

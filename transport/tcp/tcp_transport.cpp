@@ -264,10 +264,7 @@ Ticket TcpTransport::receive(LaneId lane, const Envelope& envelope, std::span<st
 }
 
 Outcome TcpTransport::test_receive(LaneId lane, Ticket ticket) { return peer(lane.peer).test_receive(lane.stream, ticket); }
-bool TcpTransport::damage_next(LaneId lane) {
-  peer(lane.peer).damage_next(lane.stream);
-  return true;
-}
+void TcpTransport::damage_next(LaneId lane) { peer(lane.peer).damage_next(lane.stream); }
 
 namespace {
 [[noreturn]] void no_views() { throw Error(Cause::refused, "tcp: a peer's memory can't be viewed; receive instead"); }

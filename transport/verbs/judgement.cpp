@@ -1,6 +1,6 @@
 #include "transport/verbs/judgement.h"
 
-#include "transport/transport.h"
+#include "transport/endpoint.h"
 
 #include <fmt/format.h>
 

@@ -9,7 +9,7 @@
 // way, in an immediate of their own.
 #pragma once
 
-#include "transport/transport.h"
+#include "transport/endpoint.h"
 #include "transport/verbs/device.h"
 
 #include <memory>
@@ -28,8 +28,8 @@ struct VerbsOptions {
   std::string place = {};                       ///< place of this rank, for messages: "node 1"
 };
 
-/// Transport over RDMA; see transport.h for the calls.
-class VerbsTransport final : public Transport {
+/// Transport over RDMA; see endpoint.h and transport.h for the calls.
+class VerbsTransport final : public Endpoint {
  public:
   /// Opens the device; call it only after fork. Throws Error(refused) if options.device can't be used. If no device was asked
   /// for and none is usable, the transport is made nevertheless and reaches nobody: see why_not().
@@ -41,21 +41,21 @@ class VerbsTransport final : public Transport {
   /// Returns the device, port and GID in use, for reports; empty without one.
   std::string chosen() const;
 
-  std::string_view name() const override { return "verbs"; }
   std::vector<std::byte> address(int peer) override;
   Reach can_reach(int peer, std::span<const std::byte> address) const override;
   void connect(int peer, std::span<const std::byte> address) override;
   /// Returns true once the peer may write to this rank. connect() tries only once to find the peer; each call of linked() tries
   /// again, which may take the kernel a second. Throws Error(refused), with the kernel's reason, after half of the deadline.
-  bool linked(int peer);
+  bool linked(int peer) override;
   /// Returns true once the probe, which the first call sends, has reached the peer. Call it only after all peers are linked,
   /// else the probe waits for a retransmission. A probe that failed breaks the connection: see broken().
   bool connected(int peer) override;
-  /// Returns why the connection to a peer is broken; empty if it isn't.
-  std::string broken(int peer) const;
+  std::string broken(int peer) const override;
 
   void register_memory(std::span<std::byte> memory) override;
-  bool is_registered(std::span<const std::byte> memory) const override;
+  bool pins_memory() const override { return true; }
+  /// Returns true if `memory` is registered, so that payloads of any size can be sent from it.
+  bool is_registered(std::span<const std::byte> memory) const;
   std::size_t plain_limit() const override;
   bool can_receive_into(std::span<const std::byte> memory) const override { return is_registered(memory); }
 
