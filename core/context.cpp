@@ -245,7 +245,7 @@ struct Context::Parts {
   /// Gives pages of the heap back to the system; returns false if they can't be, as they are registered with a NIC.
   bool release(std::size_t offset, std::size_t bytes) {
     if (is_phantom()) return true;
-    return !links.registers_memory() && memory->release(local_rank, offset, bytes);
+    return !links.pins_memory() && memory->release(local_rank, offset, bytes);
   }
 
   int world_rank() const { return static_cast<int>(memory->layout().first_rank) + local_rank; }

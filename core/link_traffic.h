@@ -1,7 +1,7 @@
 // Traffic counters of one transport of a rank.
 #pragma once
 
-#include "transport/transport.h"
+#include "transport/endpoint.h"
 
 #include <string_view>
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <time.h>
+#include <utility>
 
 namespace tsprun {
 
@@ -22,18 +23,12 @@ void pause_a_moment() {
   ::nanosleep(&pause, nullptr);
 }
 
-/// Returns a text field of NodeLayout, which may lack the terminator.
-template <std::size_t size>
-std::string text_of(const char (&field)[size]) {
-  return {field, ::strnlen(field, size)};
-}
-
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 }  // namespace
 
 Links::Links(shm::NodeMemory& memory, int local_rank, LinkOptions options)
-    : memory_(&memory), board_(memory), local_rank_(local_rank), options_(std::move(options)), shm_(memory, local_rank) {
+    : memory_(&memory), board_(memory), local_rank_(local_rank), options_(std::move(options)) {
   try {
     connect();
   } catch (const Error& error) {
@@ -41,22 +36,17 @@ Links::Links(shm::NodeMemory& memory, int local_rank, LinkOptions options)
     board_.note_first_error(rank(), failure_of(error));
     throw;
   }
-  decorate(around_shm_, &shm_);
-  decorate(around_verbs_, verbs_.get());
-  decorate(around_tcp_, tcp_.get());
+  for (const auto& used : used_) decorate(*used);
 }
 
 /// Wraps a transport in a DelayTransport if a link speed is given or messages to this rank are to be slow or late, and in a
 /// DamageTransport if they may be lost, damaged or cut.
-void Links::decorate(Decorated& decorated, Transport* inner) {
-  if (inner == nullptr) return;
+void Links::decorate(Used& used) {
   std::vector<int> worlds;
-  for (int rank = 0; rank < static_cast<int>(memory_->layout().world_size); ++rank) {
-    const Route route = inner_route(rank);
-    if (route.transport != inner) continue;
-    const auto peer = static_cast<std::size_t>(route.peer);
-    if (worlds.size() <= peer) worlds.resize(peer + 1, -1);
-    worlds[peer] = rank;
+  for (const Peer& peer : used.peers) {
+    const auto number = static_cast<std::size_t>(peer.number);
+    if (worlds.size() <= number) worlds.resize(number + 1, -1);
+    worlds[number] = peer.rank;
   }
   std::vector<fault::SlowLink> slow;
   bool late = false;
@@ -64,61 +54,59 @@ void Links::decorate(Decorated& decorated, Transport* inner) {
     const fault::Spec& spec = options_.faults[i];
     if (spec.to != rank()) continue;
     late = late || spec.kind == fault::Kind::delay;
-    const Route route = inner_route(spec.from);
-    if (spec.kind == fault::Kind::slow && route.transport == inner)
-      slow.push_back({.peer = route.peer, .from = spec.from, .bytes_per_ns = spec.gigabytes_per_s, .fault = i});
+    const auto from = std::ranges::find(used.peers, spec.from, &Peer::rank);
+    if (spec.kind == fault::Kind::slow && from != used.peers.end())
+      slow.push_back({.peer = from->number, .from = spec.from, .bytes_per_ns = spec.gigabytes_per_s, .fault = i});
   }
   if (options_.gbps > 0 || !slow.empty() || late)
-    decorated.slow.emplace(*inner, fault::LinkSpeed{options_.gbps, 0}, std::move(slow), options_.strikes, worlds);
+    used.slow.emplace(used.endpoint(), fault::LinkSpeed{options_.gbps, 0}, std::move(slow), options_.strikes, worlds);
   if (options_.strikes == nullptr) return;
-  decorated.damaged.emplace(*decorated.outermost(inner), *options_.strikes, std::move(worlds));
+  used.damaged.emplace(*used.outermost(), *options_.strikes, std::move(worlds), used.made.damage_below_check);
 }
 
-bool Links::is_here(int rank) const {
+Transport* Links::Used::outermost() {
+  if (damaged) return &*damaged;
+  return slow ? static_cast<Transport*>(&*slow) : made.endpoint.get();
+}
+
+Factory::Distance Links::distance(int rank) const {
   const shm::NodeLayout& layout = memory_->layout();
   const int local = rank - static_cast<int>(layout.first_rank);
-  return local >= 0 && local < static_cast<int>(layout.local_ranks);
+  if (local == local_rank_) return Factory::Distance::none;
+  return local >= 0 && local < static_cast<int>(layout.local_ranks) ? Factory::Distance::node : Factory::Distance::job;
 }
 
-Route Links::inner_route(int rank) {
-  if (shares_memory(rank)) {
-    const int first = static_cast<int>(memory_->layout().first_rank);
-    return {.transport = &shm_, .peer = rank - first};
-  }
-  for (const auto& [peer, number] : verbs_peers_) {
-    if (peer == rank) return {.transport = verbs_.get(), .peer = number};
-  }
-  if (tcp_) return {.transport = tcp_.get(), .peer = rank};
-  return {};
-}
-
-std::vector<Route> Links::routes() {
+std::vector<Route> Links::routes() const {
   std::vector<Route> table(memory_->layout().world_size);
-  for (int rank = 0; rank < static_cast<int>(table.size()); ++rank) {
-    Route& route = table[static_cast<std::size_t>(rank)];
-    route = inner_route(rank);
-    if (route.transport == &shm_) route.transport = around_shm_.outermost(&shm_);
-    else if (route.transport == verbs_.get()) route.transport = around_verbs_.outermost(verbs_.get());
-    else if (route.transport == tcp_.get()) route.transport = around_tcp_.outermost(tcp_.get());
+  for (const auto& used : used_) {
+    for (const Peer& peer : used->peers) {
+      table[static_cast<std::size_t>(peer.rank)] = {.transport = used->outermost(),
+                                                    .peer = peer.number,
+                                                    .kind = used->factory->name,
+                                                    .delays = used->slow ? &*used->slow : nullptr};
+    }
   }
   return table;
 }
 
 void Links::register_memory(std::span<std::byte> memory) {
-  if (verbs_) verbs_->register_memory(memory);
+  for (const auto& used : used_) used->endpoint().register_memory(memory);
+}
+
+bool Links::pins_memory() const {
+  return std::ranges::any_of(used_, [](const auto& used) { return used->endpoint().pins_memory(); });
 }
 
 std::vector<LinkTraffic> Links::traffic() const {
-  std::vector<LinkTraffic> all = {{shm_.name(), shm_.counters()}};
-  if (verbs_) all.push_back({verbs_->name(), verbs_->counters()});
-  if (tcp_) all.push_back({tcp_->name(), tcp_->counters()});
+  std::vector<LinkTraffic> all;
+  for (const auto& used : used_) all.push_back({used->factory->name, used->endpoint().counters()});
   return all;
 }
 
 bool Links::close() {
-  const bool sent_by_verbs = !verbs_ || verbs_->close();
-  const bool sent_by_tcp = !tcp_ || tcp_->close();
-  return sent_by_verbs && sent_by_tcp;
+  bool all = true;
+  for (const auto& used : used_) all = used->endpoint().close() && all;
+  return all;
 }
 
 // --- finding each other ------------------------------------------------------------------------------------------------------
@@ -126,39 +114,106 @@ bool Links::close() {
 void Links::note(std::string_view kind, const std::string& why, int rank) {
   const auto same = std::find_if(ways_.begin(), ways_.end(), [&](const Way& way) { return way.kind == kind && way.why == why; });
   if (same != ways_.end()) same->ranks.push_back(rank);
-  else ways_.push_back({std::string(kind), why, {rank}});
+  else ways_.push_back({kind, why, {rank}});
 }
 
 void Links::connect() {
   began_ns_ = posix::now_ns();
   const shm::NodeLayout& layout = memory_->layout();
-  std::vector<int> by_tcp;
-  std::vector<int> far;  // on other nodes
-  for (int rank = 0; rank < static_cast<int>(layout.world_size); ++rank) {
-    if (shares_memory(rank)) continue;
-    if (!is_here(rank)) {
-      far.push_back(rank);
+  const std::string store(layout.store, ::strnlen(layout.store, sizeof layout.store));
+  std::unique_ptr<bootstrap::StoreClient> client;
+  std::vector<Candidate> left;
+  for (int rank = 0; rank < static_cast<int>(layout.world_size); ++rank) left.push_back({rank, {}});
+  for (const Factory* factory : kFactories) {
+    const std::vector<Candidate> candidates = accepted(*factory, left);
+    if (candidates.empty()) continue;
+    if (!factory->to_tell.empty() && !client) {
+      if (store.empty()) return;
+      client = std::make_unique<bootstrap::StoreClient>(store, tls::Credentials{memory_->secret(), layout.tls != 0}, rank(),
+                                                        options_.timeout_ns, [this] {
+                                                          // While this rank waits for others, it accepts connections, so that
+                                                          // peers are not stuck in the listening queue behind strangers.
+                                                          for (const auto& used : used_) used->endpoint().progress();
+                                                          if (options_.check) options_.check();
+                                                        });
+    }
+    choose(*factory, client.get(), candidates, left);
+  }
+  if (!client) return;
+  tell(*client);
+  for (const auto& used : used_) {
+    if (!used->factory->to_tell.empty()) meet(*used, *client);
+  }
+  note_wait(-1);
+}
+
+/// Moves out of `left` the ranks that this kind of transport may connect to this one, and notes why it doesn't connect the rest.
+std::vector<Links::Candidate> Links::accepted(const Factory& factory, std::vector<Candidate>& left) const {
+  std::vector<Candidate> candidates;
+  for (Candidate& each : left) {
+    each.claim = factory.claim(memory_->layout(), distance(each.rank));
+    if (each.claim.answer != Factory::Claim::Answer::no) candidates.push_back(each);
+    else if (!each.claim.why.empty()) each.why = each.claim.why;
+  }
+  std::erase_if(left, [](const Candidate& each) { return each.claim.answer != Factory::Claim::Answer::no; });
+  return candidates;
+}
+
+/// Makes a transport and begins to connect it to those of the candidates that it reaches; puts the others back into `left`.
+void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const std::vector<Candidate>& candidates,
+                   std::vector<Candidate>& left) {
+  std::vector<int> ranks;
+  for (const Candidate& each : candidates) ranks.push_back(each.rank);
+  const Factory::Setup setup{.memory = *memory_,
+                             .local_rank = local_rank_,
+                             .peers = ranks,
+                             .timeout_ns = options_.timeout_ns,
+                             .heap_expected = options_.heap_expected,
+                             .store = client};
+  auto fresh = std::make_unique<Used>();
+  fresh->factory = &factory;
+  fresh->made = factory.make(setup);
+  Used& used = *used_.emplace_back(std::move(fresh));
+  const std::vector<int>& numbers = used.made.numbers;
+  if (factory.to_tell.empty()) {
+    for (std::size_t i = 0; i < ranks.size(); ++i) used.peers.push_back({ranks[i], numbers[i], true});
+    return;
+  }
+  publish(used, *client, ranks);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const Candidate& each = candidates[i];
+    if (each.claim.answer == Factory::Claim::Answer::yes) {
+      used.peers.push_back({each.rank, numbers[i], false});
+      note(factory.name, each.why, each.rank);
+      continue;
+    }
+    const std::vector<std::byte> address = ask_address(used, *client, each.rank);
+    const Reach reach = used.endpoint().can_reach(numbers[i], address);
+    if (reach.possible) {
+      used.endpoint().connect(numbers[i], address);
+      used.peers.push_back({each.rank, numbers[i], true});
+      note(factory.name, reach.why, each.rank);
+    } else if (each.claim.answer == Factory::Claim::Answer::or_not_at_all) {
+      throw Error(Cause::refused,
+                  fmt::format("{}: rank {} on node {} can't reach rank {}: {}", each.claim.why, rank(), memory_->layout().node,
+                              each.rank, reach.why),
+                  rank());
     } else {
-      by_tcp.push_back(rank);
-      note("tcp", "same node, but --intra tcp", rank);
+      left.push_back({each.rank, fmt::format("{}: {}", each.claim.why, reach.why)});
     }
   }
-  const std::string store = text_of(layout.store);
-  if ((by_tcp.empty() && far.empty()) || store.empty()) return;
-  bootstrap::StoreClient client(store, {memory_->secret(), layout.tls != 0}, rank(), options_.timeout_ns, [this] {
-    // While this rank waits for others, it accepts connections, so that peers are not stuck in the listening queue behind
-    // strangers.
-    if (tcp_) tcp_->progress();
-    if (options_.check) options_.check();
-  });
-  if (!far.empty()) {
-    const std::vector<int> rest = choose_verbs(client, far);
-    by_tcp.insert(by_tcp.end(), rest.begin(), rest.end());
+  if (used.peers.empty()) used_.pop_back();
+}
+
+/// Leaves this rank's address in the store: one for all these peers, or one for each.
+void Links::publish(const Used& used, bootstrap::StoreClient& client, const std::vector<int>& ranks) const {
+  const std::string key = fmt::format("{}/{}", used.factory->name, rank());
+  if (!used.factory->address_per_peer) {
+    client.set(key, used.endpoint().address(-1));
+    return;
   }
-  tell(client);
-  if (!verbs_peers_.empty()) connect_verbs(client);
-  if (!by_tcp.empty()) connect_tcp(client, by_tcp);
-  note_wait(-1);
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    client.set(fmt::format("{}/{}", key, ranks[i]), used.endpoint().address(used.made.numbers[i]));
 }
 
 void Links::note_wait(int peer) const { board_.page(rank()).connecting_to.store(peer + 1, relaxed); }
@@ -198,50 +253,6 @@ void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t b
   throw Error(failure.cause, failure.detail, failure.rank);
 }
 
-/// Begins to connect to those ranks of `far` whose RDMA device this rank's can reach; returns the others.
-std::vector<int> Links::choose_verbs(bootstrap::StoreClient& client, const std::vector<int>& far) {
-  const shm::NodeLayout& layout = memory_->layout();
-  std::vector<int> rest;
-  if (layout.inter == shm::Inter::tcp) {
-    for (const int peer : far) note("tcp", "--inter tcp", peer);
-    return far;
-  }
-  const std::string here = fmt::format("node {}", layout.node);
-  try {
-    verbs_ = std::make_unique<verbs::VerbsTransport>(verbs::VerbsOptions{.device = text_of(layout.rdma),
-                                                                         .local_rank = local_rank_,
-                                                                         .timeout_ns = options_.timeout_ns,
-                                                                         .peers = static_cast<int>(far.size()),
-                                                                         .heap = memory_->heap(local_rank_),
-                                                                         .heap_expected = options_.heap_expected,
-                                                                         .place = here});
-  } catch (const Error& error) {
-    throw Error(error.cause(), fmt::format("rank {} on {}: {}", rank(), here, error.what()), rank());
-  }
-  for (std::size_t i = 0; i < far.size(); ++i)
-    client.set(fmt::format("verbs/{}/{}", rank(), far[i]), verbs_->address(static_cast<int>(i)));
-  for (std::size_t i = 0; i < far.size(); ++i) {
-    const int peer = far[i];
-    const int number = static_cast<int>(i);
-    const std::vector<std::byte> address =
-        ask(client, fmt::format("verbs/{}/{}", peer, rank()), peer, "to say which RDMA device it has");
-    const Reach reach = verbs_->can_reach(number, address);
-    if (reach.possible) {
-      verbs_->connect(number, address);
-      verbs_peers_.emplace_back(peer, number);
-      note("verbs", reach.why, peer);
-    } else if (layout.inter == shm::Inter::verbs) {
-      throw Error(Cause::refused,
-                  fmt::format("--inter verbs: rank {} on {} can't reach rank {}: {}", rank(), here, peer, reach.why), rank());
-    } else {
-      rest.push_back(peer);
-      note("tcp", "no RDMA: " + reach.why, peer);
-    }
-  }
-  if (verbs_peers_.empty()) verbs_.reset();
-  return rest;
-}
-
 /// Writes this rank's choices to the store before it connects: its later requests to the store prove that this one has arrived.
 void Links::tell(bootstrap::StoreClient& client) const {
   std::string text;
@@ -249,55 +260,43 @@ void Links::tell(bootstrap::StoreClient& client) const {
   client.set(fmt::format("live/way/{}", rank()), bytes_of(text));
 }
 
-void Links::await(const std::vector<int>& peers, std::string_view transport, const std::function<bool(int rank)>& connected,
-                  const std::function<std::string(int rank)>& why_broken) const {
+std::vector<std::byte> Links::ask_address(const Used& used, bootstrap::StoreClient& client, int peer) const {
+  const Factory& factory = *used.factory;
+  const std::string key = fmt::format("{}/{}", factory.name, peer);
+  return ask(client, factory.address_per_peer ? fmt::format("{}/{}", key, rank()) : key, peer, std::string(factory.to_tell));
+}
+
+void Links::await(const Used& used, const std::function<bool(int number)>& done) const {
   const std::uint64_t began = posix::now_ns();
-  for (const int peer : peers) {
-    note_wait(peer);
-    while (!connected(peer)) {
+  for (const Peer& peer : used.peers) {
+    note_wait(peer.rank);
+    while (!done(peer.number)) {
       if (options_.check) options_.check();
-      if (const std::string why = why_broken(peer); !why.empty())
-        fail(Cause::disconnected, peer, fmt::format("no connection to rank {}: {}", peer, why), began_ns_);
+      if (const std::string why = used.endpoint().broken(peer.number); !why.empty())
+        fail(Cause::disconnected, peer.rank, fmt::format("no connection to rank {}: {}", peer.rank, why), began_ns_);
       if (posix::now_ns() - began >= options_.timeout_ns) {
-        fail(Cause::stalled, peer, fmt::format("rank {} didn't connect to rank {} over {} in time", peer, rank(), transport),
-             began);
+        fail(Cause::stalled, peer.rank,
+             fmt::format("rank {} didn't connect to rank {} over {} in time", peer.rank, rank(), used.factory->name), began);
       }
       pause_a_moment();
     }
   }
 }
 
-void Links::connect_verbs(bootstrap::StoreClient& client) {
-  std::vector<int> peers;
-  std::vector<int> numbers(memory_->layout().world_size);
-  for (const auto& [peer, number] : verbs_peers_) {
-    peers.push_back(peer);
-    numbers[static_cast<std::size_t>(peer)] = number;
+/// Connects a transport to all its peers.
+void Links::meet(Used& used, bootstrap::StoreClient& client) {
+  const Factory& factory = *used.factory;
+  Endpoint& endpoint = used.endpoint();
+  for (Peer& peer : used.peers) {
+    if (!std::exchange(peer.begun, true)) endpoint.connect(peer.number, ask_address(used, client, peer.rank));
   }
-  const auto number_of = [&](int peer) { return numbers[static_cast<std::size_t>(peer)]; };
-  const auto why_broken = [&](int peer) { return verbs_->broken(number_of(peer)); };
-  await(
-      peers, "verbs", [&](int peer) { return verbs_->linked(number_of(peer)); }, why_broken);
-  client.set(fmt::format("verbs/{}", rank()), {});
-  for (const int peer : peers) ask(client, fmt::format("verbs/{}", peer), peer, "to connect its queue pairs");
-  await(
-      peers, "verbs", [&](int peer) { return verbs_->connected(number_of(peer)); }, why_broken);
-}
-
-void Links::connect_tcp(bootstrap::StoreClient& client, const std::vector<int>& peers) {
-  const shm::NodeLayout& layout = memory_->layout();
-  const std::vector<std::byte> job = client.get(std::string(bootstrap::kJobKey), "the store to say which job this is");
-  tcp_ = std::make_unique<tcp::TcpTransport>(tcp::TcpOptions{.rank = rank(),
-                                                             .world_size = static_cast<int>(layout.world_size),
-                                                             .host = client.local_host(),
-                                                             .secret = bootstrap::lanes_secret(memory_->secret(), job),
-                                                             .tls = layout.tls != 0,
-                                                             .timeout_ns = options_.timeout_ns});
-  client.also_watch(tcp_->descriptor());
-  client.set(fmt::format("tcp/{}", rank()), tcp_->address(-1));
-  for (const int peer : peers) tcp_->connect(peer, ask(client, fmt::format("tcp/{}", peer), peer, "to say where it listens"));
-  await(
-      peers, "tcp", [&](int peer) { return tcp_->connected(peer); }, [&](int peer) { return tcp_->broken(peer); });
+  await(used, [&](int number) { return endpoint.linked(number); });
+  if (!factory.to_link.empty()) {
+    client.set(fmt::format("{}/{}", factory.name, rank()), {});
+    for (const Peer& peer : used.peers)
+      ask(client, fmt::format("{}/{}", factory.name, peer.rank), peer.rank, std::string(factory.to_link));
+  }
+  await(used, [&](int number) { return endpoint.connected(number); });
 }
 
 }  // namespace tsprun

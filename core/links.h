@@ -1,9 +1,8 @@
-// Connects one rank to all others: shared memory within its node, RDMA verbs or TCP to other nodes. Ranks that don't share memory
-// exchange addresses through the job's key-value store. Rank A writes these keys:
+// Connects one rank to all others, each by the first kind of transport in the table (transport/factory.h) that reaches it. Ranks
+// that don't share memory exchange addresses through the job's key-value store. Rank A writes these keys:
 //
-//   verbs/A/B   A's address for B to connect to, or the reason why A has no RDMA device
-//   verbs/A     A's queue pairs are connected: probes may be sent to A
-//   tcp/A       the address on which A listens
+//   NAME/A/B    A's address for B, by a transport that has one for each peer; it may say why A can't be reached
+//   NAME/A      by others: A's address for all. By that one: A is linked with all peers, and bytes may be sent to it
 //   live/way/A  the transports that A chose: lines of transport, tab, reason, tab, ranks separated by commas
 //
 // Both ends apply the same rule to the same two addresses, so they choose the same transport. While a rank waits for another one
@@ -14,13 +13,11 @@
 #include "core/board/flight_board.h"
 #include "core/link_traffic.h"
 #include "core/streams/engine.h"
+#include "transport/factory.h"
 #include "transport/fault/damage_transport.h"
 #include "transport/fault/delay_transport.h"
 #include "transport/fault/spec.h"
 #include "transport/shm/node_memory.h"
-#include "transport/shm/shm_transport.h"
-#include "transport/tcp/tcp_transport.h"
-#include "transport/verbs/verbs_transport.h"
 
 #include <cstdint>
 #include <functional>
@@ -28,7 +25,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace tsprun::bootstrap {
@@ -56,55 +52,68 @@ class Links {
   /// board as the failure of the job.
   Links(shm::NodeMemory& memory, int local_rank, LinkOptions options);
 
-  /// Returns the route to each rank of the world; this rank's own entry leads to itself over shm. A route without a transport
-  /// means that the rank is unreachable because the job has no store.
-  std::vector<Route> routes();
-  /// Registers a part of the heap with the NIC, before it is used; does nothing without verbs. Throws Error(out_of_memory) naming
-  /// the limit that was hit.
+  /// Returns the route to each rank of the world, this rank's own included. A route without a transport means that the rank is
+  /// unreachable because the job has no store.
+  std::vector<Route> routes() const;
+  /// Registers a part of the heap with the transports, before it is used. Throws Error(out_of_memory) naming the limit that was
+  /// hit.
   void register_memory(std::span<std::byte> memory);
   /// Returns true if a NIC has heap memory registered. It keeps using the pages that it pinned then, even if other pages are
   /// mapped at their addresses later, so such memory must not be given back.
-  bool registers_memory() const { return verbs_ != nullptr; }
-  /// Returns the counters of each transport in use, shm first.
+  bool pins_memory() const;
+  /// Returns the counters of each transport in use, in the order of the table.
   std::vector<LinkTraffic> traffic() const;
   /// Makes progress on closing the connections; returns true once everything that this rank sent has arrived. Call until it does.
   bool close();
 
  private:
+  /// A rank for which a transport is sought.
+  struct Candidate {
+    int rank;
+    std::string why;         ///< why the transports tried so far don't lead to it
+    Factory::Claim claim{};  ///< of the kind that is tried
+  };
+  /// A rank to which a transport leads.
+  struct Peer {
+    int rank;
+    int number;  ///< its number in the transport
+    bool begun;  ///< connect() was called
+  };
+  /// A transport in use, with the decorators that the options need around it.
+  struct Used {
+    const Factory* factory = nullptr;
+    Factory::Made made;
+    std::vector<Peer> peers;
+    std::optional<fault::DelayTransport> slow;
+    std::optional<fault::DamageTransport> damaged;
+
+    Endpoint& endpoint() const { return *made.endpoint; }
+    Transport* outermost();
+  };
   /// Ranks that are reached over the same transport for the same reason.
   struct Way {
-    std::string kind;
+    std::string_view kind;
     std::string why;
     std::vector<int> ranks;
   };
 
   int rank() const { return static_cast<int>(memory_->layout().first_rank) + local_rank_; }
-  bool is_here(int rank) const;
-  bool shares_memory(int rank) const { return rank == this->rank() || (memory_->layout().share != 0 && is_here(rank)); }
-  /// Decorators around one transport; only those that the options need exist.
-  struct Decorated {
-    std::optional<fault::DelayTransport> slow;
-    std::optional<fault::DamageTransport> damaged;
-
-    Transport* outermost(Transport* inner) {
-      if (damaged) return &*damaged;
-      return slow ? static_cast<Transport*>(&*slow) : inner;
-    }
-  };
-  void decorate(Decorated& decorated, Transport* inner);
-  /// Returns the undecorated transport that leads to a rank and the rank's number in it; null if there is none.
-  Route inner_route(int rank);
+  Factory::Distance distance(int rank) const;
+  void decorate(Used& used);
   void note(std::string_view kind, const std::string& why, int rank);
   void connect();
-  std::vector<int> choose_verbs(bootstrap::StoreClient& client, const std::vector<int>& far);
+  std::vector<Candidate> accepted(const Factory& factory, std::vector<Candidate>& left) const;
+  void choose(const Factory& factory, bootstrap::StoreClient* client, const std::vector<Candidate>& candidates,
+              std::vector<Candidate>& left);
+  void publish(const Used& used, bootstrap::StoreClient& client, const std::vector<int>& ranks) const;
   void tell(bootstrap::StoreClient& client) const;
-  void connect_verbs(bootstrap::StoreClient& client);
-  void connect_tcp(bootstrap::StoreClient& client, const std::vector<int>& peers);
+  void meet(Used& used, bootstrap::StoreClient& client);
+  /// Waits for the address by which this rank reaches `peer`.
+  std::vector<std::byte> ask_address(const Used& used, bootstrap::StoreClient& client, int peer) const;
   /// Waits until `peer` has written `key` to the store and returns the value; `what` describes it for errors.
   std::vector<std::byte> ask(bootstrap::StoreClient& client, const std::string& key, int peer, const std::string& what) const;
-  /// Waits until connected(rank) is true for every peer. `why_broken` returns what is wrong with a connection, or an empty text.
-  void await(const std::vector<int>& peers, std::string_view transport, const std::function<bool(int rank)>& connected,
-             const std::function<std::string(int rank)>& why_broken) const;
+  /// Waits until done(number) is true for every peer of a transport.
+  void await(const Used& used, const std::function<bool(int number)>& done) const;
   /// Writes to the flight board for which rank this one waits; -1: none.
   void note_wait(int peer) const;
   /// Ends the job because `peer` can't be reached, which this rank has tried since `began_ns`.
@@ -114,14 +123,8 @@ class Links {
   FlightBoard board_;
   int local_rank_;
   LinkOptions options_;
-  std::uint64_t began_ns_ = 0;  ///< when this rank began to connect
-  shm::ShmTransport shm_;
-  std::unique_ptr<verbs::VerbsTransport> verbs_;
-  std::unique_ptr<tcp::TcpTransport> tcp_;
-  Decorated around_shm_;
-  Decorated around_verbs_;
-  Decorated around_tcp_;
-  std::vector<std::pair<int, int>> verbs_peers_;  ///< rank of the world, number in the transport
+  std::uint64_t began_ns_ = 0;               ///< when this rank began to connect
+  std::vector<std::unique_ptr<Used>> used_;  ///< in the order of the table
   std::vector<Way> ways_;
 };
 

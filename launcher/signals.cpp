@@ -27,13 +27,14 @@ SignalReader::SignalReader() {
   // An ignored SIGCHLD (some parents leave it so) would make the kernel reap ranks before their end was read.
   struct sigaction standard {};
   standard.sa_handler = SIG_DFL;
-  ::sigaction(SIGCHLD, &standard, nullptr);
+  ::sigaction(SIGCHLD, &standard, &child_before_);
   descriptor_ = posix::UniqueFd(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!descriptor_) throw system_error(Cause::refused, "signalfd", errno);
 }
 
 SignalReader::~SignalReader() {
   ::sigaction(SIGPIPE, &pipe_before_, nullptr);
+  ::sigaction(SIGCHLD, &child_before_, nullptr);
   ::sigprocmask(SIG_SETMASK, &before_, nullptr);
 }
 

@@ -17,7 +17,8 @@ inline constexpr std::array kAskingSignals{SIGUSR1, SIGUSR2};
 bool asks_to_end(int signal);
 
 /// Blocks SIGINT, SIGTERM, SIGHUP (unless ignored, as under nohup), SIGQUIT, SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2 and SIGCHLD while
-/// it lives, so that they are read from here, and ignores SIGPIPE. The destructor restores the mask and SIGPIPE.
+/// it lives, so that they are read from here, ignores SIGPIPE, and takes SIGCHLD by default. The destructor restores the mask and
+/// both dispositions.
 class SignalReader {
  public:
   SignalReader();
@@ -34,6 +35,7 @@ class SignalReader {
  private:
   sigset_t before_{};
   struct sigaction pipe_before_ {};
+  struct sigaction child_before_ {};
   posix::UniqueFd descriptor_;
 };
 

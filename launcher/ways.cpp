@@ -2,6 +2,7 @@
 
 #include "launcher/ranges.h"
 #include "transport/bootstrap/placement.h"
+#include "transport/factory.h"
 #include "transport/verbs/device.h"
 
 #include <fmt/format.h>
@@ -60,7 +61,7 @@ void Ways::heard(std::string_view key, std::string_view text) {
     Way way;
     way.kind = take(line, '\t');
     way.why = take(line, '\t');
-    if (way.kind != "shm" && way.kind != "verbs" && way.kind != "tcp") continue;
+    if (std::ranges::find(kFactories, way.kind, &Factory::name) == kFactories.end()) continue;
     const auto same = std::find_if(reasons_.begin(), reasons_.end(),
                                    [&](const Way& each) { return each.kind == way.kind && each.why == way.why; });
     const auto index = static_cast<int>(same - reasons_.begin());

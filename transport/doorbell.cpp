@@ -42,6 +42,7 @@ Bed::Bed(Doorbell& doorbell, std::span<const int> descriptors) : doorbell_(&door
   const bool any = std::any_of(descriptors.begin(), descriptors.end(), [](int descriptor) { return descriptor >= 0; });
   if (!any && doorbell.bell == 0) return;
   epoll_ = posix::UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_) throw system_error(Cause::refused, "epoll_create of what a rank sleeps on", errno);
   const auto add = [&](int descriptor) {
     epoll_event event{};
     event.events = EPOLLIN;

@@ -12,25 +12,11 @@ class ForwardingTransport : public Transport {
   /// Wraps `inner`, which must outlive this object.
   explicit ForwardingTransport(Transport& inner) : inner_(&inner) {}
 
-  std::string_view name() const override { return inner_->name(); }
-  std::vector<std::byte> address(int peer) override { return inner_->address(peer); }
-  Reach can_reach(int peer, std::span<const std::byte> address) const override { return inner_->can_reach(peer, address); }
-  void connect(int peer, std::span<const std::byte> address) override { inner_->connect(peer, address); }
-  bool connected(int peer) override { return inner_->connected(peer); }
-  void register_memory(std::span<std::byte> memory) override { inner_->register_memory(memory); }
-  RemoteSpan remote(std::span<const std::byte> memory) const override { return inner_->remote(memory); }
-  bool is_registered(std::span<const std::byte> memory) const override { return inner_->is_registered(memory); }
   std::size_t plain_limit() const override { return inner_->plain_limit(); }
   bool can_receive_into(std::span<const std::byte> memory) const override { return inner_->can_receive_into(memory); }
   bool checks_payloads() const override { return inner_->checks_payloads(); }
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override {
     return inner_->send(lane, envelope, payload, delivery);
-  }
-  Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) override {
-    return inner_->put(lane, envelope, where, payload);
-  }
-  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override {
-    return inner_->receive_put(lane, envelope, where);
   }
   Outcome test_send(LaneId lane, Ticket ticket) override { return inner_->test_send(lane, ticket); }
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override {
@@ -44,14 +30,10 @@ class ForwardingTransport : public Transport {
   }
   void release(LaneId lane, Ticket ticket) override { inner_->release(lane, ticket); }
   Found found(LaneId lane) const override { return inner_->found(lane); }
-  bool damage_next(LaneId lane) override { return inner_->damage_next(lane); }
-  bool withholds(int peer) const override { return inner_->withholds(peer); }
   bool progress() override { return inner_->progress(); }
   std::uint64_t arm() override { return inner_->arm(); }
   void disarm() override { inner_->disarm(); }
   int descriptor() const override { return inner_->descriptor(); }
-  bool close() override { return inner_->close(); }
-  const TrafficCounters& counters() const override { return inner_->counters(); }
 
  protected:
   Transport& inner() const { return *inner_; }

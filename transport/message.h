@@ -18,7 +18,7 @@ inline constexpr int kStreams = 4;
 std::string_view name(Stream stream);
 
 /// Names a lane by the rank at its other end (numbered as the transport numbers its peers) and its stream. The direction
-/// follows from the call: sends and puts use the outgoing lane, receives and views the incoming one.
+/// follows from the call: sends use the outgoing lane, receives and views the incoming one.
 struct LaneId {
   int peer;
   Stream stream;

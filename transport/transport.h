@@ -1,7 +1,7 @@
-// The interface of everything that moves bytes between two ranks: shared memory (shm), RDMA (verbs), TCP (tcp), and the
-// decorators around them.
+// What lanes do: the interface of everything that moves bytes between ranks that are connected. The collectives and the
+// decorators (verify/, fault/) know no other; how two ends meet is in endpoint.h.
 //
-// A lane (message.h) carries three kinds of transfer:
+// A lane (message.h) carries two kinds of transfer:
 //
 //   message   send() at one end, receive() at the other: the payload ends in the receiver's buffer. Small payloads travel at
 //             once, on the lane's credits. Large ones wait at the sender until the receiver has posted its buffer: over verbs the
@@ -9,8 +9,6 @@
 //             sends a grant frame; over shm it copies straight out of the sender's heap.
 //   view      send() at one end, view() at the other: the receiver borrows the payload in place until it releases it. Works only
 //             where the sender's memory is load/store-addressable. Call can_view() first; where it returns false, use receive().
-//   put       one-sided write into the peer's registered memory. Its notification is a message of the same lane, matched at the
-//             other end by receive_put(). Before a put the receiver must have sent its RemoteSpan in a message of its own.
 //
 // Rules
 // · No call blocks. Posting calls return a ticket at once, or kNotNow if the lane has no credit at present.
@@ -26,29 +24,10 @@
 #include "transport/message.h"
 
 #include <cstddef>
-#include <memory>
+#include <cstdint>
 #include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 namespace tsprun {
-
-/// Answer to the question whether a transport can reach a peer, with the reason, as `doctor` and the report print it.
-struct Reach {
-  bool possible;
-  std::string why;
-};
-
-/// Bytes of a slab. Memory is registered slab by slab, counted from the start of the heap; one key covers one slab.
-inline constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
-
-/// A place in registered memory that a peer may put() to. 16 bytes on any wire.
-struct RemoteSpan {
-  std::uint64_t key;     ///< verbs: the slab's rkey; shm and tcp: 0, unused
-  std::uint64_t offset;  ///< shm: offset in the peer's heap; verbs and tcp: address in the peer
-};
-static_assert(sizeof(RemoteSpan) == 16);
 
 /// Time for which a send needs its payload.
 enum class Delivery : std::uint8_t {
@@ -57,15 +36,10 @@ enum class Delivery : std::uint8_t {
                   ///< the message's header), and the ticket is done when the peer has released it
 };
 
-/// Payload bytes that crossed lanes, indexed by Purpose. The last slot (Purpose::none) counts bytes that decorators added; it
-/// isn't reported. Viewed payloads count as received when access() hands them out, as many bytes as it hands out.
-struct TrafficCounters {
-  std::uint64_t sent[kPurposes + 1] = {};
-  std::uint64_t received[kPurposes + 1] = {};
-};
+/// The value of arm() that asks for no wake-up by time.
+inline constexpr std::uint64_t kNoDeadline = ~std::uint64_t{0};
 
-/// The lanes between this rank and its peers over one medium. Peers are numbered by the implementation: by local rank (shm) or
-/// rank of the world (tcp). For all posting calls see the rules above.
+/// Lanes between this rank and its peers. Peers are numbered by the implementation. For all posting calls see the rules above.
 class Transport {
  public:
   Transport() = default;
@@ -73,56 +47,23 @@ class Transport {
   Transport& operator=(const Transport&) = delete;
   virtual ~Transport() = default;
 
-  /// Returns the name that reports use: "shm", "verbs", "tcp".
-  virtual std::string_view name() const = 0;
-
-  // --- reaching peers -----------------------------------------------------------------------------------------------------
-  /// Returns the address blob that `peer` needs to connect to this rank. Only the same kind of transport can read it. verbs
-  /// makes the queue pair for that peer here.
-  virtual std::vector<std::byte> address(int peer) = 0;
-  /// Tells from the peer's address blob whether it can be reached, and why or why not.
-  virtual Reach can_reach(int peer, std::span<const std::byte> address) const = 0;
-  /// Starts to connect and returns at once; poll connected(). Throws Error(refused) if the blob is malformed or the peer can't
-  /// be reached, Error(disconnected) if connecting fails at once.
-  virtual void connect(int peer, std::span<const std::byte> address) = 0;
-  /// Returns true once bytes have provably reached the peer. Moves the connection on, so call it repeatedly.
-  virtual bool connected(int peer) = 0;
-
-  // --- memory -------------------------------------------------------------------------------------------------------------
-  /// Makes memory addressable for peers (shm: it must lie in this rank's heap; verbs: its slabs are registered; tcp: nothing to
-  /// do). Registering again what is registered costs nothing. Throws Error(refused) outside the heap, Error(out_of_memory)
-  /// naming the limit that stood in the way.
-  virtual void register_memory(std::span<std::byte> memory) = 0;
-  /// Returns the place of `memory` as peers address it in put(). Precondition: it is registered and lies within one slab.
-  virtual RemoteSpan remote(std::span<const std::byte> memory) const = 0;
-  /// Returns true if `memory` is registered, so that payloads of any size can be sent from it.
-  virtual bool is_registered(std::span<const std::byte> memory) const = 0;
-  /// Largest payload, in bytes, that can be sent from memory that isn't registered.
-  virtual std::size_t plain_limit() const = 0;
-  /// Returns true if receive() can write messages of any size into `memory` (shm, tcp: any memory; verbs: registered memory).
-  virtual bool can_receive_into(std::span<const std::byte> memory) const = 0;
-  /// Returns true if this transport finds out that a payload was damaged on its way before it hands it out.
-  virtual bool checks_payloads() const { return false; }
-
-  // --- lanes --------------------------------------------------------------------------------------------------------------
+  // --- sending ------------------------------------------------------------------------------------------------------------
   /// Posts a message. The payload must stay unchanged until the ticket is done. Returns kNotNow without credit. Throws
   /// Error(refused) if the payload is larger than plain_limit() and isn't registered.
   virtual Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload,
                       Delivery delivery = Delivery::copy_if_small) = 0;
-  /// Writes `payload`, which must be registered, to `where` in the peer's memory, and notifies the peer through the lane. The
-  /// payload must stay unchanged until the ticket is done. Returns kNotNow without credit. Throws Error(refused) if the payload
-  /// isn't registered (verbs) or the range leaves the peer's heap (shm).
-  virtual Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) = 0;
-  /// Expects the lane's next unmatched message to be the notification of a put of exactly where.size() bytes to `where`, which
-  /// the peer was told as a RemoteSpan. Test the ticket with test_receive(). Returns kNotNow if too many receives are posted.
-  virtual Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) = 0;
+  /// Largest payload, in bytes, that can be sent from memory that isn't registered (Endpoint::register_memory()).
+  virtual std::size_t plain_limit() const = 0;
   /// Returns done once the payload's memory may be reused: the transport has copied or written it, or the peer has taken it.
   virtual Outcome test_send(LaneId lane, Ticket ticket) = 0;
 
+  // --- receiving ----------------------------------------------------------------------------------------------------------
   /// Receives the lane's next unmatched message into `into`, whose size is the size expected. Returns kNotNow if too many
   /// receives are posted. Throws Error(refused) if a message of that size can't be received into that memory; see
   /// can_receive_into().
   virtual Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) = 0;
+  /// Returns true if receive() can write messages of any size into `memory` (shm, tcp: any memory; verbs: registered memory).
+  virtual bool can_receive_into(std::span<const std::byte> memory) const = 0;
   /// Borrows the lane's next unmatched message, of exactly `bytes`. Precondition: can_view(lane.peer); other transports throw
   /// Error(refused). Returns kNotNow if too many receives are posted.
   virtual Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) = 0;
@@ -139,13 +80,8 @@ class Transport {
   /// Returns what was found on the incoming lane instead of the expected message, or why the lane is broken. Call it after
   /// mismatch, corrupt or disconnected.
   virtual Found found(LaneId lane) const = 0;
-  /// Flips a bit, as an injected fault, of the message that the lane's next receive expects, before the transport's own check
-  /// of its payload. Returns false if the transport has no such check. Calling it again before that receive changes nothing.
-  virtual bool damage_next(LaneId) { return false; }
-
-  /// Returns true while a message that has already arrived from this peer is held back by an injected delay. The peer may then
-  /// have ended although its messages are still to be handed over.
-  virtual bool withholds(int /*peer*/) const { return false; }
+  /// Returns true if this transport finds out that a payload was damaged on its way before it hands it out.
+  virtual bool checks_payloads() const { return false; }
 
   // --- progress and sleep -------------------------------------------------------------------------------------------------
   /// Moves what can be moved without waiting. Returns true if anything moved, which counts as a sign of life. Over shm there is
@@ -158,16 +94,6 @@ class Transport {
   virtual void disarm() = 0;
   /// Returns a descriptor that becomes readable when an armed transport has news; -1 if only the rank's doorbell is rung.
   virtual int descriptor() const = 0;
-
-  /// Ends the transport in good order. Call it until it returns true: then everything sent has reached its peers, or the way to
-  /// them is broken, and this process may exit.
-  virtual bool close() = 0;
-
-  /// Returns the traffic of all lanes so far.
-  virtual const TrafficCounters& counters() const = 0;
 };
-
-/// The value of arm() that asks for no wake-up by time.
-inline constexpr std::uint64_t kNoDeadline = ~std::uint64_t{0};
 
 }  // namespace tsprun

@@ -167,7 +167,6 @@ struct NodePage {
   alignas(64) std::atomic<std::uint32_t> cause;  ///< Cause
   std::atomic<std::int32_t> rank;                ///< world rank of the culprit, -1 unknown
   std::atomic<std::int32_t> code;                ///< signal or exit code, 0 none
-  std::atomic<std::int32_t> stream;              ///< not used
   std::atomic<std::uint32_t> op;                 ///< Op + 1, 0: outside an operation
   std::atomic<std::uint32_t> sequence;           ///< number of the operation, as in ActivityLine
   char detail[kErrorText];

@@ -24,7 +24,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+namespace tsprun::fault {
+class DelayTransport;
+}
 
 namespace tsprun {
 
@@ -96,7 +101,6 @@ class Operation {
   friend class Engine;
   Operation* next_ = nullptr;
   bool owned_ = false;
-  bool begun_ = false;
   std::uint64_t number_ = 0;  // position on its stream, from 1; set once it is complete and kept
   bool holds_memory_ = false;
   std::uint32_t sequence_ = 0;  // number among this rank's operations of this kind, from 1
@@ -132,10 +136,12 @@ struct PhantomPeer {
 
 /// How this rank reaches a rank of the world.
 struct Route {
-  Transport* transport = nullptr;  ///< null: unreachable; borrowed
-  int peer = -1;                   ///< its number in that transport
-  int node = 0;                    ///< number of the node it is on
-  PhantomPeer phantom{};           ///< on a phantom, which has no transports: properties of the route
+  Transport* transport = nullptr;                 ///< null: unreachable; borrowed
+  int peer = -1;                                  ///< its number in that transport
+  int node = 0;                                   ///< number of the node it is on
+  std::string_view kind{};                        ///< kind of that transport, as reports name it: "shm"
+  const fault::DelayTransport* delays = nullptr;  ///< around that transport, if messages are delayed; null: none; borrowed
+  PhantomPeer phantom{};                          ///< on a phantom, which has no transports: properties of the route
 };
 
 /// Options of Engine.
@@ -266,6 +272,7 @@ class Engine {
   void check_deadline(Patience& patience, std::uint64_t now);
   std::string why_it_never_came(FlightBoard::Chain& chain) const;
   void note_waits(Stream blocked_on, std::uint64_t now);
+  bool withheld(int peer) const;
 
   FlightBoard board_;
   int world_rank_;

@@ -4,6 +4,7 @@
 #include "core/streams/engine.h"
 #include "core/streams/patience.h"
 #include "core/streams/wait_observer.h"
+#include "transport/fault/delay_transport.h"
 #include "transport/posix.h"
 
 #include <fmt/format.h>
@@ -164,6 +165,12 @@ void Engine::look_around(Patience& patience) {
   }
 }
 
+/// Returns true while an injected delay holds back a message that has arrived from this rank.
+bool Engine::withheld(int peer) const {
+  const Route& way = route(peer);
+  return way.delays != nullptr && way.delays->withholds(way.peer);
+}
+
 /// Writes to the board for which rank each busy stream waits, and on which stream this rank is blocked. Other ranks, `tsprun
 /// status` and the verdict read it.
 void Engine::note_waits(Stream blocked_on, std::uint64_t now) {
@@ -176,8 +183,7 @@ void Engine::note_waits(Stream blocked_on, std::uint64_t now) {
     mine.segment.store(head->missing_segment(), relaxed);
     const int peer = head->waiting_for();
     mine.waiting_for.store(peer, relaxed);
-    const Transport* way = peer < 0 || peer >= world_size() ? nullptr : route(peer).transport;
-    mine.withheld.store(way != nullptr && way->withholds(route(peer).peer) ? 1 : 0, relaxed);
+    mine.withheld.store(peer >= 0 && peer < world_size() && withheld(peer) ? 1 : 0, relaxed);
   }
   page_->blocked_on.store(static_cast<std::int32_t>(blocked_on) + 1, relaxed);
 }
@@ -234,8 +240,7 @@ void Engine::check_peer(Patience& patience, std::uint64_t now) {
     patience.suspect = peer;
     return;
   }
-  const Route& way = route(peer);
-  if (way.transport != nullptr && way.transport->withholds(way.peer)) {
+  if (withheld(peer)) {
     patience.suspect = -1;
     return;
   }

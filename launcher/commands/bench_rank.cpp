@@ -3,6 +3,7 @@
 
 #include "launcher/bench/table.h"
 #include "transport/cause.h"
+#include "transport/factory.h"
 
 #include <fmt/format.h>
 
@@ -71,8 +72,6 @@ class RankSubject final : public bench::Subject {
   HeapBlock output_;
 };
 
-constexpr std::array<std::string_view, 3> kTransports = {"shm", "verbs", "tcp"};
-
 /// Names of the transports that carry messages, for the head and the rows of the table.
 struct TransportNames {
   std::string all;   ///< all transports between any two ranks: "shm+tcp"
@@ -88,10 +87,8 @@ TransportNames transport_names(Context& context, bench::Subject& subject) {
   unsigned used = 0;
   for (int peer = 0; peer < context.size(); ++peer) {
     if (peer == context.rank()) continue;
-    const std::string_view name = context.engine().route(peer).transport->name();
-    const auto place = std::find(kTransports.begin(), kTransports.end(), name);
-    if (place == kTransports.end()) throw Error(Cause::refused, fmt::format("bench: transport {} isn't known", name));
-    used |= 1U << (place - kTransports.begin());
+    const auto place = std::ranges::find(kFactories, context.engine().route(peer).kind, &Factory::name);
+    used |= 1U << (place - kFactories.begin());
   }
   double told = used;
   if (subject.rank() != 0) {
@@ -103,10 +100,10 @@ TransportNames transport_names(Context& context, bench::Subject& subject) {
     used |= static_cast<unsigned>(told);
   }
   std::string all;
-  for (std::size_t i = 0; i < kTransports.size(); ++i) {
-    if ((used >> i & 1U) != 0) all += fmt::format("{}{}", all.empty() ? "" : "+", kTransports[i]);
+  for (std::size_t i = 0; i < kFactories.size(); ++i) {
+    if ((used >> i & 1U) != 0) all += fmt::format("{}{}", all.empty() ? "" : "+", kFactories[i]->name);
   }
-  return {all, std::string(context.engine().route(1).transport->name())};
+  return {all, std::string(context.engine().route(1).kind)};
 }
 
 /// Returns a seed that is different in every run and the same on all ranks.

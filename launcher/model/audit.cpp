@@ -39,13 +39,12 @@ ordered_json traffic_json(const theory::PurposeBytes& received) {
   return json;
 }
 
-/// Returns what each transport has carried, in the order of kLinkNames.
-std::array<LinkBytes, kLinkNames.size()> link_bytes(const Context& context) {
-  std::array<LinkBytes, kLinkNames.size()> all{};
+/// Returns what each kind of transport has carried.
+std::array<LinkBytes, kFactories.size()> link_bytes(const Context& context) {
+  std::array<LinkBytes, kFactories.size()> all{};
   for (const LinkTraffic& link : context.traffic_by_link()) {
-    const auto name = std::find(kLinkNames.begin(), kLinkNames.end(), link.transport);
-    if (name == kLinkNames.end()) continue;
-    LinkBytes& bytes = all[static_cast<std::size_t>(name - kLinkNames.begin())];
+    const auto kind = std::ranges::find(kFactories, link.transport, &Factory::name);
+    LinkBytes& bytes = all[static_cast<std::size_t>(kind - kFactories.begin())];
     for (int i = 0; i < kPurposes; ++i) {
       bytes.sent += link.counters.sent[i];
       bytes.received += link.counters.received[i];
@@ -56,8 +55,8 @@ std::array<LinkBytes, kLinkNames.size()> link_bytes(const Context& context) {
 
 ordered_json links_json(const RankAudit& audit) {
   ordered_json json = ordered_json::object();
-  for (std::size_t link = 0; link < kLinkNames.size(); ++link)
-    json[std::string(kLinkNames[link])] = {{"sent", audit.links[link].sent}, {"received", audit.links[link].received}};
+  for (std::size_t link = 0; link < kFactories.size(); ++link)
+    json[std::string(kFactories[link]->name)] = {{"sent", audit.links[link].sent}, {"received", audit.links[link].received}};
   return json;
 }
 

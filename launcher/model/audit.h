@@ -9,6 +9,7 @@
 #include "layers/theory/layouts.h"
 #include "layers/theory/other.h"
 #include "layers/theory/step.h"
+#include "transport/factory.h"
 
 #include <nlohmann/json.hpp>
 
@@ -27,8 +28,6 @@ struct LinkBytes {
   std::uint64_t sent = 0;
   std::uint64_t received = 0;
 };
-/// Names of the transports, in the order of RankAudit::links.
-inline constexpr std::array<std::string_view, 3> kLinkNames = {"shm", "verbs", "tcp"};
 
 /// Measurements of one rank.
 struct RankAudit {
@@ -39,7 +38,7 @@ struct RankAudit {
   TrafficCounters backward;                          ///< the same; all zero without a backward pass
   TrafficCounters tokens{};                          ///< bytes of all tokens that were generated after a prompt
   RankTimes seconds;                                 ///< of all steps together
-  std::array<LinkBytes, kLinkNames.size()> links{};  ///< filled in by gather_audits()
+  std::array<LinkBytes, kFactories.size()> links{};  ///< by kind of transport; filled in by gather_audits()
 };
 
 /// Prediction for one rank.

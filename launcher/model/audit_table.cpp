@@ -177,7 +177,7 @@ void traffic_table(std::vector<std::string>& lines, std::span<const RankAudit> a
 /// Returns the transports that carried something.
 std::vector<std::size_t> links_in_use(std::span<const RankAudit> audits) {
   std::vector<std::size_t> used;
-  for (std::size_t link = 0; link < kLinkNames.size(); ++link) {
+  for (std::size_t link = 0; link < kFactories.size(); ++link) {
     const auto carried = [&](const RankAudit& each) { return each.links[link].sent + each.links[link].received > 0; };
     if (std::ranges::any_of(audits, carried)) used.push_back(link);
   }
@@ -190,8 +190,8 @@ void links_table(std::vector<std::string>& lines, std::span<const RankAudit> aud
   if (used.empty() || (used.size() == 1 && used.front() == 0)) return;
   RankTable table{.heads = {}, .ranks = {}};
   for (const std::size_t link : used) {
-    table.heads.push_back(fmt::format("{} sent", kLinkNames[link]));
-    table.heads.push_back(fmt::format("{} received", kLinkNames[link]));
+    table.heads.push_back(fmt::format("{} sent", kFactories[link]->name));
+    table.heads.push_back(fmt::format("{} received", kFactories[link]->name));
   }
   for (const RankAudit& audit : audits) {
     std::vector<RankCell>& cells = table.ranks.emplace_back();

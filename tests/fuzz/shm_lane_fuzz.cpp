@@ -45,9 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if ((how & 4) != 0) slot.kind = static_cast<shm::SlotKind>(1 + static_cast<std::uint64_t>(slot.kind) % 4);
     if ((how & 8) != 0) slot.where %= 1 << 20;
     const bool views = ask % 4 == 1;
-    const Ticket asked = views          ? one.view(kFromZero, kEnvelope, into.size())
-                         : ask % 4 == 2 ? one.receive_put(kFromZero, kEnvelope, memory.heap(1).first(into.size()))
-                                        : one.receive(kFromZero, kEnvelope, into);
+    const Ticket asked = views ? one.view(kFromZero, kEnvelope, into.size()) : one.receive(kFromZero, kEnvelope, into);
     if (asked == kNotNow) break;
     ticket = asked;
     const Outcome outcome = one.test_receive(kFromZero, ticket);

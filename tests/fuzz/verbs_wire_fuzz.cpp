@@ -37,7 +37,7 @@ void try_immediate(std::uint32_t word, Ticket finished) {
 }
 
 void try_entry(verbs::EntryHeader header, std::uint8_t how, std::uint16_t bytes) {
-  const verbs::Awaited message{kEnvelope, bytes, (how & 1) != 0 ? std::optional<std::uint64_t>(4096) : std::nullopt};
+  const verbs::Awaited message{kEnvelope, bytes};
   if ((how & 2) != 0) header.ticket = 1;
   if ((how & 4) != 0) {
     header.signature = kEnvelope.signature;
@@ -46,11 +46,9 @@ void try_entry(verbs::EntryHeader header, std::uint8_t how, std::uint16_t bytes)
   }
   if ((how & 8) != 0) header.bytes = bytes;
   if ((how & 16) != 0) header.kind = static_cast<verbs::EntryKind>(1 + static_cast<std::uint32_t>(header.kind) % 3);
-  if ((how & 32) != 0) header.where = 4096;
   if (verbs::judge_entry(header, 1, message) != Outcome::done) return;
   require(header.ticket == 1 && header.bytes == message.bytes && header.signature == kEnvelope.signature);
-  if (message.where) require(header.kind == verbs::EntryKind::put && header.where == *message.where);
-  else require(header.kind == verbs::EntryKind::message && header.bytes <= verbs::kEagerBytes);
+  require(header.kind == verbs::EntryKind::message && header.bytes <= verbs::kEagerBytes);
 }
 
 /// Walks through a grant as write_large() does: from key to key, until all is written or the grant fails.

@@ -233,6 +233,12 @@ std::uint64_t on_every_rank(const ModelConfig& config) {
   return elements;
 }
 
+/// Returns the bytes that a rank keeps of a token's id and label. Where the vocabulary is cut over the tensor axis, ids aren't
+/// kept.
+std::uint64_t token_bytes(const Layout& layout) {
+  return layout.cuts_vocabulary_over_tensor() ? sizeof(std::int64_t) : kTokenBytes;
+}
+
 void expect_memory(const ModelCase& of, const Layout& layout) {
   const Setting setting = of.setting();
   const auto& [element, accumulated, lse] = setting.bytes;
@@ -257,12 +263,12 @@ void expect_memory(const ModelCase& of, const Layout& layout) {
       EXPECT_EQ(peak[Category::gradients], elements * accumulated) << where;
       EXPECT_EQ(peak[Category::optimizer], elements * accumulated * (of.dtype == DType::bf16 ? 3U : 2U)) << where;
       EXPECT_EQ(peak[Category::activations],
-                rows * L * share.saved(setting) + kept * (L * 2 * h * element + h * element + lse + kTokenBytes))
+                rows * L * share.saved(setting) + kept * (L * 2 * h * element + h * element + lse + token_bytes(layout)))
           << where;
       const theory::MeshSetting mesh{.setting = setting, .layout = layout};
       const theory::MeshPlace place = theory::place_of(layout, t * layout.sequence() + s);
       EXPECT_EQ(theory::held(mesh, place).total(), elements) << where;
-      EXPECT_EQ(theory::activation_bytes(mesh, place, kTokenBytes), peak[Category::activations]) << where;
+      EXPECT_EQ(theory::activation_bytes(mesh, place, token_bytes(layout)), peak[Category::activations]) << where;
     }
   }
 }
@@ -296,7 +302,7 @@ TEST(LayoutsMemory, ForecastsHoldUnderEveryScheme) {
         const theory::MeshPlace place = theory::place_of(layout, rank);
         const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];
         EXPECT_EQ(peak[Category::parameters], theory::held(mesh, place).total() * of.setting().bytes.element) << where;
-        EXPECT_EQ(peak[Category::activations], theory::activation_bytes(mesh, place, kTokenBytes)) << where;
+        EXPECT_EQ(peak[Category::activations], theory::activation_bytes(mesh, place, token_bytes(layout))) << where;
       }
       const theory::Traffic step = theory::mesh_step(mesh, BatchData(of).ids);
       for (int i = 0; i < kPurposes; ++i) {

@@ -249,8 +249,8 @@ def run_with_losses(lab, script, timeout):
 
 
 def lost_messages(lab, _steps, _size, timeout):
-    """Messages and puts of all sizes arrive though frames are lost."""
-    run_with_losses(lab, f"{lab.options.peer} flight puts", timeout)
+    """Messages of all sizes arrive though frames are lost."""
+    run_with_losses(lab, f"{lab.options.peer} flight sizes", timeout)
 
 
 def lost_frames(lab, steps, size, timeout):

@@ -170,34 +170,6 @@ void credits() {
   pair.close();
 }
 
-/// One-sided: the receiver tells where, the sender puts, the notification is a message of the lane.
-void puts() {
-  VerbsPair pair("puts", {});
-  std::uint32_t sequence = 0;
-  for (const std::size_t bytes : {std::size_t{1}, std::size_t{5000}, kMiB / 4 + 1}) {
-    std::span<std::byte> where = pair.heap(5 * kMiB, bytes);
-    std::fill(where.begin(), where.end(), std::byte{});
-    const RemoteSpan mine = pair.transport().remote(where);
-    RemoteSpan theirs{};
-    pair.send(kStream, envelope_of(++sequence), std::as_bytes(std::span(&mine, 1)));
-    pair.finish_receive(kStream, pair.receive(kStream, envelope_of(sequence), std::as_writable_bytes(std::span(&theirs, 1))));
-    ++sequence;
-    const std::span<std::byte> from = pair.heap(0, bytes);
-    fill(from, seed_of(node(), sequence));
-    const Ticket awaited = pair.transport().receive_put({0, kStream}, envelope_of(sequence), where);
-    Ticket put = kNotNow;
-    pair.until(
-        [&] {
-          return (put = pair.transport().put({0, kStream}, envelope_of(sequence), theirs, from)) != kNotNow;
-        },
-        "a put");
-    pair.finish_receive(kStream, awaited);
-    pair.finish_send(kStream, put);
-    require(holds(where, seed_of(1 - node(), sequence)), "a put of " + std::to_string(bytes) + " bytes arrived damaged");
-  }
-  pair.close();
-}
-
 /// Both ends must agree before a byte reaches the receiver's buffer, whether the message is small or large.
 void mismatch() {
   for (const std::size_t bytes : {std::size_t{40}, std::size_t{40000}}) {
@@ -361,12 +333,11 @@ void rails() {
 
 int run(const std::vector<std::string>& names) {
   const std::map<std::string, void (*)()> scenarios = {
-      {"sizes", sizes},     {"plain", plain},         {"flight", flight},
-      {"credits", credits}, {"puts", puts},           {"mismatch", mismatch},
-      {"sleep", sleeping},  {"slabs", slabs},         {"choices", choices},
-      {"limit", limit},     {"rails", rails},         {"large", large},
-      {"mtu", mtu},         {"port_flap", port_flap}, {"cut", cut},
-      {"silence", silence}, {"ungranted", ungranted}, {"port_down", port_down},
+      {"sizes", sizes},         {"plain", plain},    {"flight", flight},   {"credits", credits},
+      {"mismatch", mismatch},   {"sleep", sleeping}, {"slabs", slabs},     {"choices", choices},
+      {"limit", limit},         {"rails", rails},    {"large", large},     {"mtu", mtu},
+      {"port_flap", port_flap}, {"cut", cut},        {"silence", silence}, {"ungranted", ungranted},
+      {"port_down", port_down},
   };
   for (const std::string& name : names) {
     const std::uint64_t begin = posix::now_ns();

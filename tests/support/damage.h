@@ -19,9 +19,6 @@ class DamagingTransport final : public ForwardingTransport {
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override {
     return note(lane, inner().receive(lane, envelope, into), into);
   }
-  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override {
-    return note(lane, inner().receive_put(lane, envelope, where), {const_cast<std::byte*>(where.data()), where.size()});
-  }
   Outcome test_receive(LaneId lane, Ticket ticket) override {
     const Outcome outcome = inner().test_receive(lane, ticket);
     if (outcome != Outcome::done || ticket != ticket_) return outcome;

@@ -1,6 +1,7 @@
 // The job's store: values, waiting for values, subscriptions; and those who aren't let in. With TLS and without.
 
 #include "transport/bootstrap/store.h"
+#include "tests/support/few_descriptors.h"
 #include "transport/cause.h"
 #include "transport/tcp/dial.h"
 
@@ -12,11 +13,9 @@
 #include <functional>
 #include <poll.h>
 #include <string>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <thread>
-#include <unistd.h>
 #include <vector>
 
 namespace tsprun::bootstrap::store_test {
@@ -127,6 +126,20 @@ TEST_P(Store, SubscribersHearEverythingUnderTheirPrefix) {
   EXPECT_EQ(heard, "live/alive/b");
 }
 
+TEST_P(Store, WhatComesBySubscriptionWaitsWhileAKeyIsAskedFor) {
+  StoreClient one = client(0);
+  StoreClient two = client(1);
+  two.subscribe("live/");
+  one.set("live/a", bytes_of("1"));
+  one.set("after", bytes_of("it"));
+  EXPECT_EQ(two.get("after", "it"), bytes_of("it"));  // live/a came before it
+  StoreFrame frame;
+  ASSERT_TRUE(two.next(frame));
+  EXPECT_EQ(frame.key, "live/a");
+  EXPECT_EQ(frame.value, bytes_of("1"));
+  EXPECT_FALSE(two.next(frame));
+}
+
 TEST_P(Store, StrangersAreDroppedAndOthersGoOn) {
   StoreClient one = client(0);
   const posix::UniqueFd garbage = dial();
@@ -150,29 +163,9 @@ TEST_P(Store, WhoHasGreetedIsNotDrivenOutByStrangers) {
   EXPECT_TRUE(shake(one));
 }
 
-// UndefinedBehaviorSanitizer makes a pipe to look at an object's type: without a descriptor it calls every object invalid.
-#if !defined(TSP_SANITIZE_ADDRESS)
+#if !defined(TSP_SANITIZE_ADDRESS)  // as few_descriptors.h
 
-/// Limit under which this process has so many file descriptors left while the object lives, however many it was started with.
-class FewDescriptors {
- public:
-  explicit FewDescriptors(std::size_t left) {
-    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
-    const rlimit tight{512, before_.rlim_max};
-    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
-    for (posix::UniqueFd each(::dup(STDERR_FILENO)); each; each = posix::UniqueFd(::dup(STDERR_FILENO)))
-      taken_.push_back(std::move(each));
-    EXPECT_GE(taken_.size(), left);
-    taken_.resize(std::max(taken_.size(), left) - left);
-  }
-  FewDescriptors(const FewDescriptors&) = delete;
-  FewDescriptors& operator=(const FewDescriptors&) = delete;
-  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
-  std::vector<posix::UniqueFd> taken_;
-};
+using test::FewDescriptors;
 
 class StoreShortOfDescriptors : public Store {
  protected:

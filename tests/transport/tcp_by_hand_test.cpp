@@ -1,5 +1,6 @@
 // A tcp transport and a peer made by hand, which proves itself or doesn't, sends nonsense, or leaves; with TLS and without.
 
+#include "tests/support/few_descriptors.h"
 #include "tests/transport/tcp_lanes.h"
 #include "transport/posix.h"
 #include "transport/tcp/address.h"
@@ -319,6 +320,27 @@ TEST_P(ByHand, NonsenseBreaksTheLaneLoudly) {
     EXPECT_FALSE(peer.zero_.found(kToOne).detail.empty());
   }
 }
+
+#if !defined(TSP_SANITIZE_ADDRESS)  // as few_descriptors.h
+
+/// Turned away while no descriptor is left, a rank can't dial again: that peer is lost, and progress() goes on.
+TEST(TcpShortOfDescriptors, LosesThePeerThatItCannotDialAgain) {
+  const std::vector<posix::UniqueFd> listeners = tcp::listen_on({tcp::resolve("127.0.0.1", 0)});
+  const tcp::AddressBlob blob = tcp::pack(tcp::local_address(listeners[0].get()), 0);
+  TcpTransport one(options_of(1));
+  one.connect(0, std::as_bytes(std::span(&blob, 1)));
+  posix::UniqueFd accepted(::accept(listeners[0].get(), nullptr, nullptr));
+  ASSERT_TRUE(accepted);
+  const test::FewDescriptors none(0);
+  ::shutdown(accepted.get(), SHUT_RDWR);  // without a greeting, as to one stranger too many
+  EXPECT_NO_THROW(eventually([&] {
+    one.progress();
+    return !one.broken(0).empty();
+  }));
+  EXPECT_NE(one.broken(0).find("Too many open files"), std::string::npos) << one.broken(0);
+}
+
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Tcp, ByHand, testing::Bool(), name_of);
 

@@ -174,17 +174,6 @@ TEST_P(TcpLane, ADryLaneDoesNotHoldUpOthers) {
   }
 }
 
-TEST_P(TcpLane, PutsLandWhereTheReceiverSaid) {
-  for (const std::size_t bytes : {std::size_t{100}, std::size_t{1} << 20}) {
-    std::vector<std::byte> window(bytes);
-    const RemoteSpan where = one_->remote(window);
-    const std::vector<std::byte> payload = pattern(bytes, bytes);
-    ASSERT_NE(zero_->put(kToOne, envelope_of(1), where, payload), kNotNow);
-    EXPECT_EQ(settle_receive(one_->receive_put(kFromZero, envelope_of(1), window)), Outcome::done);
-    EXPECT_EQ(window, payload);
-  }
-}
-
 TEST_P(TcpLane, AMismatchIsFoundBeforeAnyByteArrives) {
   const std::size_t sizes[][2] = {{100, 100}, {100, 104}, {1 << 20, 1 << 20}, {1 << 20, 100}, {100, 1 << 20}};
   int stream = 0;

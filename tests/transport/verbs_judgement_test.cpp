@@ -1,7 +1,7 @@
 // What a verbs transport believes of its peer's headers. tests/fuzz/verbs_wire_fuzz.cpp tries any others.
 #include "transport/verbs/judgement.h"
 
-#include "transport/transport.h"
+#include "transport/endpoint.h"
 
 #include <gtest/gtest.h>
 
@@ -15,10 +15,10 @@ EntryHeader entry_of(const Awaited& message, Ticket ticket) {
           .ticket = ticket,
           .taken = 0,
           .bytes = message.bytes,
-          .where = message.where.value_or(0),
+          .unused = 0,
           .sequence = message.envelope.sequence,
           .tag = message.envelope.tag,
-          .kind = message.where ? EntryKind::put : EntryKind::message,
+          .kind = EntryKind::message,
           .reserved = {}};
 }
 
@@ -35,7 +35,7 @@ TEST(VerbsJudgement, NewsMayOnlySpeakOfTheSlotsAfterWhatIsOver) {
 
 /// News of it names what is over; its header, should it lie where a later message is awaited, another number.
 TEST(VerbsJudgement, AMessageThatComesTwiceIsFound) {
-  const Awaited message{kEnvelope, 100, std::nullopt};
+  const Awaited message{kEnvelope, 100};
   for (const Ticket finished : {Ticket{1}, Ticket{20}, (Ticket{1} << 28) + 3}) {
     for (Ticket over = finished; over > 0 && finished - over < kSlots; --over) {
       EXPECT_EQ(awaited(static_cast<std::uint32_t>(over) & Immediate::kLowMask, finished), std::nullopt) << over;
@@ -45,7 +45,7 @@ TEST(VerbsJudgement, AMessageThatComesTwiceIsFound) {
 }
 
 TEST(VerbsJudgement, AnEntryIsTheAwaitedOneOrSaysWhyNot) {
-  const Awaited message{kEnvelope, 100, std::nullopt};
+  const Awaited message{kEnvelope, 100};
   EXPECT_EQ(judge_entry(entry_of(message, 4), 4, message), Outcome::done);
   EXPECT_EQ(judge_entry(entry_of(message, 5), 4, message), Outcome::corrupt);
   for (auto change : {+[](EntryHeader& header) { ++header.signature; }, +[](EntryHeader& header) { ++header.sequence; },
@@ -54,22 +54,11 @@ TEST(VerbsJudgement, AnEntryIsTheAwaitedOneOrSaysWhyNot) {
     change(header);
     EXPECT_EQ(judge_entry(header, 4, message), Outcome::mismatch);
   }
-  EntryHeader put = entry_of(message, 4);
-  put.kind = EntryKind::put;
-  EXPECT_EQ(judge_entry(put, 4, message), Outcome::corrupt);
-  const Awaited large{kEnvelope, kEagerBytes + 1, std::nullopt};
+  EntryHeader refused = entry_of(message, 4);
+  refused.kind = EntryKind::refused;
+  EXPECT_EQ(judge_entry(refused, 4, message), Outcome::corrupt);
+  const Awaited large{kEnvelope, kEagerBytes + 1};
   EXPECT_EQ(judge_entry(entry_of(large, 4), 4, large), Outcome::corrupt);  // its payload has no room in an entry
-}
-
-TEST(VerbsJudgement, APutMustHaveGoneWhereItWasAwaited) {
-  const Awaited message{kEnvelope, 1 << 20, 4096};
-  EntryHeader header = entry_of(message, 1);
-  EXPECT_EQ(judge_entry(header, 1, message), Outcome::done);
-  header.where = 4097;
-  EXPECT_EQ(judge_entry(header, 1, message), Outcome::corrupt);
-  header.where = 4096;
-  header.kind = EntryKind::message;
-  EXPECT_EQ(judge_entry(header, 1, message), Outcome::corrupt);
 }
 
 GrantHeader grant_of(std::uint64_t bytes, std::uint64_t first_bytes, std::uint32_t keys) {

@@ -220,10 +220,6 @@ const std::vector<std::byte>* StoreServer::find(const std::string& key) const {
   return found == values_.end() ? nullptr : &found->second;
 }
 
-bool StoreServer::delivered() const {
-  return std::all_of(clients_.begin(), clients_.end(), [](const auto& each) { return each.second.link.backlog() == 0; });
-}
-
 // --- client ------------------------------------------------------------------------------------------------------------------
 
 StoreClient::StoreClient(const std::string& address, const tls::Credentials& credentials, int name, std::uint64_t timeout_ns,
@@ -296,10 +292,7 @@ std::vector<std::byte> StoreClient::get(const std::string& key, const std::strin
   const std::uint64_t deadline = posix::now_ns() + timeout_ns_ + grace_ns;
   for (;;) {
     const bool alive = link_->pump();
-    StoreFrame frame;
-    while (link_->next(frame)) {
-      if (frame.op == StoreOp::value && frame.key == key) return std::move(frame.value);
-    }
+    if (std::optional<std::vector<std::byte>> value = link_->take(key)) return *std::move(value);
     if (!alive) throw Error(Cause::disconnected, fmt::format("the way to the job's store is cut: {}", link_->why_over()));
     wait(deadline, what);
   }

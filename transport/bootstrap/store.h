@@ -62,8 +62,6 @@ class StoreServer {
   std::function<void(int client, const std::string& key, const std::vector<std::byte>& value)> on_set;
   /// Called when a client that had proved itself has gone, with the reason.
   std::function<void(int client, const std::string& why)> on_gone;
-  /// Returns true if everything that was sent to clients, all of them, has left this process.
-  bool delivered() const;
   /// Returns true if no client is connected.
   bool alone() const { return clients_.empty(); }
 
@@ -109,7 +107,7 @@ class StoreClient {
   void set(std::string_view key, std::span<const std::byte> value);
   /// Asks for everything that is or will be set under keys with this prefix; it arrives in next(). Doesn't wait.
   void subscribe(std::string_view prefix);
-  /// Waits until the key has a value and returns it. Frames of subscriptions that arrive meanwhile are discarded. Throws
+  /// Waits until the key has a value and returns it. What arrives meanwhile by subscription is left for next(). Throws
   /// Error(stalled), naming `what`, when the timeout and `grace_ns` have passed; Error(disconnected) if the link ends.
   std::vector<std::byte> get(const std::string& key, const std::string& what, std::uint64_t grace_ns = 0);
 

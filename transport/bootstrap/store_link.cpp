@@ -126,4 +126,13 @@ bool StoreLink::next(StoreFrame& frame) {
   return true;
 }
 
+std::optional<std::vector<std::byte>> StoreLink::take(std::string_view key) {
+  const auto found =
+      std::ranges::find_if(frames_, [&](const StoreFrame& each) { return each.op == StoreOp::value && each.key == key; });
+  if (found == frames_.end()) return std::nullopt;
+  std::vector<std::byte> value = std::move(found->value);
+  frames_.erase(found);
+  return value;
+}
+
 }  // namespace tsprun::bootstrap

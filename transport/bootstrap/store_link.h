@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,6 +58,8 @@ class StoreLink {
   void send(StoreOp op, std::string_view key, std::span<const std::byte> value);
   /// Takes the next frame that has arrived; false if there is none.
   bool next(StoreFrame& frame);
+  /// Takes the first value of this key that has arrived, and leaves all other frames for next(); empty if there is none.
+  std::optional<std::vector<std::byte>> take(std::string_view key);
   /// Writes as far as the socket allows, without reading. Returns false once nothing can be written any more.
   bool flush() { return !over() && (!ready() || write()); }
 

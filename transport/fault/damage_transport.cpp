@@ -33,7 +33,8 @@ Ticket DamageTransport::expect(LaneId lane, const Envelope& envelope, std::byte*
   }
   // The message that replaces a lost one isn't the one to be damaged.
   if (here.losing) damage = nullptr;
-  const bool below_its_check = damage != nullptr && inner().damage_next(lane);
+  const bool below_its_check = damage != nullptr && below_check_;
+  if (below_its_check) below_check_(lane);
   const Ticket below = post();
   if (below == kNotNow) return kNotNow;
   here.losing = false;
@@ -53,12 +54,6 @@ Ticket DamageTransport::expect(LaneId lane, const Envelope& envelope, std::byte*
 
 Ticket DamageTransport::receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) {
   return expect(lane, envelope, into.data(), into.size(), [&] { return inner().receive(lane, envelope, into); });
-}
-
-Ticket DamageTransport::receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) {
-  // The memory is this rank's own and writable: const is only receive_put()'s promise not to write it.
-  return expect(lane, envelope, const_cast<std::byte*>(where.data()), where.size(),
-                [&] { return inner().receive_put(lane, envelope, where); });
 }
 
 Ticket DamageTransport::view(LaneId lane, const Envelope& envelope, std::size_t bytes) {

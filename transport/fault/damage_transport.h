@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -23,12 +24,16 @@ namespace tsprun::fault {
 /// Carries out a rank's Strikes of kind corrupt and drop, and its cuts.
 class DamageTransport final : public ForwardingTransport {
  public:
-  /// Wraps `inner`. `worlds[p]` is the world's rank of peer p. `inner` and `strikes` must outlive this object.
-  DamageTransport(Transport& inner, Strikes& strikes, std::vector<int> worlds)
-      : ForwardingTransport(inner), strikes_(&strikes), worlds_(std::move(worlds)) {}
+  /// Damages the message that a lane's next receive expects below the transport's own check of payloads. Called again before
+  /// that receive, it changes nothing.
+  using BelowCheck = std::function<void(LaneId lane)>;
+
+  /// Wraps `inner`. `worlds[p]` is the world's rank of peer p. `below_check`: set if the transport checks payloads itself.
+  /// `inner` and `strikes` must outlive this object.
+  DamageTransport(Transport& inner, Strikes& strikes, std::vector<int> worlds, BelowCheck below_check = {})
+      : ForwardingTransport(inner), strikes_(&strikes), worlds_(std::move(worlds)), below_check_(std::move(below_check)) {}
 
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
-  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override;
   Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
   Outcome test_receive(LaneId lane, Ticket ticket) override;
   std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override;
@@ -64,6 +69,7 @@ class DamageTransport final : public ForwardingTransport {
 
   Strikes* strikes_;
   std::vector<int> worlds_;
+  BelowCheck below_check_;
   std::map<Key, Lane> lanes_;  ///< lanes on which a message was struck
 };
 

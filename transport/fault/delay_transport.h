@@ -41,9 +41,6 @@ class DelayTransport final : public ForwardingTransport {
                  std::vector<int> worlds = {})
       : ForwardingTransport(inner), speed_(speed), slow_(std::move(slow)), strikes_(strikes), worlds_(std::move(worlds)) {}
 
-  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override {
-    return expect(lane, envelope, inner().receive_put(lane, envelope, where), where.size());
-  }
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override {
     return expect(lane, envelope, inner().receive(lane, envelope, into), into.size());
   }
@@ -51,9 +48,12 @@ class DelayTransport final : public ForwardingTransport {
     return expect(lane, envelope, inner().view(lane, envelope, bytes), bytes);
   }
   Outcome test_receive(LaneId lane, Ticket ticket) override;
-  bool withholds(int peer) const override;
   bool progress() override;
   std::uint64_t arm() override;
+
+  /// Returns true while a message that has already arrived from this peer is held back. The peer may then have ended although
+  /// its messages are still to be handed over.
+  bool withholds(int peer) const;
 
  private:
   /// A message for which a receive is posted and that wasn't handed over yet.

@@ -41,8 +41,7 @@ inline constexpr std::size_t kEagerBytes = 8192;  ///< largest payload that goes
 enum class SlotKind : std::uint64_t {
   in_slot = 1,  ///< the payload lies in the slot
   in_ring,      ///< `where` is an offset in the ring
-  in_heap,      ///< `where` is an offset in the sender's heap
-  put_done      ///< notification of a put; `where` is the offset in the receiver's heap
+  in_heap       ///< `where` is an offset in the sender's heap
 };
 
 /// One message: one cache line, drawn above.

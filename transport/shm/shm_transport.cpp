@@ -55,7 +55,7 @@ struct ShmTransport::Outgoing {
 /// A message that the receiver waits for.
 struct ShmTransport::Posted {
   Envelope envelope;
-  std::byte* into = nullptr;  // copy: the buffer; put: where the bytes must have gone
+  std::byte* into = nullptr;  // copy: the buffer
   std::size_t bytes = 0;
   const std::byte* payload = nullptr;  // of a view that has arrived
   Want want = Want::copy;
@@ -112,10 +112,6 @@ void ShmTransport::register_memory(std::span<std::byte> memory) {
 
 bool ShmTransport::is_registered(std::span<const std::byte> memory) const {
   return memory.data() >= heap_.data() && memory.data() + memory.size() <= heap_.data() + heap_.size();
-}
-
-RemoteSpan ShmTransport::remote(std::span<const std::byte> memory) const {
-  return {0, static_cast<std::uint64_t>(memory.data() - heap_.data())};
 }
 
 bool ShmTransport::can_view(int peer) const { return peer >= 0 && peer < static_cast<int>(memory_->layout().local_ranks); }
@@ -209,26 +205,8 @@ Ticket ShmTransport::send(LaneId lane, const Envelope& envelope, std::span<const
                                               payload.size(), kEagerBytes));
     }
     slot->kind = SlotKind::in_heap;
-    slot->where = remote(payload).offset;
+    slot->where = static_cast<std::uint64_t>(payload.data() - heap_.data());
   }
-  counters_.sent[static_cast<std::size_t>(envelope.purpose)] += payload.size();
-  return publish(out, envelope, *slot, payload.size());
-}
-
-Ticket ShmTransport::put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) {
-  Outgoing& out = outgoing(lane);
-  Slot* slot = free_slot(out);
-  if (slot == nullptr) return kNotNow;
-  const std::span<std::byte> peer_heap = memory_->heap(lane.peer);
-  if (where.offset > peer_heap.size() || payload.size() > peer_heap.size() - where.offset) {
-    throw Error(Cause::refused,
-                fmt::format("shm: a put of {} bytes to offset {} leaves the peer's heap of {} bytes", payload.size(),
-                            where.offset, peer_heap.size()),
-                lane.peer);
-  }
-  if (!payload.empty()) std::memcpy(peer_heap.data() + where.offset, payload.data(), payload.size());
-  slot->kind = SlotKind::put_done;
-  slot->where = where.offset;
   counters_.sent[static_cast<std::size_t>(envelope.purpose)] += payload.size();
   return publish(out, envelope, *slot, payload.size());
 }
@@ -285,10 +263,6 @@ inline void ShmTransport::finish(Incoming& in, Ticket ticket) {
   }
 }
 
-Ticket ShmTransport::receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) {
-  return post(lane, envelope, const_cast<std::byte*>(where.data()), where.size(), Want::put);  // only compared
-}
-
 /// Handles a message that has arrived: checks it against what was expected and that its memory range is valid, then copies or
 /// exposes it.
 inline Outcome ShmTransport::inspect(Incoming& in, Ticket ticket, const Slot& slot, Posted& posted) {
@@ -314,17 +288,13 @@ inline Outcome ShmTransport::inspect(Incoming& in, Ticket ticket, const Slot& sl
       payload = in.sender_heap.data() + where;
       in.urgent |= bit(ticket);
       break;
-    case SlotKind::put_done:
-      if (posted.want != Want::put || where > heap_.size() || heap_.data() + where != posted.into) return Outcome::corrupt;
-      break;
     default: return Outcome::corrupt;
   }
-  if ((posted.want == Want::put) != (slot.kind == SlotKind::put_done)) return Outcome::corrupt;
   if (posted.want == Want::view) {
     posted.payload = payload;
     return Outcome::done;
   }
-  if (posted.want == Want::copy) copy_small(posted.into, payload, bytes);
+  copy_small(posted.into, payload, bytes);
   counters_.received[static_cast<std::size_t>(posted.envelope.purpose)] += bytes;
   finish(in, ticket);
   return Outcome::done;

@@ -5,36 +5,34 @@
 // to heap. Nothing happens in the background: progress() has nothing to do.
 #pragma once
 
+#include "transport/endpoint.h"
 #include "transport/shm/lane.h"
-#include "transport/transport.h"
 
 #include <memory>
 #include <vector>
 
 namespace tsprun::shm {
 
-/// Transport over the node's shared memory; see transport.h for the calls.
-class ShmTransport final : public Transport {
+/// Transport over the node's shared memory; see endpoint.h and transport.h for the calls.
+class ShmTransport final : public Endpoint {
  public:
   /// Makes the transport of `local_rank`. Peers are numbered by local rank. `memory` must outlive the transport.
   ShmTransport(NodeMemory& memory, int local_rank);
   ~ShmTransport() override;
 
-  std::string_view name() const override { return "shm"; }
   std::vector<std::byte> address(int peer) override;
   Reach can_reach(int peer, std::span<const std::byte> address) const override;
   void connect(int peer, std::span<const std::byte> address) override;
   bool connected(int peer) override;
+  std::string broken(int) const override { return {}; }
 
   void register_memory(std::span<std::byte> memory) override;
-  RemoteSpan remote(std::span<const std::byte> memory) const override;
-  bool is_registered(std::span<const std::byte> memory) const override;
+  /// Returns true if `memory` lies in this rank's heap, so that payloads of any size can be sent from it.
+  bool is_registered(std::span<const std::byte> memory) const;
   std::size_t plain_limit() const override { return kEagerBytes; }
   bool can_receive_into(std::span<const std::byte>) const override { return true; }
 
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;
-  Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) override;
-  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override;
   Outcome test_send(LaneId lane, Ticket ticket) override;
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
   Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
@@ -55,7 +53,7 @@ class ShmTransport final : public Transport {
   struct Outgoing;
   struct Incoming;
   struct Posted;
-  enum class Want : std::uint8_t { copy, view, put };
+  enum class Want : std::uint8_t { copy, view };
 
   Outgoing& outgoing(LaneId lane);
   Incoming& incoming(LaneId lane);

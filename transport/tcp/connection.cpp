@@ -29,8 +29,7 @@ void Connection::fail(Outcome outcome, const std::string& detail) {
 
 // --- sending -----------------------------------------------------------------------------------------------------------------
 
-Ticket Connection::send(Stream stream, const Envelope& envelope, std::span<const std::byte> payload, bool is_put,
-                        std::uint64_t where) {
+Ticket Connection::send(Stream stream, const Envelope& envelope, std::span<const std::byte> payload) {
   Outgoing& lane = out(stream);
   const bool small = payload.size() <= kEagerBytes;
   const bool lost = outcome_ != Outcome::pending;
@@ -40,26 +39,18 @@ Ticket Connection::send(Stream stream, const Envelope& envelope, std::span<const
   }
   const Ticket ticket = ++lane.last;
   Sent& sent = lane.sent[ticket % kWindow];
-  sent = {.envelope = envelope,
-          .data = payload.data(),
-          .bytes = payload.size(),
-          .where = where,
-          .flags = is_put ? kFlagPut : std::uint16_t{0},
-          .small = small,
-          .lost = lost};
+  sent = {.envelope = envelope, .data = payload.data(), .bytes = payload.size(), .small = small, .lost = lost};
   if (lost) return ticket;
   lane.last_alive = ticket;
   counters_->sent[static_cast<std::size_t>(envelope.purpose)] += payload.size();
   FrameHeader header{};
   header.kind = static_cast<std::uint8_t>(small ? FrameKind::message : FrameKind::announce);
   header.stream = static_cast<std::uint8_t>(stream);
-  header.flags = sent.flags;
   header.sequence = envelope.sequence;
   header.tag = envelope.tag;
   header.signature = envelope.signature;
   header.bytes = payload.size();
   header.ticket = ticket;
-  header.where = where;
   if (small) {
     sent.written = sent.bytes;
     lane.small_bytes += sent.bytes;
@@ -85,12 +76,12 @@ Outcome Connection::test_send(Stream stream, Ticket ticket) const {
 
 // --- receiving ---------------------------------------------------------------------------------------------------------------
 
-Ticket Connection::receive(Stream stream, const Envelope& envelope, std::span<std::byte> into, bool is_put) {
+Ticket Connection::receive(Stream stream, const Envelope& envelope, std::span<std::byte> into) {
   Incoming& lane = in(stream);
   if (lane.posted - lane.prefix >= kWindow) return kNotNow;
   const Ticket ticket = ++lane.posted;
   Expected& expected = lane.expected[ticket % kWindow];
-  expected = {.envelope = envelope, .into = into.data(), .bytes = into.size(), .is_put = is_put};
+  expected = {.envelope = envelope, .into = into.data(), .bytes = into.size()};
   if (ticket <= lane.arrived) {
     match(stream, ticket, lane.waiting[ticket % kWindow].payload);
   } else if (into.size() > kEagerBytes) {
@@ -144,8 +135,7 @@ void Connection::match(Stream stream, Ticket ticket, std::span<const std::byte> 
 bool Connection::compare(Incoming& lane, const Expected& expected, const FrameHeader& header) {
   if (lane.outcome != Outcome::pending) return false;
   const Envelope arrived{header.signature, header.sequence, header.tag, expected.envelope.purpose};
-  const bool is_put = (header.flags & kFlagPut) != 0;
-  if (!arrived.matches(expected.envelope) || header.bytes != expected.bytes || is_put != expected.is_put) {
+  if (!arrived.matches(expected.envelope) || header.bytes != expected.bytes) {
     lane.outcome = Outcome::mismatch;
     lane.found = {arrived, header.bytes, {}};
     return false;

@@ -7,9 +7,9 @@
 #pragma once
 
 #include "transport/tcp/pacing.h"
+#include "transport/endpoint.h"
 #include "transport/tcp/wire.h"
 #include "transport/tls/channel.h"
-#include "transport/transport.h"
 
 #include <array>
 #include <cstddef>
@@ -41,18 +41,18 @@ class Connection {
   /// Ends the connection: every message that isn't finished gets `outcome`, found() gets `detail`. Only the first call counts.
   void fail(Outcome outcome, const std::string& detail);
 
-  /// Posts a message, or a put to `where` in the peer; see Transport::send() and put(). A small payload is copied at once.
-  Ticket send(Stream stream, const Envelope& envelope, std::span<const std::byte> payload, bool is_put, std::uint64_t where);
+  /// Posts a message; see Transport::send(). A small payload is copied at once.
+  Ticket send(Stream stream, const Envelope& envelope, std::span<const std::byte> payload);
   /// See Transport::test_send(). A large message is done when the last piece was handed to the socket.
   Outcome test_send(Stream stream, Ticket ticket) const;
-  /// Posts a receive, of a put if `is_put`; see Transport::receive() and receive_put(). A large one is granted at once.
-  Ticket receive(Stream stream, const Envelope& envelope, std::span<std::byte> into, bool is_put);
+  /// Posts a receive; see Transport::receive(). A large one is granted at once.
+  Ticket receive(Stream stream, const Envelope& envelope, std::span<std::byte> into);
   /// See Transport::test_receive().
   Outcome test_receive(Stream stream, Ticket ticket) const;
   /// See Transport::found().
   Found found(Stream stream) const;
   /// Flips a bit of the message that the stream's next receive expects, before its hash is checked; see
-  /// Transport::damage_next().
+  /// TcpTransport::damage_next().
   void damage_next(Stream stream);
 
   /// Reads what has arrived. Returns true if anything came, or the connection ended.
@@ -70,8 +70,6 @@ class Connection {
     const std::byte* data = nullptr;
     std::uint64_t bytes = 0;
     std::uint64_t written = 0;
-    std::uint64_t where = 0;
-    std::uint16_t flags = 0;
     bool small = true;
     bool lost = false;  ///< posted after the connection had failed
   };
@@ -90,7 +88,6 @@ class Connection {
     std::byte* into = nullptr;
     std::uint64_t bytes = 0;
     std::uint64_t got = 0;
-    bool is_put = false;
     bool granted = false;
   };
   /// Header of a message or announcement that has arrived, and the payload of a small message that came before its receive.

@@ -45,7 +45,6 @@ bool Connection::pick_piece() {
       piece_ = {};
       piece_.kind = static_cast<std::uint8_t>(FrameKind::piece);
       piece_.stream = static_cast<std::uint8_t>(stream);
-      piece_.flags = sent.flags;
       piece_.sequence = sent.envelope.sequence;
       piece_.tag = sent.envelope.tag;
       piece_.signature = sent.envelope.signature;

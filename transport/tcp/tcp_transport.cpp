@@ -147,11 +147,16 @@ void TcpTransport::accept_strangers() {
     }
     make_room(false);
     const std::uint64_t id = next_id_++;
-    watch(arrival.socket.get(), kJoiningBase + id, false);
-    joining_.emplace(id, Joining{.channel = tls::Channel::acceptor(std::move(arrival.socket), {options_.secret, options_.tls},
-                                                                   bootstrap::Link::lanes, options_.rank),
-                                 .deadline_ns = posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns),
-                                 .address = arrival.from.print()});
+    try {
+      watch(arrival.socket.get(), kJoiningBase + id, false);
+      joining_.emplace(id, Joining{.channel = tls::Channel::acceptor(std::move(arrival.socket), {options_.secret, options_.tls},
+                                                                     bootstrap::Link::lanes, options_.rank),
+                                   .deadline_ns = posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns),
+                                   .address = arrival.from.print()});
+    } catch (const Error& error) {
+      refusals_.refused(arrival.from.print(), error.what());
+      continue;
+    }
     pump(id);  // a rank has sent its greeting by now
   }
 }
@@ -170,8 +175,18 @@ void TcpTransport::make_room(bool no_descriptors) {
   }
 }
 
-/// Moves a handshake as far as the socket allows.
+/// Moves a handshake as far as the socket allows. What goes wrong, for example for want of file descriptors, fails that
+/// connection alone: progress() throws nothing because of it.
 void TcpTransport::pump(std::uint64_t id) {
+  try {
+    shake(id);
+  } catch (const Error& error) {
+    give_up(id, error.what());
+  }
+}
+
+/// Does the work of pump(). If it throws, the handshake is still in joining_.
+void TcpTransport::shake(std::uint64_t id) {
   const auto found = joining_.find(id);
   if (found == joining_.end()) return;
   Joining& joining = found->second;
@@ -188,21 +203,21 @@ void TcpTransport::pump(std::uint64_t id) {
 }
 
 void TcpTransport::admit(std::uint64_t id) {
-  auto node = joining_.extract(id);
-  Joining& joining = node.mapped();
+  Joining& joining = joining_.at(id);
   const int rank = joining.channel.peer();
   const bool welcome = joining.peer >= 0 ? rank == joining.peer
                                          : rank > options_.rank && rank < options_.world_size &&
                                                joining.channel.sought() == options_.rank && !peer(rank).live();
   if (!welcome || peer(rank).failed()) {
     refusals_.refused(joining.address, fmt::format("it says that it is rank {}", rank));
+    joining_.erase(id);
     return;
   }
   set_patience(joining.channel.descriptor(), options_.timeout_ns);
   const std::uint64_t token = kPeerBase + static_cast<std::uint64_t>(rank);
   watch(joining.channel.descriptor(), token, false);
   pacing_.add(joining.channel.descriptor());
-  peer(rank).start(std::move(joining.channel), epoll_.get(), token);
+  peer(rank).start(std::move(joining_.extract(id).mapped().channel), epoll_.get(), token);
 }
 
 /// Handles the end of a socket during its handshake; `error` is its errno, 0 if the other end closed it. Dials again if the
@@ -228,46 +243,30 @@ void TcpTransport::give_up(std::uint64_t id, const std::string& why) {
   else refusals_.refused(node.mapped().address, why);
 }
 
-/// Gives up handshakes that take too long. Always returns false.
-bool TcpTransport::expire() {
+/// Gives up handshakes that take too long.
+void TcpTransport::expire() {
   const std::uint64_t now = posix::now_ns();
   for (auto each = joining_.begin(); each != joining_.end();) {
     const auto next = std::next(each);
     if (each->second.deadline_ns <= now) give_up(each->first, "it didn't prove itself in time");
     each = next;
   }
-  return false;
 }
 
 // --- lanes -------------------------------------------------------------------------------------------------------------------
 
-RemoteSpan TcpTransport::remote(std::span<const std::byte> memory) const {
-  return {0, reinterpret_cast<std::uint64_t>(memory.data())};
-}
-
 Ticket TcpTransport::send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery) {
-  return peer(lane.peer).send(lane.stream, envelope, payload, false, 0);
-}
-
-Ticket TcpTransport::put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) {
-  return peer(lane.peer).send(lane.stream, envelope, payload, true, where.offset);
-}
-
-Ticket TcpTransport::receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) {
-  return peer(lane.peer).receive(lane.stream, envelope, {const_cast<std::byte*>(where.data()), where.size()}, true);
+  return peer(lane.peer).send(lane.stream, envelope, payload);
 }
 
 Outcome TcpTransport::test_send(LaneId lane, Ticket ticket) { return peer(lane.peer).test_send(lane.stream, ticket); }
 
 Ticket TcpTransport::receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) {
-  return peer(lane.peer).receive(lane.stream, envelope, into, false);
+  return peer(lane.peer).receive(lane.stream, envelope, into);
 }
 
 Outcome TcpTransport::test_receive(LaneId lane, Ticket ticket) { return peer(lane.peer).test_receive(lane.stream, ticket); }
-bool TcpTransport::damage_next(LaneId lane) {
-  peer(lane.peer).damage_next(lane.stream);
-  return true;
-}
+void TcpTransport::damage_next(LaneId lane) { peer(lane.peer).damage_next(lane.stream); }
 
 namespace {
 [[noreturn]] void no_views() { throw Error(Cause::refused, "tcp: a peer's memory can't be viewed; receive instead"); }

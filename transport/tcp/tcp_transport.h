@@ -2,16 +2,16 @@
 //
 // Each pair of ranks has one non-blocking connection; the higher rank dials. Its ends prove the job's secret before it carries
 // a lane, with TLS if the options say so (tls/channel.h). All sockets are in one epoll set, on which a sleeping rank waits.
-// There are no views. A put is a message whose destination the receiver has named.
+// There are no views.
 #pragma once
 
 #include "transport/bootstrap/refusal_log.h"
+#include "transport/endpoint.h"
 #include "transport/posix.h"
 #include "transport/tcp/address.h"
 #include "transport/tcp/connection.h"
 #include "transport/tcp/pacing.h"
 #include "transport/tls/channel.h"
-#include "transport/transport.h"
 
 #include <cstdint>
 #include <map>
@@ -31,38 +31,30 @@ struct TcpOptions {
   std::uint64_t timeout_ns = 30'000'000'000;  ///< unacknowledged data or an unfinished handshake is given up after this time
 };
 
-/// Transport over TCP; see transport.h for the calls.
-class TcpTransport final : public Transport {
+/// Transport over TCP; see endpoint.h and transport.h for the calls.
+class TcpTransport final : public Endpoint {
  public:
   /// Listens for peers, which are numbered by their rank in the world. Throws Error(refused) naming the address that can't be
   /// bound.
   explicit TcpTransport(const TcpOptions& options);
   ~TcpTransport() override;
 
-  std::string_view name() const override { return "tcp"; }
   std::vector<std::byte> address(int peer) override;
   Reach can_reach(int peer, std::span<const std::byte> address) const override;
   void connect(int peer, std::span<const std::byte> address) override;
   bool connected(int peer) override;
-  /// Returns why the connection to a peer is broken; empty if it isn't.
-  std::string broken(int peer) const;
+  std::string broken(int peer) const override;
 
   void register_memory(std::span<std::byte>) override {}
-  /// Returns the address in this process as the offset. Peers send it back with a put; it is never used to address memory.
-  RemoteSpan remote(std::span<const std::byte> memory) const override;
-  bool is_registered(std::span<const std::byte>) const override { return true; }
   std::size_t plain_limit() const override { return kEagerBytes; }
   bool can_receive_into(std::span<const std::byte>) const override { return true; }
   bool checks_payloads() const override { return true; }
 
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;
-  Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) override;
-  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override;
   Outcome test_send(LaneId lane, Ticket ticket) override;
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
   Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
   Outcome test_receive(LaneId lane, Ticket ticket) override;
-  bool damage_next(LaneId lane) override;
   bool can_view(int) const override { return false; }
   std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override;
   void release(LaneId lane, Ticket ticket) override;
@@ -74,6 +66,10 @@ class TcpTransport final : public Transport {
   int descriptor() const override { return epoll_.get(); }
   bool close() override;
   const TrafficCounters& counters() const override { return counters_; }
+
+  /// Flips a bit, as an injected fault, of the message that the lane's next receive expects, before its hash is checked. Calling
+  /// it again before that receive changes nothing.
+  void damage_next(LaneId lane);
 
  private:
   /// A socket whose other end hasn't yet proved that it knows the secret.
@@ -92,10 +88,11 @@ class TcpTransport final : public Transport {
   void accept_strangers();
   void make_room(bool no_descriptors);
   void pump(std::uint64_t id);
+  void shake(std::uint64_t id);
   void lost(std::uint64_t id, int error);
   void give_up(std::uint64_t id, const std::string& why);
   void admit(std::uint64_t id);
-  bool expire();
+  void expire();
 
   TcpOptions options_;
   TrafficCounters counters_;

@@ -2,7 +2,7 @@
 // `piece`.
 //
 //    0 ┌───────┬──────┬────────┬───────┬──────────┬─────┐
-//      │ magic │ kind │ stream │ flags │ sequence │ tag │
+//      │ magic │ kind │ stream │   0   │ sequence │ tag │
 //   16 ├───────┴───┬──┴────┬───┴────┬──┴────┬─────┴─────┴──┬─────────────┐
 //      │ signature │ bytes │ ticket │ where │ payload hash │ header hash │
 //      └───────────┴───────┴────────┴───────┴──────────────┴─────────────┘ 64
@@ -36,20 +36,18 @@ inline constexpr std::uint64_t kLaneCredit = 256 * 1024;  ///< most bytes of unf
 /// Kind of a frame; see the table above.
 enum class FrameKind : std::uint8_t { message = 1, announce, grant, piece, credit, bye };
 
-inline constexpr std::uint16_t kFlagPut = 1;  ///< the payload is a put to `where`
-
 /// Header of a frame, drawn above.
 struct FrameHeader {
   std::uint32_t magic;
   std::uint8_t kind;
   std::uint8_t stream;
-  std::uint16_t flags;
+  std::uint16_t reserved;  ///< 0
   std::uint32_t sequence;
   std::uint32_t tag;
   std::uint64_t signature;
   std::uint64_t bytes;   ///< payload bytes of the whole message
   std::uint64_t ticket;  ///< number of the message on its lane
-  std::uint64_t where;   ///< message or announce of a put: address in the receiver; piece: offset in the message
+  std::uint64_t where;   ///< piece: offset in the message; else 0
   std::uint64_t payload_hash;
   std::uint64_t header_hash;  ///< XXH3 of everything before it
 };

@@ -1,6 +1,6 @@
 #include "transport/verbs/judgement.h"
 
-#include "transport/transport.h"
+#include "transport/endpoint.h"
 
 #include <fmt/format.h>
 
@@ -16,8 +16,7 @@ Outcome judge_entry(const EntryHeader& header, Ticket ticket, const Awaited& mes
   const Envelope arrived{header.signature, header.sequence, header.tag, message.envelope.purpose};
   if (header.ticket != ticket) return Outcome::corrupt;
   if (!arrived.matches(message.envelope) || header.bytes != message.bytes) return Outcome::mismatch;
-  const bool whole = message.where ? header.kind == EntryKind::put && header.where == *message.where
-                                   : header.kind == EntryKind::message && header.bytes <= kEagerBytes;
+  const bool whole = header.kind == EntryKind::message && header.bytes <= kEagerBytes;
   return whole ? Outcome::done : Outcome::corrupt;
 }
 

@@ -20,10 +20,9 @@ std::optional<Ticket> awaited(std::uint32_t low, Ticket finished);
 struct Awaited {
   Envelope envelope;
   std::size_t bytes = 0;
-  std::optional<std::uint64_t> where;  ///< set for a put: the address to which its payload must have gone
 };
-/// Checks an entry that arrived for message `ticket`. Returns done if it is the message expected (its payload, unless of a put,
-/// then lies in the entry), mismatch if envelope or size differ, corrupt if it contradicts itself.
+/// Checks an entry that arrived for message `ticket`. Returns done if it is the message expected (its payload then lies in the
+/// entry), mismatch if envelope or size differ, corrupt if it contradicts itself.
 Outcome judge_entry(const EntryHeader& header, Ticket ticket, const Awaited& message);
 
 /// Returns why a grant contradicts itself and can't be used; empty if it can.

@@ -2,7 +2,7 @@
 // own.
 #pragma once
 
-#include "transport/transport.h"
+#include "transport/endpoint.h"
 
 #include <infiniband/verbs.h>
 

@@ -37,10 +37,6 @@ Ticket VerbsTransport::receive(LaneId lane, const Envelope& envelope, std::span<
   return post(lane, envelope, into.data(), into.size(), Want::grant);
 }
 
-Ticket VerbsTransport::receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) {
-  return post(lane, envelope, const_cast<std::byte*>(where.data()), where.size(), Want::put);  // only compared
-}
-
 /// Writes grants, which tell the sender where large messages must go, as far as the send queue has room.
 void VerbsTransport::write_grants(Peer& to, int stream) {
   Incoming& in = to.in[static_cast<std::size_t>(stream)];
@@ -112,11 +108,8 @@ Outcome VerbsTransport::inspect(Peer& from, int stream, Ticket ticket) {
   std::memcpy(&header, place, sizeof header);
   const Envelope arrived{header.signature, header.sequence, header.tag, posted.envelope.purpose};
   in.found = {arrived, header.bytes, {}};
-  const Awaited message{posted.envelope, posted.bytes,
-                        posted.want == Want::put ? std::optional(reinterpret_cast<std::uint64_t>(posted.into)) : std::nullopt};
-  const Outcome outcome = judge_entry(header, ticket, message);
-  if (outcome == Outcome::done && posted.want != Want::put && header.bytes != 0)
-    std::memcpy(posted.into, place + sizeof header, header.bytes);
+  const Outcome outcome = judge_entry(header, ticket, {posted.envelope, posted.bytes});
+  if (outcome == Outcome::done && header.bytes != 0) std::memcpy(posted.into, place + sizeof header, header.bytes);
   return outcome;
 }
 

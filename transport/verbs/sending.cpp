@@ -1,4 +1,4 @@
-// The sender's half of VerbsTransport: entries, puts, and the answers to grants.
+// The sender's half of VerbsTransport: entries, and the answers to grants.
 #include "transport/cause.h"
 #include "transport/verbs/judgement.h"
 #include "transport/verbs/parts.h"
@@ -30,8 +30,7 @@ Ticket VerbsTransport::begin_send(Peer& to, Outgoing& out) const {
 }
 
 void VerbsTransport::write_entry(Peer& to, LaneId lane, Ticket ticket, const Envelope& envelope,
-                                 std::span<const std::byte> payload, std::uint64_t bytes, std::uint64_t where, std::uint32_t kind,
-                                 bool signalled) {
+                                 std::span<const std::byte> payload, std::uint64_t bytes, std::uint32_t kind, bool signalled) {
   const int stream = static_cast<int>(lane.stream);
   Incoming& in = incoming(lane);
   Outgoing& out = outgoing(lane);
@@ -40,7 +39,7 @@ void VerbsTransport::write_entry(Peer& to, LaneId lane, Ticket ticket, const Env
                            .ticket = ticket,
                            .taken = in.prefix,
                            .bytes = bytes,
-                           .where = where,
+                           .unused = 0,
                            .sequence = envelope.sequence,
                            .tag = envelope.tag,
                            .kind = static_cast<EntryKind>(kind),
@@ -75,7 +74,7 @@ Ticket VerbsTransport::send(LaneId lane, const Envelope& envelope, std::span<con
   counters_.sent[static_cast<std::size_t>(envelope.purpose)] += payload.size();
   if (!large) {
     out.granted &= ~bit(ticket);  // a receiver that expects another size granted it: it will see the entry
-    write_entry(to, lane, ticket, envelope, payload, payload.size(), 0, static_cast<std::uint32_t>(EntryKind::message), false);
+    write_entry(to, lane, ticket, envelope, payload, payload.size(), static_cast<std::uint32_t>(EntryKind::message), false);
     if (to.broken.empty()) out.copied |= bit(ticket);
     return ticket;
   }
@@ -120,7 +119,7 @@ void VerbsTransport::write_refusals(Peer& to, int stream) {
     if (to.pair.room() == 0) return;
     const Large& large = out.large[ticket % kSlots];
     out.refusing &= ~bit(ticket);
-    write_entry(to, {to.number, static_cast<Stream>(stream)}, ticket, large.envelope, {}, large.payload.size(), 0,
+    write_entry(to, {to.number, static_cast<Stream>(stream)}, ticket, large.envelope, {}, large.payload.size(),
                 static_cast<std::uint32_t>(EntryKind::refused), true);
     out.request[ticket % kSlots] = 0;  // such a message is never done
   }
@@ -164,32 +163,6 @@ void VerbsTransport::write_large(Peer& to, int stream) {
       }
     }
   }
-}
-
-Ticket VerbsTransport::put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) {
-  Peer& to = peer(lane.peer);
-  Outgoing& out = outgoing(lane);
-  if (!is_registered(payload)) throw Error(Cause::refused, "verbs: only registered memory can be put");
-  const std::size_t most = std::min<std::size_t>(parts_->port.port.max_bytes, kSlabBytes);
-  if (to.broken.empty() && to.pair.room() <= kReserve + payload.size() / most + 3) return kNotNow;
-  const Ticket ticket = begin_send(to, out);
-  if (ticket == kNotNow) return kNotNow;
-  out.last = ticket;
-  out.copied &= ~bit(ticket);
-  for (std::size_t written = 0; written < payload.size() && to.broken.empty();) {
-    const std::span<const std::byte> rest = payload.subspan(written);
-    const Slabs::Piece piece = parts_->slabs->piece(rest);
-    const std::size_t bytes = std::min(piece.bytes, most);
-    if (to.pair.write({rest.data(), bytes, piece.local_key}, {where.offset + written, static_cast<std::uint32_t>(where.key)},
-                      std::nullopt, false) == 0) {
-      break_lanes(to, to.pair.post_error());
-    }
-    written += bytes;
-  }
-  if (!to.broken.empty()) return ticket;
-  counters_.sent[static_cast<std::size_t>(envelope.purpose)] += payload.size();
-  write_entry(to, lane, ticket, envelope, {}, payload.size(), where.offset, static_cast<std::uint32_t>(EntryKind::put), true);
-  return ticket;
 }
 
 Outcome VerbsTransport::test_send(LaneId lane, Ticket ticket) {

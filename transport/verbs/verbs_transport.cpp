@@ -159,12 +159,6 @@ void VerbsTransport::register_memory(std::span<std::byte> memory) {
   if (parts_->slabs) parts_->slabs->add(memory);
 }
 
-RemoteSpan VerbsTransport::remote(std::span<const std::byte> memory) const {
-  if (!is_registered(memory) || memory.empty())
-    throw Error(Cause::refused, "verbs: memory that isn't registered has no address for peers");
-  return {parts_->slabs->piece(memory).remote_key, reinterpret_cast<std::uint64_t>(memory.data())};
-}
-
 bool VerbsTransport::is_registered(std::span<const std::byte> memory) const {
   return parts_->slabs && parts_->slabs->covers(memory);
 }

@@ -4,13 +4,12 @@
 //                inline in the work request if it is small
 //   larger       the receiver, once its buffer is posted, writes a grant: where the payload must go, with the keys of its slabs.
 //                The sender compares envelopes and writes straight into place, the last write with an immediate
-//   put          writes to the place that the peer named, then an entry that announces them
 //
 // Arrival is known from completions alone, never from payload bytes. Credits travel in entries and grants or, if none goes that
 // way, in an immediate of their own.
 #pragma once
 
-#include "transport/transport.h"
+#include "transport/endpoint.h"
 #include "transport/verbs/device.h"
 
 #include <memory>
@@ -29,8 +28,8 @@ struct VerbsOptions {
   std::string place = {};                       ///< place of this rank, for messages: "node 1"
 };
 
-/// Transport over RDMA; see transport.h for the calls.
-class VerbsTransport final : public Transport {
+/// Transport over RDMA; see endpoint.h and transport.h for the calls.
+class VerbsTransport final : public Endpoint {
  public:
   /// Opens the device; call it only after fork. Throws Error(refused) if options.device can't be used. If no device was asked
   /// for and none is usable, the transport is made nevertheless and reaches nobody: see why_not().
@@ -42,29 +41,26 @@ class VerbsTransport final : public Transport {
   /// Returns the device, port and GID in use, for reports; empty without one.
   std::string chosen() const;
 
-  std::string_view name() const override { return "verbs"; }
   std::vector<std::byte> address(int peer) override;
   Reach can_reach(int peer, std::span<const std::byte> address) const override;
   void connect(int peer, std::span<const std::byte> address) override;
   /// Returns true once the peer may write to this rank. connect() tries only once to find the peer; each call of linked() tries
   /// again, which may take the kernel a second. Throws Error(refused), with the kernel's reason, after half of the deadline.
-  bool linked(int peer);
+  bool linked(int peer) override;
   /// Returns true once the probe, which the first call sends, has reached the peer. Call it only after all peers are linked,
   /// else the probe waits for a retransmission. A probe that failed breaks the connection: see broken().
   bool connected(int peer) override;
-  /// Returns why the connection to a peer is broken; empty if it isn't.
-  std::string broken(int peer) const;
+  std::string broken(int peer) const override;
 
   void register_memory(std::span<std::byte> memory) override;
-  RemoteSpan remote(std::span<const std::byte> memory) const override;
-  bool is_registered(std::span<const std::byte> memory) const override;
+  bool pins_memory() const override { return true; }
+  /// Returns true if `memory` is registered, so that payloads of any size can be sent from it.
+  bool is_registered(std::span<const std::byte> memory) const;
   std::size_t plain_limit() const override;
   bool can_receive_into(std::span<const std::byte> memory) const override { return is_registered(memory); }
 
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;
-  Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) override;
   Outcome test_send(LaneId lane, Ticket ticket) override;
-  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override;
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
   Outcome test_receive(LaneId lane, Ticket ticket) override;
   Found found(LaneId lane) const override;
@@ -89,7 +85,7 @@ class VerbsTransport final : public Transport {
   struct Large;
   struct Peer;
   struct Parts;
-  enum class Want : std::uint8_t { copy, grant, put };
+  enum class Want : std::uint8_t { copy, grant };
 
   Peer& peer(int number) const;
   Outgoing& outgoing(LaneId lane) const;
@@ -98,7 +94,7 @@ class VerbsTransport final : public Transport {
   // sending.cpp
   Ticket begin_send(Peer& to, Outgoing& out) const;
   void write_entry(Peer& to, LaneId lane, Ticket ticket, const Envelope& envelope, std::span<const std::byte> payload,
-                   std::uint64_t bytes, std::uint64_t where, std::uint32_t kind, bool signalled);
+                   std::uint64_t bytes, std::uint32_t kind, bool signalled);
   void check_grant(Peer& from, int stream, Ticket ticket);
   void write_refusals(Peer& to, int stream);
   void write_large(Peer& to, int stream);

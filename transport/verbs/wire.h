@@ -34,7 +34,6 @@ inline constexpr std::size_t kMaxKeys = 64;  ///< slabs that one message may tou
 /// Kind of an entry.
 enum class EntryKind : std::uint32_t {
   message = 1,
-  put = 2,     ///< notification of a put: the payload was written to `where`
   refused = 3  ///< the sender's envelope, which differs from that of the grant; no payload follows
 };
 
@@ -44,7 +43,7 @@ struct EntryHeader {
   std::uint64_t ticket;
   std::uint64_t taken;  ///< credit: messages of the reverse lane that the writer has finished
   std::uint64_t bytes;
-  std::uint64_t where;
+  std::uint64_t unused;
   std::uint32_t sequence;
   std::uint32_t tag;
   EntryKind kind;

@@ -46,12 +46,6 @@ Ticket VerifyTransport::send(LaneId lane, const Envelope& envelope, std::span<co
   return sent(out, inner().send(lane, envelope, payload, delivery));
 }
 
-Ticket VerifyTransport::put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) {
-  Outgoing& out = outgoing_[key(lane)];
-  if (!announce(out, lane, envelope, payload)) return kNotNow;
-  return sent(out, inner().put(lane, envelope, where, payload));
-}
-
 // --- receiving ---------------------------------------------------------------------------------------------------------------
 
 bool VerifyTransport::expect_announcement(Incoming& in, LaneId lane, const Expected& expected) {
@@ -76,12 +70,6 @@ Ticket VerifyTransport::receive(LaneId lane, const Envelope& envelope, std::span
   Incoming& in = incoming_[key(lane)];
   if (!expect_announcement(in, lane, {.envelope = envelope, .bytes = into.data(), .count = into.size()})) return kNotNow;
   return posted(in, inner().receive(lane, envelope, into));
-}
-
-Ticket VerifyTransport::receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) {
-  Incoming& in = incoming_[key(lane)];
-  if (!expect_announcement(in, lane, {.envelope = envelope, .bytes = where.data(), .count = where.size()})) return kNotNow;
-  return posted(in, inner().receive_put(lane, envelope, where));
 }
 
 Ticket VerifyTransport::view(LaneId lane, const Envelope& envelope, std::size_t bytes) {

@@ -1,11 +1,11 @@
 // A decorator that checks every payload from end to end (--verify). The XXH3 hash of each payload goes ahead of it, as a
 // message of its own on the same lane; the receiving side compares it with the hash of the bytes that it is about to hand over,
-// whether they were received, put or viewed. A view is hashed when it arrives, and hands out exactly the bytes that were
+// whether they were received or viewed. A view is hashed when it arrives, and hands out exactly the bytes that were
 // hashed; so this decorator stands outside of any that gives out private copies.
 //
 //   sender                          lane                        receiver
 //   hash the payload    ── announcement: hash, bytes ──▶        16 bytes, kept here
-//   send, put           ── payload, unchanged ────────▶         into its place, or viewed; hashed; compared
+//   send                ── payload, unchanged ────────▶         into its place, or viewed; hashed; compared
 //
 // Message t of a lane becomes messages 2t−1 and 2t of the lane below. Either both ends are decorated or neither. Announcements
 // are counted as Purpose::none, so reported traffic is that of the payloads alone.
@@ -28,10 +28,8 @@ class VerifyTransport final : public ForwardingTransport {
 
   bool checks_payloads() const override { return true; }
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;
-  Ticket put(LaneId lane, const Envelope& envelope, RemoteSpan where, std::span<const std::byte> payload) override;
   Outcome test_send(LaneId lane, Ticket ticket) override { return inner().test_send(lane, 2 * ticket); }
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
-  Ticket receive_put(LaneId lane, const Envelope& envelope, std::span<const std::byte> where) override;
   Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
   Outcome test_receive(LaneId lane, Ticket ticket) override;
   std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override;

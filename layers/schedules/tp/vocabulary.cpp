@@ -46,11 +46,9 @@ void TensorVocabulary::sum_over_sequence(const Tensor& gradient, Purpose purpose
 
 void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
   const std::size_t count = tokens.rows();
-  token_memory_.reset();
-  token_memory_ = rank_.context().heap().allocate(count * static_cast<std::size_t>(kTokenBytes), "ids and labels", kept);
-  std::byte* const memory = token_memory_.bytes().data();
-  labels_ = {reinterpret_cast<std::int64_t*>(memory), count};
-  ids_ = {reinterpret_cast<std::uint32_t*>(memory + labels_.size_bytes()), count};
+  label_memory_.reset();
+  label_memory_ = rank_.context().heap().allocate(count * sizeof(std::int64_t), "labels", kept);
+  labels_ = {reinterpret_cast<std::int64_t*>(label_memory_.bytes().data()), count};
   positions_.clear();
   rows_here_.clear();
   const std::size_t first = rows_.offset(tensor_.rank());
@@ -64,7 +62,6 @@ void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::sp
     if (own[i] < 0 || id >= rows_.total()) {
       throw Error(Cause::refused, fmt::format("token id {}: the vocabulary has {} ids", own[i], rows_.total()));
     }
-    ids_[i] = static_cast<std::uint32_t>(id);
     if (id < first || id >= first + rows_.count(tensor_.rank())) continue;
     positions_.push_back(static_cast<std::uint32_t>(i));
     rows_here_.push_back(static_cast<std::uint32_t>(id - first));

@@ -36,10 +36,8 @@ class TensorVocabulary final : public Vocabulary {
   Chunks rows_;
   Weights weights_;
 
-  // Labels and ids of this rank's tokens, kTokenBytes per token.
-  HeapBlock token_memory_;
-  std::span<std::int64_t> labels_;
-  std::span<std::uint32_t> ids_;
+  HeapBlock label_memory_;
+  std::span<std::int64_t> labels_;        // of this rank's tokens
   std::vector<std::uint32_t> positions_;  // this rank's tokens whose embedding row is here
   std::vector<std::uint32_t> rows_here_;  // the row of each, among this rank's rows
   std::vector<std::size_t> row_numbers_;  // b·S + s of this rank's tokens, if logits are asked for

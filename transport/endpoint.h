@@ -1,0 +1,70 @@
+// How the ends of a transport meet: an Endpoint is a transport (transport.h) that still has to be connected. shm/, verbs/ and
+// tcp/ each implement one; core/links.h connects them, in this order:
+//
+//   address()      the blob that a peer needs, carried to it by the job's store
+//   can_reach()    whether the peer with this blob can be reached
+//   connect()      begins to connect
+//   linked()       until it is true for every peer; where an end must know that all others are as far, they tell each other then
+//   connected()    until it is true for every peer: then lanes may be used
+#pragma once
+
+#include "transport/transport.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tsprun {
+
+/// Answer to the question whether a transport can reach a peer, with the reason, as `doctor` and the report print it.
+struct Reach {
+  bool possible;
+  std::string why;
+};
+
+/// Bytes of a slab. Memory is registered slab by slab, counted from the start of the heap; one key covers one slab.
+inline constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
+
+/// Payload bytes that crossed lanes, indexed by Purpose. The last slot (Purpose::none) counts bytes that decorators added; it
+/// isn't reported. Viewed payloads count as received when access() hands them out, as many bytes as it hands out.
+struct TrafficCounters {
+  std::uint64_t sent[kPurposes + 1] = {};
+  std::uint64_t received[kPurposes + 1] = {};
+};
+
+/// This rank's end of a transport, with its memory and its traffic.
+class Endpoint : public Transport {
+ public:
+  /// Returns the address blob that `peer` needs to connect to this rank. Only the same kind of transport can read it. verbs
+  /// makes the queue pair for that peer here.
+  virtual std::vector<std::byte> address(int peer) = 0;
+  /// Tells from the peer's address blob whether it can be reached, and why or why not.
+  virtual Reach can_reach(int peer, std::span<const std::byte> address) const = 0;
+  /// Starts to connect and returns at once. Throws Error(refused) if the blob is malformed or the peer can't be reached,
+  /// Error(disconnected) if connecting fails at once.
+  virtual void connect(int peer, std::span<const std::byte> address) = 0;
+  /// Returns true once the peer may write to this end. Moves the connection on, so call it repeatedly.
+  virtual bool linked(int /*peer*/) { return true; }
+  /// Returns true once bytes have provably reached the peer. Moves the connection on, so call it repeatedly.
+  virtual bool connected(int peer) = 0;
+  /// Returns why the connection to a peer, or the attempt to make it, is broken; empty if it isn't.
+  virtual std::string broken(int peer) const = 0;
+
+  /// Makes memory addressable for peers (shm: it must lie in this rank's heap; verbs: its slabs are registered; tcp: nothing to
+  /// do). Registering again what is registered costs nothing. Throws Error(refused) outside the heap, Error(out_of_memory)
+  /// naming the limit that stood in the way.
+  virtual void register_memory(std::span<std::byte> memory) = 0;
+  /// Returns true if a NIC keeps using the pages of registered memory, even if others are mapped at their addresses later: such
+  /// memory must not be given back to the system.
+  virtual bool pins_memory() const { return false; }
+
+  /// Ends the transport in good order. Call it until it returns true: then everything sent has reached its peers, or the way to
+  /// them is broken, and this process may exit.
+  virtual bool close() = 0;
+  /// Returns the traffic of all lanes so far.
+  virtual const TrafficCounters& counters() const = 0;
+};
+
+}  // namespace tsprun

@@ -1,0 +1,92 @@
+// The table of transports. A rank goes through it from the top: each other rank is connected by the first kind of transport that
+// may connect the two and reaches it. A new kind is a folder beside shm/, with an Endpoint and a Factory, and a row at this file's
+// end; those who choose name no kind.
+#pragma once
+
+#include "transport/endpoint.h"
+#include "transport/shm/node_memory.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tsprun::bootstrap {
+class StoreClient;
+}
+
+namespace tsprun {
+
+/// One kind of transport: what it claims, how it is made, and how its ends meet.
+struct Factory {
+  /// Where another rank is, seen from a rank.
+  enum class Distance : std::uint8_t {
+    none,  ///< it is the rank itself
+    node,  ///< it shares the node
+    job    ///< it is on another node
+  };
+
+  /// What a kind says of two ranks before they have met. It depends on the job's options and on their distance alone, so both
+  /// ends say the same.
+  struct Claim {
+    enum class Answer : std::uint8_t {
+      no,             ///< it may not connect them
+      if_reachable,   ///< it connects them if their addresses say that they can reach each other
+      or_not_at_all,  ///< the same, but if they can't, the job is refused: an option demands this kind
+      yes             ///< it connects them
+    };
+    Answer answer = Answer::no;
+    /// no: the reason, as reports print it; empty: it goes without saying. if_reachable: what is missing where it isn't
+    /// reachable. or_not_at_all: the option that demands it.
+    std::string why{};
+  };
+
+  /// What a rank's transport is made from.
+  struct Setup {
+    shm::NodeMemory& memory;
+    int local_rank;
+    std::vector<int> peers;         ///< ranks of the world that it shall reach
+    std::uint64_t timeout_ns;       ///< deadline of waits
+    std::size_t heap_expected;      ///< bytes from the heap's start that this rank is likely to use
+    bootstrap::StoreClient* store;  ///< null for a kind that needs none; borrowed, for the time of the call
+
+    int rank() const { return static_cast<int>(memory.layout().first_rank) + local_rank; }
+  };
+
+  /// A transport that isn't connected yet.
+  struct Made {
+    std::unique_ptr<Endpoint> endpoint;
+    std::vector<int> numbers;  ///< the number by which the endpoint knows each of Setup::peers
+    /// For injected faults, if the endpoint checks payloads itself: see fault::DamageTransport::BelowCheck.
+    std::function<void(LaneId lane)> damage_below_check{};
+  };
+
+  std::string_view name;  ///< as reports and options spell it, and the first part of its keys in the store
+  Claim (*claim)(const shm::NodeLayout& job, Distance distance);
+  /// Makes a rank's transport. Throws Error if it can't be made, naming what stood in the way.
+  Made (*make)(const Setup& setup);
+
+  // How ends meet by the job's store. The texts end the sentence "waited for rank 3 …" in errors.
+  std::string_view to_tell{};     ///< for its address: "to say where it listens"; empty: ends need no addresses and no store
+  bool address_per_peer = false;  ///< an end has an address for each peer, under NAME/end/peer; else one for all, under NAME/end
+  std::string_view to_link{};     ///< for the word that it is linked, under NAME/end: "to connect its queue pairs"; empty: none
+};
+
+// The table: a row for each kind, in the order in which they are tried. The rows stand in the folders' factory.cpp.
+namespace shm {
+extern const Factory kFactory;
+}
+namespace verbs {
+extern const Factory kFactory;
+}
+namespace tcp {
+extern const Factory kFactory;
+}
+inline constexpr std::array kFactories = {&shm::kFactory, &verbs::kFactory, &tcp::kFactory};
+
+}  // namespace tsprun
