@@ -99,7 +99,7 @@ std::vector<float> all_operations(Rank& rank, std::size_t count, Algorithm algor
   std::vector<float> part(count);
   world.all_gather(input.first(count), std::span(whole), options);
   keep(whole);
-  world.all_to_all(input, std::span(whole), options);
+  world.all_to_all(input, std::span(whole));
   keep(whole);
   world.all_reduce(input, std::span(whole), Reduction::sum, one_shot);
   keep(whole);
