@@ -92,8 +92,9 @@ TEST(Checkpoint, GivesBackTheRunsFactsBitByBit) {
   other.step += 1;
   other.learning_rate = 0.5;
   other.layout = Layout::tsp(2);
-  EXPECT_EQ(differences(state, other), (std::vector<std::string>{"--lr: 0.5 now, 0.30000000000000004 in the checkpoint",
-                                                                 "--layout: tsp=2 now, tsp=4 in the checkpoint"}));
+  EXPECT_EQ(differences(state, other),
+            (std::vector<std::string>{"--lr: 0.5 now, 0.30000000000000004 in the checkpoint", "ranks: 2 now, 4 in the checkpoint",
+                                      "--layout: tsp=2 now, tsp=4 in the checkpoint"}));
 }
 
 TEST(Checkpoint, KeepsTheNewest) {

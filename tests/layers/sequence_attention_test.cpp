@@ -20,6 +20,7 @@ void expect_reference(const AttentionCase& of, double tolerance) {
 AttentionCase random_case(std::mt19937_64& random, SequenceExchange exchange, int ranks) {
   const auto between = [&](std::size_t low, std::size_t high) { return low + random() % (high - low + 1); };
   AttentionCase of;
+  of.exchange = exchange;
   of.ranks = ranks;
   of.query_heads = exchange == SequenceExchange::ulysses ? static_cast<std::size_t>(ranks) * between(1, 3) : between(1, 12);
   std::vector<std::size_t> divisors;
