@@ -37,8 +37,8 @@ struct CommunicatorState;
 struct CallOptions {
   Stream stream = Stream::control;   ///< operations of one stream run in order; different streams are independent of each other
   Purpose purpose = Purpose::other;  ///< the traffic counter to which the call's bytes are added
-  /// Overrides the choice table for this call. `ring` and `hierarchical` fall back to another algorithm where they can't run; any
-  /// other algorithm that the operation doesn't have is refused.
+  /// Overrides the choice table for this call. An algorithm that the operation doesn't have, or that can't run on this group, is
+  /// refused. A group of one rank has nothing to move and takes any that the operation has.
   Algorithm algorithm = Algorithm::automatic;
 };
 
@@ -64,7 +64,7 @@ class Communicator {
   /// chunks where an operation has chunks, as `bench` counts it.
   Algorithm algorithm(Op op, std::size_t bytes) const;
   /// Returns the reason why this operation can't use the hierarchical algorithm on this group; empty if it can. A call that asks
-  /// for it nevertheless runs with the table's choice among the other algorithms.
+  /// for it nevertheless is refused.
   std::string why_not_hierarchical(Op op) const;
 
   /// Makes a communicator of some members, given as distinct ranks of this group in the order of the new group, this rank among
