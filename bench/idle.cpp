@@ -51,7 +51,7 @@ double cpu_seconds(pid_t process) {
 
 /// A rank: says through the pipe that all ranks are there, then waits or lets wait.
 int be_rank(tsprun::shm::NodeMemory& memory, int rank, int ready, double seconds) {
-  tsprun::Context context(&memory, rank);
+  tsprun::Context context = tsprun::join(&memory, rank);
   context.world().barrier();
   if (rank == 0) {
     const char mark = 1;

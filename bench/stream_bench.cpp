@@ -22,7 +22,7 @@ constexpr std::size_t kBatch = 64;
 
 double run(tsprun::Context& context, std::size_t bytes, double seconds) {
   tsprun::Communicator& world = context.world();
-  tsprun::HeapBlock block = context.heap().allocate(kInFlight * bytes, "messages in flight");
+  tsprun::HeapBlock block = context.allocate(kInFlight * bytes, "messages in flight");
   const auto buffer = [&](std::size_t i) {
     return tsprun::Buffer(block.bytes().data() + i % kInFlight * bytes, bytes, tsprun::DType::byte);
   };
@@ -58,7 +58,7 @@ int main(int count, char** arguments) {
     }
     const double speed = run(context, bytes, seconds);
     if (context.rank() == 1) {
-      std::printf("stream %s %zu %.3f\n", std::string(context.engine().route(0).transport->name()).c_str(), bytes, speed);
+      std::printf("stream %s %zu %.3f\n", std::string(engine_of(context).route(0).transport->name()).c_str(), bytes, speed);
     }
     return 0;
   } catch (const std::exception& error) {

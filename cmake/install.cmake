@@ -1,7 +1,4 @@
-# cmake --install: bin/tsprun, the libraries, the headers under include/tsprun, and the CMake package tsprun.
-#
-# Headers include each other from the project's root ("core/context.h"); installed ones say "tsprun/core/context.h", so that no header of
-# a program's own is taken for one of ours.
+# cmake --install: bin/tsprun, the libraries, the headers of include/, and the CMake package tsprun.
 
 include(CMakePackageConfigHelpers)
 
@@ -18,17 +15,7 @@ if(TARGET tsprun)
   set_target_properties(tsprun PROPERTIES EXPORT_NAME launcher)
   install(TARGETS tsprun EXPORT tsprunTargets RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-install(DIRECTORY transport core DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tsprun FILES_MATCHING PATTERN "*.h")
-install(CODE "set(headers \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/tsprun\")")
-install(CODE [[
-  file(GLOB_RECURSE installed "${headers}/*.h")
-  foreach(header ${installed})
-    file(READ "${header}" text)
-    string(REGEX REPLACE "#include \"(core|transport)/" "#include \"tsprun/\\1/" text "${text}")
-    file(WRITE "${header}" "${text}")
-  endforeach()
-]])
-install(FILES cmake/tsprun.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tsprun)
+install(DIRECTORY include/tsprun DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 
 install(EXPORT tsprunTargets NAMESPACE tsprun:: DESTINATION ${tsprun_package_dir})
 configure_package_config_file(cmake/tsprunConfig.cmake.in ${PROJECT_BINARY_DIR}/tsprunConfig.cmake

@@ -3,6 +3,7 @@
 #include "core/context.h"
 
 #include "core/board/peer_watch.h"
+#include "core/collectives/communicator_state.h"
 #include "core/collectives/staging.h"
 #include "core/fault/rank_faults.h"
 #include "core/links.h"
@@ -122,10 +123,16 @@ ContextOptions options_from_environment() {
 }  // namespace
 
 namespace {
-void install_early_terminate_handler();
-}
 
-struct Context::Parts {
+void install_early_terminate_handler();
+void install_terminate_handler(const shm::NodeMemory& memory, int rank);
+
+}  // namespace
+
+namespace detail {
+
+/// All that a rank is made of.
+struct ContextParts {
   std::optional<shm::NodeMemory> owned_memory;
   shm::NodeMemory* memory;
   int local_rank;
@@ -143,8 +150,8 @@ struct Context::Parts {
   std::optional<Communicator> world;
   int exceptions_at_start = std::uncaught_exceptions();
 
-  Parts(std::optional<shm::NodeMemory> owned, shm::NodeMemory* borrowed, int rank, const ContextOptions& options,
-        const std::vector<int>& pids, AddressSpace of_phantom = {}, const std::vector<PhantomPeer>& phantom_peers = {})
+  ContextParts(std::optional<shm::NodeMemory> owned, shm::NodeMemory* borrowed, int rank, const ContextOptions& options,
+               const std::vector<int>& pids, AddressSpace of_phantom = {}, const std::vector<PhantomPeer>& phantom_peers = {})
       : owned_memory(std::move(owned)),
         memory(owned_memory ? &*owned_memory : borrowed),
         local_rank(checked(rank)),
@@ -181,7 +188,7 @@ struct Context::Parts {
         choices(options.algorithms, options.reassociate) {
     std::vector<int> all(memory->layout().world_size);
     std::iota(all.begin(), all.end(), 0);
-    world.emplace(engine, heap, staging, choices, std::move(all));
+    world = CommunicatorState::make(engine, heap, staging, choices, std::move(all));
     if (!is_phantom()) check_choices();
     RankPage& page = board.page(world_rank());
     page.life.store(static_cast<std::uint32_t>(Life::alive), std::memory_order_release);
@@ -285,9 +292,18 @@ struct Context::Parts {
 
   /// Waits, at most for the timeout, until everything that this rank has sent has arrived.
   void close_links();
+
+  /// Returns a context that consists of these parts.
+  static Context context(std::unique_ptr<ContextParts> parts) { return Context(std::move(parts)); }
+  /// Returns the parts of a context.
+  static ContextParts& of(const Context& context) { return *context.parts_; }
 };
 
-void Context::Parts::close_links() {
+}  // namespace detail
+
+using detail::ContextParts;
+
+void ContextParts::close_links() {
   const std::uint64_t deadline = posix::now_ns() + timeout_ns();
   while (!links.close() && !board.aborted() && posix::now_ns() < deadline) {
     const timespec pause{0, 100'000};
@@ -295,14 +311,16 @@ void Context::Parts::close_links() {
   }
 }
 
-Context::Context(shm::NodeMemory memory, int local_rank, const ContextOptions& options)
-    : parts_(std::make_unique<Parts>(std::move(memory), nullptr, local_rank, options, std::vector<int>{})) {}
+Context join(shm::NodeMemory memory, int local_rank, const ContextOptions& options) {
+  return ContextParts::context(
+      std::make_unique<ContextParts>(std::move(memory), nullptr, local_rank, options, std::vector<int>{}));
+}
 
-Context::Context(shm::NodeMemory* memory, int local_rank, const ContextOptions& options)
-    : parts_(std::make_unique<Parts>(std::nullopt, memory, local_rank, options, std::vector<int>{})) {}
+Context join(shm::NodeMemory* memory, int local_rank, const ContextOptions& options) {
+  return ContextParts::context(std::make_unique<ContextParts>(std::nullopt, memory, local_rank, options, std::vector<int>{}));
+}
 
-Context::Context(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
-
+Context::Context(std::unique_ptr<ContextParts> parts) : parts_(std::move(parts)) {}
 Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
 
@@ -320,28 +338,26 @@ Context Context::from_environment() {
   install_early_terminate_handler();
   const std::optional<bootstrap::Identity> identity = bootstrap::identity_from_environment();
   const ContextOptions options = options_from_environment();
-  std::unique_ptr<Parts> parts;
+  std::unique_ptr<ContextParts> parts;
   if (!identity) {
     const shm::NodeLayout alone{.heap_bytes = shm::default_heap_bytes(), .timeout_ns = timeout_from_environment()};
-    parts = std::make_unique<Parts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, options, std::vector<int>{});
+    parts = std::make_unique<ContextParts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, options, std::vector<int>{});
   } else if (identity->node_descriptor >= 0) {
     shm::NodeMemory memory = shm::NodeMemory::attach(inherited_memory(identity->node_descriptor));
     memory.claim_bells();
-    parts = std::make_unique<Parts>(std::move(memory), nullptr, identity->local_rank, options, std::vector<int>{});
+    parts = std::make_unique<ContextParts>(std::move(memory), nullptr, identity->local_rank, options, std::vector<int>{});
   } else {
     bootstrap::Meeting meeting = bootstrap::meet(*identity, timeout_from_environment());
-    parts = std::make_unique<Parts>(std::move(meeting.memory), nullptr, identity->local_rank, options, meeting.pids);
+    parts = std::make_unique<ContextParts>(std::move(meeting.memory), nullptr, identity->local_rank, options, meeting.pids);
   }
-  Context context(std::move(parts));
-  install_terminate_handler(context);
-  return context;
+  install_terminate_handler(*parts->memory, parts->world_rank());
+  return Context(std::move(parts));
 }
 
-PhantomOptions Context::likeness() const {
-  const Communicator& all = *parts_->world;
-  PhantomOptions like{
-      .heap_budget = 0, .peers = {}, .algorithms = parts_->algorithms, .reassociate = parts_->choices.reassociates()};
-  for (const Group::Member& member : all.group().members) {
+PhantomOptions likeness(const Context& context) {
+  const ContextParts& parts = ContextParts::of(context);
+  PhantomOptions like{.heap_budget = 0, .peers = {}, .algorithms = parts.algorithms, .reassociate = parts.choices.reassociates()};
+  for (const Group::Member& member : CommunicatorState::of(*parts.world).group.members) {
     PhantomPeer& peer = like.peers.emplace_back();
     peer.node = member.node;
     if (member.transport == nullptr) continue;  // this rank itself
@@ -351,7 +367,7 @@ PhantomOptions Context::likeness() const {
   return like;
 }
 
-Context Context::phantom(int rank, int size, const PhantomOptions& like) {
+Context make_phantom(int rank, int size, const PhantomOptions& like) {
 #ifdef TSP_SANITIZE_THREAD
   // ThreadSanitizer supports mappings in 3 TiB of address space only: this leaves room for the phantoms of eight threads.
   constexpr std::size_t kAddressSpace = std::size_t{257} << 30;
@@ -373,8 +389,8 @@ Context Context::phantom(int rank, int size, const PhantomOptions& like) {
   if (!like.peers.empty() && like.peers.size() != static_cast<std::size_t>(size)) {
     throw Error(Cause::refused, fmt::format("phantom rank {} of {}: {} peers are described", rank, size, like.peers.size()));
   }
-  return Context(std::make_unique<Parts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, options, std::vector<int>{},
-                                         AddressSpace(kAddressSpace), like.peers));
+  return ContextParts::context(std::make_unique<ContextParts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, options,
+                                                              std::vector<int>{}, AddressSpace(kAddressSpace), like.peers));
 }
 
 int Context::rank() const { return parts_->engine.world_rank(); }
@@ -383,10 +399,12 @@ int Context::local_rank() const { return parts_->local_rank; }
 int Context::local_size() const { return static_cast<int>(parts_->memory->layout().local_ranks); }
 void Context::begin_step(std::uint64_t step) { parts_->faults.at_step(step); }
 Communicator& Context::world() { return *parts_->world; }
-Heap& Context::heap() { return parts_->heap; }
-Engine& Context::engine() { return parts_->engine; }
-const FlightBoard& Context::board() const { return parts_->board; }
-const shm::NodeMemory& Context::node_memory() const { return *parts_->memory; }
+void Context::tick() { parts_->engine.tick(); }
+HeapBlock Context::allocate(std::size_t bytes, std::string_view what, Category category) {
+  return parts_->heap.allocate(bytes, what, category);
+}
+CategoryBytes Context::memory_use() const { return parts_->heap.use(); }
+CategoryBytes Context::memory_peaks() const { return parts_->heap.peaks(); }
 TrafficCounters Context::traffic() const {
   TrafficCounters sum;
   for (const LinkTraffic& link : parts_->links.traffic()) {
@@ -398,6 +416,11 @@ TrafficCounters Context::traffic() const {
   return sum;
 }
 std::vector<LinkTraffic> Context::traffic_by_link() const { return parts_->links.traffic(); }
+
+Heap& heap_of(Context& context) { return ContextParts::of(context).heap; }
+Engine& engine_of(Context& context) { return ContextParts::of(context).engine; }
+const FlightBoard& board_of(const Context& context) { return ContextParts::of(context).board; }
+const shm::NodeMemory& node_memory_of(const Context& context) { return *ContextParts::of(context).memory; }
 
 // --- uncaught exceptions -----------------------------------------------------------------------------------------------------
 
@@ -458,16 +481,17 @@ void install_early_terminate_handler() {
   if (before != on_terminate) earlier_handler = before;
 }
 
-}  // namespace
-
-void install_terminate_handler(const Context& context) {
+/// Makes uncaught exceptions go to the board of the node whose memory this is.
+void install_terminate_handler(const shm::NodeMemory& memory, int rank) {
   // A second mapping that is never unmapped: the handler may run after the context is gone.
   static std::optional<shm::NodeMemory> kept;
-  kept.emplace(shm::NodeMemory::attach(posix::UniqueFd(::dup(context.node_memory().descriptor()))));
+  kept.emplace(shm::NodeMemory::attach(posix::UniqueFd(::dup(memory.descriptor()))));
   static std::optional<FlightBoard> board;
   board.emplace(*kept);
-  terminate_state = {.board = &*board, .rank = context.rank()};
+  terminate_state = {.board = &*board, .rank = rank};
   std::set_terminate(on_terminate);
 }
+
+}  // namespace
 
 }  // namespace tsprun

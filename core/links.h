@@ -11,13 +11,13 @@
 #pragma once
 
 #include "core/board/flight_board.h"
-#include "core/link_traffic.h"
 #include "core/streams/engine.h"
 #include "transport/factory.h"
 #include "transport/fault/damage_transport.h"
 #include "transport/fault/delay_transport.h"
 #include "transport/fault/spec.h"
 #include "transport/shm/node_memory.h"
+#include "tsprun/types.h"
 
 #include <cstdint>
 #include <functional>

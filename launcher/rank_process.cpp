@@ -87,7 +87,7 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
     if (const char* algorithms = std::getenv("TSP_ALGORITHMS")) options.algorithms = algorithms;
     options.faults = plan.spec->global->faults;
     options.struck_faults = plan.spec->global->struck_faults;
-    Context context(std::move(*plan.memory), rank - static_cast<int>(plan.memory->layout().first_rank), options);
+    Context context = join(std::move(*plan.memory), rank - static_cast<int>(plan.memory->layout().first_rank), options);
     return plan.spec->rank_main(context, sink);
   } catch (const Error& error) {
     failed = failure_of(error);

@@ -27,13 +27,6 @@ struct Reach {
 /// Bytes of a slab. Memory is registered slab by slab, counted from the start of the heap; one key covers one slab.
 inline constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
 
-/// Payload bytes that crossed lanes, indexed by Purpose. The last slot (Purpose::none) counts bytes that decorators added; it
-/// isn't reported. Viewed payloads count as received when access() hands them out, as many bytes as it hands out.
-struct TrafficCounters {
-  std::uint64_t sent[kPurposes + 1] = {};
-  std::uint64_t received[kPurposes + 1] = {};
-};
-
 /// This rank's end of a transport, with its memory and its traffic.
 class Endpoint : public Transport {
  public:
@@ -63,7 +56,8 @@ class Endpoint : public Transport {
   /// Ends the transport in good order. Call it until it returns true: then everything sent has reached its peers, or the way to
   /// them is broken, and this process may exit.
   virtual bool close() = 0;
-  /// Returns the traffic of all lanes so far.
+  /// Returns the traffic of all lanes so far. Viewed payloads count as received when access() hands them out, as many bytes as it
+  /// hands out; bytes that decorators added count under Purpose::none.
   virtual const TrafficCounters& counters() const = 0;
 };
 

@@ -1,21 +1,15 @@
-// Streams, envelopes and tickets: the vocabulary of lanes. A lane is an ordered, reliable pipe from one rank to another for one
-// stream. The k-th message posted on a lane is matched by the k-th receive or view posted at its other end; a ticket is that
-// number k.
+// Lanes, envelopes and tickets: the vocabulary of transports. A lane is an ordered, reliable pipe from one rank to another for
+// one stream; lanes between the same two ranks on different streams are independent: they share neither order nor credits. The
+// k-th message posted on a lane is matched by the k-th receive or view posted at its other end; a ticket is that number k.
 #pragma once
+
+#include "tsprun/types.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 namespace tsprun {
-
-/// Purpose of a lane. Lanes between the same two ranks on different streams are independent: they share neither order nor
-/// credits.
-enum class Stream : std::uint8_t { control, weights, kv, gradients };
-inline constexpr int kStreams = 4;
-/// Returns the stream's name, as reports spell it.
-std::string_view name(Stream stream);
 
 /// Names a lane by the rank at its other end (numbered as the transport numbers its peers) and its stream. The direction
 /// follows from the call: sends use the outgoing lane, receives and views the incoming one.
@@ -23,13 +17,6 @@ struct LaneId {
   int peer;
   Stream stream;
 };
-
-/// Purpose of a payload; traffic counters sum by it. The names are those of traffic_bytes in the JSON report. `none` marks
-/// bytes that a decorator adds to payloads; they aren't reported as traffic.
-enum class Purpose : std::uint8_t { weights, kv, activations, gradients, embedding, head, other, none };
-inline constexpr int kPurposes = 7;  ///< purposes that are reported: all but `none`
-/// Returns the purpose's name, as reports spell it.
-std::string_view name(Purpose purpose);
 
 /// Header of a message, on which both ends must agree. Two envelopes match if signature, sequence and tag are equal. The
 /// transport compares them before any byte reaches the caller's buffer, and gives them no other meaning. Consecutive messages

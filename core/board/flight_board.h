@@ -39,11 +39,10 @@
 //     └───────────────┘
 #pragma once
 
-#include "core/collectives/op.h"
-#include "core/tensor/dtype.h"
 #include "transport/cause.h"
 #include "transport/message.h"
 #include "transport/shm/node_memory.h"
+#include "tsprun/types.h"
 
 #include <atomic>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // is needed instead.
 #pragma once
 
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
 
 #include <cstddef>
 #include <optional>

@@ -1,7 +1,7 @@
 // The communicator's collectives: each checks its arguments, chooses an algorithm and starts the operation. Messages between two
 // ranks are in messages.cpp.
 #include "core/collectives/arguments.h"
-#include "core/collectives/communicator.h"
+#include "core/collectives/communicator_state.h"
 #include "core/collectives/hierarchical.h"
 #include "core/collectives/start.h"
 #include "transport/cause.h"
@@ -14,7 +14,7 @@ using namespace arguments;
 
 // --- broadcast ---------------------------------------------------------------------------------------------------------------
 
-Work Communicator::start_broadcast(Mode mode, Buffer buffer, int root, const CallOptions& options) {
+Work CommunicatorState::start_broadcast(Mode mode, Buffer buffer, int root, const CallOptions& options) {
   check_member("broadcast", "root", root, size());
   check_memory("broadcast", "buffer", buffer);
   const Algorithm algorithm = choose(Op::broadcast, buffer.bytes(), options);
@@ -27,8 +27,8 @@ Work Communicator::start_broadcast(Mode mode, Buffer buffer, int root, const Cal
 
 // --- all_gather --------------------------------------------------------------------------------------------------------------
 
-Work Communicator::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, const Agreement& agreement,
-                                    const CallOptions& options) {
+Work CommunicatorState::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, const Agreement& agreement,
+                                         const CallOptions& options) {
   const Algorithm algorithm = choose(Op::all_gather, chunks.total() * size_of(recv.dtype), options);
   const OperationInfo info = describe(Op::all_gather, send, Reduction::sum, algorithm, agreement, options);
   if (algorithm == Algorithm::hierarchical) {
@@ -38,7 +38,7 @@ Work Communicator::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, Ch
   return start<DirectAllGather>(mode, options, info, send, recv, std::move(chunks));
 }
 
-Work Communicator::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options) {
+Work CommunicatorState::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options) {
   check_same_dtype("all_gather", send, recv);
   check_whole("all_gather", "recv", recv, "send", send, size());
   check_memory("all_gather", "send", send);
@@ -48,8 +48,8 @@ Work Communicator::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, co
   return start_all_gather(mode, send, recv, std::move(chunks), {.count = send.count}, options);
 }
 
-Work Communicator::start_all_gather_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
-                                      const Placement& placement, const CallOptions& options) {
+Work CommunicatorState::start_all_gather_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
+                                           const Placement& placement, const CallOptions& options) {
   check_same_dtype("all_gather_v", send, recv);
   check_chunks("all_gather_v", counts, placement, size(), "recv", recv);
   check_own_count("all_gather_v", counts, rank(), "send", send);
@@ -63,8 +63,8 @@ Work Communicator::start_all_gather_v(Mode mode, ConstBuffer send, Buffer recv, 
 
 // --- reduce_scatter ----------------------------------------------------------------------------------------------------------
 
-Work Communicator::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, Reduction reduction,
-                                        const Agreement& agreement, const CallOptions& options) {
+Work CommunicatorState::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, Reduction reduction,
+                                             const Agreement& agreement, const CallOptions& options) {
   const Algorithm algorithm = choose(Op::reduce_scatter, chunks.total() * size_of(send.dtype), options);
   const OperationInfo info = describe(Op::reduce_scatter, send, reduction, algorithm, agreement, options);
   if (algorithm == Algorithm::hierarchical) {
@@ -74,8 +74,8 @@ Work Communicator::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv
   return start<DirectReduceScatter>(mode, options, info, send, recv, std::move(chunks));
 }
 
-Work Communicator::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction,
-                                        const CallOptions& options) {
+Work CommunicatorState::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction,
+                                             const CallOptions& options) {
   check_same_dtype("reduce_scatter", send, recv);
   check_summable("reduce_scatter", send.dtype);
   check_whole("reduce_scatter", "send", send, "recv", recv, size());
@@ -86,8 +86,8 @@ Work Communicator::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv
   return start_reduce_scatter(mode, send, recv, std::move(chunks), reduction, {.count = recv.count}, options);
 }
 
-Work Communicator::start_reduce_scatter_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
-                                          const Placement& placement, Reduction reduction, const CallOptions& options) {
+Work CommunicatorState::start_reduce_scatter_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
+                                               const Placement& placement, Reduction reduction, const CallOptions& options) {
   check_same_dtype("reduce_scatter_v", send, recv);
   check_summable("reduce_scatter_v", send.dtype);
   check_chunks("reduce_scatter_v", counts, placement, size(), "send", send);
@@ -102,7 +102,8 @@ Work Communicator::start_reduce_scatter_v(Mode mode, ConstBuffer send, Buffer re
 
 // --- all_reduce, reduce ------------------------------------------------------------------------------------------------------
 
-Work Communicator::start_all_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, const CallOptions& options) {
+Work CommunicatorState::start_all_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction,
+                                         const CallOptions& options) {
   check_same_dtype("all_reduce", send, recv);
   check_summable("all_reduce", send.dtype);
   check_equal_counts("all_reduce", send, recv);
@@ -120,8 +121,8 @@ Work Communicator::start_all_reduce(Mode mode, ConstBuffer send, Buffer recv, Re
   }
 }
 
-Work Communicator::start_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, int root,
-                                const CallOptions& options) {
+Work CommunicatorState::start_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, int root,
+                                     const CallOptions& options) {
   check_member("reduce", "root", root, size());
   check_summable("reduce", send.dtype);
   check_memory("reduce", "send", send);
@@ -139,7 +140,7 @@ Work Communicator::start_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduct
 
 // --- all_to_all --------------------------------------------------------------------------------------------------------------
 
-Work Communicator::start_all_to_all(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options) {
+Work CommunicatorState::start_all_to_all(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options) {
   check_same_dtype("all_to_all", send, recv);
   check_equal_counts("all_to_all", send, recv);
   if (send.count % static_cast<std::size_t>(size()) != 0) {
@@ -158,8 +159,8 @@ Work Communicator::start_all_to_all(Mode mode, ConstBuffer send, Buffer recv, co
   return start<DirectAllToAll>(mode, options, info, send, chunks, recv, chunks);
 }
 
-Work Communicator::start_all_to_all_v(Mode mode, ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
-                                      std::span<const std::size_t> recv_counts, const CallOptions& options) {
+Work CommunicatorState::start_all_to_all_v(Mode mode, ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
+                                           std::span<const std::size_t> recv_counts, const CallOptions& options) {
   check_same_dtype("all_to_all_v", send, recv);
   check_counts("all_to_all_v", "send_counts", send_counts, size(), "send", send);
   check_counts("all_to_all_v", "recv_counts", recv_counts, size(), "recv", recv);
@@ -183,7 +184,7 @@ Work Communicator::start_all_to_all_v(Mode mode, ConstBuffer send, std::span<con
 
 // --- barrier -----------------------------------------------------------------------------------------------------------------
 
-Work Communicator::start_barrier(Mode mode, const CallOptions& options) {
+Work CommunicatorState::start_barrier(Mode mode, const CallOptions& options) {
   const Algorithm algorithm = choose(Op::barrier, 0, options);
   const OperationInfo info = describe(Op::barrier, {}, Reduction::sum, algorithm, {}, options);
   if (algorithm == Algorithm::hierarchical) return start<HierarchicalBarrier>(mode, options, info);
@@ -194,86 +195,86 @@ Work Communicator::start_barrier(Mode mode, const CallOptions& options) {
 // --- the blocking and the posted form of each --------------------------------------------------------------------------------
 
 void Communicator::broadcast(Buffer buffer, int root, CallOptions options) {
-  start_broadcast(Mode::blocking, buffer, root, options);
+  state_->start_broadcast(CommunicatorState::Mode::blocking, buffer, root, options);
 }
 Work Communicator::post_broadcast(Buffer buffer, int root, CallOptions options) {
-  return start_broadcast(Mode::posted, buffer, root, options);
+  return state_->start_broadcast(CommunicatorState::Mode::posted, buffer, root, options);
 }
 
 void Communicator::all_gather(ConstBuffer send, Buffer recv, CallOptions options) {
-  start_all_gather(Mode::blocking, send, recv, options);
+  state_->start_all_gather(CommunicatorState::Mode::blocking, send, recv, options);
 }
 Work Communicator::post_all_gather(ConstBuffer send, Buffer recv, CallOptions options) {
-  return start_all_gather(Mode::posted, send, recv, options);
+  return state_->start_all_gather(CommunicatorState::Mode::posted, send, recv, options);
 }
 void Communicator::all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, CallOptions options) {
-  start_all_gather_v(Mode::blocking, send, recv, counts, {}, options);
+  state_->start_all_gather_v(CommunicatorState::Mode::blocking, send, recv, counts, {}, options);
 }
 Work Communicator::post_all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, CallOptions options) {
-  return start_all_gather_v(Mode::posted, send, recv, counts, {}, options);
+  return state_->start_all_gather_v(CommunicatorState::Mode::posted, send, recv, counts, {}, options);
 }
 void Communicator::all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
                                 std::span<const std::size_t> offsets, CallOptions options) {
-  start_all_gather_v(Mode::blocking, send, recv, counts, offsets, options);
+  state_->start_all_gather_v(CommunicatorState::Mode::blocking, send, recv, counts, offsets, options);
 }
 Work Communicator::post_all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
                                      std::span<const std::size_t> offsets, CallOptions options) {
-  return start_all_gather_v(Mode::posted, send, recv, counts, offsets, options);
+  return state_->start_all_gather_v(CommunicatorState::Mode::posted, send, recv, counts, offsets, options);
 }
 
 void Communicator::reduce_scatter(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options) {
-  start_reduce_scatter(Mode::blocking, send, recv, reduction, options);
+  state_->start_reduce_scatter(CommunicatorState::Mode::blocking, send, recv, reduction, options);
 }
 Work Communicator::post_reduce_scatter(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options) {
-  return start_reduce_scatter(Mode::posted, send, recv, reduction, options);
+  return state_->start_reduce_scatter(CommunicatorState::Mode::posted, send, recv, reduction, options);
 }
 void Communicator::reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, Reduction reduction,
                                     CallOptions options) {
-  start_reduce_scatter_v(Mode::blocking, send, recv, counts, {}, reduction, options);
+  state_->start_reduce_scatter_v(CommunicatorState::Mode::blocking, send, recv, counts, {}, reduction, options);
 }
 Work Communicator::post_reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, Reduction reduction,
                                          CallOptions options) {
-  return start_reduce_scatter_v(Mode::posted, send, recv, counts, {}, reduction, options);
+  return state_->start_reduce_scatter_v(CommunicatorState::Mode::posted, send, recv, counts, {}, reduction, options);
 }
 void Communicator::reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
                                     std::span<const std::size_t> offsets, Reduction reduction, CallOptions options) {
-  start_reduce_scatter_v(Mode::blocking, send, recv, counts, offsets, reduction, options);
+  state_->start_reduce_scatter_v(CommunicatorState::Mode::blocking, send, recv, counts, offsets, reduction, options);
 }
 Work Communicator::post_reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
                                          std::span<const std::size_t> offsets, Reduction reduction, CallOptions options) {
-  return start_reduce_scatter_v(Mode::posted, send, recv, counts, offsets, reduction, options);
+  return state_->start_reduce_scatter_v(CommunicatorState::Mode::posted, send, recv, counts, offsets, reduction, options);
 }
 
 void Communicator::all_reduce(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options) {
-  start_all_reduce(Mode::blocking, send, recv, reduction, options);
+  state_->start_all_reduce(CommunicatorState::Mode::blocking, send, recv, reduction, options);
 }
 Work Communicator::post_all_reduce(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options) {
-  return start_all_reduce(Mode::posted, send, recv, reduction, options);
+  return state_->start_all_reduce(CommunicatorState::Mode::posted, send, recv, reduction, options);
 }
 
 void Communicator::reduce(ConstBuffer send, Buffer recv, Reduction reduction, int root, CallOptions options) {
-  start_reduce(Mode::blocking, send, recv, reduction, root, options);
+  state_->start_reduce(CommunicatorState::Mode::blocking, send, recv, reduction, root, options);
 }
 Work Communicator::post_reduce(ConstBuffer send, Buffer recv, Reduction reduction, int root, CallOptions options) {
-  return start_reduce(Mode::posted, send, recv, reduction, root, options);
+  return state_->start_reduce(CommunicatorState::Mode::posted, send, recv, reduction, root, options);
 }
 
 void Communicator::all_to_all(ConstBuffer send, Buffer recv, CallOptions options) {
-  start_all_to_all(Mode::blocking, send, recv, options);
+  state_->start_all_to_all(CommunicatorState::Mode::blocking, send, recv, options);
 }
 Work Communicator::post_all_to_all(ConstBuffer send, Buffer recv, CallOptions options) {
-  return start_all_to_all(Mode::posted, send, recv, options);
+  return state_->start_all_to_all(CommunicatorState::Mode::posted, send, recv, options);
 }
 void Communicator::all_to_all_v(ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
                                 std::span<const std::size_t> recv_counts, CallOptions options) {
-  start_all_to_all_v(Mode::blocking, send, send_counts, recv, recv_counts, options);
+  state_->start_all_to_all_v(CommunicatorState::Mode::blocking, send, send_counts, recv, recv_counts, options);
 }
 Work Communicator::post_all_to_all_v(ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
                                      std::span<const std::size_t> recv_counts, CallOptions options) {
-  return start_all_to_all_v(Mode::posted, send, send_counts, recv, recv_counts, options);
+  return state_->start_all_to_all_v(CommunicatorState::Mode::posted, send, send_counts, recv, recv_counts, options);
 }
 
-void Communicator::barrier(CallOptions options) { start_barrier(Mode::blocking, options); }
-Work Communicator::post_barrier(CallOptions options) { return start_barrier(Mode::posted, options); }
+void Communicator::barrier(CallOptions options) { state_->start_barrier(CommunicatorState::Mode::blocking, options); }
+Work Communicator::post_barrier(CallOptions options) { return state_->start_barrier(CommunicatorState::Mode::posted, options); }
 
 }  // namespace tsprun

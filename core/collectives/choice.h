@@ -5,7 +5,7 @@
 // can read each other's memory, which members share a node), so that all ranks choose the same algorithm.
 #pragma once
 
-#include "core/collectives/op.h"
+#include "tsprun/types.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -17,20 +17,6 @@
 #include <vector>
 
 namespace tsprun {
-
-/// How a collective is carried out.
-enum class Algorithm : std::uint8_t {
-  automatic,    ///< the choice table decides
-  one_shot,     ///< all_reduce only: one round, in which every rank gets all buffers and sums everything itself
-  rooted,       ///< all_reduce and barrier only: through rank 0, with 2(n−1) messages instead of n²
-  direct,       ///< every rank exchanges messages with every other, and reads from their memory where it can
-  ring,         ///< every rank exchanges messages with its two neighbours only
-  hierarchical  ///< direct within nodes, along rails between nodes (see Grid)
-};
-/// Returns the enumerator's name: "one_shot".
-std::string_view name(Algorithm algorithm);
-/// Returns the algorithm with this name; none if there is no such algorithm.
-std::optional<Algorithm> algorithm_from_name(std::string_view text);
 
 /// Returns true if this algorithm is implemented for an operation. send, recv, send_recv and all_to_all have only the direct one
 /// (in an all_to_all, neighbours of a ring would only forward).

@@ -1,6 +1,6 @@
 // How communicators make groups, choose algorithms, and sign operations, so that ranks notice if their calls differ. The
 // operations themselves are in calls.cpp and messages.cpp.
-#include "core/collectives/communicator.h"
+#include "core/collectives/communicator_state.h"
 
 #include "transport/cause.h"
 
@@ -16,12 +16,12 @@ namespace tsprun {
 
 namespace {
 
-std::shared_ptr<const Group> make_group(Engine& engine, Heap& heap, Staging& staging, std::vector<int> ranks) {
-  auto group = std::make_shared<Group>();
-  group->engine = &engine;
-  group->heap = &heap;
-  group->staging = &staging;
-  group->plain_limit = std::numeric_limits<std::size_t>::max();
+Group make_group(Engine& engine, Heap& heap, Staging& staging, std::vector<int> ranks) {
+  Group group;
+  group.engine = &engine;
+  group.heap = &heap;
+  group.staging = &staging;
+  group.plain_limit = std::numeric_limits<std::size_t>::max();
   int rank = -1;
   std::unordered_set<int> named;
   named.reserve(ranks.size());
@@ -47,34 +47,48 @@ std::shared_ptr<const Group> make_group(Engine& engine, Heap& heap, Staging& sta
       member.peer = route.peer;
       if (engine.options().phantom) {
         member.can_view = route.phantom.views;
-        group->plain_limit = std::min(group->plain_limit, route.phantom.plain_limit);
+        group.plain_limit = std::min(group.plain_limit, route.phantom.plain_limit);
       } else {
         member.can_view = route.transport->can_view(route.peer);
-        group->plain_limit = std::min(group->plain_limit, route.transport->plain_limit());
+        group.plain_limit = std::min(group.plain_limit, route.transport->plain_limit());
       }
-      group->views = group->views && member.can_view;
+      group.views = group.views && member.can_view;
     }
-    group->members.push_back(member);
+    group.members.push_back(member);
   }
   if (rank < 0) {
     throw Error(Cause::refused, fmt::format("communicator: rank {} makes a group of {} ranks that it isn't a member of",
                                             engine.world_rank(), ranks.size()));
   }
-  group->rank = rank;
-  group->ranks = std::move(ranks);
-  group->id = engine.new_group(group->ranks);
-  lay_out(*group);
+  group.rank = rank;
+  group.ranks = std::move(ranks);
+  group.id = engine.new_group(group.ranks);
+  lay_out(group);
   return group;
 }
 
 }  // namespace
 
-Communicator::Communicator(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& choices, std::vector<int> members)
-    : group_(make_group(engine, heap, staging, std::move(members))), choices_(&choices) {}
+CommunicatorState::CommunicatorState(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& table,
+                                     std::vector<int> members)
+    : group(make_group(engine, heap, staging, std::move(members))), choices(&table) {}
 
+Communicator CommunicatorState::make(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& table,
+                                     std::vector<int> members) {
+  return Communicator(std::make_shared<CommunicatorState>(engine, heap, staging, table, std::move(members)));
+}
+
+Communicator::Communicator(std::shared_ptr<CommunicatorState> state) : state_(std::move(state)) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&&) noexcept = default;
 Communicator::~Communicator() = default;
+
+int Communicator::rank() const { return state_->rank(); }
+int Communicator::size() const { return state_->size(); }
+int Communicator::world_rank(int group_rank) const { return state_->world_rank(group_rank); }
+std::span<const int> Communicator::members() const { return state_->group.ranks; }
+Algorithm Communicator::algorithm(Op op, std::size_t bytes) const { return state_->choose(op, bytes, {}); }
+std::string Communicator::why_not_hierarchical(Op op) const { return state_->why_not_hierarchical(op); }
 
 // --- groups ------------------------------------------------------------------------------------------------------------------
 
@@ -87,7 +101,8 @@ Communicator Communicator::subgroup(std::span<const int> group_ranks) const {
     }
     ranks.push_back(world_rank(member));
   }
-  return Communicator(*group_->engine, *group_->heap, *group_->staging, *choices_, std::move(ranks));
+  const Group& group = state_->group;
+  return CommunicatorState::make(*group.engine, *group.heap, *group.staging, *state_->choices, std::move(ranks));
 }
 
 Communicator Communicator::split(int colour, int key) {
@@ -110,7 +125,7 @@ Communicator Communicator::split(int colour, int key) {
 
 // --- calls -------------------------------------------------------------------------------------------------------------------
 
-Algorithm Communicator::choose(Op op, std::size_t bytes, const CallOptions& options) const {
+Algorithm CommunicatorState::choose(Op op, std::size_t bytes, const CallOptions& options) const {
   const Algorithm wanted = options.algorithm;
   if (wanted != Algorithm::automatic && !has_algorithm(op, wanted)) {
     throw Error(Cause::refused,
@@ -119,7 +134,7 @@ Algorithm Communicator::choose(Op op, std::size_t bytes, const CallOptions& opti
   }
   if (size() == 1) return Algorithm::direct;
   if (wanted == Algorithm::automatic) {
-    return choices_->choose(op, bytes, {.ranks = size(), .views = group_->views, .grid = group_->grid && group_->grid->views});
+    return choices->choose(op, bytes, {.ranks = size(), .views = group.views, .grid = group.grid && group.grid->views});
   }
   if (wanted == Algorithm::hierarchical) {
     if (const std::string why = why_not_hierarchical(op); !why.empty())
@@ -128,17 +143,17 @@ Algorithm Communicator::choose(Op op, std::size_t bytes, const CallOptions& opti
   return wanted;
 }
 
-std::string Communicator::why_not_hierarchical(Op op) const {
+std::string CommunicatorState::why_not_hierarchical(Op op) const {
   if (!has_algorithm(op, Algorithm::hierarchical)) return fmt::format("{} has no such algorithm", name(op));
-  if (!group_->grid) return group_->no_grid;
-  if (reorders_sums(op) && !choices_->reassociates()) {
+  if (!group.grid) return group.no_grid;
+  if (reorders_sums(op) && !choices->reassociates()) {
     return "sums would be added in an order that depends on the nodes; --reassociate allows it";
   }
   return {};
 }
 
-OperationInfo Communicator::describe(Op op, ConstBuffer own, Reduction reduction, Algorithm algorithm, const Agreement& agreement,
-                                     const CallOptions& options) {
+OperationInfo CommunicatorState::describe(Op op, ConstBuffer own, Reduction reduction, Algorithm algorithm,
+                                          const Agreement& agreement, const CallOptions& options) {
   Signed all{.op = static_cast<std::uint64_t>(op),
              .dtype = static_cast<std::uint64_t>(own.dtype),
              .reduction = static_cast<std::uint64_t>(reduction),
@@ -147,15 +162,15 @@ OperationInfo Communicator::describe(Op op, ConstBuffer own, Reduction reduction
              .other = 0,
              .count = agreement.count,
              .counts = 0,
-             .group = group_->id};
+             .group = group.id};
   if (!agreement.counts.empty()) all.counts = XXH3_64bits(agreement.counts.data(), agreement.counts.size_bytes());
   return {.op = op,
           .dtype = own.dtype,
           .reduction = reduction,
           .root = agreement.root < 0 ? -1 : world_rank(agreement.root),
           .bytes = own.bytes(),
-          .group = group_->id,
-          .group_sequence = ++sequence_[static_cast<std::size_t>(options.stream)],
+          .group = group.id,
+          .group_sequence = ++sequence[static_cast<std::size_t>(options.stream)],
           .signature = XXH3_64bits(&all, sizeof all),
           .purpose = options.purpose,
           .relayed =

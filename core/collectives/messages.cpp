@@ -6,7 +6,7 @@
 // µs as operations, 0.21 µs on the fast path, 0.16 µs if the cache line of the answer is also claimed early (shm_transport.cpp);
 // a bare flag takes 0.13 to 0.15 µs. (tsprun -n 2 bench pingpong --sizes 8; bench/floor pingpong --sizes 8)
 #include "core/collectives/arguments.h"
-#include "core/collectives/communicator.h"
+#include "core/collectives/communicator_state.h"
 #include "core/collectives/start.h"
 #include "core/streams/tag.h"
 #include "transport/cause.h"
@@ -41,7 +41,7 @@ bool is_small(const Group& group, std::size_t bytes) {
 
 // --- what both ends agree on -------------------------------------------------------------------------------------------------
 
-std::uint64_t Communicator::sign_message(int from, int to, DType dtype, std::size_t count) const {
+std::uint64_t CommunicatorState::sign_message(int from, int to, DType dtype, std::size_t count) const {
   const Signed all{.op = static_cast<std::uint64_t>(Op::send),
                    .dtype = static_cast<std::uint64_t>(dtype),
                    .reduction = 0,
@@ -50,12 +50,12 @@ std::uint64_t Communicator::sign_message(int from, int to, DType dtype, std::siz
                    .other = static_cast<std::uint64_t>(to),
                    .count = count,
                    .counts = 0,
-                   .group = group_->id};
+                   .group = group.id};
   return XXH3_64bits(&all, sizeof all);
 }
 
-Envelope Communicator::next_message(Direction direction, ConstBuffer buffer, int other, const CallOptions& options) {
-  std::vector<Correspondence>& peers = peers_[static_cast<std::size_t>(options.stream)];
+Envelope CommunicatorState::next_message(Direction direction, ConstBuffer buffer, int other, const CallOptions& options) {
+  std::vector<Correspondence>& peers = correspondence[static_cast<std::size_t>(options.stream)];
   if (peers.empty()) peers.resize(static_cast<std::size_t>(size()));
   Correspondence& peer = peers[static_cast<std::size_t>(other)];
   OneWay& way = direction == Direction::out ? peer.out : peer.in;
@@ -71,13 +71,13 @@ Envelope Communicator::next_message(Direction direction, ConstBuffer buffer, int
           .purpose = options.purpose};
 }
 
-OperationInfo Communicator::describe_message(Op op, const Envelope& message, ConstBuffer buffer, int other) const {
+OperationInfo CommunicatorState::describe_message(Op op, const Envelope& message, ConstBuffer buffer, int other) const {
   return {.op = op,
           .dtype = buffer.dtype,
           .reduction = Reduction::sum,
           .root = world_rank(other),
           .bytes = buffer.bytes(),
-          .group = group_->id,
+          .group = group.id,
           .group_sequence = message.sequence,
           .signature = message.signature,
           .purpose = message.purpose};
@@ -85,14 +85,14 @@ OperationInfo Communicator::describe_message(Op op, const Envelope& message, Con
 
 // --- send, recv --------------------------------------------------------------------------------------------------------------
 
-Work Communicator::start_send(Mode mode, ConstBuffer buffer, int to, const CallOptions& options) {
-  check_other("send", "to", to, *group_);
+Work CommunicatorState::start_send(Mode mode, ConstBuffer buffer, int to, const CallOptions& options) {
+  check_other("send", "to", to, group);
   check_memory("send", "buffer", buffer);
   if (options.algorithm != Algorithm::automatic) choose(Op::send, buffer.bytes(), options);  // may refuse the algorithm
   const Envelope envelope = next_message(Direction::out, buffer, to, options);
-  Engine& engine = *group_->engine;
-  if (mode == Mode::blocking && engine.quiet() && is_small(*group_, buffer.bytes())) {
-    const Group::Member& member = group_->member(to);
+  Engine& engine = *group.engine;
+  if (mode == Mode::blocking && engine.quiet() && is_small(group, buffer.bytes())) {
+    const Group::Member& member = group.member(to);
     const Ticket ticket =
         member.transport->send({member.peer, options.stream}, envelope, buffer.as_bytes(), Delivery::copy_if_small);
     if (ticket != kNotNow) {
@@ -103,15 +103,15 @@ Work Communicator::start_send(Mode mode, ConstBuffer buffer, int to, const CallO
   return start<Send>(mode, options, describe_message(Op::send, envelope, buffer, to), buffer, to);
 }
 
-Work Communicator::start_recv(Mode mode, Buffer buffer, int from, const CallOptions& options) {
-  check_other("recv", "from", from, *group_);
+Work CommunicatorState::start_recv(Mode mode, Buffer buffer, int from, const CallOptions& options) {
+  check_other("recv", "from", from, group);
   check_memory("recv", "buffer", buffer);
   if (options.algorithm != Algorithm::automatic) choose(Op::recv, buffer.bytes(), options);
   const Envelope envelope = next_message(Direction::in, buffer, from, options);
-  Engine& engine = *group_->engine;
+  Engine& engine = *group.engine;
   Ticket ticket = kNotNow;
-  if (mode == Mode::blocking && engine.quiet() && is_small(*group_, buffer.bytes())) {
-    const Group::Member& member = group_->member(from);
+  if (mode == Mode::blocking && engine.quiet() && is_small(group, buffer.bytes())) {
+    const Group::Member& member = group.member(from);
     const LaneId lane{member.peer, options.stream};
     ticket = member.transport->receive(lane, envelope, buffer.as_bytes());
     for (std::uint32_t looks = ticket == kNotNow ? 0 : engine.looks_at_once(); looks > 0; --looks) {
@@ -129,7 +129,7 @@ Work Communicator::start_recv(Mode mode, Buffer buffer, int from, const CallOpti
 
 // --- send_recv ---------------------------------------------------------------------------------------------------------------
 
-Work Communicator::start_send_recv(Mode mode, ConstBuffer send, int to, Buffer recv, int from, const CallOptions& options) {
+Work CommunicatorState::start_send_recv(Mode mode, ConstBuffer send, int to, Buffer recv, int from, const CallOptions& options) {
   check_member("send_recv", "to", to, size());
   check_member("send_recv", "from", from, size());
   check_memory("send_recv", "send", send);
@@ -158,19 +158,23 @@ Work Communicator::start_send_recv(Mode mode, ConstBuffer send, int to, Buffer r
 
 // --- the blocking and the posted form of each --------------------------------------------------------------------------------
 
-void Communicator::send(ConstBuffer buffer, int to, CallOptions options) { start_send(Mode::blocking, buffer, to, options); }
-Work Communicator::post_send(ConstBuffer buffer, int to, CallOptions options) {
-  return start_send(Mode::posted, buffer, to, options);
+void Communicator::send(ConstBuffer buffer, int to, CallOptions options) {
+  state_->start_send(CommunicatorState::Mode::blocking, buffer, to, options);
 }
-void Communicator::recv(Buffer buffer, int from, CallOptions options) { start_recv(Mode::blocking, buffer, from, options); }
+Work Communicator::post_send(ConstBuffer buffer, int to, CallOptions options) {
+  return state_->start_send(CommunicatorState::Mode::posted, buffer, to, options);
+}
+void Communicator::recv(Buffer buffer, int from, CallOptions options) {
+  state_->start_recv(CommunicatorState::Mode::blocking, buffer, from, options);
+}
 Work Communicator::post_recv(Buffer buffer, int from, CallOptions options) {
-  return start_recv(Mode::posted, buffer, from, options);
+  return state_->start_recv(CommunicatorState::Mode::posted, buffer, from, options);
 }
 void Communicator::send_recv(ConstBuffer send, int to, Buffer recv, int from, CallOptions options) {
-  start_send_recv(Mode::blocking, send, to, recv, from, options);
+  state_->start_send_recv(CommunicatorState::Mode::blocking, send, to, recv, from, options);
 }
 Work Communicator::post_send_recv(ConstBuffer send, int to, Buffer recv, int from, CallOptions options) {
-  return start_send_recv(Mode::posted, send, to, recv, from, options);
+  return state_->start_send_recv(CommunicatorState::Mode::posted, send, to, recv, from, options);
 }
 
 }  // namespace tsprun

@@ -1,5 +1,5 @@
 // Names of operations and reductions.
-#include "core/collectives/op.h"
+#include "tsprun/types.h"
 
 #include <array>
 

@@ -5,7 +5,7 @@
 
 #include "core/collectives/chunks.h"
 #include "core/collectives/exchange.h"
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
 
 #include <array>
 #include <cstddef>

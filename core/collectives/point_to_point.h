@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/collectives/exchange.h"
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
 
 #include <cstddef>
 

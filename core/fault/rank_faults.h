@@ -4,11 +4,11 @@
 #pragma once
 
 #include "core/board/flight_board.h"
-#include "core/collectives/op.h"
 #include "core/fault/message_faults.h"
 #include "core/memory/heap.h"
 #include "transport/fault/spec.h"
 #include "transport/fault/strikes.h"
+#include "tsprun/types.h"
 
 #include <array>
 #include <cstddef>

@@ -7,7 +7,7 @@
 #include <hwy/highway.h>
 
 #include "core/kernels/check.h"
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
 
 #include <cstdint>
 #include <cstring>

@@ -6,8 +6,7 @@
 // min, equal terms (such as +0 and −0) give the first. All functions are pure: no allocation, no globals.
 #pragma once
 
-#include "core/collectives/op.h"
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
 
 #include <cstddef>
 #include <span>

@@ -13,9 +13,9 @@
 // with formulas; in_use() and peak() count the bytes that blocks occupy, alignment included.
 #pragma once
 
-#include "core/memory/category.h"
 #include "core/memory/page_runs.h"
-#include "core/tensor/dtype.h"
+#include "tsprun/memory.h"
+#include "tsprun/types.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -27,41 +27,7 @@
 
 namespace tsprun {
 
-class Heap;
-
-/// Owns a block of a heap and gives it back when destroyed. The heap must outlive it. Movable, not copyable.
-class HeapBlock {
- public:
-  HeapBlock() = default;
-  HeapBlock(HeapBlock&& other) noexcept
-      : heap_(std::exchange(other.heap_, nullptr)), bytes_(std::exchange(other.bytes_, {})), category_(other.category_) {}
-  HeapBlock& operator=(HeapBlock&& other) noexcept {
-    if (this != &other) {
-      reset();
-      heap_ = std::exchange(other.heap_, nullptr);
-      bytes_ = std::exchange(other.bytes_, {});
-      category_ = other.category_;
-    }
-    return *this;
-  }
-  ~HeapBlock() { reset(); }
-
-  /// Gives the block back now; it is empty afterwards.
-  void reset();
-  std::span<std::byte> bytes() const { return bytes_; }
-  /// Returns the block as elements of T; trailing bytes that fill no element are left out.
-  template <Element T>
-  std::span<T> as() const {
-    return {reinterpret_cast<T*>(bytes_.data()), bytes_.size() / sizeof(T)};
-  }
-
- private:
-  friend class Heap;
-  HeapBlock(Heap* heap, std::span<std::byte> bytes, Category category) : heap_(heap), bytes_(bytes), category_(category) {}
-  Heap* heap_ = nullptr;
-  std::span<std::byte> bytes_;
-  Category category_ = Category::communication;
-};
+namespace detail {
 
 /// The heap of one rank; used by one thread at a time, the rank's.
 class Heap {
@@ -120,7 +86,7 @@ class Heap {
   }
 
  private:
-  friend class HeapBlock;
+  friend class tsprun::HeapBlock;
   static constexpr std::size_t kPage = 4096;
 
   void free(std::span<std::byte> bytes, Category category);
@@ -144,5 +110,9 @@ class Heap {
   CategoryBytes peaks_;
   std::string fail_next_;  // empty: nothing shall fail
 };
+
+}  // namespace detail
+
+using detail::Heap;
 
 }  // namespace tsprun

@@ -1,7 +1,7 @@
 // Runs kernels with workspace, ticks, timing and trace, and counts the FLOPs of gemm and attention.
 #include "core/rank/compute_stream.h"
 
-#include "core/trace/trace.h"
+#include "core/trace/recorder.h"
 #include "transport/posix.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ double attention_flops(const kernels::Attention& attention, const ConstTensor& q
 
 }  // namespace
 
-ComputeStream::ComputeStream(Engine& engine, Heap& heap, std::size_t threads, Trace* trace)
+ComputeStream::ComputeStream(Engine& engine, Heap& heap, std::size_t threads, TraceRecorder* trace)
     : engine_(engine), heap_(heap), threads_(threads), pool_(engine.options().phantom ? 1 : threads), trace_(trace) {}
 
 std::span<std::byte> ComputeStream::workspace(std::size_t bytes) {

@@ -25,14 +25,17 @@
 
 namespace tsprun {
 
-class Trace;
+namespace detail {
+class TraceRecorder;
+}
+using detail::TraceRecorder;
 
 /// Runs the kernels of one rank; used by one thread, the rank's.
 class ComputeStream {
  public:
   /// Runs kernels on `threads` ≥ 1 threads. `trace` may be null. All references must outlive the stream. On a phantom, kernels
   /// take their workspace and count their FLOPs, but don't run; values that they return are 0.
-  ComputeStream(Engine& engine, Heap& heap, std::size_t threads, Trace* trace = nullptr);
+  ComputeStream(Engine& engine, Heap& heap, std::size_t threads, TraceRecorder* trace = nullptr);
   ComputeStream(const ComputeStream&) = delete;
   ComputeStream& operator=(const ComputeStream&) = delete;
 
@@ -110,7 +113,7 @@ class ComputeStream {
   std::size_t threads_;
   kernels::Pool pool_;
   HeapBlock workspace_;
-  Trace* trace_;
+  TraceRecorder* trace_;
   std::uint64_t kernel_ns_ = 0;
   std::uint64_t tick_ns_ = 0;
   double flops_ = 0;

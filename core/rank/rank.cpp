@@ -1,7 +1,7 @@
 // A rank's tensors, waits and times.
 #include "core/rank/rank.h"
 
-#include "core/trace/trace.h"
+#include "core/trace/recorder.h"
 #include "transport/posix.h"
 
 namespace tsprun {
@@ -9,23 +9,23 @@ namespace tsprun {
 Rank::Rank(Context& context, const RankOptions& options)
     : context_(context),
       trace_(options.trace),
-      compute_(context.engine(), context.heap(), options.threads, options.trace),
+      compute_(engine_of(context), heap_of(context), options.threads, options.trace),
       begun_ns_(posix::now_ns()) {
   if (trace_ == nullptr) return;
-  context_.engine().observe(trace_);
-  trace_->watch(&context_.heap());
+  engine_of(context_).observe(trace_);
+  trace_->watch(&heap_of(context_));
 }
 
 Rank::~Rank() {
   if (trace_ == nullptr) return;
-  context_.engine().observe(nullptr);
+  engine_of(context_).observe(nullptr);
   trace_->watch(nullptr);
 }
 
 OwnedTensor Rank::tensor(Category category, DType dtype, std::span<const std::size_t> sizes, std::string_view what) {
   std::size_t bytes = size_of(dtype);
   for (const std::size_t size : sizes) bytes *= size;
-  return {context_.heap().allocate(bytes, what, category), dtype, sizes};
+  return {context_.allocate(bytes, what, category), dtype, sizes};
 }
 
 void Rank::wait(Work work) {
@@ -35,7 +35,7 @@ void Rank::wait(Work work) {
 }
 
 RankTimes Rank::times() const {
-  const double waited = static_cast<double>(waited_ns_ + context_.engine().blocked_ns()) * 1e-9;
+  const double waited = static_cast<double>(waited_ns_ + engine_of(context_).blocked_ns()) * 1e-9;
   return {.total = static_cast<double>(posix::now_ns() - begun_ns_) * 1e-9,
           .compute = compute_.seconds() - before_.compute,
           .communication = compute_.tick_seconds() + waited - before_.communication,

@@ -17,8 +17,8 @@ namespace tsprun {
 
 /// Options of Rank.
 struct RankOptions {
-  std::size_t threads = 1;  ///< compute threads; results are the same bits for any number
-  Trace* trace = nullptr;   ///< records kernels, waits and operations; null: no trace; borrowed
+  std::size_t threads = 1;         ///< compute threads; results are the same bits for any number
+  TraceRecorder* trace = nullptr;  ///< records kernels, waits and operations; null: no trace; borrowed
 };
 
 /// Times of a rank in seconds, since the Rank was made or since reset_times().
@@ -41,12 +41,12 @@ class Rank {
   int rank() const { return context_.rank(); }
   int size() const { return context_.size(); }
   Context& context() { return context_; }
-  /// Returns true if nothing is computed or moved: see Context::phantom().
-  bool is_phantom() const { return context_.engine().options().phantom; }
+  /// Returns true if nothing is computed or moved: see make_phantom().
+  bool is_phantom() const { return engine_of(context_).options().phantom; }
   Communicator& world() { return context_.world(); }
   ComputeStream& compute() { return compute_; }
   /// Returns the trace, to which schedules add spans (TraceSpan); null: none.
-  Trace* trace() const { return trace_; }
+  TraceRecorder* trace() const { return trace_; }
 
   /// Allocates a contiguous tensor in the heap; it isn't zeroed. `what` names it in errors. Throws Error(out_of_memory).
   OwnedTensor tensor(Category category, DType dtype, std::span<const std::size_t> sizes, std::string_view what);
@@ -54,7 +54,7 @@ class Rank {
     return tensor(category, dtype, std::span(sizes.begin(), sizes.size()), what);
   }
   /// Returns the heap's peaks by category, see Heap::peaks().
-  const CategoryBytes& memory_peaks() { return context_.heap().peaks(); }
+  const CategoryBytes& memory_peaks() { return heap_of(context_).peaks(); }
 
   /// Waits until the operation is complete; the time counts as exposed communication.
   void wait(Work work);
@@ -71,7 +71,7 @@ class Rank {
   }
   /// Gives a sign of life and makes progress on communication. Call it during long work outside kernels (file access, for
   /// instance).
-  void tick() { context_.engine().tick(); }
+  void tick() { context_.tick(); }
 
   /// Returns the rank's times so far.
   RankTimes times() const;
@@ -80,7 +80,7 @@ class Rank {
 
  private:
   Context& context_;
-  Trace* trace_;
+  TraceRecorder* trace_;
   FiniteWatch* watch_ = nullptr;
   ComputeStream compute_;
   std::uint64_t begun_ns_;

@@ -16,6 +16,7 @@
 #include "core/streams/link_times.h"
 #include "transport/doorbell.h"
 #include "transport/transport.h"
+#include "tsprun/work.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -33,7 +34,6 @@ class DelayTransport;
 
 namespace tsprun {
 
-class Engine;
 class PeerWatch;
 class RankFaults;
 struct Patience;
@@ -74,6 +74,8 @@ constexpr std::uint64_t wait_for_word_ns(std::uint64_t timeout_ns) {
   return std::min<std::uint64_t>(timeout_ns / 4, 1'500'000'000);
 }
 
+using detail::Engine;
+
 /// An operation as a resumable state machine. Subclasses hold all state; step() never waits.
 class Operation {
  public:
@@ -98,33 +100,12 @@ class Operation {
   OperationInfo info_;
 
  private:
-  friend class Engine;
+  friend class detail::Engine;
   Operation* next_ = nullptr;
   bool owned_ = false;
   std::uint64_t number_ = 0;  // position on its stream, from 1; set once it is complete and kept
   bool holds_memory_ = false;
   std::uint32_t sequence_ = 0;  // number among this rank's operations of this kind, from 1
-};
-
-/// Handle of a posted operation. Can be copied and dropped freely; the operation goes on without it. Must not be used after the
-/// engine is gone. Memory that the operation took from the rank's heap (to receive messages, for instance) is given back when it,
-/// or a later operation of its stream, is waited for or found complete by test(). It is not given back at the moment of
-/// completion, so that a rank's memory use depends on its program alone and not on timing.
-class Work {
- public:
-  /// Makes a handle of an operation that is complete.
-  Work() = default;
-  /// Makes progress; returns true once the operation is complete. Throws the first failure of the job.
-  bool test();
-  /// Waits until the operation is complete. Throws the first failure of the job, a failure of this wait included.
-  void wait();
-
- private:
-  friend class Engine;
-  Work(Engine* engine, Stream stream, std::uint64_t number) : engine_(engine), stream_(stream), number_(number) {}
-  Engine* engine_ = nullptr;
-  Stream stream_ = Stream::control;
-  std::uint64_t number_ = 0;
 };
 
 /// Another rank as a phantom sees it: the properties of the route to it on which memory use depends.
@@ -152,8 +133,10 @@ struct EngineOptions {
   bool supervised = false;                    ///< a launcher reports how ranks' processes ended
   bool blocking = false;                      ///< post() waits until the operation is complete
   RankFaults* faults = nullptr;  ///< told of every operation when it is posted, begins and ends; null: none; borrowed
-  bool phantom = false;          ///< there are no peers, and operations aren't begun: see Context::phantom()
+  bool phantom = false;          ///< there are no peers, and operations aren't begun: see make_phantom()
 };
+
+namespace detail {
 
 /// The engine of one rank; used by one thread at a time, the rank's. Its functions throw the first failure of the job once the
 /// job has failed.
@@ -176,9 +159,11 @@ class Engine {
   Work post(Stream stream, std::unique_ptr<Operation> operation);
   /// Appends an operation, which the caller owns, to a stream and waits until it is complete. A phantom's is complete at once.
   void run(Stream stream, Operation& operation);
-  /// Returns true if no operation is pending, the job hasn't failed, and nothing must observe operations (fault injection,
-  /// phantom). Then a short message may be exchanged without an Operation, to save time.
-  bool quiet() const { return busy_ == 0 && !broken_ && !board_.aborted() && options_.faults == nullptr && !options_.phantom; }
+  /// Returns true if no operation is pending, the job hasn't failed, and nothing must observe operations (a trace, fault
+  /// injection, phantom). Then a short message may be exchanged without an Operation, to save time.
+  bool quiet() const {
+    return busy_ == 0 && !broken_ && observer_ == nullptr && !board_.aborted() && options_.faults == nullptr && !options_.phantom;
+  }
   /// Counts an operation that was done without an Operation object, see quiet(): the board counts it like any other, and memory
   /// held by earlier operations of the stream is given back, as after a wait.
   void ran_at_once(Op op, Stream stream) {
@@ -214,6 +199,8 @@ class Engine {
   /// Sets the observer of operations (a WaitObserver is told of waits, too); null: none, which costs nothing. Borrowed.
   /// Precondition: idle().
   void observe(OperationObserver* observer) { observer_ = observer; }
+  /// Returns true if there is an observer.
+  bool is_observed() const { return observer_ != nullptr; }
 
   /// Returns an error that blames rank `culprit` and names the operation that it is in, if any.
   Error blamed(Cause cause, int culprit, const std::string& detail) const;
@@ -234,7 +221,7 @@ class Engine {
   [[noreturn]] void fail(Cause cause, int culprit, const std::string& detail);
 
  private:
-  friend class Work;
+  friend class tsprun::Work;
   struct Queue {
     Operation* head = nullptr;
     Operation* tail = nullptr;
@@ -297,5 +284,7 @@ class Engine {
   std::uint32_t spin_looks_ = 0;   // if ranks outnumber cores: polls before the first yield
   std::uint32_t spin_misses_ = 0;  // waits since spin_looks_ polls last sufficed
 };
+
+}  // namespace detail
 
 }  // namespace tsprun

@@ -3,8 +3,7 @@
 //   bits 0–7 op · 8–11 dtype · 12–15 reduction · 16–31 step of the algorithm (ring: which hop; phases: which phase)
 #pragma once
 
-#include "core/collectives/op.h"
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
 
 #include <cstdint>
 #include <string>

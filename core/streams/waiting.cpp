@@ -346,7 +346,7 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
   fail(Cause::stalled, root,
        fmt::format("rank {} gave no sign of life for {:.1f} s (--timeout {:g}): {}{}", root,
                    seconds(now - patience.chain_since_ns), seconds(options_.timeout_ns), waits,
-                   computes ? ". A program that computes longer than that calls engine().tick() now and then, or gets a longer "
+                   computes ? ". A program that computes longer than that calls context.tick() now and then, or gets a longer "
                               "--timeout"
                             : ""));
 }

@@ -1,5 +1,5 @@
 // Names of element types, and conversions between bf16 and f32.
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
 
 #include <array>
 #include <bit>

@@ -3,7 +3,7 @@
 // memory.
 #pragma once
 
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
 
 #include <array>
 #include <cstddef>

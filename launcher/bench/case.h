@@ -5,7 +5,7 @@
 // use the same code, so that they measure the same things in the same way.
 #pragma once
 
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
 
 #include <array>
 #include <cstdint>

@@ -5,7 +5,7 @@
 // how a reduction was done. A bf16 sum is rounded once, to nearest, ties to even.
 #pragma once
 
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
 
 #include <cstdint>
 #include <functional>

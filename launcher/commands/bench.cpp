@@ -1,6 +1,7 @@
 // The command `bench`: see bench.h.
 #include "launcher/commands/bench.h"
 
+#include "core/collectives/choice.h"
 #include "launcher/bench/table.h"
 #include "launcher/commands/bench_rank.h"
 #include "launcher/refuse.h"

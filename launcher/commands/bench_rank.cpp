@@ -27,8 +27,8 @@ class RankSubject final : public bench::Subject {
   RankSubject(Context& context, bench::BufferBytes need)
       : context_(context),
         world_(context.world()),
-        input_(context.heap().allocate(need.input, "bench input")),
-        output_(context.heap().allocate(need.output, "bench output")) {}
+        input_(context.allocate(need.input, "bench input")),
+        output_(context.allocate(need.output, "bench output")) {}
 
   int rank() const override { return world_.rank(); }
   int size() const override { return world_.size(); }
@@ -37,7 +37,7 @@ class RankSubject final : public bench::Subject {
   void receive(std::span<double> values, int from) override { world_.recv(Buffer(values), from); }
   std::span<std::byte> input() override { return input_.bytes(); }
   std::span<std::byte> output() override { return output_.bytes(); }
-  void tick() override { context_.engine().tick(); }
+  void tick() override { context_.tick(); }
 
   void run(const Case& which, std::uint64_t times) override {
     const auto [in, out] = bench::buffers_of(*this, which);
@@ -87,7 +87,7 @@ TransportNames transport_names(Context& context, bench::Subject& subject) {
   unsigned used = 0;
   for (int peer = 0; peer < context.size(); ++peer) {
     if (peer == context.rank()) continue;
-    const auto place = std::ranges::find(kFactories, context.engine().route(peer).kind, &Factory::name);
+    const auto place = std::ranges::find(kFactories, engine_of(context).route(peer).kind, &Factory::name);
     used |= 1U << (place - kFactories.begin());
   }
   double told = used;
@@ -103,7 +103,7 @@ TransportNames transport_names(Context& context, bench::Subject& subject) {
   for (std::size_t i = 0; i < kFactories.size(); ++i) {
     if ((used >> i & 1U) != 0) all += fmt::format("{}{}", all.empty() ? "" : "+", kFactories[i]->name);
   }
-  return {all, std::string(context.engine().route(1).kind)};
+  return {all, std::string(engine_of(context).route(1).kind)};
 }
 
 /// Returns a seed that is different in every run and the same on all ranks.
@@ -122,7 +122,7 @@ void print_head(Context& context, ReportSink& sink, const BenchPlan& plan, const
                                       context.size() == 1 ? "" : "s", plan.cores, plan.cores == 1 ? "" : "s",
                                       plan.several_machines ? " of node 0's machine and those of others" : "", transports);
   sink.line(bench::title_line(who));
-  if (context.node_memory().layout().nodes > 1) {
+  if (node_memory_of(context).layout().nodes > 1) {
     const std::string why = context.world().why_not_hierarchical(Op::all_gather);
     if (!why.empty()) sink.line(fmt::format("# no hierarchical algorithms: {}", why));
   }

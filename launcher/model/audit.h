@@ -2,7 +2,6 @@
 // JSON; audit_table.h prints it.
 #pragma once
 
-#include "core/memory/category.h"
 #include "core/rank/rank.h"
 #include "launcher/report_sink.h"
 #include "layers/theory/decoding.h"
@@ -10,6 +9,7 @@
 #include "layers/theory/other.h"
 #include "layers/theory/step.h"
 #include "transport/factory.h"
+#include "tsprun/memory.h"
 
 #include <nlohmann/json.hpp>
 

@@ -41,7 +41,7 @@ void say_audit(Session& session, std::span<const RankAudit> audits, Forecast for
 }
 
 theory::PeakOptions peak_options(Session& session, bool training) {
-  return {.threads = session.rank().compute().threads(), .training = training, .like = session.rank().context().likeness()};
+  return {.threads = session.rank().compute().threads(), .training = training, .like = likeness(session.rank().context())};
 }
 
 void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,

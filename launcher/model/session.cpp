@@ -60,7 +60,7 @@ void Session::stop_tracing() {
 void Session::finish() {
   if (!trace_) return;
   stop_tracing();
-  context_.engine().observe(nullptr);
+  engine_of(context_).observe(nullptr);
   const std::string trouble =
       write_trace(context_, *trace_, global_.faults, {.path = global_.trace, .flows = global_.trace_options.flows});
   if (!trouble.empty() && speaks()) sink_.set(kTraceTrouble, trouble);

@@ -4,7 +4,7 @@
 
 #include "core/kernels/level.h"
 #include "core/rank/rank.h"
-#include "core/trace/trace.h"
+#include "core/trace/recorder.h"
 #include "launcher/options.h"
 #include "launcher/report_sink.h"
 #include "layers/layout/mesh.h"
@@ -57,7 +57,7 @@ class Session {
   Context& context_;
   ReportSink& sink_;
   const GlobalOptions& global_;
-  std::optional<Trace> trace_;
+  std::optional<TraceRecorder> trace_;
   std::optional<Rank> rank_;
   std::optional<Mesh> mesh_;
 };

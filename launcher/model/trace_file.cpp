@@ -63,7 +63,7 @@ void print_slice(TraceWriter& file, const TraceEvent& event, int rank, std::uint
 }
 
 /// Prints a counter for each category, and one for their sum.
-void print_memory(TraceWriter& file, const Trace& trace, int rank, std::uint64_t zero_ns) {
+void print_memory(TraceWriter& file, const TraceRecorder& trace, int rank, std::uint64_t zero_ns) {
   for (const TraceMemory& sample : trace.memory()) {
     file.print(",\n{{\"ph\":\"C\",\"pid\":{},\"name\":\"memory (bytes)\",\"ts\":{:.3f},\"args\":{{", rank,
                micro(sample.at_ns, zero_ns));
@@ -141,7 +141,7 @@ void print_arrows(TraceWriter& file, const TraceEvent& event, std::span<const in
 
 /// Returns the events in the order in which they are written: by beginning, the longer first, so that a span comes before those
 /// inside it.
-std::vector<const TraceEvent*> in_order(const Trace& trace) {
+std::vector<const TraceEvent*> in_order(const TraceRecorder& trace) {
   std::vector<const TraceEvent*> events;
   events.reserve(trace.events().size());
   for (const TraceEvent& event : trace.events()) events.push_back(&event);
@@ -151,16 +151,16 @@ std::vector<const TraceEvent*> in_order(const Trace& trace) {
   return events;
 }
 
-void print_events(TraceWriter& file, Context& context, const Trace& trace, std::uint64_t zero_ns, TraceFlows flows) {
+void print_events(TraceWriter& file, Context& context, const TraceRecorder& trace, std::uint64_t zero_ns, TraceFlows flows) {
   ArrowNames names;
   std::uint64_t end_ns = zero_ns;
   for (const TraceEvent* event : in_order(trace)) {
     end_ns = std::max(end_ns, event->end_ns);
     print_slice(file, *event, context.rank(), zero_ns);
-    if (event->op) print_arrows(file, *event, context.engine().members_of(event->group), context.rank(), zero_ns, names, flows);
+    if (event->op) print_arrows(file, *event, engine_of(context).members_of(event->group), context.rank(), zero_ns, names, flows);
     if (!file.full()) continue;
     file.flush();
-    context.engine().tick();
+    context.tick();
   }
   print_memory(file, trace, context.rank(), zero_ns);
   if (trace.left_out() > 0) {
@@ -212,7 +212,8 @@ std::string first_trouble(Communicator& world, const std::string& mine) {
 
 }  // namespace
 
-std::string write_trace(Context& context, const Trace& trace, const std::vector<fault::Spec>& faults, const TraceTarget& target) {
+std::string write_trace(Context& context, const TraceRecorder& trace, const std::vector<fault::Spec>& faults,
+                        const TraceTarget& target) {
   Communicator& world = context.world();
   // Time 0 is the job's first event.
   std::byte mine[sizeof(std::uint64_t)];
@@ -238,7 +239,7 @@ std::string write_trace(Context& context, const Trace& trace, const std::vector<
       TraceWriter file(target.path, rank == 0);
       print_head(file, rank);
       print_events(file, context, trace, zero, target.flows);
-      print_faults(file, context.board(), rank, faults, zero);
+      print_faults(file, board_of(context), rank, faults, zero);
       if (rank + 1 == world.size()) file.print("\n]}}\n");
       file.finish();
     }

@@ -7,7 +7,7 @@
 
 #include "core/board/flight_board.h"
 #include "core/context.h"
-#include "core/trace/trace.h"
+#include "core/trace/recorder.h"
 #include "launcher/trace_options.h"
 #include "transport/fault/spec.h"
 
@@ -29,7 +29,8 @@ struct TraceTarget {
 /// Writes the trace: every rank of the world appends its events to the file in turn; rank 0 empties it first. `faults`: the
 /// job's; those that struck this rank or messages to it appear as instants, as far as the board has them. Collective. Returns, on
 /// every rank, why the file couldn't be written; empty: it was.
-std::string write_trace(Context& context, const Trace& trace, const std::vector<fault::Spec>& faults, const TraceTarget& target);
+std::string write_trace(Context& context, const TraceRecorder& trace, const std::vector<fault::Spec>& faults,
+                        const TraceTarget& target);
 
 /// Writes the trace of a job that failed, whose ranks' events are lost: every rank's process, and as instants the failure and the
 /// faults that struck, as far as the board has them. For the launcher. `when_ns`, `zero_ns`: times of the failure and of the

@@ -57,7 +57,7 @@ std::byte sign_of(std::uint32_t node) { return static_cast<std::byte>(1 + node %
 }  // namespace
 
 void try_shared_folder(Rank& rank, Communicator& ranks, const fs::path& dir) {
-  const shm::NodeLayout& layout = rank.context().node_memory().layout();
+  const shm::NodeLayout& layout = node_memory_of(rank.context()).layout();
   const auto nodes = static_cast<std::size_t>(layout.nodes);
   if (nodes < 2) return;
   const bool leads = ranks.rank() == 0;

@@ -1,7 +1,7 @@
 // Element types that files store, and conversions to and from the element types of memory.
 #pragma once
 
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
 
 #include <cstddef>
 #include <cstdint>

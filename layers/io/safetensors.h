@@ -10,9 +10,9 @@
 // exactly. Then any block of any tensor can be read into the caller's memory, in the caller's element type.
 #pragma once
 
-#include "core/tensor/dtype.h"
 #include "layers/io/convert.h"
 #include "transport/posix.h"
+#include "tsprun/types.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -5,8 +5,8 @@
 //   sequence  ranks with other tokens of the same sequences; under TSP and ZeRO-3 with other weights too
 #pragma once
 
-#include "core/collectives/communicator.h"
 #include "layers/layout/layout.h"
+#include "tsprun/communicator.h"
 
 #include <optional>
 

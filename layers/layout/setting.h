@@ -2,8 +2,8 @@
 // docs/algorithms.md.
 #pragma once
 
-#include "core/tensor/dtype.h"
 #include "layers/io/config.h"
+#include "tsprun/types.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #include "layers/model/decode.h"
 
 #include "core/kernels/check.h"
-#include "core/trace/trace.h"
+#include "core/trace/recorder.h"
 #include "layers/schedules/mlp_columns.h"
 #include "transport/cause.h"
 

@@ -1,7 +1,7 @@
 #include "layers/model/model.h"
 
 #include "core/kernels/check.h"
-#include "core/trace/trace.h"
+#include "core/trace/recorder.h"
 #include "layers/schedules/head_plan.h"
 #include "layers/schedules/tp/vocabulary.h"
 #include "transport/cause.h"

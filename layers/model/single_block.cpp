@@ -1,6 +1,6 @@
 #include "layers/model/single_block.h"
 
-#include "core/trace/trace.h"
+#include "core/trace/recorder.h"
 #include "layers/parameters/parameters.h"
 #include "layers/schedules/strategies.h"
 #include "transport/cause.h"

@@ -2,7 +2,7 @@
 // rank that gave up.
 #pragma once
 
-#include "core/collectives/communicator.h"
+#include "tsprun/communicator.h"
 
 #include <functional>
 

@@ -3,9 +3,9 @@
 // the layout.
 #pragma once
 
-#include "core/tensor/dtype.h"
 #include "layers/io/safetensors.h"
 #include "layers/parameters/parameters.h"
+#include "tsprun/types.h"
 
 #include <cstdint>
 #include <string_view>

@@ -2,9 +2,9 @@
 // first tensor that isn't.
 #pragma once
 
-#include "core/collectives/communicator.h"
 #include "core/rank/rank.h"
 #include "layers/parameters/parameter_store.h"
+#include "tsprun/communicator.h"
 
 #include <functional>
 #include <string>

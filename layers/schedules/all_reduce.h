@@ -1,8 +1,9 @@
 // The all_reduce of activations and gradients, with the byte counts that docs/algorithms.md gives ("Exact traffic").
 #pragma once
 
-#include "core/collectives/communicator.h"
+#include "core/collectives/choice.h"
 #include "core/memory/owned_tensor.h"
+#include "tsprun/communicator.h"
 
 namespace tsprun {
 

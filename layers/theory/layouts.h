@@ -8,10 +8,10 @@
 // whole sequences.
 #pragma once
 
-#include "core/memory/category.h"
 #include "layers/layout/layout.h"
 #include "layers/layout/slice.h"
 #include "layers/theory/traffic.h"
+#include "tsprun/memory.h"
 
 #include <cstdint>
 #include <span>

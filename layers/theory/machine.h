@@ -28,7 +28,7 @@
 // field and what was expected.
 #pragma once
 
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
 
 #include <filesystem>
 #include <optional>

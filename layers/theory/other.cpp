@@ -1,6 +1,7 @@
 // Lists what is summed under `other`, and counts what an all_reduce's algorithm delivers to one rank.
 #include "layers/theory/other.h"
 
+#include "core/collectives/communicator_state.h"
 #include "layers/layout/slice.h"
 #include "layers/layout/zigzag.h"
 #include "layers/theory/step.h"
@@ -18,7 +19,7 @@ std::uint64_t received_elements(const Communicator& among, Algorithm algorithm, 
     case Algorithm::ring: return all_reduced_of_rank(ranks, among.rank(), SumPath::ring, elements);
     case Algorithm::hierarchical: {
       // A reduce_scatter within the node, a ring along the rail, a gather within the node.
-      const Grid& grid = *among.group().grid;
+      const Grid& grid = *CommunicatorState::of(among).group.grid;
       const std::uint64_t own = Chunks::balanced(grid.rails, elements).count(grid.rail);
       return hops(grid.rails) * own + all_reduced_of_rank(grid.nodes, grid.node, SumPath::ring, own) + elements - own;
     }

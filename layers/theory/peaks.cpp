@@ -35,7 +35,7 @@ struct Phantom {
   Mesh mesh;
 
   Phantom(const MeshSetting& of, int number, const PeakOptions& options)
-      : context(Context::phantom(number, of.layout.ranks(), likeness(of.layout.ranks(), number, options))),
+      : context(make_phantom(number, of.layout.ranks(), likeness(of.layout.ranks(), number, options))),
         rank(context, {.threads = options.threads, .trace = nullptr}),
         mesh(context.world(), of.layout) {}
 };
@@ -59,7 +59,7 @@ struct RunPeaks::Parts {
   Model model;
 
   Parts(const MeshSetting& of, int number, const PeakOptions& options)
-      : context(Context::phantom(number, of.layout.ranks(), likeness(of.layout.ranks(), number, options))),
+      : context(make_phantom(number, of.layout.ranks(), likeness(of.layout.ranks(), number, options))),
         rank(context, {.threads = options.threads, .trace = nullptr}),
         mesh(context.world(), of.layout),
         model(rank, mesh, model_options(of, options)) {

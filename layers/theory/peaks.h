@@ -1,12 +1,12 @@
-// Forecast of memory peaks for every scheme. The schedule itself runs on a phantom rank (Context::phantom()): one whose
+// Forecast of memory peaks for every scheme. The schedule itself runs on a phantom rank (make_phantom()): one whose
 // allocations, and those of its collectives, are booked, and whose kernels aren't run. The forecast is exact for ranks that share
 // memory, and for other placements if PeakOptions::peers or `nodes` describes them.
 #pragma once
 
 #include "core/context.h"
-#include "core/memory/category.h"
 #include "layers/model/model.h"
 #include "layers/theory/layouts.h"
+#include "tsprun/memory.h"
 
 #include <cstddef>
 #include <cstdint>

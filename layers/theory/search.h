@@ -2,11 +2,11 @@
 // recomputation that suits it best: which fit a GPU's memory, and how long a step takes.
 #pragma once
 
-#include "core/memory/category.h"
 #include "layers/layout/layout.h"
 #include "layers/layout/setting.h"
 #include "layers/theory/machine.h"
 #include "layers/theory/step_time.h"
+#include "tsprun/memory.h"
 
 #include <cstdint>
 #include <optional>

@@ -164,7 +164,7 @@ TEST(CollectiveBits, ReduceReduceScatterAndAllReduceAgree) {
 TEST(AllReduce, TakesMoreSegmentsThanALaneHasSlots) {
   constexpr std::size_t kCount = std::size_t{12} << 20;  // 48 MiB: 24 segments of 1 MiB a rank
   run_ranks(2, [&](Context& context) {
-    const HeapBlock block = context.heap().allocate_elements<float>(kCount, "values");
+    const HeapBlock block = context.allocate_elements<float>(kCount, "values");
     const std::span<float> values = block.as<float>();
     std::fill(values.begin(), values.end(), static_cast<float>(context.rank() + 1));
     context.world().all_reduce(Buffer(values), Reduction::sum, {.algorithm = Algorithm::direct});

@@ -124,7 +124,7 @@ void reduce_numbers(Context& context, std::size_t count, Reduction reduction, bo
   const int ranks = world.size();
   HeapBlock block;
   std::vector<T> plain(count);
-  if (in_heap) block = context.heap().allocate_elements<T>(count, "numbers");
+  if (in_heap) block = context.allocate_elements<T>(count, "numbers");
   const std::span<T> data = in_heap ? block.as<T>() : std::span<T>(plain);
   const auto fill_numbers = [&] {
     for (std::size_t i = 0; i < count; ++i) data[i] = number<T>(context.rank(), i);
@@ -201,8 +201,8 @@ TEST(HierarchicalTraffic, AllRanksTogetherReceiveWhatTheDefinitionsSay) {
     std::atomic<std::uint64_t> scattered = 0;
     run_ranks(kRanks,
               [&](Context& context) {
-                HeapBlock block = context.heap().allocate_elements<float>(kCount, "data");
-                HeapBlock other = context.heap().allocate_elements<float>(kCount, "more data");
+                HeapBlock block = context.allocate_elements<float>(kCount, "data");
+                HeapBlock other = context.allocate_elements<float>(kCount, "more data");
                 const std::span<float> data = block.as<float>();
                 const std::span<float> more = other.as<float>();
                 const std::size_t part = kCount / kRanks;

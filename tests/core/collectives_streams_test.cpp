@@ -124,7 +124,7 @@ TEST(Streams, TickAloneCompletesPostedOperations) {
     CallOptions options;
     options.stream = Stream::kv;
     Work work = context.world().post_all_reduce(std::span<const float>(data), std::span<float>(data), Reduction::sum, options);
-    while (!context.engine().idle()) context.engine().tick();
+    while (!engine_of(context).idle()) context.tick();
     EXPECT_TRUE(work.test());
     for (float value : data) ASSERT_EQ(value, 2.0F);
     context.world().barrier();

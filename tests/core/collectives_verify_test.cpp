@@ -1,6 +1,7 @@
 // --verify: all operations give what they give without, and a payload that is damaged on its way ends the job with an error that
 // names both ranks, the operation and its number.
 
+#include "core/collectives/communicator_state.h"
 #include "core/collectives/staging.h"
 #include "tests/support/calls.h"
 #include "tests/support/damage.h"
@@ -71,7 +72,7 @@ struct Rank {
         engine(FlightBoard(memory), rank, {{&checked, 0}, {&checked, 1}}, memory.doorbell(rank),
                {.timeout_ns = 10'000'000'000, .oversubscribed = true}),
         staging(heap),
-        world(engine, heap, staging, choices, {0, 1}) {}
+        world(CommunicatorState::make(engine, heap, staging, choices, {0, 1})) {}
   Heap heap;
   shm::ShmTransport shm;
   DamagingTransport damaging;

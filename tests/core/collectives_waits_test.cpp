@@ -1,6 +1,6 @@
 // The one rule of waiting: a wait ends with success, or with an error that names a cause; and who works is not taken for dead.
 
-#include "core/trace/trace.h"
+#include "core/trace/recorder.h"
 #include "tests/support/run_ranks.h"
 #include "transport/posix.h"
 
@@ -27,7 +27,7 @@ void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milli
 void compute(Context& context, std::uint64_t nanoseconds) {
   const std::uint64_t end = posix::now_ns() + nanoseconds;
   while (posix::now_ns() < end) {
-    context.engine().tick();
+    context.tick();
     sleep_ms(1);
   }
 }
@@ -124,7 +124,7 @@ TEST(SignsOfLife, OperationsOfOthersAreSigns) {
 /// What a rank is seen to wait for in such an operation, as soon as it is that segment.
 Activity wait_of(const Context& context, int rank, Op op, std::uint32_t segment) {
   for (int tries = 0; tries < 5000; ++tries) {
-    const std::optional<Activity> seen = context.board().activity(rank);
+    const std::optional<Activity> seen = board_of(context).activity(rank);
     if (seen && seen->op == op && seen->waiting_for >= 0 && seen->segment == segment) return *seen;
     sleep_ms(1);
   }
@@ -275,7 +275,7 @@ TEST(Refusals, AHeapThatIsFullSaysSo) {
       1,
       [](Context& context) {
         try {
-          context.heap().allocate(std::size_t{64} << 20, "a large tensor");
+          context.allocate(std::size_t{64} << 20, "a large tensor");
           ADD_FAILURE() << "more was given than there is";
         } catch (const Error& error) {
           EXPECT_EQ(error.cause(), Cause::out_of_memory);
@@ -292,7 +292,7 @@ TEST(TracedWaits, OfBlockingCallsAndOfPostedOnesSayForWhom) {
   run_ranks(2, [](Context& context) {
     Communicator& world = context.world();
     Trace trace;
-    context.engine().observe(&trace);
+    engine_of(context).observe(&trace);
     std::vector<float> values(10, 1.0F);
     const auto lateness = [&] {
       if (context.rank() == 1) sleep_ms(kLate_ms);
@@ -306,7 +306,7 @@ TEST(TracedWaits, OfBlockingCallsAndOfPostedOnesSayForWhom) {
     else world.recv(std::span(values), 1);
     lateness();
     world.post_all_reduce(std::span<const float>(values), std::span(values), Reduction::sum).wait();
-    context.engine().observe(nullptr);
+    engine_of(context).observe(nullptr);
     if (context.rank() == 1) return;
     std::vector<Op> waited;
     for (const TraceEvent& event : trace.events()) {

@@ -1,7 +1,7 @@
 // The collectives on a transport through which no peer's memory can be viewed, as over a network: every algorithm gives what it
 // gives with views, bit for bit.
 
-#include "core/collectives/communicator.h"
+#include "core/collectives/communicator_state.h"
 #include "core/collectives/staging.h"
 #include "transport/forwarding_transport.h"
 #include "transport/shm/shm_transport.h"
@@ -51,7 +51,7 @@ struct Rank {
         engine(FlightBoard(memory), rank, routes(memory, blind ? static_cast<Transport*>(&blindfold) : &sighted),
                memory.doorbell(rank), {.timeout_ns = 60'000'000'000, .oversubscribed = true}),
         staging(heap),
-        world(engine, heap, staging, choices, all(memory)) {}
+        world(CommunicatorState::make(engine, heap, staging, choices, all(memory))) {}
 
   static std::vector<Route> routes(const shm::NodeMemory& memory, Transport* transport) {
     std::vector<Route> routes;

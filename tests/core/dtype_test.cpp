@@ -1,6 +1,6 @@
 // Names and sizes of element types; the conversions of bf16 against a search for the nearest representable value.
 
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // One message that takes longer than the deadline: while its bytes flow nobody is taken for dead, and once they stand still it is
 // noticed. Two ranks over tcp, the receiver's socket read in gulps with long pauses between them.
-#include "core/collectives/communicator.h"
+#include "core/collectives/communicator_state.h"
 #include "core/collectives/staging.h"
 #include "transport/cause.h"
 #include "transport/forwarding_transport.h"
@@ -61,7 +61,7 @@ struct Rank {
         engine(alive(memory, rank), rank, routes(rank), memory.doorbell(rank),
                {.timeout_ns = kDeadlineNs, .oversubscribed = true}),
         staging(heap),
-        world(engine, heap, staging, choices, {0, 1}) {}
+        world(CommunicatorState::make(engine, heap, staging, choices, {0, 1})) {}
 
   static FlightBoard alive(const shm::NodeMemory& memory, int rank) {
     const FlightBoard board(memory);

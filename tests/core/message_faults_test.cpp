@@ -23,7 +23,7 @@ using Struck = std::vector<std::pair<std::string, std::uint32_t>>;
 
 Struck struck_at(Context& context, int rank) {
   Struck struck;
-  for (const FaultRecord& record : context.board().fault_records(rank)) struck.emplace_back(record.op, record.sequence);
+  for (const FaultRecord& record : board_of(context).fault_records(rank)) struck.emplace_back(record.op, record.sequence);
   return struck;
 }
 

@@ -45,7 +45,7 @@ CategoryBytes small_schedule(Context& context, std::size_t threads) {
 TEST(Phantom, BooksWhatARealRankBooks) {
   for (const std::size_t threads : {1U, 3U}) {
     run_ranks(3, [&](Context& context) {
-      Context phantom = Context::phantom(context.rank(), 3);
+      Context phantom = make_phantom(context.rank(), 3);
       EXPECT_EQ(phantom.rank(), context.rank());
       EXPECT_EQ(phantom.size(), 3);
       EXPECT_EQ(small_schedule(phantom, threads), small_schedule(context, threads));
@@ -54,7 +54,7 @@ TEST(Phantom, BooksWhatARealRankBooks) {
 }
 
 TEST(Phantom, HoldsMoreThanAnyMachineHas) {
-  Context context = Context::phantom(1000, 4096);
+  Context context = make_phantom(1000, 4096);
   Rank rank(context);
   const std::size_t rows = std::size_t{1} << 18;
   const OwnedTensor weights = rank.tensor(Category::parameters, DType::f32, {rows, rows}, "256 GiB");
@@ -65,7 +65,7 @@ TEST(Phantom, HoldsMoreThanAnyMachineHas) {
 }
 
 TEST(Phantom, CountsFlopsAndComputesNothing) {
-  Context context = Context::phantom(0, 2);
+  Context context = make_phantom(0, 2);
   Rank rank(context);
   const OwnedTensor x = rank.tensor(Category::workspace, DType::f64, {4, 4}, "x");
   for (std::size_t i = 0; i < 16; ++i) x->as<double>()[i] = 1;
@@ -76,8 +76,8 @@ TEST(Phantom, CountsFlopsAndComputesNothing) {
 }
 
 TEST(Phantom, OfNoRankIsRefused) {
-  EXPECT_THROW(Context::phantom(3, 3), Error);
-  EXPECT_THROW(Context::phantom(-1, 3), Error);
+  EXPECT_THROW(make_phantom(3, 3), Error);
+  EXPECT_THROW(make_phantom(-1, 3), Error);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Checks that includes go only along the allowed arrows: transport → core → layers → launcher, and those between the parts of layers.
+All may include the public headers in include/, which include each other and the standard library alone.
 
 Usage: includes.py ROOT. Prints each include that runs against an arrow, and exits with 1 if there is one.
 """
@@ -8,8 +9,9 @@ import pathlib
 import re
 import sys
 
-# What the files below a folder may include, beside the folder itself. The longest matching folder decides.
+# What the files below a folder may include, beside the folder itself and include/. The longest matching folder decides.
 ALLOWED = {
+    "include": [],
     "transport": [],
     "core": ["transport"],
     "layers/io": ["core", "transport"],
@@ -25,6 +27,9 @@ ALLOWED = {
 }
 
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+SYSTEM_INCLUDE = re.compile(r"^#include <([^>]+)>", re.MULTILINE)
+# Headers of the C++ standard library have neither folder nor ending.
+STANDARD = re.compile(r"^[a-z_]+$")
 
 
 def folder_of(path):
@@ -42,10 +47,14 @@ def wrong_arrows(root):
                 continue
             name = str(file.relative_to(root))
             here = folder_of(name)
-            for included in INCLUDE.findall(file.read_text()):
-                there = folder_of(included)
-                if there is not None and there != here and there not in ALLOWED[here]:
+            text = file.read_text()
+            for included in INCLUDE.findall(text):
+                there = "include" if (root / "include" / included).exists() else folder_of(included)
+                if there not in (None, here, "include") and there not in ALLOWED[here]:
                     wrong.append(f"{name} includes {included}: {here} may include {', '.join([here] + ALLOWED[here])}")
+            if here == "include":
+                others = [included for included in SYSTEM_INCLUDE.findall(text) if not STANDARD.match(included)]
+                wrong += [f"{name} includes <{other}>: public headers include the standard library alone" for other in others]
     return wrong
 
 

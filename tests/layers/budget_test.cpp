@@ -94,7 +94,7 @@ theory::DecisivePasses train(Rank& rank, const Case& of, const Layout& layout, c
     UpdateOptions update;
     update.step = step + 1;
     model.update(update, model.gradient_norm());
-    decisive.note(step, kBatch, of.sequence, model.rows_given(), rank.context().heap().use().total);
+    decisive.note(step, kBatch, of.sequence, model.rows_given(), rank.context().memory_use().total);
   }
   return decisive;
 }
@@ -122,7 +122,7 @@ void expect_forecasts(const RankOptions& ranks) {
                 steps.clear();
                 for (std::size_t step = 0; step < kSteps; ++step) steps.push_back(step);
               }
-              const CategoryBytes expected = forecast(of, layout, rank.rank(), tokens, context.likeness(), steps);
+              const CategoryBytes expected = forecast(of, layout, rank.rank(), tokens, likeness(context), steps);
               for (std::size_t i = 0; i < kCategories; ++i) {
                 EXPECT_EQ(measured.of[i], expected.of[i])
                     << name(static_cast<Category>(i)) << ", " << describe(of, layout) << ", rank " << rank.rank();
@@ -159,7 +159,7 @@ TEST(Budgets, AreEnoughFromTheForecastOnToTheByte) {
             Rank rank(context);
             train(rank, of, layout, tokens);
           } catch (const Error& error) {
-            context.board().abort(failure_of(error));  // as a launcher tells the others
+            board_of(context).abort(failure_of(error));  // as a launcher tells the others
             throw;
           }
         };

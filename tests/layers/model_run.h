@@ -195,7 +195,7 @@ inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* we
               }
               result.forward[me] = model.forward_traffic();
               result.backward[me] = model.backward_traffic();
-              result.peaks[me] = context.heap().peaks();
+              result.peaks[me] = context.memory_peaks();
               result.other[me] = other;
             },
             {.algorithms = of.algorithms});

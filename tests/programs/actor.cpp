@@ -1,8 +1,9 @@
 // A rank that does what a test tells it: `actor ACTION [ARGUMENTS…]`. Started under `tsprun run`, or one by one with the
 // environment of another starter. "ready" on stdout says that its first collective is behind it.
 
-#include "core/tsprun.h"
+#include "core/context.h"
 #include "transport/posix.h"
+#include "tsprun/tsprun.h"
 
 #include <fmt/format.h>
 
@@ -125,7 +126,7 @@ int sum(const Arguments& arguments) {
 int cores(const Arguments&) {
   tsprun::Context context = tsprun::Context::from_environment();
   context.world().barrier();
-  say(fmt::format("{} cores for {} ranks", context.node_memory().layout().cores, context.local_size()));
+  say(fmt::format("{} cores for {} ranks", node_memory_of(context).layout().cores, context.local_size()));
   return 0;
 }
 
@@ -239,7 +240,7 @@ int fail_outside(const Arguments& arguments) {
     fail(arguments.at(0));
   }
   while (context.rank() == number(arguments, 2, -1)) {
-    context.engine().tick();
+    context.tick();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   context.world().barrier();
@@ -322,7 +323,7 @@ int compute(const Arguments& arguments) {
   if (context.rank() == 0) {
     const std::uint64_t end = tsprun::posix::now_ns() + static_cast<std::uint64_t>(number(arguments, 0, 1)) * 1'000'000'000;
     while (tsprun::posix::now_ns() < end) {
-      context.engine().tick();
+      context.tick();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
@@ -350,7 +351,7 @@ int children(const Arguments& arguments) {
 int use_heap(const Arguments& arguments) {
   tsprun::Context context = tsprun::Context::from_environment();
   const tsprun::HeapBlock block =
-      context.heap().allocate(static_cast<std::size_t>(number(arguments, 0, 1)) << 20, "what the actor asked for");
+      context.allocate(static_cast<std::size_t>(number(arguments, 0, 1)) << 20, "what the actor asked for");
   std::fill(block.bytes().begin(), block.bytes().end(), std::byte{1});
   context.world().barrier();
   return 0;

@@ -35,7 +35,7 @@ class TypedCall : public Running {
   /// Returns the elements of the whole buffer, holes included.
   std::size_t extent() const { return extent_; }
   Guarded<T> make(std::size_t elements) const {
-    return Guarded<T>(call_.where == Where::heap ? &context_.heap() : nullptr, elements, call_.seed);
+    return Guarded<T>(call_.where == Where::heap ? &heap_of(context_) : nullptr, elements, call_.seed);
   }
   void finish_work() {
     if (call_.posted) work_.wait();

@@ -2,9 +2,9 @@
 // the result against the oracle, guard elements around the buffers included.
 #pragma once
 
-#include "core/collectives/communicator.h"
 #include "core/context.h"
 #include "tests/support/oracle.h"
+#include "tsprun/communicator.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/memory/heap.h"
-#include "core/tensor/dtype.h"
 #include "tests/support/oracle.h"
+#include "tsprun/types.h"
 
 #include <algorithm>
 #include <cstddef>

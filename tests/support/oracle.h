@@ -4,8 +4,7 @@
 // canonical order: chunk c adds ranks c+1, c+2, …, c (cyclic), the first term copied; bf16 is added in f32 and rounded once.
 #pragma once
 
-#include "core/collectives/op.h"
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
 
 #include <bit>
 #include <cmath>

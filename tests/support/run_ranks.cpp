@@ -94,12 +94,12 @@ std::vector<std::exception_ptr> run(int ranks, const RankBody& body, const RankO
       try {
         std::vector<fault::Spec> faults;
         for (const std::string& text : options.faults) faults.push_back(fault::parse(text));
-        Context context(&nodes.memory_of(rank), nodes.local_rank(rank),
-                        {.heap_budget = options.heap_budget,
-                         .algorithms = options.algorithms,
-                         .reassociate = options.reassociate,
-                         .verify = options.verify,
-                         .faults = faults});
+        Context context = join(&nodes.memory_of(rank), nodes.local_rank(rank),
+                               {.heap_budget = options.heap_budget,
+                                .algorithms = options.algorithms,
+                                .reassociate = options.reassociate,
+                                .verify = options.verify,
+                                .faults = faults});
         body(context);
       } catch (...) {
         thrown[static_cast<std::size_t>(rank)] = std::current_exception();

@@ -1,11 +1,12 @@
-// The trace of one rank: an event with its times for each kernel, wait and communication operation. The launcher merges the
-// traces of all ranks into one file for Perfetto.
+// What records a rank: an event with its times for each kernel, wait and communication operation. A program's Trace has one, and
+// so have the ranks of tsprun's own commands, of which the launcher writes one file for Perfetto.
 #pragma once
 
 #include "core/memory/heap.h"
 #include "core/streams/wait_observer.h"
 #include "transport/message.h"
 #include "transport/posix.h"
+#include "tsprun/trace.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -16,40 +17,21 @@
 
 namespace tsprun {
 
-/// A period of time on one row of a rank's trace.
-struct TraceEvent {
-  static constexpr std::uint8_t kCompute = 0;           ///< row of kernels and waits; communication streams follow: 1 + Stream
-  static constexpr std::uint8_t kSpans = 1 + kStreams;  ///< row of TraceSpan: steps, passes, layers
-  std::uint64_t begin_ns = 0;                           ///< posix::now_ns(), one clock for all ranks of a machine
-  std::uint64_t end_ns = 0;
-  std::string_view name;                ///< must point to static storage
-  double flops = 0;                     ///< kernels: floating point operations
-  std::uint64_t bytes = 0;              ///< operations: size of this rank's own part
-  std::uint64_t sequence = 0;           ///< operations: number in their group and stream, from 1
-  std::uint64_t group = 0;              ///< operations: the group's number, see Engine::members_of()
-  std::int32_t peer = -1;               ///< operations: world rank of the root, or of a message's other end; -1: none
-  std::int32_t source = -1;             ///< send_recv: world rank from which it receives
-  std::uint8_t row = kCompute;          ///< row of the trace
-  std::optional<Op> op = std::nullopt;  ///< operations: their kind; none for other events
-  Purpose purpose = Purpose::other;     ///< operations: their traffic counter
-  std::int64_t number = -1;             ///< spans: number of the step, layer or token; -1: not numbered
-  std::int32_t waited_for = -1;         ///< waits: world rank whose part was missing for longest; -1: nothing was missing
-  Op waited_op = Op::barrier;           ///< waits: the operation that lacked it; its number in its group is `sequence`
-};
-
 /// Bytes in use in a rank's heap at one moment, by category.
 struct TraceMemory {
   std::uint64_t at_ns = 0;
   CategoryBytes bytes;
 };
 
+namespace detail {
+
 /// The events of one rank, in private memory; used by one thread, the rank's. It observes the engine to record operations
 /// and waits; the compute stream adds kernels, and TraceSpan adds steps, passes and layers. With every event it samples the
 /// heap: the bytes in use, and the peaks if they rose since the last sample, so that the largest sample is the exact peak.
-class Trace final : public WaitObserver {
+class TraceRecorder final : public WaitObserver {
  public:
   /// Largest number of events (some 100 MB); later events are only counted.
-  static constexpr std::size_t kMostEvents = 1'000'000;
+  static constexpr std::size_t kMostEvents = Trace::kMostEvents;
 
   /// Sets the heap to sample from now on; null: none. Borrowed.
   void watch(const Heap* heap) {
@@ -174,28 +156,8 @@ class Trace final : public WaitObserver {
   bool awake_ = true;
 };
 
-/// Records a step, pass or layer of the schedule, from its construction to the end of the scope. Spans nest. Costs nothing
-/// without a trace.
-class TraceSpan {
- public:
-  /// Begins a span in `trace`, which must outlive it; null: none. `name` must point to static storage. `number`: see TraceEvent.
-  explicit TraceSpan(Trace* trace, std::string_view name, std::int64_t number = -1)
-      : trace_(trace != nullptr && trace->awake() ? trace : nullptr),
-        name_(name),
-        number_(number),
-        begin_ns_(trace_ == nullptr ? 0 : posix::now_ns()) {}
-  TraceSpan(const TraceSpan&) = delete;
-  TraceSpan& operator=(const TraceSpan&) = delete;
-  ~TraceSpan() {
-    if (trace_ == nullptr) return;
-    trace_->add({.begin_ns = begin_ns_, .end_ns = posix::now_ns(), .name = name_, .row = TraceEvent::kSpans, .number = number_});
-  }
+}  // namespace detail
 
- private:
-  Trace* trace_;
-  std::string_view name_;
-  std::int64_t number_;
-  std::uint64_t begin_ns_;
-};
+using detail::TraceRecorder;
 
 }  // namespace tsprun

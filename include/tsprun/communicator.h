@@ -6,7 +6,8 @@
 //     reduction and options. If they don't, the job ends with Error(mismatch) that names both sides.
 //   · Every operation has a blocking form and a `post_` form that returns a Work at once. Until the Work is complete, the caller
 //     must neither write the operation's buffers nor read its results. The blocking form is post + wait.
-//   · Buffers may lie in any memory. Payloads in the rank's heap (Context::heap()) move with one copy, straight between heaps;
+//   · Buffers may lie in any memory. Payloads in the rank's heap (Context::allocate()) move with one copy, straight between
+//   heaps;
 //     larger payloads in other memory are copied into the heap first, which costs a second copy and as much heap.
 //   · Operations in place: all_gather(v) if send is the own chunk of recv, reduce_scatter(v) if recv is the own chunk of send,
 //     all_reduce and reduce if send == recv, broadcast always. Any other overlap of buffers is refused.
@@ -18,23 +19,19 @@
 //     rule the first failure of the job.
 #pragma once
 
-#include "core/collectives/choice.h"
-#include "core/collectives/group.h"
-#include "core/memory/heap.h"
-#include "core/streams/engine.h"
-#include "core/tensor/dtype.h"
+#include "tsprun/types.h"
+#include "tsprun/work.h"
 
 #include <cstddef>
-#include <limits>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 namespace tsprun {
 
-class Chunks;
+namespace detail {
+struct CommunicatorState;
+}
 
 /// How to run one call. All ranks of the group must agree on `stream` and `algorithm`.
 struct CallOptions {
@@ -45,35 +42,34 @@ struct CallOptions {
   Algorithm algorithm = Algorithm::automatic;
 };
 
-/// Collectives and messages among a group of ranks. Cheap to move; used by one thread at a time, the rank's.
+/// Collectives and messages among a group of ranks: Context::world(), or made of another communicator by subgroup() or split().
+/// Cheap to move, not copyable; a communicator that was moved from may only be destroyed or assigned to. Used by one thread at a
+/// time, the rank's, and not after the context is gone. Posted operations go on when their communicator is destroyed.
 class Communicator {
  public:
-  /// Makes the communicator of `members`: distinct ranks of the world, in group order, this rank among them. All members must
-  /// pass the same list, and must create several communicators with one list in the same order. All references must outlive the
-  /// communicator. Throws Error(refused) if the list is invalid or a member can't be reached.
-  Communicator(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& choices, std::vector<int> members);
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
   ~Communicator();
 
-  int rank() const { return group_->rank; }
-  int size() const { return group_->size(); }
-  /// Returns the world rank of a member.
-  int world_rank(int group_rank) const { return group_->member(group_rank).world; }
-  /// Returns the members with the routes from this rank to them.
-  const Group& group() const { return *group_; }
-  /// Returns the world ranks of all members, in group order.
-  std::span<const int> members() const { return group_->ranks; }
+  /// Returns this rank's place in the group, from 0.
+  int rank() const;
+  /// Returns the number of ranks in the group.
+  int size() const;
+  /// Returns the world rank of a member. Precondition: 0 ≤ group_rank < size().
+  int world_rank(int group_rank) const;
+  /// Returns the world ranks of all members, in group order; valid as long as the communicator.
+  std::span<const int> members() const;
 
   /// Returns the algorithm that the choice table gives for this operation on this group. `bytes`: size of the whole buffer, n
   /// chunks where an operation has chunks, as `bench` counts it.
-  Algorithm algorithm(Op op, std::size_t bytes) const { return choose(op, bytes, {}); }
+  Algorithm algorithm(Op op, std::size_t bytes) const;
   /// Returns the reason why this operation can't use the hierarchical algorithm on this group; empty if it can. A call that asks
   /// for it nevertheless is refused.
   std::string why_not_hierarchical(Op op) const;
 
-  /// Makes a communicator of some members, given as ranks of this group in the order of the new group. Sends no message. Every
-  /// member of the new group must call it with the same list; ranks outside the list must not call it.
+  /// Makes a communicator of some members, given as distinct ranks of this group in the order of the new group, this rank among
+  /// them. Sends no message. Every member of the new group must call it with the same list; ranks outside the list must not call
+  /// it. Ranks that make several groups of one list make them in the same order. Throws Error(refused) if the list is invalid.
   Communicator subgroup(std::span<const int> group_ranks) const;
   /// Splits the group as MPI_Comm_split does: ranks with equal colour form a new group, ordered by key, then by rank. Collective:
   /// all ranks of the group must call it.
@@ -116,6 +112,7 @@ class Communicator {
 
   /// Reduces the send buffers of all ranks element by element into recv, on every rank. send and recv have the same count.
   void all_reduce(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options = {});
+  /// Does the same in place.
   void all_reduce(Buffer buffer, Reduction reduction, CallOptions options = {}) {
     all_reduce(buffer, buffer, reduction, options);
   }
@@ -153,81 +150,10 @@ class Communicator {
   Work post_barrier(CallOptions options = {});
 
  private:
-  /// Blocking calls keep their operation on the stack and need no allocation.
-  enum class Mode : std::uint8_t { blocking, posted };
-  /// Arguments that all ranks of the group must pass alike, beside the operation itself.
-  struct Agreement {
-    int root = -1;  ///< rank of the group
-    std::size_t count = 0;
-    std::span<const std::size_t> counts = {};  ///< all counts of a `_v` operation
-  };
+  friend struct detail::CommunicatorState;
+  explicit Communicator(std::shared_ptr<detail::CommunicatorState> state);
 
-  /// Offsets of the chunks of a `_v` operation; none: one after another.
-  using Placement = std::optional<std::span<const std::size_t>>;
-
-  /// Everything that the members must agree on, as one block of memory: its hash is the operation's signature.
-  struct Signed {
-    std::uint64_t op;
-    std::uint64_t dtype;
-    std::uint64_t reduction;
-    std::uint64_t algorithm;
-    std::int64_t root;    // in messages: the sender
-    std::uint64_t other;  // in messages: the receiver
-    std::uint64_t count;
-    std::uint64_t counts;  // hash of all counts
-    std::uint64_t group;
-  };
-  static_assert(sizeof(Signed) == 9 * 8, "no padding, or its bytes would be hashed");
-
-  enum class Direction : std::uint8_t { out, in };
-  /// Number of messages in one direction so far, with the last one's signature, which is kept because the next message usually
-  /// has the same count and dtype.
-  struct OneWay {
-    std::uint32_t messages = 0;
-    DType dtype = DType::byte;
-    std::size_t count = std::numeric_limits<std::size_t>::max();  // differs from the count of any message
-    std::uint64_t signature = 0;
-  };
-  struct Correspondence {
-    OneWay out;
-    OneWay in;
-  };
-
-  Algorithm choose(Op op, std::size_t bytes, const CallOptions& options) const;
-  OperationInfo describe(Op op, ConstBuffer own, Reduction reduction, Algorithm algorithm, const Agreement& agreement,
-                         const CallOptions& options);
-  std::uint64_t sign_message(int from, int to, DType dtype, std::size_t count) const;
-  /// Returns the envelope of the next message to or from `other`, with its number and signature.
-  Envelope next_message(Direction direction, ConstBuffer buffer, int other, const CallOptions& options);
-  OperationInfo describe_message(Op op, const Envelope& message, ConstBuffer buffer, int other) const;
-  template <class Operation, class... Arguments>
-  Work start(Mode mode, const CallOptions& options, const OperationInfo& info, Arguments&&... arguments);
-
-  Work start_broadcast(Mode mode, Buffer buffer, int root, const CallOptions& options);
-  Work start_all_gather(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, const Agreement& agreement,
-                        const CallOptions& options);
-  Work start_all_gather(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options);
-  Work start_all_gather_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
-                          const Placement& placement, const CallOptions& options);
-  Work start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, Reduction reduction,
-                            const Agreement& agreement, const CallOptions& options);
-  Work start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, const CallOptions& options);
-  Work start_reduce_scatter_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
-                              const Placement& placement, Reduction reduction, const CallOptions& options);
-  Work start_all_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, const CallOptions& options);
-  Work start_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, int root, const CallOptions& options);
-  Work start_all_to_all(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options);
-  Work start_all_to_all_v(Mode mode, ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
-                          std::span<const std::size_t> recv_counts, const CallOptions& options);
-  Work start_send(Mode mode, ConstBuffer buffer, int to, const CallOptions& options);
-  Work start_recv(Mode mode, Buffer buffer, int from, const CallOptions& options);
-  Work start_send_recv(Mode mode, ConstBuffer send, int to, Buffer recv, int from, const CallOptions& options);
-  Work start_barrier(Mode mode, const CallOptions& options);
-
-  std::shared_ptr<const Group> group_;  // shared with posted operations, which may outlive the communicator
-  const ChoiceTable* choices_;
-  std::uint32_t sequence_[kStreams] = {};        // collectives begun, by stream
-  std::vector<Correspondence> peers_[kStreams];  // by stream and peer; empty until the first message
+  std::shared_ptr<detail::CommunicatorState> state_;  // shared with posted operations, which may outlive the communicator
 };
 
 }  // namespace tsprun

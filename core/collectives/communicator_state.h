@@ -1,0 +1,132 @@
+// The inside of a communicator: its group, the numbers and signatures of its calls, and how each call becomes an operation. The
+// interface, with the conventions that all calls share, is tsprun/communicator.h.
+#pragma once
+
+#include "core/collectives/choice.h"
+#include "core/collectives/group.h"
+#include "core/memory/heap.h"
+#include "core/streams/engine.h"
+#include "tsprun/communicator.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tsprun {
+
+class Chunks;
+
+namespace detail {
+
+/// State of a Communicator; used by the rank's thread. Posted operations share it, because they may outlive the communicator. It
+/// holds the group by value, so that a call reaches its engine and members by no more pointers than it must.
+struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
+  /// Makes the state of a communicator of `members`: distinct ranks of the world, in group order, this rank among them. All
+  /// members must pass the same list, and must create several communicators with one list in the same order. All references must
+  /// outlive the communicator. Throws Error(refused) if the list is invalid or a member can't be reached.
+  CommunicatorState(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& table, std::vector<int> members);
+
+  /// Makes a communicator with such a state.
+  static Communicator make(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& table, std::vector<int> members);
+  /// Returns the state of a communicator.
+  static const CommunicatorState& of(const Communicator& communicator) { return *communicator.state_; }
+
+  /// Blocking calls keep their operation on the stack and need no allocation.
+  enum class Mode : std::uint8_t { blocking, posted };
+  /// Arguments that all ranks of the group must pass alike, beside the operation itself.
+  struct Agreement {
+    int root = -1;  ///< rank of the group
+    std::size_t count = 0;
+    std::span<const std::size_t> counts = {};  ///< all counts of a `_v` operation
+  };
+
+  /// Offsets of the chunks of a `_v` operation; none: one after another.
+  using Placement = std::optional<std::span<const std::size_t>>;
+
+  /// Everything that the members must agree on, as one block of memory: its hash is the operation's signature.
+  struct Signed {
+    std::uint64_t op;
+    std::uint64_t dtype;
+    std::uint64_t reduction;
+    std::uint64_t algorithm;
+    std::int64_t root;    // in messages: the sender
+    std::uint64_t other;  // in messages: the receiver
+    std::uint64_t count;
+    std::uint64_t counts;  // hash of all counts
+    std::uint64_t group;
+  };
+  static_assert(sizeof(Signed) == 9 * 8, "no padding, or its bytes would be hashed");
+
+  enum class Direction : std::uint8_t { out, in };
+  /// Number of messages in one direction so far, with the last one's signature, which is kept because the next message usually
+  /// has the same count and dtype.
+  struct OneWay {
+    std::uint32_t messages = 0;
+    DType dtype = DType::byte;
+    std::size_t count = std::numeric_limits<std::size_t>::max();  // differs from the count of any message
+    std::uint64_t signature = 0;
+  };
+  struct Correspondence {
+    OneWay out;
+    OneWay in;
+  };
+
+  int rank() const { return group.rank; }
+  int size() const { return group.size(); }
+  /// Returns the world rank of a member.
+  int world_rank(int group_rank) const { return group.member(group_rank).world; }
+  /// Returns the reason why this operation can't use the hierarchical algorithm on this group; empty if it can.
+  std::string why_not_hierarchical(Op op) const;
+
+  /// Returns the algorithm of a call, `bytes` as in Communicator::algorithm(). Throws Error(refused) if the options name one that
+  /// the operation doesn't have.
+  Algorithm choose(Op op, std::size_t bytes, const CallOptions& options) const;
+  /// Returns the description of a collective, signed; counts it in its stream.
+  OperationInfo describe(Op op, ConstBuffer own, Reduction reduction, Algorithm algorithm, const Agreement& agreement,
+                         const CallOptions& options);
+  std::uint64_t sign_message(int from, int to, DType dtype, std::size_t count) const;
+  /// Returns the envelope of the next message to or from `other`, with its number and signature.
+  Envelope next_message(Direction direction, ConstBuffer buffer, int other, const CallOptions& options);
+  OperationInfo describe_message(Op op, const Envelope& message, ConstBuffer buffer, int other) const;
+  /// Makes the operation of a call whose arguments were checked, and runs or posts it: see start.h.
+  template <class Operation, class... Arguments>
+  Work start(Mode mode, const CallOptions& options, const OperationInfo& info, Arguments&&... arguments);
+
+  // Each checks the arguments of the call of its name and starts the operation.
+  Work start_broadcast(Mode mode, Buffer buffer, int root, const CallOptions& options);
+  Work start_all_gather(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, const Agreement& agreement,
+                        const CallOptions& options);
+  Work start_all_gather(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options);
+  Work start_all_gather_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
+                          const Placement& placement, const CallOptions& options);
+  Work start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, Reduction reduction,
+                            const Agreement& agreement, const CallOptions& options);
+  Work start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, const CallOptions& options);
+  Work start_reduce_scatter_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
+                              const Placement& placement, Reduction reduction, const CallOptions& options);
+  Work start_all_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, const CallOptions& options);
+  Work start_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, int root, const CallOptions& options);
+  Work start_all_to_all(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options);
+  Work start_all_to_all_v(Mode mode, ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
+                          std::span<const std::size_t> recv_counts, const CallOptions& options);
+  Work start_send(Mode mode, ConstBuffer buffer, int to, const CallOptions& options);
+  Work start_recv(Mode mode, Buffer buffer, int from, const CallOptions& options);
+  Work start_send_recv(Mode mode, ConstBuffer send, int to, Buffer recv, int from, const CallOptions& options);
+  Work start_barrier(Mode mode, const CallOptions& options);
+
+  Group group;
+  const ChoiceTable* choices;
+  std::uint32_t sequence[kStreams] = {};                 ///< collectives begun, by stream
+  std::vector<Correspondence> correspondence[kStreams];  ///< by stream and peer; empty until the first message
+};
+
+}  // namespace detail
+
+using detail::CommunicatorState;
+
+}  // namespace tsprun

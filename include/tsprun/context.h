@@ -1,0 +1,100 @@
+// The context of one rank: its place in the job, its heap, and the communicator of all ranks. Joining a job takes one call:
+//
+//   tsprun::Context context = tsprun::Context::from_environment();
+//   context.world().all_reduce(...);
+//
+// Apart from the terminate handler, a rank keeps no state in globals.
+#pragma once
+
+#include "tsprun/communicator.h"
+#include "tsprun/memory.h"
+#include "tsprun/types.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace tsprun {
+
+namespace detail {
+struct ContextParts;
+}
+
+/// One rank of a job, to be used by one thread at a time. Communicators, blocks of the heap and everything else obtained from a
+/// context must not outlive it. Movable, not copyable; what was obtained from it stays valid when it is moved.
+class Context {
+ public:
+  /// Joins the job that this process belongs to:
+  ///   · started by tsprun (`run` or a built-in command): through the inherited descriptor, TSP_NODE_FD;
+  ///   · started by torchrun, Slurm (srun), Open MPI/PMIx, all on this node: by their variables, through an abstract socket;
+  ///   · none of these: a world of one rank.
+  /// Reads TSP_ALGORITHMS (which algorithm an operation uses), TSP_BLOCKING=1 (post_…() waits until the operation is complete,
+  /// which shows how much time overlap saves), TSP_LINK_GBPS (slows links down to that many 10⁹ bytes per second),
+  /// TSP_MEM_PER_RANK (budget of the heap in bytes), TSP_REASSOCIATE=1 (allows orders of summation that depend on which rank is
+  /// on which node), TSP_VERIFY=1 (checksums every payload; TCP always does) and TSP_FAULTS (injected faults, separated by ';';
+  /// tsprun sets them) and, if the rank was not started by tsprun, TSP_TIMEOUT (deadline of waits in seconds, default 30).
+  /// Messages of level TSP_LOG_LEVEL (tsprun sets it, too) and above are logged to stderr.
+  ///
+  /// Installs a std::terminate handler that reports an uncaught exception to the other ranks and, as one line, on stderr. The
+  /// process then exits with code 1 if the job had failed already or the exception is an Error(refused); otherwise it aborts
+  /// (SIGABRT). While the rank is still joining, an uncaught Error ends the process without a core dump: exit code 2 if refused,
+  /// else 1.
+  ///
+  /// A rank can join only once, in one process; later attempts are refused. Don't fork afterwards, unless the child only executes
+  /// another program. Throws Error(refused | out_of_memory | stalled | disconnected), whose text says which variables were found,
+  /// what is missing and which rank did not come.
+  static Context from_environment();
+
+  Context(Context&&) noexcept;
+  Context& operator=(Context&&) noexcept;
+  /// Leaves the job: waits (at most for the timeout) until data sent over TCP or verbs has arrived, then counts the rank as
+  /// finished. Does neither if an exception is being thrown, an operation is pending or the job has failed.
+  ~Context();
+
+  /// Returns this rank's number in the world, from 0.
+  int rank() const;
+  /// Returns the number of ranks in the world.
+  int size() const;
+  /// Returns this rank's number among those of its node, from 0.
+  int local_rank() const;
+  /// Returns the number of ranks on this node.
+  int local_size() const;
+
+  /// Returns the communicator of all ranks of the job.
+  Communicator& world();
+
+  /// Gives a sign of life and makes progress on posted operations. Call it at least every --timeout seconds during long
+  /// computation, better every millisecond; otherwise peers that wait declare this rank stalled. Throws the first failure of the
+  /// job.
+  void tick();
+  /// Tells fault injection that training step `step` (from 1) begins: faults that are due at this step strike now.
+  void begin_step(std::uint64_t step);
+
+  /// Allocates a block of the rank's heap, from which payloads move between ranks with one copy; 0 bytes give an empty block. The
+  /// memory isn't zeroed. `what` names the buffer in errors. Throws Error(out_of_memory) naming buffer, size, budget and the
+  /// bytes in use by category.
+  HeapBlock allocate(std::size_t bytes, std::string_view what, Category category = Category::communication);
+  /// Allocates room for `count` elements of T, see allocate().
+  template <Element T>
+  HeapBlock allocate_elements(std::size_t count, std::string_view what, Category category = Category::communication) {
+    return allocate(count * sizeof(T), what, category);
+  }
+  /// Returns the bytes of the heap that were asked for and not yet given back, the library's own included.
+  CategoryBytes memory_use() const;
+  /// Returns the largest value that each entry of memory_use() has had, total included.
+  CategoryBytes memory_peaks() const;
+
+  /// Returns the payload bytes sent and received by this rank so far, summed over all transports.
+  TrafficCounters traffic() const;
+  /// Returns the same for each transport in use, shm (which is always listed) first.
+  std::vector<LinkTraffic> traffic_by_link() const;
+
+ private:
+  friend struct detail::ContextParts;
+  explicit Context(std::unique_ptr<detail::ContextParts> parts);
+  std::unique_ptr<detail::ContextParts> parts_;
+};
+
+}  // namespace tsprun

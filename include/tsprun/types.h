@@ -1,0 +1,172 @@
+// Types that describe a call: elements (DType), views of buffers, reductions, operations, algorithms, streams, and the purposes
+// by which traffic is counted. All are plain values, free to be copied and used by any thread.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace tsprun {
+
+// --- elements and buffers ----------------------------------------------------------------------------------------------------
+
+/// Type of the elements of a buffer or tensor. `byte` is for data without arithmetic.
+enum class DType : std::uint8_t { byte, bf16, f32, f64 };
+
+/// Returns the size of an element in bytes.
+constexpr std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::byte: return 1;
+    case DType::bf16: return 2;
+    case DType::f32: return 4;
+    case DType::f64: return 8;
+  }
+  return 0;
+}
+/// Returns "bytes", "bf16", "f32" or "f64".
+std::string_view name(DType dtype);
+/// Returns the type with this name; none if there is no such type.
+std::optional<DType> dtype_from_name(std::string_view text);
+
+/// Brain floating point (bfloat16): the upper 16 bits of an f32. For storage only; arithmetic is done in f32.
+struct bf16 {
+  std::uint16_t bits = 0;
+  bf16() = default;
+  explicit bf16(float value);  ///< rounds to nearest, ties to even; NaN becomes a quiet NaN
+  explicit operator float() const;
+  bool operator==(const bf16&) const = default;  ///< compares bits
+};
+static_assert(sizeof(bf16) == 2);
+
+/// C++ types that have a DType; one-byte types stand for DType::byte.
+template <class T>
+concept Element = std::same_as<T, std::byte> || std::same_as<T, unsigned char> || std::same_as<T, char> ||
+    std::same_as<T, bf16> || std::same_as<T, float> || std::same_as<T, double>;
+
+/// Returns the DType of a C++ type.
+template <Element T>
+constexpr DType dtype_of() {
+  if constexpr (sizeof(T) == 1) return DType::byte;
+  else if constexpr (std::same_as<T, bf16>) return DType::bf16;
+  else if constexpr (std::same_as<T, float>) return DType::f32;
+  else return DType::f64;
+}
+
+/// A view of contiguous elements to read. Owns nothing; the memory must outlive it.
+struct ConstBuffer {
+  const std::byte* data = nullptr;
+  std::size_t count = 0;  ///< elements, not bytes
+  DType dtype = DType::byte;
+
+  ConstBuffer() = default;
+  ConstBuffer(const void* first, std::size_t elements, DType type)
+      : data(static_cast<const std::byte*>(first)), count(elements), dtype(type) {}
+  template <Element T>
+  ConstBuffer(std::span<const T> elements) : ConstBuffer(elements.data(), elements.size(), dtype_of<T>()) {}
+  template <Element T>
+  ConstBuffer(std::span<T> elements) : ConstBuffer(elements.data(), elements.size(), dtype_of<T>()) {}
+
+  std::size_t bytes() const { return count * size_of(dtype); }
+  std::span<const std::byte> as_bytes() const { return {data, bytes()}; }
+  /// Returns the view of `n` elements from element `first` on; doesn't check bounds.
+  ConstBuffer slice(std::size_t first, std::size_t n) const { return {data + first * size_of(dtype), n, dtype}; }
+};
+
+/// A view of contiguous elements to write. Owns nothing; the memory must outlive it.
+struct Buffer {
+  std::byte* data = nullptr;
+  std::size_t count = 0;  ///< elements, not bytes
+  DType dtype = DType::byte;
+
+  Buffer() = default;
+  Buffer(void* first, std::size_t elements, DType type) : data(static_cast<std::byte*>(first)), count(elements), dtype(type) {}
+  template <Element T>
+  Buffer(std::span<T> elements) : Buffer(elements.data(), elements.size(), dtype_of<T>()) {}
+
+  operator ConstBuffer() const { return {data, count, dtype}; }
+  std::size_t bytes() const { return count * size_of(dtype); }
+  std::span<std::byte> as_bytes() const { return {data, bytes()}; }
+  /// Returns the view of `n` elements from element `first` on; doesn't check bounds.
+  Buffer slice(std::size_t first, std::size_t n) const { return {data + first * size_of(dtype), n, dtype}; }
+};
+
+// --- operations --------------------------------------------------------------------------------------------------------------
+
+/// An operation of a communicator. Errors, traces, reports and --fault spell it as name() does.
+enum class Op : std::uint8_t {
+  send,
+  recv,
+  send_recv,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  reduce,
+  all_to_all,
+  barrier
+};
+/// Number of operations.
+inline constexpr int kOps = 10;
+/// Returns true for operations that all ranks of a group call together, false for messages between two ranks.
+constexpr bool is_collective(Op op) { return op != Op::send && op != Op::recv && op != Op::send_recv; }
+/// Returns the enumerator's name: "all_gather".
+std::string_view name(Op op);
+/// Returns the operation with this name; none if there is no such operation.
+std::optional<Op> op_from_name(std::string_view text);
+
+/// How a reduction combines two elements. min and max propagate NaN.
+enum class Reduction : std::uint8_t { sum, max, min };
+/// Returns the enumerator's name: "sum".
+std::string_view name(Reduction reduction);
+/// Returns the reduction with this name; none if there is no such reduction.
+std::optional<Reduction> reduction_from_name(std::string_view text);
+
+/// How a collective is carried out.
+enum class Algorithm : std::uint8_t {
+  automatic,    ///< a table decides by operation, bytes and group; `tsprun doctor` prints it, TSP_ALGORITHMS overrides it
+  one_shot,     ///< all_reduce only: one round, in which every rank gets all buffers and sums everything itself
+  rooted,       ///< all_reduce and barrier only: through rank 0, with 2(n−1) messages instead of n²
+  direct,       ///< every rank exchanges messages with every other, and reads from their memory where it can
+  ring,         ///< every rank exchanges messages with its two neighbours only
+  hierarchical  ///< direct within nodes; between nodes, from each rank to the ranks in its place on other nodes
+};
+/// Returns the enumerator's name: "one_shot".
+std::string_view name(Algorithm algorithm);
+/// Returns the algorithm with this name; none if there is no such algorithm.
+std::optional<Algorithm> algorithm_from_name(std::string_view text);
+
+/// A queue of a rank's operations. Those of one stream run in the order of the calls; those of different streams share neither
+/// order nor buffers, so two ranks may begin operations of different streams in different orders. The names say what tsprun's own
+/// schedules use them for; a program may use them as it likes.
+enum class Stream : std::uint8_t { control, weights, kv, gradients };
+/// Number of streams.
+inline constexpr int kStreams = 4;
+/// Returns the stream's name, as reports spell it.
+std::string_view name(Stream stream);
+
+// --- traffic -----------------------------------------------------------------------------------------------------------------
+
+/// Purpose of a payload, by which traffic is counted. `none` is for bytes that aren't reported as traffic.
+enum class Purpose : std::uint8_t { weights, kv, activations, gradients, embedding, head, other, none };
+/// Number of purposes that are reported: all but `none`.
+inline constexpr int kPurposes = 7;
+/// Returns the purpose's name, as reports spell it.
+std::string_view name(Purpose purpose);
+
+/// Payload bytes that a rank sent and received, indexed by Purpose. The last slot (Purpose::none) isn't reported: it counts bytes
+/// that emulated links added.
+struct TrafficCounters {
+  std::uint64_t sent[kPurposes + 1] = {};
+  std::uint64_t received[kPurposes + 1] = {};
+};
+
+/// Bytes that a rank sent and received over one transport.
+struct LinkTraffic {
+  std::string_view transport;  ///< "shm", "verbs", "tcp"
+  TrafficCounters counters;
+};
+
+}  // namespace tsprun
