@@ -38,7 +38,7 @@ void Doorbell::wake() {
   [[maybe_unused]] const ssize_t written = ::write(bell_descriptor(), &one, sizeof one);
 }
 
-Bed::Bed(Doorbell& doorbell, std::span<const int> descriptors) : doorbell_(&doorbell) {
+SleepSet::SleepSet(Doorbell& doorbell, std::span<const int> descriptors) : doorbell_(&doorbell) {
   const bool any = std::any_of(descriptors.begin(), descriptors.end(), [](int descriptor) { return descriptor >= 0; });
   if (!any && doorbell.bell == 0) return;
   epoll_ = posix::UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
@@ -55,7 +55,7 @@ Bed::Bed(Doorbell& doorbell, std::span<const int> descriptors) : doorbell_(&door
   for (const int descriptor : descriptors) add(descriptor);
 }
 
-void Bed::sleep(std::uint64_t nanoseconds) {
+void SleepSet::sleep(std::uint64_t nanoseconds) {
   if (!epoll_) {
     doorbell_->sleep(nanoseconds);
     return;

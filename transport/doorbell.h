@@ -49,11 +49,11 @@ struct alignas(128) Doorbell {
 static_assert(sizeof(Doorbell) == 128);
 
 /// The place where one rank sleeps: its doorbell alone, or an epoll set of its bell and all descriptors of its transports.
-class Bed {
+class SleepSet {
  public:
   /// Takes the transports' descriptors (-1: none, skipped). The doorbell must outlive this object; the descriptors are
   /// borrowed. Throws Error(refused) if the epoll set can't be made.
-  Bed(Doorbell& doorbell, std::span<const int> descriptors);
+  SleepSet(Doorbell& doorbell, std::span<const int> descriptors);
 
   /// Sleeps until rung or until a descriptor is readable, at most `nanoseconds` (capped at 100 ms). Call it after arm() and a
   /// last look, as in the protocol above.

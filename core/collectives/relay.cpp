@@ -22,7 +22,7 @@ void Relay::send_to(int peer, std::vector<int> parts) {
 }
 
 void Relay::expect_from(int peer, std::vector<int> parts) {
-  Incoming incoming{.peer = peer, .next = {.parts = parts}, .arriving = {}};
+  RelayedReceive incoming{.peer = peer, .next = {.parts = parts}, .arriving = {}};
   incoming.arriving.parts = std::move(parts);
   incoming_.push_back(std::move(incoming));
 }
@@ -80,7 +80,7 @@ bool Relay::step(Collective& operation, Engine& engine, std::size_t budget) {
 /// Sends the pieces that are here, as far as lanes have credit; returns true when everything was sent.
 bool Relay::pass_on(Collective& operation) {
   bool all = prepare(operation);
-  for (Outgoing& outgoing : outgoing_) {
+  for (RelayedSend& outgoing : outgoing_) {
     Walk& next = outgoing.next;
     while (!at_end(next) && next.piece < prepared_[static_cast<std::size_t>(next.parts[next.part])]) {
       const Part piece = piece_of(part_at(next), next.piece);

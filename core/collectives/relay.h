@@ -47,11 +47,11 @@ class Relay {
     std::size_t piece = 0;  // index within that part
     std::uint32_t message = 0;
   };
-  struct Outgoing {
+  struct RelayedSend {
     int peer = -1;
     Walk next;
   };
-  struct Incoming {
+  struct RelayedReceive {
     int peer = -1;
     Walk next;  // to be asked for
     Walk arriving;
@@ -73,8 +73,8 @@ class Relay {
   std::vector<std::size_t> have_;      // by part: number of pieces that are here
   std::vector<std::size_t> prepared_;  // by part: number of pieces that may be sent
   std::vector<bool> leaves_;           // by part: true if it is forwarded
-  std::vector<Outgoing> outgoing_;
-  std::vector<Incoming> incoming_;
+  std::vector<RelayedSend> outgoing_;
+  std::vector<RelayedReceive> incoming_;
   Offer offer_;
   Landing landing_;
   bool all_sent_ = false;

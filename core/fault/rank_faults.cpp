@@ -47,7 +47,7 @@ void check_faults(std::span<const fault::Spec> faults) {
 RankFaults::RankFaults(std::span<const fault::Spec> faults, std::uint64_t struck, int rank, Heap& heap, const FlightBoard& board)
     : rank_(rank), heap_(&heap), board_(board), messages_(faults, struck, rank) {
   check_faults(faults);
-  messages_.strikes().on_blow = [this](const fault::Blow& blow) { note_blow(blow); };
+  messages_.strikes().on_event = [this](const fault::FaultEvent& event) { note_event(event); };
   for (std::size_t i = 0; i < faults.size(); ++i) {
     texts_.push_back(faults[i].text);
     const bool due = (struck >> i & 1) == 0 && faults[i].strikes_rank() && faults[i].rank == rank;
@@ -94,15 +94,15 @@ void RankFaults::at_end(Stream stream) {
   messages_.at_end(stream);
 }
 
-void RankFaults::note_blow(const fault::Blow& blow) {
-  FaultRecord where{.fault = blow.fault, .step = step_, .op = {}, .peer = blow.from};
+void RankFaults::note_event(const fault::FaultEvent& event) {
+  FaultRecord where{.fault = event.fault, .step = step_, .op = {}, .peer = event.from};
   std::string place = "outside an operation";
-  if (const auto at = posted_.find({blow.stream, head_[static_cast<std::size_t>(blow.stream)]}); at != posted_.end()) {
+  if (const auto at = posted_.find({event.stream, head_[static_cast<std::size_t>(event.stream)]}); at != posted_.end()) {
     where.op = name(at->second.op);
     where.sequence = at->second.sequence;
     place = fmt::format("{} #{}", where.op, where.sequence);
   }
-  note(blow.fault, where, fmt::format("{} (a message of {} B from rank {}: {})", place, blow.bytes, blow.from, blow.what));
+  note(event.fault, where, fmt::format("{} (a message of {} B from rank {}: {})", place, event.bytes, event.from, event.what));
 }
 
 /// Records a hit on the board; the first of each fault also in a line on stderr.

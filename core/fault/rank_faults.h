@@ -60,7 +60,7 @@ class RankFaults {
   void strike_those(const std::function<bool(const Fault&)>& due);
   void strike(const Fault& fault);
   void stall(double seconds);
-  void note_blow(const fault::Blow& blow);
+  void note_event(const fault::FaultEvent& event);
   void note(std::size_t fault, const FaultRecord& where, const std::string& what);
 
   struct Named {

@@ -35,7 +35,7 @@ Engine::Engine(FlightBoard board, int world_rank, std::vector<Route> routes, Doo
   }
   std::vector<int> descriptors;
   for (const Transport* transport : transports_) descriptors.push_back(transport->descriptor());
-  bed_.emplace(*doorbell_, descriptors);
+  sleep_set_.emplace(*doorbell_, descriptors);
 }
 
 Engine::~Engine() { abandon(); }

@@ -266,7 +266,7 @@ class Engine {
   std::vector<Route> routes_;
   std::vector<Transport*> transports_;
   Doorbell* doorbell_;
-  std::optional<Bed> bed_;
+  std::optional<SleepSet> sleep_set_;
   EngineOptions options_;
   Queue queues_[kStreams];
   RankPage* page_;  // this rank's

@@ -124,7 +124,7 @@ void Engine::sleep(Patience& patience) {
   const bool news = progress() || moved_ || board_.aborted();
   if (!news && patience.suspect < 0) {
     const std::uint64_t now = wake_at == kNoDeadline ? 0 : posix::now_ns();
-    bed_->sleep(wake_at == kNoDeadline ? kSleepNs : wake_at - std::min(wake_at, now));
+    sleep_set_->sleep(wake_at == kNoDeadline ? kSleepNs : wake_at - std::min(wake_at, now));
   }
   // While a message takes longer than the deadline, only its bytes show that it moves; they wake the ranks at both ends. Bytes
   // that move between sleeps needn't be counted, because a rank that finds nothing complete soon sleeps again.

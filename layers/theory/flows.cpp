@@ -239,10 +239,10 @@ class Counter {
   // --- dp
 
   void data_axis() {
-    Held all;
+    RankParameters all;
     for (int t = 0; t < layout_.tensor(); ++t) {
       for (int p = 0; p < layout_.sequence(); ++p) {
-        const Held each = held(of_, {.tensor = t, .sequence = p});
+        const RankParameters each = held(of_, {.tensor = t, .sequence = p});
         all.attention += each.attention;
         all.mlp += each.mlp;
         all.vocabulary += each.vocabulary;

@@ -36,11 +36,11 @@ MeshPlace place_of(const Layout& layout, int rank) {
 
 // --- parameters --------------------------------------------------------------------------------------------------------------
 
-Held held(const MeshSetting& of, MeshPlace place) {
+RankParameters held(const MeshSetting& of, MeshPlace place) {
   const ModelConfig& model = of.setting.model;
   const BlockSlice slice = BlockSlice::of(model, place.tensor, of.layout.tensor());
   const std::uint64_t h = model.hidden;
-  Held result;
+  RankParameters result;
   if (of.layout.scheme() == Scheme::tsp) {
     const TspShards shards(slice.apply(model), of.layout.sequence());
     result.attention = shards.attention(place.sequence);

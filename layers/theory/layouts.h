@@ -37,7 +37,7 @@ struct MeshPlace {
 MeshPlace place_of(const Layout& layout, int rank);
 
 /// Parameters that a rank holds, in elements.
-struct Held {
+struct RankParameters {
   std::uint64_t attention = 0;   ///< attention matrices of all layers
   std::uint64_t mlp = 0;         ///< MLP matrices of all layers
   std::uint64_t vocabulary = 0;  ///< embedding, and output head unless tied
@@ -45,7 +45,7 @@ struct Held {
   std::uint64_t total() const { return attention + mlp + vocabulary + norms; }
 };
 /// Returns the parameters that the rank at `place` holds.
-Held held(const MeshSetting& of, MeshPlace place);
+RankParameters held(const MeshSetting& of, MeshPlace place);
 
 /// Returns the number of optimizer states per parameter: two, or three with the master copy that is kept where parameters have
 /// fewer bytes than sums (bf16).

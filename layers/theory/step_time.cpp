@@ -123,7 +123,7 @@ StepTime step_time(const Setting& setting, const Layout& layout, const Machine& 
   const StepFlops flops = most_flops(setting, layout);
   const MeshSetting mesh{setting, layout};
   const MeshPlace place = place_of(mesh.layout, fullest(mesh));
-  const Held parameters = held(mesh, place);
+  const RankParameters parameters = held(mesh, place);
   const CategoryBytes bytes = certain(mesh, place, 0);
   const auto element = static_cast<double>(setting.bytes.element);
   // Weights that a rank computes with: under TSP and ZeRO-3, all of its tensor rank's, whichever rank holds them.

@@ -135,7 +135,7 @@ TEST(Holdings, UnderTpAndTspAreWhatWalkingOverHeadsAndRowsGives) {
       const Walked walked = walk(s.model, T, D);
       for (int t = 0; t < T; ++t) {
         for (int p = 0; p < D; ++p) {
-          const Held here = held(MeshSetting{s, both}, {t, p});
+          const RankParameters here = held(MeshSetting{s, both}, {t, p});
           EXPECT_EQ(here.attention + here.mlp,
                     s.model.layers * walked.elements[static_cast<std::size_t>(t)][static_cast<std::size_t>(p)])
               << "T " << T << ", D " << D << ", n_kv " << s.model.kv_heads << ", rank " << t << ", " << p;
@@ -194,10 +194,10 @@ TEST(Holdings, OfTspAndZero3AddUpToTheModel) {
       std::uint64_t zero = 0;
       const TspShards shards(s.model, D);
       for (int p = 0; p < D; ++p) {
-        const Held here = held(MeshSetting{s, layout({{AxisKind::tsp, D}})}, {0, p});
+        const RankParameters here = held(MeshSetting{s, layout({{AxisKind::tsp, D}})}, {0, p});
         EXPECT_EQ(here.total(), shards.total(p));
         folded += here.attention + here.mlp;
-        const Held there = held(MeshSetting{s, layout({{AxisKind::zero3, D}})}, {0, p});
+        const RankParameters there = held(MeshSetting{s, layout({{AxisKind::zero3, D}})}, {0, p});
         zero += there.attention + there.mlp;
         EXPECT_EQ(there.vocabulary, here.vocabulary);
       }

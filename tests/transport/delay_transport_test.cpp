@@ -88,17 +88,17 @@ TEST(DelayTransport, WhatIsForAnotherRankOrAlreadyOverOrNobodysMessageIsNotHeldU
 
 TEST(DelayTransport, StrikesAreToldOfOnce) {
   Pair pair;
-  std::vector<fault::Blow> blows;
-  pair.strikes().on_blow = [&](const fault::Blow& blow) { blows.push_back(blow); };
+  std::vector<fault::FaultEvent> events;
+  pair.strikes().on_event = [&](const fault::FaultEvent& event) { events.push_back(event); };
   pair.strikes().arm(Stream::kv, {.kind = Kind::delay, .fault = 3, .from = kPeersRank, .late_ns = 1'500'000});
   const Ticket ticket = pair.pass(Stream::kv, 100);
   pair.is_here(Stream::kv, ticket);
   pair.is_here(Stream::kv, ticket);
-  ASSERT_EQ(blows.size(), 1U);
-  EXPECT_EQ(blows[0].fault, 3U);
-  EXPECT_EQ(blows[0].from, kPeersRank);
-  EXPECT_EQ(blows[0].bytes, 100U);
-  EXPECT_EQ(blows[0].what, "it comes 1.5 ms later");
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].fault, 3U);
+  EXPECT_EQ(events[0].from, kPeersRank);
+  EXPECT_EQ(events[0].bytes, 100U);
+  EXPECT_EQ(events[0].what, "it comes 1.5 ms later");
 }
 
 TEST(DelayTransport, ASlowLinkTakesBytesOverItsSpeed) {

@@ -475,7 +475,7 @@ TEST(DoorbellTest, APlaceToSleepThatCannotBeMadeIsAnError) {
   const int descriptors[] = {memory.descriptor()};
   const test::FewDescriptors none(0);
   try {
-    const Bed bed(memory.doorbell(0), descriptors);
+    const SleepSet sleep_set(memory.doorbell(0), descriptors);
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("Too many open files"), std::string::npos) << error.what();

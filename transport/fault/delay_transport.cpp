@@ -14,8 +14,8 @@ double DelayTransport::speed_of(LaneId lane, std::size_t bytes) const {
   for (const SlowLink& link : slow_) {
     if (link.peer != lane.peer) continue;
     if (speed <= 0 || link.bytes_per_ns < speed) speed = link.bytes_per_ns;
-    if (strikes_ != nullptr && strikes_->on_blow)
-      strikes_->on_blow({link.fault, lane.stream, link.from, bytes, "it comes more slowly"});
+    if (strikes_ != nullptr && strikes_->on_event)
+      strikes_->on_event({link.fault, lane.stream, link.from, bytes, "it comes more slowly"});
   }
   return speed;
 }

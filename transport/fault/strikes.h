@@ -28,7 +28,7 @@ struct Strike {
 };
 
 /// Report of what was done to a message.
-struct Blow {
+struct FaultEvent {
   std::size_t fault = 0;
   Stream stream = Stream::control;
   int from = -1;  ///< sending rank in the world
@@ -50,11 +50,11 @@ class Strikes {
     }
     return nullptr;
   }
-  /// Removes a strike that was carried out, and calls `on_blow`. `strike` must come from due().
-  void done(const Strike& strike, const Blow& blow) {
-    std::vector<Strike>& all = armed(blow.stream);
+  /// Removes a strike that was carried out, and calls `on_event`. `strike` must come from due().
+  void done(const Strike& strike, const FaultEvent& event) {
+    std::vector<Strike>& all = armed(event.stream);
     all.erase(all.begin() + (&strike - all.data()));
-    if (on_blow) on_blow(blow);
+    if (on_event) on_event(event);
   }
 
   /// Cuts the way from this rank of the world: nothing arrives from it any more. `why` is the reason that lanes then report.
@@ -66,7 +66,7 @@ class Strikes {
   }
 
   /// Called for every message that was struck.
-  std::function<void(const Blow&)> on_blow;
+  std::function<void(const FaultEvent&)> on_event;
 
  private:
   std::vector<Strike>& armed(Stream stream) { return armed_[static_cast<std::size_t>(stream)]; }

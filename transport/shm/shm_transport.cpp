@@ -41,7 +41,7 @@ constexpr std::size_t round_to_line(std::size_t bytes) { return (bytes + 63) / 6
 }  // namespace
 
 /// The sender's private side of a lane.
-struct ShmTransport::Outgoing {
+struct ShmTransport::ShmSend {
   LaneMemory* memory = nullptr;
   int peer = -1;
   Ticket last = 0;                 // newest message
@@ -62,7 +62,7 @@ struct ShmTransport::Posted {
 };
 
 /// The receiver's private side of a lane.
-struct ShmTransport::Incoming {
+struct ShmTransport::ShmReceive {
   LaneMemory* memory = nullptr;
   int peer = -1;
   std::span<const std::byte> sender_heap;
@@ -123,25 +123,25 @@ inline std::size_t ShmTransport::index(LaneId lane) const {
   return static_cast<std::size_t>(lane.peer) * kStreams + static_cast<std::size_t>(lane.stream);
 }
 
-inline ShmTransport::Outgoing& ShmTransport::outgoing(LaneId lane) {
-  Outgoing* out = outgoing_[index(lane)].get();
+inline ShmTransport::ShmSend& ShmTransport::outgoing(LaneId lane) {
+  ShmSend* out = outgoing_[index(lane)].get();
   return out != nullptr ? *out : make_outgoing(lane);
 }
 
-inline ShmTransport::Incoming& ShmTransport::incoming(LaneId lane) {
-  Incoming* in = incoming_[index(lane)].get();
+inline ShmTransport::ShmReceive& ShmTransport::incoming(LaneId lane) {
+  ShmReceive* in = incoming_[index(lane)].get();
   return in != nullptr ? *in : make_incoming(lane);
 }
 
-ShmTransport::Outgoing& ShmTransport::make_outgoing(LaneId lane) {
-  auto out = std::make_unique<Outgoing>();
+ShmTransport::ShmSend& ShmTransport::make_outgoing(LaneId lane) {
+  auto out = std::make_unique<ShmSend>();
   out->memory = reinterpret_cast<LaneMemory*>(memory_->lane(lane.peer, local_rank_, lane.stream));
   out->peer = lane.peer;
   return *(outgoing_[index(lane)] = std::move(out));
 }
 
-ShmTransport::Incoming& ShmTransport::make_incoming(LaneId lane) {
-  auto in = std::make_unique<Incoming>();
+ShmTransport::ShmReceive& ShmTransport::make_incoming(LaneId lane) {
+  auto in = std::make_unique<ShmReceive>();
   in->memory = reinterpret_cast<LaneMemory*>(memory_->lane(local_rank_, lane.peer, lane.stream));
   in->peer = lane.peer;
   in->sender_heap = memory_->heap(lane.peer);
@@ -151,7 +151,7 @@ ShmTransport::Incoming& ShmTransport::make_incoming(LaneId lane) {
 // --- sending -----------------------------------------------------------------------------------------------------------------
 
 /// Returns the slot of the next message; null without credit.
-inline Slot* ShmTransport::free_slot(Outgoing& out) {
+inline Slot* ShmTransport::free_slot(ShmSend& out) {
   if (out.last - out.consumed >= kSlots) {
     out.consumed = out.memory->consumed.load(std::memory_order_acquire);
     if (out.last - out.consumed >= kSlots) return nullptr;
@@ -159,7 +159,7 @@ inline Slot* ShmTransport::free_slot(Outgoing& out) {
   return &out.memory->slots[(out.last + 1) % kSlots];
 }
 
-inline Ticket ShmTransport::publish(Outgoing& out, const Envelope& envelope, Slot& slot, std::uint64_t bytes) {
+inline Ticket ShmTransport::publish(ShmSend& out, const Envelope& envelope, Slot& slot, std::uint64_t bytes) {
   const Ticket ticket = ++out.last;
   slot.bytes = bytes;
   slot.signature = envelope.signature;
@@ -177,7 +177,7 @@ inline Ticket ShmTransport::publish(Outgoing& out, const Envelope& envelope, Slo
 }
 
 Ticket ShmTransport::send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) {
-  Outgoing& out = outgoing(lane);
+  ShmSend& out = outgoing(lane);
   Slot* slot = free_slot(out);
   if (slot == nullptr) return kNotNow;
 
@@ -212,7 +212,7 @@ Ticket ShmTransport::send(LaneId lane, const Envelope& envelope, std::span<const
 }
 
 Outcome ShmTransport::test_send(LaneId lane, Ticket ticket) {
-  Outgoing& out = outgoing(lane);
+  ShmSend& out = outgoing(lane);
   assert(ticket != kNotNow && ticket <= out.last);
   if (ticket <= out.consumed || (out.copied & bit(ticket)) != 0) return Outcome::done;
   out.consumed = out.memory->consumed.load(std::memory_order_acquire);
@@ -223,7 +223,7 @@ Outcome ShmTransport::test_send(LaneId lane, Ticket ticket) {
 // --- receiving ---------------------------------------------------------------------------------------------------------------
 
 inline Ticket ShmTransport::post(LaneId lane, const Envelope& envelope, std::byte* into, std::size_t bytes, Want want) {
-  Incoming& in = incoming(lane);
+  ShmReceive& in = incoming(lane);
   if (in.last - in.prefix >= kSlots) return kNotNow;
   const Ticket ticket = ++in.last;
   Posted& posted = in.posted[ticket % kSlots];
@@ -244,7 +244,7 @@ Ticket ShmTransport::view(LaneId lane, const Envelope& envelope, std::size_t byt
 }
 
 /// Marks a message as finished. Messages may be finished in any order; `consumed` tells the sender the longest finished prefix.
-inline void ShmTransport::finish(Incoming& in, Ticket ticket) {
+inline void ShmTransport::finish(ShmReceive& in, Ticket ticket) {
   in.posted[ticket % kSlots].payload = nullptr;
   in.finished |= bit(ticket);
   bool urgent = false;
@@ -265,7 +265,7 @@ inline void ShmTransport::finish(Incoming& in, Ticket ticket) {
 
 /// Handles a message that has arrived: checks it against what was expected and that its memory range is valid, then copies or
 /// exposes it.
-inline Outcome ShmTransport::inspect(Incoming& in, Ticket ticket, const Slot& slot, Posted& posted) {
+inline Outcome ShmTransport::inspect(ShmReceive& in, Ticket ticket, const Slot& slot, Posted& posted) {
   const Envelope arrived{slot.signature, slot.sequence, slot.tag, posted.envelope.purpose};
   const std::uint64_t bytes = slot.bytes;
   if (!arrived.matches(posted.envelope) || bytes != posted.bytes) {
@@ -301,7 +301,7 @@ inline Outcome ShmTransport::inspect(Incoming& in, Ticket ticket, const Slot& sl
 }
 
 Outcome ShmTransport::test_receive(LaneId lane, Ticket ticket) {
-  Incoming& in = incoming(lane);
+  ShmReceive& in = incoming(lane);
   assert(ticket != kNotNow && ticket <= in.last);
   Posted& posted = in.posted[ticket % kSlots];
   if (ticket <= in.prefix || (in.finished & bit(ticket)) != 0 || posted.payload != nullptr) return Outcome::done;
@@ -310,7 +310,7 @@ Outcome ShmTransport::test_receive(LaneId lane, Ticket ticket) {
   if (flag != ticket) return flag < ticket ? Outcome::pending : Outcome::corrupt;
   // An answer may follow: prefetch its slot's line, which the peer read last, while this message is handled (ping-pong of 8 B:
   // 0.16 instead of 0.21 µs).
-  if (const Outgoing* answer = outgoing_[index(lane)].get(); answer != nullptr) {
+  if (const ShmSend* answer = outgoing_[index(lane)].get(); answer != nullptr) {
     claim_line(&answer->memory->slots[(answer->last + 1) % kSlots]);
   }
   return inspect(in, ticket, slot, posted);
@@ -326,7 +326,7 @@ std::span<const std::byte> ShmTransport::access(LaneId lane, Ticket ticket, std:
 void ShmTransport::release(LaneId lane, Ticket ticket) { finish(incoming(lane), ticket); }
 
 Found ShmTransport::found(LaneId lane) const {
-  const Incoming* in = incoming_[index(lane)].get();
+  const ShmReceive* in = incoming_[index(lane)].get();
   return in != nullptr ? in->found : Found{};
 }
 

@@ -50,27 +50,27 @@ class ShmTransport final : public Endpoint {
   const TrafficCounters& counters() const override { return counters_; }
 
  private:
-  struct Outgoing;
-  struct Incoming;
+  struct ShmSend;
+  struct ShmReceive;
   struct Posted;
   enum class Want : std::uint8_t { copy, view };
 
-  Outgoing& outgoing(LaneId lane);
-  Incoming& incoming(LaneId lane);
-  Outgoing& make_outgoing(LaneId lane);
-  Incoming& make_incoming(LaneId lane);
+  ShmSend& outgoing(LaneId lane);
+  ShmReceive& incoming(LaneId lane);
+  ShmSend& make_outgoing(LaneId lane);
+  ShmReceive& make_incoming(LaneId lane);
   std::size_t index(LaneId lane) const;
-  Slot* free_slot(Outgoing& out);
-  Ticket publish(Outgoing& out, const Envelope& envelope, Slot& slot, std::uint64_t bytes);
+  Slot* free_slot(ShmSend& out);
+  Ticket publish(ShmSend& out, const Envelope& envelope, Slot& slot, std::uint64_t bytes);
   Ticket post(LaneId lane, const Envelope& envelope, std::byte* into, std::size_t bytes, Want want);
-  Outcome inspect(Incoming& in, Ticket ticket, const Slot& slot, Posted& posted);
-  void finish(Incoming& in, Ticket ticket);
+  Outcome inspect(ShmReceive& in, Ticket ticket, const Slot& slot, Posted& posted);
+  void finish(ShmReceive& in, Ticket ticket);
 
   NodeMemory* memory_;
   int local_rank_;
   std::span<std::byte> heap_;
-  std::vector<std::unique_ptr<Outgoing>> outgoing_;  // by peer and stream, made on first use
-  std::vector<std::unique_ptr<Incoming>> incoming_;
+  std::vector<std::unique_ptr<ShmSend>> outgoing_;  // by peer and stream, made on first use
+  std::vector<std::unique_ptr<ShmReceive>> incoming_;
   TrafficCounters counters_;
 };
 

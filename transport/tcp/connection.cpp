@@ -30,7 +30,7 @@ void Connection::fail(Outcome outcome, const std::string& detail) {
 // --- sending -----------------------------------------------------------------------------------------------------------------
 
 Ticket Connection::send(Stream stream, const Envelope& envelope, std::span<const std::byte> payload) {
-  Outgoing& lane = out(stream);
+  TcpSend& lane = out(stream);
   const bool small = payload.size() <= kEagerBytes;
   const bool lost = outcome_ != Outcome::pending;
   if (!lost) {
@@ -64,7 +64,7 @@ Ticket Connection::send(Stream stream, const Envelope& envelope, std::span<const
 }
 
 Outcome Connection::test_send(Stream stream, Ticket ticket) const {
-  const Outgoing& lane = outgoing_[static_cast<std::size_t>(stream)];
+  const TcpSend& lane = outgoing_[static_cast<std::size_t>(stream)];
   assert(ticket != kNotNow && ticket <= lane.last);
   const Sent& sent = lane.sent[ticket % kWindow];
   // A later message uses its slot, so the peer has finished this one, even if the connection has failed since.
@@ -77,7 +77,7 @@ Outcome Connection::test_send(Stream stream, Ticket ticket) const {
 // --- receiving ---------------------------------------------------------------------------------------------------------------
 
 Ticket Connection::receive(Stream stream, const Envelope& envelope, std::span<std::byte> into) {
-  Incoming& lane = in(stream);
+  TcpReceive& lane = in(stream);
   if (lane.posted - lane.prefix >= kWindow) return kNotNow;
   const Ticket ticket = ++lane.posted;
   Expected& expected = lane.expected[ticket % kWindow];
@@ -97,7 +97,7 @@ Ticket Connection::receive(Stream stream, const Envelope& envelope, std::span<st
 }
 
 Outcome Connection::test_receive(Stream stream, Ticket ticket) const {
-  const Incoming& lane = incoming_[static_cast<std::size_t>(stream)];
+  const TcpReceive& lane = incoming_[static_cast<std::size_t>(stream)];
   assert(ticket != kNotNow && ticket <= lane.posted);
   if (ticket <= lane.prefix || (lane.finished & bit(ticket)) != 0) return Outcome::done;
   return lane.outcome != Outcome::pending ? lane.outcome : outcome_;
@@ -112,7 +112,7 @@ Found Connection::found(Stream stream) const {
 /// Matches a message that has arrived (or was announced) with its receive: compares the envelopes, then takes the payload or
 /// grants it.
 void Connection::match(Stream stream, Ticket ticket, std::span<const std::byte> payload) {
-  Incoming& lane = in(stream);
+  TcpReceive& lane = in(stream);
   Expected& expected = lane.expected[ticket % kWindow];
   const FrameHeader& header = lane.waiting[ticket % kWindow].header;
   if (!compare(lane, expected, header)) return;
@@ -132,7 +132,7 @@ void Connection::match(Stream stream, Ticket ticket, std::span<const std::byte> 
 
 /// Returns true if a message is the one expected; otherwise notes the mismatch. Called before any byte reaches the caller's
 /// buffer.
-bool Connection::compare(Incoming& lane, const Expected& expected, const FrameHeader& header) {
+bool Connection::compare(TcpReceive& lane, const Expected& expected, const FrameHeader& header) {
   if (lane.outcome != Outcome::pending) return false;
   const Envelope arrived{header.signature, header.sequence, header.tag, expected.envelope.purpose};
   if (!arrived.matches(expected.envelope) || header.bytes != expected.bytes) {
@@ -144,7 +144,7 @@ bool Connection::compare(Incoming& lane, const Expected& expected, const FrameHe
 }
 
 void Connection::finish(Stream stream, Ticket ticket) {
-  Incoming& lane = in(stream);
+  TcpReceive& lane = in(stream);
   const Expected& expected = lane.expected[ticket % kWindow];
   counters_->received[static_cast<std::size_t>(expected.envelope.purpose)] += expected.bytes;
   lane.finished |= bit(ticket);

@@ -6,8 +6,8 @@
 // lane can block another, in whatever order the ranks issue their operations.
 #pragma once
 
-#include "transport/tcp/pacing.h"
 #include "transport/endpoint.h"
+#include "transport/tcp/pacing.h"
 #include "transport/tcp/wire.h"
 #include "transport/tls/channel.h"
 
@@ -74,7 +74,7 @@ class Connection {
     bool lost = false;  ///< posted after the connection had failed
   };
   /// The sender's side of a lane.
-  struct Outgoing {
+  struct TcpSend {
     Ticket last = 0;
     Ticket last_alive = 0;  ///< newest message posted before the connection failed
     Ticket consumed = 0;
@@ -96,7 +96,7 @@ class Connection {
     std::vector<std::byte> payload;
   };
   /// The receiver's side of a lane.
-  struct Incoming {
+  struct TcpReceive {
     Ticket posted = 0;   ///< newest receive
     Ticket arrived = 0;  ///< newest message or announcement
     Ticket prefix = 0;   ///< all messages up to this one are finished
@@ -110,8 +110,8 @@ class Connection {
     std::array<Arrived, kWindow> waiting{};
   };
 
-  Outgoing& out(Stream stream) { return outgoing_[static_cast<std::size_t>(stream)]; }
-  Incoming& in(Stream stream) { return incoming_[static_cast<std::size_t>(stream)]; }
+  TcpSend& out(Stream stream) { return outgoing_[static_cast<std::size_t>(stream)]; }
+  TcpReceive& in(Stream stream) { return incoming_[static_cast<std::size_t>(stream)]; }
 
   // connection_read.cpp
   bool parse();
@@ -123,7 +123,7 @@ class Connection {
   bool end_piece();
   bool is_whole(Stream stream, Ticket ticket, std::span<std::byte> payload, std::uint64_t hash);
   void match(Stream stream, Ticket ticket, std::span<const std::byte> payload);
-  bool compare(Incoming& lane, const Expected& expected, const FrameHeader& header);
+  bool compare(TcpReceive& lane, const Expected& expected, const FrameHeader& header);
   void finish(Stream stream, Ticket ticket);
   bool damaged(const std::string& what);
 
@@ -141,8 +141,8 @@ class Connection {
   bool room_wanted_ = false;
   Outcome outcome_ = Outcome::pending;  ///< pending while usable; else of every message that isn't finished
   std::string detail_;
-  std::array<Outgoing, kStreams> outgoing_{};
-  std::array<Incoming, kStreams> incoming_{};
+  std::array<TcpSend, kStreams> outgoing_{};
+  std::array<TcpReceive, kStreams> incoming_{};
 
   // Writing: whole frames wait in queue_; at most one piece is being written.
   std::vector<std::byte> queue_;

@@ -118,7 +118,7 @@ bool Connection::is_whole(Stream stream, Ticket ticket, std::span<std::byte> pay
 }
 
 void Connection::damage_next(Stream stream) {
-  Incoming& lane = in(stream);
+  TcpReceive& lane = in(stream);
   if (lane.to_damage == lane.posted + 1) return;
   lane.to_damage = lane.posted + 1;
   // If the message is small and has arrived already, its damage is found now.
@@ -144,7 +144,7 @@ bool Connection::handle(const FrameHeader& header, std::span<const std::byte> pa
 
 bool Connection::accept_message(const FrameHeader& header, std::span<const std::byte> payload) {
   const auto stream = static_cast<Stream>(header.stream);
-  Incoming& lane = in(stream);
+  TcpReceive& lane = in(stream);
   if (header.ticket != lane.arrived + 1) {
     return damaged(fmt::format("message {} came on stream {}, {} was due", header.ticket, name(stream), lane.arrived + 1));
   }
@@ -161,7 +161,7 @@ bool Connection::accept_message(const FrameHeader& header, std::span<const std::
 }
 
 bool Connection::accept_grant(const FrameHeader& header) {
-  Outgoing& lane = out(static_cast<Stream>(header.stream));
+  TcpSend& lane = out(static_cast<Stream>(header.stream));
   if (header.ticket <= lane.consumed || header.ticket > lane.consumed + lane.granted.size()) {
     return damaged(fmt::format("a grant for message {}, which is none of {} to {}", header.ticket, lane.consumed + 1,
                                lane.consumed + lane.granted.size()));
@@ -172,7 +172,7 @@ bool Connection::accept_grant(const FrameHeader& header) {
 }
 
 bool Connection::accept_credit(const FrameHeader& header) {
-  Outgoing& lane = out(static_cast<Stream>(header.stream));
+  TcpSend& lane = out(static_cast<Stream>(header.stream));
   if (header.ticket < lane.consumed || header.ticket > lane.last) {
     return damaged(fmt::format("messages up to {} are said to be taken, {} were sent", header.ticket, lane.last));
   }
@@ -186,7 +186,7 @@ bool Connection::accept_credit(const FrameHeader& header) {
 
 bool Connection::begin_piece(const FrameHeader& header) {
   const auto stream = static_cast<Stream>(header.stream);
-  Incoming& lane = in(stream);
+  TcpReceive& lane = in(stream);
   if (header.ticket <= lane.prefix || header.ticket > lane.arrived || header.ticket > lane.posted) {
     return damaged(fmt::format("a piece of message {} on stream {}, which nobody asked for", header.ticket, name(stream)));
   }

@@ -35,7 +35,7 @@ bool Connection::pick_piece() {
   if (large_ == 0) return false;
   for (std::size_t turn = 0; turn < kStreams; ++turn) {
     const std::size_t stream = (next_stream_ + turn) % kStreams;
-    Outgoing& lane = outgoing_[stream];
+    TcpSend& lane = outgoing_[stream];
     for (Ticket ticket = lane.consumed + 1; ticket <= lane.last; ++ticket) {
       Sent& sent = lane.sent[ticket % kWindow];
       if (sent.small || sent.written == sent.bytes || lane.granted[ticket % lane.granted.size()] != ticket) continue;

@@ -22,7 +22,7 @@ struct VerbsTransport::Large {
 };
 
 /// The sender's side of a lane. Sets of messages are bits, by ticket % 64; at most 16 messages are in flight.
-struct VerbsTransport::Outgoing {
+struct VerbsTransport::VerbsSend {
   Ticket last = 0;
   std::uint64_t taken = 0;                      // messages that the receiver has finished: credit
   std::uint64_t waiting = 0;                    // large messages, not granted yet
@@ -43,7 +43,7 @@ struct VerbsTransport::Posted {
 };
 
 /// The receiver's side of a lane.
-struct VerbsTransport::Incoming {
+struct VerbsTransport::VerbsReceive {
   Ticket last = 0;             // newest posted
   std::uint64_t prefix = 0;    // all messages up to this one are finished
   std::uint64_t finished = 0;  // message t > prefix is finished
@@ -86,8 +86,8 @@ struct VerbsTransport::Peer {
   std::string broken;                // first cause of failure; empty while the connection works
   bool flushed = false;              // broken by an event or a flushed request: the failed request that caused it may follow
   std::uint64_t told_ns = 0;         // time from which a failed request is reported: an event of the port may explain it
-  std::array<Outgoing, kStreams> out;
-  std::array<Incoming, kStreams> in;
+  std::array<VerbsSend, kStreams> out;
+  std::array<VerbsReceive, kStreams> in;
 };
 
 /// The device and everything that is one per transport.

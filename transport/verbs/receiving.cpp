@@ -11,7 +11,7 @@
 namespace tsprun::verbs {
 
 Ticket VerbsTransport::post(LaneId lane, const Envelope& envelope, std::byte* into, std::size_t bytes, Want want) {
-  Incoming& in = incoming(lane);
+  VerbsReceive& in = incoming(lane);
   if (in.last - in.prefix >= kSlots) return kNotNow;
   const Ticket ticket = ++in.last;
   in.posted[ticket % kSlots] = {envelope, into, bytes, want};
@@ -39,7 +39,7 @@ Ticket VerbsTransport::receive(LaneId lane, const Envelope& envelope, std::span<
 
 /// Writes grants, which tell the sender where large messages must go, as far as the send queue has room.
 void VerbsTransport::write_grants(Peer& to, int stream) {
-  Incoming& in = to.in[static_cast<std::size_t>(stream)];
+  VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
   for (Ticket ticket = in.prefix + 1; ticket <= in.last && in.to_grant != 0; ++ticket) {
     if ((in.to_grant & bit(ticket)) == 0) continue;
     if (!to.linked || to.pair.room() == 0 || !to.pair.is_completed(in.grant_request[ticket % kSlots])) return;
@@ -78,7 +78,7 @@ void VerbsTransport::write_grants(Peer& to, int stream) {
 }
 
 void VerbsTransport::write_credit(Peer& to, int stream) {
-  Incoming& in = to.in[static_cast<std::size_t>(stream)];
+  VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
   if (!to.linked || !to.broken.empty() || to.pair.room() == 0) return;
   in.told = in.prefix;
   if (to.mirror(0, 0, Immediate{News::credit, stream, static_cast<std::uint32_t>(in.prefix & Immediate::kLowMask)}, false) == 0)
@@ -87,7 +87,7 @@ void VerbsTransport::write_credit(Peer& to, int stream) {
 
 /// Marks a message as finished. Messages may be finished in any order; the sender is told the longest finished prefix.
 void VerbsTransport::finish(Peer& from, int stream, Ticket ticket) {
-  Incoming& in = from.in[static_cast<std::size_t>(stream)];
+  VerbsReceive& in = from.in[static_cast<std::size_t>(stream)];
   in.finished |= bit(ticket);
   in.entries &= ~bit(ticket);
   in.data &= ~bit(ticket);
@@ -101,7 +101,7 @@ void VerbsTransport::finish(Peer& from, int stream, Ticket ticket) {
 
 /// Checks an entry that has arrived against what was expected, then copies its payload.
 Outcome VerbsTransport::inspect(Peer& from, int stream, Ticket ticket) {
-  Incoming& in = from.in[static_cast<std::size_t>(stream)];
+  VerbsReceive& in = from.in[static_cast<std::size_t>(stream)];
   const Posted& posted = in.posted[ticket % kSlots];
   const std::byte* place = from.arriving(entry_offset(stream, ticket));
   EntryHeader header;
@@ -116,7 +116,7 @@ Outcome VerbsTransport::inspect(Peer& from, int stream, Ticket ticket) {
 Outcome VerbsTransport::test_receive(LaneId lane, Ticket ticket) {
   Peer& from = peer(lane.peer);
   const int stream = static_cast<int>(lane.stream);
-  Incoming& in = incoming(lane);
+  VerbsReceive& in = incoming(lane);
   assert(ticket != kNotNow && ticket <= in.last);
   if (ticket <= in.prefix || (in.finished & bit(ticket)) != 0) return Outcome::done;
   if ((in.entries & bit(ticket)) != 0) {

@@ -20,7 +20,7 @@ constexpr std::uint64_t kReserve = 64;
 
 /// Returns the next ticket of a lane if a message may be posted, else kNotNow. A broken lane always has a ticket: its test
 /// tells that the lane is broken.
-Ticket VerbsTransport::begin_send(Peer& to, Outgoing& out) const {
+Ticket VerbsTransport::begin_send(Peer& to, VerbsSend& out) const {
   const Ticket ticket = out.last + 1;
   if (!to.broken.empty()) return ticket;
   if (out.last - out.taken >= kSlots || to.pair.room() <= kReserve) return kNotNow;
@@ -32,8 +32,8 @@ Ticket VerbsTransport::begin_send(Peer& to, Outgoing& out) const {
 void VerbsTransport::write_entry(Peer& to, LaneId lane, Ticket ticket, const Envelope& envelope,
                                  std::span<const std::byte> payload, std::uint64_t bytes, std::uint32_t kind, bool signalled) {
   const int stream = static_cast<int>(lane.stream);
-  Incoming& in = incoming(lane);
-  Outgoing& out = outgoing(lane);
+  VerbsReceive& in = incoming(lane);
+  VerbsSend& out = outgoing(lane);
   const std::size_t offset = entry_offset(stream, ticket);
   const EntryHeader header{.signature = envelope.signature,
                            .ticket = ticket,
@@ -59,7 +59,7 @@ void VerbsTransport::write_entry(Peer& to, LaneId lane, Ticket ticket, const Env
 
 Ticket VerbsTransport::send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery /*delivery*/) {
   Peer& to = peer(lane.peer);
-  Outgoing& out = outgoing(lane);
+  VerbsSend& out = outgoing(lane);
   const bool large = payload.size() > kEagerBytes;
   if (large && !is_registered(payload)) {
     throw Error(Cause::refused,
@@ -90,7 +90,7 @@ Ticket VerbsTransport::send(LaneId lane, const Envelope& envelope, std::span<con
 
 /// Handles a grant: compares what the receiver expects with the message to be sent, and starts to write it.
 void VerbsTransport::check_grant(Peer& from, int stream, Ticket ticket) {
-  Outgoing& out = from.out[static_cast<std::size_t>(stream)];
+  VerbsSend& out = from.out[static_cast<std::size_t>(stream)];
   const Large& large = out.large[ticket % kSlots];
   GrantHeader grant;
   std::memcpy(&grant, from.arriving(grant_offset(stream, ticket)), sizeof grant);
@@ -113,7 +113,7 @@ void VerbsTransport::check_grant(Peer& from, int stream, Ticket ticket) {
 
 /// Writes the envelopes of messages that differ from their grants, as far as the send queue has room.
 void VerbsTransport::write_refusals(Peer& to, int stream) {
-  Outgoing& out = to.out[static_cast<std::size_t>(stream)];
+  VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
   for (Ticket ticket = out.taken + 1; ticket <= out.last && out.refusing != 0; ++ticket) {
     if ((out.refusing & bit(ticket)) == 0) continue;
     if (to.pair.room() == 0) return;
@@ -127,7 +127,7 @@ void VerbsTransport::write_refusals(Peer& to, int stream) {
 
 /// Writes granted payloads, oldest first, as far as the send queue has room. A write stays within one slab at both ends.
 void VerbsTransport::write_large(Peer& to, int stream) {
-  Outgoing& out = to.out[static_cast<std::size_t>(stream)];
+  VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
   for (Ticket ticket = out.taken + 1; ticket <= out.last && out.writing != 0; ++ticket) {
     if ((out.writing & bit(ticket)) == 0) continue;
     Large& large = out.large[ticket % kSlots];
@@ -167,7 +167,7 @@ void VerbsTransport::write_large(Peer& to, int stream) {
 
 Outcome VerbsTransport::test_send(LaneId lane, Ticket ticket) {
   const Peer& to = peer(lane.peer);
-  const Outgoing& out = outgoing(lane);
+  const VerbsSend& out = outgoing(lane);
   assert(ticket != kNotNow && ticket <= out.last);
   if (out.last - ticket >= kSlots || (out.copied & bit(ticket)) != 0) return Outcome::done;
   const std::uint64_t request = out.request[ticket % kSlots];
@@ -180,7 +180,7 @@ Outcome VerbsTransport::test_send(LaneId lane, Ticket ticket) {
 /// empty one that is.
 bool VerbsTransport::finished_sending(Peer& to) {
   for (int stream = 0; stream < kStreams; ++stream) {
-    const Outgoing& out = to.out[static_cast<std::size_t>(stream)];
+    const VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
     if ((out.waiting | out.writing | out.refusing) != 0 || to.in[static_cast<std::size_t>(stream)].to_grant != 0) return false;
   }
   if (to.pair.is_completed(to.pair.posted())) return true;

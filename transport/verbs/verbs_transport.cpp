@@ -68,10 +68,10 @@ VerbsTransport::Peer& VerbsTransport::peer(int number) const {
   assert(number >= 0 && static_cast<std::size_t>(number) < parts_->peers.size());
   return *parts_->peers[static_cast<std::size_t>(number)];
 }
-VerbsTransport::Outgoing& VerbsTransport::outgoing(LaneId lane) const {
+VerbsTransport::VerbsSend& VerbsTransport::outgoing(LaneId lane) const {
   return peer(lane.peer).out[static_cast<std::size_t>(lane.stream)];
 }
-VerbsTransport::Incoming& VerbsTransport::incoming(LaneId lane) const {
+VerbsTransport::VerbsReceive& VerbsTransport::incoming(LaneId lane) const {
   return peer(lane.peer).in[static_cast<std::size_t>(lane.stream)];
 }
 
@@ -208,10 +208,10 @@ bool VerbsTransport::progress() {
 /// Posts what had to wait: grants, credits, refusals and granted payloads.
 void VerbsTransport::pump(Peer& to) {
   for (int stream = 0; stream < kStreams && to.broken.empty() && to.linked; ++stream) {
-    const Incoming& in = to.in[static_cast<std::size_t>(stream)];
+    const VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
     if (in.to_grant != 0) write_grants(to, stream);
     if (in.prefix - in.told >= kTellAfter) write_credit(to, stream);
-    const Outgoing& out = to.out[static_cast<std::size_t>(stream)];
+    const VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
     if (out.refusing != 0) write_refusals(to, stream);
     if (out.writing != 0) write_large(to, stream);
   }
@@ -254,8 +254,8 @@ bool VerbsTransport::completion(const void* found) {
 void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
   const Immediate immediate = Immediate::decode(word);
   const auto stream = static_cast<std::size_t>(immediate.stream);
-  Incoming& in = from.in[stream];
-  Outgoing& out = from.out[stream];
+  VerbsReceive& in = from.in[stream];
+  VerbsSend& out = from.out[stream];
   switch (immediate.news) {
     case News::credit: take_credit(from, immediate.stream, widen(immediate.low, out.taken)); return;
     case News::grant: {
@@ -297,7 +297,7 @@ void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
 }
 
 void VerbsTransport::take_credit(Peer& from, int stream, std::uint64_t taken) {
-  Outgoing& out = from.out[static_cast<std::size_t>(stream)];
+  VerbsSend& out = from.out[static_cast<std::size_t>(stream)];
   if (taken <= out.taken) return;
   if (taken > out.last) {
     break_lanes(from, fmt::format("the peer has taken {} messages of {}", taken, out.last));
@@ -362,8 +362,8 @@ void VerbsTransport::Parts::ask_silent_peers() {
     if (!each || !each->linked || !each->broken.empty()) continue;
     const std::uint64_t signs = each->arrivals + each->pair.done();
     const bool awaited =
-        std::any_of(each->in.begin(), each->in.end(), [](const Incoming& in) { return in.last > in.prefix; }) ||
-        std::any_of(each->out.begin(), each->out.end(), [](const Outgoing& out) { return out.last > out.taken; });
+        std::any_of(each->in.begin(), each->in.end(), [](const VerbsReceive& in) { return in.last > in.prefix; }) ||
+        std::any_of(each->out.begin(), each->out.end(), [](const VerbsSend& out) { return out.last > out.taken; });
     if (signs != each->seen || each->quiet_since_ns == 0 || !awaited) {
       each->seen = signs;
       each->quiet_since_ns = now;

@@ -79,8 +79,8 @@ class VerbsTransport final : public Endpoint {
   const TrafficCounters& counters() const override { return counters_; }
 
  private:
-  struct Outgoing;
-  struct Incoming;
+  struct VerbsSend;
+  struct VerbsReceive;
   struct Posted;
   struct Large;
   struct Peer;
@@ -88,11 +88,11 @@ class VerbsTransport final : public Endpoint {
   enum class Want : std::uint8_t { copy, grant };
 
   Peer& peer(int number) const;
-  Outgoing& outgoing(LaneId lane) const;
-  Incoming& incoming(LaneId lane) const;
+  VerbsSend& outgoing(LaneId lane) const;
+  VerbsReceive& incoming(LaneId lane) const;
 
   // sending.cpp
-  Ticket begin_send(Peer& to, Outgoing& out) const;
+  Ticket begin_send(Peer& to, VerbsSend& out) const;
   void write_entry(Peer& to, LaneId lane, Ticket ticket, const Envelope& envelope, std::span<const std::byte> payload,
                    std::uint64_t bytes, std::uint32_t kind, bool signalled);
   void check_grant(Peer& from, int stream, Ticket ticket);

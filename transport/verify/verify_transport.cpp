@@ -23,7 +23,7 @@ Envelope of_announcement(Envelope envelope) {
 
 /// Sends the announcement, unless it was sent already: a caller whose payload found no credit posts the same payload again.
 /// Returns false if the announcement finds no credit.
-bool VerifyTransport::announce(Outgoing& out, LaneId lane, const Envelope& envelope, std::span<const std::byte> payload) {
+bool VerifyTransport::announce(VerifiedSend& out, LaneId lane, const Envelope& envelope, std::span<const std::byte> payload) {
   if (out.announced) return true;
   const Announcement announcement{checksum(payload), payload.size()};
   const Ticket below =
@@ -33,7 +33,7 @@ bool VerifyTransport::announce(Outgoing& out, LaneId lane, const Envelope& envel
   return out.announced;
 }
 
-Ticket VerifyTransport::sent(Outgoing& out, Ticket below) {
+Ticket VerifyTransport::sent(VerifiedSend& out, Ticket below) {
   if (below == kNotNow) return kNotNow;
   out.announced = false;
   assert(below == 2 * (out.last + 1));
@@ -41,14 +41,14 @@ Ticket VerifyTransport::sent(Outgoing& out, Ticket below) {
 }
 
 Ticket VerifyTransport::send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) {
-  Outgoing& out = outgoing_[key(lane)];
+  VerifiedSend& out = outgoing_[key(lane)];
   if (!announce(out, lane, envelope, payload)) return kNotNow;
   return sent(out, inner().send(lane, envelope, payload, delivery));
 }
 
 // --- receiving ---------------------------------------------------------------------------------------------------------------
 
-bool VerifyTransport::expect_announcement(Incoming& in, LaneId lane, const Expected& expected) {
+bool VerifyTransport::expect_announcement(VerifiedReceive& in, LaneId lane, const Expected& expected) {
   if (in.announced) return true;
   in.expected.push_back(expected);
   const Ticket below = inner().receive(lane, of_announcement(expected.envelope),
@@ -58,7 +58,7 @@ bool VerifyTransport::expect_announcement(Incoming& in, LaneId lane, const Expec
   return in.announced;
 }
 
-Ticket VerifyTransport::posted(Incoming& in, Ticket below) {
+Ticket VerifyTransport::posted(VerifiedReceive& in, Ticket below) {
   if (below == kNotNow) return kNotNow;
   in.announced = false;
   const Ticket ticket = in.first + in.expected.size() - 1;
@@ -67,19 +67,19 @@ Ticket VerifyTransport::posted(Incoming& in, Ticket below) {
 }
 
 Ticket VerifyTransport::receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) {
-  Incoming& in = incoming_[key(lane)];
+  VerifiedReceive& in = incoming_[key(lane)];
   if (!expect_announcement(in, lane, {.envelope = envelope, .bytes = into.data(), .count = into.size()})) return kNotNow;
   return posted(in, inner().receive(lane, envelope, into));
 }
 
 Ticket VerifyTransport::view(LaneId lane, const Envelope& envelope, std::size_t bytes) {
-  Incoming& in = incoming_[key(lane)];
+  VerifiedReceive& in = incoming_[key(lane)];
   if (!expect_announcement(in, lane, {.envelope = envelope, .count = bytes, .is_view = true})) return kNotNow;
   return posted(in, inner().view(lane, envelope, bytes));
 }
 
 Outcome VerifyTransport::test_receive(LaneId lane, Ticket ticket) {
-  Incoming& in = incoming_[key(lane)];
+  VerifiedReceive& in = incoming_[key(lane)];
   if (ticket < in.first) return Outcome::done;
   Expected& expected = in.expected[ticket - in.first];
   if (expected.checked) return Outcome::done;
@@ -93,7 +93,7 @@ Outcome VerifyTransport::test_receive(LaneId lane, Ticket ticket) {
 }
 
 /// Compares the hash of a payload that has arrived with that of its announcement.
-Outcome VerifyTransport::check(Incoming& in, LaneId lane, Ticket ticket, Expected& expected) {
+Outcome VerifyTransport::check(VerifiedReceive& in, LaneId lane, Ticket ticket, Expected& expected) {
   if (expected.is_view && expected.count != 0) expected.bytes = inner().access(lane, 2 * ticket, 0, expected.count).data();
   const std::uint64_t hash = checksum({expected.bytes, expected.count});
   if (hash != expected.announcement.hash || expected.count != expected.announcement.bytes) {
@@ -108,7 +108,7 @@ Outcome VerifyTransport::check(Incoming& in, LaneId lane, Ticket ticket, Expecte
   return Outcome::done;
 }
 
-void VerifyTransport::finish(Incoming& in, Expected& expected) {
+void VerifyTransport::finish(VerifiedReceive& in, Expected& expected) {
   expected.finished = true;
   while (!in.expected.empty() && in.expected.front().finished) {
     in.expected.pop_front();
@@ -117,14 +117,14 @@ void VerifyTransport::finish(Incoming& in, Expected& expected) {
 }
 
 std::span<const std::byte> VerifyTransport::access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) {
-  const Incoming& in = incoming_[key(lane)];
+  const VerifiedReceive& in = incoming_[key(lane)];
   const Expected& expected = in.expected[ticket - in.first];
   assert(expected.checked && offset <= expected.count && bytes <= expected.count - offset);
   return {expected.bytes + offset, bytes};
 }
 
 void VerifyTransport::release(LaneId lane, Ticket ticket) {
-  Incoming& in = incoming_[key(lane)];
+  VerifiedReceive& in = incoming_[key(lane)];
   inner().release(lane, 2 * ticket);
   finish(in, in.expected[ticket - in.first]);
 }

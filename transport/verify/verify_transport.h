@@ -44,7 +44,7 @@ class VerifyTransport final : public ForwardingTransport {
   };
   static_assert(sizeof(Announcement) == 16);
 
-  struct Outgoing {
+  struct VerifiedSend {
     Ticket last = 0;
     bool announced = false;  ///< message last + 1 was announced, but its payload found no credit yet
   };
@@ -57,7 +57,7 @@ class VerifyTransport final : public ForwardingTransport {
     bool finished = false;
     Announcement announcement{};
   };
-  struct Incoming {
+  struct VerifiedReceive {
     Ticket first = 1;  ///< ticket of expected.front()
     std::deque<Expected> expected;
     bool announced = false;  ///< the receive of expected.back()'s payload isn't posted below yet
@@ -67,15 +67,15 @@ class VerifyTransport final : public ForwardingTransport {
   using Key = std::pair<int, Stream>;
   static Key key(LaneId lane) { return {lane.peer, lane.stream}; }
 
-  bool announce(Outgoing& out, LaneId lane, const Envelope& envelope, std::span<const std::byte> payload);
-  static Ticket sent(Outgoing& out, Ticket below);
-  bool expect_announcement(Incoming& in, LaneId lane, const Expected& expected);
-  static Ticket posted(Incoming& in, Ticket below);
-  Outcome check(Incoming& in, LaneId lane, Ticket ticket, Expected& expected);
-  static void finish(Incoming& in, Expected& expected);
+  bool announce(VerifiedSend& out, LaneId lane, const Envelope& envelope, std::span<const std::byte> payload);
+  static Ticket sent(VerifiedSend& out, Ticket below);
+  bool expect_announcement(VerifiedReceive& in, LaneId lane, const Expected& expected);
+  static Ticket posted(VerifiedReceive& in, Ticket below);
+  Outcome check(VerifiedReceive& in, LaneId lane, Ticket ticket, Expected& expected);
+  static void finish(VerifiedReceive& in, Expected& expected);
 
-  std::map<Key, Outgoing> outgoing_;
-  std::map<Key, Incoming> incoming_;
+  std::map<Key, VerifiedSend> outgoing_;
+  std::map<Key, VerifiedReceive> incoming_;
 };
 
 }  // namespace tsprun::verify
