@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <ranges>
 
 namespace tsprun {
 
@@ -93,9 +92,9 @@ std::string Layout::why_not() const {
     }
     if (row.foremost && i != 0) return fmt::format("{} must stand first: write {} before the other axes", row.name, row.name);
   }
-  for (const AxisRow& row : std::views::reverse(kAxes)) {
-    if (has(row.kind) && std::ranges::any_of(row.never_with, [&](AxisKind other) { return has(other); })) {
-      return std::string(row.why_never);
+  for (auto row = kAxes.rbegin(); row != kAxes.rend(); ++row) {
+    if (has(row->kind) && std::ranges::any_of(row->never_with, [&](AxisKind other) { return has(other); })) {
+      return std::string(row->why_never);
     }
   }
   return {};
