@@ -291,7 +291,7 @@ TEST(TracedWaits, OfBlockingCallsAndOfPostedOnesSayForWhom) {
   constexpr int kLate_ms = 150;
   run_ranks(2, [](Context& context) {
     Communicator& world = context.world();
-    Trace trace;
+    TraceRecorder trace;
     engine_of(context).observe(&trace);
     std::vector<float> values(10, 1.0F);
     const auto lateness = [&] {
