@@ -1,5 +1,6 @@
 // What the public interface offers beside blocking collectives: heap memory, posted operations on a stream of their own, groups,
-// a trace with a span, and errors. Each rank prints what it got, which operations its trace holds, and why a call was refused.
+// a trace with a span, and errors. Each rank prints what it got, which operations and spans its trace holds, and why a call was
+// refused.
 //
 //   tsprun -n 4 run -- build/posted_and_traced
 #include <cstdio>
@@ -50,7 +51,9 @@ int main() {
     members = alike(context);
   }
   std::string events;
-  for (const tsprun::TraceEvent& event : trace.events()) events += " " + std::string(event.name);
+  for (const tsprun::TraceEvent& event : trace.events()) {
+    if (event.name != "wait") events += " " + std::string(event.name);  // a rank that comes last waits for nobody
+  }
   std::printf("rank %d: %g from the previous, %d alike, traced%s, %s\n", context.rank(), static_cast<double>(previous), members,
               events.c_str(), refusal(context.world()).c_str());
 }

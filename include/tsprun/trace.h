@@ -1,4 +1,5 @@
-// What a rank did when: a Trace records the operations of its communicators, and the spans that the program marks.
+// What a rank did when: a Trace records the operations of its communicators, its waits for them, and the spans that the program
+// marks.
 //
 //   tsprun::Trace trace(context);
 //   for (int step = 1; step <= 10; ++step) {
@@ -48,9 +49,9 @@ struct TraceEvent {
   Op waited_op = Op::barrier;           ///< waits: the operation that lacked it; its number in its group is `sequence`
 };
 
-/// Records operations and spans of one rank, in private memory; used by the rank's thread. Kernels and waits are events of
-/// tsprun's own commands only. Small messages that need no waiting (send and recv up to 8 KiB) then take the way of all other
-/// operations, so that they are recorded, which costs about 0.1 µs each.
+/// Records operations, waits and spans of one rank, in private memory; used by the rank's thread. Kernels are events of tsprun's
+/// own commands only. Small messages that need no waiting (send and recv up to 8 KiB) then take the way of all other operations,
+/// so that they are recorded, which costs about 0.1 µs each.
 class Trace {
  public:
   /// Largest number of events (some 100 MB); later events are only counted.
