@@ -12,12 +12,12 @@
 #include "transport/bootstrap/meeting.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/cause.h"
+#include "transport/environment.h"
 #include "transport/shm/lane.h"
 #include "transport/verify/verify_transport.h"
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -34,62 +34,17 @@ namespace tsprun {
 
 namespace {
 
-constexpr std::uint64_t kDefaultTimeoutNs = 30'000'000'000;
+constexpr std::uint64_t kDefaultTimeout_ns = 30'000'000'000;
 
 static_assert(PhantomPeer{}.plain_limit == shm::kEagerBytes);
 
-/// Returns TSP_TIMEOUT (given in seconds) in nanoseconds; for ranks that tsprun didn't start.
-std::uint64_t timeout_from_environment() {
-  const char* text = std::getenv("TSP_TIMEOUT");
-  if (text == nullptr) return kDefaultTimeoutNs;
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(text, text + std::strlen(text), seconds);
-  if (error != std::errc() || *end != '\0' || !(seconds > 0) || seconds > 1e6) {
-    throw Error(Cause::refused, fmt::format("TSP_TIMEOUT={}: seconds are expected, more than 0 and at most 1000000", text));
-  }
-  return static_cast<std::uint64_t>(seconds * 1e9);
-}
-
-/// Returns TSP_MEM_PER_RANK in bytes, which tsprun sets from --mem-per-rank; 0 if it isn't set.
-std::uint64_t budget_from_environment() {
-  const char* text = std::getenv("TSP_MEM_PER_RANK");
-  if (text == nullptr) return 0;
-  std::uint64_t bytes = 0;
-  const auto [end, error] = std::from_chars(text, text + std::strlen(text), bytes);
-  if (error != std::errc() || *end != '\0')
-    throw Error(Cause::refused, fmt::format("TSP_MEM_PER_RANK={}: bytes are expected", text));
-  return bytes;
-}
-
-/// Returns TSP_LINK_GBPS in 10⁹ bytes per second; 0 if it isn't set.
-double link_speed_from_environment() {
-  const char* text = std::getenv("TSP_LINK_GBPS");
-  if (text == nullptr) return 0;
-  double speed = 0;
-  const auto [end, error] = std::from_chars(text, text + std::strlen(text), speed);
-  if (error != std::errc() || *end != '\0' || !(speed > 0) || speed > 1e6) {
-    throw Error(Cause::refused, fmt::format("TSP_LINK_GBPS={}: 10^9 bytes per second are expected, more than 0; try 0.5", text));
-  }
-  return speed;
-}
-
-/// Returns a variable whose value is 0 or 1; false if it isn't set.
-bool flag_from_environment(const char* variable) {
-  const char* text = std::getenv(variable);
-  const std::string_view value = text == nullptr ? "0" : text;
-  if (value != "0" && value != "1") throw Error(Cause::refused, fmt::format("{}={}: 0 and 1 work", variable, value));
-  return value == "1";
-}
-
 /// Returns the faults in TSP_FAULTS: texts of --fault, separated by ';'.
-std::vector<fault::Spec> faults_from_environment() {
+std::vector<fault::Spec> faults_of(std::string_view texts) {
   std::vector<fault::Spec> faults;
-  const char* text = std::getenv("TSP_FAULTS");
-  std::string_view rest = text == nullptr ? "" : text;
-  while (!rest.empty()) {
-    const std::size_t end = std::min(rest.find(';'), rest.size());
-    faults.push_back(fault::parse(rest.substr(0, end)));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+  while (!texts.empty()) {
+    const std::size_t end = std::min(texts.find(';'), texts.size());
+    faults.push_back(fault::parse(texts.substr(0, end)));
+    texts.remove_prefix(std::min(end + 1, texts.size()));
   }
   return faults;
 }
@@ -108,15 +63,15 @@ posix::UniqueFd inherited_memory(int descriptor) {
   return posix::UniqueFd(own);
 }
 
-ContextOptions options_from_environment() {
+ContextOptions options_of(const Environment& environment) {
   ContextOptions options;
-  options.heap_budget = budget_from_environment();
-  if (const char* algorithms = std::getenv("TSP_ALGORITHMS"); algorithms != nullptr) options.algorithms = algorithms;
-  options.reassociate = flag_from_environment("TSP_REASSOCIATE");
-  options.verify = flag_from_environment("TSP_VERIFY");
-  options.blocking = flag_from_environment("TSP_BLOCKING");
-  options.link_gbps = link_speed_from_environment();
-  options.faults = faults_from_environment();
+  options.heap_budget = environment.mem_per_rank();
+  options.algorithms = environment.algorithms();
+  options.reassociate = environment.flag("TSP_REASSOCIATE");
+  options.verify = environment.flag("TSP_VERIFY");
+  options.blocking = environment.flag("TSP_BLOCKING");
+  options.link_gbps = environment.link_gbps();
+  options.faults = faults_of(environment.faults());
   return options;
 }
 
@@ -256,7 +211,7 @@ struct ContextParts {
   }
 
   int world_rank() const { return static_cast<int>(memory->layout().first_rank) + local_rank; }
-  std::uint64_t timeout_ns() const { return memory->layout().timeout_ns != 0 ? memory->layout().timeout_ns : kDefaultTimeoutNs; }
+  std::uint64_t timeout_ns() const { return memory->layout().timeout_ns != 0 ? memory->layout().timeout_ns : kDefaultTimeout_ns; }
 
   /// Adds to the routes the nodes to which they lead and, if `verify`, transports that check payloads.
   std::vector<Route> finished(std::vector<Route> routes, bool verify) {
@@ -337,17 +292,17 @@ Context::~Context() {
 Context Context::from_environment() {
   install_early_terminate_handler();
   const std::optional<bootstrap::Identity> identity = bootstrap::identity_from_environment();
-  const ContextOptions options = options_from_environment();
+  const ContextOptions options = options_of(Environment());
   std::unique_ptr<ContextParts> parts;
   if (!identity) {
-    const shm::NodeLayout alone{.heap_bytes = shm::default_heap_bytes(), .timeout_ns = timeout_from_environment()};
+    const shm::NodeLayout alone{.heap_bytes = shm::default_heap_bytes(), .timeout_ns = Environment().timeout_ns()};
     parts = std::make_unique<ContextParts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, options, std::vector<int>{});
   } else if (identity->node_descriptor >= 0) {
     shm::NodeMemory memory = shm::NodeMemory::attach(inherited_memory(identity->node_descriptor));
     memory.claim_bells();
     parts = std::make_unique<ContextParts>(std::move(memory), nullptr, identity->local_rank, options, std::vector<int>{});
   } else {
-    bootstrap::Meeting meeting = bootstrap::meet(*identity, timeout_from_environment());
+    bootstrap::Meeting meeting = bootstrap::meet(*identity, Environment().timeout_ns());
     parts = std::make_unique<ContextParts>(std::move(meeting.memory), nullptr, identity->local_rank, options, meeting.pids);
   }
   install_terminate_handler(*parts->memory, parts->world_rank());

@@ -110,7 +110,7 @@ int execute(Command& command, GlobalOptions& global, const std::string& complain
       trace_to_stdout.emplace();
       global.trace = trace_to_stdout->path();
     }
-    check_environment();
+    check_environment(command.name());
     check_faults(command, global);
     command.validate(global);
     global.inputs = command.inputs();

@@ -6,6 +6,7 @@
 #include "launcher/rank_process.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/cause.h"
+#include "transport/environment.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,7 +14,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <poll.h>
 #include <random>
 #include <time.h>
@@ -59,7 +59,7 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
   mine.options["--layout"] = global.layout.print();
   mine.options["--nnodes"] = std::to_string(global.nodes);
   mine.options["command"] = command;
-  if (const char* algorithms = std::getenv("TSP_ALGORITHMS")) mine.options["TSP_ALGORITHMS"] = algorithms;
+  if (const std::string algorithms = Environment().algorithms(); !algorithms.empty()) mine.options["TSP_ALGORITHMS"] = algorithms;
   mine.options = short_enough(std::move(mine.options), "options");
   try {
     if (self_ == 0) {

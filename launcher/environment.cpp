@@ -4,19 +4,19 @@
 #include "core/kernels/level.h"
 #include "launcher/refuse.h"
 #include "transport/cause.h"
+#include "transport/environment.h"
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <optional>
 
 namespace tsprun::launcher {
 
 namespace {
 
-void check_algorithms() {
-  const char* text = std::getenv("TSP_ALGORITHMS");
-  if (text == nullptr) return;
+void check_algorithms(const Environment& environment) {
+  const std::string text = environment.algorithms();
+  if (text.empty()) return;
   try {
     const ChoiceTable table(text);
   } catch (const Error& error) {
@@ -24,21 +24,23 @@ void check_algorithms() {
   }
 }
 
-void check_kernel_level() {
-  const char* text = std::getenv("TSP_KERNELS");
-  if (text == nullptr) return;
-  const std::optional<kernels::Level> level = kernels::level_from_name(text);
-  if (!level) refuse(fmt::format("TSP_KERNELS={}: baseline, avx2 and avx512 work", text));
+void check_kernel_level(const Environment& environment) {
+  const std::optional<std::string_view> text = environment.kernels();
+  if (!text) return;
+  const std::optional<kernels::Level> level = kernels::level_from_name(*text);
+  if (!level) refuse(fmt::format("TSP_KERNELS={}: baseline, avx2 and avx512 work", *text));
   if (*level > kernels::best_level()) {
-    refuse(fmt::format("TSP_KERNELS={}: this machine offers {} at most", text, kernels::name(kernels::best_level())));
+    refuse(fmt::format("TSP_KERNELS={}: this machine offers {} at most", *text, kernels::name(kernels::best_level())));
   }
 }
 
 }  // namespace
 
-void check_environment() {
-  check_algorithms();
-  check_kernel_level();
+void check_environment(std::string_view command) {
+  const Environment environment;
+  check_algorithms(environment);
+  check_kernel_level(environment);
+  if (command != "run") refuse_ignored_variables(environment, command);
 }
 
 }  // namespace tsprun::launcher

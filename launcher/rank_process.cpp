@@ -5,6 +5,7 @@
 #include "launcher/processes.h"
 #include "launcher/signals.h"
 #include "transport/cause.h"
+#include "transport/environment.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,7 +15,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -84,7 +84,7 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
     options.heap_budget = plan.spec->global->mem_per_rank;
     options.reassociate = plan.spec->global->reassociate;
     options.verify = plan.spec->global->verify;
-    if (const char* algorithms = std::getenv("TSP_ALGORITHMS")) options.algorithms = algorithms;
+    options.algorithms = Environment().algorithms();
     options.faults = plan.spec->global->faults;
     options.struck_faults = plan.spec->global->struck_faults;
     Context context = join(std::move(*plan.memory), rank - static_cast<int>(plan.memory->layout().first_rank), options);

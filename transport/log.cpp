@@ -1,9 +1,10 @@
 #include "transport/log.h"
 
+#include "transport/environment.h"
+
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,8 +14,8 @@ namespace tsprun {
 namespace {
 
 spdlog::level::level_enum level_from_environment() {
-  const char* text = std::getenv("TSP_LOG_LEVEL");
-  const std::string_view name = text == nullptr ? "" : text;
+  const Environment environment;
+  const std::string_view name = environment.log_level();
   const auto level = spdlog::level::from_str(std::string(name));
   return level == spdlog::level::off && name != "off" ? spdlog::level::info : level;
 }

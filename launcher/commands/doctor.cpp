@@ -5,12 +5,12 @@
 #include "launcher/commands/doctor_rdma.h"
 #include "launcher/standard_output.h"
 #include "transport/cause.h"
+#include "transport/environment.h"
 #include "transport/machine.h"
 #include "transport/shm/node_memory.h"
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -49,8 +49,8 @@ class Doctor : public Command {
   RankUse rank_use() const override { return RankUse::on_paper; }
 
   int run(const GlobalOptions& global, Report& report) override {
-    const char* overrides = std::getenv("TSP_ALGORITHMS");
-    const ChoiceTable choices(overrides != nullptr ? std::string_view(overrides) : std::string_view());
+    const std::string overrides = Environment().algorithms();
+    const ChoiceTable choices(overrides);
     const RdmaFindings rdma = find_rdma(global);
     const Trial shm = try_shared_memory();
     const Trial tcp = try_tcp();
@@ -87,8 +87,8 @@ class Doctor : public Command {
     for (const auto& [kind, trial] : trials) print("  {:<6}{}: {}\n", kind, trial->possible ? "yes" : "no", trial->why);
     print("\nwhy this transport\n");
     for (const WayRow& way : ways) print("  {:<12} {:<6}{}\n", way.between, way.kind, way.why);
-    print("\nalgorithms (first line that fits; TSP_ALGORITHMS overrides{})\n{}",
-          overrides != nullptr ? fmt::format(": {}", overrides) : "", choices.print());
+    print("\nalgorithms (first line that fits; TSP_ALGORITHMS overrides{})\n{}", overrides.empty() ? "" : ": " + overrides,
+          choices.print());
 
     ordered_json& json = report.root()["doctor"];
     json["cores"] = {{"usable", cores},

@@ -3,8 +3,9 @@
 #include "launcher/model/layouts.h"
 #include "launcher/model/trace_file.h"
 
+#include "transport/environment.h"
+
 #include <algorithm>
-#include <cstdlib>
 #include <vector>
 
 namespace tsprun::launcher {
@@ -22,8 +23,9 @@ kernels::Level common_level(Communicator& world) {
 }  // namespace
 
 kernels::Level kernels_of_this_process() {
-  const char* text = std::getenv("TSP_KERNELS");
-  return text == nullptr ? kernels::best_level() : kernels::level_from_name(text).value_or(kernels::best_level());
+  const Environment environment;
+  const std::optional<std::string_view> text = environment.kernels();
+  return text ? kernels::level_from_name(*text).value_or(kernels::best_level()) : kernels::best_level();
 }
 
 Session::Session(Context& context, ReportSink& sink, const GlobalOptions& global)

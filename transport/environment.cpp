@@ -1,0 +1,81 @@
+#include "transport/environment.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+
+namespace tsprun {
+
+namespace {
+
+constexpr double kMost = 1e6;
+
+[[noreturn]] void refuse_value(std::string_view name, std::string_view value, std::string_view works) {
+  throw Error(Cause::refused, fmt::format("{}={}: {}", name, value, works));
+}
+
+/// Parses all of `text` as a number; nothing if it isn't one.
+template <class Number>
+std::optional<Number> number(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+Environment::Environment() : lookup_([](const char* name) -> const char* { return std::getenv(name); }) {}
+
+std::optional<std::string_view> Environment::text(std::string_view name) const {
+  const char* value = lookup_(std::string(name).c_str());
+  if (value == nullptr) return std::nullopt;
+  return value;
+}
+
+std::string Environment::algorithms() const { return std::string(text("TSP_ALGORITHMS").value_or("")); }
+
+std::uint64_t Environment::timeout_ns() const {
+  const std::string_view value = text("TSP_TIMEOUT").value_or("30");
+  const std::optional<double> seconds = number<double>(value);
+  if (!seconds || !(*seconds > 0) || *seconds > kMost)
+    refuse_value("TSP_TIMEOUT", value, "seconds are expected, more than 0 and at most 1000000");
+  return static_cast<std::uint64_t>(*seconds * 1e9);
+}
+
+std::uint64_t Environment::mem_per_rank() const {
+  const std::string_view value = text("TSP_MEM_PER_RANK").value_or("0");
+  const std::optional<std::uint64_t> bytes = number<std::uint64_t>(value);
+  if (!bytes) refuse_value("TSP_MEM_PER_RANK", value, "bytes are expected");
+  return *bytes;
+}
+
+double Environment::link_gbps() const {
+  const std::optional<std::string_view> value = text("TSP_LINK_GBPS");
+  if (!value) return 0;
+  const std::optional<double> speed = number<double>(*value);
+  if (!speed || !(*speed > 0) || *speed > kMost)
+    refuse_value("TSP_LINK_GBPS", *value, "10^9 bytes per second are expected, more than 0; try 0.5");
+  return *speed;
+}
+
+bool Environment::flag(std::string_view name) const {
+  const std::string_view value = text(name).value_or("0");
+  if (value != "0" && value != "1") refuse_value(name, value, "0 and 1 work");
+  return value == "1";
+}
+
+void refuse_ignored_variables(const Environment& environment, std::string_view command) {
+  if (environment.text("TSP_NODE_FD")) return;
+  for (const EnvironmentVariable& each : kEnvironment) {
+    if (each.by != ObeyedBy::programs || !environment.text(each.name)) continue;
+    const std::string instead = each.option.empty() ? "unset it" : fmt::format("unset it, and use {}", each.option);
+    throw Error(Cause::refused, fmt::format("{}={}: only programs under `run` read it, `tsprun {}` doesn't; {}", each.name,
+                                            *environment.text(each.name), command, instead));
+  }
+}
+
+}  // namespace tsprun
