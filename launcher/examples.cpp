@@ -15,7 +15,7 @@ struct Examples {
   std::array<std::string_view, 2> lines;
 };
 
-constexpr std::array<Examples, 10> kExamples = {{
+constexpr auto kExamples = std::to_array<Examples>({
     {"train",
      {"tsprun -n 4 train --config nano --data book.txt --batch 8 --steps 700 --lr 3e-3 --save runs/book",
       "tsprun --layout tp=2,sp=2 --sp ring train --resume runs/book --data book.txt --steps 1400 --save runs/book"}},
@@ -39,7 +39,7 @@ constexpr std::array<Examples, 10> kExamples = {{
       "tsprun plan --search --gpus 64 --machine mi300x --config paper-7b --dtype bf16 --seq 131072"}},
     {"doctor", {"tsprun doctor", "tsprun --json doctor.json doctor"}},
     {"status", {"tsprun status 4711", "tsprun status $(pgrep -o tsprun)"}},
-}};
+});
 
 constexpr std::size_t kColumns = 98;
 

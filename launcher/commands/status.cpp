@@ -78,7 +78,9 @@ class Status : public Command {
   std::string help() const override { return "the flight board of a running job: what each rank does and whom it waits for"; }
   RankUse rank_use() const override { return RankUse::on_paper; }
 
-  void add_options(CLI::App& app) override { app.add_option("PID", pid_text_, "process of a running tsprun")->required(); }
+  void add_options(CLI::App& app) override {
+    app.add_option("PID", pid_text_, "process of a running tsprun")->required()->type_name("");
+  }
 
   void validate(const GlobalOptions&) override {
     pid_ = static_cast<int>(parse_integer("status", pid_text_, 1, std::numeric_limits<int>::max()));

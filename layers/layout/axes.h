@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -76,6 +77,15 @@ inline constexpr std::array<AxisRow, 5> kAxes = {
       "tsp holds the sequence already and can't be mixed with sp; try tsp alone, or tp with tsp"},
      {AxisKind::zero3, "zero3", Cut::tokens_and_weights, Scheme::zero3, axis_table::kSharded, false, axis_table::kNotWithZero3,
       "zero3 can't be mixed with tp, sp or tsp; try zero3 alone or after dp"}}};
+
+static_assert(
+    [] {
+      for (std::size_t i = 0; i < kAxes.size(); ++i) {
+        if (static_cast<std::size_t>(kAxes[i].kind) != i) return false;
+      }
+      return true;
+    }(),
+    "the rows stand in the order of AxisKind");
 
 /// Returns the axis's row.
 constexpr const AxisRow& row_of(AxisKind kind) { return kAxes[static_cast<std::size_t>(kind)]; }

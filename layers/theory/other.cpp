@@ -23,8 +23,10 @@ std::uint64_t received_elements(const Communicator& among, Algorithm algorithm, 
       const std::uint64_t own = Chunks::balanced(grid.rails, elements).count(grid.rail);
       return hops(grid.rails) * own + all_reduced_of_rank(grid.nodes, grid.node, SumPath::ring, own) + elements - own;
     }
-    default: return all_reduced_of_rank(ranks, among.rank(), SumPath::direct, elements);
+    case Algorithm::direct:
+    case Algorithm::automatic: break;  // the choice table never names `automatic`
   }
+  return all_reduced_of_rank(ranks, among.rank(), SumPath::direct, elements);
 }
 
 /// Returns the bytes that this rank receives when the group all-reduces a buffer by the algorithm of the choice table.
