@@ -285,7 +285,7 @@ job unseen --inter verbs --fault {damage} --fault {delays} {lab.train(steps, siz
 
 
 def check_failure(lab, name, node, deadline, culprit_node):
-    """The survivors on `node` ended in time, with a verdict that names a rank of `culprit_node`."""
+    """The survivors on `node` ended in time, with a verdict that names a rank of `culprit_node`, or the way between the machines."""
     verdict = lab.text(name, node, "err")
     require(lab.code(name, node) != 0, f"{name}: node {node} didn't notice")
     after = int(lab.text(name, node, "after")) / 1000
@@ -293,6 +293,11 @@ def check_failure(lab, name, node, deadline, culprit_node):
     require(after <= deadline, f"{name}: node {node} took {after} s")
     failure = lab.report(name, node)["failure"]
     require(failure is not None and failure["kind"] in ("disconnected", "stalled"), f"{name}: {failure}")
+    if failure["rank"] is None and failure["node"] is None:
+        # Nothing passes between the machines: neither can know on which side the fault is, and both name the way.
+        cut = "the way between node 0 and node 1 is cut"
+        require(failure["kind"] == "disconnected" and cut in failure["detail"] and cut in verdict, f"{name}: {failure}")
+        return
     require(failure["node"] in culprit_node and failure["rank"] is not None and node_of(failure["rank"]) == failure["node"], f"{name}: {failure}")
     require(failure["op"] is None or failure["seq"] > 0, f"{name}: an operation without a number: {failure}")
     require(f"rank {failure['rank']}" in verdict and f"node {failure['node']}" in verdict, f"{name}: node {node} says {verdict}")
