@@ -1,6 +1,6 @@
 // The table of transports. A rank goes through it from the top: each other rank is connected by the first kind of transport that
-// may connect the two and reaches it. A new kind is a folder beside shm/, with an Endpoint and a Factory, and a row at this file's
-// end; those who choose name no kind.
+// may connect the two and reaches it. A new kind is a folder beside shm/, with an Endpoint and a Factory, and a row at this
+// file's end; those who choose name no kind.
 #pragma once
 
 #include "transport/endpoint.h"

@@ -61,7 +61,7 @@ TEST(Handshake, TheSecretNeverTravels) {
   }
   EXPECT_TRUE(connector.done() && acceptor.done());
   EXPECT_EQ(heard.size(), 2 * (64 + 32));
-  EXPECT_TRUE(std::ranges::search(heard, kSecret.bytes()).empty());
+  EXPECT_EQ(std::search(heard.begin(), heard.end(), kSecret.bytes().begin(), kSecret.bytes().end()), heard.end());
 }
 
 TEST(Handshake, OthersAreRefused) {
