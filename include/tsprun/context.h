@@ -59,7 +59,9 @@ class Context {
   int rank() const;
   /// Returns the number of ranks in the world.
   int size() const;
-  /// Returns this rank's number among those of its node, from 0.
+  /// Returns this rank's number among those of its node, from 0. Ranks are numbered node by node, so rank() − local_rank() is the
+  /// first rank of the node: a colour for Communicator::split(). The node's number, from 0, is this rank's number in
+  /// world().split(local_rank(), rank()).
   int local_rank() const;
   /// Returns the number of ranks on this node.
   int local_size() const;
