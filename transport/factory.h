@@ -1,6 +1,7 @@
 // The table of transports. A rank goes through it from the top: each other rank is connected by the first kind of transport that
-// may connect the two and reaches it. A new kind is a folder beside shm/, with an Endpoint and a Factory, and a row at this
-// file's end; those who choose name no kind.
+// may connect the two and reaches it. A new kind is a folder beside shm/, with an Endpoint and a Factory, and a row at the end of
+// this file. Ranks need no more. To be chosen by an option and to be forecast, a kind must be named elsewhere, too:
+// docs/how-to/add-something.md lists the places.
 #pragma once
 
 #include "transport/endpoint.h"

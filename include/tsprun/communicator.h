@@ -6,15 +6,19 @@
 //     reduction and options. If they don't, the job ends with Error(mismatch) that names both sides.
 //   · Every operation has a blocking form and a `post_` form that returns a Work at once. Until the Work is complete, the caller
 //     must neither write the operation's buffers nor read its results. The blocking form is post + wait.
-//   · Buffers may lie in any memory. Payloads in the rank's heap (Context::allocate()) move with one copy, straight between
-//   heaps;
-//     larger payloads in other memory are copied into the heap first, which costs a second copy and as much heap.
+//   · Buffers may lie in any memory. Payloads in the rank's heap (Context::allocate()) move with one copy, straight from heap
+//     to heap; larger payloads in other memory are copied into the heap first: a second copy, and as much heap.
+//   · Lifetimes. Buffers must exist until the Work is complete, even if the Work itself was dropped. Counts, offsets, lists of
+//     ranks and options are copied by the call. A HeapBlock that is destroyed under a pending operation goes back to the heap
+//     at once, and the next block, of the program or of the library, may get its memory: the operation then reads or
+//     overwrites what belongs to others, on this rank and its peers, and nothing reports it.
 //   · Operations in place: all_gather(v) if send is the own chunk of recv, reduce_scatter(v) if recv is the own chunk of send,
 //     all_reduce and reduce if send == recv, broadcast always. Any other overlap of buffers is refused.
 //   · Reductions add in the canonical order: chunk c sums ranks c+1, c+2, …, c (cyclic), the first term copied. A reduce to
 //     root r is one chunk: r+1, …, r. An all_reduce is cut into size() chunks, the first count mod size() one element longer.
 //     bf16 is summed in f32 and rounded once. So results are bit-identical from run to run and between algorithms (hierarchical
-//     sums, which need --reassociate, excepted). min and max propagate NaN. Reductions of DType::byte are refused.
+//     sums, which need --reassociate, excepted). min and max propagate NaN. Reductions of DType::byte are refused; as there are
+//     no integer types, there are no sums of integers.
 //   · Errors: invalid arguments throw Error(refused) before anything is sent; later, a call throws whatever ended its wait, as a
 //     rule the first failure of the job.
 #pragma once
@@ -72,7 +76,8 @@ class Communicator {
   /// it. Ranks that make several groups of one list make them in the same order. Throws Error(refused) if the list is invalid.
   Communicator subgroup(std::span<const int> group_ranks) const;
   /// Splits the group as MPI_Comm_split does: ranks with equal colour form a new group, ordered by key, then by rank. Collective:
-  /// all ranks of the group must call it.
+  /// all ranks of the group must call it. It is an all_gather on Stream::control and blocks until that is complete, so it also
+  /// waits for what this rank posted on that stream before.
   Communicator split(int colour, int key);
 
   // In all operations, counts and offsets are in elements of the buffers' dtype; n = size(), p = rank().

@@ -3,7 +3,8 @@
 //   tsprun::Context context = tsprun::Context::from_environment();
 //   context.world().all_reduce(...);
 //
-// Apart from the terminate handler, a rank keeps no state in globals.
+// A rank keeps no state in globals, but for what there is once in a process: the terminate handler, and the level of vector
+// instructions that kernels use.
 #pragma once
 
 #include "tsprun/communicator.h"
@@ -28,7 +29,8 @@ class Context {
  public:
   /// Joins the job that this process belongs to:
   ///   · started by tsprun (`run` or a built-in command): through the inherited descriptor, TSP_NODE_FD;
-  ///   · started by torchrun, Slurm (srun), Open MPI/PMIx, all on this node: by their variables, through an abstract socket;
+  ///   · started by torchrun, Slurm (srun) or Open MPI's mpirun, all on this node: by their variables, through an abstract socket
+  ///     (MPICH's mpirun, and PMIx alone, don't name a job in which ranks could meet, and are refused);
   ///   · none of these: a world of one rank.
   /// Reads TSP_ALGORITHMS (which algorithm an operation uses), TSP_BLOCKING=1 (post_…() waits until the operation is complete,
   /// which shows how much time overlap saves), TSP_LINK_GBPS (slows links down to that many 10⁹ bytes per second),
@@ -57,7 +59,9 @@ class Context {
   int rank() const;
   /// Returns the number of ranks in the world.
   int size() const;
-  /// Returns this rank's number among those of its node, from 0.
+  /// Returns this rank's number among those of its node, from 0. Ranks are numbered node by node, so rank() − local_rank() is the
+  /// first rank of the node: a colour for Communicator::split(). The node's number, from 0, is this rank's number in
+  /// world().split(local_rank(), rank()).
   int local_rank() const;
   /// Returns the number of ranks on this node.
   int local_size() const;

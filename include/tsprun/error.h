@@ -50,7 +50,8 @@ class Error : public std::runtime_error {
   int rank() const { return rank_; }
   /// Returns the operation that this rank was in, as name(Op) spells it; empty outside operations.
   const std::string& op() const { return op_; }
-  /// Returns the number of that operation among those of its kind on its rank, from 1; 0 outside operations.
+  /// Returns the number of that operation among those of its kind on its rank, from 1; 0 outside operations. It isn't
+  /// TraceEvent::sequence, which counts the operations of a group on a stream.
   std::uint64_t sequence() const { return sequence_; }
 
  private:

@@ -56,6 +56,16 @@ constexpr DType dtype_of() {
 }
 
 /// A view of contiguous elements to read. Owns nothing; the memory must outlive it.
+///
+/// A std::span of elements without a fixed size converts to a Buffer, and one of const elements to a ConstBuffer. A container
+/// doesn't convert by itself, nor a span of fixed size, which std::span makes of an array unless T is given:
+///
+///   std::vector<float> v(8);
+///   std::array<float, 8> a{};
+///   world.all_reduce(std::span(v), Reduction::sum);         // std::span<float>(v) is the same
+///   world.all_reduce(std::span<float>(a), Reduction::sum);  // std::span(a) would be of fixed size, and wouldn't compile
+///
+/// Elements of a type without a DType, such as integers, are moved as bytes: Buffer(&number, sizeof number, DType::byte).
 struct ConstBuffer {
   const std::byte* data = nullptr;
   std::size_t count = 0;  ///< elements, not bytes

@@ -1,5 +1,5 @@
-// The interface of a tsprun command. To add a command, write one file in this folder that defines a subclass of Command and its
-// make_…() function, declare that function below, add a line to registry.cpp and two examples to ../examples.cpp.
+// The interface of a tsprun command: a file in this folder that defines a subclass of Command and its make_…() function.
+// docs/how-to/add-something.md says what else a new command needs.
 //
 //   parse     CLI11 fills the command's option struct (add_options) and GlobalOptions
 //   validate  refuses every request that can't work, before any rank starts: throws Error(Cause::refused, …)

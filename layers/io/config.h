@@ -12,7 +12,8 @@
 namespace tsprun {
 
 /// Kind of a model: what its blocks consist of, and how its files are written. Model code asks the questions of ModelConfig below
-/// instead of testing the family.
+/// instead of testing the family. The exceptions: names, shapes and cuts of what files hold (parameters/parameters.cpp,
+/// schedules/packs.cpp), the reference, and `block`, which computes Llama's alone (model/single_block.cpp).
 enum class ModelFamily : std::uint8_t {
   llama,  ///< RMSNorm, rotary positions, gated MLP (SwiGLU), no biases
   gpt2    ///< LayerNorm with bias, learned positions, MLP h→f→h with GeLU, biases everywhere; n_kv = n_h, n_h·d = h

@@ -1,9 +1,9 @@
 // Blocks computed with all weights of a sublayer at once: those of the whole model (one rank, dp, sp, zero3) or of a slice of
-// heads and rows (tp). Tokens may be cut over a sequence axis; attention is then one of layers/sp.
+// heads and rows (tp). Tokens may be cut over a sequence axis; attention is then one of layers/schedules/sp.
 //
 // In this class every rank stores the weights that it computes with, and the gradients are summed over the sequence axis,
-// sublayer by sublayer, while the backward pass goes on. A derived class that stores the weights elsewhere (layers/zero3)
-// overrides where a visit finds them.
+// sublayer by sublayer, while the backward pass goes on. A derived class that stores the weights elsewhere
+// (layers/schedules/zero3) overrides where a visit finds them.
 //
 //   attention   O = softmax(Q·Kᵀ)·V of the slice's heads;  y = O·W_O
 //   MLP         y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ of the slice's rows, or without a gate (layers/schedules/mlp_columns.h)

@@ -26,6 +26,9 @@
 namespace tsprun::test::secret_in_core_test {
 namespace {
 
+// Sanitizers reserve terabytes, which nobody can search.
+#if !defined(TSP_SANITIZE_ADDRESS) && !defined(TSP_SANITIZE_THREAD)
+
 using Bytes = std::vector<std::byte>;
 
 Bytes bytes_of_text(const std::string& text) {
@@ -52,9 +55,6 @@ TEST(SearchOfDumpedMemory, FindsWhatLiesOnTheHeapButNoSecret) {
   std::copy(hidden.bytes().begin(), hidden.bytes().end(), copy->begin());
   EXPECT_FALSE(dumped_regions_with(::getpid(), hidden.bytes()).empty());
 }
-
-// Sanitizers reserve terabytes, which nobody can search.
-#if !defined(TSP_SANITIZE_ADDRESS) && !defined(TSP_SANITIZE_THREAD)
 
 /// Two tspruns that train together over TLS. One has the secret from its environment, the other from a file.
 class TheSecretOfALivingJob : public testing::TestWithParam<const char*> {

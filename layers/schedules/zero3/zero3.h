@@ -1,6 +1,6 @@
 // ZeRO-3 with sequence parallelism over the same ranks: every rank keeps 1/D of each sublayer's weights, gradients and optimizer
 // states, and 1/D of the tokens. The weights of a sublayer are gathered whole while the sublayer before is computed; K and V are
-// gathered along the sequence (layers/sp); gradients are summed at their owners while the next sublayer is computed.
+// gathered along the sequence (layers/schedules/sp); gradients are summed at their owners while the next sublayer is computed.
 //
 //   compute     attention 0 | MLP 0       | attention 1 | …          backward   … | MLP 0       | attention 0
 //   weights     MLP 0       | attention 1 | MLP 1       | …                     … | attention 0 |
