@@ -183,7 +183,9 @@ TEST(CheckpointLease, DoesNotWaitForEverForItsThread) {
     }
     ASSERT_FALSE(std::filesystem::exists(folder / "runs")) << "given back in either case";
   }
+#if !defined(TSP_SANITIZE_THREAD)  // its threads have begun when they are made
   EXPECT_GT(late, 0);
+#endif
 }
 
 }  // namespace
