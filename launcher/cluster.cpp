@@ -155,7 +155,7 @@ std::optional<Failure> Cluster::cut_off(int rank) const {
   const auto count = static_cast<int>(nodes_.size());
   if (rank < 0 || rank >= ranks_) {
     for (int node = 0; node < count; ++node) {
-      if (const std::optional<Failure> cut = node != self_ ? cut_off_node(node) : std::nullopt) return cut;
+      if (std::optional<Failure> cut = node != self_ ? cut_off_node(node) : std::nullopt) return cut;
     }
     return std::nullopt;
   }
@@ -166,7 +166,7 @@ std::optional<Failure> Cluster::cut_off(int rank) const {
 std::optional<Failure> Cluster::cut_off_node(int node) const {
   const Node& its = nodes_[static_cast<std::size_t>(node)];
   if (its.bye) return std::nullopt;
-  if (const std::optional<Failure> cut = cut_way(node)) return cut;
+  if (std::optional<Failure> cut = cut_way(node)) return cut;
   const std::uint64_t silence = posix::now_ns() - its.heard_ns;
   if (silence < timeout_ns_ / 2) return std::nullopt;
   return loss_of(node, fmt::format("nothing was heard of its tsprun for {:.1f} s", static_cast<double>(silence) * 1e-9));
