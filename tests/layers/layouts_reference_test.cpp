@@ -16,7 +16,7 @@ Layout dense(int tensor, int sequence = 1, TensorExchange exchange = TensorExcha
 Layout zero3(int ranks) { return {{{AxisKind::zero3, ranks}}}; }
 
 /// Runs the reference in f64 on the weights that the model has, rounded to its dtype.
-void expect_reference(ModelCase of, const Layout& on, double tolerance) {
+void expect_reference(const ModelCase& of, const Layout& on, double tolerance) {
   const std::string where = of.describe() + ", " + on.label();
   Tensors weights;
   const ModelRun run = run_model(of, on, &weights);

@@ -78,7 +78,7 @@ ModelOptions model_options(const ModelCase& of, bool training) {
 }
 
 TEST(Peaks, OfATrainingStepAreWhatTheScheduleAllocates) {
-  for (ModelCase of : cases()) {
+  for (const ModelCase& of : cases()) {
     for (const Layout& layout : layouts()) {
       const ModelRun run = run_model(of, layout);
       for (int rank = 0; rank < layout.ranks(); ++rank) {
