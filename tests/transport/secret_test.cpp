@@ -56,7 +56,7 @@ TEST(Secret, IsEqualToOneOfTheSameBytesAlone) {
 
 TEST(Secret, LiesInAPageThatCoreDumpsLeaveOutAndCopiesShare) {
   const Secret one(counted(1));
-  const Secret copy = one;
+  const Secret copy = one;  // NOLINT(performance-unnecessary-copy-initialization): it is what is tested
   EXPECT_EQ(copy.bytes().data(), one.bytes().data());
   const test::MappedRegion page = region_of(one.bytes().data());
   EXPECT_GT(page.end, page.begin);
