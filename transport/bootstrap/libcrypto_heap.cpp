@@ -51,12 +51,19 @@ LibcryptoHeap& libcrypto_heap() {
   return *made;
 }
 
+/// Returns the size of a piece with its header. A multiple of the alignment: the pools of libstdc++ 12 hand out blocks of 24
+/// bytes for such a size, whatever the alignment that is asked for.
+std::size_t size_with_header(std::size_t bytes) {
+  constexpr std::size_t kUnit = alignof(std::max_align_t);
+  return (sizeof(PieceHeader) + bytes + kUnit - 1) / kUnit * kUnit;
+}
+
 PieceHeader* header_of(void* piece) { return static_cast<PieceHeader*>(piece) - 1; }
 
 void* allocate_piece(std::size_t bytes, const char*, int) {
   try {
     const std::lock_guard<std::mutex> guard(libcrypto_heap().mutex);
-    auto* const header = new (libcrypto_heap().pools.allocate(sizeof(PieceHeader) + bytes)) PieceHeader{bytes};
+    auto* const header = new (libcrypto_heap().pools.allocate(size_with_header(bytes))) PieceHeader{bytes};
     return header + 1;
   } catch (const std::bad_alloc&) {
     return nullptr;
@@ -67,7 +74,7 @@ void free_piece(void* piece, const char*, int) {
   if (piece == nullptr) return;
   PieceHeader* const header = header_of(piece);
   const std::lock_guard<std::mutex> guard(libcrypto_heap().mutex);
-  libcrypto_heap().pools.deallocate(header, sizeof(PieceHeader) + header->bytes);
+  libcrypto_heap().pools.deallocate(header, size_with_header(header->bytes));
 }
 
 void* resize_piece(void* piece, std::size_t bytes, const char* file, int line) {
