@@ -82,8 +82,12 @@ TEST(Environment, CommandsRefuseWhatTheyWouldIgnore) {
     const Environment environment = environment_of({{std::string(each.name), "1"}});
     const std::string text = what_is_refused([&] { refuse_ignored_variables(environment, "train"); });
     EXPECT_EQ(text.empty(), each.by != ObeyedBy::programs) << each.name;
-    if (!text.empty()) EXPECT_NE(text.find(std::string(each.name) + "=1: "), std::string::npos) << text;
-    if (!text.empty() && !each.option.empty()) EXPECT_NE(text.find(each.option), std::string::npos) << text;
+    if (!text.empty()) {
+      EXPECT_NE(text.find(std::string(each.name) + "=1: "), std::string::npos) << text;
+    }
+    if (!text.empty() && !each.option.empty()) {
+      EXPECT_NE(text.find(each.option), std::string::npos) << text;
+    }
   }
   // A tsprun that runs under another has variables that the other has set.
   EXPECT_EQ(what_is_refused([] {
