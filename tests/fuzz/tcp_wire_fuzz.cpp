@@ -42,7 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   event.events = EPOLLIN;
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, ends[0], &event) != 0) std::abort();
   TrafficCounters counters;
-  tcp::Connection connection(counters);
+  tcp::PacingThread pacing(1'000'000'000);
+  tcp::Connection connection(counters, pacing);
   connection.start(tls::Channel::unproven(posix::UniqueFd(ends[0])), epoll.get(), 0);
 
   // Of exactly the promised sizes, so that the address sanitizer sees a byte too many.
@@ -51,8 +52,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::vector<std::byte> outgoing(40'000);
   for (const std::size_t bytes : kSizes) {
     buffers.emplace_back(bytes);
-    tickets.push_back(connection.receive(Stream::kv, kEnvelope, buffers.back(), false));
-    connection.send(Stream::weights, kEnvelope, std::span(outgoing).first(bytes * 2), false, 0);
+    tickets.push_back(connection.receive(Stream::kv, kEnvelope, buffers.back()));
+    connection.send(Stream::weights, kEnvelope, std::span(outgoing).first(bytes * 2));
   }
   while (size > sizeof(FrameHeader)) {
     const std::uint8_t how = data[0];
