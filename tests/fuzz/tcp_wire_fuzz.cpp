@@ -69,6 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       header.signature = kEnvelope.signature;
       header.sequence = kEnvelope.sequence;
       header.tag = kEnvelope.tag;
+      header.reserved = 0;
     }
     if ((how & 16) != 0) header.kind = static_cast<std::uint8_t>(1 + header.kind % 6);
     if ((how & 32) != 0) header.stream %= kStreams;
