@@ -13,7 +13,7 @@ namespace tsprun {
 /// Axes that a layout can name.
 enum class AxisKind : std::uint8_t { dp, tp, sp, tsp, zero3 };
 
-/// What the ranks of an axis have parts of; of the rest they have the same.
+/// Names what an axis cuts: its ranks have different parts of that, and the same of everything else.
 enum class Cut : std::uint8_t {
   batch,              ///< sequences
   heads,              ///< heads and rows of weights
@@ -41,7 +41,7 @@ enum class SequenceExchange : std::uint8_t {
   ulysses  ///< an all_to_all exchanges tokens for heads (DeepSpeed-Ulysses)
 };
 
-/// What there is to know of an axis.
+/// A row of the table: everything that is known of an axis.
 struct AxisRow {
   AxisKind kind;
   std::string_view name;

@@ -1,6 +1,7 @@
 // Sizes, numbers and the validation of global options.
 #include "launcher/options.h"
 
+#include "tests/support/refusal.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 
@@ -8,17 +9,6 @@
 
 namespace tsprun::launcher::options_test {
 namespace {
-
-template <class Call>
-std::string refusal(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.cause(), Cause::refused);
-    return error.what();
-  }
-  return {};
-}
 
 TEST(Sizes, SuffixesArePowersOf1024) {
   EXPECT_EQ(parse_size("--sizes", "8"), 8U);
@@ -38,13 +28,13 @@ TEST(Sizes, KilobytesAndKibibytesAreWrittenInManyWays) {
 
 TEST(Sizes, WhatIsNoSizeIsRefusedByName) {
   for (const char* text : {"", "K", "64X", "64KX", "64KBB", "64Ki", "64 K", "64BK", "-1", " 8", "1.5M", "0x10"}) {
-    EXPECT_NE(refusal([&] { parse_size("--sizes", text); }).find("--sizes"), std::string::npos) << text;
+    EXPECT_NE(test::refused_text([&] { parse_size("--sizes", text); }).find("--sizes"), std::string::npos) << text;
   }
 }
 
 TEST(Sizes, OverflowIsRefused) {
-  EXPECT_NE(refusal([] { parse_size("--sizes", "18446744073709551616"); }), "");
-  EXPECT_NE(refusal([] { parse_size("--sizes", "17179869184G"); }), "");
+  EXPECT_NE(test::refused_text([] { parse_size("--sizes", "18446744073709551616"); }), "");
+  EXPECT_NE(test::refused_text([] { parse_size("--sizes", "17179869184G"); }), "");
   EXPECT_EQ(parse_size("--sizes", "17179869183G"), 17179869183ULL << 30);
 }
 
@@ -57,12 +47,14 @@ TEST(Sizes, TextIsTheShortestThatParsesBack) {
 
 TEST(Integers, BoundsHoldAndTheNearestValueIsNamed) {
   EXPECT_EQ(parse_integer("-n", "7", 1, 10), 7);
-  EXPECT_EQ(refusal([] { parse_integer("-n", "0", 1, 10); }), "-n 0: 1 to 10 work; try 1");
-  EXPECT_EQ(refusal([] { parse_integer("-n", "11", 1, 10); }), "-n 11: 1 to 10 work; try 10");
-  EXPECT_EQ(refusal([] { parse_integer("-n", "99999999999999999999", 1, 10); }), "-n 99999999999999999999: 1 to 10 work; try 10");
-  EXPECT_EQ(refusal([] { parse_integer("-n", "-99999999999999999999", 1, 10); }),
+  EXPECT_EQ(test::refused_text([] { parse_integer("-n", "0", 1, 10); }), "-n 0: 1 to 10 work; try 1");
+  EXPECT_EQ(test::refused_text([] { parse_integer("-n", "11", 1, 10); }), "-n 11: 1 to 10 work; try 10");
+  EXPECT_EQ(test::refused_text([] { parse_integer("-n", "99999999999999999999", 1, 10); }),
+            "-n 99999999999999999999: 1 to 10 work; try 10");
+  EXPECT_EQ(test::refused_text([] { parse_integer("-n", "-99999999999999999999", 1, 10); }),
             "-n -99999999999999999999: 1 to 10 work; try 1");
-  for (const char* text : {"", "x", "3x", "3.5"}) EXPECT_NE(refusal([&] { parse_integer("-n", text, 1, 10); }), "") << text;
+  for (const char* text : {"", "x", "3x", "3.5"})
+    EXPECT_NE(test::refused_text([&] { parse_integer("-n", text, 1, 10); }), "") << text;
 }
 
 TEST(GlobalOptions, RanksComeFromNumberOrLayout) {
@@ -93,22 +85,22 @@ TEST(GlobalOptions, ThreadsAreTheCoresOfARankAndAtLeastOne) {
   EXPECT_EQ(threads("1", ""), machine::usable_cores());
   EXPECT_EQ(threads("1024", ""), 1);
   EXPECT_EQ(threads("1024", "3"), 3);
-  EXPECT_EQ(refusal([&] { threads("1", "0"); }), "--threads 0: 1 to 1024 work; try 1");
+  EXPECT_EQ(test::refused_text([&] { threads("1", "0"); }), "--threads 0: 1 to 1024 work; try 1");
 }
 
 TEST(GlobalOptions, DisagreementNamesBoth) {
   GlobalOptions options;
   options.ranks_text = "6";
   options.layout_text = "tp=2,sp=2";
-  const std::string message = refusal([&] { validate_global(options, RankUse::on_paper, 1); });
+  const std::string message = test::refused_text([&] { validate_global(options, RankUse::on_paper, 1); });
   EXPECT_EQ(message, "--layout tp=2,sp=2 needs 4 ranks, but -n says 6; try -n 4 or --layout tsp=6");
 }
 
 TEST(GlobalOptions, TooManyRanksAreRefused) {
   GlobalOptions options;
   options.ranks_text = "100000";
-  EXPECT_EQ(refusal([&] { validate_global(options, RankUse::job, 1); }), "-n 100000: 1 to 1024 work; try 1024");
-  EXPECT_EQ(refusal([&] { validate_global(options, RankUse::on_paper, 1); }), "-n 100000: 1 to 65536 work; try 65536");
+  EXPECT_EQ(test::refused_text([&] { validate_global(options, RankUse::job, 1); }), "-n 100000: 1 to 1024 work; try 1024");
+  EXPECT_EQ(test::refused_text([&] { validate_global(options, RankUse::on_paper, 1); }), "-n 100000: 1 to 65536 work; try 65536");
   options.ranks_text = "2048";
   validate_global(options, RankUse::on_paper, 1);
   EXPECT_EQ(options.ranks, 2048);
@@ -118,14 +110,14 @@ TEST(GlobalOptions, BudgetsBeyondTheMachineAreRefused) {
   GlobalOptions options;
   options.ranks_text = "256";
   options.mem_per_rank_text = "64G";
-  EXPECT_NE(refusal([&] { validate_global(options, RankUse::job, 1); }).find("try --mem-per-rank"), std::string::npos);
+  EXPECT_NE(test::refused_text([&] { validate_global(options, RankUse::job, 1); }).find("try --mem-per-rank"), std::string::npos);
 }
 
 TEST(GlobalOptions, WrongTextsAreRefusedByName) {
   const auto with = [](std::string GlobalOptions::*member, const char* text) {
     GlobalOptions options;
     options.*member = text;
-    return refusal([&] { validate_global(options, RankUse::on_paper, 1); });
+    return test::refused_text([&] { validate_global(options, RankUse::on_paper, 1); });
   };
   EXPECT_NE(with(&GlobalOptions::intra, "pigeon").find("--intra pigeon"), std::string::npos);
   EXPECT_NE(with(&GlobalOptions::inter, "pigeon").find("--inter pigeon"), std::string::npos);

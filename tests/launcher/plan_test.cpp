@@ -1,4 +1,4 @@
-// `plan` from its command line to its report: every number that the specification asks to reproduce, and what is refused.
+// `plan` from its command line to its report: every number that must be reproduced, and what is refused.
 #include "launcher/cli.h"
 #include "launcher/plan/amounts.h"
 #include "launcher/plan/paper_figures.h"

@@ -16,7 +16,7 @@
 namespace tsprun::launcher::progress_test {
 namespace {
 
-/// What went through a sink: frames of lines and of progress.
+/// Returns what went through a sink: frames of lines and of progress.
 std::vector<std::pair<char, std::string>> said(Progress::Style style, std::uint64_t first, std::uint64_t total) {
   int ends[2];
   EXPECT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);

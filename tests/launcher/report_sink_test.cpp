@@ -9,7 +9,7 @@
 namespace tsprun::launcher::report_sink_test {
 namespace {
 
-/// What a sink writes for one line and one value.
+/// Returns what a sink writes for one line and one value.
 std::string written_bytes() {
   int ends[2];
   EXPECT_EQ(::pipe(ends), 0);

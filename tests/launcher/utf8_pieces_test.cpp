@@ -9,7 +9,7 @@
 namespace tsprun::launcher::utf8_pieces_test {
 namespace {
 
-/// What comes out for each byte, and at the end.
+/// Returns what comes out for each byte, and at the end.
 std::vector<std::string> pieces_of(const std::string& text) {
   Utf8Pieces stream;
   std::vector<std::string> pieces;

@@ -85,7 +85,7 @@ inline std::vector<PackPlan> checkpoint_plan(const ModelConfig& config, int rank
   return packs;
 }
 
-/// What `kind` (value, m, …) of a parameter holds at an element of the whole tensor: exact in bf16.
+/// Returns what `kind` (value, m, …) of a parameter holds at an element of the whole tensor: exact in bf16.
 inline double element_of(const std::string& parameter, int kind, std::uint64_t salt, std::size_t index) {
   const std::uint64_t hash =
       std::hash<std::string>()(parameter) + 31 * index + static_cast<std::uint64_t>(kind) * 1009 + salt * 7919;

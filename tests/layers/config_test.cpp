@@ -1,4 +1,4 @@
-// Model configurations: the built-in ones as the specification lists them, Hugging Face's files, and what is refused by name.
+// Model configurations: the sizes of the built-in ones, Hugging Face's files, and what is refused by name.
 #include "layers/io/config.h"
 #include "layers/parameters/parameters.h"
 #include "tests/layers/temporary_folder.h"

@@ -80,7 +80,7 @@ TEST(ExportedFolder, BearsTheNamesThatTransformersUses) {
   }
 }
 
-/// The same file with other names.
+/// Returns the same file with other names.
 void rename_tensors(const std::filesystem::path& path, const std::string& prefix) {
   std::vector<safetensors::PlannedTensor> planned;
   {

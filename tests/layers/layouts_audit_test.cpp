@@ -52,7 +52,7 @@ std::uint64_t remote_rows(const ModelCase& of, int ranks) {
   return remote;
 }
 
-/// The same where the tensor axis cuts the tokens of one sequence rank: rows in natural order.
+/// Does the same where the tensor axis cuts the tokens of one sequence rank: rows in natural order.
 std::uint64_t remote_rows_of_slices(const ModelCase& of, int ranks) {
   const BatchData data(of);
   const Chunks slices = Chunks::balanced(ranks, data.ids.size());
@@ -198,7 +198,7 @@ TEST(TensorTimesTspAudit, ReceivesWhatTheFormulasSay) {
 
 // --- memory ------------------------------------------------------------------------------------------------------------------
 
-/// What tensor rank t holds and saves: its heads and rows, K/V heads that its query heads read.
+/// Counts what tensor rank t holds and saves: its heads and rows, K/V heads that its query heads read.
 struct Share {
   std::size_t a;  // n_q·d
   std::size_t k;

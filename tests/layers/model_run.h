@@ -211,7 +211,7 @@ inline void expect_other(const ModelRun& run, const std::string& where) {
   }
 }
 
-/// The same under TSP.
+/// Does the same under TSP.
 inline ModelRun run_model(const ModelCase& of, int ranks, Tensors* weights = nullptr) {
   return run_model(of, Layout::tsp(ranks), weights);
 }

@@ -1,4 +1,4 @@
-// The paper's equations against its own figures, and the figures that the specification asks to reproduce.
+// The paper's equations against its own figures, and other figures of the paper that must be reproduced.
 #include "layers/theory/paper.h"
 
 #include <gtest/gtest.h>

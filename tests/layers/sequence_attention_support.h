@@ -220,7 +220,7 @@ inline AttentionRun run_attention(const AttentionCase& of) {
   return run;
 }
 
-/// What the plain loops say. Heads that the axis hasn't get no gradient of their outputs.
+/// Returns what the plain loops say. Heads that the axis hasn't get no gradient of their outputs.
 inline Tensors reference_attention(const AttentionCase& of) {
   AttentionData data(of);
   const reference::AttentionSizes sizes{of.batch, of.sequence, of.query_heads, of.kv_heads, of.head_dim};

@@ -1,4 +1,4 @@
-// Exact traffic: counted element by element, held against the specification's table in real numbers, and its figures.
+// Exact traffic: counted element by element, held against the table of docs/algorithms.md in real numbers, and its figures.
 #include "layers/theory/traffic.h"
 
 #include "layers/layout/heads.h"

@@ -15,7 +15,7 @@
 namespace tsprun::test::board_test {
 namespace {
 
-/// What a line of the board says of a rank and doesn't change from one look to the next: its number and process.
+/// Returns what a board's line says of a rank and doesn't change from one look to the next: its number and process.
 std::vector<std::string> ranks_and_pids(const std::string& text) {
   std::vector<std::string> rows;
   for (const std::string& line : lines_of(text)) {

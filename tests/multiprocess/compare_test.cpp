@@ -59,7 +59,7 @@ TEST(CompareCommand, MeasuresEveryPointBesideItsFormula) {
   EXPECT_EQ(lines_of(table).size(), 7U) << table;
 }
 
-/// What a budget is said to hold it holds: in pieces, too.
+/// Checks that a budget holds what it is said to hold, in pieces, too.
 TEST(CompareCommand, TheLongestSequenceThatFitsRuns) {
   const TemporaryDirectory folder;
   const std::string data = text_file(folder);

@@ -116,7 +116,7 @@ TEST_F(Fault, MemoryThatIsRefusedIsNamedWithItsUse) {
   EXPECT_NE(report.at("failure").at("detail").get<std::string>().find("--fault oom:rank=0,step=2"), std::string::npos);
 }
 
-/// What a report says of its only fault, which struck once: operation and number.
+/// Returns what a report says of its only fault, which struck once: operation and number.
 std::pair<std::string, int> place(const json& report) {
   const json& fault = report.at("faults").at(0);
   EXPECT_EQ(fault.at("times"), 1) << fault;

@@ -60,7 +60,7 @@ std::uint64_t last_saved(const std::string& folder) {
   return last;
 }
 
-/// What the last checkpoint's manifest says, but for which run it was.
+/// Returns what the last checkpoint's manifest says, but for which run it was.
 json facts_of(const std::string& folder) {
   json manifest = read_json(fmt::format("{}/{}/manifest.json", folder, step_folder(kSteps)));
   manifest.erase("run");

@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-/// What stands after the command: a layout and its variant.
+/// Holds what stands after the command: a layout and its variant.
 using Arguments = std::vector<std::string>;
 
 std::string joined(const Arguments& arguments) {

@@ -68,7 +68,7 @@ const char* across_nodes() {
                                                                                                                  : "tcp";
 }
 
-/// What `bench` of these ranks says of its transports: the head's line, and those of rows by operation.
+/// Holds what `bench` of these ranks says of its transports: the head's line, and those of rows by operation.
 struct BenchSays {
   std::string head;
   std::map<std::string, std::string> rows;

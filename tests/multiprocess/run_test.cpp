@@ -185,7 +185,7 @@ TEST(RunEnvironment, TellsARankItsPlace) {
   }
 }
 
-/// What the library says in a rank obeys tsprun's options.
+/// Checks that the library's log in a rank obeys tsprun's options.
 TEST(RunEnvironment, TellsHowMuchIsToBeSaid) {
   const auto level = [](std::vector<std::string> words) {
     words.insert(words.end(), {"run", "--", "sh", "-c", "echo $TSP_LOG_LEVEL"});

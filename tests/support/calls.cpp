@@ -17,7 +17,7 @@ using Counts = std::vector<std::size_t>;
 
 std::size_t sum(const Counts& counts) { return std::accumulate(counts.begin(), counts.end(), std::size_t{0}); }
 
-/// What all calls share: the place in the group, the counts of all ranks, and the Work of a posted call.
+/// Holds what all calls share: the place in the group, the counts of all ranks, and the Work of a posted call.
 template <Element T>
 class TypedCall : public Running {
  protected:

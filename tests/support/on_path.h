@@ -17,7 +17,7 @@ namespace tsprun::test {
 class OnPath {
  public:
   using Bytes = std::vector<std::byte>;
-  /// What goes on in place of what came; nothing: both connections end here.
+  /// A function that returns what goes on in place of what came; nothing: both connections end here.
   using Meddle = std::function<std::optional<Bytes>(const Bytes&)>;
 
   /// Listens on loopback, for one connection, on a thread of its own. `outward` sees what the connector says, `back` what it is

@@ -1,7 +1,7 @@
 // The class that reads environment variables, and the page that documents them.
 #include "transport/environment.h"
 
-#include "transport/cause.h"
+#include "tests/support/refusal.h"
 
 #include <gtest/gtest.h>
 
@@ -19,18 +19,6 @@ Environment environment_of(std::map<std::string, std::string> variables) {
     const auto place = variables.find(name);
     return place == variables.end() ? nullptr : place->second.c_str();
   });
-}
-
-/// Returns what a call refuses; empty if it doesn't.
-template <class Call>
-std::string what_is_refused(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.cause(), Cause::refused);
-    return error.what();
-  }
-  return {};
 }
 
 TEST(Environment, HasTheDefaultsOfItsTable) {
@@ -54,24 +42,24 @@ TEST(Environment, ReadsWhatIsSet) {
 
 TEST(Environment, RefusesWhatIsNoValue) {
   for (const char* text : {"", "0", "-1", "5s", "nan", "1000001", " 5"}) {
-    EXPECT_NE(what_is_refused([&] {
+    EXPECT_NE(refused_text([&] {
                 (void)environment_of({{"TSP_TIMEOUT", text}}).timeout_ns();
               }).find("TSP_TIMEOUT="),
               std::string::npos)
         << text;
-    EXPECT_NE(what_is_refused([&] {
+    EXPECT_NE(refused_text([&] {
                 (void)environment_of({{"TSP_LINK_GBPS", text}}).link_gbps();
               }).find("TSP_LINK_GBPS="),
               std::string::npos)
         << text;
   }
   for (const char* text : {"", "-1", "4K", "1.5"})
-    EXPECT_NE(what_is_refused([&] {
+    EXPECT_NE(refused_text([&] {
                 (void)environment_of({{"TSP_MEM_PER_RANK", text}}).mem_per_rank();
               }).find("bytes"),
               std::string::npos)
         << text;
-  EXPECT_EQ(what_is_refused([&] {
+  EXPECT_EQ(refused_text([&] {
               (void)environment_of({{"TSP_VERIFY", "yes"}}).flag("TSP_VERIFY");
             }),
             "TSP_VERIFY=yes: 0 and 1 work");
@@ -80,7 +68,7 @@ TEST(Environment, RefusesWhatIsNoValue) {
 TEST(Environment, CommandsRefuseWhatTheyWouldIgnore) {
   for (const EnvironmentVariable& each : kEnvironment) {
     const Environment environment = environment_of({{std::string(each.name), "1"}});
-    const std::string text = what_is_refused([&] { refuse_ignored_variables(environment, "train"); });
+    const std::string text = refused_text([&] { refuse_ignored_variables(environment, "train"); });
     EXPECT_EQ(text.empty(), each.by != ObeyedBy::programs) << each.name;
     if (!text.empty()) {
       EXPECT_NE(text.find(std::string(each.name) + "=1: "), std::string::npos) << text;
@@ -90,7 +78,7 @@ TEST(Environment, CommandsRefuseWhatTheyWouldIgnore) {
     }
   }
   // A tsprun that runs under another has variables that the other has set.
-  EXPECT_EQ(what_is_refused([] {
+  EXPECT_EQ(refused_text([] {
               refuse_ignored_variables(environment_of({{"TSP_VERIFY", "1"}, {"TSP_NODE_FD", "7"}}), "train");
             }),
             "");
