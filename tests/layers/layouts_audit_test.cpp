@@ -198,7 +198,7 @@ TEST(TensorTimesTspAudit, ReceivesWhatTheFormulasSay) {
 
 // --- memory ------------------------------------------------------------------------------------------------------------------
 
-/// Counts what tensor rank t holds and saves: its heads and rows, K/V heads that its query heads read.
+/// Holds what tensor rank t holds and saves: its heads and rows, K/V heads that its query heads read.
 struct Share {
   std::size_t a;  // n_q·d
   std::size_t k;
