@@ -164,10 +164,13 @@ ChoiceTable::ChoiceTable(std::string_view overrides, bool reassociate) : reassoc
 }
 
 Algorithm ChoiceTable::choose(Op op, std::uint64_t bytes, const GroupShape& group) const {
-  const bool hierarchy = group.grid && (reassociate_ || !reorders_sums(op));
-  for (const ChoiceRow& row : rows_) {
+  const bool may_reorder = reassociate_ || !reorders_sums(op);
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const ChoiceRow& row = rows_[i];
     if (row.op != op || bytes > row.max_bytes || group.ranks > row.max_ranks || (row.needs_views && !group.views)) continue;
-    if (row.algorithm != Algorithm::hierarchical || hierarchy) return row.algorithm;
+    // Without views it works, too, but isn't faster: only an override asks for it then.
+    const bool has_grid = i < overrides_ ? group.grid : group.grid_views;
+    if (row.algorithm != Algorithm::hierarchical || (has_grid && may_reorder)) return row.algorithm;
   }
   return Algorithm::direct;
 }

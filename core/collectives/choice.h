@@ -30,7 +30,8 @@ bool reorders_sums(Op op);
 struct GroupShape {
   int ranks = 1;
   bool views = true;  ///< all members can read each other's memory in place
-  bool grid = false;  ///< the group forms a Grid, and members of a node can read each other's memory in place
+  bool grid = false;        ///< the group forms a Grid
+  bool grid_views = false;  ///< it does, and members of a node can read each other's memory in place
 };
 
 /// A row of the table; the first that fits wins. What an override asks for must be possible on the world, or the job is refused.

@@ -2,7 +2,7 @@
 
 #include "core/collectives/choice.h"
 
-#include "transport/cause.h"
+#include "tests/support/refusal.h"
 
 #include <gtest/gtest.h>
 
@@ -13,13 +13,7 @@ namespace tsprun::choice_test {
 namespace {
 
 std::string refusal(const std::string& overrides) {
-  try {
-    const ChoiceTable table(overrides);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.cause(), Cause::refused);
-    return error.what();
-  }
-  return "";
+  return test::refused_text([&] { const ChoiceTable table(overrides); });
 }
 
 TEST(ChoiceTable, EveryOperationHasAnAlgorithmThatExistsForIt) {
@@ -59,7 +53,7 @@ TEST(ChoiceTable, TheFirstOfTwoOverridesWins) {
 }
 
 TEST(ChoiceTable, GroupsThatSpanNodesGoByRailsAndSumsOnlyIfTheyMayBeReassociated) {
-  const GroupShape grid{.ranks = 8, .views = false, .grid = true};
+  const GroupShape grid{.ranks = 8, .views = false, .grid = true, .grid_views = true};
   const ChoiceTable strict;
   const ChoiceTable free("", true);
   EXPECT_EQ(strict.choose(Op::all_gather, 64 << 20, grid), Algorithm::hierarchical);
