@@ -42,7 +42,6 @@ class Network:
         self.names = [f"tsp{os.getpid()}{which}" for which in ("a", "b", "r")]
 
     def __enter__(self):
-        router = self.names[2]
         for name in self.names:
             try:
                 made = ip("netns", "add", name, check=False)
@@ -53,6 +52,18 @@ class Network:
                 self.__exit__()
                 print(f"no network namespaces here: {reason}")
                 sys.exit(77)
+        try:
+            self.join()
+        except subprocess.CalledProcessError as error:
+            self.__exit__()
+            print(f"no network between namespaces here: {error.cmd} failed: {(error.stdout or '').strip()}")
+            sys.exit(77)
+        return self
+
+    def join(self):
+        """Connects the namespaces by veth pairs."""
+        router = self.names[2]
+        for name in self.names:
             ip("-n", name, "link", "set", "lo", "up")
         for node, name in enumerate(self.names[:2]):
             ip("link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"to{node}", "netns", router)
@@ -62,7 +73,6 @@ class Network:
             ip("-n", router, "link", "set", f"to{node}", "up")
             ip("-n", name, "route", "add", "default", "via", f"10.77.{node}.1")
         ip("netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
-        return self
 
     def __exit__(self, *_):
         for name in self.names:
@@ -125,6 +135,15 @@ def losses(report):
 def trial(network, folder, arguments, expected, after):
     """Cuts one training after so many seconds. Returns what is wrong; empty: nothing."""
     training = Training(network, folder, arguments, len(expected) or ENDLESS)
+    try:
+        return judge(training, network, folder, arguments, expected, after)
+    finally:
+        for node in training.nodes:  # after an error of this program
+            node.kill()
+
+
+def judge(training, network, folder, arguments, expected, after):
+    """Cuts a running training, and compares what becomes of it."""
     time.sleep(after)
     if not training.runs() and after > 0.1:  # the machine was busier when it trained without an outage
         training.end(60)

@@ -126,10 +126,10 @@ void Cluster::watch_ways(std::uint64_t now) {
   if (now - watched_ns_ < kBeat_ns / 2) return;
   watched_ns_ = now;
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
-    const int socket = server_ ? links_[node] : node == 0 ? client_->link().descriptor() : -1;
-    if (socket < 0) continue;  // none, or no more: what was seen last stays
+    // Of a link that is over nothing can be seen any more: what was seen last stays.
+    if (server_ ? links_[node] < 0 : node != 0 || client_->link().over()) continue;
     std::uint64_t& since = nodes_[node].unanswered_ns;
-    if (!tcp::is_unanswered(socket)) since = 0;
+    if (!(server_ ? server_->is_unanswered(links_[node]) : client_->is_unanswered())) since = 0;
     else if (since == 0) since = now;
   }
 }

@@ -81,7 +81,7 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
     throw Error(lost ? Cause::disconnected : Cause::refused, fmt::format("--rendezvous {}: {}", rendezvous_, error.what()),
                 error.rank());
   }
-  // From here on hear() is called many times a second.
+  // hear() is called many times a second once the ranks have started; until then nothing was moved that could expire.
   if (server_) server_->pace(timeout_ns_);
   else client_->pace(timeout_ns_);
   const std::uint64_t now = posix::now_ns();

@@ -4,6 +4,7 @@
 #include "transport/bootstrap/libcrypto_heap.h"
 
 #include <csignal>
+#include <cstdio>
 
 namespace {
 
@@ -19,6 +20,7 @@ void ignore_askers() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  tsprun::bootstrap::hide_heap_of_libcrypto();
+  if (!tsprun::bootstrap::hide_heap_of_libcrypto())
+    std::fputs("tsprun: warning: libcrypto was in use before main(): core dumps may hold keys of connections\n", stderr);
   return tsprun::launcher::tsprun(argc, argv);
 }

@@ -12,6 +12,7 @@ namespace tsprun {
 namespace {
 
 constexpr double kMost = 1e6;
+constexpr double kShortest_s = 1e-3;
 
 [[noreturn]] void refuse_value(std::string_view name, std::string_view value, std::string_view works) {
   throw Error(Cause::refused, fmt::format("{}={}: {}", name, value, works));
@@ -41,8 +42,8 @@ std::string Environment::algorithms() const { return std::string(text("TSP_ALGOR
 std::uint64_t Environment::timeout_ns() const {
   const std::string_view value = text("TSP_TIMEOUT").value_or("30");
   const std::optional<double> seconds = number<double>(value);
-  if (!seconds || !(*seconds > 0) || *seconds > kMost)
-    refuse_value("TSP_TIMEOUT", value, "seconds are expected, more than 0 and at most 1000000");
+  if (!seconds || !(*seconds >= kShortest_s) || *seconds > kMost)
+    refuse_value("TSP_TIMEOUT", value, "seconds are expected, 0.001 to 1000000");
   return static_cast<std::uint64_t>(*seconds * 1e9);
 }
 
@@ -58,7 +59,7 @@ double Environment::link_gbps() const {
   if (!value) return 0;
   const std::optional<double> speed = number<double>(*value);
   if (!speed || !(*speed > 0) || *speed > kMost)
-    refuse_value("TSP_LINK_GBPS", *value, "10^9 bytes per second are expected, more than 0; try 0.5");
+    refuse_value("TSP_LINK_GBPS", *value, "10^9 bytes per second are expected, more than 0 and at most 1000000; try 0.5");
   return *speed;
 }
 

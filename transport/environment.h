@@ -39,7 +39,7 @@ inline constexpr std::array<EnvironmentVariable, 11> kEnvironment = {{
      "the job's secret on several nodes; tsprun wipes it from its environment, and hands it on to no program", "--secret-file"},
     {"TSP_LOG_LEVEL", ObeyedBy::programs, "trace, debug, info, warning, error, critical, off", "info",
      "how much the library says on stderr", "--log-level"},
-    {"TSP_TIMEOUT", ObeyedBy::programs, "seconds, more than 0 and at most 1000000", "30",
+    {"TSP_TIMEOUT", ObeyedBy::programs, "seconds, 0.001 to 1000000", "30",
      "deadline of waits, for programs that no tsprun started", "--timeout"},
     {"TSP_MEM_PER_RANK", ObeyedBy::programs, "bytes", "no budget", "budget of a rank's heap", "--mem-per-rank"},
     {"TSP_VERIFY", ObeyedBy::programs, "0, 1", "0", "checksums every payload; tcp always does", "--verify"},
@@ -48,7 +48,7 @@ inline constexpr std::array<EnvironmentVariable, 11> kEnvironment = {{
     {"TSP_FAULTS", ObeyedBy::programs, "texts of --fault, separated by ';'", "none", "injected faults", "--fault"},
     {"TSP_BLOCKING", ObeyedBy::programs, "0, 1", "0",
      "waits for every posted operation at once, which shows what a schedule hides", ""},
-    {"TSP_LINK_GBPS", ObeyedBy::programs, "10⁹ bytes per second, more than 0", "as fast as they are",
+    {"TSP_LINK_GBPS", ObeyedBy::programs, "10⁹ bytes per second, more than 0 and at most 1000000", "as fast as they are",
      "makes links look as slow as this", ""},
 }};
 

@@ -244,7 +244,7 @@ CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommand
           .beta2 = options.update.beta2,
           .epsilon = options.update.epsilon,
           .clip = options.update.clip,
-          .layout = global.layout,
+          .layout = global.layout.with(tensor_exchange(global)).with(sequence_exchange(global)),
           .kernels = std::string(kernels)};
 }
 

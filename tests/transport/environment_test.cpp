@@ -53,6 +53,7 @@ TEST(Environment, RefusesWhatIsNoValue) {
               std::string::npos)
         << text;
   }
+  EXPECT_NE(refused_text([] { (void)environment_of({{"TSP_TIMEOUT", "1e-10"}}).timeout_ns(); }), "") << "no nanosecond";
   for (const char* text : {"", "-1", "4K", "1.5"})
     EXPECT_NE(refused_text([&] {
                 (void)environment_of({{"TSP_MEM_PER_RANK", text}}).mem_per_rank();

@@ -133,7 +133,7 @@ TEST(Pacing, LeavesTheEndOfTheDeadlineToTheKernel) {
 TEST(Pacing, TakesNoSocketThatNeedsNone) {
   const Ends ends(4000);
   Pacing pacing(4 * kSecond);
-  if (bound_retransmission(ends.near.get())) {
+  if (bound_retransmission(ends.near.get(), 0)) {
     pacing.add(ends.near.get());
     EXPECT_TRUE(pacing.empty());
   }

@@ -113,9 +113,14 @@ void StoreServer::accept(int listener) {
     event.events = EPOLLIN;
     event.data.fd = descriptor;
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) continue;
-    clients_.emplace(descriptor,
-                     Client{StoreLink(tls::Channel::acceptor(std::move(arrival.socket), credentials_, Link::store, 0)),
-                            arrival.from.print(), posix::now_ns() + kHandshake_ns});
+    try {
+      clients_.emplace(descriptor,
+                       Client{StoreLink(tls::Channel::acceptor(std::move(arrival.socket), credentials_, Link::store, 0)),
+                              arrival.from.print(), posix::now_ns() + kHandshake_ns});
+    } catch (const Error& error) {
+      refusals_.refused(arrival.from.print(), error.what());  // this connection can't be served; the job goes on
+      continue;
+    }
     if (pacing_) pacing_->add(descriptor);
     serve(descriptor);  // a client has sent its greeting by now
   }
@@ -152,11 +157,19 @@ void StoreServer::serve(int descriptor) {
   const auto found = clients_.find(descriptor);
   if (found == clients_.end()) return;
   Client& client = found->second;
-  const bool alive = client.link.pump();
+  bool alive = false;
+  std::string trouble;
+  try {
+    alive = client.link.pump();
+  } catch (const Error& error) {
+    trouble = error.what();  // such as no memory for its handshake: this link ends, not the job
+  }
   StoreFrame frame;
   while (client.link.next(frame)) obey(client, frame);
   if (!alive || client.link.backlog() > kMostBacklog) {
-    const std::string why = alive ? fmt::format("it left {} MiB unread", client.link.backlog() >> 20) : client.link.why_over();
+    const std::string why = alive ? fmt::format("it left {} MiB unread", client.link.backlog() >> 20)
+                            : !trouble.empty() ? trouble
+                                               : client.link.why_over();
     if (!client.link.ready() || client.link.broke_rules()) refusals_.refused(client.address + claimed(client.link.peer()), why);
     drop(descriptor, why);
     return;

@@ -47,6 +47,9 @@ class StoreServer {
   /// many times a second.
   void pace(std::uint64_t outage_ns);
 
+  /// Returns whether a connected client's machine acknowledges nothing at present (tcp::is_unanswered()).
+  bool is_unanswered(int client) const { return tcp::is_unanswered(client); }
+
   /// Returns the addresses on which it listens, as numeric "host:port".
   std::vector<std::string> addresses() const;
   /// Returns the first of addresses().
@@ -117,6 +120,9 @@ class StoreClient {
   /// Keeps the link sending during outages of up to `outage_ns`, as the server's pace() does. Call it after endure(); from then
   /// on the owner calls pump() many times a second.
   void pace(std::uint64_t outage_ns);
+
+  /// Returns whether the server's machine acknowledges nothing at present. Precondition: the link isn't over.
+  bool is_unanswered() const { return tcp::is_unanswered(link_->descriptor()); }
 
   /// Makes a waiting client also wake, and call its check, when this descriptor is readable. Borrowed.
   void also_watch(int descriptor) { also_watched_ = descriptor; }

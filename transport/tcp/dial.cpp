@@ -19,9 +19,10 @@ namespace {
 constexpr std::uint64_t kHeadStart_ns = 250'000'000;
 constexpr std::uint64_t kPause_ns = 20'000'000;  // before an address that failed is tried again
 constexpr int kSlice_ms = 20;
-/// The option TCP_RTO_MAX_MS, which Debian 12's headers don't have yet, and the least value that it accepts.
+/// The option TCP_RTO_MAX_MS, which Debian 12's headers don't have yet, and the values that it accepts.
 constexpr int kRetransmissionMost = 44;
-constexpr int kRetransmissionMost_ms = 1000;
+constexpr std::uint64_t kRetransmissionLeast_ms = 1000;
+constexpr std::uint64_t kRetransmissionLongest_ms = 120'000;
 
 std::string all_of(const std::vector<SocketAddress>& addresses) {
   std::string text;
@@ -42,7 +43,7 @@ int begin(Try& each, std::uint64_t timeout_ns) {
   each.socket = posix::UniqueFd(::socket(each.where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!each.socket) return errno;  // for example on a machine without IPv6
   set_option(each.socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-  bound_retransmission(each.socket.get());
+  bound_retransmission(each.socket.get(), 0);
   set_option(each.socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(each.socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT,
              static_cast<int>(std::min<std::uint64_t>(timeout_ns / 1'000'000, 1 << 30)));
@@ -77,7 +78,7 @@ Arrival accept(int listener) {
   arrival.socket = posix::UniqueFd(::accept4(listener, arrival.from.get(), &arrival.from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (arrival.socket) {
     set_option(arrival.socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-    bound_retransmission(arrival.socket.get());
+    bound_retransmission(arrival.socket.get(), 0);
   } else if (errno == EMFILE || errno == ENFILE) {
     pollfd door{listener, POLLIN, 0};
     arrival.no_descriptor = ::poll(&door, 1, 0) > 0;
@@ -85,8 +86,10 @@ Arrival accept(int listener) {
   return arrival;
 }
 
-bool bound_retransmission(int socket) {
-  return ::setsockopt(socket, IPPROTO_TCP, kRetransmissionMost, &kRetransmissionMost_ms, sizeof kRetransmissionMost_ms) == 0;
+bool bound_retransmission(int socket, std::uint64_t outage_ns) {
+  const auto most = static_cast<int>(std::clamp<std::uint64_t>(outage_ns / kStepsOfDeadline / 1'000'000,
+                                                               kRetransmissionLeast_ms, kRetransmissionLongest_ms));
+  return ::setsockopt(socket, IPPROTO_TCP, kRetransmissionMost, &most, sizeof most) == 0;
 }
 
 bool leaves_machine(int socket) {

@@ -24,8 +24,6 @@ namespace {
 /// Limits of a step. By default TCP never sends again earlier than after 0.2 s.
 constexpr std::uint64_t kShortestStep_ns = 500'000'000;
 constexpr std::uint64_t kLongestStep_ns = 5'000'000'000;
-/// Steps in a deadline: after an outage of nine tenths of it there is time for an attempt.
-constexpr std::uint64_t kStepsOfDeadline = 12;
 constexpr std::uint64_t kMillisecond_ns = 1'000'000;
 /// Of the kernel's enum tcp_ca_state: nothing was lost, no packet is being sent again.
 constexpr unsigned kCongestionOpen = 0;
@@ -58,7 +56,7 @@ Pacing::Pacing(std::uint64_t deadline_ns)
     : deadline_ns_(deadline_ns), step_ns_(std::clamp(deadline_ns / kStepsOfDeadline, kShortestStep_ns, kLongestStep_ns)) {}
 
 void Pacing::add(int socket) {
-  if (bound_retransmission(socket) || !leaves_machine(socket)) return;
+  if (bound_retransmission(socket, deadline_ns_) || !leaves_machine(socket)) return;
   Paced paced;
   socklen_t bytes = sizeof paced.usual_ms;
   if (::getsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &paced.usual_ms, &bytes) != 0) return;
@@ -88,13 +86,15 @@ bool Pacing::look_at(int socket, Paced& paced, std::uint64_t now) {
       paced.well_ns = now;
       paced.oldest_ns = 2 * std::uint64_t{info.tcpi_rto} * 1000;
     }
-  } else if (2 * next_ns > step_ns_) {
-    // Never less than what the kernel counts. It counts from its first attempt, or, where one failed on this machine (which
-    // doesn't double the wait), from when the data was first sent.
-    const bool failed_here = info.tcpi_retransmits > info.tcpi_backoff;
-    const std::uint64_t passed_ns = now - paced.well_ns + (failed_here ? paced.oldest_ns : 0);
+  } else {
+    // Questions whether the other end takes data are counted, and the last of them ends the connection: no longest step for them.
+    const std::uint64_t step_ns = info.tcpi_unacked > 0 ? step_ns_ : std::max(step_ns_, deadline_ns_ / kStepsOfDeadline);
+    // Never less than what the kernel counts. It counts from its first attempt, or, where one failed on this machine, from when
+    // the data was first sent.
+    const std::uint64_t passed_ns = now - paced.well_ns + paced.oldest_ns;
     const std::uint64_t limit_ns = paced.usual_ms != 0 ? paced.usual_ms * kMillisecond_ns : deadline_ns_;
-    if (passed_ns + step_ns_ < limit_ns) want_ms = static_cast<std::uint32_t>((passed_ns + step_ns_) / kMillisecond_ns);
+    if (2 * next_ns > step_ns && passed_ns + step_ns < limit_ns)
+      want_ms = static_cast<std::uint32_t>((passed_ns + step_ns) / kMillisecond_ns);
   }
   if (want_ms != paced.now_ms) {
     set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(want_ms));
@@ -107,10 +107,6 @@ bool Pacing::look_at(int socket, Paced& paced, std::uint64_t now) {
 
 PacingThread::~PacingThread() {
   if (!thread_.joinable()) return;
-  if (owner_ != ::getpid()) {  // a fork of the process: it has no such thread
-    thread_.detach();
-    return;
-  }
   {
     const std::lock_guard<std::mutex> guard(mutex_);
     over_ = true;
@@ -130,7 +126,6 @@ void PacingThread::add(int socket) {
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     thread_ = std::thread([this] { run(); });
-    owner_ = ::getpid();
   } catch (const std::system_error& reason) {
     pacing_.remove(socket);
     spdlog::warn("no thread to keep TCP sending during outages: {}", reason.what());
@@ -139,7 +134,6 @@ void PacingThread::add(int socket) {
 }
 
 void PacingThread::remove(int socket) {
-  if (owner_ != 0 && owner_ != ::getpid()) return;
   const std::lock_guard<std::mutex> guard(mutex_);
   pacing_.remove(socket);
 }

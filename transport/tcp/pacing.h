@@ -6,11 +6,11 @@
 // The kernel then tries again at least every step, finds that it may go on, and doubles in vain. At the end of the deadline the
 // option stands where it stood before, and ends the connection as ever.
 //
+// One thing ends a connection besides: 15 unanswered questions whether the other end, which took no more data, does so again.
+//
 // Whoever moves the option must not be late by a whole step: the kernel would take the step for the deadline. So it is moved four
 // times a step or more often, by a thread in ranks, which compute, and only while the kernel's own next wait would exceed a step.
 #pragma once
-
-#include <sys/types.h>
 
 #include <condition_variable>
 #include <cstdint>
@@ -78,7 +78,6 @@ class PacingThread {
   std::condition_variable over_changed_;
   Pacing pacing_;
   bool over_ = false;
-  pid_t owner_ = 0;  ///< process in which the thread runs
   std::thread thread_;
 };
 

@@ -38,11 +38,12 @@ constexpr int kEvents = 64;
 void set_patience(int socket, std::uint64_t timeout_ns) {
   if (!leaves_machine(socket)) return;
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  const auto seconds = static_cast<int>(std::clamp<std::uint64_t>(timeout_ns / 1'000'000'000, 4, 3600));
+  const auto milliseconds = static_cast<int>(std::clamp<std::uint64_t>(timeout_ns / 1'000'000, 4'000, 3'600'000));
+  const int seconds = milliseconds / 1000;
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, seconds / 2));
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, seconds / 8));
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 4);
-  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds);
 }
 
 }  // namespace
@@ -118,7 +119,7 @@ int TcpTransport::dial(int peer_rank, const SocketAddress& where, std::uint64_t 
   posix::UniqueFd socket(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) throw system_error(Cause::refused, "tcp: socket", errno);
   set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-  bound_retransmission(socket.get());
+  bound_retransmission(socket.get(), 0);
   if (::connect(socket.get(), where.get(), where.length) != 0 && errno != EINPROGRESS) return errno;
   const std::uint64_t id = next_id_++;
   watch(socket.get(), kJoiningBase + id, true);

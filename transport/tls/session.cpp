@@ -116,8 +116,9 @@ SSL_CTX* Session::context() {
   return made;
 }
 
-/// Returns the pre-shared key of the connection that begins with this greeting. Null if libssl fails.
-SSL_SESSION* Session::key_of(const bootstrap::Greeting& greeting) {
+/// Returns the pre-shared key of the connection that begins with this greeting. Null if libssl fails, or memory is short: it is
+/// called by libssl, through which no exception can pass.
+SSL_SESSION* Session::key_of(const bootstrap::Greeting& greeting) try {
   static constexpr std::array<unsigned char, 2> kAes128GcmSha256 = {0x13, 0x01};  // with ChaCha20 the hash is the same
   const bootstrap::Secret key = bootstrap::derive(secret_, kKeyLabel, greeting.nonce, std::as_bytes(std::span(&greeting, 1)));
   SSL_SESSION* made = ::SSL_SESSION_new();
@@ -130,6 +131,8 @@ SSL_SESSION* Session::key_of(const bootstrap::Greeting& greeting) {
     made = nullptr;
   }
   return made;
+} catch (const std::exception&) {
+  return nullptr;
 }
 
 /// Gives libssl the key that a connector offers, and the key's identity.
