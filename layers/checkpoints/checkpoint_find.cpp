@@ -229,6 +229,8 @@ std::vector<std::string> differences(const CheckpointState& saved, const Checkpo
   compare("--clip", saved.clip, now.clip);
   compare("ranks", saved.layout.ranks(), now.layout.ranks());
   compare("--layout", saved.layout.print(), now.layout.print());
+  compare("--tp", name(saved.layout.tensor_exchange), name(now.layout.tensor_exchange));
+  compare("--sp", name(saved.layout.sequence_exchange), name(now.layout.sequence_exchange));
   compare("kernels", saved.kernels, now.kernels);
   return lines;
 }

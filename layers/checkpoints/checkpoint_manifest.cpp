@@ -72,6 +72,19 @@ class Section {
     return Layout::parse(text(field), fmt::format("{}: field \"{}{}\":", where_, path_, field));
   }
 
+  /// Returns the variant of an axis that the field names; the first if there is no such field, as in manifests before 0.2.0.
+  template <class Variant>
+  Variant variant(std::string_view field, std::initializer_list<Variant> known) const {
+    if (object_.find(field) == object_.end()) return *known.begin();
+    const std::string found = text(field);
+    std::vector<std::string_view> names;
+    for (const Variant each : known) {
+      if (name(each) == found) return each;
+      names.push_back(name(each));
+    }
+    refuse(field, fmt::format("{}", fmt::join(names, ", ")));
+  }
+
   Section section(std::string_view field) const {
     return {get(field, "an object", &json::is_object), where_, fmt::format("{}{}.", path_, field)};
   }
@@ -132,9 +145,12 @@ CheckpointState read_state(const Section& top) {
   state.clip = update.number("clip", 0, kNoBound);
 
   const Section world = top.section("world");
-  world.refuse_others_than({"ranks", "layout", "kernels"});
+  world.refuse_others_than({"ranks", "layout", "tp", "sp", "kernels"});
   const std::uint64_t ranks = world.integer("ranks", 1, kMostCounted);
   state.layout = world.layout("layout");
+  state.layout.tensor_exchange = world.variant("tp", {TensorExchange::plain, TensorExchange::sequence});
+  state.layout.sequence_exchange =
+      world.variant("sp", {SequenceExchange::gather, SequenceExchange::ring, SequenceExchange::ulysses});
   if (ranks != static_cast<std::uint64_t>(state.layout.ranks())) {
     world.refuse("ranks", fmt::format("{}, which is the product of the degrees in world.layout", state.layout.ranks()));
   }
@@ -196,7 +212,10 @@ std::string manifest_json(const Manifest& manifest) {
                       {"beta2", state.beta2},
                       {"epsilon", state.epsilon},
                       {"clip", state.clip}};
-  object["world"] = {{"ranks", state.layout.ranks()}, {"layout", state.layout.print()}, {"kernels", state.kernels}};
+  object["world"] = {{"ranks", state.layout.ranks()}, {"layout", state.layout.print()},
+                     {"tp", name(state.layout.tensor_exchange)},
+                     {"sp", name(state.layout.sequence_exchange)},
+                     {"kernels", state.kernels}};
   object["files"] = json::array();
   for (const CheckpointFile& file : manifest.files) {
     object["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3_128", file.checksum}});

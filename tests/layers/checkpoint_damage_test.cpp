@@ -207,6 +207,8 @@ TEST(Manifest, ThatLiesIsRefusedByField) {
       {"/world/layout", std::string(300, 'x'), "world.layout", "expected text of at most 200 bytes"},
       {"/world/layout", "pp=4", "world.layout", "pp=4: there is no axis 'pp'"},
       {"/world/layout", "tsp=2,sp=2", "world.layout", "tsp holds the sequence already"},
+      {"/world/tp", "ring", "world.tp", "expected plain, sequence, found"},
+      {"/world/sp", 7, "world.sp", "expected text"},
       {"/world/kernels", 3, "world.kernels", "expected text"},
       {"/files", json::object(), "files", "expected an array, found an object"},
       {"/files", json::array(), "files", "file \"config.json\" is missing"},
@@ -274,8 +276,8 @@ TEST(Manifest, ThatIsNoGoodJsonIsRefused) {
   EXPECT_REFUSED(parse_manifest(with("0.95", "NaN"), "m"), "update.beta2", "expected a finite number, found NaN");
   EXPECT_REFUSED(parse_manifest(with("0.95", "1e999"), "m"), "update.beta2", "expected a finite number");
   EXPECT_REFUSED(parse_manifest(with("\"seed\"", "\"step\": 7, \"seed\""), "m"), "field \"state.step\" is given twice");
-  EXPECT_REFUSED(parse_manifest(with("\"tsp=4\"", "\"tsp=\xff\""), "m"), "m: ");
-  EXPECT_REFUSED(parse_manifest(with("\"tsp=4\"", "\"tsp=\\n4\\u0000\""), "m"), "checksum");
+  EXPECT_REFUSED(parse_manifest(with("\"tp=2,sp=2\"", "\"tp=\xff\""), "m"), "m: ");
+  EXPECT_REFUSED(parse_manifest(with("\"tp=2,sp=2\"", "\"tp=2,\\nsp=2\\u0000\""), "m"), "checksum");
   EXPECT_REFUSED(parse_manifest(std::string(100'000, '['), "m"), "nested deeper");
   for (std::size_t end = 0; end + 3 < good.size(); end += 7) EXPECT_REFUSED(parse_manifest(good.substr(0, end), "m"), "m: ");
 }

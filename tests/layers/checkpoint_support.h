@@ -41,7 +41,7 @@ inline CheckpointState checkpoint_state(std::uint64_t step, DType dtype = DType:
   state.learning_rate = 0.1 + 0.2;  // needs all digits
   state.warmup = 17;
   state.epsilon = 5e-324;
-  state.layout = Layout::tsp(4);
+  state.layout = Layout::parse("tp=2,sp=2").with(TensorExchange::sequence).with(SequenceExchange::ring);
   state.kernels = "avx512";
   return state;
 }
