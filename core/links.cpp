@@ -292,9 +292,10 @@ void Links::meet(Used& used, bootstrap::StoreClient& client) {
   }
   await(used, [&](int number) { return endpoint.linked(number); });
   if (!factory.to_link.empty()) {
-    client.set(fmt::format("{}/{}", factory.name, rank()), {});
+    const auto key = [&](int end) { return fmt::format("{}/linked/{}", factory.name, end); };
+    client.set(key(rank()), {});
     for (const Peer& peer : used.peers)
-      ask(client, fmt::format("{}/{}", factory.name, peer.rank), peer.rank, std::string(factory.to_link));
+      ask(client, key(peer.rank), peer.rank, std::string(factory.to_link));
   }
   await(used, [&](int number) { return endpoint.connected(number); });
 }

@@ -58,7 +58,8 @@ class Heap {
   /// Allocates room for `count` elements of T, in category `communication`.
   template <Element T>
   HeapBlock allocate_elements(std::size_t count, std::string_view what) {
-    return allocate(count * sizeof(T), what);
+    constexpr std::size_t kMost = static_cast<std::size_t>(-1) / 2;  // more than any heap has
+    return allocate(count < kMost / sizeof(T) ? count * sizeof(T) : kMost, what);
   }
 
   /// Makes the next allocation of more than 0 bytes throw Error(out_of_memory) with this reason. For fault injection.

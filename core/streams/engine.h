@@ -197,7 +197,7 @@ class Engine {
   /// Returns true if no operation is pending on any stream.
   bool idle() const;
   /// Sets the observer of operations (a WaitObserver is told of waits, too); null: none, which costs nothing. Borrowed.
-  /// Precondition: idle().
+  /// Precondition: idle(), or null.
   void observe(OperationObserver* observer) { observer_ = observer; }
   /// Returns true if there is an observer.
   bool is_observed() const { return observer_ != nullptr; }

@@ -44,7 +44,8 @@ class Context {
   /// (SIGABRT). While the rank is still joining, an uncaught Error ends the process without a core dump: exit code 2 if refused,
   /// else 1.
   ///
-  /// A rank can join only once, in one process; later attempts are refused. Don't fork afterwards, unless the child only executes
+  /// A rank of a job can join only once, in one process; later attempts are refused. A program that is a world of its own may
+  /// make another context when the first is gone. Don't fork afterwards, unless the child only executes
   /// another program. Throws Error(refused | out_of_memory | stalled | disconnected), whose text says which variables were found,
   /// what is missing and which rank did not come.
   static Context from_environment();
@@ -83,7 +84,8 @@ class Context {
   /// Allocates room for `count` elements of T, see allocate().
   template <Element T>
   HeapBlock allocate_elements(std::size_t count, std::string_view what, Category category = Category::communication) {
-    return allocate(count * sizeof(T), what, category);
+    constexpr std::size_t kMost = static_cast<std::size_t>(-1) / 2;  // more than any heap has
+    return allocate(count < kMost / sizeof(T) ? count * sizeof(T) : kMost, what, category);
   }
   /// Returns the bytes of the heap that were asked for and not yet given back, the library's own included.
   CategoryBytes memory_use() const;

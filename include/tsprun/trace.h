@@ -37,7 +37,9 @@ struct TraceEvent {
   std::string_view name;                                ///< points to static storage
   double flops = 0;                                     ///< kernels: floating point operations
   std::uint64_t bytes = 0;                              ///< operations: size of this rank's own part
-  std::uint64_t sequence = 0;                           ///< operations: number in group and stream, from 1; not Error's
+  /// Operations: number from 1 among those of their group and stream; of messages, among those between the same two ranks in that
+  /// direction. (Error::sequence() counts otherwise: per kind of operation on its rank.)
+  std::uint64_t sequence = 0;
   std::uint64_t group = 0;              ///< operations: a number that all members give the group, and no other group has
   std::int32_t peer = -1;               ///< operations: world rank of the root, or of a message's other end; -1: none
   std::int32_t source = -1;             ///< send_recv: world rank from which it receives

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -50,9 +51,14 @@ class Readers {
   std::vector<Digest> read(const std::function<void()>& tick) {
     const std::size_t threads =
         std::min<std::size_t>(work_.size(), static_cast<std::size_t>(std::clamp(machine::usable_cores(), 1, kMostReaders)));
-    for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+    try {
+      for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(tick_never); });
+    } catch (const std::system_error&) {
+      // The system grants no more threads: those that there are read all, and without any this one does.
+      if (threads_.empty()) work(tick);
+    }
     std::unique_lock lock(mutex_);
-    while (ended_ < threads) {
+    while (ended_ < threads_.size()) {
       if (changed_.wait_for(lock, kTick) != std::cv_status::timeout) continue;
       lock.unlock();
       tick();
@@ -65,7 +71,10 @@ class Readers {
   }
 
  private:
-  void work() {
+  static void tick_never() {}
+
+  /// Reads blocks until there are none left. `tick` is called as digest_block() does.
+  void work(const std::function<void()>& tick) {
     try {
       while (!given_up_) {
         const std::size_t next = next_++;
@@ -73,7 +82,7 @@ class Readers {
         const auto [index, block] = work_[next];
         Reading& reading = readings_[index];
         const fs::path& path = paths_[index];
-        reading.blocks[block] = digest_block(file::open_to_read(path), path, reading.bytes, block, [] {});
+        reading.blocks[block] = digest_block(file::open_to_read(path), path, reading.bytes, block, tick);
       }
     } catch (...) {
       const std::lock_guard lock(mutex_);

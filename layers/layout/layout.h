@@ -18,8 +18,8 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
-/// Axes with their degrees, and the variants of tp and sp. An axis of one rank changes nothing; it is kept as typed until
-/// canonical().
+/// Axes with their degrees, and the variants of tp and sp. An axis of one rank is kept as typed until canonical();
+/// its name chooses the scheme only where no axis has several ranks.
 struct Layout {
   std::vector<Axis> axes;  ///< outermost first
   TensorExchange tensor_exchange = TensorExchange::plain;

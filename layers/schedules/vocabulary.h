@@ -24,7 +24,7 @@ namespace tsprun {
 /// are for token ids first_id, first_id + 1, …
 using LogitsSink = std::function<void(std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& logits)>;
 
-/// Bytes kept of the id and label of one token.
+/// Bytes kept of the id and label of one token, by the ways that keep both (TensorVocabulary keeps labels alone).
 inline constexpr std::uint64_t kTokenBytes = sizeof(std::uint32_t) + sizeof(std::int64_t);
 
 /// The interface of every way of cutting a vocabulary over ranks. Methods are collective over the ranks of the axis.
@@ -46,7 +46,7 @@ class Vocabulary {
   virtual ~Vocabulary() = default;
 
   /// Writes the embedding of this rank's tokens to x [rows, h]. `ids` [B, S] in natural order. On a phantom ids and labels may be
-  /// empty, which counts as if all ids were equally frequent. `kept`: memory category of this rank's ids and labels. Throws
+  /// empty, which counts as if all ids were equally frequent. `kept`: memory category of what this rank keeps of them. Throws
   /// Error(refused) for ids outside of the vocabulary.
   virtual void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) = 0;
   /// Sends the gradients dx [rows, h] of the embedding's rows to their owners. Replaces the embedding's gradient, or adds to it

@@ -1,6 +1,6 @@
 # Installs the package into a fresh prefix, builds the C++ examples against it and nothing else, runs them under the installed
 # tsprun and alone, and compares what they print.
-#   cmake -DBUILD_DIR=… -DSOURCE_DIR=… -DCXX_COMPILER=… -P check.cmake
+#   cmake -DBUILD_DIR=… -DSOURCE_DIR=… -DCXX_COMPILER=… -P installed_package.cmake
 
 set(work ${BUILD_DIR}/installed_package)
 set(prefix ${work}/prefix)

@@ -1,7 +1,7 @@
 // What --layout accepts, and what its refusals say.
 #include "layers/layout/layout.h"
 
-#include "transport/cause.h"
+#include "tests/support/refusal.h"
 
 #include <gtest/gtest.h>
 
@@ -9,13 +9,7 @@ namespace tsprun::test::layout_test {
 namespace {
 
 std::string refusal(const std::string& text) {
-  try {
-    Layout::parse(text);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.cause(), Cause::refused);
-    return error.what();
-  }
-  return {};
+  return refused_text([&] { Layout::parse(text); });
 }
 
 TEST(Layout, AxesKeepTheirOrderAndDegreesMultiply) {
@@ -68,11 +62,6 @@ TEST(Layout, WhatCannotBeMixedIsRefusedHoweverItWasMade) {
             "zero3 can't be mixed with tp, sp or tsp; try zero3 alone or after dp");
   EXPECT_EQ((Layout{{{AxisKind::sp, 2}, {AxisKind::tsp, 2}}}).why_not(),
             "tsp holds the sequence already and can't be mixed with sp; try tsp alone, or tp with tsp");
-}
-
-/// Rows stand in the order of AxisKind, by which they are found.
-TEST(Layout, EveryAxisHasItsRow) {
-  for (const AxisRow& row : kAxes) EXPECT_EQ(name(row.kind), row.name);
 }
 
 TEST(Layout, AnAxisOfOneRankIsPrintedAsTypedAndChangesNothing) {

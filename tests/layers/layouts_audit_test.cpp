@@ -273,6 +273,18 @@ void expect_memory(const ModelCase& of, const Layout& layout) {
   }
 }
 
+// The default table chooses neither for so few ranks and small sums.
+TEST(LayoutsTraffic, OfSmallSumsFollowsTheirAlgorithm) {
+  for (const char* algorithms : {"all_reduce=rooted", "all_reduce=ring"}) {
+    for (const char* layout : {"tsp=4", "tp=2,sp=2", "dp=2,zero3=2"}) {
+      ModelCase of = cases().front();
+      of.batch *= 2;
+      of.algorithms = algorithms;
+      expect_other(run_model(of, Layout::parse(layout)), std::string(layout) + ", " + algorithms);
+    }
+  }
+}
+
 TEST(LayoutsMemory, IsExactOnEveryRank) {
   for (const ModelCase& of : cases()) {
     for (const TensorExchange exchange : {TensorExchange::plain, TensorExchange::sequence}) {
