@@ -294,8 +294,7 @@ void Links::meet(Used& used, bootstrap::StoreClient& client) {
   if (!factory.to_link.empty()) {
     const auto key = [&](int end) { return fmt::format("{}/linked/{}", factory.name, end); };
     client.set(key(rank()), {});
-    for (const Peer& peer : used.peers)
-      ask(client, key(peer.rank), peer.rank, std::string(factory.to_link));
+    for (const Peer& peer : used.peers) ask(client, key(peer.rank), peer.rank, std::string(factory.to_link));
   }
   await(used, [&](int number) { return endpoint.connected(number); });
 }

@@ -75,7 +75,8 @@ struct Factory {
   // How ends meet by the job's store. The texts end the sentence "waited for rank 3 …" in errors.
   std::string_view to_tell{};     ///< for its address: "to say where it listens"; empty: ends need no addresses and no store
   bool address_per_peer = false;  ///< an end has an address for each peer, under NAME/end/peer; else one for all, under NAME/end
-  std::string_view to_link{};     ///< for the word that it is linked, under NAME/linked/end: "to connect its queue pairs"; empty: none
+  std::string_view
+      to_link{};  ///< for the word that it is linked, under NAME/linked/end: "to connect its queue pairs"; empty: none
 };
 
 // The table: a row for each kind, in the order in which they are tried. The rows stand in the folders' factory.cpp.

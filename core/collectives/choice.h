@@ -29,7 +29,7 @@ bool reorders_sums(Op op);
 /// Properties of a group on which the choice depends.
 struct GroupShape {
   int ranks = 1;
-  bool views = true;  ///< all members can read each other's memory in place
+  bool views = true;        ///< all members can read each other's memory in place
   bool grid = false;        ///< the group forms a Grid
   bool grid_views = false;  ///< it does, and members of a node can read each other's memory in place
 };

@@ -134,10 +134,9 @@ Algorithm CommunicatorState::choose(Op op, std::size_t bytes, const CallOptions&
   }
   if (size() == 1) return Algorithm::direct;
   if (wanted == Algorithm::automatic) {
-    return choices->choose(op, bytes, {.ranks = size(),
-                                       .views = group.views,
-                                       .grid = group.grid != nullptr,
-                                       .grid_views = group.grid && group.grid->views});
+    return choices->choose(
+        op, bytes,
+        {.ranks = size(), .views = group.views, .grid = group.grid != nullptr, .grid_views = group.grid && group.grid->views});
   }
   if (wanted == Algorithm::hierarchical) {
     if (const std::string why = why_not_hierarchical(op); !why.empty())

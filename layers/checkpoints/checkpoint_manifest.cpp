@@ -212,7 +212,8 @@ std::string manifest_json(const Manifest& manifest) {
                       {"beta2", state.beta2},
                       {"epsilon", state.epsilon},
                       {"clip", state.clip}};
-  object["world"] = {{"ranks", state.layout.ranks()}, {"layout", state.layout.print()},
+  object["world"] = {{"ranks", state.layout.ranks()},
+                     {"layout", state.layout.print()},
                      {"tp", name(state.layout.tensor_exchange)},
                      {"sp", name(state.layout.sequence_exchange)},
                      {"kernels", state.kernels}};

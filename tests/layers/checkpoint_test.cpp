@@ -92,10 +92,11 @@ TEST(Checkpoint, GivesBackTheRunsFactsBitByBit) {
   other.step += 1;
   other.learning_rate = 0.5;
   other.layout = Layout::tsp(2);
-  EXPECT_EQ(differences(state, other),
-            (std::vector<std::string>{"--lr: 0.5 now, 0.30000000000000004 in the checkpoint", "ranks: 2 now, 4 in the checkpoint",
-                                      "--layout: tsp=2 now, tp=2,sp=2 in the checkpoint", "--tp: plain now, sequence in the checkpoint",
-                                      "--sp: gather now, ring in the checkpoint"}));
+  EXPECT_EQ(
+      differences(state, other),
+      (std::vector<std::string>{"--lr: 0.5 now, 0.30000000000000004 in the checkpoint", "ranks: 2 now, 4 in the checkpoint",
+                                "--layout: tsp=2 now, tp=2,sp=2 in the checkpoint", "--tp: plain now, sequence in the checkpoint",
+                                "--sp: gather now, ring in the checkpoint"}));
 }
 
 TEST(Checkpoint, KeepsTheNewest) {

@@ -167,7 +167,7 @@ void StoreServer::serve(int descriptor) {
   StoreFrame frame;
   while (client.link.next(frame)) obey(client, frame);
   if (!alive || client.link.backlog() > kMostBacklog) {
-    const std::string why = alive ? fmt::format("it left {} MiB unread", client.link.backlog() >> 20)
+    const std::string why = alive              ? fmt::format("it left {} MiB unread", client.link.backlog() >> 20)
                             : !trouble.empty() ? trouble
                                                : client.link.why_over();
     if (!client.link.ready() || client.link.broke_rules()) refusals_.refused(client.address + claimed(client.link.peer()), why);

@@ -87,8 +87,8 @@ Arrival accept(int listener) {
 }
 
 bool bound_retransmission(int socket, std::uint64_t outage_ns) {
-  const auto most = static_cast<int>(std::clamp<std::uint64_t>(outage_ns / kStepsOfDeadline / 1'000'000,
-                                                               kRetransmissionLeast_ms, kRetransmissionLongest_ms));
+  const auto most = static_cast<int>(
+      std::clamp<std::uint64_t>(outage_ns / kStepsOfDeadline / 1'000'000, kRetransmissionLeast_ms, kRetransmissionLongest_ms));
   return ::setsockopt(socket, IPPROTO_TCP, kRetransmissionMost, &most, sizeof most) == 0;
 }
 

@@ -40,10 +40,10 @@ Arrival accept(int listener);
 /// (net.ipv4.tcp_retries2), however long it might wait.
 inline constexpr std::uint64_t kStepsOfDeadline = 12;
 
-/// Bounds the time after which TCP sends lost data again to a twelfth of the outage that must be survived, but at least one second
-/// (TCP_RTO_MAX_MS, Linux 6.15). By default TCP doubles that time with every loss, up to two minutes: after an outage of 9 s it
-/// would stay silent for another 4 s, and a deadline of 10 s would pass although the network works again. Returns false on older
-/// kernels, for which pacing.h does it.
+/// Bounds the time after which TCP sends lost data again to a twelfth of the outage that must be survived, but at least one
+/// second (TCP_RTO_MAX_MS, Linux 6.15). By default TCP doubles that time with every loss, up to two minutes: after an outage of 9
+/// s it would stay silent for another 4 s, and a deadline of 10 s would pass although the network works again. Returns false on
+/// older kernels, for which pacing.h does it.
 bool bound_retransmission(int socket, std::uint64_t outage_ns);
 
 /// Returns true if a connected socket's other end has another address than this end: it is on another machine, or may be.
