@@ -4,6 +4,7 @@
 #include "launcher/log_sink.h"
 #include "launcher/processes.h"
 #include "launcher/signals.h"
+#include "transport/bootstrap/job_description.h"
 #include "transport/cause.h"
 #include "transport/environment.h"
 
@@ -74,6 +75,8 @@ void take_standard_streams(const StandardStreams& streams) {
   ::dup2(streams.err, STDERR_FILENO);
 }
 
+int local_rank_of(const StartPlan& plan, int rank) { return rank - static_cast<int>(bootstrap::job_of(*plan.memory).first_rank); }
+
 /// Runs a built-in command's part in this rank. Errors go to the board, where tsprun reads them.
 int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   posix::UniqueFd spare(::fcntl(plan.memory->descriptor(), F_DUPFD_CLOEXEC, 3));
@@ -87,7 +90,8 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
     options.algorithms = Environment().algorithms();
     options.faults = plan.spec->global->faults;
     options.struck_faults = plan.spec->global->struck_faults;
-    Context context = join(std::move(*plan.memory), rank - static_cast<int>(plan.memory->layout().first_rank), options);
+    const int local_rank = local_rank_of(plan, rank);  // before the memory is moved
+    Context context = join(std::move(*plan.memory), local_rank, options);
     return plan.spec->rank_main(context, sink);
   } catch (const Error& error) {
     failed = failure_of(error);
@@ -133,14 +137,13 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   std::vector<int> kept = plan.memory->inherited();
   kept.insert(kept.end(), {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, plan.launcher_pidfd});
   close_descriptors_except(kept);
-  const shm::NodeLayout& layout = plan.memory->layout();
   const int ranks = plan.spec->global->ranks;
   GuardedProgram program;
   program.arguments = plan.spec->program;
   program.environment = {{"RANK", std::to_string(rank)},
                          {"WORLD_SIZE", std::to_string(ranks)},
-                         {"LOCAL_RANK", std::to_string(rank - static_cast<int>(layout.first_rank))},
-                         {"LOCAL_WORLD_SIZE", std::to_string(layout.local_ranks)},
+                         {"LOCAL_RANK", std::to_string(local_rank_of(plan, rank))},
+                         {"LOCAL_WORLD_SIZE", std::to_string(plan.memory->layout().local_ranks)},
                          {"MASTER_ADDR", plan.master_address},
                          {"MASTER_PORT", std::to_string(plan.master_port)},
                          {"TSP_NODE_FD", std::to_string(plan.memory->descriptor())}};
