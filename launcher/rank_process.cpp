@@ -20,7 +20,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <optional>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -41,25 +40,6 @@ Pipe make_pipe(int rank) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error(Cause::refused, fmt::format("a pipe for rank {}", rank), errno);
   return {posix::UniqueFd(ends[0]), posix::UniqueFd(ends[1])};
-}
-
-/// Pins this process to the rank-th `width` cores of those that it may use, as many as it has threads. A failure to do so doesn't
-/// end the job.
-void bind_to_cores(int rank, int width) {
-  cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) == 0) return;
-  const int cores = CPU_COUNT(&allowed);
-  width = std::min(width, cores);
-  const int first = rank % (cores / width) * width;
-  cpu_set_t own;
-  CPU_ZERO(&own);
-  int number = 0;
-  for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &allowed)) continue;
-    if (number >= first && number < first + width) CPU_SET(core, &own);
-    ++number;
-  }
-  ::sched_setaffinity(0, sizeof own, &own);
 }
 
 /// Descriptors for the standard streams. They are above 2, so that dup2() of one can't overwrite another.
@@ -176,7 +156,8 @@ RankProcess start_rank(const StartPlan& plan, int rank) {
   if (child == 0) {
     ::setpgid(0, 0);
     LogSink::divert(nullptr);
-    if (plan.bind) bind_to_cores(plan.place_here, plan.spec->global->threads);
+    // A failure to pin doesn't end the job.
+    if (plan.cores != nullptr) ::sched_setaffinity(0, sizeof *plan.cores, plan.cores);
     posix::UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     const bool has_stdin = rank == 0 && plan.stdin_for_rank_0 >= 0;
     take_standard_streams({has_stdin ? plan.stdin_for_rank_0 : null.get(), out.write.get(), err.write.get()});
