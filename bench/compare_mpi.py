@@ -70,7 +70,7 @@ def build_mpi_bench(compiler, folder):
     newest = max(path.stat().st_mtime for name in folders for path in (ROOT / name).iterdir() if path.suffix in (".h", ".cpp"))
     if not program.exists() or program.stat().st_mtime < newest:
         log(f"building mpi_bench with {compiler} ...")
-        command = [compiler, "-std=c++20", "-O3", "-I", str(ROOT)] + [str(ROOT / source) for source in SOURCES]
+        command = [compiler, "-std=c++20", "-O3", "-I", str(ROOT), "-I", str(ROOT / "include")] + [str(ROOT / source) for source in SOURCES]
         subprocess.run(command + ["-o", str(program)], check=True)
     return program
 

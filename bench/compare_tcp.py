@@ -53,7 +53,7 @@ def build_gloo_bench(folder):
     if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
         log("building gloo_bench ...")
         sources = [str(source)] + [str(ROOT / each) for each in compare_mpi.SOURCES if each != "bench/mpi_bench.cpp"]
-        subprocess.run(["g++", "-std=c++20", "-O3", "-I", str(ROOT)] + sources + ["-o", str(program), "-lgloo", "-lpthread"],
+        subprocess.run(["g++", "-std=c++20", "-O3", "-I", str(ROOT), "-I", str(ROOT / "include")] + sources + ["-o", str(program), "-lgloo", "-lpthread"],
                        check=True)
     return program
 
