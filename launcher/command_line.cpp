@@ -1,7 +1,7 @@
 #include "launcher/command_line.h"
 
 #include "launcher/suggest.h"
-#include "layers/io/suggest.h"
+#include "transport/suggest.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,6 +1,6 @@
 #include "launcher/suggest.h"
 
-#include "layers/io/suggest.h"
+#include "transport/suggest.h"
 
 #include <algorithm>
 #include <array>

@@ -2,8 +2,8 @@
 #include "core/fault/rank_faults.h"
 
 #include "transport/cause.h"
-#include "transport/fault/grammar.h"
 #include "transport/posix.h"
+#include "transport/suggest.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -25,14 +25,10 @@ Op op_of(const fault::Spec& spec) {
   if (spec.op.empty()) return Op::barrier;
   const std::optional<Op> op = op_from_name(spec.op);
   if (op) return *op;
-  std::vector<std::string_view> known;
-  for (int i = 0; i < kOps; ++i) known.push_back(name(static_cast<Op>(i)));
-  std::string_view nearest = fault::nearest_word(known, spec.op);
-  if (nearest.empty()) nearest = known.front();
-  std::string works = spec.text;
-  works.replace(works.find("op=" + spec.op) + 3, spec.op.size(), nearest);
-  throw Error(Cause::refused, fmt::format("--fault {}: there is no operation '{}'; there are {}; try {}", spec.text, spec.op,
-                                          fmt::join(known, ", "), works));
+  std::vector<std::string> known;
+  for (int i = 0; i < kOps; ++i) known.emplace_back(name(static_cast<Op>(i)));
+  throw Error(Cause::refused, fmt::format("--fault {}: there is no operation '{}'{}; there are {}", spec.text, spec.op,
+                                          did_you_mean(spec.op, known), fmt::join(known, ", ")));
 }
 
 }  // namespace

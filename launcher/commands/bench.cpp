@@ -5,11 +5,11 @@
 #include "launcher/bench/table.h"
 #include "launcher/commands/bench_rank.h"
 #include "launcher/refuse.h"
-#include "layers/io/suggest.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/shm/lane.h"
 #include "transport/shm/node_memory.h"
+#include "transport/suggest.h"
 
 #include <fmt/format.h>
 

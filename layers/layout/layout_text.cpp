@@ -1,7 +1,7 @@
 // The grammar of --layout. What it accepts, and the words with which it refuses, follow from the table of axes.
-#include "layers/io/suggest.h"
 #include "layers/layout/layout.h"
 #include "transport/cause.h"
+#include "transport/suggest.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

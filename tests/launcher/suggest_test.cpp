@@ -1,7 +1,7 @@
 // Which known word is meant by one that isn't known.
 #include "launcher/suggest.h"
 
-#include "layers/io/suggest.h"
+#include "transport/suggest.h"
 
 #include <gtest/gtest.h>
 

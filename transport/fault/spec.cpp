@@ -2,6 +2,7 @@
 
 #include "transport/cause.h"
 #include "transport/fault/grammar.h"
+#include "transport/suggest.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -20,10 +21,9 @@ using PairMap = std::map<std::string_view, std::string_view>;
 /// Parses one text, for a job with this number of ranks (0: unknown).
 class Parser {
  public:
-  Parser(std::string_view text, int ranks) : text_(text), ranks_(ranks), form_(nearest_form(kind_of(text))) {}
+  Parser(std::string_view text, int ranks) : text_(text), ranks_(ranks), form_(form_of(kind_of(text))) {}
 
   Spec parse() const {
-    check_kind();
     const PairMap pairs = named_pairs();
     check_keys(pairs);
     Spec spec;
@@ -50,14 +50,17 @@ class Parser {
 
  private:
   [[noreturn]] void refuse(const std::string& why) const {
-    throw Error(Cause::refused, fmt::format("--fault {}: {}; try {}", text_, why, repaired(text_, ranks_)));
+    throw Error(Cause::refused, fmt::format("--fault {}: {}", text_, why));
   }
+  /// Refuses a text that lacks something, and shows one that has all.
+  [[noreturn]] void refuse_incomplete(const std::string& why) const { refuse(fmt::format("{}, such as {}", why, form_.example)); }
 
-  void check_kind() const {
-    if (form_.name == kind_of(text_)) return;
-    std::vector<std::string_view> kinds;
-    for (const Form& form : forms()) kinds.push_back(form.name);
-    refuse(fmt::format("there is no kind '{}'; the kinds are {}", kind_of(text_).substr(0, 32), fmt::join(kinds, ", ")));
+  const Form& form_of(std::string_view kind) const {
+    if (const Form* form = find_form(kind)) return *form;
+    std::vector<std::string> kinds;
+    for (const Form& form : forms()) kinds.emplace_back(form.name);
+    refuse(fmt::format("there is no kind '{}'{}; the kinds are {}", kind.substr(0, 32), did_you_mean(kind.substr(0, 32), kinds),
+                       fmt::join(kinds, ", ")));
   }
 
   PairMap named_pairs() const {
@@ -65,7 +68,8 @@ class Parser {
     PairMap pairs;
     for (const auto& [key, value] : split_pairs(text_)) {
       if (std::ranges::find(known, key) == known.end())
-        refuse(fmt::format("{} takes no '{}', but {}", form_.name, key, fmt::join(known, ", ")));
+        refuse(fmt::format("{} takes no '{}', but {}{}", form_.name, key, fmt::join(known, ", "),
+                           did_you_mean(key, std::vector<std::string>(known.begin(), known.end()))));
       if (value.data() == nullptr) refuse(fmt::format("'{}' has no '='", key));
       if (!pairs.emplace(key, value).second) refuse(fmt::format("'{}' comes twice", key));
     }
@@ -74,11 +78,11 @@ class Parser {
 
   void check_keys(const PairMap& pairs) const {
     for (const std::string_view key : form_.needed) {
-      if (!pairs.contains(key)) refuse(fmt::format("{} needs {}", form_.name, key));
+      if (!pairs.contains(key)) refuse_incomplete(fmt::format("{} needs {}", form_.name, key));
     }
     const auto chosen = std::ranges::count_if(form_.one_of, [&](std::string_view key) { return pairs.contains(key); });
     if (!form_.one_of.empty() && chosen != 1)
-      refuse(fmt::format("{} needs one of {}", form_.name, fmt::join(form_.one_of, ", ")));
+      refuse_incomplete(fmt::format("{} needs one of {}", form_.name, fmt::join(form_.one_of, ", ")));
     if (pairs.contains("seq") && !pairs.contains("op")) refuse("seq counts operations of one kind, so it needs op");
   }
 

@@ -8,7 +8,7 @@
 //   corrupt:from=0,to=1,nth=7             drop:from=0,to=1,nth=7
 //   disconnect:from=0,to=1,step=3         seed=N in any
 //
-// A text outside the grammar is refused; the error says what is wrong with it and gives the nearest text that works.
+// A text outside the grammar is refused; the error says what is wrong with it and what would work.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +60,7 @@ struct Spec {
 };
 
 /// Parses the text of one `--fault`. `ranks` is the number of ranks of the job, 0 if unknown. Throws Error(refused) naming the
-/// text, what is wrong with it and the nearest text that works; also if the text names ranks that the job doesn't have, or a
+/// text, what is wrong with it and what would work; also if the text names ranks that the job doesn't have, or a
 /// pair whose two ends are one rank.
 Spec parse(std::string_view text, int ranks = 0);
 

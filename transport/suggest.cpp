@@ -1,4 +1,4 @@
-#include "layers/io/suggest.h"
+#include "transport/suggest.h"
 
 #include <fmt/format.h>
 
