@@ -1,7 +1,6 @@
 #include "launcher/plan/paper_figures.h"
 
 #include "launcher/plan/amounts.h"
-#include "launcher/plan/text_table.h"
 #include "layers/io/config.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/flows.h"
@@ -178,30 +177,6 @@ ordered_json flops_per_token() {
           {"attention_causal", flops.attention_core / kSequence}};
 }
 
-void append(std::vector<std::string>& lines, const char* title, const TextTable& table) {
-  lines.emplace_back("");
-  lines.emplace_back(title);
-  for (std::string& line : table.lines()) lines.push_back(std::move(line));
-}
-
-std::string scaled(const ordered_json& value, double unit, const char* format) {
-  return value.is_null() ? "never" : fmt::format(fmt::runtime(format), value.get<double>() / unit);
-}
-
-/// Returns a table with one row per value of `key` and one column per scheme.
-TextTable by_scheme(const ordered_json& rows, const char* head, const char* field, double unit, const char* format) {
-  std::vector<std::string> heads = {head};
-  for (const PaperScheme& each : paper_schemes()) heads.push_back(each.label);
-  TextTable table(heads);
-  const std::size_t columns = paper_schemes().size();
-  for (std::size_t i = 0; i < rows.size(); i += columns) {
-    std::vector<std::string> cells = {std::to_string(rows[i]["seq"].get<std::size_t>())};
-    for (std::size_t j = 0; j < columns; ++j) cells.push_back(scaled(rows[i + j][field], unit, format));
-    table.row(std::move(cells));
-  }
-  return table;
-}
-
 }  // namespace
 
 Setting reference_setting(std::size_t sequence, Recompute recompute) {
@@ -243,57 +218,6 @@ ordered_json paper_figures_json() {
           {"fig9", figure9()},
           {"break_even", break_evens()},
           {"flops_per_token", flops_per_token()}};
-}
-
-std::vector<std::string> paper_figure_lines() {
-  const ordered_json figures = paper_figures_json();
-  std::vector<std::string> lines;
-  const ordered_json& fig1 = figures["fig1"];
-  append(lines, "Fig. 1 by the printed formulas: GiB a GPU, selective recomputation, D = 8",
-         by_scheme(fig1, "S", "printed", kGiB, "{:.2f}"));
-  append(lines, "The same as counted here: peak of bf16 training with f32 gradients (18 bytes a parameter), recompute none",
-         by_scheme(fig1, "S", "counted", kGiB, "{:.2f}"));
-  const ordered_json& fig5 = figures["fig5"];
-  append(lines, "Fig. 5a by (14): forward GB a layer and device, D = 8", by_scheme(fig5, "S", "printed", kGB, "{:.4f}"));
-  append(lines, "The same as counted here", by_scheme(fig5, "S", "counted", kGB, "{:.4f}"));
-
-  TextTable sixth({"h", "parameters", "TSP/TP by (14)", "counted"});
-  for (const ordered_json& row : figures["fig6"]) {
-    sixth.row({std::to_string(row["hidden"].get<std::size_t>()), scaled(row["parameters"], kGB, "{:.2f} G"),
-               scaled(row["ratio_printed"], 1, "{:.3f}"), scaled(row["ratio_counted"], 1, "{:.3f}")});
-  }
-  append(lines, "Fig. 6, S = 32768: forward bytes of TSP over those of TP", sixth);
-
-  TextTable seventh({"BS", "TSP/TP by (14)", "counted"});
-  for (const ordered_json& row : figures["fig7"]) {
-    if (row["batch"] != 1) continue;
-    seventh.row({std::to_string(row["seq"].get<std::size_t>()), scaled(row["printed"], 1, "{:.3f}"),
-                 scaled(row["counted"], 1, "{:.3f}")});
-  }
-  append(lines, "Fig. 7, h = 4096, D = 8: by (14) 0.5 + 4.142857 h/(BS), counted 0.5 + 4 h/(BS)", seventh);
-
-  TextTable ninth({"S", "scheme", "measured GB", "counted GB"});
-  for (const ordered_json& row : figures["fig9"]) {
-    ninth.row({std::to_string(row["seq"].get<std::size_t>()), row["scheme"].get<std::string>(),
-               scaled(row["measured"], kGB, "{:.1f}"), scaled(row["counted"], kGB, "{:.1f}")});
-  }
-  append(lines, "Fig. 9: what the paper measured (its settings aren't stated), and this program's peak with recompute full",
-         ninth);
-
-  TextTable even({"g", "forward (27)", "counted", "and backward, one dtype", "bf16, f32 sums"});
-  for (const ordered_json& row : figures["break_even"]) {
-    even.row({std::to_string(row["g"].get<std::size_t>()), scaled(row["forward_printed"], 1, "{:.3f}"),
-              scaled(row["forward"], 1, "{:.3f}"), scaled(row["forward_backward"], 1, "{:.2f}"),
-              scaled(row["forward_backward_bf16"], 1, "{:.2f}")});
-  }
-  append(lines, "Tokens BS over h from which TSP moves no more than TP", even);
-
-  const ordered_json& flops = figures["flops_per_token"];
-  lines.emplace_back("");
-  lines.push_back(fmt::format("Forward FLOPs a token at 128K: {:.2f} G linear + {:.2f} G attention ({:.2f} G causal)",
-                              flops["linear"].get<double>() / kGB, flops["attention_printed"].get<double>() / kGB,
-                              flops["attention_causal"].get<double>() / kGB));
-  return lines;
 }
 
 }  // namespace tsprun::detail::launcher

@@ -31,7 +31,5 @@ double counted_forward(const Setting& setting, const Layout& layout);
 
 /// Returns {fig1, fig5, fig6, fig7, fig9, break_even, flops_per_token}: rows of numbers, for tools/plot and scripts.
 nlohmann::ordered_json paper_figures_json();
-/// Returns the same as lines of tables.
-std::vector<std::string> paper_figure_lines();
 
 }  // namespace tsprun::detail::launcher

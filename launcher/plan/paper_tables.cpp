@@ -231,7 +231,9 @@ std::vector<std::string> PaperTables::lines() const {
                equation.exact ? number(*equation.exact, equation.unit) : "-", std::string(equation.note)});
   }
   for (std::string& line : table.lines()) lines.push_back(std::move(line));
-  for (std::string& line : paper_figure_lines()) lines.push_back(std::move(line));
+  lines.emplace_back("");
+  lines.emplace_back(
+      "Figures 1, 5, 6, 7 and 9 by these formulas and as counted here: --json FILE writes them, tools/plot/plot.py draws them.");
   lines.insert(lines.end(), {"", "Where the paper's formulas and statements differ from what is counted"});
   constexpr std::size_t kWidth = 130;
   for (std::size_t i = 0; i < kPaperDifferences.size(); ++i) {
