@@ -1,9 +1,9 @@
 #include "launcher/agreement.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <string_view>
 
@@ -11,30 +11,15 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-/// Options that may differ between nodes: what identifies a node, and what it prints and writes. Ranks, layout and nodes are
-/// compared as validated, not as typed.
-constexpr std::array<std::string_view, 23> kOwn = {
-    "--help",        "--version", "--ranks",  "--layout",  "--nodes",        "--nnodes", "--node-rank", "--rendezvous",
-    "--secret-file", "--rdma",    "--bind",   "--threads", "--mem-per-rank", "--json",   "--quiet",     "--log-level",
-    "--no-prefix",   "--save",    "--resume", "--logits",  "--output",       "--csv",    "--audit"};
 constexpr char kBetween = '\n';
 
-bool contains(const auto& names, std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); }
-
-void take(const CLI::App& app, Agreement& into) {
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->get_lnames().empty()) continue;
-    const std::string name = fmt::format("--{}", option->get_lnames().front());
-    if (contains(kOwn, name)) continue;
-    std::string value;
-    for (const std::string& each : option->results()) {
-      if (!value.empty()) value += kBetween;
-      value += each;
-    }
-    if (option->count() == 0) value = option->get_default_str();
-    // The nodes' paths may differ, but their ranks write in turn: all of them or none.
-    if (name == "--trace" && option->count() > 0) value = "FILE";
-    if (!value.empty()) into[name] = value;
+void take(const OptionTable& table, Agreement& into) {
+  for (const OptionRow& row : table.rows()) {
+    if (row.option->get_lnames().empty() || row.is(Trait::per_node)) continue;
+    std::string value = fmt::format("{}", fmt::join(row.option->results(), std::string_view(&kBetween, 1)));
+    if (row.option->count() == 0) value = row.usual;
+    else if (row.is(Trait::all_or_none)) value = row.metavar;
+    if (!value.empty()) into["--" + row.option->get_lnames().front()] = value;
   }
 }
 
@@ -54,9 +39,9 @@ std::string_view advice(std::string_view name) {
 
 }  // namespace
 
-Agreement typed_options(const CLI::App& app, const CLI::App& command) {
+Agreement typed_options(const OptionTable& global, const OptionTable& command) {
   Agreement options;
-  take(app, options);
+  take(global, options);
   take(command, options);
   return options;
 }

@@ -3,9 +3,10 @@
 #include "launcher/command_line.h"
 #include "launcher/commands/command.h"
 #include "launcher/environment.h"
-#include "launcher/examples.h"
+#include "launcher/help_footer.h"
 #include "launcher/log_sink.h"
 #include "launcher/outputs.h"
+#include "launcher/refuse.h"
 #include "launcher/signals.h"
 #include "launcher/standard_output.h"
 #include "launcher/starter.h"
@@ -69,67 +70,63 @@ void report_refusal(Report& report, const std::string& command, const std::strin
 }
 
 /// Refuses faults that the command can't inject.
-void check_faults(const Command& command, const GlobalOptions& global) {
-  for (const fault::Spec& spec : global.faults) {
-    if (!command.has_ranks()) throw Error(Cause::refused, fmt::format("--fault {}: {} has no ranks", spec.text, command.name()));
-    if (spec.step != 0 && !command.has_steps() && !spec.strikes_rank()) {
-      throw Error(Cause::refused,
-                  fmt::format("--fault {}: {} has no training steps; name a message: try drop:from={},to={},nth=1", spec.text,
-                              command.name(), spec.from, spec.to));
-    }
-    if (spec.step != 0 && !command.has_steps()) {
-      throw Error(Cause::refused, fmt::format("--fault {}: {} has no training steps; name an operation, such as "
-                                              "kill:rank={},op=all_gather,seq=1",
-                                              spec.text, command.name(), std::max(spec.rank, 0)));
-    }
+void check_faults(const CommandFacts& command, const GlobalOptions& global) {
+  for (const fault::Spec& spec : global.faults.values) {
+    if (command.ranks == RankUse::on_paper) refuse(fmt::format("--fault {}: {} has no ranks", spec.text, command.name));
+    if (spec.step == 0 || command.has_steps) continue;
+    const std::string instead =
+        spec.strikes_rank() ? fmt::format("name an operation, such as kill:rank={},op=all_gather,seq=1", std::max(spec.rank, 0))
+                            : fmt::format("name a message: try drop:from={},to={},nth=1", spec.from, spec.to);
+    refuse(fmt::format("--fault {}: {} has no training steps; {}", spec.text, command.name, instead));
   }
 }
 
 /// Validates and runs a command, and writes the report. `complaint`: what is wrong with the command line itself; empty: nothing.
-int execute(Command& command, GlobalOptions& global, const std::string& complaint) {
+int execute(Command& command, const OptionTable& options, GlobalOptions& global, const std::string& complaint) {
+  const CommandFacts facts = command.facts();
+  const bool has_ranks = facts.ranks != RankUse::on_paper;
   set_up_logging(global);
   Report report(global.json);
   std::optional<TraceToStandardOutput> trace_to_stdout;
   try {
-    if (!complaint.empty()) throw Error(Cause::refused, complaint);
+    if (!complaint.empty()) refuse(complaint);
     const std::string taken =
-        command.rank_use() == RankUse::job ? take_from_starter(global, [](const char* name) { return std::getenv(name); }) : "";
-    validate_global(global, command.rank_use(), command.processes_per_rank());
+        facts.ranks == RankUse::job ? take_from_starter(global, [](const char* name) { return std::getenv(name); }) : "";
+    validate_global(global, facts.ranks, facts.processes_per_rank);
     set_up_logging(global);
     if (!taken.empty()) spdlog::info("{}", taken);
-    if (!global.program.empty() && command.name() != "run") {
-      throw Error(Cause::refused, fmt::format("{} -- {}: only `run` starts a program", command.name(), global.program.front()));
+    if (!global.program.empty() && facts.name != "run")
+      refuse(fmt::format("{} -- {}: only `run` starts a program", facts.name, global.program.front()));
+    if (!global.trace.empty() && !facts.has_trace) {
+      refuse(fmt::format("--trace {}: {} has no trace; train, eval, generate and block write one", global.trace, facts.name));
     }
-    if (!global.trace.empty() && !command.has_trace()) {
-      throw Error(Cause::refused, fmt::format("--trace {}: {} has no trace; train, eval, generate and block write one",
-                                              global.trace, command.name()));
-    }
-    if (!command.has_steps()) check_trace_steps(global.trace_options, command.name(), 0, 0);
+    if (!facts.has_steps) check_trace_steps(global.trace_options, facts.name, 0, 0);
     if (global.trace == "-") {
-      if (global.several_machines) throw Error(Cause::refused, "--trace -: the nodes' ranks write one file in turn; name a file");
+      if (global.several_machines) refuse("--trace -: the nodes' ranks write one file in turn; name a file");
       trace_to_stdout.emplace();
       global.trace = trace_to_stdout->path();
     }
-    check_environment(command.name());
-    check_faults(command, global);
+    check_environment(facts.name);
+    check_faults(facts, global);
+    options.parse();
     command.validate(global);
     global.inputs = command.inputs();
   } catch (const Error& error) {
     say(error.what());
-    report_refusal(report, command.name(), error.what());
+    report_refusal(report, facts.name, error.what());
     return kRefused;
   }
-  if (command.has_ranks()) {
+  if (has_ranks) {
     for (const std::string& line : ignored_options(global)) spdlog::warn("{}", line);
   }
-  report.begin(command.name(), global, command.has_ranks());
+  report.begin(facts.name, global, has_ranks);
   int code = kFailed;
   try {
     code = command.run(global, report);
   } catch (const Error& error) {
     // Ranks throw in their own processes; an error that arrives here kept them from starting.
     say(error.what());
-    report_refusal(report, command.name(), error.what());
+    report_refusal(report, facts.name, error.what());
     return error.cause() == Cause::refused || error.cause() == Cause::out_of_memory ? kRefused : kFailed;
   }
   code = flush_output(code, &report);
@@ -158,17 +155,22 @@ int tsprun(int argc, const char* const* argv) {
     app.set_version_flag("--version", std::string("tsprun ") + TSP_VERSION);
     GlobalOptions global;
     global.secret_of_environment = take_secret_from_environment();
-    add_global_options(app, global);
+    OptionTable global_table(global);
+    global_table.bind(app);
     const std::vector<std::unique_ptr<Command>> commands = all_commands();
-    std::map<const CLI::App*, Command*> by_app;
+    std::map<const CLI::App*, std::pair<Command*, OptionTable>> by_app;
     std::vector<const CLI::App*> apps = {&app};
     for (const auto& command : commands) {
-      CLI::App* sub = app.add_subcommand(command->name(), command->help());
+      const CommandFacts facts = command->facts();
+      CLI::App* sub = app.add_subcommand(facts.name, facts.help);
       sub->fallthrough();
-      command->add_options(*sub);
+      OptionTable table;
+      command->declare(table);
+      table.bind(*sub);
+      command->describe(*sub);
       const std::string own = sub->get_footer();
-      sub->footer(own + (own.empty() ? "" : "\n\n") + help_footer(app, command->name()));
-      by_app[sub] = command.get();
+      sub->footer(own + (own.empty() ? "" : "\n\n") + help_footer(global_table, facts.examples));
+      by_app.emplace(sub, std::pair(command.get(), std::move(table)));
       apps.push_back(sub);
     }
     // Not earlier, because commands would inherit it.
@@ -199,15 +201,16 @@ int tsprun(int argc, const char* const* argv) {
       return kRefused;
     }
     const CLI::App* chosen = app.get_subcommands().front();
-    global.typed = typed_options(app, *chosen);
+    const auto& [command, table] = by_app.at(chosen);
+    global.typed = typed_options(global_table, table);
     // Before the report's file is emptied, as it might be one that the command reads.
-    if (const std::string trouble = outputs_trouble(app, *chosen); !trouble.empty()) {
+    if (const std::string trouble = outputs_trouble(global_table, table); !trouble.empty()) {
       say(trouble);
       return kRefused;
     }
-    if (wants_standard_output(app, *chosen)) lend_standard_output();
+    if (wants_standard_output(global_table, table)) lend_standard_output();
     const std::string empty = empty_value(app);
-    return execute(*by_app.at(chosen), global, empty.empty() ? empty_value(*chosen) : empty);
+    return execute(*command, table, global, empty.empty() ? empty_value(*chosen) : empty);
   } catch (const Error& error) {
     say(error.what());
     return error.cause() == Cause::refused ? kRefused : kFailed;

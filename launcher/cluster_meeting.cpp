@@ -55,9 +55,9 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
   } catch (const Error& error) {
     if (mine.trouble.empty()) mine.trouble = error.what();
   }
-  mine.options["ranks"] = std::to_string(global.ranks);
-  mine.options["--layout"] = global.layout.print();
-  mine.options["--nnodes"] = std::to_string(global.nodes);
+  mine.options["ranks"] = std::to_string(global.ranks.value);
+  mine.options["--layout"] = global.layout->print();
+  mine.options["--nnodes"] = std::to_string(global.nodes.value);
   mine.options["command"] = command;
   if (const std::string algorithms = Environment().algorithms(); !algorithms.empty()) mine.options["TSP_ALGORITHMS"] = algorithms;
   mine.options = short_enough(std::move(mine.options), "options");

@@ -9,11 +9,8 @@
 #include "transport/verbs/device.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <sys/resource.h>
@@ -28,7 +25,6 @@ constexpr double kLongestTimeout = 86400 * 365;
 constexpr int kMostThreads = 1024;
 /// Descriptors that the launcher holds however many ranks there are.
 constexpr std::uint64_t kOwnDescriptors = 32;
-constexpr std::array<std::string_view, 7> kLogLevels = {"trace", "debug", "info", "warn", "error", "critical", "off"};
 
 std::uint64_t hard_limit_open_files() {
   rlimit limit{};
@@ -37,19 +33,19 @@ std::uint64_t hard_limit_open_files() {
 }
 
 void validate_ranks(GlobalOptions& options, RankUse use) {
-  const bool by_number = !options.ranks_text.empty();
-  const bool by_layout = !options.layout_text.empty();
+  const bool by_number = options.ranks.given();
+  const bool by_layout = options.layout.given();
   const std::int64_t most = use == RankUse::on_paper ? kMostRanksOnPaper : shm::kMaxLocalRanks;
-  if (by_number) options.ranks = static_cast<int>(parse_integer("-n", options.ranks_text, 1, most));
+  if (by_number) options.ranks = static_cast<int>(parse_integer("-n", options.ranks.text, 1, most));
   if (by_layout) {
-    options.layout = Layout::parse(options.layout_text);
-    const int product = options.layout.ranks();
+    options.layout = Layout::parse(options.layout.text);
+    const int product = options.layout->ranks();
     if (by_number && product != options.ranks) {
-      refuse(fmt::format("--layout {} needs {} ranks, but -n says {}; try -n {} or --layout {}", options.layout_text, product,
+      refuse(fmt::format("--layout {} needs {} ranks, but -n says {}; try -n {} or --layout {}", options.layout.text, product,
                          options.ranks, product, Layout::tsp(options.ranks).print()));
     }
     if (product > most) {
-      refuse(fmt::format("--layout {} needs {} ranks; at most {} {}", options.layout_text, product, most,
+      refuse(fmt::format("--layout {} needs {} ranks; at most {} {}", options.layout.text, product, most,
                          use == RankUse::on_paper ? "are counted" : "fit on one node"));
     }
     options.ranks = product;
@@ -59,34 +55,27 @@ void validate_ranks(GlobalOptions& options, RankUse use) {
   }
 }
 
-/// Returns how the user chose the number of ranks, for messages.
-std::string ranks_option(const GlobalOptions& options) {
-  if (options.ranks_text.empty() && !options.layout_text.empty()) return fmt::format("--layout {}", options.layout_text);
-  return fmt::format("-n {}", options.ranks);
-}
-
 /// Parses on which nodes the ranks are, and which tsprun starts them.
 void validate_nodes(GlobalOptions& options, RankUse use) {
-  const bool several = !options.nnodes_text.empty();
-  if (!options.nodes_text.empty()) {
+  const bool several = !options.nnodes.empty();
+  if (options.nodes.given()) {
     if (several)
-      refuse(fmt::format("--nodes {}: it pretends that there are nodes, --nnodes names real ones; give one", options.nodes_text));
+      refuse(fmt::format("--nodes {}: it pretends that there are nodes, --nnodes names real ones; give one", options.nodes.text));
     const std::int64_t most = use == RankUse::jobs ? shm::kMaxLocalRanks : options.ranks;
-    options.nodes = static_cast<int>(parse_integer("--nodes", options.nodes_text, 1, most));
+    options.nodes = static_cast<int>(parse_integer("--nodes", options.nodes.text, 1, most));
   }
   if (!several) {
-    if (!options.node_rank_text.empty()) refuse(fmt::format("--node-rank {}: it goes with --nnodes K", options.node_rank_text));
+    if (options.node_rank.given()) refuse(fmt::format("--node-rank {}: it goes with --nnodes K", options.node_rank.text));
     if (!options.rendezvous.empty()) refuse(fmt::format("--rendezvous {}: it goes with --nnodes K", options.rendezvous));
     return;
   }
-  options.nodes = static_cast<int>(parse_integer("--nnodes", options.nnodes_text, 1, options.ranks));
-  if (options.node_rank_text.empty()) {
-    refuse(fmt::format("--nnodes {}: which one is this? try --node-rank 0", options.nnodes_text));
+  options.nodes = static_cast<int>(parse_integer("--nnodes", options.nnodes, 1, options.ranks));
+  if (!options.node_rank.given()) {
+    refuse(fmt::format("--nnodes {}: which one is this? try --node-rank 0", options.nnodes));
   }
-  options.node_rank = static_cast<int>(parse_integer("--node-rank", options.node_rank_text, 0, options.nodes - 1));
+  options.node_rank = static_cast<int>(parse_integer("--node-rank", options.node_rank.text, 0, options.nodes - 1));
   if (options.rendezvous.empty()) {
-    refuse(
-        fmt::format("--nnodes {}: where do they meet? try --rendezvous HOST:29500, an address of node 0", options.nnodes_text));
+    refuse(fmt::format("--nnodes {}: where do they meet? try --rendezvous HOST:29500, an address of node 0", options.nnodes));
   }
   bootstrap::parse_host_port("--rendezvous", options.rendezvous);
   options.several_machines = options.nodes > 1;
@@ -114,7 +103,7 @@ void validate_against_machine(const GlobalOptions& options, int processes_per_ra
   if (processes + 1 > process_limit) {
     const std::uint64_t nearest =
         (process_limit - std::min<std::uint64_t>(process_limit, 1)) / static_cast<std::uint64_t>(processes_per_rank);
-    refuse(fmt::format("{}: needs {} processes, `ulimit -u` allows {}; try -n {}, or raise the limit", ranks_option(options),
+    refuse(fmt::format("{}: needs {} processes, `ulimit -u` allows {}; try -n {}, or raise the limit", ranks_as_typed(options),
                        processes + 1, process_limit, std::max<std::uint64_t>(1, nearest)));
   }
   const std::uint64_t needed = descriptors(options, options.ranks);
@@ -122,140 +111,109 @@ void validate_against_machine(const GlobalOptions& options, int processes_per_ra
   if (needed > descriptor_limit) {
     int nearest = options.ranks;
     while (nearest > options.nodes && descriptors(options, nearest) > descriptor_limit) --nearest;
-    refuse(fmt::format("{}: needs {} open files, `ulimit -Hn` allows {}; try -n {}, or raise the limit", ranks_option(options),
+    refuse(fmt::format("{}: needs {} open files, `ulimit -Hn` allows {}; try -n {}, or raise the limit", ranks_as_typed(options),
                        needed, descriptor_limit, nearest));
   }
   const std::uint64_t available = machine::available_memory();
   if (options.mem_per_rank != 0 && available != 0 && options.mem_per_rank > available / ranks) {
     const std::uint64_t nearest = std::max(kSmallestBudget, (available / ranks) >> 20 << 20);
     refuse(fmt::format("--mem-per-rank {}: {} ranks could take {} MiB together, {} MiB are available; try --mem-per-rank {}",
-                       options.mem_per_rank_text, ranks, (options.mem_per_rank * ranks) >> 20, available >> 20,
+                       options.mem_per_rank.text, ranks, (options.mem_per_rank * ranks) >> 20, available >> 20,
                        format_size(nearest)));
   }
 }
 
-/// Returns by how many bits a size's suffix shifts; "K", "KB" and "KiB" mean the same. -1: it is no suffix.
-int shift_of(std::string_view suffix) {
-  if (suffix.empty() || suffix == "B") return 0;
-  constexpr std::string_view kLetters = "KMGT";
-  const std::size_t letter = kLetters.find(static_cast<char>(std::toupper(static_cast<unsigned char>(suffix.front()))));
-  suffix.remove_prefix(1);
-  const bool whole = suffix.empty() || suffix == "B" || suffix == "b" || suffix == "iB" || suffix == "ib";
-  return letter == std::string_view::npos || !whole ? -1 : static_cast<int>(letter + 1) * 10;
+void validate_faults(GlobalOptions& options, RankUse use) {
+  options.faults.values.clear();
+  for (const std::string& text : options.faults.texts)
+    options.faults.values.push_back(fault::parse(text, use == RankUse::jobs ? 0 : options.ranks));
+  check_faults(options.faults.values);
 }
 
-void validate_faults(GlobalOptions& options, RankUse use) {
-  options.faults.clear();
-  for (const std::string& text : options.fault_texts)
-    options.faults.push_back(fault::parse(text, use == RankUse::jobs ? 0 : options.ranks));
-  check_faults(options.faults);
+std::uint64_t parse_budget(const std::string& option, const std::string& text) {
+  const std::uint64_t bytes = parse_size(option, text);
+  if (bytes < kSmallestBudget || bytes > kLargestBudget) {
+    refuse(fmt::format("{} {}: {} to {} work; try {}", option, text, format_size(kSmallestBudget), format_size(kLargestBudget),
+                       format_size(std::clamp(bytes, kSmallestBudget, kLargestBudget))));
+  }
+  return bytes;
 }
+
+/// Parses seconds into nanoseconds.
+struct Seconds {
+  std::uint64_t operator()(const std::string& option, const std::string& text) const {
+    double seconds = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+    if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(seconds))
+      refuse(fmt::format("{} {}: not a number of seconds; try {} 30", option, text, option));
+    if (seconds < 0.1 || seconds > kLongestTimeout) {
+      refuse(fmt::format("{} {}: 0.1 to {:.0f} seconds work; try {} {}", option, text, kLongestTimeout, option,
+                         seconds < 0.1 ? "0.1" : fmt::format("{:.0f}", kLongestTimeout)));
+    }
+    return static_cast<std::uint64_t>(seconds * 1e9);
+  }
+  std::string print(std::uint64_t ns) const { return fmt::format("{}", static_cast<double>(ns) / 1e9); }
+};
 
 }  // namespace
 
-void add_global_options(CLI::App& app, GlobalOptions& options) {
-  const std::string group = "Global options (before or after the command)";
-  app.add_option("-n,--ranks", options.ranks_text, "ranks in all; default: the product of --layout, else 1")
-      ->type_name("N")
-      ->group(group);
-  app.add_option("--layout", options.layout_text,
-                 "axis=degree,…, outermost first; axes dp, tp, sp, tsp, zero3; -n N alone means tsp=N")
-      ->type_name("SPEC")
-      ->group(group);
-  app.add_option("--sp", options.sequence_text, "how sp's ranks attend to each other's tokens: gather, ring, ulysses")
-      ->type_name("WAY")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--tp", options.tensor_text,
-                 "how tp's ranks share tokens: plain (all have all), sequence (Megatron's sequence parallelism)")
-      ->type_name("WAY")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--intra", options.intra, "transport within a node: auto, shm, tcp")
-      ->type_name("KIND")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--inter", options.inter,
-                 "transport across nodes: auto, verbs, tcp; auto: verbs where both ends have an active RDMA device, else tcp")
-      ->type_name("KIND")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--tls", options.tls,
-                 "encrypt and authenticate what travels by tcp (TLS 1.3, the secret as its key): auto, on, off; auto: between "
-                 "machines (--nnodes), not within one. RDMA isn't encrypted")
-      ->type_name("WHEN")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--rdma", options.rdma,
-                 "RDMA device of this tsprun's ranks; default: local rank i takes the i-th active one modulo their number")
-      ->type_name("DEVICE[:PORT[:GID]]")
-      ->group(group);
-  app.add_option("--nodes", options.nodes_text, "pretend that the ranks sit on K nodes of this machine, which share no memory")
-      ->type_name("K")
-      ->group(group);
-  app.add_option("--nnodes", options.nnodes_text, "real nodes, a tsprun on each")->type_name("K")->group(group);
-  app.add_option("--node-rank", options.node_rank_text, "which of them this is, from 0")->type_name("I")->group(group);
-  app.add_option("--rendezvous", options.rendezvous, "where they meet: an address of node 0 and a free port")
-      ->type_name("HOST:PORT")
-      ->group(group);
-  app.add_option(
-         "--secret-file", options.secret_file,
-         "what all nodes must know, 16 bytes at least; default: $TSP_SECRET, else ~/.config/tsprun/secret, made on first use")
-      ->type_name("FILE")
-      ->group(group);
-  app.add_option("--mem-per-rank", options.mem_per_rank_text, "hard budget of a rank's heap, such as 512M; default: none")
-      ->type_name("SIZE")
-      ->group(group);
-  app.add_option("--timeout", options.timeout_text, "deadline of waits, in seconds")
-      ->type_name("SECONDS")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--bind", options.bind_text, "pin ranks: core, none; default: core where each rank has a core of its own")
-      ->type_name("HOW")
-      ->group(group);
-  app.add_option("--threads", options.threads_text,
-                 "compute threads a rank; they never change a bit of the result; default: this node's cores over its ranks")
-      ->type_name("T")
-      ->group(group);
-  app.add_option("--fault", options.fault_texts,
-                 "inject a fault, such as kill:rank=3,step=12 or delay:from=0,to=1,ms=20; repeatable")
-      ->type_name("SPEC")
-      ->allow_extra_args(false)
-      ->group(group);
-  app.add_flag("--reassociate", options.reassociate,
-               "allow reductions whose order depends on the nodes: faster across many adapters, no longer bit-identical")
-      ->group(group);
-  app.add_flag("--verify", options.verify, "checksum every payload (over tcp they always are)")->group(group);
-  app.add_option("--trace", options.trace,
-                 "write a trace of all ranks for Perfetto to FILE (-: stdout), gzipped if it ends in .gz")
-      ->type_name("FILE")
-      ->group(group);
-  add_trace_options(app, options.trace_options, group);
-  app.add_option("--json", options.json, "write the report for machines to FILE; -: to stdout, and everything else to stderr")
-      ->type_name("FILE")
-      ->group(group);
-  app.add_option("--log-level", options.log_level, "trace, debug, info, warn, error, critical, off")
-      ->type_name("LEVEL")
-      ->capture_default_str()
-      ->group(group);
-  app.add_flag("-q,--quiet", options.quiet, "only results, errors and verdicts")->group(group);
-  app.add_flag("--no-prefix", options.no_prefix, "don't put [rank] before the lines of ranks")->group(group);
+void GlobalOptions::declare(OptionTable& table) {
+  using enum Trait;
+  table.group("Global options (before or after the command)");
+  table.add("-n,--ranks N", ranks, "ranks in all; default: the product of --layout, else 1", computed | per_node);
+  table.add("--layout SPEC", layout, "axis=degree,…, outermost first; axes dp, tp, sp, tsp, zero3; -n N alone means tsp=N",
+            per_node);
+  table.add(
+      "--sp WAY", sp, "how sp's ranks attend to each other's tokens: {}",
+      Choice<SequenceExchange>{
+          {{"gather", SequenceExchange::gather}, {"ring", SequenceExchange::ring}, {"ulysses", SequenceExchange::ulysses}}});
+  table.add("--tp WAY", tp, "how tp's ranks share tokens: plain (all have all), sequence (Megatron's sequence parallelism)",
+            Choice<TensorExchange>{{{"plain", TensorExchange::plain}, {"sequence", TensorExchange::sequence}}});
+  table.add("--intra KIND", intra, "transport within a node: {}",
+            one_of({"auto", "shm", "tcp"}, "there is no such transport within a node; "));
+  table.add("--inter KIND", inter, "transport across nodes: {}; auto: verbs where both ends have an active RDMA device, else tcp",
+            one_of({"auto", "verbs", "tcp"}, "there is no such transport across nodes; "));
+  table.add("--tls WHEN", tls,
+            "encrypt and authenticate what travels by tcp (TLS 1.3, the secret as its key): {}; auto: between machines "
+            "(--nnodes), not within one. RDMA isn't encrypted",
+            one_of({"auto", "on", "off"}));
+  table.add("--rdma DEVICE[:PORT[:GID]]", rdma,
+            "RDMA device of this tsprun's ranks; default: local rank i takes the i-th active one modulo their number", per_node);
+  table.add("--nodes K", nodes, "pretend that the ranks sit on K nodes of this machine, which share no memory",
+            computed | per_node);
+  table.add("--nnodes K", nnodes, "real nodes, a tsprun on each", per_node);
+  table.add("--node-rank I", node_rank, "which of them this is, from 0", computed | per_node);
+  table.add("--rendezvous HOST:PORT", rendezvous, "where they meet: an address of node 0 and a free port", per_node);
+  table.add("--secret-file FILE", secret_file,
+            "what all nodes must know, 16 bytes at least; default: $TSP_SECRET, else ~/.config/tsprun/secret, made on first use",
+            per_node | reads);
+  table.add("--mem-per-rank SIZE", mem_per_rank, "hard budget of a rank's heap, such as 512M; default: none", parse_budget,
+            computed | per_node);
+  table.add("--timeout SECONDS", timeout_ns, "deadline of waits, in seconds", Seconds{});
+  table.add("--bind HOW", bind, "pin ranks: {}; default: core where each rank has a core of its own",
+            Choice<Bind>{{{"core", Bind::core}, {"none", Bind::none}}}, per_node);
+  table.add("--threads T", threads,
+            "compute threads a rank; they never change a bit of the result; default: this node's cores over its ranks",
+            Whole{1, kMostThreads}, computed | per_node);
+  table.add("--fault SPEC", faults.texts, "inject a fault, such as kill:rank=3,step=12 or delay:from=0,to=1,ms=20; repeatable");
+  table.add("--reassociate", reassociate,
+            "allow reductions whose order depends on the nodes: faster across many adapters, no longer bit-identical");
+  table.add("--verify", verify, "checksum every payload (over tcp they always are)");
+  table.add("--json FILE", json, "write the report for machines to FILE; -: to stdout, and everything else to stderr",
+            per_node | writes);
+  table.add("--trace FILE", trace, "write a trace of all ranks for Perfetto to FILE (-: stdout), gzipped if it ends in .gz",
+            all_or_none | writes);
+  trace_options.declare(table);
+  table.add("--log-level LEVEL", log_level, "{}", one_of({"trace", "debug", "info", "warn", "error", "critical", "off"}),
+            per_node);
+  table.add("-q,--quiet", quiet, "only results, errors and verdicts", per_node);
+  table.add("--no-prefix", no_prefix, "don't put [rank] before the lines of ranks", per_node);
 }
 
 void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank) {
+  OptionTable(options).parse();
   validate_ranks(options, use);
-
   validate_nodes(options, use);
-
-  if (options.intra != "auto" && options.intra != "shm" && options.intra != "tcp") {
-    refuse(fmt::format("--intra {}: there is no such transport within a node; auto, shm and tcp work", options.intra));
-  }
-  if (options.inter != "auto" && options.inter != "verbs" && options.inter != "tcp") {
-    refuse(fmt::format("--inter {}: there is no such transport across nodes; auto, verbs and tcp work", options.inter));
-  }
-  if (options.tls != "auto" && options.tls != "on" && options.tls != "off") {
-    refuse(fmt::format("--tls {}: auto, on and off work", options.tls));
-  }
   if (!options.rdma.empty()) {
     verbs::DeviceChoice::parse(options.rdma);
     if (options.rdma.size() >= sizeof bootstrap::JobDescription::rdma) {
@@ -264,48 +222,9 @@ void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank
     if (options.inter == "tcp")
       refuse(fmt::format("--rdma {}: --inter tcp uses no RDMA device; leave one of them out", options.rdma));
   }
-  if (!options.mem_per_rank_text.empty()) {
-    options.mem_per_rank = parse_size("--mem-per-rank", options.mem_per_rank_text);
-    if (options.mem_per_rank < kSmallestBudget || options.mem_per_rank > kLargestBudget) {
-      refuse(fmt::format("--mem-per-rank {}: {} to {} work; try {}", options.mem_per_rank_text, format_size(kSmallestBudget),
-                         format_size(kLargestBudget),
-                         format_size(std::clamp(options.mem_per_rank, kSmallestBudget, kLargestBudget))));
-    }
-  }
-
-  double seconds = 0;
-  const std::string& timeout = options.timeout_text;
-  const auto [end, error] = std::from_chars(timeout.data(), timeout.data() + timeout.size(), seconds);
-  if (error != std::errc{} || end != timeout.data() + timeout.size() || !std::isfinite(seconds)) {
-    refuse(fmt::format("--timeout {}: not a number of seconds; try --timeout 30", timeout));
-  }
-  if (seconds < 0.1 || seconds > kLongestTimeout) {
-    refuse(fmt::format("--timeout {}: 0.1 to {:.0f} seconds work; try --timeout {}", timeout, kLongestTimeout,
-                       seconds < 0.1 ? "0.1" : fmt::format("{:.0f}", kLongestTimeout)));
-  }
-  options.timeout_ns = static_cast<std::uint64_t>(seconds * 1e9);
-
   validate_faults(options, use);
   validate_trace_options(options.trace_options, options.trace);
-
-  if (options.bind_text.empty()) {
-    options.bind = Bind::automatic;
-  } else if (options.bind_text == "core") {
-    options.bind = Bind::core;
-  } else if (options.bind_text == "none") {
-    options.bind = Bind::none;
-  } else {
-    refuse(fmt::format("--bind {}: core and none work", options.bind_text));
-  }
-
-  options.threads = std::max(1, machine::usable_cores() / ranks_here(options).count);
-  if (!options.threads_text.empty()) {
-    options.threads = static_cast<int>(parse_integer("--threads", options.threads_text, 1, kMostThreads));
-  }
-
-  if (std::find(kLogLevels.begin(), kLogLevels.end(), options.log_level) == kLogLevels.end()) {
-    refuse(fmt::format("--log-level {}: trace, debug, info, warn, error, critical and off work", options.log_level));
-  }
+  if (!options.threads.given()) options.threads = std::max(1, machine::usable_cores() / ranks_here(options).count);
   if (use == RankUse::job) validate_against_machine(options, processes_per_rank);
 }
 
@@ -326,6 +245,11 @@ std::vector<std::string> ignored_options(const GlobalOptions& options) {
   return ignored;
 }
 
+std::string ranks_as_typed(const GlobalOptions& options) {
+  if (!options.ranks.given() && options.layout.given()) return fmt::format("--layout {}", options.layout.text);
+  return fmt::format("-n {}", options.ranks);
+}
+
 RankBlock ranks_here(const GlobalOptions& options) {
   return options.several_machines ? block_of(options.ranks, options.nodes, options.node_rank) : RankBlock{0, options.ranks};
 }
@@ -333,43 +257,5 @@ RankBlock ranks_here(const GlobalOptions& options) {
 bool needs_store(const GlobalOptions& options) { return options.ranks > 1 && (options.nodes > 1 || options.intra == "tcp"); }
 
 bool uses_tls(const GlobalOptions& options) { return options.tls == "on" || (options.tls == "auto" && options.several_machines); }
-
-std::uint64_t parse_size(const std::string& option, const std::string& text) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string_view suffix(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  const int shift = shift_of(suffix);
-  if (error == std::errc::invalid_argument || shift < 0) {
-    refuse(fmt::format("{} {}: not a size; write bytes or use K, M, G (powers of 1024), such as 64K", option, text));
-  }
-  if (error == std::errc::result_out_of_range || value > (UINT64_MAX >> shift)) {
-    refuse(fmt::format("{} {}: too large for any memory; try 16G", option, text));
-  }
-  return value << shift;
-}
-
-std::string format_size(std::uint64_t bytes) {
-  static constexpr std::string_view kSuffixes[] = {"", "K", "M", "G", "T"};
-  std::size_t suffix = 0;
-  while (bytes != 0 && bytes % 1024 == 0 && suffix + 1 < std::size(kSuffixes)) {
-    bytes /= 1024;
-    ++suffix;
-  }
-  return fmt::format("{}{}", bytes, kSuffixes[suffix]);
-}
-
-std::int64_t parse_integer(const std::string& option, const std::string& text, std::int64_t lowest, std::int64_t highest) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = end == text.data() + text.size();
-  if (error == std::errc::invalid_argument || !whole) {
-    refuse(fmt::format("{} {}: not a whole number; {} to {} work", option, text, lowest, highest));
-  }
-  const bool too_large = error == std::errc::result_out_of_range && text.front() != '-';
-  const bool too_small = error == std::errc::result_out_of_range && text.front() == '-';
-  if (too_large || value > highest) refuse(fmt::format("{} {}: {} to {} work; try {}", option, text, lowest, highest, highest));
-  if (too_small || value < lowest) refuse(fmt::format("{} {}: {} to {} work; try {}", option, text, lowest, highest, lowest));
-  return value;
-}
 
 }  // namespace tsprun::detail::launcher

@@ -1,15 +1,14 @@
-// The global options of tsprun: one struct with defaults, which CLI11 fills and validate_global() checks.
+// The global options of tsprun.
 #pragma once
 
 #include "launcher/agreement.h"
 #include "launcher/inputs.h"
+#include "launcher/option_table.h"
 #include "launcher/secret.h"
 #include "launcher/trace_options.h"
 #include "layers/layout/layout.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/fault/spec.h"
-
-#include <CLI/CLI.hpp>
 
 #include <cstdint>
 #include <string>
@@ -25,64 +24,57 @@ using bootstrap::RankBlock;
 /// them.
 enum class Bind : std::uint8_t { automatic, core, none };
 
-/// Values of the global options. Members named …_text hold an option as it was typed; validate_global() sets the parsed values
-/// below.
+/// The global options, each with its default. Members without a description are described by their rows (declare()).
 struct GlobalOptions {
-  std::string ranks_text;
-  std::string layout_text;
-  std::string sequence_text = "gather";
-  std::string tensor_text = "plain";
+  Given<int> ranks{1};
+  Given<Layout> layout;  ///< the product of its degrees is `ranks`
+  Given<SequenceExchange> sp{SequenceExchange::gather};
+  Given<TensorExchange> tp{TensorExchange::plain};
   std::string intra = "auto";
   std::string inter = "auto";
   std::string tls = "auto";
   std::string rdma;
-  std::string nodes_text;
-  std::string nnodes_text;
-  std::string node_rank_text;
+  Given<int> nodes{1};  ///< pretended or, with --nnodes, real
+  std::string nnodes;   ///< as typed
+  Given<int> node_rank{0};
   std::string rendezvous;
   std::string secret_file;
   GivenSecret secret_of_environment;
-  std::string mem_per_rank_text;
-  std::string timeout_text = "30";
-  std::string bind_text;
-  std::string threads_text;
+  Given<std::uint64_t> mem_per_rank{0};  ///< heap budget of a rank in bytes; 0: no budget
+  Given<std::uint64_t> timeout_ns{30'000'000'000};
+  Given<Bind> bind{Bind::automatic};
+  Given<int> threads{1};  ///< compute threads per rank
+  GivenList<fault::Spec> faults;
+  bool reassociate = false;
+  bool verify = false;
   std::string trace;
   TraceOptions trace_options;
   std::string json;
   std::string log_level = "info";
-  bool reassociate = false;
-  bool verify = false;
   bool quiet = false;
   bool no_prefix = false;
-  std::vector<std::string> fault_texts;
+
+  // What isn't an option.
   std::vector<std::string> words;    ///< the command line, from after the program's name up to `--`
   std::vector<std::string> program;  ///< what follows `--`: the program of `run` and its arguments
   Agreement typed;                   ///< options that must be the same on all nodes
   Inputs inputs;                     ///< program, kernels and files that must be the same on all nodes
+  bool several_machines = false;     ///< --nnodes of 2 or more: one tsprun per node; else this tsprun runs all nodes
+  std::uint64_t struck_faults = 0;   ///< bit i: faults[i] struck in an earlier attempt of the same job
+  std::uint64_t attempt = 0;         ///< number of earlier attempts of the same job
 
-  // Results of validation.
-  int ranks = 1;
-  int nodes = 1;
-  bool several_machines = false;   ///< --nnodes of 2 or more: one tsprun per node; else this tsprun runs all nodes
-  int node_rank = 0;               ///< number of this tsprun's node, with several_machines
-  Layout layout;                   ///< the product of its degrees is `ranks`
-  std::uint64_t mem_per_rank = 0;  ///< heap budget of a rank in bytes; 0: no budget
-  std::uint64_t timeout_ns = 30'000'000'000;
-  Bind bind = Bind::automatic;
-  int threads = 1;  ///< compute threads per rank
-  std::vector<fault::Spec> faults;
-  std::uint64_t struck_faults = 0;  ///< bit i: faults[i] struck in an earlier attempt of the same job
-  std::uint64_t attempt = 0;        ///< number of earlier attempts of the same job
+  /// Adds the rows of the global options.
+  void declare(OptionTable& table);
 };
 
+/// Returns how the user chose the number of ranks, for messages: "--layout tsp=6", "-n 6".
+std::string ranks_as_typed(const GlobalOptions& options);
 /// Returns the ranks that this tsprun starts: all of them, or with --nnodes those of its node.
 RankBlock ranks_here(const GlobalOptions& options);
 /// Returns true if the ranks need a store to find each other, because some of them talk over sockets or RDMA verbs.
 bool needs_store(const GlobalOptions& options);
 /// Returns true if connections to the store and data over TCP are encrypted with TLS.
 bool uses_tls(const GlobalOptions& options);
-/// Declares the global options on the application and binds them to `options`.
-void add_global_options(CLI::App& app, GlobalOptions& options);
 
 /// Use that a command makes of the number of ranks that the options give.
 enum class RankUse : std::uint8_t {
@@ -93,21 +85,13 @@ enum class RankUse : std::uint8_t {
 /// Largest number of ranks for a command that starts none.
 inline constexpr std::int64_t kMostRanksOnPaper = 1 << 16;
 
-/// Turns the texts into values. Throws Error(Cause::refused) naming the option, its value and the nearest values that work. With
-/// RankUse::job it also refuses what this machine can't do: too many processes or open files, or more memory than there is.
+/// Turns texts into values and checks them together. Throws Error(Cause::refused) naming the option, its value and the nearest
+/// values that work. With RankUse::job it also refuses what this machine can't do: too many processes or open files, or more
+/// memory than there is.
 void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank);
 
 /// Returns a line for each option that was given but has no effect in this job, with its name and the reason. Call after
 /// validate_global().
 std::vector<std::string> ignored_options(const GlobalOptions& options);
-
-/// Parses a size: "64K", "64KB", "64KiB", "16M", "2G" or "1048576". Returns bytes; suffixes are powers of 1024. Throws
-/// Error(Cause::refused) naming `option`.
-std::uint64_t parse_size(const std::string& option, const std::string& text);
-/// Returns the shortest text that parse_size() reads back exactly: "64K", "1000".
-std::string format_size(std::uint64_t bytes);
-/// Parses a whole number from `lowest` to `highest`, both included. Throws Error(Cause::refused) naming `option`, the value and
-/// the nearest number that works.
-std::int64_t parse_integer(const std::string& option, const std::string& text, std::int64_t lowest, std::int64_t highest);
 
 }  // namespace tsprun::detail::launcher

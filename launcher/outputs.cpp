@@ -18,26 +18,21 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-constexpr std::array<std::string_view, 5> kOutputs = {"--json", "--trace", "--csv", "--logits", "--output"};
-/// Outputs into which all ranks write their parts at once.
-constexpr std::array<std::string_view, 2> kInPlaces = {"--logits", "--output"};
-constexpr std::array<std::string_view, 8> kInputs = {"--data",  "--config", "--model",  "--weights",
-                                                     "--input", "--prompt", "--resume", "--secret-file"};
 constexpr std::string_view kStandardOutput = "-";
 
 struct NamedFile {
   std::string option;
   std::filesystem::path path;
+  bool in_place;
 };
 
-template <std::size_t Count>
-std::vector<NamedFile> typed(const CLI::App& app, const CLI::App& command, const std::array<std::string_view, Count>& options) {
+/// Returns the files that were typed for options with these traits.
+std::vector<NamedFile> typed(const OptionTable& global, const OptionTable& command, Trait traits) {
   std::vector<NamedFile> files;
-  for (const std::string_view name : options) {
-    for (const CLI::App* each : {&app, &command}) {
-      const CLI::Option* option = each->get_option_no_throw(std::string(name));
-      if (option == nullptr) continue;
-      for (const std::string& value : option->results()) files.push_back({std::string(name), value});
+  for (const OptionTable* table : {&global, &command}) {
+    for (const OptionRow& row : table->rows()) {
+      if (!row.is(traits)) continue;
+      for (const std::string& value : row.option->results()) files.push_back({row.name(), value, row.is(Trait::writes_in_place)});
     }
   }
   return files;
@@ -70,18 +65,18 @@ int lent = -1;
 
 }  // namespace
 
-std::string outputs_trouble(const CLI::App& app, const CLI::App& command) {
-  const std::vector<NamedFile> outputs = typed(app, command, kOutputs);
+std::string outputs_trouble(const OptionTable& global, const OptionTable& command) {
+  const std::vector<NamedFile> outputs = typed(global, command, Trait::writes | Trait::writes_in_place);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const auto& [option, path] = outputs[i];
-    if (path == kStandardOutput && std::find(kInPlaces.begin(), kInPlaces.end(), option) != kInPlaces.end())
+    const auto& [option, path, in_place] = outputs[i];
+    if (path == kStandardOutput && in_place)
       return fmt::format("{} -: all ranks write into it at once, which stdout can't be; name a file", option);
     for (std::size_t j = 0; j < i; ++j) {
       if (!same_file(path, outputs[j].path)) continue;
       return fmt::format("{} {} and {} {}: one would overwrite the other; name two files", outputs[j].option,
                          outputs[j].path.string(), option, path.string());
     }
-    for (const NamedFile& input : typed(app, command, kInputs)) {
+    for (const NamedFile& input : typed(global, command, Trait::reads)) {
       if (path == kStandardOutput || !(same_file(path, input.path) || is_part_of(path, input.path))) continue;
       return fmt::format("{} {}: the command reads that file ({} {}); name a new one", option, path.string(), input.option,
                          input.path.string());
@@ -90,8 +85,8 @@ std::string outputs_trouble(const CLI::App& app, const CLI::App& command) {
   return {};
 }
 
-bool wants_standard_output(const CLI::App& app, const CLI::App& command) {
-  const std::vector<NamedFile> outputs = typed(app, command, kOutputs);
+bool wants_standard_output(const OptionTable& global, const OptionTable& command) {
+  const std::vector<NamedFile> outputs = typed(global, command, Trait::writes | Trait::writes_in_place);
   return std::any_of(outputs.begin(), outputs.end(), [](const NamedFile& file) { return file.path == kStandardOutput; });
 }
 

@@ -1,20 +1,19 @@
 // Checks the files that a command writes: they must be different files, and none that the command reads. "-" is stdout.
 #pragma once
 
+#include "launcher/option_table.h"
 #include "transport/posix.h"
-
-#include <CLI/CLI.hpp>
 
 #include <string>
 
 namespace tsprun::detail::launcher {
 
-/// Returns why the files typed for --json, --trace, --csv, --logits and --output can't be written: the same file twice, a file
-/// that the command reads, or "-" for a file that can't go to stdout. Empty: nothing is wrong. Opens and writes nothing.
-std::string outputs_trouble(const CLI::App& app, const CLI::App& command);
+/// Returns why the files that were typed for outputs (Trait::writes) can't be written: the same file twice, a file that the
+/// command reads, or "-" for a file that can't go to stdout. Empty: nothing is wrong. Opens and writes nothing.
+std::string outputs_trouble(const OptionTable& global, const OptionTable& command);
 
 /// Returns true if an output of the command is "-".
-bool wants_standard_output(const CLI::App& app, const CLI::App& command);
+bool wants_standard_output(const OptionTable& global, const OptionTable& command);
 
 /// Reserves stdout for the output called "-": from now on everything else that is printed on stdout goes to stderr. Throws
 /// Error(refused).

@@ -68,7 +68,7 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
     options.reassociate = plan.spec->global->reassociate;
     options.verify = plan.spec->global->verify;
     options.algorithms = Environment().algorithms();
-    options.faults = plan.spec->global->faults;
+    options.faults = plan.spec->global->faults.values;
     options.struck_faults = plan.spec->global->struck_faults;
     const int local_rank = local_rank_of(plan, rank);  // before the memory is moved
     Context context = join(std::move(*plan.memory), local_rank, options);
@@ -127,7 +127,7 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
                          {"MASTER_ADDR", plan.master_address},
                          {"MASTER_PORT", std::to_string(plan.master_port)},
                          {"TSP_NODE_FD", std::to_string(plan.memory->descriptor())}};
-  if (const std::vector<std::string>& faults = plan.spec->global->fault_texts; !faults.empty())
+  if (const std::vector<std::string>& faults = plan.spec->global->faults.texts; !faults.empty())
     program.environment.emplace_back("TSP_FAULTS", fmt::format("{}", fmt::join(faults, ";")));
   if (const std::uint64_t budget = plan.spec->global->mem_per_rank; budget != 0)
     program.environment.emplace_back("TSP_MEM_PER_RANK", std::to_string(budget));

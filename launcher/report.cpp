@@ -55,8 +55,8 @@ void Report::begin(const std::string& command, const GlobalOptions& global, bool
   nodes_ = global.nodes;
   if (has_ranks) {
     root_["layout"] = layout_json(global.layout);
-    root_["ranks"] = global.ranks;
-    root_["nodes"] = global.nodes;
+    root_["ranks"] = global.ranks.value;
+    root_["nodes"] = global.nodes.value;
     root_["dtype"] = nullptr;
     root_["verify"] = global.verify;
     root_["reassociate"] = global.reassociate;

@@ -198,8 +198,8 @@ std::optional<Said> said_by_starter(const bootstrap::Getenv& get) {
 }  // namespace
 
 std::string take_from_starter(GlobalOptions& options, const bootstrap::Getenv& get) {
-  const bool placed = !options.nnodes_text.empty() && !options.node_rank_text.empty() && !options.rendezvous.empty();
-  if (!options.nodes_text.empty() || options.nnodes_text == "1" || placed) return {};
+  const bool placed = !options.nnodes.empty() && options.node_rank.given() && !options.rendezvous.empty();
+  if (options.nodes.given() || options.nnodes == "1" || placed) return {};
   const std::optional<Said> said = said_by_starter(get);
   if (!said) return {};
   std::string taken;
@@ -208,9 +208,9 @@ std::string take_from_starter(GlobalOptions& options, const bootstrap::Getenv& g
     text = found.value;
     taken += fmt::format("{}{} {} ({})", taken.empty() ? "" : ", ", option, found.value, found.from);
   };
-  if (said->ranks && options.ranks_text.empty() && options.layout_text.empty()) take(options.ranks_text, "-n", *said->ranks);
-  take(options.nnodes_text, "--nnodes", said->nodes);
-  take(options.node_rank_text, "--node-rank", said->node_rank);
+  if (said->ranks && !options.ranks.given() && !options.layout.given()) take(options.ranks.text, "-n", *said->ranks);
+  take(options.nnodes, "--nnodes", said->nodes);
+  take(options.node_rank.text, "--node-rank", said->node_rank);
   if (options.rendezvous.empty() && !said->rendezvous) {
     refuse(
         fmt::format("{} started {} tspruns ({}), but says nothing of where they can meet: give --rendezvous HOST:PORT, an "

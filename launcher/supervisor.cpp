@@ -152,7 +152,7 @@ void trace_failure(const GlobalOptions& global, Job& job) {
   for (int rank = 0; rank < global.ranks; ++rank) all_finished = all_finished && job.board().life(rank) == Life::finished;
   if (all_finished) return;
   try {
-    write_failure_trace(job.board(), global.faults, job.failure(), job.ending_since_ns(), job.start_ns(), global.trace);
+    write_failure_trace(job.board(), global.faults.values, job.failure(), job.ending_since_ns(), job.start_ns(), global.trace);
     warn(job, fmt::format("--trace {}: holds the failure and the faults that struck; the ranks' events are lost", global.trace));
   } catch (const Error& error) {
     warn(job, error.what());
@@ -201,7 +201,7 @@ int run_job(const JobSpec& spec, Report& report) {
   if (report.wanted() && !net.ways.trivial()) report.root()["transports"] = net.ways.json();
   for (const auto& [key, value] : job.results().items()) report.root()[key] = value;
   if (report.wanted() && global.ranks > 1) report.root()["links"] = links_json(job.board());
-  const std::vector<FaultOutcome> outcomes = fault_outcomes(global.faults, job.board(), job.failure());
+  const std::vector<FaultOutcome> outcomes = fault_outcomes(global.faults.values, job.board(), job.failure());
   report.note_faults(outcomes, job.start_ns());
   if (job.failure().cause != Cause::none) {
     report.set_failure(job.failure(), waiting_ranks(job.failure(), job.records(), 0));

@@ -1,7 +1,7 @@
 // Options that select what --trace writes of a job: training steps, and arrows between ranks.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include "launcher/option_table.h"
 
 #include <cstdint>
 #include <string>
@@ -15,26 +15,27 @@ enum class TraceFlows : std::uint8_t {
   none
 };
 
-/// Options of --trace, as typed and as validated.
-struct TraceOptions {
-  std::string steps_text;
-  std::string flows_text = "all";
-
-  // Results of validation.
-  std::uint64_t first_step = 0;  ///< 0: the whole job is traced
-  std::uint64_t last_step = 0;
-  TraceFlows flows = TraceFlows::all;
-
-  /// Returns true if the whole job is traced, not only some steps.
-  bool whole_job() const { return first_step == 0; }
-  /// Returns true if a training step is traced.
-  bool holds(std::uint64_t step) const { return whole_job() || (step >= first_step && step <= last_step); }
+/// Training steps to trace.
+struct StepRange {
+  std::uint64_t first = 0;  ///< 0: the whole job
+  std::uint64_t last = 0;
 };
 
-/// Declares the options on the application.
-void add_trace_options(CLI::App& app, TraceOptions& options, const std::string& group);
-/// Parses and checks the options. `file`: the file of --trace, empty if there is none. Throws Error(refused).
-void validate_trace_options(TraceOptions& options, const std::string& file);
+/// Options of --trace.
+struct TraceOptions {
+  Given<StepRange> steps;
+  Given<TraceFlows> flows{TraceFlows::all};
+
+  /// Adds their rows.
+  void declare(OptionTable& table);
+  /// Returns true if the whole job is traced, not only some steps.
+  bool whole_job() const { return steps->first == 0; }
+  /// Returns true if a training step is traced.
+  bool holds(std::uint64_t step) const { return whole_job() || (step >= steps->first && step <= steps->last); }
+};
+
+/// Throws Error(refused) if an option is given without --trace. `file`: the file of --trace, empty if there is none.
+void validate_trace_options(const TraceOptions& options, const std::string& file);
 /// Throws Error(refused) unless --trace-steps names some of the steps `first` to `last` that will be trained. `command`: its
 /// name; a command that trains nothing passes last = 0.
 void check_trace_steps(const TraceOptions& options, const std::string& command, std::uint64_t first, std::uint64_t last);

@@ -1,9 +1,11 @@
-// The command `bench`: see bench.h.
-#include "launcher/commands/bench.h"
-
+// `tsprun bench OP[,OP…]|all`: micro-benchmarks of messages and collectives, with nccl-tests' columns.
+// This file has the command's options, checks and output. What each rank does is in bench_rank.h, how times are measured in
+// launcher/bench/measure.h.
 #include "core/collectives/choice.h"
+#include "launcher/bench/measure.h"
 #include "launcher/bench/table.h"
 #include "launcher/commands/bench_rank.h"
+#include "launcher/commands/command.h"
 #include "launcher/refuse.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
@@ -19,6 +21,8 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
+#include <vector>
 
 namespace tsprun::detail::launcher {
 
@@ -63,12 +67,6 @@ std::vector<std::uint64_t> parse_sizes(const std::string& text) {
   return sizes;
 }
 
-DType parse_dtype(const std::string& text) {
-  const std::optional<DType> dtype = dtype_from_name(text);
-  if (!dtype || *dtype == DType::byte) refuse(fmt::format("--dtype {}: f32, f64 and bf16 work", text));
-  return *dtype;
-}
-
 std::string whole_mebibytes(std::uint64_t bytes) {
   return bytes < (std::uint64_t{10} << 20) ? fmt::format("{:.2f} MiB", static_cast<double>(bytes) / (1 << 20))
                                            : fmt::format("{} MiB", (bytes + (1 << 20) - 1) >> 20);
@@ -105,7 +103,7 @@ Room room_for_rank(const GlobalOptions& global) {
   }
   if (global.mem_per_rank != 0 && global.mem_per_rank < room.bytes) {
     room = {global.mem_per_rank,
-            fmt::format("--mem-per-rank {} allows {}", global.mem_per_rank_text, whole_mebibytes(global.mem_per_rank))};
+            fmt::format("--mem-per-rank {} allows {}", global.mem_per_rank.text, whole_mebibytes(global.mem_per_rank))};
   }
   return room;
 }
@@ -129,35 +127,68 @@ void check_memory(const GlobalOptions& global, std::span<const Kind> kinds, std:
                      whole_mebibytes(need), together, room.why, format_size(nearest)));
 }
 
-}  // namespace
+/// Parses --iters: "auto", which is 0, or a number.
+struct Iterations {
+  std::uint64_t operator()(const std::string& option, const std::string& text) const {
+    if (text == "auto") return 0;
+    if (text.find_first_not_of("0123456789-") != std::string::npos)
+      refuse(fmt::format("{} {}: not a number; auto and 1 to {} work", option, text, kMostIterations));
+    return static_cast<std::uint64_t>(parse_integer(option, text, 1, kMostIterations));
+  }
+  std::string print(std::uint64_t iterations) const { return iterations == 0 ? "auto" : std::to_string(iterations); }
+};
 
-void BenchCommand::add_options(CLI::App& app) {
-  app.add_option("op", options_.ops, fmt::format("operations separated by commas, or all: {}", operation_names()))
-      ->type_name("OP[,OP...]|all")
-      ->required();
-  app.add_option(
-         "--sizes", options_.sizes,
-         "bytes of the whole buffer (gathered output, unscattered input), separated by commas; a size that doesn't divide is "
-         "rounded down, and left out at 0")
-      ->type_name("SIZE[,SIZE...]")
-      ->capture_default_str();
-  app.add_option("--dtype", options_.dtype, "element type: f32, f64, bf16")->type_name("TYPE")->capture_default_str();
-  app.add_option(
-         "--iters", options_.iterations,
-         "iterations a row, out of place and again in place; auto: at least 20 and --min-time, unless --max-time ends them")
-      ->type_name("auto|N")
-      ->capture_default_str();
-  app.add_option("--min-time", options_.min_seconds, "with --iters auto: seconds a row and place, at least")
-      ->type_name("SECONDS")
-      ->capture_default_str();
-  app.add_option("--max-time", options_.max_seconds, "with --iters auto: seconds a row and place, at most")
-      ->type_name("SECONDS")
-      ->capture_default_str();
-  app.add_flag(
-      "--in-place,!--no-in-place", options_.both_places,
-      "measure every operation in place as well (on unless --no-in-place: then each in its usual form alone, a broadcast "
-      "in place, the others out of place)");
-  app.add_flag(
+/// The options of `bench`, each with its default.
+struct BenchOptions {
+  std::string ops;
+  std::string sizes = "8,1K,64K,1M,64M";
+  Given<DType> dtype{DType::f32};
+  Given<std::uint64_t> iterations{0};  ///< 0: --iters auto
+  Given<double> min_seconds{0.3};
+  Given<double> max_seconds{2.0};
+  bool check = true;
+  bool both_places = true;
+};
+
+/// The command `bench`.
+class BenchCommand final : public Command {
+ public:
+  CommandFacts facts() const override {
+    return {.name = "bench",
+            .help = "measure messages and collectives between ranks, with nccl-tests' columns",
+            .examples = {"tsprun -n 4 bench all_reduce,all_gather --sizes 1K,1M,16M",
+                         "tsprun -n 2 --intra tcp --json report.json bench pingpong"}};
+  }
+  void declare(OptionTable& table) override;
+  void validate(const GlobalOptions& global) override;
+  int run(const GlobalOptions& global, Report& report) override;
+
+ private:
+  BenchOptions options_;
+  // Results of validation.
+  std::vector<bench::Case> cases_;
+  bench::Pace pace_;
+  std::vector<std::string> notes_;  // comment lines that say which rows were left out, and why
+};
+
+void BenchCommand::declare(OptionTable& table) {
+  table.add("op OP[,OP...]|all", options_.ops, fmt::format("operations separated by commas, or all: {}", operation_names()),
+            Trait::required);
+  table.add("--sizes SIZE[,SIZE...]", options_.sizes,
+            "bytes of the whole buffer (gathered output, unscattered input), separated by commas; a size that doesn't divide is "
+            "rounded down, and left out at 0");
+  table.add("--dtype TYPE", options_.dtype, "element type: {}", dtypes());
+  table.add("--iters auto|N", options_.iterations,
+            "iterations a row, out of place and again in place; auto: at least 20 and --min-time, unless --max-time ends them",
+            Iterations{});
+  table.add("--min-time SECONDS", options_.min_seconds, "with --iters auto: seconds a row and place, at least",
+            Number{{.lowest = 0, .highest = kLongestRow}});
+  table.add("--max-time SECONDS", options_.max_seconds, "with --iters auto: seconds a row and place, at most",
+            Number{{.lowest = 0, .highest = kLongestRow, .open = true}});
+  table.add("--in-place,!--no-in-place", options_.both_places,
+            "measure every operation in place as well (on unless --no-in-place: then each in its usual form alone, a broadcast "
+            "in place, the others out of place)");
+  table.add(
       "--check,!--no-check", options_.check,
       "compare every element of every output in a pass of its own, with fresh data in each iteration (on unless --no-check)");
 }
@@ -165,38 +196,24 @@ void BenchCommand::add_options(CLI::App& app) {
 void BenchCommand::validate(const GlobalOptions& global) {
   std::vector<Kind> kinds = parse_operations(options_.ops);
   const std::vector<std::uint64_t> sizes = parse_sizes(options_.sizes);
-  dtype_ = parse_dtype(options_.dtype);
-  if (options_.iterations != "auto") {
-    if (options_.iterations.find_first_not_of("0123456789-") != std::string::npos || options_.iterations.empty()) {
-      refuse(fmt::format("--iters {}: not a number; auto and 1 to {} work", options_.iterations, kMostIterations));
-    }
-    pace_.iterations = static_cast<std::uint64_t>(parse_integer("--iters", options_.iterations, 1, kMostIterations));
-  }
-  pace_.min_seconds = options_.min_seconds;
-  pace_.max_seconds = options_.max_seconds;
-  if (!(pace_.min_seconds >= 0 && pace_.min_seconds <= kLongestRow)) {
-    refuse(fmt::format("--min-time {}: 0 to {} seconds work; try 0.3", pace_.min_seconds, kLongestRow));
-  }
-  if (!(pace_.max_seconds > 0 && pace_.max_seconds <= kLongestRow)) {
-    refuse(fmt::format("--max-time {}: more than 0 and at most {} seconds work; try 2", pace_.max_seconds, kLongestRow));
-  }
+  pace_ = {.iterations = options_.iterations, .min_seconds = options_.min_seconds, .max_seconds = options_.max_seconds};
 
   if (global.ranks < 2 && std::find(kinds.begin(), kinds.end(), Kind::pingpong) != kinds.end()) {
     if (options_.ops != "all") refuse("bench pingpong: needs two ranks; try -n 2");
     std::erase(kinds, Kind::pingpong);
     notes_.push_back("# pingpong left out: it needs two ranks");
   }
-  check_memory(global, kinds, sizes, dtype_);
-  cases_ = bench::make_cases(kinds, sizes, dtype_, global.ranks);
+  check_memory(global, kinds, sizes, options_.dtype);
+  cases_ = bench::make_cases(kinds, sizes, options_.dtype, global.ranks);
   if (cases_.empty()) {
-    const std::uint64_t smallest = size_of(dtype_) * static_cast<std::uint64_t>(global.ranks);
+    const std::uint64_t smallest = size_of(options_.dtype) * static_cast<std::uint64_t>(global.ranks);
     refuse(fmt::format("--sizes {}: too small to give each of {} ranks an element of {}; try --sizes {}", options_.sizes,
-                       global.ranks, options_.dtype, format_size(smallest)));
+                       global.ranks, tsprun::name(options_.dtype.value), format_size(smallest)));
   }
 }
 
 int BenchCommand::run(const GlobalOptions& global, Report& report) {
-  report.root()["dtype"] = tsprun::name(dtype_);
+  report.root()["dtype"] = tsprun::name(options_.dtype.value);
   report.root()["bench"] = nlohmann::ordered_json::array();
   JobSpec spec;
   spec.global = &global;
@@ -213,6 +230,8 @@ int BenchCommand::run(const GlobalOptions& global, Report& report) {
   };
   return run_job(spec, report);
 }
+
+}  // namespace
 
 std::unique_ptr<Command> make_bench() { return std::make_unique<BenchCommand>(); }
 

@@ -2,10 +2,20 @@
 #pragma once
 
 #include "core/context.h"
-#include "launcher/commands/block.h"
+#include "launcher/model/model_options.h"
 #include "launcher/report_sink.h"
 
+#include <string>
+
 namespace tsprun::detail::launcher {
+
+/// The options of `block`.
+struct BlockOptions {
+  std::string weights;
+  std::string input;
+  std::string output;
+  bool backward = false;
+};
 
 /// Arguments of block_rank(). Pointers are borrowed.
 struct BlockPlan {

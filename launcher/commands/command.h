@@ -1,7 +1,7 @@
-// The interface of a tsprun command: a file in this folder that defines a subclass of Command and its make_…() function.
-// docs/how-to/add-something.md says what else a new command needs.
+// The interface of a tsprun command: a file in this folder that defines a subclass of Command and its make_…() function, and its
+// name in registry.cpp.
 //
-//   parse     CLI11 fills the command's option struct (add_options) and GlobalOptions
+//   parse     CLI11 sets the texts of the command's options (declare) and of GlobalOptions; then they are parsed into values
 //   validate  refuses every request that can't work, before any rank starts: throws Error(Cause::refused, …)
 //   run       does the work: a command with ranks calls run_job() with a JobSpec, whose rank_main every rank executes
 #pragma once
@@ -13,11 +13,24 @@
 
 #include <CLI/CLI.hpp>
 
+#include <array>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tsprun::detail::launcher {
+
+/// What tsprun must know of a command before it runs.
+struct CommandFacts {
+  std::string name;                          ///< as it is typed
+  std::string help;                          ///< one line for --help
+  std::array<std::string_view, 2> examples;  ///< command lines with which its --help ends, of at most 110 letters
+  RankUse ranks = RankUse::job;              ///< whether it starts ranks: in one job, in several jobs, or not at all
+  bool has_trace = false;                    ///< its ranks write the trace that --trace asks for
+  bool has_steps = false;                    ///< its ranks announce steps (Context::begin_step), at which faults can be injected
+  int processes_per_rank = 1;
+};
 
 /// One command of tsprun, such as `train`. all_commands() makes one object of each before the command line is parsed.
 class Command {
@@ -27,24 +40,13 @@ class Command {
   Command& operator=(const Command&) = delete;
   virtual ~Command() = default;
 
-  /// Returns the command's name as it is typed.
-  virtual std::string name() const = 0;
-  /// Returns the one-line description that --help shows.
-  virtual std::string help() const = 0;
-  /// Adds the command's options to its subcommand. Options bind to members of this object; they may be bound as texts that
-  /// validate() parses.
-  virtual void add_options(CLI::App& app) = 0;
-  /// Tells whether the command starts ranks: in one job, in several jobs, or not at all.
-  virtual RankUse rank_use() const { return RankUse::job; }
-  /// Returns true if the command starts ranks.
-  bool has_ranks() const { return rank_use() != RankUse::on_paper; }
-  /// Returns true if the command's ranks write the trace that --trace asks for.
-  virtual bool has_trace() const { return false; }
-  /// Returns true if the ranks announce each step (Context::begin_step), so that a fault can be injected at a given step.
-  virtual bool has_steps() const { return false; }
-  /// Returns the number of processes that one rank takes.
-  virtual int processes_per_rank() const { return 1; }
-  /// Checks the command's options. Called after the global options were validated and before anything starts. Throws
+  /// Returns what doesn't depend on options.
+  virtual CommandFacts facts() const = 0;
+  /// Adds the rows of the command's options, which refer to members of this object.
+  virtual void declare(OptionTable& table) { (void)table; }
+  /// Changes what --help says besides options, examples and global options.
+  virtual void describe(CLI::App& app) const { (void)app; }
+  /// Checks the command's options together. Called after they were parsed and before anything starts. Throws
   /// Error(Cause::refused, "option value: why; what would work").
   virtual void validate(const GlobalOptions& global) { (void)global; }
   /// Returns what the ranks compute with and which files they read. All nodes must agree on it. Called after validate().
@@ -53,18 +55,6 @@ class Command {
   /// caller and run_job() set `failure` and the keys that all commands share.
   virtual int run(const GlobalOptions& global, Report& report) = 0;
 };
-
-/// Makers of the commands, each defined in its command's file.
-std::unique_ptr<Command> make_train();
-std::unique_ptr<Command> make_eval();
-std::unique_ptr<Command> make_block();
-std::unique_ptr<Command> make_run();
-std::unique_ptr<Command> make_bench();
-std::unique_ptr<Command> make_generate();
-std::unique_ptr<Command> make_plan();
-std::unique_ptr<Command> make_compare();
-std::unique_ptr<Command> make_doctor();
-std::unique_ptr<Command> make_status();
 
 /// Returns all commands, in the order in which --help lists them.
 std::vector<std::unique_ptr<Command>> all_commands();

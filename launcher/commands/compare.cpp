@@ -79,7 +79,7 @@ void check_swept(const std::vector<std::string>& configs, const std::vector<std:
     if (!each.empty()) parse_integer("--batch", each, 1, kMost);
 }
 
-/// Checks that --tp and --sp are variants that exist, and that at least one layout has their axis.
+/// Checks that at least one layout has the axes of --tp and --sp.
 void check_variants(GlobalOptions global, const std::vector<Layout>& layouts) {
   const auto with = [&](AxisKind axis) {
     const auto has = [&](const Layout& layout) { return layout.has(axis); };
@@ -127,31 +127,31 @@ std::vector<std::string> split_layouts(const std::string& text) { return split("
 
 std::vector<ComparePoint> compare_points(const CompareOptions& options, const ModelCommandOptions& model,
                                          const GlobalOptions& global) {
-  const std::vector<std::string> layouts = split_layouts(options.layouts_text);
-  const std::vector<std::string> configs = swept("--configs", options.configs_text, "--config", model.config);
-  const std::vector<std::string> sequences = swept("--seqs", options.sequences_text, "--seq", model.sequence_text);
-  const std::vector<std::string> batches = swept("--batches", options.batches_text, "--batch", model.batch_text);
+  const std::vector<std::string> layouts = split_layouts(options.layouts);
+  const std::vector<std::string> configs = swept("--configs", options.configs, "--config", model.config);
+  const std::vector<std::string> sequences = swept("--seqs", options.sequences, "--seq", model.sequence.text);
+  const std::vector<std::string> batches = swept("--batches", options.batches, "--batch", model.batch.text);
   std::vector<Layout> parsed;
   for (const std::string& layout : layouts) parsed.push_back(Layout::parse(layout));
   check_variants(global, parsed);
   check_swept(configs, sequences, batches);
   if (layouts.size() * configs.size() * sequences.size() * batches.size() > kMostPoints)
-    refuse(fmt::format("--layouts {}: with all sweeps more than {} jobs; give fewer", options.layouts_text, kMostPoints));
+    refuse(fmt::format("--layouts {}: with all sweeps more than {} jobs; give fewer", options.layouts, kMostPoints));
   std::vector<ComparePoint> points;
   for (const std::string& config : configs) {
     for (const std::string& batch : batches) {
       for (const std::string& sequence : sequences) {
         for (std::size_t i = 0; i < layouts.size(); ++i) {
           ComparePoint point{.global = global, .model = model, .layout = layouts[i], .why = {}};
-          point.global.layout_text = layouts[i];
-          point.global.ranks_text.clear();
+          point.global.layout.text = layouts[i];
+          point.global.ranks.text.clear();
           // --tp and --sp apply to the layouts that have their axis.
-          if (!parsed[i].has(AxisKind::tp)) point.global.tensor_text = "plain";
-          if (!parsed[i].has(AxisKind::sp)) point.global.sequence_text = "gather";
+          if (!parsed[i].has(AxisKind::tp)) point.global.tp = Given<TensorExchange>(TensorExchange::plain);
+          if (!parsed[i].has(AxisKind::sp)) point.global.sp = Given<SequenceExchange>(SequenceExchange::gather);
           point.global.quiet = true;  // each job's audit becomes a row
           point.model.config = config;
-          point.model.batch_text = batch;
-          point.model.sequence_text = sequence;
+          point.model.batch.text = batch;
+          point.model.sequence.text = sequence;
           const QuietAfterFirst quiet(points.empty());
           try {
             validate_point(point, options.forward_only);
@@ -171,34 +171,29 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
   return points;
 }
 
-void CompareCommand::add_options(CLI::App& app) {
-  add_model_options(app, model_, kCompareUse);
-  const std::string group = "Compare";
-  app.add_option("--layouts", options_.layouts_text, "layouts between semicolons: \"tsp=4;tp=4;tp=2,sp=2\"")
-      ->type_name("SPEC[;SPEC...]")
-      ->required()
-      ->group(group);
-  app.add_option("--seqs", options_.sequences_text, "sequence lengths, instead of --seq")->type_name("S[,S...]")->group(group);
-  app.add_option("--batches", options_.batches_text, "batches, instead of --batch")->type_name("B[,B...]")->group(group);
-  app.add_option("--configs", options_.configs_text, "models, instead of --config")->type_name("NAME[,NAME...]")->group(group);
-  app.add_flag("--forward", options_.forward_only, "forward passes only")->group(group);
-  app.add_option("--steps", options_.steps_text, "measured steps of each job, after one that isn't")
-      ->type_name("N")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--csv", options_.csv, "write the table to FILE too; -: to stdout, and everything else to stderr")
-      ->type_name("FILE")
-      ->group(group);
+void CompareOptions::declare(OptionTable& table) {
+  using enum Trait;
+  table.group("Compare");
+  table.add("--layouts SPEC[;SPEC...]", layouts, "layouts between semicolons: \"tsp=4;tp=4;tp=2,sp=2\"", required);
+  table.add("--seqs S[,S...]", sequences, "sequence lengths, instead of --seq");
+  table.add("--batches B[,B...]", batches, "batches, instead of --batch");
+  table.add("--configs NAME[,NAME...]", configs, "models, instead of --config");
+  table.add("--forward", forward_only, "forward passes only");
+  table.add("--steps N", steps, "measured steps of each job, after one that isn't", Whole{1, kMostStepsOfAPoint});
+  table.add("--csv FILE", csv, "write the table to FILE too; -: to stdout, and everything else to stderr", per_node | writes);
+}
+
+void CompareCommand::declare(OptionTable& table) {
+  model_.declare(table, kCompareUse);
+  options_.declare(table);
 }
 
 void CompareCommand::validate(const GlobalOptions& global) {
-  if (!global.layout_text.empty())
-    refuse(fmt::format("--layout {}: compare takes several; try --layouts \"{};…\"", global.layout_text, global.layout_text));
-  if (!global.ranks_text.empty()) refuse(fmt::format("-n {}: each of --layouts says how many ranks it has", global.ranks_text));
-  if (global.several_machines || !global.nnodes_text.empty())
-    refuse(
-        fmt::format("--nnodes {}: compare runs on one machine; --nodes K pretends that there are several", global.nnodes_text));
-  options_.steps = static_cast<std::uint64_t>(parse_integer("--steps", options_.steps_text, 1, kMostStepsOfAPoint));
+  if (global.layout.given())
+    refuse(fmt::format("--layout {}: compare takes several; try --layouts \"{};…\"", global.layout.text, global.layout.text));
+  if (global.ranks.given()) refuse(fmt::format("-n {}: each of --layouts says how many ranks it has", global.ranks.text));
+  if (global.several_machines || !global.nnodes.empty())
+    refuse(fmt::format("--nnodes {}: compare runs on one machine; --nodes K pretends that there are several", global.nnodes));
   if (!options_.csv.empty() && options_.csv != "-") check_writable("--csv", options_.csv);
   points_ = compare_points(options_, model_, global);
   if (std::all_of(points_.begin(), points_.end(), [](const ComparePoint& point) { return !point.why.empty(); }))

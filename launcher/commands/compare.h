@@ -13,18 +13,18 @@
 
 namespace tsprun::detail::launcher {
 
-/// Options of `compare`, as typed and as validated.
+/// The options of `compare`, each with its default.
 struct CompareOptions {
-  std::string layouts_text;
-  std::string sequences_text;  ///< --seqs; empty: --seq alone, and likewise for the next two
-  std::string batches_text;
-  std::string configs_text;
-  std::string steps_text = "3";
-  std::string csv;  ///< file to write; empty: none
+  std::string layouts;
+  std::string sequences;  ///< --seqs; empty: --seq alone, and likewise for the next two
+  std::string batches;
+  std::string configs;
   bool forward_only = false;
+  Given<std::uint64_t> steps{3};
+  std::string csv;  ///< file to write; empty: none
 
-  // Results of validation.
-  std::uint64_t steps = 3;
+  /// Adds the rows of the options.
+  void declare(OptionTable& table);
 };
 
 /// One job to run: a layout at one setting, or the reason why it can't be run.
@@ -52,10 +52,15 @@ std::string compare_csv(const nlohmann::ordered_json& rows);
 /// The command `compare`.
 class CompareCommand final : public Command {
  public:
-  std::string name() const override { return "compare"; }
-  std::string help() const override { return "the same model and data under several layouts: one table"; }
-  RankUse rank_use() const override { return RankUse::jobs; }
-  void add_options(CLI::App& app) override;
+  CommandFacts facts() const override {
+    return {.name = "compare",
+            .help = "the same model and data under several layouts: one table",
+            .examples =
+                {"tsprun compare --layouts 'tsp=4;tp=4;tp=2,sp=2' --config micro --data book.txt",
+                 "tsprun compare --layouts 'tsp=2;tp=2' --config micro --seqs 256,512,1024 --data book.txt --csv measured.csv"},
+            .ranks = RankUse::jobs};
+  }
+  void declare(OptionTable& table) override;
   void validate(const GlobalOptions& global) override;
   int run(const GlobalOptions& global, Report& report) override;
 

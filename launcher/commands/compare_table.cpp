@@ -71,7 +71,7 @@ double median(std::vector<double> values) {
 }
 
 Layout computed_layout(const ComparePoint& point) {
-  return point.global.layout.axes.empty() ? Layout{} : layout_of(point.global);
+  return point.global.layout->axes.empty() ? Layout{} : layout_of(point.global);
 }
 
 /// Returns the longest sequence that fits under --mem-per-rank, at most the model's; 0 if none does.
@@ -126,14 +126,14 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
   row["layout"] = layout_json(point.global.layout);
   const Layout layout = computed_layout(point);
   row["label"] = layout.axes.empty() ? point.layout : layout.label();
-  row["ranks"] = point.global.ranks;
+  row["ranks"] = point.global.ranks.value;
   const bool known = point.model.shape.hidden != 0;
   row["config"] = known ? point.model.shape.name : point.model.config;
   row["hidden"] = known ? ordered_json(point.model.shape.hidden) : ordered_json(nullptr);
   row["parameters"] = known ? ordered_json(theory::held({.setting = {.model = point.model.shape}, .layout = {}}, {}).total())
                             : ordered_json(nullptr);
-  row["seq"] = point.model.sequence;
-  row["batch"] = point.model.batch;
+  row["seq"] = point.model.sequence.value;
+  row["batch"] = point.model.batch.value;
   row["forward_only"] = forward_only;
   row["memory_peak_bytes"] = nullptr;
   row["traffic_bytes"] = nullptr;

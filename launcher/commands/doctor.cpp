@@ -41,12 +41,12 @@ Trial try_shared_memory() {
 
 class Doctor : public Command {
  public:
-  std::string name() const override { return "doctor"; }
-  std::string help() const override {
-    return "what this machine can do: cores and quota, memory, limits, RDMA devices, transports and why, algorithms";
+  CommandFacts facts() const override {
+    return {.name = "doctor",
+            .help = "what this machine can do: cores and quota, memory, limits, RDMA devices, transports and why, algorithms",
+            .examples = {"tsprun doctor", "tsprun --json doctor.json doctor"},
+            .ranks = RankUse::on_paper};
   }
-  void add_options(CLI::App&) override {}
-  RankUse rank_use() const override { return RankUse::on_paper; }
 
   int run(const GlobalOptions& global, Report& report) override {
     const std::string overrides = Environment().algorithms();

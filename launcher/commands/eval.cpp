@@ -15,10 +15,14 @@ namespace {
 
 class EvalCommand final : public Command {
  public:
-  std::string name() const override { return "eval"; }
-  std::string help() const override { return "loss (and, on request, logits) of a model on data"; }
-  bool has_trace() const override { return true; }
-  void add_options(CLI::App& app) override;
+  CommandFacts facts() const override {
+    return {.name = "eval",
+            .help = "loss (and, on request, logits) of a model on data",
+            .examples = {"tsprun -n 4 eval --model runs/book/step-000700 --data other.txt",
+                         "tsprun -n 2 --json eval.json eval --config nano --data book.txt --logits logits.safetensors"},
+            .has_trace = true};
+  }
+  void declare(OptionTable& table) override;
   void validate(const GlobalOptions& global) override;
   Inputs inputs() const override { return model_inputs(model_); }
   int run(const GlobalOptions& global, Report& report) override;
@@ -28,9 +32,10 @@ class EvalCommand final : public Command {
   std::string logits_;
 };
 
-void EvalCommand::add_options(CLI::App& app) {
-  add_model_options(app, model_);
-  app.add_option("--logits", logits_, "write the logits [windows, S, V] to a safetensors file")->type_name("FILE");
+void EvalCommand::declare(OptionTable& table) {
+  using enum Trait;
+  table.add("--logits FILE", logits_, "write the logits [windows, S, V] to a safetensors file", per_node | writes_in_place);
+  model_.declare(table);
 }
 
 void EvalCommand::validate(const GlobalOptions& global) {
@@ -38,7 +43,7 @@ void EvalCommand::validate(const GlobalOptions& global) {
   validate_data(model_, false);
   validate_memory(model_, global, ModelUse::inference);
   if (logits_.empty()) return;
-  std::vector<std::filesystem::path> sources = model_.files;
+  std::vector<std::filesystem::path> sources = model_.files();
   sources.emplace_back(model_.config);
   sources.emplace_back(model_.model);
   const double bytes = static_cast<double>(window_count(model_.tokens, model_.sequence)) * static_cast<double>(model_.sequence) *

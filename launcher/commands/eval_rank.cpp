@@ -68,7 +68,7 @@ int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan) {
   Rank& rank = session.rank();
   Model model(rank, session.mesh(), model_options(options, false));
   fill_weights(session, model, options);
-  const TokenStream stream(options.files);
+  const TokenStream stream(options.files());
   const std::uint64_t windows = window_count(stream.size(), options.sequence);
   std::optional<OutputFile> file;
   if (!plan.logits.empty()) {

@@ -1,14 +1,17 @@
-// The command `generate`, with its ranks' part: see generate.h.
-#include "launcher/commands/generate.h"
-
+// `tsprun generate`: samples text from a model. The prompt goes through the training schedule's forward pass; every further token
+// moves activations and no weights. The text goes to stdout as it is made, everything else to stderr.
 #include "core/kernels/finite.h"
+#include "launcher/commands/command.h"
 #include "launcher/model/audit.h"
 #include "launcher/model/layouts.h"
+#include "launcher/model/model_options.h"
 #include "launcher/model/model_rank.h"
 #include "launcher/model/session.h"
 #include "launcher/refuse.h"
 #include "launcher/utf8_pieces.h"
+#include "layers/io/data.h"
 #include "layers/model/decode.h"
+#include "layers/model/sampling.h"
 #include "layers/parameters/not_finite.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
@@ -17,8 +20,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace tsprun::detail::launcher {
 
@@ -47,6 +54,33 @@ nlohmann::ordered_json utf8(const std::string& text) {
 bool prompt_is_file(const std::string& prompt) {
   const std::filesystem::path path(prompt);
   return path.extension() == ".bin" && std::filesystem::is_regular_file(path);
+}
+
+/// The options of `generate`, each with its default.
+struct GenerateOptions {
+  std::string prompt;
+  Given<std::size_t> tokens{64};
+  Given<double> temperature{1.0};
+  Given<std::size_t> top_k{0};
+  Given<double> top_p{1.0};
+  bool audit = false;  ///< print the audit's tables, not only its verdict
+
+  // What isn't an option.
+  std::vector<Token> ids;  ///< the prompt's tokens
+  SamplingOptions sampling;
+
+  /// Adds the rows of the options.
+  void declare(OptionTable& table);
+};
+
+/// Returns the bytes that the ids stand for. An id of 256 or more becomes "<300>".
+std::string text_of(std::span<const Token> ids) {
+  std::string text;
+  for (const Token id : ids) {
+    if (id < kBytes) text += static_cast<char>(id);
+    else text += fmt::format("<{}>", id);
+  }
+  return text;
 }
 
 int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& global, const ModelCommandOptions& shape,
@@ -108,29 +142,45 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
   return 0;
 }
 
-}  // namespace
-
-std::string text_of(std::span<const Token> ids) {
-  std::string text;
-  for (const Token id : ids) {
-    if (id < kBytes) text += static_cast<char>(id);
-    else text += fmt::format("<{}>", id);
+/// The command `generate`.
+class GenerateCommand final : public Command {
+ public:
+  CommandFacts facts() const override {
+    return {.name = "generate",
+            .help = "sample text from a model",
+            .examples = {"tsprun -n 4 generate --model runs/book/step-000700 --prompt 'The ' --tokens 160 --temperature 0.6",
+                         "tsprun --layout tp=2 generate --config nano --prompt 'The ' --top-k 40 --seed 7"},
+            .has_trace = true};
   }
-  return text;
+  void declare(OptionTable& table) override;
+  void validate(const GlobalOptions& global) override;
+  Inputs inputs() const override;
+  int run(const GlobalOptions& global, Report& report) override;
+
+ private:
+  void read_prompt();
+
+  ModelCommandOptions model_;
+  GenerateOptions options_;
+};
+
+void GenerateOptions::declare(OptionTable& table) {
+  using enum Trait;
+  constexpr double kHottest = 1e6;
+  table.group("Generation");
+  table.add("--prompt TEXT|FILE.bin", prompt, "what the text begins with; a .bin file holds token ids", required | reads);
+  table.add("--tokens N", tokens, "tokens to add");
+  table.add("--temperature T", temperature, "of the logits; 0: always the likeliest token",
+            Number{{.lowest = 0, .highest = kHottest}});
+  table.add("--top-k K", top_k, "only the K likeliest; 0: all");
+  table.add("--top-p P", top_p, "only the likeliest that together have this probability",
+            Number{{.lowest = 0, .highest = 1, .open = true}});
+  table.add("--audit", audit, "print on stderr what every rank held and received, beside the forecast", per_node);
 }
 
-void GenerateCommand::add_options(CLI::App& app) {
-  add_model_options(app, model_, kGenerateUse);
-  const std::string group = "Generation";
-  const auto add = [&](const char* name, std::string& text, const char* type, const char* help) {
-    return app.add_option(name, text, help)->type_name(type)->capture_default_str()->group(group);
-  };
-  add("--prompt", options_.prompt, "TEXT|FILE.bin", "what the text begins with; a .bin file holds token ids")->required();
-  add("--tokens", options_.tokens_text, "N", "tokens to add");
-  add("--temperature", options_.temperature_text, "T", "of the logits; 0: always the likeliest token");
-  add("--top-k", options_.top_k_text, "K", "only the K likeliest; 0: all");
-  add("--top-p", options_.top_p_text, "P", "only the likeliest that together have this probability");
-  app.add_flag("--audit", options_.audit, "print on stderr what every rank held and received, beside the forecast")->group(group);
+void GenerateCommand::declare(OptionTable& table) {
+  model_.declare(table, kGenerateUse);
+  options_.declare(table);
 }
 
 void GenerateCommand::read_prompt() {
@@ -160,21 +210,21 @@ void GenerateCommand::validate(const GlobalOptions& global) {
                        decodable(global.layout).print()));
   }
   if (const std::string why = Decoder::why_not(layout); !why.empty())
-    refuse(fmt::format("--sp {}: generate can't decode so: {}", global.sequence_text, why));
+    refuse(fmt::format("--sp {}: generate can't decode so: {}", name(global.sp.value), why));
   read_prompt();
-  constexpr double kHottest = 1e6;
   const std::size_t room = model_.shape.max_positions;
   const auto most = static_cast<std::int64_t>(room > options_.ids.size() ? room - options_.ids.size() : 0);
   if (most == 0) {
     refuse(fmt::format("--prompt: {} tokens leave no room for more: the model has {} positions", options_.ids.size(), room));
   }
-  options_.tokens = static_cast<std::size_t>(parse_integer("--tokens", options_.tokens_text, 1, most));
-  options_.sampling.temperature =
-      parse_number("--temperature", options_.temperature_text, {.lowest = 0, .highest = kHottest, .usual = 1});
-  options_.sampling.top_k = static_cast<std::size_t>(
-      parse_integer("--top-k", options_.top_k_text, 0, static_cast<std::int64_t>(model_.shape.vocabulary)));
-  options_.sampling.top_p = parse_number("--top-p", options_.top_p_text, {.lowest = 0, .highest = 1, .usual = 1, .open = true});
-  options_.sampling.seed = model_.seed;
+  const auto check = [](const char* option, Given<std::size_t>& number, std::int64_t lowest, std::int64_t highest) {
+    number = static_cast<std::size_t>(
+        parse_integer(option, number.given() ? number.text : std::to_string(number.value), lowest, highest));
+  };
+  check("--tokens", options_.tokens, 1, most);
+  check("--top-k", options_.top_k, 0, static_cast<std::int64_t>(model_.shape.vocabulary));
+  options_.sampling = {
+      .temperature = options_.temperature, .top_k = options_.top_k, .top_p = options_.top_p, .seed = model_.seed};
   validate_memory(model_, global, ModelUse::inference);
 }
 
@@ -192,6 +242,8 @@ int GenerateCommand::run(const GlobalOptions& global, Report& report) {
   spec.rank_main = [&](Context& context, ReportSink& sink) { return generate_rank(context, sink, global, model_, options_); };
   return run_job(spec, report);
 }
+
+}  // namespace
 
 std::unique_ptr<Command> make_generate() { return std::make_unique<GenerateCommand>(); }
 

@@ -22,29 +22,34 @@ namespace tsprun::detail::launcher {
 namespace {
 
 constexpr std::int64_t kMostGpus = kMostRanksOnPaper;
-constexpr std::size_t kUsualTop = 20;
 constexpr ModelOptionUse kPlanUse{.files = false, .seed = false, .ranks = false};
 
+/// The options of `plan`, each with its default.
 struct PlanOptions {
   bool paper = false;
   bool search = false;
-  std::string gpus_text;
-  std::string memory_text;
-  std::string machine_text;
-  std::string top_text = std::to_string(kUsualTop);
-
-  // Results of validation.
-  int gpus = 1;
-  std::size_t top = kUsualTop;
-  Layout layout;
+  Given<int> gpus{1};
+  Given<std::uint64_t> memory{0};
+  std::string machine;
+  Given<std::size_t> top{20};
 };
+
+std::uint64_t parse_memory(const std::string& option, const std::string& text) {
+  const std::uint64_t bytes = parse_size(option, text);
+  if (bytes == 0) refuse(fmt::format("{} {}: nothing fits into that; try {} 80G", option, text, option));
+  return bytes;
+}
 
 class PlanCommand final : public Command {
  public:
-  std::string name() const override { return "plan"; }
-  std::string help() const override { return "memory, traffic and FLOPs of layouts on paper; which fit a memory budget"; }
-  RankUse rank_use() const override { return RankUse::on_paper; }
-  void add_options(CLI::App& app) override;
+  CommandFacts facts() const override {
+    return {.name = "plan",
+            .help = "memory, traffic and FLOPs of layouts on paper; which fit a memory budget",
+            .examples = {"tsprun plan --config paper-7b --dtype bf16 --seq 32768 -n 8",
+                         "tsprun plan --search --gpus 64 --machine mi300x --config paper-7b --dtype bf16 --seq 131072"},
+            .ranks = RankUse::on_paper};
+  }
+  void declare(OptionTable& table) override;
   void validate(const GlobalOptions& global) override;
   int run(const GlobalOptions& global, Report& report) override;
 
@@ -56,8 +61,8 @@ class PlanCommand final : public Command {
   int run_search(Report& report) const;
 
   ModelCommandOptions model_;
-  CLI::Option* recompute_ = nullptr;
   PlanOptions options_;
+  Layout layout_;
   PlanQuestion question_;
 };
 
@@ -65,29 +70,19 @@ void print_lines(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) print("{}\n", line);
 }
 
-void PlanCommand::add_options(CLI::App& app) {
-  add_model_options(app, model_, kPlanUse);
-  recompute_ = app.get_option("--recompute");
-  recompute_->description(recompute_->get_description() + "; --search without it chooses by layout");
-  const std::string group = "Plan";
-  app.add_flag("--paper", options_.paper, "the paper's equations (1) to (30) beside exact counts, and where they differ")
-      ->group(group);
-  app.add_flag("--search", options_.search,
-               "every layout of --gpus, with the recomputation that suits it: which fit, by modelled step time")
-      ->group(group);
-  app.add_option("--gpus", options_.gpus_text, "with --search: how many GPUs")->type_name("N")->group(group);
-  app.add_option("--mem", options_.memory_text, "memory of a GPU, such as 192G; default: the machine's")
-      ->type_name("SIZE")
-      ->group(group);
-  app.add_option(
-         "--machine", options_.machine_text,
-         fmt::format("what the GPUs and their links can do: {}, or a JSON file", fmt::join(theory::machine_names(), ", ")))
-      ->type_name("NAME|FILE")
-      ->group(group);
-  app.add_option("--top", options_.top_text, "with --search: layouts that are printed of each kind; 0: all")
-      ->type_name("K")
-      ->capture_default_str()
-      ->group(group);
+void PlanCommand::declare(OptionTable& table) {
+  using enum Trait;
+  model_.declare(table, kPlanUse);
+  table["--recompute"].help += "; --search without it chooses by layout";
+  table.group("Plan");
+  table.add("--paper", options_.paper, "the paper's equations (1) to (30) beside exact counts, and where they differ");
+  table.add("--search", options_.search,
+            "every layout of --gpus, with the recomputation that suits it: which fit, by modelled step time");
+  table.add("--gpus N", options_.gpus, "with --search: how many GPUs", Whole{1, kMostGpus}, computed);
+  table.add("--mem SIZE", options_.memory, "memory of a GPU, such as 192G; default: the machine's", parse_memory, computed);
+  table.add("--machine NAME|FILE", options_.machine,
+            fmt::format("what the GPUs and their links can do: {}, or a JSON file", fmt::join(theory::machine_names(), ", ")));
+  table.add("--top K", options_.top, "with --search: layouts that are printed of each kind; 0: all", Whole{0, kMostGpus});
 }
 
 /// Refuses options that choose a layout, since a search chooses the layouts itself.
@@ -95,36 +90,30 @@ void PlanCommand::refuse_layouts(const GlobalOptions& global) const {
   const auto leave_out = [](const std::string& option, const std::string& text) {
     refuse(fmt::format("{} {}: --search goes over every layout of --gpus with all variants; leave it out", option, text));
   };
-  if (!global.ranks_text.empty()) leave_out("-n", global.ranks_text);
-  if (!global.layout_text.empty()) leave_out("--layout", global.layout_text);
-  if (global.tensor_text != "plain") leave_out("--tp", global.tensor_text);
-  if (global.sequence_text != "gather") leave_out("--sp", global.sequence_text);
+  if (global.ranks.given()) leave_out("-n", global.ranks.text);
+  if (global.layout.given()) leave_out("--layout", global.layout.text);
+  if (global.tp != TensorExchange::plain) leave_out("--tp", global.tp.text);
+  if (global.sp != SequenceExchange::gather) leave_out("--sp", global.sp.text);
 }
 
 /// Returns the memory of a GPU: --mem, else --mem-per-rank, else the machine's; 0: none is known.
 std::uint64_t PlanCommand::memory_of_a_gpu(const GlobalOptions& global) const {
-  if (!options_.memory_text.empty() && !global.mem_per_rank_text.empty()) {
-    refuse(fmt::format("--mem {} and --mem-per-rank {}: they say the same; give one of them", options_.memory_text,
-                       global.mem_per_rank_text));
+  if (options_.memory.given() && global.mem_per_rank.given()) {
+    refuse(fmt::format("--mem {} and --mem-per-rank {}: they say the same; give one of them", options_.memory.text,
+                       global.mem_per_rank.text));
   }
-  if (!options_.memory_text.empty()) {
-    const std::uint64_t bytes = parse_size("--mem", options_.memory_text);
-    if (bytes == 0) refuse(fmt::format("--mem {}: nothing fits into that; try --mem 80G", options_.memory_text));
-    return bytes;
-  }
+  if (options_.memory != 0) return options_.memory;
   if (global.mem_per_rank != 0) return global.mem_per_rank;
   return question_.machine ? static_cast<std::uint64_t>(question_.machine->memory_bytes) : 0;
 }
 
 void PlanCommand::validate_search() {
   if (!options_.search) {
-    if (!options_.gpus_text.empty())
-      refuse(fmt::format("--gpus {}: it goes with --search; -n N plans N ranks", options_.gpus_text));
+    if (options_.gpus.given()) refuse(fmt::format("--gpus {}: it goes with --search; -n N plans N ranks", options_.gpus.text));
     return;
   }
   if (options_.paper) refuse("--search --paper: they are two tables; give one of them");
-  if (options_.gpus_text.empty()) refuse("--search: among how many GPUs? try --gpus 8");
-  options_.gpus = static_cast<int>(parse_integer("--gpus", options_.gpus_text, 1, kMostGpus));
+  if (!options_.gpus.given()) refuse("--search: among how many GPUs? try --gpus 8");
   if (!question_.machine) {
     refuse(fmt::format("--search: on what machine? --machine {} or a file work", fmt::join(theory::machine_names(), ", ")));
   }
@@ -134,26 +123,25 @@ void PlanCommand::validate(const GlobalOptions& global) {
   // The default is the paper's own model.
   if (options_.paper && model_.config.empty() && model_.model.empty()) {
     model_.config = "paper-7b";
-    if (model_.dtype_text.empty()) model_.dtype_text = "bf16";
-    if (model_.sequence_text.empty()) model_.sequence_text = "8192";
+    if (!model_.dtype.given()) model_.dtype.text = "bf16";
+    if (!model_.sequence.given()) model_.sequence.text = "8192";
   }
   validate_model(model_, global, kPlanUse);
   question_.setting = model_.setting();
   question_.dtype = model_.dtype;
-  options_.top = static_cast<std::size_t>(parse_integer("--top", options_.top_text, 0, kMostGpus));
   if (options_.search) refuse_layouts(global);
-  options_.layout = layout_of(global);
-  if (!options_.machine_text.empty()) {
-    question_.machine = theory::find_machine(options_.machine_text);
+  layout_ = layout_of(global);
+  if (!options_.machine.empty()) {
+    question_.machine = theory::find_machine(options_.machine);
     if (!question_.machine->flops(model_.dtype)) {
-      refuse(fmt::format("--dtype {}: {} doesn't state flops_per_s for it", tsprun::name(model_.dtype), options_.machine_text));
+      refuse(fmt::format("--dtype {}: {} doesn't state flops_per_s for it", tsprun::name(model_.dtype.value), options_.machine));
     }
   }
   question_.memory_bytes = memory_of_a_gpu(global);
-  question_.threads = static_cast<std::size_t>(std::max(1, global.threads));
+  question_.threads = static_cast<std::size_t>(std::max(1, global.threads.value));
   question_.nodes = global.nodes;
   question_.share = global.intra != "tcp";
-  if (options_.search && recompute_->count() == 0) {
+  if (options_.search && !model_.recompute.given()) {
     question_.modes = {Recompute::none, Recompute::selective, Recompute::full};
   }
   validate_search();
@@ -179,15 +167,15 @@ int PlanCommand::run_search(Report& report) const {
 
 std::vector<PlanPoint> PlanCommand::points() const {
   std::vector<PlanPoint> points;
-  for (const Layout& layout : peers_of(options_.layout)) points.push_back(plan_point(question_, layout));
+  for (const Layout& layout : peers_of(layout_)) points.push_back(plan_point(question_, layout));
   return points;
 }
 
 int PlanCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
   if (options_.paper) {
-    const bool typed = !global.ranks_text.empty() || !global.layout_text.empty();
-    const PaperTables tables(question_, typed ? options_.layout : Layout::tsp(kPaperRanks));
+    const bool typed = global.ranks.given() || global.layout.given();
+    const PaperTables tables(question_, typed ? layout_ : Layout::tsp(kPaperRanks));
     print_lines(tables.lines());
     report.root()["paper"] = tables.json();
     return 0;

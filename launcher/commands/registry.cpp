@@ -1,20 +1,20 @@
-// All commands of tsprun. A new command is one line here.
+// All commands of tsprun. A new command is one entry here.
 #include "launcher/commands/command.h"
+
+// X(NAME): make_NAME() makes the command NAME. --help lists them in this order.
+#define TSPRUN_COMMANDS(X) X(train) X(eval) X(generate) X(block) X(run) X(compare) X(bench) X(plan) X(doctor) X(status)
 
 namespace tsprun::detail::launcher {
 
+#define TSPRUN_DECLARE(name) std::unique_ptr<Command> make_##name();
+TSPRUN_COMMANDS(TSPRUN_DECLARE)
+#undef TSPRUN_DECLARE
+
 std::vector<std::unique_ptr<Command>> all_commands() {
   std::vector<std::unique_ptr<Command>> commands;
-  commands.push_back(make_train());
-  commands.push_back(make_eval());
-  commands.push_back(make_generate());
-  commands.push_back(make_block());
-  commands.push_back(make_run());
-  commands.push_back(make_compare());
-  commands.push_back(make_bench());
-  commands.push_back(make_plan());
-  commands.push_back(make_doctor());
-  commands.push_back(make_status());
+#define TSPRUN_MAKE(name) commands.push_back(make_##name());
+  TSPRUN_COMMANDS(TSPRUN_MAKE)
+#undef TSPRUN_MAKE
   return commands;
 }
 

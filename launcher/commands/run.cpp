@@ -25,10 +25,16 @@ class UsageWithProgram : public CLI::Formatter {
 
 class Run : public Command {
  public:
-  std::string name() const override { return "run"; }
-  std::string help() const override { return "launch your own program on N ranks: tsprun -n 4 run -- ./my_program args"; }
+  CommandFacts facts() const override {
+    return {.name = "run",
+            .help = "launch your own program on N ranks: tsprun -n 4 run -- ./my_program args",
+            .examples = {"tsprun -n 4 run -- ./my_program arguments",
+                         "tsprun -n 4 --no-prefix --timeout 60 run -- python3 script.py"},
+            .has_steps = true,
+            .processes_per_rank = 2};
+  }
 
-  void add_options(CLI::App& app) override {
+  void describe(CLI::App& app) const override {
     app.formatter(std::make_shared<UsageWithProgram>());
     app.footer(
         "Everything after -- is the program and its arguments. It finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
@@ -37,9 +43,6 @@ class Run : public Command {
         "that\n"
         "failed, or 128 + its signal.");
   }
-
-  bool has_steps() const override { return true; }  // a program may tell: Context::begin_step()
-  int processes_per_rank() const override { return 2; }
 
   void validate(const GlobalOptions& global) override {
     if (global.program.empty()) refuse("run: no program; write it after --, such as: tsprun -n 4 run -- ./my_program");

@@ -2,6 +2,7 @@
 #include "core/board/flight_board.h"
 #include "launcher/commands/command.h"
 #include "launcher/processes.h"
+#include "launcher/refuse.h"
 #include "launcher/standard_output.h"
 #include "launcher/verdict.h"
 #include "transport/bootstrap/job_description.h"
@@ -29,10 +30,9 @@ posix::UniqueFd open_node_memory(int pid) {
   std::error_code error;
   std::filesystem::directory_iterator entries(folder, error);
   if (error == std::errc::permission_denied) {
-    throw Error(Cause::refused, fmt::format("status {}: the process belongs to another user; only its owner may look", pid));
+    refuse(fmt::format("status {}: the process belongs to another user; only its owner may look", pid));
   }
-  if (error)
-    throw Error(Cause::refused, fmt::format("status {}: {}; try a PID that `pgrep tsprun` prints", pid, error.message()));
+  if (error) refuse(fmt::format("status {}: {}; try a PID that `pgrep tsprun` prints", pid, error.message()));
   for (const auto& entry : entries) {
     std::error_code gone;
     const std::filesystem::path target = std::filesystem::read_symlink(entry.path(), gone);
@@ -41,7 +41,7 @@ posix::UniqueFd open_node_memory(int pid) {
     if (!file) throw system_error(Cause::refused, fmt::format("status {}: opening its node memory", pid), errno);
     return file;
   }
-  throw Error(Cause::refused, fmt::format("status {}: this process holds no job; try a PID that `pgrep tsprun` prints", pid));
+  refuse(fmt::format("status {}: this process holds no job; try a PID that `pgrep tsprun` prints", pid));
 }
 
 ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
@@ -74,18 +74,21 @@ ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
 
 class Status : public Command {
  public:
-  std::string name() const override { return "status"; }
-  std::string help() const override { return "the flight board of a running job: what each rank does and whom it waits for"; }
-  RankUse rank_use() const override { return RankUse::on_paper; }
+  CommandFacts facts() const override {
+    return {.name = "status",
+            .help = "the flight board of a running job: what each rank does and whom it waits for",
+            .examples = {"tsprun status 4711", "tsprun status $(pgrep -o tsprun)"},
+            .ranks = RankUse::on_paper};
+  }
 
-  void add_options(CLI::App& app) override {
-    app.add_option("PID", pid_text_, "process of a running tsprun")->required()->type_name("");
+  void declare(OptionTable& table) override {
+    table.add("PID", pid_, "process of a running tsprun", Trait::computed | Trait::required);
   }
 
   void validate(const GlobalOptions&) override {
-    pid_ = static_cast<int>(parse_integer("status", pid_text_, 1, std::numeric_limits<int>::max()));
+    pid_ = static_cast<int>(parse_integer("status", pid_.text, 1, std::numeric_limits<int>::max()));
     if (!posix::process_stat(pid_)) {
-      throw Error(Cause::refused, fmt::format("status {}: there is no such process; try a PID that `pgrep tsprun` prints", pid_));
+      refuse(fmt::format("status {}: there is no such process; try a PID that `pgrep tsprun` prints", pid_));
     }
   }
 
@@ -100,8 +103,7 @@ class Status : public Command {
   }
 
  private:
-  std::string pid_text_;
-  int pid_ = 0;
+  Given<int> pid_;
 };
 
 }  // namespace

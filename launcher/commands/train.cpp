@@ -7,6 +7,7 @@
 #include "launcher/model/session.h"
 #include "launcher/model/trace_writer.h"
 #include "launcher/processes.h"
+#include "launcher/refuse.h"
 #include "layers/checkpoints/checkpoint_folder.h"
 #include "layers/checkpoints/checkpoint_manifest.h"
 #include "transport/cause.h"
@@ -25,14 +26,6 @@ constexpr std::int64_t kMostSteps = 1'000'000'000;
 
 constexpr int kFailedAgain = 1;
 constexpr std::int64_t kMostRestarts = 1'000'000;
-
-constexpr const char* kLearningRate = "3e-4";
-constexpr const char* kWarmup = "0";
-constexpr const char* kWeightDecay = "0.01";
-constexpr const char* kBeta1 = "0.9";
-constexpr const char* kBeta2 = "0.95";
-constexpr const char* kEpsilon = "1e-8";
-constexpr const char* kClip = "1.0";
 
 constexpr std::int64_t kMostWithin = 86'400;
 
@@ -103,42 +96,67 @@ std::string why_hopeless(const nlohmann::ordered_json& failure, const std::vecto
 }
 }  // namespace
 
-double TrainOptions::learning_rate(std::uint64_t step) const {
-  if (step >= warmup) return update.learning_rate;
-  return update.learning_rate * static_cast<double>(step) / static_cast<double>(warmup);
+UpdateOptions TrainOptions::update(std::uint64_t step) const {
+  const double rate =
+      step >= warmup ? learning_rate.value : learning_rate * static_cast<double>(step) / static_cast<double>(warmup.value);
+  return {.learning_rate = rate,
+          .weight_decay = weight_decay,
+          .beta1 = beta1,
+          .beta2 = beta2,
+          .epsilon = epsilon,
+          .clip = clip,
+          .step = step};
 }
 
 bool TrainOptions::saves_after(std::uint64_t step) const {
   return !save.empty() && (step == steps || (save_every != 0 && step % save_every == 0));
 }
 
-void add_train_options(CLI::App& app, TrainOptions& options) {
-  const std::string group = "Training";
-  const auto add = [&](const char* name, std::string& text, const char* type, const char* usual, const char* help) {
-    CLI::Option* option = app.add_option(name, text, help)->type_name(type)->group(group);
-    if (*usual != '\0') option->default_str(usual);
-  };
-  add("--steps", options.steps_text, "N", "100", "steps in all, those of a resumed checkpoint included");
-  add("--lr", options.learning_rate_text, "RATE", kLearningRate, "learning rate");
-  add("--warmup", options.warmup_text, "N", kWarmup,
-      "steps in which the learning rate grows from 0, linearly; constant afterwards");
-  add("--weight-decay", options.weight_decay_text, "X", kWeightDecay, "of matrices only");
-  add("--beta1", options.beta1_text, "X", kBeta1, "AdamW's");
-  add("--beta2", options.beta2_text, "X", kBeta2, "AdamW's");
-  add("--eps", options.epsilon_text, "X", kEpsilon, "AdamW's");
-  add("--clip", options.clip_text, "X", kClip, "largest global gradient norm; 0: none");
-  add("--save", options.save, "DIR", "",
-      "write checkpoints DIR/step-000120, each a --model folder too; default: with --resume the folder that it goes on in");
-  add("--save-every", options.save_every_text, "K", "", "steps between checkpoints; default: one at the end");
-  add("--keep", options.keep_text, "K", "0", "checkpoints that stay, the newest; 0: all");
-  add("--resume", options.resume, "DIR", "",
-      "go on from a checkpoint, or from the newest whole one in a folder; options that aren't given are the checkpoint's; with "
-      "--save of the same folder a run begins there if it is empty");
-  add("--save-within", options.save_within_text, "SECONDS", "25",
-      "that SIGINT and SIGTERM wait for a last checkpoint to be saved, before they end the job; 0: not at all");
-  add("--max-restarts", options.max_restarts_text, "R", "0",
-      "times that a failed run goes on by itself from its newest checkpoint");
+void TrainOptions::declare(OptionTable& table) {
+  using enum Trait;
+  constexpr double kMost = 1e6;
+  table.group("Training");
+  table.add("--steps N", steps, "steps in all, those of a resumed checkpoint included", Whole{1, kMostSteps});
+  table.add("--lr RATE", learning_rate, "learning rate", Number{{.lowest = 0, .highest = kMost}})
+      .saved(&CheckpointState::learning_rate);
+  table
+      .add("--warmup N", warmup, "steps in which the learning rate grows from 0, linearly; constant afterwards",
+           Whole{0, kMostSteps})
+      .saved(&CheckpointState::warmup);
+  table.add("--weight-decay X", weight_decay, "of matrices only", Number{{.lowest = 0, .highest = kMost}})
+      .saved(&CheckpointState::weight_decay);
+  table.add("--beta1 X", beta1, "AdamW's", Number{{.lowest = 0, .highest = 1, .below = true}}).saved(&CheckpointState::beta1);
+  table.add("--beta2 X", beta2, "AdamW's", Number{{.lowest = 0, .highest = 1, .below = true}}).saved(&CheckpointState::beta2);
+  table.add("--eps X", epsilon, "AdamW's", Number{{.lowest = 0, .highest = 1, .open = true}}).saved(&CheckpointState::epsilon);
+  table.add("--clip X", clip, "largest global gradient norm; 0: none", Number{{.lowest = 0, .highest = kMost}})
+      .saved(&CheckpointState::clip);
+  table.add("--save DIR", save,
+            "write checkpoints DIR/step-000120, each a --model folder too; default: with --resume the folder that it goes on in",
+            per_node);
+  table.add("--save-every K", save_every, "steps between checkpoints; default: one at the end", Whole{1, kMostSteps}, computed);
+  table.add("--keep K", keep, "checkpoints that stay, the newest; 0: all", Whole{0, kMostSteps});
+  table.add("--resume DIR", resume,
+            "go on from a checkpoint, or from the newest whole one in a folder; options that aren't given are the checkpoint's; "
+            "with --save of the same folder a run begins there if it is empty",
+            per_node | reads);
+  table.add("--save-within SECONDS", save_within,
+            "that SIGINT and SIGTERM wait for a last checkpoint to be saved, before they end the job; 0: not at all",
+            Whole{0, kMostWithin});
+  table.add("--max-restarts R", max_restarts, "times that a failed run goes on by itself from its newest checkpoint",
+            Whole{0, kMostRestarts});
 }
+
+namespace {
+
+/// Returns the rows of all options that a checkpoint may keep.
+OptionTable table_of(TrainOptions& options, ModelCommandOptions& model) {
+  OptionTable table;
+  model.declare(table);
+  options.declare(table);
+  return table;
+}
+
+}  // namespace
 
 void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
   if (options.resume.empty()) return;
@@ -152,8 +170,8 @@ void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
     model.model.clear();
   }
   if (!model.model.empty()) {
-    throw Error(Cause::refused, fmt::format("--resume {} and --model {}: a checkpoint brings its weights; give one of them",
-                                            options.resume, model.model));
+    refuse(fmt::format("--resume {} and --model {}: a checkpoint brings its weights; give one of them", options.resume,
+                       model.model));
   }
   options.resumed = find_checkpoint(options.resume, options.skipped);
   warn_of_skipped(options.skipped);
@@ -165,92 +183,69 @@ void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
   }
   model.resumed = options.resumed->config;
   const CheckpointState& state = options.resumed->state;
-  if (!model.dtype_text.empty() && parse_dtype(model.dtype_text) != state.dtype) {
-    throw Error(Cause::refused, fmt::format("--dtype {}: {} holds {}; leave --dtype out", model.dtype_text,
-                                            options.resumed->folder.string(), name(state.dtype)));
+  if (model.dtype.given() && model.dtype != state.dtype) {
+    refuse(fmt::format("--dtype {}: {} holds {}; leave --dtype out", model.dtype.text, options.resumed->folder.string(),
+                       name(state.dtype)));
   }
-  // fmt writes the shortest text that reads back as the same number.
-  const auto fill = [](std::string& text, const auto& value) {
-    if (text.empty()) text = fmt::format("{}", value);
-  };
-  fill(model.dtype_text, name(state.dtype));
-  fill(model.batch_text, state.batch);
-  fill(model.sequence_text, state.sequence);
-  fill(model.seed_text, state.seed);
-  fill(options.learning_rate_text, state.learning_rate);
-  fill(options.warmup_text, state.warmup);
-  fill(options.weight_decay_text, state.weight_decay);
-  fill(options.beta1_text, state.beta1);
-  fill(options.beta2_text, state.beta2);
-  fill(options.epsilon_text, state.epsilon);
-  fill(options.clip_text, state.clip);
+  const OptionTable table = table_of(options, model);
+  for (const OptionRow& row : table.rows()) {
+    if (row.restore) row.restore(state);
+  }
 }
 
-void validate_train(TrainOptions& options) {
-  constexpr double kMost = 1e6;
-  const auto typed_or = [](const std::string& text, const char* usual) { return text.empty() ? std::string(usual) : text; };
-  options.steps = static_cast<std::uint64_t>(parse_integer("--steps", options.steps_text, 1, kMostSteps));
-  options.warmup = static_cast<std::uint64_t>(parse_integer("--warmup", typed_or(options.warmup_text, kWarmup), 0, kMostSteps));
-  UpdateOptions& update = options.update;
-  update.learning_rate =
-      parse_number("--lr", typed_or(options.learning_rate_text, kLearningRate), {.lowest = 0, .highest = kMost, .usual = 3e-4});
-  update.weight_decay = parse_number("--weight-decay", typed_or(options.weight_decay_text, kWeightDecay),
-                                     {.lowest = 0, .highest = kMost, .usual = 0.01});
-  update.beta1 =
-      parse_number("--beta1", typed_or(options.beta1_text, kBeta1), {.lowest = 0, .highest = 1, .usual = 0.9, .below = true});
-  update.beta2 =
-      parse_number("--beta2", typed_or(options.beta2_text, kBeta2), {.lowest = 0, .highest = 1, .usual = 0.95, .below = true});
-  update.epsilon =
-      parse_number("--eps", typed_or(options.epsilon_text, kEpsilon), {.lowest = 0, .highest = 1, .usual = 1e-8, .open = true});
-  update.clip = parse_number("--clip", typed_or(options.clip_text, kClip), {.lowest = 0, .highest = kMost, .usual = 1});
-
-  options.keep = static_cast<std::size_t>(parse_integer("--keep", options.keep_text, 0, kMostSteps));
-  if (options.keep > 0 && options.save.empty()) {
-    throw Error(Cause::refused, fmt::format("--keep {}: no checkpoints are written; give --save DIR", options.keep_text));
-  }
-  if (!options.save_every_text.empty()) {
-    options.save_every = static_cast<std::uint64_t>(parse_integer("--save-every", options.save_every_text, 1, kMostSteps));
-    if (options.save.empty()) {
-      throw Error(Cause::refused, fmt::format("--save-every {}: says when, not where; give --save DIR", options.save_every_text));
-    }
-  }
-  options.max_restarts = static_cast<std::uint64_t>(parse_integer("--max-restarts", options.max_restarts_text, 0, kMostRestarts));
-  if (options.max_restarts > 0 && options.save.empty()) {
-    throw Error(Cause::refused, fmt::format("--max-restarts {}: there is no checkpoint to go on from; give --save DIR",
-                                            options.max_restarts_text));
-  }
-  options.save_within_ns =
-      static_cast<std::uint64_t>(parse_integer("--save-within", options.save_within_text, 0, kMostWithin)) * 1'000'000'000;
+void validate_train(const TrainOptions& options) {
+  const auto needs_save = [&](const std::string& option, const std::string& text, const char* why) {
+    if (options.save.empty()) refuse(fmt::format("{} {}: {}; give --save DIR", option, text, why));
+  };
+  if (options.keep > 0) needs_save("--keep", options.keep.text, "no checkpoints are written");
+  if (options.save_every.given()) needs_save("--save-every", options.save_every.text, "says when, not where");
+  if (options.max_restarts > 0) needs_save("--max-restarts", options.max_restarts.text, "there is no checkpoint to go on from");
   if (options.resumed && options.resumed->state.step >= options.steps) {
-    throw Error(Cause::refused,
-                fmt::format("--steps {}: {} has done {} already; try --steps {}", options.steps_text,
-                            options.resumed->folder.string(), options.resumed->state.step, options.resumed->state.step + 100));
+    refuse(fmt::format("--steps {}: {} has done {} already; try --steps {}", options.steps, options.resumed->folder.string(),
+                       options.resumed->state.step, options.resumed->state.step + 100));
   }
 }
 
 CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,
                                  const std::string& run, std::string_view kernels, std::uint64_t step) {
-  return {.run = run,
-          .step = step,
-          .seed = model.seed,
-          .dtype = model.dtype,
-          .batch = model.batch,
-          .sequence = model.sequence,
-          .data_tokens = model.tokens,
-          .learning_rate = options.update.learning_rate,
-          .warmup = options.warmup,
-          .weight_decay = options.update.weight_decay,
-          .beta1 = options.update.beta1,
-          .beta2 = options.update.beta2,
-          .epsilon = options.update.epsilon,
-          .clip = options.update.clip,
-          .layout = global.layout.with(tensor_exchange(global)).with(sequence_exchange(global)),
-          .kernels = std::string(kernels)};
+  CheckpointState state{.run = run,
+                        .step = step,
+                        .data_tokens = model.tokens,
+                        .layout = global.layout->with(tensor_exchange(global)).with(sequence_exchange(global)),
+                        .kernels = std::string(kernels)};
+  TrainOptions train = options;  // rows refer to what they may change
+  ModelCommandOptions of_model = model;
+  const OptionTable table = table_of(train, of_model);
+  for (const OptionRow& row : table.rows()) {
+    if (row.record) row.record(state);
+  }
+  return state;
 }
 
-void TrainCommand::add_options(CLI::App& app) {
-  add_model_options(app, model_);
-  add_train_options(app, train_);
+std::vector<std::string> differences(const CheckpointState& saved, const CheckpointState& now) {
+  TrainOptions train;
+  ModelCommandOptions model;
+  const OptionTable table = table_of(train, model);
+  std::vector<std::string> lines;
+  for (const OptionRow& row : table.rows()) {
+    const std::string difference = row.difference ? row.difference(saved, now) : std::string();
+    if (!difference.empty()) lines.push_back(fmt::format("{}: {}", row.name(), difference));
+  }
+  const auto compare = [&](std::string_view what, const auto& then, const auto& today) {
+    if (then != today) lines.push_back(fmt::format("{}: {} now, {} in the checkpoint", what, today, then));
+  };
+  compare("tokens of --data", saved.data_tokens, now.data_tokens);
+  compare("ranks", saved.layout.ranks(), now.layout.ranks());
+  compare("--layout", saved.layout.print(), now.layout.print());
+  compare("--tp", name(saved.layout.tensor_exchange), name(now.layout.tensor_exchange));
+  compare("--sp", name(saved.layout.sequence_exchange), name(now.layout.sequence_exchange));
+  compare("kernels", saved.kernels, now.kernels);
+  return lines;
+}
+
+void TrainCommand::declare(OptionTable& table) {
+  model_.declare(table);
+  train_.declare(table);
 }
 
 void TrainCommand::validate(const GlobalOptions& global) {
@@ -260,7 +255,7 @@ void TrainCommand::validate(const GlobalOptions& global) {
   check_batch(global, model_.batch);
   validate_data(model_, true);
   validate_memory(model_, global, ModelUse::training);
-  check_trace_steps(global.trace_options, name(), train_.resumed ? train_.resumed->state.step + 1 : 1, train_.steps);
+  check_trace_steps(global.trace_options, "train", train_.resumed ? train_.resumed->state.step + 1 : 1, train_.steps);
   if (!train_.save.empty()) validate_save();
   if (!train_.resumed) return;
   const CheckpointState& saved = train_.resumed->state;
@@ -361,7 +356,7 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
   if (!train_.skipped.empty()) report.root()["skipped_checkpoints"] = train_.skipped;
   if (folder_) {
-    wind_down_.emplace(train_.save_within_ns);
+    wind_down_.emplace(train_.save_within * 1'000'000'000);
     if (ranks_here(global).first == 0) report.root()["run"] = folder_->run();
     try {
       folder_->lease(global);
@@ -401,7 +396,7 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
     std::vector<std::string> skipped;
     const std::uint64_t struck = report.struck_faults() & ~attempt.struck_faults;
     if (code == 0) return code;
-    if (!begun || restarts >= train_.max_restarts || !may_restart(report, global.faults, struck, skipped)) {
+    if (!begun || restarts >= train_.max_restarts || !may_restart(report, global.faults.values, struck, skipped)) {
       say_what_survives(global, report);
       return code;
     }

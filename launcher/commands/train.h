@@ -19,62 +19,64 @@
 
 namespace tsprun::detail::launcher {
 
-/// Options of `train`. Members named …_text hold what was typed; validate_train() sets the parsed values below. In a run that
-/// goes on from a checkpoint, options that weren't typed have the checkpoint's values, otherwise their defaults.
+/// The options of `train`, each with its default. In a run that goes on from a checkpoint, options that weren't typed have the
+/// checkpoint's values.
 struct TrainOptions {
-  std::string steps_text = "100";
-  std::string learning_rate_text;
-  std::string warmup_text;
-  std::string weight_decay_text;
-  std::string beta1_text;
-  std::string beta2_text;
-  std::string epsilon_text;
-  std::string clip_text;
-  std::string save;  ///< folder of checkpoints; empty: none
-  std::string save_every_text;
-  std::string keep_text = "0";
+  Given<std::uint64_t> steps{100};
+  Given<double> learning_rate{3e-4};  ///< after the warm-up
+  Given<std::uint64_t> warmup{0};
+  Given<double> weight_decay{0.01};
+  Given<double> beta1{0.9};
+  Given<double> beta2{0.95};
+  Given<double> epsilon{1e-8};
+  Given<double> clip{1.0};
+  std::string save;                    ///< folder of checkpoints; empty: none
+  Given<std::uint64_t> save_every{0};  ///< steps between checkpoints; 0: one at the end
+  Given<std::size_t> keep{0};
   std::string resume;  ///< a checkpoint, or a folder of them
-  std::string max_restarts_text = "0";
-  std::string save_within_text = "25";
+  Given<std::uint64_t> save_within{25};
+  Given<std::uint64_t> max_restarts{0};
 
-  // Results of validation.
-  std::uint64_t steps = 100;
-  std::uint64_t warmup = 0;      ///< steps in which the learning rate grows linearly to its full value
-  UpdateOptions update;          ///< AdamW's options, with the full learning rate
-  std::uint64_t save_every = 0;  ///< steps between checkpoints; 0: one at the end
-  std::size_t keep = 0;          ///< number of newest checkpoints to keep; 0: all
-  std::uint64_t max_restarts = 0;
+  // What isn't an option.
   std::optional<FoundCheckpoint> resumed;
   std::vector<std::string> skipped;  ///< a line for each newer checkpoint that --resume passed over as damaged
   bool saves_unasked = false;        ///< `save` wasn't typed and is the folder of --resume
-  std::uint64_t save_within_ns = 0;  ///< how long SIGINT and SIGTERM wait for a last checkpoint; 0: not at all
 
-  /// Returns the learning rate of one step, counted from 1.
-  double learning_rate(std::uint64_t step) const;
+  /// Adds the rows of the options.
+  void declare(OptionTable& table);
+  /// Returns AdamW's settings of one step, counted from 1.
+  UpdateOptions update(std::uint64_t step) const;
   /// Returns true if a checkpoint is due after `step`.
   bool saves_after(std::uint64_t step) const;
 };
 
-/// Declares the options on a command.
-void add_train_options(CLI::App& app, TrainOptions& options);
 /// Finds the checkpoint of --resume, and takes every option from it that wasn't typed. --save is among them: a run goes on in its
 /// own folder. If --resume and --save name the same folder and it has no checkpoint yet, a new run begins there. Call before the
 /// other validations. Throws Error(refused).
 void find_resumed(TrainOptions& options, ModelCommandOptions& model);
-/// Parses and checks the options. Throws Error(refused).
-void validate_train(TrainOptions& options);
+/// Checks the options together. Throws Error(refused).
+void validate_train(const TrainOptions& options);
 /// Returns what a checkpoint after `step` records about the run.
 CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,
                                  const std::string& run, std::string_view kernels, std::uint64_t step);
 
+/// Returns a line for each fact in which a run differs from the saved one, except step and identity: "--lr: 0.001 now, 0.0003 in
+/// the checkpoint". If there is none, the run continues bit-identically.
+std::vector<std::string> differences(const CheckpointState& saved, const CheckpointState& now);
+
 /// The command `train`, with its restarts after failures.
 class TrainCommand final : public Command {
  public:
-  std::string name() const override { return "train"; }
-  std::string help() const override { return "train a decoder-only model on text"; }
-  bool has_trace() const override { return true; }
-  bool has_steps() const override { return true; }
-  void add_options(CLI::App& app) override;
+  CommandFacts facts() const override {
+    return {.name = "train",
+            .help = "train a decoder-only model on text",
+            .examples =
+                {"tsprun -n 4 train --config nano --data book.txt --batch 8 --steps 700 --lr 3e-3 --save runs/book",
+                 "tsprun --layout tp=2,sp=2 --sp ring train --resume runs/book --data book.txt --steps 1400 --save runs/book"},
+            .has_trace = true,
+            .has_steps = true};
+  }
+  void declare(OptionTable& table) override;
   void validate(const GlobalOptions& global) override;
   Inputs inputs() const override;
   int run(const GlobalOptions& global, Report& report) override;

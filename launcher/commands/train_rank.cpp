@@ -86,10 +86,7 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
                         .gradients = true,
                         .run = [&] { model.forward_backward(tokens_of_step); }});
     }
-    UpdateOptions update = plan.train->update;
-    update.learning_rate = plan.train->learning_rate(step);
-    update.step = step;
-    model.update(update, norm);
+    model.update(plan.train->update(step), norm);
     passes.note(step, tokens_of_step, model, rank);
     const double seconds = static_cast<double>(posix::now_ns() - begin) * 1e-9;
     if (session.speaks()) {

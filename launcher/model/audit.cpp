@@ -1,6 +1,7 @@
 #include "launcher/model/audit.h"
 
 #include "core/collectives/chunks.h"
+#include "launcher/counts_json.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/paper.h"
 
@@ -15,26 +16,10 @@ using nlohmann::ordered_json;
 
 static_assert(std::is_trivially_copyable_v<RankAudit>, "audits travel as bytes");
 
-ordered_json memory_json(const CategoryBytes& bytes) {
-  ordered_json json;
-  for (std::size_t i = 0; i < kCategories; ++i) json[std::string(name(static_cast<Category>(i)))] = bytes.of[i];
-  json["total"] = bytes.total;
-  return json;
-}
-
 ordered_json traffic_json(const TrafficCounters& counters) {
   ordered_json json;
   for (int i = 0; i < kPurposes; ++i) {
     json[std::string(name(static_cast<Purpose>(i)))] = {{"sent", counters.sent[i]}, {"received", counters.received[i]}};
-  }
-  return json;
-}
-
-ordered_json traffic_json(const theory::PurposeBytes& received) {
-  ordered_json json;
-  for (int i = 0; i < kPurposes; ++i) {
-    const auto purpose = static_cast<Purpose>(i);
-    json[std::string(name(purpose))] = {{"received", received[purpose]}};
   }
   return json;
 }

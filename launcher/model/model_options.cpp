@@ -35,24 +35,15 @@ constexpr std::size_t kMostTokens = std::size_t{1} << 31;
 /// A number of bytes that no machine has, and that is far from overflow.
 constexpr double kUncountable = 0x1p60;
 
-Recompute parse_recompute(const std::string& text) {
-  if (text == "none") return Recompute::none;
-  if (text == "selective") return Recompute::selective;
-  if (text == "full") return Recompute::full;
-  refuse(fmt::format("--recompute {}: none, selective and full work", text));
-}
-
-std::uint64_t parse_seed(const std::string& text) {
+std::uint64_t parse_seed(const std::string& option, const std::string& text) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) {
-    refuse(fmt::format("--seed {}: a whole number from 0 to {} works; try --seed 0", text,
-                       std::numeric_limits<std::uint64_t>::max()));
+    refuse(fmt::format("{} {}: a whole number from 0 to {} works; try {} 0", option, text,
+                       std::numeric_limits<std::uint64_t>::max(), option));
   }
   return value;
 }
-
-std::string typed_or(const std::string& text, const char* usual) { return text.empty() ? usual : text; }
 
 /// Finds the folder that holds the model, and checks it against its manifest if it is a checkpoint.
 void find_folder(ModelCommandOptions& options) {
@@ -103,8 +94,8 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
 void find_sequence(ModelCommandOptions& options) {
   const std::size_t most = options.shape.max_positions;
   options.sequence = std::min(kUsualSequence, most);
-  if (options.sequence_text.empty()) return;
-  const std::string& text = options.sequence_text;
+  if (!options.sequence.given()) return;
+  const std::string& text = options.sequence.text;
   std::uint64_t wanted = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), wanted);
   if (end == text.data() + text.size() && (error == std::errc::result_out_of_range || wanted > most)) {
@@ -150,59 +141,42 @@ Setting ModelCommandOptions::setting() const {
   return setting;
 }
 
-void add_model_options(CLI::App& app, ModelCommandOptions& options, const ModelOptionUse& use) {
-  const std::string group = "Model";
-  CLI::Option* config = app.add_option("--config", options.config,
-                                       "a built-in model (nano, micro, small, paper-7b, nano-gpt2) or a Hugging Face config.json")
-                            ->type_name("NAME|FILE")
-                            ->group(group);
+void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use) {
+  using enum Trait;
+  table.group("Model");
+  table.add("--config NAME|FILE", config,
+            "a built-in model (nano, micro, small, paper-7b, nano-gpt2) or a Hugging Face config.json",
+            use.model_folder ? reads : reads | required);
   if (use.model_folder) {
-    app.add_option("--model", options.model,
-                   "a Hugging Face folder: config.json, model.safetensors or shards with their index; of a folder that --save "
-                   "wrote, the newest checkpoint")
-        ->type_name("DIR")
-        ->group(group);
-    app.add_flag("--no-checksum", options.unchecked, "use a checkpoint without reading all of it against its manifest first")
-        ->group(group);
-  } else {
-    config->required();
+    table.add(
+        "--model DIR", model,
+        "a Hugging Face folder: config.json, model.safetensors or shards with their index; of a folder that --save wrote, the "
+        "newest checkpoint",
+        reads);
+    table.add("--no-checksum", unchecked, "use a checkpoint without reading all of it against its manifest first");
   }
   if (use.data) {
     if (use.files) {
-      app.add_option("--data", options.data, "files that make one stream: text is bytes, .bin is little-endian uint16 token ids")
-          ->type_name("FILE")
-          ->expected(1, -1)
-          ->group(group);
+      table.add("--data FILE", data, "files that make one stream: text is bytes, .bin is little-endian uint16 token ids", reads);
     }
-    app.add_option("--batch", options.batch_text, "sequences in all")->type_name("B")->default_str("1")->group(group);
-    app.add_option("--seq", options.sequence_text, "tokens of a sequence; default: 1024, or the config's maximum if less")
-        ->type_name("S")
-        ->group(group);
+    table.add("--batch B", batch, "sequences in all", Whole{1, kLargestBatch}).saved(&CheckpointState::batch);
+    table.add("--seq S", sequence, "tokens of a sequence; default: 1024, or the config's maximum if less", computed)
+        .saved(&CheckpointState::sequence);
   }
-  app.add_option("--dtype", options.dtype_text, "of weights and activations: f32, f64, bf16")
-      ->type_name("TYPE")
-      ->default_str("f32")
-      ->group(group);
+  table.add("--dtype TYPE", dtype, "of weights and activations: {}", dtypes()).saved(&CheckpointState::dtype);
   if (use.recompute) {
-    app.add_option("--recompute", options.recompute_text, "what the backward pass makes again: none, selective, full")
-        ->type_name("MODE")
-        ->capture_default_str()
-        ->group(group);
+    table.add("--recompute MODE", recompute, "what the backward pass makes again: {}", recompute_modes());
   }
   if (use.seed) {
-    app.add_option("--seed", options.seed_text, "of fresh weights and training data")
-        ->type_name("N")
-        ->default_str("0")
-        ->group(group);
+    table.add("--seed N", seed, "of fresh weights and training data", parse_seed).saved(&CheckpointState::seed);
   }
 }
 
 void validate_model(ModelCommandOptions& options, const GlobalOptions& global, const ModelOptionUse& use) {
   if (!global.trace.empty()) check_writable("--trace", global.trace);
-  options.dtype = parse_dtype(typed_or(options.dtype_text, "f32"));
-  options.recompute = parse_recompute(options.recompute_text);
-  options.seed = parse_seed(typed_or(options.seed_text, "0"));
-  options.batch = static_cast<std::size_t>(parse_integer("--batch", typed_or(options.batch_text, "1"), 1, kLargestBatch));
+  OptionTable table;
+  options.declare(table, use);
+  table.parse();
   find_model(options, use);
   if (use.ranks) check_heads(global, options.shape);
   if (!use.data) return;
@@ -215,9 +189,8 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
 
 void validate_data(ModelCommandOptions& options, bool sequence_needed) {
   if (options.data.empty()) refuse("no data: give --data FILE… (text is bytes, .bin is little-endian uint16 token ids)");
-  options.files.assign(options.data.begin(), options.data.end());
-  if (!options.model.empty()) refuse_text_beside_tokenizer(options.files, options.model);
-  const TokenStream stream(options.files);
+  if (!options.model.empty()) refuse_text_beside_tokenizer(options.files(), options.model);
+  const TokenStream stream(options.files());
   options.tokens = stream.size();
   if (sequence_needed) check_training_data(options.tokens, options.sequence);
   stream.check_vocabulary(options.shape.vocabulary);
@@ -242,11 +215,11 @@ void validate_memory(const ModelCommandOptions& options, const GlobalOptions& gl
           ? fmt::format("parameters {}", as_mebibytes(largest.parameters))
           : fmt::format("parameters {}, gradients {}, optimizer {}, saved activations {}", as_mebibytes(largest.parameters),
                         as_mebibytes(largest.gradients), as_mebibytes(largest.optimizer), as_mebibytes(largest.activations));
-  const auto budget = static_cast<double>(global.mem_per_rank);
+  const auto budget = static_cast<double>(global.mem_per_rank.value);
   if (global.mem_per_rank != 0 && largest.total() > budget) {
     refuse(fmt::format(
         "--mem-per-rank {}: too small by at least {}: rank {} holds {}, and buffers beside it; {} need less",
-        global.mem_per_rank_text, as_mebibytes(largest.total() - budget), where, parts,
+        global.mem_per_rank.text, as_mebibytes(largest.total() - budget), where, parts,
         use == ModelUse::inference ? "more ranks or --dtype bf16" : "more ranks, --recompute full or a shorter --seq"));
   }
   const auto available = static_cast<double>(machine::available_memory());
@@ -260,7 +233,7 @@ void validate_memory(const ModelCommandOptions& options, const GlobalOptions& gl
 
 Inputs model_inputs(const ModelCommandOptions& options) {
   Inputs inputs{.kernels = true, .files = {}};
-  for (const std::filesystem::path& file : options.files) inputs.files.push_back({"--data", file});
+  for (const std::filesystem::path& file : options.files()) inputs.files.push_back({"--data", file});
   // A built-in configuration is told from a file by its name, as find_config() does it.
   const std::vector<ModelConfig>& built_in = built_in_configs();
   const bool is_file =
@@ -274,10 +247,10 @@ Inputs model_inputs(const ModelCommandOptions& options) {
 }
 
 void report_model(Report& report, const ModelCommandOptions& options) {
-  report.root()["dtype"] = std::string(name(options.dtype));
-  report.root()["batch"] = options.batch;
-  report.root()["seq"] = options.sequence;
-  report.root()["recompute"] = options.recompute_text;
+  report.root()["dtype"] = std::string(name(options.dtype.value));
+  report.root()["batch"] = options.batch.value;
+  report.root()["seq"] = options.sequence.value;
+  report.root()["recompute"] = recompute_name(options.recompute);
 }
 
 Progress::Style progress_style(const GlobalOptions& global) {
@@ -303,28 +276,6 @@ void check_writable(const std::string& option, const std::string& path) {
   }
   // Another check may still refuse the command, and then nothing must have been written.
   if (is_new) ::unlink(path.c_str());
-}
-
-double parse_number(const std::string& option, const std::string& text, const NumberRange& range) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string works = fmt::format("{} {} {} {} work", range.open ? "above" : "from", range.lowest,
-                                        range.below ? "to below" : "to", range.highest);
-  if (error != std::errc{} || end != text.data() + text.size() || std::isnan(value)) {
-    refuse(fmt::format("{} {}: not a number; numbers {}; try {}", option, text, works, range.usual));
-  }
-  const bool too_low = value < range.lowest || (range.open && value == range.lowest);
-  const bool too_high = value > range.highest || (range.below && value == range.highest);
-  if (!too_low && !too_high) return value;
-  const bool end_works = too_low ? !range.open : !range.below;
-  refuse(fmt::format("{} {}: numbers {}; try {}", option, text, works,
-                     end_works ? (too_low ? range.lowest : range.highest) : range.usual));
-}
-
-DType parse_dtype(const std::string& text) {
-  const std::optional<DType> dtype = dtype_from_name(text);
-  if (!dtype || *dtype == DType::byte) refuse(fmt::format("--dtype {}: f32, f64 and bf16 work", text));
-  return *dtype;
 }
 
 }  // namespace tsprun::detail::launcher

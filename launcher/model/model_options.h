@@ -9,8 +9,6 @@
 #include "layers/io/config.h"
 #include "layers/layout/setting.h"
 
-#include <CLI/CLI.hpp>
-
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -29,40 +27,33 @@ struct ModelOptionUse {
   bool ranks = true;  ///< ranks will compute the model, so --layout must suit it
 };
 
-/// Values of the options. The first four members and those named …_text hold what was typed; validate_model() and validate_data()
-/// set the parsed values below.
+/// The options, each with its default. Members without a description are described by their rows (declare()).
 struct ModelCommandOptions {
   std::string config;
-  std::string model;       ///< --model; after validation the folder that holds the model, such as the newest checkpoint
+  std::string model;       ///< after validation the folder that holds the model, such as the newest checkpoint
   bool unchecked = false;  ///< --no-checksum
   std::vector<std::string> data;
-  // Empty: not typed. A resumed run then takes the value from its checkpoint, any other run the default.
-  std::string dtype_text;
-  std::string batch_text;
-  std::string sequence_text;
-  std::string seed_text;
-  std::string recompute_text = "none";
+  Given<std::size_t> batch{1};     ///< B, sequences over all ranks
+  Given<std::size_t> sequence{1};  ///< S, tokens per sequence
+  Given<DType> dtype{DType::f32};
+  Given<Recompute> recompute{Recompute::none};
+  Given<std::uint64_t> seed{0};
+
+  // What isn't an option.
   std::optional<ModelConfig> resumed;  ///< the checkpoint's model: --config may then be left out
+  ModelConfig shape;                   ///< the model of --config or of the folder's config.json
+  std::uint64_t tokens = 0;            ///< number of tokens in all files of --data
 
-  // Results of validation.
-  ModelConfig shape;         ///< the model of --config or of the folder's config.json
-  DType dtype = DType::f32;  ///< f32, f64, bf16
-  Recompute recompute = Recompute::none;
-  std::size_t batch = 1;     ///< B, sequences over all ranks
-  std::size_t sequence = 1;  ///< S, tokens per sequence
-  std::uint64_t seed = 0;
-  std::vector<std::filesystem::path> files;  ///< --data
-  std::uint64_t tokens = 0;                  ///< number of tokens in all files
-
+  /// Adds the rows of the options that a command takes.
+  void declare(OptionTable& table, const ModelOptionUse& use = {});
+  /// Returns the files of --data.
+  std::vector<std::filesystem::path> files() const { return {data.begin(), data.end()}; }
   /// Returns these options as Setting, from which memory and traffic are calculated.
   Setting setting() const;
 };
 
 /// Purpose for which ranks hold the model, for the check of memory: inference needs parameters alone.
 enum class ModelUse : std::uint8_t { training, inference };
-
-/// Declares the options on a command.
-void add_model_options(CLI::App& app, ModelCommandOptions& options, const ModelOptionUse& use = {});
 
 /// Turns the texts into values and reads the files' descriptions: the configuration, the headers of weights. Throws
 /// Error(refused). Prints a warning for each field or tensor that is ignored.
@@ -89,17 +80,5 @@ void refuse_fifo(const std::string& option, const std::string& path);
 /// Throws Error(refused) unless the file can be created or written; a FIFO can't. A file that this check creates is removed
 /// again.
 void check_writable(const std::string& option, const std::string& path);
-/// Numbers that an option accepts.
-struct NumberRange {
-  double lowest;
-  double highest;
-  double usual;        ///< what a refusal proposes if the nearest end isn't accepted itself
-  bool open = false;   ///< `lowest` itself isn't accepted
-  bool below = false;  ///< `highest` itself isn't accepted
-};
-/// Parses a number. Throws Error(refused) naming the option, the value and the nearest number that works.
-double parse_number(const std::string& option, const std::string& text, const NumberRange& range);
-/// Parses --dtype: f32, f64 or bf16. Throws Error(refused).
-DType parse_dtype(const std::string& text);
 
 }  // namespace tsprun::detail::launcher

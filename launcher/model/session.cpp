@@ -64,7 +64,7 @@ void Session::finish() {
   stop_tracing();
   engine_of(context_).observe(nullptr);
   const std::string trouble =
-      write_trace(context_, *trace_, global_.faults, {.path = global_.trace, .flows = global_.trace_options.flows});
+      write_trace(context_, *trace_, global_.faults.values, {.path = global_.trace, .flows = global_.trace_options.flows});
   if (!trouble.empty() && speaks()) sink_.set(kTraceTrouble, trouble);
 }
 

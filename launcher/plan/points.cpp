@@ -1,5 +1,6 @@
 #include "launcher/plan/points.h"
 
+#include "launcher/counts_json.h"
 #include "launcher/plan/amounts.h"
 #include "launcher/plan/text_table.h"
 #include "launcher/report.h"
@@ -20,31 +21,6 @@ using nlohmann::ordered_json;
 constexpr double kGiga = 1e9;
 
 std::string percent(double part) { return fmt::format("{:.1f}%", 100 * part); }
-
-std::string_view recompute_name(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::none: return "none";
-    case Recompute::selective: return "selective";
-    case Recompute::full: return "full";
-  }
-  return "";
-}
-
-ordered_json memory_json(const CategoryBytes& bytes) {
-  ordered_json json;
-  for (std::size_t i = 0; i < kCategories; ++i) json[std::string(name(static_cast<Category>(i)))] = bytes.of[i];
-  json["total"] = bytes.total;
-  return json;
-}
-
-ordered_json traffic_json(const theory::PurposeBytes& received) {
-  ordered_json json;
-  for (int i = 0; i < kPurposes; ++i) {
-    const auto purpose = static_cast<Purpose>(i);
-    json[std::string(name(purpose))] = {{"received", received[purpose]}};
-  }
-  return json;
-}
 
 /// Returns the mean over ranks.
 ordered_json mean_traffic_json(const theory::PurposeBytes& received, int ranks) {
@@ -282,7 +258,7 @@ ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
 
 std::string describe(const PlanQuestion& question) {
   const ModelConfig& model = question.setting.model;
-  const std::string_view mode = question.modes.empty() ? recompute_name(question.setting.recompute) : "as suits each layout best";
+  const std::string mode = question.modes.empty() ? recompute_name(question.setting.recompute) : "as suits each layout best";
   return fmt::format("{}: h {}, L {}, n_h {}, n_kv {}, d {}, f {}, V {}; B {}, S {}, {}, recompute {}", model.name, model.hidden,
                      model.layers, model.query_heads, model.kv_heads, model.head_dim, model.intermediate, model.vocabulary,
                      question.setting.batch, question.setting.sequence, name(question.dtype), mode);
@@ -315,12 +291,12 @@ std::vector<std::string> search_table(const PlanQuestion& question, const std::v
     ++count;
     if (top != 0 && count > top) continue;
     if (fits) {
-      fitting.row({all_labels(point), std::string(recompute_name(point.recompute)),
-                   fmt::format("{:.2f}", point.time->seconds * 1e3), fmt::format("{:.0f}", *point.tokens_per_s),
-                   percent(*point.utilization), percent(point.time->exposed / point.time->seconds),
-                   readable_bytes(real(point.memory.total)), std::string(theory::name(point.time->binds, *question.machine))});
+      fitting.row({all_labels(point), recompute_name(point.recompute), fmt::format("{:.2f}", point.time->seconds * 1e3),
+                   fmt::format("{:.0f}", *point.tokens_per_s), percent(*point.utilization),
+                   percent(point.time->exposed / point.time->seconds), readable_bytes(real(point.memory.total)),
+                   std::string(theory::name(point.time->binds, *question.machine))});
     } else {
-      others.row({all_labels(point), point.possible ? std::string(recompute_name(point.recompute)) : "-", point.why});
+      others.row({all_labels(point), point.possible ? recompute_name(point.recompute) : "-", point.why});
     }
   }
   const auto more = [&](std::size_t count) {

@@ -69,10 +69,6 @@ struct CheckpointState {
 /// Returns 128 random bits as 32 hexadecimal digits. Throws Error(refused) if the system call fails.
 std::string new_run_identity();
 
-/// Returns a line for each fact in which a run differs from the saved one, except step and identity: "--lr: 0.001 now, 0.0003 in
-/// the checkpoint". If it is empty, the run continues bit-identically.
-std::vector<std::string> differences(const CheckpointState& saved, const CheckpointState& now);
-
 /// Checks `--save DIR` before ranks start, without creating anything. Throws Error(refused) if `dir` can't be written, or if its
 /// disk has no room for one checkpoint of the model.
 void check_save_folder(const std::filesystem::path& dir, const ModelConfig& config, DType dtype);

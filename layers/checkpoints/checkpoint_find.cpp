@@ -210,29 +210,4 @@ FoundCheckpoint find_checkpoint(const fs::path& dir, std::vector<std::string>& s
   return std::move(*search.found);
 }
 
-std::vector<std::string> differences(const CheckpointState& saved, const CheckpointState& now) {
-  std::vector<std::string> lines;
-  const auto compare = [&](std::string_view what, const auto& then, const auto& today) {
-    if (then != today) lines.push_back(fmt::format("{}: {} now, {} in the checkpoint", what, today, then));
-  };
-  compare("--seed", saved.seed, now.seed);
-  compare("--dtype", name(saved.dtype), name(now.dtype));
-  compare("--batch", saved.batch, now.batch);
-  compare("--seq", saved.sequence, now.sequence);
-  compare("tokens of --data", saved.data_tokens, now.data_tokens);
-  compare("--lr", saved.learning_rate, now.learning_rate);
-  compare("--warmup", saved.warmup, now.warmup);
-  compare("--weight-decay", saved.weight_decay, now.weight_decay);
-  compare("--beta1", saved.beta1, now.beta1);
-  compare("--beta2", saved.beta2, now.beta2);
-  compare("--eps", saved.epsilon, now.epsilon);
-  compare("--clip", saved.clip, now.clip);
-  compare("ranks", saved.layout.ranks(), now.layout.ranks());
-  compare("--layout", saved.layout.print(), now.layout.print());
-  compare("--tp", name(saved.layout.tensor_exchange), name(now.layout.tensor_exchange));
-  compare("--sp", name(saved.layout.sequence_exchange), name(now.layout.sequence_exchange));
-  compare("kernels", saved.kernels, now.kernels);
-  return lines;
-}
-
 }  // namespace tsprun::detail

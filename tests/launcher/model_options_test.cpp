@@ -17,8 +17,8 @@ using test::TemporaryFolder;
 
 GlobalOptions job(const std::string& layout, const std::string& ranks = "") {
   GlobalOptions global;
-  global.layout_text = layout;
-  global.ranks_text = ranks;
+  global.layout.text = layout;
+  global.ranks.text = ranks;
   validate_global(global, RankUse::on_paper, 1);
   return global;
 }
@@ -94,15 +94,15 @@ TEST(ModelOptions, EveryAxisGivesItsOwnLayout) {
 
 // A sweep over degrees may begin with 1.
 TEST(ModelOptions, AxesOfOneRankTakeEveryVariant) {
-  for (const char* variant : {"gather", "ring", "ulysses"}) {
+  for (const SequenceExchange variant : {SequenceExchange::gather, SequenceExchange::ring, SequenceExchange::ulysses}) {
     GlobalOptions one = job("sp=1");
-    one.sequence_text = variant;
+    one.sp = variant;
     ModelCommandOptions options = of("nano");
-    EXPECT_NO_THROW(validate_model(options, one)) << variant;
+    EXPECT_NO_THROW(validate_model(options, one)) << name(variant);
     EXPECT_EQ(sequence_exchange(one), SequenceExchange::gather);
   }
   GlobalOptions megatron = job("tp=1,sp=2");
-  megatron.tensor_text = "sequence";
+  megatron.tp = TensorExchange::sequence;
   EXPECT_EQ(tensor_exchange(megatron), TensorExchange::plain);
   EXPECT_EQ(layout_of(megatron).ranks(), 2);
 }
@@ -113,34 +113,30 @@ TEST(ModelOptions, LayoutsThatCantBeAreRefusedByName) {
   EXPECT_EQ(refusal_under(job("tp=6")), "--layout tp=6: 32 query heads don't divide by 6; try 4 or 8");
   EXPECT_EQ(refusal_under(job("tp=2,tsp=3")), "--layout tp=2,tsp=3: 16 query heads don't divide by 3; try 2 or 4");
   GlobalOptions ring = job("tsp=4");
-  ring.sequence_text = "ring";
+  ring.sp = SequenceExchange::ring;
   EXPECT_EQ(refusal_under(ring), "--sp ring: --layout tsp=4 has no sp axis to exchange over; try --layout sp=4");
-  ring.sequence_text = "round";
-  EXPECT_EQ(refusal_under(ring), "--sp round: gather, ring and ulysses work");
   GlobalOptions ulysses = job("sp=3");
   EXPECT_NO_THROW(validate_model(options, ulysses));
-  ulysses.sequence_text = "ulysses";
+  ulysses.sp = SequenceExchange::ulysses;
   EXPECT_EQ(refusal_under(ulysses), "--layout sp=3: 32 query heads don't divide by 3; try 2 or 4");
   GlobalOptions megatron = job("sp=4");
-  megatron.tensor_text = "sequence";
+  megatron.tp = TensorExchange::sequence;
   EXPECT_EQ(refusal_under(megatron), "--tp sequence: --layout sp=4 has no tp axis to exchange over; try --layout tp=4");
-  megatron.tensor_text = "serial";
-  EXPECT_EQ(refusal_under(megatron), "--tp serial: plain and sequence work");
   EXPECT_EQ(test::refusal([] { check_batch(job("dp=2,tsp=2"), 3); }),
             "--layout dp=2,tsp=2: --batch 3 doesn't divide by dp=2; try --batch 2 or 4");
 }
 
 TEST(ModelOptions, TextsThatAreNoValuesAreRefusedByName) {
-  EXPECT_EQ(refusal_of([](auto& options) { options.dtype_text = "f16"; }), "--dtype f16: f32, f64 and bf16 work");
-  EXPECT_EQ(refusal_of([](auto& options) { options.recompute_text = "half"; }),
+  EXPECT_EQ(refusal_of([](auto& options) { options.dtype.text = "f16"; }), "--dtype f16: f32, f64 and bf16 work");
+  EXPECT_EQ(refusal_of([](auto& options) { options.recompute.text = "half"; }),
             "--recompute half: none, selective and full work");
-  EXPECT_EQ(refusal_of([](auto& options) { options.batch_text = "0"; }), "--batch 0: 1 to 1048576 work; try 1");
-  EXPECT_EQ(refusal_of([](auto& options) { options.sequence_text = "0"; }), "--seq 0: 1 to 256 work; try 1");
-  EXPECT_EQ(refusal_of([](auto& options) { options.sequence_text = "257"; }), "--seq 257: nano has 256 positions; try --seq 256");
-  EXPECT_EQ(refusal_of([](auto& options) { options.sequence_text = "99999999999999999999"; }),
+  EXPECT_EQ(refusal_of([](auto& options) { options.batch.text = "0"; }), "--batch 0: 1 to 1048576 work; try 1");
+  EXPECT_EQ(refusal_of([](auto& options) { options.sequence.text = "0"; }), "--seq 0: 1 to 256 work; try 1");
+  EXPECT_EQ(refusal_of([](auto& options) { options.sequence.text = "257"; }), "--seq 257: nano has 256 positions; try --seq 256");
+  EXPECT_EQ(refusal_of([](auto& options) { options.sequence.text = "99999999999999999999"; }),
             "--seq 99999999999999999999: nano has 256 positions; try --seq 256");
-  EXPECT_NE(refusal_of([](auto& options) { options.sequence_text = "-1"; }).find("--seq -1"), std::string::npos);
-  EXPECT_NE(refusal_of([](auto& options) { options.seed_text = "-1"; }).find("--seed -1"), std::string::npos);
+  EXPECT_NE(refusal_of([](auto& options) { options.sequence.text = "-1"; }).find("--seq -1"), std::string::npos);
+  EXPECT_NE(refusal_of([](auto& options) { options.seed.text = "-1"; }).find("--seed -1"), std::string::npos);
   EXPECT_NE(refusal_of([](auto& options) { options.config = "nanno"; }).find("nanno"), std::string::npos);
 }
 
@@ -192,14 +188,14 @@ TEST(ModelMemory, ABudgetBelowWhatIsCertainIsRefusedWithTheParts) {
   GlobalOptions global = job("tsp=2");
   validate_model(options, global);
   validate_memory(options, global, ModelUse::training);
-  global.mem_per_rank_text = "4M";
+  global.mem_per_rank.text = "4M";
   global.mem_per_rank = 4 << 20;
   const std::string message = test::refusal([&] { validate_memory(options, global, ModelUse::training); });
   for (const char* part : {"--mem-per-rank 4M", "too small by", "parameters", "gradients", "optimizer", "saved activations"}) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   }
   // What can't be given to eval or generate isn't proposed there.
-  global.mem_per_rank_text = "1M";
+  global.mem_per_rank.text = "1M";
   global.mem_per_rank = 1 << 20;
   const std::string inference = test::refusal([&] { validate_memory(options, global, ModelUse::inference); });
   EXPECT_NE(inference.find("more ranks or --dtype bf16 need less"), std::string::npos) << inference;

@@ -59,13 +59,13 @@ TEST(Integers, BoundsHoldAndTheNearestValueIsNamed) {
 
 TEST(GlobalOptions, RanksComeFromNumberOrLayout) {
   GlobalOptions by_number;
-  by_number.ranks_text = "4";
+  by_number.ranks.text = "4";
   validate_global(by_number, RankUse::on_paper, 1);
   EXPECT_EQ(by_number.ranks, 4);
-  EXPECT_EQ(by_number.layout.print(), "tsp=4");
+  EXPECT_EQ(by_number.layout->print(), "tsp=4");
 
   GlobalOptions by_layout;
-  by_layout.layout_text = "tp=2,sp=3";
+  by_layout.layout.text = "tp=2,sp=3";
   validate_global(by_layout, RankUse::on_paper, 1);
   EXPECT_EQ(by_layout.ranks, 6);
 
@@ -77,8 +77,8 @@ TEST(GlobalOptions, RanksComeFromNumberOrLayout) {
 TEST(GlobalOptions, ThreadsAreTheCoresOfARankAndAtLeastOne) {
   const auto threads = [](const char* ranks, const char* text) {
     GlobalOptions options;
-    options.ranks_text = ranks;
-    options.threads_text = text;
+    options.ranks.text = ranks;
+    options.threads.text = text;
     validate_global(options, RankUse::on_paper, 1);
     return options.threads;
   };
@@ -90,47 +90,52 @@ TEST(GlobalOptions, ThreadsAreTheCoresOfARankAndAtLeastOne) {
 
 TEST(GlobalOptions, DisagreementNamesBoth) {
   GlobalOptions options;
-  options.ranks_text = "6";
-  options.layout_text = "tp=2,sp=2";
+  options.ranks.text = "6";
+  options.layout.text = "tp=2,sp=2";
   const std::string message = test::refused_text([&] { validate_global(options, RankUse::on_paper, 1); });
   EXPECT_EQ(message, "--layout tp=2,sp=2 needs 4 ranks, but -n says 6; try -n 4 or --layout tsp=6");
 }
 
 TEST(GlobalOptions, TooManyRanksAreRefused) {
   GlobalOptions options;
-  options.ranks_text = "100000";
+  options.ranks.text = "100000";
   EXPECT_EQ(test::refused_text([&] { validate_global(options, RankUse::job, 1); }), "-n 100000: 1 to 1024 work; try 1024");
   EXPECT_EQ(test::refused_text([&] { validate_global(options, RankUse::on_paper, 1); }), "-n 100000: 1 to 65536 work; try 65536");
-  options.ranks_text = "2048";
+  options.ranks.text = "2048";
   validate_global(options, RankUse::on_paper, 1);
   EXPECT_EQ(options.ranks, 2048);
 }
 
 TEST(GlobalOptions, BudgetsBeyondTheMachineAreRefused) {
   GlobalOptions options;
-  options.ranks_text = "256";
-  options.mem_per_rank_text = "64G";
+  options.ranks.text = "256";
+  options.mem_per_rank.text = "64G";
   EXPECT_NE(test::refused_text([&] { validate_global(options, RankUse::job, 1); }).find("try --mem-per-rank"), std::string::npos);
 }
 
 TEST(GlobalOptions, WrongTextsAreRefusedByName) {
-  const auto with = [](std::string GlobalOptions::*member, const char* text) {
+  const auto with = [](const std::string& name, const char* text) {
     GlobalOptions options;
-    options.*member = text;
+    CLI::App app;
+    OptionTable table(options);
+    table.bind(app);
+    app.parse(std::vector<std::string>{text, name});  // the last word first, as CLI11 wants them
     return test::refused_text([&] { validate_global(options, RankUse::on_paper, 1); });
   };
-  EXPECT_NE(with(&GlobalOptions::intra, "pigeon").find("--intra pigeon"), std::string::npos);
-  EXPECT_NE(with(&GlobalOptions::inter, "pigeon").find("--inter pigeon"), std::string::npos);
-  EXPECT_NE(with(&GlobalOptions::nodes_text, "9").find("--nodes 9"), std::string::npos);
-  EXPECT_NE(with(&GlobalOptions::nnodes_text, "1").find("--node-rank"), std::string::npos);
-  EXPECT_NE(with(&GlobalOptions::rendezvous, "here").find("--rendezvous here"), std::string::npos);
-  EXPECT_NE(with(&GlobalOptions::tls, "maybe").find("--tls maybe: auto, on and off work"), std::string::npos);
-  EXPECT_NE(with(&GlobalOptions::bind_text, "socket").find("--bind socket"), std::string::npos);
-  EXPECT_NE(with(&GlobalOptions::log_level, "loud").find("--log-level loud"), std::string::npos);
-  for (const char* text : {"0", "-1", "nan", "inf", "1e99", "", "3s"}) {
-    EXPECT_NE(with(&GlobalOptions::timeout_text, text).find("--timeout"), std::string::npos) << text;
+  EXPECT_NE(with("--intra", "pigeon").find("--intra pigeon"), std::string::npos);
+  EXPECT_NE(with("--inter", "pigeon").find("--inter pigeon"), std::string::npos);
+  EXPECT_NE(with("--nodes", "9").find("--nodes 9"), std::string::npos);
+  EXPECT_NE(with("--nnodes", "1").find("--node-rank"), std::string::npos);
+  EXPECT_NE(with("--rendezvous", "here").find("--rendezvous here"), std::string::npos);
+  EXPECT_NE(with("--tls", "maybe").find("--tls maybe: auto, on and off work"), std::string::npos);
+  EXPECT_EQ(with("--sp", "round"), "--sp round: gather, ring and ulysses work");
+  EXPECT_EQ(with("--tp", "serial"), "--tp serial: plain and sequence work");
+  EXPECT_NE(with("--bind", "socket").find("--bind socket"), std::string::npos);
+  EXPECT_NE(with("--log-level", "loud").find("--log-level loud"), std::string::npos);
+  for (const char* text : {"0", "-1", "nan", "inf", "1e99", "3s"}) {
+    EXPECT_NE(with("--timeout", text).find("--timeout"), std::string::npos) << text;
   }
-  EXPECT_EQ(with(&GlobalOptions::timeout_text, "0.5"), "");
+  EXPECT_EQ(with("--timeout", "0.5"), "");
 }
 
 TEST(GlobalOptionsTls, IsOnBetweenMachinesUnlessItIsTurnedOff) {

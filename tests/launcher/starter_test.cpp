@@ -35,7 +35,7 @@ void expect_refused(const Variables& variables, const std::vector<std::string>& 
   GlobalOptions options;
   try {
     take(options, variables);
-    ADD_FAILURE() << "accepted: " << options.nnodes_text << " " << options.node_rank_text << " " << options.rendezvous;
+    ADD_FAILURE() << "accepted: " << options.nnodes << " " << options.node_rank.text << " " << options.rendezvous;
   } catch (const Error& error) {
     EXPECT_EQ(error.cause(), Cause::refused);
     for (const std::string& word : words) EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
@@ -45,7 +45,7 @@ void expect_refused(const Variables& variables, const std::vector<std::string>& 
 void expect_nothing_taken(const Variables& variables) {
   GlobalOptions options;
   EXPECT_EQ(take(options, variables), "");
-  EXPECT_EQ(options.nnodes_text + options.node_rank_text + options.rendezvous + options.ranks_text, "");
+  EXPECT_EQ(options.nnodes + options.node_rank.text + options.rendezvous + options.ranks.text, "");
 }
 
 /// Task 1 of `srun -N2 --ntasks-per-node=1`, as Slurm 22.05 sets it.
@@ -77,8 +77,8 @@ const Variables kHydra = {{"PMI_SIZE", "3"},        {"PMI_RANK", "2"},       {"M
 TEST(Starter, SrunTellsNodesNumberAndMeetingPoint) {
   GlobalOptions options;
   const std::string line = take(options, kSrun);
-  EXPECT_EQ(options.nnodes_text, "2");
-  EXPECT_EQ(options.node_rank_text, "1");
+  EXPECT_EQ(options.nnodes, "2");
+  EXPECT_EQ(options.node_rank.text, "1");
   EXPECT_EQ(options.rendezvous.substr(0, 4), "n07:");
   const int port = std::stoi(options.rendezvous.substr(4));
   EXPECT_GE(port, 10000);
@@ -116,16 +116,16 @@ TEST(Starter, ABatchScriptsOwnProcessIsAlone) {
 TEST(Starter, TorchrunsVariablesTellTheRanksToo) {
   GlobalOptions options;
   const std::string line = take(options, kPet);
-  EXPECT_EQ(options.nnodes_text, "4");
-  EXPECT_EQ(options.node_rank_text, "3");
+  EXPECT_EQ(options.nnodes, "4");
+  EXPECT_EQ(options.node_rank.text, "3");
   EXPECT_EQ(options.rendezvous, "head:23456");
-  EXPECT_EQ(options.ranks_text, "32");
+  EXPECT_EQ(options.ranks.text, "32");
   EXPECT_NE(line.find("PET_NPROC_PER_NODE"), std::string::npos) << line;
   GlobalOptions given;
-  given.layout_text = "tp=4";
+  given.layout.text = "tp=4";
   take(given, with(kPet, {{"PET_RDZV_ENDPOINT", "other:1"}, {"PET_NNODES", "4:4"}, {"PET_NPROC_PER_NODE", "gpu"}}));
-  EXPECT_EQ(given.ranks_text, "");
-  EXPECT_EQ(given.nnodes_text, "4");
+  EXPECT_EQ(given.ranks.text, "");
+  EXPECT_EQ(given.nnodes, "4");
   EXPECT_EQ(given.rendezvous, "other:1");
   expect_nothing_taken(with(kPet, {{"PET_NNODES", "1"}}));
 }
@@ -134,33 +134,33 @@ TEST(Starter, MpirunsNeedAMeetingPoint) {
   for (const Variables& variables : {kOpenMpi, kHydra}) {
     GlobalOptions options;
     take(options, variables);
-    EXPECT_EQ(options.nnodes_text, "3");
-    EXPECT_EQ(options.node_rank_text, "2");
+    EXPECT_EQ(options.nnodes, "3");
+    EXPECT_EQ(options.node_rank.text, "2");
     EXPECT_EQ(options.rendezvous, variables.contains("MASTER_PORT") ? "head:5000" : "head:29400");
     expect_refused(without(variables, "MASTER_ADDR"), {"--rendezvous", "MASTER_ADDR", "--nnodes 1"});
     GlobalOptions told;
     told.rendezvous = "there:7";
     take(told, without(variables, "MASTER_ADDR"));
     EXPECT_EQ(told.rendezvous, "there:7");
-    EXPECT_EQ(told.node_rank_text, "2");
+    EXPECT_EQ(told.node_rank.text, "2");
   }
 }
 
 TEST(Starter, WhatIsTypedWins) {
   GlobalOptions all;
-  all.nnodes_text = "5";
-  all.node_rank_text = "4";
+  all.nnodes = "5";
+  all.node_rank.text = "4";
   all.rendezvous = "x:1";
   EXPECT_EQ(take(all, with(kSrun, {{"SLURM_STEP_NUM_NODES", "nonsense"}})), "");
-  EXPECT_EQ(all.nnodes_text + all.node_rank_text + all.rendezvous, "54x:1");
+  EXPECT_EQ(all.nnodes + all.node_rank.text + all.rendezvous, "54x:1");
   GlobalOptions one;
-  one.node_rank_text = "0";
+  one.node_rank.text = "0";
   const std::string line = take(one, kSrun);
-  EXPECT_EQ(one.node_rank_text, "0");
+  EXPECT_EQ(one.node_rank.text, "0");
   EXPECT_EQ(line.find("--node-rank"), std::string::npos) << line;
   for (const char* alone : {"1", ""}) {
     GlobalOptions options;
-    (*alone == '1' ? options.nnodes_text : options.nodes_text) = *alone == '1' ? "1" : "2";
+    (*alone == '1' ? options.nnodes : options.nodes.text) = *alone == '1' ? "1" : "2";
     EXPECT_EQ(take(options, with(kSrun, {{"SLURM_STEP_NUM_TASKS", "9"}})), "");
   }
 }
@@ -179,7 +179,7 @@ TEST(Starter, ARankOfTsprunStartsAJobOfItsOwn) { expect_nothing_taken(with(kSrun
 TEST(Starter, TheInnermostWins) {
   GlobalOptions options;
   take(options, with(kSrun, kOpenMpi));
-  EXPECT_EQ(options.nnodes_text, "3");
+  EXPECT_EQ(options.nnodes, "3");
   // srun --mpi=pmi2 sets PMI_SIZE and PMI_RANK itself.
   GlobalOptions pmi2;
   take(pmi2, with(kSrun, {{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}));

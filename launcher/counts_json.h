@@ -1,0 +1,31 @@
+// The report's objects of memory by category and of traffic by purpose.
+#pragma once
+
+#include "layers/theory/traffic.h"
+#include "tsprun/memory.h"
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+
+namespace tsprun::detail::launcher {
+
+/// Returns the peaks of the categories and of their sum, in bytes.
+inline nlohmann::ordered_json memory_json(const CategoryBytes& bytes) {
+  nlohmann::ordered_json json;
+  for (std::size_t i = 0; i < kCategories; ++i) json[std::string(name(static_cast<Category>(i)))] = bytes.of[i];
+  json["total"] = bytes.total;
+  return json;
+}
+
+/// Returns what is received for each purpose, in bytes.
+inline nlohmann::ordered_json traffic_json(const theory::PurposeBytes& received) {
+  nlohmann::ordered_json json;
+  for (int i = 0; i < kPurposes; ++i) {
+    const auto purpose = static_cast<Purpose>(i);
+    json[std::string(name(purpose))] = {{"received", received[purpose]}};
+  }
+  return json;
+}
+
+}  // namespace tsprun::detail::launcher

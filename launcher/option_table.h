@@ -1,0 +1,184 @@
+// Options as a table: each row declares one option and says all that anybody asks of it. From the rows follow what CLI11 parses
+// and
+// --help shows, how texts become values, what nodes must agree on, which files a command reads and writes, and what a checkpoint
+// keeps. A struct of options has a member for each option, with its default, and a function declare() that adds their rows:
+//
+//   void TrainOptions::declare(OptionTable& table) {
+//     table.group("Training");
+//     table.add("--lr RATE", peak_learning_rate, "learning rate", Number{…}).saved(&CheckpointState::learning_rate);
+//
+// Rows refer to the struct's members, so a table lives no longer than the struct.
+#pragma once
+
+#include "launcher/values.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace tsprun::detail {
+struct CheckpointState;
+}  // namespace tsprun::detail
+
+namespace tsprun::detail::launcher {
+
+/// The value of an option and the text that was typed for it. It converts to the value.
+template <class T>
+struct Given {
+  T value{};         ///< the default, until it is parsed from the text
+  std::string text;  ///< as typed; empty: it wasn't
+
+  Given() = default;
+  explicit Given(T usual) : value(std::move(usual)) {}
+  Given& operator=(T other) {
+    value = std::move(other);
+    return *this;
+  }
+  bool given() const { return !text.empty(); }
+  operator const T&() const { return value; }
+  const T* operator->() const { return &value; }
+};
+
+/// The values of an option that takes several, and their texts.
+template <class T>
+struct GivenList {
+  std::vector<T> values;
+  std::vector<std::string> texts;
+};
+
+/// What is special about an option; combined with |.
+enum class Trait : unsigned {
+  none = 0,
+  required = 1 << 0,         ///< must be typed
+  computed = 1 << 1,         ///< its default isn't a fixed value, or its help says it
+  per_node = 1 << 2,         ///< may differ between the nodes of a job: it says where a node is, or what it prints or writes
+  all_or_none = 1 << 3,      ///< all nodes must have it or none, with whatever value
+  reads = 1 << 4,            ///< names a file or folder that the command reads
+  writes = 1 << 5,           ///< names a file that the command writes; "-" is stdout
+  writes_in_place = 1 << 6,  ///< names a file into which all ranks write their parts at once, so it can't be stdout
+};
+constexpr Trait operator|(Trait one, Trait other) {
+  return static_cast<Trait>(static_cast<unsigned>(one) | static_cast<unsigned>(other));
+}
+
+/// One row: an option, without its value's type.
+struct OptionRow {
+  std::string names;    ///< "-n,--ranks"; "op" for an argument without a name
+  std::string metavar;  ///< what stands for the value in --help; empty: there is none
+  std::string help;
+  std::string group;  ///< heading in --help
+  std::string usual;  ///< the default, as --help shows it
+  Trait traits = Trait::none;
+  std::function<CLI::Option*(CLI::App&)> declare;
+  std::function<void()> parse = [] {};
+  // Of options that a checkpoint keeps; empty for others.
+  std::function<void(const CheckpointState&)> restore;
+  std::function<void(CheckpointState&)> record;
+  std::function<std::string(const CheckpointState& saved, const CheckpointState& now)> difference;
+  CLI::Option* option = nullptr;  ///< what CLI11 knows of it, after bind()
+
+  /// Returns the name in messages: "-n", "--lr", "op".
+  std::string name() const { return names.substr(0, names.find(',')); }
+  bool is(Trait trait) const { return (static_cast<unsigned>(traits) & static_cast<unsigned>(trait)) != 0; }
+};
+
+/// What add() returns of a row whose value's type is known.
+template <class T>
+struct TypedRow {
+  OptionRow& row;
+  Given<T>& given;
+  std::function<std::string(const T&)> print;
+
+  /// A checkpoint keeps it as this member: a run that goes on takes it from there unless it is typed, and says if it differs.
+  template <class Member>
+  void saved(Member CheckpointState::*member) const {
+    row.restore = [member, &to = given, show = print](const auto& state) {
+      if (!to.given()) to.text = show(to.value = static_cast<T>(state.*member));
+    };
+    row.record = [member, &from = given](auto& state) { state.*member = static_cast<Member>(from.value); };
+    row.difference = [member, show = print](const auto& then, const auto& now) {
+      return then.*member == now.*member ? std::string()
+                                         : fmt::format("{} now, {} in the checkpoint", show(static_cast<T>(now.*member)),
+                                                       show(static_cast<T>(then.*member)));
+    };
+  }
+};
+
+/// The rows of one struct of options, or of several.
+class OptionTable {
+ public:
+  OptionTable() = default;
+  OptionTable(OptionTable&&) = default;
+  OptionTable(const OptionTable&) = delete;
+  /// Makes a table of a struct's options.
+  template <class Options>
+  requires(!std::same_as<std::remove_const_t<Options>, OptionTable>) explicit OptionTable(Options& options) {
+    options.declare(*this);
+  }
+
+  /// Sets the heading of the rows that follow.
+  void group(std::string name) { group_ = std::move(name); }
+
+  /// Adds a flag. `usage`: its names.
+  void add(const std::string& usage, bool& flag, std::string help, Trait traits = Trait::none);
+  /// Adds an option whose value is its text. `usage`: names, a blank, what stands for the value.
+  OptionRow& add(const std::string& usage, std::string& text, std::string help, Trait traits = Trait::none);
+  /// Adds an option with one of several words. "{}" in the help becomes their list.
+  void add(const std::string& usage, std::string& text, std::string help, Choice<std::string> choice, Trait traits = Trait::none);
+  /// Adds an option that may be given several times.
+  void add(const std::string& usage, std::vector<std::string>& texts, std::string help, Trait traits = Trait::none);
+  /// Adds an option whose text is parsed by whoever validates it.
+  template <class T>
+  TypedRow<T> add(const std::string& usage, Given<T>& given, std::string help, Trait traits = Trait::none) {
+    return add(usage, given, std::move(help), nullptr, traits);
+  }
+  /// Adds an option with a parser (values.h). For a choice "{}" in the help becomes the list of its words; of numbers the refusal
+  /// proposes the default.
+  template <class T, class Parser>
+  TypedRow<T> add(const std::string& usage, Given<T>& given, std::string help, Parser parser, Trait traits = Trait::none) {
+    if constexpr (std::same_as<Parser, Number>) parser.range.usual = given.value;
+    if constexpr (requires { parser.words(); }) help = with_words(std::move(help), parser.words());
+    OptionRow& row = add(usage, given.text, std::move(help), traits);
+    const auto print = [parser](const T& value) { return print_value(parser, value); };
+    if (!row.is(Trait::computed)) row.usual = print(given.value);
+    if constexpr (!std::same_as<Parser, std::nullptr_t>) {
+      row.parse = [name = row.name(), &given, parser] {
+        if (given.given()) given.value = static_cast<T>(parser(name, given.text));
+      };
+    }
+    return {row, given, print};
+  }
+
+  /// Returns the row with this name, "--recompute". Precondition: there is one.
+  OptionRow& operator[](const std::string& name);
+  const std::deque<OptionRow>& rows() const& { return rows_; }
+  void rows() const&& = delete;
+
+  /// Declares all rows on CLI11's application or command. CLI11 then sets the texts.
+  void bind(CLI::App& app);
+  /// Turns texts into values. Throws Error(refused).
+  void parse() const;
+
+ private:
+  OptionRow& append(const std::string& usage, std::string help, Trait traits);
+  static std::string with_words(std::string help, const std::vector<std::string>& words);
+
+  std::deque<OptionRow> rows_;  // adding a row doesn't move the others
+  std::string group_ = "Options";
+};
+
+}  // namespace tsprun::detail::launcher
+
+/// Prints an option's value.
+template <class T>
+struct fmt::formatter<tsprun::detail::launcher::Given<T>> : fmt::formatter<T> {
+  auto format(const tsprun::detail::launcher::Given<T>& given, auto& context) const {
+    return fmt::formatter<T>::format(given.value, context);
+  }
+};
