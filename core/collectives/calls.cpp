@@ -8,6 +8,10 @@
 
 namespace tsprun {
 
+using namespace detail;
+
+namespace detail {
+
 using namespace arguments;
 
 // --- broadcast ---------------------------------------------------------------------------------------------------------------
@@ -203,6 +207,8 @@ Work CommunicatorState::start_all_to_all_v(Mode mode, ConstBuffer send, std::spa
 Work CommunicatorState::start_barrier(Mode mode, const CallOptions& options) { return start(mode, {.op = Op::barrier}, options); }
 
 // --- the blocking and the posted form of each --------------------------------------------------------------------------------
+
+}  // namespace detail
 
 void Communicator::broadcast(Buffer buffer, int root, CallOptions options) {
   state_->start_broadcast(CommunicatorState::Mode::blocking, buffer, root, options);

@@ -10,6 +10,10 @@
 
 namespace tsprun {
 
+using namespace detail;
+
+namespace detail {
+
 namespace {
 
 constexpr std::uint64_t kKi = 1024;
@@ -115,6 +119,8 @@ ChoiceRow parse_override(std::string_view part) {
 
 }  // namespace
 
+}  // namespace detail
+
 std::string_view name(Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::automatic: return "automatic";
@@ -134,6 +140,8 @@ std::optional<Algorithm> algorithm_from_name(std::string_view text) {
   }
   return std::nullopt;
 }
+
+namespace detail {
 
 bool has_algorithm(Op op, Algorithm algorithm) { return find_algorithm(op, algorithm) != nullptr; }
 
@@ -195,4 +203,5 @@ std::string ChoiceTable::print() const {
   return text;
 }
 
+}  // namespace detail
 }  // namespace tsprun

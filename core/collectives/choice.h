@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 struct AlgorithmRow;
 
@@ -98,4 +98,4 @@ inline constexpr std::uint64_t kRingPieceBytes = 256 * 1024;
 /// for smaller outputs).
 inline constexpr std::uint64_t kStreamingBytes = 4 * 1024 * 1024;
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

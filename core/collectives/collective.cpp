@@ -3,7 +3,7 @@
 
 #include "core/streams/tag.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Collective::Collective(const Call& call, Start* start, Arguments arguments)
     : Operation(call.info),
@@ -50,4 +50,4 @@ bool Part::poll() {
   return false;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -17,7 +17,7 @@
 #include <memory>
 #include <optional>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// One call of a communicator, after its arguments were checked.
 struct Call {
@@ -133,4 +133,4 @@ class Part {
   Collective& part_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

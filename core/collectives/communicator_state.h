@@ -18,9 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun {
-
-namespace detail {
+namespace tsprun::detail {
 
 /// State of a Communicator; used by the rank's thread. Posted operations share it, because they may outlive the communicator. It
 /// holds the group by value, so that a call reaches its engine and members by no more pointers than it must.
@@ -128,8 +126,4 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
   std::vector<Correspondence> correspondence[kStreams];  ///< by stream and peer; empty until the first message
 };
 
-}  // namespace detail
-
-using detail::CommunicatorState;
-
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 // --- Offer -------------------------------------------------------------------------------------------------------------------
 
@@ -227,4 +227,4 @@ bool LocalCopy::poll() {
   return copied_ == bytes_;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

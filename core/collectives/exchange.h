@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// A vector with an entry for each peer, which doesn't allocate for groups of common sizes.
 template <class T>
@@ -234,4 +234,4 @@ inline kernels::Stores stores_for(std::size_t output_bytes) {
   return output_bytes >= kStreamingBytes ? kernels::Stores::streaming : kernels::Stores::cached;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 class Staging;
 struct Grid;
@@ -79,4 +79,4 @@ inline GroupShape Group::shape() const {
 /// Lays the group's members out as a grid and sets `grid`; if that is impossible, sets `no_grid` to the reason.
 void lay_out(Group& group);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

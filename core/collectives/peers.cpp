@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -116,4 +116,4 @@ bool GatherChunks::poll() {
   return complete;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

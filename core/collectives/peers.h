@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Sends each peer its part of an offer's memory, as far as lanes have credit: the condition that all are sent.
 class SendToPeers {
@@ -94,4 +94,4 @@ class GatherChunks {
   bool own_copied_ = false;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -1,7 +1,7 @@
 // The rows of the registry, and the conditions of algorithms that don't run on every group.
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -77,4 +77,4 @@ const AlgorithmRow* find_algorithm(Op op, Algorithm algorithm) {
   return nullptr;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

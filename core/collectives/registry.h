@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns the reason why an algorithm can't run on groups of this shape; empty if it can.
 using Refusal = std::string_view(const GroupShape& group);
@@ -44,4 +44,4 @@ Start send_message, receive_message, send_and_receive;
 Received direct_all_reduce_received, hierarchical_all_reduce_received, one_shot_all_reduce_received, ring_all_reduce_received,
     rooted_all_reduce_received;
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

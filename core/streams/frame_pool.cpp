@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 FramePool::~FramePool() {
   for (Header* first : free_) {
@@ -33,4 +33,4 @@ void FramePool::give_back(void* block) {
   header->next = std::exchange(header->pool->free_[header->size], header);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

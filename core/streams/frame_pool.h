@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Blocks of memory by size, used by the rank's thread. The pool must outlive all blocks that it lends.
 class FramePool {
@@ -37,4 +37,4 @@ class FramePool {
   std::uint64_t allocated_ = 0;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -21,7 +21,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// What a task can wait for. poll() does what it can without waiting and returns true when nothing is left to do; it isn't called
 /// again after that. It may throw, which ends the task.
@@ -129,4 +129,4 @@ class NextTurn {
   bool came_ = false;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -12,7 +12,7 @@
 #include <cmath>
 #include <limits>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -256,4 +256,4 @@ Manifest parse_manifest(std::string_view text, const std::string& where, Seal se
   return manifest;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

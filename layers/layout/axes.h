@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Axes that a layout can name.
 enum class AxisKind : std::uint8_t { dp, tp, sp, tsp, zero3 };
@@ -96,4 +96,4 @@ constexpr std::string_view name(SequenceExchange exchange) {
   return kNames[static_cast<std::size_t>(exchange)];
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

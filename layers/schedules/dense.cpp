@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Rotation;
 using kernels::Write;
@@ -265,4 +265,4 @@ void Dense::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor&
   gradients_written(pack);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

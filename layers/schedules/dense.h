@@ -19,7 +19,7 @@
 #include <memory>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Options of the strategy: what it computes, and how its attention exchanges K and V.
 struct DenseOptions {
@@ -99,4 +99,4 @@ class Dense : public Strategy {
   std::vector<Work> summing_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -61,4 +61,4 @@ PackPlan mlp_pack_plan(const ModelConfig& config, std::size_t layer, std::size_t
   return pack;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -1,6 +1,6 @@
 #include "layers/schedules/ring.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -70,4 +70,4 @@ void RingSums::settle() {
   part_.reset();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -7,7 +7,7 @@
 #include "layers/schedules/zero3/zero3.h"
 #include "transport/cause.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -45,4 +45,4 @@ std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOp
                                           make_inner(rank, mesh, options, slice));
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

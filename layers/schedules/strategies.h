@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <memory>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Options of make_strategy().
 struct StrategyOptions {
@@ -20,4 +20,4 @@ struct StrategyOptions {
 /// Returns the strategy of a mesh. Borrows `rank` and `mesh`. Throws Error(refused) as check_layout() does.
 std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOptions& options);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::collectives_send_recv_test {
+namespace tsprun::detail::test::collectives_send_recv_test {
 namespace {
 
 template <Element T>
@@ -250,4 +250,4 @@ TEST(PlacedChunks, RefusedWhereTheyOverlapOrLeaveTheBuffer) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::collectives_send_recv_test
+}  // namespace tsprun::detail::test::collectives_send_recv_test

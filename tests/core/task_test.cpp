@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::task_test {
+namespace tsprun::detail::test::task_test {
 
 /// What a task of these tests runs on.
 struct Ground {
@@ -160,4 +160,4 @@ TEST(Task, OfAnOperationEndsWithTheJob) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::task_test
+}  // namespace tsprun::detail::test::task_test

@@ -4,7 +4,7 @@
 #include "core/collectives/peers.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Task direct_all_gather(Collective& me, const Arguments& call) {
   Offer offer(me, call.send.as_bytes(), call.send.bytes(), Readers::several);
@@ -16,4 +16,4 @@ Task direct_all_gather(Collective& me, const Arguments& call) {
   co_await offer.drained();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

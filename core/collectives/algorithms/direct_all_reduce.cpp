@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 constexpr std::size_t kAhead = 2;
@@ -190,4 +190,4 @@ std::uint64_t direct_all_reduce_received(const Group& group, std::uint64_t eleme
   return static_cast<std::uint64_t>(group.size() - 1) * own + elements - own;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -4,7 +4,7 @@
 #include "core/collectives/peers.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Task direct_all_to_all(Collective& me, const Arguments& call) {
   const std::size_t element = size_of(call.send.dtype);
@@ -17,4 +17,4 @@ Task direct_all_to_all(Collective& me, const Arguments& call) {
   co_await offer.drained();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

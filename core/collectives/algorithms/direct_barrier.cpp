@@ -3,7 +3,7 @@
 #include "core/collectives/peers.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Task direct_barrier(Collective& me, const Arguments&) {
   Offer nothing(me);
@@ -13,4 +13,4 @@ Task direct_barrier(Collective& me, const Arguments&) {
   co_await all_of(sends, messages);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

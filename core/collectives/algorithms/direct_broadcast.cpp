@@ -3,7 +3,7 @@
 #include "core/collectives/peers.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Task direct_broadcast(Collective& me, const Arguments& call) {
   const std::size_t bytes = call.recv.bytes();
@@ -21,4 +21,4 @@ Task direct_broadcast(Collective& me, const Arguments& call) {
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -5,7 +5,7 @@
 
 #include <optional>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Task direct_reduce(Collective& me, const Arguments& call) {
   std::optional<PeerSum> inputs;  // of the root
@@ -22,4 +22,4 @@ Task direct_reduce(Collective& me, const Arguments& call) {
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -4,7 +4,7 @@
 #include "core/collectives/peers.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Task direct_reduce_scatter(Collective& me, const Arguments& call) {
   const std::size_t element = size_of(call.send.dtype);
@@ -18,4 +18,4 @@ Task direct_reduce_scatter(Collective& me, const Arguments& call) {
   co_await offer.drained();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

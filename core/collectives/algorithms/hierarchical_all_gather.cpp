@@ -6,7 +6,7 @@
 #include "core/collectives/algorithms/relay.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The copy of the own chunk to its place, from where the relay forwards it.
 class RelayedCopy {
@@ -62,4 +62,4 @@ Task hierarchical_all_gather(Collective& me, const Arguments& call) {
   co_await relay.drained();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

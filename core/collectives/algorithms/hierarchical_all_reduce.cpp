@@ -7,7 +7,7 @@
 // other chunks once: all ranks together receive as many bytes as by the other algorithms.
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Task hierarchical_all_reduce(Collective& me, const Arguments& call) {
   const Grid& grid = *me.group().grid;
@@ -28,4 +28,4 @@ std::uint64_t hierarchical_all_reduce_received(const Group& group, std::uint64_t
   return static_cast<std::uint64_t>(grid.rails - 1) * own + ring_all_reduce_received(grid.across, own) + elements - own;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

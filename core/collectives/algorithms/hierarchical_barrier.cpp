@@ -3,7 +3,7 @@
 // members of its node and of its rail.
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Task hierarchical_barrier(Collective& me, const Arguments&) {
   const Grid& grid = *me.group().grid;
@@ -14,4 +14,4 @@ Task hierarchical_barrier(Collective& me, const Arguments&) {
   co_await Part(me, across);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -7,7 +7,7 @@
 #include "core/collectives/algorithms/relay.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -50,4 +50,4 @@ Task hierarchical_broadcast(Collective& me, const Arguments& call) {
   co_await relay.drained();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -60,4 +60,4 @@ Task hierarchical_reduce_scatter(Collective& me, const Arguments& call) {
   co_await Part(me, across);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

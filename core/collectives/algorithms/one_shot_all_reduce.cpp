@@ -6,7 +6,7 @@
 
 #include <array>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -62,4 +62,4 @@ std::uint64_t one_shot_all_reduce_received(const Group& group, std::uint64_t ele
   return static_cast<std::uint64_t>(group.size() - 1) * elements;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

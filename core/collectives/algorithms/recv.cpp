@@ -2,7 +2,7 @@
 #include "core/collectives/exchange.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Task receive_message(Collective& me, const Arguments& call) {
   Landing landing(me, call.recv.as_bytes());
@@ -12,4 +12,4 @@ Task receive_message(Collective& me, const Arguments& call) {
   co_await arrival;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

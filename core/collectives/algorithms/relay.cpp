@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -133,4 +133,4 @@ bool Relay::collect(bool& moved) {
   return all;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

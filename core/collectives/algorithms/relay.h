@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Forwards parts of a buffer on one rank: the condition that everything has arrived and was sent. Call send_to() and
 /// expect_from() for each peer before the first poll().
@@ -83,4 +83,4 @@ class Relay {
   Landing landing_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

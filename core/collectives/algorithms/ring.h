@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns the number of rounds in which pieces of `piece` elements move all chunks. An empty buffer takes one, of empty
 /// messages.
@@ -83,4 +83,4 @@ struct RingGatherPhase {
 /// Carries it out. `all` is borrowed.
 Task ring_gather_phase(Collective& me, RingGatherPhase& all);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 RingGatherPhase::RingGatherPhase(Collective& me, Buffer buffer, const Chunks& cut, std::uint32_t begin)
     : chunks(cut),
@@ -50,4 +50,4 @@ Task ring_all_gather(Collective& me, const Arguments& call) {
   co_await ring_gather_phase(me, gather);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -4,7 +4,7 @@
 #include "core/collectives/algorithms/ring.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Task ring_all_reduce(Collective& me, const Arguments& call) {
   const Chunks chunks = Chunks::balanced(me.size(), call.send.count);
@@ -21,4 +21,4 @@ std::uint64_t ring_all_reduce_received(const Group& group, std::uint64_t element
   return 2 * elements - chunks.count(left) - chunks.count(group.rank);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

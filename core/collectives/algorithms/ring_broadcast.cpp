@@ -4,7 +4,7 @@
 #include "core/collectives/algorithms/ring.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Task ring_broadcast(Collective& me, const Arguments& call) {
   const std::span<std::byte> buffer = call.recv.as_bytes();
@@ -25,4 +25,4 @@ Task ring_broadcast(Collective& me, const Arguments& call) {
   co_await offer.drained();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

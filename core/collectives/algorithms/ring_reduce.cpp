@@ -4,7 +4,7 @@
 #include "core/collectives/algorithms/ring.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Task ring_reduce(Collective& me, const Arguments& call) {
   const DType dtype = call.send.dtype;
@@ -35,4 +35,4 @@ Task ring_reduce(Collective& me, const Arguments& call) {
   co_await slots.writable(1);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

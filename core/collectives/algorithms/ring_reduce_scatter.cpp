@@ -8,7 +8,7 @@
 #include "core/collectives/algorithms/ring.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 RingSlots::RingSlots(Collective& me, std::size_t bytes, bool sends) : me_(me), offers_{Offer(me), Offer(me)} {
   Heap& heap = *me.group().heap;
@@ -75,4 +75,4 @@ Task ring_reduce_scatter(Collective& me, const Arguments& call) {
   co_await ring_reduce_phase(me, all);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

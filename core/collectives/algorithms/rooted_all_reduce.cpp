@@ -4,7 +4,7 @@
 #include "core/collectives/peers.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -66,4 +66,4 @@ std::uint64_t rooted_all_reduce_received(const Group& group, std::uint64_t eleme
   return group.rank == kSummingRank ? static_cast<std::uint64_t>(group.size() - 1) * elements : elements;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

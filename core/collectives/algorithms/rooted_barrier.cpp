@@ -3,7 +3,7 @@
 #include "core/collectives/peers.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 constexpr int kAnsweringRank = 0;
@@ -24,4 +24,4 @@ Task rooted_barrier(Collective& me, const Arguments&) {
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -2,7 +2,7 @@
 #include "core/collectives/exchange.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Task send_message(Collective& me, const Arguments& call) {
   Offer offer(me, call.send.as_bytes(), call.send.bytes(), Readers::one);
@@ -11,4 +11,4 @@ Task send_message(Collective& me, const Arguments& call) {
   co_await offer.drained();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

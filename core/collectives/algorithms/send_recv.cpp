@@ -4,7 +4,7 @@
 #include "core/collectives/exchange.h"
 #include "core/collectives/registry.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Task send_and_receive(Collective& me, const Arguments& call) {
   if (call.root == me.rank()) {
@@ -21,4 +21,4 @@ Task send_and_receive(Collective& me, const Arguments& call) {
   co_await offer.drained();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <memory>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The ranks that share sequences, this rank, and element types: what every exchange needs.
 struct SequenceAxis {
@@ -31,4 +31,4 @@ std::unique_ptr<SequenceAttention> make_gather_attention(const SequenceAxis& axi
 std::unique_ptr<SequenceAttention> make_ring_attention(const SequenceAxis& axis, const SequenceHeads& heads);
 std::unique_ptr<SequenceAttention> make_ulysses_attention(const SequenceAxis& axis, const SequenceHeads& heads);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

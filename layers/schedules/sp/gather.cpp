@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Write;
 
@@ -192,4 +192,4 @@ std::unique_ptr<SequenceAttention> make_gather_attention(const SequenceAxis& axi
   return std::make_unique<GatherAttention>(axis, heads);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

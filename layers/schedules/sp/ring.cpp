@@ -20,7 +20,7 @@
 #include <optional>
 #include <stdexcept>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Write;
 
@@ -207,4 +207,4 @@ std::unique_ptr<SequenceAttention> make_ring_attention(const SequenceAxis& axis,
   return std::make_unique<RingAttention>(axis, heads);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -8,7 +8,7 @@
 
 #include <stdexcept>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 SequenceAttention::Form SequenceAttention::form(const TokenLayout& tokens) const {
   const std::size_t d = tokens.head_dim();
@@ -50,4 +50,4 @@ std::unique_ptr<SequenceAttention> make_sequence_attention(SequenceExchange exch
   return make_ulysses_attention(on, heads);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The heads that all ranks of the axis compute; under tensor parallelism a part of the model's.
 struct SequenceHeads {
@@ -90,4 +90,4 @@ class SequenceAttention {
 std::unique_ptr<SequenceAttention> make_sequence_attention(SequenceExchange exchange, Rank& rank, Communicator& axis, DType dtype,
                                                            const SequenceHeads& heads);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

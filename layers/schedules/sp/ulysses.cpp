@@ -17,7 +17,7 @@
 #include <numeric>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Write;
 
@@ -348,4 +348,4 @@ std::unique_ptr<SequenceAttention> make_ulysses_attention(const SequenceAxis& ax
   return std::make_unique<UlyssesAttention>(axis, heads);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -221,4 +221,4 @@ void TensorParallel::end() {
   summing_copies_.clear();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Rotation;
 using kernels::Write;
@@ -373,4 +373,4 @@ void TspAttention::flash_backward(const TspUnit& unit, const KvBucket& gathered,
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

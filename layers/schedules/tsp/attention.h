@@ -16,7 +16,7 @@
 #include <functional>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The attention sublayer of TSP for all layers, one call after another. `axis` is borrowed.
 class TspAttention {
@@ -87,4 +87,4 @@ class TspAttention {
   OwnerSums dW_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

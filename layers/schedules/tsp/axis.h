@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <optional>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Options of TSP, which computes a model or a slice of each of its blocks.
 struct TspOptions {
@@ -58,4 +58,4 @@ struct TspAxis {
   }
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

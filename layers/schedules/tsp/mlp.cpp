@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Write;
 
@@ -84,4 +84,4 @@ void TspMlp::backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

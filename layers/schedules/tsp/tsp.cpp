@@ -6,7 +6,7 @@
 
 #include "layers/schedules/packs.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Tsp::Tsp(Rank& rank, Communicator& axis, const TspOptions& options)
     : axis_(rank, axis, options), attention_(axis_), mlp_(axis_) {}
@@ -51,4 +51,4 @@ void Tsp::end() {
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

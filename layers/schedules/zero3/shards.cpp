@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -79,4 +79,4 @@ void ScatteredGradients::settle() {
   memory_.reset();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns rows [first, first + count) of a pack. The result has as many parts as the whole pack; parts outside of the rows are
 /// empty.
@@ -55,4 +55,4 @@ class ScatteredGradients {
   Work work_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

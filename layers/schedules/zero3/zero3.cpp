@@ -1,7 +1,7 @@
 // ZeRO-3: when weights are gathered and gradients leave. The computation itself is in layers/schedules/dense.cpp.
 #include "layers/schedules/zero3/zero3.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -91,4 +91,4 @@ void Zero3::end() {
   Dense::end();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -15,7 +15,7 @@
 #include "layers/schedules/packs.h"
 #include "layers/schedules/zero3/shards.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Options of the strategy.
 struct Zero3Options {
@@ -65,4 +65,4 @@ class Zero3 final : public Dense {
   ScatteredGradients scattered_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail
