@@ -5,7 +5,7 @@
 
 namespace tsprun::detail {
 
-Collective::Collective(const Call& call, Start* start, Arguments arguments)
+Collective::Collective(const Call& call, Start* start, Arguments&& arguments)
     : Operation(call.info),
       group_(call.group),
       keep_(call.keep),

@@ -47,7 +47,7 @@ using Start = Task(Collective& me, const Arguments& call);
 class Collective final : public Operation {
  public:
   /// Makes the operation and runs the algorithm to its me.turn(). Throws Error(out_of_memory).
-  Collective(const Call& call, Start* start, Arguments arguments);
+  Collective(const Call& call, Start* start, Arguments&& arguments);
   static void* operator new(std::size_t bytes, FramePool& frames) { return frames.take(bytes); }
   static void operator delete(void* block) { FramePool::give_back(block); }
   static void operator delete(void* block, FramePool&) { FramePool::give_back(block); }

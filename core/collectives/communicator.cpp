@@ -171,13 +171,13 @@ OperationInfo CommunicatorState::describe(const CheckedCall& call, const Algorit
           .relayed = algorithm.relayed};
 }
 
-Work CommunicatorState::start(Mode mode, CheckedCall call, const CallOptions& options) {
+Work CommunicatorState::start(Mode mode, CheckedCall&& call, const CallOptions& options) {
   const AlgorithmRow& algorithm = choose(call.op, call.bytes, options);
   return start(mode, options, describe(call, algorithm, options), algorithm.start, std::move(call.arguments));
 }
 
 Work CommunicatorState::start(Mode mode, const CallOptions& options, const OperationInfo& info, Start* algorithm,
-                              Arguments arguments) {
+                              Arguments&& arguments) {
   Engine& engine = *group.engine;
   Call call{.group = &group, .keep = nullptr, .stream = options.stream, .info = info};
   if (mode == Mode::blocking) {

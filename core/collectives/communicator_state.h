@@ -98,9 +98,9 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
   Envelope next_message(Direction direction, ConstBuffer buffer, int other, const CallOptions& options);
   OperationInfo describe_message(Op op, const Envelope& message, ConstBuffer buffer, int other) const;
   /// Chooses the algorithm of a collective, and runs or posts it.
-  Work start(Mode mode, CheckedCall call, const CallOptions& options);
+  Work start(Mode mode, CheckedCall&& call, const CallOptions& options);
   /// Runs or posts an operation.
-  Work start(Mode mode, const CallOptions& options, const OperationInfo& info, Start* algorithm, Arguments arguments);
+  Work start(Mode mode, const CallOptions& options, const OperationInfo& info, Start* algorithm, Arguments&& arguments);
 
   // Each checks the arguments of the call of its name and starts the operation.
   Work start_broadcast(Mode mode, Buffer buffer, int root, const CallOptions& options);

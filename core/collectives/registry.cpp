@@ -1,6 +1,8 @@
 // The rows of the registry, and the conditions of algorithms that don't run on every group.
 #include "core/collectives/registry.h"
 
+#include <cstddef>
+
 namespace tsprun::detail {
 
 namespace {
@@ -66,15 +68,24 @@ constexpr AlgorithmRow kAlgorithmRows[] = {
     {.op = Op::barrier, .algorithm = hierarchical, .start = hierarchical_barrier, .relayed = true, .why_not = without_grid},
 };
 
+/// Points to the rows by operation and algorithm: a small all_reduce would feel a search.
+struct ByName {
+  constexpr ByName() {
+    for (const AlgorithmRow& row : kAlgorithmRows)
+      rows[static_cast<std::size_t>(row.op)][static_cast<std::size_t>(row.algorithm)] = &row;
+  }
+  static constexpr std::size_t kAlgorithms = 8;  // or more than there are
+  const AlgorithmRow* rows[kOps][kAlgorithms] = {};
+};
+constexpr ByName kByName;
+
 }  // namespace
 
 std::span<const AlgorithmRow> algorithm_rows() { return kAlgorithmRows; }
 
 const AlgorithmRow* find_algorithm(Op op, Algorithm algorithm) {
-  for (const AlgorithmRow& row : kAlgorithmRows) {
-    if (row.op == op && row.algorithm == algorithm) return &row;
-  }
-  return nullptr;
+  const auto index = static_cast<std::size_t>(algorithm);
+  return index < ByName::kAlgorithms ? kByName.rows[static_cast<std::size_t>(op)][index] : nullptr;
 }
 
 }  // namespace tsprun::detail
