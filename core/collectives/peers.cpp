@@ -78,15 +78,18 @@ void PeerSum::sum(const std::byte* own, std::byte* out, std::size_t first, std::
   kernels::reduce(me_.info().reduction, dtype_, {terms_.data(), terms_.size()}, out, count, stores);
 }
 
-Task sum_all(Collective& me, PeerSum& sum, const std::byte* own, std::byte* out) {
-  const std::size_t element = size_of(sum.dtype());
-  const std::size_t most = elements_at_a_time(sum.dtype(), me.size());
-  for (std::size_t first = 0; first < sum.count(); first += most) {
-    if (first != 0) co_await me.pause();
-    const std::size_t at = first * element;
-    sum.sum(own + at, out + at, first, std::min(most, sum.count() - first), stores_for(sum.count() * element));
+bool SumAll::poll() {
+  const std::size_t element = size_of(sum_.dtype());
+  const std::size_t some = std::min(sum_.count() - summed_, elements_at_a_time(sum_.dtype(), me_.size()));
+  const std::size_t at = summed_ * element;
+  if (some != 0) sum_.sum(own_ + at, out_ + at, summed_, some, stores_for(sum_.count() * element));
+  summed_ += some;
+  if (summed_ < sum_.count()) {
+    me_.moved();
+    return false;
   }
-  sum.release();
+  sum_.release();
+  return true;
 }
 
 // --- GatherChunks ------------------------------------------------------------------------------------------------------------

@@ -75,9 +75,20 @@ class PeerSum {
   PerPeer<const std::byte*> terms_;
 };
 
-/// Sums all elements of messages that have arrived, some at a time, and tells their senders. `own` and `out` point to the first
-/// element.
-Task sum_all(Collective& me, PeerSum& sum, const std::byte* own, std::byte* out);
+/// Sums all elements of messages that have arrived, some at a time, and tells their senders: the condition that all are summed.
+class SumAll {
+ public:
+  /// `own` and `out` point to the first element.
+  SumAll(Collective& me, PeerSum& sum, const std::byte* own, std::byte* out) : me_(me), sum_(sum), own_(own), out_(out) {}
+  bool poll();
+
+ private:
+  Collective& me_;
+  PeerSum& sum_;
+  const std::byte* own_;
+  std::byte* out_;
+  std::size_t summed_ = 0;
+};
 
 /// Copies each peer's chunk to its place as it arrives, and this rank's own: the condition that all are there.
 class GatherChunks {

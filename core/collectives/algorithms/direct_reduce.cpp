@@ -15,7 +15,7 @@ Task direct_reduce(Collective& me, const Arguments& call) {
   co_await me.turn();
   if (inputs) {
     co_await *inputs;
-    co_await sum_all(me, *inputs, call.send.data, call.recv.data);
+    co_await SumAll(me, *inputs, call.send.data, call.recv.data);
   } else {
     co_await send_all(me, offer, call.root, call.send.bytes());
     co_await offer.drained();

@@ -14,7 +14,7 @@ Task direct_reduce_scatter(Collective& me, const Arguments& call) {
   co_await me.turn();
   co_await offer.prepared();
   co_await all_of(sends, inputs);
-  co_await sum_all(me, inputs, call.send.data + call.chunks.offset(me.rank()) * element, call.recv.data);
+  co_await SumAll(me, inputs, call.send.data + call.chunks.offset(me.rank()) * element, call.recv.data);
   co_await offer.drained();
 }
 
