@@ -19,7 +19,7 @@ Collective::Collective(const Call& call, Start* start, Arguments&& arguments)
 
 bool Collective::step(Engine&) {
   budget = kSegmentBytes;
-  return task_.poll();
+  return task_.poll() || complete_;
 }
 
 Envelope Collective::envelope_of(const OperationInfo& info) {

@@ -43,6 +43,12 @@ class Collective;
 /// An algorithm. The operation and the arguments outlive the coroutine.
 using Start = Task(Collective& me, const Arguments& call);
 
+/// The end of an algorithm: see Collective::finished().
+struct Finished {
+  Collective& me;
+  bool poll();
+};
+
 /// An operation of a communicator. Ranks are ranks of the group, unless a name says world.
 class Collective final : public Operation {
  public:
@@ -82,6 +88,9 @@ class Collective final : public Operation {
 
   /// Returns the condition that the operation is at the head of its stream. An algorithm waits for it once, before anything else.
   NextTurn turn() const { return {}; }
+  /// Returns what an algorithm waits for at its end: it marks the operation as complete and is never true. So the algorithm's
+  /// heap memory, which its variables hold, is kept until the operation is destroyed, once it was waited for: see Work.
+  Finished finished() { return {*this}; }
   /// Returns the condition that other streams had their turn, after a piece of work of this one.
   NextTurn pause() {
     moved();
@@ -105,6 +114,7 @@ class Collective final : public Operation {
   [[noreturn]] void fail(Outcome outcome, int group_rank) const;
 
  private:
+  friend struct Finished;
   static Envelope envelope_of(const OperationInfo& info);
   static Envelope with_step(Envelope envelope, std::uint32_t step) {
     envelope.tag |= (step & 0xffff) << 16;
@@ -119,8 +129,14 @@ class Collective final : public Operation {
   Envelope expected_;
   int missing_ = -1;
   std::uint32_t missing_segment_ = 0;
+  bool complete_ = false;
   Task task_;
 };
+
+inline bool Finished::poll() {
+  me.complete_ = true;
+  return false;
+}
 
 /// Part of an operation that is an operation among some of the members: the condition that it is complete.
 class Part {

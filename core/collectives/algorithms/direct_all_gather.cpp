@@ -14,6 +14,7 @@ Task direct_all_gather(Collective& me, const Arguments& call) {
   co_await offer.prepared();
   co_await all_of(sends, chunks);
   co_await offer.drained();
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

@@ -183,6 +183,7 @@ Task direct_all_reduce(Collective& me, const Arguments& call) {
   co_await pipeline;
   co_await input.drained();
   co_await pipeline.result.drained();
+  co_await me.finished();
 }
 
 std::uint64_t direct_all_reduce_received(const Group& group, std::uint64_t elements) {

@@ -11,6 +11,7 @@ Task direct_barrier(Collective& me, const Arguments&) {
   PeerMessages messages(me, 0, 0, nullptr);
   co_await me.turn();
   co_await all_of(sends, messages);
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

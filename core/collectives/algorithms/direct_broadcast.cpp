@@ -19,6 +19,7 @@ Task direct_broadcast(Collective& me, const Arguments& call) {
   } else {
     co_await Arrival(landing, call.root, 0, call.recv.as_bytes());
   }
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

@@ -20,6 +20,7 @@ Task direct_reduce(Collective& me, const Arguments& call) {
     co_await send_all(me, offer, call.root, call.send.bytes());
     co_await offer.drained();
   }
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

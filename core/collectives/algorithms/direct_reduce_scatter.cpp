@@ -16,6 +16,7 @@ Task direct_reduce_scatter(Collective& me, const Arguments& call) {
   co_await all_of(sends, inputs);
   co_await SumAll(me, inputs, call.send.data + call.chunks.offset(me.rank()) * element, call.recv.data);
   co_await offer.drained();
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

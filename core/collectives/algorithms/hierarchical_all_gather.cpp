@@ -60,6 +60,7 @@ Task hierarchical_all_gather(Collective& me, const Arguments& call) {
   co_await me.turn();
   co_await all_of(own, relay);
   co_await relay.drained();
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

@@ -20,6 +20,7 @@ Task hierarchical_all_reduce(Collective& me, const Arguments& call) {
   co_await Part(me, reduce);
   co_await Part(me, across);
   co_await Part(me, gather);
+  co_await me.finished();
 }
 
 std::uint64_t hierarchical_all_reduce_received(const Group& group, std::uint64_t elements) {

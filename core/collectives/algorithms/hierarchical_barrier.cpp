@@ -12,6 +12,7 @@ Task hierarchical_barrier(Collective& me, const Arguments&) {
   co_await me.turn();
   co_await Part(me, within);
   co_await Part(me, across);
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

@@ -48,6 +48,7 @@ Task hierarchical_broadcast(Collective& me, const Arguments& call) {
   co_await me.turn();
   co_await relay;
   co_await relay.drained();
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

@@ -58,6 +58,7 @@ Task hierarchical_reduce_scatter(Collective& me, const Arguments& call) {
     me.moved();
   }
   co_await Part(me, across);
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

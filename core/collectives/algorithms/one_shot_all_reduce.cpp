@@ -56,6 +56,7 @@ Task one_shot_all_reduce(Collective& me, const Arguments& call) {
   sum_every_chunk(me, call, messages);
   messages.release();
   co_await offer.drained();
+  co_await me.finished();
 }
 
 std::uint64_t one_shot_all_reduce_received(const Group& group, std::uint64_t elements) {

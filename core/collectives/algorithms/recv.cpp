@@ -10,6 +10,7 @@ Task receive_message(Collective& me, const Arguments& call) {
                                            : Arrival::adopt(landing, call.posted, call.source, call.recv.as_bytes());
   co_await me.turn();
   co_await arrival;
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

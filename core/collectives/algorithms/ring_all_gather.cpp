@@ -48,6 +48,7 @@ Task ring_all_gather(Collective& me, const Arguments& call) {
   co_await me.turn();
   co_await LocalCopy(me, own.data(), call.send.data, own.size());
   co_await ring_gather_phase(me, gather);
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

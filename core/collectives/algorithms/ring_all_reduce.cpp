@@ -13,6 +13,7 @@ Task ring_all_reduce(Collective& me, const Arguments& call) {
   co_await me.turn();
   co_await ring_reduce_phase(me, reduce);
   co_await ring_gather_phase(me, gather);
+  co_await me.finished();
 }
 
 std::uint64_t ring_all_reduce_received(const Group& group, std::uint64_t elements) {

@@ -23,6 +23,7 @@ Task ring_broadcast(Collective& me, const Arguments& call) {
     co_await offer.sent(me.right(), step, at, segment.size());
   }
   co_await offer.drained();
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

@@ -33,6 +33,7 @@ Task ring_reduce(Collective& me, const Arguments& call) {
   }
   co_await slots.writable(0);
   co_await slots.writable(1);
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

@@ -73,6 +73,7 @@ Task ring_reduce_scatter(Collective& me, const Arguments& call) {
   RingReducePhase all(me, call.send, call.chunks, call.recv.data);
   co_await me.turn();
   co_await ring_reduce_phase(me, all);
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

@@ -60,6 +60,7 @@ Task rooted_all_reduce(Collective& me, const Arguments& call) {
     co_await SendToPeers(me, offer, kResultOfRoot, bytes);
   }
   co_await offer.drained();
+  co_await me.finished();
 }
 
 std::uint64_t rooted_all_reduce_received(const Group& group, std::uint64_t elements) {

@@ -22,6 +22,7 @@ Task rooted_barrier(Collective& me, const Arguments&) {
     co_await nothing.sent(kAnsweringRank, 0, 0, 0);
     co_await Message(me, kAnsweringRank, kAnswer, 0, nullptr);
   }
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

@@ -9,6 +9,7 @@ Task send_message(Collective& me, const Arguments& call) {
   co_await me.turn();
   co_await send_all(me, offer, call.root, call.send.bytes());
   co_await offer.drained();
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail

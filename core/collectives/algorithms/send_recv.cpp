@@ -10,7 +10,7 @@ Task send_and_receive(Collective& me, const Arguments& call) {
   if (call.root == me.rank()) {
     co_await me.turn();
     co_await LocalCopy(me, call.recv.data, call.send.data, call.send.bytes());
-    co_return;
+    co_await me.finished();
   }
   Offer offer(me, call.send.as_bytes(), call.send.bytes(), Readers::one);
   Task sending = send_all(me, offer, call.root, call.send.bytes());
@@ -19,6 +19,7 @@ Task send_and_receive(Collective& me, const Arguments& call) {
   co_await me.turn();
   co_await all_of(sending, arrival);
   co_await offer.drained();
+  co_await me.finished();
 }
 
 }  // namespace tsprun::detail
