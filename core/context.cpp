@@ -168,14 +168,14 @@ struct ContextParts {
     return all;
   }
 
-  /// Throws Error(refused) if an override of the choice table asks for hierarchical algorithms of a job that can't have them. In
-  /// one that can, groups within a node take the next row that fits.
+  /// Throws Error(refused) if an override of the choice table asks for an algorithm that can't run on the job. Groups that can't
+  /// have one which the job can have take the next row that fits.
   void check_choices() const {
     if (world->size() == 1) return;
     for (const ChoiceRow& row : choices.overrides()) {
-      if (row.algorithm != Algorithm::hierarchical) continue;
-      const std::string why = world->why_not_hierarchical(row.op);
-      if (!why.empty()) throw Error(Cause::refused, fmt::format("choice of algorithms: {}=hierarchical: {}", name(row.op), why));
+      const std::string why = CommunicatorState::of(*world).why_not(row.op, row.algorithm);
+      if (why.empty()) continue;
+      throw Error(Cause::refused, fmt::format("choice of algorithms: {}={}: {}", name(row.op), name(row.algorithm), why));
     }
   }
 

@@ -2,8 +2,6 @@
 // ranks are in messages.cpp.
 #include "core/collectives/arguments.h"
 #include "core/collectives/communicator_state.h"
-#include "core/collectives/hierarchical.h"
-#include "core/collectives/start.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -21,26 +19,16 @@ using namespace arguments;
 Work CommunicatorState::start_broadcast(Mode mode, Buffer buffer, int root, const CallOptions& options) {
   check_member("broadcast", "root", root, size());
   check_memory("broadcast", "buffer", buffer);
-  const Algorithm algorithm = choose(Op::broadcast, buffer.bytes(), options);
-  const OperationInfo info =
-      describe(Op::broadcast, buffer, Reduction::sum, algorithm, {.root = root, .count = buffer.count}, options);
-  if (algorithm == Algorithm::hierarchical) return start<HierarchicalBroadcast>(mode, options, info, buffer, root);
-  if (algorithm == Algorithm::ring) return start<RingBroadcast>(mode, options, info, buffer, root);
-  return start<DirectBroadcast>(mode, options, info, buffer, root);
+  return start(mode,
+               {.op = Op::broadcast,
+                .bytes = buffer.bytes(),
+                .own = buffer,
+                .agreement = {.count = buffer.count},
+                .arguments = {.recv = buffer, .root = root}},
+               options);
 }
 
 // --- all_gather --------------------------------------------------------------------------------------------------------------
-
-Work CommunicatorState::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, const Agreement& agreement,
-                                         const CallOptions& options) {
-  const Algorithm algorithm = choose(Op::all_gather, chunks.total() * size_of(recv.dtype), options);
-  const OperationInfo info = describe(Op::all_gather, send, Reduction::sum, algorithm, agreement, options);
-  if (algorithm == Algorithm::hierarchical) {
-    return start<HierarchicalAllGather>(mode, options, info, send, recv, std::move(chunks));
-  }
-  if (algorithm == Algorithm::ring) return start<RingAllGather>(mode, options, info, send, recv, std::move(chunks));
-  return start<DirectAllGather>(mode, options, info, send, recv, std::move(chunks));
-}
 
 Work CommunicatorState::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options) {
   check_same_dtype("all_gather", send, recv);
@@ -49,7 +37,13 @@ Work CommunicatorState::start_all_gather(Mode mode, ConstBuffer send, Buffer rec
   check_memory("all_gather", "recv", recv);
   Chunks chunks = Chunks::uniform(size(), send.count);
   check_overlap("all_gather", "send", send, "recv", recv, recv.slice(chunks.offset(rank()), send.count).data);
-  return start_all_gather(mode, send, recv, std::move(chunks), {.count = send.count}, options);
+  return start(mode,
+               {.op = Op::all_gather,
+                .bytes = recv.bytes(),
+                .own = send,
+                .agreement = {.count = send.count},
+                .arguments = {.send = send, .recv = recv, .chunks = std::move(chunks)}},
+               options);
 }
 
 Work CommunicatorState::start_all_gather_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
@@ -62,21 +56,16 @@ Work CommunicatorState::start_all_gather_v(Mode mode, ConstBuffer send, Buffer r
   Chunks chunks = placement ? Chunks::placed(counts, *placement) : Chunks::listed(counts);
   const std::size_t total = chunks.total();
   check_overlap("all_gather_v", "send", send, "recv", recv, recv.slice(chunks.offset(rank()), send.count).data);
-  return start_all_gather(mode, send, recv, std::move(chunks), {.count = total, .counts = counts}, options);
+  return start(mode,
+               {.op = Op::all_gather,
+                .bytes = total * size_of(recv.dtype),
+                .own = send,
+                .agreement = {.count = total, .counts = counts},
+                .arguments = {.send = send, .recv = recv, .chunks = std::move(chunks)}},
+               options);
 }
 
 // --- reduce_scatter ----------------------------------------------------------------------------------------------------------
-
-Work CommunicatorState::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, Reduction reduction,
-                                             const Agreement& agreement, const CallOptions& options) {
-  const Algorithm algorithm = choose(Op::reduce_scatter, chunks.total() * size_of(send.dtype), options);
-  const OperationInfo info = describe(Op::reduce_scatter, send, reduction, algorithm, agreement, options);
-  if (algorithm == Algorithm::hierarchical) {
-    return start<HierarchicalReduceScatter>(mode, options, info, send, recv, std::move(chunks));
-  }
-  if (algorithm == Algorithm::ring) return start<RingReduceScatter>(mode, options, info, send, recv, std::move(chunks));
-  return start<DirectReduceScatter>(mode, options, info, send, recv, std::move(chunks));
-}
 
 Work CommunicatorState::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction,
                                              const CallOptions& options) {
@@ -87,7 +76,14 @@ Work CommunicatorState::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer
   check_memory("reduce_scatter", "recv", recv);
   Chunks chunks = Chunks::uniform(size(), recv.count);
   check_overlap("reduce_scatter", "recv", recv, "send", send, send.slice(chunks.offset(rank()), recv.count).data);
-  return start_reduce_scatter(mode, send, recv, std::move(chunks), reduction, {.count = recv.count}, options);
+  return start(mode,
+               {.op = Op::reduce_scatter,
+                .bytes = send.bytes(),
+                .own = send,
+                .agreement = {.count = recv.count},
+                .arguments = {.send = send, .recv = recv, .chunks = std::move(chunks)},
+                .reduction = reduction},
+               options);
 }
 
 Work CommunicatorState::start_reduce_scatter_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
@@ -101,7 +97,14 @@ Work CommunicatorState::start_reduce_scatter_v(Mode mode, ConstBuffer send, Buff
   Chunks chunks = placement ? Chunks::placed(counts, *placement) : Chunks::listed(counts);
   const std::size_t total = chunks.total();
   check_overlap("reduce_scatter_v", "recv", recv, "send", send, send.slice(chunks.offset(rank()), recv.count).data);
-  return start_reduce_scatter(mode, send, recv, std::move(chunks), reduction, {.count = total, .counts = counts}, options);
+  return start(mode,
+               {.op = Op::reduce_scatter,
+                .bytes = total * size_of(send.dtype),
+                .own = send,
+                .agreement = {.count = total, .counts = counts},
+                .arguments = {.send = send, .recv = recv, .chunks = std::move(chunks)},
+                .reduction = reduction},
+               options);
 }
 
 // --- all_reduce, reduce ------------------------------------------------------------------------------------------------------
@@ -114,15 +117,14 @@ Work CommunicatorState::start_all_reduce(Mode mode, ConstBuffer send, Buffer rec
   check_memory("all_reduce", "send", send);
   check_memory("all_reduce", "recv", recv);
   check_overlap("all_reduce", "send", send, "recv", recv, recv.data);
-  const Algorithm algorithm = choose(Op::all_reduce, send.bytes(), options);
-  const OperationInfo info = describe(Op::all_reduce, send, reduction, algorithm, {.count = send.count}, options);
-  switch (algorithm) {
-    case Algorithm::one_shot: return start<OneShotAllReduce>(mode, options, info, send, recv);
-    case Algorithm::rooted: return start<RootedAllReduce>(mode, options, info, send, recv);
-    case Algorithm::ring: return start<RingAllReduce>(mode, options, info, send, recv);
-    case Algorithm::hierarchical: return start<HierarchicalAllReduce>(mode, options, info, send, recv);
-    default: return start<DirectAllReduce>(mode, options, info, send, recv);
-  }
+  return start(mode,
+               {.op = Op::all_reduce,
+                .bytes = send.bytes(),
+                .own = send,
+                .agreement = {.count = send.count},
+                .arguments = {.send = send, .recv = recv},
+                .reduction = reduction},
+               options);
 }
 
 Work CommunicatorState::start_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, int root,
@@ -136,10 +138,14 @@ Work CommunicatorState::start_reduce(Mode mode, ConstBuffer send, Buffer recv, R
     check_memory("reduce", "recv", recv);
     check_overlap("reduce", "send", send, "recv", recv, recv.data);
   }
-  const Algorithm algorithm = choose(Op::reduce, send.bytes(), options);
-  const OperationInfo info = describe(Op::reduce, send, reduction, algorithm, {.root = root, .count = send.count}, options);
-  if (algorithm == Algorithm::ring) return start<RingReduce>(mode, options, info, send, recv, root);
-  return start<DirectReduce>(mode, options, info, send, recv, root);
+  return start(mode,
+               {.op = Op::reduce,
+                .bytes = send.bytes(),
+                .own = send,
+                .agreement = {.count = send.count},
+                .arguments = {.send = send, .recv = recv, .root = root},
+                .reduction = reduction},
+               options);
 }
 
 // --- all_to_all --------------------------------------------------------------------------------------------------------------
@@ -158,9 +164,13 @@ Work CommunicatorState::start_all_to_all(Mode mode, ConstBuffer send, Buffer rec
   check_memory("all_to_all", "recv", recv);
   check_disjoint("all_to_all", send, recv);
   const Chunks chunks = Chunks::uniform(size(), send.count / static_cast<std::size_t>(size()));
-  const Algorithm algorithm = choose(Op::all_to_all, send.bytes(), options);
-  const OperationInfo info = describe(Op::all_to_all, send, Reduction::sum, algorithm, {.count = send.count}, options);
-  return start<DirectAllToAll>(mode, options, info, send, chunks, recv, chunks);
+  return start(mode,
+               {.op = Op::all_to_all,
+                .bytes = send.bytes(),
+                .own = send,
+                .agreement = {.count = send.count},
+                .arguments = {.send = send, .recv = recv, .chunks = chunks, .send_chunks = chunks}},
+               options);
 }
 
 Work CommunicatorState::start_all_to_all_v(Mode mode, ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
@@ -179,22 +189,22 @@ Work CommunicatorState::start_all_to_all_v(Mode mode, ConstBuffer send, std::spa
   check_memory("all_to_all_v", "send", send);
   check_memory("all_to_all_v", "recv", recv);
   check_disjoint("all_to_all_v", send, recv);
-  const Algorithm algorithm = choose(Op::all_to_all, 0, options);
   // Counts differ from pair to pair, so they aren't part of the signature: each pair compares the size of its message instead.
   constexpr std::size_t kUneven = ~std::size_t{0};
-  const OperationInfo info = describe(Op::all_to_all, send, Reduction::sum, algorithm, {.count = kUneven}, options);
-  return start<DirectAllToAll>(mode, options, info, send, Chunks::listed(send_counts), recv, Chunks::listed(recv_counts));
+  return start(mode,
+               {.op = Op::all_to_all,
+                .own = send,
+                .agreement = {.count = kUneven},
+                .arguments = {.send = send,
+                              .recv = recv,
+                              .chunks = Chunks::listed(recv_counts),
+                              .send_chunks = Chunks::listed(send_counts)}},
+               options);
 }
 
 // --- barrier -----------------------------------------------------------------------------------------------------------------
 
-Work CommunicatorState::start_barrier(Mode mode, const CallOptions& options) {
-  const Algorithm algorithm = choose(Op::barrier, 0, options);
-  const OperationInfo info = describe(Op::barrier, {}, Reduction::sum, algorithm, {}, options);
-  if (algorithm == Algorithm::hierarchical) return start<HierarchicalBarrier>(mode, options, info);
-  if (algorithm == Algorithm::rooted) return start<RootedBarrier>(mode, options, info);
-  return start<Barrier>(mode, options, info);
-}
+Work CommunicatorState::start_barrier(Mode mode, const CallOptions& options) { return start(mode, {.op = Op::barrier}, options); }
 
 // --- the blocking and the posted form of each --------------------------------------------------------------------------------
 

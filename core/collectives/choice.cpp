@@ -1,11 +1,10 @@
 // The built-in table of algorithms, and the grammar of overrides.
-#include "core/collectives/choice.h"
+#include "core/collectives/registry.h"
 
 #include "transport/cause.h"
 
 #include <fmt/format.h>
 
-#include <array>
 #include <charconv>
 #include <iterator>
 
@@ -17,7 +16,6 @@ namespace detail {
 
 namespace {
 
-constexpr std::array<std::string_view, 6> kNames = {"automatic", "one_shot", "rooted", "direct", "ring", "hierarchical"};
 constexpr std::uint64_t kKi = 1024;
 constexpr int kOneShotRanks = 64;
 /// Largest group that doesn't use rooted algorithms. In larger ones, the n² messages of other algorithms cost more for small
@@ -36,7 +34,8 @@ std::vector<ChoiceRow> built_in() {
   rows.push_back({Op::all_reduce, kOneShotBytes, kOneShotRanks, false, Algorithm::one_shot});
   rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, true, Algorithm::direct});
   rows.push_back({Op::all_reduce, kSmallBytes, kManyRanks, false, Algorithm::direct});
-  rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, false, Algorithm::hierarchical});
+  // Without views within nodes it works, too, but isn't faster: only an override asks for it then.
+  rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, false, Algorithm::hierarchical, true});
   rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, false, Algorithm::ring});
   rows.push_back({Op::all_reduce, kRootedBytes, kAnyRanks, false, Algorithm::rooted});
   rows.push_back({Op::barrier, kAnyBytes, kManyRanks, false, Algorithm::direct});
@@ -45,7 +44,7 @@ std::vector<ChoiceRow> built_in() {
     rows.push_back({op, kAnyBytes, kAnyRanks, true, Algorithm::direct});
     rows.push_back({op, kSmallBytes, kAnyRanks, false, Algorithm::direct});
     if (has_algorithm(op, Algorithm::hierarchical)) {
-      rows.push_back({op, kAnyBytes, kAnyRanks, false, Algorithm::hierarchical});
+      rows.push_back({op, kAnyBytes, kAnyRanks, false, Algorithm::hierarchical, true});
     }
     rows.push_back({op, kAnyBytes, kAnyRanks, false, Algorithm::ring});
   }
@@ -55,11 +54,16 @@ std::vector<ChoiceRow> built_in() {
   return rows;
 }
 
-bool has_choice(Op op) {
-  int count = 0;
-  for (std::size_t i = 0; i < kNames.size(); ++i) count += has_algorithm(op, static_cast<Algorithm>(i)) ? 1 : 0;
-  return count > 1;
+/// Returns the algorithms of an operation.
+std::vector<Algorithm> algorithms_for(Op op) {
+  std::vector<Algorithm> algorithms;
+  for (const AlgorithmRow& row : algorithm_rows()) {
+    if (row.op == op) algorithms.push_back(row.algorithm);
+  }
+  return algorithms;
 }
+
+bool has_choice(Op op) { return algorithms_for(op).size() > 1; }
 
 std::string operation_names() {
   std::string names;
@@ -118,43 +122,36 @@ ChoiceRow parse_override(std::string_view part) {
 }  // namespace detail
 
 std::string_view name(Algorithm algorithm) {
-  const auto index = static_cast<std::size_t>(algorithm);
-  return index < kNames.size() ? kNames[index] : "unknown";
+  switch (algorithm) {
+    case Algorithm::automatic: return "automatic";
+    case Algorithm::one_shot: return "one_shot";
+    case Algorithm::rooted: return "rooted";
+    case Algorithm::direct: return "direct";
+    case Algorithm::ring: return "ring";
+    case Algorithm::hierarchical: return "hierarchical";
+  }
+  return "unknown";
 }
 
 std::optional<Algorithm> algorithm_from_name(std::string_view text) {
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (text == kNames[i]) return static_cast<Algorithm>(i);
+  if (text == name(Algorithm::automatic)) return Algorithm::automatic;
+  for (const AlgorithmRow& row : algorithm_rows()) {
+    if (text == name(row.algorithm)) return row.algorithm;
   }
   return std::nullopt;
 }
 
 namespace detail {
 
-bool has_algorithm(Op op, Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::automatic: return false;
-    case Algorithm::one_shot: return op == Op::all_reduce;
-    case Algorithm::rooted: return op == Op::all_reduce || op == Op::barrier;
-    case Algorithm::direct: return true;
-    case Algorithm::ring: return is_collective(op) && op != Op::all_to_all && op != Op::barrier;
-    case Algorithm::hierarchical:
-      return op == Op::broadcast || op == Op::all_gather || op == Op::reduce_scatter || op == Op::all_reduce || op == Op::barrier;
-  }
-  return false;
-}
+bool has_algorithm(Op op, Algorithm algorithm) { return find_algorithm(op, algorithm) != nullptr; }
 
 std::string algorithm_names(Op op) {
-  std::vector<std::string_view> names;
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (has_algorithm(op, static_cast<Algorithm>(i))) names.push_back(kNames[i]);
-  }
-  std::string text(names.front());
-  for (std::size_t i = 1; i < names.size(); ++i) text += fmt::format("{}{}", i + 1 == names.size() ? " and " : ", ", names[i]);
+  const std::vector<Algorithm> algorithms = algorithms_for(op);
+  std::string text(name(algorithms.front()));
+  for (std::size_t i = 1; i < algorithms.size(); ++i)
+    text += fmt::format("{}{}", i + 1 == algorithms.size() ? " and " : ", ", name(algorithms[i]));
   return text;
 }
-
-bool reorders_sums(Op op) { return op == Op::reduce_scatter || op == Op::all_reduce; }
 
 ChoiceTable::ChoiceTable() : rows_(built_in()) {}
 
@@ -171,14 +168,25 @@ ChoiceTable::ChoiceTable(std::string_view overrides, bool reassociate) : reassoc
   rows_.insert(rows_.end(), rest.begin(), rest.end());
 }
 
+std::string_view ChoiceTable::why_not(const AlgorithmRow& row, const GroupShape& group) const {
+  const std::string_view refused = row.why_not == nullptr ? std::string_view() : row.why_not(group);
+  if (refused.empty() && row.reorders_sums && !reassociate_) {
+    return "sums would be added in an order that depends on the nodes; --reassociate allows it";
+  }
+  return refused;
+}
+
+std::string ChoiceTable::why_not(Op op, Algorithm algorithm, const GroupShape& group) const {
+  const AlgorithmRow* row = find_algorithm(op, algorithm);
+  if (row == nullptr) return fmt::format("{} has no such algorithm", name(op));
+  return std::string(why_not(*row, group));
+}
+
 Algorithm ChoiceTable::choose(Op op, std::uint64_t bytes, const GroupShape& group) const {
-  const bool may_reorder = reassociate_ || !reorders_sums(op);
-  for (std::size_t i = 0; i < rows_.size(); ++i) {
-    const ChoiceRow& row = rows_[i];
-    if (row.op != op || bytes > row.max_bytes || group.ranks > row.max_ranks || (row.needs_views && !group.views)) continue;
-    // Without views it works, too, but isn't faster: only an override asks for it then.
-    const bool has_grid = i < overrides_ ? group.grid : group.grid_views;
-    if (row.algorithm != Algorithm::hierarchical || (has_grid && may_reorder)) return row.algorithm;
+  for (const ChoiceRow& row : rows_) {
+    if (row.op != op || bytes > row.max_bytes || group.ranks > row.max_ranks) continue;
+    if ((row.needs_views && !group.views) || (row.needs_grid_views && !group.grid_views)) continue;
+    if (why_not(*find_algorithm(op, row.algorithm), group).empty()) return row.algorithm;
   }
   return Algorithm::direct;
 }

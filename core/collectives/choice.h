@@ -18,20 +18,20 @@
 
 namespace tsprun::detail {
 
-/// Returns true if this algorithm is implemented for an operation. send, recv, send_recv and all_to_all have only the direct one
-/// (in an all_to_all, neighbours of a ring would only forward).
+struct AlgorithmRow;
+
+/// Returns true if this algorithm is implemented for an operation: if the registry has a row for it.
 bool has_algorithm(Op op, Algorithm algorithm);
 /// Returns the names of all algorithms of an operation, for people: "direct, ring and hierarchical".
 std::string algorithm_names(Op op);
-/// Returns true if the hierarchical algorithm of an operation adds in an order other than the canonical one.
-bool reorders_sums(Op op);
 
 /// Properties of a group on which the choice depends.
 struct GroupShape {
   int ranks = 1;
-  bool views = true;        ///< all members can read each other's memory in place
-  bool grid = false;        ///< the group forms a Grid
-  bool grid_views = false;  ///< it does, and members of a node can read each other's memory in place
+  bool views = true;                                     ///< all members can read each other's memory in place
+  bool grid = false;                                     ///< the group forms a Grid
+  bool grid_views = false;                               ///< it does, and members of a node can read each other's memory in place
+  std::string_view no_grid = "the group forms no grid";  ///< why it doesn't
 };
 
 /// A row of the table; the first that fits wins. What an override asks for must be possible on the world, or the job is refused.
@@ -39,8 +39,9 @@ struct ChoiceRow {
   Op op;
   std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max();  ///< size of the whole buffer, as `bench` counts it
   int max_ranks = std::numeric_limits<int>::max();                      ///< size of the group
-  bool needs_views = false;  ///< fits only if all members can read each other's memory in place
-  Algorithm algorithm;       ///< a hierarchical row fits only groups with a grid and, if it reorders sums, with reassociates()
+  bool needs_views = false;       ///< fits only if all members can read each other's memory in place
+  Algorithm algorithm;            ///< fits only groups on which it can run: see ChoiceTable::why_not()
+  bool needs_grid_views = false;  ///< fits only if members of a node can read each other's memory in place
 };
 
 /// The table of choices: the first row that fits an operation names its algorithm.
@@ -56,6 +57,8 @@ class ChoiceTable {
   /// Returns the algorithm for an operation with `bytes` in its whole buffer.
   Algorithm choose(Op op, std::uint64_t bytes, const GroupShape& group) const;
   bool reassociates() const { return reassociate_; }
+  /// Returns the reason why an operation can't use this algorithm on this group; empty if it can.
+  std::string why_not(Op op, Algorithm algorithm, const GroupShape& group) const;
   const std::vector<ChoiceRow>& rows() const { return rows_; }
   /// Returns the rows that were added to the built-in ones, which stand before them.
   std::span<const ChoiceRow> overrides() const { return std::span(rows_).first(overrides_); }
@@ -63,6 +66,8 @@ class ChoiceTable {
   std::string print() const;
 
  private:
+  std::string_view why_not(const AlgorithmRow& row, const GroupShape& group) const;
+
   std::vector<ChoiceRow> rows_;
   std::size_t overrides_ = 0;
   bool reassociate_ = false;

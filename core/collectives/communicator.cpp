@@ -93,8 +93,8 @@ int Communicator::rank() const { return state_->rank(); }
 int Communicator::size() const { return state_->size(); }
 int Communicator::world_rank(int group_rank) const { return state_->world_rank(group_rank); }
 std::span<const int> Communicator::members() const { return state_->group.ranks; }
-Algorithm Communicator::algorithm(Op op, std::size_t bytes) const { return state_->choose(op, bytes, {}); }
-std::string Communicator::why_not_hierarchical(Op op) const { return state_->why_not_hierarchical(op); }
+Algorithm Communicator::algorithm(Op op, std::size_t bytes) const { return state_->choose(op, bytes, {}).algorithm; }
+std::string Communicator::why_not_hierarchical(Op op) const { return state_->why_not(op, Algorithm::hierarchical); }
 
 // --- groups ------------------------------------------------------------------------------------------------------------------
 
@@ -133,58 +133,63 @@ Communicator Communicator::split(int colour, int key) {
 
 namespace detail {
 
-Algorithm CommunicatorState::choose(Op op, std::size_t bytes, const CallOptions& options) const {
+const AlgorithmRow& CommunicatorState::choose(Op op, std::size_t bytes, const CallOptions& options) const {
   const Algorithm wanted = options.algorithm;
   if (wanted != Algorithm::automatic && !has_algorithm(op, wanted)) {
     throw Error(Cause::refused,
                 fmt::format("{}: there is no algorithm {} for it; {} {} there", name(op), name(wanted), algorithm_names(op),
                             algorithm_names(op).find(" and ") == std::string::npos ? "is" : "are"));
   }
-  if (size() == 1) return Algorithm::direct;
-  if (wanted == Algorithm::automatic) {
-    return choices->choose(
-        op, bytes,
-        {.ranks = size(), .views = group.views, .grid = group.grid != nullptr, .grid_views = group.grid && group.grid->views});
-  }
-  if (wanted == Algorithm::hierarchical) {
-    if (const std::string why = why_not_hierarchical(op); !why.empty())
-      throw Error(Cause::refused, fmt::format("{}: it can't be hierarchical: {}", name(op), why));
-  }
-  return wanted;
+  if (size() == 1) return *find_algorithm(op, Algorithm::direct);
+  if (wanted == Algorithm::automatic) return *find_algorithm(op, choices->choose(op, bytes, group.shape()));
+  if (const std::string why = why_not(op, wanted); !why.empty())
+    throw Error(Cause::refused, fmt::format("{}: it can't be {}: {}", name(op), name(wanted), why));
+  return *find_algorithm(op, wanted);
 }
 
-std::string CommunicatorState::why_not_hierarchical(Op op) const {
-  if (!has_algorithm(op, Algorithm::hierarchical)) return fmt::format("{} has no such algorithm", name(op));
-  if (!group.grid) return group.no_grid;
-  if (reorders_sums(op) && !choices->reassociates()) {
-    return "sums would be added in an order that depends on the nodes; --reassociate allows it";
-  }
-  return {};
-}
-
-OperationInfo CommunicatorState::describe(Op op, ConstBuffer own, Reduction reduction, Algorithm algorithm,
-                                          const Agreement& agreement, const CallOptions& options) {
-  Signed all{.op = static_cast<std::uint64_t>(op),
-             .dtype = static_cast<std::uint64_t>(own.dtype),
-             .reduction = static_cast<std::uint64_t>(reduction),
-             .algorithm = static_cast<std::uint64_t>(algorithm),
-             .root = agreement.root,
+OperationInfo CommunicatorState::describe(const CheckedCall& call, const AlgorithmRow& algorithm, const CallOptions& options) {
+  const int root = call.arguments.root;
+  Signed all{.op = static_cast<std::uint64_t>(call.op),
+             .dtype = static_cast<std::uint64_t>(call.own.dtype),
+             .reduction = static_cast<std::uint64_t>(call.reduction),
+             .algorithm = static_cast<std::uint64_t>(algorithm.algorithm),
+             .root = root,
              .other = 0,
-             .count = agreement.count,
+             .count = call.agreement.count,
              .counts = 0,
              .group = group.id};
-  if (!agreement.counts.empty()) all.counts = XXH3_64bits(agreement.counts.data(), agreement.counts.size_bytes());
-  return {.op = op,
-          .dtype = own.dtype,
-          .reduction = reduction,
-          .root = agreement.root < 0 ? -1 : world_rank(agreement.root),
-          .bytes = own.bytes(),
+  if (const auto counts = call.agreement.counts; !counts.empty()) all.counts = XXH3_64bits(counts.data(), counts.size_bytes());
+  return {.op = call.op,
+          .dtype = call.own.dtype,
+          .reduction = call.reduction,
+          .root = root < 0 ? -1 : world_rank(root),
+          .bytes = call.own.bytes(),
           .group = group.id,
           .group_sequence = ++sequence[static_cast<std::size_t>(options.stream)],
           .signature = XXH3_64bits(&all, sizeof all),
           .purpose = options.purpose,
-          .relayed =
-              (algorithm != Algorithm::direct && algorithm != Algorithm::one_shot) || op == Op::all_reduce || op == Op::reduce};
+          .relayed = algorithm.relayed};
+}
+
+Work CommunicatorState::start(Mode mode, CheckedCall&& call, const CallOptions& options) {
+  const AlgorithmRow& algorithm = choose(call.op, call.bytes, options);
+  return start(mode, options, describe(call, algorithm, options), algorithm.start, std::move(call.arguments));
+}
+
+Work CommunicatorState::start(Mode mode, const CallOptions& options, const OperationInfo& info, Start* algorithm,
+                              Arguments&& arguments) {
+  Engine& engine = *group.engine;
+  Call call{.group = &group, .keep = nullptr, .stream = options.stream, .info = info};
+  if (mode == Mode::blocking) {
+    Collective operation(call, algorithm, std::move(arguments));
+    engine.run(options.stream, operation);
+    return {};
+  }
+  call.keep = {shared_from_this(), &group};
+  const std::uint64_t held = group.heap->use().total;
+  std::unique_ptr<Collective> operation(new (engine.frames()) Collective(call, algorithm, std::move(arguments)));
+  if (group.heap->use().total != held) operation->set_holds_memory();
+  return engine.post(options.stream, std::move(operation));
 }
 
 }  // namespace detail

@@ -4,6 +4,7 @@
 
 #include "core/collectives/choice.h"
 #include "core/collectives/group.h"
+#include "core/collectives/registry.h"
 #include "core/memory/heap.h"
 #include "core/streams/engine.h"
 #include "tsprun/communicator.h"
@@ -18,8 +19,6 @@
 #include <vector>
 
 namespace tsprun::detail {
-
-class Chunks;
 
 /// State of a Communicator; used by the rank's thread. Posted operations share it, because they may outlive the communicator. It
 /// holds the group by value, so that a call reaches its engine and members by no more pointers than it must.
@@ -36,11 +35,19 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
 
   /// Blocking calls keep their operation on the stack and need no allocation.
   enum class Mode : std::uint8_t { blocking, posted };
-  /// Arguments that all ranks of the group must pass alike, beside the operation itself.
+  /// Arguments that all ranks of the group must pass alike, beside the operation itself and its root.
   struct Agreement {
-    int root = -1;  ///< rank of the group
     std::size_t count = 0;
     std::span<const std::size_t> counts = {};  ///< all counts of a `_v` operation
+  };
+  /// A collective whose arguments were checked.
+  struct CheckedCall {
+    Op op;
+    std::uint64_t bytes = 0;  ///< of the whole buffer, by which the algorithm is chosen
+    ConstBuffer own = {};     ///< this rank's own part
+    Agreement agreement = {};
+    Arguments arguments = {};
+    Reduction reduction = Reduction::sum;
   };
 
   /// Offsets of the chunks of a `_v` operation; none: one after another.
@@ -78,32 +85,28 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
   int size() const { return group.size(); }
   /// Returns the world rank of a member.
   int world_rank(int group_rank) const { return group.member(group_rank).world; }
-  /// Returns the reason why this operation can't use the hierarchical algorithm on this group; empty if it can.
-  std::string why_not_hierarchical(Op op) const;
+  /// Returns the reason why this operation can't use this algorithm on this group; empty if it can.
+  std::string why_not(Op op, Algorithm algorithm) const { return choices->why_not(op, algorithm, group.shape()); }
 
   /// Returns the algorithm of a call, `bytes` as in Communicator::algorithm(). Throws Error(refused) if the options name one that
-  /// the operation doesn't have.
-  Algorithm choose(Op op, std::size_t bytes, const CallOptions& options) const;
+  /// the operation doesn't have, or that can't run on this group.
+  const AlgorithmRow& choose(Op op, std::size_t bytes, const CallOptions& options) const;
   /// Returns the description of a collective, signed; counts it in its stream.
-  OperationInfo describe(Op op, ConstBuffer own, Reduction reduction, Algorithm algorithm, const Agreement& agreement,
-                         const CallOptions& options);
+  OperationInfo describe(const CheckedCall& call, const AlgorithmRow& algorithm, const CallOptions& options);
   std::uint64_t sign_message(int from, int to, DType dtype, std::size_t count) const;
   /// Returns the envelope of the next message to or from `other`, with its number and signature.
   Envelope next_message(Direction direction, ConstBuffer buffer, int other, const CallOptions& options);
   OperationInfo describe_message(Op op, const Envelope& message, ConstBuffer buffer, int other) const;
-  /// Makes the operation of a call whose arguments were checked, and runs or posts it: see start.h.
-  template <class Operation, class... Arguments>
-  Work start(Mode mode, const CallOptions& options, const OperationInfo& info, Arguments&&... arguments);
+  /// Chooses the algorithm of a collective, and runs or posts it.
+  Work start(Mode mode, CheckedCall&& call, const CallOptions& options);
+  /// Runs or posts an operation.
+  Work start(Mode mode, const CallOptions& options, const OperationInfo& info, Start* algorithm, Arguments&& arguments);
 
   // Each checks the arguments of the call of its name and starts the operation.
   Work start_broadcast(Mode mode, Buffer buffer, int root, const CallOptions& options);
-  Work start_all_gather(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, const Agreement& agreement,
-                        const CallOptions& options);
   Work start_all_gather(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options);
   Work start_all_gather_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
                           const Placement& placement, const CallOptions& options);
-  Work start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Chunks chunks, Reduction reduction,
-                            const Agreement& agreement, const CallOptions& options);
   Work start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, const CallOptions& options);
   Work start_reduce_scatter_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
                               const Placement& placement, Reduction reduction, const CallOptions& options);

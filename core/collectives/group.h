@@ -2,6 +2,7 @@
 // and staging memory.
 #pragma once
 
+#include "core/collectives/choice.h"
 #include "core/memory/heap.h"
 #include "core/streams/engine.h"
 
@@ -39,6 +40,8 @@ struct Group {
   std::string no_grid;               ///< why there is no grid
 
   int size() const { return static_cast<int>(members.size()); }
+  /// Returns the properties on which the choice of algorithms depends. The text in it is borrowed.
+  GroupShape shape() const;
   const Member& member(int group_rank) const { return members[static_cast<std::size_t>(group_rank)]; }
 };
 
@@ -64,8 +67,14 @@ struct Grid {
   int row_of(int group_rank) const { return place_of[static_cast<std::size_t>(group_rank)] / rails; }
   /// Returns the column (rail) of a member.
   int column_of(int group_rank) const { return place_of[static_cast<std::size_t>(group_rank)] % rails; }
+  /// Returns the row that comes `hops` after `row`, cyclically; `hops` may be negative, down to −nodes.
+  int node_after(int row, int hops) const { return (row + hops + nodes) % nodes; }
   std::vector<int> place_of;  ///< index in `members` of each group rank
 };
+
+inline GroupShape Group::shape() const {
+  return {.ranks = size(), .views = views, .grid = grid != nullptr, .grid_views = grid && grid->views, .no_grid = no_grid};
+}
 
 /// Lays the group's members out as a grid and sets `grid`; if that is impossible, sets `no_grid` to the reason.
 void lay_out(Group& group);

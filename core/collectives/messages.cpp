@@ -7,7 +7,6 @@
 // a bare flag takes 0.13 to 0.15 µs. (tsprun -n 2 bench pingpong --sizes 8; bench/floor pingpong --sizes 8)
 #include "core/collectives/arguments.h"
 #include "core/collectives/communicator_state.h"
-#include "core/collectives/start.h"
 #include "core/streams/tag.h"
 #include "transport/cause.h"
 
@@ -104,7 +103,7 @@ Work CommunicatorState::start_send(Mode mode, ConstBuffer buffer, int to, const 
       return {};
     }
   }
-  return start<Send>(mode, options, describe_message(Op::send, envelope, buffer, to), buffer, to);
+  return start(mode, options, describe_message(Op::send, envelope, buffer, to), send_message, {.send = buffer, .root = to});
 }
 
 Work CommunicatorState::start_recv(Mode mode, Buffer buffer, int from, const CallOptions& options) {
@@ -128,7 +127,8 @@ Work CommunicatorState::start_recv(Mode mode, Buffer buffer, int from, const Cal
       engine.progress_transports();
     }
   }
-  return start<Recv>(mode, options, describe_message(Op::recv, envelope, buffer, from), buffer, from, ticket);
+  return start(mode, options, describe_message(Op::recv, envelope, buffer, from), receive_message,
+               {.recv = buffer, .source = from, .posted = ticket});
 }
 
 // --- send_recv ---------------------------------------------------------------------------------------------------------------
@@ -156,8 +156,8 @@ Work CommunicatorState::start_send_recv(Mode mode, ConstBuffer send, int to, Buf
   OperationInfo expected = describe_message(Op::send_recv, next_message(Direction::in, recv, from, options), recv, from);
   info.source = expected.source = expected.root;
   expected.root = info.root;
-  if (to == rank()) return start<SelfCopy>(mode, options, info, send, recv);
-  return start<SendRecv>(mode, options, info, expected, send, to, recv, from);
+  return start(mode, options, info, send_and_receive,
+               {.send = send, .recv = recv, .root = to, .source = from, .expected = expected});
 }
 
 // --- the blocking and the posted form of each --------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 // The engine of one rank: streams of operations, progress, and the one rule of waiting.
 //
-// An Operation is a resumable state machine. Each stream is a queue; only the operation at its head is stepped, so operations of
+// An Operation is stepped until it is complete. Each stream is a queue; only the operation at its head is stepped, so operations of
 // a stream run in the order in which they were posted, while those of different streams interleave. There is no progress thread:
 // progress happens in wait(), test(), tick() and run(), which are called by one thread at a time.
 //
@@ -13,6 +13,7 @@
 #pragma once
 
 #include "core/board/flight_board.h"
+#include "core/streams/frame_pool.h"
 #include "core/streams/link_times.h"
 #include "transport/doorbell.h"
 #include "transport/transport.h"
@@ -74,7 +75,7 @@ constexpr std::uint64_t wait_for_word_ns(std::uint64_t timeout_ns) {
   return std::min<std::uint64_t>(timeout_ns / 4, 1'500'000'000);
 }
 
-/// An operation as a resumable state machine. Subclasses hold all state; step() never waits.
+/// An operation that can be interrupted and resumed. It holds all its state; step() never waits.
 class Operation {
  public:
   explicit Operation(const OperationInfo& info) : info_(info) {}
@@ -186,6 +187,8 @@ class Engine {
     moved_ = true;
     sign_of_life();
   }
+  /// Returns the memory of operations and their coroutines.
+  FramePool& frames() { return frames_; }
   /// Returns the measurements of links, to which operations add each message that they had to wait for.
   LinkTimes& link_times() { return link_times_; }
   /// Returns the nanoseconds that post() has waited because of EngineOptions::blocking.
@@ -257,6 +260,7 @@ class Engine {
   void note_waits(Stream blocked_on, std::uint64_t now);
   bool withheld(int peer) const;
 
+  FramePool frames_;  // first, because operations give memory back to it when the engine is destroyed
   FlightBoard board_;
   int world_rank_;
   std::vector<Route> routes_;

@@ -1,6 +1,7 @@
 #include "launcher/model/audit.h"
 
 #include "core/collectives/chunks.h"
+#include "core/collectives/registry.h"
 #include "launcher/counts_json.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/paper.h"
@@ -82,7 +83,7 @@ bool sums_are_direct(const Communicator& world, const Setting& setting) {
       setting.bytes.accumulated * std::max({setting.hidden_elements(), setting.kv_elements(), setting.attention_parameters()});
   for (const Op op : {Op::reduce, Op::reduce_scatter}) {
     for (const std::uint64_t bytes : {std::uint64_t{1}, largest}) {
-      if (world.algorithm(op, bytes) != Algorithm::direct) return false;
+      if (!find_algorithm(op, world.algorithm(op, bytes))->summed_by_owner) return false;
     }
   }
   return true;

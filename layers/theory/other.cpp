@@ -12,21 +12,7 @@ namespace {
 
 /// Returns the elements that this rank receives when the group all-reduces `elements` by `algorithm`.
 std::uint64_t received_elements(const Communicator& among, Algorithm algorithm, std::uint64_t elements) {
-  const int ranks = among.size();
-  switch (algorithm) {
-    case Algorithm::one_shot: return hops(ranks) * elements;
-    case Algorithm::rooted: return among.rank() == 0 ? hops(ranks) * elements : elements;
-    case Algorithm::ring: return all_reduced_of_rank(ranks, among.rank(), SumPath::ring, elements);
-    case Algorithm::hierarchical: {
-      // A reduce_scatter within the node, a ring along the rail, a gather within the node.
-      const Grid& grid = *CommunicatorState::of(among).group.grid;
-      const std::uint64_t own = Chunks::balanced(grid.rails, elements).count(grid.rail);
-      return hops(grid.rails) * own + all_reduced_of_rank(grid.nodes, grid.node, SumPath::ring, own) + elements - own;
-    }
-    case Algorithm::direct:
-    case Algorithm::automatic: break;  // the choice table never names `automatic`
-  }
-  return all_reduced_of_rank(ranks, among.rank(), SumPath::direct, elements);
+  return find_algorithm(Op::all_reduce, algorithm)->received(CommunicatorState::of(among).group, elements);
 }
 
 /// Returns the bytes that this rank receives when the group all-reduces a buffer by the algorithm of the choice table.

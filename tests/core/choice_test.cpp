@@ -1,6 +1,6 @@
 // The choice of algorithms: what the table says, and the grammar of its overrides.
 
-#include "core/collectives/choice.h"
+#include "core/collectives/registry.h"
 
 #include "tests/support/refusal.h"
 
@@ -98,10 +98,8 @@ TEST(Names, GoThereAndBack) {
   for (const Reduction reduction : {Reduction::sum, Reduction::max, Reduction::min}) {
     EXPECT_EQ(reduction_from_name(name(reduction)), reduction);
   }
-  for (const Algorithm algorithm : {Algorithm::automatic, Algorithm::one_shot, Algorithm::rooted, Algorithm::direct,
-                                    Algorithm::ring, Algorithm::hierarchical}) {
-    EXPECT_EQ(algorithm_from_name(name(algorithm)), algorithm);
-  }
+  EXPECT_EQ(algorithm_from_name(name(Algorithm::automatic)), Algorithm::automatic);
+  for (const AlgorithmRow& row : algorithm_rows()) EXPECT_EQ(algorithm_from_name(name(row.algorithm)), row.algorithm);
   EXPECT_EQ(op_from_name("allreduce"), std::nullopt);
   EXPECT_EQ(reduction_from_name("prod"), std::nullopt);
 }

@@ -83,7 +83,7 @@ void check_specials() {
           EXPECT_EQ(static_cast<Accumulator<T>>(expected), static_cast<Accumulator<T>>(first[i])) << "element " << i;
         }
       }
-      for (Algorithm algorithm : {Algorithm::automatic, Algorithm::one_shot, Algorithm::rooted, Algorithm::ring}) {
+      for (Algorithm algorithm : algorithms_of(Op::all_reduce)) {
         const std::vector<T> other = reduce_specials<T>(ranks, kCount, reduction, algorithm);
         for (std::size_t i = 0; i < kCount; ++i) {
           EXPECT_TRUE(same_bits(first[i], other[i]))

@@ -1,6 +1,7 @@
 // Ranks that don't call the same: an error that names both sides, on every rank that can't go on, and no wrong bytes, hangs or
 // false verdicts.
 
+#include "tests/support/calls.h"
 #include "tests/support/oracle.h"
 #include "tests/support/run_ranks.h"
 #include "transport/posix.h"
@@ -78,7 +79,7 @@ TEST_P(Mismatch, OfOperationAndBarrierOnManyRanks) {
 }
 
 TEST_P(Mismatch, OfCounts) {
-  for (Algorithm algorithm : {Algorithm::automatic, Algorithm::one_shot, Algorithm::rooted, Algorithm::direct, Algorithm::ring}) {
+  for (Algorithm algorithm : algorithms_of(Op::all_reduce)) {
     expect_mismatch(3,
                     [&](Context& context) {
                       CallOptions options;

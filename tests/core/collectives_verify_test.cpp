@@ -35,7 +35,7 @@ TEST(Verify, LongBuffersWithMoreSegmentsThanALaneHasSlots) {
   run_ranks(2,
             [](Context& context) {
               for (const Op op : {Op::all_reduce, Op::all_gather, Op::broadcast, Op::reduce_scatter}) {
-                for (const Algorithm algorithm : {Algorithm::direct, Algorithm::ring}) {
+                for (const Algorithm algorithm : algorithms_of(op)) {
                   Call call;
                   call.op = op;
                   call.counts.assign(2, 5'000'001);

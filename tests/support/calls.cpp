@@ -1,5 +1,6 @@
 #include "tests/support/calls.h"
 
+#include "core/collectives/communicator_state.h"
 #include "tests/support/guarded.h"
 
 #include <fmt/format.h>
@@ -479,8 +480,7 @@ std::string Call::describe() const {
 std::unique_ptr<Running> start(Context& context, Communicator& group, const Call& asked) {
   Call call = asked;
   // A random call doesn't know its group.
-  if (call.options.algorithm == Algorithm::hierarchical && !group.why_not_hierarchical(call.op).empty())
-    call.options.algorithm = Algorithm::automatic;
+  if (!can_run(group, call.op, call.options.algorithm)) call.options.algorithm = Algorithm::automatic;
   if (call.op == Op::barrier) return std::make_unique<BarrierCall>(group, call);
   switch (call.dtype) {
     case DType::byte: return start_moving<std::byte>(context, group, call);
@@ -507,18 +507,15 @@ bool has_scattered_form(Op op) { return op == Op::all_gather || op == Op::reduce
 bool has_in_place_form(Op op) { return op == Op::all_gather || reduces(op); }
 
 std::vector<Algorithm> algorithms_of(Op op) {
-  switch (op) {
-    case Op::send:
-    case Op::recv:
-    case Op::send_recv: return {Algorithm::automatic};
-    case Op::all_to_all: return {Algorithm::automatic, Algorithm::direct};
-    case Op::barrier: return {Algorithm::automatic, Algorithm::rooted, Algorithm::hierarchical};
-    case Op::broadcast:
-    case Op::all_gather: return {Algorithm::automatic, Algorithm::direct, Algorithm::ring, Algorithm::hierarchical};
-    case Op::all_reduce:
-      return {Algorithm::automatic, Algorithm::one_shot, Algorithm::rooted, Algorithm::direct, Algorithm::ring};
-    default: return {Algorithm::automatic, Algorithm::direct, Algorithm::ring};
+  std::vector<Algorithm> algorithms = {Algorithm::automatic};
+  for (const AlgorithmRow& row : algorithm_rows()) {
+    if (row.op == op && !row.reorders_sums) algorithms.push_back(row.algorithm);
   }
+  return algorithms;
+}
+
+bool can_run(const Communicator& group, Op op, Algorithm algorithm) {
+  return algorithm == Algorithm::automatic || CommunicatorState::of(group).why_not(op, algorithm).empty();
 }
 
 Call random_call(std::uint64_t seed, int ranks, std::size_t largest_count) {

@@ -59,8 +59,10 @@ bool has_uneven_form(Op op);
 bool has_scattered_form(Op op);
 bool has_in_place_form(Op op);
 
-/// The algorithms that one may ask for.
+/// Returns all algorithms of an operation that give the canonical bits, `automatic` first.
 std::vector<Algorithm> algorithms_of(Op op);
+/// Returns true if a group can run an operation by this algorithm.
+bool can_run(const Communicator& group, Op op, Algorithm algorithm);
 
 /// All operations that a Call can make: all but recv, which comes with send.
 inline constexpr Op kCallable[] = {Op::send,       Op::send_recv, Op::broadcast,  Op::all_gather, Op::reduce_scatter,

@@ -5,7 +5,8 @@
 
 #include "core/collectives/exchange.h"
 
-#include <array>
+#include <boost/container/static_vector.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -13,8 +14,8 @@
 
 namespace tsprun::detail {
 
-/// Forwards parts of a buffer on one rank. Call set(), then send_to() and expect_from() for each peer, then step() until it
-/// returns true.
+/// Forwards parts of a buffer on one rank: the condition that everything has arrived and was sent. Call send_to() and
+/// expect_from() for each peer before the first poll().
 class Relay {
  public:
   /// A part of the buffer, in bytes. Parts don't overlap; an empty part is sent as an empty message.
@@ -23,8 +24,8 @@ class Relay {
     std::size_t bytes = 0;
   };
 
-  /// Sets the buffer, in which the parts have their final places on this rank. Throws Error(out_of_memory).
-  void set(const Collective& operation, std::span<std::byte> buffer, std::vector<Part> parts);
+  /// Makes a relay of a buffer, in which the parts have their final places on this rank. Throws Error(out_of_memory).
+  Relay(Collective& me, std::span<std::byte> buffer, std::vector<Part> parts);
   /// Sends these parts (indices) to `peer`, in this order. The peer must expect the same parts in the same order.
   void send_to(int peer, std::vector<int> parts);
   /// Expects these parts from `peer`, in this order. Each part is expected from at most one peer.
@@ -32,9 +33,10 @@ class Relay {
   /// Tells that the first `bytes` of a part are in the buffer already and need not arrive.
   void give(int part, std::size_t bytes);
 
-  /// Goes as far as it can, as Operation::step(), copying at most `budget` bytes. Returns true when everything has arrived and
-  /// was sent, and no peer reads the buffer any more.
-  bool step(Collective& operation, Engine& engine, std::size_t budget);
+  /// Copies and sends as much as the budget and lanes allow.
+  bool poll();
+  /// Returns the condition that no peer reads the buffer any more.
+  Offer::Drained drained() { return offer_.drained(); }
 
  private:
   /// Number of receives that are posted ahead, so that a sender that needs the receiver's grant doesn't have to wait for it.
@@ -55,7 +57,7 @@ class Relay {
     int peer = -1;
     Walk next;  // to be asked for
     Walk arriving;
-    std::array<Arrival, kAskedAhead> arrivals{};
+    boost::container::static_vector<Arrival, kAskedAhead> arrivals;  // asked for, in order
   };
 
   static std::size_t pieces(const Part& part);
@@ -64,10 +66,12 @@ class Relay {
   const Part& part_at(const Walk& walk) const { return parts_[static_cast<std::size_t>(walk.parts[walk.part])]; }
   void advance(Walk& walk) const;
   void have(int part, std::size_t pieces);
-  bool prepare(Collective& operation);
-  bool pass_on(Collective& operation);
-  bool collect(Collective& operation, Engine& engine, std::size_t& budget, bool& moved);
+  bool prepare();
+  bool pass_on();
+  bool collect(bool& moved);
+  void ask(RelayedReceive& incoming);
 
+  Collective& me_;
   std::span<std::byte> buffer_;
   std::vector<Part> parts_;
   std::vector<std::size_t> have_;      // by part: number of pieces that are here
@@ -77,7 +81,6 @@ class Relay {
   std::vector<RelayedReceive> incoming_;
   Offer offer_;
   Landing landing_;
-  bool all_sent_ = false;
 };
 
 }  // namespace tsprun::detail

@@ -1,20 +1,29 @@
 // Relay: parts are cut into pieces of kSegmentBytes, each of them one message.
-#include "core/collectives/relay.h"
+#include "core/collectives/algorithms/relay.h"
 
 #include <algorithm>
 
 namespace tsprun::detail {
 
-void Relay::set(const Collective& operation, std::span<std::byte> buffer, std::vector<Part> parts) {
-  buffer_ = buffer;
-  parts_ = std::move(parts);
-  have_.assign(parts_.size(), 0);
-  prepared_.assign(parts_.size(), 0);
-  leaves_.assign(parts_.size(), false);
+namespace {
+
+std::size_t largest_piece(const std::vector<Relay::Part>& parts) {
   std::size_t largest = 0;
-  for (const Part& part : parts_) largest = std::max(largest, std::min(part.bytes, kSegmentBytes));
-  offer_.set(operation, std::span<const std::byte>(buffer_), largest, Readers::several);
+  for (const Relay::Part& part : parts) largest = std::max(largest, std::min(part.bytes, kSegmentBytes));
+  return largest;
 }
+
+}  // namespace
+
+Relay::Relay(Collective& me, std::span<std::byte> buffer, std::vector<Part> parts)
+    : me_(me),
+      buffer_(buffer),
+      parts_(std::move(parts)),
+      have_(parts_.size()),
+      prepared_(parts_.size()),
+      leaves_(parts_.size()),
+      offer_(me, buffer, largest_piece(parts_), Readers::several),
+      landing_(me, buffer) {}
 
 void Relay::send_to(int peer, std::vector<int> parts) {
   for (const int part : parts) leaves_[static_cast<std::size_t>(part)] = true;
@@ -22,9 +31,10 @@ void Relay::send_to(int peer, std::vector<int> parts) {
 }
 
 void Relay::expect_from(int peer, std::vector<int> parts) {
-  RelayedReceive incoming{.peer = peer, .next = {.parts = parts}, .arriving = {}};
+  RelayedReceive& incoming = incoming_.emplace_back();
+  incoming.peer = peer;
+  incoming.next.parts = parts;
   incoming.arriving.parts = std::move(parts);
-  incoming_.push_back(std::move(incoming));
 }
 
 void Relay::give(int part, std::size_t bytes) {
@@ -54,37 +64,33 @@ void Relay::have(int part, std::size_t pieces) {
 }
 
 /// Prepares the pieces for sending that are here and are to be forwarded; returns true when all of them are prepared.
-bool Relay::prepare(Collective& operation) {
+bool Relay::prepare() {
   for (std::size_t p = 0; p < parts_.size(); ++p) {
     for (; leaves_[p] && prepared_[p] < have_[p]; ++prepared_[p]) {
       const Part piece = piece_of(parts_[p], prepared_[p]);
-      if (!offer_.prepare(operation, piece.offset, piece.bytes)) return false;
+      if (!offer_.prepare(piece.offset, piece.bytes)) return false;
     }
   }
   return true;
 }
 
-bool Relay::step(Collective& operation, Engine& engine, std::size_t budget) {
+bool Relay::poll() {
   bool moved = false;
-  pass_on(operation);
-  const bool collected = collect(operation, engine, budget, moved);
-  const bool sent = pass_on(operation);
-  if (sent && !all_sent_) {
-    all_sent_ = true;
-    offer_.all_sent();
-  }
-  if (moved && !(sent && collected)) engine.moved();
-  return sent && collected && offer_.drained(operation, engine);
+  pass_on();
+  const bool collected = collect(moved);
+  const bool sent = pass_on();
+  if (moved && !(sent && collected)) me_.moved();
+  return sent && collected;
 }
 
 /// Sends the pieces that are here, as far as lanes have credit; returns true when everything was sent.
-bool Relay::pass_on(Collective& operation) {
-  bool all = prepare(operation);
+bool Relay::pass_on() {
+  bool all = prepare();
   for (RelayedSend& outgoing : outgoing_) {
     Walk& next = outgoing.next;
     while (!at_end(next) && next.piece < prepared_[static_cast<std::size_t>(next.parts[next.part])]) {
       const Part piece = piece_of(part_at(next), next.piece);
-      if (!offer_.send(operation, outgoing.peer, next.message, piece.offset, piece.bytes)) break;
+      if (!offer_.send(outgoing.peer, next.message, piece.offset, piece.bytes)) break;
       advance(next);
     }
     all = all && at_end(next);
@@ -92,35 +98,37 @@ bool Relay::pass_on(Collective& operation) {
   return all;
 }
 
+/// Asks for the next pieces from a peer, a few ahead.
+void Relay::ask(RelayedReceive& incoming) {
+  Walk& next = incoming.next;
+  while (!at_end(next) && next.message < incoming.arriving.message + kAskedAhead) {
+    const Part piece = piece_of(part_at(next), next.piece);
+    Arrival arrival(landing_, incoming.peer, next.message, buffer_.subspan(piece.offset, piece.bytes));
+    if (!arrival.ask()) return;
+    incoming.arrivals.push_back(arrival);
+    advance(next);
+  }
+}
+
 /// Takes the pieces that have arrived; returns true when nothing more is expected. Notes the first peer whose piece is missing.
-bool Relay::collect(Collective& operation, Engine& engine, std::size_t& budget, bool& moved) {
+bool Relay::collect(bool& moved) {
   bool all = true;
   for (auto incoming = incoming_.rbegin(); incoming != incoming_.rend(); ++incoming) {
-    Walk& next = incoming->next;
     Walk& arriving = incoming->arriving;
-    const auto ask = [&] {
-      while (!at_end(next) && next.message < arriving.message + kAskedAhead) {
-        const Part piece = piece_of(part_at(next), next.piece);
-        if (!incoming->arrivals[next.message % kAskedAhead].post(operation, incoming->peer, next.message, buffer_,
-                                                                 buffer_.subspan(piece.offset, piece.bytes), landing_))
-          return;
-        advance(next);
-      }
-    };
-    ask();
-    while (arriving.message < next.message && budget > 0) {
-      Arrival& arrival = incoming->arrivals[arriving.message % kAskedAhead];
-      if (!arrival.advance(operation, engine, budget)) break;
+    ask(*incoming);
+    while (!incoming->arrivals.empty() && me_.budget > 0) {
+      Arrival& arrival = incoming->arrivals.front();
+      if (!arrival.advance()) break;
       moved = true;
       if (!arrival.done()) break;
-      arrival = Arrival();
+      incoming->arrivals.erase(incoming->arrivals.begin());
       have(arriving.parts[arriving.part], arriving.piece + 1);
       advance(arriving);
-      ask();
+      ask(*incoming);
     }
     if (at_end(arriving)) continue;
     all = false;
-    operation.set_missing(incoming->peer);
+    me_.set_missing(incoming->peer);
   }
   return all;
 }

@@ -1,0 +1,26 @@
+// reduce, direct: every rank but the root sends it the whole buffer, and the root sums them straight from the others' memory, in
+// the order of the ranks after it, its own part last. One step, n−1 messages; the root receives n−1 buffers.
+#include "core/collectives/peers.h"
+#include "core/collectives/registry.h"
+
+#include <optional>
+
+namespace tsprun::detail {
+
+Task direct_reduce(Collective& me, const Arguments& call) {
+  std::optional<PeerSum> inputs;  // of the root
+  Offer offer(me);                // of the others
+  if (me.rank() == call.root) inputs.emplace(me, call.send.dtype, call.send.count, 0U);
+  else offer.set(call.send.as_bytes(), call.send.bytes(), Readers::one);
+  co_await me.turn();
+  if (inputs) {
+    co_await *inputs;
+    co_await SumAll(me, *inputs, call.send.data, call.recv.data);
+  } else {
+    co_await send_all(me, offer, call.root, call.send.bytes());
+    co_await offer.drained();
+  }
+  co_await me.finished();
+}
+
+}  // namespace tsprun::detail

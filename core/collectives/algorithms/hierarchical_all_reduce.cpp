@@ -1,0 +1,32 @@
+// all_reduce, hierarchical, for groups that form a Grid: `rails` ranks on each of `nodes` nodes. A *rail* is the i-th rank of
+// every node. The buffer is cut into one chunk per rail: a direct reduce_scatter within the node leaves a node's sum of chunk i
+// with its i-th rank, a ring all_reduce along each rail adds the nodes' sums, and a direct all_gather within the node spreads the
+// results. The order of sums depends on which rank is on which node.
+//
+// A rank receives, of its chunk, rails−1 times the whole within the node and what a ring of the nodes brings it, and then all
+// other chunks once: all ranks together receive as many bytes as by the other algorithms.
+#include "core/collectives/registry.h"
+
+namespace tsprun::detail {
+
+Task hierarchical_all_reduce(Collective& me, const Arguments& call) {
+  const Grid& grid = *me.group().grid;
+  const Chunks chunks = Chunks::balanced(grid.rails, call.send.count);
+  const Buffer own = call.recv.slice(chunks.offset(grid.rail), chunks.count(grid.rail));
+  Collective reduce(me.among(grid.within, 0), direct_reduce_scatter, {.send = call.send, .recv = own, .chunks = chunks});
+  Collective across(me.among(grid.across, 1), ring_all_reduce, {.send = own, .recv = own});
+  Collective gather(me.among(grid.within, 2), direct_all_gather, {.send = own, .recv = call.recv, .chunks = chunks});
+  co_await me.turn();
+  co_await Part(me, reduce);
+  co_await Part(me, across);
+  co_await Part(me, gather);
+  co_await me.finished();
+}
+
+std::uint64_t hierarchical_all_reduce_received(const Group& group, std::uint64_t elements) {
+  const Grid& grid = *group.grid;
+  const std::uint64_t own = Chunks::balanced(grid.rails, elements).count(grid.rail);
+  return static_cast<std::uint64_t>(grid.rails - 1) * own + ring_all_reduce_received(grid.across, own) + elements - own;
+}
+
+}  // namespace tsprun::detail

@@ -1,0 +1,53 @@
+// How an operation identifies its messages and steps its coroutine.
+#include "core/collectives/collective.h"
+
+#include "core/streams/tag.h"
+
+namespace tsprun::detail {
+
+Collective::Collective(const Call& call, Start* start, Arguments&& arguments)
+    : Operation(call.info),
+      group_(call.group),
+      keep_(call.keep),
+      stream_(call.stream),
+      arguments_(std::move(arguments)),
+      sent_(envelope_of(call.info)),
+      expected_(arguments_.expected ? envelope_of(*arguments_.expected) : sent_),
+      task_(start(*this, arguments_)) {
+  task_.poll();  // as far as its turn()
+}
+
+bool Collective::step(Engine&) {
+  budget = kSegmentBytes;
+  return task_.poll() || complete_;
+}
+
+Envelope Collective::envelope_of(const OperationInfo& info) {
+  // Either end of a message may be a send_recv, so send, recv and send_recv all use the tag of a send.
+  const Op op = is_collective(info.op) ? info.op : Op::send;
+  return {.signature = info.signature,
+          .sequence = info.group_sequence,
+          .tag = make_tag(op, info.dtype, info.reduction, 0),
+          .purpose = info.purpose};
+}
+
+Call Collective::among(const Group& members, std::uint64_t phase) const {
+  Call call{.group = &members, .keep = nullptr, .stream = stream_, .info = info_};
+  // The signature differs by phase, so that messages of different phases between the same two ranks can't be confused.
+  call.info.signature += phase;
+  return call;
+}
+
+void Collective::fail(Outcome outcome, int group_rank) const {
+  const Group::Member& member = group_->member(group_rank);
+  engine().fail_receive(outcome, member.world, lane(group_rank), *member.transport,
+                        arguments_.expected ? *arguments_.expected : info_);
+}
+
+bool Part::poll() {
+  if (part_.step(me_.engine())) return true;
+  me_.set_missing_world(part_.waiting_for());
+  return false;
+}
+
+}  // namespace tsprun::detail

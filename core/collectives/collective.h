@@ -1,0 +1,152 @@
+// An operation of a communicator: a call's arguments, and the coroutine that carries it out.
+//
+// An algorithm is a coroutine `Task algorithm(Collective& me, const Arguments& call)`. Until it first waits, for `co_await
+// me.turn()`, it runs within the call: there it allocates what it needs, so that a rank's memory use depends on its calls alone.
+// From there on it runs when the operation is at the head of its stream, and waits as streams/task.h describes. All that it may
+// wait for is in exchange.h and peers.h, which also note which rank is missing.
+#pragma once
+
+#include "core/collectives/choice.h"
+#include "core/collectives/chunks.h"
+#include "core/collectives/group.h"
+#include "core/streams/engine.h"
+#include "core/streams/task.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+namespace tsprun::detail {
+
+/// One call of a communicator, after its arguments were checked.
+struct Call {
+  const Group* group;
+  std::shared_ptr<const Group> keep;  ///< keeps the group of a posted operation alive if the communicator is destroyed before
+  Stream stream;
+  OperationInfo info;
+};
+
+/// The buffers and ranks of a call. Each operation uses those that it has; ranks are ranks of the group.
+struct Arguments {
+  ConstBuffer send = {};
+  Buffer recv = {};                            ///< in a broadcast, the buffer
+  Chunks chunks = Chunks::uniform(1, 0);       ///< of the whole buffer; in an all_to_all, of recv
+  Chunks send_chunks = Chunks::uniform(1, 0);  ///< of an all_to_all
+  int root = -1;                               ///< the root; in messages, the receiver
+  int source = -1;                             ///< in messages, the sender
+  Ticket posted = kNotNow;                     ///< of a receive into `recv` that was posted earlier
+  std::optional<OperationInfo> expected = {};  ///< of a send_recv: describes the message that it receives
+};
+
+class Collective;
+/// An algorithm. The operation and the arguments outlive the coroutine.
+using Start = Task(Collective& me, const Arguments& call);
+
+/// The end of an algorithm: see Collective::finished().
+struct Finished {
+  Collective& me;
+  bool poll();
+};
+
+/// An operation of a communicator. Ranks are ranks of the group, unless a name says world.
+class Collective final : public Operation {
+ public:
+  /// Makes the operation and runs the algorithm to its me.turn(). Throws Error(out_of_memory).
+  Collective(const Call& call, Start* start, Arguments&& arguments);
+  static void* operator new(std::size_t bytes, FramePool& frames) { return frames.take(bytes); }
+  static void operator delete(void* block) { FramePool::give_back(block); }
+  static void operator delete(void* block, FramePool&) { FramePool::give_back(block); }
+
+  bool step(Engine& engine) override;
+  int waiting_for() const override { return missing_; }
+  std::uint32_t missing_segment() const override { return missing_segment_; }
+
+  const Group& group() const { return *group_; }
+  Engine& engine() const { return *group_->engine; }
+  FramePool& frames() const { return engine().frames(); }
+  int size() const { return group_->size(); }
+  int rank() const { return group_->rank; }
+  /// Returns the next rank on the ring of all members.
+  int right() const { return rank() + 1 == size() ? 0 : rank() + 1; }
+  /// Returns the previous rank on the ring of all members.
+  int left() const { return (rank() == 0 ? size() : rank()) - 1; }
+  /// Returns the rank that is `hops` places (less than the group's size) to the left on that ring.
+  int left_by(int hops) const { return rank() - hops < 0 ? rank() - hops + size() : rank() - hops; }
+  /// Returns the number of other members.
+  int peers() const { return size() - 1; }
+  /// Returns the i-th peer, i = 0 … peers()-1: rank()+1, rank()+2, … (cyclic). Each rank starts with a different peer, so that
+  /// not all read the same memory at once.
+  int peer(int i) const { return rank() + 1 + i < size() ? rank() + 1 + i : rank() + 1 + i - size(); }
+  Stream stream() const { return stream_; }
+  /// Returns the lane to and from a member on the operation's stream.
+  LaneId lane(int group_rank) const { return {group_->member(group_rank).peer, stream_}; }
+  /// Returns the envelope of a message that this operation sends; `step` distinguishes the messages of one operation.
+  Envelope sent_envelope(std::uint32_t step) const { return with_step(sent_, step); }
+  /// Returns the envelope of a message that this operation expects.
+  Envelope expected_envelope(std::uint32_t step) const { return with_step(expected_, step); }
+
+  /// Returns the condition that the operation is at the head of its stream. An algorithm waits for it once, before anything else.
+  NextTurn turn() const { return {}; }
+  /// Returns what an algorithm waits for at its end: it marks the operation as complete and is never true. So the algorithm's
+  /// heap memory, which its variables hold, is kept until the operation is destroyed, once it was waited for: see Work.
+  Finished finished() { return {*this}; }
+  /// Returns the condition that other streams had their turn, after a piece of work of this one.
+  NextTurn pause() {
+    moved();
+    return {};
+  }
+  /// Tells waits that something was done: see Engine::moved().
+  void moved() { engine().moved(); }
+  /// Bytes that may still be copied before other streams get their turn.
+  std::size_t budget = 0;
+
+  /// Notes the member for which the operation waits, and which segment of its message is missing, from 1; 0: it isn't cut.
+  void set_missing(int group_rank, std::uint32_t segment = 0) { set_missing_world(group_->member(group_rank).world, segment); }
+  /// Notes the world rank for which the operation waits.
+  void set_missing_world(int world_rank, std::uint32_t segment = 0) {
+    missing_ = world_rank;
+    missing_segment_ = segment;
+  }
+  /// Returns the call of a sub-operation among some of the members, part `phase` (from 0) of this operation.
+  Call among(const Group& members, std::uint64_t phase) const;
+  /// Throws the error for a message from this member that has an unexpected outcome, see Engine::fail_receive().
+  [[noreturn]] void fail(Outcome outcome, int group_rank) const;
+
+ private:
+  friend struct Finished;
+  static Envelope envelope_of(const OperationInfo& info);
+  static Envelope with_step(Envelope envelope, std::uint32_t step) {
+    envelope.tag |= (step & 0xffff) << 16;
+    return envelope;
+  }
+
+  const Group* group_;
+  std::shared_ptr<const Group> keep_;
+  Stream stream_;
+  Arguments arguments_;
+  Envelope sent_;
+  Envelope expected_;
+  int missing_ = -1;
+  std::uint32_t missing_segment_ = 0;
+  bool complete_ = false;
+  Task task_;
+};
+
+inline bool Finished::poll() {
+  me.complete_ = true;
+  return false;
+}
+
+/// Part of an operation that is an operation among some of the members: the condition that it is complete.
+class Part {
+ public:
+  Part(Collective& me, Collective& part) : me_(me), part_(part) {}
+  bool poll();
+
+ private:
+  Collective& me_;
+  Collective& part_;
+};
+
+}  // namespace tsprun::detail

@@ -1,0 +1,108 @@
+// What the algorithms of which every rank talks to every other have in common: messages to all peers and messages from all of
+// them. Each class is a condition that a task can wait for.
+#pragma once
+
+#include "core/collectives/exchange.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tsprun::detail {
+
+/// Sends each peer its part of an offer's memory, as far as lanes have credit: the condition that all are sent.
+class SendToPeers {
+ public:
+  /// Sends all peers the same `bytes` bytes, the first of the memory.
+  SendToPeers(Collective& me, Offer& offer, std::uint32_t step, std::size_t bytes)
+      : me_(me), offer_(offer), step_(step), bytes_(bytes) {}
+  /// Sends each peer its chunk. `chunks` is borrowed.
+  SendToPeers(Collective& me, Offer& offer, std::uint32_t step, const Chunks& chunks, std::size_t element_bytes)
+      : me_(me), offer_(offer), step_(step), bytes_(element_bytes), chunks_(&chunks) {}
+  bool poll();
+
+ private:
+  Collective& me_;
+  Offer& offer_;
+  std::uint32_t step_;
+  std::size_t bytes_;  // of the payload or, with chunks, of an element
+  const Chunks* chunks_ = nullptr;
+  int sent_ = 0;
+};
+
+/// A message of the same size from each peer: the condition that all have arrived.
+class PeerMessages {
+ public:
+  /// Expects messages of `bytes`. `landing`: room for all of them, one after another; null if all peers' memory can be viewed.
+  /// See Message for the rest.
+  PeerMessages(Collective& me, std::uint32_t step, std::size_t bytes, std::byte* landing,
+               std::size_t receive_up_to = kReceivedBytes);
+  bool poll();
+  /// Asks for all messages, as far as lanes have credit.
+  void ask();
+  /// Returns the message of the i-th peer, see Collective::peer().
+  const Message& operator[](int i) const { return messages_[static_cast<std::size_t>(i)]; }
+  /// Tells all senders that their messages were read.
+  void release();
+
+ private:
+  PerPeer<Message> messages_;
+  std::size_t asked_ = 0;
+  std::size_t arrived_ = 0;  // the first `arrived_` messages are there
+};
+
+/// Messages of equal size from all peers, which are reduced with a local buffer straight from where they lie.
+class PeerSum {
+ public:
+  /// Expects messages of `count` elements. Throws Error(out_of_memory).
+  PeerSum(Collective& me, DType dtype, std::size_t count, std::uint32_t step);
+  /// Returns true when all messages have arrived.
+  bool poll() { return messages_.poll(); }
+  void ask() { messages_.ask(); }
+  /// Reduces elements [first, first + count) of the messages, in the order of Collective::peer(), and `own` last, and writes the
+  /// `count` results to `out`. `own` points to the first of `count` local elements.
+  void sum(const std::byte* own, std::byte* out, std::size_t first, std::size_t count, kernels::Stores stores);
+  /// Tells all senders that their messages were read.
+  void release() { messages_.release(); }
+  DType dtype() const { return dtype_; }
+  std::size_t count() const { return count_; }
+
+ private:
+  Collective& me_;
+  DType dtype_;
+  std::size_t count_;
+  HeapBlock landing_;
+  PeerMessages messages_;
+  PerPeer<const std::byte*> terms_;
+};
+
+/// Sums all elements of messages that have arrived, some at a time, and tells their senders: the condition that all are summed.
+class SumAll {
+ public:
+  /// `own` and `out` point to the first element.
+  SumAll(Collective& me, PeerSum& sum, const std::byte* own, std::byte* out) : me_(me), sum_(sum), own_(own), out_(out) {}
+  bool poll();
+
+ private:
+  Collective& me_;
+  PeerSum& sum_;
+  const std::byte* own_;
+  std::byte* out_;
+  std::size_t summed_ = 0;
+};
+
+/// Copies each peer's chunk to its place as it arrives, and this rank's own: the condition that all are there.
+class GatherChunks {
+ public:
+  /// `own`: this rank's chunk. `chunks` is borrowed.
+  GatherChunks(Collective& me, Buffer recv, const Chunks& chunks, const std::byte* own);
+  bool poll();
+
+ private:
+  Collective& me_;
+  Landing landing_;
+  PerPeer<Arrival> arrivals_;
+  LocalCopy own_;
+  bool own_copied_ = false;
+};
+
+}  // namespace tsprun::detail

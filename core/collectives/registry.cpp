@@ -1,0 +1,91 @@
+// The rows of the registry, and the conditions of algorithms that don't run on every group.
+#include "core/collectives/registry.h"
+
+#include <cstddef>
+
+namespace tsprun::detail {
+
+namespace {
+
+std::string_view without_grid(const GroupShape& group) { return group.grid ? std::string_view() : group.no_grid; }
+
+using enum Algorithm;
+
+constexpr AlgorithmRow kAlgorithmRows[] = {
+    {.op = Op::send, .algorithm = direct, .start = send_message},
+    {.op = Op::recv, .algorithm = direct, .start = receive_message},
+    {.op = Op::send_recv, .algorithm = direct, .start = send_and_receive},
+
+    {.op = Op::broadcast, .algorithm = direct, .start = direct_broadcast},
+    {.op = Op::broadcast, .algorithm = ring, .start = ring_broadcast, .relayed = true},
+    {.op = Op::broadcast, .algorithm = hierarchical, .start = hierarchical_broadcast, .relayed = true, .why_not = without_grid},
+
+    {.op = Op::all_gather, .algorithm = direct, .start = direct_all_gather},
+    {.op = Op::all_gather, .algorithm = ring, .start = ring_all_gather, .relayed = true},
+    {.op = Op::all_gather, .algorithm = hierarchical, .start = hierarchical_all_gather, .relayed = true, .why_not = without_grid},
+
+    {.op = Op::reduce_scatter, .algorithm = direct, .start = direct_reduce_scatter, .summed_by_owner = true},
+    {.op = Op::reduce_scatter, .algorithm = ring, .start = ring_reduce_scatter, .relayed = true},
+    {.op = Op::reduce_scatter,
+     .algorithm = hierarchical,
+     .start = hierarchical_reduce_scatter,
+     .relayed = true,
+     .reorders_sums = true,
+     .why_not = without_grid},
+
+    {.op = Op::all_reduce,
+     .algorithm = one_shot,
+     .start = one_shot_all_reduce,
+     .relayed = true,
+     .received = one_shot_all_reduce_received},
+    {.op = Op::all_reduce,
+     .algorithm = rooted,
+     .start = rooted_all_reduce,
+     .relayed = true,
+     .received = rooted_all_reduce_received},
+    {.op = Op::all_reduce,
+     .algorithm = direct,
+     .start = direct_all_reduce,
+     .relayed = true,
+     .summed_by_owner = true,
+     .received = direct_all_reduce_received},
+    {.op = Op::all_reduce, .algorithm = ring, .start = ring_all_reduce, .relayed = true, .received = ring_all_reduce_received},
+    {.op = Op::all_reduce,
+     .algorithm = hierarchical,
+     .start = hierarchical_all_reduce,
+     .relayed = true,
+     .reorders_sums = true,
+     .why_not = without_grid,
+     .received = hierarchical_all_reduce_received},
+
+    {.op = Op::reduce, .algorithm = direct, .start = direct_reduce, .relayed = true, .summed_by_owner = true},
+    {.op = Op::reduce, .algorithm = ring, .start = ring_reduce, .relayed = true},
+
+    {.op = Op::all_to_all, .algorithm = direct, .start = direct_all_to_all},
+
+    {.op = Op::barrier, .algorithm = rooted, .start = rooted_barrier, .relayed = true},
+    {.op = Op::barrier, .algorithm = direct, .start = direct_barrier},
+    {.op = Op::barrier, .algorithm = hierarchical, .start = hierarchical_barrier, .relayed = true, .why_not = without_grid},
+};
+
+/// Points to the rows by operation and algorithm: a small all_reduce would feel a search.
+struct ByName {
+  constexpr ByName() {
+    for (const AlgorithmRow& row : kAlgorithmRows)
+      rows[static_cast<std::size_t>(row.op)][static_cast<std::size_t>(row.algorithm)] = &row;
+  }
+  static constexpr std::size_t kAlgorithms = 8;  // or more than there are
+  const AlgorithmRow* rows[kOps][kAlgorithms] = {};
+};
+constexpr ByName kByName;
+
+}  // namespace
+
+std::span<const AlgorithmRow> algorithm_rows() { return kAlgorithmRows; }
+
+const AlgorithmRow* find_algorithm(Op op, Algorithm algorithm) {
+  const auto index = static_cast<std::size_t>(algorithm);
+  return index < ByName::kAlgorithms ? kByName.rows[static_cast<std::size_t>(op)][index] : nullptr;
+}
+
+}  // namespace tsprun::detail

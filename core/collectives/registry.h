@@ -1,0 +1,47 @@
+// The registry: a row for each algorithm of each operation, with all that the rest of the program must know of it. A new
+// algorithm is a file in algorithms/, a declaration here and a row in registry.cpp.
+#pragma once
+
+#include "core/collectives/choice.h"
+#include "core/collectives/collective.h"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tsprun::detail {
+
+/// Returns the reason why an algorithm can't run on groups of this shape; empty if it can.
+using Refusal = std::string_view(const GroupShape& group);
+/// Returns the number of elements that an all_reduce of `elements` brings to this rank of a group that is larger than 1.
+using Received = std::uint64_t(const Group& group, std::uint64_t elements);
+
+/// An algorithm of an operation.
+struct AlgorithmRow {
+  Op op;
+  Algorithm algorithm;
+  Start* start;
+  bool relayed = false;          ///< a rank's data may reach another one through a third, or summed with others' data
+  bool summed_by_owner = false;  ///< a rank gets the terms of its part of the sums straight from the ranks whose they are
+  bool reorders_sums = false;    ///< adds in another order than the canonical one: runs only with --reassociate
+  Refusal* why_not = nullptr;    ///< null: runs on every group
+  Received* received = nullptr;  ///< of an all_reduce
+};
+
+/// Returns all rows, those of an operation in the order of Algorithm.
+std::span<const AlgorithmRow> algorithm_rows();
+/// Returns the row of an algorithm of an operation; null if the operation has no such algorithm.
+const AlgorithmRow* find_algorithm(Op op, Algorithm algorithm);
+
+Start direct_all_gather, direct_all_reduce, direct_all_to_all, direct_barrier, direct_broadcast, direct_reduce,
+    direct_reduce_scatter;
+Start hierarchical_all_gather, hierarchical_all_reduce, hierarchical_barrier, hierarchical_broadcast, hierarchical_reduce_scatter;
+Start one_shot_all_reduce, rooted_all_reduce, rooted_barrier;
+Start ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce, ring_reduce_scatter;
+Start send_message, receive_message, send_and_receive;
+
+Received direct_all_reduce_received, hierarchical_all_reduce_received, one_shot_all_reduce_received, ring_all_reduce_received,
+    rooted_all_reduce_received;
+
+}  // namespace tsprun::detail
