@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 /// A line on stdout, at once.
 inline void print_now(const std::string& line) {
@@ -68,4 +68,4 @@ struct Arguments {
   }
 };
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench

@@ -39,7 +39,7 @@ struct Options {
   std::size_t layers = 1;
   int rounds = 5;
   std::string layout;
-  tsprun::SequenceExchange exchange = tsprun::SequenceExchange::gather;
+  tsprun::detail::SequenceExchange exchange = tsprun::detail::SequenceExchange::gather;
   std::string dtype = "f32";
   std::string recompute = "none";
   std::string json;
@@ -64,9 +64,9 @@ Options parse(int argc, char** argv) {
   app.add_option("--layout", options.layout, "such as tp=2,sp=4; default: tsp over all ranks");
   app.add_option("--exchange", options.exchange, "of sp: gather, ring or ulysses")
       ->transform(CLI::CheckedTransformer(
-          std::map<std::string, tsprun::SequenceExchange>{{"gather", tsprun::SequenceExchange::gather},
-                                                          {"ring", tsprun::SequenceExchange::ring},
-                                                          {"ulysses", tsprun::SequenceExchange::ulysses}}));
+          std::map<std::string, tsprun::detail::SequenceExchange>{{"gather", tsprun::detail::SequenceExchange::gather},
+                                                                  {"ring", tsprun::detail::SequenceExchange::ring},
+                                                                  {"ulysses", tsprun::detail::SequenceExchange::ulysses}}));
   app.add_option("--json", options.json);
   try {
     app.parse(argc, argv);
@@ -76,7 +76,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-void fill_normal(const tsprun::Tensor& tensor, double deviation, unsigned seed) {
+void fill_normal(const tsprun::detail::Tensor& tensor, double deviation, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, static_cast<float>(deviation));
   for (std::size_t i = 0; i < tensor.elements(); ++i) {
@@ -96,6 +96,7 @@ double median(std::vector<double> values) {
 
 int main(int argc, char** argv) {
   using namespace tsprun;
+  using namespace tsprun::detail;
   const Options options = parse(argc, argv);
   const DType dtype = *dtype_from_name(options.dtype);
   const Recompute recompute = options.recompute == "none"        ? Recompute::none

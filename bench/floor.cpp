@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 namespace {
 
@@ -201,17 +201,17 @@ void measure_all(const Arguments& arguments, int ranks) {
 
 }  // namespace
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench
 
 int main(int argc, char** argv) {
   CLI::App app("bare loops over the bytes of collective operations: the floor that bench/README.md compares with");
-  tsprun::bench::Arguments arguments;
+  tsprun::detail::bench::Arguments arguments;
   int ranks = 2;
   arguments.add_to(app);
   app.add_option("-n,--ranks", ranks, "how many ranks' bytes to move")->check(CLI::Range(1, 1024))->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
-    tsprun::bench::measure_all(arguments, ranks);
+    tsprun::detail::bench::measure_all(arguments, ranks);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "floor: %s\n", error.what());
     return 1;

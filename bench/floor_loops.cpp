@@ -6,7 +6,7 @@
 // One copy of the loop for each vector level; the best that the machine has is picked when the program is loaded.
 #define TSP_VECTOR_LEVELS __attribute__((target_clones("avx512f", "avx2", "default")))
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 namespace {
 
@@ -49,4 +49,4 @@ void sum_streams(float* to, std::span<const float* const> from, std::size_t coun
 
 void sum_streams(double* to, std::span<const double* const> from, std::size_t count) { sum(to, from, count); }
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench

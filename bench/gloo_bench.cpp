@@ -21,7 +21,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 namespace {
 
@@ -109,11 +109,11 @@ int run_rank(const Arguments& arguments, int rank, int ranks, const std::string&
 
 }  // namespace
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench
 
 int main(int argc, char** argv) {
   CLI::App app("Gloo's all_reduce over tcp, measured as tsprun bench measures ours");
-  tsprun::bench::Arguments arguments;
+  tsprun::detail::bench::Arguments arguments;
   int ranks = 4;
   app.add_option("-n,--ranks", ranks, "processes")->capture_default_str();
   arguments.add_to(app);
@@ -123,10 +123,10 @@ int main(int argc, char** argv) {
   std::vector<pid_t> children;
   for (int rank = 1; rank < ranks; ++rank) {
     const pid_t child = ::fork();
-    if (child == 0) ::_exit(tsprun::bench::run_rank(arguments, rank, ranks, folder));
+    if (child == 0) ::_exit(tsprun::detail::bench::run_rank(arguments, rank, ranks, folder));
     children.push_back(child);
   }
-  int code = tsprun::bench::run_rank(arguments, 0, ranks, folder);
+  int code = tsprun::detail::bench::run_rank(arguments, 0, ranks, folder);
   for (const pid_t child : children) {
     int status = 0;
     ::waitpid(child, &status, 0);

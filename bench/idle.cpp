@@ -50,8 +50,8 @@ double cpu_seconds(pid_t process) {
 }
 
 /// A rank: says through the pipe that all ranks are there, then waits or lets wait.
-int be_rank(tsprun::shm::NodeMemory& memory, int rank, int ready, double seconds) {
-  tsprun::Context context = tsprun::join(&memory, rank);
+int be_rank(tsprun::detail::shm::NodeMemory& memory, int rank, int ready, double seconds) {
+  tsprun::Context context = tsprun::detail::join(&memory, rank);
   context.world().barrier();
   if (rank == 0) {
     const char mark = 1;
@@ -81,7 +81,7 @@ struct Children {
   }
 };
 
-pid_t start_rank(tsprun::shm::NodeMemory& memory, int rank, int ready, double seconds) {
+pid_t start_rank(tsprun::detail::shm::NodeMemory& memory, int rank, int ready, double seconds) {
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
@@ -99,12 +99,12 @@ pid_t start_rank(tsprun::shm::NodeMemory& memory, int rank, int ready, double se
 
 /// Shares of a core that each rank used while it waited; rank 0's is that of a plain sleep.
 std::vector<double> measure(const IdleOptions& options) {
-  tsprun::shm::NodeLayout layout;
+  tsprun::detail::shm::NodeLayout layout;
   layout.local_ranks = layout.world_size = static_cast<std::uint32_t>(options.ranks);
   layout.heap_bytes = std::uint64_t{64} << 20;
   layout.timeout_ns = 120'000'000'000;
-  layout.cores = static_cast<std::uint32_t>(tsprun::machine::usable_cores());
-  tsprun::shm::NodeMemory memory = tsprun::shm::NodeMemory::create_memfd(layout);
+  layout.cores = static_cast<std::uint32_t>(tsprun::detail::machine::usable_cores());
+  tsprun::detail::shm::NodeMemory memory = tsprun::detail::shm::NodeMemory::create_memfd(layout);
 
   int ready[2];
   if (pipe(ready) != 0) throw std::runtime_error(std::string("pipe: ") + std::strerror(errno));
@@ -153,7 +153,9 @@ int report(const IdleOptions& options, const std::vector<double>& shares) {
 int main(int argc, char** argv) {
   CLI::App app("CPU that waiting ranks use");
   IdleOptions options;
-  app.add_option("-n,--ranks", options.ranks, "ranks")->check(CLI::Range(2, tsprun::shm::kMaxLocalRanks))->capture_default_str();
+  app.add_option("-n,--ranks", options.ranks, "ranks")
+      ->check(CLI::Range(2, tsprun::detail::shm::kMaxLocalRanks))
+      ->capture_default_str();
   app.add_option("--seconds", options.seconds, "how long rank 0 sleeps")->check(CLI::Range(0.5, 60.0))->capture_default_str();
   app.add_option("--json", options.json, "write the figures to this file");
   CLI11_PARSE(app, argc, argv);

@@ -24,10 +24,10 @@
 
 namespace {
 
-using tsprun::ConstTensor;
 using tsprun::DType;
-using tsprun::Tensor;
-namespace kernels = tsprun::kernels;
+using tsprun::detail::ConstTensor;
+using tsprun::detail::Tensor;
+namespace kernels = tsprun::detail::kernels;
 
 struct Options {
   std::size_t seq = 4096;

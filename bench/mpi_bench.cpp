@@ -16,7 +16,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 namespace {
 
@@ -120,16 +120,16 @@ void measure_all(const Arguments& arguments) {
 
 }  // namespace
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench
 
 int main(int argc, char** argv) {
   CLI::App app("the collectives of an MPI library, measured as tsprun bench measures ours");
-  tsprun::bench::Arguments arguments;
+  tsprun::detail::bench::Arguments arguments;
   arguments.add_to(app);
   CLI11_PARSE(app, argc, argv);
   MPI_Init(&argc, &argv);
   try {
-    tsprun::bench::measure_all(arguments);
+    tsprun::detail::bench::measure_all(arguments);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "mpi_bench: %s\n", error.what());
     MPI_Abort(MPI_COMM_WORLD, 1);

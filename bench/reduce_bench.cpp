@@ -15,7 +15,7 @@ namespace {
 
 using tsprun::DType;
 using tsprun::Reduction;
-using tsprun::kernels::Stores;
+using tsprun::detail::kernels::Stores;
 
 struct Free {
   void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{4096}); }
@@ -42,7 +42,7 @@ void reduce_sum(benchmark::State& state) {
   }
   const Array out = make_array(bytes);
   for (auto _ : state) {
-    tsprun::kernels::reduce(Reduction::sum, dtype, inputs, out.get(), bytes / size_of(dtype), stores);
+    tsprun::detail::kernels::reduce(Reduction::sum, dtype, inputs, out.get(), bytes / size_of(dtype), stores);
     benchmark::ClobberMemory();
   }
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(bytes * (terms + 1)));

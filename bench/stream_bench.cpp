@@ -32,14 +32,14 @@ double run(tsprun::Context& context, std::size_t bytes, double seconds) {
   std::uint64_t begin = 0;
   std::size_t messages = 0;
   for (int batch = 0;; ++batch) {
-    if (batch == 1) begin = tsprun::posix::now_ns();  // the first one warms up
+    if (batch == 1) begin = tsprun::detail::posix::now_ns();  // the first one warms up
     for (std::size_t i = 0; i < kBatch; ++i) {
       works[i % kInFlight].wait();
       works[i % kInFlight] = context.rank() == 0 ? world.post_send(buffer(i), 1) : world.post_recv(buffer(i), 0);
     }
     for (tsprun::Work& work : works) work.wait();
     if (batch > 0) messages += kBatch;
-    const double elapsed = batch > 0 ? static_cast<double>(tsprun::posix::now_ns() - begin) * 1e-9 : 0;
+    const double elapsed = batch > 0 ? static_cast<double>(tsprun::detail::posix::now_ns() - begin) * 1e-9 : 0;
     double over = elapsed >= seconds ? 1 : 0;
     if (context.rank() == 0) world.send(std::span<const double>(&over, 1), 1);
     else world.recv(std::span<double>(&over, 1), 0);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <thread>
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 namespace {
 
@@ -95,4 +95,4 @@ void Team::run(const std::function<void(int)>& body) {
   body(0);
 }
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 /// A number on a cache line of its own (and its neighbour, which processors fetch along).
 struct alignas(128) Flag {
@@ -56,4 +56,4 @@ class Team {
 /// Cores that this process may run on.
 std::vector<int> allowed_cpus();
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench

@@ -18,6 +18,7 @@
 namespace {
 
 using namespace tsprun;
+using namespace tsprun::detail;
 
 constexpr Stream kStream = Stream::weights;
 constexpr std::size_t kWindow = 8;  // messages in flight

@@ -32,6 +32,10 @@
 
 namespace tsprun {
 
+using namespace detail;
+
+namespace detail {
+
 namespace {
 
 constexpr std::uint64_t kDefaultTimeout_ns = 30'000'000'000;
@@ -83,8 +87,6 @@ void install_early_terminate_handler();
 void install_terminate_handler(const shm::NodeMemory& memory, int rank);
 
 }  // namespace
-
-namespace detail {
 
 /// All that a rank is made of.
 struct ContextParts {
@@ -254,10 +256,6 @@ struct ContextParts {
   static ContextParts& of(const Context& context) { return *context.parts_; }
 };
 
-}  // namespace detail
-
-using detail::ContextParts;
-
 void ContextParts::close_links() {
   const std::uint64_t deadline = posix::now_ns() + timeout_ns();
   while (!links.close() && !board.aborted() && posix::now_ns() < deadline) {
@@ -274,6 +272,8 @@ Context join(shm::NodeMemory memory, int local_rank, const ContextOptions& optio
 Context join(shm::NodeMemory* memory, int local_rank, const ContextOptions& options) {
   return ContextParts::context(std::make_unique<ContextParts>(std::nullopt, memory, local_rank, options, std::vector<int>{}));
 }
+
+}  // namespace detail
 
 Context::Context(std::unique_ptr<ContextParts> parts) : parts_(std::move(parts)) {}
 Context::Context(Context&&) noexcept = default;
@@ -308,6 +308,8 @@ Context Context::from_environment() {
   install_terminate_handler(*parts->memory, parts->world_rank());
   return Context(std::move(parts));
 }
+
+namespace detail {
 
 PhantomOptions likeness(const Context& context) {
   const ContextParts& parts = ContextParts::of(context);
@@ -348,6 +350,8 @@ Context make_phantom(int rank, int size, const PhantomOptions& like) {
                                                               std::vector<int>{}, AddressSpace(kAddressSpace), like.peers));
 }
 
+}  // namespace detail
+
 int Context::rank() const { return parts_->engine.world_rank(); }
 int Context::size() const { return parts_->engine.world_size(); }
 int Context::local_rank() const { return parts_->local_rank; }
@@ -371,6 +375,8 @@ TrafficCounters Context::traffic() const {
   return sum;
 }
 std::vector<LinkTraffic> Context::traffic_by_link() const { return parts_->links.traffic(); }
+
+namespace detail {
 
 Heap& heap_of(Context& context) { return ContextParts::of(context).heap; }
 Engine& engine_of(Context& context) { return ContextParts::of(context).engine; }
@@ -449,4 +455,5 @@ void install_terminate_handler(const shm::NodeMemory& memory, int rank) {
 
 }  // namespace
 
+}  // namespace detail
 }  // namespace tsprun

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Options of a rank that joins a job.
 struct ContextOptions {
@@ -54,4 +54,4 @@ Engine& engine_of(Context& context);
 const FlightBoard& board_of(const Context& context);
 const shm::NodeMemory& node_memory_of(const Context& context);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

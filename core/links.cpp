@@ -12,7 +12,7 @@
 #include <time.h>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -299,4 +299,4 @@ void Links::meet(Used& used, bootstrap::StoreClient& client) {
   await(used, [&](int number) { return endpoint.connected(number); });
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -27,11 +27,11 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 class StoreClient;
 }
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Options of Links.
 struct LinkOptions {
@@ -128,4 +128,4 @@ class Links {
   std::vector<Way> ways_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -7,7 +7,7 @@
 #include <set>
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -81,4 +81,4 @@ std::string difference(const Agreement& theirs, int their_node, const Agreement&
   return text;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

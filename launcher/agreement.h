@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Maps an option's name, or that of another fact to agree on, to its value as text.
 using Agreement = std::map<std::string, std::string>;
@@ -19,4 +19,4 @@ Agreement typed_options(const CLI::App& app, const CLI::App& command);
 /// Returns how two nodes differ: "--lr 0.1 on node 1, 0.3 on node 0; --verify on node 1 only". Empty: they agree.
 std::string difference(const Agreement& theirs, int their_node, const Agreement& mine, int my_node);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

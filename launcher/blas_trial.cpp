@@ -23,7 +23,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -137,4 +137,4 @@ std::string blas_trouble(int threads) {
   return trial.possible ? std::string() : fmt::format("OpenBLAS doesn't work here: {}", trial.why);
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Multiplies on `threads` threads at once, as a rank does, since each thread takes a work buffer of its own. Takes about 10 ms.
 /// The result's `why`: the kernels that OpenBLAS chose, or what prevents it from working. The caller must have one thread.
@@ -16,4 +16,4 @@ Trial try_blas(int threads);
 /// Returns why matrices can't be multiplied on this machine; empty: they can.
 std::string blas_trouble(int threads);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -153,4 +153,4 @@ void Boards::show(int rank, std::span<const std::byte> page, std::int64_t clock_
   for (Node& node : nodes_) put(words, node.board.page(rank));
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// The boards and the node memories that they are in. Used by one thread.
 class Boards {
@@ -60,4 +60,4 @@ class Boards {
   std::vector<std::vector<std::byte>> heard_;  // by rank: the page that `changed` was last called with
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

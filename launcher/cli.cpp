@@ -26,7 +26,7 @@
 #include <optional>
 #include <sstream>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -217,4 +217,4 @@ int tsprun(int argc, const char* const* argv) {
   }
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -1,9 +1,9 @@
 // From the command line to an exit code: parse, validate, run, report.
 #pragma once
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Runs tsprun with main()'s arguments and returns the exit code. Never throws.
 int tsprun(int argc, const char* const* argv);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

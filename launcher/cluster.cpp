@@ -13,7 +13,7 @@
 #include <cstring>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -303,4 +303,4 @@ bool Cluster::settled(Boards& boards) {
   return all;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -26,7 +26,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// The end of a job.
 struct Ending {
@@ -116,4 +116,4 @@ class Cluster {
   std::vector<std::pair<int, std::string>> gone_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

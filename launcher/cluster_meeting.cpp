@@ -19,7 +19,7 @@
 #include <time.h>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -215,4 +215,4 @@ std::string Cluster::begin_with(const tls::Credentials& secret, Arrival mine, co
   }
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 constexpr std::string_view kNo = "no ";
@@ -52,4 +52,4 @@ Agreement short_enough(Agreement agreement, const char* what) {
   return {{fmt::format("{} that are too long to list", what), hexadecimal(digest(bytes_of(text)))}};
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns a text's bytes, as values of the store are written.
 inline std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
@@ -71,4 +71,4 @@ inline constexpr std::uint64_t kBusy_ns = 200'000'000;
 /// Longest wait for messages before clocks are looked at again, in milliseconds.
 inline constexpr int kSlice_ms = 50;
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

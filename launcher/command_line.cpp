@@ -10,7 +10,7 @@
 #include <cctype>
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -199,4 +199,4 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   return fmt::format("{} {}: not a number; write {}", name_of(*option), option->results().back(), usage_of(*option));
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns the refusal of words that would be misunderstood, such as `--json=`, `-np 4`, an option in the place of another's
 /// value, or an option of another program. Empty: there are none. `apps`: the application and all its commands; `words`: what
@@ -21,4 +21,4 @@ std::string empty_value(const CLI::App& app);
 /// Returns what CLI11 refused, explained in our words.
 std::string explain(const CLI::App& app, const CLI::ParseError& error);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <poll.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 Door::Door(bootstrap::StoreServer& server, int nodes, std::uint64_t timeout_ns, const Arrival& mine)
     : server_(server),
@@ -160,4 +160,4 @@ void Door::answer(const Refusal& refusal, int master_port) {
   while (!listening_.empty() && posix::now_ns() < ends) look(kSlice_ms);
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// One meeting. Used by one thread.
 class Door {
@@ -68,4 +68,4 @@ class Door {
   Refusal refusal_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

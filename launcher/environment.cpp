@@ -10,7 +10,7 @@
 
 #include <optional>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -43,4 +43,4 @@ void check_environment(std::string_view command) {
   if (command != "run") refuse_ignored_variables(environment, command);
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -4,10 +4,10 @@
 
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Checks that ChoiceTable can read TSP_ALGORITHMS, that TSP_KERNELS names a kernel level that this machine offers, and that no
 /// variable is set which `command` would ignore. Throws Error(refused) naming the variable, its value and what works.
 void check_environment(std::string_view command);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

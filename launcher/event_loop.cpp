@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <sys/epoll.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) throw system_error(Cause::refused, "epoll_create1", errno);
@@ -42,4 +42,4 @@ std::vector<Event> EventLoop::wait(int milliseconds) {
   return events;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

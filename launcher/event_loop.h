@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Owner of a watched descriptor.
 enum class Source : std::uint32_t {
@@ -49,4 +49,4 @@ class EventLoop {
   std::map<int, Event> watched_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -6,7 +6,7 @@
 #include <array>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -79,4 +79,4 @@ std::string help_footer(const CLI::App& app, std::string_view command) {
   return text + fmt::format("\nGlobal options, before or after the command (`tsprun --help` explains them):\n{}", wrapped(names));
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns command lines that work as they stand, if the files that they name exist; empty for a command that doesn't exist.
 std::span<const std::string_view> examples_of(std::string_view command);
@@ -15,4 +15,4 @@ std::span<const std::string_view> examples_of(std::string_view command);
 /// Returns the end of a command's manual. `app`: the application with its global options.
 std::string help_footer(const CLI::App& app, std::string_view command);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

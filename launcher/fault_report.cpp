@@ -6,7 +6,7 @@
 #include <csignal>
 #include <cstdio>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 using nlohmann::ordered_json;
 
@@ -162,4 +162,4 @@ std::vector<std::string> fault_warnings(const std::vector<FaultOutcome>& outcome
   return lines;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Outcome of one fault.
 struct FaultOutcome {
@@ -42,4 +42,4 @@ nlohmann::ordered_json faults_json(const std::vector<FaultOutcome>& outcomes, st
 /// struck in an earlier attempt.
 std::vector<std::string> fault_warnings(const std::vector<FaultOutcome>& outcomes, std::uint64_t struck = 0);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -119,4 +119,4 @@ void guard_program(const GuardedProgram& program) {
   }
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

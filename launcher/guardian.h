@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Arguments of guard_program().
 struct GuardedProgram {
@@ -30,4 +30,4 @@ struct GuardedProgram {
 /// have. Never returns.
 [[noreturn]] void guard_program(const GuardedProgram& program);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -103,4 +103,4 @@ Agreement contents(const std::vector<InputFile>& files, const std::function<void
   return found;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// A file that ranks will read.
 struct InputFile {
@@ -34,4 +34,4 @@ Agreement machine_facts(bool kernels);
 /// naming a file that can't be read.
 Agreement contents(const std::vector<InputFile>& files, const std::function<void()>& tick);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -309,4 +309,4 @@ void Job::signal_ranks(int signal) {
   }
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

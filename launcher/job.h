@@ -29,7 +29,7 @@
 #include <sys/types.h>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Network parts of a job. At most one of store and cluster is set.
 struct JobNet {
@@ -160,4 +160,4 @@ class Job {
   nlohmann::ordered_json results_ = nlohmann::ordered_json::object();
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

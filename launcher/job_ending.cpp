@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -208,4 +208,4 @@ int Job::exit_code() const {
   return failure_.cause == Cause::exited && failure_.code > 0 ? failure_.code : 1;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 constexpr int kDrainTick_ms = 100;
@@ -121,4 +121,4 @@ void Job::print_on_stderr(const std::string& text) {
   drain(stderr_);
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

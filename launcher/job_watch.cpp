@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -103,4 +103,4 @@ void Job::judge_silence() {
   }
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -9,7 +9,7 @@
 #include <iterator>
 #include <set>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -119,4 +119,4 @@ std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t e
   return lines;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns the report's `links`, an object for each pair with messages that were waited for: from, to, messages, bytes,
 /// pending_seconds, fastest_gbps (10⁹ bytes per second).
@@ -23,4 +23,4 @@ nlohmann::ordered_json links_json(const FlightBoard& board);
 std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t elapsed_ns,
                                        std::span<const std::uint64_t> without_core_ns);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

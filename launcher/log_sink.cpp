@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 Output* diverted = nullptr;
@@ -20,4 +20,4 @@ void LogSink::sink_it_(const spdlog::details::log_msg& message) {
 
 void LogSink::flush_() { std::fflush(stderr); }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -8,7 +8,7 @@
 
 #include <mutex>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// The spdlog sink.
 class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
@@ -21,4 +21,4 @@ class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -18,7 +18,7 @@
 #include <cmath>
 #include <sys/resource.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -372,4 +372,4 @@ std::int64_t parse_integer(const std::string& option, const std::string& text, s
   return value;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 using bootstrap::block_of;
 using bootstrap::node_of;
@@ -110,4 +110,4 @@ std::string format_size(std::uint64_t bytes);
 /// the nearest number that works.
 std::int64_t parse_integer(const std::string& option, const std::string& text, std::int64_t lowest, std::int64_t highest);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 /// A pipe that polls writable takes this much without blocking (PIPE_BUF).
@@ -169,4 +169,4 @@ void LineRelay::finish(Output& output) {
   partial_.clear();
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns true if the descriptor is a terminal on which a line can be redrawn: TERM is set, and isn't "dumb".
 bool redraws_lines(int descriptor);
@@ -86,4 +86,4 @@ class LineRelay {
   std::string partial_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

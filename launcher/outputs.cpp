@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -131,4 +131,4 @@ int TraceToStandardOutput::copy() const {
   }
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns why the files typed for --json, --trace, --csv, --logits and --output can't be written: the same file twice, a file
 /// that the command reads, or "-" for a file that can't go to stdout. Empty: nothing is wrong. Opens and writes nothing.
@@ -41,4 +41,4 @@ class TraceToStandardOutput {
   std::string path_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

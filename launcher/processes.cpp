@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -146,4 +146,4 @@ std::string why_not_run(const std::string& program) {
   return fmt::format("no such program in PATH; try ./{} if it lies here", program);
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

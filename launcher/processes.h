@@ -8,7 +8,7 @@
 #include <sys/types.h>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns what /proc shows of all processes.
 std::vector<posix::ProcessStat> all_processes();
@@ -48,4 +48,4 @@ void reset_signals(std::span<const int> ignored = {});
 /// Returns why the shell wouldn't run `program` (a path, or a name to be found in PATH) and what would help; empty: it would.
 std::string why_not_run(const std::string& program);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 std::string ranges_text(std::span<const int> numbers, std::size_t most) {
   std::string text;
@@ -19,4 +19,4 @@ std::string ranges_text(std::span<const int> numbers, std::size_t most) {
   return text.size() <= most ? text : short_text + end;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -4,10 +4,10 @@
 #include <span>
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns ascending numbers as ranges: "0-3,8". A text of more than `most` characters is cut and ends with the count: "0,2,4,..
 /// (32)".
 std::string ranges_text(std::span<const int> numbers, std::size_t most = std::string::npos);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -24,7 +24,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -216,4 +216,4 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

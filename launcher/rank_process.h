@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Arguments of start_rank().
 struct StartPlan {
@@ -48,4 +48,4 @@ RankProcess start_rank(const StartPlan& plan, int rank);
 /// Returns a TCP port of the loopback interface that no process uses at present. Throws Error(refused).
 int free_port();
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

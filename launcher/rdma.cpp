@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 std::string rdma_trouble(const GlobalOptions& options) {
   const bool demanded = options.inter == "verbs" || !options.rdma.empty();
@@ -24,4 +24,4 @@ std::string rdma_trouble(const GlobalOptions& options) {
   }
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -5,9 +5,9 @@
 
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Throws Error(Cause::refused, message).
 [[noreturn]] inline void refuse(const std::string& message) { throw Error(Cause::refused, message); }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

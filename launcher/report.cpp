@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 using nlohmann::ordered_json;
 
@@ -142,4 +142,4 @@ ordered_json layout_json(const Layout& layout) {
   return json;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// One element of `failure.waiting`: what a rank was waiting for when the job failed.
 struct Waiting {
@@ -68,4 +68,4 @@ nlohmann::ordered_json failure_json(const Failure& failure, const std::vector<Wa
 /// Returns the report's `layout` object: degrees by axis.
 nlohmann::ordered_json layout_json(const Layout& layout);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <unistd.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 constexpr std::size_t kHeader = 5;
@@ -70,4 +70,4 @@ bool FrameReader::next(Frame& frame) {
   return true;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Largest payload of a frame, in bytes.
 inline constexpr std::size_t kMaxFrame = std::size_t{64} << 20;
@@ -63,4 +63,4 @@ class FrameReader {
   bool damaged_ = false;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

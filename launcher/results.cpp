@@ -1,6 +1,6 @@
 #include "launcher/results.h"
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 using nlohmann::ordered_json;
 
@@ -21,4 +21,4 @@ void merge_results(ordered_json& report, const FrameReader::Frame& frame) {
   }
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -5,9 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Merges a frame of kind 'J' or 'A' into the report. JSON that isn't an object, or is nested deeper than 64 levels, is left out.
 void merge_results(nlohmann::ordered_json& report, const FrameReader::Frame& frame);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

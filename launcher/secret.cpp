@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -137,4 +137,4 @@ bootstrap::Secret load_secret(const std::string& file, const GivenSecret& of_env
   return from_file("the secret", path.string());
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// A secret that came as a text.
 struct GivenSecret {
@@ -25,4 +25,4 @@ GivenSecret take_secret_from_environment();
 /// could guess.
 bootstrap::Secret load_secret(const std::string& file, const GivenSecret& of_environment);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

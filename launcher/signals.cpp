@@ -8,7 +8,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 bool asks_to_end(int signal) { return std::find(kEndingSignals.begin(), kEndingSignals.end(), signal) != kEndingSignals.end(); }
 
@@ -51,4 +51,4 @@ std::optional<int> SignalReader::next_within(int milliseconds) const {
   return next();
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

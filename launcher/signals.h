@@ -7,7 +7,7 @@
 #include <csignal>
 #include <optional>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Signals that ask a job to end.
 inline constexpr std::array kEndingSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
@@ -39,4 +39,4 @@ class SignalReader {
   posix::UniqueFd descriptor_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 void Silence::look(const Glance& now, std::uint64_t now_ns, std::uint64_t longest_ns) {
   const std::uint64_t passed = last_ns_ == 0 ? 0 : std::min(now_ns - last_ns_, longest_ns);
@@ -14,4 +14,4 @@ void Silence::look(const Glance& now, std::uint64_t now_ns, std::uint64_t longes
   last_ns_ = now_ns;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

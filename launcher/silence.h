@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// One observation of a rank.
 struct Glance {
@@ -35,4 +35,4 @@ class Silence {
   std::uint64_t silent_ns_ = 0;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -9,7 +9,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -49,4 +49,4 @@ Failure output_failure(int errno_value) {
 
 int output_lost_code(int errno_value) { return errno_value == EPIPE ? 128 + SIGPIPE : 1; }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Opens those of descriptors 0 to 2 with which tsprun was started closed, so that none of them becomes a pipe or memory of ours.
 /// Input is then empty, stderr is swallowed, and writing to stdout fails as it would have.
@@ -34,4 +34,4 @@ Failure output_failure(int errno_value);
 /// Returns the exit code of a command that succeeded but lost its output: 128 + SIGPIPE if the reader has gone (EPIPE), else 1.
 int output_lost_code(int errno_value);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -241,4 +241,4 @@ std::string first_of_node_list(std::string_view list) {
   return name;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -15,7 +15,7 @@
 
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Fills --nnodes, --node-rank and --rendezvous where they weren't given, and -n from PET_NPROC_PER_NODE. Returns a line that
 /// says what was taken from where; empty: nothing was. Takes nothing if --nodes or --nnodes 1 is given, if this process is a rank
@@ -26,4 +26,4 @@ std::string take_from_starter(GlobalOptions& options, const bootstrap::Getenv& g
 /// Returns the first name in Slurm's list of nodes: "n01" of "n[01-03,7],m4"; empty if it can't be read.
 std::string first_of_node_list(std::string_view list);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -60,4 +60,4 @@ std::string_view spelling_here(std::string_view option) {
   return found != kElsewhere.end() ? found->second : std::string_view();
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

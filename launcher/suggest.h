@@ -3,10 +3,10 @@
 
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns what to write here for an option of mpirun, torchrun, srun, nccl-tests or a training script, such as "-n N"; empty:
 /// not known.
 std::string_view spelling_here(std::string_view option);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -21,7 +21,7 @@
 #include <cstdio>
 #include <sys/resource.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -218,4 +218,4 @@ int run_job(const JobSpec& spec, Report& report) {
   return judge_trace(job, report);
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Description of the job that run_job() runs.
 struct JobSpec {
@@ -49,4 +49,4 @@ struct JobSpec {
 /// Error(disconnected) if a node doesn't come back for a further attempt of the same job.
 int run_job(const JobSpec& spec, Report& report);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -7,7 +7,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 TerminalRelay::TerminalRelay() : relaying_(::isatty(STDIN_FILENO) == 1) {
   if (!relaying_) return;
@@ -47,4 +47,4 @@ void TerminalRelay::push() {
   }
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// The relay between tsprun's stdin and rank 0.
 class TerminalRelay {
@@ -34,4 +34,4 @@ class TerminalRelay {
   std::string pending_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

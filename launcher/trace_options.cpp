@@ -7,7 +7,7 @@
 
 #include <limits>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -62,4 +62,4 @@ void check_trace_steps(const TraceOptions& options, const std::string& command, 
                      first, last));
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Arrows that connect the ranks' slices of an operation.
 enum class TraceFlows : std::uint8_t {
@@ -39,4 +39,4 @@ void validate_trace_options(TraceOptions& options, const std::string& file);
 /// name; a command that trains nothing passes last = 0.
 void check_trace_steps(const TraceOptions& options, const std::string& command, std::uint64_t first, std::uint64_t last);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -20,7 +20,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -159,4 +159,4 @@ std::string loopback_trouble() {
       std::strerror(errno));
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Result of a trial.
 struct Trial {
@@ -20,4 +20,4 @@ Trial try_tcp();
 /// Returns why ranks of this machine can't talk over sockets; empty: they can.
 std::string loopback_trouble();
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -35,4 +35,4 @@ std::string Utf8Pieces::add(std::string_view bytes) {
 
 std::string Utf8Pieces::rest() { return std::exchange(pending_, {}); }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

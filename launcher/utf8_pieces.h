@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Keeps the bytes of a character that isn't complete yet.
 class Utf8Pieces {
@@ -19,4 +19,4 @@ class Utf8Pieces {
   std::string pending_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -10,7 +10,7 @@
 #include <csignal>
 #include <map>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -216,4 +216,4 @@ std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {
   return text;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// The end of a rank's process.
 struct RankEnd {
@@ -61,4 +61,4 @@ std::string print_board(const FlightBoard& board, std::uint64_t now_ns);
 /// Returns the state of a rank in a running job, as a word: "stopped" if its process is stopped.
 std::string life_now(const FlightBoard& board, int rank);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

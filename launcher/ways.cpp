@@ -12,7 +12,7 @@
 #include <map>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -181,4 +181,4 @@ nlohmann::ordered_json Ways::json() const {
   return table;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

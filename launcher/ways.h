@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// The transport between two ranks.
 struct Way {
@@ -61,4 +61,4 @@ class Ways {
   std::vector<Told> told_;  ///< by rank
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

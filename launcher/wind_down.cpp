@@ -6,7 +6,7 @@
 #include <new>
 #include <sys/mman.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 WindDown::WindDown(std::uint64_t within_ns) : within_ns_(within_ns) {
   void* const memory = ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -16,4 +16,4 @@ WindDown::WindDown(std::uint64_t within_ns) : within_ns_(within_ns) {
 
 WindDown::~WindDown() { ::munmap(page_, sizeof(Page)); }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

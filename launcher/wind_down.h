@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// The shared page. Its functions may be called from tsprun and from ranks at the same time.
 class WindDown {
@@ -40,4 +40,4 @@ class WindDown {
   Page* page_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

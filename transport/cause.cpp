@@ -6,6 +6,8 @@
 
 namespace tsprun {
 
+using namespace detail;
+
 namespace {
 struct CauseText {
   std::string_view name;
@@ -20,10 +22,13 @@ constexpr CauseText kCauses[] = {
 
 std::string_view name(Cause cause) { return kCauses[static_cast<std::size_t>(cause)].name; }
 std::string_view explanation(Cause cause) { return kCauses[static_cast<std::size_t>(cause)].explanation; }
+namespace detail {
+
 bool is_cause(std::uint8_t value) { return value < std::size(kCauses); }
 
 Error system_error(Cause cause, const std::string& what, int errno_value) {
   return Error(cause, fmt::format("{}: {}", what, std::strerror(errno_value)));
 }
 
+}  // namespace detail
 }  // namespace tsprun

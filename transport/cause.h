@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns false if no cause has this number (which may come from shared memory or a packet).
 bool is_cause(std::uint8_t value);
@@ -15,4 +15,4 @@ bool is_cause(std::uint8_t value);
 /// Returns an Error of the given cause with the message "what: strerror(errno_value)".
 Error system_error(Cause cause, const std::string& what, int errno_value);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

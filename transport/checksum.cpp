@@ -2,8 +2,8 @@
 
 #include "transport/xxhash.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 std::uint64_t checksum(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

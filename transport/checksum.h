@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <span>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns XXH3 of the bytes, computed with the widest vectors that this processor has; the value doesn't depend on them.
 /// Measured: 39 GB/s of cold memory, where xxHash compiled for any x86-64 has 15.
 std::uint64_t checksum(std::span<const std::byte> bytes);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

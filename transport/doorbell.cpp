@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 constexpr std::uint64_t kLongestSleep = 100'000'000;
@@ -72,4 +72,4 @@ void SleepSet::sleep(std::uint64_t nanoseconds) {
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

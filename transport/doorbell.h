@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The doorbell of one rank, in node memory, on cache lines of its own.
 ///
@@ -64,4 +64,4 @@ class SleepSet {
   posix::UniqueFd epoll_;  // empty: sleeps on the futex
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Answer to the question whether a transport can reach a peer, with the reason, as `doctor` and the report print it.
 struct Reach {
@@ -61,4 +61,4 @@ class Endpoint : public Transport {
   virtual const TrafficCounters& counters() const = 0;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

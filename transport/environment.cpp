@@ -7,7 +7,7 @@
 #include <charconv>
 #include <cstdlib>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -79,4 +79,4 @@ void refuse_ignored_variables(const Environment& environment, std::string_view c
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

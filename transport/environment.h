@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Who obeys a variable.
 enum class ObeyedBy : std::uint8_t {
@@ -83,4 +83,4 @@ class Environment {
 /// option for the same. Does nothing in a process that a tsprun started, whose variables that tsprun has set.
 void refuse_ignored_variables(const Environment& environment, std::string_view command);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -17,11 +17,11 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 class StoreClient;
 }
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// One kind of transport: what it claims, how it is made, and how its ends meet.
 struct Factory {
@@ -91,4 +91,4 @@ extern const Factory kFactory;
 }
 inline constexpr std::array kFactories = {&shm::kFactory, &verbs::kFactory, &tcp::kFactory};
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

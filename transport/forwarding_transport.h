@@ -4,7 +4,7 @@
 
 #include "transport/transport.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Forwards all calls to the transport that it wraps.
 class ForwardingTransport : public Transport {
@@ -42,4 +42,4 @@ class ForwardingTransport : public Transport {
   Transport* inner_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

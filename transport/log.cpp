@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -38,4 +38,4 @@ spdlog::logger& logger() { return *place(); }
 
 void use_logger(std::shared_ptr<spdlog::logger> logger) { place() = std::move(logger); }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::machine {
+namespace tsprun::detail::machine {
 
 namespace {
 
@@ -281,4 +281,4 @@ std::string vector_level() {
   return "baseline";
 }
 
-}  // namespace tsprun::machine
+}  // namespace tsprun::detail::machine

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-namespace tsprun::machine {
+namespace tsprun::detail::machine {
 
 /// Returns the number of cores in this process's affinity mask, at least 1.
 int allowed_cores();
@@ -58,4 +58,4 @@ std::string huge_page_policy_for_shared_memory();
 /// or "baseline".
 std::string vector_level();
 
-}  // namespace tsprun::machine
+}  // namespace tsprun::detail::machine

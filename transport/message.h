@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Names a lane by the rank at its other end (numbered as the transport numbers its peers) and its stream. The direction
 /// follows from the call: sends use the outgoing lane, receives and views the incoming one.
@@ -52,4 +52,4 @@ struct Found {
   std::string detail;  ///< the cause in the transport's own words ("IBV_WC_RETRY_EXC_ERR, vendor 0x81, queue pair 17")
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

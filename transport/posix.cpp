@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-namespace tsprun::posix {
+namespace tsprun::detail::posix {
 
 namespace {
 /// A descriptor and a mode: the "memory mappable" that Boost's mapped_region wants.
@@ -111,4 +111,4 @@ bool is_stopped(pid_t pid) {
   return stat && (stat->state == 'T' || stat->state == 't');
 }
 
-}  // namespace tsprun::posix
+}  // namespace tsprun::detail::posix

@@ -11,7 +11,7 @@
 #include <sys/types.h>
 #include <utility>
 
-namespace tsprun::posix {
+namespace tsprun::detail::posix {
 
 /// Owns a file descriptor and closes it; -1: owns none.
 class UniqueFd {
@@ -93,4 +93,4 @@ std::uint64_t bytes_moved(pid_t pid);
 /// Returns true if the process is stopped (by SIGSTOP, SIGTSTP or a debugger); false if there is no such process.
 bool is_stopped(pid_t pid);
 
-}  // namespace tsprun::posix
+}  // namespace tsprun::detail::posix

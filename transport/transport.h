@@ -27,7 +27,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Time for which a send needs its payload.
 enum class Delivery : std::uint8_t {
@@ -96,4 +96,4 @@ class Transport {
   virtual int descriptor() const = 0;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

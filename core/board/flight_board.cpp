@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -311,4 +311,4 @@ std::string FlightBoard::describe(const Chain& chain, std::uint64_t now_ns) cons
   return text;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -51,7 +51,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Memory order of the board's fields, and of other counters that are only reported.
 inline constexpr auto relaxed = std::memory_order_relaxed;
@@ -301,4 +301,4 @@ class FlightBoard {
   int ranks_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

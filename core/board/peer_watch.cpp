@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 PeerWatch::PeerWatch(FlightBoard board, const std::vector<int>& pids) : board_(board), pids_(pids) {
   for (std::size_t rank = 0; rank < pids.size(); ++rank) {
@@ -49,4 +49,4 @@ bool PeerWatch::note_stopped(std::span<const int> ranks) {
   return any;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

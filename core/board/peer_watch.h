@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Watches the processes of all ranks of a job that runs on one node.
 class PeerWatch {
@@ -28,4 +28,4 @@ class PeerWatch {
   std::vector<posix::UniqueFd> processes_;  // pidfds by local rank; invalid: the process was gone already
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

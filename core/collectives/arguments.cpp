@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::arguments {
+namespace tsprun::detail::arguments {
 
 namespace {
 
@@ -133,4 +133,4 @@ void check_disjoint(std::string_view operation, ConstBuffer send, ConstBuffer re
   if (overlap(send, recv)) refuse(operation, "send overlaps recv; this operation doesn't work in place");
 }
 
-}  // namespace tsprun::arguments
+}  // namespace tsprun::detail::arguments

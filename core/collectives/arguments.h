@@ -9,7 +9,7 @@
 #include <span>
 #include <string_view>
 
-namespace tsprun::arguments {
+namespace tsprun::detail::arguments {
 
 /// Requires an address unless the buffer is empty; the error reads "all_reduce: send has 3 f32 at a null address".
 void check_memory(std::string_view operation, std::string_view argument, ConstBuffer buffer);
@@ -41,4 +41,4 @@ void check_overlap(std::string_view operation, std::string_view part_name, Const
 /// Requires that the two buffers don't overlap.
 void check_disjoint(std::string_view operation, ConstBuffer send, ConstBuffer recv);
 
-}  // namespace tsprun::arguments
+}  // namespace tsprun::detail::arguments

@@ -1,7 +1,7 @@
 // The direct barrier: a rank that has a message from every other rank knows that all have arrived.
 #include "core/collectives/operations.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Barrier::Barrier(const Call& call) : Collective(call) { messages_.fill(static_cast<std::size_t>(peers()), Incoming()); }
 
@@ -17,4 +17,4 @@ bool Barrier::step(Engine& engine) {
   return sent_ == peers() && arrived_ == peers();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

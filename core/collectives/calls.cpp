@@ -10,6 +10,10 @@
 
 namespace tsprun {
 
+using namespace detail;
+
+namespace detail {
+
 using namespace arguments;
 
 // --- broadcast ---------------------------------------------------------------------------------------------------------------
@@ -193,6 +197,8 @@ Work CommunicatorState::start_barrier(Mode mode, const CallOptions& options) {
 }
 
 // --- the blocking and the posted form of each --------------------------------------------------------------------------------
+
+}  // namespace detail
 
 void Communicator::broadcast(Buffer buffer, int root, CallOptions options) {
   state_->start_broadcast(CommunicatorState::Mode::blocking, buffer, root, options);

@@ -11,6 +11,10 @@
 
 namespace tsprun {
 
+using namespace detail;
+
+namespace detail {
+
 namespace {
 
 constexpr std::array<std::string_view, 6> kNames = {"automatic", "one_shot", "rooted", "direct", "ring", "hierarchical"};
@@ -111,6 +115,8 @@ ChoiceRow parse_override(std::string_view part) {
 
 }  // namespace
 
+}  // namespace detail
+
 std::string_view name(Algorithm algorithm) {
   const auto index = static_cast<std::size_t>(algorithm);
   return index < kNames.size() ? kNames[index] : "unknown";
@@ -122,6 +128,8 @@ std::optional<Algorithm> algorithm_from_name(std::string_view text) {
   }
   return std::nullopt;
 }
+
+namespace detail {
 
 bool has_algorithm(Op op, Algorithm algorithm) {
   switch (algorithm) {
@@ -187,4 +195,5 @@ std::string ChoiceTable::print() const {
   return text;
 }
 
+}  // namespace detail
 }  // namespace tsprun

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns true if this algorithm is implemented for an operation. send, recv, send_recv and all_to_all have only the direct one
 /// (in an all_to_all, neighbours of a ring would only forward).
@@ -93,4 +93,4 @@ inline constexpr std::uint64_t kRingPieceBytes = 256 * 1024;
 /// for smaller outputs).
 inline constexpr std::uint64_t kStreamingBytes = 4 * 1024 * 1024;
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The places and sizes of the chunks of a buffer.
 class Chunks {
@@ -66,4 +66,4 @@ class Chunks {
   std::vector<std::size_t> offsets_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

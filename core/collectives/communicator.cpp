@@ -14,6 +14,10 @@
 
 namespace tsprun {
 
+using namespace detail;
+
+namespace detail {
+
 namespace {
 
 Group make_group(Engine& engine, Heap& heap, Staging& staging, std::vector<int> ranks) {
@@ -78,6 +82,8 @@ Communicator CommunicatorState::make(Engine& engine, Heap& heap, Staging& stagin
   return Communicator(std::make_shared<CommunicatorState>(engine, heap, staging, table, std::move(members)));
 }
 
+}  // namespace detail
+
 Communicator::Communicator(std::shared_ptr<CommunicatorState> state) : state_(std::move(state)) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&&) noexcept = default;
@@ -124,6 +130,8 @@ Communicator Communicator::split(int colour, int key) {
 }
 
 // --- calls -------------------------------------------------------------------------------------------------------------------
+
+namespace detail {
 
 Algorithm CommunicatorState::choose(Op op, std::size_t bytes, const CallOptions& options) const {
   const Algorithm wanted = options.algorithm;
@@ -179,4 +187,5 @@ OperationInfo CommunicatorState::describe(Op op, ConstBuffer own, Reduction redu
               (algorithm != Algorithm::direct && algorithm != Algorithm::one_shot) || op == Op::all_reduce || op == Op::reduce};
 }
 
+}  // namespace detail
 }  // namespace tsprun

@@ -17,11 +17,9 @@
 #include <string>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 class Chunks;
-
-namespace detail {
 
 /// State of a Communicator; used by the rank's thread. Posted operations share it, because they may outlive the communicator. It
 /// holds the group by value, so that a call reaches its engine and members by no more pointers than it must.
@@ -125,8 +123,4 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
   std::vector<Correspondence> correspondence[kStreams];  ///< by stream and peer; empty until the first message
 };
 
-}  // namespace detail
-
-using detail::CommunicatorState;
-
-}  // namespace tsprun
+}  // namespace tsprun::detail

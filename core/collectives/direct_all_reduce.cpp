@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 constexpr std::size_t kAhead = 2;
@@ -137,4 +137,4 @@ std::size_t DirectAllReduce::slowest_gather() const {
   return slowest;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

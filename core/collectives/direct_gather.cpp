@@ -2,7 +2,7 @@
 // in the order in which they arrive.
 #include "core/collectives/operations.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -112,4 +112,4 @@ bool DirectBroadcast::step(Engine& engine) {
   return arrival_.done();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

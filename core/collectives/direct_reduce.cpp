@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 // --- PeerSum -----------------------------------------------------------------------------------------------------------------
 
@@ -145,4 +145,4 @@ bool DirectReduce::step_root(Engine& engine) {
   return true;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 // --- Collective --------------------------------------------------------------------------------------------------------------
 
@@ -246,4 +246,4 @@ bool copy_some(std::byte* to, const std::byte* from, std::size_t bytes, std::siz
   return done == bytes;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

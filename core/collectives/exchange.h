@@ -17,7 +17,7 @@
 #include <memory>
 #include <span>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Number of peers for which an operation has room for its state without allocating.
 inline constexpr std::size_t kInlinePeers = 16;
@@ -238,4 +238,4 @@ inline kernels::Stores stores_for(std::size_t output_bytes) {
 /// `from`, nothing is copied and the budget isn't used. Returns true when all bytes are there.
 bool copy_some(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t& done, std::size_t& budget);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -5,7 +5,7 @@
 
 #include <unordered_map>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -77,4 +77,4 @@ void lay_out(Group& group) {
   group.grid = std::move(grid);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

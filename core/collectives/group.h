@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 class Staging;
 struct Grid;
@@ -70,4 +70,4 @@ struct Grid {
 /// Lays the group's members out as a grid and sets `grid`; if that is impossible, sets `no_grid` to the reason.
 void lay_out(Group& group);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

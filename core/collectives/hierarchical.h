@@ -11,7 +11,7 @@
 
 #include <optional>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// all_gather(_v): chunks travel along their rail, each node passing them to the next; a rank that gets a chunk also sends it to
 /// the other members of its node.
@@ -89,4 +89,4 @@ class HierarchicalBarrier final : public Collective {
   std::optional<Barrier> across_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

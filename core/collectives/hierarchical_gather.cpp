@@ -1,7 +1,7 @@
 // Hierarchical all_gather and broadcast: each is a table of which parts go from which rank to which, carried out by a Relay.
 #include "core/collectives/hierarchical.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 // --- all_gather --------------------------------------------------------------------------------------------------------------
 
@@ -73,4 +73,4 @@ HierarchicalBroadcast::HierarchicalBroadcast(const Call& call, Buffer buffer, in
 
 bool HierarchicalBroadcast::step(Engine& engine) { return relay_.step(*this, engine, kSegmentBytes); }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -97,4 +97,4 @@ bool HierarchicalBarrier::step(Engine& engine) {
   return step_part(*this, engine, *across_);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

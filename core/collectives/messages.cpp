@@ -19,6 +19,10 @@
 
 namespace tsprun {
 
+using namespace detail;
+
+namespace detail {
+
 using namespace arguments;
 
 namespace {
@@ -157,6 +161,8 @@ Work CommunicatorState::start_send_recv(Mode mode, ConstBuffer send, int to, Buf
 }
 
 // --- the blocking and the posted form of each --------------------------------------------------------------------------------
+
+}  // namespace detail
 
 void Communicator::send(ConstBuffer buffer, int to, CallOptions options) {
   state_->start_send(CommunicatorState::Mode::blocking, buffer, to, options);

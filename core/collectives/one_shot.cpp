@@ -3,7 +3,7 @@
 #include "core/collectives/operations.h"
 #include "core/kernels/reduce.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 OneShotAllReduce::OneShotAllReduce(const Call& call, ConstBuffer send, Buffer recv) : Collective(call), send_(send), recv_(recv) {
   const std::size_t bytes = send_.bytes();
@@ -71,4 +71,4 @@ void OneShotAllReduce::sum_all() {
   for (Incoming& message : messages_) message.release(*this);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns `value` modulo `n` in 0 … n−1, for negative values too: a position on a ring of n.
 inline int modulo(int value, int n) { return ((value % n) + n) % n; }
@@ -413,4 +413,4 @@ class RingReduce final : public Collective {
   Incoming incoming_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -1,7 +1,7 @@
 // The state machines of send, recv, send_recv and a rank's copy to itself.
 #include "core/collectives/point_to_point.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Send::Send(const Call& call, ConstBuffer buffer, int to) : Collective(call), buffer_(buffer), to_(to) {
   offer_.set(*this, buffer_.as_bytes(), buffer_.bytes(), Readers::one);
@@ -57,4 +57,4 @@ bool SelfCopy::step(Engine& engine) {
   return false;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Sends a message to another member; complete when the buffer may be reused.
 class Send final : public Collective {
@@ -71,4 +71,4 @@ class SelfCopy final : public Collective {
   std::size_t copied_ = 0;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 void Relay::set(const Collective& operation, std::span<std::byte> buffer, std::vector<Part> parts) {
   buffer_ = buffer;
@@ -125,4 +125,4 @@ bool Relay::collect(Collective& operation, Engine& engine, std::size_t& budget, 
   return all;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Forwards parts of a buffer on one rank. Call set(), then send_to() and expect_from() for each peer, then step() until it
 /// returns true.
@@ -80,4 +80,4 @@ class Relay {
   bool all_sent_ = false;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 // --- all_gather --------------------------------------------------------------------------------------------------------------
 
@@ -109,4 +109,4 @@ bool RingBroadcast::step(Engine& engine) {
   return received_ == segments_ && sent_ == segments_ && offer_.drained(*this, engine);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

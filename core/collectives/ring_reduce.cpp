@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -157,4 +157,4 @@ bool RingReduce::step(Engine& engine) {
   return done_ == pieces_ && slots_.drained(*this, engine);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

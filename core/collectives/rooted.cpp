@@ -3,7 +3,7 @@
 #include "core/collectives/operations.h"
 #include "core/kernels/reduce.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 constexpr int kRoot = 0;
@@ -124,4 +124,4 @@ bool RootedBarrier::step(Engine& engine) {
   return arrived_ == others && (!root || say(kResultStep));
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

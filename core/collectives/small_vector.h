@@ -8,7 +8,7 @@
 #include <memory>
 #include <type_traits>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// A vector of trivially copyable values with room for kInline of them inside the object. Neither copyable nor movable.
 template <class T, std::size_t kInline>
@@ -62,4 +62,4 @@ class SmallVector {
   std::size_t capacity_ = kInline;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -63,4 +63,4 @@ bool Staging::is_free(Block& block) {
   return true;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// A sent message whose payload its receiver may not have read yet.
 struct PendingSend {
@@ -74,4 +74,4 @@ class Staging {
   std::array<Ring, kStreams> rings_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

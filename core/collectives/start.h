@@ -9,7 +9,7 @@
 #include <memory>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 template <class Operation, class... Arguments>
 Work CommunicatorState::start(Mode mode, const CallOptions& options, const OperationInfo& info, Arguments&&... arguments) {
@@ -27,4 +27,4 @@ Work CommunicatorState::start(Mode mode, const CallOptions& options, const Opera
   return {};
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -83,4 +83,4 @@ void MessageFaults::at_begin(Stream stream, std::uint64_t number) {
   due_.erase(due);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

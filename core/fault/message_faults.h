@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Faults of messages to one rank; the rank tells it of every operation.
 class MessageFaults {
@@ -57,4 +57,4 @@ class MessageFaults {
 /// the receiving rank `to`, `members` the world ranks of its group.
 bool prescribes_message(const OperationInfo& info, std::span<const int> members, int from, int to);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -143,4 +143,4 @@ void RankFaults::stall(double seconds) {
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

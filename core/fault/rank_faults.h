@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Faults of one rank and of messages to it; the engine tells it of every operation, the context of every training step.
 class RankFaults {
@@ -83,4 +83,4 @@ class RankFaults {
 /// Throws Error(refused) if a fault names an operation that doesn't exist, or if there are more than the board has room for.
 void check_faults(std::span<const fault::Spec> faults);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -16,18 +16,18 @@
 
 #ifndef TSP_KERNELS_ACTIVATION_TYPES
 #define TSP_KERNELS_ACTIVATION_TYPES
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 /// One row of an activation: up to three inputs and two outputs.
 struct ActivationRow {
   std::size_t width;
   ConstRow in[3];
   Row out[2];
 };
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
 /// Returns σ(x). The argument is clamped where e^(−x) would overflow; σ(x) is then too small to matter in any gradient.
@@ -130,12 +130,12 @@ void gelu_row(const ActivationRow& row, Gelu form, bool backward) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 HWY_EXPORT(swiglu_row);
 HWY_EXPORT(swiglu_backward_row);
@@ -194,6 +194,6 @@ void gelu_backward(const Compute& on, const Tensor& dx, const ConstTensor& dy, c
   });
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 
 #endif  // HWY_ONCE

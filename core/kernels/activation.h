@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 /// Computes y = silu(gate) ∘ up, with silu(g) = g·σ(g). Throws std::invalid_argument if the views don't fit.
 void swiglu(const Compute& on, const Tensor& y, const ConstTensor& gate, const ConstTensor& up);
@@ -27,4 +27,4 @@ void gelu(const Compute& on, const Tensor& y, const ConstTensor& x, Gelu form);
 /// Computes dx = dy ∘ gelu'(x).
 void gelu_backward(const Compute& on, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, Gelu form);
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

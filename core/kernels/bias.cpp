@@ -12,7 +12,7 @@
 #include "core/kernels/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
 template <class T>
@@ -30,12 +30,12 @@ void add_stretch(const Row& to, std::size_t to_first, const ConstRow& term, std:
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 HWY_EXPORT(add_stretch);
 
@@ -76,6 +76,6 @@ void bias_backward(const Compute& on, const Tensor& dbias, const ConstTensor& dy
   });
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 
 #endif  // HWY_ONCE

@@ -6,7 +6,7 @@
 #include "core/kernels/parallel.h"
 #include "core/tensor/tensor.h"
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 /// Adds `bias` to every row of `x`, in place.
 void add_bias(const Compute& on, const Tensor& x, const ConstTensor& bias);
@@ -15,4 +15,4 @@ void add_bias(const Compute& on, const Tensor& x, const ConstTensor& bias);
 /// bit. `dbias` is f32, or f64 if `dy` is f64.
 void bias_backward(const Compute& on, const Tensor& dbias, const ConstTensor& dy);
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

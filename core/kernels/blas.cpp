@@ -14,7 +14,7 @@
 #include <sstream>
 #include <stdexcept>
 
-namespace tsprun::kernels::blas {
+namespace tsprun::detail::kernels::blas {
 
 namespace {
 
@@ -130,4 +130,4 @@ std::string version() {
 
 bool loaded() { return loaded_flag().load(); }
 
-}  // namespace tsprun::kernels::blas
+}  // namespace tsprun::detail::kernels::blas

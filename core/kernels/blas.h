@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string>
 
-namespace tsprun::kernels::blas {
+namespace tsprun::detail::kernels::blas {
 
 /// Operands of one product C = A·B, or C += A·B if `add` is true. A [m, k], B [k, n] and C [m, n] are row-major; `*_step` is the
 /// distance between stored rows, in elements. An operand marked as transposed is stored as [k, m] (A) or [n, k] (B). The struct
@@ -40,4 +40,4 @@ std::string version();
 /// Returns whether OpenBLAS is loaded. From then on, set_level() can't choose another level.
 bool loaded();
 
-}  // namespace tsprun::kernels::blas
+}  // namespace tsprun::detail::kernels::blas

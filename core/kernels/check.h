@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 /// Throws std::invalid_argument("<kernel>: <what>, not <description of view>") unless `holds` is true.
 inline void require(bool holds, const char* kernel, const char* what, const ConstTensor& view) {
@@ -69,4 +69,4 @@ inline void check_like(const char* kernel, const char* what, const ConstTensor& 
   require(same_shape(view, like) && dense_rows(view) && mixes(view.dtype(), like.dtype()), kernel, what, view);
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

@@ -17,7 +17,7 @@
 #include "core/kernels/exp-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
 template <class T>
@@ -65,12 +65,12 @@ void row_probabilities(const Row& out, const ConstRow& row, std::size_t width, d
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 HWY_EXPORT(row_maximum);
 HWY_EXPORT(row_exponentials);
@@ -240,6 +240,6 @@ void cross_entropy_backward(const Compute& on, const Tensor& dlogits, const Cons
   });
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 
 #endif  // HWY_ONCE

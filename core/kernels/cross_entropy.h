@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 /// Label of a token that isn't predicted. Such a token has no loss and no gradient.
 inline constexpr std::int64_t kNoLabel = -1;
@@ -43,4 +43,4 @@ double cross_entropy_loss(const ConstTensor& lse, const ConstTensor& label_logit
 void cross_entropy_backward(const Compute& on, const Tensor& dlogits, const ConstTensor& logits, const ConstTensor& lse,
                             std::span<const std::int64_t> labels, std::int64_t first_id, double weight);
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

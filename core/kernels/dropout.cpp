@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <type_traits>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 namespace {
 
@@ -58,4 +58,4 @@ void dropout(const Compute& on, const Tensor& y, const ConstTensor& x, std::span
   });
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

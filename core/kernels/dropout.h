@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 /// Returns number `n`, counted from 0, of the SplitMix64 sequence with seed `seed`.
 constexpr std::uint64_t split_mix(std::uint64_t seed, std::uint64_t n) {
@@ -34,4 +34,4 @@ struct Dropout {
 /// of each row. The backward pass is the same function applied to gradients. Throws std::invalid_argument if p isn't in [0, 1).
 void dropout(const Compute& on, const Tensor& y, const ConstTensor& x, std::span<const std::uint64_t> rows, const Dropout& of);
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

@@ -15,7 +15,7 @@
 #include "core/kernels/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
 /// Computes a row of out = a + b if `b` isn't null, otherwise out = factor·a. A factor of one only converts.
@@ -58,12 +58,12 @@ void combine(DType out_type, void* out, DType a_type, const void* a, DType b_typ
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 HWY_EXPORT(combine);
 
@@ -123,6 +123,6 @@ void fill_zero(const Compute& on, const Tensor& out) {
   });
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 
 #endif  // HWY_ONCE

@@ -6,7 +6,7 @@
 #include "core/kernels/parallel.h"
 #include "core/tensor/tensor.h"
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 /// Copies `from` to `to`, converting where the dtypes differ. Both have the same shape and dense rows, and must not overlap.
 void convert(const Compute& on, const Tensor& to, const ConstTensor& from);
@@ -20,4 +20,4 @@ void scale(const Compute& on, const Tensor& out, const ConstTensor& a, double fa
 /// Writes zeros to `out`, which may have any dtype.
 void fill_zero(const Compute& on, const Tensor& out);
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <string>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 namespace {
 
@@ -52,4 +52,4 @@ void scatter_add_rows(const Compute& on, const Tensor& table, const ConstTensor&
   });
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

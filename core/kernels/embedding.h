@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 /// Copies out[t] = table[rows[t]] for each t. table [V, h] and out [T, h] have dense rows; bf16 and f32 may be mixed. Throws
 /// std::invalid_argument, before it writes anything, if a row number is beyond the table.
@@ -17,4 +17,4 @@ void gather_rows(const Compute& on, const Tensor& out, const ConstTensor& table,
 /// the order of t, so the number of threads changes no bit. Throws std::invalid_argument as gather_rows() does.
 void scatter_add_rows(const Compute& on, const Tensor& table, const ConstTensor& values, std::span<const std::uint32_t> rows);
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

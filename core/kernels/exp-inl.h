@@ -12,7 +12,7 @@
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
 /// Returns e^x, for x ≤ 104 in f32 and x ≤ 706 in f64. NaN stays NaN.
@@ -50,7 +50,7 @@ HWY_INLINE hn::Vec<D> power(D d, hn::Vec<D> x) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target guard

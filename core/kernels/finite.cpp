@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 namespace {
 
@@ -90,4 +90,4 @@ std::string describe_element(const ConstTensor& view, std::size_t number) {
   return fmt::format("{} at [{}]", text, where);
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

@@ -15,7 +15,7 @@
 #include <limits>
 #include <span>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 /// Attention mask by global positions: query a of a view is at position query_start + a, key b at key_start + b.
 struct Mask {
@@ -111,4 +111,4 @@ std::size_t flash_backward_workspace(DType dtype, std::size_t head_dim, std::siz
 void merge_attention(const Compute& on, double scale, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                      std::span<const ConstTensor> part_lse);
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

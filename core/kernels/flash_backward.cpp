@@ -13,7 +13,7 @@
 #include <cstring>
 #include <limits>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 namespace {
 
@@ -372,4 +372,4 @@ std::size_t flash_backward_workspace(DType dtype, std::size_t head_dim, std::siz
   return workspace_bytes(thread_bytes(dtype, head_dim), threads);
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

@@ -13,7 +13,7 @@
 
 #ifndef TSP_KERNELS_FLASH_DRAWS
 #define TSP_KERNELS_FLASH_DRAWS
-namespace tsprun::kernels::flash {
+namespace tsprun::detail::kernels::flash {
 /// Parameters of one tile's draws.
 template <class T>
 struct Draws {
@@ -27,11 +27,11 @@ struct Draws {
   T* factors;
   std::size_t step;
 };
-}  // namespace tsprun::kernels::flash
+}  // namespace tsprun::detail::kernels::flash
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsprun::kernels::flash {
+namespace tsprun::detail::kernels::flash {
 namespace HWY_NAMESPACE {
 
 /// Returns `factor` if the upper 53 bits of the draw are at least `threshold`, otherwise 0. Arguments are passed by value rather
@@ -77,12 +77,12 @@ void multiply_f32(float* values, const float* factors, std::size_t count) { mult
 void multiply_f64(double* values, const double* factors, std::size_t count) { multiply(values, factors, count); }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsprun::kernels::flash
+}  // namespace tsprun::detail::kernels::flash
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsprun::kernels::flash {
+namespace tsprun::detail::kernels::flash {
 
 HWY_EXPORT(by_key_f32);
 HWY_EXPORT(by_key_f64);
@@ -129,6 +129,6 @@ void multiply_all(double* values, const double* factors, std::size_t count) {
   HWY_DYNAMIC_DISPATCH(multiply_f64)(values, factors, count);
 }
 
-}  // namespace tsprun::kernels::flash
+}  // namespace tsprun::detail::kernels::flash
 
 #endif  // HWY_ONCE

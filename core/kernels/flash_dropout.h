@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsprun::kernels::flash {
+namespace tsprun::detail::kernels::flash {
 
 template <class T>
 struct Draws;
@@ -55,4 +55,4 @@ class TileDropout {
 void multiply_all(float* values, const float* factors, std::size_t count);
 void multiply_all(double* values, const double* factors, std::size_t count);
 
-}  // namespace tsprun::kernels::flash
+}  // namespace tsprun::detail::kernels::flash

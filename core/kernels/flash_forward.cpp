@@ -11,7 +11,7 @@
 #include <cmath>
 #include <limits>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 namespace {
 
@@ -225,4 +225,4 @@ std::size_t flash_forward_workspace(DType dtype, std::size_t head_dim, std::size
   return workspace_bytes(thread_bytes(dtype, head_dim), threads);
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

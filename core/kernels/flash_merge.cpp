@@ -17,7 +17,7 @@
 
 #ifndef TSP_KERNELS_MERGE_TYPES
 #define TSP_KERNELS_MERGE_TYPES
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 inline constexpr std::size_t kMaxParts = 64;
 /// Operands of one output row of a merge.
 struct MergeRow {
@@ -29,11 +29,11 @@ struct MergeRow {
   std::size_t count;
   std::size_t width;
 };
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
 template <class A, class B>
@@ -78,12 +78,12 @@ void merge_row(const MergeRow& row) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 HWY_EXPORT(dot);
 HWY_EXPORT(merge_row);
@@ -183,6 +183,6 @@ void merge_attention(const Compute& on, double scale, const Tensor& o, const Ten
   }
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 
 #endif  // HWY_ONCE

@@ -17,15 +17,15 @@
 
 #ifndef TSP_KERNELS_FLASH_WIDENED
 #define TSP_KERNELS_FLASH_WIDENED
-namespace tsprun::kernels::flash {
+namespace tsprun::detail::kernels::flash {
 inline float widened(bf16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16); }
 inline float widened(float value) { return value; }
 inline double widened(double value) { return value; }
-}  // namespace tsprun::kernels::flash
+}  // namespace tsprun::detail::kernels::flash
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsprun::kernels::flash {
+namespace tsprun::detail::kernels::flash {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -173,12 +173,12 @@ void pack_f32(float* to, std::size_t width, const ConstTensor& view, bool transp
 void pack_f64(double* to, std::size_t width, const ConstTensor& view, bool transposed) { pack_view(to, width, view, transposed); }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsprun::kernels::flash
+}  // namespace tsprun::detail::kernels::flash
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsprun::kernels::flash {
+namespace tsprun::detail::kernels::flash {
 
 HWY_EXPORT(all_finite_f32);
 HWY_EXPORT(all_finite_f64);
@@ -206,6 +206,6 @@ void pack_transposed(double* to, std::size_t width, const ConstTensor& view) {
   HWY_DYNAMIC_DISPATCH(pack_f64)(to, width, view, true);
 }
 
-}  // namespace tsprun::kernels::flash
+}  // namespace tsprun::detail::kernels::flash
 
 #endif  // HWY_ONCE

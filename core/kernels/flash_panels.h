@@ -12,7 +12,7 @@
 
 #include <cstddef>
 
-namespace tsprun::kernels::flash {
+namespace tsprun::detail::kernels::flash {
 
 /// Returns the vector size, in bytes, of the level that the kernels run at (level.h).
 std::size_t vector_bytes();
@@ -68,4 +68,4 @@ void pack_transposed(double* to, std::size_t width, const ConstTensor& view);
 bool all_finite(const float* values, std::size_t count);
 bool all_finite(const double* values, std::size_t count);
 
-}  // namespace tsprun::kernels::flash
+}  // namespace tsprun::detail::kernels::flash

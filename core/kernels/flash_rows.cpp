@@ -12,16 +12,16 @@
 
 #ifndef TSP_KERNELS_FLASH_WITHIN
 #define TSP_KERNELS_FLASH_WITHIN
-namespace tsprun::kernels::flash {
+namespace tsprun::detail::kernels::flash {
 /// Returns `value` clamped to 0 … most.
 inline std::size_t within(std::ptrdiff_t value, std::size_t most) {
   return static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(value, 0, static_cast<std::ptrdiff_t>(most)));
 }
-}  // namespace tsprun::kernels::flash
+}  // namespace tsprun::detail::kernels::flash
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsprun::kernels::flash {
+namespace tsprun::detail::kernels::flash {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -104,12 +104,12 @@ void multiply_rows_f64(double* rows, std::size_t count, std::size_t width, std::
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsprun::kernels::flash
+}  // namespace tsprun::detail::kernels::flash
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsprun::kernels::flash {
+namespace tsprun::detail::kernels::flash {
 
 HWY_EXPORT(softmax_f32);
 HWY_EXPORT(softmax_f64);
@@ -129,6 +129,6 @@ void scale_rows(double* rows, std::size_t count, std::size_t width, std::size_t 
   HWY_DYNAMIC_DISPATCH(multiply_rows_f64)(rows, count, width, step, factors);
 }
 
-}  // namespace tsprun::kernels::flash
+}  // namespace tsprun::detail::kernels::flash
 
 #endif  // HWY_ONCE

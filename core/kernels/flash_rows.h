@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace tsprun::kernels::flash {
+namespace tsprun::detail::kernels::flash {
 
 /// Unit of exponents: e^x is computed as power(x / unit). It is ln 2 in f32, where 2^x is cheaper than e^x, and 1 in f64.
 template <class T>
@@ -51,4 +51,4 @@ void score_gradients(const GradientTile<double>& tile);
 void scale_rows(float* rows, std::size_t count, std::size_t width, std::size_t step, const float* factors);
 void scale_rows(double* rows, std::size_t count, std::size_t width, std::size_t step, const double* factors);
 
-}  // namespace tsprun::kernels::flash
+}  // namespace tsprun::detail::kernels::flash

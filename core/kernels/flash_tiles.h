@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <type_traits>
 
-namespace tsprun::kernels::flash {
+namespace tsprun::detail::kernels::flash {
 
 /// The mask expressed in indices of the views: which keys a query sees, and which queries see a key.
 class Visibility {
@@ -95,4 +95,4 @@ inline void check_row_values(const char* kernel, const ConstTensor& values, cons
           kernel, "lse and delta must be [B, n, Sq] of the type of sums", values);
 }
 
-}  // namespace tsprun::kernels::flash
+}  // namespace tsprun::detail::kernels::flash

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <type_traits>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 namespace {
 
@@ -189,4 +189,4 @@ std::size_t gemm_workspace(const ConstTensor& c, const ConstTensor& a, const Con
   return workspace_bytes(scratch_bytes(tile, a.dtype(), b.dtype(), c.dtype()), threads);
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

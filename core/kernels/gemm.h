@@ -9,7 +9,7 @@
 #include "core/kernels/parallel.h"
 #include "core/tensor/tensor.h"
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 /// Computes C = A·B, or C += A·B with Write::add; A [M, K], B [K, N], C [M, N]. A and B must be dense along either dim, so a
 /// weight w stored as [out, in] is multiplied as x·w.transposed(0, 1); C has dense rows. All three are f64, or each is f32 or
@@ -22,4 +22,4 @@ void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstT
 /// few MiB a thread at most.
 std::size_t gemm_workspace(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b, std::size_t threads);
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

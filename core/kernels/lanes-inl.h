@@ -14,7 +14,7 @@
 
 #ifndef TSP_KERNELS_LANES_TYPES
 #define TSP_KERNELS_LANES_TYPES
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 template <class T>
 struct AccumulatorOf {
   using Type = T;
@@ -26,7 +26,7 @@ struct AccumulatorOf<bf16> {
 /// Type in which elements of type T are computed and summed.
 template <class T>
 using Accumulator = typename AccumulatorOf<T>::Type;
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 #endif
 
 #if defined(TSP_KERNELS_LANES_INL) == defined(HWY_TARGET_TOGGLE)
@@ -37,7 +37,7 @@ using Accumulator = typename AccumulatorOf<T>::Type;
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -131,7 +131,7 @@ HWY_INLINE hn::TFromD<D> max_of_lanes(D d, hn::Vec<D> value) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target guard

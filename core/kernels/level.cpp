@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 namespace {
 constexpr std::array<std::string_view, 3> kNames = {"baseline", "avx2", "avx512"};
@@ -66,4 +66,4 @@ Level level() {
   return value < 0 ? best_level() : static_cast<Level>(value);
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

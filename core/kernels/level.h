@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 /// Levels from slow to fast. `baseline` is whatever the machine has below AVX2; OpenBLAS then chooses its kernels by the machine,
 /// so matrix products may differ between machines.
@@ -24,4 +24,4 @@ void set_level(Level level);
 /// Returns the level given to set_level(), or the best one if set_level() wasn't called.
 Level level();
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

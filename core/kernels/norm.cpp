@@ -18,7 +18,7 @@
 
 #ifndef TSP_KERNELS_NORM_TYPES
 #define TSP_KERNELS_NORM_TYPES
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 /// Statistics of a row: x̂ = (x − mean)·rate. For RMSNorm, mean is 0.
 struct Statistics {
   double mean;
@@ -46,11 +46,11 @@ struct ColumnSums {
   std::size_t first_row;
   std::size_t rows;
 };
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
 template <class T>
@@ -145,12 +145,12 @@ void norm_columns(const ColumnSums& sums, std::size_t first, std::size_t end) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 HWY_EXPORT(norm_forward);
 HWY_EXPORT(norm_statistics);
@@ -266,6 +266,6 @@ void layer_norm_backward(const Compute& on, const Tensor& dx, const Tensor& dgai
 
 std::size_t norm_backward_workspace() { return workspace_bytes(kBlockRows * sizeof(Statistics), 1); }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 
 #endif  // HWY_ONCE

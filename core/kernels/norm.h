@@ -8,7 +8,7 @@
 #include "core/kernels/parallel.h"
 #include "core/tensor/tensor.h"
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 /// Computes y = gain ∘ x̂ with x̂ = x / √(mean(x²) + epsilon). `y` may be `x`.
 void rms_norm(const Compute& on, const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon);
@@ -32,4 +32,4 @@ void layer_norm_backward(const Compute& on, const Tensor& dx, const Tensor& dgai
 /// Returns the bytes of workspace that either backward needs, whatever the shape.
 std::size_t norm_backward_workspace();
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

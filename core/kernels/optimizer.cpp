@@ -14,7 +14,7 @@
 
 #ifndef TSP_KERNELS_OPTIMIZER_TYPES
 #define TSP_KERNELS_OPTIMIZER_TYPES
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 /// A piece of an update. `updated` is the master copy or the parameters themselves; `rounded` is the bf16 parameters or null.
 struct UpdatePiece {
   std::size_t first;
@@ -28,11 +28,11 @@ struct UpdatePiece {
   double rate;        // lr / (1 − β1^step)
   double correction;  // 1 / √(1 − β2^step)
 };
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
 template <class T>
@@ -100,12 +100,12 @@ double squares(const ConstRow& x, std::size_t first, std::size_t count) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 HWY_EXPORT(update);
 HWY_EXPORT(squares);
@@ -167,6 +167,6 @@ std::size_t sum_of_squares_workspace(std::size_t elements) { return workspace_by
 
 double clip_factor(double norm, double limit) { return limit == 0 ? 1 : std::min(1.0, limit / (norm + 1e-6)); }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 
 #endif  // HWY_ONCE

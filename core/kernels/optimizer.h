@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 /// Hyperparameters of one update.
 struct AdamW {
@@ -38,4 +38,4 @@ std::size_t sum_of_squares_workspace(std::size_t elements);
 /// `limit` is 0.
 double clip_factor(double norm, double limit);
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

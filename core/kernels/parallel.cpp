@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 struct Pool::Run {
   std::size_t count;
@@ -113,4 +113,4 @@ void check_workspace(const Compute& on, const char* kernel, std::size_t bytes) {
   }
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 template <class Signature>
 class FunctionRef;
@@ -148,4 +148,4 @@ void for_rows(const Compute& on, std::size_t rows, std::size_t width, Body&& bod
   });
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

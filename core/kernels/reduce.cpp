@@ -17,14 +17,14 @@
 
 #ifndef TSP_KERNELS_REDUCE_SHAPE
 #define TSP_KERNELS_REDUCE_SHAPE
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 /// Combinations of the dtypes of the first term, the other terms and the result.
 enum class Shape : std::uint8_t { f32, f64, bf16, widen_bf16, hop_bf16, last_hop_bf16 };
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -204,12 +204,12 @@ void reduce_any(Reduction reduction, Shape shape, const std::byte* const* terms,
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 HWY_EXPORT(reduce_any);
 
@@ -256,6 +256,6 @@ void widen(DType dtype, const std::byte* term, std::byte* out, std::size_t count
   }
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 
 #endif  // HWY_ONCE

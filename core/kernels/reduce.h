@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <span>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 /// How results are written to memory.
 enum class Stores : std::uint8_t {
@@ -37,4 +37,4 @@ void reduce_term(Reduction reduction, DType dtype, const std::byte* partial, con
 /// Converts the first term of such a reduction: out[i] = term[i] in accumulator_of(dtype).
 void widen(DType dtype, const std::byte* term, std::byte* out, std::size_t count);
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

@@ -12,7 +12,7 @@
 #include "core/kernels/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
 template <class T>
@@ -34,12 +34,12 @@ void rotate(const Row& x, const ConstRow& table, std::size_t half, bool inverse)
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 HWY_EXPORT(rotate);
 
@@ -83,6 +83,6 @@ void rope(const Compute& on, const Tensor& x, const ConstTensor& table, Rotation
   });
 }
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels
 
 #endif  // HWY_ONCE

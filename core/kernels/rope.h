@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsprun::kernels {
+namespace tsprun::detail::kernels {
 
 /// Direction of the rotation. `inverse` is also the transpose, which the backward pass needs.
 enum class Rotation : std::uint8_t { forward, inverse };
@@ -22,4 +22,4 @@ void rope_table(const Compute& on, const Tensor& table, std::span<const std::int
 /// x has dense rows; the table is f32 for bf16 and f32, and f64 for f64.
 void rope(const Compute& on, const Tensor& x, const ConstTensor& table, Rotation rotation);
 
-}  // namespace tsprun::kernels
+}  // namespace tsprun::detail::kernels

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 AddressSpace::AddressSpace(std::size_t bytes) {
   constexpr std::size_t kLeast = std::size_t{1} << 30;
@@ -29,4 +29,4 @@ AddressSpace::~AddressSpace() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

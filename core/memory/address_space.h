@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <span>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Owns a private, writable mapping without reserved memory (mmap with MAP_NORESERVE).
 class AddressSpace {
@@ -24,4 +24,4 @@ class AddressSpace {
   std::span<std::byte> bytes_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

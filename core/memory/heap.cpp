@@ -9,6 +9,10 @@
 
 namespace tsprun {
 
+using namespace detail;
+
+namespace detail {
+
 namespace {
 
 constexpr std::size_t kLine = 64;
@@ -23,11 +27,15 @@ constexpr std::size_t round_up(std::size_t value, std::size_t step) { return (va
 
 }  // namespace
 
+}  // namespace detail
+
 void HeapBlock::reset() {
   if (heap_ != nullptr) heap_->free(bytes_, category_);
   heap_ = nullptr;
   bytes_ = {};
 }
+
+namespace detail {
 
 Heap::Heap(std::span<std::byte> reservation, std::uint64_t budget, Commit commit, Release release)
     : reservation_(reservation),
@@ -169,4 +177,5 @@ bool Heap::contains(std::span<const std::byte> memory) const {
   return begin >= first && begin - first <= reservation_.size() && memory.size() <= reservation_.size() - (begin - first);
 }
 
+}  // namespace detail
 }  // namespace tsprun

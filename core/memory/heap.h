@@ -25,9 +25,7 @@
 #include <string>
 #include <utility>
 
-namespace tsprun {
-
-namespace detail {
+namespace tsprun::detail {
 
 /// The heap of one rank; used by one thread at a time, the rank's.
 class Heap {
@@ -112,8 +110,4 @@ class Heap {
   std::string fail_next_;  // empty: nothing shall fail
 };
 
-}  // namespace detail
-
-using detail::Heap;
-
-}  // namespace tsprun
+}  // namespace tsprun::detail

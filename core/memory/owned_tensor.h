@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// A contiguous tensor in the rank's heap, whose memory it gives back when destroyed. Movable, not copyable.
 class OwnedTensor {
@@ -45,4 +45,4 @@ class OwnedTensor {
 inline Buffer buffer_of(const Tensor& tensor) { return {tensor.data(), tensor.elements(), tensor.dtype()}; }
 inline ConstBuffer buffer_of(const ConstTensor& tensor) { return {tensor.data(), tensor.elements(), tensor.dtype()}; }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

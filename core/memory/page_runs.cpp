@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 void PageRuns::for_each_missing(std::size_t begin, std::size_t end, const Visitor& visit) const {
   auto run = runs_.upper_bound(begin);
@@ -57,4 +57,4 @@ std::size_t PageRuns::take_last(std::size_t begin, std::size_t end, std::size_t 
   return taken;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

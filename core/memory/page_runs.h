@@ -5,7 +5,7 @@
 #include <functional>
 #include <map>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// A set of page numbers. Ranges are half-open: [begin, end).
 class PageRuns {
@@ -34,4 +34,4 @@ class PageRuns {
   std::size_t count_ = 0;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -226,4 +226,4 @@ double ComputeStream::sum_of_squares(const ConstTensor& x) {
   return sum;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -23,13 +23,9 @@
 #include <cstdint>
 #include <span>
 
-namespace tsprun {
+namespace tsprun::detail {
 
-namespace detail {
 class TraceRecorder;
-}
-using detail::TraceRecorder;
-
 /// Runs the kernels of one rank; used by one thread, the rank's.
 class ComputeStream {
  public:
@@ -119,4 +115,4 @@ class ComputeStream {
   double flops_ = 0;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -49,4 +49,4 @@ void FiniteWatch::look(std::uint64_t order, const std::string& name, const Const
   found_ = {when, fmt::format("{}: {}, {}, {}", stage_, name, tensor.describe(), kernels::describe_element(tensor, *at))};
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

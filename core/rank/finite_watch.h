@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The tensors of a stage, ordered so that each depends on earlier ones.
 enum class Watched : std::uint8_t {
@@ -55,4 +55,4 @@ class FiniteWatch {
   std::optional<Finding> found_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -4,7 +4,7 @@
 #include "core/trace/recorder.h"
 #include "transport/posix.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Rank::Rank(Context& context, const RankOptions& options)
     : context_(context),
@@ -50,4 +50,4 @@ void Rank::reset_times() {
   begun_ns_ = posix::now_ns();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -13,7 +13,7 @@
 #include <span>
 #include <string_view>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Options of Rank.
 struct RankOptions {
@@ -94,4 +94,4 @@ struct Transfer {
   Work work;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -14,11 +14,15 @@
 
 namespace tsprun {
 
+using namespace detail;
+
 bool Work::test() { return engine_ == nullptr || engine_->test(stream_, number_); }
 
 void Work::wait() {
   if (engine_ != nullptr) engine_->wait_for(stream_, number_);
 }
+
+namespace detail {
 
 Engine::Engine(FlightBoard board, int world_rank, std::vector<Route> routes, Doorbell& doorbell, EngineOptions options)
     : board_(board),
@@ -344,4 +348,5 @@ void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transpor
       world_rank_, std::string(name(mine.op)), line(lane.stream).sequence.load(relaxed));
 }
 
+}  // namespace detail
 }  // namespace tsprun

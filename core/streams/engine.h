@@ -28,11 +28,11 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::fault {
+namespace tsprun::detail::fault {
 class DelayTransport;
 }
 
-namespace tsprun {
+namespace tsprun::detail {
 
 class PeerWatch;
 class RankFaults;
@@ -74,8 +74,6 @@ constexpr std::uint64_t wait_for_word_ns(std::uint64_t timeout_ns) {
   return std::min<std::uint64_t>(timeout_ns / 4, 1'500'000'000);
 }
 
-using detail::Engine;
-
 /// An operation as a resumable state machine. Subclasses hold all state; step() never waits.
 class Operation {
  public:
@@ -100,7 +98,7 @@ class Operation {
   OperationInfo info_;
 
  private:
-  friend class detail::Engine;
+  friend class Engine;
   Operation* next_ = nullptr;
   bool owned_ = false;
   std::uint64_t number_ = 0;  // position on its stream, from 1; set once it is complete and kept
@@ -135,8 +133,6 @@ struct EngineOptions {
   RankFaults* faults = nullptr;  ///< told of every operation when it is posted, begins and ends; null: none; borrowed
   bool phantom = false;          ///< there are no peers, and operations aren't begun: see make_phantom()
 };
-
-namespace detail {
 
 /// The engine of one rank; used by one thread at a time, the rank's. Its functions throw the first failure of the job once the
 /// job has failed.
@@ -285,6 +281,4 @@ class Engine {
   std::uint32_t spin_misses_ = 0;  // waits since spin_looks_ polls last sufficed
 };
 
-}  // namespace detail
-
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -46,4 +46,4 @@ LinkLine* LinkTimes::line_for(const Link& link) {
   return fastest;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Smallest message that is timed, in bytes: reading the clock would slow smaller ones down by a percent or more.
 inline constexpr std::size_t kTimedBytes = 4096;
@@ -36,4 +36,4 @@ class LinkTimes {
   std::vector<Link> links_;  // by rank of the world
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// State of one call of Engine::wait_for().
 struct Patience {
@@ -30,4 +30,4 @@ struct Patience {
   }
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

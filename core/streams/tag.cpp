@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 std::string describe_tag(std::uint32_t tag) {
   const std::uint32_t op = tag & 0xff;
@@ -18,4 +18,4 @@ std::string describe_tag(std::uint32_t tag) {
                      reduces ? fmt::format(" ({})", name(static_cast<Reduction>(reduction))) : "");
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns the tag of a message; only the lower 16 bits of `step` are kept.
 constexpr std::uint32_t make_tag(Op op, DType dtype, Reduction reduction, std::uint32_t step) {
@@ -19,4 +19,4 @@ constexpr std::uint32_t make_tag(Op op, DType dtype, Reduction reduction, std::u
 /// Returns a description for error messages: "all_reduce of f32 (sum)"; an invalid tag is given as a number.
 std::string describe_tag(std::uint32_t tag);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

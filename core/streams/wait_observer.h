@@ -3,7 +3,7 @@
 
 #include "core/streams/engine.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Observer of completed operations and of waits: those of blocking calls, and those for posted operations.
 class WaitObserver : public OperationObserver {
@@ -17,4 +17,4 @@ class WaitObserver : public OperationObserver {
   virtual void missing(int rank, const OperationInfo& info) = 0;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

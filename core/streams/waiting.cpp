@@ -17,7 +17,7 @@
 #include <immintrin.h>
 #endif
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -351,4 +351,4 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
                             : ""));
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

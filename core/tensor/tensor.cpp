@@ -3,7 +3,7 @@
 
 #include <stdexcept>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 template <class Byte>
 BasicTensor<Byte>::BasicTensor(Byte* data, DType dtype, std::span<const std::size_t> sizes)
@@ -160,4 +160,4 @@ bool same_shape(const ConstTensor& a, const ConstTensor& b) {
   return true;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

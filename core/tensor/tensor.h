@@ -12,7 +12,7 @@
 #include <string>
 #include <type_traits>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Largest number of dims of a tensor.
 inline constexpr std::size_t kMaxDims = 4;
@@ -115,4 +115,4 @@ using ConstTensor = BasicTensor<const std::byte>;
 /// Returns true if both tensors have the same number of dims and the same sizes. Ignores element type and strides.
 bool same_shape(const ConstTensor& a, const ConstTensor& b);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

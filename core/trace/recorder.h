@@ -15,15 +15,13 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Bytes in use in a rank's heap at one moment, by category.
 struct TraceMemory {
   std::uint64_t at_ns = 0;
   CategoryBytes bytes;
 };
-
-namespace detail {
 
 /// The events of one rank, in private memory; used by one thread, the rank's. It observes the engine to record operations
 /// and waits; the compute stream adds kernels, and TraceSpan adds steps, passes and layers. With every event it samples the
@@ -156,8 +154,4 @@ class TraceRecorder final : public WaitObserver {
   bool awake_ = true;
 };
 
-}  // namespace detail
-
-using detail::TraceRecorder;
-
-}  // namespace tsprun
+}  // namespace tsprun::detail

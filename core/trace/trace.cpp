@@ -5,6 +5,8 @@
 
 namespace tsprun {
 
+using namespace detail;
+
 Trace::Trace(Context& context) : engine_(&engine_of(context)), recorder_(std::make_unique<TraceRecorder>()) {
   if (!engine_->idle()) throw Error(Cause::refused, "Trace: an operation is pending; wait for it first");
   if (engine_->is_observed()) throw Error(Cause::refused, "Trace: another trace of this rank is being recorded; end it first");

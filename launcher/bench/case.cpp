@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 namespace {
 
@@ -145,4 +145,4 @@ std::vector<std::string> split_list(std::string_view text) {
   }
 }
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench

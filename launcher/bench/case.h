@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 // X(name, per-rank parts, has a root, reduces)
 // "per-rank parts": the buffer consists of one equal part per rank, so its size must be a multiple of ranks × element size.
@@ -102,4 +102,4 @@ std::vector<Case> in_both_places(std::span<const Case> cases);
 /// Splits "a,b,c" at the commas. Empty parts are kept, so that callers can refuse them.
 std::vector<std::string> split_list(std::string_view text);
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 namespace {
 
@@ -259,4 +259,4 @@ std::uint64_t check(Subject& subject, const Case& which, std::uint32_t seed) {
   return static_cast<std::uint64_t>(tell(subject, wrong));
 }
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench

@@ -13,7 +13,7 @@
 #include <limits>
 #include <span>
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 /// One rank of the library that is measured. Failures are thrown as the library's own exceptions.
 class Subject {
@@ -91,4 +91,4 @@ double median(std::span<const double> sorted);
 /// Returns the q-quantile of sorted values by nearest rank. `sorted` must not be empty.
 double percentile(std::span<const double> sorted, double q);
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 namespace {
 
@@ -126,4 +126,4 @@ std::uint64_t count_wrong_sums(ConstBuffer buffer, std::uint32_t seed, int ranks
   return count_differences(buffer, seed, 0, ranks, first, tick);
 }
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench

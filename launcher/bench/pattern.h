@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 /// Function that is called now and then while a long buffer is processed, so that waiting peers see a sign of life.
 using Tick = std::function<void()>;
@@ -24,4 +24,4 @@ std::uint64_t count_wrong(ConstBuffer buffer, std::uint32_t seed, int rank, std:
 /// Returns the number of elements that differ from the sums over ranks 0 … ranks−1 of their values from index `first` on.
 std::uint64_t count_wrong_sums(ConstBuffer buffer, std::uint32_t seed, int ranks, std::uint64_t first, const Tick& tick);
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench

@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 namespace {
 
@@ -149,4 +149,4 @@ void Table::finish() {
   outcomes_.clear();
 }
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::bench {
+namespace tsprun::detail::bench {
 
 /// Times and wrong elements of one form of a row; `wrong` may be kUnchecked.
 struct Outcome {
@@ -64,4 +64,4 @@ class Table {
   nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
 };
 
-}  // namespace tsprun::bench
+}  // namespace tsprun::detail::bench

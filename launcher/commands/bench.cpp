@@ -20,7 +20,7 @@
 #include <set>
 #include <span>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -216,4 +216,4 @@ int BenchCommand::run(const GlobalOptions& global, Report& report) {
 
 std::unique_ptr<Command> make_bench() { return std::make_unique<BenchCommand>(); }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

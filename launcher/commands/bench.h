@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Options as they are typed, with their defaults.
 struct BenchOptions {
@@ -42,4 +42,4 @@ class BenchCommand final : public Command {
   std::vector<std::string> notes_;  // comment lines that say which rows were left out, and why
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -165,4 +165,4 @@ int bench_rank(Context& context, ReportSink& sink, const BenchPlan& plan) {
   return 0;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

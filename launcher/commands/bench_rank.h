@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Cases to measure, and how to measure them. Views are borrowed.
 struct BenchPlan {
@@ -26,4 +26,4 @@ struct BenchPlan {
 /// what operations throw, and on rank 0 Error(corrupt), after all rows, if any element was wrong.
 int bench_rank(Context& context, ReportSink& sink, const BenchPlan& plan);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -14,7 +14,7 @@
 
 #include <filesystem>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -100,4 +100,4 @@ int BlockCommand::run(const GlobalOptions& global, Report& report) {
 
 std::unique_ptr<Command> make_block() { return std::make_unique<BlockCommand>(); }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

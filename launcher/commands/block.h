@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Options as they are typed.
 struct BlockOptions {
@@ -34,4 +34,4 @@ class BlockCommand final : public Command {
   BlockOptions block_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

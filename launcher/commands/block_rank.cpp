@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -143,4 +143,4 @@ int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan) {
   return 0;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

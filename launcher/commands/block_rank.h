@@ -5,7 +5,7 @@
 #include "launcher/commands/block.h"
 #include "launcher/report_sink.h"
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Arguments of block_rank(). Pointers are borrowed.
 struct BlockPlan {
@@ -18,4 +18,4 @@ struct BlockPlan {
 /// place where numbers weren't finite, if any wasn't.
 int block_rank(Context& context, ReportSink& sink, const BlockPlan& plan);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// One command of tsprun, such as `train`. all_commands() makes one object of each before the command line is parsed.
 class Command {
@@ -69,4 +69,4 @@ std::unique_ptr<Command> make_status();
 /// Returns all commands, in the order in which --help lists them.
 std::vector<std::unique_ptr<Command>> all_commands();
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

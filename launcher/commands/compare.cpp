@@ -18,7 +18,7 @@
 #include <limits>
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -257,4 +257,4 @@ int CompareCommand::run(const GlobalOptions& global, Report& report) {
 
 std::unique_ptr<Command> make_compare() { return std::make_unique<CompareCommand>(); }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

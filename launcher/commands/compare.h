@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Options of `compare`, as typed and as validated.
 struct CompareOptions {
@@ -65,4 +65,4 @@ class CompareCommand final : public Command {
   std::vector<ComparePoint> points_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -11,7 +11,7 @@
 
 #include <cmath>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan) {
   const ModelCommandOptions& options = *plan.model;
@@ -57,4 +57,4 @@ int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan) {
   return 0;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Arguments of compare_rank(). Pointers are borrowed.
 struct ComparePlan {
@@ -20,4 +20,4 @@ struct ComparePlan {
 /// Runs the steps; sets `steps` (seconds of each measured one), `per_rank` and `theory` in the report. Returns the exit code.
 int compare_rank(Context& context, ReportSink& sink, const ComparePlan& plan);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -12,7 +12,7 @@
 
 #include <algorithm>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -251,4 +251,4 @@ std::string compare_csv(const ordered_json& rows) {
   return csv;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -128,4 +128,4 @@ class Doctor : public Command {
 
 std::unique_ptr<Command> make_doctor() { return std::make_unique<Doctor>(); }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

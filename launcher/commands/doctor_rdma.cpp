@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -99,4 +99,4 @@ std::vector<WayRow> likely_ways(const GlobalOptions& options, const Trial& shm, 
   return {near, far};
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Findings about RDMA on this machine.
 struct RdmaFindings {
@@ -30,4 +30,4 @@ struct WayRow {
 /// Returns which transports ranks would use under these options, judged by the trials on this machine.
 std::vector<WayRow> likely_ways(const GlobalOptions& options, const Trial& shm, const Trial& verbs, const Trial& tcp);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

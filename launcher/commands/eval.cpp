@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -64,4 +64,4 @@ int EvalCommand::run(const GlobalOptions& global, Report& report) {
 
 std::unique_ptr<Command> make_eval() { return std::make_unique<EvalCommand>(); }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

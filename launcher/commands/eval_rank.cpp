@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -130,4 +130,4 @@ int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan) {
   return 0;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Arguments of eval_rank(). Pointers are borrowed.
 struct EvalPlan {
@@ -22,4 +22,4 @@ struct EvalPlan {
 /// `windows`, `tokens`, `per_rank` and `theory` in the report. Returns the exit code.
 int eval_rank(Context& context, ReportSink& sink, const EvalPlan& plan);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -20,7 +20,7 @@
 #include <filesystem>
 #include <span>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -195,4 +195,4 @@ int GenerateCommand::run(const GlobalOptions& global, Report& report) {
 
 std::unique_ptr<Command> make_generate() { return std::make_unique<GenerateCommand>(); }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

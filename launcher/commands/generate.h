@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Options of `generate`. Members named …_text hold what was typed; validation sets the parsed values below.
 struct GenerateOptions {
@@ -50,4 +50,4 @@ class GenerateCommand final : public Command {
   GenerateOptions options_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

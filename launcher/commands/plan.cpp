@@ -17,7 +17,7 @@
 #include <algorithm>
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -207,4 +207,4 @@ int PlanCommand::run(const GlobalOptions& global, Report& report) {
 
 std::unique_ptr<Command> make_plan() { return std::make_unique<PlanCommand>(); }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -1,7 +1,7 @@
 // All commands of tsprun. A new command is one line here.
 #include "launcher/commands/command.h"
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 std::vector<std::unique_ptr<Command>> all_commands() {
   std::vector<std::unique_ptr<Command>> commands;
@@ -18,4 +18,4 @@ std::vector<std::unique_ptr<Command>> all_commands() {
   return commands;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

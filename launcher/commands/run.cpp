@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -59,4 +59,4 @@ class Run : public Command {
 
 std::unique_ptr<Command> make_run() { return std::make_unique<Run>(); }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

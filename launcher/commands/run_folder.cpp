@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -94,4 +94,4 @@ std::string resume_command(const std::vector<std::string>& words, const std::str
   return fmt::format("{} --resume {}", command, for_shell(dir));
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// One training run's folder.
 class RunFolder {
@@ -55,4 +55,4 @@ class RunFolder {
 /// checkpoint replaces, and with --resume `dir`.
 std::string resume_command(const std::vector<std::string>& words, const std::string& dir);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -17,7 +17,7 @@
 #include <limits>
 #include <system_error>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -108,4 +108,4 @@ class Status : public Command {
 
 std::unique_ptr<Command> make_status() { return std::make_unique<Status>(); }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -18,7 +18,7 @@
 #include <system_error>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 constexpr std::int64_t kMostSteps = 1'000'000'000;
@@ -422,4 +422,4 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
 
 std::unique_ptr<Command> make_train() { return std::make_unique<TrainCommand>(); }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Options of `train`. Members named …_text hold what was typed; validate_train() sets the parsed values below. In a run that
 /// goes on from a checkpoint, options that weren't typed have the checkpoint's values, otherwise their defaults.
@@ -93,4 +93,4 @@ class TrainCommand final : public Command {
   std::string trouble_;  ///< why this tsprun can't start the job, to be told to other nodes
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

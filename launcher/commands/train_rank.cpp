@@ -14,7 +14,7 @@
 #include <cmath>
 #include <span>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -117,4 +117,4 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   return 0;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -6,7 +6,7 @@
 #include "launcher/model/progress.h"
 #include "launcher/report_sink.h"
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Arguments of train_rank(). Pointers are borrowed.
 struct TrainPlan {
@@ -22,4 +22,4 @@ struct TrainPlan {
 /// run that is asked to end saves, and returns 0 without an audit.
 int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

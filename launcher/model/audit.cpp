@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <type_traits>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -249,4 +249,4 @@ void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const For
   sink.set("theory", {{"per_rank", theory}, {"all_ranks", {{"traffic_bytes", std::move(all)}}}, {"paper", paper}});
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

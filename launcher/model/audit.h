@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Payload bytes that crossed one transport's lanes in the whole run so far.
 struct LinkBytes {
@@ -86,4 +86,4 @@ void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const For
 /// layout or model that the paper has no formulas for.
 nlohmann::ordered_json paper_json(const theory::MeshSetting& of, DType dtype);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -240,4 +240,4 @@ std::vector<std::string> audit_table(std::span<const RankAudit> audits, const Fo
   return lines;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns "memory and traffic equal the forecast", or what differs, on which rank, and by how many bytes. Every figure of every
 /// rank is compared to the byte.
@@ -16,4 +16,4 @@ std::string audit_verdict(std::span<const RankAudit> audits, const Forecast& for
 /// Returns the verdict and the tables of memory, traffic, transports and seconds, as lines.
 std::vector<std::string> audit_table(std::span<const RankAudit> audits, const Forecast& forecast);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 TensorExchange tensor_exchange(const GlobalOptions& global) {
   if (global.tensor_text != "plain" && global.tensor_text != "sequence") {
@@ -71,4 +71,4 @@ std::string ranks_as_typed(const GlobalOptions& global) {
   return fmt::format("-n {}", global.ranks);
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

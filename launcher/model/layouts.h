@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns the layout that computes a model: without axes of one rank, with the variants of --tp and --sp. Throws Error(refused)
 /// as tensor_exchange() and sequence_exchange() do.
@@ -31,4 +31,4 @@ void refuse_data_axis(const GlobalOptions& global, const std::string& why);
 /// Returns how the user chose the number of ranks, for messages: "--layout tsp=6", "-n 6".
 std::string ranks_as_typed(const GlobalOptions& global);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -25,7 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -327,4 +327,4 @@ DType parse_dtype(const std::string& text) {
   return *dtype;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

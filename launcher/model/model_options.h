@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Selection of the options that a command takes.
 struct ModelOptionUse {
@@ -102,4 +102,4 @@ double parse_number(const std::string& option, const std::string& text, const Nu
 /// Parses --dtype: f32, f64 or bf16. Throws Error(refused).
 DType parse_dtype(const std::string& text);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 ModelOptions model_options(const ModelCommandOptions& options, bool training) {
   return {.config = options.shape, .dtype = options.dtype, .recompute = options.recompute, .training = training};
@@ -89,4 +89,4 @@ void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommand
   session.finish();
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

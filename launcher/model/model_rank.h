@@ -12,7 +12,7 @@
 #include <functional>
 #include <span>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns what Model's constructor needs to know of the options. `training`: the model also computes backward passes.
 ModelOptions model_options(const ModelCommandOptions& options, bool training);
@@ -50,4 +50,4 @@ void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptio
 void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
                             std::size_t prompt, bool print);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <system_error>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 OutputFile::OutputFile(Session& session, const std::string& path, const std::vector<safetensors::PlannedTensor>& tensors)
     : session_(session), plan_(tensors) {
@@ -80,4 +80,4 @@ void discard_output(const std::string& path) {
   std::filesystem::remove(path + ".partial", ignored);
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// One rank's handle on the shared file.
 class OutputFile {
@@ -40,4 +40,4 @@ std::string check_output(const std::string& option, const std::string& path, dou
 /// Removes the unfinished file of a job that failed, whose ranks may have been killed before they could.
 void discard_output(const std::string& path);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

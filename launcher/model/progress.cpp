@@ -8,7 +8,7 @@
 #include <cmath>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 constexpr std::uint64_t kBetweenLines_ns = 1'000'000'000;
@@ -89,4 +89,4 @@ void Progress::update(std::uint64_t done, double tokens, std::string_view figure
   sink_.progress(fields(done, figures, since_frame_.close(now), left));
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns a duration as "0:07", "12:30" or "3:00:00"; "--" if it is negative, not finite or longer than 1e9 s.
 std::string duration_text(double seconds);
@@ -50,4 +50,4 @@ class Progress {
   Window since_frame_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

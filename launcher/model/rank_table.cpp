@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -136,4 +136,4 @@ std::vector<std::string> RankTable::lines() const {
   return lines;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Most characters in a line.
 inline constexpr std::size_t kTableColumns = 100;
@@ -41,4 +41,4 @@ struct RankTable {
   std::vector<std::string> lines() const;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

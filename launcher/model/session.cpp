@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -68,4 +68,4 @@ void Session::finish() {
   if (!trouble.empty() && speaks()) sink_.set(kTraceTrouble, trouble);
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

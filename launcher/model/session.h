@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns the kernel level that this process would compute at: TSP_KERNELS, else the machine's best.
 kernels::Level kernels_of_this_process();
@@ -62,4 +62,4 @@ class Session {
   std::optional<Mesh> mesh_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

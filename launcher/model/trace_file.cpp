@@ -16,7 +16,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -265,4 +265,4 @@ void write_failure_trace(const FlightBoard& board, const std::vector<fault::Spec
   file.finish();
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Report key by which rank 0 tells tsprun that the job succeeded but its trace couldn't be written.
 inline constexpr const char* kTraceTrouble = "trace_trouble";
@@ -38,4 +38,4 @@ std::string write_trace(Context& context, const TraceRecorder& trace, const std:
 void write_failure_trace(const FlightBoard& board, const std::vector<fault::Spec>& faults, const Failure& failure,
                          std::uint64_t when_ns, std::uint64_t zero_ns, const std::string& path);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

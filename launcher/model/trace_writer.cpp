@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -81,4 +81,4 @@ void TraceWriter::write(std::string_view rest) {
   }
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

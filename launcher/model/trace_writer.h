@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns true if a file of this name is written gzipped.
 bool is_gzip_name(std::string_view path);
@@ -50,4 +50,4 @@ class TraceWriter {
   std::unique_ptr<Gzip> gzip_;  // null: plain text
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

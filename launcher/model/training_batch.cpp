@@ -1,6 +1,6 @@
 #include "launcher/model/training_batch.h"
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 TrainingBatch::TrainingBatch(const ModelCommandOptions& options)
     : options_(options),
@@ -21,4 +21,4 @@ TokenBatch TrainingBatch::of_step(std::uint64_t step) {
   return {.batch = options_.batch, .sequence = S, .ids = ids_, .labels = labels_, .seed = options_.seed, .step = step};
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Reads the tokens of one step at a time into its own memory.
 class TrainingBatch {
@@ -31,4 +31,4 @@ class TrainingBatch {
   std::vector<Token> window_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

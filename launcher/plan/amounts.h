@@ -7,7 +7,7 @@
 #include <iterator>
 #include <string>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 inline constexpr double kGiB = 1 << 30;
 
@@ -27,4 +27,4 @@ inline std::string readable_bytes(double bytes) {
   return fmt::format("{:.{}f} {}", bytes, bytes < 100 ? 2 : 1, kUnits[unit]);
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -12,7 +12,7 @@
 
 #include <cmath>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -296,4 +296,4 @@ std::vector<std::string> paper_figure_lines() {
   return lines;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

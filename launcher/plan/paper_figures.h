@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns the reference model of Appendix C in bf16, with one sequence of `sequence` tokens.
 Setting reference_setting(std::size_t sequence, Recompute recompute = Recompute::none);
@@ -34,4 +34,4 @@ nlohmann::ordered_json paper_figures_json();
 /// Returns the same as lines of tables.
 std::vector<std::string> paper_figure_lines();
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -265,4 +265,4 @@ ordered_json PaperTables::json() const {
   return json;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Ranks of the paper's reference model, one node, if no number is given.
 inline constexpr int kPaperRanks = 8;
@@ -58,4 +58,4 @@ class PaperTables {
   std::vector<Equation> equations_;
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -373,4 +373,4 @@ ordered_json remedy_json(const theory::Remedies& remedies) {
           {"seq", if_any(remedies.sequence)}};
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

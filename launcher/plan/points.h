@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Returns the layouts to compare `given` with: `given` first, then other schemes on as many ranks with the same degree of dp,
 /// and dp alone.
@@ -74,4 +74,4 @@ std::vector<std::string> remedy_lines(const PlanQuestion& question, const theory
 /// Returns the same as JSON: {layout, recompute, mem_bytes, gpus, batch, seq}; null for what wouldn't help.
 nlohmann::ordered_json remedy_json(const theory::Remedies& remedies);
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 namespace {
 
@@ -34,4 +34,4 @@ std::vector<std::string> TextTable::lines() const {
   return result;
 }
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

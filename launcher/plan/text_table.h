@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher {
+namespace tsprun::detail::launcher {
 
 /// Collects rows and formats them together. Every row has as many cells as there are heads.
 class TextTable {
@@ -22,4 +22,4 @@ class TextTable {
   std::size_t left_from_ = static_cast<std::size_t>(-1);
 };
 
-}  // namespace tsprun::launcher
+}  // namespace tsprun::detail::launcher

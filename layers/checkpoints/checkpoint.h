@@ -34,7 +34,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Facts about a run besides its model and its weights. A run that continues with the same facts continues bit-identically.
 struct CheckpointState {
@@ -167,4 +167,4 @@ FoundCheckpoint open_checkpoint(const std::filesystem::path& folder, bool verify
 /// or nodes see different checkpoints.
 void load_checkpoint(Rank& rank, Communicator& ranks, ParameterStore& store, const FoundCheckpoint& checkpoint);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -16,7 +16,7 @@
 
 #include <system_error>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -235,4 +235,4 @@ std::vector<std::string> differences(const CheckpointState& saved, const Checkpo
   return lines;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <system_error>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -155,4 +155,4 @@ void PartialFolder::publish() {
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns the name of a step's folder, "step-000120".
 std::string step_folder(std::uint64_t step);
@@ -56,4 +56,4 @@ class PartialFolder {
   bool published_ = false;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

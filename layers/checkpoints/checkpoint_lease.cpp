@@ -22,7 +22,7 @@
 #include <system_error>
 #include <unistd.h>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -331,4 +331,4 @@ void CheckpointLease::beat_on(const std::string& text) {
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -34,7 +34,7 @@
 #include <string_view>
 #include <thread>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Name of the lease's file in the folder.
 inline constexpr std::string_view kLeaseName = "tsprun.lease";
@@ -106,4 +106,4 @@ class CheckpointLease {
   std::thread beating_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

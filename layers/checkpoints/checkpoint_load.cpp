@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -66,4 +66,4 @@ void load_checkpoint(Rank& rank, Communicator& ranks, ParameterStore& store, con
   });
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Version that is written. Version 1, which can be read too, has no field "run".
 inline constexpr std::uint64_t kManifestVersion = 2;
@@ -55,4 +55,4 @@ Manifest read_manifest(const std::filesystem::path& folder);
 /// file.
 std::optional<std::string> run_of(const std::filesystem::path& folder);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -27,7 +27,7 @@
 #include <system_error>
 #include <unistd.h>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -303,4 +303,4 @@ SavedCheckpoint save_checkpoint(Rank& rank, Communicator& ranks, const Parameter
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

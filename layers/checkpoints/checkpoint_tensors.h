@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// One file of a checkpoint: its name, the dtype of its tensors, and the member of ParameterPart that it holds.
 struct CheckpointTensors {
@@ -35,4 +35,4 @@ inline const safetensors::TensorInfo& checkpoint_tensor(const safetensors::File&
   return file.require(file.find(name) != nullptr ? name : parameter.name, parameter.shape);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

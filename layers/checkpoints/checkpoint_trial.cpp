@@ -21,7 +21,7 @@
 #include <thread>
 #include <unistd.h>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -115,4 +115,4 @@ void try_shared_folder(Rank& rank, Communicator& ranks, const fs::path& dir) {
   clear_away();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

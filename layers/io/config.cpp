@@ -16,7 +16,7 @@
 #include <optional>
 #include <set>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -284,4 +284,4 @@ std::string hugging_face_json(const ModelConfig& config, std::string_view torch_
   return object.dump(2) + "\n";
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

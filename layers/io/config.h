@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Kind of a model: what its blocks consist of, and how its files are written. Model code asks the questions of ModelConfig below
 /// instead of testing the family. The exceptions: names, shapes and cuts of what files hold (parameters/parameters.cpp,
@@ -98,4 +98,4 @@ void check_config(const ModelConfig& config, const std::string& where);
 /// "bfloat16").
 std::string hugging_face_json(const ModelConfig& config, std::string_view torch_dtype);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <set>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using nlohmann::json;
 
@@ -94,4 +94,4 @@ std::vector<std::string> ConfigFields::unknown(std::span<const std::string_view>
   return warnings;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

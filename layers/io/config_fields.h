@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Largest value accepted for any size.
 inline constexpr std::size_t kMaxConfigSize = std::numeric_limits<std::int32_t>::max();
@@ -65,4 +65,4 @@ LoadedConfig parse_gpt2_config(const ConfigFields& fields, const std::string& wh
 /// Returns a GPT-2 model as config.json.
 std::string gpt2_json(const ModelConfig& config, std::string_view torch_dtype);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using nlohmann::json;
 
@@ -90,4 +90,4 @@ std::string gpt2_json(const ModelConfig& config, std::string_view torch_dtype) {
   return object.dump(2) + "\n";
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -11,7 +11,7 @@
 #include <iterator>
 #include <type_traits>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 static_assert(std::endian::native == std::endian::little, "files are little-endian and are read as they lie");
 
@@ -126,4 +126,4 @@ void convert_from_stored(StoredType from, const std::byte* source, DType to, std
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 // X(name in safetensors headers, bytes an element)
 #define TSP_STORED_TYPES(X) \
@@ -42,4 +42,4 @@ void convert_from_stored(StoredType from, const std::byte* source, DType to, std
 /// Returns the nearest bf16, rounded once.
 bf16 bf16_from(double value);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

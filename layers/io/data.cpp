@@ -10,7 +10,7 @@
 #include <array>
 #include <iterator>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -129,4 +129,4 @@ void check_training_data(std::uint64_t tokens, std::size_t sequence) {
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

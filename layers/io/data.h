@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// A token's id.
 using Token = std::int32_t;
@@ -64,4 +64,4 @@ std::uint64_t training_offset(std::uint64_t tokens, std::size_t sequence, std::u
 /// Throws Error(refused) if the stream is shorter than one training sequence, S + 1 tokens.
 void check_training_data(std::uint64_t tokens, std::size_t sequence);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

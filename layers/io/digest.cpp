@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -70,4 +70,4 @@ Digest digest_file(const posix::UniqueFd& file, const std::filesystem::path& pat
   return digest_of_blocks(blocks);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -13,7 +13,7 @@
 #include <span>
 #include <string>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Bytes of a block; the last block of a file may be shorter.
 inline constexpr std::uint64_t kDigestBlockBytes = std::uint64_t{16} << 20;
@@ -38,4 +38,4 @@ Digest digest_of_blocks(std::span<const Digest> blocks);
 /// Returns the checksum of a file, reading all of it. Throws Error(refused).
 Digest digest_file(const posix::UniqueFd& file, const std::filesystem::path& path, std::uint64_t file_bytes);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

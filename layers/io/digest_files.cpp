@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -112,4 +112,4 @@ std::vector<Digest> digest_files(const std::vector<fs::path>& paths, const std::
   return Readers(paths).read(tick);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

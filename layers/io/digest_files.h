@@ -7,11 +7,11 @@
 #include <functional>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns the checksum of every file, in their order. Up to 16 threads read blocks of 16 MiB, while this thread calls `tick`
 /// every 50 ms. An exception from `tick` ends the reading and is passed on. Throws Error(refused) naming a file that can't be
 /// read.
 std::vector<Digest> digest_files(const std::vector<std::filesystem::path>& paths, const std::function<void()>& tick);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace tsprun::file {
+namespace tsprun::detail::file {
 
 namespace {
 
@@ -72,4 +72,4 @@ void sync_folder(const std::filesystem::path& folder) {
   sync(handle, name);
 }
 
-}  // namespace tsprun::file
+}  // namespace tsprun::detail::file

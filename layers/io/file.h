@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <span>
 
-namespace tsprun::file {
+namespace tsprun::detail::file {
 
 /// Opens a regular file for reading. Throws Error(refused): missing, not a regular file, not readable.
 posix::UniqueFd open_to_read(const std::filesystem::path& path);
@@ -23,4 +23,4 @@ void sync(const posix::UniqueFd& file, const std::filesystem::path& path);
 /// Syncs the names in a folder (created, renamed) to disk, so that they survive a power cut. Throws Error(refused).
 void sync_folder(const std::filesystem::path& folder);
 
-}  // namespace tsprun::file
+}  // namespace tsprun::detail::file

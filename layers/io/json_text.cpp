@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -144,4 +144,4 @@ std::string shown_value(const json& value) {
   return shown(value.dump());
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

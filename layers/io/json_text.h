@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Parses `text`. Throws Error(refused) with a message that begins with `where`: malformed text, a NUL byte anywhere, NaN or
 /// infinite numbers (with the field's name), duplicate names, more than 32 levels of nesting.
@@ -18,4 +18,4 @@ std::string shown(std::string_view text);
 /// Returns a JSON value in a form that is safe in error messages: "an object", "an array", else as shown() does.
 std::string shown_value(const nlohmann::json& value);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

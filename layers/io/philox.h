@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns 128 random bits for a 64-bit key and a 128-bit counter, as four words.
 constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 2> key, std::array<std::uint32_t, 4> counter) {
@@ -36,4 +36,4 @@ constexpr std::array<std::uint64_t, 2> philox(std::uint64_t key, std::uint64_t c
   return {words[0] | static_cast<std::uint64_t>(words[1]) << 32, words[2] | static_cast<std::uint64_t>(words[3]) << 32};
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

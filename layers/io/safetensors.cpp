@@ -10,7 +10,7 @@
 #include <bit>
 #include <cstring>
 
-namespace tsprun::safetensors {
+namespace tsprun::detail::safetensors {
 
 namespace {
 
@@ -86,7 +86,7 @@ const TensorInfo& File::require(std::string_view name, std::span<const std::size
   }
   if (!is_readable(tensor->type)) {
     throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": dtype: expected F64, F32, F16 or BF16, found {}", path_.string(),
-                                            name, tsprun::name(tensor->type)));
+                                            name, detail::name(tensor->type)));
   }
   if (!std::equal(shape.begin(), shape.end(), tensor->shape.begin(), tensor->shape.end())) {
     throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": shape: expected {}, found {}", path_.string(), name,
@@ -99,7 +99,7 @@ void File::read(const TensorInfo& tensor, const Block& block, Buffer into) const
   check_block(tensor, block, into.count, path_.string());
   if (!is_readable(tensor.type) || into.dtype == DType::byte) {
     throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": {} can't be read as {}", path_.string(), shown(tensor.name),
-                                            tsprun::name(tensor.type), tsprun::name(into.dtype)));
+                                            detail::name(tensor.type), tsprun::name(into.dtype)));
   }
   if (into.count == 0) return;
 
@@ -129,4 +129,4 @@ void File::read(const TensorInfo& tensor, const Block& block, Buffer into) const
   }
 }
 
-}  // namespace tsprun::safetensors
+}  // namespace tsprun::detail::safetensors

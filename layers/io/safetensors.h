@@ -24,7 +24,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace tsprun::safetensors {
+namespace tsprun::detail::safetensors {
 
 /// Largest N that the format allows.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
@@ -97,4 +97,4 @@ class File {
   std::unordered_map<std::string_view, std::size_t> by_name_;  // views of the names in header_
 };
 
-}  // namespace tsprun::safetensors
+}  // namespace tsprun::detail::safetensors

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace tsprun::safetensors {
+namespace tsprun::detail::safetensors {
 
 namespace {
 
@@ -80,7 +80,7 @@ TensorInfo read_entry(const std::string& where, const std::string& name, const j
   }
   if (end - begin != expected) {
     entry.refuse("data_offsets", fmt::format("[{}, {}] are {} bytes; expected {} for {} {}", begin, end, end - begin, expected,
-                                             tsprun::name(tensor.type), describe(tensor.shape)));
+                                             detail::name(tensor.type), describe(tensor.shape)));
   }
   tensor.offset = data_begin + begin;
   tensor.bytes = expected;
@@ -142,4 +142,4 @@ Header parse_header(std::string_view text, std::uint64_t file_bytes, const std::
   return header;
 }
 
-}  // namespace tsprun::safetensors
+}  // namespace tsprun::detail::safetensors

@@ -12,7 +12,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-namespace tsprun::safetensors {
+namespace tsprun::detail::safetensors {
 
 namespace {
 
@@ -54,7 +54,7 @@ Plan::Plan(const std::vector<PlannedTensor>& tensors, const std::map<std::string
     if (overflow || end > (std::uint64_t{1} << 62)) {
       throw Error(Cause::refused, fmt::format("tensor \"{}\" {} is too large for a file", tensor->name, describe(tensor->shape)));
     }
-    object[tensor->name] = {{"dtype", tsprun::name(info.type)}, {"shape", info.shape}, {"data_offsets", {info.offset, end}}};
+    object[tensor->name] = {{"dtype", detail::name(info.type)}, {"shape", info.shape}, {"data_offsets", {info.offset, end}}};
     if (!tensors_.emplace(tensor->name, std::move(info)).second) {
       throw Error(Cause::refused, fmt::format("tensor \"{}\" is to be written twice", tensor->name));
     }
@@ -118,7 +118,7 @@ void Writer::write(std::string_view name, const Block& block, ConstBuffer from) 
   const StoredType source = stored_type_of(from.dtype);
   if (!is_readable(source)) {
     throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": {} can't be written as {}", path_.string(), name,
-                                            tsprun::name(from.dtype), tsprun::name(tensor.type)));
+                                            tsprun::name(from.dtype), detail::name(tensor.type)));
   }
   if (from.count == 0) return;
 
@@ -158,4 +158,4 @@ void Writer::publish() {
   file::sync_folder(path_.parent_path());
 }
 
-}  // namespace tsprun::safetensors
+}  // namespace tsprun::detail::safetensors

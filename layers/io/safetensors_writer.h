@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::safetensors {
+namespace tsprun::detail::safetensors {
 
 /// A tensor to be written.
 struct PlannedTensor {
@@ -76,4 +76,4 @@ class Writer {
   bool published_ = false;
 };
 
-}  // namespace tsprun::safetensors
+}  // namespace tsprun::detail::safetensors

@@ -7,7 +7,7 @@
 #include <cctype>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -63,4 +63,4 @@ std::string did_you_mean(std::string_view typed, std::span<const std::string> kn
   return word.empty() ? std::string() : fmt::format("; did you mean {}?", word);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns a word in the form in which words are compared: without leading dashes, in lower case, joined by '-'.
 std::string plain_word(std::string_view word);
@@ -21,4 +21,4 @@ std::string nearest_word(std::string_view typed, std::span<const std::string> kn
 /// Returns "; did you mean WORD?", or an empty text.
 std::string did_you_mean(std::string_view typed, std::span<const std::string> known);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Axes that a layout can name.
 enum class AxisKind : std::uint8_t { dp, tp, sp, tsp, zero3 };
@@ -40,6 +40,10 @@ enum class SequenceExchange : std::uint8_t {
   ring,    ///< K and V travel round a ring (ring attention)
   ulysses  ///< an all_to_all exchanges tokens for heads (DeepSpeed-Ulysses)
 };
+
+/// All ways of tp and of sp, the default first.
+inline constexpr std::array kTensorExchanges = {TensorExchange::plain, TensorExchange::sequence};
+inline constexpr std::array kSequenceExchanges = {SequenceExchange::gather, SequenceExchange::ring, SequenceExchange::ulysses};
 
 /// A row of the table: everything that is known of an axis.
 struct AxisRow {
@@ -96,4 +100,4 @@ constexpr std::string_view name(SequenceExchange exchange) {
   return kNames[static_cast<std::size_t>(exchange)];
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <string>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -67,4 +67,4 @@ std::string why_impossible(const Setting& setting, const Layout& layout) {
   return {};
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Throws Error(refused) if the layout's axes don't go together or the model's heads can't be cut over its ranks; the message
 /// says what works. Needs no rank.
@@ -17,4 +17,4 @@ void check_layout(const ModelConfig& config, const Layout& layout);
 /// empty if it can.
 std::string why_impossible(const Setting& setting, const Layout& layout);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 /// Returns the nearest degrees below and above `degree` that divide `heads`.
@@ -72,4 +72,4 @@ std::size_t HeadCut::kv_heads_read_by_all() const {
   return sum;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Heads first, first + 1, …, first + count − 1.
 struct HeadRange {
@@ -48,4 +48,4 @@ class HeadCut {
   int ranks_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

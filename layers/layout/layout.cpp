@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 Layout Layout::canonical() const {
   Layout result = *this;
@@ -82,4 +82,4 @@ std::string Layout::label() const {
   return variants.empty() ? print() : fmt::format("{} ({})", print(), variants);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// One axis and the number of ranks along it.
 struct Axis {
@@ -76,4 +76,4 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <charconv>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -100,4 +100,4 @@ std::string Layout::why_not() const {
   return {};
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -56,4 +56,4 @@ Communicator Mesh::group(int data, int tensor, int sequence) const {
   return world_.subgroup(members);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

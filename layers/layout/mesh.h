@@ -10,7 +10,7 @@
 
 #include <optional>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// One rank's slices of a mesh, each a communicator. Constructing it sends no message.
 class Mesh {
@@ -44,4 +44,4 @@ class Mesh {
   std::optional<Communicator> tokens_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

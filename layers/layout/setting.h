@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Recomputation mode (`--recompute`): what a layer keeps of its forward pass for its backward pass. In every mode, norm outputs
 /// and σ(gate)∘up are computed again, attention probabilities are never stored as a whole, and gathered K and V aren't kept.
@@ -59,4 +59,4 @@ struct Setting {
   }  ///< P_L, without norm gains and biases
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -1,7 +1,7 @@
 // Sizes of TSP's shards, from the cuts that the schedules use (HeadCut, Chunks).
 #include "layers/layout/shards.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 TspShards::TspShards(const ModelConfig& model, int ranks)
     : model_(model),
@@ -25,4 +25,4 @@ std::uint64_t TspShards::total(int rank) const {
   return model_.layers * (attention(rank) + mlp(rank)) + vocabulary(rank) + norm_gains();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The cut of one model over the ranks of a TSP axis.
 class TspShards {
@@ -36,4 +36,4 @@ class TspShards {
   Chunks vocabulary_rows_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

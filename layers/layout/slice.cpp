@@ -2,7 +2,7 @@
 
 #include "core/collectives/chunks.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 BlockSlice BlockSlice::whole(const ModelConfig& config) { return of(config, 0, 1); }
 
@@ -29,4 +29,4 @@ ModelConfig BlockSlice::apply(ModelConfig config) const {
   return config;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

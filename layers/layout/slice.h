@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// A slice of a block, numbered within the whole block.
 struct BlockSlice {
@@ -30,4 +30,4 @@ struct BlockSlice {
   ModelConfig apply(ModelConfig config) const;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -2,7 +2,7 @@
 
 #include "core/kernels/check.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 TokenLayout::TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part,
                          int parts, int slice, int slices)
@@ -23,4 +23,4 @@ std::array<LocalChunk, kHalves> TokenLayout::chunks_of(int part) const {
   return {LocalChunk{cut_.chunk_start(early), 0, before}, LocalChunk{cut_.chunk_start(late), before, cut_.chunk_size(late)}};
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

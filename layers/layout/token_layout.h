@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Number of chunks of a sequence that a rank has.
 inline constexpr std::size_t kHalves = 2;
@@ -93,4 +93,4 @@ class TokenLayout {
   OwnedTensor rope_;  // [S_p, d]
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 int checked(int ranks) {
@@ -73,4 +73,4 @@ std::size_t Zigzag::attention_pairs(int rank) const {
   return pairs;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// A run of tokens that is contiguous in both orders.
 struct TokenRun {
@@ -81,4 +81,4 @@ class Zigzag {
   Chunks table_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

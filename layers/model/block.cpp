@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Write;
 
@@ -136,4 +136,4 @@ void Block::backward(std::size_t layer, const Tensor& d, const BlockVectors& vec
   saved = {};
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -17,7 +17,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Tensors that a block keeps of its forward pass; the recomputation mode decides which exist.
 struct BlockSaved {
@@ -79,4 +79,4 @@ class Block {
   const DropoutDraws* draws_ = nullptr;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

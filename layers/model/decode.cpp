@@ -10,7 +10,7 @@
 #include <array>
 #include <cmath>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -363,4 +363,4 @@ ConstTensor Decoder::step(Token token) {
   return logits_.view();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

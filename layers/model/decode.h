@@ -20,7 +20,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// A text that is being decoded: its length so far, and this rank's part of the K/V cache. All ranks call the same methods with
 /// the same arguments.
@@ -101,4 +101,4 @@ class Decoder {
   OwnedTensor logits_;        // [V]
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Places in a model at which elements are dropped.
 enum class DropoutSite : std::uint8_t {
@@ -46,4 +46,4 @@ class DropoutDraws {
   std::size_t first_sequence_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

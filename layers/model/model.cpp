@@ -14,7 +14,7 @@
 #include <iterator>
 #include <numeric>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -432,4 +432,4 @@ void Model::update(const UpdateOptions& options, double norm) {
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Options of a model: what it computes, and what it keeps in memory.
 struct ModelOptions {
@@ -160,4 +160,4 @@ class Model {
   TrafficCounters backward_traffic_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -10,7 +10,7 @@
 #include <numeric>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -55,4 +55,4 @@ Token sample(const ConstTensor& logits, const SamplingOptions& options, std::uin
   return static_cast<Token>(order[count - 1]);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Options of sample().
 struct SamplingOptions {
@@ -22,4 +22,4 @@ struct SamplingOptions {
 /// likeliest. Throws Error(refused) for NaN logits.
 Token sample(const ConstTensor& logits, const SamplingOptions& options, std::uint64_t index);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -8,7 +8,7 @@
 
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -91,4 +91,4 @@ void SingleBlock::backward(const Tensor& d) {
   strategy_->end();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <memory>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Layer 0 of a model. All ranks of the mesh call the same methods with the same arguments.
 class SingleBlock {
@@ -47,4 +47,4 @@ class SingleBlock {
   BlockSaved saved_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

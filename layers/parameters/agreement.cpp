@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -45,4 +45,4 @@ void agree(Communicator& ranks, const std::function<void()>& body) {
               ranks.world_rank(culprit));
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -12,7 +12,7 @@
 #include <cmath>
 #include <cstring>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -110,4 +110,4 @@ void fill_fresh(const Parameter& parameter, std::size_t layers, std::uint64_t se
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns the standard deviation of a matrix' fresh elements.
 double fresh_deviation(ParameterRole role, std::size_t layers);
@@ -28,4 +28,4 @@ std::uint64_t name_hash(std::string_view name);
 /// or fit the memory.
 void fill_fresh(const Parameter& parameter, std::size_t layers, std::uint64_t seed, const safetensors::Block& block, Buffer into);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -4,7 +4,7 @@
 #include "core/rank/compute_stream.h"
 #include "layers/io/config.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Parameters of a norm, each a vector [h]. Gradients are added to, and have no dims without training; the bias has no dims with
 /// RMSNorm.
@@ -33,4 +33,4 @@ inline void norm_backward(ComputeStream& compute, const ModelConfig& config, con
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

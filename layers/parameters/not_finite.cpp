@@ -14,7 +14,7 @@
 #include <string_view>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -93,4 +93,4 @@ void blame_not_finite(Rank& rank, Communicator& ranks, const ParameterStore& sto
   throw Error(Cause::refused, pass.what);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

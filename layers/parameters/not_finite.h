@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Checks that all values, and with training also master weights and moments, of all ranks are finite. Collective over `ranks`.
 /// Throws Error(refused) on all of them with rank, tensor, shape and element if one isn't. `where` returns how the message about
@@ -30,4 +30,4 @@ struct FailedPass {
 /// same failed pass.
 [[noreturn]] void blame_not_finite(Rank& rank, Communicator& ranks, const ParameterStore& store, const FailedPass& pass);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -108,7 +108,7 @@ void ParameterStore::fill_part(const ParameterPart& part, const Tensor& tensor, 
 
 void ParameterStore::fill_fresh(std::size_t layers, std::uint64_t seed) {
   fill([&](const PartPlan& plan, const safetensors::Block& block, Buffer into) {
-    tsprun::fill_fresh(plan.parameter, layers, seed, block, into);
+    tsprun::detail::fill_fresh(plan.parameter, layers, seed, block, into);
   });
 }
 
@@ -160,4 +160,4 @@ void fill_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
   });
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

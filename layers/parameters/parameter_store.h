@@ -23,7 +23,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// A rectangle of a parameter that is stored as one part of a pack.
 struct PartPlan {
@@ -113,4 +113,4 @@ void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
 void fill_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
                          const std::function<void(const safetensors::Block&, Buffer)>& body);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -4,7 +4,7 @@
 
 #include <iterator>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -87,4 +87,4 @@ std::vector<Parameter> model_parameters(const ModelConfig& config) {
   return all;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Role of a parameter in the model.
 enum class ParameterRole {
@@ -63,4 +63,4 @@ std::vector<Parameter> block_parameters(const ModelConfig& config, std::size_t l
 /// is tied.
 std::vector<Parameter> model_parameters(const ModelConfig& config);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -8,7 +8,7 @@
 
 #include <set>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -164,4 +164,4 @@ const Weights::Place& Weights::place_of(std::string_view name) const {
   return at->second;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

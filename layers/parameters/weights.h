@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// An open model folder.
 class Weights {
@@ -55,4 +55,4 @@ class Weights {
   std::map<std::string, Place, std::less<>> where_;  // by the tensor's name in the model
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-namespace tsprun::reference {
+namespace tsprun::detail::reference {
 
 template <class T>
 void check_tensors(const Tensors<T>& tensors, const std::vector<Parameter>& parameters) {
@@ -176,4 +176,4 @@ TSP_INSTANTIATE(float)
 TSP_INSTANTIATE(double)
 #undef TSP_INSTANTIATE
 
-}  // namespace tsprun::reference
+}  // namespace tsprun::detail::reference

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::reference {
+namespace tsprun::detail::reference {
 
 /// Tensors by the names of layers/parameters/parameters.h. Elements are in row-major order; Llama's matrices are [out, in],
 /// GPT-2's [in, out], as they are stored.
@@ -81,4 +81,4 @@ template <class T>
 BlockResult<T> block(const ModelConfig& config, std::size_t batch, std::size_t sequence, const Tensors<T>& weights,
                      const std::vector<T>& x, const std::vector<T>& dy = {});
 
-}  // namespace tsprun::reference
+}  // namespace tsprun::detail::reference

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-namespace tsprun::reference {
+namespace tsprun::detail::reference {
 
 namespace {
 
@@ -125,4 +125,4 @@ TSP_INSTANTIATE(float)
 TSP_INSTANTIATE(double)
 #undef TSP_INSTANTIATE
 
-}  // namespace tsprun::reference
+}  // namespace tsprun::detail::reference

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-namespace tsprun::reference {
+namespace tsprun::detail::reference {
 
 template <class T>
 std::vector<T> conv1d(const std::vector<T>& x, const std::vector<T>& w, const std::vector<T>& bias) {
@@ -199,4 +199,4 @@ TSP_INSTANTIATE(float)
 TSP_INSTANTIATE(double)
 #undef TSP_INSTANTIATE
 
-}  // namespace tsprun::reference
+}  // namespace tsprun::detail::reference

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tsprun::reference {
+namespace tsprun::detail::reference {
 
 /// Returns GPT-2's Conv1D, y = x·w + bias. x [N, in], w [in, out], bias [out], y [N, out].
 template <class T>
@@ -54,4 +54,4 @@ template <class T>
 std::vector<T> attention_dropout_factors(const DropoutDraw& draw, double probability, std::size_t layer, std::size_t batch,
                                          std::size_t heads, std::size_t sequence);
 
-}  // namespace tsprun::reference
+}  // namespace tsprun::detail::reference

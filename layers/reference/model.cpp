@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-namespace tsprun::reference {
+namespace tsprun::detail::reference {
 
 namespace {
 
@@ -207,4 +207,4 @@ TSP_INSTANTIATE(float)
 TSP_INSTANTIATE(double)
 #undef TSP_INSTANTIATE
 
-}  // namespace tsprun::reference
+}  // namespace tsprun::detail::reference

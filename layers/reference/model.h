@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun::reference {
+namespace tsprun::detail::reference {
 
 /// Loss, logits and gradients of one pass.
 template <class T>
@@ -58,4 +58,4 @@ template <class T>
 double adamw_step(const ModelConfig& config, const AdamWOptions& options, AdamWState<T>& state, Tensors<T>& weights,
                   const Tensors<T>& gradients);
 
-}  // namespace tsprun::reference
+}  // namespace tsprun::detail::reference

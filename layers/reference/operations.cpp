@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace tsprun::reference {
+namespace tsprun::detail::reference {
 
 template <class T>
 std::vector<T> linear(const std::vector<T>& x, const std::vector<T>& w, std::size_t in, std::size_t out) {
@@ -312,4 +312,4 @@ TSP_INSTANTIATE(float)
 TSP_INSTANTIATE(double)
 #undef TSP_INSTANTIATE
 
-}  // namespace tsprun::reference
+}  // namespace tsprun::detail::reference

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun::reference {
+namespace tsprun::detail::reference {
 
 // T is float or double, and sums are in T (the mean of cross_entropy() is in f64). Tensors are contiguous, with the last dim
 // fastest. Forward functions return their result. Backward functions take the gradient of the result (dy) and *add* to the
@@ -89,4 +89,4 @@ template <class T>
 void cross_entropy_backward(std::vector<T>& dlogits, const std::vector<T>& logits, std::span<const std::int64_t> labels,
                             std::size_t vocabulary);
 
-}  // namespace tsprun::reference
+}  // namespace tsprun::detail::reference

@@ -5,7 +5,7 @@
 #include "core/memory/owned_tensor.h"
 #include "tsprun/communicator.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Begins to replace `tensor`, which must be contiguous, by its sum over the ranks. For a tensor of N bytes all ranks together
 /// receive 2N(D−1), at any size. The automatic choice would be the one-shot algorithm for small tensors, with which every rank
@@ -16,4 +16,4 @@ inline Work post_sum(Communicator& ranks, const Tensor& tensor, CallOptions opti
   return ranks.post_all_reduce(buffer, buffer, Reduction::sum, options);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

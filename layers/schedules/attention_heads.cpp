@@ -2,7 +2,7 @@
 
 #include "core/kernels/check.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 AttentionHeads::AttentionHeads(Rank& rank, DType dtype, const SavedSizes& sizes, const AttentionSaved& saved,
                                std::size_t first_query, std::size_t first_kv) {
@@ -29,4 +29,4 @@ void AttentionHeads::drop_keys() {
   v_memory.reset();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

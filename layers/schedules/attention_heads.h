@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Views of what an attention sublayer saves, or memory of the visit where it saves nothing. Shapes as in SavedSizes.
 struct AttentionHeads {
@@ -23,4 +23,4 @@ struct AttentionHeads {
   void drop_keys();
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -13,7 +13,7 @@
 
 #include <cstddef>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Parts of the bias pack per layer.
 inline constexpr std::size_t kBiasesOfLayer = 2;
@@ -65,4 +65,4 @@ struct BlockBiases {
   }
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -1,6 +1,6 @@
 #include "layers/schedules/bucket_attention.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Write;
 
@@ -42,4 +42,4 @@ void attend_bucket_backward(Rank& rank, const TokenLayout& tokens, const KvBucke
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

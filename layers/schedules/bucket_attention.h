@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstddef>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns 1/√d, by which scores are multiplied.
 inline double attention_scale(std::size_t head_dim) { return 1 / std::sqrt(static_cast<double>(head_dim)); }
@@ -25,4 +25,4 @@ void attend_bucket(ComputeStream& compute, const TokenLayout& tokens, const KvBu
 void attend_bucket_backward(Rank& rank, const TokenLayout& tokens, const KvBucket& bucket, const BucketReaders& readers,
                             const Tensor& dq, const ConstTensor& dO);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

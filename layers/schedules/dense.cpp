@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Rotation;
 using kernels::Write;
@@ -246,4 +246,4 @@ void Dense::mlp_backward(std::size_t layer, const SublayerBackward& of, const Ml
   gradients_written(pack);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -16,7 +16,7 @@
 
 #include <memory>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The strategy of Scheme::dense and Scheme::zero3. Methods are documented in Strategy.
 class Dense final : public Strategy {
@@ -64,4 +64,4 @@ class Dense final : public Strategy {
   const AttentionSaved* below_ = nullptr;  // what the current block's attention saved, in the MLP's backward pass
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -2,7 +2,7 @@
 
 #include "layers/schedules/all_reduce.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 void GradientSums::post(std::size_t pack, Purpose purpose) {
   posted_.resize(store_.packs());
@@ -18,4 +18,4 @@ void GradientSums::finish() {
   posted_.clear();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

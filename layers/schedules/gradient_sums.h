@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The sums over the data axis that are under way in a backward pass.
 class GradientSums {
@@ -32,4 +32,4 @@ class GradientSums {
   std::vector<Work> works_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

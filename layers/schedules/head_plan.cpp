@@ -1,6 +1,6 @@
 #include "layers/schedules/head_plan.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 HeadPlan head_plan(const Setting& setting) {
   const std::uint64_t h = setting.model.hidden;
@@ -9,4 +9,4 @@ HeadPlan head_plan(const Setting& setting) {
   return gather ? HeadPlan::gather_activations : HeadPlan::rotate_weights;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The two ways to compute the output head: rotate the vocabulary's shards, or gather the tokens' activations.
 enum class HeadPlan : std::uint8_t { rotate_weights, gather_activations };
@@ -13,4 +13,4 @@ enum class HeadPlan : std::uint8_t { rotate_weights, gather_activations };
 /// used forward and backward.
 HeadPlan head_plan(const Setting& setting);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

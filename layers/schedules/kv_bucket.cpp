@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -89,4 +89,4 @@ std::size_t kv_bucket_heads(std::size_t batch, std::size_t sequence, std::size_t
   return std::clamp<std::size_t>(kBucketBytes / head_bytes, 1, std::max<std::size_t>(heads, 1));
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

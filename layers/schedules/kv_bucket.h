@@ -11,7 +11,7 @@
 #include <array>
 #include <cstddef>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// One bucket: gather(), arrive(), and in the backward pass make_gradients(), scatter(), finish(), take_sum(), in this order.
 class KvBucket {
@@ -52,4 +52,4 @@ class KvBucket {
 std::size_t kv_bucket_heads(std::size_t batch, std::size_t sequence, std::size_t head_dim, std::size_t element,
                             std::size_t heads);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

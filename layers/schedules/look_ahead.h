@@ -12,7 +12,7 @@
 #include <functional>
 #include <initializer_list>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// One stage of a loop over items.
 struct Stage {
@@ -34,4 +34,4 @@ inline void look_ahead(std::size_t items, std::initializer_list<Stage> stages) {
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Gelu;
 using kernels::Write;
@@ -69,4 +69,4 @@ void MlpColumns::weight_gradients(const MlpMatrices& dW, const Bias& bias, Gradi
   compute().gemm(dW.W2t, a->transposed(0, 1), dY);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

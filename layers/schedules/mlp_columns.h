@@ -9,7 +9,7 @@
 
 #include <cstddef>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Pre-activations of some columns for some tokens, and what is computed from them, forward and backward.
 class MlpColumns {
@@ -48,4 +48,4 @@ class MlpColumns {
   Tensor up_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -85,4 +85,4 @@ PackPlan cut_pack(PackPlan cut, std::size_t first, std::size_t count) {
   return cut;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

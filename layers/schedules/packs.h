@@ -8,7 +8,7 @@
 
 #include <cstddef>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Parts of an attention pack in the order in which they lie. K and V are first and W_Oᵀ is last, so that {K, V}, {K, V, Q}, {Q,
 /// Oᵀ} and {Oᵀ} are each contiguous.
@@ -47,4 +47,4 @@ constexpr std::size_t attention_pack_number(std::size_t layer) { return 2 * laye
 constexpr std::size_t mlp_pack_number(std::size_t layer) { return 2 * layer + 1; }
 constexpr bool is_attention_pack(std::size_t pack) { return pack % 2 == 0; }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

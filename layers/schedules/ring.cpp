@@ -1,6 +1,6 @@
 #include "layers/schedules/ring.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -71,4 +71,4 @@ void RingSums::settle() {
   part_.reset();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -15,7 +15,7 @@
 #include <functional>
 #include <string>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns the number of rows of shard r; all shards have the same width.
 using ShardRows = std::function<std::size_t(int r)>;
@@ -88,4 +88,4 @@ class RingSums {
   Transfer arriving_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -9,7 +9,7 @@
 
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -39,4 +39,4 @@ std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOp
   return std::make_unique<TensorParallel>(rank, mesh.tensor(), layout.tensor_exchange, options, std::move(inner));
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -6,9 +6,9 @@
 
 #include <memory>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Returns the strategy of a mesh. Borrows `rank` and `mesh`. Throws Error(refused) as check_layout() does.
 std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOptions& options);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

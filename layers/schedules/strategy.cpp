@@ -1,6 +1,6 @@
 #include "layers/schedules/strategy.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 SavedSizes SavedSizes::of(const TokenLayout& tokens, std::size_t query_heads, std::size_t kv_heads, std::size_t intermediate) {
   const std::size_t B = tokens.batch();
@@ -13,4 +13,4 @@ SavedSizes SavedSizes::of(const TokenLayout& tokens, std::size_t query_heads, st
           .gate = {B, S, intermediate}};
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

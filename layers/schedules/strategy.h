@@ -14,7 +14,7 @@
 #include <functional>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Tensors of an attention sublayer that its backward pass uses. A tensor that doesn't exist wasn't kept and is computed again. A
 /// strategy may keep other shapes than these: see Strategy::saved_sizes().
@@ -123,4 +123,4 @@ class Strategy {
   std::function<void(std::size_t)> on_gradients_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -2,7 +2,7 @@
 
 #include "layers/schedules/all_reduce.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 PackPlan CopiedWeights::stored(PackPlan whole) const {
   for (PartPlan& part : whole.parts) part.counted = axis_.rank() == 0;
@@ -19,4 +19,4 @@ void CopiedWeights::end() {
   summing_.clear();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

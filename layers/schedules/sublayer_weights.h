@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Weights of all sublayers of one rank. The calls of a pass: begin_forward(); visit() and used() of each pack, 0, 1, 2, …;
 /// begin_backward(); visit(), used(), gradients() and written() of each pack, the last first; end().
@@ -60,4 +60,4 @@ class CopiedWeights final : public SublayerWeights {
   std::vector<Work> summing_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

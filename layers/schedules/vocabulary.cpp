@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Write;
 
@@ -230,4 +230,4 @@ void ExchangedVocabulary::head_backward_rotated(const Tensor& dx, const ConstTen
   sums.settle();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Receives logits of some tokens. `rows` are their numbers b·S + s in natural order; `logits` [rows, ids], in the type of sums,
 /// are for token ids first_id, first_id + 1, …
@@ -122,4 +122,4 @@ class ExchangedVocabulary final : public Vocabulary {
 /// Returns how many rows of logits of `ids` elements are computed at a time: as many as 8 MiB hold, at least 64.
 std::size_t logit_tile_rows(std::size_t ids, DType sums);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Write;
 
@@ -106,4 +106,4 @@ void ExchangedVocabulary::head_backward_gathered(const Tensor& dx, const TokenLa
                                          token_counts(tokens, size(), hidden()), Reduction::sum, kHead));
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

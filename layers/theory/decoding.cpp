@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 namespace {
 
@@ -94,4 +94,4 @@ PurposeBytes tokens_traffic(const MeshSetting& of, std::size_t first, std::size_
   return all;
 }
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 /// How the partial sums of a sublayer's result, h elements on each of W ranks, are all-reduced. N is the bytes of h elements in
 /// the type of sums, ρ = (W − 1)/W.
@@ -30,4 +30,4 @@ PurposeBytes prompt_traffic(const MeshSetting& of, std::span<const std::int32_t>
 /// Returns the traffic of `count` tokens at positions `first`, `first` + 1, ….
 PurposeBytes tokens_traffic(const MeshSetting& of, std::size_t first, std::size_t count, TokenSum sum);
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

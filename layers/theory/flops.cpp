@@ -4,7 +4,7 @@
 #include "core/collectives/chunks.h"
 #include "layers/layout/zigzag.h"
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 namespace {
 double real(std::uint64_t value) { return static_cast<double>(value); }
@@ -63,4 +63,4 @@ StepFlops most_flops(const Setting& setting, const Layout& layout) {
   return most;
 }
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

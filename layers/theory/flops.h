@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 /// Operations of one pass (forward or backward) over all layers and the head.
 struct PassFlops {
@@ -32,4 +32,4 @@ StepFlops step_flops(const Setting& setting, const Layout& layout, MeshPlace pla
 /// Returns the operations of the rank that computes most.
 StepFlops most_flops(const Setting& setting, const Layout& layout);
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

@@ -4,7 +4,7 @@
 #include "core/collectives/chunks.h"
 #include "layers/layout/zigzag.h"
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 namespace {
 
@@ -311,4 +311,4 @@ Traffic mesh_block(const MeshSetting& of) {
   return traffic;
 }
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 /// Communication pattern of a flow, which decides which links it can use.
 enum class Pattern : std::uint8_t {
@@ -56,4 +56,4 @@ Traffic mesh_step(const MeshSetting& of, std::span<const std::int32_t> ids);
 /// Returns the bytes that all ranks receive in one block, forward and backward. Excludes `other`, embedding and head.
 Traffic mesh_block(const MeshSetting& of);
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

@@ -8,7 +8,7 @@
 
 #include <vector>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 namespace {
 
@@ -168,4 +168,4 @@ std::uint64_t remote_rows(const MeshSetting& of, std::span<const std::int32_t> i
   return sum;
 }
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 /// A model with its input, and the layout that it runs on, which must be possible (why_impossible()). `setting.batch` counts the
 /// sequences of the whole job; the data axis must divide it.
@@ -71,4 +71,4 @@ int fullest(const MeshSetting& of);
 /// Always 0 where the vocabulary is cut over the tensor axis.
 std::uint64_t remote_rows(const MeshSetting& of, std::span<const std::int32_t> ids);
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

@@ -14,7 +14,7 @@
 #include <initializer_list>
 #include <iterator>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 namespace {
 
@@ -175,4 +175,4 @@ Machine parse_machine(std::string_view text, const std::string& where) {
   return machine;
 }
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

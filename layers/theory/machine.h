@@ -36,7 +36,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 /// How the GPUs of a node are connected: a link between every two, or one switch.
 enum class Fabric { links, on_switch };
@@ -77,4 +77,4 @@ Machine find_machine(const std::string& name_or_file);
 /// and what was expected.
 Machine parse_machine(std::string_view text, const std::string& where);
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 namespace {
 
@@ -81,4 +81,4 @@ Transients tsp_mlp_backward(const Setting& setting, int ranks) {
   return result;
 }
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 /// Returns the bytes that a layer saves for each local token, by recomputation mode: none β(2h + 2a + 2k + 2f) + β_l·n_h (f
 /// instead of 2f if the MLP has no gate), selective β(2h + a) + β_l·n_h, full 2βh. Symbols as in docs/algorithms.md.
@@ -34,4 +34,4 @@ Transients tsp_attention_backward(const Setting& setting, int ranks, std::size_t
 Transients tsp_mlp_forward(const Setting& setting, int ranks);
 Transients tsp_mlp_backward(const Setting& setting, int ranks);
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

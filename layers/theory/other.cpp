@@ -6,7 +6,7 @@
 #include "layers/layout/zigzag.h"
 #include "layers/theory/step.h"
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 namespace {
 
@@ -78,4 +78,4 @@ OtherBytes other_of_block(const MeshSetting& of, Mesh& mesh, bool backward) {
   return {.forward = 0, .backward = all_reduced(mesh.tokens(), gains, of.setting.bytes.accumulated) + delta_of_ulysses(of, mesh)};
 }
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

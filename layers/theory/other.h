@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 /// Bytes of `other` that one rank receives in a forward and a backward pass.
 struct OtherBytes {
@@ -21,4 +21,4 @@ OtherBytes other_of_step(const MeshSetting& of, Mesh& mesh, bool training);
 /// Returns what the rank of `mesh` receives in one block alone, with `backward` in its backward pass, too.
 OtherBytes other_of_block(const MeshSetting& of, Mesh& mesh, bool backward);
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

@@ -1,7 +1,7 @@
 // The paper's equations, each written as it is printed. Deviations from it are in docs/algorithms.md, not here.
 #include "layers/theory/paper.h"
 
-namespace tsprun::paper {
+namespace tsprun::detail::paper {
 
 namespace {
 
@@ -108,4 +108,4 @@ double sp_training(const Setting& s) {
   return 4 * s.BSh() * s.beta_P / s.g * s.rho() + 2 * parameters_per_layer(s) * s.beta_g * s.rho();
 }
 
-}  // namespace tsprun::paper
+}  // namespace tsprun::detail::paper

@@ -5,7 +5,7 @@
 
 #include "layers/layout/setting.h"
 
-namespace tsprun::paper {
+namespace tsprun::detail::paper {
 
 /// Symbols of the paper's Table I. Defaults: the reference model of Appendix C on one node of eight GPUs.
 struct Setting {
@@ -76,4 +76,4 @@ double break_even_factor(const Setting& s);
 double tsp_training_bound(const Setting& s);  ///< (29): (15) with the gradient term of an all-reduce
 double sp_training(const Setting& s);         ///< (30), which repeats (12)
 
-}  // namespace tsprun::paper
+}  // namespace tsprun::detail::paper

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 namespace {
 
@@ -170,4 +170,4 @@ CategoryBytes block_peaks(const MeshSetting& of, int rank, const PeakOptions& op
   return phantom.rank.memory_peaks();
 }
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 /// Conditions of the run whose memory is forecast.
 struct PeakOptions {
@@ -93,4 +93,4 @@ CategoryBytes decoding_peaks(const MeshSetting& of, int rank, std::span<const st
 /// Returns the peaks of one block on its own (layers/model/single_block.h): forward, and backward if options.training is true.
 CategoryBytes block_peaks(const MeshSetting& of, int rank, const PeakOptions& options = {});
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

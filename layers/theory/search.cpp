@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <tuple>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 namespace {
 
@@ -191,4 +191,4 @@ std::optional<Remedies> remedies(const Setting& setting, const std::vector<Candi
   return result;
 }
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 /// Returns all layouts over `ranks` ranks that the grammar of --layout allows, without axes of degree 1: dp first, if there is
 /// one, then one of tsp, zero3, tp, sp, tp and sp in either order, tp and tsp in either order.
@@ -68,4 +68,4 @@ inline constexpr int kMostTimes = 64;
 std::optional<Remedies> remedies(const Setting& setting, const std::vector<Candidate>& found, const Machine& machine,
                                  const SearchOptions& options);
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

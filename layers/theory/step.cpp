@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 namespace {
 
@@ -79,4 +79,4 @@ Traffic tsp_step_of_rank(const Setting& setting, int ranks, int rank, SumPath pa
   return step;
 }
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

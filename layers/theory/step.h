@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 /// Embedding rows that travel to or from one rank, as counted from the ids.
 struct RemoteRows {
@@ -28,4 +28,4 @@ std::uint64_t all_reduced_of_rank(int ranks, int rank, SumPath path, std::uint64
 /// head always go round the ring.
 Traffic tsp_step_of_rank(const Setting& setting, int ranks, int rank, SumPath path, const RemoteRows& rows, bool backward);
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 namespace {
 
@@ -179,4 +179,4 @@ StepTime step_time(const Setting& setting, const Layout& layout, const Machine& 
   return time;
 }
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

@@ -27,7 +27,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 /// Resources whose use the model adds up.
 enum class Resource : std::uint8_t { compute, memory, within_node, across_nodes };
@@ -47,4 +47,4 @@ struct StepTime {
 /// Throws Error(refused) if the machine doesn't state FLOP/s for `dtype`.
 StepTime step_time(const Setting& setting, const Layout& layout, const Machine& machine, DType dtype);
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

@@ -8,7 +8,7 @@
 #include <limits>
 #include <numeric>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 namespace {
 
@@ -230,4 +230,4 @@ double tsp_tp_break_even(const Setting& setting, bool with_backward) {
   return static_cast<double>(setting.block_parameters()) * moved / per_token;
 }
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

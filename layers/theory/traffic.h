@@ -15,7 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsprun::theory {
+namespace tsprun::detail::theory {
 
 /// Bytes by purpose.
 class PurposeBytes {
@@ -98,4 +98,4 @@ Traffic tsp_block_of_rank(const Setting& setting, int ranks, int rank, SumPath a
 /// or in forward only. Infinity if it never does. Independent of D.
 double tsp_tp_break_even(const Setting& setting, bool with_backward);
 
-}  // namespace tsprun::theory
+}  // namespace tsprun::detail::theory

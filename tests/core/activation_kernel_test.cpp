@@ -5,7 +5,7 @@
 
 #include <numbers>
 
-namespace tsprun::test::activation_kernel_test {
+namespace tsprun::detail::test::activation_kernel_test {
 namespace {
 
 double silu(double x) { return x / (1 + std::exp(-x)); }
@@ -111,4 +111,4 @@ TEST(Gelu, BackwardEqualsFiniteDifferences) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::activation_kernel_test
+}  // namespace tsprun::detail::test::activation_kernel_test

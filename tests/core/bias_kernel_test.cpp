@@ -3,7 +3,7 @@
 #include "core/kernels/bias.h"
 #include "tests/core/kernel_support.h"
 
-namespace tsprun::test::bias_kernel_test {
+namespace tsprun::detail::test::bias_kernel_test {
 namespace {
 
 TEST(Bias, IsAddedToEveryRowOfAStridedView) {
@@ -62,4 +62,4 @@ TEST(Bias, RefusesShapesAndTypesThatDontFit) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::bias_kernel_test
+}  // namespace tsprun::detail::test::bias_kernel_test

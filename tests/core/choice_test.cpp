@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <string>
 
-namespace tsprun::choice_test {
+namespace tsprun::detail::choice_test {
 namespace {
 
 std::string refusal(const std::string& overrides) {
@@ -107,4 +107,4 @@ TEST(Names, GoThereAndBack) {
 }
 
 }  // namespace
-}  // namespace tsprun::choice_test
+}  // namespace tsprun::detail::choice_test

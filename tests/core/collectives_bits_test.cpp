@@ -14,7 +14,7 @@
 #include <mutex>
 #include <vector>
 
-namespace tsprun::test::collectives_bits_test {
+namespace tsprun::detail::test::collectives_bits_test {
 namespace {
 
 /// Signed zeros, infinities, NaNs with payloads, denormals, the largest numbers, ordinary ones.
@@ -173,4 +173,4 @@ TEST(AllReduce, TakesMoreSegmentsThanALaneHasSlots) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::collectives_bits_test
+}  // namespace tsprun::detail::test::collectives_bits_test

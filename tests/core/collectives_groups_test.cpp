@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-namespace tsprun::test::collectives_groups_test {
+namespace tsprun::detail::test::collectives_groups_test {
 namespace {
 
 /// Every operation once, of a few thousand elements, on a group.
@@ -149,4 +149,4 @@ TEST(LargeGroups, SumAndMeetByWayOfOneRank) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::collectives_groups_test
+}  // namespace tsprun::detail::test::collectives_groups_test

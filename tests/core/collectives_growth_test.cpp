@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::test::collectives_growth_test {
+namespace tsprun::detail::test::collectives_growth_test {
 namespace {
 
 std::ptrdiff_t open_descriptors() {
@@ -139,4 +139,4 @@ INSTANTIATE_TEST_SUITE_P(All, FullHeap, testing::ValuesIn(kCallable),
                          [](const auto& test) { return std::string(name(test.param)); });
 
 }  // namespace
-}  // namespace tsprun::test::collectives_growth_test
+}  // namespace tsprun::detail::test::collectives_growth_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::collectives_hierarchical_test {
+namespace tsprun::detail::test::collectives_hierarchical_test {
 namespace {
 
 struct Shape {
@@ -307,4 +307,4 @@ TEST(Hierarchy, FindsCallsThatDiffer) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::collectives_hierarchical_test
+}  // namespace tsprun::detail::test::collectives_hierarchical_test

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::test::collectives_mismatch_test {
+namespace tsprun::detail::test::collectives_mismatch_test {
 namespace {
 
 constexpr std::uint64_t kTimeout = 3'000'000'000;
@@ -241,4 +241,4 @@ TEST(MismatchIsFinal, LaterCallsThrowTheSameCause) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::collectives_mismatch_test
+}  // namespace tsprun::detail::test::collectives_mismatch_test

@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-namespace tsprun::test::collectives_random_test {
+namespace tsprun::detail::test::collectives_random_test {
 namespace {
 
 /// Ordered lists of ranks: the world, its reverse, overlapping and disjoint parts.
@@ -64,4 +64,4 @@ TEST(RandomOperations, ThousandOnTwoRanks) { random_operations(2, 1'000, 7); }
 TEST(RandomOperations, ThousandOnNineRanks) { random_operations(9, 1'000, 8); }
 
 }  // namespace
-}  // namespace tsprun::test::collectives_random_test
+}  // namespace tsprun::detail::test::collectives_random_test

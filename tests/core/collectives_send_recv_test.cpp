@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::collectives_send_recv_test {
+namespace tsprun::detail::test::collectives_send_recv_test {
 namespace {
 
 template <Element T>
@@ -248,4 +248,4 @@ TEST(PlacedChunks, RefusedWhereTheyOverlapOrLeaveTheBuffer) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::collectives_send_recv_test
+}  // namespace tsprun::detail::test::collectives_send_recv_test

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-namespace tsprun::test::collectives_streams_test {
+namespace tsprun::detail::test::collectives_streams_test {
 namespace {
 
 /// A size, in bytes, larger than any buffer between two ranks: whole lanes are 40 KiB, staging 64 KiB.
@@ -167,4 +167,4 @@ TEST(Streams, ManyPostedSendsAndReceivesMatchInOrder) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::collectives_streams_test
+}  // namespace tsprun::detail::test::collectives_streams_test

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tsprun::test::collectives_values_test {
+namespace tsprun::detail::test::collectives_values_test {
 namespace {
 
 using Counts = std::vector<std::size_t>;
@@ -115,4 +115,4 @@ TEST(CollectiveForms, AllCombinationsOfMemoryPlaceAndPosting) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::collectives_values_test
+}  // namespace tsprun::detail::test::collectives_values_test

@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::test::collectives_verify_test {
+namespace tsprun::detail::test::collectives_verify_test {
 namespace {
 
 TEST(Verify, RandomOperationsGiveWhatTheirDefinitionsSay) {
@@ -116,4 +116,4 @@ TEST(Verify, ADamagedPayloadEndsTheJobNamingBothRanksAndTheOperation) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::collectives_verify_test
+}  // namespace tsprun::detail::test::collectives_verify_test

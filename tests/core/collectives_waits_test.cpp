@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::test::collectives_waits_test {
+namespace tsprun::detail::test::collectives_waits_test {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -319,4 +319,4 @@ TEST(TracedWaits, OfBlockingCallsAndOfPostedOnesSayForWhom) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::collectives_waits_test
+}  // namespace tsprun::detail::test::collectives_waits_test

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::collectives_without_views_test {
+namespace tsprun::detail::collectives_without_views_test {
 namespace {
 
 /// Shared memory that pretends to be a wire.
@@ -194,4 +194,4 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, WithoutViews,
                          [](const testing::TestParamInfo<Algorithm>& parameter) { return std::string(name(parameter.param)); });
 
 }  // namespace
-}  // namespace tsprun::collectives_without_views_test
+}  // namespace tsprun::detail::collectives_without_views_test

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-namespace tsprun::test::cross_entropy_kernel_test {
+namespace tsprun::detail::test::cross_entropy_kernel_test {
 namespace {
 
 constexpr std::size_t kTokens = 9;
@@ -155,4 +155,4 @@ TEST(CrossEntropy, SurvivesLargeLogits) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::cross_entropy_kernel_test
+}  // namespace tsprun::detail::test::cross_entropy_kernel_test

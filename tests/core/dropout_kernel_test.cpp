@@ -4,7 +4,7 @@
 #include "core/kernels/dropout.h"
 #include "tests/core/kernel_support.h"
 
-namespace tsprun::test::dropout_kernel_test {
+namespace tsprun::detail::test::dropout_kernel_test {
 namespace {
 
 /// SplitMix64 as its authors publish it, one number after another.
@@ -84,4 +84,4 @@ TEST(Dropout, RefusesRowsThatDontFitAndProbabilitiesThatArent) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::dropout_kernel_test
+}  // namespace tsprun::detail::test::dropout_kernel_test

@@ -9,7 +9,7 @@
 #include <limits>
 #include <random>
 
-namespace tsprun::dtype_test {
+namespace tsprun::detail::dtype_test {
 namespace {
 
 float from_bits(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
@@ -81,4 +81,4 @@ TEST(Buffers, SlicesCountElements) {
 }
 
 }  // namespace
-}  // namespace tsprun::dtype_test
+}  // namespace tsprun::detail::dtype_test

@@ -5,7 +5,7 @@
 #include <limits>
 #include <optional>
 
-namespace tsprun::test::finite_kernel_test {
+namespace tsprun::detail::test::finite_kernel_test {
 namespace {
 
 TEST(FirstNotFinite, FindsEachElementOfEachType) {
@@ -38,4 +38,4 @@ TEST(FirstNotFinite, SeesOnlyTheView) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::finite_kernel_test
+}  // namespace tsprun::detail::test::finite_kernel_test

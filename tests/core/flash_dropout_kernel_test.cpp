@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace tsprun::test::flash_dropout_kernel_test {
+namespace tsprun::detail::test::flash_dropout_kernel_test {
 namespace {
 
 using namespace flash;
@@ -159,4 +159,4 @@ TEST(FlashDropout, RefusesWhatIsNoProbability) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::flash_dropout_kernel_test
+}  // namespace tsprun::detail::test::flash_dropout_kernel_test

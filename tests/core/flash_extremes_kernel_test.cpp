@@ -2,9 +2,9 @@
 // The witness is the textbook's formula in f64, or the same call with whole operands.
 #include "tests/core/flash_support.h"
 
-namespace tsprun::test::flash_extremes_kernel_test {
+namespace tsprun::detail::test::flash_extremes_kernel_test {
 namespace {
-using namespace tsprun::test::flash;
+using namespace tsprun::detail::test::flash;
 
 constexpr std::size_t kHeadDim = 24;  // the scale of scores is no power of two
 
@@ -129,4 +129,4 @@ TEST(FlashExtremes, WhatIsNotFiniteReachesOnlyThoseThatSeeIt) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::flash_extremes_kernel_test
+}  // namespace tsprun::detail::test::flash_extremes_kernel_test

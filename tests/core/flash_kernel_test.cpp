@@ -1,7 +1,7 @@
 // Flash attention against the textbook's formula in f64, which holds all scores in memory.
 #include "tests/core/flash_support.h"
 
-namespace tsprun::test::flash_kernel_test {
+namespace tsprun::detail::test::flash_kernel_test {
 namespace {
 
 using namespace flash;
@@ -263,4 +263,4 @@ TEST(MergeAttention, LetsNansThrough) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::flash_kernel_test
+}  // namespace tsprun::detail::test::flash_kernel_test

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::flash_panels_kernel_test {
+namespace tsprun::detail::test::flash_panels_kernel_test {
 namespace {
 
 using kernels::flash::PanelProduct;
@@ -174,4 +174,4 @@ TEST(FlashPanels, PackingMovesEveryElementAndFillsWithZeros) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::flash_panels_kernel_test
+}  // namespace tsprun::detail::test::flash_panels_kernel_test

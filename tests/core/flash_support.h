@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::flash {
+namespace tsprun::detail::test::flash {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -157,4 +157,4 @@ inline void check(const Case& shape, DType dtype, std::size_t threads = 1) {
   EXPECT_LE(distance(results.dv, expected.dv), bound) << where;
 }
 
-}  // namespace tsprun::test::flash
+}  // namespace tsprun::detail::test::flash

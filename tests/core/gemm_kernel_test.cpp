@@ -6,7 +6,7 @@
 
 #include <atomic>
 
-namespace tsprun::test::gemm_kernel_test {
+namespace tsprun::detail::test::gemm_kernel_test {
 namespace {
 
 struct Case {
@@ -157,4 +157,4 @@ TEST(Blas, IsLoadedForTheLevelOfTheKernels) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::gemm_kernel_test
+}  // namespace tsprun::detail::test::gemm_kernel_test

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <vector>
 
-namespace tsprun::heap_budget_test {
+namespace tsprun::detail::heap_budget_test {
 namespace {
 
 constexpr std::size_t kPage = 4096;
@@ -261,4 +261,4 @@ TEST(PageRuns, AreASetOfPages) {
 }
 
 }  // namespace
-}  // namespace tsprun::heap_budget_test
+}  // namespace tsprun::detail::heap_budget_test

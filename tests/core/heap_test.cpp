@@ -12,7 +12,7 @@
 #include <random>
 #include <vector>
 
-namespace tsprun::heap_test {
+namespace tsprun::detail::heap_test {
 namespace {
 
 constexpr std::size_t kReservation = std::size_t{8} << 20;
@@ -154,4 +154,4 @@ TEST(HeapBlock, ZeroBytesAreEmptyAndMovesLeaveNothingBehind) {
 }
 
 }  // namespace
-}  // namespace tsprun::heap_test
+}  // namespace tsprun::detail::heap_test

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 /// Owns a contiguous tensor.
 class Array {
@@ -133,4 +133,4 @@ inline double weighted(const Array& values, const Array& weights) {
   return sum;
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::large_messages_test {
+namespace tsprun::detail::large_messages_test {
 namespace {
 
 constexpr std::uint64_t kDeadlineNs = 2'000'000'000;
@@ -142,4 +142,4 @@ TEST(ALargeMessage, WhoseBytesStandStillIsADeadlock) {
 }
 
 }  // namespace
-}  // namespace tsprun::large_messages_test
+}  // namespace tsprun::detail::large_messages_test

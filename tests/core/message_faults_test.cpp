@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::test::message_faults_test {
+namespace tsprun::detail::test::message_faults_test {
 namespace {
 
 /// Operation and number of each fault that struck messages to a rank.
@@ -232,4 +232,4 @@ TEST(MessageFaults, WhatIsToBeLostAndDamagedAtOnceIsStruckTwice) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::message_faults_test
+}  // namespace tsprun::detail::test::message_faults_test

@@ -3,7 +3,7 @@
 #include "core/kernels/norm.h"
 #include "tests/core/kernel_support.h"
 
-namespace tsprun::test::norm_kernel_test {
+namespace tsprun::detail::test::norm_kernel_test {
 namespace {
 
 constexpr double kEpsilon = 1e-5;
@@ -173,4 +173,4 @@ TEST(Norm, OfNoRowsAddsNothing) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::norm_kernel_test
+}  // namespace tsprun::detail::test::norm_kernel_test

@@ -3,7 +3,7 @@
 #include "core/kernels/optimizer.h"
 #include "tests/core/kernel_support.h"
 
-namespace tsprun::test::optimizer_kernel_test {
+namespace tsprun::detail::test::optimizer_kernel_test {
 namespace {
 
 struct Reference {
@@ -96,4 +96,4 @@ TEST(GradientNorm, SumsSquaresInF64) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::optimizer_kernel_test
+}  // namespace tsprun::detail::test::optimizer_kernel_test

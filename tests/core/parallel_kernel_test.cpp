@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <thread>
 
-namespace tsprun::test::parallel_kernel_test {
+namespace tsprun::detail::test::parallel_kernel_test {
 namespace {
 
 TEST(Pool, RunsEveryTaskOnce) {
@@ -101,4 +101,4 @@ TEST(Tensor, RefusesWhatTheShapeDoesntHave) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::parallel_kernel_test
+}  // namespace tsprun::detail::test::parallel_kernel_test

@@ -7,12 +7,12 @@
 
 #include <array>
 
-namespace tsprun::test::phantom_test {
+namespace tsprun::detail::test::phantom_test {
 namespace {
 
 /// Some of everything that a schedule does, with messages of sizes on both sides of staging.
 CategoryBytes small_schedule(Context& context, std::size_t threads) {
-  tsprun::RankOptions options;
+  tsprun::detail::RankOptions options;
   options.threads = threads;
   Rank rank(context, options);
   const OwnedTensor a = rank.tensor(Category::parameters, DType::f32, {400, 600}, "a");
@@ -81,4 +81,4 @@ TEST(Phantom, OfNoRankIsRefused) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::phantom_test
+}  // namespace tsprun::detail::test::phantom_test

@@ -14,7 +14,7 @@
 #include <random>
 #include <vector>
 
-namespace tsprun::kernels::reduce_test {
+namespace tsprun::detail::kernels::reduce_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -235,4 +235,4 @@ TEST(Bf16Sum, IsRoundedOnceFromF32) {
 }
 
 }  // namespace
-}  // namespace tsprun::kernels::reduce_test
+}  // namespace tsprun::detail::kernels::reduce_test

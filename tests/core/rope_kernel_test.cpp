@@ -5,7 +5,7 @@
 
 #include <complex>
 
-namespace tsprun::test::rope_kernel_test {
+namespace tsprun::detail::test::rope_kernel_test {
 namespace {
 
 constexpr double kTheta = 10000;
@@ -66,4 +66,4 @@ TEST(Rope, RefusesAnOddHeadDim) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::rope_kernel_test
+}  // namespace tsprun::detail::test::rope_kernel_test

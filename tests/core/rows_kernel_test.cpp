@@ -4,7 +4,7 @@
 #include "core/kernels/embedding.h"
 #include "tests/core/kernel_support.h"
 
-namespace tsprun::test::rows_kernel_test {
+namespace tsprun::detail::test::rows_kernel_test {
 namespace {
 
 TEST(Embedding, GathersRowsByNumber) {
@@ -105,4 +105,4 @@ TEST(Elementwise, RefusesToMixF64WithOthers) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::rows_kernel_test
+}  // namespace tsprun::detail::test::rows_kernel_test

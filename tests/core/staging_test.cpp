@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::test::staging_test {
+namespace tsprun::detail::test::staging_test {
 namespace {
 
 /// Lengths in words of 8 B, of payloads that are staged: larger than kCopiedBytes, at most kStagedBytes.
@@ -95,4 +95,4 @@ TEST(Staging, OfOneStreamHoldsUpNoOther) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::staging_test
+}  // namespace tsprun::detail::test::staging_test

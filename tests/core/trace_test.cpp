@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::trace_test {
+namespace tsprun::detail::test::trace_test {
 
 namespace {
 
@@ -93,4 +93,4 @@ TEST(ProgramTrace, IsOneAtATimeAndBeginsBetweenOperations) {
   });
 }
 
-}  // namespace tsprun::test::trace_test
+}  // namespace tsprun::detail::test::trace_test

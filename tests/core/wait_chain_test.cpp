@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace tsprun::wait_chain_test {
+namespace tsprun::detail::wait_chain_test {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -53,4 +53,4 @@ TEST_F(WaitChain, IsCutNowhereElse) {
 }
 
 }  // namespace
-}  // namespace tsprun::wait_chain_test
+}  // namespace tsprun::detail::wait_chain_test

@@ -10,17 +10,17 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
-  if (const auto address = tsprun::verbs::Address::decode(bytes)) {
-    const auto again = tsprun::verbs::Address::decode(address->encode());
+  if (const auto address = tsprun::detail::verbs::Address::decode(bytes)) {
+    const auto again = tsprun::detail::verbs::Address::decode(address->encode());
     if (!again || again->port != address->port || again->why_not != address->why_not || again->region != address->region)
       std::abort();
   }
-  if (size == sizeof(tsprun::tcp::AddressBlob)) {
-    tsprun::tcp::AddressBlob blob;
+  if (size == sizeof(tsprun::detail::tcp::AddressBlob)) {
+    tsprun::detail::tcp::AddressBlob blob;
     std::memcpy(&blob, data, sizeof blob);
-    const tsprun::tcp::SocketAddress where = tsprun::tcp::unpack(blob);
+    const tsprun::detail::tcp::SocketAddress where = tsprun::detail::tcp::unpack(blob);
     if (where.length != 0) {
-      const tsprun::tcp::SocketAddress again = tsprun::tcp::unpack(tsprun::tcp::pack(where, blob.rank));
+      const tsprun::detail::tcp::SocketAddress again = tsprun::detail::tcp::unpack(tsprun::detail::tcp::pack(where, blob.rank));
       if (again.print() != where.print()) std::abort();
     }
   }

@@ -10,14 +10,16 @@
 #include <string_view>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  tsprun::LoadedConfig loaded;
+  tsprun::detail::LoadedConfig loaded;
   try {
-    loaded = tsprun::parse_config({reinterpret_cast<const char*>(data), size}, "config.json");
+    loaded = tsprun::detail::parse_config({reinterpret_cast<const char*>(data), size}, "config.json");
   } catch (const tsprun::Error&) {
     return 0;
   }
-  const tsprun::LoadedConfig again = tsprun::parse_config(tsprun::hugging_face_json(loaded.config, "float32"), "again");
+  const tsprun::detail::LoadedConfig again =
+      tsprun::detail::parse_config(tsprun::detail::hugging_face_json(loaded.config, "float32"), "again");
   if (!again.config.same_model(loaded.config)) std::abort();
-  if (loaded.config.layers < 100 && tsprun::model_parameters(loaded.config).size() < 9 * loaded.config.layers) std::abort();
+  if (loaded.config.layers < 100 && tsprun::detail::model_parameters(loaded.config).size() < 9 * loaded.config.layers)
+    std::abort();
   return 0;
 }

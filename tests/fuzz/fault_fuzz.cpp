@@ -11,13 +11,13 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   constexpr int kRanks = 3;
-  tsprun::fault::Spec spec;
+  tsprun::detail::fault::Spec spec;
   try {
-    spec = tsprun::fault::parse(text, kRanks);
+    spec = tsprun::detail::fault::parse(text, kRanks);
   } catch (const tsprun::Error&) {
-    spec = tsprun::fault::parse(tsprun::fault::repaired(text, kRanks), kRanks);
+    spec = tsprun::detail::fault::parse(tsprun::detail::fault::repaired(text, kRanks), kRanks);
   }
-  const tsprun::fault::Spec again = tsprun::fault::parse(spec.text);
+  const tsprun::detail::fault::Spec again = tsprun::detail::fault::parse(spec.text);
   if (again.kind != spec.kind || again.rank != spec.rank || again.from != spec.from || again.to != spec.to) std::abort();
   if (spec.strikes_rank() ? spec.rank < 0 : spec.from < 0 || spec.to < 0) std::abort();
   return 0;

@@ -8,13 +8,13 @@
 #include <string>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  tsprun::Layout layout;
+  tsprun::detail::Layout layout;
   try {
-    layout = tsprun::Layout::parse(std::string(reinterpret_cast<const char*>(data), size));
+    layout = tsprun::detail::Layout::parse(std::string(reinterpret_cast<const char*>(data), size));
   } catch (const tsprun::Error&) {
     return 0;
   }
-  const tsprun::Layout again = tsprun::Layout::parse(layout.print());
+  const tsprun::detail::Layout again = tsprun::detail::Layout::parse(layout.print());
   if (again != layout || layout.ranks() < 1) std::abort();
   return 0;
 }

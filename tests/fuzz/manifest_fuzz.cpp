@@ -12,23 +12,23 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  tsprun::Manifest manifest;
+  tsprun::detail::Manifest manifest;
   bool sealed = true;
   try {
-    (void)tsprun::parse_manifest(text, "manifest.json");
+    (void)tsprun::detail::parse_manifest(text, "manifest.json");
   } catch (const tsprun::Error&) {
     sealed = false;
   }
   try {
-    manifest = tsprun::parse_manifest(text, "manifest.json", tsprun::Seal::ignored);
+    manifest = tsprun::detail::parse_manifest(text, "manifest.json", tsprun::detail::Seal::ignored);
   } catch (const tsprun::Error&) {
     if (sealed) std::abort();
     return 0;
   }
-  const tsprun::Manifest again = tsprun::parse_manifest(tsprun::manifest_json(manifest), "again");
+  const tsprun::detail::Manifest again = tsprun::detail::parse_manifest(tsprun::detail::manifest_json(manifest), "again");
   if (again.state != manifest.state || again.files != manifest.files) std::abort();
-  if (manifest.files.size() != tsprun::checkpoint_files(manifest.state.dtype).size()) std::abort();
-  for (const tsprun::CheckpointFile& file : manifest.files) {
+  if (manifest.files.size() != tsprun::detail::checkpoint_files(manifest.state.dtype).size()) std::abort();
+  for (const tsprun::detail::CheckpointFile& file : manifest.files) {
     if (std::filesystem::path(file.name).filename() != file.name) std::abort();
   }
   return 0;

@@ -9,7 +9,7 @@
 #include <string_view>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tsprun::launcher;
+  using namespace tsprun::detail::launcher;
   if (size == 0) return 0;
   const std::size_t piece = 1 + data[0];
   std::string_view rest(reinterpret_cast<const char*>(data + 1), size - 1);

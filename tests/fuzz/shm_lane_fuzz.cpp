@@ -12,6 +12,7 @@
 namespace {
 
 using namespace tsprun;
+using namespace tsprun::detail;
 
 constexpr Envelope kEnvelope{.signature = 7, .sequence = 1, .tag = 3};
 constexpr LaneId kFromZero{0, Stream::kv};

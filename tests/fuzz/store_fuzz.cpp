@@ -13,7 +13,8 @@
 namespace {
 
 using namespace tsprun;
-using namespace tsprun::bootstrap;
+using namespace tsprun::detail;
+using namespace tsprun::detail::bootstrap;
 
 const Secret kSecret = secret_from_text("of this target");
 

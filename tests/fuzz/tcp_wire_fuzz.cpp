@@ -19,6 +19,7 @@
 namespace {
 
 using namespace tsprun;
+using namespace tsprun::detail;
 using tcp::FrameHeader;
 
 constexpr std::size_t kSizes[] = {0, 5, 1000, tcp::kEagerBytes + 5};

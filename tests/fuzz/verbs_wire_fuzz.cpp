@@ -10,6 +10,7 @@
 namespace {
 
 using namespace tsprun;
+using namespace tsprun::detail;
 
 constexpr Envelope kEnvelope{.signature = 7, .sequence = 1, .tag = 3};
 

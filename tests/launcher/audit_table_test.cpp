@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher::audit_table_test {
+namespace tsprun::detail::launcher::audit_table_test {
 namespace {
 
 constexpr int kEmbedding = static_cast<int>(Purpose::embedding);
@@ -120,4 +120,4 @@ TEST(Ranges, AreShort) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::audit_table_test
+}  // namespace tsprun::detail::launcher::audit_table_test

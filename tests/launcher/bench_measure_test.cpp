@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::bench::bench_measure_test {
+namespace tsprun::detail::bench::bench_measure_test {
 namespace {
 
 const Tick kNoTick = [] {};
@@ -337,4 +337,4 @@ TEST(BenchTable, EachOperationHasATableOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace tsprun::bench::bench_measure_test
+}  // namespace tsprun::detail::bench::bench_measure_test

@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::launcher::cli_test {
+namespace tsprun::detail::launcher::cli_test {
 namespace {
 
 struct Answer {
@@ -215,4 +215,4 @@ TEST(CommandLine, ARefusalIsInTheReport) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::cli_test
+}  // namespace tsprun::detail::launcher::cli_test

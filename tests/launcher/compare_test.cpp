@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher::compare_test {
+namespace tsprun::detail::launcher::compare_test {
 namespace {
 
 using nlohmann::ordered_json;
@@ -217,4 +217,4 @@ TEST(Compare, ABudgetGivesTheLongestSequenceThatFits) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::compare_test
+}  // namespace tsprun::detail::launcher::compare_test

@@ -16,7 +16,7 @@
 #include <sys/sysinfo.h>
 #include <vector>
 
-namespace tsprun::launcher::doctor_test {
+namespace tsprun::detail::launcher::doctor_test {
 namespace {
 
 using nlohmann::json;
@@ -150,4 +150,4 @@ TEST(Doctor, ReportsAnAlgorithmForEveryOperation) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::doctor_test
+}  // namespace tsprun::detail::launcher::doctor_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher::fault_report_test {
+namespace tsprun::detail::launcher::fault_report_test {
 namespace {
 
 using nlohmann::ordered_json;
@@ -177,4 +177,4 @@ TEST_F(FaultReport, AttemptsAddUp) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::fault_report_test
+}  // namespace tsprun::detail::launcher::fault_report_test

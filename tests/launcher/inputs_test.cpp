@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher::inputs_test {
+namespace tsprun::detail::launcher::inputs_test {
 namespace {
 
 using test::TemporaryDirectory;
@@ -89,4 +89,4 @@ TEST(MachineFacts, TellProgramAndOnWishKernels) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::inputs_test
+}  // namespace tsprun::detail::launcher::inputs_test

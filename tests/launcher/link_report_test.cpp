@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher::link_report_test {
+namespace tsprun::detail::launcher::link_report_test {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -152,4 +152,4 @@ TEST_F(LinkReport, OfMoreLinksThanThereAreLinesTheSlowestStay) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::link_report_test
+}  // namespace tsprun::detail::launcher::link_report_test

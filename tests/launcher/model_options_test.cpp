@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::launcher::model_options_test {
+namespace tsprun::detail::launcher::model_options_test {
 namespace {
 
 using test::TemporaryFolder;
@@ -220,4 +220,4 @@ TEST(Numbers, EndsThatDoNotWorkAreNotProposed) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::model_options_test
+}  // namespace tsprun::detail::launcher::model_options_test

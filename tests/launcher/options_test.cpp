@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsprun::launcher::options_test {
+namespace tsprun::detail::launcher::options_test {
 namespace {
 
 TEST(Sizes, SuffixesArePowersOf1024) {
@@ -159,4 +159,4 @@ TEST(GlobalOptionsIgnored, AreThoseThatWereTypedAndHaveNothingToChoose) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::options_test
+}  // namespace tsprun::detail::launcher::options_test

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <vector>
 
-namespace tsprun::launcher::output_file_test {
+namespace tsprun::detail::launcher::output_file_test {
 namespace {
 
 using Paths = std::vector<std::filesystem::path>;
@@ -59,4 +59,4 @@ TEST(OutputFile, ReplacesNothingThatTheCommandReads) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::output_file_test
+}  // namespace tsprun::detail::launcher::output_file_test

@@ -14,7 +14,7 @@
 #include <thread>
 #include <unistd.h>
 
-namespace tsprun::launcher::output_test {
+namespace tsprun::detail::launcher::output_test {
 namespace {
 
 struct Pipe {
@@ -170,4 +170,4 @@ TEST(OnATerminal, OneThatCantRedrawGetsNoEscapeCodes) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::output_test
+}  // namespace tsprun::detail::launcher::output_test

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::launcher::plan_test {
+namespace tsprun::detail::launcher::plan_test {
 namespace {
 
 using nlohmann::json;
@@ -405,4 +405,4 @@ TEST(TextTable, AlignsByTheWidestCellAndCountsLettersNotBytes) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::plan_test
+}  // namespace tsprun::detail::launcher::plan_test

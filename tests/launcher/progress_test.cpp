@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::launcher::progress_test {
+namespace tsprun::detail::launcher::progress_test {
 namespace {
 
 /// Returns what went through a sink: frames of lines and of progress.
@@ -98,4 +98,4 @@ TEST(Durations, AreReadable) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::progress_test
+}  // namespace tsprun::detail::launcher::progress_test

@@ -6,7 +6,7 @@
 
 #include <unistd.h>
 
-namespace tsprun::launcher::report_sink_test {
+namespace tsprun::detail::launcher::report_sink_test {
 namespace {
 
 /// Returns what a sink writes for one line and one value.
@@ -63,4 +63,4 @@ TEST(ReportSink, WithoutAPipeEverythingIsSwallowed) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::report_sink_test
+}  // namespace tsprun::detail::launcher::report_sink_test

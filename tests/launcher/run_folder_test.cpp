@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher::run_folder_test {
+namespace tsprun::detail::launcher::run_folder_test {
 namespace {
 
 TEST(ResumeCommand, IsWhatWasTypedWithoutWhatACheckpointBrings) {
@@ -21,4 +21,4 @@ TEST(ResumeCommand, IsWhatWasTypedWithoutWhatACheckpointBrings) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::run_folder_test
+}  // namespace tsprun::detail::launcher::run_folder_test

@@ -5,7 +5,7 @@
 
 #include <csignal>
 
-namespace tsprun::launcher::signal_reader_test {
+namespace tsprun::detail::launcher::signal_reader_test {
 namespace {
 
 using Handler = void (*)(int);
@@ -36,4 +36,4 @@ TEST(SignalReader, LeavesDispositionsAndMaskAsTheyWere) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::signal_reader_test
+}  // namespace tsprun::detail::launcher::signal_reader_test

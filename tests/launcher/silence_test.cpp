@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace tsprun::launcher::silence_test {
+namespace tsprun::detail::launcher::silence_test {
 namespace {
 
 constexpr std::uint64_t kLook = 100;
@@ -57,4 +57,4 @@ TEST(Silence, DoesNotCountTimeInWhichNobodyLooked) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::silence_test
+}  // namespace tsprun::detail::launcher::silence_test

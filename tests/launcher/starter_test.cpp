@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher::starter_test {
+namespace tsprun::detail::launcher::starter_test {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -213,4 +213,4 @@ TEST(Starter, ReadsTheFirstOfANodeList) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::starter_test
+}  // namespace tsprun::detail::launcher::starter_test

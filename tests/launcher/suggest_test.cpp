@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher::suggest_test {
+namespace tsprun::detail::launcher::suggest_test {
 namespace {
 
 TEST(EditDistance, CountsInsertionsDeletionsReplacementsAndSwaps) {
@@ -46,4 +46,4 @@ TEST(SpellingHere, KnowsWhatOthersCallThings) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::suggest_test
+}  // namespace tsprun::detail::launcher::suggest_test

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::launcher::utf8_pieces_test {
+namespace tsprun::detail::launcher::utf8_pieces_test {
 namespace {
 
 /// Returns what comes out for each byte, and at the end.
@@ -40,4 +40,4 @@ TEST(Utf8Pieces, NothingIsLostOrChanged) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::utf8_pieces_test
+}  // namespace tsprun::detail::launcher::utf8_pieces_test

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <csignal>
 
-namespace tsprun::launcher::verdict_test {
+namespace tsprun::detail::launcher::verdict_test {
 namespace {
 
 /// Four ranks; 0, 1 and 2 waited for rank 3 in all_gather #42, rank 3 waited for rank 0.
@@ -173,4 +173,4 @@ TEST(FailureJson, WhatSaysNothingIsNull) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::verdict_test
+}  // namespace tsprun::detail::launcher::verdict_test

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::launcher::ways_test {
+namespace tsprun::detail::launcher::ways_test {
 namespace {
 
 /// Five ranks on two nodes: 0 to 2, 3 and 4.
@@ -126,4 +126,4 @@ TEST(Ways, OfRanksThatDontSayNothingIsMadeUp) {
 }
 
 }  // namespace
-}  // namespace tsprun::launcher::ways_test
+}  // namespace tsprun::detail::launcher::ways_test

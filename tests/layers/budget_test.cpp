@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::budget_test {
+namespace tsprun::detail::test::budget_test {
 namespace {
 
 constexpr std::size_t kSteps = 4;
@@ -177,4 +177,4 @@ TEST(Budgets, AreEnoughFromTheForecastOnToTheByte) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::budget_test
+}  // namespace tsprun::detail::test::budget_test

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::checkpoint_damage_test {
+namespace tsprun::detail::checkpoint_damage_test {
 namespace {
 
 using nlohmann::json;
@@ -283,4 +283,4 @@ TEST(Manifest, ThatIsNoGoodJsonIsRefused) {
 }
 
 }  // namespace
-}  // namespace tsprun::checkpoint_damage_test
+}  // namespace tsprun::detail::checkpoint_damage_test

@@ -21,7 +21,7 @@
 #include <thread>
 #include <unistd.h>
 
-namespace tsprun::checkpoint_faults_test {
+namespace tsprun::detail::checkpoint_faults_test {
 namespace {
 
 using Names = std::set<std::string>;
@@ -252,4 +252,4 @@ TEST(CheckpointFaults, AFolderThatAnotherJobWritesIsLeftAlone) {
 }
 
 }  // namespace
-}  // namespace tsprun::checkpoint_faults_test
+}  // namespace tsprun::detail::checkpoint_faults_test

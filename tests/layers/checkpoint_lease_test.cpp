@@ -18,7 +18,7 @@
 #include <thread>
 #include <unistd.h>
 
-namespace tsprun::checkpoint_lease_test {
+namespace tsprun::detail::checkpoint_lease_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -191,4 +191,4 @@ TEST(CheckpointLease, DoesNotWaitForEverForItsThread) {
 }
 
 }  // namespace
-}  // namespace tsprun::checkpoint_lease_test
+}  // namespace tsprun::detail::checkpoint_lease_test

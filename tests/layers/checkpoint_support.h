@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 inline ModelConfig checkpoint_config() {
   ModelConfig config;
@@ -184,4 +184,4 @@ inline std::set<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::checkpoint_test {
+namespace tsprun::detail::checkpoint_test {
 namespace {
 
 using Names = std::set<std::string>;
@@ -314,4 +314,4 @@ TEST(Checkpoint, SearchOfNothingSaysWhatWasExpected) {
 }
 
 }  // namespace
-}  // namespace tsprun::checkpoint_test
+}  // namespace tsprun::detail::checkpoint_test

@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-namespace tsprun::test::checkpoint_training_test {
+namespace tsprun::detail::test::checkpoint_training_test {
 namespace {
 
 constexpr std::uint64_t kSteps = 8;
@@ -104,4 +104,4 @@ TEST(CheckpointTraining, GoesOnBitIdenticallyWithTiedEmbeddings) { expect_same_c
 TEST(CheckpointTraining, GoesOnBitIdenticallyWithGpt2AndItsDropout) { expect_same_curve(DType::f64, Trained::gpt2, 1e-11); }
 
 }  // namespace
-}  // namespace tsprun::test::checkpoint_training_test
+}  // namespace tsprun::detail::test::checkpoint_training_test

@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-namespace tsprun::config_test {
+namespace tsprun::detail::config_test {
 namespace {
 
 using nlohmann::json;
@@ -370,4 +370,4 @@ TEST(ModelParameters, OfThePapersModelAreAsManyAsThePaperSays) {
 }
 
 }  // namespace
-}  // namespace tsprun::config_test
+}  // namespace tsprun::detail::config_test

@@ -13,7 +13,7 @@
 #include <random>
 #include <vector>
 
-namespace tsprun::convert_test {
+namespace tsprun::detail::convert_test {
 namespace {
 
 double exact(std::uint16_t bits) { return static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16)); }
@@ -136,4 +136,4 @@ TEST(StoredTypes, HaveTheFormatsNamesAndSizes) {
 }
 
 }  // namespace
-}  // namespace tsprun::convert_test
+}  // namespace tsprun::detail::convert_test

@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-namespace tsprun::test::data_parallel_test {
+namespace tsprun::detail::test::data_parallel_test {
 namespace {
 
 constexpr double kExact = 1e-11;
@@ -95,4 +95,4 @@ TEST(DataParallel, EvaluationTakesAnyBatch) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::data_parallel_test
+}  // namespace tsprun::detail::test::data_parallel_test

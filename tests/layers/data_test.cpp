@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <vector>
 
-namespace tsprun::data_test {
+namespace tsprun::detail::data_test {
 namespace {
 
 std::vector<Token> read(const TokenStream& stream, std::uint64_t first, std::size_t count) {
@@ -142,4 +142,4 @@ TEST(TrainingData, MustHoldOneSequenceAndItsLabels) {
 }
 
 }  // namespace
-}  // namespace tsprun::data_test
+}  // namespace tsprun::detail::data_test

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsprun::test::decode_test {
+namespace tsprun::detail::test::decode_test {
 namespace {
 
 struct Decoded {
@@ -271,4 +271,4 @@ TEST(Sampling, RefusesNaN) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::decode_test
+}  // namespace tsprun::detail::test::decode_test

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::exported_folder_test {
+namespace tsprun::detail::exported_folder_test {
 namespace {
 
 using Names = std::set<std::string>;
@@ -167,4 +167,4 @@ TEST(ModelFromAFile, TrainsInBf16FromTheDigitsThatTheFileHas) {
 }
 
 }  // namespace
-}  // namespace tsprun::exported_folder_test
+}  // namespace tsprun::detail::exported_folder_test

@@ -15,7 +15,7 @@
 #include <set>
 #include <vector>
 
-namespace tsprun::theory::flows_test {
+namespace tsprun::detail::theory::flows_test {
 namespace {
 
 Layout layout(std::vector<Axis> axes, TensorExchange tensor = TensorExchange::plain,
@@ -370,4 +370,4 @@ TEST(Layouts, ThatCannotBeNameWhatWorks) {
 }
 
 }  // namespace
-}  // namespace tsprun::theory::flows_test
+}  // namespace tsprun::detail::theory::flows_test

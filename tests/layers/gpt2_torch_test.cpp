@@ -14,7 +14,7 @@
 #include <fstream>
 #include <mutex>
 
-namespace tsprun::test::gpt2_torch_test {
+namespace tsprun::detail::test::gpt2_torch_test {
 namespace {
 
 template <class Integer>
@@ -132,4 +132,4 @@ TEST(Gpt2Folders, AreSavedWithHuggingFacesNamesAndShapes) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::gpt2_torch_test
+}  // namespace tsprun::detail::test::gpt2_torch_test

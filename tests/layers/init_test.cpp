@@ -8,7 +8,7 @@
 #include <numbers>
 #include <vector>
 
-namespace tsprun::init_test {
+namespace tsprun::detail::init_test {
 namespace {
 
 using Words4 = std::array<std::uint32_t, 4>;
@@ -125,4 +125,4 @@ TEST(FreshWeights, DifferBySeedAndName) {
 }
 
 }  // namespace
-}  // namespace tsprun::init_test
+}  // namespace tsprun::detail::init_test

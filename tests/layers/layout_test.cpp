@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsprun::test::layout_test {
+namespace tsprun::detail::test::layout_test {
 namespace {
 
 std::string refusal(const std::string& text) {
@@ -76,4 +76,4 @@ TEST(Layout, AnAxisOfOneRankIsPrintedAsTypedAndChangesNothing) {
 TEST(Layout, RanksAloneMeanTsp) { EXPECT_EQ(Layout::tsp(6).print(), "tsp=6"); }
 
 }  // namespace
-}  // namespace tsprun::test::layout_test
+}  // namespace tsprun::detail::test::layout_test

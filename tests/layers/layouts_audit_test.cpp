@@ -9,7 +9,7 @@
 
 #include <utility>
 
-namespace tsprun::test::layouts_audit_test {
+namespace tsprun::detail::test::layouts_audit_test {
 namespace {
 
 theory::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
@@ -328,4 +328,4 @@ TEST(LayoutsMemory, ForecastsHoldUnderEveryScheme) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::layouts_audit_test
+}  // namespace tsprun::detail::test::layouts_audit_test

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-namespace tsprun::test::layouts_reference_test {
+namespace tsprun::detail::test::layouts_reference_test {
 namespace {
 
 Layout dense(int tensor, int sequence = 1, TensorExchange exchange = TensorExchange::plain) {
@@ -221,4 +221,4 @@ TEST(LayoutsAgainstReference, InSinglePrecisionAndBf16) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::layouts_reference_test
+}  // namespace tsprun::detail::test::layouts_reference_test

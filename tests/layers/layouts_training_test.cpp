@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-namespace tsprun::test::layouts_training_test {
+namespace tsprun::detail::test::layouts_training_test {
 namespace {
 
 struct Curve {
@@ -117,4 +117,4 @@ TEST(LayoutsTraining, ACheckpointGoesOnUnderAnotherLayout) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::layouts_training_test
+}  // namespace tsprun::detail::test::layouts_training_test

@@ -8,7 +8,7 @@
 
 #include <cstdlib>
 
-namespace tsprun::theory::memory_theory_test {
+namespace tsprun::detail::theory::memory_theory_test {
 namespace {
 
 Setting appendix_c(Recompute recompute) {
@@ -97,4 +97,4 @@ TEST(Transients, AreTwoShardsForwardAndThreeBackward) {
 }
 
 }  // namespace
-}  // namespace tsprun::theory::memory_theory_test
+}  // namespace tsprun::detail::theory::memory_theory_test

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-namespace tsprun::test::mesh_test {
+namespace tsprun::detail::test::mesh_test {
 namespace {
 
 struct Groups {
@@ -59,4 +59,4 @@ TEST(Mesh, DegreesMustGiveTheWorld) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::mesh_test
+}  // namespace tsprun::detail::test::mesh_test

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 /// A model, its input, and how it is computed.
 struct ModelCase {
@@ -166,7 +166,7 @@ inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* we
   std::mutex mutex;
   run_ranks(ranks,
             [&](Context& context) {
-              tsprun::RankOptions options;
+              tsprun::detail::RankOptions options;
               options.threads = of.threads;
               Rank rank(context, options);
               Mesh mesh(context.world(), layout);
@@ -237,4 +237,4 @@ inline void expect_close(const Tensors& actual, const Tensors& expected, double 
   }
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

@@ -12,7 +12,7 @@
 #include <functional>
 #include <limits>
 
-namespace tsprun::test::not_finite_test {
+namespace tsprun::detail::test::not_finite_test {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -187,4 +187,4 @@ TEST(NotFinite, ACheckpointWithANanIsNotSaved) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::not_finite_test
+}  // namespace tsprun::detail::test::not_finite_test

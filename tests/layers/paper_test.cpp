@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::paper::paper_test {
+namespace tsprun::detail::paper::paper_test {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
@@ -180,4 +180,4 @@ TEST(Paper, TableIII) {
 }
 
 }  // namespace
-}  // namespace tsprun::paper::paper_test
+}  // namespace tsprun::detail::paper::paper_test

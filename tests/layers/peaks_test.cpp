@@ -9,7 +9,7 @@
 
 #include <vector>
 
-namespace tsprun::test::peaks_test {
+namespace tsprun::detail::test::peaks_test {
 namespace {
 
 std::vector<Layout> layouts() {
@@ -152,4 +152,4 @@ TEST(Peaks, OfALayoutThatCannotBeAreRefused) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::peaks_test
+}  // namespace tsprun::detail::test::peaks_test

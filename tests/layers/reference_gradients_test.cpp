@@ -6,7 +6,7 @@
 
 #include <functional>
 
-namespace tsprun::reference_gradients_test {
+namespace tsprun::detail::reference_gradients_test {
 namespace {
 
 using test::normal_values;
@@ -127,4 +127,4 @@ TEST(ReferenceGpt2, DropsOnlyInTrainingAndAnewInEveryStep) {
 }
 
 }  // namespace
-}  // namespace tsprun::reference_gradients_test
+}  // namespace tsprun::detail::reference_gradients_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsprun::reference_properties_test {
+namespace tsprun::detail::reference_properties_test {
 namespace {
 
 using test::normal_values;
@@ -249,4 +249,4 @@ TEST(ReferenceAdamW, ClipsByTheNormOfAllGradients) {
 }
 
 }  // namespace
-}  // namespace tsprun::reference_properties_test
+}  // namespace tsprun::detail::reference_properties_test

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 struct ReferenceCase {
   ModelConfig config;
@@ -150,4 +150,4 @@ void expect_close(const std::string& what, const std::vector<A>& actual, const s
   EXPECT_TRUE(std::sqrt(squares) <= tolerance * scale) << what << ": differs by " << std::sqrt(squares) << ", scale " << scale;
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

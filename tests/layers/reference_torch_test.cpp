@@ -9,7 +9,7 @@
 
 #include <string_view>
 
-namespace tsprun::reference_torch_test {
+namespace tsprun::detail::reference_torch_test {
 namespace {
 
 using Tensors = reference::Tensors<double>;
@@ -127,4 +127,4 @@ TEST(ReferenceGpt2, EqualsPyTorchAndReadsHuggingFacesNames) {
 }
 
 }  // namespace
-}  // namespace tsprun::reference_torch_test
+}  // namespace tsprun::detail::reference_torch_test

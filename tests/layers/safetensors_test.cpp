@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::safetensors::safetensors_test {
+namespace tsprun::detail::safetensors::safetensors_test {
 namespace {
 
 std::string length_word(std::uint64_t value) {
@@ -255,4 +255,4 @@ TEST(SafetensorsFile, RefusesAFileThatIsCutWhileItIsOpen) {
 }
 
 }  // namespace
-}  // namespace tsprun::safetensors::safetensors_test
+}  // namespace tsprun::detail::safetensors::safetensors_test

@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::safetensors::safetensors_writer_test {
+namespace tsprun::detail::safetensors::safetensors_writer_test {
 namespace {
 
 /// Runs `body` in a process of its own; true if it returned true.
@@ -162,4 +162,4 @@ TEST(SafetensorsWriter, PlansEmptyAndScalarTensors) {
 }
 
 }  // namespace
-}  // namespace tsprun::safetensors::safetensors_writer_test
+}  // namespace tsprun::detail::safetensors::safetensors_writer_test

@@ -16,7 +16,7 @@
 #include <set>
 #include <string>
 
-namespace tsprun::theory::search_test {
+namespace tsprun::detail::theory::search_test {
 namespace {
 
 using test::refusal;
@@ -380,4 +380,4 @@ TEST(Search, RanksWhatFitsAndSaysWhyTheRestDoesNot) {
 }
 
 }  // namespace
-}  // namespace tsprun::theory::search_test
+}  // namespace tsprun::detail::theory::search_test

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 struct AttentionCase {
   SequenceExchange exchange = SequenceExchange::gather;
@@ -129,7 +129,7 @@ inline AttentionRun run_attention(const AttentionCase& of) {
   run.results["dv"].resize(data.k.size());
   std::mutex mutex;
   const auto body = [&](Context& context) {
-    tsprun::RankOptions options;
+    tsprun::detail::RankOptions options;
     options.threads = of.threads;
     Rank rank(context, options);
     Communicator& axis = context.world();
@@ -247,4 +247,4 @@ inline Tensors reference_attention(const AttentionCase& of) {
   return results;
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-namespace tsprun::test::sequence_attention_test {
+namespace tsprun::detail::test::sequence_attention_test {
 namespace {
 
 constexpr std::initializer_list<SequenceExchange> kExchanges = {SequenceExchange::gather, SequenceExchange::ring,
@@ -226,4 +226,4 @@ TEST(SequenceAttention, RefusesUlyssesWhereTheRanksDontDivideTheHeads) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::sequence_attention_test
+}  // namespace tsprun::detail::test::sequence_attention_test

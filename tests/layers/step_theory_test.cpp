@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-namespace tsprun::theory::step_theory_test {
+namespace tsprun::detail::theory::step_theory_test {
 namespace {
 
 Setting setting_of(std::size_t kv_heads, std::size_t vocabulary, std::size_t batch, std::size_t sequence) {
@@ -62,4 +62,4 @@ TEST(StepOfRank, WithoutBackwardReceivesNothingThere) {
 }
 
 }  // namespace
-}  // namespace tsprun::theory::step_theory_test
+}  // namespace tsprun::detail::theory::step_theory_test

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 class TemporaryFolder {
  public:
@@ -62,12 +62,12 @@ std::string refusal(Action&& action) {
   return {};
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test
 
 /// `action` must throw Error(refused) whose message has every one of the texts.
 #define EXPECT_REFUSED(action, ...)                                                                  \
   do {                                                                                               \
-    const std::string refusal_message = tsprun::test::refusal([&] { (void)(action); });              \
+    const std::string refusal_message = tsprun::detail::test::refusal([&] { (void)(action); });      \
     for (const std::string& refusal_part : std::vector<std::string>{__VA_ARGS__}) {                  \
       EXPECT_NE(refusal_message.find(refusal_part), std::string::npos) << "in: " << refusal_message; \
     }                                                                                                \

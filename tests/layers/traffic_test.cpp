@@ -11,7 +11,7 @@
 #include <cmath>
 #include <vector>
 
-namespace tsprun::theory::traffic_test {
+namespace tsprun::detail::theory::traffic_test {
 namespace {
 
 Setting setting(std::size_t query_heads, std::size_t kv_heads, std::size_t batch, std::size_t sequence,
@@ -332,4 +332,4 @@ TEST(ExactFigures, OfTheBreakEven) {
 }
 
 }  // namespace
-}  // namespace tsprun::theory::traffic_test
+}  // namespace tsprun::detail::theory::traffic_test

@@ -6,7 +6,7 @@
 #include <array>
 #include <string_view>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 inline constexpr std::array<std::string_view, 2> kLlamaOnce = {"model.embed_tokens.weight", "model.norm.weight"};
 inline constexpr std::array<std::string_view, 9> kLlamaLayer = {
@@ -26,4 +26,4 @@ inline constexpr std::array<std::string_view, 12> kGpt2Layer = {
 
 inline constexpr std::string_view kHead = "lm_head.weight";
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsprun::test::tsp_audit_test {
+namespace tsprun::detail::test::tsp_audit_test {
 namespace {
 
 theory::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
@@ -91,4 +91,4 @@ TEST(TspAudit, MemoryOfParametersGradientsOptimizerAndActivationsIsExact) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::tsp_audit_test
+}  // namespace tsprun::detail::test::tsp_audit_test

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace tsprun::test::tsp_model_test {
+namespace tsprun::detail::test::tsp_model_test {
 namespace {
 
 constexpr double kExact = 1e-11;
@@ -91,4 +91,4 @@ TEST(TspModel, AlgorithmsOfCollectivesDontChangeABit) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::tsp_model_test
+}  // namespace tsprun::detail::test::tsp_model_test

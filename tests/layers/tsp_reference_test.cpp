@@ -8,7 +8,7 @@
 #include <cmath>
 #include <random>
 
-namespace tsprun::test::tsp_reference_test {
+namespace tsprun::detail::test::tsp_reference_test {
 namespace {
 
 /// Runs the reference in f64 on the weights that the model has, rounded to its dtype.
@@ -79,4 +79,4 @@ TEST(TspAgainstReference, WithBf16Storage) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::tsp_reference_test
+}  // namespace tsprun::detail::test::tsp_reference_test

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace tsprun::weights_test {
+namespace tsprun::detail::weights_test {
 namespace {
 
 ModelConfig tiny() {
@@ -130,4 +130,4 @@ TEST(Weights, AreFoundWithoutGpt2sPrefixUnlessThatIsAmbiguous) {
 }
 
 }  // namespace
-}  // namespace tsprun::weights_test
+}  // namespace tsprun::detail::weights_test

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <random>
 
-namespace tsprun::test::zero3_test {
+namespace tsprun::detail::test::zero3_test {
 namespace {
 
 Layout zero3(int ranks) { return Layout{{{AxisKind::zero3, ranks}}}; }
@@ -156,4 +156,4 @@ TEST(Zero3, CutsOfAPackTakeEveryRowOnce) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::zero3_test
+}  // namespace tsprun::detail::test::zero3_test

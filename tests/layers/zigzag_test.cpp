@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-namespace tsprun::zigzag_test {
+namespace tsprun::detail::zigzag_test {
 namespace {
 
 /// Chunk of every position, dealt token by token: chunk c gets ⌊S/2D⌋ tokens and one more if c < S mod 2D.
@@ -173,4 +173,4 @@ TEST(HeadCut, NamesDegreesThatWork) {
 }
 
 }  // namespace
-}  // namespace tsprun::zigzag_test
+}  // namespace tsprun::detail::zigzag_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::block_torch_test {
+namespace tsprun::detail::test::block_torch_test {
 namespace {
 
 TEST(Block, EqualsPyTorchUnderEveryLayout) {
@@ -45,4 +45,4 @@ TEST(Block, EqualsPyTorchUnderEveryLayout) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::block_torch_test
+}  // namespace tsprun::detail::test::block_torch_test

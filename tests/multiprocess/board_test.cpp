@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::test::board_test {
+namespace tsprun::detail::test::board_test {
 namespace {
 
 /// Returns what a board's line says of a rank and doesn't change from one look to the next: its number and process.
@@ -141,4 +141,4 @@ TEST(Board, SaysForWhomRanksWaitThatAreStillConnecting) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::board_test
+}  // namespace tsprun::detail::test::board_test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::compare_test {
+namespace tsprun::detail::test::compare_test {
 namespace {
 
 using nlohmann::json;
@@ -124,4 +124,4 @@ TEST(CompareCommand, RefusesWhatNoPointCanDo) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::compare_test
+}  // namespace tsprun::detail::test::compare_test

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <vector>
 
-namespace tsprun::test::core_dump_test {
+namespace tsprun::detail::test::core_dump_test {
 namespace {
 
 std::vector<std::string> training(const TextData& data, const std::vector<std::string>& options) {
@@ -63,4 +63,4 @@ TEST(CoreDump, DoesNotDelayTheVerdict) {
 #endif
 
 }  // namespace
-}  // namespace tsprun::test::core_dump_test
+}  // namespace tsprun::detail::test::core_dump_test

@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::test::death_test {
+namespace tsprun::detail::test::death_test {
 namespace {
 
 /// Longest time, in seconds, from a death to the end of tsprun. One second is what the product promises; sanitizers slow the
@@ -432,4 +432,4 @@ TEST(StoppedJob, ContinuesWithoutAFalseAlarm) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::death_test
+}  // namespace tsprun::detail::test::death_test

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::test::endings_test {
+namespace tsprun::detail::test::endings_test {
 namespace {
 
 posix::UniqueFd listen_anywhere() {
@@ -245,4 +245,4 @@ TEST_P(Restart, WithoutANodeKeepsTheHistory) {
 INSTANTIATE_TEST_SUITE_P(Lost, Restart, testing::Values(0, 1));
 
 }  // namespace
-}  // namespace tsprun::test::endings_test
+}  // namespace tsprun::detail::test::endings_test

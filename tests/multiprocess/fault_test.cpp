@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::test::fault_test {
+namespace tsprun::detail::test::fault_test {
 namespace {
 
 using nlohmann::json;
@@ -352,4 +352,4 @@ TEST_F(Fault, WhatCannotStrikeIsRefusedBeforeRanksStart) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::fault_test
+}  // namespace tsprun::detail::test::fault_test

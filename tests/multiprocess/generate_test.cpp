@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::test::generate_test {
+namespace tsprun::detail::test::generate_test {
 namespace {
 
 using nlohmann::json;
@@ -158,4 +158,4 @@ TEST(Generate, RefusesWhatCantBe) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::generate_test
+}  // namespace tsprun::detail::test::generate_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::gpt2_commands_test {
+namespace tsprun::detail::test::gpt2_commands_test {
 namespace {
 
 using nlohmann::json;
@@ -165,4 +165,4 @@ TEST(Gpt2, WhatIsntSupportedIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::gpt2_commands_test
+}  // namespace tsprun::detail::test::gpt2_commands_test

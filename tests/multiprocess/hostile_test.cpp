@@ -25,7 +25,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::test::hostile_test {
+namespace tsprun::detail::test::hostile_test {
 namespace {
 
 using bootstrap::Link;
@@ -218,4 +218,4 @@ TEST(Hostiles, AtARanksPortKeepNoRankOut) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::hostile_test
+}  // namespace tsprun::detail::test::hostile_test

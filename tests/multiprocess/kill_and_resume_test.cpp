@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::test::kill_and_resume_test {
+namespace tsprun::detail::test::kill_and_resume_test {
 namespace {
 
 using nlohmann::json;
@@ -122,4 +122,4 @@ TEST_F(KillAndResume, GoesOnWithTheSameBitsWheneverItWasKilled) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::kill_and_resume_test
+}  // namespace tsprun::detail::test::kill_and_resume_test

@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::test::kill_storm_test {
+namespace tsprun::detail::test::kill_storm_test {
 namespace {
 
 constexpr int kRanks = 3;
@@ -108,4 +108,4 @@ TEST(KillStorm, OnRanksOfABuiltInCommand) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::kill_storm_test
+}  // namespace tsprun::detail::test::kill_storm_test

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::layouts_test {
+namespace tsprun::detail::test::layouts_test {
 namespace {
 
 using nlohmann::json;
@@ -281,4 +281,4 @@ TEST(Layouts, WhatCantBeIsRefusedByNameBeforeRanksStart) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::layouts_test
+}  // namespace tsprun::detail::test::layouts_test

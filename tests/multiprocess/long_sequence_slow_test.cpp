@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::long_sequence_slow_test {
+namespace tsprun::detail::test::long_sequence_slow_test {
 namespace {
 
 using nlohmann::json;
@@ -47,4 +47,4 @@ TEST(LongSequence, TakesMemoryInProportionToItsLength) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::long_sequence_slow_test
+}  // namespace tsprun::detail::test::long_sequence_slow_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::memory_budget_test {
+namespace tsprun::detail::test::memory_budget_test {
 namespace {
 
 using nlohmann::json;
@@ -95,4 +95,4 @@ TEST(Memory, ABudgetOfThePeakSufficesAndPlanSaysSo) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::memory_budget_test
+}  // namespace tsprun::detail::test::memory_budget_test

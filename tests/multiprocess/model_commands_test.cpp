@@ -20,7 +20,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tsprun::test::model_commands_test {
+namespace tsprun::detail::test::model_commands_test {
 namespace {
 
 using nlohmann::json;
@@ -466,4 +466,4 @@ TEST(ModelRefusal, NamesOptionValueAndWhatWorks) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::model_commands_test
+}  // namespace tsprun::detail::test::model_commands_test

@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::test::nodes_alike_test {
+namespace tsprun::detail::test::nodes_alike_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -194,4 +194,4 @@ TEST_F(AlikeNodes, WaitForOneThatReadsForLong) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::nodes_alike_test
+}  // namespace tsprun::detail::test::nodes_alike_test

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::nodes_test {
+namespace tsprun::detail::test::nodes_test {
 namespace {
 
 Finished digest(std::vector<std::string> options) {
@@ -184,4 +184,4 @@ TEST(NodeOptions, AreCheckedBeforeRanksStart) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::nodes_test
+}  // namespace tsprun::detail::test::nodes_test

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::not_finite_test {
+namespace tsprun::detail::test::not_finite_test {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -110,4 +110,4 @@ TEST_F(NotFiniteCommands, ABlocksResultsAreNotWritten) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::not_finite_test
+}  // namespace tsprun::detail::test::not_finite_test

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::test::odd_places_test {
+namespace tsprun::detail::test::odd_places_test {
 namespace {
 
 /// tsprun behind a shell's `preparation`.
@@ -87,4 +87,4 @@ TEST(TheSecretsFolder, IsItsOwnersAloneWhateverTheUmask) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::odd_places_test
+}  // namespace tsprun::detail::test::odd_places_test

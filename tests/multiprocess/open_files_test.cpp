@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::open_files_test {
+namespace tsprun::detail::test::open_files_test {
 namespace {
 
 Finished limited(const std::string& ulimit, const std::vector<std::string>& command) {
@@ -65,4 +65,4 @@ TEST(OpenFiles, TheSoftLimitBindsRanksAlone) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::open_files_test
+}  // namespace tsprun::detail::test::open_files_test

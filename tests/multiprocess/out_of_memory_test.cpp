@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::test::out_of_memory_test {
+namespace tsprun::detail::test::out_of_memory_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -113,4 +113,4 @@ TEST(OutOfMemoryKill, IsNotBlamedForAnyOtherSigkill) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::out_of_memory_test
+}  // namespace tsprun::detail::test::out_of_memory_test

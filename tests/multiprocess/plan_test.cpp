@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::plan_test {
+namespace tsprun::detail::test::plan_test {
 namespace {
 
 using nlohmann::json;
@@ -96,4 +96,4 @@ TEST(PlanCommand, AgreesWithWhatTrainingUnderOtherLayoutsMeasures) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::plan_test
+}  // namespace tsprun::detail::test::plan_test

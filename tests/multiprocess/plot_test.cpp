@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::plot_test {
+namespace tsprun::detail::test::plot_test {
 namespace {
 
 using nlohmann::json;
@@ -174,4 +174,4 @@ TEST(Plot, SaysWhatIsWrongWithAReport) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::plot_test
+}  // namespace tsprun::detail::test::plot_test

@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::test::run_test {
+namespace tsprun::detail::test::run_test {
 namespace {
 
 Finished run_actor(const std::vector<std::string>& options, const std::vector<std::string>& action,
@@ -412,4 +412,4 @@ TEST(Joining, OfWhatARankStartsIsRefused) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::run_test
+}  // namespace tsprun::detail::test::run_test

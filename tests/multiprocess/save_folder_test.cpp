@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::test::save_folder_test {
+namespace tsprun::detail::test::save_folder_test {
 namespace {
 
 using nlohmann::json;
@@ -312,4 +312,4 @@ TEST_F(SaveFolder, IsAModelWhoseNewestCheckpointIsLoadedIfItIsWhole) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::save_folder_test
+}  // namespace tsprun::detail::test::save_folder_test

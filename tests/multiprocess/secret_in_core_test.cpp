@@ -23,7 +23,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::test::secret_in_core_test {
+namespace tsprun::detail::test::secret_in_core_test {
 namespace {
 
 // Sanitizers reserve terabytes, which nobody can search.
@@ -168,4 +168,4 @@ TEST(TheSecretOfTheEnvironment, IsNotPassedOnToPrograms) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::secret_in_core_test
+}  // namespace tsprun::detail::test::secret_in_core_test

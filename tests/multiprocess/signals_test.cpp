@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::test::signals_test {
+namespace tsprun::detail::test::signals_test {
 namespace {
 
 /// All processes of the job but tsprun: of a built-in command the ranks, else guardians and programs.
@@ -115,4 +115,4 @@ TEST(OutputThatNobodyReads, DoesNotKeepTheFirstSignalFromEndingTheJob) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::signals_test
+}  // namespace tsprun::detail::test::signals_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::slow_but_living_slow_test {
+namespace tsprun::detail::test::slow_but_living_slow_test {
 namespace {
 
 using nlohmann::json;
@@ -49,4 +49,4 @@ TEST(SlowButLivingJob, OfLongSequencesIsNotTakenForDead) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::slow_but_living_slow_test
+}  // namespace tsprun::detail::test::slow_but_living_slow_test

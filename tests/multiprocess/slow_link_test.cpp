@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::slow_link_test {
+namespace tsprun::detail::test::slow_link_test {
 namespace {
 
 using nlohmann::json;
@@ -51,4 +51,4 @@ INSTANTIATE_TEST_SUITE_P(Over, SlowLink, ::testing::Values("shm", "tcp"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
-}  // namespace tsprun::test::slow_link_test
+}  // namespace tsprun::detail::test::slow_link_test

@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::test::started_by_others_test {
+namespace tsprun::detail::test::started_by_others_test {
 namespace {
 
 using Environment = std::map<std::string, std::string>;
@@ -219,4 +219,4 @@ TEST_F(SmallSharedMemory, IsNothingThatTsprunMinds) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::started_by_others_test
+}  // namespace tsprun::detail::test::started_by_others_test

@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::test::terminal_test {
+namespace tsprun::detail::test::terminal_test {
 namespace {
 
 /// All that a program writes to a terminal, which it has for its stdin, stdout and stderr; its exit code.
@@ -171,4 +171,4 @@ TEST(StandardOutput, AFileThatCantBeWrittenLosesNothingElse) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::terminal_test
+}  // namespace tsprun::detail::test::terminal_test

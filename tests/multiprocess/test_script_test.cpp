@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-namespace tsprun::test::test_script_test {
+namespace tsprun::detail::test::test_script_test {
 namespace {
 
 /// Runs a copy of tools/test.sh over a test that passes, two that say by exit code 3 that they can't run, and one of this exit
@@ -51,4 +51,4 @@ TEST(TestScript, SkippedTestsAreNoFailedOnes) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::test_script_test
+}  // namespace tsprun::detail::test::test_script_test

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::test::trace_test {
+namespace tsprun::detail::test::trace_test {
 namespace {
 
 using nlohmann::json;
@@ -266,4 +266,4 @@ TEST(Trace, ArrowsAreThinnedOnRequest) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::trace_test
+}  // namespace tsprun::detail::test::trace_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test::train_transports_test {
+namespace tsprun::detail::test::train_transports_test {
 namespace {
 
 using nlohmann::json;
@@ -44,4 +44,4 @@ TEST(TrainOverTransports, IsBitIdentical) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::train_transports_test
+}  // namespace tsprun::detail::test::train_transports_test

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::test::training_files_test {
+namespace tsprun::detail::test::training_files_test {
 namespace {
 
 using nlohmann::json;
@@ -192,4 +192,4 @@ TEST_F(TrainingFiles, APromptOfOneTokenIsAPrompt) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::training_files_test
+}  // namespace tsprun::detail::test::training_files_test

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::test::two_launchers_test {
+namespace tsprun::detail::test::two_launchers_test {
 namespace {
 
 int free_port() {
@@ -499,4 +499,4 @@ TEST(NodeOptions, ThatChangeNothingAreNamedOnce) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::two_launchers_test
+}  // namespace tsprun::detail::test::two_launchers_test

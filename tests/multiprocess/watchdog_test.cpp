@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::test::watchdog_test {
+namespace tsprun::detail::test::watchdog_test {
 namespace {
 
 std::vector<std::string> training(const TextData& data, const std::vector<std::string>& options, const std::string& steps) {
@@ -91,4 +91,4 @@ TEST(OpenBlas, ThatIsMissingIsRefusedBeforeRanksStart) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::watchdog_test
+}  // namespace tsprun::detail::test::watchdog_test

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 /// Runs the script with Debian's Python. kind: "blocks" or "models". Returns the cases' folders in order; fails the test with the
 /// script's words, and returns none, if PyTorch is missing or the script fails.
@@ -48,4 +48,4 @@ inline std::map<std::string, std::vector<double>, std::less<>> read_tensors(cons
   return tensors;
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

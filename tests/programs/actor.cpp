@@ -49,7 +49,7 @@ void reduce_ones(tsprun::Context& context, std::size_t count) {
 
 /// Leaves a mark of the moment, for tests that measure what follows it.
 void note_time(const std::string& file) {
-  if (!file.empty()) std::ofstream(file) << tsprun::posix::now_ns() << std::endl;
+  if (!file.empty()) std::ofstream(file) << tsprun::detail::posix::now_ns() << std::endl;
 }
 
 /// Ends this process, or its ability to go on, in the given way.
@@ -94,7 +94,7 @@ int environment(const Arguments&) {
     say(fmt::format("{}={}", name, value != nullptr ? value : "unset"));
   }
   if (std::string(std::getenv("RANK")) != "0") return 0;
-  const tsprun::posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
+  const tsprun::detail::posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -126,7 +126,7 @@ int sum(const Arguments& arguments) {
 int cores(const Arguments&) {
   tsprun::Context context = tsprun::Context::from_environment();
   context.world().barrier();
-  say(fmt::format("{} cores for {} ranks", node_memory_of(context).layout().cores, context.local_size()));
+  say(fmt::format("{} cores for {} ranks", tsprun::detail::node_memory_of(context).layout().cores, context.local_size()));
   return 0;
 }
 
@@ -321,8 +321,9 @@ int mismatch(const Arguments&) {
 int compute(const Arguments& arguments) {
   tsprun::Context context = tsprun::Context::from_environment();
   if (context.rank() == 0) {
-    const std::uint64_t end = tsprun::posix::now_ns() + static_cast<std::uint64_t>(number(arguments, 0, 1)) * 1'000'000'000;
-    while (tsprun::posix::now_ns() < end) {
+    const std::uint64_t end =
+        tsprun::detail::posix::now_ns() + static_cast<std::uint64_t>(number(arguments, 0, 1)) * 1'000'000'000;
+    while (tsprun::detail::posix::now_ns() < end) {
       context.tick();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <thread>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 namespace {
 
@@ -163,4 +163,4 @@ bool holds(std::span<const std::byte> bytes, std::uint64_t seed) {
   return true;
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 /// Throws std::runtime_error with the text if the condition doesn't hold.
 void require(bool condition, const std::string& what);
@@ -71,4 +71,4 @@ inline bool contains(const std::string& text, const std::string& part) { return 
 void fill(std::span<std::byte> bytes, std::uint64_t seed);
 bool holds(std::span<const std::byte> bytes, std::uint64_t seed);
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

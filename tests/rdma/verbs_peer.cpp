@@ -17,7 +17,7 @@
 #include <random>
 #include <thread>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -354,6 +354,6 @@ int run(const std::vector<std::string>& names) {
 }
 
 }  // namespace
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test
 
-int main(int count, char** arguments) { return tsprun::test::run({arguments + 1, arguments + count}); }
+int main(int count, char** arguments) { return tsprun::detail::test::run({arguments + 1, arguments + count}); }

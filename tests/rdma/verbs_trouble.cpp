@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 namespace {
 
@@ -119,4 +119,4 @@ void port_down() {
   if (node() == 1) run_shell("ip link set eth0 up");
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

@@ -2,7 +2,7 @@
 // first thing that doesn't hold.
 #pragma once
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 /// A receiver's port that is down for a moment is survived: the sender's adapter tries again. (A send through the own dead port
 /// fails at once on soft-RoCE, with IBV_WC_LOC_QP_OP_ERR: see port_down.)
@@ -17,4 +17,4 @@ void ungranted();
 /// The own port down for good: the cause names it.
 void port_down();
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

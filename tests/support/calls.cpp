@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 namespace {
 
@@ -552,4 +552,4 @@ Call random_call(std::uint64_t seed, int ranks, std::size_t largest_count) {
   return call;
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

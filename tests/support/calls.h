@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 enum class Where { heap, plain };
 
@@ -71,4 +71,4 @@ inline constexpr Reduction kReductions[] = {Reduction::sum, Reduction::max, Redu
 /// A call of random kind, size, form and memory, for a group of `ranks` ranks: the same for the same seed.
 Call random_call(std::uint64_t seed, int ranks, std::size_t largest_count);
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

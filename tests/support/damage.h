@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 /// Damages, on the receiving side, message `ticket` of every lane. Of a view it hands out a damaged private copy.
 class DamagingTransport final : public ForwardingTransport {
@@ -49,4 +49,4 @@ class DamagingTransport final : public ForwardingTransport {
   std::map<Key, std::vector<std::byte>> copies_;
 };
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

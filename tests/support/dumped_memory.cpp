@@ -11,7 +11,7 @@
 #include <sstream>
 #include <unistd.h>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 namespace {
 
@@ -72,4 +72,4 @@ std::vector<MappedRegion> dumped_regions_with(pid_t pid, std::span<const std::by
   return dumped_regions_with(pid, std::span(&pattern, 1)).front();
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

@@ -8,7 +8,7 @@
 #include <sys/types.h>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 /// A mapping of a process, as /proc/PID/smaps tells it.
 struct MappedRegion {
@@ -30,4 +30,4 @@ std::vector<MappedRegion> mapped_regions(pid_t pid);
 std::vector<std::vector<MappedRegion>> dumped_regions_with(pid_t pid, std::span<const std::span<const std::byte>> patterns);
 std::vector<MappedRegion> dumped_regions_with(pid_t pid, std::span<const std::byte> pattern);
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

@@ -14,7 +14,7 @@
 // UndefinedBehaviorSanitizer makes a pipe to look at an object's type: without a descriptor it calls every object invalid.
 #if !defined(TSP_SANITIZE_ADDRESS)
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 /// While it lives, this process has so many file descriptors left, whichever it was started with.
 class FewDescriptors {
@@ -37,6 +37,6 @@ class FewDescriptors {
   std::vector<posix::UniqueFd> taken_;
 };
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test
 
 #endif

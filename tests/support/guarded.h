@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 template <Element T>
 class Guarded {
@@ -56,4 +56,4 @@ class Guarded {
   std::span<T> all_;
 };
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

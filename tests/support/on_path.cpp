@@ -5,7 +5,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 OnPath::OnPath(const tcp::SocketAddress& victim, Meddle outward, Meddle back)
     : listener_(std::move(tcp::listen_on({tcp::resolve("127.0.0.1", 0)}).front())),
@@ -49,4 +49,4 @@ void OnPath::work(const tcp::SocketAddress& victim) {
   }
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

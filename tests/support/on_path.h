@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 class OnPath {
  public:
@@ -40,4 +40,4 @@ class OnPath {
   std::thread thread_;
 };
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

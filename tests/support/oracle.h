@@ -18,7 +18,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 /// A well-mixed 64-bit number (SplitMix64's finalizer).
 constexpr std::uint64_t mix(std::uint64_t value) {
@@ -138,4 +138,4 @@ std::string show(const T& element) {
   return text;
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

@@ -24,7 +24,7 @@
 
 extern char** environ;
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 namespace {
 
@@ -314,4 +314,4 @@ nlohmann::json read_json(const std::string& path) {
   return document;
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

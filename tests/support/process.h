@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 struct ProcessOptions {
   std::map<std::string, std::string> environment;  ///< on top of this process's, from which variables of all starters are removed
@@ -114,4 +114,4 @@ class TemporaryDirectory {
 /// A JSON file's content; a test failure and null if it can't be read.
 nlohmann::json read_json(const std::string& path);
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 /// Returns the text of the Error(refused) that `call` throws, or nothing if it throws none. An Error of another cause fails the
 /// test.
@@ -22,4 +22,4 @@ std::string refused_text(Call&& call) {
   return {};
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

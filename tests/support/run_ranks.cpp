@@ -13,7 +13,7 @@
 #include <poll.h>
 #include <thread>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 namespace {
 
@@ -153,4 +153,4 @@ std::string describe(const std::vector<RankOutcome>& outcomes) {
   return text;
 }
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

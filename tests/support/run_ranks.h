@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 struct RankOptions {
   std::uint64_t heap_bytes = 256ULL << 20;    ///< reservation of each rank; only what is touched costs memory
@@ -49,4 +49,4 @@ std::vector<RankOutcome> try_ranks(int ranks, const RankBody& body, const RankOp
 /// The outcomes as text, for failure messages: one line a rank.
 std::string describe(const std::vector<RankOutcome>& outcomes);
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

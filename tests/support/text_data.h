@@ -9,7 +9,7 @@
 #include <random>
 #include <string>
 
-namespace tsprun::test {
+namespace tsprun::detail::test {
 
 /// text.txt of `bytes` bytes, no line like another, and room for other files beside it.
 class TextData {
@@ -28,4 +28,4 @@ class TextData {
   TemporaryDirectory folder_;
 };
 
-}  // namespace tsprun::test
+}  // namespace tsprun::detail::test

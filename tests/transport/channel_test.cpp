@@ -20,7 +20,7 @@
 #include <sys/uio.h>
 #include <vector>
 
-namespace tsprun::tls::channel_test {
+namespace tsprun::detail::tls::channel_test {
 namespace {
 
 using bootstrap::Link;
@@ -273,4 +273,4 @@ TEST(Tls, ARecordedConnectorIsNotLetInAgain) {
 }
 
 }  // namespace
-}  // namespace tsprun::tls::channel_test
+}  // namespace tsprun::detail::tls::channel_test

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::delay_transport_test {
+namespace tsprun::detail::delay_transport_test {
 namespace {
 
 using fault::DelayTransport;
@@ -146,4 +146,4 @@ TEST(DelayTransport, DelaysAddUpAndTheSlowestSpeedHolds) {
 }
 
 }  // namespace
-}  // namespace tsprun::delay_transport_test
+}  // namespace tsprun::detail::delay_transport_test

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <vector>
 
-namespace tsprun::tcp::dial_test {
+namespace tsprun::detail::tcp::dial_test {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -134,4 +134,4 @@ TEST(Dial, EndsWhenItsCheckThrows) {
 }
 
 }  // namespace
-}  // namespace tsprun::tcp::dial_test
+}  // namespace tsprun::detail::tcp::dial_test

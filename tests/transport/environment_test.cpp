@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-namespace tsprun::test::environment_test {
+namespace tsprun::detail::test::environment_test {
 namespace {
 
 /// An environment of these variables alone.
@@ -103,4 +103,4 @@ TEST(Environment, ThePageHasTheTable) {
 }
 
 }  // namespace
-}  // namespace tsprun::test::environment_test
+}  // namespace tsprun::detail::test::environment_test

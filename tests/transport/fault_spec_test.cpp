@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::fault::fault_spec_test {
+namespace tsprun::detail::fault::fault_spec_test {
 namespace {
 
 std::string refusal(const std::string& text, int ranks = 0) {
@@ -124,4 +124,4 @@ TEST(FaultSpec, RanksMustExistAndDiffer) {
 }
 
 }  // namespace
-}  // namespace tsprun::fault::fault_spec_test
+}  // namespace tsprun::detail::fault::fault_spec_test

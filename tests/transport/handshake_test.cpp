@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace tsprun::bootstrap::handshake_test {
+namespace tsprun::detail::bootstrap::handshake_test {
 namespace {
 
 std::vector<std::byte> take(Handshake& from) {
@@ -123,4 +123,4 @@ TEST(Handshake, EveryDamagedBitIsFound) {
 }
 
 }  // namespace
-}  // namespace tsprun::bootstrap::handshake_test
+}  // namespace tsprun::detail::bootstrap::handshake_test

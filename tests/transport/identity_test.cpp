@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::bootstrap::identity_test {
+namespace tsprun::detail::bootstrap::identity_test {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -176,4 +176,4 @@ TEST(Identity, TakesAnEmptyVariableForAbsent) {
 }
 
 }  // namespace
-}  // namespace tsprun::bootstrap::identity_test
+}  // namespace tsprun::detail::bootstrap::identity_test

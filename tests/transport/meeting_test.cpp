@@ -21,7 +21,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::bootstrap::meeting_test {
+namespace tsprun::detail::bootstrap::meeting_test {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -234,4 +234,4 @@ TEST(Meeting, RefusesRanksOfSeveralNodes) {
 }
 
 }  // namespace
-}  // namespace tsprun::bootstrap::meeting_test
+}  // namespace tsprun::detail::bootstrap::meeting_test

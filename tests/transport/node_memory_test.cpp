@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tsprun::shm::node_memory_test {
+namespace tsprun::detail::shm::node_memory_test {
 namespace {
 
 NodeLayout layout_of(std::uint32_t ranks, std::uint64_t heap_bytes = 16ULL << 20) {
@@ -159,4 +159,4 @@ TEST(NodeMemory, AttachMakesTheDescriptorCloseOnExec) {
 }
 
 }  // namespace
-}  // namespace tsprun::shm::node_memory_test
+}  // namespace tsprun::detail::shm::node_memory_test

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::tcp_lane_test {
+namespace tsprun::detail::tcp_lane_test {
 namespace {
 
 using tcp::FrameHeader;
@@ -254,4 +254,4 @@ TEST(OnPath, WithTlsAChangedProofIsRefused) {
 }
 
 }  // namespace
-}  // namespace tsprun::tcp_lane_test
+}  // namespace tsprun::detail::tcp_lane_test

@@ -20,7 +20,7 @@
 #include <sys/syscall.h>
 #include <thread>
 
-namespace tsprun::tcp::pacing_test {
+namespace tsprun::detail::tcp::pacing_test {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -152,4 +152,4 @@ TEST(Pacing, TakesNoSocketThatNeedsNone) {
 }
 
 }  // namespace
-}  // namespace tsprun::tcp::pacing_test
+}  // namespace tsprun::detail::tcp::pacing_test

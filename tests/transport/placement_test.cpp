@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsprun::bootstrap::placement_test {
+namespace tsprun::detail::bootstrap::placement_test {
 namespace {
 
 TEST(Placement, BlocksFollowEachOtherAndTheFirstAreLonger) {
@@ -24,4 +24,4 @@ TEST(Placement, BlocksFollowEachOtherAndTheFirstAreLonger) {
 }
 
 }  // namespace
-}  // namespace tsprun::bootstrap::placement_test
+}  // namespace tsprun::detail::bootstrap::placement_test

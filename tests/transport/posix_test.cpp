@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace tsprun::posix_test {
+namespace tsprun::detail::posix_test {
 namespace {
 
 // Its name looks like the fields that follow it.
@@ -46,4 +46,4 @@ TEST(ProcessStat, FollowsAProcessFromStopToEnd) {
 }
 
 }  // namespace
-}  // namespace tsprun::posix_test
+}  // namespace tsprun::detail::posix_test

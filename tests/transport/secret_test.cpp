@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace tsprun::bootstrap::secret_test {
+namespace tsprun::detail::bootstrap::secret_test {
 namespace {
 
 template <class T>
@@ -93,4 +93,4 @@ TEST(HeapOfLibcrypto, IsNotChangedOnceItIsInUse) {
 }
 
 }  // namespace
-}  // namespace tsprun::bootstrap::secret_test
+}  // namespace tsprun::detail::bootstrap::secret_test

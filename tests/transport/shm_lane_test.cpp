@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::shm_lane_test {
+namespace tsprun::detail::shm_lane_test {
 namespace {
 
 using shm::NodeMemory;
@@ -485,4 +485,4 @@ TEST(DoorbellTest, APlaceToSleepThatCannotBeMadeIsAnError) {
 #endif
 
 }  // namespace
-}  // namespace tsprun::shm_lane_test
+}  // namespace tsprun::detail::shm_lane_test

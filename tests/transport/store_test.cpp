@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::bootstrap::store_test {
+namespace tsprun::detail::bootstrap::store_test {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -273,4 +273,4 @@ TEST(HostPort, IsParsedStrictly) {
 }
 
 }  // namespace
-}  // namespace tsprun::bootstrap::store_test
+}  // namespace tsprun::detail::bootstrap::store_test

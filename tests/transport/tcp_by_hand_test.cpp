@@ -24,7 +24,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::tcp_lane_test {
+namespace tsprun::detail::tcp_lane_test {
 namespace {
 
 using bootstrap::Link;
@@ -345,4 +345,4 @@ TEST(TcpShortOfDescriptors, LosesThePeerThatItCannotDialAgain) {
 INSTANTIATE_TEST_SUITE_P(Tcp, ByHand, testing::Bool(), name_of);
 
 }  // namespace
-}  // namespace tsprun::tcp_lane_test
+}  // namespace tsprun::detail::tcp_lane_test

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::tcp_lane_test {
+namespace tsprun::detail::tcp_lane_test {
 namespace {
 
 using tcp::TcpTransport;
@@ -358,4 +358,4 @@ TEST(TcpAddress, ALinkLocalOneIsReachedByTheInterfaceOfThisEndsOwn) {
 INSTANTIATE_TEST_SUITE_P(Tcp, TcpLane, testing::Bool(), name_of);
 
 }  // namespace
-}  // namespace tsprun::tcp_lane_test
+}  // namespace tsprun::detail::tcp_lane_test

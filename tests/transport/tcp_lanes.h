@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-namespace tsprun::tcp_lane_test {
+namespace tsprun::detail::tcp_lane_test {
 
 inline Envelope envelope_of(std::uint64_t sequence, Purpose purpose = Purpose::other) {
   return {0xabcd, static_cast<std::uint32_t>(sequence), 7, purpose};
@@ -57,4 +57,4 @@ inline void a_while(const std::function<void()>& step) {
 inline constexpr LaneId kToOne{1, Stream::kv};
 inline constexpr LaneId kFromZero{0, Stream::kv};
 
-}  // namespace tsprun::tcp_lane_test
+}  // namespace tsprun::detail::tcp_lane_test

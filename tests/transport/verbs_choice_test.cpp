@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::verbs::verbs_choice_test {
+namespace tsprun::detail::verbs::verbs_choice_test {
 namespace {
 
 Gid gid_of(int index, GidType type, const char* text) {
@@ -173,4 +173,4 @@ TEST(VerbsTransport, WithoutADeviceItReachesNobodyAndSaysWhy) {
 }
 
 }  // namespace
-}  // namespace tsprun::verbs::verbs_choice_test
+}  // namespace tsprun::detail::verbs::verbs_choice_test

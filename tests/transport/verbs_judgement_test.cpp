@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tsprun::verbs::verbs_judgement_test {
+namespace tsprun::detail::verbs::verbs_judgement_test {
 namespace {
 
 constexpr Envelope kEnvelope{.signature = 7, .sequence = 1, .tag = 3};
@@ -103,4 +103,4 @@ TEST(VerbsJudgement, APlaceLiesUnderOneKey) {
 }
 
 }  // namespace
-}  // namespace tsprun::verbs::verbs_judgement_test
+}  // namespace tsprun::detail::verbs::verbs_judgement_test

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::verify_lane_test {
+namespace tsprun::detail::verify_lane_test {
 namespace {
 
 using test::DamagingTransport;
@@ -199,4 +199,4 @@ TEST(VerifyLane, MessagesBeyondTheCreditsGoWhenThereIsRoom) {
 }
 
 }  // namespace
-}  // namespace tsprun::verify_lane_test
+}  // namespace tsprun::detail::verify_lane_test

@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 namespace {
 
@@ -105,4 +105,4 @@ std::array<std::byte, 32> Handshake::proof(bool of_connector) const {
   return result;
 }
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

@@ -22,7 +22,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 /// Reasons for which an end with TLS and an end without it refuse each other, as each says it of the other.
 inline constexpr std::string_view kWithoutTls = "it speaks without TLS, this end with it: give all nodes the same --tls";
@@ -95,4 +95,4 @@ class Handshake {
   std::string refusal_;
 };
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <vector>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 namespace {
 
@@ -228,4 +228,4 @@ std::optional<Identity> identity_from_environment() {
   return identity_from_environment([](const char* name) -> const char* { return std::getenv(name); });
 }
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 /// A rank's place in its job.
 struct Identity {
@@ -33,4 +33,4 @@ using Getenv = std::function<const char*(const char*)>;
 std::optional<Identity> identity_from_environment(const Getenv& get);
 std::optional<Identity> identity_from_environment();
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

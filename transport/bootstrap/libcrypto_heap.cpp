@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 namespace {
 
@@ -94,4 +94,4 @@ bool hide_heap_of_libcrypto() {
   return true;
 }
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

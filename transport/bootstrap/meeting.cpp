@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 using namespace meeting;
 
@@ -137,4 +137,4 @@ Meeting meet(const Identity& identity, std::uint64_t timeout_ns) {
   return identity.local_rank == 0 ? host(identity, timeout_ns) : visit(identity, timeout_ns);
 }
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 /// Result of a meeting.
 struct Meeting {
@@ -25,4 +25,4 @@ struct Meeting {
 /// the same name, a rank comes twice or sizes disagree; Error(out_of_memory) as NodeMemory::create_posix.
 Meeting meet(const Identity& identity, std::uint64_t timeout_ns);
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace tsprun::bootstrap::meeting {
+namespace tsprun::detail::bootstrap::meeting {
 
 namespace {
 
@@ -217,4 +217,4 @@ class Host {
 
 Meeting host(const Identity& identity, std::uint64_t timeout_ns) { return Host(identity, timeout_ns).hold(); }
 
-}  // namespace tsprun::bootstrap::meeting
+}  // namespace tsprun::detail::bootstrap::meeting

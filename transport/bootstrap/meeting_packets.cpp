@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-namespace tsprun::bootstrap::meeting {
+namespace tsprun::detail::bootstrap::meeting {
 
 Address::Address(const Identity& identity) {
   constexpr std::size_t kLongest = sizeof value.sun_path - 1;
@@ -59,4 +59,4 @@ std::string list(const std::vector<int>& numbers) {
   return text;
 }
 
-}  // namespace tsprun::bootstrap::meeting
+}  // namespace tsprun::detail::bootstrap::meeting

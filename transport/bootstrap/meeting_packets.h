@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace tsprun::bootstrap::meeting {
+namespace tsprun::detail::bootstrap::meeting {
 
 using posix::UniqueFd;
 
@@ -72,4 +72,4 @@ std::string list(const std::vector<int>& numbers);
 /// reason for the failure. Throws as meet().
 Meeting host(const Identity& identity, std::uint64_t timeout_ns);
 
-}  // namespace tsprun::bootstrap::meeting
+}  // namespace tsprun::detail::bootstrap::meeting

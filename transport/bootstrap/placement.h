@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 /// The consecutive ranks of one node.
 struct RankBlock {
@@ -25,4 +25,4 @@ constexpr int node_of(int ranks, int nodes, int rank) {
   return rank < in_longer ? rank / (ranks / nodes + 1) : longer + (rank - in_longer) / (ranks / nodes);
 }
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 namespace {
 constexpr std::uint64_t kOneByOne = 5;
@@ -34,4 +34,4 @@ void RefusalLog::look() {
   reasons_.clear();
 }
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 /// The refusals of one listener. One thread at a time.
 class RefusalLog {
@@ -33,4 +33,4 @@ class RefusalLog {
   std::vector<std::string> reasons_;
 };
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

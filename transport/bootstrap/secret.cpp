@@ -11,7 +11,7 @@
 #include <array>
 #include <cstring>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 namespace {
 
@@ -81,4 +81,4 @@ Secret derive(const Secret& secret, std::string_view label, std::span<const std:
   ::explicit_bzero(below.data(), below.size());
 }
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

@@ -10,7 +10,7 @@
 #include <span>
 #include <string_view>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 /// A secret of 32 bytes that is never changed. Copies share one page, which is wiped when the last of them goes. It can't be
 /// printed.
@@ -58,4 +58,4 @@ Secret derive(const Secret& secret, std::string_view label, std::span<const std:
 /// that was given a secret.
 void wipe_stack();
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

@@ -15,7 +15,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 namespace {
 
@@ -324,4 +324,4 @@ HostPort parse_host_port(const std::string& option, const std::string& text) {
   throw Error(Cause::refused, fmt::format("{} {}: HOST:PORT is expected, such as 10.0.0.1:29500", option, text));
 }
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 /// Returns the name of a launcher as a client of the store. Ranks use their number, launchers numbers below zero.
 constexpr int launcher_name(int node) { return -2 - node; }
@@ -157,4 +157,4 @@ struct HostPort {
 /// Parses "host:port" or "[::1]:port". Throws Error(refused) naming `option` if the text is neither.
 HostPort parse_host_port(const std::string& option, const std::string& text);
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

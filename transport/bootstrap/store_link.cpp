@@ -9,7 +9,7 @@
 #include <sys/ioctl.h>
 #include <sys/uio.h>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 namespace {
 constexpr std::uint32_t kStoreMagic = 0x73505354;  // "TSPs"
@@ -135,4 +135,4 @@ std::optional<std::vector<std::byte>> StoreLink::take(std::string_view key) {
   return value;
 }
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

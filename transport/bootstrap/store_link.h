@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::bootstrap {
+namespace tsprun::detail::bootstrap {
 
 inline constexpr std::size_t kMostKeyBytes = 256;
 inline constexpr std::size_t kMostValueBytes = 65536;
@@ -101,4 +101,4 @@ class StoreLink {
   std::string why_over_;
 };
 
-}  // namespace tsprun::bootstrap
+}  // namespace tsprun::detail::bootstrap

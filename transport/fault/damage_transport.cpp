@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace tsprun::fault {
+namespace tsprun::detail::fault {
 
 Ticket DamageTransport::Lane::below(Ticket ticket) const {
   const auto before = std::ranges::count_if(lost, [&](const Lost& each) { return each.instead <= ticket; });
@@ -110,4 +110,4 @@ Found DamageTransport::found(LaneId lane) const {
   return inner().found(lane);
 }
 
-}  // namespace tsprun::fault
+}  // namespace tsprun::detail::fault

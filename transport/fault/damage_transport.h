@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::fault {
+namespace tsprun::detail::fault {
 
 /// Carries out a rank's Strikes of kind corrupt and drop, and its cuts.
 class DamageTransport final : public ForwardingTransport {
@@ -73,4 +73,4 @@ class DamageTransport final : public ForwardingTransport {
   std::map<Key, Lane> lanes_;  ///< lanes on which a message was struck
 };
 
-}  // namespace tsprun::fault
+}  // namespace tsprun::detail::fault

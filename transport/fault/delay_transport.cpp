@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace tsprun::fault {
+namespace tsprun::detail::fault {
 
 /// Returns the speed of a link in bytes per nanosecond, 0: no limit. If several speeds apply, the lowest counts.
 double DelayTransport::speed_of(LaneId lane, std::size_t bytes) const {
@@ -91,4 +91,4 @@ std::uint64_t DelayTransport::arm() {
   return wake;
 }
 
-}  // namespace tsprun::fault
+}  // namespace tsprun::detail::fault

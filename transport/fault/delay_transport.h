@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::fault {
+namespace tsprun::detail::fault {
 
 /// Speed of a link.
 struct LinkSpeed {
@@ -80,4 +80,4 @@ class DelayTransport final : public ForwardingTransport {
   std::map<int, std::uint64_t> link_free_ns_;  // by peer
 };
 
-}  // namespace tsprun::fault
+}  // namespace tsprun::detail::fault

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <numeric>
 
-namespace tsprun::fault {
+namespace tsprun::detail::fault {
 
 namespace {
 
@@ -237,4 +237,4 @@ std::string_view nearest_word(std::span<const std::string_view> words, std::stri
   return nearest;
 }
 
-}  // namespace tsprun::fault
+}  // namespace tsprun::detail::fault

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun::fault {
+namespace tsprun::detail::fault {
 
 /// Names of keys.
 using Keys = std::vector<std::string_view>;
@@ -64,4 +64,4 @@ std::string repaired(std::string_view text, int ranks);
 /// a letter or two.
 std::string_view nearest_word(std::span<const std::string_view> words, std::string_view word, std::size_t limit = SIZE_MAX);
 
-}  // namespace tsprun::fault
+}  // namespace tsprun::detail::fault

@@ -11,7 +11,7 @@
 #include <map>
 #include <type_traits>
 
-namespace tsprun::fault {
+namespace tsprun::detail::fault {
 
 namespace {
 
@@ -132,4 +132,4 @@ std::string_view name(Kind kind) { return forms()[static_cast<std::size_t>(kind)
 
 Spec parse(std::string_view text, int ranks) { return Parser(text, ranks).parse(); }
 
-}  // namespace tsprun::fault
+}  // namespace tsprun::detail::fault

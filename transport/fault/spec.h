@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-namespace tsprun::fault {
+namespace tsprun::detail::fault {
 
 // X(enumerator = name in the grammar, an example)
 #define TSP_FAULT_KINDS(X)                     \
@@ -64,4 +64,4 @@ struct Spec {
 /// pair whose two ends are one rank.
 Spec parse(std::string_view text, int ranks = 0);
 
-}  // namespace tsprun::fault
+}  // namespace tsprun::detail::fault

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::fault {
+namespace tsprun::detail::fault {
 
 /// One message of a stream that is to be struck.
 struct Strike {
@@ -75,4 +75,4 @@ class Strikes {
   std::map<int, std::string> cut_;
 };
 
-}  // namespace tsprun::fault
+}  // namespace tsprun::detail::fault

@@ -3,7 +3,7 @@
 
 #include "transport/shm/shm_transport.h"
 
-namespace tsprun::shm {
+namespace tsprun::detail::shm {
 
 namespace {
 
@@ -24,4 +24,4 @@ Factory::Made make(const Factory::Setup& setup) {
 
 constinit const Factory kFactory{.name = "shm", .claim = claim, .make = make};
 
-}  // namespace tsprun::shm
+}  // namespace tsprun::detail::shm

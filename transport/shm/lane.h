@@ -28,7 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tsprun::shm {
+namespace tsprun::detail::shm {
 
 /// Messages of a lane in flight.
 inline constexpr std::uint64_t kSlots = 16;
@@ -69,4 +69,4 @@ static_assert(sizeof(LaneMemory) == kLaneSize);
 static_assert(offsetof(LaneMemory, consumed) == 1024 && offsetof(LaneMemory, ring) == 4096);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-}  // namespace tsprun::shm
+}  // namespace tsprun::detail::shm

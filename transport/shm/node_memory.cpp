@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace tsprun::shm {
+namespace tsprun::detail::shm {
 
 namespace {
 
@@ -233,4 +233,4 @@ bool NodeMemory::release(int local_rank, std::size_t offset, std::size_t bytes) 
                      static_cast<off_t>(bytes)) == 0;
 }
 
-}  // namespace tsprun::shm
+}  // namespace tsprun::detail::shm

@@ -28,7 +28,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::shm {
+namespace tsprun::detail::shm {
 
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kLaneSize = 36864;  ///< see lane.h
@@ -129,4 +129,4 @@ class NodeMemory {
   std::vector<posix::UniqueFd> bells_;  ///< owned by the process that made the memory
 };
 
-}  // namespace tsprun::shm
+}  // namespace tsprun::detail::shm

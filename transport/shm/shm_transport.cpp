@@ -8,7 +8,7 @@
 #include <cassert>
 #include <cstring>
 
-namespace tsprun::shm {
+namespace tsprun::detail::shm {
 
 namespace {
 
@@ -330,4 +330,4 @@ Found ShmTransport::found(LaneId lane) const {
   return in != nullptr ? in->found : Found{};
 }
 
-}  // namespace tsprun::shm
+}  // namespace tsprun::detail::shm

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-namespace tsprun::shm {
+namespace tsprun::detail::shm {
 
 /// Transport over the node's shared memory; see endpoint.h and transport.h for the calls.
 class ShmTransport final : public Endpoint {
@@ -74,4 +74,4 @@ class ShmTransport final : public Endpoint {
   TrafficCounters counters_;
 };
 
-}  // namespace tsprun::shm
+}  // namespace tsprun::detail::shm

@@ -10,7 +10,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 
-namespace tsprun::tcp {
+namespace tsprun::detail::tcp {
 
 namespace {
 sockaddr_in& four(SocketAddress& address) { return reinterpret_cast<sockaddr_in&>(address.storage); }
@@ -111,4 +111,4 @@ SocketAddress unpack(const AddressBlob& blob) {
   return address;
 }
 
-}  // namespace tsprun::tcp
+}  // namespace tsprun::detail::tcp

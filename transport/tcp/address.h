@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <vector>
 
-namespace tsprun::tcp {
+namespace tsprun::detail::tcp {
 
 /// An IPv4 or IPv6 address with a port, as the socket calls take it. length 0: no address.
 struct SocketAddress {
@@ -58,4 +58,4 @@ AddressBlob pack(const SocketAddress& address, int rank);
 /// set_link().
 SocketAddress unpack(const AddressBlob& blob);
 
-}  // namespace tsprun::tcp
+}  // namespace tsprun::detail::tcp

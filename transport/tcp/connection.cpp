@@ -4,7 +4,7 @@
 #include <cassert>
 #include <cstring>
 
-namespace tsprun::tcp {
+namespace tsprun::detail::tcp {
 
 namespace {
 constexpr std::uint64_t bit(Ticket ticket) { return std::uint64_t{1} << (ticket % 64); }
@@ -164,4 +164,4 @@ void Connection::finish(Stream stream, Ticket ticket) {
   write();
 }
 
-}  // namespace tsprun::tcp
+}  // namespace tsprun::detail::tcp

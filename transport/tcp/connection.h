@@ -20,7 +20,7 @@
 
 struct iovec;
 
-namespace tsprun::tcp {
+namespace tsprun::detail::tcp {
 
 /// All lanes to one peer, in both directions. Messages, tickets and outcomes as in transport.h.
 class Connection {
@@ -168,4 +168,4 @@ class Connection {
   bool heard_bye_ = false;
 };
 
-}  // namespace tsprun::tcp
+}  // namespace tsprun::detail::tcp

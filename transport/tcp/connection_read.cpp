@@ -9,7 +9,7 @@
 #include <cstring>
 #include <sys/uio.h>
 
-namespace tsprun::tcp {
+namespace tsprun::detail::tcp {
 
 namespace {
 /// Most bytes read in one call, so that one fast peer can't keep this rank from other work.
@@ -224,4 +224,4 @@ bool Connection::end_piece() {
   return true;
 }
 
-}  // namespace tsprun::tcp
+}  // namespace tsprun::detail::tcp

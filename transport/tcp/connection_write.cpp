@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-namespace tsprun::tcp {
+namespace tsprun::detail::tcp {
 
 namespace {
 void seal(FrameHeader& header, std::span<const std::byte> payload) {
@@ -150,4 +150,4 @@ bool Connection::close() {
   return unacknowledged == 0;
 }
 
-}  // namespace tsprun::tcp
+}  // namespace tsprun::detail::tcp

@@ -12,7 +12,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-namespace tsprun::tcp {
+namespace tsprun::detail::tcp {
 
 namespace {
 
@@ -165,4 +165,4 @@ posix::UniqueFd dial(const std::vector<SocketAddress>& addresses, std::uint64_t 
   }
 }
 
-}  // namespace tsprun::tcp
+}  // namespace tsprun::detail::tcp

@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-namespace tsprun::tcp {
+namespace tsprun::detail::tcp {
 
 /// Returns non-blocking sockets that listen on those of the addresses that are this machine's, all on one port; if the port is
 /// 0, the kernel chooses one for the first socket. Throws Error(refused), naming the address, if none is this machine's or if a
@@ -52,4 +52,4 @@ bool leaves_machine(int socket);
 /// Sets a socket option of type int. Errors are ignored: the caller does without the option.
 void set_option(int socket, int level, int option, int value);
 
-}  // namespace tsprun::tcp
+}  // namespace tsprun::detail::tcp

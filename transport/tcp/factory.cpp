@@ -4,7 +4,7 @@
 #include "transport/bootstrap/store.h"
 #include "transport/tcp/tcp_transport.h"
 
-namespace tsprun::tcp {
+namespace tsprun::detail::tcp {
 
 namespace {
 
@@ -31,4 +31,4 @@ Factory::Made make(const Factory::Setup& setup) {
 
 constinit const Factory kFactory{.name = "tcp", .claim = claim, .make = make, .to_tell = "to say where it listens"};
 
-}  // namespace tsprun::tcp
+}  // namespace tsprun::detail::tcp

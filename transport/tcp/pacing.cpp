@@ -17,7 +17,7 @@
 #include <system_error>
 #include <unistd.h>
 
-namespace tsprun::tcp {
+namespace tsprun::detail::tcp {
 
 namespace {
 
@@ -147,4 +147,4 @@ void PacingThread::run() {
   }
 }
 
-}  // namespace tsprun::tcp
+}  // namespace tsprun::detail::tcp

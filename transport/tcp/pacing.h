@@ -18,7 +18,7 @@
 #include <mutex>
 #include <thread>
 
-namespace tsprun::tcp {
+namespace tsprun::detail::tcp {
 
 /// Returns true if TCP sends what it has sent before, because the other end doesn't acknowledge it, or asks in vain whether the
 /// other end can take more. Of two machines of which only one hears the other, this is so at both.
@@ -81,4 +81,4 @@ class PacingThread {
   std::thread thread_;
 };
 
-}  // namespace tsprun::tcp
+}  // namespace tsprun::detail::tcp

@@ -15,7 +15,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-namespace tsprun::tcp {
+namespace tsprun::detail::tcp {
 
 namespace {
 
@@ -317,4 +317,4 @@ bool TcpTransport::close() {
   return all;
 }
 
-}  // namespace tsprun::tcp
+}  // namespace tsprun::detail::tcp

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::tcp {
+namespace tsprun::detail::tcp {
 
 /// Parameters of a rank's TCP transport.
 struct TcpOptions {
@@ -105,4 +105,4 @@ class TcpTransport final : public Endpoint {
   PacingThread pacing_;  ///< last: it uses the sockets
 };
 
-}  // namespace tsprun::tcp
+}  // namespace tsprun::detail::tcp

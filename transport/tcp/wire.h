@@ -25,7 +25,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tsprun::tcp {
+namespace tsprun::detail::tcp {
 
 inline constexpr std::uint32_t kFrameMagic = 0x66505354;  // "TSPf"
 inline constexpr std::size_t kEagerBytes = 16384;         ///< largest payload that travels without a grant
@@ -59,4 +59,4 @@ inline std::uint64_t hash_of(const FrameHeader& header) {
 static_assert(sizeof(FrameHeader) == 64 && offsetof(FrameHeader, header_hash) == 56);
 static_assert(std::endian::native == std::endian::little);
 
-}  // namespace tsprun::tcp
+}  // namespace tsprun::detail::tcp

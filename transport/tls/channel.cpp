@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-namespace tsprun::tls {
+namespace tsprun::detail::tls {
 
 namespace {
 
@@ -206,4 +206,4 @@ const std::string& Channel::damage() const {
   return session_ ? session_->damage() : none;
 }
 
-}  // namespace tsprun::tls
+}  // namespace tsprun::detail::tls

@@ -32,7 +32,7 @@
 
 struct iovec;
 
-namespace tsprun::tls {
+namespace tsprun::detail::tls {
 
 /// The job's secret, and how connections protect their bytes.
 struct Credentials {
@@ -121,4 +121,4 @@ class Channel {
   int error_ = 0;
 };
 
-}  // namespace tsprun::tls
+}  // namespace tsprun::detail::tls

@@ -15,7 +15,7 @@
 #include <sys/auxv.h>
 #endif
 
-namespace tsprun::tls {
+namespace tsprun::detail::tls {
 
 namespace {
 
@@ -303,4 +303,4 @@ bool Session::write(std::span<const std::byte> bytes) {
   return ::SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &written) == 1 && written == bytes.size();
 }
 
-}  // namespace tsprun::tls
+}  // namespace tsprun::detail::tls

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::tls {
+namespace tsprun::detail::tls {
 
 /// One TLS connection, as seen by libssl. Not movable: libssl keeps a pointer to it.
 class Session {
@@ -88,4 +88,4 @@ class Session {
   std::string damage_;
 };
 
-}  // namespace tsprun::tls
+}  // namespace tsprun::detail::tls

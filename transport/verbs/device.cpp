@@ -15,7 +15,7 @@
 #include <ifaddrs.h>
 #include <netinet/in.h>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 namespace {
 
@@ -279,4 +279,4 @@ Device open_device(const std::string& name) {
   throw Error(Cause::refused, fmt::format("verbs: device {} is gone", name));
 }
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

@@ -12,7 +12,7 @@
 
 struct ibv_context;
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 /// Protocol to which a GID belongs.
 enum class GidType : std::uint8_t { infiniband, roce_v1, roce_v2 };
@@ -108,4 +108,4 @@ using Device = std::unique_ptr<ibv_context, CloseDevice>;
 /// Opens a device by name. Throws Error(refused) if it has gone or can't be opened.
 Device open_device(const std::string& name);
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

@@ -8,7 +8,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 namespace {
 
@@ -115,4 +115,4 @@ bool Events::next(DeviceEvent& event) {
   return true;
 }
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

@@ -12,7 +12,7 @@
 #include <span>
 #include <string>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 /// Describes a failed completion with all that it tells: "IBV_WC_RETRY_EXC_ERR (transport retry counter exceeded), vendor error
 /// 0x81, queue pair 17".
@@ -67,4 +67,4 @@ class Events {
   posix::UniqueFd epoll_;
 };
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <numeric>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 namespace {
 
@@ -51,4 +51,4 @@ constinit const Factory kFactory{.name = "verbs",
                                  .address_per_peer = true,
                                  .to_link = "to connect its queue pairs"};
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 std::optional<Ticket> awaited(std::uint32_t low, Ticket finished) {
   const Ticket ticket = widen(low, finished);
@@ -35,4 +35,4 @@ std::optional<Granted> granted_at(const GrantHeader& grant, std::size_t written)
   return Granted{key, kSlabBytes - beyond % kSlabBytes};
 }
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 /// Returns the message to which an immediate with these low 28 bits refers: one of the kSlots messages after `finished`, up to
 /// which all are finished. Nothing if it is none of those.
@@ -37,4 +37,4 @@ struct Granted {
 /// grant may change while it is used.
 std::optional<Granted> granted_at(const GrantHeader& grant, std::size_t written);
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

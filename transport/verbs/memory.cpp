@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 namespace {
 
@@ -118,4 +118,4 @@ Region::~Region() {
   ::munmap(bytes_.data(), bytes_.size());
 }
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 /// Deleter of a Registration.
 struct Deregister {
@@ -91,4 +91,4 @@ class Region {
   Registration registration_;
 };
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

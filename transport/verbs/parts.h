@@ -10,7 +10,7 @@
 #include <array>
 #include <optional>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 constexpr std::uint64_t bit(Ticket ticket) { return std::uint64_t{1} << (ticket % 64); }
 
@@ -111,4 +111,4 @@ struct VerbsTransport::Parts {
   void ask_port();
 };
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

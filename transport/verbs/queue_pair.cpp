@@ -13,7 +13,7 @@
 #include <random>
 #include <utility>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 namespace {
 
@@ -162,4 +162,4 @@ bool QueuePair::post_receives(std::uint32_t count) {
   return true;
 }
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

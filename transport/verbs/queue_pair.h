@@ -18,7 +18,7 @@
 #include <span>
 #include <string>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 /// Work requests in the receive and send queue. The peer's unanswered immediates are bounded by 16 entries or data, 16 grants
 /// and 16 credits per stream, and the probe.
@@ -103,4 +103,4 @@ class QueuePair {
   std::string post_error_;
 };
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

@@ -8,7 +8,7 @@
 #include <cassert>
 #include <cstring>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 Ticket VerbsTransport::post(LaneId lane, const Envelope& envelope, std::byte* into, std::size_t bytes, Want want) {
   VerbsReceive& in = incoming(lane);
@@ -130,4 +130,4 @@ Outcome VerbsTransport::test_receive(LaneId lane, Ticket ticket) {
   return Outcome::done;
 }
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

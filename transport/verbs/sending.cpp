@@ -9,7 +9,7 @@
 #include <cassert>
 #include <cstring>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 namespace {
 
@@ -190,4 +190,4 @@ bool VerbsTransport::finished_sending(Peer& to) {
   return false;
 }
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

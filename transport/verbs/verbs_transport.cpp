@@ -13,7 +13,7 @@
 #include <cassert>
 #include <cstring>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 namespace {
 
@@ -405,4 +405,4 @@ Found VerbsTransport::found(LaneId lane) const {
   return found;
 }
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

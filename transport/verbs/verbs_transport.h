@@ -15,7 +15,7 @@
 #include <memory>
 #include <vector>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 /// Parameters of a rank's verbs transport.
 struct VerbsOptions {
@@ -122,4 +122,4 @@ class VerbsTransport final : public Endpoint {
   TrafficCounters counters_;
 };
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

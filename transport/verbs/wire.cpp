@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 namespace {
 
@@ -82,4 +82,4 @@ std::optional<Address> Address::decode(std::span<const std::byte> bytes) {
   return address;
 }
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

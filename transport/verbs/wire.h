@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::verbs {
+namespace tsprun::detail::verbs {
 
 static_assert(std::endian::native == std::endian::little, "peers write structs as they lie in memory");
 
@@ -132,4 +132,4 @@ struct Address {
   static std::optional<Address> decode(std::span<const std::byte> blob);
 };
 
-}  // namespace tsprun::verbs
+}  // namespace tsprun::detail::verbs

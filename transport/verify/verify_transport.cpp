@@ -6,7 +6,7 @@
 
 #include <cassert>
 
-namespace tsprun::verify {
+namespace tsprun::detail::verify {
 
 namespace {
 /// XORed into the signature of announcements, so that one can't match a payload's receive.
@@ -141,4 +141,4 @@ Found VerifyTransport::found(LaneId lane) const {
   return found;
 }
 
-}  // namespace tsprun::verify
+}  // namespace tsprun::detail::verify

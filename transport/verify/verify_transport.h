@@ -19,7 +19,7 @@
 #include <map>
 #include <utility>
 
-namespace tsprun::verify {
+namespace tsprun::detail::verify {
 
 /// Checks every payload that arrives; the outcome of a damaged one is `corrupt`.
 class VerifyTransport final : public ForwardingTransport {
@@ -78,4 +78,4 @@ class VerifyTransport final : public ForwardingTransport {
   std::map<Key, VerifiedReceive> incoming_;
 };
 
-}  // namespace tsprun::verify
+}  // namespace tsprun::detail::verify

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -126,4 +126,4 @@ std::unique_ptr<SequenceAttention> make_gather_attention(const SequenceAxis& axi
   return std::make_unique<GatherAttention>(axis, heads);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

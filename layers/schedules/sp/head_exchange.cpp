@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -114,4 +114,4 @@ void HeadExchange::unpack(const TokenLayout& tokens, const Tensor& all, Move& mo
   move = {};
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// Ranges of heads by rank. Several ranks may have the same head.
 using HeadRanges = std::vector<HeadRange>;
@@ -56,4 +56,4 @@ class HeadExchange {
   Communicator reversed_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

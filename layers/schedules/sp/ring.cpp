@@ -23,7 +23,7 @@
 #include <stdexcept>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Write;
 
@@ -213,4 +213,4 @@ std::unique_ptr<SequenceAttention> make_ring_attention(const SequenceAxis& axis,
   return std::make_unique<RingAttention>(axis, heads);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -7,7 +7,7 @@
 
 #include <stdexcept>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 void SequenceAttention::exchange(const TokenLayout&, const AttentionHeads&, const ConstTensor&, const ConstTensor&,
                                  const ConstTensor&) {
@@ -40,4 +40,4 @@ std::unique_ptr<SequenceAttention> make_sequence_attention(SequenceExchange exch
   return make_ulysses_attention(on, heads);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -19,7 +19,7 @@
 #include <functional>
 #include <memory>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The heads that all ranks of the axis compute; under tensor parallelism a part of the model's.
 struct SequenceHeads {
@@ -115,4 +115,4 @@ std::unique_ptr<SequenceAttention> make_gather_attention(const SequenceAxis& axi
 std::unique_ptr<SequenceAttention> make_ring_attention(const SequenceAxis& axis, const SequenceHeads& heads);
 std::unique_ptr<SequenceAttention> make_ulysses_attention(const SequenceAxis& axis, const SequenceHeads& heads);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

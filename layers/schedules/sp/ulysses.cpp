@@ -12,7 +12,7 @@
 
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Write;
 
@@ -219,4 +219,4 @@ std::unique_ptr<SequenceAttention> make_ulysses_attention(const SequenceAxis& ax
   return std::make_unique<UlyssesAttention>(axis, heads);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -213,4 +213,4 @@ void TensorParallel::end() {
   summing_copies_.clear();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -18,7 +18,7 @@
 #include <memory>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The strategy of a mesh with a tensor axis. Methods are documented in Strategy.
 class TensorParallel final : public Strategy {
@@ -91,4 +91,4 @@ class TensorParallel final : public Strategy {
   std::vector<Work> summing_copies_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Write;
 
@@ -176,4 +176,4 @@ void TensorVocabulary::head_backward(const Tensor& dx, const ConstTensor& x, con
   sum_over_tensor(dx, x.dtype(), Purpose::head);
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -6,7 +6,7 @@
 
 #include "layers/schedules/vocabulary.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The vocabulary of meshes with a tensor axis without token slices. Methods are documented in Vocabulary.
 class TensorVocabulary final : public Vocabulary {
@@ -44,4 +44,4 @@ class TensorVocabulary final : public Vocabulary {
   Work summing_head_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Rotation;
 using kernels::Write;
@@ -320,4 +320,4 @@ BucketReaders TspAttention::readers(const TspUnit& unit, const AttentionHeads& t
           .lse = turn.lse.slice(1, first, count)};
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -17,7 +17,7 @@
 #include <functional>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The attention sublayer of TSP for all layers, one call after another. `axis` is borrowed.
 class TspAttention {
@@ -80,4 +80,4 @@ class TspAttention {
   OwnerSums dW_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -2,7 +2,7 @@
 
 #include "core/kernels/check.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 TspAxis::TspAxis(Rank& on, Communicator& axis, const StrategyOptions& options, const BlockSlice& of)
     : rank(on),
@@ -16,4 +16,4 @@ TspAxis::TspAxis(Rank& on, Communicator& axis, const StrategyOptions& options, c
       mlp_rows(Chunks::balanced(axis.size(), config.intermediate)),
       bucket_heads(options.kv_bucket_heads) {}
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

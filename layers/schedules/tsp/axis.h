@@ -13,7 +13,7 @@
 
 #include <cstddef>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// One rank's place on the axis of TSP. The schedules of both sublayers borrow it. Throws Error(refused) on construction if the
 /// axis doesn't divide the query heads.
@@ -50,4 +50,4 @@ struct TspAxis {
   }
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

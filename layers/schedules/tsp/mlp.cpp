@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 using kernels::Write;
 
@@ -102,4 +102,4 @@ Bias TspMlp::bias(std::size_t layer, int shard) const {
       .mlp.slice(axis_.slice.first_row + axis_.mlp_rows.offset(shard), axis_.mlp_rows.count(shard));
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -13,7 +13,7 @@
 #include <functional>
 #include <optional>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The MLP sublayer of TSP for all layers, one call after another. `axis` is borrowed.
 class TspMlp {
@@ -52,4 +52,4 @@ class TspMlp {
   RingSums sums_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

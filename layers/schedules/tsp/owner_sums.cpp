@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 OwnerSums::Part OwnerSums::part(std::size_t pack, int owner, std::size_t first, std::size_t count, std::size_t rows) {
   constexpr std::size_t kOnTheirWay = 2;
@@ -33,4 +33,4 @@ void OwnerSums::settle() {
   on_their_way_.clear();
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

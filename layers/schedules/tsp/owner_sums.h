@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <deque>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The reductions of TSP attention's weight gradients that are under way. `axis` is borrowed.
 class OwnerSums {
@@ -33,4 +33,4 @@ class OwnerSums {
   std::deque<Transfer> on_their_way_;
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

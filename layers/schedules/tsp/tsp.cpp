@@ -6,7 +6,7 @@
 
 #include "layers/schedules/packs.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 void Tsp::begin_forward(const ParameterStore& store, const TokenLayout& tokens) {
   axis_.store = &store;
@@ -47,4 +47,4 @@ void Tsp::end() {
   }
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -7,7 +7,7 @@
 #include "layers/schedules/tsp/axis.h"
 #include "layers/schedules/tsp/mlp.h"
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The strategy of Scheme::tsp. Methods are documented in Strategy.
 class Tsp final : public Strategy {
@@ -38,4 +38,4 @@ class Tsp final : public Strategy {
   const AttentionSaved* below_ = nullptr;  // what the attention of the current block saved, in the backward pass
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

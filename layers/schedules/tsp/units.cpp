@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 TspUnits plan_units(const HeadCut& heads, std::size_t kv_heads, std::size_t bucket_heads) {
   TspUnits plan;
@@ -44,4 +44,4 @@ TspUnits plan_units(const HeadCut& heads, std::size_t kv_heads, std::size_t buck
   return plan;
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// K/V heads that are gathered together; all belong to one owner.
 struct TspBucket {
@@ -42,4 +42,4 @@ struct TspUnits {
 /// Plans buckets of at most `bucket_heads` K/V heads and the units that read them. Heads of one bucket have the same last reader.
 TspUnits plan_units(const HeadCut& heads, std::size_t kv_heads, std::size_t bucket_heads);
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 namespace {
 
@@ -89,4 +89,4 @@ void GatheredWeights::end() {
   scattered_ = {};
 }
 
-}  // namespace tsprun
+}  // namespace tsprun::detail

@@ -18,7 +18,7 @@
 
 #include <array>
 
-namespace tsprun {
+namespace tsprun::detail {
 
 /// The weights of ZeRO-3. Methods are documented in SublayerWeights.
 class GatheredWeights final : public SublayerWeights {
@@ -54,4 +54,4 @@ class GatheredWeights final : public SublayerWeights {
   Transfer scattered_;  // this rank's part of a pack's gradients until their sums are complete
 };
 
-}  // namespace tsprun
+}  // namespace tsprun::detail
