@@ -99,12 +99,11 @@ pid_t start_rank(tsprun::detail::shm::NodeMemory& memory, int rank, int ready, d
 
 /// Shares of a core that each rank used while it waited; rank 0's is that of a plain sleep.
 std::vector<double> measure(const IdleOptions& options) {
-  tsprun::detail::shm::NodeLayout layout;
-  layout.local_ranks = layout.world_size = static_cast<std::uint32_t>(options.ranks);
-  layout.heap_bytes = std::uint64_t{64} << 20;
-  layout.timeout_ns = 120'000'000'000;
-  layout.cores = static_cast<std::uint32_t>(tsprun::detail::machine::usable_cores());
-  tsprun::detail::shm::NodeMemory memory = tsprun::detail::shm::NodeMemory::create_memfd(layout);
+  const auto ranks = static_cast<std::uint32_t>(options.ranks);
+  tsprun::detail::shm::NodeMemory memory = tsprun::detail::shm::NodeMemory::create_memfd(
+      {.local_ranks = ranks, .heap_bytes = std::uint64_t{64} << 20, .world_size = ranks});
+  tsprun::detail::bootstrap::describe_job(
+      memory, {.cores = static_cast<std::uint32_t>(tsprun::detail::machine::usable_cores()), .timeout_ns = 120'000'000'000});
 
   int ready[2];
   if (pipe(ready) != 0) throw std::runtime_error(std::string("pipe: ") + std::strerror(errno));

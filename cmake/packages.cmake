@@ -13,6 +13,7 @@ find_package(Ibverbs REQUIRED)
 # Its headers only: the library is loaded when the first matrix is multiplied (core/kernels/blas.h).
 find_package(OpenBLAS 0.3 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
-# The launcher's alone: traces whose names end in .gz.
+# The launcher's alone: traces whose names end in .gz; the cores to which ranks are pinned.
 find_package(ZLIB REQUIRED)
+find_package(hwloc REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)

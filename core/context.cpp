@@ -92,6 +92,7 @@ void install_terminate_handler(const shm::NodeMemory& memory, int rank);
 struct ContextParts {
   std::optional<shm::NodeMemory> owned_memory;
   shm::NodeMemory* memory;
+  bootstrap::JobDescription job;
   int local_rank;
   FlightBoard board;
   AddressSpace imagined;  ///< a phantom's heap; empty for real ranks
@@ -111,6 +112,7 @@ struct ContextParts {
                const std::vector<int>& pids, AddressSpace of_phantom = {}, const std::vector<PhantomPeer>& phantom_peers = {})
       : owned_memory(std::move(owned)),
         memory(owned_memory ? &*owned_memory : borrowed),
+        job(bootstrap::job_of(*memory)),
         local_rank(checked(rank)),
         board(joined(*memory)),
         imagined(std::move(of_phantom)),
@@ -119,7 +121,7 @@ struct ContextParts {
             [this](std::size_t offset, std::size_t bytes) { commit(offset, bytes); },
             [this](std::size_t offset, std::size_t bytes) { return release(offset, bytes); }),
         faults(options.faults, options.struck_faults, world_rank(), heap, board),
-        links(*memory, local_rank,
+        links(*memory, job, local_rank,
               {.timeout_ns = timeout_ns(),
                .heap_expected = likely_reach(options.heap_budget),
                .gbps = options.link_gbps,
@@ -135,9 +137,9 @@ struct ContextParts {
         engine(board, world_rank(), with_phantoms(finished(links.routes(), options.verify), phantom_peers),
                memory->doorbell(local_rank),
                {.timeout_ns = timeout_ns(),
-                .oversubscribed = memory->layout().local_ranks > memory->layout().cores,
+                .oversubscribed = memory->layout().local_ranks > job.cores,
                 .watch = watch ? &*watch : nullptr,
-                .supervised = memory->layout().supervised != 0,
+                .supervised = job.supervised != 0,
                 .blocking = options.blocking,
                 .faults = faults.any() ? &faults : nullptr,
                 .phantom = is_phantom()}),
@@ -212,16 +214,15 @@ struct ContextParts {
     return !links.pins_memory() && memory->release(local_rank, offset, bytes);
   }
 
-  int world_rank() const { return static_cast<int>(memory->layout().first_rank) + local_rank; }
-  std::uint64_t timeout_ns() const { return memory->layout().timeout_ns != 0 ? memory->layout().timeout_ns : kDefaultTimeout_ns; }
+  int world_rank() const { return static_cast<int>(job.first_rank) + local_rank; }
+  std::uint64_t timeout_ns() const { return job.timeout_ns != 0 ? job.timeout_ns : kDefaultTimeout_ns; }
 
   /// Adds to the routes the nodes to which they lead and, if `verify`, transports that check payloads.
   std::vector<Route> finished(std::vector<Route> routes, bool verify) {
     std::map<Transport*, Transport*> checking;
     for (std::size_t rank = 0; rank < routes.size(); ++rank) {
       Route& route = routes[rank];
-      route.node =
-          bootstrap::node_of(static_cast<int>(routes.size()), static_cast<int>(memory->layout().nodes), static_cast<int>(rank));
+      route.node = bootstrap::node_of(static_cast<int>(routes.size()), static_cast<int>(job.nodes), static_cast<int>(rank));
       if (!verify || route.transport == nullptr || route.transport->checks_payloads()) continue;
       Transport*& outer = checking[route.transport];
       if (outer == nullptr) {
@@ -295,8 +296,9 @@ Context Context::from_environment() {
   const ContextOptions options = options_of(Environment());
   std::unique_ptr<ContextParts> parts;
   if (!identity) {
-    const shm::NodeLayout alone{.heap_bytes = shm::default_heap_bytes(), .timeout_ns = Environment().timeout_ns()};
-    parts = std::make_unique<ContextParts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, options, std::vector<int>{});
+    shm::NodeMemory memory = shm::NodeMemory::create_memfd({.heap_bytes = shm::default_heap_bytes()});
+    bootstrap::describe_job(memory, {.timeout_ns = Environment().timeout_ns()});
+    parts = std::make_unique<ContextParts>(std::move(memory), nullptr, 0, options, std::vector<int>{});
   } else if (identity->node_descriptor >= 0) {
     shm::NodeMemory memory = shm::NodeMemory::attach(inherited_memory(identity->node_descriptor));
     memory.claim_bells();
@@ -333,12 +335,10 @@ Context make_phantom(int rank, int size, const PhantomOptions& like) {
 #endif
   if (size < 1 || rank < 0 || rank >= size) throw Error(Cause::refused, fmt::format("phantom rank {} of {}", rank, size));
   // The phantom is on a node of its own, without transports to the others.
-  const shm::NodeLayout alone{.local_ranks = 1,
-                              .heap_bytes = std::uint64_t{1} << 20,
-                              .first_rank = static_cast<std::uint32_t>(rank),
-                              .world_size = static_cast<std::uint32_t>(size),
-                              .node = static_cast<std::uint32_t>(rank),
-                              .nodes = static_cast<std::uint32_t>(size)};
+  const auto number = static_cast<std::uint32_t>(rank);
+  const auto ranks = static_cast<std::uint32_t>(size);
+  shm::NodeMemory alone = shm::NodeMemory::create_memfd({.heap_bytes = std::uint64_t{1} << 20, .world_size = ranks});
+  bootstrap::describe_job(alone, {.first_rank = number, .node = number, .nodes = ranks});
   ContextOptions options;
   options.heap_budget = like.heap_budget;
   options.algorithms = like.algorithms;
@@ -346,8 +346,8 @@ Context make_phantom(int rank, int size, const PhantomOptions& like) {
   if (!like.peers.empty() && like.peers.size() != static_cast<std::size_t>(size)) {
     throw Error(Cause::refused, fmt::format("phantom rank {} of {}: {} peers are described", rank, size, like.peers.size()));
   }
-  return ContextParts::context(std::make_unique<ContextParts>(shm::NodeMemory::create_memfd(alone), nullptr, 0, options,
-                                                              std::vector<int>{}, AddressSpace(kAddressSpace), like.peers));
+  return ContextParts::context(std::make_unique<ContextParts>(std::move(alone), nullptr, 0, options, std::vector<int>{},
+                                                              AddressSpace(kAddressSpace), like.peers));
 }
 
 }  // namespace detail
@@ -381,7 +381,7 @@ namespace detail {
 Heap& heap_of(Context& context) { return ContextParts::of(context).heap; }
 Engine& engine_of(Context& context) { return ContextParts::of(context).engine; }
 const FlightBoard& board_of(const Context& context) { return ContextParts::of(context).board; }
-const shm::NodeMemory& node_memory_of(const Context& context) { return *ContextParts::of(context).memory; }
+const bootstrap::JobDescription& job_of(const Context& context) { return ContextParts::of(context).job; }
 
 // --- uncaught exceptions -----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 
 #include "core/memory/heap.h"
 #include "core/streams/engine.h"
+#include "transport/bootstrap/job_description.h"
 #include "transport/fault/spec.h"
 #include "transport/shm/node_memory.h"
 #include "tsprun/context.h"
@@ -52,6 +53,6 @@ PhantomOptions likeness(const Context& context);
 Heap& heap_of(Context& context);
 Engine& engine_of(Context& context);
 const FlightBoard& board_of(const Context& context);
-const shm::NodeMemory& node_memory_of(const Context& context);
+const bootstrap::JobDescription& job_of(const Context& context);
 
 }  // namespace tsprun::detail

@@ -8,7 +8,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <time.h>
 #include <utility>
 
@@ -27,8 +26,8 @@ std::span<const std::byte> bytes_of(std::string_view text) { return std::as_byte
 
 }  // namespace
 
-Links::Links(shm::NodeMemory& memory, int local_rank, LinkOptions options)
-    : memory_(&memory), board_(memory), local_rank_(local_rank), options_(std::move(options)) {
+Links::Links(shm::NodeMemory& memory, const bootstrap::JobDescription& job, int local_rank, LinkOptions options)
+    : memory_(&memory), job_(job), board_(memory), local_rank_(local_rank), options_(std::move(options)) {
   try {
     connect();
   } catch (const Error& error) {
@@ -70,10 +69,9 @@ Transport* Links::Used::outermost() {
 }
 
 Factory::Distance Links::distance(int rank) const {
-  const shm::NodeLayout& layout = memory_->layout();
-  const int local = rank - static_cast<int>(layout.first_rank);
+  const int local = rank - static_cast<int>(job_.first_rank);
   if (local == local_rank_) return Factory::Distance::none;
-  return local >= 0 && local < static_cast<int>(layout.local_ranks) ? Factory::Distance::node : Factory::Distance::job;
+  return local >= 0 && local < static_cast<int>(memory_->layout().local_ranks) ? Factory::Distance::node : Factory::Distance::job;
 }
 
 std::vector<Route> Links::routes() const {
@@ -119,18 +117,17 @@ void Links::note(std::string_view kind, const std::string& why, int rank) {
 
 void Links::connect() {
   began_ns_ = posix::now_ns();
-  const shm::NodeLayout& layout = memory_->layout();
-  const std::string store(layout.store, ::strnlen(layout.store, sizeof layout.store));
+  const std::string store(job_.store_address());
   std::unique_ptr<bootstrap::StoreClient> client;
   std::vector<Candidate> left;
-  for (int rank = 0; rank < static_cast<int>(layout.world_size); ++rank) left.push_back({rank, {}});
+  for (int rank = 0; rank < static_cast<int>(memory_->layout().world_size); ++rank) left.push_back({rank, {}});
   for (const Factory* factory : kFactories) {
     const std::vector<Candidate> candidates = accepted(*factory, left);
     if (candidates.empty()) continue;
     if (!factory->to_tell.empty() && !client) {
       if (store.empty()) return;
-      client = std::make_unique<bootstrap::StoreClient>(store, tls::Credentials{memory_->secret(), layout.tls != 0}, rank(),
-                                                        options_.timeout_ns, [this] {
+      client = std::make_unique<bootstrap::StoreClient>(store, tls::Credentials{bootstrap::secret_of(*memory_), job_.tls != 0},
+                                                        rank(), options_.timeout_ns, [this] {
                                                           // While this rank waits for others, it accepts connections, so that
                                                           // peers are not stuck in the listening queue behind strangers.
                                                           for (const auto& used : used_) used->endpoint().progress();
@@ -151,7 +148,7 @@ void Links::connect() {
 std::vector<Links::Candidate> Links::accepted(const Factory& factory, std::vector<Candidate>& left) const {
   std::vector<Candidate> candidates;
   for (Candidate& each : left) {
-    each.claim = factory.claim(memory_->layout(), distance(each.rank));
+    each.claim = factory.claim(job_, distance(each.rank));
     if (each.claim.answer != Factory::Claim::Answer::no) candidates.push_back(each);
     else if (!each.claim.why.empty()) each.why = each.claim.why;
   }
@@ -165,6 +162,7 @@ void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const
   std::vector<int> ranks;
   for (const Candidate& each : candidates) ranks.push_back(each.rank);
   const Factory::Setup setup{.memory = *memory_,
+                             .job = job_,
                              .local_rank = local_rank_,
                              .peers = ranks,
                              .timeout_ns = options_.timeout_ns,
@@ -194,10 +192,10 @@ void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const
       used.peers.push_back({each.rank, numbers[i], true});
       note(factory.name, reach.why, each.rank);
     } else if (each.claim.answer == Factory::Claim::Answer::or_not_at_all) {
-      throw Error(Cause::refused,
-                  fmt::format("{}: rank {} on node {} can't reach rank {}: {}", each.claim.why, rank(), memory_->layout().node,
-                              each.rank, reach.why),
-                  rank());
+      throw Error(
+          Cause::refused,
+          fmt::format("{}: rank {} on node {} can't reach rank {}: {}", each.claim.why, rank(), job_.node, each.rank, reach.why),
+          rank());
     } else {
       left.push_back({each.rank, fmt::format("{}: {}", each.claim.why, reach.why)});
     }

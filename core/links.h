@@ -12,6 +12,7 @@
 
 #include "core/board/flight_board.h"
 #include "core/streams/engine.h"
+#include "transport/bootstrap/job_description.h"
 #include "transport/factory.h"
 #include "transport/fault/damage_transport.h"
 #include "transport/fault/delay_transport.h"
@@ -50,7 +51,7 @@ class Links {
   /// Error(refused) naming node, rank and cause if --inter verbs or --rdma can't be satisfied, Error(stalled) naming the rank
   /// that didn't come or that kept the others from coming, and Error(disconnected). The last two are also written to the flight
   /// board as the failure of the job.
-  Links(shm::NodeMemory& memory, int local_rank, LinkOptions options);
+  Links(shm::NodeMemory& memory, const bootstrap::JobDescription& job, int local_rank, LinkOptions options);
 
   /// Returns the route to each rank of the world, this rank's own included. A route without a transport means that the rank is
   /// unreachable because the job has no store.
@@ -97,7 +98,7 @@ class Links {
     std::vector<int> ranks;
   };
 
-  int rank() const { return static_cast<int>(memory_->layout().first_rank) + local_rank_; }
+  int rank() const { return static_cast<int>(job_.first_rank) + local_rank_; }
   Factory::Distance distance(int rank) const;
   void decorate(Used& used);
   void note(std::string_view kind, const std::string& why, int rank);
@@ -120,6 +121,7 @@ class Links {
   [[noreturn]] void fail(Cause cause, int peer, const std::string& what, std::uint64_t began_ns) const;
 
   shm::NodeMemory* memory_;
+  bootstrap::JobDescription job_;
   FlightBoard board_;
   int local_rank_;
   LinkOptions options_;

@@ -1,5 +1,7 @@
 #include "launcher/boards.h"
 
+#include "transport/bootstrap/job_description.h"
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -53,28 +55,21 @@ std::size_t useful_bytes(const Snapshot& words) {
 Boards::Boards(std::vector<shm::NodeMemory> memories) {
   for (shm::NodeMemory& memory : memories) {
     const FlightBoard nowhere(memory);
-    nodes_.push_back({std::move(memory), nowhere});
+    const auto first = static_cast<int>(bootstrap::job_of(memory).first_rank);
+    nodes_.push_back({std::move(memory), nowhere, first});
     nodes_.back().board = FlightBoard(nodes_.back().memory);
   }
   heard_.resize(nodes_.front().memory.layout().world_size);
 }
 
 shm::NodeMemory* Boards::home(int rank) {
-  for (Node& node : nodes_) {
-    const shm::NodeLayout& layout = node.memory.layout();
-    const auto number = static_cast<std::uint32_t>(rank);
-    if (number >= layout.first_rank && number < layout.first_rank + layout.local_ranks) return &node.memory;
-  }
-  return nullptr;
+  const auto at = std::ranges::find_if(nodes_, [rank](const Node& node) { return node.has(rank); });
+  return at == nodes_.end() ? nullptr : &at->memory;
 }
 
-std::size_t Boards::index_of(int rank) const {
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    const shm::NodeLayout& layout = nodes_[i].memory.layout();
-    const auto number = static_cast<std::uint32_t>(rank);
-    if (number >= layout.first_rank && number < layout.first_rank + layout.local_ranks) return i;
-  }
-  return 0;
+RankPage& Boards::page(int rank) {
+  const auto at = std::ranges::find_if(nodes_, [rank](const Node& node) { return node.has(rank); });
+  return (at == nodes_.end() ? nodes_.front() : *at).board.page(rank);
 }
 
 bool Boards::aborted() const {
@@ -114,9 +109,7 @@ void Boards::ring_all() {
 void Boards::mirror(const std::function<void(int rank, std::span<const std::byte> page)>& changed) {
   if (nodes_.size() < 2 && !changed) return;
   for (Node& node : nodes_) {
-    const shm::NodeLayout& layout = node.memory.layout();
-    for (std::uint32_t i = 0; i < layout.local_ranks; ++i) {
-      const auto rank = static_cast<int>(layout.first_rank + i);
+    for (int rank = node.first; node.has(rank); ++rank) {
       RankPage& page = node.board.page(rank);
       Snapshot words = take(page);
       const Snapshot again = take(page);

@@ -27,7 +27,7 @@ class Boards {
   /// Returns the memory of the node on which the rank lives; null: the rank lives under another tsprun.
   shm::NodeMemory* home(int rank);
   /// Returns the page that the rank itself writes. For ranks of other tspruns: the page here that show() fills.
-  RankPage& page(int rank) { return nodes_[index_of(rank)].board.page(rank); }
+  RankPage& page(int rank);
 
   /// Returns true if a failure was written, or is being written, on any node.
   bool aborted() const;
@@ -53,8 +53,10 @@ class Boards {
   struct Node {
     shm::NodeMemory memory;
     FlightBoard board;
+    int first;  ///< rank
+
+    bool has(int rank) const { return rank >= first && rank < first + static_cast<int>(memory.layout().local_ranks); }
   };
-  std::size_t index_of(int rank) const;
 
   std::deque<Node> nodes_;                     // a deque doesn't move its elements: boards point at memories
   std::vector<std::vector<std::byte>> heard_;  // by rank: the page that `changed` was last called with

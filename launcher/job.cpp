@@ -1,5 +1,6 @@
 #include "launcher/job.h"
 
+#include "launcher/binding.h"
 #include "launcher/log_sink.h"
 #include "launcher/model/trace_file.h"
 #include "launcher/processes.h"
@@ -16,6 +17,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace tsprun::detail::launcher {
 
@@ -80,13 +82,15 @@ void Job::start(const rlimit& open_files) {
   }
   plan.stdin_for_rank_0 = terminal_ ? terminal_->rank_end() : -1;
   plan.open_files = open_files;
-  plan.bind =
+  const bool bind =
       global.bind == Bind::core || (global.bind == Bind::automatic && here_.count * global.threads <= machine::usable_cores());
+  std::vector<cpu_set_t> cores;
+  if (bind) cores = cores_of_ranks(here_.count, global.threads);
 
   processes_.resize(records_.size());
   for (int rank = here_.first; rank < here_.first + here_.count; ++rank) {
     plan.memory = boards_.home(rank);
-    plan.place_here = rank - here_.first;
+    if (!cores.empty()) plan.cores = &cores[static_cast<std::size_t>(rank - here_.first)];
     process(rank) = start_rank(plan, rank);
     records_[static_cast<std::size_t>(rank)].pid = static_cast<std::uint32_t>(process(rank).pid);
     ++living_;

@@ -2,10 +2,10 @@
 
 #include "core/fault/rank_faults.h"
 #include "launcher/refuse.h"
+#include "transport/bootstrap/job_description.h"
 #include "transport/bootstrap/store.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
-#include "transport/shm/node_memory.h"
 #include "transport/verbs/device.h"
 
 #include <fmt/format.h>
@@ -258,7 +258,7 @@ void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank
   }
   if (!options.rdma.empty()) {
     verbs::DeviceChoice::parse(options.rdma);
-    if (options.rdma.size() >= sizeof shm::NodeLayout::rdma) {
+    if (options.rdma.size() >= sizeof bootstrap::JobDescription::rdma) {
       refuse(fmt::format("--rdma {}: no device has so long a name; `tsprun doctor` lists those that there are", options.rdma));
     }
     if (options.inter == "tcp")

@@ -4,6 +4,7 @@
 #include "launcher/log_sink.h"
 #include "launcher/processes.h"
 #include "launcher/signals.h"
+#include "transport/bootstrap/job_description.h"
 #include "transport/cause.h"
 #include "transport/environment.h"
 
@@ -19,7 +20,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <optional>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -42,25 +42,6 @@ Pipe make_pipe(int rank) {
   return {posix::UniqueFd(ends[0]), posix::UniqueFd(ends[1])};
 }
 
-/// Pins this process to the rank-th `width` cores of those that it may use, as many as it has threads. A failure to do so doesn't
-/// end the job.
-void bind_to_cores(int rank, int width) {
-  cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) == 0) return;
-  const int cores = CPU_COUNT(&allowed);
-  width = std::min(width, cores);
-  const int first = rank % (cores / width) * width;
-  cpu_set_t own;
-  CPU_ZERO(&own);
-  int number = 0;
-  for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &allowed)) continue;
-    if (number >= first && number < first + width) CPU_SET(core, &own);
-    ++number;
-  }
-  ::sched_setaffinity(0, sizeof own, &own);
-}
-
 /// Descriptors for the standard streams. They are above 2, so that dup2() of one can't overwrite another.
 struct StandardStreams {
   int in;
@@ -73,6 +54,8 @@ void take_standard_streams(const StandardStreams& streams) {
   ::dup2(streams.out, STDOUT_FILENO);
   ::dup2(streams.err, STDERR_FILENO);
 }
+
+int local_rank_of(const StartPlan& plan, int rank) { return rank - static_cast<int>(bootstrap::job_of(*plan.memory).first_rank); }
 
 /// Runs a built-in command's part in this rank. Errors go to the board, where tsprun reads them.
 int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
@@ -87,7 +70,8 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
     options.algorithms = Environment().algorithms();
     options.faults = plan.spec->global->faults;
     options.struck_faults = plan.spec->global->struck_faults;
-    Context context = join(std::move(*plan.memory), rank - static_cast<int>(plan.memory->layout().first_rank), options);
+    const int local_rank = local_rank_of(plan, rank);  // before the memory is moved
+    Context context = join(std::move(*plan.memory), local_rank, options);
     return plan.spec->rank_main(context, sink);
   } catch (const Error& error) {
     failed = failure_of(error);
@@ -133,14 +117,13 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   std::vector<int> kept = plan.memory->inherited();
   kept.insert(kept.end(), {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, plan.launcher_pidfd});
   close_descriptors_except(kept);
-  const shm::NodeLayout& layout = plan.memory->layout();
   const int ranks = plan.spec->global->ranks;
   GuardedProgram program;
   program.arguments = plan.spec->program;
   program.environment = {{"RANK", std::to_string(rank)},
                          {"WORLD_SIZE", std::to_string(ranks)},
-                         {"LOCAL_RANK", std::to_string(rank - static_cast<int>(layout.first_rank))},
-                         {"LOCAL_WORLD_SIZE", std::to_string(layout.local_ranks)},
+                         {"LOCAL_RANK", std::to_string(local_rank_of(plan, rank))},
+                         {"LOCAL_WORLD_SIZE", std::to_string(plan.memory->layout().local_ranks)},
                          {"MASTER_ADDR", plan.master_address},
                          {"MASTER_PORT", std::to_string(plan.master_port)},
                          {"TSP_NODE_FD", std::to_string(plan.memory->descriptor())}};
@@ -173,7 +156,8 @@ RankProcess start_rank(const StartPlan& plan, int rank) {
   if (child == 0) {
     ::setpgid(0, 0);
     LogSink::divert(nullptr);
-    if (plan.bind) bind_to_cores(plan.place_here, plan.spec->global->threads);
+    // A failure to pin doesn't end the job.
+    if (plan.cores != nullptr) ::sched_setaffinity(0, sizeof *plan.cores, plan.cores);
     posix::UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     const bool has_stdin = rank == 0 && plan.stdin_for_rank_0 >= 0;
     take_standard_streams({has_stdin ? plan.stdin_for_rank_0 : null.get(), out.write.get(), err.write.get()});

@@ -8,6 +8,7 @@
 #include "transport/posix.h"
 #include "transport/shm/node_memory.h"
 
+#include <sched.h>
 #include <string>
 #include <sys/resource.h>
 #include <sys/types.h>
@@ -18,7 +19,7 @@ namespace tsprun::detail::launcher {
 struct StartPlan {
   const JobSpec* spec = nullptr;
   shm::NodeMemory* memory = nullptr;  ///< memory of the rank's node; to be set anew for every rank
-  int place_here = 0;                 ///< the rank's number among those of this tsprun; it decides which cores it is pinned to
+  const cpu_set_t* cores = nullptr;   ///< to which the rank is pinned; null: it isn't
   std::string master_address;
   std::string store;
   int launcher_pidfd = -1;
@@ -26,7 +27,6 @@ struct StartPlan {
   int master_port = 0;
   int stdin_for_rank_0 = -1;  ///< -1: /dev/null
   rlimit open_files{};        ///< limit as tsprun found it, for programs that don't expect a raised one
-  bool bind = false;
 };
 
 /// A running rank.

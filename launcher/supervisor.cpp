@@ -9,10 +9,10 @@
 #include "launcher/rdma.h"
 #include "launcher/secret.h"
 #include "launcher/transport_trial.h"
+#include "transport/bootstrap/job_description.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/posix.h"
-#include "transport/shm/node_memory.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -73,33 +73,6 @@ class RaisedOpenFiles {
   rlimit before_{};
 };
 
-/// Returns a layout for each node whose ranks this tsprun starts.
-std::vector<shm::NodeLayout> node_layouts(const GlobalOptions& global) {
-  std::vector<shm::NodeLayout> layouts;
-  const int cores = machine::usable_cores();
-  for (int node = 0; node < global.nodes; ++node) {
-    if (global.several_machines && node != global.node_rank) continue;
-    const RankBlock block = block_of(global.ranks, global.nodes, node);
-    shm::NodeLayout layout;
-    layout.local_ranks = static_cast<std::uint32_t>(block.count);
-    layout.first_rank = static_cast<std::uint32_t>(block.first);
-    layout.world_size = static_cast<std::uint32_t>(global.ranks);
-    layout.node = static_cast<std::uint32_t>(node);
-    layout.nodes = static_cast<std::uint32_t>(global.nodes);
-    layout.heap_bytes = heap_bytes(global);
-    layout.timeout_ns = global.timeout_ns;
-    // Nodes of one machine share its cores; if there are more nodes than cores, a node has less than one core, and its ranks must
-    // not spin.
-    layout.cores = static_cast<std::uint32_t>(cores * block.count / ranks_here(global).count);
-    layout.supervised = 1;
-    layout.share = global.intra == "tcp" ? 0 : 1;
-    layout.inter = global.inter == "verbs" ? shm::Inter::verbs : global.inter == "tcp" ? shm::Inter::tcp : shm::Inter::automatic;
-    global.rdma.copy(layout.rdma, sizeof layout.rdma - 1);
-    layouts.push_back(layout);
-  }
-  return layouts;
-}
-
 /// Throws Error(refused) if `ulimit -f` is too small for a node's memory. Without this check a process that exceeds the limit is
 /// ended by a signal that explains nothing.
 void check_file_limit(std::uint64_t bytes) {
@@ -112,16 +85,43 @@ void check_file_limit(std::uint64_t bytes) {
                   limit, bytes));
 }
 
-/// Makes the nodes' memories, which also tell ranks where the store is, if they need one.
+/// Returns what the ranks of a node must know. `store`: address of the job's store; empty if ranks need none.
+bootstrap::JobDescription describe(const GlobalOptions& global, int node, const std::string& store) {
+  const RankBlock block = block_of(global.ranks, global.nodes, node);
+  bootstrap::JobDescription job;
+  job.first_rank = static_cast<std::uint32_t>(block.first);
+  job.node = static_cast<std::uint32_t>(node);
+  job.nodes = static_cast<std::uint32_t>(global.nodes);
+  // Nodes of one machine share its cores; if there are more nodes than cores, a node has less than one core, and its ranks must
+  // not spin.
+  job.cores = static_cast<std::uint32_t>(machine::usable_cores() * block.count / ranks_here(global).count);
+  job.timeout_ns = global.timeout_ns;
+  job.supervised = 1;
+  job.share = global.intra == "tcp" ? 0 : 1;
+  job.tls = uses_tls(global) ? 1 : 0;
+  job.inter = global.inter == "verbs" ? bootstrap::Inter::verbs
+              : global.inter == "tcp" ? bootstrap::Inter::tcp
+                                      : bootstrap::Inter::automatic;
+  global.rdma.copy(job.rdma, sizeof job.rdma - 1);
+  if (store.size() >= sizeof job.store) throw Error(Cause::refused, fmt::format("{}: too long an address for ranks", store));
+  store.copy(job.store, sizeof job.store - 1);
+  return job;
+}
+
+/// Makes the memories of the nodes whose ranks this tsprun starts, and describes the job in them.
 std::vector<shm::NodeMemory> make_memories(const GlobalOptions& global, const std::string& store,
                                            const bootstrap::Secret& secret) {
   std::vector<shm::NodeMemory> memories;
-  for (shm::NodeLayout& layout : node_layouts(global)) {
-    if (store.size() >= sizeof layout.store) throw Error(Cause::refused, fmt::format("{}: too long an address for ranks", store));
-    std::copy(store.begin(), store.end(), layout.store);
-    layout.tls = uses_tls(global) ? 1 : 0;
+  for (int node = 0; node < global.nodes; ++node) {
+    if (global.several_machines && node != global.node_rank) continue;
+    const shm::NodeLayout layout{
+        .local_ranks = static_cast<std::uint32_t>(block_of(global.ranks, global.nodes, node).count),
+        .heap_bytes = heap_bytes(global),
+        .world_size = static_cast<std::uint32_t>(global.ranks),
+    };
     check_file_limit(layout.total_bytes());
-    memories.push_back(shm::NodeMemory::create_memfd(layout, secret));
+    memories.push_back(shm::NodeMemory::create_memfd(layout));
+    bootstrap::describe_job(memories.back(), describe(global, node, store), secret);
     // Ranks that wait for sockets can't sleep on a futex, so each gets a bell with a descriptor.
     if (!store.empty()) memories.back().hang_bells();
   }

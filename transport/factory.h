@@ -4,6 +4,7 @@
 // docs/how-to/add-something.md lists the places.
 #pragma once
 
+#include "transport/bootstrap/job_description.h"
 #include "transport/endpoint.h"
 #include "transport/shm/node_memory.h"
 
@@ -50,13 +51,14 @@ struct Factory {
   /// What a rank's transport is made from.
   struct Setup {
     shm::NodeMemory& memory;
+    const bootstrap::JobDescription& job;
     int local_rank;
     std::vector<int> peers;         ///< ranks of the world that it shall reach
     std::uint64_t timeout_ns;       ///< deadline of waits
     std::size_t heap_expected;      ///< bytes from the heap's start that this rank is likely to use
     bootstrap::StoreClient* store;  ///< null for a kind that needs none; borrowed, for the time of the call
 
-    int rank() const { return static_cast<int>(memory.layout().first_rank) + local_rank; }
+    int rank() const { return static_cast<int>(job.first_rank) + local_rank; }
   };
 
   /// A transport that isn't connected yet.
@@ -68,7 +70,7 @@ struct Factory {
   };
 
   std::string_view name;  ///< as reports and options spell it, and the first part of its keys in the store
-  Claim (*claim)(const shm::NodeLayout& job, Distance distance);
+  Claim (*claim)(const bootstrap::JobDescription& job, Distance distance);
   /// Makes a rank's transport. Throws Error if it can't be made, naming what stood in the way.
   Made (*make)(const Setup& setup);
 

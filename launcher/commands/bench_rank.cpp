@@ -122,7 +122,7 @@ void print_head(Context& context, ReportSink& sink, const BenchPlan& plan, const
                                       context.size() == 1 ? "" : "s", plan.cores, plan.cores == 1 ? "" : "s",
                                       plan.several_machines ? " of node 0's machine and those of others" : "", transports);
   sink.line(bench::title_line(who));
-  if (node_memory_of(context).layout().nodes > 1) {
+  if (job_of(context).nodes > 1) {
     const std::string why = context.world().why_not_hierarchical(Op::all_gather);
     if (!why.empty()) sink.line(fmt::format("# no hierarchical algorithms: {}", why));
   }

@@ -63,7 +63,7 @@ void BlockCommand::add_options(CLI::App& app) {
 
 void BlockCommand::validate(const GlobalOptions& global) {
   validate_model(model_, global, kBlockUse);
-  if (model_.shape.family != ModelFamily::llama) {
+  if (!model_.shape.has_gains_only()) {
     throw Error(Cause::refused,
                 fmt::format("--config {}: block computes blocks of Llama's kind; give a config.json of model_type "
                             "\"llama\"",

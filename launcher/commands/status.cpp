@@ -4,8 +4,8 @@
 #include "launcher/processes.h"
 #include "launcher/standard_output.h"
 #include "launcher/verdict.h"
+#include "transport/bootstrap/job_description.h"
 #include "transport/cause.h"
-#include "transport/shm/node_memory.h"
 
 #include <fmt/format.h>
 
@@ -93,8 +93,8 @@ class Status : public Command {
     const shm::NodeMemory memory = shm::NodeMemory::attach(open_node_memory(pid_));
     const FlightBoard board(memory);
     const std::uint64_t now = posix::now_ns();
-    print("{} ranks, deadline of waits {:.0f} s\n{}", board.ranks(), static_cast<double>(memory.layout().timeout_ns) * 1e-9,
-          print_board(board, now));
+    print("{} ranks, deadline of waits {:.0f} s\n{}", board.ranks(),
+          static_cast<double>(bootstrap::job_of(memory).timeout_ns) * 1e-9, print_board(board, now));
     report.root()["status"] = board_json(board, now);
     return 0;
   }

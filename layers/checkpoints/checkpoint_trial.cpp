@@ -57,8 +57,8 @@ std::byte sign_of(std::uint32_t node) { return static_cast<std::byte>(1 + node %
 }  // namespace
 
 void try_shared_folder(Rank& rank, Communicator& ranks, const fs::path& dir) {
-  const shm::NodeLayout& layout = node_memory_of(rank.context()).layout();
-  const auto nodes = static_cast<std::size_t>(layout.nodes);
+  const bootstrap::JobDescription& job = job_of(rank.context());
+  const auto nodes = static_cast<std::size_t>(job.nodes);
   if (nodes < 2) return;
   const bool leads = ranks.rank() == 0;
   std::string name(32, ' ');
@@ -80,18 +80,18 @@ void try_shared_folder(Rank& rank, Communicator& ranks, const fs::path& dir) {
     path = dir / ("tsprun-trial-" + name);
     agree(ranks, [&] {
       if (leads || rank.context().local_rank() != 0) return;
-      const std::byte sign = sign_of(layout.node);
+      const std::byte sign = sign_of(job.node);
       // NFS clients cache for half a minute that a folder didn't exist, unless one tries to create it.
       const bool made = ::mkdir(dir.c_str(), 0755) == 0;
       if (made) ::rmdir(dir.c_str());
       const int failed = made ? ENOENT : try_for_a_while(rank, [&] {
         const posix::UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-        return file && ::pwrite(file.get(), &sign, 1, static_cast<off_t>(layout.node)) == 1 && ::fsync(file.get()) == 0;
+        return file && ::pwrite(file.get(), &sign, 1, static_cast<off_t>(job.node)) == 1 && ::fsync(file.get()) == 0;
       });
       if (failed == 0) return;
       throw system_error(Cause::refused,
                          fmt::format("--save {}: node {} ({}) can't write the file that node 0 has just made there; {}",
-                                     dir.string(), layout.node, trial_host(), kShareIt),
+                                     dir.string(), job.node, trial_host(), kShareIt),
                          failed);
     });
     agree(ranks, [&] {

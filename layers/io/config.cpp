@@ -14,7 +14,6 @@
 #include <iterator>
 #include <limits>
 #include <optional>
-#include <set>
 
 namespace tsprun::detail {
 
@@ -24,78 +23,44 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
 
-// Hugging Face's defaults for missing fields.
-constexpr std::size_t kDefaultMaxPositions = 2048;
-constexpr double kDefaultNormEpsilon = 1e-6;
 constexpr double kDefaultRopeTheta = 10000.0;
 
-/// Returns the restricted fields of Llama's files.
-const std::vector<RestrictedField>& restricted_fields() {
-  static const std::vector<RestrictedField> fields = {
-      {"model_type", {"llama", "gpt2"}},
-      {"hidden_act", {"silu", "swish"}},
-      {"attention_bias", {false}},
-      {"mlp_bias", {false}},
-      {"bias", {false}},
-      {"use_bias", {false}},
-      {"qkv_bias", {false}},
-      {"sliding_window", {}},
-      {"use_sliding_window", {false}},
-      {"attention_dropout", {0}},
-      {"hidden_dropout", {0}},
-      {"residual_dropout", {0}},
-      {"partial_rotary_factor", {1}},
-      {"attn_logit_softcapping", {}},
-      {"final_logit_softcapping", {}},
-      {"logits_scaling", {1}},
-      {"logit_scale", {1}},
-      {"embedding_multiplier", {1}},
-      {"residual_multiplier", {1}},
-      {"attention_multiplier", {}},
-      {"query_pre_attn_scalar", {}},
-      {"use_qk_norm", {false}},
-      {"qk_norm", {false}},
-      {"parallel_attn", {false}},
-      {"is_encoder_decoder", {false}},
-      {"add_cross_attention", {false}},
-      {"num_local_experts", {0}},
-      {"num_experts", {0}},
-      {"n_routed_experts", {0}},
-      {"rotary_pct", {1}},
-      {"alibi", {false}},
-      {"clip_qkv", {}},
-      {"no_rope_layers", {}},
-      {"attention_chunk_size", {}},
-      {"use_parallel_residual", {false}},
-      {"hidden_dropout_prob", {0}},
-      {"attention_probs_dropout_prob", {0}},
-      {"lm_head_bias", {false}},
-      {"quantization_config", {}},
-  };
-  return fields;
-}
+// Restricted fields of all types.
+constexpr std::string_view kFalse[] = {"is_encoder_decoder", "add_cross_attention"};
+constexpr std::string_view kAbsent[] = {"quantization_config"};
+constexpr RestrictedFields kRestricted[] = {{"[false]", kFalse}, {"[]", kAbsent}};
 
-/// Fields that are read below, or that don't influence what is computed.
-constexpr std::string_view kKnownFields[] = {
-    // read
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
-    "vocab_size", "max_position_embeddings", "rms_norm_eps", "rope_theta", "tie_word_embeddings", "rope_scaling",
-    "rope_parameters", "layer_types", "architectures",
-    // without influence
-    "_name_or_path", "auto_map", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "dtype",
-    "torch_dtype", "transformers_version", "use_cache", "initializer_range", "pretraining_tp", "return_dict", "output_attentions",
-    "output_hidden_states", "max_window_layers", "chunk_size_feed_forward", "id2label", "label2id", "_attn_implementation",
-    "_attn_implementation_autoset"};
+/// Fields of all types that don't influence what is computed.
+constexpr std::string_view kIgnored[] = {"_name_or_path",
+                                         "auto_map",
+                                         "bos_token_id",
+                                         "eos_token_id",
+                                         "pad_token_id",
+                                         "sep_token_id",
+                                         "unk_token_id",
+                                         "dtype",
+                                         "torch_dtype",
+                                         "transformers_version",
+                                         "use_cache",
+                                         "initializer_range",
+                                         "return_dict",
+                                         "output_attentions",
+                                         "output_hidden_states",
+                                         "chunk_size_feed_forward",
+                                         "id2label",
+                                         "label2id",
+                                         "_attn_implementation",
+                                         "_attn_implementation_autoset"};
 
-void refuse_restricted(const ConfigFields& fields) {
-  fields.refuse_restricted(restricted_fields());
+void refuse_restricted(const ConfigFields& fields, const ModelType& type) {
+  fields.refuse_restricted(type.restricted);
+  fields.refuse_restricted(kRestricted);
   if (const json* types = fields.find("layer_types")) {
     const bool full =
-        types->is_array() && std::all_of(types->begin(), types->end(), [](const json& type) { return type == "full_attention"; });
+        types->is_array() && std::all_of(types->begin(), types->end(), [](const json& each) { return each == "full_attention"; });
     if (!full) fields.refuse("layer_types", "\"full_attention\" for every layer (nothing else is supported)");
   }
-  constexpr std::string_view kArchitectures[] = {"LlamaForCausalLM", "LlamaModel"};
-  fields.require_architecture(kArchitectures);
+  fields.require_architecture(type.architectures);
 }
 
 /// Returns the base of the rotary embedding, which is at the top level or, in newer files, under rope_parameters. Refuses
@@ -127,34 +92,25 @@ double read_rope_theta(const ConfigFields& fields, const std::string& where) {
   return theta;
 }
 
-ModelConfig built_in(std::string name, std::array<std::size_t, 8> sizes, ModelFamily family = ModelFamily::llama) {
+ModelConfig built_in(std::string name, std::array<std::size_t, 8> sizes, std::string_view type = "llama") {
   ModelConfig config;
-  config.family = family;
+  config.become(model_type(type));
   config.name = std::move(name);
-  config.hidden = sizes[0];
-  config.layers = sizes[1];
-  config.query_heads = sizes[2];
-  config.kv_heads = sizes[3];
-  config.head_dim = sizes[4];
-  config.intermediate = sizes[5];
-  config.vocabulary = sizes[6];
-  config.max_positions = sizes[7];
-  if (family == ModelFamily::gpt2) {
-    config.norm_epsilon = kGpt2NormEpsilon;
-    config.tied_embeddings = true;
-  }
+  std::size_t ModelConfig::*const members[] = {&ModelConfig::hidden,     &ModelConfig::layers,       &ModelConfig::query_heads,
+                                               &ModelConfig::kv_heads,   &ModelConfig::head_dim,     &ModelConfig::intermediate,
+                                               &ModelConfig::vocabulary, &ModelConfig::max_positions};
+  for (std::size_t i = 0; i < sizes.size(); ++i) config.*members[i] = sizes[i];
+  config.norm_epsilon = config.type->norm_epsilon;
+  config.tied_embeddings = config.type->tied_embeddings;
   return config;
 }
 
 }  // namespace
 
 bool ModelConfig::same_model(const ModelConfig& other) const {
-  return hidden == other.hidden && layers == other.layers && query_heads == other.query_heads && kv_heads == other.kv_heads &&
-         head_dim == other.head_dim && intermediate == other.intermediate && vocabulary == other.vocabulary &&
-         max_positions == other.max_positions && norm_epsilon == other.norm_epsilon && rope_theta == other.rope_theta &&
-         tied_embeddings == other.tied_embeddings && family == other.family && exact_gelu == other.exact_gelu &&
-         residual_dropout == other.residual_dropout && embedding_dropout == other.embedding_dropout &&
-         attention_dropout == other.attention_dropout;
+  ModelConfig renamed = *this;
+  renamed.name = other.name;
+  return renamed == other;
 }
 
 const std::vector<ModelConfig>& built_in_configs() {
@@ -164,7 +120,7 @@ const std::vector<ModelConfig>& built_in_configs() {
       built_in("micro", {256, 4, 8, 4, 32, 704, 256, 1024}),
       built_in("small", {1024, 12, 16, 8, 64, 2816, 256, 2048}),
       built_in("paper-7b", {4096, 32, 32, 32, 128, 16384, 32000, 131072}),
-      built_in("nano-gpt2", {64, 2, 8, 8, 8, 256, 256, 256}, ModelFamily::gpt2),
+      built_in("nano-gpt2", {64, 2, 8, 8, 8, 256, 256, 256}, "gpt2"),
   };
   return configs;
 }
@@ -204,43 +160,54 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
   if (!object.is_object())
     throw Error(Cause::refused, fmt::format("{}: expected a JSON object, found {}", where, shown_value(object)));
   const ConfigFields fields(object, where);
-  if (const json* type = fields.find("model_type"); type != nullptr && *type == "gpt2") return parse_gpt2_config(fields, where);
-  refuse_restricted(fields);
+  const ModelType& type = fields.choice("model_type", model_types());
+  const ConfigNames& names = type.fields;
+  refuse_restricted(fields, type);
 
   ModelConfig config;
+  config.become(type);
   config.name = where;
-  config.hidden = fields.size("hidden_size");
-  config.layers = fields.size("num_hidden_layers", std::nullopt, kMaxLayers);
-  config.query_heads = fields.size("num_attention_heads");
-  config.kv_heads = fields.size("num_key_value_heads", config.query_heads);
-  if (fields.find("head_dim") == nullptr && config.hidden % config.query_heads != 0) {
-    fields.refuse("head_dim", fmt::format("a number, because num_attention_heads {} doesn't divide hidden_size {}",
-                                          config.query_heads, config.hidden));
+  config.mlp = fields.choice(names.activation, type.activations).mlp;
+  config.hidden = fields.size(names.hidden);
+  config.layers = fields.size(names.layers, std::nullopt, kMaxLayers);
+  config.query_heads = fields.size(names.query_heads);
+  config.kv_heads = fields.size(names.kv_heads, config.query_heads);
+  if (!names.head_dim.empty() && fields.find(names.head_dim) == nullptr && config.hidden % config.query_heads != 0) {
+    fields.refuse(names.head_dim, fmt::format("a number, because {} {} doesn't divide {} {}", names.query_heads,
+                                              config.query_heads, names.hidden, config.hidden));
   }
-  config.head_dim = fields.size("head_dim", config.hidden / config.query_heads);
-  config.intermediate = fields.size("intermediate_size");
-  config.vocabulary = fields.size("vocab_size");
-  config.max_positions = fields.size("max_position_embeddings", kDefaultMaxPositions);
-  config.norm_epsilon = fields.positive("rms_norm_eps", kDefaultNormEpsilon);
-  config.rope_theta = read_rope_theta(fields, where);
-  config.tied_embeddings = fields.flag("tie_word_embeddings", false);
+  config.head_dim = fields.size(names.head_dim, config.hidden / config.query_heads);
+  const std::size_t intermediate = type.intermediate_per_hidden * config.hidden;
+  config.intermediate = fields.size(names.intermediate, intermediate == 0 ? std::nullopt : std::optional(intermediate));
+  config.vocabulary = fields.size(names.vocabulary);
+  config.max_positions = fields.size(names.max_positions, type.max_positions);
+  config.norm_epsilon = fields.positive(names.norm_epsilon, type.norm_epsilon);
+  if (config.rotary_positions()) config.rope_theta = read_rope_theta(fields, where);
+  config.tied_embeddings = fields.flag("tie_word_embeddings", type.tied_embeddings);
+  config.residual_dropout = fields.probability(names.residual_dropout, type.dropout);
+  config.embedding_dropout = fields.probability(names.embedding_dropout, type.dropout);
+  config.attention_dropout = fields.probability(names.attention_dropout, type.dropout);
   check_config(config, where);
-  return {config, fields.unknown(kKnownFields, restricted_fields())};
+  std::vector<std::string_view> ignored(std::begin(kIgnored), std::end(kIgnored));
+  ignored.insert(ignored.end(), type.ignored.begin(), type.ignored.end());
+  return {config, fields.unknown(ignored)};
 }
 
 void check_config(const ModelConfig& config, const std::string& where) {
   const auto refuse = [&](std::string_view field, const std::string& why) {
     throw Error(Cause::refused, fmt::format("{}: field \"{}\": {}", where, field, why));
   };
-  if (config.family == ModelFamily::gpt2 && (config.kv_heads != config.query_heads || config.query_width() != config.hidden)) {
-    refuse("n_head", fmt::format("expected a divisor of n_embd {}, found {}", config.hidden, config.query_heads));
+  const ConfigNames& names = config.type->fields;
+  if (names.kv_heads.empty() && (config.kv_heads != config.query_heads || config.query_width() != config.hidden)) {
+    refuse(names.query_heads,
+           fmt::format("expected a divisor of {} {}, found {}", names.hidden, config.hidden, config.query_heads));
   }
   if (config.query_heads % config.kv_heads != 0) {
-    refuse("num_key_value_heads",
-           fmt::format("expected a divisor of num_attention_heads {}, found {}", config.query_heads, config.kv_heads));
+    refuse(names.kv_heads,
+           fmt::format("expected a divisor of {} {}, found {}", names.query_heads, config.query_heads, config.kv_heads));
   }
   if (config.rotary_positions() && config.head_dim % 2 != 0) {
-    refuse("head_dim", fmt::format("expected an even number (rotary embedding turns pairs), found {}", config.head_dim));
+    refuse(names.head_dim, fmt::format("expected an even number (rotary embedding turns pairs), found {}", config.head_dim));
   }
   // Every count of elements or bytes anywhere must fit into 64 bits with room to spare.
   constexpr double kMaxElements = 0x1p48;
@@ -254,33 +221,37 @@ void check_config(const ModelConfig& config, const std::string& where) {
                        2 * product(config.hidden, config.vocabulary) +
                        (config.rotary_positions() ? 0 : product(config.hidden, config.max_positions));
   if (total > kMaxElements) {
-    refuse("hidden_size",
-           fmt::format("the model would have {:.3g} parameters; expected at most 2^48 (see also intermediate_size, "
-                       "vocab_size, num_hidden_layers and the heads)",
-                       total));
+    refuse(names.hidden, fmt::format("the model would have {:.3g} parameters; expected at most 2^48 (see also {}, {}, {} and the "
+                                     "heads)",
+                                     total, names.intermediate, names.vocabulary, names.layers));
   }
 }
 
 std::string hugging_face_json(const ModelConfig& config, std::string_view torch_dtype) {
-  if (config.family == ModelFamily::gpt2) return gpt2_json(config, torch_dtype);
+  const ModelType& type = *config.type;
+  const ConfigNames& names = type.fields;
   nlohmann::ordered_json object;
-  object["architectures"] = {"LlamaForCausalLM"};
-  object["model_type"] = "llama";
-  object["hidden_size"] = config.hidden;
-  object["num_hidden_layers"] = config.layers;
-  object["num_attention_heads"] = config.query_heads;
-  object["num_key_value_heads"] = config.kv_heads;
-  object["head_dim"] = config.head_dim;
-  object["intermediate_size"] = config.intermediate;
-  object["vocab_size"] = config.vocabulary;
-  object["max_position_embeddings"] = config.max_positions;
-  object["hidden_act"] = "silu";
-  object["rms_norm_eps"] = config.norm_epsilon;
-  object["rope_theta"] = config.rope_theta;
-  object["tie_word_embeddings"] = config.tied_embeddings;
-  object["attention_bias"] = false;
-  object["mlp_bias"] = false;
-  object["torch_dtype"] = torch_dtype;
+  const auto put = [&object](std::string_view field, const auto& value) {
+    if (!field.empty()) object[std::string(field)] = value;
+  };
+  put("architectures", nlohmann::json::array({type.architectures.front()}));
+  put("model_type", type.name);
+  put(names.hidden, config.hidden);
+  put(names.layers, config.layers);
+  put(names.query_heads, config.query_heads);
+  put(names.kv_heads, config.kv_heads);
+  put(names.head_dim, config.head_dim);
+  put(names.intermediate, config.intermediate);
+  put(names.vocabulary, config.vocabulary);
+  put(names.max_positions, config.max_positions);
+  put(names.activation, std::ranges::find(type.activations, config.mlp, &ActivationName::mlp)->name);
+  put(names.norm_epsilon, config.norm_epsilon);
+  put(names.rope_theta, config.rope_theta);
+  put("tie_word_embeddings", config.tied_embeddings);
+  put(names.residual_dropout, config.residual_dropout);
+  put(names.embedding_dropout, config.embedding_dropout);
+  put(names.attention_dropout, config.attention_dropout);
+  put("torch_dtype", torch_dtype);
   return object.dump(2) + "\n";
 }
 

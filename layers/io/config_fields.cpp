@@ -7,14 +7,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 namespace tsprun::detail {
 
 using nlohmann::json;
 
 const json* ConfigFields::find(std::string_view field) const {
-  const auto at = object_.find(field);
+  asked_.insert(field);
+  const auto at = field.empty() ? object_.end() : object_.find(field);
   return at == object_.end() || at->is_null() ? nullptr : &*at;
 }
 
@@ -61,15 +61,16 @@ bool ConfigFields::flag(std::string_view field, bool fallback) const {
   return value->get<bool>();
 }
 
-void ConfigFields::refuse_restricted(std::span<const RestrictedField> fields) const {
-  for (const auto& [field, neutral] : fields) {
-    const json* value = find(field);
-    if (value == nullptr || std::find(neutral.begin(), neutral.end(), *value) != neutral.end()) continue;
-    std::vector<std::string> values;
-    values.reserve(neutral.size() + 1);
-    for (const json& each : neutral) values.push_back(each.dump());
-    values.emplace_back("null");
-    refuse(field, fmt::format("{} (nothing else is supported)", fmt::join(values, " or ")));
+void ConfigFields::refuse_restricted(std::span<const RestrictedFields> restricted) const {
+  for (const auto& [values, names] : restricted) {
+    const json neutral = json::parse(values);
+    for (const std::string_view field : names) {
+      const json* value = find(field);
+      if (value == nullptr || std::ranges::find(neutral, *value) != neutral.end()) continue;
+      std::string expected;
+      for (const json& each : neutral) expected += each.dump() + " or ";
+      refuse(field, expected + "null (nothing else is supported)");
+    }
   }
 }
 
@@ -83,13 +84,11 @@ void ConfigFields::require_architecture(std::span<const std::string_view> names)
   if (!known) refuse("architectures", fmt::format("[\"{}\"] (nothing else is supported)", names.front()));
 }
 
-std::vector<std::string> ConfigFields::unknown(std::span<const std::string_view> known,
-                                               std::span<const RestrictedField> restricted) const {
-  std::set<std::string_view> all(known.begin(), known.end());
-  for (const RestrictedField& each : restricted) all.insert(each.field);
+std::vector<std::string> ConfigFields::unknown(std::span<const std::string_view> ignored) const {
   std::vector<std::string> warnings;
   for (const auto& [key, value] : object_.items()) {
-    if (!all.contains(key)) warnings.push_back(fmt::format("{}: field \"{}\" is not known and ignored", where_, shown(key)));
+    if (key != "" && (asked_.contains(key) || std::ranges::find(ignored, key) != ignored.end())) continue;
+    warnings.push_back(fmt::format("{}: field \"{}\" is not known and ignored", where_, shown(key)));
   }
   return warnings;
 }

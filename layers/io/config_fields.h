@@ -1,4 +1,4 @@
-// Reads the fields of one config.json, for the parsers of model families only. Errors name file, field and what was expected.
+// Reads the fields of one config.json, for its parser only. Errors name file, field and what was expected.
 // Fields that change the computation are refused unless their value is neutral; unknown fields are listed.
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,16 +22,10 @@ inline constexpr std::size_t kMaxConfigSize = std::numeric_limits<std::int32_t>:
 /// Largest number of layers accepted.
 inline constexpr std::size_t kMaxLayers = 10'000;
 
-/// A field that changes the computation. Only its neutral values are supported; null is always neutral.
-struct RestrictedField {
-  std::string_view field;
-  std::vector<nlohmann::json> neutral;
-};
-
 /// Access to the fields of one JSON object. Methods that read throw Error(refused) for values of the wrong type or range.
 class ConfigFields {
  public:
-  /// Borrows both. `where` begins error messages.
+  /// Borrows both. `where` begins error messages. A field with an empty name is missing.
   ConfigFields(const nlohmann::json& object, const std::string& where) : object_(object), where_(where) {}
 
   /// Returns a field's value; null if the field is missing or null.
@@ -47,22 +42,31 @@ class ConfigFields {
   /// Returns a boolean, or the fallback if the field is missing.
   bool flag(std::string_view field, bool fallback) const;
 
+  /// Returns the row whose `name` is a field's text; the first if the field is missing.
+  template <class Row>
+  const Row& choice(std::string_view field, std::span<const Row> rows) const {
+    const nlohmann::json* value = find(field);
+    if (value == nullptr) return rows.front();
+    std::string expected;
+    for (const Row& row : rows) {
+      if (*value == row.name) return row;
+      expected.append(1, '"').append(row.name).append("\" or ");
+    }
+    refuse(field, expected + "null (nothing else is supported)");
+  }
+
   /// Throws Error(refused) for a field that is present with a value that isn't neutral.
-  void refuse_restricted(std::span<const RestrictedField> fields) const;
+  void refuse_restricted(std::span<const RestrictedFields> restricted) const;
   /// Throws Error(refused) if the file has a field "architectures" that contains none of `names`. The message shows the first as
   /// expected.
   void require_architecture(std::span<const std::string_view> names) const;
-  /// Returns a line for each field that is in neither list.
-  std::vector<std::string> unknown(std::span<const std::string_view> known, std::span<const RestrictedField> restricted) const;
+  /// Returns a line for each field for which nobody has asked and that isn't `ignored`.
+  std::vector<std::string> unknown(std::span<const std::string_view> ignored) const;
 
  private:
   const nlohmann::json& object_;
   const std::string& where_;
+  mutable std::set<std::string_view> asked_;  ///< borrowed names
 };
-
-/// Parses a config.json of model_type "gpt2" (config_gpt2.cpp). Throws Error(refused).
-LoadedConfig parse_gpt2_config(const ConfigFields& fields, const std::string& where);
-/// Returns a GPT-2 model as config.json.
-std::string gpt2_json(const ModelConfig& config, std::string_view torch_dtype);
 
 }  // namespace tsprun::detail

@@ -104,7 +104,7 @@ std::vector<PackPlan> Model::plan_packs() const {
   packs.push_back(std::move(replicated));
   packs.push_back(std::move(embedding));
   if (!options_.config.tied_embeddings) packs.push_back(std::move(head));
-  if (options_.config.has_biases()) packs.push_back(std::move(biases));
+  if (options_.config.projection_biases() > 0) packs.push_back(std::move(biases));
   if (mesh_.data().rank() > 0) {
     for (PackPlan& pack : packs) {
       for (PartPlan& part : pack.parts) part.counted = false;
@@ -348,7 +348,7 @@ void Model::backward() {
   const TrafficCounters before = rank_.context().traffic();
   const std::size_t embedding = replicated_pack() + kEmbeddingAfterReplicated;
   compute.fill_zero(store_.gradients(replicated_pack()));
-  if (options_.config.has_biases()) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
+  if (options_.config.projection_biases() > 0) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
 
   strategy_->on_gradients([this](std::size_t pack) { sums_.post(pack, Purpose::gradients); });
   strategy_->begin_backward();
@@ -396,7 +396,7 @@ void Model::sum_replicated_gradients() {
   };
   sum(mesh_.tokens(), replicated_pack());
   sums_.post(replicated_pack(), Purpose::other);
-  if (!options_.config.has_biases()) return;
+  if (options_.config.projection_biases() == 0) return;
   const std::size_t biases = bias_pack_number(store_);
   sum(mesh_.tokens(), biases);
   if (!mesh_.layout().slices_tokens()) sum(mesh_.tensor(), biases);

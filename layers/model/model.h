@@ -1,4 +1,4 @@
-// A decoder-only transformer of Llama's or GPT-2's kind on the ranks of a mesh: embedding, blocks, final norm, head and loss,
+// A decoder-only transformer on the ranks of a mesh: embedding, blocks, final norm, head and loss,
 // forward and backward, and the optimizer. One implementation for all strategies. Every method that computes is collective: all
 // ranks of the mesh call the same methods with the same arguments.
 #pragma once

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kNormPack = 2;
 
 ModelOptions of_one_layer(ModelOptions options) {
-  if (options.config.family != ModelFamily::llama) {
+  if (!options.config.has_gains_only()) {
     throw Error(Cause::refused,
                 fmt::format("a single block of {}: only models of Llama's kind have blocks without biases", options.config.name));
   }

@@ -1,6 +1,5 @@
 // One block on a mesh without a model around it: its weights, its tokens, forward and backward. Used to compare a strategy with
-// another implementation, and to forecast a block's memory. Only for models of Llama's kind, whose blocks' only vectors are two
-// norm gains.
+// another implementation, and to forecast a block's memory. Only for models whose blocks' only vectors are two norm gains.
 #pragma once
 
 #include "layers/model/block.h"
@@ -16,7 +15,7 @@ class SingleBlock {
  public:
   /// Allocates the weights of layer 0 of a model with these options, which the caller then fills. It computes with `batch`
   /// sequences of `sequence` tokens, all of them on every rank of the data axis. `rank` and `mesh` are borrowed and must outlive
-  /// it. Throws Error(refused) for a model that isn't of Llama's kind or that the mesh can't cut, Error(out_of_memory).
+  /// it. Throws Error(refused) for a model with other vectors or that the mesh can't cut, Error(out_of_memory).
   SingleBlock(Rank& rank, Mesh& mesh, const ModelOptions& options, std::size_t batch, std::size_t sequence);
 
   ParameterStore& parameters() { return store_; }

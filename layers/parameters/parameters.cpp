@@ -2,49 +2,56 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
+#include <utility>
 
 namespace tsprun::detail {
 
 namespace {
 
-std::vector<Parameter> llama_block(const ModelConfig& config, std::size_t layer) {
+/// Returns a parameter's shape as files store it; an empty one if the model doesn't have it.
+std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role) {
+  using Shape = std::vector<std::size_t>;
   const std::size_t h = config.hidden;
   const std::size_t a = config.query_width();
   const std::size_t k = config.kv_width();
   const std::size_t f = config.intermediate;
-  const auto of_layer = [layer](std::string_view part) { return fmt::format("model.layers.{}.{}.weight", layer, part); };
-  return {
-      {of_layer("input_layernorm"), ParameterRole::attention_norm, layer, {h}},
-      {of_layer("self_attn.q_proj"), ParameterRole::query, layer, {a, h}},
-      {of_layer("self_attn.k_proj"), ParameterRole::key, layer, {k, h}},
-      {of_layer("self_attn.v_proj"), ParameterRole::value, layer, {k, h}},
-      {of_layer("self_attn.o_proj"), ParameterRole::output, layer, {h, a}},
-      {of_layer("post_attention_layernorm"), ParameterRole::mlp_norm, layer, {h}},
-      {of_layer("mlp.gate_proj"), ParameterRole::gate, layer, {f, h}},
-      {of_layer("mlp.up_proj"), ParameterRole::up, layer, {f, h}},
-      {of_layer("mlp.down_proj"), ParameterRole::down, layer, {h, f}},
+  const auto matrix = [&](std::size_t out, std::size_t in) {
+    return config.type->inputs_first ? Shape{in, out} : Shape{out, in};
   };
+  const auto only_if = [](bool exists, Shape shape) { return exists ? std::move(shape) : Shape(); };
+  switch (role) {
+    case ParameterRole::embedding: return {config.vocabulary, h};
+    case ParameterRole::head: return only_if(!config.tied_embeddings, {config.vocabulary, h});
+    case ParameterRole::positions: return only_if(!config.rotary_positions(), {config.max_positions, h});
+    case ParameterRole::query: return matrix(a, h);
+    case ParameterRole::key:
+    case ParameterRole::value: return matrix(k, h);
+    case ParameterRole::query_key_value: return matrix(a + 2 * k, h);
+    case ParameterRole::query_key_value_bias: return only_if(config.biases.query_key_value, {a + 2 * k});
+    case ParameterRole::output: return matrix(h, a);
+    case ParameterRole::output_bias: return only_if(config.biases.output, {h});
+    case ParameterRole::gate: return only_if(config.gated_mlp(), matrix(f, h));
+    case ParameterRole::up: return matrix(f, h);
+    case ParameterRole::up_bias: return only_if(config.biases.up, {f});
+    case ParameterRole::down: return matrix(h, f);
+    case ParameterRole::down_bias: return only_if(config.biases.down, {h});
+    case ParameterRole::attention_norm_bias:
+    case ParameterRole::mlp_norm_bias:
+    case ParameterRole::final_norm_bias: return only_if(config.layer_norms(), {h});
+    case ParameterRole::attention_norm:
+    case ParameterRole::mlp_norm:
+    case ParameterRole::final_norm: return {h};
+  }
+  return {};
 }
 
-std::vector<Parameter> gpt2_block(const ModelConfig& config, std::size_t layer) {
-  const std::size_t h = config.hidden;
-  const std::size_t f = config.intermediate;
-  const auto of_layer = [layer](std::string_view part) { return fmt::format("h.{}.{}", layer, part); };
-  return {
-      {of_layer("ln_1.weight"), ParameterRole::attention_norm, layer, {h}},
-      {of_layer("ln_1.bias"), ParameterRole::attention_norm_bias, layer, {h}},
-      {of_layer("attn.c_attn.weight"), ParameterRole::query_key_value, layer, {h, 3 * h}},
-      {of_layer("attn.c_attn.bias"), ParameterRole::query_key_value_bias, layer, {3 * h}},
-      {of_layer("attn.c_proj.weight"), ParameterRole::output, layer, {h, h}},
-      {of_layer("attn.c_proj.bias"), ParameterRole::output_bias, layer, {h}},
-      {of_layer("ln_2.weight"), ParameterRole::mlp_norm, layer, {h}},
-      {of_layer("ln_2.bias"), ParameterRole::mlp_norm_bias, layer, {h}},
-      {of_layer("mlp.c_fc.weight"), ParameterRole::up, layer, {h, f}},
-      {of_layer("mlp.c_fc.bias"), ParameterRole::up_bias, layer, {f}},
-      {of_layer("mlp.c_proj.weight"), ParameterRole::down, layer, {f, h}},
-      {of_layer("mlp.c_proj.bias"), ParameterRole::down_bias, layer, {h}},
-  };
+/// Adds the parameters of these roles that the model has.
+void append(std::vector<Parameter>& all, const ModelConfig& config, ParameterRole first, ParameterRole last, std::size_t layer) {
+  for (const auto& [role, name] : config.type->weights) {
+    if (role < first || role > last) continue;
+    std::vector<std::size_t> shape = shape_of(config, role);
+    if (!shape.empty()) all.push_back({fmt::format(fmt::runtime(name), layer), role, layer, std::move(shape)});
+  }
 }
 
 }  // namespace
@@ -63,27 +70,23 @@ bool is_bias(ParameterRole role) {
 }
 
 std::string exported_name(const ModelConfig& config, const Parameter& parameter) {
-  const bool prefixed = config.family == ModelFamily::gpt2 && parameter.role != ParameterRole::head;
-  return prefixed ? "transformer." + parameter.name : parameter.name;
+  const std::string_view prefix = parameter.role == ParameterRole::head ? std::string_view() : config.type->exported_prefix;
+  return fmt::format("{}{}", prefix, parameter.name);
 }
 
 std::vector<Parameter> block_parameters(const ModelConfig& config, std::size_t layer) {
-  return config.family == ModelFamily::gpt2 ? gpt2_block(config, layer) : llama_block(config, layer);
+  std::vector<Parameter> block;
+  append(block, config, ParameterRole::attention_norm, ParameterRole::down_bias, layer);
+  return block;
 }
 
 std::vector<Parameter> model_parameters(const ModelConfig& config) {
-  const bool gpt2 = config.family == ModelFamily::gpt2;
-  const std::size_t h = config.hidden;
   std::vector<Parameter> all;
-  all.push_back({gpt2 ? "wte.weight" : "model.embed_tokens.weight", ParameterRole::embedding, 0, {config.vocabulary, h}});
-  if (gpt2) all.push_back({"wpe.weight", ParameterRole::positions, 0, {config.max_positions, h}});
+  append(all, config, ParameterRole::embedding, ParameterRole::positions, 0);
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
-    std::vector<Parameter> block = block_parameters(config, layer);
-    all.insert(all.end(), std::make_move_iterator(block.begin()), std::make_move_iterator(block.end()));
+    append(all, config, ParameterRole::attention_norm, ParameterRole::down_bias, layer);
   }
-  all.push_back({gpt2 ? "ln_f.weight" : "model.norm.weight", ParameterRole::final_norm, 0, {h}});
-  if (gpt2) all.push_back({"ln_f.bias", ParameterRole::final_norm_bias, 0, {h}});
-  if (!config.tied_embeddings) all.push_back({"lm_head.weight", ParameterRole::head, 0, {config.vocabulary, h}});
+  append(all, config, ParameterRole::final_norm, ParameterRole::head, 0);
   return all;
 }
 

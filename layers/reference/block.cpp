@@ -1,4 +1,3 @@
-// Reference block: Llama's forward and backward, and the checks of sizes that both families share.
 #include "layers/reference/block.h"
 
 #include "transport/cause.h"
@@ -28,29 +27,6 @@ Tensors<T> zeros(const std::vector<Parameter>& parameters) {
 
 namespace {
 
-/// Names of a block's weights.
-struct Names {
-  std::string norm1, q, k, v, o, norm2, gate, up, down;
-};
-Names names_of(const ModelConfig& config, std::size_t layer) {
-  Names names;
-  for (const Parameter& parameter : block_parameters(config, layer)) {
-    switch (parameter.role) {
-      case ParameterRole::attention_norm: names.norm1 = parameter.name; break;
-      case ParameterRole::query: names.q = parameter.name; break;
-      case ParameterRole::key: names.k = parameter.name; break;
-      case ParameterRole::value: names.v = parameter.name; break;
-      case ParameterRole::output: names.o = parameter.name; break;
-      case ParameterRole::mlp_norm: names.norm2 = parameter.name; break;
-      case ParameterRole::gate: names.gate = parameter.name; break;
-      case ParameterRole::up: names.up = parameter.name; break;
-      case ParameterRole::down: names.down = parameter.name; break;
-      default: break;
-    }
-  }
-  return names;
-}
-
 AttentionSizes attention_sizes(const ModelConfig& config, std::size_t batch, std::size_t sequence) {
   return {batch, sequence, config.query_heads, config.kv_heads, config.head_dim};
 }
@@ -59,6 +35,13 @@ template <class T>
 void check_size(const char* what, const std::vector<T>& x, std::size_t expected) {
   if (x.size() == expected) return;
   throw Error(Cause::refused, fmt::format("reference: {} has {} elements; expected B·S·h = {}", what, x.size(), expected));
+}
+
+template <class T>
+std::vector<T> product(const std::vector<T>& a, const std::vector<T>& b) {
+  std::vector<T> result(a.size());
+  for (std::size_t i = 0; i < a.size(); ++i) result[i] = a[i] * b[i];
+  return result;
 }
 
 template <class T>
@@ -73,80 +56,94 @@ std::vector<T> sum(const std::vector<T>& a, const std::vector<T>& b) {
 template <class T>
 BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, std::size_t batch, std::size_t sequence,
                                   const Tensors<T>& weights, const std::vector<T>& x, const DropoutDraw& draw) {
-  check_tensors(weights, block_parameters(config, layer));
-  const std::size_t h = config.hidden;
-  const std::size_t a = config.query_width();
-  const std::size_t k = config.kv_width();
-  const std::size_t f = config.intermediate;
-  const std::size_t d = config.head_dim;
-  check_size("x", x, batch * sequence * h);
-  if (config.family == ModelFamily::gpt2) return gpt2_block_forward(config, layer, batch, sequence, weights, x, draw);
-  const Names names = names_of(config, layer);
-  const auto w = [&](const std::string& name) -> const std::vector<T>& { return weights.at(name); };
+  const std::vector<Parameter> parameters = block_parameters(config, layer);
+  check_tensors(weights, parameters);
+  check_size("x", x, batch * sequence * config.hidden);
+  const Layer<T> of(config, parameters, weights);
+  const auto drop = [&](DropoutSite site, const std::vector<T>& y) {
+    return product(dropout_factors<T>(draw, config.residual_dropout, layer, site, batch * sequence, config.hidden), y);
+  };
 
   BlockActivations<T> s{};
   s.batch = batch;
   s.sequence = sequence;
+  s.draw = draw;
   s.x = x;
-  s.norm1 = rms_norm(s.x, w(names.norm1), config.norm_epsilon);
-  s.q = rope(linear(s.norm1, w(names.q), h, a), sequence, config.query_heads, d, config.rope_theta);
-  s.k = rope(linear(s.norm1, w(names.k), h, k), sequence, config.kv_heads, d, config.rope_theta);
-  s.v = linear(s.norm1, w(names.v), h, k);
-  s.attention = attention(s.q, s.k, s.v, attention_sizes(config, batch, sequence));
-  s.x2 = sum(s.x, linear(s.attention.output, w(names.o), a, h));
+  s.norm1 = of.norm(s.x, ParameterRole::attention_norm);
+  s.q = of.linear(s.norm1, ParameterRole::query);
+  s.k = of.linear(s.norm1, ParameterRole::key);
+  s.v = of.linear(s.norm1, ParameterRole::value);
+  if (config.positions == Positions::rotary) {
+    s.q = rope(s.q, sequence, config.query_heads, config.head_dim, config.rope_theta);
+    s.k = rope(s.k, sequence, config.kv_heads, config.head_dim, config.rope_theta);
+  }
+  s.attention =
+      attention(s.q, s.k, s.v, attention_sizes(config, batch, sequence),
+                attention_dropout_factors<T>(draw, config.attention_dropout, layer, batch, config.query_heads, sequence));
+  s.x2 = sum(s.x, drop(DropoutSite::attention, of.linear(s.attention.output, ParameterRole::output)));
 
-  s.norm2 = rms_norm(s.x2, w(names.norm2), config.norm_epsilon);
-  s.gate = linear(s.norm2, w(names.gate), h, f);
-  s.up = linear(s.norm2, w(names.up), h, f);
-  s.act = swiglu(s.gate, s.up);
-  s.y = sum(s.x2, linear(s.act, w(names.down), f, h));
+  s.norm2 = of.norm(s.x2, ParameterRole::mlp_norm);
+  s.up = of.linear(s.norm2, ParameterRole::up);
+  if (config.mlp == Mlp::swiglu) {
+    s.gate = of.linear(s.norm2, ParameterRole::gate);
+    s.act = swiglu(s.gate, s.up);
+  } else {
+    s.act = gelu(s.up, config.mlp == Mlp::gelu);
+  }
+  s.y = sum(s.x2, drop(DropoutSite::mlp, of.linear(s.act, ParameterRole::down)));
   return s;
 }
 
 template <class T>
 std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, const Tensors<T>& weights,
                               const BlockActivations<T>& s, const std::vector<T>& dy, Tensors<T>& gradients) {
-  check_tensors(weights, block_parameters(config, layer));
-  check_tensors(gradients, block_parameters(config, layer));
+  const std::vector<Parameter> parameters = block_parameters(config, layer);
+  check_tensors(weights, parameters);
+  check_tensors(gradients, parameters);
   check_size("dy", dy, s.y.size());
-  if (config.family == ModelFamily::gpt2) return gpt2_block_backward(config, layer, weights, s, dy, gradients);
-  const std::size_t h = config.hidden;
-  const std::size_t a = config.query_width();
-  const std::size_t k = config.kv_width();
-  const std::size_t f = config.intermediate;
-  const std::size_t d = config.head_dim;
-  const Names names = names_of(config, layer);
-  const auto w = [&](const std::string& name) -> const std::vector<T>& { return weights.at(name); };
-  const auto dw = [&](const std::string& name) -> std::vector<T>& { return gradients.find(name)->second; };
+  Layer<T> of(config, parameters, weights, &gradients);
   const auto like = [](const std::vector<T>& x) { return std::vector<T>(x.size()); };
+  const auto drop = [&](DropoutSite site, const std::vector<T>& d) {
+    return product(dropout_factors<T>(s.draw, config.residual_dropout, layer, site, s.batch * s.sequence, config.hidden), d);
+  };
 
   std::vector<T> dact = like(s.act);
   std::vector<T> dgate = like(s.gate);
   std::vector<T> dup = like(s.up);
   std::vector<T> dnorm2 = like(s.norm2);
   std::vector<T> dx2 = dy;
-  linear_backward(dact, dw(names.down), dy, s.act, w(names.down), f, h);
-  swiglu_backward(dgate, dup, dact, s.gate, s.up);
-  linear_backward(dnorm2, dw(names.gate), dgate, s.norm2, w(names.gate), h, f);
-  linear_backward(dnorm2, dw(names.up), dup, s.norm2, w(names.up), h, f);
-  rms_norm_backward(dx2, dw(names.norm2), dnorm2, s.x2, w(names.norm2), config.norm_epsilon);
+  of.linear_backward(dact, drop(DropoutSite::mlp, dy), s.act, ParameterRole::down);
+  if (config.mlp == Mlp::swiglu) {
+    swiglu_backward(dgate, dup, dact, s.gate, s.up);
+    of.linear_backward(dnorm2, dgate, s.norm2, ParameterRole::gate);
+  } else {
+    gelu_backward(dup, dact, s.up, config.mlp == Mlp::gelu);
+  }
+  of.linear_backward(dnorm2, dup, s.norm2, ParameterRole::up);
+  of.norm_backward(dx2, dnorm2, s.x2, ParameterRole::mlp_norm);
 
   std::vector<T> doutput = like(s.attention.output);
   std::vector<T> dq = like(s.q);
   std::vector<T> dk = like(s.k);
   std::vector<T> dv = like(s.v);
-  std::vector<T> dq_unturned = like(s.q);
-  std::vector<T> dk_unturned = like(s.k);
   std::vector<T> dnorm1 = like(s.norm1);
   std::vector<T> dx = dx2;
-  linear_backward(doutput, dw(names.o), dx2, s.attention.output, w(names.o), a, h);
-  attention_backward(dq, dk, dv, doutput, s.attention.probabilities, s.q, s.k, s.v, attention_sizes(config, s.batch, s.sequence));
-  rope_backward(dq_unturned, dq, s.sequence, config.query_heads, d, config.rope_theta);
-  rope_backward(dk_unturned, dk, s.sequence, config.kv_heads, d, config.rope_theta);
-  linear_backward(dnorm1, dw(names.q), dq_unturned, s.norm1, w(names.q), h, a);
-  linear_backward(dnorm1, dw(names.k), dk_unturned, s.norm1, w(names.k), h, k);
-  linear_backward(dnorm1, dw(names.v), dv, s.norm1, w(names.v), h, k);
-  rms_norm_backward(dx, dw(names.norm1), dnorm1, s.x, w(names.norm1), config.norm_epsilon);
+  of.linear_backward(doutput, drop(DropoutSite::attention, dx2), s.attention.output, ParameterRole::output);
+  attention_backward(
+      dq, dk, dv, doutput, s.attention.probabilities, s.q, s.k, s.v, attention_sizes(config, s.batch, s.sequence),
+      attention_dropout_factors<T>(s.draw, config.attention_dropout, layer, s.batch, config.query_heads, s.sequence));
+  if (config.positions == Positions::rotary) {
+    std::vector<T> dq_turned = like(dq);
+    std::vector<T> dk_turned = like(dk);
+    dq.swap(dq_turned);
+    dk.swap(dk_turned);
+    rope_backward(dq, dq_turned, s.sequence, config.query_heads, config.head_dim, config.rope_theta);
+    rope_backward(dk, dk_turned, s.sequence, config.kv_heads, config.head_dim, config.rope_theta);
+  }
+  of.linear_backward(dnorm1, dq, s.norm1, ParameterRole::query);
+  of.linear_backward(dnorm1, dk, s.norm1, ParameterRole::key);
+  of.linear_backward(dnorm1, dv, s.norm1, ParameterRole::value);
+  of.norm_backward(dx, dnorm1, s.x, ParameterRole::attention_norm);
   return dx;
 }
 

@@ -1,30 +1,23 @@
 // Reference for one transformer block, forward and backward, on one rank in plain loops:
 //
-//   x₂ = x  + attention(RoPE(n·W_Qᵀ), RoPE(n·W_Kᵀ), n·W_Vᵀ)·W_Oᵀ     with n = RMSNorm(x)
-//   y  = x₂ + swiglu(n·W_gateᵀ, n·W_upᵀ)·W_downᵀ                      with n = RMSNorm(x₂)
+//   x₂ = x  + D(attention(P(n·W_Qᵀ + b_Q), P(n·W_Kᵀ + b_K), n·W_Vᵀ + b_V)·W_Oᵀ + b_O)   with n = norm(x)
+//   y  = x₂ + D(act(n)·W_downᵀ + b_down)                                                with n = norm(x₂)
 //
-// or GPT-2's block (gpt2_block.cpp), where D is dropout:
-//
-//   x₂ = x  + D(attention(n·W_Q + b_Q, n·W_K + b_K, n·W_V + b_V)·W_O + b_O)   with n = LayerNorm(x)
-//   y  = x₂ + D(gelu(n·W_1 + b_1)·W_2 + b_2)                                  with n = LayerNorm(x₂)
+// The model's features say what these are: norm is RMSNorm or LayerNorm; P is RoPE, or nothing if positions are learned; act(n)
+// is swiglu(n·W_gateᵀ, n·W_upᵀ) or gelu(n·W_upᵀ + b_up); biases may be missing. D is dropout.
 #pragma once
 
 #include "layers/io/config.h"
 #include "layers/parameters/parameters.h"
-#include "layers/reference/gpt2_operations.h"
+#include "layers/reference/dropout.h"
+#include "layers/reference/layer.h"
 #include "layers/reference/operations.h"
 
 #include <cstddef>
-#include <map>
 #include <string>
 #include <vector>
 
 namespace tsprun::detail::reference {
-
-/// Tensors by the names of layers/parameters/parameters.h. Elements are in row-major order; Llama's matrices are [out, in],
-/// GPT-2's [in, out], as they are stored.
-template <class T>
-using Tensors = std::map<std::string, std::vector<T>, std::less<>>;
 
 /// Throws Error(refused), naming the tensor, if a parameter is missing or has another number of elements.
 template <class T>
@@ -41,12 +34,12 @@ struct BlockActivations {
   std::size_t sequence;
   std::vector<T> x;              // [N, h]
   std::vector<T> norm1;          // [N, h]
-  std::vector<T> q, k;           // [N, n_h, d], [N, n_kv, d], after RoPE
+  std::vector<T> q, k;           // [N, n_h, d], [N, n_kv, d], after P
   std::vector<T> v;              // [N, n_kv, d]
   Attention<T> attention;        // output [N, n_h, d]
   std::vector<T> x2;             // [N, h]
   std::vector<T> norm2;          // [N, h]
-  std::vector<T> gate, up, act;  // [N, f]: pre-activations, swiglu of them; GPT-2: no gate, gelu of up
+  std::vector<T> gate, up, act;  // [N, f]: pre-activations (the gate may be missing), and act of them
   std::vector<T> y;              // [N, h]
   DropoutDraw draw;              // seed and step of this pass's dropout
 };
@@ -60,14 +53,6 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
 template <class T>
 std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, const Tensors<T>& weights,
                               const BlockActivations<T>& saved, const std::vector<T>& dy, Tensors<T>& gradients);
-
-/// Runs a block of GPT-2 forward, or backward, like the functions above, which call these once sizes have been checked.
-template <class T>
-BlockActivations<T> gpt2_block_forward(const ModelConfig& config, std::size_t layer, std::size_t batch, std::size_t sequence,
-                                       const Tensors<T>& weights, const std::vector<T>& x, const DropoutDraw& draw);
-template <class T>
-std::vector<T> gpt2_block_backward(const ModelConfig& config, std::size_t layer, const Tensors<T>& weights,
-                                   const BlockActivations<T>& saved, const std::vector<T>& dy, Tensors<T>& gradients);
 
 /// Results of block().
 template <class T>

@@ -14,20 +14,6 @@ namespace tsprun::detail::reference {
 
 namespace {
 
-/// Names of the weights outside the blocks.
-struct OuterNames {
-  std::string_view embedding, final_norm, head;
-  explicit OuterNames(const ModelConfig& config) {
-    const bool gpt2 = config.family == ModelFamily::gpt2;
-    embedding = gpt2 ? "wte.weight" : "model.embed_tokens.weight";
-    final_norm = gpt2 ? "ln_f.weight" : "model.norm.weight";
-    head = config.tied_embeddings ? embedding : "lm_head.weight";
-  }
-};
-// Weights that only GPT-2 has.
-constexpr std::string_view kPositions = "wpe.weight";
-constexpr std::string_view kFinalNormBias = "ln_f.bias";
-
 template <class Integer>
 void check_tokens(const char* what, std::span<const Integer> tokens, std::size_t count, Integer lowest, std::size_t vocabulary) {
   if (tokens.size() != count) {
@@ -72,22 +58,20 @@ std::vector<T> embedding_factors(const ModelConfig& config, std::size_t tokens, 
 template <class T>
 Activations<T> forward(const ModelConfig& config, std::size_t batch, std::size_t sequence, const Tensors<T>& weights,
                        std::span<const std::int32_t> ids, const DropoutDraw& draw = {}) {
-  const OuterNames names(config);
-  const auto w = [&](std::string_view name) -> const std::vector<T>& { return weights.find(name)->second; };
+  const Layer<T> of(config, model_parameters(config), weights);
   Activations<T> s;
-  s.last = embedding(w(names.embedding), ids, config.hidden);
-  if (config.family == ModelFamily::gpt2) {
-    add_positions(s.last, w(kPositions), sequence, config.hidden);
-    const std::vector<T> factors = embedding_factors<T>(config, ids.size(), draw);
-    for (std::size_t i = 0; i < s.last.size(); ++i) s.last[i] *= factors[i];
+  s.last = embedding(of.weight(ParameterRole::embedding), ids, config.hidden);
+  if (config.positions == Positions::learned) {
+    add_positions(s.last, of.weight(ParameterRole::positions), sequence, config.hidden);
   }
+  const std::vector<T> factors = embedding_factors<T>(config, ids.size(), draw);
+  for (std::size_t i = 0; i < s.last.size(); ++i) s.last[i] *= factors[i];
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
     s.blocks.push_back(block_forward(config, layer, batch, sequence, weights, s.last, draw));
     s.last = s.blocks.back().y;
   }
-  s.normed = config.family == ModelFamily::gpt2 ? layer_norm(s.last, w(names.final_norm), w(kFinalNormBias), config.norm_epsilon)
-                                                : rms_norm(s.last, w(names.final_norm), config.norm_epsilon);
-  s.logits = linear(s.normed, w(names.head), config.hidden, config.vocabulary);
+  s.normed = of.norm(s.last, ParameterRole::final_norm);
+  s.logits = of.linear(s.normed, ParameterRole::head);
   return s;
 }
 
@@ -95,29 +79,24 @@ template <class T>
 Tensors<T> backward(const ModelConfig& config, const Tensors<T>& weights, std::span<const std::int32_t> ids,
                     std::span<const std::int64_t> labels, const Activations<T>& s, std::size_t sequence,
                     const DropoutDraw& draw) {
-  const OuterNames names(config);
-  Tensors<T> gradients = zeros<T>(model_parameters(config));
-  const auto w = [&](std::string_view name) -> const std::vector<T>& { return weights.find(name)->second; };
-  const auto dw = [&](std::string_view name) -> std::vector<T>& { return gradients.find(name)->second; };
+  const std::vector<Parameter> parameters = model_parameters(config);
+  Tensors<T> gradients = zeros<T>(parameters);
+  Layer<T> of(config, parameters, weights, &gradients);
   std::vector<T> dlogits(s.logits.size());
   std::vector<T> dnormed(s.normed.size());
   std::vector<T> dx(s.last.size());
   cross_entropy_backward(dlogits, s.logits, labels, config.vocabulary);
-  linear_backward(dnormed, dw(names.head), dlogits, s.normed, w(names.head), config.hidden, config.vocabulary);
-  if (config.family == ModelFamily::gpt2) {
-    layer_norm_backward(dx, dw(names.final_norm), dw(kFinalNormBias), dnormed, s.last, w(names.final_norm), config.norm_epsilon);
-  } else {
-    rms_norm_backward(dx, dw(names.final_norm), dnormed, s.last, w(names.final_norm), config.norm_epsilon);
-  }
+  of.linear_backward(dnormed, dlogits, s.normed, ParameterRole::head);
+  of.norm_backward(dx, dnormed, s.last, ParameterRole::final_norm);
   for (std::size_t layer = config.layers; layer-- > 0;) {
     dx = block_backward(config, layer, weights, s.blocks[layer], dx, gradients);
   }
-  if (config.family == ModelFamily::gpt2) {
-    const std::vector<T> factors = embedding_factors<T>(config, ids.size(), draw);
-    for (std::size_t i = 0; i < dx.size(); ++i) dx[i] *= factors[i];
-    positions_backward(dw(kPositions), dx, sequence, config.hidden);
+  const std::vector<T> factors = embedding_factors<T>(config, ids.size(), draw);
+  for (std::size_t i = 0; i < dx.size(); ++i) dx[i] *= factors[i];
+  if (config.positions == Positions::learned) {
+    positions_backward(of.gradient(ParameterRole::positions), dx, sequence, config.hidden);
   }
-  embedding_backward(dw(names.embedding), dx, ids, config.hidden);
+  embedding_backward(of.gradient(ParameterRole::embedding), dx, ids, config.hidden);
   return gradients;
 }
 

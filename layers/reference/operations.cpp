@@ -1,39 +1,10 @@
-// Plain loops for Llama's operations, each forward followed by its backward.
+// Plain loops, each forward followed by its backward.
 #include "layers/reference/operations.h"
 
 #include <algorithm>
 #include <cmath>
 
 namespace tsprun::detail::reference {
-
-template <class T>
-std::vector<T> linear(const std::vector<T>& x, const std::vector<T>& w, std::size_t in, std::size_t out) {
-  const std::size_t rows = x.size() / in;
-  std::vector<T> y(rows * out);
-  for (std::size_t n = 0; n < rows; ++n) {
-    for (std::size_t o = 0; o < out; ++o) {
-      T sum = 0;
-      for (std::size_t i = 0; i < in; ++i) sum += x[n * in + i] * w[o * in + i];
-      y[n * out + o] = sum;
-    }
-  }
-  return y;
-}
-
-template <class T>
-void linear_backward(std::vector<T>& dx, std::vector<T>& dw, const std::vector<T>& dy, const std::vector<T>& x,
-                     const std::vector<T>& w, std::size_t in, std::size_t out) {
-  const std::size_t rows = x.size() / in;
-  for (std::size_t n = 0; n < rows; ++n) {
-    for (std::size_t o = 0; o < out; ++o) {
-      const T d = dy[n * out + o];
-      for (std::size_t i = 0; i < in; ++i) {
-        dx[n * in + i] += d * w[o * in + i];
-        dw[o * in + i] += d * x[n * in + i];
-      }
-    }
-  }
-}
 
 namespace {
 
@@ -70,6 +41,61 @@ void rms_norm_backward(std::vector<T>& dx, std::vector<T>& dgain, const std::vec
     for (std::size_t i = 0; i < h; ++i) {
       dx[row + i] += r * (dy[row + i] * gain[i] - x[row + i] * r * mean);
       dgain[i] += dy[row + i] * x[row + i] * r;
+    }
+  }
+}
+
+namespace {
+
+template <class T>
+struct Moments {
+  T mean;
+  T rate;  // 1/√(var + ε)
+};
+
+template <class T>
+Moments<T> moments(const T* x, std::size_t h, double epsilon) {
+  T mean = 0;
+  for (std::size_t i = 0; i < h; ++i) mean += x[i];
+  mean /= static_cast<T>(h);
+  T variance = 0;
+  for (std::size_t i = 0; i < h; ++i) variance += (x[i] - mean) * (x[i] - mean);
+  variance /= static_cast<T>(h);
+  return {mean, 1 / std::sqrt(variance + static_cast<T>(epsilon))};
+}
+
+}  // namespace
+
+template <class T>
+std::vector<T> layer_norm(const std::vector<T>& x, const std::vector<T>& gain, const std::vector<T>& bias, double epsilon) {
+  const std::size_t h = gain.size();
+  std::vector<T> y(x.size());
+  for (std::size_t row = 0; row < x.size(); row += h) {
+    const auto [mean, rate] = moments(&x[row], h, epsilon);
+    for (std::size_t i = 0; i < h; ++i) y[row + i] = gain[i] * (x[row + i] - mean) * rate + bias[i];
+  }
+  return y;
+}
+
+template <class T>
+void layer_norm_backward(std::vector<T>& dx, std::vector<T>& dgain, std::vector<T>& dbias, const std::vector<T>& dy,
+                         const std::vector<T>& x, const std::vector<T>& gain, double epsilon) {
+  const std::size_t h = gain.size();
+  for (std::size_t row = 0; row < x.size(); row += h) {
+    const auto [mean, rate] = moments(&x[row], h, epsilon);
+    T mean_d = 0;        // of gain ∘ dy
+    T mean_product = 0;  // of gain ∘ dy ∘ x̂
+    for (std::size_t i = 0; i < h; ++i) {
+      mean_d += gain[i] * dy[row + i];
+      mean_product += gain[i] * dy[row + i] * (x[row + i] - mean) * rate;
+    }
+    mean_d /= static_cast<T>(h);
+    mean_product /= static_cast<T>(h);
+    for (std::size_t i = 0; i < h; ++i) {
+      const T normal = (x[row + i] - mean) * rate;
+      dx[row + i] += rate * (gain[i] * dy[row + i] - mean_d - normal * mean_product);
+      dgain[i] += dy[row + i] * normal;
+      dbias[i] += dy[row + i];
     }
   }
 }
@@ -225,6 +251,48 @@ void swiglu_backward(std::vector<T>& dgate, std::vector<T>& dup, const std::vect
   }
 }
 
+namespace {
+
+constexpr double kGeluCubic = 0.044715;
+const double kGeluLinear = std::sqrt(2 / std::acos(-1.0));
+
+/// Returns Φ(x), the standard normal distribution function.
+template <class T>
+T normal_distribution(T x) {
+  return std::erfc(-x / std::sqrt(T{2})) / 2;
+}
+
+}  // namespace
+
+template <class T>
+std::vector<T> gelu(const std::vector<T>& x, bool exact) {
+  std::vector<T> y(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (exact) {
+      y[i] = x[i] * normal_distribution(x[i]);
+      continue;
+    }
+    const T inner = static_cast<T>(kGeluLinear) * (x[i] + static_cast<T>(kGeluCubic) * x[i] * x[i] * x[i]);
+    y[i] = x[i] * (1 + std::tanh(inner)) / 2;
+  }
+  return y;
+}
+
+template <class T>
+void gelu_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vector<T>& x, bool exact) {
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (exact) {
+      const T density = std::exp(-x[i] * x[i] / 2) / std::sqrt(static_cast<T>(2 * std::acos(-1.0)));
+      dx[i] += dy[i] * (normal_distribution(x[i]) + x[i] * density);
+      continue;
+    }
+    const T inner = static_cast<T>(kGeluLinear) * (x[i] + static_cast<T>(kGeluCubic) * x[i] * x[i] * x[i]);
+    const T slope = static_cast<T>(kGeluLinear) * (1 + 3 * static_cast<T>(kGeluCubic) * x[i] * x[i]);
+    const T t = std::tanh(inner);
+    dx[i] += dy[i] * ((1 + t) / 2 + x[i] * (1 - t * t) * slope / 2);
+  }
+}
+
 template <class T>
 std::vector<T> embedding(const std::vector<T>& table, std::span<const std::int32_t> ids, std::size_t h) {
   std::vector<T> y(ids.size() * h);
@@ -287,12 +355,12 @@ void cross_entropy_backward(std::vector<T>& dlogits, const std::vector<T>& logit
 }
 
 #define TSP_INSTANTIATE(T)                                                                                                     \
-  template std::vector<T> linear(const std::vector<T>&, const std::vector<T>&, std::size_t, std::size_t);                      \
-  template void linear_backward(std::vector<T>&, std::vector<T>&, const std::vector<T>&, const std::vector<T>&,                \
-                                const std::vector<T>&, std::size_t, std::size_t);                                              \
   template std::vector<T> rms_norm(const std::vector<T>&, const std::vector<T>&, double);                                      \
   template void rms_norm_backward(std::vector<T>&, std::vector<T>&, const std::vector<T>&, const std::vector<T>&,              \
                                   const std::vector<T>&, double);                                                              \
+  template std::vector<T> layer_norm(const std::vector<T>&, const std::vector<T>&, const std::vector<T>&, double);             \
+  template void layer_norm_backward(std::vector<T>&, std::vector<T>&, std::vector<T>&, const std::vector<T>&,                  \
+                                    const std::vector<T>&, const std::vector<T>&, double);                                     \
   template std::vector<T> rope(const std::vector<T>&, std::size_t, std::size_t, std::size_t, double);                          \
   template void rope_backward(std::vector<T>&, const std::vector<T>&, std::size_t, std::size_t, std::size_t, double);          \
   template Attention<T> attention(const std::vector<T>&, const std::vector<T>&, const std::vector<T>&, const AttentionSizes&,  \
@@ -303,6 +371,8 @@ void cross_entropy_backward(std::vector<T>& dlogits, const std::vector<T>& logit
   template std::vector<T> swiglu(const std::vector<T>&, const std::vector<T>&);                                                \
   template void swiglu_backward(std::vector<T>&, std::vector<T>&, const std::vector<T>&, const std::vector<T>&,                \
                                 const std::vector<T>&);                                                                        \
+  template std::vector<T> gelu(const std::vector<T>&, bool);                                                                   \
+  template void gelu_backward(std::vector<T>&, const std::vector<T>&, const std::vector<T>&, bool);                            \
   template std::vector<T> embedding(const std::vector<T>&, std::span<const std::int32_t>, std::size_t);                        \
   template void embedding_backward(std::vector<T>&, const std::vector<T>&, std::span<const std::int32_t>, std::size_t);        \
   template double cross_entropy(const std::vector<T>&, std::span<const std::int64_t>, std::size_t);                            \

@@ -1,4 +1,4 @@
-// Reference operations of Llama-like models as plain loops, forward and backward side by side. Kernels and schedules are tested
+// Reference operations as plain loops, forward and backward side by side. Kernels and schedules are tested
 // against them, so they are kept simple and share nothing with core/kernels. The idea is llm.c's train_gpt2.c.
 #pragma once
 
@@ -14,14 +14,6 @@ namespace tsprun::detail::reference {
 // gradients of their inputs, which the caller has initialised with zeros. Precondition: vectors have the sizes of the shapes;
 // nothing is checked.
 
-/// Returns y = x·wᵀ. x [N, in], w [out, in], y [N, out].
-template <class T>
-std::vector<T> linear(const std::vector<T>& x, const std::vector<T>& w, std::size_t in, std::size_t out);
-/// Adds dy·w to dx and dyᵀ·x to dw.
-template <class T>
-void linear_backward(std::vector<T>& dx, std::vector<T>& dw, const std::vector<T>& dy, const std::vector<T>& x,
-                     const std::vector<T>& w, std::size_t in, std::size_t out);
-
 /// Returns RMSNorm, y = gain ∘ x/√(mean(x²) + ε), row by row. x [N, h], gain [h].
 template <class T>
 std::vector<T> rms_norm(const std::vector<T>& x, const std::vector<T>& gain, double epsilon);
@@ -29,6 +21,14 @@ std::vector<T> rms_norm(const std::vector<T>& x, const std::vector<T>& gain, dou
 template <class T>
 void rms_norm_backward(std::vector<T>& dx, std::vector<T>& dgain, const std::vector<T>& dy, const std::vector<T>& x,
                        const std::vector<T>& gain, double epsilon);
+
+/// Returns LayerNorm, y = gain ∘ (x − mean)/√(var + ε) + bias, row by row; mean and var are over h. x [N, h], gain and bias [h].
+template <class T>
+std::vector<T> layer_norm(const std::vector<T>& x, const std::vector<T>& gain, const std::vector<T>& bias, double epsilon);
+/// Adds the gradients of layer_norm() to dx, dgain and dbias.
+template <class T>
+void layer_norm_backward(std::vector<T>& dx, std::vector<T>& dgain, std::vector<T>& dbias, const std::vector<T>& dy,
+                         const std::vector<T>& x, const std::vector<T>& gain, double epsilon);
 
 /// Returns x with rotary position embedding (RoPE) in Hugging Face's layout (rotate_half): elements i and i + d/2 of a head at
 /// position t are rotated by the angle t·θ^(−2i/d). x [B, S, heads, d]; positions count from 0 in each sequence.
@@ -72,6 +72,14 @@ std::vector<T> swiglu(const std::vector<T>& gate, const std::vector<T>& up);
 template <class T>
 void swiglu_backward(std::vector<T>& dgate, std::vector<T>& dup, const std::vector<T>& dy, const std::vector<T>& gate,
                      const std::vector<T>& up);
+
+/// Returns GeLU: x·Φ(x) if `exact`, with Φ the standard normal distribution function, otherwise the tanh form, x·(1 +
+/// tanh(√(2/π)·(x + 0.044715·x³)))/2.
+template <class T>
+std::vector<T> gelu(const std::vector<T>& x, bool exact);
+/// Adds the gradient of gelu() to dx.
+template <class T>
+void gelu_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vector<T>& x, bool exact);
 
 /// Returns the rows of the table that the ids select. table [V, h], ids [N], y [N, h].
 template <class T>

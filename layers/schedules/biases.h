@@ -1,10 +1,10 @@
-// Biases of a block's first linear layers, W_Q, W_K, W_V and W_1, in models of GPT-2's kind. The last biases of the sublayers are
+// Biases of a block's first linear layers, W_Q, W_K, W_V and W_1, in models that have them. The last biases of the sublayers are
 // added once, to their results: layers/model/block.h.
 //
 // Every rank has all of these biases, whichever part of the matrices it has; docs/algorithms.md counts them, like norm gains, as
 // `other`. A rank adds to the gradients of the heads and rows that it computes, for its own tokens; the model then sums the
-// gradients over all ranks that share a sequence or slice heads and rows. They are the store's last pack, of width 1, with two
-// parts per layer: one for W_Q, W_K and W_V together, one for W_1.
+// gradients over all ranks that share a sequence or slice heads and rows. They are the store's last pack, of width 1, with up to
+// two parts per layer: one for W_Q, W_K and W_V together, one for W_1.
 #pragma once
 
 #include "core/rank/compute_stream.h"
@@ -15,9 +15,7 @@
 
 namespace tsprun::detail {
 
-/// Parts of the bias pack per layer.
-inline constexpr std::size_t kBiasesOfLayer = 2;
-/// Returns the number of the bias pack. Precondition: the model has biases.
+/// Returns the number of the bias pack. Precondition: the model has such biases.
 inline std::size_t bias_pack_number(const ParameterStore& store) { return store.packs() - 1; }
 
 /// A vector [n] and the tensor to which its gradient is added (no dims without training). A Bias without dims stands for no bias,
@@ -42,7 +40,7 @@ struct Bias {
   }
 };
 
-/// Biases of one layer, with all heads and rows of the model; all of them without dims if the model has no biases.
+/// Biases of one layer, with all heads and rows of the model; without dims where the model has none.
 struct BlockBiases {
   Bias query;
   Bias key;
@@ -50,18 +48,20 @@ struct BlockBiases {
   Bias mlp;
 
   BlockBiases(const ParameterStore& store, const ModelConfig& config, std::size_t layer) {
-    if (!config.has_biases()) return;
+    const Biases& biases = config.biases;
+    const std::size_t of_layer = (biases.query_key_value ? 1U : 0U) + (biases.up ? 1U : 0U);
     const auto part = [&](std::size_t which) {
       const std::size_t pack = bias_pack_number(store);
       const auto vector = [](const Tensor& column) { return column.reshaped({column.size(0)}); };
-      return Bias{vector(store.values(pack, kBiasesOfLayer * layer + which, 1)),
-                  store.training() ? vector(store.gradients(pack, kBiasesOfLayer * layer + which, 1)) : Tensor()};
+      return Bias{vector(store.values(pack, of_layer * layer + which, 1)),
+                  store.training() ? vector(store.gradients(pack, of_layer * layer + which, 1)) : Tensor()};
     };
+    if (biases.up) mlp = part(of_layer - 1);
+    if (!biases.query_key_value) return;
     const Bias projections = part(0);
     query = projections.slice(0, config.query_width());
     key = projections.slice(config.query_width(), config.kv_width());
     value = projections.slice(config.query_width() + config.kv_width(), config.kv_width());
-    mlp = part(1);
   }
 };
 

@@ -11,7 +11,7 @@ using kernels::Write;
 
 MlpColumns::MlpColumns(Rank& rank, const ModelConfig& config, DType dtype, std::size_t rows, std::size_t first, std::size_t count,
                        const MlpSaved& saved)
-    : rank_(rank), gated_(config.gated_mlp()), gelu_(config.exact_gelu ? Gelu::exact : Gelu::tanh), dtype_(dtype) {
+    : rank_(rank), gated_(config.gated_mlp()), gelu_(config.mlp == Mlp::gelu ? Gelu::exact : Gelu::tanh), dtype_(dtype) {
   const auto place = [&](const OwnedTensor& kept, OwnedTensor& memory, std::string_view what) -> Tensor {
     if (kept.exists()) return kept->merged(0).slice(1, first, count);
     memory = rank_.tensor(Category::workspace, dtype_, {rows, count}, what);

@@ -26,38 +26,44 @@ PartPlan columns_part(Parameter parameter, std::size_t first, std::size_t count)
   return {.parameter = std::move(parameter), .block = block, .transposed = true};
 }
 
+/// Plans the weights of a linear layer that make its outputs [first, first + count): rows in memory.
+PartPlan outputs_part(const ModelConfig& config, Parameter matrix, std::size_t first, std::size_t count) {
+  return config.type->inputs_first ? columns_part(std::move(matrix), first, count) : rows_part(std::move(matrix), first, count);
+}
+
+/// Plans the weights of a linear layer that its inputs [first, first + count) meet: rows in memory, the matrix transposed.
+PartPlan inputs_part(const ModelConfig& config, Parameter matrix, std::size_t first, std::size_t count) {
+  return config.type->inputs_first ? rows_part(std::move(matrix), first, count) : columns_part(std::move(matrix), first, count);
+}
+
+/// Plans the heads' part of W_Q, W_K or W_V, which may lie side by side in one matrix.
+PartPlan projection_part(const ModelConfig& config, std::size_t layer, ParameterRole role, const HeadRange& heads) {
+  const std::size_t first = heads.first * config.head_dim;
+  const std::size_t count = heads.count * config.head_dim;
+  if (!config.type->weight(role).empty()) return outputs_part(config, of_role(config, layer, role), first, count);
+  const std::size_t before = role == ParameterRole::query ? 0
+                             : role == ParameterRole::key ? config.query_width()
+                                                          : config.query_width() + config.kv_width();
+  return outputs_part(config, of_role(config, layer, ParameterRole::query_key_value), before + first, count);
+}
+
 }  // namespace
 
 PackPlan attention_pack_plan(const ModelConfig& config, std::size_t layer, const HeadRange& queries, const HeadRange& kv) {
   const std::size_t d = config.head_dim;
   PackPlan pack;
-  if (config.family == ModelFamily::gpt2) {
-    // Stored as [in, out], with Q, K and V side by side.
-    const Parameter projections = of_role(config, layer, ParameterRole::query_key_value);
-    const std::size_t h = config.hidden;
-    pack.parts.push_back(columns_part(projections, h + kv.first * d, kv.count * d));
-    pack.parts.push_back(columns_part(projections, 2 * h + kv.first * d, kv.count * d));
-    pack.parts.push_back(columns_part(projections, queries.first * d, queries.count * d));
-    pack.parts.push_back(rows_part(of_role(config, layer, ParameterRole::output), queries.first * d, queries.count * d));
-    return pack;
-  }
-  pack.parts.push_back(rows_part(of_role(config, layer, ParameterRole::key), kv.first * d, kv.count * d));
-  pack.parts.push_back(rows_part(of_role(config, layer, ParameterRole::value), kv.first * d, kv.count * d));
-  pack.parts.push_back(rows_part(of_role(config, layer, ParameterRole::query), queries.first * d, queries.count * d));
-  pack.parts.push_back(columns_part(of_role(config, layer, ParameterRole::output), queries.first * d, queries.count * d));
+  pack.parts.push_back(projection_part(config, layer, ParameterRole::key, kv));
+  pack.parts.push_back(projection_part(config, layer, ParameterRole::value, kv));
+  pack.parts.push_back(projection_part(config, layer, ParameterRole::query, queries));
+  pack.parts.push_back(inputs_part(config, of_role(config, layer, ParameterRole::output), queries.first * d, queries.count * d));
   return pack;
 }
 
 PackPlan mlp_pack_plan(const ModelConfig& config, std::size_t layer, std::size_t first, std::size_t count) {
   PackPlan pack;
-  if (config.family == ModelFamily::gpt2) {
-    pack.parts.push_back(columns_part(of_role(config, layer, ParameterRole::up), first, count));
-    pack.parts.push_back(rows_part(of_role(config, layer, ParameterRole::down), first, count));
-    return pack;
-  }
-  pack.parts.push_back(rows_part(of_role(config, layer, ParameterRole::gate), first, count));
-  pack.parts.push_back(rows_part(of_role(config, layer, ParameterRole::up), first, count));
-  pack.parts.push_back(columns_part(of_role(config, layer, ParameterRole::down), first, count));
+  if (config.gated_mlp()) pack.parts.push_back(outputs_part(config, of_role(config, layer, ParameterRole::gate), first, count));
+  pack.parts.push_back(outputs_part(config, of_role(config, layer, ParameterRole::up), first, count));
+  pack.parts.push_back(inputs_part(config, of_role(config, layer, ParameterRole::down), first, count));
   return pack;
 }
 

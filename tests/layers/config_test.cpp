@@ -259,7 +259,7 @@ TEST(Gpt2Config, IsReadAsHuggingFaceWritesIt) {
   const LoadedConfig loaded = parse(gpt2());
   EXPECT_TRUE(loaded.warnings.empty());
   const ModelConfig& c = loaded.config;
-  EXPECT_EQ(c.family, ModelFamily::gpt2);
+  EXPECT_EQ(c.type, &model_type("gpt2"));
   EXPECT_EQ((std::vector<std::size_t>{c.hidden, c.layers, c.query_heads, c.kv_heads, c.head_dim, c.intermediate, c.vocabulary,
                                       c.max_positions}),
             (std::vector<std::size_t>{768, 12, 12, 12, 64, 3072, 50257, 1024}));
@@ -275,9 +275,9 @@ TEST(Gpt2Config, IsReadAsHuggingFaceWritesIt) {
   EXPECT_EQ(parse(other).config.intermediate, 100U);
   EXPECT_FALSE(parse(other).config.tied_embeddings);
   EXPECT_EQ(parse(other).config.residual_dropout, 0);
-  EXPECT_FALSE(c.exact_gelu);
+  EXPECT_EQ(c.mlp, Mlp::gelu_tanh);
   other["activation_function"] = "gelu";
-  EXPECT_TRUE(parse(other).config.exact_gelu);
+  EXPECT_EQ(parse(other).config.mlp, Mlp::gelu);
 }
 
 TEST(Gpt2Config, HasTheParametersOfThePublishedModel) {
@@ -329,7 +329,7 @@ TEST(HuggingFaceJson, IsReadBackAsTheSameModelWithoutWarnings) {
   configs.back().norm_epsilon = 0.1 + 0.2;
   configs.push_back(parse(gpt2()).config);
   configs.push_back(configs.back());
-  configs.back().exact_gelu = true;
+  configs.back().mlp = Mlp::gelu;
   for (const ModelConfig& config : configs) {
     const LoadedConfig again = parse_config(hugging_face_json(config, "float32"), "again");
     EXPECT_TRUE(again.config.same_model(config)) << config.name;

@@ -213,7 +213,7 @@ struct Share {
     a = heads * config.head_dim;
     k = cut.kv_heads_read(t).count * config.head_dim;
     f = Chunks::balanced(tensor, config.intermediate).count(t);
-    matrices = config.family == ModelFamily::gpt2 ? 2 : 3;
+    matrices = config.mlp == Mlp::swiglu ? 3 : 2;
   }
   std::uint64_t block_parameters(std::size_t h) const { return 2 * h * (a + k) + matrices * h * f; }
   /// Beside the two inputs.

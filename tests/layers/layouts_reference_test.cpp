@@ -42,7 +42,7 @@ ModelCase random_gpt2_case(std::mt19937_64& random, const Layout& layout) {
   of.recompute = static_cast<Recompute>(random() % 3);
   of.kv_bucket_heads = random() % 3;
   of.seed = random();
-  of.config.exact_gelu = of.seed % 2 == 0;
+  of.config.mlp = of.seed % 2 == 0 ? Mlp::gelu : Mlp::gelu_tanh;
   return of;
 }
 
@@ -181,6 +181,23 @@ TEST(Gpt2AgainstReference, AttentionDropoutUnderEveryLayoutAndRecomputation) {
         of.kv_bucket_heads = sequence == 29 ? 1 : 0;
         expect_reference(of, on, 1e-11);
       }
+    }
+  }
+}
+
+/// No type of model has these mixes; what is computed follows from the features one by one.
+TEST(FeaturesAgainstReference, EachIsDecidedByItself) {
+  std::mt19937_64 random(13);
+  const auto either = [&] { return random() % 2 == 0; };
+  for (const Layout& on : {Layout::tsp(2), Layout::tsp(4), dense(2), dense(2, 2, kMegatron), dense(1, 2), zero3(3)}) {
+    for (int i = 0; i < 6; ++i) {
+      ModelCase of = random_gpt2_case(random, on);
+      of.config.head_dim *= 2;  // for rotary positions
+      of.config.hidden *= 2;
+      of.config.norm = either() ? Norm::rms : Norm::layer;
+      of.config.positions = either() ? Positions::rotary : Positions::learned;
+      of.config.biases = {.query_key_value = either(), .output = either(), .up = either(), .down = either()};
+      expect_reference(of, on, 1e-11);
     }
   }
 }

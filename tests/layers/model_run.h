@@ -66,7 +66,7 @@ inline ModelConfig small_config(std::size_t hidden, std::size_t layers, std::siz
 inline ModelConfig small_gpt2_config(std::size_t layers, std::size_t heads, std::size_t head_dim, std::size_t intermediate,
                                      std::size_t vocabulary, bool tied = true) {
   ModelConfig config = small_config(heads * head_dim, layers, heads, heads, head_dim, intermediate, vocabulary, tied);
-  config.family = ModelFamily::gpt2;
+  config.become(model_type("gpt2"));
   config.max_positions = 64;
   config.residual_dropout = 0.2;
   config.embedding_dropout = 0.1;

@@ -52,7 +52,7 @@ inline std::vector<ReferenceCase> reference_cases() {
 /// A model of GPT-2's kind; f, V and the number of positions divide by nothing.
 inline ModelConfig gpt2_reference_config(std::size_t layers, std::size_t heads, std::size_t head_dim, bool tied = true) {
   ModelConfig config = reference_config(heads * head_dim, layers, heads, heads, head_dim, tied);
-  config.family = ModelFamily::gpt2;
+  config.become(model_type("gpt2"));
   config.max_positions = 13;
   config.residual_dropout = 0.2;
   config.embedding_dropout = 0.3;
@@ -63,7 +63,7 @@ inline ModelConfig gpt2_reference_config(std::size_t layers, std::size_t heads, 
 /// Odd head_dim, one head, S = 1, B > 1, an untied head, the exact GeLU.
 inline std::vector<ReferenceCase> gpt2_reference_cases() {
   ModelConfig exact_gelu = gpt2_reference_config(1, 2, 5);
-  exact_gelu.exact_gelu = true;
+  exact_gelu.mlp = Mlp::gelu;
   return {{gpt2_reference_config(1, 2, 6), 1, 7, 1},
           {gpt2_reference_config(2, 4, 3), 2, 5, 2},
           {gpt2_reference_config(2, 1, 8, false), 3, 13, 3},

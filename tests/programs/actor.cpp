@@ -126,7 +126,7 @@ int sum(const Arguments& arguments) {
 int cores(const Arguments&) {
   tsprun::Context context = tsprun::Context::from_environment();
   context.world().barrier();
-  say(fmt::format("{} cores for {} ranks", tsprun::detail::node_memory_of(context).layout().cores, context.local_size()));
+  say(fmt::format("{} cores for {} ranks", tsprun::detail::job_of(context).cores, context.local_size()));
   return 0;
 }
 

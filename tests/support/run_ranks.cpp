@@ -1,10 +1,10 @@
 #include "tests/support/run_ranks.h"
 
 #include "core/board/flight_board.h"
+#include "transport/bootstrap/job_description.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/bootstrap/store.h"
 #include "transport/machine.h"
-#include "transport/shm/node_memory.h"
 
 #include <fmt/format.h>
 
@@ -27,21 +27,20 @@ class PretendedNodes {
     if (sockets) server_.emplace("127.0.0.1", std::uint16_t{0}, secret);
     for (int node = 0; node < nodes_; ++node) {
       const bootstrap::RankBlock block = bootstrap::block_of(ranks, nodes_, node);
-      shm::NodeLayout layout;
-      layout.local_ranks = static_cast<std::uint32_t>(block.count);
-      layout.first_rank = static_cast<std::uint32_t>(block.first);
-      layout.world_size = static_cast<std::uint32_t>(ranks);
-      layout.node = static_cast<std::uint32_t>(node);
-      layout.nodes = static_cast<std::uint32_t>(nodes_);
-      layout.share = options.share ? 1 : 0;
-      layout.heap_bytes = options.heap_bytes;
-      layout.timeout_ns = options.timeout_ns;
+      bootstrap::JobDescription job;
+      job.first_rank = static_cast<std::uint32_t>(block.first);
+      job.node = static_cast<std::uint32_t>(node);
+      job.nodes = static_cast<std::uint32_t>(nodes_);
+      job.share = options.share ? 1 : 0;
+      job.timeout_ns = options.timeout_ns;
       // A node's share of the machine's: where ranks outnumber cores, those of every node must know it.
-      layout.cores =
-          options.cores != 0 ? options.cores : static_cast<std::uint32_t>(machine::usable_cores() * block.count / ranks);
-      if (sockets) server_->address().copy(layout.store, sizeof layout.store - 1);
+      job.cores = options.cores != 0 ? options.cores : static_cast<std::uint32_t>(machine::usable_cores() * block.count / ranks);
+      if (sockets) server_->address().copy(job.store, sizeof job.store - 1);
       // One mapping for all ranks of a node: at two addresses a sanitizer would take the same memory for two.
-      memories_.push_back(shm::NodeMemory::create_memfd(layout, secret));
+      memories_.push_back(shm::NodeMemory::create_memfd({.local_ranks = static_cast<std::uint32_t>(block.count),
+                                                         .heap_bytes = options.heap_bytes,
+                                                         .world_size = static_cast<std::uint32_t>(ranks)}));
+      bootstrap::describe_job(memories_.back(), job, secret);
       if (sockets) memories_.back().hang_bells();
     }
     if (sockets) {
@@ -56,7 +55,7 @@ class PretendedNodes {
   }
 
   shm::NodeMemory& memory_of(int rank) { return memories_[node(rank)]; }
-  int local_rank(int rank) { return rank - static_cast<int>(memory_of(rank).layout().first_rank); }
+  int local_rank(int rank) { return rank - bootstrap::block_of(ranks_, nodes_, static_cast<int>(node(rank))).first; }
 
  private:
   std::size_t node(int rank) const { return static_cast<std::size_t>(bootstrap::node_of(ranks_, nodes_, rank)); }

@@ -1,6 +1,7 @@
 // How ranks that no tsprun started find each other, with threads in the place of processes.
 
 #include "transport/bootstrap/meeting.h"
+#include "transport/bootstrap/job_description.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
 
@@ -92,10 +93,11 @@ TEST(Meeting, GivesAllRanksTheSameMemory) {
       const shm::NodeLayout& layout = arrival.meeting->memory.layout();
       EXPECT_EQ(layout.local_ranks, static_cast<std::uint32_t>(size));
       EXPECT_EQ(layout.world_size, static_cast<std::uint32_t>(size));
-      EXPECT_EQ(layout.first_rank, 0U);
-      EXPECT_EQ(layout.timeout_ns, 20 * kSecond);
-      EXPECT_EQ(layout.supervised, 0U);
-      EXPECT_GE(layout.cores, 1U);
+      const JobDescription described = job_of(arrival.meeting->memory);
+      EXPECT_EQ(described.first_rank, 0U);
+      EXPECT_EQ(described.timeout_ns, 20 * kSecond);
+      EXPECT_EQ(described.supervised, 0U);
+      EXPECT_GE(described.cores, 1U);
       EXPECT_EQ(arrival.meeting->pids, std::vector<int>(static_cast<std::size_t>(size), ::getpid()));
       arrival.meeting->memory.page(1 + i)[0] = static_cast<std::byte>(i + 1);
     }

@@ -23,8 +23,6 @@ NodeLayout layout_of(std::uint32_t ranks, std::uint64_t heap_bytes = 16ULL << 20
   NodeLayout layout;
   layout.local_ranks = layout.world_size = ranks;
   layout.heap_bytes = heap_bytes;
-  layout.timeout_ns = 5;
-  layout.cores = 3;
   return layout;
 }
 
@@ -53,11 +51,11 @@ TEST(NodeMemory, IsTheSameForAllWhoAttach) {
     const NodeMemory other = NodeMemory::attach(duplicate(maker));
     EXPECT_EQ(other.layout().local_ranks, 3U);
     EXPECT_EQ(other.layout().heap_bytes, 16U << 20);
-    EXPECT_EQ(other.layout().timeout_ns, 5U);
-    EXPECT_EQ(other.layout().cores, 3U);
     EXPECT_NE(other.base(), maker.base());
     maker.page(2)[7] = std::byte{7};
     EXPECT_EQ(other.page(2)[7], std::byte{7});
+    maker.job_bytes().back() = std::byte{5};
+    EXPECT_EQ(other.job_bytes().back(), std::byte{5});
     other.doorbell(2).arm();
     EXPECT_EQ(maker.doorbell(2).armed.load(), 1U);
   }
@@ -82,7 +80,8 @@ TEST(NodeMemory, PartsNeitherOverlapNorLeaveTheObject) {
     }
   }
   std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.begin < b.begin; });
-  EXPECT_GE(parts.front().begin, memory.base() + kPage) << "a part lies over the header";
+  EXPECT_GE(parts.front().begin, memory.job_bytes().data() + kJobBytes) << "a part lies over the header";
+  EXPECT_EQ(memory.job_bytes().data() + kJobBytes, memory.base() + kPage);
   for (std::size_t i = 1; i < parts.size(); ++i) EXPECT_LE(parts[i - 1].begin + parts[i - 1].bytes, parts[i].begin);
   EXPECT_LE(parts.back().begin + parts.back().bytes, memory.base() + memory.layout().total_bytes());
 }
@@ -131,7 +130,7 @@ TEST(NodeMemory, RefusesImpossibleLayouts) {
   expect_error(Cause::refused, [] { NodeMemory::create_memfd(layout_of(2, (16ULL << 20) + 1)); });
   expect_error(Cause::refused, [] { NodeMemory::create_memfd(layout_of(2, 1ULL << 62)); });
   NodeLayout layout = layout_of(4);
-  layout.first_rank = 1;
+  layout.world_size = 3;
   expect_error(Cause::refused, [&] { NodeMemory::create_memfd(layout); });
 }
 

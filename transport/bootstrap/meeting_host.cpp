@@ -1,4 +1,5 @@
 // Local rank 0's side of a meeting: it collects the other ranks and gives them the node's memory.
+#include "transport/bootstrap/job_description.h"
 #include "transport/bootstrap/meeting.h"
 #include "transport/bootstrap/meeting_packets.h"
 #include "transport/cause.h"
@@ -32,11 +33,11 @@ class Host {
       shm::NodeLayout layout;
       layout.local_ranks = static_cast<std::uint32_t>(identity_.local_size);
       layout.heap_bytes = shm::default_heap_bytes();
-      layout.first_rank = static_cast<std::uint32_t>(identity_.rank - identity_.local_rank);
       layout.world_size = static_cast<std::uint32_t>(identity_.size);
-      layout.timeout_ns = timeout_ns_;
-      layout.cores = static_cast<std::uint32_t>(machine::usable_cores(pids()));
       Meeting meeting{shm::NodeMemory::create_posix(layout), pids()};
+      describe_job(meeting.memory, {.first_rank = static_cast<std::uint32_t>(first_rank()),
+                                    .cores = static_cast<std::uint32_t>(machine::usable_cores(pids())),
+                                    .timeout_ns = timeout_ns_});
       answer(Cause::none, -1, {}, meeting.memory.descriptor());
       return meeting;
     } catch (const Error& error) {

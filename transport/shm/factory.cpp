@@ -8,7 +8,7 @@ namespace tsprun::detail::shm {
 namespace {
 
 /// A rank reaches itself over shared memory even if others of its node aren't reached so.
-Factory::Claim claim(const NodeLayout& job, Factory::Distance distance) {
+Factory::Claim claim(const bootstrap::JobDescription& job, Factory::Distance distance) {
   if (distance == Factory::Distance::job) return {Factory::Claim::Answer::no, "another node"};
   if (distance == Factory::Distance::node && job.share == 0) return {Factory::Claim::Answer::no, "same node, but --intra tcp"};
   return {Factory::Claim::Answer::yes};
@@ -16,7 +16,7 @@ Factory::Claim claim(const NodeLayout& job, Factory::Distance distance) {
 
 Factory::Made make(const Factory::Setup& setup) {
   Factory::Made made{.endpoint = std::make_unique<ShmTransport>(setup.memory, setup.local_rank), .numbers = {}};
-  for (const int rank : setup.peers) made.numbers.push_back(rank - static_cast<int>(setup.memory.layout().first_rank));
+  for (const int rank : setup.peers) made.numbers.push_back(rank - static_cast<int>(setup.job.first_rank));
   return made;
 }
 

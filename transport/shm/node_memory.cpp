@@ -21,7 +21,7 @@ namespace tsprun::detail::shm {
 namespace {
 
 constexpr std::uint64_t kNodeMagic = 0x747370'6e6f6465;  // "tspnode"
-constexpr std::uint32_t kVersion = 4;
+constexpr std::uint32_t kVersion = 5;
 constexpr std::uint32_t kMostRanks = 65536;
 constexpr std::uint64_t kLargestHeap = 256ULL << 30;
 constexpr std::uint64_t kSmallestHeap = 1ULL << 20;
@@ -34,9 +34,7 @@ struct Header {
   std::uint64_t total_bytes;
   NodeLayout layout;
 };
-/// Place of the secret in the first page: outside of Header, which is copied to the stack.
-constexpr std::size_t kSecretOffset = 2048;
-static_assert(sizeof(Header) <= kSecretOffset && std::is_trivially_copyable_v<Header>);
+static_assert(sizeof(Header) <= kPage - kJobBytes && std::is_trivially_copyable_v<Header>);
 
 std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -67,10 +65,9 @@ void check(const NodeLayout& layout) {
     throw Error(Cause::refused,
                 fmt::format("a heap of {} bytes: {} to {} in whole pages work", layout.heap_bytes, kSmallestHeap, kLargestHeap));
   }
-  if (layout.world_size < layout.local_ranks || layout.world_size > kMostRanks ||
-      layout.first_rank > layout.world_size - layout.local_ranks) {
-    throw Error(Cause::refused, fmt::format("ranks {} to {} on this node don't fit a world of {}", layout.first_rank,
-                                            layout.first_rank + layout.local_ranks - 1, layout.world_size));
+  if (layout.world_size < layout.local_ranks || layout.world_size > kMostRanks) {
+    throw Error(Cause::refused,
+                fmt::format("{} ranks on one node don't fit a world of {}", layout.local_ranks, layout.world_size));
   }
 }
 
@@ -110,7 +107,7 @@ std::uint64_t default_heap_bytes() {
   return std::clamp(std::bit_ceil(machine::total_memory()), kSmallestHeap, kMost);
 }
 
-NodeMemory NodeMemory::create_memfd(NodeLayout layout, const bootstrap::Secret& secret) {
+NodeMemory NodeMemory::create_memfd(NodeLayout layout) {
   check(layout);
   layout.id = random_id();
   posix::UniqueFd fd(::memfd_create("tsprun", MFD_CLOEXEC));
@@ -119,9 +116,7 @@ NodeMemory NodeMemory::create_memfd(NodeLayout layout, const bootstrap::Secret& 
     throw system_error(Cause::out_of_memory, fmt::format("reserving {} bytes of node memory", layout.total_bytes()), errno);
   }
   write_header(fd.get(), layout, false);
-  NodeMemory memory(layout, std::move(fd), false);
-  std::copy(secret.bytes().begin(), secret.bytes().end(), memory.base_ + kSecretOffset);
-  return memory;
+  return NodeMemory(layout, std::move(fd), false);
 }
 
 NodeMemory NodeMemory::create_posix(NodeLayout layout) {
@@ -173,11 +168,6 @@ NodeMemory::NodeMemory(NodeLayout layout, posix::UniqueFd descriptor, bool must_
       doorbells_(reinterpret_cast<Doorbell*>(base_ + layout_.doorbells_offset())),
       must_allocate_(must_allocate) {
   ::madvise(base_, mapping_.bytes().size(), MADV_DONTDUMP);
-}
-
-bootstrap::Secret NodeMemory::secret() const {
-  return bootstrap::Secret(
-      std::span<const std::byte, bootstrap::Secret::kBytes>(base_ + kSecretOffset, bootstrap::Secret::kBytes));
 }
 
 std::span<std::byte> NodeMemory::page(int index) const {

@@ -13,11 +13,10 @@
 // tsprun didn't start share a POSIX object, which is unlinked at once, and whose memory is allocated before it is used, so that a
 // full /dev/shm is an error instead of a SIGBUS.
 //
-// The header also holds the job's secret, for ranks that find each other by a store; only the job's processes map this memory.
-// Core dumps leave the object out: a dump would write its holes as gigabytes of zeros, and the secret with them.
+// The header's second half belongs to the job (bootstrap/job_description.h), which has a secret there. Only the job's processes
+// map this memory, and core dumps leave it out: a dump would write its holes as gigabytes of zeros, and the secret with them.
 #pragma once
 
-#include "transport/bootstrap/secret.h"
 #include "transport/doorbell.h"
 #include "transport/message.h"
 #include "transport/posix.h"
@@ -34,29 +33,13 @@ inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kLaneSize = 36864;  ///< see lane.h
 inline constexpr int kMaxLocalRanks = 1024;
 
-/// Transport between ranks of different nodes (--inter).
-enum class Inter : std::uint32_t {
-  automatic,  ///< verbs where both ends have a usable RDMA device, else tcp
-  verbs,      ///< verbs only
-  tcp
-};
+inline constexpr std::size_t kJobBytes = 2048;
 
-/// Parameters of a node's memory, and what all its ranks must know of the job.
+/// Sizes of a node's memory.
 struct NodeLayout {
   std::uint32_t local_ranks = 1;
   std::uint64_t heap_bytes = 0;  ///< address space reserved for each rank's heap, a multiple of the page
-  std::uint32_t first_rank = 0;  ///< rank in the world of local rank 0
   std::uint32_t world_size = 1;
-  std::uint32_t node = 0;
-  std::uint32_t nodes = 1;
-  std::uint64_t timeout_ns = 0;  ///< deadline of waits (--timeout), for all ranks of the node
-  std::uint32_t cores = 1;       ///< cores that this node's ranks may use together (affinity, quota)
-  std::uint32_t supervised = 0;  ///< 1: a launcher watches the ranks' processes and writes to the board how they end
-  std::uint32_t share = 1;       ///< 1: this node's ranks exchange messages over this memory; 0: over sockets
-  std::uint32_t tls = 0;         ///< 1: connections to the store, and lanes over tcp, use TLS
-  Inter inter = Inter::automatic;
-  char rdma[64] = {};    ///< value of --rdma; empty: choose a device
-  char store[64] = {};   ///< "host:port" of the job's key-value store; empty if ranks need none
   std::uint64_t id = 0;  ///< random number that tells one job's memory from another's; the create functions set it
 
   /// Offsets and size of the parts drawn above, in bytes.
@@ -74,9 +57,8 @@ std::uint64_t default_heap_bytes();
 /// A mapping of the node's memory. One process makes it; the others get its descriptor and attach.
 class NodeMemory {
  public:
-  /// Makes a memfd for ranks that the caller will start. `secret`: that of the job, if it has a store. Sets layout.id. Throws
-  /// Error(out_of_memory | refused).
-  static NodeMemory create_memfd(NodeLayout layout, const bootstrap::Secret& secret = {});
+  /// Makes a memfd for ranks that the caller will start. Sets layout.id. Throws Error(out_of_memory | refused).
+  static NodeMemory create_memfd(NodeLayout layout);
   /// Makes a POSIX object and unlinks it at once. Everything before the heaps is allocated now, heaps by commit(). Sets
   /// layout.id. Throws Error(out_of_memory) naming /dev/shm, what was needed and what is free there; Error(refused) for an
   /// impossible layout or without /dev/shm.
@@ -87,8 +69,9 @@ class NodeMemory {
 
   const NodeLayout& layout() const { return layout_; }
   int descriptor() const { return descriptor_.get(); }
-  /// Returns a copy of the job's secret; the empty one if the job has no store.
-  bootstrap::Secret secret() const;
+  /// Returns the kJobBytes bytes that belong to the job, zeros at first. Whoever makes the memory may write them before others
+  /// map it.
+  std::span<std::byte> job_bytes() const { return {base_ + kPage - kJobBytes, kJobBytes}; }
   /// Returns the address at which this process maps the object.
   std::byte* base() const { return base_; }
 

@@ -6,28 +6,26 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
 #include <numeric>
 
 namespace tsprun::detail::verbs {
 
 namespace {
 
-Factory::Claim claim(const shm::NodeLayout& job, Factory::Distance distance) {
+Factory::Claim claim(const bootstrap::JobDescription& job, Factory::Distance distance) {
   if (distance != Factory::Distance::job) return {};
   switch (job.inter) {
-    case shm::Inter::tcp: return {Factory::Claim::Answer::no, "--inter tcp"};
-    case shm::Inter::verbs: return {Factory::Claim::Answer::or_not_at_all, "--inter verbs"};
+    case bootstrap::Inter::tcp: return {Factory::Claim::Answer::no, "--inter tcp"};
+    case bootstrap::Inter::verbs: return {Factory::Claim::Answer::or_not_at_all, "--inter verbs"};
     default: return {Factory::Claim::Answer::if_reachable, "no RDMA"};
   }
 }
 
 Factory::Made make(const Factory::Setup& setup) {
-  const shm::NodeLayout& job = setup.memory.layout();
-  const std::string here = fmt::format("node {}", job.node);
+  const std::string here = fmt::format("node {}", setup.job.node);
   Factory::Made made;
   try {
-    made.endpoint = std::make_unique<VerbsTransport>(VerbsOptions{.device = {job.rdma, ::strnlen(job.rdma, sizeof job.rdma)},
+    made.endpoint = std::make_unique<VerbsTransport>(VerbsOptions{.device = std::string(setup.job.rdma_device()),
                                                                   .local_rank = setup.local_rank,
                                                                   .timeout_ns = setup.timeout_ns,
                                                                   .peers = static_cast<int>(setup.peers.size()),

@@ -1,0 +1,129 @@
+// What config.json's model_type stands for: the features of such models, and the words of their files. The table in
+// model_type.cpp has a row for each; no other code names one. Model code asks for features.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace tsprun::detail {
+
+enum class Norm : std::uint8_t {
+  rms,   ///< RMSNorm: a gain
+  layer  ///< LayerNorm: a gain and a bias
+};
+
+enum class Positions : std::uint8_t {
+  rotary,  ///< RoPE on queries and keys
+  learned  ///< one vector [h] for each of max_positions positions, added to the embedding
+};
+
+enum class Mlp : std::uint8_t {
+  swiglu,     ///< gated: silu(x·W_gateᵀ) ∘ (x·W_upᵀ)
+  gelu_tanh,  ///< no gate: gelu(x·W_1ᵀ) in the tanh form
+  gelu        ///< no gate: x·Φ(x)
+};
+
+/// Linear layers of a block that add a bias.
+struct Biases {
+  bool query_key_value = false;
+  bool output = false;
+  bool up = false;  ///< W_1 of an MLP without a gate
+  bool down = false;
+
+  bool operator==(const Biases&) const = default;
+};
+
+/// What a model computes, beside its sizes.
+struct ModelFeatures {
+  Norm norm = Norm::rms;
+  Positions positions = Positions::rotary;
+  Mlp mlp = Mlp::swiglu;
+  Biases biases = {};
+
+  bool operator==(const ModelFeatures&) const = default;
+};
+
+/// Role of a parameter in the model, in the order in which a model lists them: those of blocks from attention_norm to down_bias.
+enum class ParameterRole {
+  embedding,
+  positions,  ///< learned, [max_positions, h]
+  attention_norm,
+  attention_norm_bias,
+  query,
+  key,
+  value,
+  query_key_value,  ///< W_Q, W_K and W_V in one matrix
+  query_key_value_bias,
+  output,
+  output_bias,
+  mlp_norm,
+  mlp_norm_bias,
+  gate,
+  up,  ///< W_3; without a gate W_1
+  up_bias,
+  down,
+  down_bias,
+  final_norm,
+  final_norm_bias,
+  head
+};
+
+/// Names of the fields of config.json. An empty name: such files have no such field, and its value follows from the others.
+struct ConfigNames {
+  std::string_view hidden, layers, query_heads, intermediate, vocabulary, max_positions, activation, norm_epsilon;
+  std::string_view kv_heads{}, head_dim{}, rope_theta{}, residual_dropout{}, embedding_dropout{}, attention_dropout{};
+};
+
+/// Fields that change the computation. Only their neutral values are supported; null is always neutral.
+struct RestrictedFields {
+  std::string_view neutral;  ///< the values, a JSON array
+  std::span<const std::string_view> fields;
+};
+
+/// A value of the field `ConfigNames::activation`, and the MLP that it means.
+struct ActivationName {
+  std::string_view name;
+  Mlp mlp;
+};
+
+/// A parameter's name in files; {} in it stands for the number of the layer.
+struct WeightName {
+  ParameterRole role;
+  std::string_view name;
+};
+
+/// A row of the table.
+struct ModelType {
+  std::string_view name;                          ///< model_type
+  std::array<std::string_view, 2> architectures;  ///< of causal language models; the first is written
+  ModelFeatures features{};
+
+  ConfigNames fields;
+  std::span<const ActivationName> activations;   ///< the first is the default
+  std::span<const RestrictedFields> restricted;  ///< beside those of all types
+  std::span<const std::string_view> ignored;     ///< fields that don't influence what is computed, beside those of all types
+
+  // Hugging Face's defaults for missing fields.
+  std::size_t intermediate_per_hidden = 0;  ///< 0: the field is required
+  std::size_t max_positions;
+  double norm_epsilon;
+  bool tied_embeddings = false;
+  double dropout = 0;
+
+  std::span<const WeightName> weights;  ///< in the order of their roles
+  bool inputs_first = false;            ///< blocks' matrices are stored [in, out]; else [out, in]
+  std::string_view exported_prefix{};   ///< stands before all names but the head's in the state dict of transformers
+
+  /// Returns a parameter's name in files; empty if such models don't have it.
+  std::string_view weight(ParameterRole role) const;
+};
+
+/// Returns the table. The first row is that of files without model_type.
+std::span<const ModelType> model_types();
+/// Returns the row of a model_type. Throws std::out_of_range if there is none.
+const ModelType& model_type(std::string_view name);
+
+}  // namespace tsprun::detail

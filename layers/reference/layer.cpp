@@ -1,0 +1,114 @@
+#include "layers/reference/layer.h"
+
+#include "layers/reference/operations.h"
+
+namespace tsprun::detail::reference {
+
+namespace {
+
+/// Stands for the bias of a matrix that never has one: no vector of weights has this role.
+constexpr auto kNoBias = static_cast<ParameterRole>(-1);
+
+ParameterRole bias_of_norm(ParameterRole gain) { return static_cast<ParameterRole>(static_cast<int>(gain) + 1); }
+
+}  // namespace
+
+template <class T>
+Layer<T>::Layer(const ModelConfig& config, const std::vector<Parameter>& parameters, const Tensors<T>& weights,
+                Tensors<T>* gradients)
+    : config_(config), weights_(weights), gradients_(gradients) {
+  for (const Parameter& parameter : parameters) names_.emplace(parameter.role, parameter.name);
+}
+
+template <class T>
+const std::vector<T>& Layer<T>::weight(ParameterRole role) const {
+  const auto name = names_.find(role);
+  return name == names_.end() ? none_ : weights_.find(name->second)->second;
+}
+
+template <class T>
+std::vector<T>& Layer<T>::gradient(ParameterRole role) {
+  const auto name = names_.find(role);
+  return name == names_.end() ? none_ : gradients_->find(name->second)->second;
+}
+
+template <class T>
+std::vector<T> Layer<T>::norm(const std::vector<T>& x, ParameterRole gain) const {
+  if (config_.norm == Norm::rms) return rms_norm(x, weight(gain), config_.norm_epsilon);
+  return layer_norm(x, weight(gain), weight(bias_of_norm(gain)), config_.norm_epsilon);
+}
+
+template <class T>
+void Layer<T>::norm_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vector<T>& x, ParameterRole gain) {
+  if (config_.norm == Norm::rms) return rms_norm_backward(dx, gradient(gain), dy, x, weight(gain), config_.norm_epsilon);
+  layer_norm_backward(dx, gradient(gain), gradient(bias_of_norm(gain)), dy, x, weight(gain), config_.norm_epsilon);
+}
+
+template <class T>
+typename Layer<T>::Place Layer<T>::place(ParameterRole matrix) const {
+  const std::size_t h = config_.hidden;
+  const std::size_t a = config_.query_width();
+  const std::size_t k = config_.kv_width();
+  const std::size_t f = config_.intermediate;
+  const auto of = [&]() -> Place {
+    switch (matrix) {
+      case ParameterRole::query: return {h, a, ParameterRole::query_key_value_bias};
+      case ParameterRole::key: return {h, k, ParameterRole::query_key_value_bias, a};
+      case ParameterRole::value: return {h, k, ParameterRole::query_key_value_bias, a + k};
+      case ParameterRole::output: return {a, h, ParameterRole::output_bias};
+      case ParameterRole::up: return {h, f, ParameterRole::up_bias};
+      case ParameterRole::down: return {f, h, ParameterRole::down_bias};
+      case ParameterRole::head: return {h, config_.vocabulary, kNoBias};
+      default: return {h, f, kNoBias};
+    }
+  };
+  Place at = of();
+  const bool of_head = matrix == ParameterRole::head;
+  const bool alone = of_head || names_.contains(matrix);
+  at.matrix = !alone ? ParameterRole::query_key_value : of_head && config_.tied_embeddings ? ParameterRole::embedding : matrix;
+  at.first = alone ? 0 : at.first_bias;
+  at.width = alone ? at.out : a + 2 * k;
+  at.inputs_first = config_.type->inputs_first && !of_head;
+  return at;
+}
+
+template <class T>
+std::vector<T> Layer<T>::linear(const std::vector<T>& x, ParameterRole matrix) const {
+  const Place at = place(matrix);
+  const std::vector<T>& w = weight(at.matrix);
+  const std::vector<T>& bias = weight(at.bias);
+  const std::size_t rows = x.size() / at.in;
+  std::vector<T> y(rows * at.out);
+  for (std::size_t n = 0; n < rows; ++n) {
+    for (std::size_t o = 0; o < at.out; ++o) {
+      T sum = bias.empty() ? 0 : bias[at.first_bias + o];
+      for (std::size_t i = 0; i < at.in; ++i) sum += x[n * at.in + i] * w[at.index(o, i)];
+      y[n * at.out + o] = sum;
+    }
+  }
+  return y;
+}
+
+template <class T>
+void Layer<T>::linear_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vector<T>& x, ParameterRole matrix) {
+  const Place at = place(matrix);
+  const std::vector<T>& w = weight(at.matrix);
+  std::vector<T>& dw = gradient(at.matrix);
+  std::vector<T>& dbias = gradient(at.bias);
+  const std::size_t rows = x.size() / at.in;
+  for (std::size_t n = 0; n < rows; ++n) {
+    for (std::size_t o = 0; o < at.out; ++o) {
+      const T d = dy[n * at.out + o];
+      if (!dbias.empty()) dbias[at.first_bias + o] += d;
+      for (std::size_t i = 0; i < at.in; ++i) {
+        dx[n * at.in + i] += d * w[at.index(o, i)];
+        dw[at.index(o, i)] += d * x[n * at.in + i];
+      }
+    }
+  }
+}
+
+template class Layer<float>;
+template class Layer<double>;
+
+}  // namespace tsprun::detail::reference
