@@ -8,7 +8,6 @@ posted operation waited for at once.
 Needs only Python's standard library; PyTorch (Debian's python3-torch) is skipped, and said so, if it isn't there.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -18,9 +17,9 @@ import sys
 import tempfile
 import types
 
+import harness
 import torch_block
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHAPE = ["--hidden", "1024", "--heads", "16", "--head-dim", "64", "--intermediate", "2816"]
 
 
@@ -78,12 +77,10 @@ def compare_overlap(build, layers, seq):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
+    parser = harness.options(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seq", type=int, default=4096)
     parser.add_argument("--kv-heads", type=int, default=16)
-    parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
 
     speed = compare_speed(arguments.build, arguments.rounds, arguments.seq, arguments.kv_heads)
@@ -98,8 +95,7 @@ def main():
           f"{overlap['communication_ms']:.0f} ms of communication")
     print(f"  exposed: {overlap['exposed_share']['schedule']:.0%} (bar 15%), "
           f"synchronous {overlap['exposed_share']['synchronous']:.0%} (bar 80%)")
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"speed_ms": speed, "overlap": overlap}, indent=1) + "\n")
+    harness.write_figures(arguments.json, {"speed_ms": speed, "overlap": overlap})
 
 
 if __name__ == "__main__":

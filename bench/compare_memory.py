@@ -6,7 +6,6 @@
     bench/compare_memory.py --layout tp=2 --config micro --seq 512
 """
 
-import argparse
 import json
 import pathlib
 import re
@@ -15,8 +14,9 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-MIB = 1 << 20
+import harness
+from harness import MIB
+
 PERIOD_S = 0.05
 LIMIT_S = 600
 
@@ -59,15 +59,13 @@ def train(options, config, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release", help="default: build/release")
+    parser = harness.options(__doc__)
     parser.add_argument("--layout", default="tsp=2")
     parser.add_argument("--config", default="small")
     parser.add_argument("--seq", type=int, default=256)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--recompute", default="none")
     parser.add_argument("--data", default="/usr/share/common-licenses/GPL-3")
-    parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         tiny_pss, tiny_arenas = train(options, "nano", pathlib.Path(folder))
@@ -79,10 +77,9 @@ def main():
     print(f"PSS, largest sum over ranks     {model_pss / MIB:9.1f} MiB")
     print(f"of it code and libraries        {baseline / MIB:9.1f} MiB (PSS less arenas of nano)")
     print(f"PSS less that / arenas          {ratio:9.3f}   bar: 0.9 to 1.1")
-    if options.json:
-        options.json.write_text(json.dumps({"config": options.config, "layout": options.layout, "seq": options.seq,
-                                            "arena_bytes": model_arenas, "pss_bytes": model_pss, "baseline_bytes": baseline,
-                                            "ratio": ratio}, indent=2) + "\n")
+    harness.write_figures(options.json, {"config": options.config, "layout": options.layout, "seq": options.seq,
+                                         "arena_bytes": model_arenas, "pss_bytes": model_pss, "baseline_bytes": baseline,
+                                         "ratio": ratio})
     return 0 if 0.9 <= ratio <= 1.1 else 1
 
 

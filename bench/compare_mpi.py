@@ -9,7 +9,6 @@ Needs only Python's standard library. A peer that isn't installed is skipped, an
     apt-get install openmpi-bin libopenmpi-dev mpich libmpich-dev
 """
 
-import argparse
 import json
 import math
 import os
@@ -22,9 +21,10 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from harness import MIB, ROOT, log, options, print_bars, write_figures
+
 COLLECTIVES = ["broadcast", "all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
-KIB, MIB = 1 << 10, 1 << 20
+KIB = 1 << 10
 LARGEST = 64 * MIB
 SMALL_MESSAGE = 8
 SOURCES = ["bench/mpi_bench.cpp", "launcher/bench/case.cpp", "launcher/bench/measure.cpp", "launcher/bench/pattern.cpp",
@@ -38,10 +38,6 @@ class Peer:
     def __init__(self, name, command):
         self.name = name
         self.command = command  # (ranks, operations, sizes, json file) -> argument list
-
-
-def log(text):
-    print(text, file=sys.stderr, flush=True)
 
 
 def size_text(size):
@@ -257,14 +253,12 @@ def measure_idle(build):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release", help="CMake's build folder")
+    parser = options(__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer sizes, three rounds: below 4 minutes instead of 15")
     parser.add_argument("--ranks", default="2,4,8", help="default: %(default)s")
     parser.add_argument("--ops", default=",".join(["pingpong"] + COLLECTIVES), help="default: %(default)s")
     parser.add_argument("--sizes", help="default: 1K,4K,16K,64K,256K,1M,4M,16M,64M; with --quick 1K,64K,1M,64M")
     parser.add_argument("--repeats", type=int, help="launches of each program a point; default: 5, with --quick 3")
-    parser.add_argument("--json", type=pathlib.Path, help="write all figures to this file")
     return parser.parse_args()
 
 
@@ -303,12 +297,8 @@ def main():
         lines.append({"bar": "idle ranks: below 2% of a core each", "reached": idle["worst"] < idle["bar"],
                       "measured": f"worst {idle['worst'] * 100:.2f}%"})
     print()
-    for line in lines:
-        word = {True: "reached", False: "MISSED", None: ""}[line["reached"]]
-        print(f"{word:<8} {line['bar']}: {line['measured']}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"cores": cores, "repeats": repeats, "skipped": skipped, "points": rows,
-                                              "bars": lines, "idle": idle}, indent=1) + "\n")
+    print_bars(lines)
+    write_figures(arguments.json, {"cores": cores, "repeats": repeats, "skipped": skipped, "points": rows, "bars": lines, "idle": idle})
     return 0
 
 

@@ -7,37 +7,19 @@ installed is skipped, and said so:
     apt-get install iperf3 openmpi-bin libopenmpi-dev libgloo-dev
 """
 
-import argparse
 import json
 import os
 import pathlib
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "bench"))
-import compare_mpi  # noqa: E402
+import compare_mpi
+from harness import MIB, ROOT, log, median, options, print_bars, run, write_figures
 
-MIB = 1 << 20
 PORT = 5209
-LIMIT_S = 60
-
-
-def log(text):
-    print(text, file=sys.stderr, flush=True)
-
-
-def run(command):
-    """The command's output, or None if it failed."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False)
-    if done.returncode != 0:
-        log(f"  failed ({done.returncode}): {' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-        return None
-    return done.stdout
 
 
 def our_stream(build, seconds, tls="off"):
@@ -99,17 +81,10 @@ def all_reduce_peers(build, folder, ranks, pace):
     return peers, skipped, out
 
 
-def median(values):
-    values = [value for value in values if value is not None]
-    return statistics.median(values) if values else None
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release", help="CMake's build folder")
+    parser = options(__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="launches of each program")
     parser.add_argument("--seconds", type=int, default=2, help="length of a stream, and of a row of all_reduce")
-    parser.add_argument("--json", type=pathlib.Path, help="write all figures to this file")
     arguments = parser.parse_args()
     build = arguments.build
     lines = []
@@ -145,12 +120,9 @@ def main():
         if not peer.startswith("ours") and "ours" in medians:
             ratio = seconds / medians["ours"]
             lines.append((f"tcp all_reduce of 16 MiB on 4 ranks: faster than {peer}", ratio > 1, f"{ratio:.2f} times as fast"))
-    for bar, reached, text in lines:
-        print(f"{'reached' if reached else 'MISSED':<8} {bar}: {text}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"streams_gbps": streams, "all_reduce_seconds": times,
-                                              "bars": [{"bar": bar, "reached": reached, "measured": text}
-                                                       for bar, reached, text in lines]}, indent=1) + "\n")
+    bars = [{"bar": bar, "reached": reached, "measured": text} for bar, reached, text in lines]
+    print_bars(bars)
+    write_figures(arguments.json, {"streams_gbps": streams, "all_reduce_seconds": times, "bars": bars})
     return 0
 
 

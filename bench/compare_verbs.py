@@ -7,8 +7,6 @@ Each round alternates ours, ib_write_bw, ib_write_lat and ib_send_lat in one boo
 nothing: the machines are emulated. Needs the packages of tools/packages.txt for rdma; a peer that isn't installed is left out.
 """
 
-import argparse
-import json
 import pathlib
 import re
 import shlex
@@ -18,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+import harness
+
 PEERS = {
     "ib_write_bw": "ib_write_bw -d rxe0 -x 1 -s 1048576 -n {messages}",
     "ib_write_lat": "ib_write_lat -d rxe0 -x 1 -s 8 -n {trips}",
@@ -56,28 +55,26 @@ def read(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.options(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=16, help="of 1 MiB, in one measurement")
     parser.add_argument("--trips", type=int, default=200, help="round trips of 8 bytes, in one measurement")
     parser.add_argument("--timeout", type=int, default=240, help="seconds for the whole run")
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
-    parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     bench = (options.build / "bench/verbs_bench").resolve()
     # The laboratory's machines run the programs of this one.
     peers = [name for name in PEERS if shutil.which(name) is not None]
     missing = [name for name in PEERS if name not in peers]
     if missing:
-        print(f"compare_verbs.py: {', '.join(missing)}: not installed (apt-get install perftest); left out", file=sys.stderr)
+        harness.log(f"compare_verbs.py: {', '.join(missing)}: not installed (apt-get install perftest); left out")
     with tempfile.TemporaryDirectory() as share:
-        lab = [ROOT / "tools/rdma_lab/lab.py", "--timeout", str(options.timeout), "--share", share, "--", script(bench, options, peers)]
+        lab = [harness.ROOT / "tools/rdma_lab/lab.py", "--timeout", str(options.timeout), "--share", share, "--", script(bench, options, peers)]
         result = subprocess.run(lab, stdout=subprocess.DEVNULL, check=False)
         if result.returncode != 0:
-            print(f"compare_verbs.py: the laboratory ended with {result.returncode}", file=sys.stderr)
+            harness.log(f"compare_verbs.py: the laboratory ended with {result.returncode}")
             for left in sorted(pathlib.Path(share).glob("*.network")) + [pathlib.Path(share, "result.json")]:
                 if left.exists():
-                    print(f"-- {left.name}: {left.read_text(encoding='utf-8')}", file=sys.stderr)
+                    harness.log(f"-- {left.name}: {left.read_text(encoding='utf-8')}")
             return result.returncode
         figures = read(pathlib.Path(share, "node0.out").read_text(encoding="utf-8"))
     medians = {name: statistics.median(values) for name, values in figures.items()}
@@ -96,8 +93,7 @@ def main():
         met = ratio >= bar if sign == ">=" else ratio <= bar
         table.append({"what": what, "peer": peer, "ours": medians[ours], "theirs": medians[peer], "ratio": ratio, "met": met})
         print(f"{what:22} ours {medians[ours]:9.2f}  {peer:13} {medians[peer]:9.2f}  ratio {ratio:5.2f}  bar {sign} {bar}  {'met' if met else 'MISSED'}")
-    if options.json:
-        options.json.write_text(json.dumps({"table": table, "figures": figures}, indent=1) + "\n", encoding="utf-8")
+    harness.write_figures(options.json, {"table": table, "figures": figures})
     return 0
 
 

@@ -1,0 +1,51 @@
+"""What the scripts that compare with other programs share: options, launches, medians, verdicts, and the file of figures."""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MIB = 1 << 20
+
+
+def log(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def options(description):
+    """A parser with the options that all scripts have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release", help="CMake's build folder")
+    parser.add_argument("--json", type=pathlib.Path, help="write all figures to this file")
+    return parser
+
+
+def run(command, limit_s=60):
+    """The command's output, or None if it failed."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=limit_s, check=False)
+    if done.returncode != 0:
+        log(f"  failed ({done.returncode}): {' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+        return None
+    return done.stdout
+
+
+def median(values):
+    """The median of those that aren't None; None if there are none."""
+    values = [value for value in values if value is not None]
+    return statistics.median(values) if values else None
+
+
+def print_bars(bars):
+    """Prints rows {bar, reached, measured}; `reached` is None where there is nothing to reach."""
+    for row in bars:
+        word = {True: "reached", False: "MISSED", None: ""}[row["reached"]]
+        print(f"{word:<8} {row['bar']}: {row['measured']}")
+
+
+def write_figures(path, figures):
+    """Writes them as JSON, if a file was asked for."""
+    if path:
+        path.write_text(json.dumps(figures, indent=1) + "\n")
