@@ -5,8 +5,8 @@
 #include "launcher/plan/text_table.h"
 #include "layers/layout/check_layout.h"
 #include "layers/theory/flops.h"
+#include "layers/theory/flows.h"
 #include "layers/theory/layouts.h"
-#include "layers/theory/memory.h"
 #include "layers/theory/traffic.h"
 
 #include <fmt/format.h>
@@ -134,11 +134,13 @@ std::vector<Equation> paper_equations(const Setting& setting, const Layout& layo
   const int T = static_cast<int>(s.T);
   const int Sigma = D / T;
   const Layout by_both{.axes = {{AxisKind::tp, T}, {AxisKind::sp, Sigma}}};
-  const auto tp = [&] { return mean(theory::tp_block(setting, D), D); };
-  const auto sp = [&] { return mean(theory::sp_gather_block(setting, D), D); };
-  const auto tsp = [&] { return mean(theory::tsp_block(setting, D), D); };
-  const auto both = [&] { return mean(theory::tp_sp_block(setting, T, Sigma), T * Sigma); };
-  const double dp = real(theory::dp_block(setting, D).total()) / D;
+  const auto block = [&](const Layout& of) { return mean(theory::mesh_block({setting, of}), of.ranks()); };
+  const auto tp = [&] { return block(by_tp); };
+  const auto sp = [&] { return block(by_sp); };
+  const auto tsp = [&] { return block(by_tsp); };
+  const auto both = [&] { return block(by_both); };
+  // An all-reduce of all gradients, which doesn't depend on the batch.
+  const double dp = real(2 * setting.block_parameters() * setting.bytes.accumulated * hops(D)) / D;
   const LayerFlops whole = layer_flops(setting, {});
   const auto flops_of = [&](const Layout& of) {
     return counted(of, [&] {

@@ -74,8 +74,8 @@ class Section {
 
   /// Returns the variant of an axis that the field names; the first if there is no such field, as in manifests before 0.2.0.
   template <class Variant>
-  Variant variant(std::string_view field, std::initializer_list<Variant> known) const {
-    if (object_.find(field) == object_.end()) return *known.begin();
+  Variant variant(std::string_view field, std::span<const Variant> known) const {
+    if (object_.find(field) == object_.end()) return known.front();
     const std::string found = text(field);
     std::vector<std::string_view> names;
     for (const Variant each : known) {
@@ -148,9 +148,8 @@ CheckpointState read_state(const Section& top) {
   world.refuse_others_than({"ranks", "layout", "tp", "sp", "kernels"});
   const std::uint64_t ranks = world.integer("ranks", 1, kMostCounted);
   state.layout = world.layout("layout");
-  state.layout.tensor_exchange = world.variant("tp", {TensorExchange::plain, TensorExchange::sequence});
-  state.layout.sequence_exchange =
-      world.variant("sp", {SequenceExchange::gather, SequenceExchange::ring, SequenceExchange::ulysses});
+  state.layout.tensor_exchange = world.variant<TensorExchange>("tp", kTensorExchanges);
+  state.layout.sequence_exchange = world.variant<SequenceExchange>("sp", kSequenceExchanges);
   if (ranks != static_cast<std::uint64_t>(state.layout.ranks())) {
     world.refuse("ranks", fmt::format("{}, which is the product of the degrees in world.layout", state.layout.ranks()));
   }

@@ -2,6 +2,7 @@
 
 #include "layers/io/file.h"
 #include "layers/io/json_text.h"
+#include "layers/io/safetensors_pieces.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -103,30 +104,18 @@ void File::read(const TensorInfo& tensor, const Block& block, Buffer into) const
   }
   if (into.count == 0) return;
 
-  // Rows that are contiguous in the file are read as one run.
-  const bool one_run = block.columns == tensor.columns();
-  const std::size_t runs = one_run ? 1 : block.rows;
-  const std::size_t run_elements = one_run ? into.count : block.columns;
-  const std::size_t element = size_of(tensor.type);
-  const bool same = tensor.type == stored_type_of(into.dtype);
-  std::vector<std::byte> scratch(same ? 0 : std::min(run_elements * element, kScratchBytes));
-  const std::size_t piece = same ? run_elements : scratch.size() / element;
-
-  for (std::size_t run = 0; run < runs; ++run) {
-    const std::uint64_t first = (block.first_row + run) * tensor.columns() + block.first_column;
-    for (std::size_t done = 0; done < run_elements; done += piece) {
-      const std::size_t count = std::min(piece, run_elements - done);
-      const Buffer target = into.slice(run * run_elements + done, count);
-      const std::uint64_t offset = tensor.offset + (first + done) * element;
-      if (same) {
-        file::read(file_, path_, offset, target.as_bytes());
-      } else {
-        const auto source = std::span(scratch).first(count * element);
-        file::read(file_, path_, offset, source);
-        convert_from_stored(tensor.type, source.data(), into.dtype, target.data, count);
-      }
-    }
+  if (tensor.type == stored_type_of(into.dtype)) {
+    for_pieces(tensor, block, into.count, [&](std::uint64_t offset, std::size_t first, std::size_t count) {
+      file::read(file_, path_, offset, into.slice(first, count).as_bytes());
+    });
+    return;
   }
+  std::vector<std::byte> scratch(std::min(into.count * size_of(tensor.type), kScratchBytes));
+  const std::size_t most = scratch.size() / size_of(tensor.type);
+  for_pieces(tensor, block, most, [&](std::uint64_t offset, std::size_t first, std::size_t count) {
+    file::read(file_, path_, offset, std::span(scratch).first(count * size_of(tensor.type)));
+    convert_from_stored(tensor.type, scratch.data(), into.dtype, into.slice(first, count).data, count);
+  });
 }
 
 }  // namespace tsprun::detail::safetensors

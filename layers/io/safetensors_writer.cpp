@@ -2,6 +2,7 @@
 
 #include "layers/io/file.h"
 #include "layers/io/json_text.h"
+#include "layers/io/safetensors_pieces.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -122,29 +123,19 @@ void Writer::write(std::string_view name, const Block& block, ConstBuffer from) 
   }
   if (from.count == 0) return;
 
-  const DType target = tensor.type == StoredType::F64 ? DType::f64 : tensor.type == StoredType::F32 ? DType::f32 : DType::bf16;
-  const bool one_run = block.columns == tensor.columns();
-  const std::size_t runs = one_run ? 1 : block.rows;
-  const std::size_t run_elements = one_run ? from.count : block.columns;
-  const std::size_t element = tsprun::size_of(target);
-  const bool same = source == tensor.type;
-  std::vector<std::byte> scratch(same ? 0 : std::min(run_elements * element, kTurnBytes));
-  const std::size_t piece = same ? run_elements : scratch.size() / element;
-
-  for (std::size_t run = 0; run < runs; ++run) {
-    const std::uint64_t first = (block.first_row + run) * tensor.columns() + block.first_column;
-    for (std::size_t done = 0; done < run_elements; done += piece) {
-      const std::size_t count = std::min(piece, run_elements - done);
-      const ConstBuffer part = from.slice(run * run_elements + done, count);
-      const std::uint64_t offset = tensor.offset + (first + done) * element;
-      if (same) {
-        file::write(file_, partial_, offset, part.as_bytes());
-      } else {
-        convert_from_stored(source, part.data, target, scratch.data(), count);
-        file::write(file_, partial_, offset, std::span(scratch).first(count * element));
-      }
-    }
+  if (source == tensor.type) {
+    for_pieces(tensor, block, from.count, [&](std::uint64_t offset, std::size_t first, std::size_t count) {
+      file::write(file_, partial_, offset, from.slice(first, count).as_bytes());
+    });
+    return;
   }
+  const DType target = tensor.type == StoredType::F64 ? DType::f64 : tensor.type == StoredType::F32 ? DType::f32 : DType::bf16;
+  std::vector<std::byte> scratch(std::min(from.count * tsprun::size_of(target), kTurnBytes));
+  const std::size_t most = scratch.size() / tsprun::size_of(target);
+  for_pieces(tensor, block, most, [&](std::uint64_t offset, std::size_t first, std::size_t count) {
+    convert_from_stored(source, from.slice(first, count).data, target, scratch.data(), count);
+    file::write(file_, partial_, offset, std::span(scratch).first(count * tsprun::size_of(target)));
+  });
 }
 
 void Writer::sync() { file::sync(file_, partial_); }

@@ -41,6 +41,10 @@ enum class SequenceExchange : std::uint8_t {
   ulysses  ///< an all_to_all exchanges tokens for heads (DeepSpeed-Ulysses)
 };
 
+/// All ways of tp and of sp, the default first.
+inline constexpr std::array kTensorExchanges = {TensorExchange::plain, TensorExchange::sequence};
+inline constexpr std::array kSequenceExchanges = {SequenceExchange::gather, SequenceExchange::ring, SequenceExchange::ulysses};
+
 /// A row of the table: everything that is known of an axis.
 struct AxisRow {
   AxisKind kind;

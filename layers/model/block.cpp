@@ -118,7 +118,7 @@ void Block::backward(std::size_t layer, const Tensor& d, const BlockVectors& vec
     const OwnedTensor dx = like(d, d.dtype(), Category::workspace, "gradient of the MLP's input");
     OwnedTensor memory;
     const ConstTensor dy = result_gradient(d, vectors.mlp_output, layer, DropoutSite::mlp, memory);
-    strategy_.mlp_backward(layer, dx, dy, normed(saved.x2, vectors.mlp), saved.mlp);
+    strategy_.mlp_backward(layer, {.dx = dx, .dy = dy, .x = normed(saved.x2, vectors.mlp)}, saved.mlp);
     rank_.look(Watched::input_gradient, dx.view());
     norm_backward(compute, config_, d, dx, saved.x2.view(), vectors.mlp, Write::add);
   }
@@ -130,7 +130,7 @@ void Block::backward(std::size_t layer, const Tensor& d, const BlockVectors& vec
   OwnedTensor memory;
   const ConstTensor dy = result_gradient(d, vectors.attention_output, layer, DropoutSite::attention, memory);
   drop_attention(layer);
-  strategy_.attention_backward(layer, dx, dy, normed(saved.x1, vectors.attention), saved.attention);
+  strategy_.attention_backward(layer, {.dx = dx, .dy = dy, .x = normed(saved.x1, vectors.attention)}, saved.attention);
   rank_.look(Watched::input_gradient, dx.view());
   norm_backward(compute, config_, d, dx, saved.x1.view(), vectors.attention, Write::add);
   saved = {};

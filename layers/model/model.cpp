@@ -350,7 +350,7 @@ void Model::backward() {
   compute.fill_zero(store_.gradients(replicated_pack()));
   if (options_.config.projection_biases() > 0) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
 
-  strategy_->notify({.input_gradient = {}, .gradients = [this](std::size_t pack) { sums_.post(pack, Purpose::gradients); }});
+  strategy_->on_gradients([this](std::size_t pack) { sums_.post(pack, Purpose::gradients); });
   strategy_->begin_backward();
   const OwnedTensor d = layout_->residual(rank_, Category::workspace, kernels::summed_in(options_.dtype), options_.config.hidden,
                                           "gradient of the residual");

@@ -1,9 +1,6 @@
 // Blocks computed with all weights of a sublayer at once: those of the whole model (one rank, dp, sp, zero3) or of a slice of
-// heads and rows (tp). Tokens may be cut over a sequence axis; attention is then one of layers/schedules/sp.
-//
-// In this class every rank stores the weights that it computes with, and the gradients are summed over the sequence axis,
-// sublayer by sublayer, while the backward pass goes on. A derived class that stores the weights elsewhere
-// (layers/schedules/zero3) overrides where a visit finds them.
+// heads and rows (tp). Tokens may be cut over a sequence axis; attention is then one of layers/schedules/sp. Where the weights
+// lie between visits, and how their gradients are summed, is the business of SublayerWeights.
 //
 //   attention   O = softmax(Q·Kᵀ)·V of the slice's heads;  y = O·W_O
 //   MLP         y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ of the slice's rows, or without a gate (layers/schedules/mlp_columns.h)
@@ -15,27 +12,19 @@
 #include "layers/schedules/biases.h"
 #include "layers/schedules/sp/sequence_attention.h"
 #include "layers/schedules/strategy.h"
+#include "layers/schedules/sublayer_weights.h"
 
 #include <memory>
-#include <vector>
 
 namespace tsprun::detail {
 
-/// Options of the strategy: what it computes, and how its attention exchanges K and V.
-struct DenseOptions {
-  ModelConfig config;
-  DType dtype = DType::f32;
-  BlockSlice slice;
-  SequenceExchange exchange = SequenceExchange::gather;
-  std::size_t kv_bucket_heads = 0;  ///< gather only: K/V heads gathered at a time; 0: chosen
-};
-
-/// The strategy of Scheme::dense. Methods are documented in Strategy.
-class Dense : public Strategy {
+/// The strategy of Scheme::dense and Scheme::zero3. Methods are documented in Strategy.
+class Dense final : public Strategy {
  public:
   /// Borrows `rank` and `sequence`, the ranks that share a sequence, which all have the same slice. Throws Error(refused) for
   /// heads that the exchange can't cut.
-  Dense(Rank& rank, Communicator& sequence, const DenseOptions& options);
+  Dense(Rank& rank, Communicator& sequence, const StrategyOptions& options, const BlockSlice& slice, SequenceExchange exchange,
+        std::unique_ptr<SublayerWeights> weights);
 
   PackPlan attention_pack(std::size_t layer) const override;
   PackPlan mlp_pack(std::size_t layer) const override;
@@ -46,45 +35,20 @@ class Dense : public Strategy {
   void begin_forward(const ParameterStore& store, const TokenLayout& tokens) override;
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
-  void begin_backward() override {}
-  void begin_block_backward(std::size_t /*layer*/, const AttentionSaved& attention) override { begin_attention(attention); }
-  void mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
-                    const MlpSaved& saved) override;
-  void attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
-                          const AttentionSaved& saved) override;
+  void begin_backward() override { weights_->begin_backward(); }
+  void begin_block_backward(std::size_t layer, const AttentionSaved& attention) override;
+  void mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) override;
+  void attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) override;
   void end() override;
 
- protected:
-  /// Returns all rows of a sublayer's pack as soon as they have arrived; valid until weights_used().
-  virtual Tensor weights(std::size_t pack) { return store_->values(pack); }
-  /// Called when the current visit doesn't need the pack's weights any more.
-  virtual void weights_used(std::size_t /*pack*/) {}
-  /// Returns where this rank's gradients of all rows of the pack are to be written.
-  virtual Tensor gradients(std::size_t pack) { return store_->gradients(pack); }
-  /// Called when the gradients are written: begins the sum over the ranks that have other tokens.
-  virtual void gradients_written(std::size_t pack);
-  /// Begins to move K and V if they were kept.
-  void begin_attention(const AttentionSaved& saved);
-
-  Rank& rank() const { return rank_; }
-  Communicator& sequence() const { return sequence_; }
-  const ModelConfig& config() const { return config_; }
-  /// The parameters of the current pass.
-  const ParameterStore& store() const { return *store_; }
-
  private:
-  struct Heads;
-
   ComputeStream& compute() const { return rank_.compute(); }
   OwnedTensor step(DType of, std::span<const std::size_t> sizes, std::string_view what) const {
     return rank_.tensor(Category::workspace, of, sizes, what);
   }
-  OwnedTensor step(DType of, std::initializer_list<std::size_t> sizes, std::string_view what) const {
-    return rank_.tensor(Category::workspace, of, sizes, what);
-  }
-  Heads heads_room(const AttentionSaved& saved) const;
-  void project(Heads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer);
-  /// Returns the biases of the slice's heads and rows.
+  void begin_attention(const AttentionSaved& saved);
+  void project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer);
+  void gradients_written(std::size_t pack);
   BlockBiases biases(std::size_t layer) const;
 
   Rank& rank_;
@@ -94,9 +58,10 @@ class Dense : public Strategy {
   DType sums_;
   BlockSlice slice_;
   std::unique_ptr<SequenceAttention> attention_;
+  std::unique_ptr<SublayerWeights> weights_;
   const ParameterStore* store_ = nullptr;  // parameters of the current pass
   const TokenLayout* tokens_ = nullptr;
-  std::vector<Work> summing_;
+  const AttentionSaved* below_ = nullptr;  // what the current block's attention saved, in the MLP's backward pass
 };
 
 }  // namespace tsprun::detail

@@ -67,4 +67,28 @@ PackPlan mlp_pack_plan(const ModelConfig& config, std::size_t layer, std::size_t
   return pack;
 }
 
+std::size_t pack_rows(const PackPlan& plan) {
+  std::size_t rows = 0;
+  for (const PartPlan& part : plan.parts) rows += part.rows();
+  return rows;
+}
+
+PackPlan cut_pack(PackPlan cut, std::size_t first, std::size_t count) {
+  std::size_t row = 0;
+  for (PartPlan& part : cut.parts) {
+    const std::size_t rows = part.rows();
+    const std::size_t from = std::clamp(first, row, row + rows) - row;
+    const std::size_t to = std::clamp(first + count, row, row + rows) - row;
+    if (part.transposed) {
+      part.block.first_column += from;
+      part.block.columns = to - from;
+    } else {
+      part.block.first_row += from;
+      part.block.rows = to - from;
+    }
+    row += rows;
+  }
+  return cut;
+}
+
 }  // namespace tsprun::detail

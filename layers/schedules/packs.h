@@ -19,6 +19,12 @@ PackPlan attention_pack_plan(const ModelConfig& config, std::size_t layer, const
 /// Returns the pack [W_1; W_3; W_2ᵀ] of MLP rows [first, first + count), of width h; without a gate [W_1; W_2ᵀ].
 PackPlan mlp_pack_plan(const ModelConfig& config, std::size_t layer, std::size_t first, std::size_t count);
 
+/// Returns the number of rows of all parts.
+std::size_t pack_rows(const PackPlan& plan);
+/// Returns rows [first, first + count) of a pack. The result has as many parts as the whole pack; parts outside of the rows are
+/// empty.
+PackPlan cut_pack(PackPlan cut, std::size_t first, std::size_t count);
+
 /// Views of the matrices of an MLP pack, or of its gradients. W3 has no dims if the MLP has no gate.
 struct MlpMatrices {
   Tensor W1, W3, W2t;

@@ -9,33 +9,35 @@ int left_of(const Communicator& axis) { return (axis.rank() + axis.size() - 1) %
 
 }  // namespace
 
-RingWeights::RingWeights(Rank& rank, Communicator& axis, const Tensor& own, ShardRows rows, const CallOptions& options,
-                         std::string what)
+RingShards::RingShards(Rank& rank, Communicator& axis, const Tensor& own, ShardRows rows, const CallOptions& options,
+                       std::string what)
     : rank_(rank), axis_(axis), rows_of_(std::move(rows)), options_(options), what_(std::move(what)), current_(own) {}
 
-void RingWeights::begin_hop() {
-  if (last()) return;
-  const int next = (shard() + axis_.size() - 1) % axis_.size();
-  next_.tensor = rank_.tensor(Category::communication, current_.dtype(), {rows_of_(next), current_.size(1)}, what_);
+void RingShards::fetch(std::size_t step) {
+  if (step != fetched_ + 1 || step >= static_cast<std::size_t>(axis_.size())) return;
+  at(fetched_);
+  fetched_ = step;
+  next_.tensor =
+      rank_.tensor(Category::communication, current_.dtype(), {rows_of_(shard_at(axis_, step)), current_.size(1)}, what_);
   next_.work =
       axis_.post_send_recv(buffer_of(current_), right_of(axis_), buffer_of(next_.tensor.view()), left_of(axis_), options_);
 }
 
-void RingWeights::finish_hop() {
-  if (last()) return;
-  rank_.wait(next_.work);
-  memory_ = std::move(next_.tensor);
-  current_ = memory_;
-  ++step_;
+const Tensor& RingShards::at(std::size_t step) {
+  if (step == fetched_ && next_.tensor.exists()) {
+    rank_.wait(next_.work);
+    memory_ = std::move(next_.tensor);
+    current_ = memory_;
+  }
+  return current_;
 }
 
 RingSums::RingSums(Rank& rank, Communicator& axis, const Tensor& own, ShardRows rows, const CallOptions& options,
                    std::string what, RingPart when)
     : rank_(&rank), axis_(&axis), own_(own), rows_of_(std::move(rows)), options_(options), what_(std::move(what)), when_(when) {}
 
-Tensor RingSums::part(int step) {
+Tensor RingSums::part(std::size_t step) {
   if (step == 0) return own_;
-  const int shard = (axis_->rank() - step + axis_->size()) % axis_->size();
   if (when_ == RingPart::ahead) {
     leaving_ = std::move(part_);
   } else {
@@ -43,11 +45,11 @@ Tensor RingSums::part(int step) {
     rank_->wait(arriving_.work);
     part_.reset();
   }
-  part_ = rank_->tensor(Category::communication, own_.dtype(), {rows_of_(shard), width()}, what_);
+  part_ = rank_->tensor(Category::communication, own_.dtype(), {rows_of_(shard_at(*axis_, step)), width()}, what_);
   return part_;
 }
 
-void RingSums::pass_on(int step) {
+void RingSums::pass_on(std::size_t step) {
   if (step == 0) return;  // stays at home
   if (when_ == RingPart::ahead) {
     rank_->wait(arriving_.work);
@@ -55,9 +57,8 @@ void RingSums::pass_on(int step) {
   }
   if (step > 1) rank_->compute().add(part_, arriving_.tensor, part_);
   // The next sum to arrive belongs to the next step's shard; after the last step, to this rank's own.
-  const int next = (axis_->rank() - step - 1 + 2 * axis_->size()) % axis_->size();
   arriving_.tensor.reset();
-  arriving_.tensor = rank_->tensor(Category::communication, own_.dtype(), {rows_of_(next), width()}, what_);
+  arriving_.tensor = rank_->tensor(Category::communication, own_.dtype(), {rows_of_(shard_at(*axis_, step + 1)), width()}, what_);
   arriving_.work = axis_->post_send_recv(buffer_of(part_.view()), right_of(*axis_), buffer_of(arriving_.tensor.view()),
                                          left_of(*axis_), options_);
 }

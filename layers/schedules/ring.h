@@ -10,6 +10,7 @@
 
 #include "core/rank/rank.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -19,24 +20,23 @@ namespace tsprun::detail {
 /// Returns the number of rows of shard r; all shards have the same width.
 using ShardRows = std::function<std::size_t(int r)>;
 
+/// Returns the owner of the shard that this rank has at `step`.
+inline int shard_at(const Communicator& axis, std::size_t step) {
+  return (axis.rank() + axis.size() - static_cast<int>(step)) % axis.size();
+}
+
 /// Shards that travel round the ring. At most two are in this rank's memory at a time, its own not counted.
-class RingWeights {
+class RingShards {
  public:
   /// Starts with this rank's shard `own` [rows(p), width], which must be contiguous and isn't changed. `what` names received
   /// shards in errors.
-  RingWeights(Rank& rank, Communicator& axis, const Tensor& own, ShardRows rows, const CallOptions& options, std::string what);
+  RingShards(Rank& rank, Communicator& axis, const Tensor& own, ShardRows rows, const CallOptions& options, std::string what);
 
-  int step() const { return step_; }
-  /// Returns the owner of the current shard.
-  int shard() const { return (axis_.rank() - step_ + axis_.size()) % axis_.size(); }
-  /// Returns the current shard.
-  const Tensor& rows() const { return current_; }
-  /// Returns whether this is the last step.
-  bool last() const { return step_ + 1 == axis_.size(); }
-  /// Begins to send the current shard to the right and to receive the next one from the left. Does nothing at the last step.
-  void begin_hop();
-  /// Waits for the next shard, which becomes the current one. Does nothing at the last step.
-  void finish_hop();
+  /// Begins to send the shard of the step before to the right, when it has arrived, and to receive this step's from the left.
+  /// Does nothing if that was begun already, at step 0, and after the last step.
+  void fetch(std::size_t step);
+  /// Waits for the shard of the step, frees the one before, and returns its rows. Call it for each step in order, after fetch().
+  const Tensor& at(std::size_t step);
 
  private:
   Rank& rank_;
@@ -44,10 +44,10 @@ class RingWeights {
   ShardRows rows_of_;
   CallOptions options_;
   std::string what_;
-  int step_ = 0;
   Tensor current_;
   OwnedTensor memory_;
-  Transfer next_;
+  std::size_t fetched_ = 0;  // the last step whose shard has arrived or is on its way
+  Transfer next_;            // its shard, until it has arrived
 };
 
 /// The time at which a rank computes its part of a gradient.
@@ -67,9 +67,9 @@ class RingSums {
 
   /// Returns memory for this rank's part of the gradient of step t's shard, which the caller overwrites. Unless parts are
   /// computed ahead, waits until the sum so far has arrived, so call it as late as possible. Call it for each step in order.
-  Tensor part(int step);
+  Tensor part(std::size_t step);
   /// Adds the part of this step, which must be complete, to the sum so far, and begins to send the sum to the right.
-  void pass_on(int step);
+  void pass_on(std::size_t step);
   /// Returns when the gradient of this rank's shard is complete.
   void settle();
 

@@ -4,8 +4,10 @@
 #include "layers/schedules/dense.h"
 #include "layers/schedules/tp/tensor_parallel.h"
 #include "layers/schedules/tsp/tsp.h"
-#include "layers/schedules/zero3/zero3.h"
+#include "layers/schedules/zero3/gathered_weights.h"
 #include "transport/cause.h"
+
+#include <utility>
 
 namespace tsprun::detail {
 
@@ -13,23 +15,15 @@ namespace {
 
 /// Returns the strategy that computes a rank's slice of the blocks over the sequence axis.
 std::unique_ptr<Strategy> make_inner(Rank& rank, Mesh& mesh, const StrategyOptions& options, const BlockSlice& slice) {
-  const ModelConfig& config = options.config;
+  Communicator& axis = mesh.sequence();
   switch (mesh.layout().scheme()) {
     case Scheme::dense:
-      return std::make_unique<Dense>(rank, mesh.sequence(),
-                                     DenseOptions{.config = config,
-                                                  .dtype = options.dtype,
-                                                  .slice = slice,
-                                                  .exchange = mesh.layout().sequence_exchange,
-                                                  .kv_bucket_heads = options.kv_bucket_heads});
+      return std::make_unique<Dense>(rank, axis, options, slice, mesh.layout().sequence_exchange,
+                                     std::make_unique<CopiedWeights>(rank, axis));
     case Scheme::zero3:
-      return std::make_unique<Zero3>(
-          rank, mesh.sequence(),
-          Zero3Options{.config = config, .dtype = options.dtype, .kv_bucket_heads = options.kv_bucket_heads});
-    case Scheme::tsp:
-      return std::make_unique<Tsp>(
-          rank, mesh.sequence(),
-          TspOptions{.config = config, .slice = slice, .dtype = options.dtype, .kv_bucket_heads = options.kv_bucket_heads});
+      return std::make_unique<Dense>(rank, axis, options, slice, SequenceExchange::gather,
+                                     std::make_unique<GatheredWeights>(rank, axis, options.config));
+    case Scheme::tsp: return std::make_unique<Tsp>(rank, axis, options, slice);
   }
   throw Error(Cause::refused, "no such scheme");
 }
@@ -39,10 +33,10 @@ std::unique_ptr<Strategy> make_inner(Rank& rank, Mesh& mesh, const StrategyOptio
 std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOptions& options) {
   const Layout& layout = mesh.layout();
   check_layout(options.config, layout);
-  if (layout.tensor() == 1) return make_inner(rank, mesh, options, BlockSlice::whole(options.config));
   const BlockSlice slice = BlockSlice::of(options.config, mesh.tensor().rank(), layout.tensor());
-  return std::make_unique<TensorParallel>(rank, mesh.tensor(), layout.tensor_exchange, options.config, options.dtype,
-                                          make_inner(rank, mesh, options, slice));
+  std::unique_ptr<Strategy> inner = make_inner(rank, mesh, options, slice);
+  if (layout.tensor() == 1) return inner;
+  return std::make_unique<TensorParallel>(rank, mesh.tensor(), layout.tensor_exchange, options, std::move(inner));
 }
 
 }  // namespace tsprun::detail

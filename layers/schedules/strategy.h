@@ -45,22 +45,33 @@ struct SavedSizes {
   static SavedSizes of(const TokenLayout& tokens, std::size_t query_heads, std::size_t kv_heads, std::size_t intermediate);
 };
 
+/// Tensors of a sublayer's backward pass.
+struct SublayerBackward {
+  Tensor dx;       ///< overwritten
+  ConstTensor dy;  ///< gradient of the sublayer's result
+  ConstTensor x;   ///< the same as in the forward pass
+  /// Called when dx is complete before all gradients of the weights are computed. A strategy whose dx isn't complete earlier need
+  /// not call it: dx is complete when the sublayer's call returns.
+  std::function<void()> dx_complete = {};
+
+  void tell_dx_complete() const {
+    if (dx_complete) dx_complete();
+  }
+};
+
+/// What a strategy computes with. `kv_bucket_heads`: K/V heads gathered at a time; 0: the strategy chooses.
+struct StrategyOptions {
+  ModelConfig config;
+  DType dtype = DType::f32;
+  std::size_t kv_bucket_heads = 0;
+};
+
 /// A way of computing the sublayers of all blocks. The calls of one training pass, in order: begin_forward(); attention_forward()
 /// and mlp_forward() for each layer; begin_backward(); begin_block_backward(), mlp_backward() and attention_backward() for each
 /// layer, the last layer first; end(). A pass without gradients goes from the forward calls straight to end(). All ranks of the
 /// mesh make the same calls.
 class Strategy {
  public:
-  /// Callbacks that report the progress of a backward pass, in the same order on all ranks. A strategy need not report
-  /// everything: dx that it didn't report is complete when the sublayer's call returns, and gradients that it didn't report are
-  /// complete when end() returns.
-  struct Notices {
-    /// Called when the sublayer's dx is complete, before all gradients of its weights are computed.
-    std::function<void()> input_gradient;
-    /// Called when everything that a pack's gradients need is done or posted on Stream::gradients.
-    std::function<void(std::size_t pack)> gradients;
-  };
-
   Strategy() = default;
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
@@ -78,8 +89,10 @@ class Strategy {
   /// Sets the dropout of attention probabilities for the following calls, forward and backward. Strategies derive the draws for
   /// their own heads and tokens with AttentionDropout::of(). Until the first call the probability is 0.
   virtual void drop_attention(const kernels::AttentionDropout& of) = 0;
-  /// Sets the callbacks of the following backward passes.
-  void notify(Notices notices) { notices_ = std::move(notices); }
+  /// Sets the function that is called in the following backward passes when everything that a pack's gradients need is done or
+  /// posted on Stream::gradients, with the pack's number, in the same order on all ranks. Gradients of packs for which it isn't
+  /// called are complete when end() returns.
+  void on_gradients(std::function<void(std::size_t pack)> call) { on_gradients_ = std::move(call); }
 
   /// Begins a pass. `store` and `tokens` are borrowed and must stay until the next pass begins. The strategy may begin to move
   /// weights.
@@ -94,26 +107,20 @@ class Strategy {
   /// Announces the backward pass of a block; `attention` is what its attention saved. The strategy may begin to move it while the
   /// MLP's backward pass is computed.
   virtual void begin_block_backward(std::size_t /*layer*/, const AttentionSaved& /*attention*/) {}
-  /// Computes dx and the gradients of the MLP's pack from dy, the same x as in the forward pass, and what was saved.
-  virtual void mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
-                            const MlpSaved& saved) = 0;
-  /// Computes dx and the gradients of the attention's pack from dy, the same x as in the forward pass, and what was saved.
-  virtual void attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
-                                  const AttentionSaved& saved) = 0;
+  /// Computes dx and the gradients of the sublayer's pack from dy, x and what was saved.
+  virtual void mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) = 0;
+  virtual void attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) = 0;
   /// Ends the pass: returns when every message that it began is complete, so that all gradients are in the store and no other
   /// rank reads this rank's weights.
   virtual void end() = 0;
 
  protected:
-  void tell_input_gradient() const {
-    if (notices_.input_gradient) notices_.input_gradient();
-  }
   void tell_gradients(std::size_t pack) const {
-    if (notices_.gradients) notices_.gradients(pack);
+    if (on_gradients_) on_gradients_(pack);
   }
 
  private:
-  Notices notices_;
+  std::function<void(std::size_t)> on_gradients_;
 };
 
 }  // namespace tsprun::detail

@@ -2,6 +2,7 @@
 #include "layers/schedules/vocabulary.h"
 
 #include "core/kernels/check.h"
+#include "layers/schedules/look_ahead.h"
 #include "layers/schedules/ring.h"
 #include "transport/cause.h"
 
@@ -163,7 +164,7 @@ void ExchangedVocabulary::head_backward(const Tensor& dx, const ConstTensor& x, 
   }
 }
 
-RingWeights ExchangedVocabulary::rotation() {
+RingShards ExchangedVocabulary::rotation() {
   return {rank_,
           axis_,
           weights_.head,
@@ -180,22 +181,22 @@ double ExchangedVocabulary::head_rotated(const ConstTensor& x, const Tensor& lse
   const OwnedTensor sum = rank_.tensor(Category::workspace, sums, {rows}, "sums of exponentials");
   const OwnedTensor label_logit = rank_.tensor(Category::workspace, sums, {rows}, "labels' logits");
   compute.cross_entropy_begin(maximum, sum, label_logit);
-  RingWeights ring = rotation();
-  for (int t = 0; t < size(); ++t) {
-    ring.begin_hop();
-    const std::size_t first_id = rows_.offset(ring.shard());
-    const std::size_t step = logit_tile_rows(ring.rows().size(0), sums);
-    const OwnedTensor tile = rank_.tensor(Category::workspace, sums, {std::min(step, rows), ring.rows().size(0)}, "logits");
+  RingShards ring = rotation();
+  const auto multiply = [&](std::size_t t) {
+    const Tensor W = ring.at(t);
+    const std::size_t first_id = rows_.offset(shard_at(axis_, t));
+    const std::size_t step = logit_tile_rows(W.size(0), sums);
+    const OwnedTensor tile = rank_.tensor(Category::workspace, sums, {std::min(step, rows), W.size(0)}, "logits");
     for (std::size_t row = 0; row < rows; row += step) {
       const std::size_t count = std::min(step, rows - row);
       const Tensor part = tile->slice(0, 0, count);
-      compute.gemm(part, x.slice(0, row, count), ring.rows().transposed(0, 1));
+      compute.gemm(part, x.slice(0, row, count), W.transposed(0, 1));
       if (logits != nullptr) (*logits)(std::span(row_numbers_).subspan(row, count), first_id, part);
       compute.cross_entropy_update(maximum->slice(0, row, count), sum->slice(0, row, count), label_logit->slice(0, row, count),
                                    part, labels_.subspan(row, count), static_cast<std::int64_t>(first_id));
     }
-    ring.finish_hop();
-  }
+  };
+  look_ahead(static_cast<std::size_t>(size()), {{1, [&](std::size_t t) { ring.fetch(t); }}, {0, multiply}});
   compute.cross_entropy_finish(lse, maximum, sum);
   return compute.cross_entropy_loss(lse, label_logit, labels_);
 }
@@ -203,14 +204,13 @@ double ExchangedVocabulary::head_rotated(const ConstTensor& x, const Tensor& lse
 void ExchangedVocabulary::head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight) {
   ComputeStream& compute = rank_.compute();
   const std::size_t rows = x.size(0);
-  RingWeights ring = rotation();
+  RingShards ring = rotation();
   RingSums sums(
       rank_, axis_, weights_.head_gradient, [this](int r) { return rows_.count(r); },
       CallOptions{.stream = Stream::gradients, .purpose = Purpose::head}, "vocabulary gradient shard");
-  for (int t = 0; t < size(); ++t) {
-    ring.begin_hop();
-    const auto first_id = static_cast<std::int64_t>(rows_.offset(ring.shard()));
-    const Tensor W = ring.rows();
+  const auto multiply = [&](std::size_t t) {
+    const Tensor W = ring.at(t);
+    const auto first_id = static_cast<std::int64_t>(rows_.offset(shard_at(axis_, t)));
     const Tensor dW = sums.part(t);
     const std::size_t step = logit_tile_rows(W.size(0), lse.dtype());
     const OwnedTensor tile = rank_.tensor(Category::workspace, lse.dtype(), {std::min(step, rows), W.size(0)}, "logits");
@@ -225,8 +225,8 @@ void ExchangedVocabulary::head_backward_rotated(const Tensor& dx, const ConstTen
       compute.gemm(dW, part.transposed(0, 1), some, row == 0 ? Write::replace : Write::add);
     }
     sums.pass_on(t);
-    ring.finish_hop();
-  }
+  };
+  look_ahead(static_cast<std::size_t>(size()), {{1, [&](std::size_t t) { ring.fetch(t); }}, {0, multiply}});
   sums.settle();
 }
 

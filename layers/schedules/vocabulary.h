@@ -84,7 +84,7 @@ class ExchangedVocabulary final : public Vocabulary {
                      double weight) override;
 
  private:
-  RingWeights rotation();
+  RingShards rotation();
   double head_rotated(const ConstTensor& x, const Tensor& lse, const LogitsSink* logits);
   double head_gathered(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, const LogitsSink* logits, bool keep);
   void head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight);

@@ -1,19 +1,23 @@
-// Lists the flows of a step, axis by axis: tokens (sp, tsp, zero3), tensors (tp), vocabulary and norms, data (dp).
+// Lists the flows of a step: those of the blocks (ways.h), of the vocabulary and the norms, and over dp.
 #include "layers/theory/flows.h"
 
 #include "core/collectives/chunks.h"
-#include "layers/layout/zigzag.h"
+#include "layers/theory/ways.h"
 
 namespace tsprun::detail::theory {
 
 namespace {
 
+constexpr bool kForward = false;
+constexpr bool kBackward = true;
+constexpr bool kExposed = false;
+constexpr bool kHidden = true;
+
 /// Collects the flows of one replica and multiplies them by dp at the end.
 class Counter {
  public:
   Counter(const Setting& setting, const Layout& layout, std::optional<std::uint64_t> remote_rows)
-      : setting_(setting),
-        of_{setting, layout},
+      : of_{setting, layout},
         replica_(of_.replica()),
         model_(setting.model),
         layout_(layout),
@@ -23,13 +27,10 @@ class Counter {
         a_(setting.bytes.accumulated),
         N_(replica_.tokens()),
         h_(model_.hidden),
-        kv_read_(HeadCut(model_.query_heads, model_.kv_heads, layout.tensor()).kv_heads_read_by_all()),
-        copied_(2 * h_ * model_.head_dim * (kv_read_ - model_.kv_heads)),
-        remote_rows_(remote_rows) {}
+        remote_rows_(remote_rows),
+        flows_(block_flows(replica_, layout)) {}
 
   std::vector<Flow> step() {
-    if (D_ > 1) token_axis();
-    if (T_ > 1) tensor_axis();
     vocabulary();
     norm_gains();
     for (Flow& flow : flows_) flow.bytes *= static_cast<std::uint64_t>(layout_.data());
@@ -40,11 +41,6 @@ class Counter {
   }
 
  private:
-  static constexpr bool kForward = false;
-  static constexpr bool kBackward = true;
-  static constexpr bool kExposed = false;
-  static constexpr bool kHidden = true;
-
   /// Ranks among which something moves: an axis, and whether the ranks of tp belong to it, too.
   struct Among {
     Among(AxisKind kind, bool tensors_too = false) : axis(kind), with_tensors(tensors_too) {}
@@ -60,116 +56,6 @@ class Counter {
     if (D_ == 1) return AxisKind::tp;
     return {layout_.token_axis(), layout_.slices_tokens()};
   }
-
-  // --- sp, tsp, zero3
-
-  void token_axis() {
-    switch (layout_.scheme()) {
-      case Scheme::tsp: folded_weights(); break;
-      case Scheme::zero3: gathered_weights(); break;
-      case Scheme::dense: copied_gradients(); break;
-    }
-    if (layout_.exchanges_heads()) heads_for_tokens();
-    else keys_and_values();
-  }
-
-  /// Adds TSP's weights and gradients: attention's shards are broadcast and their gradients reduced to the owners; the MLP's
-  /// shards and gradients travel round the ring.
-  void folded_weights() {
-    const std::uint64_t attention = (replica_.attention_parameters() + copied_) * (D_ - 1) * L();
-    const std::uint64_t mlp = replica_.mlp_parameters() * (D_ - 1) * L();
-    for (const bool backward : {kForward, kBackward}) {
-      add(AxisKind::tsp, Purpose::weights, Pattern::collective, Phase::attention, backward, kHidden, attention * e_, D_ * L());
-      add(AxisKind::tsp, Purpose::weights, Pattern::ring, Phase::mlp, backward, kHidden, mlp * e_, (D_ - 1) * L());
-    }
-    add(AxisKind::tsp, Purpose::gradients, Pattern::collective, Phase::attention, kBackward, kHidden, attention * a_, D_ * L());
-    add(AxisKind::tsp, Purpose::gradients, Pattern::ring, Phase::mlp, kBackward, kHidden, mlp * a_, (D_ - 1) * L());
-  }
-
-  /// Adds ZeRO-3's weights and gradients, sublayer by sublayer.
-  void gathered_weights() {
-    const auto sublayer = [&](Phase phase, std::uint64_t parameters) {
-      const std::uint64_t moved = parameters * (D_ - 1) * L();
-      for (const bool backward : {kForward, kBackward})
-        add(AxisKind::zero3, Purpose::weights, Pattern::collective, phase, backward, kHidden, moved * e_, L());
-      add(AxisKind::zero3, Purpose::gradients, Pattern::collective, phase, kBackward, kHidden, moved * a_, L());
-    };
-    sublayer(Phase::attention, replica_.attention_parameters());
-    sublayer(Phase::mlp, replica_.mlp_parameters());
-  }
-
-  /// Adds the all-reduce of gradients under sp, where every rank has a copy of the weights.
-  void copied_gradients() {
-    const std::uint64_t parameters = (replica_.block_parameters() + copied_) * L();
-    add(AxisKind::sp, Purpose::gradients, Pattern::collective, Phase::pass, kBackward, kHidden, 2 * parameters * a_ * (D_ - 1),
-        2 * L());
-  }
-
-  /// Adds K and V, and dK and dV, that are gathered or travel round the ring.
-  void keys_and_values() {
-    const bool ring = layout_.token_axis() == AxisKind::sp && layout_.sequence_exchange == SequenceExchange::ring;
-    const Pattern pattern = ring ? Pattern::ring : Pattern::collective;
-    const std::uint64_t messages = ring ? (D_ - 1) * L() : L();
-    const std::uint64_t kv = 2 * N_ * model_.head_dim * kv_read_ * (D_ - 1) * L();
-    // Computing O again takes a whole round before backward's own round begins.
-    const std::uint64_t rounds = ring && setting_.recompute == Recompute::full ? 2 : 1;
-    add(layout_.token_axis(), Purpose::kv, pattern, Phase::attention, kForward, kHidden, kv * e_, messages);
-    add(layout_.token_axis(), Purpose::kv, pattern, Phase::attention, kBackward, kHidden, kv * (rounds * e_ + a_),
-        (rounds + 1) * messages);
-  }
-
-  /// Adds the exchanges of Ulysses. q and k count elements that change ranks when Q (or O) and K (or V) go from token shards to
-  /// head shards, or back.
-  void heads_for_tokens() {
-    const int D = layout_.sequence();
-    const Zigzag zigzag(setting_.sequence, D);
-    std::uint64_t q = 0;
-    std::uint64_t k = 0;
-    std::uint64_t dk = 0;
-    for (int t = 0; t < layout_.tensor(); ++t) {
-      const BlockSlice slice = BlockSlice::of(model_, t, layout_.tensor());
-      const auto read_by = [&](int p) { return kv_heads_read(model_, slice, p, D); };
-      std::uint64_t read = 0;
-      for (int p = 0; p < D; ++p) read += read_by(p);
-      std::uint64_t k_here = 0;
-      for (int p = 0; p < D; ++p) {
-        const std::uint64_t tokens = replica_.batch * zigzag.tokens(p) * model_.head_dim;
-        q += tokens * (slice.queries.count - slice.queries.count / D_);
-        k_here += tokens * (read - read_by(p));
-      }
-      k += k_here;
-      // Gradients of heads that several ranks read are summed.
-      dk += k_here * (read > slice.kv.count ? a_ : e_);
-    }
-    std::uint64_t backward = 2 * q * e_ + 2 * dk;
-    if (setting_.recompute == Recompute::selective) backward += (q + 2 * k) * e_;
-    if (setting_.recompute == Recompute::full) backward += (2 * q + 2 * k) * e_;
-    const auto all_to_all = [&](bool in_backward, std::uint64_t bytes) {
-      add(AxisKind::sp, Purpose::activations, Pattern::all_to_all, Phase::attention, in_backward, kExposed, bytes * L(), 4 * L());
-    };
-    all_to_all(kForward, (2 * q + 2 * k) * e_);
-    all_to_all(kBackward, backward);
-  }
-
-  // --- tp
-
-  void tensor_axis() {
-    const std::uint64_t sublayer = 2 * N_ * h_ * e_ * (T_ - 1) * L();
-    for (const Phase phase : {Phase::attention, Phase::mlp}) {
-      for (const bool backward : {kForward, kBackward}) {
-        // Megatron's sequence parallelism gathers each sublayer's input once more in backward.
-        const bool again = backward && layout_.slices_tokens();
-        add(AxisKind::tp, Purpose::activations, Pattern::collective, phase, backward, kExposed,
-            again ? sublayer / 2 * 3 : sublayer, (again ? 3 : 2) * L());
-      }
-    }
-    // Gradients of copied K/V heads. If tsp cuts the weights, too, each copy's gradient lies on one of its ranks.
-    const std::uint64_t copies = layout_.scheme() == Scheme::tsp ? 1 : D_;
-    add(AxisKind::tp, Purpose::gradients, Pattern::collective, Phase::pass, kBackward, kHidden, 2 * copied_ * a_ * copies * L(),
-        2 * L());
-  }
-
-  // --- what else a model has
 
   void vocabulary() {
     if (layout_.cuts_vocabulary_over_tensor()) {
@@ -253,7 +139,7 @@ class Counter {
       add(AxisKind::dp, purpose, Pattern::collective, Phase::pass, kBackward, hidden,
           2 * elements * a_ * static_cast<std::uint64_t>(layout_.data() - 1), messages);
     };
-    all_reduced(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * L());
+    all_reduced(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * model_.layers);
     const std::uint64_t tables = model_.tied_embeddings ? 1 : 2;
     // The embedding's gradient is complete only when the backward pass ends.
     all_reduced(Purpose::embedding, kExposed, all.vocabulary / tables, 2);
@@ -261,9 +147,6 @@ class Counter {
     all_reduced(Purpose::other, kExposed, all.norms, 2);
   }
 
-  std::uint64_t L() const { return model_.layers; }
-
-  const Setting& setting_;
   MeshSetting of_;
   Setting replica_;
   const ModelConfig& model_;
@@ -274,8 +157,6 @@ class Counter {
   std::uint64_t a_;
   std::uint64_t N_;
   std::uint64_t h_;
-  std::uint64_t kv_read_;  ///< K/V heads that the tensor ranks read, summed over them: m(T)
-  std::uint64_t copied_;   ///< elements of W_K and W_V beyond the first copy
   std::optional<std::uint64_t> remote_rows_;
   std::vector<Flow> flows_;
 };

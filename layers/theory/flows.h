@@ -2,7 +2,7 @@
 // many bytes all ranks together receive. Their sums are the exact traffic of a layout; the flows themselves feed the model of
 // time (step_time.h).
 //
-// Source: the table "Exact traffic" in docs/algorithms.md (traffic.h states it scheme by scheme). What the table leaves open is
+// Source: the table "Exact traffic" in docs/algorithms.md (tests state it scheme by scheme). What the table leaves open is
 // decided here: tp×tsp is TSP of each tensor rank's part, with its activations all-reduced over tp as under tp×sp; the vocabulary
 // is cut as layouts.h says; gradients of replicated vocabulary rows are all-reduced and counted as `embedding` (and as `head` if
 // weights aren't tied).

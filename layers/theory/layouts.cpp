@@ -1,10 +1,9 @@
 // Counts what each rank of a mesh holds and saves, from the same cuts that the schedules use.
 #include "layers/theory/layouts.h"
 
-#include "layers/layout/shards.h"
 #include "layers/layout/zigzag.h"
-#include "layers/theory/memory.h"
 #include "layers/theory/step.h"
+#include "layers/theory/ways.h"
 
 #include <vector>
 
@@ -40,22 +39,8 @@ RankParameters held(const MeshSetting& of, MeshPlace place) {
   const ModelConfig& model = of.setting.model;
   const BlockSlice slice = BlockSlice::of(model, place.tensor, of.layout.tensor());
   const std::uint64_t h = model.hidden;
-  RankParameters result;
-  if (of.layout.scheme() == Scheme::tsp) {
-    const TspShards shards(slice.apply(model), of.layout.sequence());
-    result.attention = shards.attention(place.sequence);
-    result.mlp = shards.mlp(place.sequence);
-  } else {
-    const std::uint64_t attention_rows = 2 * (slice.queries.count + slice.kv.count) * model.head_dim;
-    const std::uint64_t mlp_rows = model.mlp_matrices() * slice.rows;
-    const auto share = [&](std::uint64_t rows) {
-      return of.layout.scheme() == Scheme::zero3 ? Chunks::balanced(of.layout.sequence(), rows).count(place.sequence) : rows;
-    };
-    result.attention = share(attention_rows) * h;
-    result.mlp = share(mlp_rows) * h;
-  }
-  result.attention *= model.layers;
-  result.mlp *= model.layers;
+  const BlockElements block = weights_way(of.layout).held(model, slice, place.sequence, of.layout.sequence());
+  RankParameters result{.attention = block.attention * model.layers, .mlp = block.mlp * model.layers};
   result.vocabulary = (model.tied_embeddings ? 1 : 2) * vocabulary_rows(of, place) * h;
   result.norms = model.replicated_parameters();
   return result;
@@ -76,6 +61,20 @@ std::uint64_t held_tokens(const MeshSetting& of, MeshPlace place) {
   const Setting replica = of.replica();
   const std::size_t rows = replica.batch * Zigzag(replica.sequence, of.layout.sequence()).tokens(place.sequence);
   return of.layout.slices_tokens() ? Chunks::balanced(of.layout.tensor(), rows).count(place.tensor) : rows;
+}
+
+std::uint64_t saved_bytes_per_token(const Setting& setting) {
+  const auto& [element, accumulated, lse] = setting.bytes;
+  const ModelConfig& model = setting.model;
+  const std::uint64_t inputs = 2 * model.hidden;
+  switch (setting.recompute) {
+    case Recompute::none:
+      return element * (inputs + 2 * model.query_width() + 2 * model.kv_width() + model.mlp_inputs() * model.intermediate) +
+             lse * model.query_heads;
+    case Recompute::selective: return element * (inputs + model.query_width()) + lse * model.query_heads;
+    case Recompute::full: return element * inputs;
+  }
+  return 0;
 }
 
 std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place) {

@@ -28,18 +28,6 @@ PhantomOptions likeness(int ranks, int number, const PeakOptions& options) {
   return like;
 }
 
-/// A phantom rank and its place on a mesh.
-struct Phantom {
-  Context context;
-  Rank rank;
-  Mesh mesh;
-
-  Phantom(const MeshSetting& of, int number, const PeakOptions& options)
-      : context(make_phantom(number, of.layout.ranks(), likeness(of.layout.ranks(), number, options))),
-        rank(context, {.threads = options.threads, .trace = nullptr}),
-        mesh(context.world(), of.layout) {}
-};
-
 ModelOptions model_options(const MeshSetting& of, const PeakOptions& options) {
   return {.config = of.setting.model,
           .dtype = of.setting.bytes.dtype(),
@@ -50,19 +38,26 @@ ModelOptions model_options(const MeshSetting& of, const PeakOptions& options) {
 
 }  // namespace
 
-// --- a run -------------------------------------------------------------------------------------------------------------------
-
-struct RunPeaks::Parts {
+/// A phantom rank and its place on a mesh.
+struct PhantomRank {
   Context context;
   Rank rank;
   Mesh mesh;
+
+  PhantomRank(const MeshSetting& of, int number, const PeakOptions& options)
+      : context(make_phantom(number, of.layout.ranks(), likeness(of.layout.ranks(), number, options))),
+        rank(context, {.threads = options.threads, .trace = nullptr}),
+        mesh(context.world(), of.layout) {}
+};
+
+// --- a run -------------------------------------------------------------------------------------------------------------------
+
+struct RunPeaks::Parts {
+  PhantomRank phantom;
   Model model;
 
   Parts(const MeshSetting& of, int number, const PeakOptions& options)
-      : context(make_phantom(number, of.layout.ranks(), likeness(of.layout.ranks(), number, options))),
-        rank(context, {.threads = options.threads, .trace = nullptr}),
-        mesh(context.world(), of.layout),
-        model(rank, mesh, model_options(of, options)) {
+      : phantom(of, number, options), model(phantom.rank, phantom.mesh, model_options(of, options)) {
     model.parameters().fill_fresh(of.setting.model.layers, 0);
   }
 };
@@ -88,7 +83,7 @@ void RunPeaks::pass_with_own_ids(std::size_t batch, std::size_t sequence) {
   pass({.batch = batch, .sequence = sequence, .ids = ids, .labels = labels});
 }
 
-CategoryBytes RunPeaks::peaks() const { return parts_->rank.memory_peaks(); }
+CategoryBytes RunPeaks::peaks() const { return parts_->phantom.rank.memory_peaks(); }
 
 void DecisivePasses::note(std::uint64_t number, std::size_t batch, std::size_t sequence, std::size_t rows, std::uint64_t held) {
   const auto surpasses = [&](const Pass& pass) { return pass.batch == batch && pass.sequence == sequence && pass.rows >= rows; };
@@ -148,7 +143,7 @@ bool fits(const MeshSetting& of, std::uint64_t budget, const PeakOptions& option
 
 CategoryBytes decoding_peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, std::size_t prompt,
                              const PeakOptions& options) {
-  Phantom phantom(of, rank, options);
+  PhantomRank phantom(of, rank, options);
   Model model(phantom.rank, phantom.mesh, model_options(of, options));
   model.parameters().fill_fresh(of.setting.model.layers, 0);
   Decoder decoder(phantom.rank, model, ids.size());
@@ -159,7 +154,7 @@ CategoryBytes decoding_peaks(const MeshSetting& of, int rank, std::span<const st
 
 CategoryBytes block_peaks(const MeshSetting& of, int rank, const PeakOptions& options) {
   const DType dtype = of.setting.bytes.dtype();
-  Phantom phantom(of, rank, options);
+  PhantomRank phantom(of, rank, options);
   SingleBlock block(phantom.rank, phantom.mesh, model_options(of, options), of.setting.batch, of.setting.sequence);
   block.parameters().fill_fresh(of.setting.model.layers, 0);
   OwnedTensor y = block.forward(block.residual(block.kept(), dtype, "x"));

@@ -16,36 +16,25 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 
-/// Adds the layouts of one replica (without dp) that have these axes, in every variant that makes a difference.
-void add_replica(std::vector<Layout>& layouts, std::vector<Axis> axes) {
-  std::erase_if(axes, [](const Axis& axis) { return axis.degree == 1; });
-  const auto has = [&](AxisKind kind) {
-    return std::any_of(axes.begin(), axes.end(), [&](const Axis& axis) { return axis.kind == kind; });
-  };
-  std::vector<TensorExchange> tensor = {TensorExchange::plain};
-  if (has(AxisKind::tp)) tensor.push_back(TensorExchange::sequence);
-  std::vector<SequenceExchange> sequence = {SequenceExchange::gather};
-  if (has(AxisKind::sp)) sequence.insert(sequence.end(), {SequenceExchange::ring, SequenceExchange::ulysses});
-  for (const TensorExchange t : tensor) {
-    for (const SequenceExchange s : sequence) {
-      Layout layout{.axes = axes, .tensor_exchange = t, .sequence_exchange = s};
-      if (std::find(layouts.begin(), layouts.end(), layout) == layouts.end()) layouts.push_back(std::move(layout));
+/// Adds the layouts that begin with these axes and end with others, whose degrees have the product `ranks`: as the table of axes
+/// and the grammar allow, in every variant.
+void add_layouts(std::vector<Layout>& found, const Layout& begun, int ranks) {
+  if (ranks == 1) {
+    for (const TensorExchange t : kTensorExchanges) {
+      for (const SequenceExchange s : kSequenceExchanges) {
+        Layout layout = begun.with(t).with(s);
+        if (layout.tensor_exchange == t && layout.sequence_exchange == s) found.push_back(std::move(layout));
+      }
+    }
+    return;
+  }
+  for (const AxisRow& row : kAxes) {
+    for (int degree = 2; degree <= ranks; ++degree) {
+      Layout longer = begun;
+      longer.axes.push_back({row.kind, degree});
+      if (ranks % degree == 0 && longer.why_not().empty()) add_layouts(found, longer, ranks / degree);
     }
   }
-}
-
-std::vector<Layout> replicas(int ranks) {
-  std::vector<Layout> layouts;
-  add_replica(layouts, {{AxisKind::tsp, ranks}});
-  add_replica(layouts, {{AxisKind::zero3, ranks}});
-  for (int t = 1; t <= ranks; ++t) {
-    if (ranks % t != 0) continue;
-    for (const AxisKind other : {AxisKind::sp, AxisKind::tsp}) {
-      add_replica(layouts, {{AxisKind::tp, t}, {other, ranks / t}});
-      add_replica(layouts, {{other, ranks / t}, {AxisKind::tp, t}});
-    }
-  }
-  return layouts;
 }
 
 std::string gibibytes(double bytes) { return fmt::format("{:.1f} GiB", bytes / kGiB); }
@@ -63,13 +52,10 @@ std::string largest_parts(const CategoryBytes& bytes) {
 
 std::vector<Layout> all_layouts(int ranks) {
   std::vector<Layout> layouts;
-  for (int data = 1; data <= ranks; ++data) {
-    if (ranks % data != 0) continue;
-    for (Layout layout : replicas(ranks / data)) {
-      if (data > 1) layout.axes.insert(layout.axes.begin(), {AxisKind::dp, data});
-      layouts.push_back(std::move(layout));
-    }
-  }
+  add_layouts(layouts, {}, ranks);
+  std::ranges::stable_sort(layouts, {}, [](const Layout& each) {
+    return std::tuple(each.data(), each.tensor(), each.tensor() == 1 && each.degree(AxisKind::sp) > 1);
+  });
   return layouts;
 }
 

@@ -1,5 +1,5 @@
-// Search over all layouts of N GPUs on the axes dp, tp, sp, tsp and zero3, with the variants of tp and sp, each with the
-// recomputation that suits it best: which fit a GPU's memory, and how long a step takes.
+// Search over all layouts of N GPUs, each with the recomputation that suits it best: which fit a GPU's memory, and how long a
+// step takes.
 #pragma once
 
 #include "layers/layout/layout.h"
@@ -15,8 +15,8 @@
 
 namespace tsprun::detail::theory {
 
-/// Returns all layouts over `ranks` ranks that the grammar of --layout allows, without axes of degree 1: dp first, if there is
-/// one, then one of tsp, zero3, tp, sp, tp and sp in either order, tp and tsp in either order.
+/// Returns all layouts over `ranks` ranks that the grammar of --layout allows, without axes of degree 1, in every variant: those
+/// with fewer replicas first, then those with fewer tensor ranks, then those that share the weights.
 std::vector<Layout> all_layouts(int ranks);
 
 /// One layout and its verdict.

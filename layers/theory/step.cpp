@@ -66,6 +66,32 @@ std::uint64_t all_reduced_of_rank(int ranks, int rank, SumPath path, std::uint64
   return reduced + all - chunks.count(rank);
 }
 
+Traffic tsp_block_of_rank(const Setting& setting, int ranks, int rank, SumPath attention) {
+  const auto& [element, accumulated, lse] = setting.bytes;
+  const TspShards shards(setting.model, ranks);
+  const Zigzag zigzag(setting.sequence, ranks);
+  // On the ring, a rank receives every sum but the one that it starts.
+  const int starts = started_by(rank, ranks);
+  const auto summed = [&](std::uint64_t whole, std::uint64_t own, std::uint64_t started, SumPath path) {
+    return path == SumPath::direct ? own * hops(ranks) : whole - started;
+  };
+
+  const std::uint64_t mlp = setting.mlp_parameters();
+  const std::uint64_t weights = setting.block_parameters() - shards.attention(rank) - shards.mlp(rank);
+  const std::uint64_t token = 2 * setting.batch * setting.model.kv_width();
+  const std::uint64_t kv = token * (setting.sequence - zigzag.tokens(rank)) * element;
+
+  Traffic traffic;
+  traffic.forward[Purpose::weights] = traffic.backward[Purpose::weights] = weights * element;
+  traffic.forward[Purpose::kv] = kv;
+  traffic.backward[Purpose::kv] =
+      kv + token * summed(setting.sequence, zigzag.tokens(rank), zigzag.tokens(starts), attention) * accumulated;
+  traffic.backward[Purpose::gradients] =
+      accumulated * (summed(setting.attention_parameters(), shards.attention(rank), shards.attention(starts), attention) +
+                     summed(mlp, shards.mlp(rank), shards.mlp(starts), SumPath::ring));
+  return traffic;
+}
+
 Traffic tsp_step_of_rank(const Setting& setting, int ranks, int rank, SumPath path, const RemoteRows& rows, bool backward) {
   Traffic step = tsp_block_of_rank(setting, ranks, rank, path).times(setting.model.layers);
   step += head_of_rank(setting, ranks, rank, path);

@@ -1,5 +1,5 @@
 // Bytes that one rank receives in a whole step under TSP, by purpose: blocks, embedding and head. Summed over the ranks they
-// equal the counts of traffic.h; how they are distributed over ranks depends on the path that sums take (SumPath).
+// equal the counts of flows.h; how they are distributed over ranks depends on the path that sums take (SumPath).
 #pragma once
 
 #include "layers/theory/traffic.h"
@@ -20,6 +20,13 @@ struct RemoteRows {
 std::vector<RemoteRows> remote_rows(std::span<const std::int32_t> ids, const Setting& setting, int ranks);
 /// Returns R, the sum of `needed` over all ranks.
 std::uint64_t remote_rows_of_all(std::span<const RemoteRows> rows);
+
+/// Path of sums to their owner: read from every peer at the end, or passed on around the ring. The totals over ranks are the
+/// same.
+enum class SumPath { direct, ring };
+/// Returns what `rank` receives in one block, attention and MLP without norm gains. `attention` is the path of attention's weight
+/// gradients and of dK/dV; the MLP's weight gradients always go round the ring.
+Traffic tsp_block_of_rank(const Setting& setting, int ranks, int rank, SumPath attention);
 
 /// Returns the number of elements that `rank` receives when `elements` of every rank are all-reduced, chunk by chunk.
 std::uint64_t all_reduced_of_rank(int ranks, int rank, SumPath path, std::uint64_t elements);

@@ -3,7 +3,7 @@
 #include "layers/theory/step_time.h"
 
 #include "layers/theory/flops.h"
-#include "layers/theory/flows.h"
+#include "layers/theory/ways.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -126,8 +126,8 @@ StepTime step_time(const Setting& setting, const Layout& layout, const Machine& 
   const RankParameters parameters = held(mesh, place);
   const CategoryBytes bytes = certain(mesh, place, 0);
   const auto element = static_cast<double>(setting.bytes.element);
-  // Weights that a rank computes with: under TSP and ZeRO-3, all of its tensor rank's, whichever rank holds them.
-  const double visits = layout.scheme() == Scheme::dense ? 1 : layout.sequence();
+  // A rank computes with all weights of its tensor rank, whichever rank holds them.
+  const double visits = weights_way(layout).shared ? layout.sequence() : 1;
   for (const bool backward : {false, true}) {
     Pass& pass = passes[backward ? 1 : 0];
     const PassFlops& of = backward ? flops.backward : flops.forward;

@@ -1,6 +1,7 @@
 // Data parallelism: sequences of the batch over the ranks of an axis, gradients summed. Loss and every gradient against one rank,
 // and the bytes that it adds.
 #include "layers/theory/traffic.h"
+#include "tests/layers/closed_formulas.h"
 #include "tests/layers/model_run.h"
 #include "transport/cause.h"
 

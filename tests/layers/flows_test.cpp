@@ -5,9 +5,9 @@
 #include "layers/layout/zigzag.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/layouts.h"
-#include "layers/theory/memory.h"
 #include "layers/theory/peaks.h"
 #include "layers/theory/traffic.h"
+#include "tests/layers/closed_formulas.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,8 @@
 #include "layers/layout/shards.h"
 #include "layers/layout/zigzag.h"
 #include "layers/parameters/parameters.h"
-#include "layers/theory/memory.h"
+#include "layers/theory/layouts.h"
+#include "tests/layers/closed_formulas.h"
 
 #include <gtest/gtest.h>
 
@@ -70,30 +71,6 @@ TEST(SavedActivations, AddUpOverTheRanks) {
   for (int rank = 0; rank < 8; ++rank) sum += activation_bytes(s, zigzag.tokens(rank), 8);
   // L rows, the final residual, the head's log-sum-exp, two 4-byte ids, for each of 3·37 tokens.
   EXPECT_EQ(sum, 3U * 37 * (32 * 114'816 + 4096 * 2 + 4 + 8));
-}
-
-TEST(Transients, AreTwoShardsForwardAndThreeBackward) {
-  Setting s = appendix_c(Recompute::none);
-  // A shard at D = 8: 4 query and 4 K/V heads, 4·4·128·4096 elements; a bucket of one head: K and V, 2·8192·128.
-  const std::uint64_t shard = 4U * 4 * 128 * 4096;
-  const std::uint64_t bucket = 2U * 8192 * 128;
-  const Transients forward = tsp_attention_forward(s, 8, 1);
-  EXPECT_EQ(forward.weights, 2 * shard * 2);
-  EXPECT_EQ(forward.kv, 2 * bucket * 2);
-  EXPECT_EQ(forward.weight_gradients + forward.kv_gradients, 0U);
-  const Transients backward = tsp_attention_backward(s, 8, 2);
-  EXPECT_EQ(backward.weights, 3 * shard * 2);
-  EXPECT_EQ(backward.weight_gradients, 2 * shard * 4);
-  EXPECT_EQ(backward.kv, 2 * 2 * bucket * 2);
-  EXPECT_EQ(backward.kv_gradients, 2 * 2 * bucket * 4);
-  EXPECT_EQ(backward.total(), backward.weights + backward.kv + backward.weight_gradients + backward.kv_gradients);
-  const std::uint64_t mlp = 3U * 2048 * 4096;
-  EXPECT_EQ(tsp_mlp_forward(s, 8).total(), 2 * mlp * 2);
-  EXPECT_EQ(tsp_mlp_backward(s, 8).total(), 3 * mlp * 2 + 2 * mlp * 4);
-  // The largest shard counts: with 3 K/V heads on 2 ranks one of them owns two.
-  s.model.query_heads = 6;
-  s.model.kv_heads = 3;
-  EXPECT_EQ(tsp_attention_forward(s, 2, 1).weights, 2U * (2 * 4096 * 128 * (3 + 2)) * 2);
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include "tests/layers/model_run.h"
 #include "tests/support/run_ranks.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <map>
@@ -154,17 +156,19 @@ inline AttentionRun run_attention(const AttentionCase& of) {
       const OwnedTensor v = filled(kv, of.kv_heads, data.v);
       const OwnedTensor d_o = filled(queries, of.query_heads, data.d_o);
       const OwnedTensor o = room(queries, of.dtype);
-      const SequenceAttention::Form form = attention->form(tokens);
-      const OwnedTensor lse = rank.tensor(Category::workspace, sums, form.lse, "test log-sum-exp");
-      OwnedTensor form_q, form_k, form_v;
+      const SavedSizes sizes = attention->sizes(tokens);
+      const OwnedTensor lse = rank.tensor(Category::workspace, sums, sizes.lse, "test log-sum-exp");
+      AttentionHeads visit;
+      visit.q = q;
+      visit.k = k;
+      visit.v = v;
+      visit.o = o;
+      visit.lse = lse;
       const auto exchange = [&] {
-        form_q = rank.tensor(Category::workspace, of.dtype, form.q, "test queries");
-        form_k = rank.tensor(Category::workspace, of.dtype, form.kv, "test keys");
-        form_v = rank.tensor(Category::workspace, of.dtype, form.kv, "test values");
-        attention->exchange(tokens, form_q, form_k, form_v, q, k, v);
-      };
-      const auto in_form = [&](const OwnedTensor& exchanged, const OwnedTensor& plain) -> ConstTensor {
-        return attention->exchanges() ? exchanged.view() : plain.view();
+        visit.q = visit.q_memory = rank.tensor(Category::workspace, of.dtype, sizes.q, "test queries");
+        visit.k = visit.k_memory = rank.tensor(Category::workspace, of.dtype, sizes.kv, "test keys");
+        visit.v = visit.v_memory = rank.tensor(Category::workspace, of.dtype, sizes.kv, "test values");
+        attention->exchange(tokens, visit, q, k, v);
       };
       // Two layers, as a model would: the same object serves both.
       TrafficCounters start;
@@ -174,7 +178,7 @@ inline AttentionRun run_attention(const AttentionCase& of) {
         start = context.traffic();
         if (of.begins) attention->begin(tokens, k, v);
         if (attention->exchanges()) exchange();
-        attention->forward(tokens, o, lse, in_form(form_q, q), in_form(form_k, k), in_form(form_v, v));
+        attention->forward(tokens, visit);
         forward = received_between(start, context.traffic());
       }
       for_elements(of, tokens, queries, of.query_heads, [&](std::size_t local, std::size_t whole) {
@@ -192,11 +196,12 @@ inline AttentionRun run_attention(const AttentionCase& of) {
         start = context.traffic();
         if (of.begins) attention->begin(tokens, k, v);
         if (attention->exchanges() && of.recompute != Recompute::none) exchange();
+        int told = 0;
         attention->backward(
-            tokens, dq, dk, dv, d_o, o, lse,
+            tokens, visit, {.d_o = d_o, .dq = dq, .dk = dk, .dv = dv},
             of.recompute == Recompute::full ? SequenceAttention::Outputs::made_again : SequenceAttention::Outputs::kept,
-            in_form(form_q, q), in_form(form_k, k), in_form(form_v, v));
-        attention->finish_backward();
+            [&] { ++told; });
+        EXPECT_EQ(told, 1) << of.describe();
         backward = received_between(start, context.traffic());
       }
       const std::lock_guard lock(mutex);

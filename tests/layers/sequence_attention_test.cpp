@@ -1,4 +1,5 @@
 // Sequence attention by each exchange against plain loops over whole sequences, its traffic against the formulas, and its bits.
+#include "tests/layers/closed_formulas.h"
 #include "tests/layers/sequence_attention_support.h"
 
 #include <gtest/gtest.h>

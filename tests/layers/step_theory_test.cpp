@@ -1,5 +1,6 @@
 // One rank's part of a step's traffic: summed over the ranks it is the traffic of the whole step.
 #include "layers/theory/step.h"
+#include "tests/layers/closed_formulas.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,9 @@
 // A training step under ZeRO-3 against the reference; its traffic, what each rank holds, and its bits.
-#include "layers/schedules/zero3/zero3.h"
 #include "layers/reference/model.h"
-#include "layers/theory/memory.h"
+#include "layers/schedules/packs.h"
+#include "layers/theory/layouts.h"
 #include "layers/theory/traffic.h"
+#include "tests/layers/closed_formulas.h"
 #include "tests/layers/model_run.h"
 
 #include <gtest/gtest.h>

@@ -12,13 +12,16 @@
 //   j = p   causal among the rank's own tokens, in their order
 //
 // In the backward pass K and V travel again. The sum of a rank's dK and dV starts at its right neighbour and arrives home after
-// D − 1 hops, where the rank's own part is added last (layers/schedules/ring.h). Traffic: docs/algorithms.md, "Exact traffic",
-// row SP ring.
+// D − 1 hops, where the rank's own part is added last (layers/schedules/ring.h). Each pass is a loop over the D steps, in which K
+// and V move one step ahead (layers/schedules/look_ahead.h). Traffic: docs/algorithms.md, "Exact traffic", row SP ring.
 #include "layers/schedules/ring.h"
-#include "layers/schedules/sp/exchanges.h"
+#include "layers/schedules/bucket_attention.h"
+#include "layers/schedules/look_ahead.h"
+#include "layers/schedules/sp/sequence_attention.h"
 
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 namespace tsprun::detail {
 
@@ -44,43 +47,125 @@ struct Meeting {
   bool empty() const { return queries.count == 0 || keys.count == 0; }
 };
 
+/// K and V of a rank's tokens on their way round the ring, packed as [S_r, 2·B·n_k·d].
+struct TravellingKv {
+  OwnedTensor own;  // this rank's; none on one rank
+  RingShards packs;
+};
+
 class RingAttention final : public SequenceAttention {
  public:
-  RingAttention(const SequenceAxis& axis, const SequenceHeads& heads) : SequenceAttention(heads), axis_(axis) {}
+  using SequenceAttention::SequenceAttention;
 
   void begin(const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v) override;
-  void forward(const TokenLayout& tokens, const Tensor& o, const Tensor& lse, const ConstTensor& q, const ConstTensor& k,
-               const ConstTensor& v) override;
-  void backward(const TokenLayout& tokens, const Tensor& dq, const Tensor& dk, const Tensor& dv, const ConstTensor& d_o,
-                const Tensor& o, const Tensor& lse, Outputs outputs, const ConstTensor& q, const ConstTensor& k,
-                const ConstTensor& v) override;
-  void finish_backward() override;
+  void forward(const TokenLayout& tokens, const AttentionHeads& of) override;
+  void backward(const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients, Outputs outputs,
+                const std::function<void()>& queries_done) override;
 
  private:
-  /// Views K (0) or V (1) of a travelling pack [S_r, 2·B·n_k·d] as [B, S_r, n_k, d].
-  Tensor part_of(const Tensor& pack, std::size_t which) const {
-    const std::size_t width = heads().kv * head_dim_;
-    return pack.split(1, pack.size(1) / 2).select(1, which).split(1, width).transposed(0, 1).split(2, head_dim_);
+  std::size_t steps() const { return static_cast<std::size_t>(axis_.D()); }
+  std::size_t pack_width(const TokenLayout& tokens) const { return 2 * tokens.batch() * heads_.kv * tokens.head_dim(); }
+  TravellingKv take_begun(const TokenLayout& tokens, const AttentionHeads& of);
+  /// Views K (0) or V (1) of a pack [S_r, 2·B·n_k·d] as [B, S_r, n_k, d].
+  Tensor part_of(const Tensor& pack, std::size_t which, std::size_t d) const {
+    return pack.split(1, pack.size(1) / 2).select(1, which).split(1, heads_.kv * d).transposed(0, 1).split(2, d);
   }
   Meeting meet(const TokenLayout& tokens, int other) const;
-  kernels::Attention attention(const Meeting& pair) const {
-    return {.scale = attention_scale(head_dim_),
+  kernels::Attention attention(const Meeting& pair, std::size_t head_dim) const {
+    return {.scale = attention_scale(head_dim),
             .mask = pair.mask,
-            .heads = heads().map,
-            .dropout = dropout().of(heads().map.first_query, pair.query_positions, pair.key_positions)};
+            .heads = heads_.map,
+            .dropout = dropout(0, pair.query_positions, pair.key_positions)};
   }
-  void attend(const TokenLayout& tokens, const Tensor& o, const Tensor& lse, const ConstTensor& q);
 
-  SequenceAxis axis_;
-  std::size_t head_dim_ = 0;
-  OwnedTensor own_;                  // this rank's pack
-  std::optional<RingWeights> ring_;  // K and V that travel in the current round; none between rounds
-  // Backward: sums on their way, this rank's own sum, and where it goes.
-  RingSums sums_;
-  OwnedTensor own_sum_;
-  Tensor dk_;
-  Tensor dv_;
+  std::optional<TravellingKv> begun_;  // what begin() began to move, until forward() or backward() takes it
 };
+
+// --- forward -------------------------------------------------------------------------------------------------------------------
+
+void RingAttention::forward(const TokenLayout& tokens, const AttentionHeads& of) {
+  ComputeStream& compute = axis_.compute();
+  const std::size_t d = tokens.head_dim();
+  TravellingKv kv = take_begun(tokens, of);
+  // Outputs are merged in the type of sums and rounded once.
+  OwnedTensor wide;
+  Tensor o = of.o;
+  if (axis_.dtype != axis_.sums && axis_.D() > 1) {
+    o = wide = step(axis_.sums, {tokens.batch(), tokens.local(), heads_.queries, d}, "attention output so far");
+  }
+
+  const auto travel = [&](std::size_t t) { kv.packs.fetch(t); };
+
+  // Step 0 attends to this rank's own keys; the others merge what the keys of rank (p − t) mod D add.
+  const auto attend = [&](std::size_t t) {
+    const Meeting pair = meet(tokens, shard_at(axis_.group, t));
+    if (t == 0) {
+      compute.flash_forward(attention(pair, d), o, of.lse, of.q, of.k, of.v);
+      return;
+    }
+    const Tensor pack = kv.packs.at(t);
+    if (pair.empty()) return;
+    const auto& [first, count] = pair.queries;
+    const OwnedTensor part = step(axis_.sums, {tokens.batch(), count, heads_.queries, d}, "partial attention output");
+    const OwnedTensor part_lse = step(axis_.sums, {tokens.batch(), heads_.queries, count}, "partial log-sum-exp");
+    const auto keys = [&](std::size_t which) { return part_of(pack, which, d).slice(1, pair.keys.first, pair.keys.count); };
+    compute.flash_forward(attention(pair, d), part, part_lse, of.q.slice(1, first, count), keys(0), keys(1));
+    const Tensor to = o.slice(1, first, count);
+    const Tensor to_lse = of.lse.slice(2, first, count);
+    const std::array<ConstTensor, 2> outputs = {to, part};
+    const std::array<ConstTensor, 2> statistics = {to_lse, part_lse};
+    compute.merge_attention(attention_scale(d), to, to_lse, outputs, statistics);
+  };
+
+  look_ahead(steps(), {{1, travel}, {0, attend}});
+  if (wide.exists()) compute.convert(of.o, wide);
+}
+
+// --- backward ------------------------------------------------------------------------------------------------------------------
+
+void RingAttention::backward(const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients, Outputs outputs,
+                             const std::function<void()>& queries_done) {
+  ComputeStream& compute = axis_.compute();
+  const std::size_t d = tokens.head_dim();
+  if (outputs == Outputs::made_again) forward(tokens, of);  // all of K and V, before Δ is known
+  std::optional<TravellingKv> kv = take_begun(tokens, of);
+  OwnedTensor delta = step(axis_.sums, {tokens.batch(), heads_.queries, tokens.local()}, "delta of attention");
+  compute.flash_delta(delta, gradients.d_o, of.o);
+  const OwnedTensor own_sum = axis_.rank.tensor(Category::communication, axis_.sums, {tokens.local(), pack_width(tokens)},
+                                                "dK and dV of this rank's tokens");
+  RingSums sums(
+      axis_.rank, axis_.group, own_sum, [&](int r) { return tokens.cut().tokens(r); }, kRingExchange, "dK and dV that travel",
+      RingPart::ahead);
+
+  const auto travel = [&](std::size_t t) { kv->packs.fetch(t); };
+
+  // dq, and this rank's part of dK and dV of the tokens of rank (p − t) mod D, which joins the sum that travels behind K and V.
+  const auto attend = [&](std::size_t t) {
+    const Meeting pair = meet(tokens, shard_at(axis_.group, t));
+    const Tensor pack = kv->packs.at(t);
+    const Tensor part = sums.part(t);
+    const auto keys = [&](const Tensor& all) { return all.slice(1, pair.keys.first, pair.keys.count); };
+    const auto rows = [&](const auto& all) { return all.slice(1, pair.queries.first, pair.queries.count); };
+    const auto statistics = [&](const Tensor& all) { return all.slice(2, pair.queries.first, pair.queries.count); };
+    const Tensor K = t == 0 ? of.k : part_of(pack, 0, d);
+    const Tensor V = t == 0 ? of.v : part_of(pack, 1, d);
+    if (t > 0) compute.fill_zero(part);  // queries of this rank may see only some of the keys, or none
+    compute.flash_backward(attention(pair, d), rows(gradients.dq), keys(part_of(part, 0, d)), keys(part_of(part, 1, d)),
+                           rows(gradients.d_o), statistics(of.lse), statistics(delta), rows(of.q), keys(K), keys(V),
+                           t == 0 ? Write::replace : Write::add);
+    sums.pass_on(t);
+  };
+
+  look_ahead(steps(), {{1, travel}, {0, attend}});
+  kv.reset();
+  delta.reset();
+  queries_done();
+  sums.settle();
+  compute.convert(gradients.dk, part_of(own_sum, 0, d));
+  compute.convert(gradients.dv, part_of(own_sum, 1, d));
+}
+
+// --- one step ------------------------------------------------------------------------------------------------------------------
 
 Meeting RingAttention::meet(const TokenLayout& tokens, int other) const {
   const auto mine = tokens.chunks();
@@ -100,105 +185,26 @@ Meeting RingAttention::meet(const TokenLayout& tokens, int other) const {
 }
 
 void RingAttention::begin(const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v) {
-  if (ring_) throw std::logic_error("ring attention begins before the last pass has finished");
-  head_dim_ = k.size(3);
-  const std::size_t width = 2 * tokens.batch() * heads().kv * head_dim_;
+  if (begun_) throw std::logic_error("ring attention begins twice");
+  OwnedTensor own;
   if (axis_.D() > 1) {
-    own_ = axis_.rank.tensor(Category::communication, axis_.dtype, {tokens.local(), width}, "K and V of this rank's tokens");
-    axis_.compute().convert(part_of(own_, 0), k);
-    axis_.compute().convert(part_of(own_, 1), v);
+    own = axis_.rank.tensor(Category::communication, axis_.dtype, {tokens.local(), pack_width(tokens)},
+                            "K and V of this rank's tokens");
+    axis_.compute().convert(part_of(own, 0, tokens.head_dim()), k);
+    axis_.compute().convert(part_of(own, 1, tokens.head_dim()), v);
   }
-  ring_.emplace(
-      axis_.rank, axis_.group, own_, [&tokens](int r) { return tokens.cut().tokens(r); }, kRingExchange, "K and V that travel");
-  ring_->begin_hop();
+  RingShards packs(
+      axis_.rank, axis_.group, own, [&tokens](int r) { return tokens.cut().tokens(r); }, kRingExchange, "K and V that travel");
+  packs.fetch(1);
+  begun_.emplace(TravellingKv{.own = std::move(own), .packs = std::move(packs)});
 }
 
-// --- forward -----------------------------------------------------------------------------------------------------------------
-
-/// Attends to the keys of the other ranks, one after another. o and lse start with the results for this rank's own keys.
-void RingAttention::attend(const TokenLayout& tokens, const Tensor& o, const Tensor& lse, const ConstTensor& q) {
-  ComputeStream& compute = axis_.compute();
-  for (ring_->finish_hop(); ring_->shard() != axis_.p(); ring_->finish_hop()) {
-    ring_->begin_hop();
-    const Meeting pair = meet(tokens, ring_->shard());
-    if (!pair.empty()) {
-      const auto& [first, count] = pair.queries;
-      const OwnedTensor part =
-          axis_.step(axis_.sums, {tokens.batch(), count, heads().queries, head_dim_}, "partial attention output");
-      const OwnedTensor part_lse = axis_.step(axis_.sums, {tokens.batch(), heads().queries, count}, "partial log-sum-exp");
-      const auto keys = [&](std::size_t which) {
-        return part_of(ring_->rows(), which).slice(1, pair.keys.first, pair.keys.count);
-      };
-      compute.flash_forward(attention(pair), part, part_lse, q.slice(1, first, count), keys(0), keys(1));
-      const Tensor to = o.slice(1, first, count);
-      const Tensor to_lse = lse.slice(2, first, count);
-      const std::array<ConstTensor, 2> outputs = {to, part};
-      const std::array<ConstTensor, 2> statistics = {to_lse, part_lse};
-      compute.merge_attention(attention_scale(head_dim_), to, to_lse, outputs, statistics);
-    }
-    if (ring_->last()) break;
-  }
-}
-
-void RingAttention::forward(const TokenLayout& tokens, const Tensor& o, const Tensor& lse, const ConstTensor& q,
-                            const ConstTensor& k, const ConstTensor& v) {
-  if (!ring_) begin(tokens, k, v);
-  // Outputs are merged in the type of sums and rounded once.
-  OwnedTensor memory;
-  Tensor sum = o;
-  if (axis_.dtype != axis_.sums && axis_.D() > 1) {
-    memory = axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads().queries, head_dim_}, "attention output so far");
-    sum = memory;
-  }
-  axis_.compute().flash_forward(attention(meet(tokens, axis_.p())), sum, lse, q, k, v);
-  attend(tokens, sum, lse, q);
-  if (memory.exists()) axis_.compute().convert(o, sum);
-  ring_.reset();
-  own_.reset();
-}
-
-// --- backward ----------------------------------------------------------------------------------------------------------------
-
-void RingAttention::backward(const TokenLayout& tokens, const Tensor& dq, const Tensor& dk, const Tensor& dv,
-                             const ConstTensor& d_o, const Tensor& o, const Tensor& lse, Outputs outputs, const ConstTensor& q,
-                             const ConstTensor& k, const ConstTensor& v) {
-  ComputeStream& compute = axis_.compute();
-  if (outputs == Outputs::made_again) forward(tokens, o, lse, q, k, v);  // all of K and V, before Δ is known
-  if (!ring_) begin(tokens, k, v);
-  dk_ = dk;
-  dv_ = dv;
-  const OwnedTensor delta = axis_.step(axis_.sums, {tokens.batch(), heads().queries, tokens.local()}, "delta of attention");
-  compute.flash_delta(delta, d_o, o);
-  own_sum_ = axis_.rank.tensor(Category::communication, axis_.sums, {tokens.local(), 2 * tokens.batch() * heads().kv * head_dim_},
-                               "dK and dV of this rank's tokens");
-  sums_ = {axis_.rank,     axis_.group,
-           own_sum_,       [&tokens](int r) { return tokens.cut().tokens(r); },
-           kRingExchange,  "dK and dV that travel",
-           RingPart::ahead};
-  for (int t = 0; t < axis_.D(); ++t) {
-    const Meeting pair = meet(tokens, ring_->shard());
-    if (t > 0) ring_->begin_hop();
-    const Tensor part = sums_.part(t);
-    const auto keys = [&](const auto& all) { return all.slice(1, pair.keys.first, pair.keys.count); };
-    const auto rows = [&](const auto& all) { return all.slice(1, pair.queries.first, pair.queries.count); };
-    const auto statistics = [&](const Tensor& all) { return all.slice(2, pair.queries.first, pair.queries.count); };
-    const ConstTensor K = t == 0 ? k : part_of(ring_->rows(), 0);
-    const ConstTensor V = t == 0 ? v : part_of(ring_->rows(), 1);
-    if (t > 0) compute.fill_zero(part);  // queries of this rank may see only some of the keys, or none
-    compute.flash_backward(attention(pair), rows(dq), keys(part_of(part, 0)), keys(part_of(part, 1)), rows(d_o), statistics(lse),
-                           statistics(delta), rows(q), keys(K), keys(V), t == 0 ? Write::replace : Write::add);
-    sums_.pass_on(t);
-    ring_->finish_hop();
-  }
-  ring_.reset();
-  own_.reset();
-}
-
-void RingAttention::finish_backward() {
-  sums_.settle();
-  axis_.compute().convert(dk_, part_of(own_sum_, 0));
-  axis_.compute().convert(dv_, part_of(own_sum_, 1));
-  own_sum_.reset();
+/// Returns K and V on their way; begins to move them if begin() wasn't called.
+TravellingKv RingAttention::take_begun(const TokenLayout& tokens, const AttentionHeads& of) {
+  if (!begun_) begin(tokens, of.k, of.v);
+  TravellingKv kv = std::move(*begun_);
+  begun_.reset();
+  return kv;
 }
 
 }  // namespace

@@ -1,28 +1,18 @@
-// Selects the exchange. Also the defaults of those exchanges that take q, k and v as the tokens have them (gather and ring).
+// Selects the exchange.
 #include "layers/schedules/sp/sequence_attention.h"
 
 #include "core/kernels/check.h"
 #include "layers/layout/heads.h"
-#include "layers/schedules/sp/exchanges.h"
 #include "transport/cause.h"
 
 #include <stdexcept>
 
 namespace tsprun::detail {
 
-SequenceAttention::Form SequenceAttention::form(const TokenLayout& tokens) const {
-  const std::size_t d = tokens.head_dim();
-  return {.q = {tokens.batch(), tokens.local(), heads_.queries, d},
-          .kv = {tokens.batch(), tokens.local(), heads_.kv, d},
-          .lse = {tokens.batch(), heads_.queries, tokens.local()}};
-}
-
-void SequenceAttention::exchange(const TokenLayout&, const Tensor&, const Tensor&, const Tensor&, const ConstTensor&,
-                                 const ConstTensor&, const ConstTensor&) {
+void SequenceAttention::exchange(const TokenLayout&, const AttentionHeads&, const ConstTensor&, const ConstTensor&,
+                                 const ConstTensor&) {
   throw std::logic_error("this attention takes q, k, v as the tokens have them");
 }
-
-void SequenceAttention::begin(const TokenLayout&, const ConstTensor&, const ConstTensor&) {}
 
 namespace {
 

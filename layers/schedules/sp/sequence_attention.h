@@ -3,7 +3,7 @@
 // V are gathered (gather), K and V travel round a ring (ring), or an all_to_all exchanges heads for tokens (ulysses).
 //
 //   forward:   K, V projected → begin() → Q projected → [exchange()] → forward() → o·W_O
-//   backward:  begin() → dO = dY·W_O → backward() → what needs dq alone → finish_backward() → what needs dk and dv
+//   backward:  begin() → dO = dY·W_O → backward( what needs dq alone ) → what needs dk and dv
 //
 // Shapes of this rank's tokens: q, o, d_o, dq [B, S_p, n_q, d]; k, v, dk, dv [B, S_p, n_k, d], after RoPE; lse [B, n_q, S_p]. q,
 // k, v, o, d_o are in the model's dtype, the others in the type of sums.
@@ -12,10 +12,11 @@
 #include "core/rank/rank.h"
 #include "layers/layout/axes.h"
 #include "layers/layout/token_layout.h"
+#include "layers/schedules/attention_heads.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 namespace tsprun::detail {
@@ -28,11 +29,23 @@ struct SequenceHeads {
   std::size_t bucket_heads = 0;  ///< gather only: K/V heads gathered at a time; 0: chosen
 };
 
-/// Computes attention for all layers of a strategy, one call after another. It keeps nothing between forward() and backward() of
-/// a layer: the caller saves q, k, v, o and lse.
+/// The ranks that share sequences, this rank, and the model's dtype and its type of sums.
+struct SequenceAxis {
+  Rank& rank;
+  Communicator& group;
+  DType dtype;
+  DType sums;
+
+  int D() const { return group.size(); }
+  int p() const { return group.rank(); }
+  ComputeStream& compute() const { return rank.compute(); }
+};
+
+/// Computes attention for all layers of a strategy, one call after another. Between calls it keeps nothing but what begin() began
+/// to move: the caller saves q, k, v, o and lse.
 class SequenceAttention {
  public:
-  explicit SequenceAttention(const SequenceHeads& heads) : heads_(heads) {}
+  SequenceAttention(const SequenceAxis& axis, const SequenceHeads& heads) : axis_(axis), heads_(heads) {}
   SequenceAttention(const SequenceAttention&) = delete;
   SequenceAttention& operator=(const SequenceAttention&) = delete;
   virtual ~SequenceAttention() = default;
@@ -40,47 +53,54 @@ class SequenceAttention {
   /// Sets the dropout of attention probabilities for the following calls.
   void drop(const kernels::AttentionDropout& of) { dropout_ = of; }
 
-  /// Shapes in which attention takes q, k and v, and keeps them and lse for the backward pass.
-  struct Form {
-    std::array<std::size_t, 4> q;
-    std::array<std::size_t, 4> kv;
-    std::array<std::size_t, 3> lse;
-  };
-  /// Returns these shapes. For gather and ring they are those of this rank's tokens. For ulysses: q [S, B, n_q/D, d]; k and v [S,
-  /// B, read, d] with the K/V heads that the n_q/D query heads read; lse [B, n_q/D, S]; all in natural order.
-  virtual Form form(const TokenLayout& tokens) const;
+  /// Returns the shapes in which attention takes q, k and v, and keeps them and lse for the backward pass, and that of o; `gate`
+  /// is unset. For gather and ring they are those of this rank's tokens. For ulysses: q [S, B, n_q/D, d]; k and v [S, B, read, d]
+  /// with the K/V heads that the n_q/D query heads read; lse [B, n_q/D, S]; all in natural order.
+  virtual SavedSizes sizes(const TokenLayout& tokens) const { return own_sizes(tokens); }
+  /// Returns the shapes of this rank's tokens.
+  SavedSizes own_sizes(const TokenLayout& tokens) const { return SavedSizes::of(tokens, heads_.queries, heads_.kv, 0); }
   /// Returns whether q, k and v of the tokens must go through exchange() before forward() and backward() (ulysses), or are taken
   /// as they are.
   virtual bool exchanges() const { return false; }
-  /// Exchanges tokens_q, tokens_k and tokens_v of this rank's tokens for q, k and v in the shapes of form(). Needed once if the
+  /// Exchanges tokens_q, tokens_k and tokens_v of this rank's tokens for q, k and v in the shapes of sizes(). Needed once if the
   /// caller keeps the results, else before forward() and again before backward().
-  virtual void exchange(const TokenLayout& tokens, const Tensor& q, const Tensor& k, const Tensor& v, const ConstTensor& tokens_q,
+  virtual void exchange(const TokenLayout& tokens, const AttentionHeads& of, const ConstTensor& tokens_q,
                         const ConstTensor& tokens_k, const ConstTensor& tokens_v);
 
   /// Begins to move k and v; calling it before forward() or backward() is optional. k and v must not change until that call
   /// returns.
-  virtual void begin(const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v);
-  /// Computes o of this rank's tokens, and lse in the shape of form(), from q, k and v in the shapes of form().
-  virtual void forward(const TokenLayout& tokens, const Tensor& o, const Tensor& lse, const ConstTensor& q, const ConstTensor& k,
-                       const ConstTensor& v) = 0;
+  virtual void begin(const TokenLayout& /*tokens*/, const ConstTensor& /*k*/, const ConstTensor& /*v*/) {}
+  /// Computes o of this rank's tokens, and lse in the shape of sizes(), from q, k and v in the shapes of sizes().
+  virtual void forward(const TokenLayout& tokens, const AttentionHeads& of) = 0;
 
   /// State of o and lse when backward() is called: as forward() left them, or to be computed again on the way (recomputation
   /// `full`). Computing them again moves no further bytes with gather.
   enum class Outputs : std::uint8_t { kept, made_again };
-  /// Computes dq of this rank's tokens from q, k, v and lse in the shapes of form(). dk and dv of this rank's tokens, summed over
-  /// the queries of all ranks in canonical order, are complete after finish_backward(); their memory must stay until then.
-  virtual void backward(const TokenLayout& tokens, const Tensor& dq, const Tensor& dk, const Tensor& dv, const ConstTensor& d_o,
-                        const Tensor& o, const Tensor& lse, Outputs outputs, const ConstTensor& q, const ConstTensor& k,
-                        const ConstTensor& v) = 0;
-  /// Returns when dk and dv of the last backward() are complete.
-  virtual void finish_backward() = 0;
+  /// Gradients of this rank's tokens.
+  struct Gradients {
+    ConstTensor d_o;
+    Tensor dq, dk, dv;
+  };
+  /// Computes dq, dk and dv from d_o and `of`, whose tensors have the shapes of sizes(). dk and dv are summed over the queries of
+  /// all ranks in canonical order. Calls `queries_done` when dq is complete and d_o isn't needed any more, while dk and dv may
+  /// still be on their way.
+  virtual void backward(const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients, Outputs outputs,
+                        const std::function<void()>& queries_done) = 0;
 
  protected:
-  const SequenceHeads& heads() const { return heads_; }
-  const kernels::AttentionDropout& dropout() const { return dropout_; }
+  OwnedTensor step(DType dtype, std::initializer_list<std::size_t> sizes, std::string_view what) const {
+    return axis_.rank.tensor(Category::workspace, dtype, sizes, what);
+  }
+  /// Returns dropout of these of the axis's query heads.
+  kernels::AttentionDropout dropout(std::size_t first_query, const kernels::Positions& queries = {},
+                                    const kernels::Positions& keys = {}) const {
+    return dropout_.of(heads_.map.first_query + first_query, queries, keys);
+  }
+
+  const SequenceAxis axis_;
+  const SequenceHeads heads_;
 
  private:
-  SequenceHeads heads_;
   kernels::AttentionDropout dropout_;
 };
 
@@ -89,5 +109,10 @@ class SequenceAttention {
 /// axis doesn't divide the query heads.
 std::unique_ptr<SequenceAttention> make_sequence_attention(SequenceExchange exchange, Rank& rank, Communicator& axis, DType dtype,
                                                            const SequenceHeads& heads);
+
+/// Factories of the three exchanges, for make_sequence_attention(), which checks their arguments.
+std::unique_ptr<SequenceAttention> make_gather_attention(const SequenceAxis& axis, const SequenceHeads& heads);
+std::unique_ptr<SequenceAttention> make_ring_attention(const SequenceAxis& axis, const SequenceHeads& heads);
+std::unique_ptr<SequenceAttention> make_ulysses_attention(const SequenceAxis& axis, const SequenceHeads& heads);
 
 }  // namespace tsprun::detail

@@ -5,6 +5,7 @@
 #include "layers/schedules/packs.h"
 
 #include <numeric>
+#include <optional>
 #include <utility>
 
 namespace tsprun::detail {
@@ -20,17 +21,18 @@ bool is_kv(const PartPlan& part) {
 
 }  // namespace
 
-TensorParallel::TensorParallel(Rank& rank, Communicator& tensor, TensorExchange exchange, const ModelConfig& config, DType dtype,
+TensorParallel::TensorParallel(Rank& rank, Communicator& tensor, TensorExchange exchange, const StrategyOptions& options,
                                std::unique_ptr<Strategy> inner)
     : rank_(rank),
       tensor_(tensor),
       exchange_(exchange),
-      config_(config),
-      dtype_(dtype),
-      sums_(kernels::summed_in(dtype)),
-      slice_(BlockSlice::of(config, tensor.rank(), tensor.size())),
+      config_(options.config),
+      dtype_(options.dtype),
+      sums_(kernels::summed_in(options.dtype)),
+      slice_(BlockSlice::of(options.config, tensor.rank(), tensor.size())),
       inner_(std::move(inner)) {
   find_copies();
+  inner_->on_gradients([this](std::size_t pack) { sum_copies(pack); });
 }
 
 // --- parameters --------------------------------------------------------------------------------------------------------------
@@ -71,7 +73,7 @@ void TensorParallel::find_copies() {
 }
 
 void TensorParallel::sum_copies(std::size_t pack) {
-  if (pack % 2 == attention_pack_number(0) % 2) {
+  if (is_attention_pack(pack)) {
     const Tensor gradients = store_->gradients(pack);
     for (const auto& [first, count, group] : copied_rows_) {
       summing_copies_.push_back(post_sum(copies_[group], gradients.slice(0, first, count),
@@ -103,37 +105,36 @@ Transfer TensorParallel::gather(const ConstTensor& rows) const {
 }
 
 /// Begins to sum `terms` of all tokens, in the type of sums, into `result`, which is the same tensor with TensorExchange::plain.
-void TensorParallel::begin_sum(const Tensor& terms, const Tensor& result) {
-  sum_ = {.result = result, .terms = {}, .arrived = {}, .work = {}};
+TensorParallel::Sum TensorParallel::begin_sum(const Tensor& terms, const Tensor& result) const {
+  Sum sum{.result = result, .terms = {}, .arrived = {}, .work = {}};
   Tensor travelling = terms;
   Tensor arriving = result;
   if (narrow()) {
-    sum_.terms = all_tokens(dtype_, "terms of a sum over the tensor axis");
-    rank_.compute().convert(sum_.terms->merged(0), terms.merged(0));
-    travelling = sum_.terms;
+    sum.terms = all_tokens(dtype_, "terms of a sum over the tensor axis");
+    rank_.compute().convert(sum.terms->merged(0), terms.merged(0));
+    travelling = sum.terms;
     if (slices_tokens()) {
-      sum_.arrived = tokens_->residual(rank_, Category::communication, dtype_, config_.hidden, "sum over the tensor axis");
-      arriving = sum_.arrived;
+      sum.arrived = tokens_->residual(rank_, Category::communication, dtype_, config_.hidden, "sum over the tensor axis");
+      arriving = sum.arrived;
     }
   }
   if (slices_tokens()) {
-    sum_.work = tensor_.post_reduce_scatter_v(buffer_of(ConstTensor(travelling)), buffer_of(arriving), elements_of_slices(),
-                                              Reduction::sum, kTensorAxis);
+    sum.work = tensor_.post_reduce_scatter_v(buffer_of(ConstTensor(travelling)), buffer_of(arriving), elements_of_slices(),
+                                             Reduction::sum, kTensorAxis);
   } else {
-    sum_.work = post_sum(tensor_, travelling, kTensorAxis);
+    sum.work = post_sum(tensor_, travelling, kTensorAxis);
   }
+  return sum;
 }
 
-void TensorParallel::finish_sum() {
-  rank_.wait(sum_.work);
-  if (narrow()) {
-    const Tensor from = slices_tokens() ? sum_.arrived : sum_.terms;
-    rank_.compute().convert(sum_.result.merged(0), from.merged(0));
-  }
-  sum_ = {};
+void TensorParallel::finish(const Sum& sum) const {
+  rank_.wait(sum.work);
+  if (!narrow()) return;
+  const Tensor from = slices_tokens() ? sum.arrived : sum.terms;
+  rank_.compute().convert(sum.result.merged(0), from.merged(0));
 }
 
-// --- a pass ------------------------------------------------------------------------------------------------------------------
+// --- forward -------------------------------------------------------------------------------------------------------------------
 
 void TensorParallel::begin_forward(const ParameterStore& store, const TokenLayout& tokens) {
   store_ = &store;
@@ -145,8 +146,7 @@ template <class Body>
 void TensorParallel::forward(const Tensor& y, const ConstTensor& x, Body&& sublayer) {
   if (!slices_tokens()) {
     sublayer(y, x);
-    begin_sum(y, y);
-    finish_sum();
+    finish(begin_sum(y, y));
     return;
   }
   Transfer X = gather(x);
@@ -154,8 +154,7 @@ void TensorParallel::forward(const Tensor& y, const ConstTensor& x, Body&& subla
   rank_.wait(X.work);
   sublayer(Y.view(), ConstTensor(X.tensor));
   X.tensor.reset();
-  begin_sum(Y, y);
-  finish_sum();
+  finish(begin_sum(Y, y));
 }
 
 void TensorParallel::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
@@ -166,29 +165,27 @@ void TensorParallel::mlp_forward(std::size_t layer, const Tensor& y, const Const
   forward(y, x, [&](const Tensor& Y, const ConstTensor& X) { inner_->mlp_forward(layer, Y, X, saved); });
 }
 
-void TensorParallel::begin_backward() {
-  inner_->notify(
-      {.input_gradient = [this] { begin_sum(terms_, result_); }, .gradients = [this](std::size_t pack) { sum_copies(pack); }});
-  inner_->begin_backward();
-}
+// --- backward ------------------------------------------------------------------------------------------------------------------
 
 template <class Body>
-void TensorParallel::backward(const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, Body&& sublayer) {
-  result_ = dx;
-  terms_ = dx;
-  OwnedTensor dX;
+void TensorParallel::backward(const SublayerBackward& of, Body&& sublayer) {
+  // The sum of the slices' dx. It travels while the gradients of the weights are computed, if the inner strategy says when it
+  // can.
+  std::optional<Sum> sum;
+  OwnedTensor memory;
+  Tensor dX = of.dx;  // this slice's term
+  const auto begin = [&] { sum = begin_sum(dX, of.dx); };
   if (!slices_tokens()) {
-    sublayer(dx, dy, x);
+    sublayer({.dx = dX, .dy = of.dy, .x = of.x, .dx_complete = begin});
   } else {
     OwnedTensor narrow_dy;
     if (narrow()) {
       narrow_dy = tokens_->residual(rank_, Category::communication, dtype_, config_.hidden, "gradient that travels");
-      rank_.compute().convert(narrow_dy, dy);
+      rank_.compute().convert(narrow_dy, of.dy);
     }
-    Transfer dY = gather(narrow() ? ConstTensor(narrow_dy) : dy);
-    Transfer X = gather(x);
-    dX = all_tokens(sums_, "terms of all tokens");
-    terms_ = dX;
+    Transfer dY = gather(narrow() ? ConstTensor(narrow_dy) : of.dy);
+    const Transfer X = gather(of.x);
+    dX = memory = all_tokens(sums_, "terms of all tokens");
     rank_.wait(dY.work);
     if (narrow()) {
       OwnedTensor wide = all_tokens(sums_, "gathered gradient");
@@ -196,23 +193,18 @@ void TensorParallel::backward(const Tensor& dx, const ConstTensor& dy, const Con
       dY.tensor = std::move(wide);
     }
     rank_.wait(X.work);
-    sublayer(dX.view(), ConstTensor(dY.tensor), ConstTensor(X.tensor));
+    sublayer({.dx = dX, .dy = dY.tensor, .x = X.tensor, .dx_complete = begin});
   }
-  if (sum_.result.dims() == 0) begin_sum(terms_, result_);  // the inner strategy didn't tell
-  finish_sum();
+  if (!sum) begin();
+  finish(*sum);
 }
 
-void TensorParallel::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
-                                  const MlpSaved& saved) {
-  backward(dx, dy, x,
-           [&](const Tensor& dX, const ConstTensor& dY, const ConstTensor& X) { inner_->mlp_backward(layer, dX, dY, X, saved); });
+void TensorParallel::mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) {
+  backward(of, [&](const SublayerBackward& slice) { inner_->mlp_backward(layer, slice, saved); });
 }
 
-void TensorParallel::attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
-                                        const AttentionSaved& saved) {
-  backward(dx, dy, x, [&](const Tensor& dX, const ConstTensor& dY, const ConstTensor& X) {
-    inner_->attention_backward(layer, dX, dY, X, saved);
-  });
+void TensorParallel::attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) {
+  backward(of, [&](const SublayerBackward& slice) { inner_->attention_backward(layer, slice, saved); });
 }
 
 void TensorParallel::end() {

@@ -25,7 +25,7 @@ class TensorParallel final : public Strategy {
  public:
   /// Takes the strategy that computes this rank's slice of each block. `rank` and `tensor` are borrowed. Throws Error(refused)
   /// unless the axis divides the query heads.
-  TensorParallel(Rank& rank, Communicator& tensor, TensorExchange exchange, const ModelConfig& config, DType dtype,
+  TensorParallel(Rank& rank, Communicator& tensor, TensorExchange exchange, const StrategyOptions& options,
                  std::unique_ptr<Strategy> inner);
 
   PackPlan attention_pack(std::size_t layer) const override;
@@ -39,20 +39,18 @@ class TensorParallel final : public Strategy {
   void begin_forward(const ParameterStore& store, const TokenLayout& tokens) override;
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
-  void begin_backward() override;
+  void begin_backward() override { inner_->begin_backward(); }
   void begin_block_backward(std::size_t layer, const AttentionSaved& attention) override {
     inner_->begin_block_backward(layer, attention);
   }
-  void mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
-                    const MlpSaved& saved) override;
-  void attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
-                          const AttentionSaved& saved) override;
+  void mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) override;
+  void attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) override;
   void end() override;
 
  private:
   /// A sum over the tensor axis that is under way: from terms of all tokens to this rank's rows of the sum.
   struct Sum {
-    Tensor result;        // where the sum goes, in the type of sums; no dims: no sum is under way
+    Tensor result;        // where the sum goes, in the type of sums
     OwnedTensor terms;    // in the model's dtype; none if the result is summed in place
     OwnedTensor arrived;  // rows in the model's dtype; none if that is the type of sums
     Work work;
@@ -70,12 +68,12 @@ class TensorParallel final : public Strategy {
   OwnedTensor all_tokens(DType of, std::string_view what) const;
   Transfer gather(const ConstTensor& rows) const;
   void find_copies();
-  void begin_sum(const Tensor& terms, const Tensor& result);
-  void finish_sum();
+  Sum begin_sum(const Tensor& terms, const Tensor& result) const;
+  void finish(const Sum& sum) const;
   template <class Body>
   void forward(const Tensor& y, const ConstTensor& x, Body&& sublayer);
   template <class Body>
-  void backward(const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, Body&& sublayer);
+  void backward(const SublayerBackward& of, Body&& sublayer);
   void sum_copies(std::size_t pack);
 
   Rank& rank_;
@@ -90,9 +88,6 @@ class TensorParallel final : public Strategy {
   std::vector<CopiedRows> copied_rows_;
   const ParameterStore* store_ = nullptr;  // parameters of the current pass
   const TokenLayout* tokens_ = nullptr;
-  Tensor terms_;   // this rank's terms of the current sublayer's dx
-  Tensor result_;  // where the sum of terms_ goes
-  Sum sum_;
   std::vector<Work> summing_copies_;
 };
 

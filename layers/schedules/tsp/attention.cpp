@@ -46,14 +46,14 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
                            const std::function<void()>& before_last_unit) {
   const ConstTensor X = x.merged(0);
   const Tensor Y = y.merged(0);
-  std::vector<Heads> turns(W_.size());
+  std::vector<AttentionHeads> turns(W_.size());
   std::vector<KvBucket> gathered(plan_.buckets.size());
   Accumulation into_Y;
 
   const auto prepare = [&](std::size_t u) {
     const TspUnit& unit = plan_.units[u];
     const int r = unit.turn;
-    Heads& turn = turns[index(r)];
+    AttentionHeads& turn = turns[index(r)];
     if (unit.first_of_turn) {
       turn = heads_of_turn(r, saved);
       const std::size_t kv_rows = 2 * part_rows(r, kPartK);
@@ -72,7 +72,7 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
     const int r = unit.turn;
     gathered[unit.bucket].arrive(axis_.rank);
     if (u + 1 == plan_.units.size()) before_last_unit();
-    flash_forward(unit, gathered[unit.bucket], turns[index(r)]);  // lines 18 to 21
+    attend_bucket(axis_.compute(), *axis_.tokens, gathered[unit.bucket], readers(unit, turns[index(r)]));  // lines 18 to 21
     if (unit.last_of_bucket) gathered[unit.bucket] = {};
     if (!unit.last_of_turn) return;
     axis_.rank.look(Watched::attention_output, turns[index(r)].o);
@@ -97,8 +97,8 @@ void TspAttention::begin_backward(std::size_t layer, const AttentionSaved& saved
                        saved.v->slice(2, heads.first, heads.count));
 }
 
-void TspAttention::backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
-                            const AttentionSaved& saved, const std::function<void()>& after_first_unit) {
+void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved,
+                            const std::function<void()>& after_first_unit) {
   /// Gradients that belong to one turn.
   struct Gradients {
     OwnedTensor dO;              // [B, S_p, heads, d]
@@ -109,10 +109,10 @@ void TspAttention::backward(std::size_t layer, const Tensor& dx, const ConstTens
   ComputeStream& compute = axis_.compute();
   const TokenLayout& tokens = *axis_.tokens;
   const BlockBiases b(*axis_.store, axis_.whole, layer);
-  const ConstTensor X = x.merged(0);
-  const Tensor dX = dx.merged(0);
-  const ConstTensor dY = dy.merged(0);
-  std::vector<Heads> turns(W_.size());
+  const ConstTensor X = of.x.merged(0);
+  const Tensor dX = of.dx.merged(0);
+  const ConstTensor dY = of.dy.merged(0);
+  std::vector<AttentionHeads> turns(W_.size());
   std::vector<Gradients> gradients(W_.size());
   std::vector<KvBucket> gathered(plan_.buckets.size());
   gathered[plan_.units[0].bucket] = std::move(first_bucket_);
@@ -122,7 +122,7 @@ void TspAttention::backward(std::size_t layer, const Tensor& dx, const ConstTens
   const auto prepare = [&](std::size_t u) {
     const TspUnit& unit = plan_.units[u];
     const int r = unit.turn;
-    Heads& turn = turns[index(r)];
+    AttentionHeads& turn = turns[index(r)];
     if (unit.first_of_turn) {
       turn = heads_of_turn(r, saved);
       if (!saved.q.exists()) {
@@ -171,9 +171,11 @@ void TspAttention::backward(std::size_t layer, const Tensor& dx, const ConstTens
       compute.fill_zero(d.dq);
     }
     bucket.arrive(axis_.rank);
-    if (!saved.o.exists()) flash_forward(unit, bucket, turns[index(r)]);
+    const BucketReaders heads = readers(unit, turns[index(r)]);
+    if (!saved.o.exists()) attend_bucket(compute, tokens, bucket, heads);
     if (unit.first_of_bucket) bucket.make_gradients(axis_.rank);
-    flash_backward(unit, bucket, turns[index(r)], d.dq, d.dO);
+    const auto& [first, count] = in_turn(unit);
+    attend_bucket_backward(axis_.rank, tokens, bucket, heads, d.dq->slice(2, first, count), d.dO->slice(2, first, count));
     if (unit.last_of_bucket) bucket.scatter(axis_.group, tokens);
     if (unit.last_of_turn) end_turn(r);
     if (u == 0) after_first_unit();
@@ -265,33 +267,10 @@ void TspAttention::begin_forward(std::size_t layer) { begin(layer, Direction::fo
 
 // --- the heads of one turn -----------------------------------------------------------------------------------------------------
 
-void TspAttention::Heads::drop_keys() {
-  k = v = {};
-  k_memory.reset();
-  v_memory.reset();
-}
-
-TspAttention::Heads TspAttention::heads_of_turn(int r, const AttentionSaved& saved) const {
-  const TokenLayout& tokens = *axis_.tokens;
+AttentionHeads TspAttention::heads_of_turn(int r, const AttentionSaved& saved) const {
   const HeadRange queries = axis_.heads.query_heads(r);
   const HeadRange kv = axis_.heads.kv_heads_owned(r);
-  const auto stretch = [&](const OwnedTensor& kept, const HeadRange& heads, OwnedTensor& own, std::string_view what) -> Tensor {
-    if (kept.exists()) return kept->slice(2, heads.first, heads.count);
-    own = axis_.step(axis_.dtype, {tokens.batch(), tokens.local(), heads.count, axis_.d()}, what);
-    return own;
-  };
-  Heads turn;
-  turn.q = stretch(saved.q, queries, turn.q_memory, "queries");
-  turn.k = stretch(saved.k, kv, turn.k_memory, "keys");
-  turn.v = stretch(saved.v, kv, turn.v_memory, "values");
-  turn.o = stretch(saved.o, queries, turn.o_memory, "attention output");
-  if (saved.lse.exists()) {
-    turn.lse = saved.lse->slice(1, queries.first, queries.count);
-  } else {
-    turn.lse_memory = axis_.step(axis_.sums, {tokens.batch(), queries.count, tokens.local()}, "log-sum-exp");
-    turn.lse = turn.lse_memory;
-  }
-  return turn;
+  return {axis_.rank, axis_.dtype, SavedSizes::of(*axis_.tokens, queries.count, kv.count, 0), saved, queries.first, kv.first};
 }
 
 /// Returns the part of a bias that belongs to these heads of the slice.
@@ -301,7 +280,7 @@ Bias TspAttention::of_heads(const Bias& bias, const HeadRange& slice, const Head
 
 /// Computes Q, K, V = X·W_Q(r)ᵀ, X·W_K(r)ᵀ, X·W_V(r)ᵀ plus biases, with RoPE on Q and K at positions in the whole sequence.
 void TspAttention::project(std::size_t layer, int r, const ConstTensor& X, const Tensor& W_Q, const Tensor& W_KV,
-                           const Heads& turn) const {
+                           const AttentionHeads& turn) const {
   ComputeStream& compute = axis_.compute();
   const HeadRange queries = axis_.heads.query_heads(r);
   const HeadRange kv = axis_.heads.kv_heads_owned(r);
@@ -321,56 +300,24 @@ void TspAttention::project(std::size_t layer, int r, const ConstTensor& X, const
   axis_.rank.look(Watched::values, turn.v);
 }
 
-void TspAttention::gather(KvBucket& gathered, const TspBucket& bucket, const Heads& turn) const {
+void TspAttention::gather(KvBucket& gathered, const TspBucket& bucket, const AttentionHeads& turn) const {
   const std::size_t first = bucket.heads.first - axis_.heads.kv_heads_owned(bucket.owner).first;
   gathered.gather(axis_.rank, axis_.group, *axis_.tokens, turn.k.slice(2, first, bucket.heads.count),
                   turn.v.slice(2, first, bucket.heads.count));
 }
 
-/// Returns how a chunk's queries attend to the keys of the sequence up to the chunk's end.
-kernels::Attention TspAttention::attention(const TspUnit& unit, const LocalChunk& chunk) const {
-  const std::size_t first_kv = plan_.buckets[unit.bucket].heads.first;
-  return {.scale = 1 / std::sqrt(static_cast<double>(axis_.d())),
-          .mask = kernels::Mask::from_positions(chunk.start, 0),
-          .heads = {axis_.heads.heads_per_kv_head(), unit.queries.first, first_kv},
-          .dropout = axis_.dropout.of(axis_.slice.queries.first + unit.queries.first, {.start = chunk.start}, {})};
+/// Returns a unit's query heads among those of its turn.
+HeadRange TspAttention::in_turn(const TspUnit& unit) const {
+  return {unit.queries.first - axis_.heads.query_heads(unit.turn).first, unit.queries.count};
 }
 
-/// Computes O and log-sum-exp of the unit's heads: each of this rank's chunks attends to the keys up to its end.
-void TspAttention::flash_forward(const TspUnit& unit, const KvBucket& gathered, const Heads& turn) const {
-  const Tensor K = gathered.K();
-  const Tensor V = gathered.V();
-  const std::size_t head = unit.queries.first - axis_.heads.query_heads(unit.turn).first;
-  for (const LocalChunk& chunk : axis_.tokens->chunks()) {
-    if (chunk.count == 0) continue;
-    const auto part = [&](const Tensor& all) {
-      return all.slice(1, chunk.first, chunk.count).slice(2, head, unit.queries.count);
-    };
-    axis_.compute().flash_forward(attention(unit, chunk), part(turn.o),
-                                  turn.lse.slice(1, head, unit.queries.count).slice(2, chunk.first, chunk.count), part(turn.q),
-                                  K.slice(1, 0, chunk.end()), V.slice(1, 0, chunk.end()));
-  }
-}
-
-/// Adds to dq of the unit's heads and to the bucket's dK̂ and dV̂, with Δ = rowsum(dO ∘ O).
-void TspAttention::flash_backward(const TspUnit& unit, const KvBucket& gathered, const Heads& turn, const Tensor& dq,
-                                  const Tensor& dO) const {
-  ComputeStream& compute = axis_.compute();
-  const TokenLayout& tokens = *axis_.tokens;
-  const std::size_t head = unit.queries.first - axis_.heads.query_heads(unit.turn).first;
-  const OwnedTensor delta = axis_.step(axis_.sums, {tokens.batch(), unit.queries.count, tokens.local()}, "delta of attention");
-  compute.flash_delta(delta, dO.slice(2, head, unit.queries.count), turn.o.slice(2, head, unit.queries.count));
-  for (const LocalChunk& chunk : tokens.chunks()) {
-    if (chunk.count == 0) continue;
-    const auto prefix = [&](const Tensor& keys) { return keys.slice(1, 0, chunk.end()); };
-    const auto part = [&](const Tensor& all) {
-      return all.slice(1, chunk.first, chunk.count).slice(2, head, unit.queries.count);
-    };
-    compute.flash_backward(attention(unit, chunk), part(dq), prefix(gathered.dK()), prefix(gathered.dV()), part(dO),
-                           turn.lse.slice(1, head, unit.queries.count).slice(2, chunk.first, chunk.count),
-                           delta->slice(2, chunk.first, chunk.count), part(turn.q), prefix(gathered.K()), prefix(gathered.V()),
-                           Write::add);
-  }
+BucketReaders TspAttention::readers(const TspUnit& unit, const AttentionHeads& turn) const {
+  const auto& [first, count] = in_turn(unit);
+  return {.heads = {axis_.heads.heads_per_kv_head(), unit.queries.first, plan_.buckets[unit.bucket].heads.first},
+          .dropout = axis_.dropout.of(axis_.slice.queries.first + unit.queries.first, {}, {}),
+          .q = turn.q.slice(2, first, count),
+          .o = turn.o.slice(2, first, count),
+          .lse = turn.lse.slice(1, first, count)};
 }
 
 }  // namespace tsprun::detail

@@ -7,8 +7,9 @@
 // that are broadcast.
 #pragma once
 
+#include "layers/schedules/attention_heads.h"
 #include "layers/schedules/biases.h"
-#include "layers/schedules/kv_bucket.h"
+#include "layers/schedules/bucket_attention.h"
 #include "layers/schedules/tsp/axis.h"
 #include "layers/schedules/tsp/owner_sums.h"
 #include "layers/schedules/tsp/units.h"
@@ -38,7 +39,7 @@ class TspAttention {
   /// Computes dx. Requires begin_backward(layer). Gradients of the last turns may still be on their way to their owners until
   /// settle(). Calls `after_first_unit` when the first unit has been computed, which gave the previous sublayer's last messages
   /// time to arrive.
-  void backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const AttentionSaved& saved,
+  void backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved,
                 const std::function<void()>& after_first_unit);
   /// Returns when all weight gradients have reached their owners.
   void settle() { dW_.settle(); }
@@ -55,14 +56,6 @@ class TspAttention {
     Weights first;   ///< forward: [W_K; W_V; W_Q], until projected. Backward: [W_K; W_V], until its buckets are finished
     Weights second;  ///< forward: W_Oᵀ. Backward: [W_Q; W_Oᵀ]. Until the turn's last unit
   };
-  /// q, k, v, o and lse of one turn's heads: views of what is saved, or this turn's own memory.
-  struct Heads {
-    OwnedTensor q_memory, k_memory, v_memory, o_memory, lse_memory;
-    Tensor q, k, v, o;  ///< [B, S_p, heads, d]
-    Tensor lse;         ///< [B, heads, S_p]
-
-    void drop_keys();
-  };
   enum class Direction : bool { forward, backward };
 
   void begin(std::size_t layer, Direction direction);
@@ -70,12 +63,12 @@ class TspAttention {
   Weights fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count);
   std::size_t part_rows(int r, std::size_t part) const;
 
-  Heads heads_of_turn(int r, const AttentionSaved& saved) const;
-  void project(std::size_t layer, int r, const ConstTensor& X, const Tensor& W_Q, const Tensor& W_KV, const Heads& turn) const;
-  void gather(KvBucket& gathered, const TspBucket& bucket, const Heads& turn) const;
-  kernels::Attention attention(const TspUnit& unit, const LocalChunk& chunk) const;
-  void flash_forward(const TspUnit& unit, const KvBucket& gathered, const Heads& turn) const;
-  void flash_backward(const TspUnit& unit, const KvBucket& gathered, const Heads& turn, const Tensor& dq, const Tensor& dO) const;
+  AttentionHeads heads_of_turn(int r, const AttentionSaved& saved) const;
+  void project(std::size_t layer, int r, const ConstTensor& X, const Tensor& W_Q, const Tensor& W_KV,
+               const AttentionHeads& turn) const;
+  void gather(KvBucket& gathered, const TspBucket& bucket, const AttentionHeads& turn) const;
+  BucketReaders readers(const TspUnit& unit, const AttentionHeads& turn) const;
+  HeadRange in_turn(const TspUnit& unit) const;
   Bias of_heads(const Bias& bias, const HeadRange& slice, const HeadRange& heads) const;
 
   TspAxis& axis_;

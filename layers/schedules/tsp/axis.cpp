@@ -4,11 +4,11 @@
 
 namespace tsprun::detail {
 
-TspAxis::TspAxis(Rank& on, Communicator& axis, const TspOptions& options)
+TspAxis::TspAxis(Rank& on, Communicator& axis, const StrategyOptions& options, const BlockSlice& of)
     : rank(on),
       group(axis),
       whole(options.config),
-      slice(options.slice.value_or(BlockSlice::whole(options.config))),
+      slice(of),
       config(slice.apply(options.config)),
       dtype(options.dtype),
       sums(kernels::summed_in(options.dtype)),

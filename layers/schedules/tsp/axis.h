@@ -12,17 +12,8 @@
 #include "layers/schedules/strategy.h"
 
 #include <cstddef>
-#include <optional>
 
 namespace tsprun::detail {
-
-/// Options of TSP, which computes a model or a slice of each of its blocks.
-struct TspOptions {
-  ModelConfig config;                    ///< the whole model
-  std::optional<BlockSlice> slice = {};  ///< absent: whole blocks; else must be uniform()
-  DType dtype = DType::f32;
-  std::size_t kv_bucket_heads = 0;  ///< K/V heads gathered at a time; 0: kv_bucket_heads() decides
-};
 
 /// One rank's place on the axis of TSP. The schedules of both sublayers borrow it. Throws Error(refused) on construction if the
 /// axis doesn't divide the query heads.
@@ -41,7 +32,8 @@ struct TspAxis {
   const TokenLayout* tokens = nullptr;
   kernels::AttentionDropout dropout = {};
 
-  TspAxis(Rank& on, Communicator& axis, const TspOptions& options);
+  /// `of` must be uniform().
+  TspAxis(Rank& on, Communicator& axis, const StrategyOptions& options, const BlockSlice& of);
 
   int D() const { return group.size(); }
   int p() const { return group.rank(); }

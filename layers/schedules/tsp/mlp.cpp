@@ -1,5 +1,8 @@
+// TSP MLP: forward is the paper's Algorithm 2; its backward pass is in docs/algorithms.md, "TSP gated MLP". Each is a loop over
+// the shards that come round the ring, which move one step ahead (layers/schedules/look_ahead.h).
 #include "layers/schedules/tsp/mlp.h"
 
+#include "layers/schedules/look_ahead.h"
 #include "layers/schedules/packs.h"
 
 #include <utility>
@@ -8,12 +11,79 @@ namespace tsprun::detail {
 
 using kernels::Write;
 
+// --- forward: the paper's Algorithm 2 ------------------------------------------------------------------------------------------
+
+void TspMlp::begin_forward(std::size_t layer) {
+  begun_.emplace(weights(layer));
+  begun_->fetch(1);
+}
+
+void TspMlp::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved,
+                     const std::function<void()>& last_step) {
+  ComputeStream& compute = axis_.compute();
+  const Tensor Y = y.merged(0);
+  const ConstTensor X = x.merged(0);
+  RingShards ring = std::move(*begun_);
+  begun_.reset();
+
+  // Sends the shard of step t − 1 on to rank p + 1, and receives that of step t from rank p − 1.
+  const auto travel = [&](std::size_t t) { ring.fetch(t); };
+
+  // Y += (σ(X·W_1ᵀ) ∘ (X·W_3ᵀ))·W_2ᵀ with the shard of rank (p − t) mod D.
+  const auto apply = [&](std::size_t t) {
+    const MlpMatrices W(ring.at(t), axis_.config);
+    if (t + 1 == steps()) last_step();
+    const MlpColumns shard = columns(X, owner(t), saved);
+    shard.project(X, W, bias(layer, owner(t)));
+    const OwnedTensor a = shard.activation();
+    compute.gemm(Y, a, W.W2t, t == 0 ? Write::replace : Write::add);
+  };
+
+  look_ahead(steps(), {{1, travel}, {0, apply}});
+}
+
+// --- backward ------------------------------------------------------------------------------------------------------------------
+
+void TspMlp::backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved, const Moments& moments) {
+  const Tensor dX = of.dx.merged(0);
+  const ConstTensor dY = of.dy.merged(0);
+  const ConstTensor X = of.x.merged(0);
+  RingShards ring = weights(layer);
+  sums_ = {axis_.rank,
+           axis_.group,
+           axis_.store->gradients(mlp_pack_number(layer)),
+           [this](int r) { return shard_rows(r); },
+           CallOptions{.stream = Stream::gradients, .purpose = Purpose::gradients},
+           "MLP gradient shard"};
+
+  const auto travel = [&](std::size_t t) { ring.fetch(t); };
+
+  // dX and this rank's part of dW of one shard. dW is computed last, so that the sum so far, which travels behind the shard,
+  // arrives while the other products are computed.
+  const auto apply = [&](std::size_t t) {
+    const MlpMatrices W(ring.at(t), axis_.config);
+    if (t + 1 == steps()) moments.last_step();
+    const MlpColumns shard = columns(X, owner(t), saved);
+    const Bias b1 = bias(layer, owner(t));
+    if (!saved.gate.exists()) shard.project(X, W, b1);
+    MlpColumns::Gradients d = shard.backward(dY, W);
+    shard.input_gradient(dX, d, W, t == 0 ? Write::replace : Write::add);
+    shard.weight_gradients(MlpMatrices(sums_.part(t), axis_.config), b1, std::move(d), X, dY);
+    sums_.pass_on(t);
+    if (t == 0) moments.first_step_done();
+  };
+
+  look_ahead(steps(), {{1, travel}, {0, apply}});
+}
+
+// --- one shard -----------------------------------------------------------------------------------------------------------------
+
 PackPlan TspMlp::pack(std::size_t layer) const {
   return mlp_pack_plan(axis_.whole, layer, axis_.slice.first_row + axis_.mlp_rows.offset(axis_.p()),
                        axis_.mlp_rows.count(axis_.p()));
 }
 
-RingWeights TspMlp::weights(std::size_t layer) {
+RingShards TspMlp::weights(std::size_t layer) const {
   return {axis_.rank,
           axis_.group,
           axis_.store->values(mlp_pack_number(layer)),
@@ -30,58 +100,6 @@ MlpColumns TspMlp::columns(const ConstTensor& X, int shard, const MlpSaved& save
 Bias TspMlp::bias(std::size_t layer, int shard) const {
   return BlockBiases(*axis_.store, axis_.whole, layer)
       .mlp.slice(axis_.slice.first_row + axis_.mlp_rows.offset(shard), axis_.mlp_rows.count(shard));
-}
-
-void TspMlp::begin_forward(std::size_t layer) {
-  ring_.emplace(weights(layer));
-  ring_->begin_hop();
-}
-
-void TspMlp::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved,
-                     const std::function<void()>& last_step) {
-  ComputeStream& compute = axis_.compute();
-  const Tensor Y = y.merged(0);
-  const ConstTensor X = x.merged(0);
-  for (int t = 0; t < axis_.D(); ++t) {
-    if (t > 0) ring_->begin_hop();
-    if (ring_->last()) last_step();
-    const MlpMatrices W(ring_->rows(), axis_.config);
-    const MlpColumns shard = columns(X, ring_->shard(), saved);
-    shard.project(X, W, bias(layer, ring_->shard()));
-    const OwnedTensor a = shard.activation();
-    compute.gemm(Y, a, W.W2t, t == 0 ? Write::replace : Write::add);
-    ring_->finish_hop();
-  }
-  ring_.reset();
-}
-
-void TspMlp::backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const MlpSaved& saved,
-                      const Moments& moments) {
-  const Tensor dX = dx.merged(0);
-  const ConstTensor dY = dy.merged(0);
-  const ConstTensor X = x.merged(0);
-  RingWeights ring = weights(layer);
-  sums_ = {axis_.rank,
-           axis_.group,
-           axis_.store->gradients(mlp_pack_number(layer)),
-           [this](int r) { return shard_rows(r); },
-           CallOptions{.stream = Stream::gradients, .purpose = Purpose::gradients},
-           "MLP gradient shard"};
-  for (int t = 0; t < axis_.D(); ++t) {
-    ring.begin_hop();
-    if (ring.last()) moments.last_step();
-    const MlpMatrices W(ring.rows(), axis_.config);
-    const MlpColumns shard = columns(X, ring.shard(), saved);
-    const Bias b1 = bias(layer, ring.shard());
-    if (!saved.gate.exists()) shard.project(X, W, b1);
-    MlpColumns::Gradients d = shard.backward(dY, W);
-    shard.input_gradient(dX, d, W, t == 0 ? Write::replace : Write::add);
-    // Computed last, so that the sum arrives while the products above are computed.
-    shard.weight_gradients(MlpMatrices(sums_.part(t), axis_.config), b1, std::move(d), X, dY);
-    sums_.pass_on(t);
-    if (t == 0) moments.first_step_done();
-    ring.finish_hop();
-  }
 }
 
 }  // namespace tsprun::detail

@@ -35,19 +35,20 @@ class TspMlp {
     std::function<void()> first_step_done;
   };
   /// Computes dx and the gradients of this rank's shard. The sum of those gradients may still be on its way until settle().
-  void backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const MlpSaved& saved,
-                const Moments& moments);
+  void backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved, const Moments& moments);
   /// Returns when the gradients of this rank's shard are complete in the store.
   void settle() { sums_.settle(); }
 
  private:
   std::size_t shard_rows(int r) const { return axis_.config.mlp_matrices() * axis_.mlp_rows.count(r); }
-  RingWeights weights(std::size_t layer);
+  std::size_t steps() const { return static_cast<std::size_t>(axis_.D()); }
+  int owner(std::size_t step) const { return shard_at(axis_.group, step); }
+  RingShards weights(std::size_t layer) const;
   MlpColumns columns(const ConstTensor& X, int shard, const MlpSaved& saved) const;
   Bias bias(std::size_t layer, int shard) const;
 
   TspAxis& axis_;
-  std::optional<RingWeights> ring_;  // forward
+  std::optional<RingShards> begun_;  // forward: shards that began to travel during the sublayer before
   RingSums sums_;
 };
 

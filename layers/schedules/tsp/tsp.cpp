@@ -8,9 +8,6 @@
 
 namespace tsprun::detail {
 
-Tsp::Tsp(Rank& rank, Communicator& axis, const TspOptions& options)
-    : axis_(rank, axis, options), attention_(axis_), mlp_(axis_) {}
-
 void Tsp::begin_forward(const ParameterStore& store, const TokenLayout& tokens) {
   axis_.store = &store;
   axis_.tokens = &tokens;
@@ -27,15 +24,14 @@ void Tsp::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, 
   });
 }
 
-void Tsp::mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, const MlpSaved& saved) {
+void Tsp::mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) {
   mlp_.backward(
-      layer, dx, dy, x, saved,
+      layer, of, saved,
       {.last_step = [&] { attention_.begin_backward(layer, *below_); }, .first_step_done = [&] { attention_.settle(); }});
 }
 
-void Tsp::attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
-                             const AttentionSaved& saved) {
-  attention_.backward(layer, dx, dy, x, saved, [&] {
+void Tsp::attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) {
+  attention_.backward(layer, of, saved, [&] {
     mlp_.settle();
     tell_gradients(mlp_pack_number(layer));
   });

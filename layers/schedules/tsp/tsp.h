@@ -13,7 +13,9 @@ namespace tsprun::detail {
 class Tsp final : public Strategy {
  public:
   /// Borrows `rank` and `axis`, which must outlive it. Throws Error(refused) if the axis doesn't divide the query heads.
-  Tsp(Rank& rank, Communicator& axis, const TspOptions& options);
+  /// `slice`, which must be uniform(), is what the ranks of the axis have of each block together.
+  Tsp(Rank& rank, Communicator& axis, const StrategyOptions& options, const BlockSlice& slice)
+      : axis_(rank, axis, options, slice), attention_(axis_), mlp_(axis_) {}
 
   PackPlan attention_pack(std::size_t layer) const override { return attention_.pack(layer); }
   PackPlan mlp_pack(std::size_t layer) const override { return mlp_.pack(layer); }
@@ -25,10 +27,8 @@ class Tsp final : public Strategy {
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
   void begin_backward() override {}
   void begin_block_backward(std::size_t /*layer*/, const AttentionSaved& attention) override { below_ = &attention; }
-  void mlp_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
-                    const MlpSaved& saved) override;
-  void attention_backward(std::size_t layer, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x,
-                          const AttentionSaved& saved) override;
+  void mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) override;
+  void attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) override;
   void end() override;
 
  private:

@@ -1,0 +1,26 @@
+// q, k, v, o and the log-sum-exp of the heads that one visit computes.
+#pragma once
+
+#include "core/rank/rank.h"
+#include "layers/schedules/strategy.h"
+
+#include <cstddef>
+
+namespace tsprun::detail {
+
+/// Views of what an attention sublayer saves, or memory of the visit where it saves nothing. Shapes as in SavedSizes.
+struct AttentionHeads {
+  OwnedTensor q_memory, k_memory, v_memory, o_memory, lse_memory;
+  Tensor q, k, v, o, lse;
+
+  AttentionHeads() = default;
+  /// Takes the heads from `first_query` and `first_kv` on of what exists in `saved`, as many as `sizes` says; allocates the
+  /// others as workspace.
+  AttentionHeads(Rank& rank, DType dtype, const SavedSizes& sizes, const AttentionSaved& saved, std::size_t first_query = 0,
+                 std::size_t first_kv = 0);
+
+  /// Drops k and v, which have been gathered.
+  void drop_keys();
+};
+
+}  // namespace tsprun::detail

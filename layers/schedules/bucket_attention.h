@@ -1,0 +1,28 @@
+// Attention to a gathered bucket of K and V (kv_bucket.h): each chunk of this rank's tokens attends to the keys up to its end.
+#pragma once
+
+#include "layers/schedules/kv_bucket.h"
+
+#include <cmath>
+#include <cstddef>
+
+namespace tsprun::detail {
+
+/// Returns 1/√d, by which scores are multiplied.
+inline double attention_scale(std::size_t head_dim) { return 1 / std::sqrt(static_cast<double>(head_dim)); }
+
+/// The n query heads of this rank's tokens that read a bucket.
+struct BucketReaders {
+  kernels::HeadMap heads;             ///< says which of the bucket's K/V heads a query head reads
+  kernels::AttentionDropout dropout;  ///< for the first query head
+  Tensor q, o;                        ///< [B, S_p, n, d]
+  Tensor lse;                         ///< [B, n, S_p]
+};
+
+/// Computes o and lse. The bucket must have arrived.
+void attend_bucket(ComputeStream& compute, const TokenLayout& tokens, const KvBucket& bucket, const BucketReaders& readers);
+/// Adds to dq [B, S_p, n, d] and to the bucket's dK and dV, with Δ = rowsum(dO ∘ o). dO as o; the others are in the type of sums.
+void attend_bucket_backward(Rank& rank, const TokenLayout& tokens, const KvBucket& bucket, const BucketReaders& readers,
+                            const Tensor& dq, const ConstTensor& dO);
+
+}  // namespace tsprun::detail

@@ -1,0 +1,22 @@
+#include "layers/schedules/sublayer_weights.h"
+
+#include "layers/schedules/all_reduce.h"
+
+namespace tsprun::detail {
+
+PackPlan CopiedWeights::stored(PackPlan whole) const {
+  for (PartPlan& part : whole.parts) part.counted = axis_.rank() == 0;
+  return whole;
+}
+
+void CopiedWeights::written(std::size_t pack) {
+  if (axis_.size() == 1) return;
+  summing_.push_back(post_sum(axis_, store().gradients(pack), {.stream = Stream::gradients, .purpose = Purpose::gradients}));
+}
+
+void CopiedWeights::end() {
+  for (const Work& work : summing_) rank_.wait(work);
+  summing_.clear();
+}
+
+}  // namespace tsprun::detail

@@ -1,0 +1,63 @@
+// The weights of a strategy that computes with all rows of a sublayer's pack at once (layers/schedules/dense.h): where they are
+// kept, and how they and their gradients move.
+#pragma once
+
+#include "core/rank/rank.h"
+#include "layers/parameters/parameter_store.h"
+
+#include <cstddef>
+#include <vector>
+
+namespace tsprun::detail {
+
+/// Weights of all sublayers of one rank. The calls of a pass: begin_forward(); visit() and used() of each pack, 0, 1, 2, …;
+/// begin_backward(); visit(), used(), gradients() and written() of each pack, the last first; end().
+class SublayerWeights {
+ public:
+  SublayerWeights() = default;
+  SublayerWeights(const SublayerWeights&) = delete;
+  SublayerWeights& operator=(const SublayerWeights&) = delete;
+  virtual ~SublayerWeights() = default;
+
+  /// Returns which part of a pack this rank stores, given the plan of all rows that it computes with.
+  virtual PackPlan stored(PackPlan whole) const = 0;
+  /// Begins a pass over the packs of `store`, which is borrowed until the next pass begins.
+  virtual void begin_forward(const ParameterStore& store) { store_ = &store; }
+  virtual void begin_backward() {}
+  /// Returns all rows of the pack as soon as they have arrived; valid until used().
+  virtual Tensor visit(std::size_t pack) { return store_->values(pack); }
+  /// Called when the visit doesn't need the pack's weights any more.
+  virtual void used(std::size_t /*pack*/) {}
+  /// Returns whether used() frees memory, so that other things better begin to move after it.
+  virtual bool frees() const { return false; }
+  /// Returns where this rank's gradients of all rows of the pack are to be written.
+  virtual Tensor gradients(std::size_t pack) { return store_->gradients(pack); }
+  /// Called when they are written: begins to sum them over the ranks that have other tokens.
+  virtual void written(std::size_t pack) = 0;
+  /// Returns when all sums are complete.
+  virtual void end() = 0;
+
+ protected:
+  const ParameterStore& store() const { return *store_; }
+
+ private:
+  const ParameterStore* store_ = nullptr;
+};
+
+/// Every rank of the axis stores the same weights (dp, sp, tp): gradients are all-reduced, pack by pack.
+class CopiedWeights final : public SublayerWeights {
+ public:
+  /// Borrows both.
+  CopiedWeights(Rank& rank, Communicator& axis) : rank_(rank), axis_(axis) {}
+
+  PackPlan stored(PackPlan whole) const override;
+  void written(std::size_t pack) override;
+  void end() override;
+
+ private:
+  Rank& rank_;
+  Communicator& axis_;
+  std::vector<Work> summing_;
+};
+
+}  // namespace tsprun::detail

@@ -1,0 +1,92 @@
+#include "layers/schedules/zero3/gathered_weights.h"
+
+#include "layers/schedules/packs.h"
+
+#include <utility>
+
+namespace tsprun::detail {
+
+namespace {
+
+static_assert(attention_pack_number(0) % 2 == 0 && mlp_pack_number(0) % 2 == 1, "as sublayers_ lie");
+
+}  // namespace
+
+GatheredWeights::GatheredWeights(Rank& rank, Communicator& axis, const ModelConfig& config)
+    : rank_(rank),
+      axis_(axis),
+      packs_(2 * config.layers),
+      sublayers_{{{Chunks::balanced(axis.size(),
+                                    pack_rows(attention_pack_plan(config, 0, {0, config.query_heads}, {0, config.kv_heads}))),
+                   {}},
+                  {Chunks::balanced(axis.size(), pack_rows(mlp_pack_plan(config, 0, 0, config.intermediate))), {}}}} {}
+
+PackPlan GatheredWeights::stored(PackPlan whole) const {
+  const Chunks rows = Chunks::balanced(axis_.size(), pack_rows(whole));
+  return cut_pack(std::move(whole), rows.offset(axis_.rank()), rows.count(axis_.rank()));
+}
+
+std::vector<std::size_t> GatheredWeights::elements(const Chunks& rows, std::size_t width) const {
+  std::vector<std::size_t> counts;
+  for (int r = 0; r < axis_.size(); ++r) counts.push_back(rows.count(r) * width);
+  return counts;
+}
+
+// --- weights -------------------------------------------------------------------------------------------------------------------
+
+/// Begins to gather a pack, if there is one of this number.
+void GatheredWeights::fetch(std::size_t pack) {
+  if (pack >= packs_ || axis_.size() == 1) return;
+  const Tensor own = store().values(pack);
+  auto& [rows, gathered] = sublayer(pack);
+  gathered.tensor = rank_.tensor(Category::communication, own.dtype(), {rows.total(), own.size(1)}, "weights of a sublayer");
+  gathered.work = axis_.post_all_gather_v(buffer_of(ConstTensor(own)), buffer_of(gathered.tensor.view()),
+                                          elements(rows, own.size(1)), {.stream = Stream::weights, .purpose = Purpose::weights});
+}
+
+void GatheredWeights::begin_forward(const ParameterStore& store) {
+  SublayerWeights::begin_forward(store);
+  backward_ = false;
+  fetch(0);
+}
+
+void GatheredWeights::begin_backward() {
+  backward_ = true;
+  fetch(packs_ - 1);
+}
+
+Tensor GatheredWeights::visit(std::size_t pack) {
+  fetch(backward_ ? pack - 1 : pack + 1);  // the next one's weights arrive while this one is computed; there is no pack −1
+  if (axis_.size() == 1) return SublayerWeights::visit(pack);
+  rank_.wait(sublayer(pack).gathered.work);
+  return sublayer(pack).gathered.tensor;
+}
+
+void GatheredWeights::used(std::size_t pack) { sublayer(pack).gathered = {}; }
+
+// --- gradients -----------------------------------------------------------------------------------------------------------------
+
+Tensor GatheredWeights::gradients(std::size_t pack) {
+  end();  // the sums of the pack before
+  if (axis_.size() == 1) return SublayerWeights::gradients(pack);
+  const Tensor own = store().gradients(pack);
+  scattered_.tensor = rank_.tensor(Category::communication, own.dtype(), {sublayer(pack).rows.total(), own.size(1)},
+                                   "weight gradients of a sublayer");
+  return scattered_.tensor;
+}
+
+void GatheredWeights::written(std::size_t pack) {
+  if (axis_.size() == 1) return;
+  const Tensor own = store().gradients(pack);
+  scattered_.work = axis_.post_reduce_scatter_v(buffer_of(ConstTensor(scattered_.tensor.view())), buffer_of(own),
+                                                elements(sublayer(pack).rows, own.size(1)), Reduction::sum,
+                                                {.stream = Stream::gradients, .purpose = Purpose::gradients});
+}
+
+void GatheredWeights::end() {
+  if (!scattered_.tensor.exists()) return;
+  rank_.wait(scattered_.work);
+  scattered_ = {};
+}
+
+}  // namespace tsprun::detail

@@ -1,0 +1,68 @@
+// Sequence parallelism: every rank has a copy of the weights, whose gradients are all-reduced. K and V, dK and dV are gathered
+// and scattered (as under TSP and ZeRO-3), or travel round the ring, or are exchanged for heads (Ulysses).
+#include "layers/layout/zigzag.h"
+#include "layers/theory/ways.h"
+
+namespace tsprun::detail::theory {
+
+BlockElements held_by_sp(const ModelConfig& model, const BlockSlice& slice, int /*part*/, int /*parts*/) {
+  return elements_of(model, slice);
+}
+
+void add_sp(BlockFlows& of) {
+  const std::uint64_t parameters = (of.setting.block_parameters() + of.copied) * of.L;
+  of.add(AxisKind::sp, Purpose::gradients, Pattern::collective, Phase::pass, true, true, 2 * parameters * of.a * (of.D - 1),
+         2 * of.L);
+}
+
+namespace {
+
+/// Adds K and V, which move in `rounds` rounds of the backward pass, and dK and dV, which move in one.
+void add_kv(BlockFlows& of, Pattern pattern, std::uint64_t messages, std::uint64_t rounds) {
+  const std::uint64_t kv = 2 * of.setting.tokens() * of.model.head_dim * of.kv_read * (of.D - 1) * of.L;
+  const AxisKind axis = of.layout.token_axis();
+  of.add(axis, Purpose::kv, pattern, Phase::attention, false, true, kv * of.e, messages);
+  of.add(axis, Purpose::kv, pattern, Phase::attention, true, true, kv * (rounds * of.e + of.a), (rounds + 1) * messages);
+}
+
+}  // namespace
+
+void add_gathered_kv(BlockFlows& of) { add_kv(of, Pattern::collective, of.L, 1); }
+
+void add_ring_kv(BlockFlows& of) {
+  // Computing O again takes a whole round before backward's own round begins.
+  add_kv(of, Pattern::ring, (of.D - 1) * of.L, of.setting.recompute == Recompute::full ? 2 : 1);
+}
+
+void add_exchanged_heads(BlockFlows& of) {
+  const int D = of.layout.sequence();
+  const Zigzag zigzag(of.setting.sequence, D);
+  // Elements that change ranks when Q (or O) and K (or V) go from token shards to head shards, or back; dk in bytes.
+  std::uint64_t q = 0;
+  std::uint64_t k = 0;
+  std::uint64_t dk = 0;
+  for (int t = 0; t < of.layout.tensor(); ++t) {
+    const BlockSlice slice = BlockSlice::of(of.model, t, of.layout.tensor());
+    const auto read_by = [&](int p) { return kv_heads_read(of.model, slice, p, D); };
+    std::uint64_t read = 0;
+    for (int p = 0; p < D; ++p) read += read_by(p);
+    std::uint64_t k_here = 0;
+    for (int p = 0; p < D; ++p) {
+      const std::uint64_t tokens = of.setting.batch * zigzag.tokens(p) * of.model.head_dim;
+      q += tokens * (slice.queries.count - slice.queries.count / of.D);
+      k_here += tokens * (read - read_by(p));
+    }
+    k += k_here;
+    // Gradients of heads that several ranks read are summed.
+    dk += k_here * (read > slice.kv.count ? of.a : of.e);
+  }
+  const std::uint64_t forward = (2 * q + 2 * k) * of.e;
+  std::uint64_t backward = 2 * q * of.e + 2 * dk;
+  if (of.setting.recompute == Recompute::selective) backward += (q + 2 * k) * of.e;
+  if (of.setting.recompute == Recompute::full) backward += forward;
+  for (const bool in_backward : {false, true})
+    of.add(AxisKind::sp, Purpose::activations, Pattern::all_to_all, Phase::attention, in_backward, false,
+           (in_backward ? backward : forward) * of.L, 4 * of.L);
+}
+
+}  // namespace tsprun::detail::theory

@@ -1,0 +1,22 @@
+// Tensor parallelism: each sublayer's activations, forward and backward, and the gradients of copied K/V heads.
+#include "layers/theory/ways.h"
+
+namespace tsprun::detail::theory {
+
+void add_tp(BlockFlows& of) {
+  const std::uint64_t sublayer = 2 * of.setting.hidden_elements() * of.e * (of.T - 1) * of.L;
+  for (const Phase phase : {Phase::attention, Phase::mlp}) {
+    for (const bool backward : {false, true}) {
+      // Megatron's sequence parallelism gathers each sublayer's input once more in backward.
+      const bool again = backward && of.layout.slices_tokens();
+      of.add(AxisKind::tp, Purpose::activations, Pattern::collective, phase, backward, false, again ? sublayer / 2 * 3 : sublayer,
+             (again ? 3 : 2) * of.L);
+    }
+  }
+  // If the axis that cuts tokens shares the weights, too, each copy's gradient lies on one of its ranks.
+  const std::uint64_t copies = weights_way(of.layout).shared ? 1 : of.D;
+  of.add(AxisKind::tp, Purpose::gradients, Pattern::collective, Phase::pass, true, true, 2 * of.copied * of.a * copies * of.L,
+         2 * of.L);
+}
+
+}  // namespace tsprun::detail::theory

@@ -1,0 +1,26 @@
+// TSP: attention's shards are broadcast and their gradients reduced to the owners; the MLP's shards and gradients travel round
+// the ring.
+#include "layers/layout/shards.h"
+#include "layers/theory/ways.h"
+
+namespace tsprun::detail::theory {
+
+BlockElements held_by_tsp(const ModelConfig& model, const BlockSlice& slice, int part, int parts) {
+  const TspShards shards(slice.apply(model), parts);
+  return {.attention = shards.attention(part), .mlp = shards.mlp(part)};
+}
+
+void add_tsp(BlockFlows& of) {
+  const std::uint64_t hops = of.D - 1;
+  const std::uint64_t attention = (of.setting.attention_parameters() + of.copied) * hops * of.L;
+  const std::uint64_t mlp = of.setting.mlp_parameters() * hops * of.L;
+  const auto add = [&](Purpose purpose, bool backward, std::uint64_t bytes) {
+    of.add(AxisKind::tsp, purpose, Pattern::collective, Phase::attention, backward, true, attention * bytes, of.D * of.L);
+    of.add(AxisKind::tsp, purpose, Pattern::ring, Phase::mlp, backward, true, mlp * bytes, hops * of.L);
+  };
+  add(Purpose::weights, false, of.e);
+  add(Purpose::weights, true, of.e);
+  add(Purpose::gradients, true, of.a);
+}
+
+}  // namespace tsprun::detail::theory
