@@ -3,6 +3,9 @@
 
 #include "core/streams/tag.h"
 
+#include <cstring>
+#include <limits>
+
 namespace tsprun::detail {
 
 Collective::Collective(const Call& call, Start* start, Arguments&& arguments)
@@ -10,6 +13,7 @@ Collective::Collective(const Call& call, Start* start, Arguments&& arguments)
       group_(call.group),
       keep_(call.keep),
       stream_(call.stream),
+      algorithm_(start),
       arguments_(std::move(arguments)),
       sent_(envelope_of(call.info)),
       expected_(arguments_.expected ? envelope_of(*arguments_.expected) : sent_),
@@ -18,8 +22,28 @@ Collective::Collective(const Call& call, Start* start, Arguments&& arguments)
 }
 
 bool Collective::step(Engine&) {
-  budget = kSegmentBytes;
+  budget = counted() ? std::numeric_limits<std::size_t>::max() : kSegmentBytes;
   return task_.poll() || complete_;
+}
+
+bool Collective::counted() const { return engine().options().counted; }
+
+void Collective::copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
+  if (!counted()) std::memcpy(to, from, bytes);
+}
+
+void Collective::reduce(DType dtype, std::span<const std::byte* const> terms, std::byte* out, std::size_t count,
+                        kernels::Stores stores) const {
+  if (!counted()) kernels::reduce(info_.reduction, dtype, terms, out, count, stores);
+}
+
+void Collective::reduce_term(DType dtype, const std::byte* partial, const std::byte* term, std::byte* out, std::size_t count,
+                             bool last) const {
+  if (!counted()) kernels::reduce_term(info_.reduction, dtype, partial, term, out, count, last);
+}
+
+void Collective::widen(DType dtype, const std::byte* term, std::byte* out, std::size_t count) const {
+  if (!counted()) kernels::widen(dtype, term, out, count);
 }
 
 Envelope Collective::envelope_of(const OperationInfo& info) {

@@ -9,6 +9,7 @@
 #include "core/collectives/choice.h"
 #include "core/collectives/chunks.h"
 #include "core/collectives/group.h"
+#include "core/kernels/reduce.h"
 #include "core/streams/engine.h"
 #include "core/streams/task.h"
 
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 namespace tsprun::detail {
 
@@ -63,6 +65,9 @@ class Collective final : public Operation {
   std::uint32_t missing_segment() const override { return missing_segment_; }
 
   const Group& group() const { return *group_; }
+  /// Returns the algorithm, and what it was given.
+  Start* algorithm() const { return algorithm_; }
+  const Arguments& arguments() const { return arguments_; }
   Engine& engine() const { return *group_->engine; }
   FramePool& frames() const { return engine().frames(); }
   int size() const { return group_->size(); }
@@ -96,6 +101,14 @@ class Collective final : public Operation {
     moved();
     return {};
   }
+  // What operations do with payloads. Nothing else touches them, so that a played rank (EngineOptions::counted) can leave it out.
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const;
+  void reduce(DType dtype, std::span<const std::byte* const> terms, std::byte* out, std::size_t count,
+              kernels::Stores stores = kernels::Stores::cached) const;
+  void reduce_term(DType dtype, const std::byte* partial, const std::byte* term, std::byte* out, std::size_t count,
+                   bool last) const;
+  void widen(DType dtype, const std::byte* term, std::byte* out, std::size_t count) const;
+
   /// Tells waits that something was done: see Engine::moved().
   void moved() { engine().moved(); }
   /// Bytes that may still be copied before other streams get their turn.
@@ -115,6 +128,7 @@ class Collective final : public Operation {
 
  private:
   friend struct Finished;
+  bool counted() const;
   static Envelope envelope_of(const OperationInfo& info);
   static Envelope with_step(Envelope envelope, std::uint32_t step) {
     envelope.tag |= (step & 0xffff) << 16;
@@ -124,6 +138,7 @@ class Collective final : public Operation {
   const Group* group_;
   std::shared_ptr<const Group> keep_;
   Stream stream_;
+  Start* algorithm_;
   Arguments arguments_;
   Envelope sent_;
   Envelope expected_;

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace tsprun::detail {
 
@@ -53,7 +52,7 @@ bool Offer::prepare(std::size_t offset, std::size_t bytes) {
     }
     to = mirror_.bytes().data();
   }
-  std::memcpy(to + offset, memory_.data() + offset, bytes);
+  me_->copy(to + offset, memory_.data() + offset, bytes);
   return true;
 }
 
@@ -200,7 +199,7 @@ bool Arrival::advance() {
   }
   if (budget == 0) return false;
   const std::size_t some = std::min(budget, place_.size() - copied_);
-  if (some != 0) std::memcpy(place_.data() + copied_, message_.bytes(copied_, some), some);
+  if (some != 0) landing_->me().copy(place_.data() + copied_, message_.bytes(copied_, some), some);
   copied_ += some;
   budget -= some;
   if (copied_ == place_.size()) {
@@ -219,7 +218,7 @@ bool Arrival::poll() {
 bool LocalCopy::poll() {
   const std::size_t some = std::min(bytes_ - copied_, me_.budget);
   if (some != 0 && to_ != from_) {
-    std::memcpy(to_ + copied_, from_ + copied_, some);
+    me_.copy(to_ + copied_, from_ + copied_, some);
     me_.budget -= some;
     me_.moved();
   }

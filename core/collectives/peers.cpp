@@ -75,7 +75,7 @@ void PeerSum::sum(const std::byte* own, std::byte* out, std::size_t first, std::
   for (int i = 0; i < me_.peers(); ++i)
     terms_[static_cast<std::size_t>(i)] = messages_[i].bytes(first * element, count * element);
   terms_.back() = own;
-  kernels::reduce(me_.info().reduction, dtype_, {terms_.data(), terms_.size()}, out, count, stores);
+  me_.reduce(dtype_, {terms_.data(), terms_.size()}, out, count, stores);
 }
 
 bool SumAll::poll() {

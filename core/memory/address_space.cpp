@@ -11,10 +11,14 @@
 
 namespace tsprun::detail {
 
-AddressSpace::AddressSpace(std::size_t bytes) {
+AddressSpace::AddressSpace(std::size_t bytes) : AddressSpace(bytes, PROT_READ | PROT_WRITE) {}
+
+AddressSpace AddressSpace::unreadable(std::size_t bytes) { return {bytes, PROT_NONE}; }
+
+AddressSpace::AddressSpace(std::size_t bytes, int protection) {
   constexpr std::size_t kLeast = std::size_t{1} << 30;
   for (; bytes >= kLeast; bytes /= 2) {
-    void* const begin = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const begin = ::mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (begin == MAP_FAILED) continue;
     bytes_ = {static_cast<std::byte*>(begin), bytes};
     return;

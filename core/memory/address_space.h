@@ -14,6 +14,8 @@ class AddressSpace {
   /// Maps `bytes`, or half as much, a quarter, …, whatever the system grants first. Throws Error(out_of_memory) if it doesn't
   /// grant at least 1 GiB.
   explicit AddressSpace(std::size_t bytes);
+  /// Does the same with memory that nobody may touch: reading or writing it ends the process with SIGSEGV.
+  static AddressSpace unreadable(std::size_t bytes);
   AddressSpace(AddressSpace&& other) noexcept;
   AddressSpace& operator=(AddressSpace&&) = delete;
   ~AddressSpace();
@@ -21,6 +23,7 @@ class AddressSpace {
   std::span<std::byte> bytes() const { return bytes_; }
 
  private:
+  AddressSpace(std::size_t bytes, int protection);
   std::span<std::byte> bytes_;
 };
 

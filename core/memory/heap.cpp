@@ -1,6 +1,7 @@
 // The heap's allocator: first fit over a table of free ranges, and the commitment and release of pages under a budget.
 #include "core/memory/heap.h"
 
+#include "core/program/recorder.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -146,6 +147,7 @@ std::string Heap::breakdown() const {
 }
 
 void Heap::free(std::span<std::byte> bytes, Category category) {
+  if (recorder_ != nullptr) recorder_->give(bytes);
   use_[category] -= bytes.size();
   use_.total -= bytes.size();
   const std::size_t length = round_up(bytes.size(), kLine);

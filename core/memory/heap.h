@@ -27,6 +27,8 @@
 
 namespace tsprun::detail {
 
+class Recorder;
+
 /// The heap of one rank; used by one thread at a time, the rank's.
 class Heap {
  public:
@@ -60,6 +62,8 @@ class Heap {
     return allocate(count < kMost / sizeof(T) ? count * sizeof(T) : kMost, what);
   }
 
+  /// Tells a recorder of each block that is given back from now on; null: none. Borrowed.
+  void record(Recorder* recorder) { recorder_ = recorder; }
   /// Makes the next allocation of more than 0 bytes throw Error(out_of_memory) with this reason. For fault injection.
   void fail_next(std::string reason) { fail_next_ = std::move(reason); }
 
@@ -107,6 +111,7 @@ class Heap {
   std::uint64_t peak_ = 0;
   CategoryBytes use_;
   CategoryBytes peaks_;
+  Recorder* recorder_ = nullptr;
   std::string fail_next_;  // empty: nothing shall fail
 };
 

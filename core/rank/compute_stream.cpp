@@ -1,6 +1,7 @@
 // Runs kernels with workspace, ticks, timing and trace, and counts the FLOPs of gemm and attention.
 #include "core/rank/compute_stream.h"
 
+#include "core/program/recorder.h"
 #include "core/trace/recorder.h"
 #include "transport/posix.h"
 
@@ -29,15 +30,53 @@ double attention_flops(const kernels::Attention& attention, const ConstTensor& q
   return 4 * pairs * static_cast<double>(q.size(0) * q.size(2) * q.size(3));
 }
 
+/// Returns batch, queries, keys, heads and elements of a head.
+std::array<std::uint64_t, 5> attention_sizes(const ConstTensor& q, const ConstTensor& k) {
+  return {q.size(0), q.size(1), k.size(1), q.size(2), q.size(3)};
+}
+
+/// Returns the bytes of the elements of all tensors.
+template <class... Tensors>
+std::uint64_t bytes_of(const Tensors&... tensors) {
+  return (std::uint64_t{0} + ... + tensors.bytes());
+}
+
+std::uint64_t bytes_of_parts(std::span<const ConstTensor> parts) {
+  std::uint64_t sum = 0;
+  for (const ConstTensor& part : parts) sum += part.bytes();
+  return sum;
+}
+
+/// Returns the bytes that a kernel reads of its results because it adds to them.
+template <class... Tensors>
+std::uint64_t added_to(kernels::Write write, const Tensors&... results) {
+  return write == kernels::Write::add ? bytes_of(results...) : 0;
+}
+
+/// Returns the cost of a kernel without products: its sizes are those of `of`.
+KernelCost touches(std::string_view kernel, const ConstTensor& input, const ConstTensor& result, const ConstTensor& of,
+                   std::uint64_t read, std::uint64_t written) {
+  KernelCost cost{
+      .kernel = kernel, .dtype = input.dtype(), .result = result.dtype(), .bytes_read = read, .bytes_written = written};
+  for (std::size_t i = 0; i < std::min(of.dims(), cost.sizes.size()); ++i) cost.sizes[i] = of.size(i);
+  return cost;
+}
+
 }  // namespace
 
-ComputeStream::ComputeStream(Engine& engine, Heap& heap, std::size_t threads, TraceRecorder* trace)
-    : engine_(engine), heap_(heap), threads_(threads), pool_(engine.options().phantom ? 1 : threads), trace_(trace) {}
+ComputeStream::ComputeStream(Engine& engine, Heap& heap, std::size_t threads, TraceRecorder* trace, Recorder* recorder)
+    : engine_(engine),
+      heap_(heap),
+      threads_(threads),
+      pool_(engine.options().phantom ? 1 : threads),
+      trace_(trace),
+      recorder_(recorder) {}
 
 std::span<std::byte> ComputeStream::workspace(std::size_t bytes) {
   if (workspace_.bytes().size() < bytes) {
     workspace_.reset();
     workspace_ = heap_.allocate(bytes, "workspace of kernels", Category::workspace);
+    if (recorder_ != nullptr) recorder_->take(workspace_.bytes(), Category::workspace);
   }
   return workspace_.bytes();
 }
@@ -53,175 +92,220 @@ void ComputeStream::tick() {
 }
 
 template <class Kernel>
-void ComputeStream::run(const char* name, std::size_t bytes, double flops, Kernel&& kernel) {
+void ComputeStream::run(const KernelCost& cost, std::size_t bytes, Kernel&& kernel) {
   const std::span<std::byte> room = workspace(bytes);
-  if (engine_.options().phantom) {
-    flops_ += flops;
-    return;
-  }
+  if (recorder_ != nullptr) recorder_->kernel(cost);
+  flops_ += cost.flops;
+  if (engine_.options().phantom) return;
   const auto tick_of_this = [this] { tick(); };
   const kernels::Compute on{.pool = &pool_, .workspace = room, .tick = tick_of_this};
   const std::uint64_t begin = posix::now_ns();
   kernel(on);
   const std::uint64_t end = posix::now_ns();
   kernel_ns_ += end - begin;
-  flops_ += flops;
-  if (trace_ != nullptr) trace_->add({.begin_ns = begin, .end_ns = end, .name = name, .flops = flops});
+  if (trace_ != nullptr) trace_->add({.begin_ns = begin, .end_ns = end, .name = cost.kernel, .flops = cost.flops});
 }
 
 void ComputeStream::gemm(const Tensor& c, const ConstTensor& a, const ConstTensor& b, kernels::Write write) {
-  const double flops = 2.0 * static_cast<double>(a.size(0)) * static_cast<double>(a.size(1)) * static_cast<double>(b.size(1));
-  run("gemm", kernels::gemm_workspace(c, a, b, threads()), flops,
-      [&](const kernels::Compute& on) { kernels::gemm(on, c, a, b, write); });
+  const std::size_t m = a.size(0);
+  const std::size_t n = b.size(1);
+  const std::size_t k = a.size(1);
+  run({.kernel = "gemm",
+       .dtype = size_of(b.dtype()) < size_of(a.dtype()) ? b.dtype() : a.dtype(),
+       .result = c.dtype(),
+       .sizes = {m, n, k},
+       .flops = 2.0 * static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n),
+       .bytes_read = bytes_of(a, b) + added_to(write, c),
+       .bytes_written = bytes_of(c)},
+      kernels::gemm_workspace(c, a, b, threads()), [&](const kernels::Compute& on) { kernels::gemm(on, c, a, b, write); });
 }
 
 void ComputeStream::flash_forward(const kernels::Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
                                   const ConstTensor& k, const ConstTensor& v) {
-  run("flash forward", kernels::flash_forward_workspace(q.dtype(), q.size(3), threads()), attention_flops(attention, q, k),
+  run({.kernel = "flash forward",
+       .dtype = q.dtype(),
+       .result = o.dtype(),
+       .sizes = attention_sizes(q, k),
+       .flops = attention_flops(attention, q, k),
+       .bytes_read = bytes_of(q, k, v),
+       .bytes_written = bytes_of(o, lse)},
+      kernels::flash_forward_workspace(q.dtype(), q.size(3), threads()),
       [&](const kernels::Compute& on) { kernels::flash_forward(on, attention, o, lse, q, k, v); });
 }
 
 void ComputeStream::flash_delta(const Tensor& delta, const ConstTensor& d_o, const ConstTensor& o) {
-  run("flash delta", 0, 0, [&](const kernels::Compute& on) { kernels::flash_delta(on, delta, d_o, o); });
+  run(touches("flash delta", d_o, delta, d_o, bytes_of(d_o, o), bytes_of(delta)), 0,
+      [&](const kernels::Compute& on) { kernels::flash_delta(on, delta, d_o, o); });
 }
 
 void ComputeStream::flash_backward(const kernels::Attention& attention, const Tensor& dq, const Tensor& dk, const Tensor& dv,
                                    const ConstTensor& d_o, const ConstTensor& lse, const ConstTensor& delta, const ConstTensor& q,
                                    const ConstTensor& k, const ConstTensor& v, kernels::Write write) {
-  run("flash backward", kernels::flash_backward_workspace(q.dtype(), q.size(3), threads()),
-      2.5 * attention_flops(attention, q, k),
+  run({.kernel = "flash backward",
+       .dtype = q.dtype(),
+       .result = dq.dtype(),
+       .sizes = attention_sizes(q, k),
+       .flops = 2.5 * attention_flops(attention, q, k),
+       .bytes_read = bytes_of(d_o, lse, delta, q, k, v) + added_to(write, dq, dk, dv),
+       .bytes_written = bytes_of(dq, dk, dv)},
+      kernels::flash_backward_workspace(q.dtype(), q.size(3), threads()),
       [&](const kernels::Compute& on) { kernels::flash_backward(on, attention, dq, dk, dv, d_o, lse, delta, q, k, v, write); });
 }
 
 void ComputeStream::merge_attention(double scale, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                                     std::span<const ConstTensor> part_lse) {
-  run("merge attention", 0, 0,
+  run(touches("merge attention", part_o.front(), o, o, bytes_of_parts(part_o) + bytes_of_parts(part_lse), bytes_of(o, lse)), 0,
       [&](const kernels::Compute& on) { kernels::merge_attention(on, scale, o, lse, part_o, part_lse); });
 }
 
 void ComputeStream::rms_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon) {
-  run("norm", 0, 0, [&](const kernels::Compute& on) { kernels::rms_norm(on, y, x, gain, epsilon); });
+  run(touches("norm", x, y, y, bytes_of(x, gain), bytes_of(y)), 0,
+      [&](const kernels::Compute& on) { kernels::rms_norm(on, y, x, gain, epsilon); });
 }
 
 void ComputeStream::rms_norm_backward(const Tensor& dx, const Tensor& dgain, const ConstTensor& dy, const ConstTensor& x,
                                       const ConstTensor& gain, double epsilon, kernels::Write write) {
-  run("norm backward", kernels::norm_backward_workspace(), 0,
+  run(touches("norm backward", dy, dx, dx, bytes_of(dy, x, gain, dgain) + added_to(write, dx), bytes_of(dx, dgain)),
+      kernels::norm_backward_workspace(),
       [&](const kernels::Compute& on) { kernels::rms_norm_backward(on, dx, dgain, dy, x, gain, epsilon, write); });
 }
 
 void ComputeStream::layer_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, const ConstTensor& bias,
                                double epsilon) {
-  run("norm", 0, 0, [&](const kernels::Compute& on) { kernels::layer_norm(on, y, x, gain, bias, epsilon); });
+  run(touches("norm", x, y, y, bytes_of(x, gain, bias), bytes_of(y)), 0,
+      [&](const kernels::Compute& on) { kernels::layer_norm(on, y, x, gain, bias, epsilon); });
 }
 
 void ComputeStream::layer_norm_backward(const Tensor& dx, const Tensor& dgain, const Tensor& dbias, const ConstTensor& dy,
                                         const ConstTensor& x, const ConstTensor& gain, double epsilon, kernels::Write write) {
-  run("norm backward", kernels::norm_backward_workspace(), 0,
+  run(touches("norm backward", dy, dx, dx, bytes_of(dy, x, gain, dgain, dbias) + added_to(write, dx), bytes_of(dx, dgain, dbias)),
+      kernels::norm_backward_workspace(),
       [&](const kernels::Compute& on) { kernels::layer_norm_backward(on, dx, dgain, dbias, dy, x, gain, epsilon, write); });
 }
 
 void ComputeStream::add_bias(const Tensor& x, const ConstTensor& bias) {
-  run("bias", 0, 0, [&](const kernels::Compute& on) { kernels::add_bias(on, x, bias); });
+  run(touches("bias", bias, x, x, bytes_of(x, bias), bytes_of(x)), 0,
+      [&](const kernels::Compute& on) { kernels::add_bias(on, x, bias); });
 }
 
 void ComputeStream::bias_backward(const Tensor& dbias, const ConstTensor& dy) {
-  run("bias backward", 0, 0, [&](const kernels::Compute& on) { kernels::bias_backward(on, dbias, dy); });
+  run(touches("bias backward", dy, dbias, dy, bytes_of(dy, dbias), bytes_of(dbias)), 0,
+      [&](const kernels::Compute& on) { kernels::bias_backward(on, dbias, dy); });
 }
 
 void ComputeStream::rope_table(const Tensor& table, std::span<const std::int64_t> positions, double theta) {
-  run("rope table", 0, 0, [&](const kernels::Compute& on) { kernels::rope_table(on, table, positions, theta); });
+  run(touches("rope table", table, table, table, 0, bytes_of(table)), 0,
+      [&](const kernels::Compute& on) { kernels::rope_table(on, table, positions, theta); });
 }
 
 void ComputeStream::rope(const Tensor& x, const ConstTensor& table, kernels::Rotation rotation) {
-  run("rope", 0, 0, [&](const kernels::Compute& on) { kernels::rope(on, x, table, rotation); });
+  run(touches("rope", x, x, x, bytes_of(x, table), bytes_of(x)), 0,
+      [&](const kernels::Compute& on) { kernels::rope(on, x, table, rotation); });
 }
 
 void ComputeStream::swiglu(const Tensor& y, const ConstTensor& gate, const ConstTensor& up) {
-  run("swiglu", 0, 0, [&](const kernels::Compute& on) { kernels::swiglu(on, y, gate, up); });
+  run(touches("swiglu", gate, y, y, bytes_of(gate, up), bytes_of(y)), 0,
+      [&](const kernels::Compute& on) { kernels::swiglu(on, y, gate, up); });
 }
 
 void ComputeStream::swiglu_backward(const Tensor& dgate, const Tensor& dup, const ConstTensor& dy, const ConstTensor& gate,
                                     const ConstTensor& up) {
-  run("swiglu backward", 0, 0, [&](const kernels::Compute& on) { kernels::swiglu_backward(on, dgate, dup, dy, gate, up); });
+  run(touches("swiglu backward", dy, dgate, dgate, bytes_of(dy, gate, up), bytes_of(dgate, dup)), 0,
+      [&](const kernels::Compute& on) { kernels::swiglu_backward(on, dgate, dup, dy, gate, up); });
 }
 
 void ComputeStream::gelu(const Tensor& y, const ConstTensor& x, kernels::Gelu form) {
-  run("gelu", 0, 0, [&](const kernels::Compute& on) { kernels::gelu(on, y, x, form); });
+  run(touches("gelu", x, y, y, bytes_of(x), bytes_of(y)), 0, [&](const kernels::Compute& on) { kernels::gelu(on, y, x, form); });
 }
 
 void ComputeStream::gelu_backward(const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, kernels::Gelu form) {
-  run("gelu backward", 0, 0, [&](const kernels::Compute& on) { kernels::gelu_backward(on, dx, dy, x, form); });
+  run(touches("gelu backward", dy, dx, dx, bytes_of(dy, x), bytes_of(dx)), 0,
+      [&](const kernels::Compute& on) { kernels::gelu_backward(on, dx, dy, x, form); });
 }
 
 void ComputeStream::dropout(const Tensor& y, const ConstTensor& x, std::span<const std::uint64_t> rows,
                             const kernels::Dropout& of) {
-  run("dropout", 0, 0, [&](const kernels::Compute& on) { kernels::dropout(on, y, x, rows, of); });
+  run(touches("dropout", x, y, y, bytes_of(x), bytes_of(y)), 0,
+      [&](const kernels::Compute& on) { kernels::dropout(on, y, x, rows, of); });
 }
 
 void ComputeStream::gather_rows(const Tensor& out, const ConstTensor& table, std::span<const std::uint32_t> rows) {
-  run("gather rows", 0, 0, [&](const kernels::Compute& on) { kernels::gather_rows(on, out, table, rows); });
+  run(touches("gather rows", table, out, out, out.elements() * size_of(table.dtype()), bytes_of(out)), 0,
+      [&](const kernels::Compute& on) { kernels::gather_rows(on, out, table, rows); });
 }
 
 void ComputeStream::scatter_add_rows(const Tensor& table, const ConstTensor& values, std::span<const std::uint32_t> rows) {
-  run("scatter rows", 0, 0, [&](const kernels::Compute& on) { kernels::scatter_add_rows(on, table, values, rows); });
+  run(touches("scatter rows", values, table, values, bytes_of(values) + values.elements() * size_of(table.dtype()),
+              values.elements() * size_of(table.dtype())),
+      0, [&](const kernels::Compute& on) { kernels::scatter_add_rows(on, table, values, rows); });
 }
 
 void ComputeStream::convert(const Tensor& to, const ConstTensor& from) {
-  run("copy", 0, 0, [&](const kernels::Compute& on) { kernels::convert(on, to, from); });
+  run(touches("copy", from, to, to, bytes_of(from), bytes_of(to)), 0,
+      [&](const kernels::Compute& on) { kernels::convert(on, to, from); });
 }
 
 void ComputeStream::add(const Tensor& out, const ConstTensor& a, const ConstTensor& b) {
-  run("add", 0, 0, [&](const kernels::Compute& on) { kernels::add(on, out, a, b); });
+  run(touches("add", a, out, out, bytes_of(a, b), bytes_of(out)), 0,
+      [&](const kernels::Compute& on) { kernels::add(on, out, a, b); });
 }
 
 void ComputeStream::scale(const Tensor& out, const ConstTensor& a, double factor) {
-  run("scale", 0, 0, [&](const kernels::Compute& on) { kernels::scale(on, out, a, factor); });
+  run(touches("scale", a, out, out, bytes_of(a), bytes_of(out)), 0,
+      [&](const kernels::Compute& on) { kernels::scale(on, out, a, factor); });
 }
 
 void ComputeStream::fill_zero(const Tensor& out) {
-  run("zero", 0, 0, [&](const kernels::Compute& on) { kernels::fill_zero(on, out); });
+  run(touches("zero", out, out, out, 0, bytes_of(out)), 0, [&](const kernels::Compute& on) { kernels::fill_zero(on, out); });
 }
 
 void ComputeStream::cross_entropy_begin(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit) {
-  run("loss begin", 0, 0, [&](const kernels::Compute&) { kernels::cross_entropy_begin(maximum, sum, label_logit); });
+  run(touches("loss begin", maximum, maximum, maximum, 0, bytes_of(maximum, sum, label_logit)), 0,
+      [&](const kernels::Compute&) { kernels::cross_entropy_begin(maximum, sum, label_logit); });
 }
 
 void ComputeStream::cross_entropy_update(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit,
                                          const ConstTensor& logits, std::span<const std::int64_t> labels, std::int64_t first_id) {
-  run("loss", 0, 0, [&](const kernels::Compute& on) {
-    kernels::cross_entropy_update(on, maximum, sum, label_logit, logits, labels, first_id);
-  });
+  run(touches("loss", logits, maximum, logits, bytes_of(logits, maximum, sum, label_logit), bytes_of(maximum, sum, label_logit)),
+      0, [&](const kernels::Compute& on) {
+        kernels::cross_entropy_update(on, maximum, sum, label_logit, logits, labels, first_id);
+      });
 }
 
 void ComputeStream::cross_entropy_finish(const Tensor& lse, const ConstTensor& maximum, const ConstTensor& sum) {
-  run("loss finish", 0, 0, [&](const kernels::Compute&) { kernels::cross_entropy_finish(lse, maximum, sum); });
+  run(touches("loss finish", maximum, lse, lse, bytes_of(maximum, sum), bytes_of(lse)), 0,
+      [&](const kernels::Compute&) { kernels::cross_entropy_finish(lse, maximum, sum); });
 }
 
 void ComputeStream::merge_log_sum_exp(const Tensor& lse, std::span<const ConstTensor> parts) {
-  run("loss merge", 0, 0, [&](const kernels::Compute&) { kernels::merge_log_sum_exp(lse, parts); });
+  run(touches("loss merge", parts.front(), lse, lse, bytes_of_parts(parts), bytes_of(lse)), 0,
+      [&](const kernels::Compute&) { kernels::merge_log_sum_exp(lse, parts); });
 }
 
 double ComputeStream::cross_entropy_loss(const ConstTensor& lse, const ConstTensor& label_logit,
                                          std::span<const std::int64_t> labels) {
   double loss = 0;
-  run("loss sum", 0, 0, [&](const kernels::Compute&) { loss = kernels::cross_entropy_loss(lse, label_logit, labels); });
+  run(touches("loss sum", lse, lse, lse, bytes_of(lse, label_logit), 0), 0,
+      [&](const kernels::Compute&) { loss = kernels::cross_entropy_loss(lse, label_logit, labels); });
   return loss;
 }
 
 void ComputeStream::cross_entropy_backward(const Tensor& dlogits, const ConstTensor& logits, const ConstTensor& lse,
                                            std::span<const std::int64_t> labels, std::int64_t first_id, double weight) {
-  run("loss backward", 0, 0,
+  run(touches("loss backward", logits, dlogits, dlogits, bytes_of(logits, lse), bytes_of(dlogits)), 0,
       [&](const kernels::Compute& on) { kernels::cross_entropy_backward(on, dlogits, logits, lse, labels, first_id, weight); });
 }
 
 void ComputeStream::adamw(const kernels::AdamW& options, const Tensor& parameters, const Tensor& master, const Tensor& m,
                           const Tensor& v, const ConstTensor& gradient) {
-  run("adamw", 0, 0, [&](const kernels::Compute& on) { kernels::adamw(on, options, parameters, master, m, v, gradient); });
+  run(touches("adamw", gradient, parameters, parameters, bytes_of(master.empty() ? parameters : master, m, v, gradient),
+              bytes_of(parameters, master, m, v)),
+      0, [&](const kernels::Compute& on) { kernels::adamw(on, options, parameters, master, m, v, gradient); });
 }
 
 double ComputeStream::sum_of_squares(const ConstTensor& x) {
   double sum = 0;
-  run("sum of squares", kernels::sum_of_squares_workspace(x.elements()), 0,
+  run(touches("sum of squares", x, x, x, bytes_of(x), 0), kernels::sum_of_squares_workspace(x.elements()),
       [&](const kernels::Compute& on) { sum = kernels::sum_of_squares(on, x); });
   return sum;
 }

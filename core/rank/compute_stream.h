@@ -25,13 +25,15 @@
 
 namespace tsprun::detail {
 
+class Recorder;
 class TraceRecorder;
+struct KernelCost;
 /// Runs the kernels of one rank; used by one thread, the rank's.
 class ComputeStream {
  public:
-  /// Runs kernels on `threads` ≥ 1 threads. `trace` may be null. All references must outlive the stream. On a phantom, kernels
-  /// take their workspace and count their FLOPs, but don't run; values that they return are 0.
-  ComputeStream(Engine& engine, Heap& heap, std::size_t threads, TraceRecorder* trace = nullptr);
+  /// Runs kernels on `threads` ≥ 1 threads. `trace` and `recorder` may be null. All references must outlive the stream. On a
+  /// phantom, kernels take their workspace and count their FLOPs, but don't run; values that they return are 0.
+  ComputeStream(Engine& engine, Heap& heap, std::size_t threads, TraceRecorder* trace = nullptr, Recorder* recorder = nullptr);
   ComputeStream(const ComputeStream&) = delete;
   ComputeStream& operator=(const ComputeStream&) = delete;
 
@@ -98,9 +100,9 @@ class ComputeStream {
   double sum_of_squares(const ConstTensor& x);
 
  private:
-  /// Runs kernel(compute) with `workspace` bytes of workspace, measures its time and adds `flops`.
+  /// Runs kernel(compute), which has this cost, with `workspace` bytes of workspace; measures its time and counts its FLOPs.
   template <class Kernel>
-  void run(const char* name, std::size_t workspace, double flops, Kernel&& kernel);
+  void run(const KernelCost& cost, std::size_t workspace, Kernel&& kernel);
   std::span<std::byte> workspace(std::size_t bytes);
   void tick();
 
@@ -110,6 +112,7 @@ class ComputeStream {
   kernels::Pool pool_;
   HeapBlock workspace_;
   TraceRecorder* trace_;
+  Recorder* recorder_;
   std::uint64_t kernel_ns_ = 0;
   std::uint64_t tick_ns_ = 0;
   double flops_ = 0;

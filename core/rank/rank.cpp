@@ -1,6 +1,7 @@
 // A rank's tensors, waits and times.
 #include "core/rank/rank.h"
 
+#include "core/program/recorder.h"
 #include "core/trace/recorder.h"
 #include "transport/posix.h"
 
@@ -9,14 +10,19 @@ namespace tsprun::detail {
 Rank::Rank(Context& context, const RankOptions& options)
     : context_(context),
       trace_(options.trace),
-      compute_(engine_of(context), heap_of(context), options.threads, options.trace),
+      recorder_(options.recorder),
+      compute_(engine_of(context), heap_of(context), options.threads, options.trace, options.recorder),
       begun_ns_(posix::now_ns()) {
+  engine_of(context_).record(recorder_);
+  heap_of(context_).record(recorder_);
   if (trace_ == nullptr) return;
   engine_of(context_).observe(trace_);
   trace_->watch(&heap_of(context_));
 }
 
 Rank::~Rank() {
+  engine_of(context_).record(nullptr);
+  heap_of(context_).record(nullptr);
   if (trace_ == nullptr) return;
   engine_of(context_).observe(nullptr);
   trace_->watch(nullptr);
@@ -25,7 +31,9 @@ Rank::~Rank() {
 OwnedTensor Rank::tensor(Category category, DType dtype, std::span<const std::size_t> sizes, std::string_view what) {
   std::size_t bytes = size_of(dtype);
   for (const std::size_t size : sizes) bytes *= size;
-  return {context_.allocate(bytes, what, category), dtype, sizes};
+  HeapBlock block = context_.allocate(bytes, what, category);
+  if (recorder_ != nullptr) recorder_->take(block.bytes(), category);
+  return {std::move(block), dtype, sizes};
 }
 
 void Rank::wait(Work work) {

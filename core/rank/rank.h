@@ -19,6 +19,7 @@ namespace tsprun::detail {
 struct RankOptions {
   std::size_t threads = 1;         ///< compute threads; results are the same bits for any number
   TraceRecorder* trace = nullptr;  ///< records kernels, waits and operations; null: no trace; borrowed
+  Recorder* recorder = nullptr;    ///< records the rank's program; null: nothing does; borrowed
 };
 
 /// Times of a rank in seconds, since the Rank was made or since reset_times().
@@ -81,6 +82,7 @@ class Rank {
  private:
   Context& context_;
   TraceRecorder* trace_;
+  Recorder* recorder_;
   FiniteWatch* watch_ = nullptr;
   ComputeStream compute_;
   std::uint64_t begun_ns_;

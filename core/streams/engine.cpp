@@ -2,6 +2,7 @@
 #include "core/streams/engine.h"
 
 #include "core/fault/rank_faults.h"
+#include "core/program/recorder.h"
 #include "core/streams/patience.h"
 #include "core/streams/tag.h"
 #include "transport/posix.h"
@@ -19,7 +20,7 @@ using namespace detail;
 bool Work::test() { return engine_ == nullptr || engine_->test(stream_, number_); }
 
 void Work::wait() {
-  if (engine_ != nullptr) engine_->wait_for(stream_, number_);
+  if (engine_ != nullptr) engine_->wait(stream_, number_);
 }
 
 namespace detail {
@@ -70,10 +71,12 @@ Work Engine::post(Stream stream, std::unique_ptr<Operation> operation) {
   if (options_.phantom) {
     Queue& q = queue(stream);
     q.completed = ++q.posted;
+    if (recorder_ != nullptr) recorder_->post(stream, *operation, q.posted);
     dispose(q, operation.release());
     return Work(this, stream, q.posted);
   }
   const std::uint64_t number = append(stream, *operation.release());
+  if (recorder_ != nullptr) recorder_->post(stream, *queue(stream).tail, number);
   step_head(stream);
   if (options_.blocking) {
     const std::uint64_t begin = posix::now_ns();
@@ -87,12 +90,19 @@ void Engine::run(Stream stream, Operation& operation) {
   if (options_.phantom) {
     Queue& q = queue(stream);
     q.completed = ++q.posted;
+    if (recorder_ != nullptr) recorder_->call(stream, operation, q.posted);
     settle(stream, q.posted);
     return;
   }
   const std::uint64_t number = append(stream, operation);
+  if (recorder_ != nullptr) recorder_->call(stream, operation, number);
   while (queue(stream).completed < number && step_head(stream)) {
   }
+  wait_for(stream, number);
+}
+
+void Engine::wait(Stream stream, std::uint64_t number) {
+  if (recorder_ != nullptr) recorder_->wait(stream, number);
   wait_for(stream, number);
 }
 

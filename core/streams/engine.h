@@ -1,8 +1,8 @@
 // The engine of one rank: streams of operations, progress, and the one rule of waiting.
 //
-// An Operation is stepped until it is complete. Each stream is a queue; only the operation at its head is stepped, so operations of
-// a stream run in the order in which they were posted, while those of different streams interleave. There is no progress thread:
-// progress happens in wait(), test(), tick() and run(), which are called by one thread at a time.
+// An Operation is stepped until it is complete. Each stream is a queue; only the operation at its head is stepped, so operations
+// of a stream run in the order in which they were posted, while those of different streams interleave. There is no progress
+// thread: progress happens in wait(), test(), tick() and run(), which are called by one thread at a time.
 //
 // The rule of waiting: every wait ends with success or with an Error that names a cause. While nothing can be done, a wait spins
 // if every rank has a core, or yields some fifty times if ranks outnumber cores, and then sleeps on the doorbell. At every look
@@ -37,6 +37,7 @@ namespace tsprun::detail {
 
 class PeerWatch;
 class RankFaults;
+class Recorder;
 struct Patience;
 
 /// Number of polls at the beginning of a wait without a pause instruction, if every rank has a core. (The instruction costs 60 ns
@@ -132,6 +133,7 @@ struct EngineOptions {
   bool supervised = false;                    ///< a launcher reports how ranks' processes ended
   bool blocking = false;                      ///< post() waits until the operation is complete
   RankFaults* faults = nullptr;  ///< told of every operation when it is posted, begins and ends; null: none; borrowed
+  bool counted = false;          ///< payloads are counted, never touched: the rank is played (core/virtual/)
   bool phantom = false;          ///< there are no peers, and operations aren't begun: see make_phantom()
 };
 
@@ -159,7 +161,8 @@ class Engine {
   /// Returns true if no operation is pending, the job hasn't failed, and nothing must observe operations (a trace, fault
   /// injection, phantom). Then a short message may be exchanged without an Operation, to save time.
   bool quiet() const {
-    return busy_ == 0 && !broken_ && observer_ == nullptr && !board_.aborted() && options_.faults == nullptr && !options_.phantom;
+    return busy_ == 0 && !broken_ && observer_ == nullptr && recorder_ == nullptr && !board_.aborted() &&
+           options_.faults == nullptr && !options_.phantom;
   }
   /// Counts an operation that was done without an Operation object, see quiet(): the board counts it like any other, and memory
   /// held by earlier operations of the stream is given back, as after a wait.
@@ -172,6 +175,11 @@ class Engine {
   /// Returns how often a message may be polled for without an Operation. After that an Operation must wait for it, which the
   /// board shows. Corresponds to some microseconds; only one poll if another rank may need the core.
   std::uint32_t looks_at_once() const { return options_.oversubscribed ? 1 : kHotLooks; }
+  /// Does what can be done without waiting for another rank.
+  void exhaust() {
+    do moved_ = false;
+    while (progress() || moved_);
+  }
   /// Lets all transports make progress.
   void progress_transports() {
     for (Transport* transport : transports_) transport->progress();
@@ -198,6 +206,8 @@ class Engine {
   /// Sets the observer of operations (a WaitObserver is told of waits, too); null: none, which costs nothing. Borrowed.
   /// Precondition: idle(), or null.
   void observe(OperationObserver* observer) { observer_ = observer; }
+  /// Sets what records the operations and waits of this rank; null: nothing. Borrowed. Precondition: idle(), or null.
+  void record(Recorder* recorder) { recorder_ = recorder; }
   /// Returns true if there is an observer.
   bool is_observed() const { return observer_ != nullptr; }
 
@@ -236,6 +246,7 @@ class Engine {
   void dispose(Queue& queue, Operation* operation);
   void settle(Stream stream, std::uint64_t number);
   bool test(Stream stream, std::uint64_t number);
+  void wait(Stream stream, std::uint64_t number);
   void wait_for(Stream stream, std::uint64_t number);
   bool look(Stream stream);
   void learn(const Patience& patience);
@@ -276,6 +287,7 @@ class Engine {
   std::map<std::uint64_t, std::uint64_t> groups_;         // communicators made so far, by hash of their members
   std::map<std::uint64_t, std::vector<int>> members_of_;  // by group
   OperationObserver* observer_ = nullptr;
+  Recorder* recorder_ = nullptr;
   std::uint64_t begun_ns_[kStreams] = {};  // by stream: when the head began, if there is an observer
   bool broken_ = false;
   bool moved_ = false;

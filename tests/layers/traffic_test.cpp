@@ -4,6 +4,7 @@
 #include "layers/layout/heads.h"
 #include "layers/layout/shards.h"
 #include "layers/layout/zigzag.h"
+#include "layers/theory/step.h"
 #include "tests/layers/closed_formulas.h"
 
 #include <gtest/gtest.h>

@@ -27,7 +27,7 @@ void sum_every_chunk(Collective& me, const Arguments& call, const PeerMessages& 
     const std::size_t count = chunks.count(c);
     if (count == 0) break;  // only the first chunks of a buffer shorter than the group have an element
     for (std::size_t i = 0; i < n; ++i) terms[i] = inputs[static_cast<std::size_t>(c) + 1 + i] + at;
-    kernels::reduce(me.info().reduction, call.send.dtype, {terms.data(), n}, call.recv.data + at, count);
+    me.reduce(call.send.dtype, {terms.data(), n}, call.recv.data + at, count);
   }
 }
 

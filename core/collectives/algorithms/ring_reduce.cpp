@@ -24,9 +24,9 @@ Task ring_reduce(Collective& me, const Arguments& call) {
     if (!is_root) co_await slots.writable(step);
     std::byte* out = is_root ? call.recv.data + first * size_of(dtype) : slots.slot(step);
     if (is_first) {
-      kernels::widen(dtype, own, out, count);
+      me.widen(dtype, own, out, count);
     } else {
-      kernels::reduce_term(me.info().reduction, dtype, message.bytes(0, count * wire), own, out, count, is_root);
+      me.reduce_term(dtype, message.bytes(0, count * wire), own, out, count, is_root);
       message.release();
     }
     if (!is_root) co_await slots.sent(step, count * wire);

@@ -47,7 +47,7 @@ Task ring_reduce_phase(Collective& me, RingReducePhase& all) {
   for (std::size_t round = 0; round < all.rounds; ++round) {
     const int first = me.left();
     co_await all.slots.writable(step);
-    kernels::widen(dtype, all.part(first, round), all.slots.slot(step), all.count(first, round));
+    me.widen(dtype, all.part(first, round), all.slots.slot(step), all.count(first, round));
     for (int hop = 0; hop < all.peers; ++hop, ++step) {
       const int going = me.left_by(hop + 1);
       co_await all.slots.sent(step, all.count(going, round) * wire);
@@ -60,7 +60,7 @@ Task ring_reduce_phase(Collective& me, RingReducePhase& all) {
       if (!last) co_await all.slots.writable(step + 1);
       std::byte* out =
           last ? all.result + std::min(all.chunks.count(coming), round * all.piece) * size_of(dtype) : all.slots.slot(step + 1);
-      kernels::reduce_term(me.info().reduction, dtype, message.bytes(0, count * wire), all.part(coming, round), out, count, last);
+      me.reduce_term(dtype, message.bytes(0, count * wire), all.part(coming, round), out, count, last);
       message.release();
       if (step + 1 < all.hops()) co_await me.pause();
     }

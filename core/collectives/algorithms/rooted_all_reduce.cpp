@@ -24,7 +24,7 @@ void sum_one_chunk(Collective& me, const Arguments& call, const PeerMessages& me
     terms[static_cast<std::size_t>(i)] =
         from == kSummingRank ? call.send.data + at : messages[from - 1].bytes(at, count * element);
   }
-  kernels::reduce(me.info().reduction, call.send.dtype, {terms.data(), terms.size()}, call.recv.data + at, count);
+  me.reduce(call.send.dtype, {terms.data(), terms.size()}, call.recv.data + at, count);
 }
 
 }  // namespace

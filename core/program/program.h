@@ -1,0 +1,102 @@
+// A program: what one rank does in a pass, item by item, without its values. It says which kernels run on which sizes, which
+// operations are posted and waited for, and which memory is taken and given back. A player (docs/concepts.md) can then tell how
+// long the pass would take on a machine that isn't there.
+//
+// An item has 16 bytes; what items say more than once is interned:
+//
+//   byte 0       1         2        4                  8                                                   16
+//        | kind  | stream  |   -    | index            | amount                                            |
+//
+//   kind      stream   index                         amount
+//   kernel    -        of the kernel's cost          0
+//   post      its      of the call                   number of the operation on its stream, from 1
+//   call      its      of the call                   the same; the rank waits for it at once
+//   wait      its      0                             number of the operation; 0: it was posted before the program begins
+//   take      -        category of the memory        bytes of the schedule's tensor
+//   give      -        category of the memory        bytes
+#pragma once
+
+#include "core/collectives/collective.h"
+#include "tsprun/memory.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+namespace tsprun::detail {
+
+/// What a run of a kernel costs, whatever the machine. Kernels of equal cost take equally long.
+struct KernelCost {
+  std::string_view kernel;               ///< name of a kernel, as traces show it; a literal
+  DType dtype = DType::f32;              ///< of its first input; of a product, the narrower of its two inputs'
+  DType result = DType::f32;             ///< of what it writes
+  std::array<std::uint64_t, 5> sizes{};  ///< rows, columns and depth of a product; batch, queries, keys, heads and elements of a
+                                         ///< head of attention; elsewhere the result's sizes; 0 where there are fewer
+  double flops = 0;                 ///< of products and attention: only the query-key pairs that the mask leaves; elsewhere 0
+  std::uint64_t bytes_read = 0;     ///< elements that it must read at least once
+  std::uint64_t bytes_written = 0;  ///< elements that it writes
+
+  friend bool operator==(const KernelCost&, const KernelCost&) = default;
+};
+
+/// A call of a communicator.
+struct ProgramCall {
+  Op op = Op::barrier;
+  DType dtype = DType::byte;
+  Reduction reduction = Reduction::sum;
+  Purpose purpose = Purpose::other;
+  std::int32_t root = -1;       ///< as in OperationInfo
+  std::int32_t source = -1;     ///< as in OperationInfo
+  std::uint64_t bytes = 0;      ///< size of this rank's own part
+  std::uint64_t group = 0;      ///< the group's number
+  std::uint64_t signature = 0;  ///< hash over all arguments that the ranks have in common, counts among them
+  bool relayed = false;         ///< as in OperationInfo
+  Start* algorithm = nullptr;
+  Arguments arguments{};  ///< counts and ranks, without addresses
+
+  /// Compares all but what the signature stands for.
+  friend bool operator==(const ProgramCall& one, const ProgramCall& other) {
+    const auto all = [](const ProgramCall& call) {
+      return std::tuple(call.op, call.dtype, call.reduction, call.purpose, call.root, call.source, call.bytes, call.group,
+                        call.signature, call.relayed, call.algorithm, call.arguments.send.count, call.arguments.recv.count);
+    };
+    return all(one) == all(other);
+  }
+};
+
+enum class ItemKind : std::uint8_t { kernel, post, call, wait, take, give };
+
+/// An item of a program; drawn at the top of this file.
+struct ProgramItem {
+  ItemKind kind = ItemKind::kernel;
+  std::uint8_t stream = 0;
+  std::uint16_t unused = 0;
+  std::uint32_t index = 0;
+  std::uint64_t amount = 0;
+
+  friend bool operator==(const ProgramItem&, const ProgramItem&) = default;
+};
+static_assert(sizeof(ProgramItem) == 16);
+
+/// What a rank does in a pass. Costs and calls stand in the order in which the items first name them, so programs with equal
+/// items, costs and calls do the same.
+struct Program {
+  std::vector<ProgramItem> items;
+  std::vector<KernelCost> costs;
+  std::vector<ProgramCall> calls;
+  std::map<std::uint64_t, std::vector<int>> groups;  ///< by number: world ranks of its members, in group order
+  CategoryBytes held_at_begin{};                     ///< memory of the rank's heap that was in use before the first item
+
+  /// Returns an item in words: "gemm f32 [96, 64, 128]", "post all_gather bf16, 4096 B, on stream weights".
+  std::string describe(std::size_t item) const;
+};
+
+/// Returns the first difference of two programs in words, with its place and the items before it; empty if both do the same.
+std::string first_difference(const Program& one, const Program& other);
+
+}  // namespace tsprun::detail

@@ -1,0 +1,49 @@
+// What writes a rank's program (program.h): the compute stream tells it of kernels, the engine of operations and waits, the rank
+// and its heap of memory.
+#pragma once
+
+#include "core/memory/heap.h"
+#include "core/program/program.h"
+#include "core/streams/engine.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <unordered_map>
+
+namespace tsprun::detail {
+
+/// Records the program of one rank, real or phantom; used by the rank's thread. It is given to a Rank (RankOptions), which tells
+/// it of memory from its beginning, and writes items between begin() and end() only.
+class Recorder {
+ public:
+  /// Starts a program; `use` is what is in use in the rank's heap.
+  void begin(const CategoryBytes& use);
+  /// Ends the program and returns it. Nothing is recorded until the next begin().
+  Program end();
+
+  /// Each adds an item. Numbers are the engine's: of an operation on its stream, from 1.
+  void kernel(const KernelCost& cost);
+  void post(Stream stream, const Operation& operation, std::uint64_t number) { add(ItemKind::post, stream, operation, number); }
+  void call(Stream stream, const Operation& operation, std::uint64_t number) { add(ItemKind::call, stream, operation, number); }
+  void wait(Stream stream, std::uint64_t number);
+  void take(std::span<const std::byte> memory, Category category);
+  /// Does nothing if take() wasn't told of this memory: operations' own memory isn't the schedule's.
+  void give(std::span<const std::byte> memory);
+
+ private:
+  void add(ItemKind kind, Stream stream, const Operation& operation, std::uint64_t number);
+  /// Returns the number within the program of an operation; 0: it was posted before.
+  std::uint64_t relative(Stream stream, std::uint64_t number) const;
+
+  bool recording_ = false;
+  Program program_;
+  std::unordered_multimap<std::size_t, std::uint32_t> costs_;  // hash of a cost -> its index
+  std::unordered_multimap<std::size_t, std::uint32_t> calls_;
+  std::uint64_t before_[kStreams] = {};  // operations of each stream that were posted before the program
+  std::uint64_t posted_[kStreams] = {};
+  std::unordered_map<const std::byte*, Category> taken_;
+};
+
+}  // namespace tsprun::detail
