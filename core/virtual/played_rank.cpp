@@ -1,0 +1,129 @@
+// Makes operations out of a program's calls.
+#include "core/virtual/played_rank.h"
+
+#include "core/collectives/collective.h"
+#include "core/collectives/registry.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace tsprun::detail {
+
+namespace {
+
+/// Address space of a played rank: larger than all that a program may hold at once.
+constexpr std::size_t kImagined = std::size_t{1} << 36;
+
+std::vector<Route> routes_of(sim::SimWorld& world, int rank) {
+  std::vector<Route> routes(static_cast<std::size_t>(world.ranks));
+  for (int other = 0; other < world.ranks; ++other) {
+    Route& route = routes[static_cast<std::size_t>(other)];
+    route.node = other / world.ranks_per_node;
+    route.kind = "sim";
+    if (other == rank) continue;
+    route.transport = world.transports[static_cast<std::size_t>(rank)].get();
+    route.peer = other;
+  }
+  return routes;
+}
+
+/// Returns the memory of a flight board on which only this rank writes.
+shm::NodeMemory board_of_one(int ranks) {
+  return shm::NodeMemory::create_memfd({.heap_bytes = std::uint64_t{1} << 20, .world_size = static_cast<std::uint32_t>(ranks)});
+}
+
+/// Returns the algorithm by which a call is played. A root's work is its own, so algorithms that have one can't be played by a
+/// unit that stands for others; the direct algorithm moves as much.
+Start* foldable(const ProgramCall& call) {
+  for (const AlgorithmRow& row : algorithm_rows()) {
+    if (row.op != call.op || row.start != call.algorithm || row.algorithm != Algorithm::rooted) continue;
+    return find_algorithm(call.op, Algorithm::direct)->start;
+  }
+  if (call.op != Op::broadcast && call.op != Op::reduce) return call.algorithm;
+  throw Error(Cause::refused,
+              fmt::format("a {} among ranks of which some stand for others can't be played: its root does what no "
+                          "other rank does; play every rank",
+                          name(call.op)));
+}
+
+}  // namespace
+
+PlayedRank::PlayedRank(sim::SimWorld& world, int rank, const Program& program)
+    : program_(program),
+      unit_(world.unit),
+      imagined_(AddressSpace::unreadable(kImagined)),
+      heap_(imagined_.bytes(), 0, {}),
+      staging_(heap_),
+      memory_(board_of_one(world.ranks)),
+      engine_(FlightBoard(memory_), rank, routes_of(world, rank), memory_.doorbell(0), {.counted = true}) {}
+
+PlayedRank::Member& PlayedRank::member_of(std::uint64_t group) {
+  Member& member = groups_[group];
+  if (member.state == nullptr) {
+    const std::vector<int>& members = program_.groups.at(group);
+    member.folded = std::ranges::any_of(members, [this](int rank) { return rank >= unit_; });
+    member.state = std::make_shared<CommunicatorState>(engine_, heap_, staging_, choices_, members);
+  }
+  return member;
+}
+
+void PlayedRank::post(const ProgramItem& item) {
+  const ProgramCall& call = program_.calls[item.index];
+  const auto stream = static_cast<Stream>(item.stream);
+  Member& member = member_of(call.group);
+  OperationInfo info{.op = call.op,
+                     .dtype = call.dtype,
+                     .reduction = call.reduction,
+                     .root = call.root,
+                     .source = call.source,
+                     .bytes = call.bytes,
+                     .group = call.group,
+                     .signature = call.signature,
+                     .purpose = call.purpose,
+                     .relayed = call.relayed};
+  Arguments arguments = call.arguments;
+  // All buffers lie at the heap's beginning: nobody looks at them.
+  arguments.send.data = imagined_.bytes().data();
+  arguments.recv.data = imagined_.bytes().data();
+  // Messages are numbered by sender, receiver and stream, collectives by group and stream.
+  const auto number = [&](int other, std::uint64_t direction) {
+    return ++member.messages[(static_cast<std::uint64_t>(other) * kStreams + item.stream) * 2 + direction];
+  };
+  constexpr std::uint64_t kOut = 0;
+  constexpr std::uint64_t kIn = 1;
+  switch (call.op) {
+    case Op::send: info.group_sequence = number(call.root, kOut); break;
+    case Op::recv: info.group_sequence = number(call.root, kIn); break;
+    case Op::send_recv:
+      info.group_sequence = number(call.root, kOut);
+      arguments.expected->group_sequence = number(call.source, kIn);
+      break;
+    default: info.group_sequence = ++member.sequence[item.stream]; break;
+  }
+  const Call made{.group = &member.state->group, .keep = nullptr, .stream = stream, .info = info};
+  std::unique_ptr<Operation> operation(
+      new (engine_.frames()) Collective(made, member.folded ? foldable(call) : call.algorithm, std::move(arguments)));
+  posted_[item.stream].push_back(engine_.post(stream, std::move(operation)));
+}
+
+bool PlayedRank::is_complete(std::uint8_t stream, std::uint64_t number) {
+  return number == 0 || posted_[stream][number - 1].test();
+}
+
+void PlayedRank::begin_again() {
+  for (std::vector<Work>& works : posted_) works.clear();
+}
+
+std::string PlayedRank::describe_wait(std::uint8_t stream, std::uint64_t number) {
+  for (const ProgramItem& item : program_.items) {
+    if ((item.kind != ItemKind::post && item.kind != ItemKind::call) || item.stream != stream || item.amount != number) continue;
+    return fmt::format("{} #{} on stream {}", name(program_.calls[item.index].op), number, name(static_cast<Stream>(stream)));
+  }
+  return fmt::format("operation {} on stream {}", number, name(static_cast<Stream>(stream)));
+}
+
+}  // namespace tsprun::detail

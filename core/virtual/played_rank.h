@@ -1,0 +1,64 @@
+// A rank that is played in virtual time: an engine, a heap without memory and a program, but no process, and nothing that
+// computes.
+#pragma once
+
+#include "core/collectives/communicator_state.h"
+#include "core/collectives/staging.h"
+#include "core/memory/address_space.h"
+#include "core/memory/heap.h"
+#include "core/program/program.h"
+#include "core/streams/engine.h"
+#include "transport/shm/node_memory.h"
+#include "transport/sim/sim_transport.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tsprun::detail {
+
+/// One played rank. It posts what its program says to an engine whose transport is sim's; the player says when.
+class PlayedRank {
+ public:
+  /// Makes played rank `rank` of the world. `world` and `program` are borrowed.
+  PlayedRank(sim::SimWorld& world, int rank, const Program& program);
+  PlayedRank(const PlayedRank&) = delete;
+  PlayedRank& operator=(const PlayedRank&) = delete;
+
+  Engine& engine() { return engine_; }
+  const Program& program() const { return program_; }
+  /// Posts the operation of an item of kind post or call.
+  void post(const ProgramItem& item);
+  /// Returns true if the operation with this number on its stream is complete; numbers count from the program's beginning.
+  bool is_complete(std::uint8_t stream, std::uint64_t number);
+  /// Begins the program again.
+  void begin_again();
+  /// Returns what the rank waits for, in words: "all_gather #3 on stream weights, for rank 2".
+  std::string describe_wait(std::uint8_t stream, std::uint64_t number);
+
+ private:
+  /// A group of the program, with the numbers of its operations.
+  struct Member {
+    std::shared_ptr<CommunicatorState> state;
+    bool folded = false;  // it has ranks of other units than the played one
+    std::uint32_t sequence[kStreams] = {};
+    std::map<std::uint64_t, std::uint32_t> messages;  // by other rank, stream and direction
+  };
+  Member& member_of(std::uint64_t group);
+
+  const Program& program_;
+  int unit_;
+  AddressSpace imagined_;
+  Heap heap_;
+  Staging staging_;
+  shm::NodeMemory memory_;  // of the flight board
+  ChoiceTable choices_;
+  std::map<std::uint64_t, Member> groups_;  // outlive the engine's operations
+  Engine engine_;
+  std::vector<Work> posted_[kStreams];
+};
+
+}  // namespace tsprun::detail

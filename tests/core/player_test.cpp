@@ -1,0 +1,203 @@
+// Virtual time: collectives of recorded programs on a fabric, against closed formulas.
+#include "core/virtual/player.h"
+
+#include "core/context.h"
+#include "core/program/recorder.h"
+#include "transport/cause.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace tsprun::detail::test::player_test {
+namespace {
+
+using Body = std::function<void(Context& context, Buffer all)>;
+
+/// Records what `body` does on phantoms of `ranks` ranks, of which `per_node` are on a node. `all` is a buffer of `elements`.
+std::vector<Program> record(int ranks, int recorded, int per_node, std::size_t elements, const std::string& algorithms,
+                            const Body& body) {
+  std::vector<Program> programs;
+  for (int rank = 0; rank < recorded; ++rank) {
+    PhantomOptions options;
+    options.algorithms = algorithms;
+    for (int other = 0; other < ranks; ++other) {
+      const int node = other / per_node;
+      options.peers.push_back({.node = node, .views = node == rank / per_node});
+    }
+    Context context = make_phantom(rank, ranks, options);
+    const HeapBlock memory = context.allocate(elements * 4, "all");
+    Recorder recorder;
+    engine_of(context).record(&recorder);
+    recorder.begin(heap_of(context).use());
+    body(context, {memory.bytes().data(), elements, DType::f32});
+    programs.push_back(recorder.end());
+    engine_of(context).record(nullptr);
+  }
+  return programs;
+}
+
+/// Returns cause and text of the Error that playing these programs throws.
+std::string failure(const std::vector<Program>& programs, const PlayOptions& options) {
+  try {
+    play(programs, options);
+  } catch (const Error& error) {
+    return std::string(name(error.cause())) + ": " + error.what();
+  }
+  return "none";
+}
+
+using testing::HasSubstr;
+
+constexpr double kLatency = 2e-6;
+constexpr double kRate = 50e9;
+
+PlayOptions options(int ranks, bool links) {
+  return {.fabric = {.ranks = ranks,
+                     .ranks_per_node = ranks,
+                     .links_within = links,
+                     .within_bytes_per_s = kRate,
+                     .within_latency = kLatency,
+                     .nic_bytes_per_s = kRate,
+                     .nic_latency = kLatency},
+          .ranks = ranks,
+          .price = [](const KernelCost&) { return 0.0; }};
+}
+
+void all_gather(Context& context, Buffer all) {
+  const std::size_t own = all.count / static_cast<std::size_t>(context.size());
+  context.world().all_gather(all.slice(own * static_cast<std::size_t>(context.rank()), own), all);
+}
+
+TEST(Player, ARingTakesItsHopsOneAfterAnother) {
+  constexpr int kRanks = 4;
+  constexpr std::size_t kBytes = std::size_t{4} << 20;
+  const auto programs = record(kRanks, kRanks, kRanks, kBytes / 4, "all_gather=ring", all_gather);
+  const PlayedRun run = play(programs, options(kRanks, true));
+  EXPECT_NEAR(run.seconds, 3 * (kLatency + kBytes / 4 / kRate), 1e-9);
+  for (const PlayedTimes& rank : run.ranks) {
+    EXPECT_EQ(rank.traffic.received[static_cast<std::size_t>(Purpose::other)], kBytes / 4 * 3);
+    EXPECT_EQ(rank.exposed, rank.seconds);
+    EXPECT_EQ(rank.compute, 0);
+  }
+}
+
+TEST(Player, ADirectGatherUsesAllLinksAtOnce) {
+  constexpr int kRanks = 8;
+  constexpr std::size_t kBytes = std::size_t{8} << 20;
+  const auto programs = record(kRanks, kRanks, kRanks, kBytes / 4, "all_gather=direct", all_gather);
+  EXPECT_NEAR(play(programs, options(kRanks, true)).seconds, kLatency + kBytes / 8 / kRate, 1e-9);
+  // Through a switch each rank receives all chunks by its one port.
+  EXPECT_NEAR(play(programs, options(kRanks, false)).seconds, kLatency + 7 * (kBytes / 8) / kRate, 0.05 * 7 * kBytes / 8 / kRate);
+}
+
+TEST(Player, ABroadcastThroughASwitchLeavesByOnePort) {
+  constexpr int kRanks = 4;
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  const auto programs = record(kRanks, kRanks, kRanks, kBytes / 4, "broadcast=direct",
+                               [](Context& context, Buffer all) { context.world().broadcast(all, 0); });
+  EXPECT_NEAR(play(programs, options(kRanks, false)).seconds, kLatency + 3 * (kBytes / kRate), 1e-7);
+}
+
+TEST(Player, TwiceAsFastTakesHalfTheTimeExactly) {
+  constexpr int kRanks = 4;
+  const auto programs = record(kRanks, kRanks, 2, 1000003, "", [](Context& context, Buffer all) {
+    context.world().all_reduce(all, Reduction::sum);
+    all_gather(context, all.slice(0, 1000000));
+    context.world().barrier();
+  });
+  PlayOptions slow = options(kRanks, true);
+  slow.fabric.ranks_per_node = 2;
+  PlayOptions fast = slow;
+  fast.fabric.within_bytes_per_s *= 2;
+  fast.fabric.nic_bytes_per_s *= 2;
+  fast.fabric.within_latency /= 2;
+  fast.fabric.nic_latency /= 2;
+  const double seconds = play(programs, slow).seconds;
+  EXPECT_GT(seconds, 0);
+  EXPECT_EQ(play(programs, fast).seconds, seconds / 2);
+  EXPECT_EQ(play(programs, slow).seconds, seconds);
+  slow.steps = 3;
+  EXPECT_NEAR(play(programs, slow).seconds, 3 * seconds, 0.1 * seconds);
+}
+
+TEST(Player, OnInfiniteLinksOnlyKernelsTakeTime) {
+  constexpr int kRanks = 3;
+  auto programs = record(kRanks, kRanks, kRanks, 999, "", all_gather);
+  for (std::size_t rank = 0; rank < programs.size(); ++rank) {
+    Program& program = programs[rank];
+    program.costs = {{.kernel = "gemm", .flops = 1e9 * static_cast<double>(rank + 1)}};
+    program.items.insert(program.items.begin(), {.kind = ItemKind::kernel});
+    program.items.push_back({.kind = ItemKind::kernel});
+  }
+  PlayOptions ideal = options(kRanks, true);
+  ideal.fabric.within_bytes_per_s = std::numeric_limits<double>::infinity();
+  ideal.fabric.within_latency = 0;
+  ideal.price = [](const KernelCost& cost) { return cost.flops / 1e12; };
+  const PlayedRun run = play(programs, ideal);
+  EXPECT_DOUBLE_EQ(run.seconds, 2 * 3e-3);
+  EXPECT_DOUBLE_EQ(run.ranks[0].compute, 2e-3);
+  EXPECT_DOUBLE_EQ(run.ranks[0].exposed, 2e-3);  // waits for rank 2's chunk
+}
+
+TEST(Player, AFoldedWorldTakesAsLongAsAWholeOne) {
+  // Two ranks a node: units of 2 and of 4 ranks stand for 8.
+  const auto body = [](Context& context, Buffer all) {
+    std::vector<int> rail;
+    for (int rank = context.rank() % 2; rank < context.size(); rank += 2) rail.push_back(rank);
+    Communicator across = context.world().subgroup(rail);
+    std::vector<int> pair = {context.rank() / 2 * 2, context.rank() / 2 * 2 + 1};
+    Communicator node = context.world().subgroup(pair);
+    for (int layer = 0; layer < 3; ++layer) {
+      const Work sum = across.post_all_reduce(all, all, Reduction::sum, {.stream = Stream::gradients});
+      node.all_gather(all.slice(static_cast<std::size_t>(node.rank()) * (all.count / 2), all.count / 2), all);
+      Work(sum).wait();
+    }
+    all_gather(context, all);
+  };
+  double whole = 0;
+  for (const int unit : {8, 4, 2}) {
+    const auto programs = record(8, unit, 2, 1 << 20, "all_reduce=ring,all_gather=direct", body);
+    PlayOptions how = options(unit, true);
+    how.fabric.ranks_per_node = 2;
+    how.fabric.nics_per_node = 2;
+    how.ranks = 8;
+    const double seconds = play(programs, how).seconds;
+    if (unit == 8) whole = seconds;
+    EXPECT_NEAR(seconds, whole, 1e-2 * whole) << "units of " << unit;
+  }
+  EXPECT_GT(whole, 0);
+}
+
+TEST(Player, AReceiveThatWasTakenOutIsADeadlock) {
+  auto programs = record(2, 2, 2, 100, "", [](Context& context, Buffer all) {
+    if (context.rank() == 0) context.world().send(all, 1);
+    else context.world().recv(all, 0);
+    if (context.rank() == 0) context.world().recv(all, 1);
+  });
+  EXPECT_THAT(failure(programs, options(2, true)), HasSubstr("deadlock: "));
+  EXPECT_THAT(failure(programs, options(2, true)), HasSubstr("rank 0 waits in recv #2 on stream control"));
+}
+
+TEST(Player, DifferentCallsAreAMismatch) {
+  auto programs = record(2, 2, 2, 100, "", [](Context& context, Buffer all) {
+    if (context.rank() == 0) context.world().all_reduce(all, Reduction::sum);
+    else context.world().all_reduce(all, Reduction::max);
+  });
+  EXPECT_THAT(failure(programs, options(2, true)), HasSubstr("mismatch: "));
+}
+
+TEST(Player, ProgramsMustFillTheWorld) {
+  const auto programs = record(3, 3, 3, 99, "", all_gather);
+  PlayOptions how = options(3, true);
+  how.ranks = 8;
+  EXPECT_THAT(failure(programs, how), HasSubstr("3 programs can't stand for 8 ranks"));
+}
+
+}  // namespace
+}  // namespace tsprun::detail::test::player_test

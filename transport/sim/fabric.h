@@ -1,0 +1,91 @@
+// The links of a cluster that isn't there, in virtual time. A transfer goes over one link, or out of one port and into another.
+//
+// A link carries one quantum of a transfer at a time. Transfers that share a link take turns, quantum by quantum, so each gets
+// its share; of a transfer one quantum is on its way at a time. Behind a first link a quantum goes on at once (cut-through): over
+// two idle links of equal speed it takes as long as over one. When the second link is busy it waits there, and its transfer with
+// it.
+#pragma once
+
+#include "transport/sim/timeline.h"
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+namespace tsprun::detail::sim {
+
+/// A directed link, or one direction of a port.
+struct Link {
+  std::string kind;         ///< what reports call it: "xGMI", "NIC out"
+  double bytes_per_s = 0;   ///< infinite: takes no time
+  double busy_seconds = 0;  ///< time in which it carried something, so far
+  double bytes = 0;         ///< carried so far
+};
+
+/// How bytes get from one rank to another.
+struct Way {
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  std::uint32_t first = kNone;   ///< number of the first link
+  std::uint32_t second = kNone;  ///< number of the link after it; kNone: there is only one
+  double latency = 0;            ///< seconds that each message takes besides its bytes
+  double stretch = 1;            ///< how many times longer its bytes take
+};
+
+/// Shape of a cluster: equal nodes, whose GPUs are ranks in order.
+struct FabricShape {
+  int ranks = 1;
+  int ranks_per_node = 1;
+  bool links_within = false;  ///< true: a link between every two GPUs of a node; false: a switch, with a port each
+  double within_bytes_per_s = 0;
+  double within_latency = 0;
+  int nics_per_node = 1;  ///< GPU i of a node uses NIC i modulo this number
+  double nic_bytes_per_s = 0;
+  double nic_latency = 0;
+  double rail_crossing = 1;  ///< stretch of bytes between NICs of different numbers
+};
+
+/// All links, and the transfers on them.
+class Fabric final : public Handler {
+ public:
+  /// Makes the links of a cluster's first `ranks` ranks; `timeline` is borrowed.
+  Fabric(Timeline& timeline, const FabricShape& shape);
+
+  /// Returns the way from a rank to another, different one. `to` may be beyond the cluster's ranks: it then stands for the rank
+  /// that has its place in a cluster like this one behind this one (folding, see sim_transport.h).
+  Way way(int from, int to) const;
+  /// Sends `bytes` over a way; when the last has arrived, `handler` hears of `what`.
+  void send(const Way& way, double bytes, Handler& handler, std::uint64_t what);
+  const std::vector<Link>& links() const { return links_; }
+
+ private:
+  struct Transfer {
+    Way way;
+    double left = 0;
+    double quantum = 0;
+    Handler* handler = nullptr;
+    std::uint64_t what = 0;
+  };
+  struct Port {
+    bool busy = false;                  // carries a quantum as a first link
+    double free_at = 0;                 // as a second link
+    std::deque<std::uint32_t> waiting;  // transfers
+  };
+
+  void happen(std::uint64_t what) override;
+  void enter(std::uint32_t transfer);
+  void carry(std::uint32_t transfer);
+  std::uint32_t add_link(std::string kind, double bytes_per_s);
+  std::uint32_t nic(int rank) const;
+
+  Timeline& timeline_;
+  FabricShape shape_;
+  std::vector<Link> links_;
+  std::vector<Port> ports_;
+  std::vector<Transfer> transfers_;
+  std::vector<std::uint32_t> unused_;  // entries of transfers_
+  std::uint32_t nics_out_ = 0;         // number of the first NIC's link
+  std::uint32_t nics_in_ = 0;
+};
+
+}  // namespace tsprun::detail::sim

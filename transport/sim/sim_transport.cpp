@@ -1,0 +1,149 @@
+// Messages of played ranks.
+#include "transport/sim/sim_transport.h"
+
+#include <algorithm>
+
+namespace tsprun::detail::sim {
+
+void SimWorld::make_transports() {
+  for (int rank = 0; rank < unit; ++rank) transports.push_back(std::make_unique<SimTransport>(*this, rank));
+}
+
+// --- a lane ------------------------------------------------------------------------------------------------------------------
+
+SimTransport::Message& SimTransport::Lane::at(Ticket ticket) {
+  while (first + messages.size() <= ticket) messages.emplace_back();
+  return messages[ticket - first];
+}
+
+/// Returns true if a message that has arrived is the expected one.
+bool SimTransport::Lane::fits(const Message& message) const {
+  if (!exact) return message.sent.tag == message.expected.tag;
+  return message.sent.matches(message.expected) && message.bytes == message.expects;
+}
+
+/// Sends a message on its way, once it may leave.
+void SimTransport::Lane::go(Ticket ticket) {
+  Message& message = at(ticket);
+  if (message.on_its_way || !message.is_sent || (message.bytes > kPlainBytes && !message.is_asked_for)) return;
+  message.on_its_way = true;
+  receiver->world_.fabric.send(way, static_cast<double>(message.bytes), *this, ticket);
+}
+
+void SimTransport::Lane::happen(std::uint64_t ticket) {
+  Message& message = at(ticket);
+  message.here = true;
+  drop_finished();
+  receiver->world_.wake(receiver->rank_);
+}
+
+/// Forgets the first messages that both ends are done with.
+void SimTransport::Lane::drop_finished() {
+  bool any = false;
+  while (!messages.empty() && messages.front().here && messages.front().is_asked_for &&
+         (!messages.front().viewed || messages.front().released) && fits(messages.front())) {
+    messages.pop_front();
+    ++first;
+    any = true;
+  }
+  if (any) receiver->world_.wake(sender);
+}
+
+// --- lanes of a rank ---------------------------------------------------------------------------------------------------------
+
+SimTransport::Lane& SimTransport::incoming(int from, Stream stream) {
+  std::unique_ptr<Lane>& lane = incoming_[static_cast<std::uint64_t>(from) * kStreams + static_cast<std::uint64_t>(stream)];
+  if (lane == nullptr) {
+    lane = std::make_unique<Lane>();
+    lane->receiver = this;
+    lane->sender = from % world_.unit;
+    lane->exact = from < world_.unit;
+    // Seen from the sender's unit, this rank is as far away as the sender is from here.
+    const int units = world_.ranks / world_.unit;
+    const int away = (units - from / world_.unit) % units;
+    lane->way = world_.fabric.way(lane->sender, away * world_.unit + rank_);
+  }
+  return *lane;
+}
+
+SimTransport::Lane& SimTransport::outgoing(int to, Stream stream) {
+  const int units = world_.ranks / world_.unit;
+  const int away = (units - to / world_.unit) % units;
+  return world_.transports[static_cast<std::size_t>(to % world_.unit)]->incoming(away * world_.unit + rank_, stream);
+}
+
+// --- sending -----------------------------------------------------------------------------------------------------------------
+
+Ticket SimTransport::send(LaneId to, const Envelope& envelope, std::span<const std::byte> payload, Delivery) {
+  Lane& lane = outgoing(to.peer, to.stream);
+  const Ticket ticket = ++lane.sent;
+  Message& message = lane.at(ticket);
+  message.sent = envelope;
+  message.payload = payload.data();
+  message.bytes = payload.size();
+  message.is_sent = true;
+  counters_.sent[static_cast<std::size_t>(envelope.purpose)] += payload.size();
+  ++world_.messages;
+  lane.go(ticket);
+  return ticket;
+}
+
+Outcome SimTransport::test_send(LaneId to, Ticket ticket) {
+  const Message* message = outgoing(to.peer, to.stream).find(ticket);
+  return message == nullptr ? Outcome::done : Outcome::pending;
+}
+
+// --- receiving ---------------------------------------------------------------------------------------------------------------
+
+Ticket SimTransport::ask(LaneId from, const Envelope& envelope, std::size_t bytes, bool view) {
+  Lane& lane = incoming(from.peer, from.stream);
+  const Ticket ticket = ++lane.asked;
+  Message& message = lane.at(ticket);
+  message.expected = envelope;
+  message.expects = bytes;
+  message.is_asked_for = true;
+  message.viewed = view;
+  if (!view) counters_.received[static_cast<std::size_t>(envelope.purpose)] += bytes;
+  lane.go(ticket);
+  lane.drop_finished();
+  return ticket;
+}
+
+Ticket SimTransport::receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) {
+  return ask(lane, envelope, into.size(), false);
+}
+
+Ticket SimTransport::view(LaneId lane, const Envelope& envelope, std::size_t bytes) { return ask(lane, envelope, bytes, true); }
+
+Outcome SimTransport::test_receive(LaneId from, Ticket ticket) {
+  Lane& lane = incoming(from.peer, from.stream);
+  const Message* message = lane.find(ticket);
+  if (message == nullptr) return Outcome::done;
+  if (!message->here) return Outcome::pending;
+  return lane.fits(*message) ? Outcome::done : Outcome::mismatch;
+}
+
+std::span<const std::byte> SimTransport::access(LaneId from, Ticket ticket, std::size_t offset, std::size_t bytes) {
+  const Message* message = incoming(from.peer, from.stream).find(ticket);
+  counters_.received[static_cast<std::size_t>(message->expected.purpose)] += bytes;
+  return {message->payload + offset, bytes};
+}
+
+void SimTransport::release(LaneId from, Ticket ticket) {
+  Lane& lane = incoming(from.peer, from.stream);
+  lane.find(ticket)->released = true;
+  lane.drop_finished();
+}
+
+Found SimTransport::found(LaneId from) const {
+  const auto lane = incoming_.find(static_cast<std::uint64_t>(from.peer) * kStreams + static_cast<std::uint64_t>(from.stream));
+  if (lane == incoming_.end()) return {};
+  for (const Message& message : lane->second->messages) {
+    if (message.here && !lane->second->fits(message)) {
+      return {.envelope = message.sent, .bytes = message.bytes, .detail = {}};
+    }
+  }
+  return {};
+}
+
+}  // namespace tsprun::detail::sim

@@ -1,0 +1,112 @@
+// Lanes between ranks that are played in one process, in virtual time (timeline.h): messages take as long as the fabric says, and
+// payloads are counted, never read. Whether memory can be viewed, and when a large message begins, is as over shm and verbs: a
+// small message leaves at once, a large one when its receiver has asked for it.
+//
+// Folding. A job may be so regular that its ranks fall into equal units of consecutive ranks (whole nodes and whole replicas),
+// each doing what the others do, shifted. Then one unit is played and stands for all: rank r of the world is played by r modulo
+// the unit's size. A message from played rank a to rank p of another unit also says what a's counterpart in another unit sends to
+// the played rank p mod unit, which is as far away in the other direction. So it is delivered there, as if it came from that
+// counterpart. Of such messages only the tags are compared: signatures of messages name both ranks, and chunks of ranks in
+// different places may differ by an element.
+#pragma once
+
+#include "transport/sim/fabric.h"
+#include "transport/transport.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace tsprun::detail::sim {
+
+class SimTransport;
+
+/// All played ranks.
+struct SimWorld {
+  Timeline& timeline;
+  Fabric& fabric;
+  int ranks = 1;                                            ///< of the world
+  int unit = 1;                                             ///< ranks that are played; it divides `ranks`
+  int ranks_per_node = 1;                                   ///< ranks of a node can view each other's memory
+  std::function<void(int)> wake;                            ///< told of each played rank that has news
+  std::vector<std::unique_ptr<SimTransport>> transports{};  ///< by played rank
+  std::uint64_t messages = 0;                               ///< sent so far
+
+  /// Makes the transports of all played ranks. The world must not move after that.
+  void make_transports();
+};
+
+/// The lanes of one played rank, whose peers are numbered by their ranks in the world.
+class SimTransport final : public Transport {
+ public:
+  SimTransport(SimWorld& world, int rank) : world_(world), rank_(rank) {}
+
+  Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;
+  std::size_t plain_limit() const override { return kPlainBytes; }
+  Outcome test_send(LaneId lane, Ticket ticket) override;
+  Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
+  bool can_receive_into(std::span<const std::byte>) const override { return true; }
+  Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
+  Outcome test_receive(LaneId lane, Ticket ticket) override;
+  bool can_view(int peer) const override { return peer / world_.ranks_per_node == rank_ / world_.ranks_per_node; }
+  std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override;
+  void release(LaneId lane, Ticket ticket) override;
+  Found found(LaneId lane) const override;
+  bool progress() override { return false; }
+  std::uint64_t arm() override { return kNoDeadline; }
+  void disarm() override {}
+  int descriptor() const override { return -1; }
+
+  /// Returns the traffic of all lanes so far, counted as Endpoint::counters() does.
+  const TrafficCounters& counters() const { return counters_; }
+
+ private:
+  /// Largest payload that leaves before its receiver asks for it, as over shm.
+  static constexpr std::size_t kPlainBytes = std::size_t{8} * 1024;
+
+  struct Message {
+    Envelope sent;
+    Envelope expected;
+    const std::byte* payload = nullptr;
+    std::size_t bytes = 0;    // as sent
+    std::size_t expects = 0;  // as the receiver expects
+    bool is_sent = false;
+    bool is_asked_for = false;
+    bool on_its_way = false;
+    bool here = false;
+    bool viewed = false;
+    bool released = false;
+  };
+  /// One direction between two ranks on one stream; the receiver's transport has it.
+  struct Lane final : Handler {
+    SimTransport* receiver = nullptr;
+    int sender = -1;  // played rank to which acknowledgements go
+    Way way;
+    bool exact = true;  // the sender isn't a counterpart
+    std::deque<Message> messages;
+    Ticket first = 1;  // of messages.front(); all before it are over
+    Ticket sent = 0;
+    Ticket asked = 0;
+    void happen(std::uint64_t ticket) override;
+    Message* find(Ticket ticket) { return ticket < first ? nullptr : &messages[ticket - first]; }
+    Message& at(Ticket ticket);
+    bool fits(const Message& message) const;
+    void go(Ticket ticket);
+    void drop_finished();
+  };
+
+  Lane& incoming(int from, Stream stream);
+  Lane& outgoing(int to, Stream stream);
+  Ticket ask(LaneId lane, const Envelope& envelope, std::size_t bytes, bool view);
+
+  SimWorld& world_;
+  int rank_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Lane>> incoming_;  // by peer and stream
+  TrafficCounters counters_;
+};
+
+}  // namespace tsprun::detail::sim

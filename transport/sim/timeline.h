@@ -1,0 +1,55 @@
+// Virtual time: a queue of events in order of time, and the clock that they move. Nothing here reads a real clock.
+#pragma once
+
+#include <cstdint>
+#include <queue>
+#include <vector>
+
+namespace tsprun::detail::sim {
+
+/// Receives events of a Timeline.
+class Handler {
+ public:
+  Handler() = default;
+  Handler(const Handler&) = delete;
+  Handler& operator=(const Handler&) = delete;
+  virtual ~Handler() = default;
+  /// Handles the event `what`, a number that the one who added it chose. The timeline's clock shows the event's time.
+  virtual void happen(std::uint64_t what) = 0;
+};
+
+/// Events to come. Events of the same time happen in the order in which they were added, so two runs are alike to the bit.
+class Timeline {
+ public:
+  /// Returns the seconds since the beginning.
+  double now() const { return now_; }
+  /// Adds an event `seconds` ≥ 0 from now. `handler` is borrowed until then.
+  void add(double seconds, Handler& handler, std::uint64_t what) {
+    events_.push({.at = now_ + seconds, .number = ++added_, .handler = &handler, .what = what});
+  }
+  /// Moves the clock to the next event and lets it happen; returns false if there is none.
+  bool step() {
+    if (events_.empty()) return false;
+    const Event next = events_.top();
+    events_.pop();
+    now_ = next.at;
+    next.handler->happen(next.what);
+    return true;
+  }
+  /// Returns the number of events so far.
+  std::uint64_t added() const { return added_; }
+
+ private:
+  struct Event {
+    double at;
+    std::uint64_t number;
+    Handler* handler;
+    std::uint64_t what;
+    bool operator<(const Event& other) const { return at != other.at ? at > other.at : number > other.number; }
+  };
+  std::priority_queue<Event> events_;
+  double now_ = 0;
+  std::uint64_t added_ = 0;
+};
+
+}  // namespace tsprun::detail::sim
