@@ -1,0 +1,64 @@
+// The time of a step on a cluster that isn't there: the schedules themselves run on phantom ranks, whose programs are recorded,
+// and the programs are played in virtual time (core/virtual/player.h) on the links of a machine (machine.h).
+//
+// Prices. A kernel takes the longer of its FLOPs over what the machine reaches (peak × gemm_efficiency; of flash attention, peak
+// × attention_efficiency) and its bytes over the memory's bandwidth. A product of an f32 gradient and a bf16 operand counts as
+// bf16: a GPU would round the gradient first. Kernels of a GPU run one after another; copies and sums of collectives take no time
+// beside them. Links are those of transport/sim/fabric.h.
+//
+// Folding. Replicas of a data-parallel job do the same. So if several fill the world, one unit of whole replicas on whole nodes
+// is recorded and played, and stands for the others (transport/sim/sim_transport.h).
+#pragma once
+
+#include "core/program/program.h"
+#include "layers/theory/layouts.h"
+#include "layers/theory/machine.h"
+#include "transport/sim/fabric.h"
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tsprun::detail::theory {
+
+/// What is simulated.
+struct SimulateOptions {
+  bool fold = true;       ///< play one unit of ranks for all
+  bool training = true;   ///< a training step, else a forward pass
+  bool blocking = false;  ///< posted operations are waited for at once: shows what overlap saves
+  int steps = 1;          ///< played one after another; times are of one
+};
+
+/// Links of one kind, of all played ranks.
+struct LinkUse {
+  std::string kind;
+  double busy = 0;   ///< share of the time in which the busiest of them carried something
+  double bytes = 0;  ///< that the busiest carried in a step
+};
+
+/// A step in virtual time.
+struct Simulated {
+  double seconds = 0;
+  double compute_seconds = 0;                       ///< of the rank that computes longest
+  double exposed_seconds = 0;                       ///< in waits, of the rank that waits longest
+  double flops = 0;                                 ///< of products and attention on all ranks of the world
+  CategoryBytes memory_peaks{};                     ///< of the rank that holds most
+  int fullest = 0;                                  ///< that rank
+  std::array<std::uint64_t, kPurposes> received{};  ///< payload bytes of all ranks of the world, by purpose
+  std::vector<LinkUse> links;
+  std::uint64_t messages = 0;  ///< of all ranks of the world
+  int played = 0;              ///< ranks that were played
+  std::uint64_t events = 0;    ///< of virtual time
+};
+
+/// Returns the number of ranks that stand for all of a layout's: whole replicas on whole nodes; all of them if replicas and nodes
+/// don't fit into each other.
+int unit_of(const Layout& layout, int gpus_per_node);
+/// Returns the seconds that a kernel takes. Throws Error(refused) if the machine doesn't state FLOP/s for its dtype.
+double kernel_seconds(const KernelCost& cost, const Machine& machine);
+/// Plays one step of the layout on the machine. Token ids are taken as spread evenly. Throws Error(refused) for an impossible
+/// layout, or a machine that doesn't state FLOP/s for the dtype.
+Simulated simulate(const MeshSetting& of, const Machine& machine, const SimulateOptions& options);
+
+}  // namespace tsprun::detail::theory
