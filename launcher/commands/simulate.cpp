@@ -71,8 +71,7 @@ void SimulateCommand::declare(OptionTable& table) {
             Whole{1, kMostSimulatedSteps});
   table.add("--forward", options_.forward, "a forward pass instead of a training step");
   table.add("--blocking", options_.blocking, "wait for every operation at once: shows what overlap saves");
-  table.add("--fold WHICH", options_.fold, "on: one unit of replicas that do the same is played for all; off: every rank is: {}",
-            one_of({"on", "off"}));
+  table.add("--fold WHICH", options_.fold, "play one unit of ranks for all that do the same: {}", one_of({"on", "off"}));
 }
 
 void SimulateCommand::validate(const GlobalOptions& global) {
