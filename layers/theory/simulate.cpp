@@ -82,7 +82,7 @@ std::vector<LinkUse> busiest(const std::vector<sim::Link>& links, double seconds
 }  // namespace
 
 int unit_of(const Layout& layout, int gpus_per_node) {
-  const int unit = std::lcm(layout.replica(), gpus_per_node);
+  const int unit = std::max(1, std::lcm(layout.replica(), gpus_per_node));
   return layout.ranks() % unit == 0 ? unit : layout.ranks();
 }
 

@@ -77,11 +77,12 @@ void all_gather(Context& context, Buffer all) {
 TEST(Player, ARingTakesItsHopsOneAfterAnother) {
   constexpr int kRanks = 4;
   constexpr std::size_t kBytes = std::size_t{4} << 20;
+  constexpr std::size_t kChunk = kBytes / kRanks;
   const auto programs = record(kRanks, kRanks, kRanks, kBytes / 4, "all_gather=ring", all_gather);
   const PlayedRun run = play(programs, options(kRanks, true));
-  EXPECT_NEAR(run.seconds, 3 * (kLatency + kBytes / 4 / kRate), 1e-9);
+  EXPECT_NEAR(run.seconds, 3 * (kLatency + kChunk / kRate), 1e-9);
   for (const PlayedTimes& rank : run.ranks) {
-    EXPECT_EQ(rank.traffic.received[static_cast<std::size_t>(Purpose::other)], kBytes / 4 * 3);
+    EXPECT_EQ(rank.traffic.received[static_cast<std::size_t>(Purpose::other)], 3 * kChunk);
     EXPECT_EQ(rank.exposed, rank.seconds);
     EXPECT_EQ(rank.compute, 0);
   }
@@ -90,10 +91,11 @@ TEST(Player, ARingTakesItsHopsOneAfterAnother) {
 TEST(Player, ADirectGatherUsesAllLinksAtOnce) {
   constexpr int kRanks = 8;
   constexpr std::size_t kBytes = std::size_t{8} << 20;
+  constexpr std::size_t kChunk = kBytes / kRanks;
   const auto programs = record(kRanks, kRanks, kRanks, kBytes / 4, "all_gather=direct", all_gather);
-  EXPECT_NEAR(play(programs, options(kRanks, true)).seconds, kLatency + kBytes / 8 / kRate, 1e-9);
+  EXPECT_NEAR(play(programs, options(kRanks, true)).seconds, kLatency + kChunk / kRate, 1e-9);
   // Through a switch each rank receives all chunks by its one port.
-  EXPECT_NEAR(play(programs, options(kRanks, false)).seconds, kLatency + 7 * (kBytes / 8) / kRate, 0.05 * 7 * kBytes / 8 / kRate);
+  EXPECT_NEAR(play(programs, options(kRanks, false)).seconds, kLatency + 7 * kChunk / kRate, 0.05 * 7 * kChunk / kRate);
 }
 
 TEST(Player, ABroadcastThroughASwitchLeavesByOnePort) {
