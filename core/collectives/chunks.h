@@ -20,10 +20,9 @@ class Chunks {
   /// Makes chunks of counts[r] elements, one after another.
   static Chunks listed(std::span<const std::size_t> counts) {
     Chunks chunks(static_cast<int>(counts.size()), 0, 0);
-    chunks.counts_.assign(counts.begin(), counts.end());
-    chunks.offsets_.reserve(counts.size());
+    chunks.places_.reserve(counts.size());
     for (const std::size_t count : counts) {
-      chunks.offsets_.push_back(chunks.total_);
+      chunks.places_.push_back({.count = count, .offset = chunks.total_});
       chunks.total_ += count;
       chunks.largest_ = std::max(chunks.largest_, count);
     }
@@ -34,17 +33,17 @@ class Chunks {
   /// chunk is ignored.
   static Chunks placed(std::span<const std::size_t> counts, std::span<const std::size_t> offsets) {
     Chunks chunks = listed(counts);
-    for (std::size_t c = 0; c < counts.size(); ++c) chunks.offsets_[c] = counts[c] == 0 ? 0 : offsets[c];
+    for (std::size_t c = 0; c < counts.size(); ++c) chunks.places_[c].offset = counts[c] == 0 ? 0 : offsets[c];
     return chunks;
   }
 
   std::size_t offset(int chunk) const {
     const auto c = static_cast<std::size_t>(chunk);
-    return offsets_.empty() ? c * base_ + std::min(c, longer_) : offsets_[c];
+    return places_.empty() ? c * base_ + std::min(c, longer_) : places_[c].offset;
   }
   std::size_t count(int chunk) const {
     const auto c = static_cast<std::size_t>(chunk);
-    return counts_.empty() ? base_ + (c < longer_ ? 1 : 0) : counts_[c];
+    return places_.empty() ? base_ + (c < longer_ ? 1 : 0) : places_[c].count;
   }
   /// Returns the sum of all counts.
   std::size_t total() const { return total_; }
@@ -52,6 +51,11 @@ class Chunks {
   std::size_t largest() const { return largest_; }
 
  private:
+  struct Place {
+    std::size_t count;
+    std::size_t offset;
+  };
+
   Chunks(int n, std::size_t base, std::size_t longer)
       : base_(base),
         longer_(longer),
@@ -62,8 +66,7 @@ class Chunks {
   std::size_t longer_;  // number of chunks that have one element more
   std::size_t largest_;
   std::size_t total_;
-  std::vector<std::size_t> counts_;  // n entries for listed and placed chunks, else empty; so are offsets_
-  std::vector<std::size_t> offsets_;
+  std::vector<Place> places_;  // n entries for listed and placed chunks, else empty
 };
 
 }  // namespace tsprun::detail

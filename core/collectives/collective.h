@@ -34,7 +34,7 @@ struct Arguments {
   ConstBuffer send = {};
   Buffer recv = {};                            ///< in a broadcast, the buffer
   Chunks chunks = Chunks::uniform(1, 0);       ///< of the whole buffer; in an all_to_all, of recv
-  Chunks send_chunks = Chunks::uniform(1, 0);  ///< of an all_to_all
+  std::optional<Chunks> send_chunks = {};      ///< of an all_to_all
   int root = -1;                               ///< the root; in messages, the receiver
   int source = -1;                             ///< in messages, the sender
   Ticket posted = kNotNow;                     ///< of a receive into `recv` that was posted earlier
