@@ -2,7 +2,8 @@
 #include "launcher/commands/command.h"
 
 // X(NAME): make_NAME() makes the command NAME. --help lists them in this order.
-#define TSPRUN_COMMANDS(X) X(train) X(eval) X(generate) X(block) X(run) X(compare) X(bench) X(plan) X(simulate) X(doctor) X(status)
+#define TSPRUN_COMMANDS(X) \
+  X(train) X(eval) X(generate) X(block) X(run) X(compare) X(bench) X(plan) X(simulate) X(doctor) X(status)
 
 namespace tsprun::detail::launcher {
 
