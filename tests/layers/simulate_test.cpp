@@ -34,7 +34,8 @@ TEST(Simulate, MovesTheBytesThatTheFormulasSay) {
   for (const char* layout : {"tsp=4", "tp=4", "sp=4", "zero3=4", "tp=2,sp=2", "dp=2,tsp=4", "dp=4,tsp=2", "tp=2,tsp=2"}) {
     const theory::MeshSetting of = setting(layout);
     std::array<std::uint64_t, kPurposes> expected{};
-    for (const theory::Flow& flow : theory::step_flows(of.setting, of.layout)) expected[static_cast<std::size_t>(flow.purpose)] += flow.bytes;
+    for (const theory::Flow& flow : theory::step_flows(of.setting, of.layout))
+      expected[static_cast<std::size_t>(flow.purpose)] += flow.bytes;
     const theory::Simulated played = theory::simulate(of, machine(), {.fold = false});
     for (std::size_t purpose = 0; purpose < kPurposes; ++purpose) {
       const auto which = static_cast<Purpose>(purpose);
