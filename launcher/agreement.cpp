@@ -19,6 +19,7 @@ void take(const OptionTable& table, Agreement& into) {
     std::string value = fmt::format("{}", fmt::join(row.option->results(), std::string_view(&kBetween, 1)));
     if (row.option->count() == 0) value = row.usual;
     else if (row.is(Trait::all_or_none)) value = row.metavar;
+    else if (row.spelled) value = row.spelled(value);
     if (!value.empty()) into["--" + row.option->get_lnames().front()] = value;
   }
 }

@@ -1,7 +1,7 @@
 // Options as a table: each row declares one option and says all that anybody asks of it. From the rows follow what CLI11 parses
-// and
-// --help shows, how texts become values, what nodes must agree on, which files a command reads and writes, and what a checkpoint
-// keeps. A struct of options has a member for each option, with its default, and a function declare() that adds their rows:
+// and --help shows, how texts become values, what nodes must agree on, which files a command reads and writes, and what a
+// checkpoint keeps. A struct of options has a member for each option, with its default, and a function declare() that adds their
+// rows:
 //
 //   void TrainOptions::declare(OptionTable& table) {
 //     table.group("Training");
@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <string>
 #include <type_traits>
@@ -77,6 +78,7 @@ struct OptionRow {
   Trait traits = Trait::none;
   std::function<CLI::Option*(CLI::App&)> declare;
   std::function<void()> parse = [] {};
+  std::function<std::string(const std::string& text)> spelled;  ///< the usual spelling of a value's text; empty: the text is it
   // Of options that a checkpoint keeps; empty for others.
   std::function<void(const CheckpointState&)> restore;
   std::function<void(CheckpointState&)> record;
@@ -150,6 +152,13 @@ class OptionTable {
     if constexpr (!std::same_as<Parser, std::nullptr_t>) {
       row.parse = [name = row.name(), &given, parser] {
         if (given.given()) given.value = static_cast<T>(parser(name, given.text));
+      };
+      row.spelled = [name = row.name(), parser, print](const std::string& text) {
+        try {
+          return print(static_cast<T>(parser(name, text)));
+        } catch (const std::exception&) {
+          return text;  // which parse() refuses
+        }
       };
     }
     return {row, given, print};

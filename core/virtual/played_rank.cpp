@@ -31,11 +31,6 @@ std::vector<Route> routes_of(sim::SimWorld& world, int rank) {
   return routes;
 }
 
-/// Returns the memory of a flight board on which only this rank writes.
-shm::NodeMemory board_of_one(int ranks) {
-  return shm::NodeMemory::create_memfd({.heap_bytes = std::uint64_t{1} << 20, .world_size = static_cast<std::uint32_t>(ranks)});
-}
-
 /// Returns the algorithm by which a call is played. A root's work is its own, so algorithms that have one can't be played by a
 /// unit that stands for others; the direct algorithm moves as much.
 Start* foldable(const ProgramCall& call) {
@@ -52,14 +47,13 @@ Start* foldable(const ProgramCall& call) {
 
 }  // namespace
 
-PlayedRank::PlayedRank(sim::SimWorld& world, int rank, const Program& program)
+PlayedRank::PlayedRank(sim::SimWorld& world, int rank, const Program& program, shm::NodeMemory& memory)
     : program_(program),
       unit_(world.unit),
       imagined_(AddressSpace::unreadable(kImagined)),
       heap_(imagined_.bytes(), 0, {}),
       staging_(heap_),
-      memory_(board_of_one(world.ranks)),
-      engine_(FlightBoard(memory_), rank, routes_of(world, rank), memory_.doorbell(0), {.counted = true}) {}
+      engine_(FlightBoard(memory), rank, routes_of(world, rank), memory.doorbell(0), {.counted = true}) {}
 
 PlayedRank::Member& PlayedRank::member_of(std::uint64_t group) {
   Member& member = groups_[group];

@@ -23,8 +23,8 @@ namespace tsprun::detail {
 /// One played rank. It posts what its program says to an engine whose transport is sim's; the player says when.
 class PlayedRank {
  public:
-  /// Makes played rank `rank` of the world. `world` and `program` are borrowed.
-  PlayedRank(sim::SimWorld& world, int rank, const Program& program);
+  /// Makes played rank `rank` of the world. `memory` holds the flight board of all of them. All references are borrowed.
+  PlayedRank(sim::SimWorld& world, int rank, const Program& program, shm::NodeMemory& memory);
   PlayedRank(const PlayedRank&) = delete;
   PlayedRank& operator=(const PlayedRank&) = delete;
 
@@ -54,7 +54,6 @@ class PlayedRank {
   AddressSpace imagined_;
   Heap heap_;
   Staging staging_;
-  shm::NodeMemory memory_;  // of the flight board
   ChoiceTable choices_;
   std::map<std::uint64_t, Member> groups_;  // outlive the engine's operations
   Engine engine_;

@@ -23,6 +23,8 @@ class Player final : public sim::Handler {
  public:
   Player(std::span<const Program> programs, const PlayOptions& options)
       : options_(options),
+        board_(shm::NodeMemory::create_memfd(
+            {.heap_bytes = std::uint64_t{1} << 20, .world_size = static_cast<std::uint32_t>(options.ranks)})),
         fabric_(timeline_, options.fabric),
         world_{.timeline = timeline_,
                .fabric = fabric_,
@@ -32,7 +34,7 @@ class Player final : public sim::Handler {
                .wake = [this](int rank) { wake(rank); }} {
     world_.make_transports();
     for (int rank = 0; rank < world_.unit; ++rank) {
-      states_.push_back({.rank = std::make_unique<PlayedRank>(world_, rank, programs[static_cast<std::size_t>(rank)])});
+      states_.push_back({.rank = std::make_unique<PlayedRank>(world_, rank, programs[static_cast<std::size_t>(rank)], board_)});
     }
   }
 
@@ -159,6 +161,7 @@ class Player final : public sim::Handler {
   }
 
   const PlayOptions& options_;
+  shm::NodeMemory board_;  // every played rank writes its own page
   sim::Timeline timeline_;
   sim::Fabric fabric_;
   sim::SimWorld world_;

@@ -2,6 +2,7 @@
 // in virtual time, on a machine that a file describes.
 #include "layers/theory/simulate.h"
 #include "launcher/commands/command.h"
+#include "launcher/counts_json.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/model_options.h"
 #include "launcher/plan/amounts.h"
@@ -9,8 +10,9 @@
 #include "launcher/refuse.h"
 #include "launcher/standard_output.h"
 #include "layers/layout/check_layout.h"
-#include "layers/theory/flops.h"
 #include "layers/theory/machine.h"
+#include "layers/theory/search.h"
+#include "transport/environment.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -23,6 +25,7 @@ namespace {
 
 constexpr ModelOptionUse kSimulateUse{.model_folder = false, .files = false, .seed = false, .ranks = false};
 constexpr std::int64_t kMostSimulatedSteps = 1000;
+constexpr int kMostPlayed = 1024;
 
 /// The options of `simulate`, each with its default.
 struct SimulateCommandOptions {
@@ -41,7 +44,7 @@ class SimulateCommand final : public Command {
         .name = "simulate",
         .help = "the time of a step on a cluster that isn't there, from the schedules themselves",
         .examples = {"tsprun simulate --machine mi300x --gpus 64 --layout dp=8,tsp=8 --config paper-7b --dtype bf16 --batch 8",
-                     "tsprun simulate --machine h100 --gpus 8 --layout tp=8 --config nano --seq 512 --forward"},
+                     "tsprun simulate --machine h100 --gpus 8 --layout tp=8 --config micro --seq 512 --forward"},
         .ranks = RankUse::on_paper};
   }
   void declare(OptionTable& table) override;
@@ -50,7 +53,7 @@ class SimulateCommand final : public Command {
 
  private:
   theory::MeshSetting setting() const { return {.setting = model_.setting(), .layout = layout_}; }
-  double model_flops() const;
+  void refuse_ignored(const GlobalOptions& global) const;
 
   ModelCommandOptions model_;
   SimulateCommandOptions options_;
@@ -64,7 +67,7 @@ void SimulateCommand::declare(OptionTable& table) {
   table.group("Simulation");
   table.add("--machine NAME|FILE", options_.machine,
             fmt::format("what the GPUs and their links can do: {}, or a JSON file", fmt::join(theory::machine_names(), ", ")),
-            required);
+            required | reads);
   table.add("--gpus N", options_.gpus, "how many GPUs; without --layout all are on the tsp axis", Whole{1, kMostRanksOnPaper},
             computed);
   table.add("--steps K", options_.steps, "steps that are played, one after another; the table shows one",
@@ -76,8 +79,11 @@ void SimulateCommand::declare(OptionTable& table) {
 
 void SimulateCommand::validate(const GlobalOptions& global) {
   validate_model(model_, global, kSimulateUse);
+  refuse_ignored(global);
   const bool typed = global.layout.given() || global.ranks.given();
-  layout_ = typed ? layout_of(global) : Layout::tsp(options_.gpus);
+  GlobalOptions of = global;
+  if (!typed) of.layout = Layout::tsp(options_.gpus);
+  layout_ = layout_of(of);
   if (typed && options_.gpus.given() && layout_.ranks() != options_.gpus) {
     refuse(
         fmt::format("--gpus {}: {} has {} ranks; a rank is a GPU", options_.gpus.text, ranks_as_typed(global), layout_.ranks()));
@@ -86,42 +92,63 @@ void SimulateCommand::validate(const GlobalOptions& global) {
     refuse(fmt::format("{}: {}", typed ? ranks_as_typed(global) : "--gpus " + options_.gpus.text, why));
   }
   machine_ = theory::find_machine(options_.machine);
+  const int played = options_.fold == "on" ? theory::unit_of(layout_, machine_->gpus_per_node) : layout_.ranks();
+  if (played > kMostPlayed) {
+    refuse(fmt::format(
+        "{}: {} ranks would be played, each talking to all others, and {} are the most; of layouts with dp one unit of "
+        "whole replicas on whole nodes is played for all",
+        typed ? ranks_as_typed(global) : "--gpus " + options_.gpus.text, played, kMostPlayed));
+  }
   if (!machine_->flops(model_.dtype)) {
     refuse(fmt::format("--dtype {}: {} doesn't state flops_per_s for it", tsprun::name(model_.dtype.value), options_.machine));
   }
 }
 
-/// Returns the FLOPs of the step on all ranks, without what recomputation adds.
-double SimulateCommand::model_flops() const {
-  Setting plain = model_.setting();
-  plain.recompute = Recompute::none;
-  double flops = 0;
-  for (int rank = 0; rank < layout_.replica(); ++rank) {
-    const theory::StepFlops step = theory::step_flops(plain, layout_, theory::place_of(layout_, rank));
-    flops += options_.forward ? step.forward.total() : step.total();
+/// Refuses options that say how ranks run on this machine, since none does.
+void SimulateCommand::refuse_ignored(const GlobalOptions& global) const {
+  const auto refuse_one = [](const std::string& option) {
+    refuse(fmt::format("{}: no rank runs here; --machine says what GPUs, nodes and links can do", option));
+  };
+  if (global.nodes.given()) refuse_one("--nodes " + global.nodes.text);
+  if (!global.nnodes.empty()) refuse_one("--nnodes " + global.nnodes);
+  if (global.threads.given()) refuse_one("--threads " + global.threads.text);
+  if (global.mem_per_rank.given()) refuse_one("--mem-per-rank " + global.mem_per_rank.text);
+  if (global.intra != "auto") refuse_one("--intra " + global.intra);
+  if (global.inter != "auto") refuse_one("--inter " + global.inter);
+  if (global.tls != "auto") refuse_one("--tls " + global.tls);
+  if (!global.rdma.empty()) refuse_one("--rdma " + global.rdma);
+  if (global.bind.given()) refuse_one("--bind " + global.bind.text);
+  if (global.verify) refuse_one("--verify");
+  if (options_.forward && model_.recompute.given()) {
+    refuse(fmt::format("--recompute {}: a forward pass keeps nothing that could be made again; leave --forward out",
+                       model_.recompute.text));
   }
-  return flops * layout_.data();
 }
 
-int SimulateCommand::run(const GlobalOptions&, Report& report) {
+int SimulateCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
   const auto begin = std::chrono::steady_clock::now();
-  const theory::Simulated played = theory::simulate(
-      setting(), *machine_,
-      {.fold = options_.fold == "on", .training = !options_.forward, .blocking = options_.blocking, .steps = options_.steps});
+  const theory::Simulated played = theory::simulate(setting(), *machine_,
+                                                    {.fold = options_.fold == "on",
+                                                     .training = !options_.forward,
+                                                     .blocking = options_.blocking,
+                                                     .steps = options_.steps,
+                                                     .algorithms = Environment().algorithms(),
+                                                     .reassociate = global.reassociate});
   const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const double tokens = real(model_.setting().tokens()) / played.seconds;
-  const double mfu = model_flops() / (played.seconds * layout_.ranks() * *machine_->flops(model_.dtype));
+  const double flops = options_.forward ? theory::forward_flops(model_.setting()) : theory::model_flops(model_.setting());
+  const double mfu = flops / (played.seconds * layout_.ranks() * *machine_->flops(model_.dtype));
   const theory::LinkUse* busiest = nullptr;
   for (const theory::LinkUse& link : played.links) {
     if (busiest == nullptr || link.busy > busiest->busy) busiest = &link;
   }
 
-  TextTable table({"layout", "step s", "tokens/s", "MFU", "compute s", "exposed s", "memory", "busiest link"});
+  TextTable table({"layout", "step ms", "tokens/s", "MFU", "compute ms", "exposed ms", "memory", "busiest link"});
   table.left_from(7);
-  table.row({layout_.label(), fmt::format("{:.4f}", played.seconds), fmt::format("{:.0f}", tokens),
-             fmt::format("{:.1f} %", 100 * mfu), fmt::format("{:.4f}", played.compute_seconds),
-             fmt::format("{:.4f}", played.exposed_seconds), readable_bytes(real(played.memory_peaks.total)),
+  table.row({layout_.label(), fmt::format("{:.2f}", 1e3 * played.seconds), fmt::format("{:.0f}", tokens),
+             fmt::format("{:.1f} %", 100 * mfu), fmt::format("{:.2f}", 1e3 * played.compute_seconds),
+             fmt::format("{:.2f}", 1e3 * played.exposed_seconds), readable_bytes(real(played.memory_peaks.total)),
              busiest == nullptr ? "none" : fmt::format("{} ({:.0f} %)", busiest->kind, 100 * busiest->busy)});
   for (const std::string& line : table.lines()) print("{}\n", line);
   if (mfu > 1) print("MFU above 100 %: the machine's efficiency or its peak is too high\n");
@@ -134,11 +161,6 @@ int SimulateCommand::run(const GlobalOptions&, Report& report) {
   for (std::size_t purpose = 0; purpose < kPurposes; ++purpose) {
     received[std::string(tsprun::name(static_cast<Purpose>(purpose)))] = played.received[purpose];
   }
-  nlohmann::ordered_json memory = nlohmann::ordered_json::object();
-  for (std::size_t category = 0; category < kCategories; ++category) {
-    memory[std::string(tsprun::name(static_cast<Category>(category)))] = played.memory_peaks.of[category];
-  }
-  memory["total"] = played.memory_peaks.total;
   nlohmann::ordered_json links = nlohmann::ordered_json::array();
   for (const theory::LinkUse& link : played.links)
     links.push_back({{"kind", link.kind}, {"busy", link.busy}, {"bytes", link.bytes}});
@@ -151,7 +173,7 @@ int SimulateCommand::run(const GlobalOptions&, Report& report) {
                                                               {"mfu", mfu},
                                                               {"compute_seconds", played.compute_seconds},
                                                               {"exposed_seconds", played.exposed_seconds},
-                                                              {"memory_peak_bytes", memory},
+                                                              {"memory_peak_bytes", memory_json(played.memory_peaks)},
                                                               {"traffic_bytes", received},
                                                               {"links", links},
                                                               {"messages", played.messages},

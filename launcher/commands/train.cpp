@@ -189,7 +189,9 @@ void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
   }
   const OptionTable table = table_of(options, model);
   for (const OptionRow& row : table.rows()) {
-    if (row.restore) row.restore(state);
+    if (!row.restore) continue;
+    row.restore(state);
+    row.parse();  // refuses what a manifest may say but the option may not
   }
 }
 

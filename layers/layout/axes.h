@@ -27,6 +27,8 @@ enum class Scheme : std::uint8_t {
   dense,  ///< weights over tp, tokens over sp; either may be one rank
   zero3   ///< tokens and weights over the same ranks; weights are gathered sublayer by sublayer
 };
+/// Number of schemes.
+inline constexpr std::size_t kSchemes = 3;
 
 /// Ways in which the ranks of tp exchange activations between sublayers (`--tp`).
 enum class TensorExchange : std::uint8_t {

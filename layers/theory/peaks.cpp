@@ -46,7 +46,7 @@ struct PhantomRank {
 
   PhantomRank(const MeshSetting& of, int number, const PeakOptions& options)
       : context(make_phantom(number, of.layout.ranks(), likeness(of.layout.ranks(), number, options))),
-        rank(context, {.threads = options.threads, .trace = nullptr}),
+        rank(context, {.threads = options.threads, .trace = nullptr, .recorder = options.recorder}),
         mesh(context.world(), of.layout) {}
 };
 
@@ -82,6 +82,8 @@ void RunPeaks::pass_with_own_ids(std::size_t batch, std::size_t sequence) {
   const std::vector<std::int64_t> labels(ids.size(), 0);
   pass({.batch = batch, .sequence = sequence, .ids = ids, .labels = labels});
 }
+
+CategoryBytes RunPeaks::use() const { return heap_of(parts_->phantom.context).use(); }
 
 CategoryBytes RunPeaks::peaks() const { return parts_->phantom.rank.memory_peaks(); }
 

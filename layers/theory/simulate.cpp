@@ -3,13 +3,12 @@
 
 #include "core/program/recorder.h"
 #include "core/virtual/player.h"
-#include "layers/model/model.h"
+#include "layers/theory/peaks.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 
 namespace tsprun::detail::theory {
@@ -22,37 +21,25 @@ struct Recorded {
 };
 
 /// Records one step of a rank. Buffers that are kept for later use exist from the second step on, so the second is recorded.
-Recorded record_step(const MeshSetting& of, int number, int per_node, bool training) {
-  PhantomOptions like;
+Recorded record_step(const MeshSetting& of, int number, int per_node, const SimulateOptions& options) {
+  Recorder recorder;
+  PeakOptions how;
+  how.training = options.training;
+  how.recorder = &recorder;
+  how.like.algorithms = options.algorithms;
+  how.like.reassociate = options.reassociate;
   for (int rank = 0; rank < of.layout.ranks(); ++rank) {
     const int node = rank / per_node;
-    like.peers.push_back({.node = node, .views = node == number / per_node});
+    how.like.peers.push_back({.node = node, .views = node == number / per_node});
   }
-  Context context = make_phantom(number, of.layout.ranks(), like);
-  Recorder recorder;
-  RankOptions options;
-  options.recorder = &recorder;
-  Rank rank(context, options);
-  Mesh mesh(context.world(), of.layout);
-  Model model(
-      rank, mesh,
-      {.config = of.setting.model, .dtype = of.setting.bytes.dtype(), .recompute = of.setting.recompute, .training = training});
-  model.parameters().fill_fresh(of.setting.model.layers, 0);
+  RunPeaks run(of, number, how);
   TokenBatch tokens;
   tokens.batch = of.setting.batch;
   tokens.sequence = of.setting.sequence;
-  const auto step = [&] {
-    if (!training) {
-      model.evaluate(tokens);
-      return;
-    }
-    model.forward_backward(tokens);
-    model.update({}, model.gradient_norm());
-  };
-  step();
-  recorder.begin(heap_of(context).use());
-  step();
-  return {recorder.end(), rank.memory_peaks()};
+  run.pass(tokens);
+  recorder.begin(run.use());
+  run.pass(tokens);
+  return {recorder.end(), run.peaks()};
 }
 
 sim::FabricShape fabric_of(const Machine& machine, int ranks) {
@@ -106,7 +93,7 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
   result.played = unit;
   std::vector<Program> programs;
   for (int rank = 0; rank < unit; ++rank) {
-    Recorded recorded = record_step(of, rank, machine.gpus_per_node, options.training);
+    Recorded recorded = record_step(of, rank, machine.gpus_per_node, options);
     if (recorded.peaks.total > result.memory_peaks.total) {
       result.memory_peaks = recorded.peaks;
       result.fullest = rank;
@@ -138,7 +125,6 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
   }
   result.links = busiest(run.links, run.seconds, options.steps);
   result.messages = run.messages / static_cast<std::uint64_t>(options.steps) * static_cast<std::uint64_t>(units);
-  result.events = run.events;
   return result;
 }
 

@@ -22,19 +22,21 @@
 
 namespace tsprun::detail::theory {
 
-/// What is simulated.
+/// Settings of a simulation.
 struct SimulateOptions {
-  bool fold = true;       ///< play one unit of ranks for all
-  bool training = true;   ///< a training step, else a forward pass
-  bool blocking = false;  ///< posted operations are waited for at once: shows what overlap saves
-  int steps = 1;          ///< played one after another; times are of one
+  bool fold = true;             ///< play one unit of ranks for all
+  bool training = true;         ///< a training step, else a forward pass
+  bool blocking = false;        ///< posted operations are waited for at once: shows what overlap saves
+  int steps = 1;                ///< played one after another; times are of one
+  std::string algorithms = {};  ///< overrides of the choice table, see ChoiceTable
+  bool reassociate = false;     ///< allows summation orders that depend on which rank is on which node
 };
 
-/// Links of one kind, of all played ranks.
+/// Traffic of the busiest link of one kind, in one step.
 struct LinkUse {
   std::string kind;
-  double busy = 0;   ///< share of the time in which the busiest of them carried something
-  double bytes = 0;  ///< that the busiest carried in a step
+  double busy = 0;   ///< share of the time in which it carried something
+  double bytes = 0;  ///< bytes that it carried
 };
 
 /// A step in virtual time.
@@ -44,12 +46,11 @@ struct Simulated {
   double exposed_seconds = 0;                       ///< in waits, of the rank that waits longest
   double flops = 0;                                 ///< of products and attention on all ranks of the world
   CategoryBytes memory_peaks{};                     ///< of the rank that holds most
-  int fullest = 0;                                  ///< that rank
+  int fullest = 0;                                  ///< number of the rank that holds most
   std::array<std::uint64_t, kPurposes> received{};  ///< payload bytes of all ranks of the world, by purpose
   std::vector<LinkUse> links;
   std::uint64_t messages = 0;  ///< of all ranks of the world
   int played = 0;              ///< ranks that were played
-  std::uint64_t events = 0;    ///< of virtual time
 };
 
 /// Returns the number of ranks that stand for all of a layout's: whole replicas on whole nodes; all of them if replicas and nodes
@@ -57,8 +58,8 @@ struct Simulated {
 int unit_of(const Layout& layout, int gpus_per_node);
 /// Returns the seconds that a kernel takes. Throws Error(refused) if the machine doesn't state FLOP/s for its dtype.
 double kernel_seconds(const KernelCost& cost, const Machine& machine);
-/// Plays one step of the layout on the machine. Token ids are taken as spread evenly. Throws Error(refused) for an impossible
-/// layout, or a machine that doesn't state FLOP/s for the dtype.
+/// Plays one step of the layout on the machine. Token ids aren't known, so the exchange of embedding rows is left out. Throws
+/// Error(refused) for an impossible layout, or a machine that doesn't state FLOP/s for the dtype.
 Simulated simulate(const MeshSetting& of, const Machine& machine, const SimulateOptions& options);
 
 }  // namespace tsprun::detail::theory

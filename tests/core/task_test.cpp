@@ -89,11 +89,13 @@ TEST(Task, DestroysItsVariablesIfItIsDestroyedHalfWay) {
     EXPECT_FALSE(task.poll());
   }
   EXPECT_EQ(ground.log, "ab~");
-  EXPECT_EQ(ground.pool.allocated(), 2U);
-  // Both frames are free again.
+  const std::uint64_t frames = ground.pool.allocated();
+  EXPECT_GE(frames, 1U);
+  EXPECT_LE(frames, 2U) << "a compiler may put the inner frame into the outer one";
+  // The frames are free again.
   Task first = wait_for_task(ground);
   EXPECT_FALSE(first.poll());
-  EXPECT_EQ(ground.pool.allocated(), 2U);
+  EXPECT_EQ(ground.pool.allocated(), frames);
 }
 
 TEST(Task, ThrowsWhatItThrewToItsPoller) {

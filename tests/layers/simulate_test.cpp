@@ -48,13 +48,14 @@ TEST(Simulate, MovesTheBytesThatTheFormulasSay) {
 }
 
 TEST(Simulate, ComputesTheFlopsThatTheFormulasSay) {
-  for (const char* layout : {"tsp=1", "tsp=4", "tp=4", "zero3=4", "tp=2,sp=2"}) {
+  for (const char* layout : {"tsp=1", "tsp=4", "tp=4", "zero3=4", "tp=2,sp=2", "dp=2,tsp=4"}) {
     const theory::MeshSetting of = setting(layout);
     double expected = 0;
     for (int rank = 0; rank < of.layout.replica(); ++rank) {
-      expected += theory::step_flops(of.replica(), of.layout, theory::place_of(of.layout, rank)).total();
+      expected += theory::step_flops(of.setting, of.layout, theory::place_of(of.layout, rank)).total();
     }
-    EXPECT_NEAR(theory::simulate(of, machine(), {}).flops, expected * of.layout.data(), 1e-9 * expected) << layout;
+    expected *= of.layout.data();
+    EXPECT_NEAR(theory::simulate(of, machine(), {}).flops, expected, 1e-9 * expected) << layout;
   }
 }
 
@@ -93,7 +94,7 @@ TEST(Simulate, TwoRunsAreAlikeToTheBit) {
   const theory::Simulated other = theory::simulate(of, machine(), {});
   EXPECT_EQ(one.seconds, other.seconds);
   EXPECT_EQ(one.exposed_seconds, other.exposed_seconds);
-  EXPECT_EQ(one.events, other.events);
+  EXPECT_EQ(one.messages, other.messages);
 }
 
 TEST(Simulate, TwiceTheRatesAndHalfTheLatenciesTakeHalfTheTime) {
