@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <fcntl.h>
 #include <string>
 
@@ -60,6 +61,23 @@ TEST(JobDescription, RefusesRanksThatTheWorldDoesNotHave) {
   expect_cause(Cause::refused, "ranks 4 to 5", [&] { describe_job(memory, {.first_rank = 4}); });
   expect_cause(Cause::refused, "node 2 of 2", [&] { describe_job(memory, {.node = 2, .nodes = 2}); });
   EXPECT_NO_THROW(describe_job(memory, {.first_rank = 3}));
+}
+
+TEST(JobDescription, IsMissedInDamagedMemory) {
+  const auto damaged = [](std::size_t at) {
+    const shm::NodeMemory memory = memory_of(2, 5);
+    describe_job(memory, {});
+    EXPECT_NO_THROW(job_of(memory));
+    memory.job_bytes()[at] = std::byte{0xff};
+    expect_cause(Cause::corrupt, "doesn't describe the job", [&] { job_of(memory); });
+  };
+  damaged(offsetof(JobDescription, first_rank));
+  damaged(offsetof(JobDescription, node));
+  damaged(offsetof(JobDescription, nodes));
+  damaged(offsetof(JobDescription, supervised));
+  damaged(offsetof(JobDescription, share));
+  damaged(offsetof(JobDescription, tls));
+  damaged(offsetof(JobDescription, inter));
 }
 
 TEST(JobDescription, IsMissedInMemoryThatHasNone) {

@@ -15,9 +15,10 @@ namespace {
 constexpr std::size_t kSecretOffset = 1024;
 static_assert(sizeof(JobDescription) <= kSecretOffset && kSecretOffset + Secret::kBytes <= shm::kJobBytes);
 
-/// Returns whether the node's ranks lie in the world, and the node among the nodes.
+/// Returns whether the node's ranks lie in the world, the node among the nodes, and each other number among those that it can be.
 bool is_possible(const shm::NodeLayout& layout, const JobDescription& job) {
-  return job.node < job.nodes && job.first_rank <= layout.world_size - layout.local_ranks;
+  return job.node < job.nodes && job.nodes <= layout.world_size && job.first_rank <= layout.world_size - layout.local_ranks &&
+         job.supervised <= 1 && job.share <= 1 && job.tls <= 1 && job.inter <= Inter::tcp;
 }
 
 }  // namespace

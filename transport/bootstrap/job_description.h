@@ -28,7 +28,7 @@ struct JobDescription {
   std::uint32_t first_rank = 0;  ///< rank in the world of local rank 0
   std::uint32_t node = 0;
   std::uint32_t nodes = 1;
-  std::uint32_t cores = 1;       ///< cores that this node's ranks may use together (affinity, quota)
+  std::uint32_t cores = 1;       ///< cores that this node's ranks may use together (affinity, quota); 0: less than one
   std::uint64_t timeout_ns = 0;  ///< deadline of waits (--timeout), for all ranks of the node
   std::uint32_t supervised = 0;  ///< 1: a launcher watches the ranks' processes and writes to the board how they end
   std::uint32_t share = 1;       ///< 1: this node's ranks exchange messages over its memory; 0: over sockets
