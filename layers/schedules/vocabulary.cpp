@@ -52,11 +52,25 @@ void ExchangedVocabulary::plan_rows(const TokenLayout& tokens, std::span<const T
   order_ = {reinterpret_cast<std::uint32_t*>(memory + own_labels_.size_bytes()), tokens.held_rows()};
   wanted_.assign(ranks, {});
   needed_.assign(ranks, 0);
-  counted_ = !ids.empty();
-  if (ids.empty()) {
-    rows_for_others_ = tokens.batch() * tokens.sequence() * rows_.count(me()) / rows_.total();
-    return;
+  if (ids.empty()) spread_rows(tokens);
+  else find_rows(tokens, ids);
+  rows_for_others_ = 0;
+  for (const auto& list : wanted_) rows_for_others_ += list.size();
+}
+
+void ExchangedVocabulary::spread_rows(const TokenLayout& tokens) {
+  const auto share = [&](int holder, int owner) {
+    const std::size_t held = tokens.held_rows(holder);
+    const std::size_t first = rows_.offset(owner);
+    return held * (first + rows_.count(owner)) / rows_.total() - held * first / rows_.total();
+  };
+  for (int q = 0; q < size(); ++q) {
+    wanted_[static_cast<std::size_t>(q)].resize(share(q, me()));
+    needed_[static_cast<std::size_t>(q)] = share(me(), q);
   }
+}
+
+void ExchangedVocabulary::find_rows(const TokenLayout& tokens, std::span<const Token> ids) {
   std::vector<int> owners;  // owner of each of this rank's tokens
   for (int q = 0; q < size(); ++q) {
     for (const Token token : tokens.take(q, ids)) {
@@ -78,8 +92,6 @@ void ExchangedVocabulary::plan_rows(const TokenLayout& tokens, std::span<const T
       if (owners[t] == owner) order_[next++] = static_cast<std::uint32_t>(t);
     }
   }
-  rows_for_others_ = 0;
-  for (const auto& list : wanted_) rows_for_others_ += list.size();
 }
 
 void ExchangedVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
@@ -87,7 +99,6 @@ void ExchangedVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std:
   const std::size_t h = hidden();
   const OwnedTensor out = rank_.tensor(Category::communication, x.dtype(), {rows_for_others_, h}, "embedding rows for others");
   const OwnedTensor in = rank_.tensor(Category::communication, x.dtype(), {x.size(0), h}, "embedding rows from others");
-  if (ids.empty()) return;
   std::size_t row = 0;
   for (const auto& rows : wanted_) {
     rank_.compute().gather_rows(out->slice(0, row, rows.size()), weights_.embedding, rows);
@@ -106,7 +117,6 @@ void ExchangedVocabulary::embed_backward(const ConstTensor& dx) {
   const OwnedTensor out =
       rank_.tensor(Category::communication, dx.dtype(), {dx.size(0), h}, "gradients of others' embedding rows");
   const OwnedTensor in = rank_.tensor(Category::communication, dx.dtype(), {rows_for_others_, h}, "gradients of embedding rows");
-  if (!counted_) return;  // on a phantom
   rank_.compute().gather_rows(out, dx, order_);
   rank_.wait(axis_.post_all_to_all_v(buffer_of(ConstTensor(out.view())), times(needed_, h), buffer_of(in.view()),
                                      elements_of(wanted_, h), {.stream = Stream::kv, .purpose = Purpose::embedding}));

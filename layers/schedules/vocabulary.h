@@ -46,7 +46,7 @@ class Vocabulary {
   virtual ~Vocabulary() = default;
 
   /// Writes the embedding of this rank's tokens to x [rows, h]. `ids` [B, S] in natural order. On a phantom ids and labels may be
-  /// empty, which counts as if all ids were equally frequent. `kept`: memory category of what this rank keeps of them. Throws
+  /// empty, which stands for ids that are equally frequent. `kept`: memory category of what this rank keeps of them. Throws
   /// Error(refused) for ids outside of the vocabulary.
   virtual void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) = 0;
   /// Sends the gradients dx [rows, h] of the embedding's rows to their owners. Replaces the embedding's gradient, or adds to it
@@ -90,6 +90,10 @@ class ExchangedVocabulary final : public Vocabulary {
   void head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight);
   void head_backward_gathered(const Tensor& dx, const TokenLayout& tokens, double weight);
   void plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept);
+  /// Fills wanted_ and needed_ as if all ids were equally frequent on every rank. A phantom does it, whose ids aren't known.
+  void spread_rows(const TokenLayout& tokens);
+  /// Fills wanted_, needed_ and order_ from the ids of all tokens.
+  void find_rows(const TokenLayout& tokens, std::span<const Token> ids);
   std::size_t hidden() const { return weights_.embedding.size(1); }
   int size() const { return axis_.size(); }
   int me() const { return axis_.rank(); }
@@ -105,7 +109,6 @@ class ExchangedVocabulary final : public Vocabulary {
   std::vector<std::vector<std::uint32_t>> wanted_;
   std::vector<std::size_t> needed_;
   std::size_t rows_for_others_ = 0;  // number of rows in wanted_
-  bool counted_ = false;             // counted from ids; else estimated as if all were equally frequent
 
   // For this rank's tokens, kTokenBytes per token: the order in which their rows arrive from the ranks, and their labels.
   HeapBlock token_memory_;
