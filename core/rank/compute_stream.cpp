@@ -86,9 +86,9 @@ void ComputeStream::tick() {
     engine_.tick();
     return;
   }
-  const std::uint64_t begin = posix::now_ns();
+  const std::uint64_t begin = engine_.clock().now_ns();
   engine_.tick();
-  tick_ns_ += posix::now_ns() - begin;
+  tick_ns_ += engine_.clock().now_ns() - begin;
 }
 
 template <class Kernel>
@@ -99,9 +99,9 @@ void ComputeStream::run(const KernelCost& cost, std::size_t bytes, Kernel&& kern
   if (engine_.options().phantom) return;
   const auto tick_of_this = [this] { tick(); };
   const kernels::Compute on{.pool = &pool_, .workspace = room, .tick = tick_of_this};
-  const std::uint64_t begin = posix::now_ns();
+  const std::uint64_t begin = engine_.clock().now_ns();
   kernel(on);
-  const std::uint64_t end = posix::now_ns();
+  const std::uint64_t end = engine_.clock().now_ns();
   kernel_ns_ += end - begin;
   if (trace_ != nullptr) trace_->add({.begin_ns = begin, .end_ns = end, .name = cost.kernel, .flops = cost.flops});
 }

@@ -12,7 +12,7 @@ Rank::Rank(Context& context, const RankOptions& options)
       trace_(options.trace),
       recorder_(options.recorder),
       compute_(engine_of(context), heap_of(context), options.threads, options.trace, options.recorder),
-      begun_ns_(posix::now_ns()) {
+      begun_ns_(engine_of(context_).clock().now_ns()) {
   engine_of(context_).record(recorder_);
   heap_of(context_).record(recorder_);
   if (trace_ == nullptr) return;
@@ -37,14 +37,14 @@ OwnedTensor Rank::tensor(Category category, DType dtype, std::span<const std::si
 }
 
 void Rank::wait(Work work) {
-  const std::uint64_t begin = posix::now_ns();
+  const std::uint64_t begin = engine_of(context_).clock().now_ns();
   work.wait();
-  waited_ns_ += posix::now_ns() - begin;
+  waited_ns_ += engine_of(context_).clock().now_ns() - begin;
 }
 
 RankTimes Rank::times() const {
   const double waited = static_cast<double>(waited_ns_ + engine_of(context_).blocked_ns()) * 1e-9;
-  return {.total = static_cast<double>(posix::now_ns() - begun_ns_) * 1e-9,
+  return {.total = static_cast<double>(engine_of(context_).clock().now_ns() - begun_ns_) * 1e-9,
           .compute = compute_.seconds() - before_.compute,
           .communication = compute_.tick_seconds() + waited - before_.communication,
           .exposed_communication = waited - before_.exposed_communication};
@@ -55,7 +55,7 @@ void Rank::reset_times() {
   before_.compute += now.compute;
   before_.communication += now.communication;
   before_.exposed_communication += now.exposed_communication;
-  begun_ns_ = posix::now_ns();
+  begun_ns_ = engine_of(context_).clock().now_ns();
 }
 
 }  // namespace tsprun::detail

@@ -30,7 +30,7 @@ struct RankTimes {
   double exposed_communication = 0;  ///< in waits only: the part that computation did not hide
 };
 
-/// What a schedule needs of its rank; used by one thread.
+/// Executes what a schedule asks for on this rank: kernels, memory, communication and times. Used by one thread.
 class Rank {
  public:
   /// Uses `context`, which must outlive the rank. With a trace, makes it observe the engine.

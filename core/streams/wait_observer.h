@@ -10,7 +10,7 @@ class WaitObserver : public OperationObserver {
  public:
   /// Called when a wait begins whose operation isn't complete yet.
   virtual void wait_begins() = 0;
-  /// Called when that wait has ended well. Times as posix::now_ns().
+  /// Called when that wait has ended well. Times of the engine's clock.
   virtual void wait_ended(std::uint64_t begin_ns, std::uint64_t end_ns) = 0;
   /// Called at every poll of a wait that found nothing to do: operation `info` lacks the part of world rank `rank`. Called on the
   /// engine's thread; must not throw or post.

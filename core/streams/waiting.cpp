@@ -52,7 +52,7 @@ void Engine::wait_for(Stream stream, std::uint64_t number) {
   Patience patience(stream);
   Queue& q = queue(stream);
   auto* const observer = observer_ == nullptr || q.completed >= number ? nullptr : dynamic_cast<WaitObserver*>(observer_);
-  const std::uint64_t begin_ns = observer == nullptr ? 0 : posix::now_ns();
+  const std::uint64_t begin_ns = observer == nullptr ? 0 : clock().now_ns();
   if (observer != nullptr) observer->wait_begins();
   while (q.completed < number) {
     if (look(stream) || moved_) {
@@ -64,7 +64,7 @@ void Engine::wait_for(Stream stream, std::uint64_t number) {
       pause(patience);
     }
   }
-  if (observer != nullptr) observer->wait_ended(begin_ns, posix::now_ns());
+  if (observer != nullptr) observer->wait_ended(begin_ns, clock().now_ns());
   if (page_->blocked_on.load(relaxed) != 0) page_->blocked_on.store(0, relaxed);
   if (q.kept != nullptr) settle(stream, number);
 }
@@ -94,7 +94,7 @@ void Engine::learn(const Patience& patience) {
 /// Spins, yields or sleeps after a poll that found nothing to do.
 void Engine::pause(Patience& patience) {
   if (board_.aborted()) {
-    note_waits(patience.stream, posix::now_ns());
+    note_waits(patience.stream, clock().now_ns());
     throw_first_cause();
   }
   const std::uint32_t looks = ++patience.looks;
@@ -108,10 +108,10 @@ void Engine::pause(Patience& patience) {
     return;
   }
   if (looks <= kHotLooks) return;
-  if (patience.started_ns == 0) patience.started_ns = posix::now_ns();
+  if (patience.started_ns == 0) patience.started_ns = clock().now_ns();
   if (looks % kLooksPerClock != 0) {
     cpu_relax();
-  } else if (posix::now_ns() - patience.started_ns >= kSpinNs) {
+  } else if (clock().now_ns() - patience.started_ns >= kSpinNs) {
     sleep(patience);
   }
 }
@@ -123,7 +123,7 @@ void Engine::sleep(Patience& patience) {
   for (Transport* transport : transports_) wake_at = std::min(wake_at, transport->arm());
   const bool news = progress() || moved_ || board_.aborted();
   if (!news && patience.suspect < 0) {
-    const std::uint64_t now = wake_at == kNoDeadline ? 0 : posix::now_ns();
+    const std::uint64_t now = wake_at == kNoDeadline ? 0 : clock().now_ns();
     sleep_set_->sleep(wake_at == kNoDeadline ? kSleepNs : wake_at - std::min(wake_at, now));
   }
   // While a message takes longer than the deadline, only its bytes show that it moves; they wake the ranks at both ends. Bytes
@@ -150,7 +150,7 @@ void Engine::sleep(Patience& patience) {
 /// Looks at the board during a wait: other ranks' arguments, the peer's life, the deadline. Called about every 100 ms while
 /// nothing moves, more often if the rank is woken.
 void Engine::look_around(Patience& patience) {
-  const std::uint64_t now = posix::now_ns();
+  const std::uint64_t now = clock().now_ns();
   page_->last_sign_ns.store(now, relaxed);
   if (patience.last_look_ns != 0 && now - patience.last_look_ns > kClockJumpNs) patience.chain_since_ns = 0;
   patience.last_look_ns = now;
@@ -260,7 +260,7 @@ void Engine::throw_gone(int peer, Op op, std::uint64_t sequence) {
 
 void Engine::lost(int world_peer, Op op, const std::string& detail) {
   // Show on the board for whom the operation waits, in case the job ends meanwhile because of another rank's failure.
-  const std::uint64_t started = posix::now_ns();
+  const std::uint64_t started = clock().now_ns();
   std::uint64_t sequence = 0;
   for (int i = 0; i < kStreams; ++i) {
     const auto stream = static_cast<Stream>(i);
@@ -271,7 +271,7 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
     page_->blocked_on.store(i + 1, relaxed);
   }
   const std::uint64_t ends = started + wait_for_word_ns(options_.timeout_ns);
-  while (posix::now_ns() < ends) {
+  while (clock().now_ns() < ends) {
     if (board_.aborted()) throw_first_cause();
     const Life life = board_.life(world_peer);
     // Only dead ranks are blamed at once: a rank that is marked finished may yet be reported as failed by its launcher.

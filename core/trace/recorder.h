@@ -4,8 +4,8 @@
 
 #include "core/memory/heap.h"
 #include "core/streams/wait_observer.h"
+#include "transport/clock.h"
 #include "transport/message.h"
-#include "transport/posix.h"
 #include "tsprun/trace.h"
 
 #include <algorithm>
@@ -31,6 +31,10 @@ class TraceRecorder final : public WaitObserver {
   /// Largest number of events (some 100 MB); later events are only counted.
   static constexpr std::size_t kMostEvents = Trace::kMostEvents;
 
+  /// Makes a recorder of events whose times come from this clock, which must be the engine's and outlive the recorder.
+  explicit TraceRecorder(const Clock& clock = real_clock()) : clock_(clock) {}
+  const Clock& clock() const { return clock_; }
+
   /// Sets the heap to sample from now on; null: none. Borrowed.
   void watch(const Heap* heap) {
     heap_ = heap;
@@ -55,7 +59,7 @@ class TraceRecorder final : public WaitObserver {
   }
   void missing(int rank, const OperationInfo& info) override {
     if (rank == now_.rank && info.op == now_.op && info.group_sequence == now_.sequence) return;
-    const std::uint64_t at = posix::now_ns();
+    const std::uint64_t at = clock_.now_ns();
     found(at);
     now_ = {.rank = rank, .op = info.op, .sequence = info.group_sequence, .since_ns = at};
   }
@@ -73,7 +77,7 @@ class TraceRecorder final : public WaitObserver {
   }
   /// Samples the heap once more, before its numbers go to a report.
   void note_memory_now() {
-    const std::uint64_t now = posix::now_ns();
+    const std::uint64_t now = clock_.now_ns();
     if (awake_) note_memory(now, now);
   }
   void completed(Stream stream, const OperationInfo& info, std::uint64_t begin_ns, std::uint64_t end_ns) override {
@@ -88,6 +92,10 @@ class TraceRecorder final : public WaitObserver {
          .row = static_cast<std::uint8_t>(1 + static_cast<int>(stream)),
          .op = info.op,
          .purpose = info.purpose});
+  }
+  /// Adds a sample of a heap that isn't watched.
+  void sample(const CategoryBytes& bytes) {
+    if (awake_ && memory_.size() < kMostEvents) memory_.push_back({clock_.now_ns(), bytes});
   }
   /// Returns all events, in the order in which they ended.
   const std::vector<TraceEvent>& events() const { return events_; }
@@ -143,6 +151,7 @@ class TraceRecorder final : public WaitObserver {
     }
   }
 
+  const Clock& clock_;
   std::vector<TraceEvent> events_;
   std::vector<TraceMemory> memory_;
   const Heap* heap_ = nullptr;

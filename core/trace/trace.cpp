@@ -25,11 +25,11 @@ TraceSpan::TraceSpan(TraceRecorder* recorder, std::string_view name, std::int64_
     : recorder_(recorder != nullptr && recorder->awake() ? recorder : nullptr),
       name_(name),
       number_(number),
-      begin_ns_(recorder_ == nullptr ? 0 : posix::now_ns()) {}
+      begin_ns_(recorder_ == nullptr ? 0 : recorder_->clock().now_ns()) {}
 
 TraceSpan::~TraceSpan() {
   if (recorder_ == nullptr) return;
-  recorder_->add({.begin_ns = begin_ns_, .end_ns = posix::now_ns(), .name = name_, .row = TraceEvent::kSpans, .number = number_});
+  recorder_->add({.begin_ns = begin_ns_, .end_ns = recorder_->clock().now_ns(), .name = name_, .row = TraceEvent::kSpans, .number = number_});
 }
 
 }  // namespace tsprun

@@ -1,6 +1,9 @@
 // Virtual time: a queue of events in order of time, and the clock that they move. Nothing here reads a real clock.
 #pragma once
 
+#include "transport/clock.h"
+
+#include <cmath>
 #include <cstdint>
 #include <queue>
 #include <vector>
@@ -19,8 +22,9 @@ class Handler {
 };
 
 /// Events to come. Events of the same time happen in the order in which they were added, so two runs are alike to the bit.
-class Timeline {
+class Timeline final : public Clock {
  public:
+  std::uint64_t now_ns() const override { return static_cast<std::uint64_t>(std::llround(now_ * 1e9)); }
   /// Returns the seconds since the beginning.
   double now() const { return now_; }
   /// Adds an event `seconds` ≥ 0 from now. `handler` is borrowed until then.
