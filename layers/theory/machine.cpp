@@ -28,6 +28,9 @@ constexpr double kMostMemory = 1e18;
 constexpr double kLeastEfficiency = 0.001;
 constexpr double kLongestLatency = 1;
 constexpr double kWorstCrossing = 1000;
+constexpr double kSlowestKernels = 100;
+constexpr std::size_t kMostEntries = 1000;
+constexpr std::uint64_t kNewestVersion = 2;
 
 /// One object of the file. Fields are read by name; done() refuses fields that weren't read.
 class Object {
@@ -62,6 +65,33 @@ class Object {
     const double number = value != nullptr && value->is_number() ? value->get<double>() : std::nan("");
     if (!(number >= low && number <= high)) refuse(field, fmt::format("a number from {} to {}", low, high));
     return number;
+  }
+  /// Returns a number that may be missing.
+  double number_or(std::string_view field, double low, double high, double usual) {
+    return find(field) == nullptr ? usual : number(field, low, high);
+  }
+  /// Returns a fraction of a peak, or a table of them.
+  Efficiency efficiency(std::string_view field, bool may_be_table) {
+    const json* value = find(field);
+    if (!may_be_table || value == nullptr || !value->is_array()) return number(field, kLeastEfficiency, 1);
+    std::vector<Efficiency::Entry> entries;
+    const auto is_next = [&](const json& entry) {
+      if (!entry.is_array() || entry.size() != 2 || !entry[0].is_number() || !entry[1].is_number()) return false;
+      const auto flops = entry[0].get<double>();
+      const auto fraction = entry[1].get<double>();
+      return flops >= 1 && flops <= kLargest && fraction >= kLeastEfficiency && fraction <= 1 &&
+             (entries.empty() || flops > entries.back().flops);
+    };
+    for (const json& entry : *value) {
+      if (!is_next(entry)) break;
+      entries.push_back({entry[0].get<double>(), entry[1].get<double>()});
+    }
+    if (entries.empty() || entries.size() != value->size() || entries.size() > kMostEntries) {
+      refuse(field,
+             fmt::format("a number from {0} to 1, or up to {1} pairs [FLOPs, number from {0} to 1] of increasing FLOPs from 1",
+                         kLeastEfficiency, kMostEntries));
+    }
+    return Efficiency(std::move(entries));
   }
   int count(std::string_view field) {
     const json* value = find(field);
@@ -118,7 +148,34 @@ void read_across(Object object, Machine& machine) {
   object.done();
 }
 
+/// Refuses sources that aren't texts, or name fields that the file doesn't have.
+void check_sources(Object& object, const json& document) {
+  const json* sources = object.find("sources");
+  if (sources == nullptr) return;
+  if (!sources->is_object()) object.refuse("sources", "an object of texts");
+  for (const auto& [field, source] : sources->items()) {
+    std::string pointer = "/" + field;
+    std::ranges::replace(pointer, '.', '/');
+    const bool names = field.find_first_of("/~") == std::string::npos && document.contains(json::json_pointer(pointer));
+    if (!names || !source.is_string()) {
+      object.refuse("sources",
+                    fmt::format("texts by names of this file's fields, such as \"launch_s\" or \"within_node.latency_s\"; "
+                                "\"{}\" isn't one",
+                                shown(field)));
+    }
+  }
+}
+
 }  // namespace
+
+double Efficiency::at(double flops) const {
+  const auto above = std::ranges::upper_bound(entries_, flops, {}, &Entry::flops);
+  if (above == entries_.begin()) return entries_.front().fraction;
+  if (above == entries_.end()) return entries_.back().fraction;
+  const Entry& low = *(above - 1);
+  const double part = std::log(flops / low.flops) / std::log(above->flops / low.flops);
+  return low.fraction + part * (above->fraction - low.fraction);
+}
 
 std::optional<double> Machine::flops(DType dtype) const {
   switch (dtype) {
@@ -162,12 +219,22 @@ Machine parse_machine(std::string_view text, const std::string& where) {
   const json document = parse_json(text, where);
   Object object(document, where);
   Machine machine;
+  const json* stated = object.find("version");
+  const std::uint64_t version = stated == nullptr ? 1 : stated->is_number_unsigned() ? stated->get<std::uint64_t>() : 0;
+  if (version < 1 || version > kNewestVersion) object.refuse("version", fmt::format("an integer from 1 to {}", kNewestVersion));
+  const bool is_new = version >= 2;
   machine.name = object.text("name");
   machine.memory_bytes = object.number("memory_bytes", 1, kMostMemory);
   machine.memory_bytes_per_s = object.number("memory_bytes_per_s", 1, kLargest);
   read_flops(object.inside("flops_per_s"), machine);
-  machine.gemm_efficiency = object.number("gemm_efficiency", kLeastEfficiency, 1);
-  machine.attention_efficiency = object.number("attention_efficiency", kLeastEfficiency, 1);
+  machine.gemm_efficiency = object.efficiency("gemm_efficiency", is_new);
+  machine.attention_efficiency = object.efficiency("attention_efficiency", is_new);
+  if (is_new) {
+    machine.memory_efficiency = object.number_or("memory_efficiency", kLeastEfficiency, 1, 1);
+    machine.launch_seconds = object.number_or("launch_s", 0, kLongestLatency, 0);
+    machine.copies_slow_kernels = object.number_or("copies_slow_kernels", 1, kSlowestKernels, 1);
+    check_sources(object, document);
+  }
   machine.gpus_per_node = object.count("gpus_per_node");
   read_within(object.inside("within_node"), machine);
   read_across(object.inside("across_nodes"), machine);

@@ -1,13 +1,22 @@
-// Description of a cluster for the model of time (step_time.h): a small JSON file. Built-in ones are found by name; their files
-// are in machines/. docs/reference/machine-file.md documents the format for users.
+// Description of a cluster for the model of time (step_time.h) and for virtual time (simulate.h): a small JSON file. Built-in
+// ones are found by name; their files are in machines/. docs/reference/machine-file.md documents the format for users.
 //
 //   {
+//     "version": 2,                             1 if it is missing; fields marked * need 2
 //     "name": "8 MI300X a node, a Pollara 400 each",
 //     "memory_bytes": 206158430208,             of a GPU
 //     "memory_bytes_per_s": 5.3e12,
+//     "memory_efficiency": 0.8,                 * fraction of it that kernels reach, 0.001 to 1; without it 1
+//     "launch_s": 4e-6,                         * seconds that each kernel takes besides its work; without it 0
+//     "copies_slow_kernels": 1.1,               * how many times longer a kernel takes while its GPU sends or receives, at least
+//     1;
+//                                               without it 1
 //     "flops_per_s": {"bf16": 1.3074e15, …},    peak of dense GEMMs by dtype; a dtype that is missing can't be planned
-//     "gemm_efficiency": 0.5,                   fraction of the peak that large GEMMs reach, 0.001 to 1
-//     "attention_efficiency": 0.35,             fraction of the peak that flash attention reaches
+//     "gemm_efficiency": 0.5,                   fraction of the peak that large GEMMs reach, 0.001 to 1; or a table * of FLOPs
+//     and
+//                                               fractions, [[1e9, 0.1], [1e12, 0.5]], between whose entries it is interpolated
+//                                               over the logarithm of FLOPs
+//     "attention_efficiency": 0.35,             likewise, of flash attention
 //     "gpus_per_node": 8,
 //     "within_node": {
 //       "fabric": "links",                      links: a link between every two GPUs (xGMI), so that k participants of a
@@ -21,11 +30,12 @@
 //       "bytes_per_s": 50e9,                    of one NIC, per direction
 //       "latency_s": 5e-6,
 //       "rail_crossing": 1.5                    how many times longer bytes take if they change rails, at least 1
-//     }
+//     },
+//     "sources": {"launch_s": "an assumption"}  * where numbers come from, by field: "within_node.latency_s" for one inside
 //   }
 //
-// Every field is required, except that flops_per_s may lack dtypes, and no other field is allowed. Errors name the file, the
-// field and what was expected.
+// Every field is required, except those of version 2, and that flops_per_s may lack dtypes. No other field is allowed. Errors
+// name the file, the field and what was expected.
 #pragma once
 
 #include "tsprun/types.h"
@@ -34,23 +44,48 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tsprun::detail::theory {
 
-/// How the GPUs of a node are connected: a link between every two, or one switch.
+/// Connection of a node's GPUs: a link between every two, or one switch.
 enum class Fabric { links, on_switch };
+
+/// Fraction of a peak that kernels reach, by their size.
+class Efficiency {
+ public:
+  struct Entry {
+    double flops;
+    double fraction;
+  };
+
+  /// Makes one that is the same for kernels of all sizes.
+  Efficiency(double everywhere) : entries_{{1, everywhere}} {}
+  /// Makes one from entries of increasing FLOPs > 0; at least one.
+  explicit Efficiency(std::vector<Entry> entries) : entries_(std::move(entries)) {}
+  /// Returns the fraction for a kernel of so many FLOPs: interpolated over their logarithm, and constant outside of the entries.
+  double at(double flops) const;
+  /// Returns the fraction of the largest kernels.
+  double of_largest() const { return entries_.back().fraction; }
+
+ private:
+  std::vector<Entry> entries_;
+};
 
 /// Contents of a machine file; fields, units and ranges are described at the top of this file.
 struct Machine {
   std::string name;
   double memory_bytes = 0;
   double memory_bytes_per_s = 0;
+  double memory_efficiency = 1;
+  double launch_seconds = 0;
+  double copies_slow_kernels = 1;
   std::optional<double> flops_bf16;  ///< peak FLOP/s; nothing if the file doesn't state it
   std::optional<double> flops_f32;
   std::optional<double> flops_f64;
-  double gemm_efficiency = 1;
-  double attention_efficiency = 1;
+  Efficiency gemm_efficiency = 1;
+  Efficiency attention_efficiency = 1;
   int gpus_per_node = 1;
 
   Fabric fabric = Fabric::on_switch;
@@ -64,6 +99,8 @@ struct Machine {
 
   /// Returns the peak FLOP/s for a dtype, or nothing if the file doesn't state it.
   std::optional<double> flops(DType dtype) const;
+  /// Returns the bytes/s that kernels reach in a GPU's memory.
+  double memory_rate() const { return memory_bytes_per_s * memory_efficiency; }
   /// Returns a GPU's share of its node's NIC bandwidth, in bytes/s; at most one NIC's.
   double across_bytes_per_s() const;
 };

@@ -131,8 +131,8 @@ StepTime step_time(const Setting& setting, const Layout& layout, const Machine& 
   for (const bool backward : {false, true}) {
     Pass& pass = passes[backward ? 1 : 0];
     const PassFlops& of = backward ? flops.backward : flops.forward;
-    const double gemm = *peak * machine.gemm_efficiency;
-    const double attention = of.attention_linear / gemm + of.attention_core / (*peak * machine.attention_efficiency);
+    const double gemm = *peak * machine.gemm_efficiency.of_largest();
+    const double attention = of.attention_linear / gemm + of.attention_core / (*peak * machine.attention_efficiency.of_largest());
     pass.stages[0].work[at(Resource::compute)] = attention;
     pass.stages[1].work[at(Resource::compute)] = of.mlp / gemm;
     pass.stages[2].work[at(Resource::compute)] = of.head / gemm;
@@ -140,9 +140,9 @@ StepTime step_time(const Setting& setting, const Layout& layout, const Machine& 
     const double touches = backward ? element + static_cast<double>(setting.bytes.accumulated) : element;
     const auto saved = static_cast<double>(bytes[Category::activations]);
     const auto reads = [&](std::uint64_t held_elements) { return static_cast<double>(held_elements) * visits * touches; };
-    pass.stages[0].work[at(Resource::memory)] = (reads(parameters.attention) + saved / 2) / machine.memory_bytes_per_s;
-    pass.stages[1].work[at(Resource::memory)] = (reads(parameters.mlp) + saved / 2) / machine.memory_bytes_per_s;
-    pass.stages[2].work[at(Resource::memory)] = reads(parameters.vocabulary) / machine.memory_bytes_per_s;
+    pass.stages[0].work[at(Resource::memory)] = (reads(parameters.attention) + saved / 2) / machine.memory_rate();
+    pass.stages[1].work[at(Resource::memory)] = (reads(parameters.mlp) + saved / 2) / machine.memory_rate();
+    pass.stages[2].work[at(Resource::memory)] = reads(parameters.vocabulary) / machine.memory_rate();
   }
   const double ranks = layout.ranks();
   for (const Flow& flow : step_flows(setting, layout)) {
@@ -154,7 +154,7 @@ StepTime step_time(const Setting& setting, const Layout& layout, const Machine& 
       (flow.hidden ? stage.work : stage.exposed)[static_cast<std::size_t>(i)] += work[static_cast<std::size_t>(i)];
   }
   const auto states = static_cast<double>(bytes[Category::parameters] + bytes[Category::gradients] + bytes[Category::optimizer]);
-  const double update = 2 * states / machine.memory_bytes_per_s;
+  const double update = 2 * states / machine.memory_rate();
 
   StepTime time;
   const std::array<bool, kResources> all = {true, true, true, true};

@@ -87,6 +87,60 @@ TEST(Machines, AreRefusedByField) {
   EXPECT_NE(refused("{").find("m.json"), std::string::npos);
 }
 
+const std::string kVersion2 =
+    "\"version\": 2, \"launch_s\": 4e-6, \"memory_efficiency\": 0.5, \"copies_slow_kernels\": 1.25, "
+    "\"sources\": {\"launch_s\": \"measured\", \"within_node.latency_s\": \"assumption\"}, ";
+
+TEST(Machines, OfVersion2SayMore) {
+  const Machine machine = parse_machine(with("\"name\"", kVersion2 + "\"name\""), "m.json");
+  EXPECT_EQ(machine.launch_seconds, 4e-6);
+  EXPECT_EQ(machine.memory_rate(), 5e10);
+  EXPECT_EQ(machine.copies_slow_kernels, 1.25);
+  const Machine usual = parse_machine(with("\"name\"", "\"version\": 2, \"name\""), "m.json");
+  EXPECT_EQ(usual.launch_seconds, 0);
+  EXPECT_EQ(usual.memory_rate(), 1e11);
+  EXPECT_EQ(usual.copies_slow_kernels, 1);
+}
+
+TEST(Machines, HaveTablesOfEfficiency) {
+  std::string text = with("\"gemm_efficiency\": 0.5", "\"gemm_efficiency\": [[1e6, 0.1], [1e8, 0.3], [1e12, 0.8]]");
+  text.insert(1, "\"version\": 2, ");
+  const Efficiency read = parse_machine(text, "m.json").gemm_efficiency;
+  EXPECT_EQ(read.at(1), 0.1);
+  EXPECT_EQ(read.at(1e6), 0.1);
+  EXPECT_NEAR(read.at(1e7), 0.2, 1e-12);
+  EXPECT_NEAR(read.at(1e8), 0.3, 1e-12);
+  EXPECT_NEAR(read.at(1e11), 0.3 + 0.5 * 3 / 4, 1e-12);
+  EXPECT_EQ(read.at(1e12), 0.8);
+  EXPECT_EQ(read.at(1e20), 0.8);
+  EXPECT_EQ(read.of_largest(), 0.8);
+}
+
+TEST(Machines, OfVersion2AreRefusedByField) {
+  const auto refused = [](const std::string& what, const std::string& instead) {
+    std::string text = with("\"name\"", kVersion2 + "\"name\"");
+    const std::size_t at = text.find(what);
+    EXPECT_NE(at, std::string::npos) << what;
+    text.replace(at, what.size(), instead);
+    return refusal([&] { parse_machine(text, "m.json"); });
+  };
+  EXPECT_EQ(refused("\"version\": 2", "\"version\": 3"), "m.json: field \"version\": expected an integer from 1 to 2, found 3");
+  EXPECT_NE(refused("\"version\": 2, ", "").find("field \"copies_slow_kernels\" is not known"), std::string::npos);
+  EXPECT_EQ(refused("1.25", "0.5"), "m.json: field \"copies_slow_kernels\": expected a number from 1 to 100, found 0.5");
+  EXPECT_EQ(refused("4e-6", "-1"), "m.json: field \"launch_s\": expected a number from 0 to 1, found -1");
+  EXPECT_NE(refused("{\"launch_s\"", "{\"lunch_s\"").find("\"lunch_s\" isn't one"), std::string::npos);
+  EXPECT_NE(refused("\"measured\"", "7").find("\"launch_s\" isn't one"), std::string::npos);
+  const std::string table =
+      "expected a number from 0.001 to 1, or up to 1000 pairs [FLOPs, number from 0.001 to 1] of increasing FLOPs";
+  for (const char* bad :
+       {"[]", "[[1e6]]", "[[1e6, 0.1], [1e6, 0.2]]", "[[1e6, 0.1], 3]", "[[1e6, 2]]", "[[0, 0.5]]", "\"fast\""}) {
+    EXPECT_NE(refused("\"gemm_efficiency\": 0.5", std::string("\"gemm_efficiency\": ") + bad).find("field \"gemm_efficiency\""),
+              std::string::npos)
+        << bad;
+  }
+  EXPECT_NE(refused("\"gemm_efficiency\": 0.5", "\"gemm_efficiency\": []").find(table), std::string::npos);
+}
+
 /// The page of the documentation, from the repository's root.
 std::string machine_page() {
   std::ifstream file(std::filesystem::path(TSP_TOOLS_DIR) / "../docs/reference/machine-file.md");
