@@ -82,7 +82,7 @@ class Array {
   std::vector<std::byte> bytes_;
 };
 
-/// What a subject's kernels work on; lives as long as its `run`.
+/// Inputs and outputs of a subject's kernels; lives as long as its `run`.
 struct Attention {
   kernels::Attention attention;
   Array q, k, v, o, d_o, dq, dk, dv, lse, delta;

@@ -49,7 +49,7 @@ void reduce_sum(benchmark::State& state) {
   state.SetLabel(std::string(name(dtype)) + (stores == Stores::streaming ? " streaming" : " cached"));
 }
 
-/// What moving the same bytes costs at least. Argument: KiB.
+/// Measures a copy of the same bytes, the least that a reduction can cost. Argument: KiB.
 void copy(benchmark::State& state) {
   const std::size_t bytes = static_cast<std::size_t>(state.range(0)) * 1024;
   const Array from = make_array(bytes);

@@ -387,7 +387,7 @@ const bootstrap::JobDescription& job_of(const Context& context) { return Context
 
 namespace {
 
-/// What the terminate handler needs. It must be global, because std::terminate takes no argument. The handler may run after the
+/// State of the terminate handler. It must be global, because std::terminate takes no argument. The handler may run after the
 /// context is gone and must still find the board, so node memory is mapped once more, for good.
 struct TerminateState {
   const FlightBoard* board = nullptr;

@@ -53,7 +53,7 @@ struct GivenList {
   std::vector<std::string> texts;
 };
 
-/// What is special about an option; combined with |.
+/// Properties of an option; combined with |.
 enum class Trait : unsigned {
   none = 0,
   required = 1 << 0,         ///< must be typed
@@ -90,7 +90,7 @@ struct OptionRow {
   bool is(Trait trait) const { return (static_cast<unsigned>(traits) & static_cast<unsigned>(trait)) != 0; }
 };
 
-/// What add() returns of a row whose value's type is known.
+/// A row whose value's type is known; result of add().
 template <class T>
 struct TypedRow {
   OptionRow& row;

@@ -33,7 +33,7 @@ struct Factory {
     job    ///< it is on another node
   };
 
-  /// What a kind says of two ranks before they have met. It depends on the job's options and on their distance alone, so both
+  /// Answer of a kind about two ranks before they have met. It depends on the job's options and on their distance alone, so both
   /// ends say the same.
   struct Claim {
     enum class Answer : std::uint8_t {
@@ -48,7 +48,7 @@ struct Factory {
     std::string why{};
   };
 
-  /// What a rank's transport is made from.
+  /// Parts from which a rank's transport is made.
   struct Setup {
     shm::NodeMemory& memory;
     const bootstrap::JobDescription& job;

@@ -24,7 +24,7 @@ class FramePool {
   std::uint64_t allocated() const { return allocated_; }
 
  private:
-  /// What stands before each block.
+  /// Header before each block.
   struct alignas(alignof(std::max_align_t)) Header {
     FramePool* pool;
     std::size_t size;

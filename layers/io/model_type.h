@@ -36,7 +36,7 @@ struct Biases {
   bool operator==(const Biases&) const = default;
 };
 
-/// What a model computes, beside its sizes.
+/// Kinds of layers that a model is built of; its sizes stand in ModelConfig.
 struct ModelFeatures {
   Norm norm = Norm::rms;
   Positions positions = Positions::rotary;

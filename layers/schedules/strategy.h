@@ -59,7 +59,7 @@ struct SublayerBackward {
   }
 };
 
-/// What a strategy computes with. `kv_bucket_heads`: K/V heads gathered at a time; 0: the strategy chooses.
+/// Model, dtype and choices of a strategy. `kv_bucket_heads`: K/V heads gathered at a time; 0: the strategy chooses.
 struct StrategyOptions {
   ModelConfig config;
   DType dtype = DType::f32;

@@ -34,7 +34,7 @@ std::size_t status_bytes(const std::string& field) {
   return 0;
 }
 
-/// What all ranks of this process hold together.
+/// Descriptors and memory that all ranks of this process hold together.
 struct Holdings {
   std::ptrdiff_t descriptors = open_descriptors();
   std::size_t allocated = ::mallinfo2().uordblks + ::mallinfo2().hblkhd;  ///< 0 under sanitizers, which have their own allocator

@@ -27,7 +27,7 @@ std::string name_of(const testing::TestParamInfo<Shape>& shape) {
   return std::to_string(shape.param.ranks) + "RanksOn" + std::to_string(shape.param.nodes);
 }
 
-/// What reductions are asked for: hierarchical where the group has a hierarchy.
+/// Algorithm that reductions are asked for: hierarchical where the group has a hierarchy.
 CallOptions hierarchical_if_possible(const Communicator& group, Op op) {
   return {.algorithm = group.why_not_hierarchical(op).empty() ? Algorithm::hierarchical : Algorithm::automatic};
 }

@@ -121,7 +121,7 @@ TEST(SignsOfLife, OperationsOfOthersAreSigns) {
       kOneSecond);
 }
 
-/// What a rank is seen to wait for in such an operation, as soon as it is that segment.
+/// Returns what a rank waits for in such an operation, as soon as it is that segment.
 Activity wait_of(const Context& context, int rank, Op op, std::uint32_t segment) {
   for (int tries = 0; tries < 5000; ++tries) {
     const std::optional<Activity> seen = board_of(context).activity(rank);

@@ -49,7 +49,7 @@ inline std::uint64_t number(std::uint64_t x, std::uint64_t n) {
   return z ^ (z >> 31);
 }
 
-/// What AttentionDropout says of one probability.
+/// Returns what AttentionDropout says of one probability.
 inline double factor(const kernels::AttentionDropout& of, std::size_t b, std::size_t head, std::size_t i, std::size_t j) {
   if (of.draw.probability == 0) return 1;
   const std::uint64_t key = number(number(of.draw.key, of.first_sequence + b), of.first_head + head);

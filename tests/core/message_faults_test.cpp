@@ -49,7 +49,7 @@ void do_everything(Context& context, int rounds) {
 constexpr int kRanks = 4;
 constexpr int kTo = 2;
 
-/// What a fault struck on its way to rank kTo until the job ended, of itself or by it.
+/// Messages that a fault struck on its way to rank kTo until the job ended, of itself or by it.
 Struck strike_everything(const std::string& fault, RankOptions options) {
   options.heap_bytes = 16 << 20;
   options.faults = {fault};

@@ -41,7 +41,7 @@ json without(std::string_view field) {
   return object;
 }
 
-TEST(BuiltInConfigs, AreThoseOfTheSpecification) {
+TEST(BuiltInConfigs, HaveTheirPublishedSizes) {
   // h, L, n_h, n_kv, d, intermediate, V, S
   const std::map<std::string, std::vector<std::size_t>> expected = {
       {"nano", {64, 2, 8, 4, 8, 176, 256, 256}},

@@ -56,7 +56,7 @@ TEST(TspParameters, AreExactlyOneDthWhereEverythingDivides) {
   }
 }
 
-TEST(SavedActivations, AreThoseOfTheSpecification) {
+TEST(SavedActivations, AreThoseOfAppendixC) {
   EXPECT_EQ(saved_bytes_per_token(appendix_c(Recompute::none)), 114'816U);
   EXPECT_EQ(saved_bytes_per_token(appendix_c(Recompute::selective)), 24'704U);
   EXPECT_EQ(saved_bytes_per_token(appendix_c(Recompute::full)), 16'384U);

@@ -57,7 +57,7 @@ ModelOptions model_options(const ModelCase& of, bool training) {
           .kv_bucket_heads = of.kv_bucket_heads};
 }
 
-/// What a rank does between its making and its end; `record` returns the program of what it is given.
+/// Work of a rank between its making and its end; `record` returns the program of what it is given.
 using Record = std::function<Program(const std::function<void()>&)>;
 using Body = std::function<Program(Rank& rank, Mesh& mesh, const Record& record)>;
 

@@ -23,7 +23,7 @@ std::vector<SocketAddress> on_port(std::uint16_t port, const std::vector<std::st
 
 std::uint16_t port_of(const posix::UniqueFd& socket) { return local_address(socket.get()).port(); }
 
-/// What the Error says that `action` throws.
+/// Returns the text of the Error that `action` throws.
 template <typename Action>
 std::string refusal(Action action) {
   try {

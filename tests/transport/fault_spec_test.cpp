@@ -1,4 +1,4 @@
-// The grammar of --fault: page one's examples mean what they say, and what can't be meant is refused with a form that works.
+// The grammar of --fault: the documented examples mean what they say, and what can't be meant is refused with a form that works.
 #include "transport/fault/grammar.h"
 #include "transport/fault/spec.h"
 

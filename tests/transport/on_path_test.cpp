@@ -69,7 +69,7 @@ class Attacked {
     });
     return zero_.test_receive(kToOne, ticket);
   }
-  /// What the connection comes to, as a message that never comes sees it.
+  /// End of the connection, as a message that never comes sees it.
   Outcome fate() {
     Bytes into(kPayload);
     const Ticket ticket = zero_.receive(kToOne, envelope_of(99), into);

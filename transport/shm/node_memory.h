@@ -33,6 +33,7 @@ inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kLaneSize = 36864;  ///< see lane.h
 inline constexpr int kMaxLocalRanks = 1024;
 
+/// Bytes of the first page that belong to the job: see NodeMemory::job_bytes().
 inline constexpr std::size_t kJobBytes = 2048;
 
 /// Sizes of a node's memory.

@@ -25,7 +25,7 @@ namespace {
 constexpr std::uint64_t kShortestStep_ns = 500'000'000;
 constexpr std::uint64_t kLongestStep_ns = 5'000'000'000;
 constexpr std::uint64_t kMillisecond_ns = 1'000'000;
-/// Of the kernel's enum tcp_ca_state: nothing was lost, no packet is being sent again.
+/// TCP_CA_Open of the kernel's enum tcp_ca_state: nothing was lost, no packet is being sent again.
 constexpr unsigned kCongestionOpen = 0;
 
 bool ask(int socket, tcp_info& info) {
