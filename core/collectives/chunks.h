@@ -45,6 +45,7 @@ class Chunks {
     const auto c = static_cast<std::size_t>(chunk);
     return places_.empty() ? base_ + (c < longer_ ? 1 : 0) : places_[c].count;
   }
+  friend bool operator==(const Chunks&, const Chunks&) = default;
   /// Returns the sum of all counts.
   std::size_t total() const { return total_; }
   /// Returns the largest count.
@@ -54,6 +55,7 @@ class Chunks {
   struct Place {
     std::size_t count;
     std::size_t offset;
+    friend bool operator==(const Place&, const Place&) = default;
   };
 
   Chunks(int n, std::size_t base, std::size_t longer)

@@ -8,42 +8,43 @@
 
 namespace tsprun::detail {
 
-Collective::Collective(const Call& call, Start* start, Arguments&& arguments)
+Collective::Collective(const Call& call, Start* start, const Arguments* arguments, std::optional<Arguments>&& own)
     : Operation(call.info),
       group_(call.group),
       keep_(call.keep),
       stream_(call.stream),
       algorithm_(start),
-      arguments_(std::move(arguments)),
+      engine_(call.group->engine),
+      own_arguments_(std::move(own)),
+      arguments_(own_arguments_ ? &*own_arguments_ : arguments),
+      counted_(engine_->options().counted),
       sent_(envelope_of(call.info)),
-      expected_(arguments_.expected ? envelope_of(*arguments_.expected) : sent_),
-      task_(start(*this, arguments_)) {
+      expected_(arguments_->expected ? envelope_of(*arguments_->expected) : sent_),
+      task_(start(*this, *arguments_)) {
   task_.poll();  // as far as its turn()
 }
 
 bool Collective::step(Engine&) {
-  budget = counted() ? std::numeric_limits<std::size_t>::max() : kSegmentBytes;
+  budget = counted_ ? std::numeric_limits<std::size_t>::max() : kSegmentBytes;
   return task_.poll() || complete_;
 }
 
-bool Collective::counted() const { return engine().options().counted; }
-
 void Collective::copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
-  if (!counted()) std::memcpy(to, from, bytes);
+  if (!counted_) std::memcpy(to, from, bytes);
 }
 
 void Collective::reduce(DType dtype, std::span<const std::byte* const> terms, std::byte* out, std::size_t count,
                         kernels::Stores stores) const {
-  if (!counted()) kernels::reduce(info_.reduction, dtype, terms, out, count, stores);
+  if (!counted_) kernels::reduce(info_.reduction, dtype, terms, out, count, stores);
 }
 
 void Collective::reduce_term(DType dtype, const std::byte* partial, const std::byte* term, std::byte* out, std::size_t count,
                              bool last) const {
-  if (!counted()) kernels::reduce_term(info_.reduction, dtype, partial, term, out, count, last);
+  if (!counted_) kernels::reduce_term(info_.reduction, dtype, partial, term, out, count, last);
 }
 
 void Collective::widen(DType dtype, const std::byte* term, std::byte* out, std::size_t count) const {
-  if (!counted()) kernels::widen(dtype, term, out, count);
+  if (!counted_) kernels::widen(dtype, term, out, count);
 }
 
 Envelope Collective::envelope_of(const OperationInfo& info) {
@@ -65,7 +66,7 @@ Call Collective::among(const Group& members, std::uint64_t phase) const {
 void Collective::fail(Outcome outcome, int group_rank) const {
   const Group::Member& member = group_->member(group_rank);
   engine().fail_receive(outcome, member.world, lane(group_rank), *member.transport,
-                        arguments_.expected ? *arguments_.expected : info_);
+                        arguments_->expected ? *arguments_->expected : info_);
 }
 
 bool Part::poll() {

@@ -55,7 +55,9 @@ struct Finished {
 class Collective final : public Operation {
  public:
   /// Makes the operation and runs the algorithm to its me.turn(). Throws Error(out_of_memory).
-  Collective(const Call& call, Start* start, Arguments&& arguments);
+  Collective(const Call& call, Start* start, Arguments&& arguments) : Collective(call, start, nullptr, std::move(arguments)) {}
+  /// Does the same with arguments that outlive the operation.
+  Collective(const Call& call, Start* start, const Arguments& arguments) : Collective(call, start, &arguments, std::nullopt) {}
   static void* operator new(std::size_t bytes, FramePool& frames) { return frames.take(bytes); }
   static void operator delete(void* block) { FramePool::give_back(block); }
   static void operator delete(void* block, FramePool&) { FramePool::give_back(block); }
@@ -67,8 +69,8 @@ class Collective final : public Operation {
   const Group& group() const { return *group_; }
   /// Returns the algorithm, and what it was given.
   Start* algorithm() const { return algorithm_; }
-  const Arguments& arguments() const { return arguments_; }
-  Engine& engine() const { return *group_->engine; }
+  const Arguments& arguments() const { return *arguments_; }
+  Engine& engine() const { return *engine_; }
   FramePool& frames() const { return engine().frames(); }
   int size() const { return group_->size(); }
   int rank() const { return group_->rank; }
@@ -128,7 +130,7 @@ class Collective final : public Operation {
 
  private:
   friend struct Finished;
-  bool counted() const;
+  Collective(const Call& call, Start* start, const Arguments* arguments, std::optional<Arguments>&& own);
   static Envelope envelope_of(const OperationInfo& info);
   static Envelope with_step(Envelope envelope, std::uint32_t step) {
     envelope.tag |= (step & 0xffff) << 16;
@@ -139,7 +141,10 @@ class Collective final : public Operation {
   std::shared_ptr<const Group> keep_;
   Stream stream_;
   Start* algorithm_;
-  Arguments arguments_;
+  Engine* engine_;
+  std::optional<Arguments> own_arguments_;
+  const Arguments* arguments_;
+  bool counted_;  // EngineOptions::counted
   Envelope sent_;
   Envelope expected_;
   int missing_ = -1;

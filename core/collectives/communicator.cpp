@@ -181,7 +181,7 @@ Work CommunicatorState::start(Mode mode, const CallOptions& options, const Opera
   Engine& engine = *group.engine;
   Call call{.group = &group, .keep = nullptr, .stream = options.stream, .info = info};
   if (mode == Mode::blocking) {
-    Collective operation(call, algorithm, std::move(arguments));
+    Collective operation(call, algorithm, arguments);
     engine.run(options.stream, operation);
     return {};
   }

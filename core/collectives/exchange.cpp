@@ -109,11 +109,6 @@ bool Offer::drain() {
   return true;
 }
 
-Task send_all(Collective&, Offer& offer, int to, std::size_t bytes) {
-  co_await offer.prepared();
-  co_await offer.sent(to, 0, 0, bytes);
-}
-
 // --- Message -----------------------------------------------------------------------------------------------------------------
 
 Message Message::adopt(Collective& me, Ticket ticket, int from, std::byte* landing) {
@@ -143,11 +138,11 @@ bool Message::arrived() {
   const bool timed = bytes_ >= kTimedBytes;
   const Outcome outcome = member.transport->test_receive(me_->lane(from_), ticket_);
   if (outcome == Outcome::pending) {
-    if (timed && pending_ns_ == 0) pending_ns_ = posix::now_ns();
+    if (timed && pending_ns_ == 0) pending_ns_ = me_->engine().clock().now_ns();
     return false;
   }
   if (outcome != Outcome::done) me_->fail(outcome, from_);
-  if (pending_ns_ != 0) me_->engine().link_times().arrived(member.world, bytes_, posix::now_ns() - pending_ns_ + 1);
+  if (pending_ns_ != 0) me_->engine().link_times().arrived(member.world, bytes_, me_->engine().clock().now_ns() - pending_ns_ + 1);
   here_ = true;
   return true;
 }
@@ -216,8 +211,9 @@ bool Arrival::poll() {
 }
 
 bool LocalCopy::poll() {
+  if (to_ == from_) copied_ = bytes_;
   const std::size_t some = std::min(bytes_ - copied_, me_.budget);
-  if (some != 0 && to_ != from_) {
+  if (some != 0) {
     me_.copy(to_ + copied_, from_ + copied_, some);
     me_.budget -= some;
     me_.moved();

@@ -43,11 +43,11 @@ class Offer {
     Offer& offer;
     std::size_t offset;
     std::size_t bytes;
-    bool poll() { return offer.prepare(offset, bytes); }
+    bool poll() { return offer.is_prepared() || offer.prepare(offset, bytes); }
   };
   struct AllPrepared {
     Offer& offer;
-    bool poll() { return offer.prepare_all(); }
+    bool poll() { return offer.is_prepared() || offer.prepare_all(); }
   };
   struct Sent {
     Offer& offer;
@@ -57,9 +57,18 @@ class Offer {
     std::size_t bytes;
     bool poll() { return offer.send(to, step, offset, bytes); }
   };
+  struct AllSent {
+    Offer& offer;
+    int to;
+    bool prepared = false;
+    bool poll() {
+      prepared = prepared || offer.is_prepared() || offer.prepare_all();
+      return prepared && offer.send(to, 0, 0, offer.memory_.size());
+    }
+  };
   struct Drained {
     Offer& offer;
-    bool poll() { return offer.drain(); }
+    bool poll() { return (offer.block_ == nullptr && offer.pending_.empty()) || offer.drain(); }
   };
 
   /// Makes an offer of nothing, until set().
@@ -82,6 +91,8 @@ class Offer {
   AllPrepared prepared() { return {*this}; }
   /// Returns the condition that a range has been sent to a member. It is false while the lane has no credit.
   Sent sent(int to, std::uint32_t step, std::size_t offset, std::size_t bytes) { return {*this, to, step, offset, bytes}; }
+  /// Returns the condition that all of the memory has been prepared and sent to a member, as one message of step 0.
+  AllSent all_sent_to(int to) { return {*this, to}; }
   /// Returns the condition that no peer reads the memory any more. No part is sent after it.
   Drained drained() { return {*this}; }
 
@@ -96,6 +107,8 @@ class Offer {
 
  private:
   bool find_room();
+  /// Returns true if peers get the bytes straight from the memory.
+  bool is_prepared() const { return way_ == Way::copied || way_ == Way::in_place; }
 
   enum class Way : std::uint8_t {
     copied,    ///< copied into the lane by send()
@@ -111,9 +124,6 @@ class Offer {
   Staging::Block* block_ = nullptr;
   PerPeer<PendingSend> pending_;
 };
-
-/// Sends all of an offer's memory to one member, as one message of step 0.
-Task send_all(Collective& me, Offer& offer, int to, std::size_t bytes);
 
 /// One message that is expected from a peer: the condition that it has arrived. Trivially copyable.
 class Message {

@@ -1,6 +1,6 @@
 // A program: what one rank does in a pass, item by item, without its values. It says which kernels run on which sizes, which
-// operations are posted and waited for, and which memory is taken and given back. A player (docs/concepts.md) can then tell how
-// long the pass would take on a machine that isn't there.
+// operations are posted and waited for, and which memory is taken and given back. A player (core/virtual/player.h) can then tell
+// how long the pass would take on a machine that isn't there.
 //
 // An item has 16 bytes; what items say more than once is interned:
 //
@@ -30,7 +30,7 @@
 
 namespace tsprun::detail {
 
-/// What a run of a kernel costs, whatever the machine. Kernels of equal cost take equally long.
+/// Cost of one run of a kernel, whatever the machine. Kernels of equal cost take equally long.
 struct KernelCost {
   std::string_view kernel;               ///< name of a kernel, as traces show it; a literal
   DType dtype = DType::f32;              ///< of its first input; of a product, the narrower of its two inputs'
@@ -59,13 +59,14 @@ struct ProgramCall {
   Start* algorithm = nullptr;
   Arguments arguments{};  ///< counts and ranks, without addresses
 
-  /// Compares all but what the signature stands for.
   friend bool operator==(const ProgramCall& one, const ProgramCall& other) {
     const auto all = [](const ProgramCall& call) {
       return std::tuple(call.op, call.dtype, call.reduction, call.purpose, call.root, call.source, call.bytes, call.group,
-                        call.signature, call.relayed, call.algorithm, call.arguments.send.count, call.arguments.recv.count);
+                        call.signature, call.relayed, call.algorithm, call.arguments.send.count, call.arguments.recv.count,
+                        call.arguments.expected ? call.arguments.expected->signature : 0);
     };
-    return all(one) == all(other);
+    return all(one) == all(other) && one.arguments.chunks == other.arguments.chunks &&
+           one.arguments.send_chunks == other.arguments.send_chunks;
   }
 };
 
@@ -83,8 +84,8 @@ struct ProgramItem {
 };
 static_assert(sizeof(ProgramItem) == 16);
 
-/// What a rank does in a pass. Costs and calls stand in the order in which the items first name them, so programs with equal
-/// items, costs and calls do the same.
+/// The items that a rank executes in one pass. Costs and calls stand in the order in which the items first name them, so programs
+/// with equal items, costs and calls do the same.
 struct Program {
   std::vector<ProgramItem> items;
   std::vector<KernelCost> costs;
@@ -92,7 +93,7 @@ struct Program {
   std::map<std::uint64_t, std::vector<int>> groups;  ///< by number: world ranks of its members, in group order
   CategoryBytes held_at_begin{};                     ///< memory of the rank's heap that was in use before the first item
 
-  /// Returns an item in words: "gemm f32 [96, 64, 128]", "post all_gather bf16, 4096 B, on stream weights".
+  /// Returns an item in words, with all that it says: "wait for #2 on stream weights".
   std::string describe(std::size_t item) const;
 };
 

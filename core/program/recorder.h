@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <unordered_map>
 
@@ -23,6 +22,8 @@ class Recorder {
   /// Ends the program and returns it. Nothing is recorded until the next begin().
   Program end();
 
+  /// Notes how many operations a stream has had before the first that the recorder will hear of.
+  void count(Stream stream, std::uint64_t posted) { posted_[static_cast<std::size_t>(stream)] = posted; }
   /// Each adds an item. Numbers are the engine's: of an operation on its stream, from 1.
   void kernel(const KernelCost& cost);
   void post(Stream stream, const Operation& operation, std::uint64_t number) { add(ItemKind::post, stream, operation, number); }

@@ -12,6 +12,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <new>
 
 namespace tsprun {
 
@@ -33,6 +34,7 @@ Engine::Engine(FlightBoard board, int world_rank, std::vector<Route> routes, Doo
       options_(options),
       page_(&board_.page(world_rank)),
       link_times_(*page_, world_size()) {
+  if (options_.clock == nullptr) options_.clock = &real_clock();
   for (const Route& route : routes_) {
     if (route.transport != nullptr && std::find(transports_.begin(), transports_.end(), route.transport) == transports_.end()) {
       transports_.push_back(route.transport);
@@ -64,6 +66,11 @@ bool Engine::idle() const {
   return std::all_of(std::begin(queues_), std::end(queues_), [](const Queue& queue) { return queue.head == nullptr; });
 }
 
+int Engine::waiting_for(Stream stream) const {
+  const Operation* head = queues_[static_cast<std::size_t>(stream)].head;
+  return head == nullptr ? -1 : head->waiting_for();
+}
+
 // --- queues ------------------------------------------------------------------------------------------------------------------
 
 Work Engine::post(Stream stream, std::unique_ptr<Operation> operation) {
@@ -79,9 +86,9 @@ Work Engine::post(Stream stream, std::unique_ptr<Operation> operation) {
   if (recorder_ != nullptr) recorder_->post(stream, *queue(stream).tail, number);
   step_head(stream);
   if (options_.blocking) {
-    const std::uint64_t begin = posix::now_ns();
+    const std::uint64_t begin = clock().now_ns();
     wait_for(stream, number);
-    blocked_ns_ += posix::now_ns() - begin;
+    blocked_ns_ += clock().now_ns() - begin;
   }
   return Work(this, stream, number);
 }
@@ -99,6 +106,11 @@ void Engine::run(Stream stream, Operation& operation) {
   while (queue(stream).completed < number && step_head(stream)) {
   }
   wait_for(stream, number);
+}
+
+void Engine::record(Recorder* recorder) {
+  recorder_ = recorder;
+  for (int i = 0; i < kStreams && recorder != nullptr; ++i) recorder->count(static_cast<Stream>(i), queues_[i].posted);
 }
 
 void Engine::wait(Stream stream, std::uint64_t number) {
@@ -147,7 +159,7 @@ void Engine::begin(Stream stream, Operation& operation) {
   now.source.store(info.source, relaxed);
   now.withheld.store(0, relaxed);
   now.busy.store(1, relaxed);
-  if (observer_ != nullptr) begun_ns_[static_cast<std::size_t>(stream)] = posix::now_ns();
+  if (observer_ != nullptr) begun_ns_[static_cast<std::size_t>(stream)] = clock().now_ns();
   if (options_.faults != nullptr) {
     options_.faults->at_begin(stream, queue(stream).completed + 1);
     // The rank may be waiting for another operation: meanwhile the board shows this one, in case a fault strikes at it.
@@ -186,9 +198,20 @@ bool Engine::step_head(Stream stream) {
   Operation* operation = q.head;
   if (operation == nullptr) return false;
   try {
+    struct Stepping {
+      explicit Stepping(bool& is_stepping) : flag(is_stepping) { flag = true; }
+      Stepping(const Stepping&) = delete;
+      Stepping& operator=(const Stepping&) = delete;
+      ~Stepping() { flag = false; }
+      bool& flag;
+    } stepping(stepping_);
     if (!operation->step(*this)) return false;
   } catch (const Error& error) {
     break_down(error);
+  } catch (const std::bad_alloc&) {
+    break_down(Error(Cause::out_of_memory,
+                     fmt::format("{}: no memory is left for what it must remember", name(operation->info().op)), world_rank_,
+                     std::string(name(operation->info().op)), operation->sequence_));
   }
   q.head = operation->next_;
   operation->next_ = nullptr;
@@ -197,7 +220,7 @@ bool Engine::step_head(Stream stream) {
   note_finished(stream, operation->info());
   sign_of_life();
   if (observer_ != nullptr) {
-    observer_->completed(stream, operation->info(), begun_ns_[static_cast<std::size_t>(stream)], posix::now_ns());
+    observer_->completed(stream, operation->info(), begun_ns_[static_cast<std::size_t>(stream)], clock().now_ns());
   }
   if (operation->owned_) dispose(q, operation);
   if (q.head != nullptr) {
@@ -248,7 +271,7 @@ bool Engine::test(Stream stream, std::uint64_t number) {
 }
 
 void Engine::tick() {
-  page_->last_sign_ns.store(posix::now_ns(), relaxed);
+  page_->last_sign_ns.store(clock().now_ns(), relaxed);
   sign_of_life();
   if (broken_ || board_.aborted()) throw_first_cause();
   progress();
@@ -289,11 +312,11 @@ void Engine::break_down(const Error& error) {
 /// Throws the first failure of the job, for every rank the same.
 void Engine::throw_first_cause() {
   broken_ = true;
-  abandon();
+  if (!stepping_) abandon();  // else the operation that is being stepped would be deleted; step_head() does it after that
   Failure first = board_.failure();
   // The first failure is still being written, or its writer died meanwhile; in that case the launcher writes it.
-  const std::uint64_t patience_ends = posix::now_ns() + 100'000'000;
-  while (first.cause == Cause::none && posix::now_ns() < patience_ends) first = board_.failure();
+  const std::uint64_t patience_ends = clock().now_ns() + 100'000'000;
+  while (first.cause == Cause::none && clock().now_ns() < patience_ends) first = board_.failure();
   if (first.cause == Cause::none) {
     first.cause = Cause::interrupted;
     first.detail = "the job was ended; nobody noted why";
@@ -322,7 +345,7 @@ void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transpor
   const Found found = transport.found(lane);
   // Show on the board, and so in the verdict, that this rank waited for the peer.
   ActivityLine& now_here = line(lane.stream);
-  if (now_here.since_ns.load(relaxed) == 0) now_here.since_ns.store(posix::now_ns(), relaxed);
+  if (now_here.since_ns.load(relaxed) == 0) now_here.since_ns.store(clock().now_ns(), relaxed);
   now_here.waiting_for.store(world_peer, relaxed);
   page_->blocked_on.store(static_cast<std::int32_t>(lane.stream) + 1, relaxed);
   const std::string me = fmt::format("rank {} is in {} ({} B of its own)", world_rank_,

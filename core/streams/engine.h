@@ -15,6 +15,7 @@
 #include "core/board/flight_board.h"
 #include "core/streams/frame_pool.h"
 #include "core/streams/link_times.h"
+#include "transport/clock.h"
 #include "transport/doorbell.h"
 #include "transport/transport.h"
 #include "tsprun/work.h"
@@ -60,7 +61,7 @@ struct OperationInfo {
 };
 
 /// Interface for tracing: completed() is called for every operation that completes, with the times at which the operation came to
-/// the head of its stream and at which it completed (posix::now_ns()). Called on the engine's thread; must not throw or post.
+/// the head of its stream and at which it completed (by the engine's clock). Called on the engine's thread; must not throw or post.
 class OperationObserver {
  public:
   OperationObserver() = default;
@@ -134,6 +135,7 @@ struct EngineOptions {
   bool blocking = false;                      ///< post() waits until the operation is complete
   RankFaults* faults = nullptr;  ///< told of every operation when it is posted, begins and ends; null: none; borrowed
   bool counted = false;          ///< payloads are counted, never touched: the rank is played (core/virtual/)
+  const Clock* clock = nullptr;  ///< times waits, operations and links; null: the real one; borrowed
   bool phantom = false;          ///< there are no peers, and operations aren't begun: see make_phantom()
 };
 
@@ -153,6 +155,7 @@ class Engine {
   const Route& route(int world_rank) const { return routes_[static_cast<std::size_t>(world_rank)]; }
   const FlightBoard& board() const { return board_; }
   const EngineOptions& options() const { return options_; }
+  const Clock& clock() const { return *options_.clock; }
 
   /// Appends an operation to a stream and steps the operation at the stream's head once. A phantom's is complete at once.
   Work post(Stream stream, std::unique_ptr<Operation> operation);
@@ -203,11 +206,13 @@ class Engine {
   std::uint64_t blocked_ns() const { return blocked_ns_; }
   /// Returns true if no operation is pending on any stream.
   bool idle() const;
+  /// Returns the world rank that the stream's running operation waits for; -1: none runs.
+  int waiting_for(Stream stream) const;
   /// Sets the observer of operations (a WaitObserver is told of waits, too); null: none, which costs nothing. Borrowed.
   /// Precondition: idle(), or null.
   void observe(OperationObserver* observer) { observer_ = observer; }
   /// Sets what records the operations and waits of this rank; null: nothing. Borrowed. Precondition: idle(), or null.
-  void record(Recorder* recorder) { recorder_ = recorder; }
+  void record(Recorder* recorder);
   /// Returns true if there is an observer.
   bool is_observed() const { return observer_ != nullptr; }
 
@@ -288,6 +293,7 @@ class Engine {
   std::map<std::uint64_t, std::vector<int>> members_of_;  // by group
   OperationObserver* observer_ = nullptr;
   Recorder* recorder_ = nullptr;
+  bool stepping_ = false;                  // an operation's step() is on the stack
   std::uint64_t begun_ns_[kStreams] = {};  // by stream: when the head began, if there is an observer
   bool broken_ = false;
   bool moved_ = false;

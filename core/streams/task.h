@@ -14,21 +14,22 @@
 #include <concepts>
 #include <coroutine>
 #include <cstddef>
-#include <cstdint>
 #include <exception>
-#include <functional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
 namespace tsprun::detail {
 
-/// What a task can wait for. poll() does what it can without waiting and returns true when nothing is left to do; it isn't called
-/// again after that. It may throw, which ends the task.
+/// A condition that a task can wait for. poll() does what it can without waiting and returns true when nothing is left to do; it
+/// isn't called again after that. It may throw, which ends the task: a task can't catch it.
 template <class T>
 concept Condition = requires(T& condition) {
   { condition.poll() } -> std::same_as<bool>;
 };
+
+/// Waiting for it gives others a turn.
+struct NextTurn {};
 
 /// A coroutine. The frame comes from the pool that `frames()` of its first parameter returns. It starts at the first poll().
 class [[nodiscard]] Task {
@@ -76,6 +77,13 @@ class Task::promise_type {
     }
     void await_resume() noexcept {}
   };
+  /// Gives others a turn: the next poll() goes on.
+  struct NextTurnAwaiter {
+    bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<promise_type>) const noexcept {}
+    void await_resume() const noexcept {}
+  };
+  NextTurnAwaiter await_transform(NextTurn) { return {}; }
   template <Condition C>
   Awaiter<C> await_transform(C&& condition) {
     return {std::forward<C>(condition)};
@@ -91,6 +99,7 @@ class Task::promise_type {
 inline bool Task::poll() {
   promise_type& promise = frame_.promise();
   if (promise.poll_ != nullptr && !promise.poll_(promise.condition_)) return false;
+  promise.poll_ = nullptr;
   frame_.resume();
   if (!frame_.done()) return false;
   if (promise.error_) std::rethrow_exception(std::exchange(promise.error_, nullptr));
@@ -119,14 +128,5 @@ template <Condition... Parts>
 AllOf<Parts...> all_of(Parts&... parts) {
   return AllOf<Parts...>(parts...);
 }
-
-/// A condition that is false once: waiting for it lets others have a turn.
-class NextTurn {
- public:
-  bool poll() { return std::exchange(came_, true); }
-
- private:
-  bool came_ = false;
-};
 
 }  // namespace tsprun::detail

@@ -14,7 +14,7 @@
 
 namespace tsprun::detail::test::task_test {
 
-/// What a task of these tests runs on.
+/// Frame pool of these tests' tasks.
 struct Ground {
   FramePool pool;
   std::string log;
@@ -156,7 +156,7 @@ TEST(Task, OfAnOperationEndsWithTheJob) {
                                                       {.algorithm = algorithm});
                     work.wait();
                   },
-                  {.timeout_ns = 5'000'000'000});
+                  {.timeout_ns = 1'000'000'000});
     for (const RankOutcome& outcome : outcomes) EXPECT_TRUE(outcome.failed) << name(algorithm);
   }
 }

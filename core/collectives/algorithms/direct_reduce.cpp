@@ -17,7 +17,7 @@ Task direct_reduce(Collective& me, const Arguments& call) {
     co_await *inputs;
     co_await SumAll(me, *inputs, call.send.data, call.recv.data);
   } else {
-    co_await send_all(me, offer, call.root, call.send.bytes());
+    co_await offer.all_sent_to(call.root);
     co_await offer.drained();
   }
   co_await me.finished();

@@ -43,7 +43,7 @@ Task rooted_all_reduce(Collective& me, const Arguments& call) {
   Landing landing(me, call.recv.as_bytes());
   co_await me.turn();
   if (!is_root) {
-    co_await send_all(me, offer, kSummingRank, bytes);
+    co_await offer.all_sent_to(kSummingRank);
     // Works in place, too: the root sends the result only when it has read all inputs.
     co_await Arrival(landing, kSummingRank, kResultOfRoot, call.recv.as_bytes());
   } else {
