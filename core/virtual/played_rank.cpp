@@ -53,7 +53,8 @@ PlayedRank::PlayedRank(sim::SimWorld& world, int rank, const Program& program, s
       imagined_(AddressSpace::unreadable(kImagined)),
       heap_(imagined_.bytes(), 0, {}),
       staging_(heap_),
-      engine_(FlightBoard(memory), rank, routes_of(world, rank), memory.doorbell(0), {.counted = true}) {}
+      engine_(FlightBoard(memory), rank, routes_of(world, rank), memory.doorbell(0),
+              {.counted = true, .clock = &world.timeline}) {}
 
 PlayedRank::Member& PlayedRank::member_of(std::uint64_t group) {
   Member& member = groups_[group];
@@ -98,6 +99,13 @@ void PlayedRank::post(const ProgramItem& item) {
       break;
     default: info.group_sequence = ++member.sequence[item.stream]; break;
   }
+  for (const AlgorithmRow& row : algorithm_rows()) {
+    if (row.op != call.op || row.start != call.algorithm || row.why_not == nullptr) continue;
+    const std::string_view why = row.why_not(member.state->group.shape());
+    if (why.empty()) continue;
+    throw Error(Cause::refused, fmt::format("{} was recorded as {}, which can't run on this fabric: {}", name(call.op),
+                                            name(row.algorithm), why));
+  }
   const Call made{.group = &member.state->group, .keep = nullptr, .stream = stream, .info = info};
   std::unique_ptr<Operation> operation(
       new (engine_.frames()) Collective(made, member.folded ? foldable(call) : call.algorithm, std::move(arguments)));
@@ -105,6 +113,10 @@ void PlayedRank::post(const ProgramItem& item) {
 }
 
 bool PlayedRank::is_complete(std::uint8_t stream, std::uint64_t number) {
+  if (number > posted_[stream].size()) {
+    throw Error(Cause::refused, fmt::format("a program waits for operation {} on stream {}, and has posted {}", number,
+                                            name(static_cast<Stream>(stream)), posted_[stream].size()));
+  }
   return number == 0 || posted_[stream][number - 1].test();
 }
 
@@ -113,11 +125,14 @@ void PlayedRank::begin_again() {
 }
 
 std::string PlayedRank::describe_wait(std::uint8_t stream, std::uint64_t number) {
+  std::string_view what = "operation";
   for (const ProgramItem& item : program_.items) {
-    if ((item.kind != ItemKind::post && item.kind != ItemKind::call) || item.stream != stream || item.amount != number) continue;
-    return fmt::format("{} #{} on stream {}", name(program_.calls[item.index].op), number, name(static_cast<Stream>(stream)));
+    const bool posts = item.kind == ItemKind::post || item.kind == ItemKind::call;
+    if (posts && item.stream == stream && item.amount == number) what = name(program_.calls[item.index].op);
   }
-  return fmt::format("operation {} on stream {}", number, name(static_cast<Stream>(stream)));
+  const int missing = engine_.waiting_for(static_cast<Stream>(stream));
+  return fmt::format("{} #{} on stream {}{}", what, number, name(static_cast<Stream>(stream)),
+                     missing < 0 ? "" : fmt::format(", for rank {}", missing));
 }
 
 }  // namespace tsprun::detail

@@ -1,9 +1,10 @@
 // Plays the programs of all ranks in virtual time, on a cluster that isn't there: kernels take what a price list says, operations
-// run as on real ranks, over sim's transport, and waits join them. Copies and reductions of operations take no time: on a GPU
-// they don't use the compute units.
+// run as on real ranks, over sim's transport, and waits join them. Copies and reductions of operations aren't priced yet:
+// they take no time.
 #pragma once
 
 #include "core/program/program.h"
+#include "core/trace/recorder.h"
 #include "transport/sim/fabric.h"
 #include "tsprun/types.h"
 
@@ -15,17 +16,20 @@
 
 namespace tsprun::detail {
 
-/// How programs are played.
+/// Fabric, prices and length of a played run.
 struct PlayOptions {
-  sim::FabricShape fabric;                         ///< of the played ranks; its `ranks` is the number of programs
-  int ranks = 1;                                   ///< of the world; a multiple of the number of programs: see folding in
-                                                   ///< transport/sim/sim_transport.h
-  int steps = 1;                                   ///< how often every program is played, one after another
-  bool blocking = false;                           ///< a posted operation is waited for at once
-  std::function<double(const KernelCost&)> price;  ///< seconds that a kernel takes
+  sim::FabricShape fabric;         ///< of the played ranks; its `ranks` is the number of programs
+  int ranks = 1;                   ///< of the world; a multiple of the number of programs: see folding in
+                                   ///< transport/sim/sim_transport.h
+  int steps = 1;                   ///< how often every program is played, one after another; what a step waits for
+                                   ///< of the one before it counts as complete
+  bool blocking = false;           ///< a posted operation is waited for at once
+  double copies_slow_kernels = 1;  ///< how many times longer kernels take while their rank sends or receives
+  bool trace = false;              ///< records what every played rank does when: PlayedRun::traces
+  std::function<double(int rank, const KernelCost&)> price;  ///< seconds that a kernel takes on a played rank
 };
 
-/// What a played rank did, in virtual time.
+/// Times and traffic of one played rank, in virtual time.
 struct PlayedTimes {
   double seconds = 0;         ///< from the beginning to its last item
   double compute = 0;         ///< in kernels
@@ -33,18 +37,25 @@ struct PlayedTimes {
   TrafficCounters traffic{};  ///< payloads, as Context::traffic() counts them
 };
 
-/// What a played run took.
+/// Events of one played rank, in nanoseconds of virtual time: kernels, waits and operations, and the memory of the schedule.
+struct PlayedTrace {
+  std::vector<TraceEvent> events;  ///< in the order in which they ended
+  std::vector<TraceMemory> memory;
+};
+
+/// Result of a played run.
 struct PlayedRun {
-  double seconds = 0;              ///< until the last rank was done
-  std::vector<PlayedTimes> ranks;  ///< by played rank
-  std::vector<sim::Link> links;    ///< with how long they were busy and what they carried
-  std::uint64_t messages = 0;      ///< sent by all played ranks
-  std::uint64_t events = 0;        ///< of virtual time
+  double seconds = 0;               ///< until the last rank was done
+  std::vector<PlayedTimes> ranks;   ///< by played rank
+  std::vector<sim::Link> links;     ///< with how long they were busy and what they carried
+  std::uint64_t messages = 0;       ///< sent by all played ranks
+  std::uint64_t events = 0;         ///< of virtual time
+  std::vector<PlayedTrace> traces;  ///< by played rank; empty unless PlayOptions::trace
 };
 
 /// Plays a program on each rank until all are done. Two calls with the same arguments give the same result, to the bit. Throws
-/// Error(deadlock) naming ranks and operations if ranks wait for what never comes, and Error(mismatch) if they call different
-/// operations.
+/// Error(refused) if programs and options don't fit, Error(deadlock) naming ranks and operations if ranks wait for what never
+/// comes or send what is never received, and Error(mismatch) if they call different operations.
 PlayedRun play(std::span<const Program> programs, const PlayOptions& options);
 
 }  // namespace tsprun::detail

@@ -66,7 +66,7 @@ PlayOptions options(int ranks, bool links) {
                      .nic_bytes_per_s = kRate,
                      .nic_latency = kLatency},
           .ranks = ranks,
-          .price = [](const KernelCost&) { return 0.0; }};
+          .price = [](int, const KernelCost&) { return 0.0; }};
 }
 
 void all_gather(Context& context, Buffer all) {
@@ -140,7 +140,7 @@ TEST(Player, OnInfiniteLinksOnlyKernelsTakeTime) {
   PlayOptions ideal = options(kRanks, true);
   ideal.fabric.within_bytes_per_s = std::numeric_limits<double>::infinity();
   ideal.fabric.within_latency = 0;
-  ideal.price = [](const KernelCost& cost) { return cost.flops / 1e12; };
+  ideal.price = [](int, const KernelCost& cost) { return cost.flops / 1e12; };
   const PlayedRun run = play(programs, ideal);
   EXPECT_DOUBLE_EQ(run.seconds, 2 * 3e-3);
   EXPECT_DOUBLE_EQ(run.ranks[0].compute, 2e-3);
@@ -177,13 +177,40 @@ TEST(Player, AFoldedWorldTakesAsLongAsAWholeOne) {
 }
 
 TEST(Player, AReceiveThatWasTakenOutIsADeadlock) {
-  auto programs = record(2, 2, 2, 100, "", [](Context& context, Buffer all) {
-    if (context.rank() == 0) context.world().send(all, 1);
-    else context.world().recv(all, 0);
+  for (const std::size_t elements : {std::size_t{100}, std::size_t{100'000}}) {
+    auto programs = record(2, 2, 2, elements, "", [](Context& context, Buffer all) {
+      if (context.rank() == 0) context.world().send(all, 1);
+      else context.world().recv(all, 0);
+    });
+    EXPECT_GT(play(programs, options(2, true)).seconds, 0);
+    programs[1].items.clear();
+    EXPECT_THAT(failure(programs, options(2, true)),
+                testing::AllOf(HasSubstr("deadlock: "), HasSubstr("rank 1 never receives a message of rank 0")));
+  }
+}
+
+TEST(Player, AWaitForWhatNeverComesNamesWhoIsMissing) {
+  const auto programs = record(2, 2, 2, 100, "", [](Context& context, Buffer all) {
     if (context.rank() == 0) context.world().recv(all, 1);
   });
-  EXPECT_THAT(failure(programs, options(2, true)), HasSubstr("deadlock: "));
-  EXPECT_THAT(failure(programs, options(2, true)), HasSubstr("rank 0 waits in recv #2 on stream control"));
+  EXPECT_THAT(failure(programs, options(2, true)),
+              testing::AllOf(HasSubstr("deadlock: "), HasSubstr("rank 0 waits in recv #1 on stream control, for rank 1")));
+}
+
+TEST(Player, MessagesOfALaneKeepTheirOrder) {
+  // The large message is asked for and takes its time; the small one behind it must not be taken for it.
+  const auto programs = record(2, 2, 2, 1 << 20, "", [](Context& context, Buffer all) {
+    const Buffer small = all.slice(0, 1);
+    if (context.rank() == 0) {
+      const Work large = context.world().post_send(all, 1);
+      context.world().post_send(small, 1).wait();
+      Work(large).wait();
+    } else {
+      context.world().recv(all, 0);
+      context.world().recv(small, 0);
+    }
+  });
+  EXPECT_NEAR(play(programs, options(2, true)).seconds, kLatency + 4 * (1 << 20) / kRate, 3 * kLatency);
 }
 
 TEST(Player, DifferentCallsAreAMismatch) {
@@ -194,11 +221,54 @@ TEST(Player, DifferentCallsAreAMismatch) {
   EXPECT_THAT(failure(programs, options(2, true)), HasSubstr("mismatch: "));
 }
 
+TEST(Player, ASlowWayTakesItsFactorLonger) {
+  constexpr std::size_t kBytes = std::size_t{4} << 20;
+  const auto programs = record(4, 4, 4, kBytes / 4, "all_gather=direct", all_gather);
+  PlayOptions how = options(4, true);
+  how.fabric.slow = {{.one = 3, .other = 1, .factor = 5}};
+  const PlayedRun run = play(programs, how);
+  const double one = kBytes / 4 / kRate;
+  EXPECT_NEAR(run.ranks[0].seconds, kLatency + one, 1e-9);
+  EXPECT_NEAR(run.ranks[1].seconds, kLatency + 5 * one, 1e-9);
+  EXPECT_NEAR(run.ranks[3].seconds, kLatency + 5 * one, 1e-9);
+}
+
+TEST(Player, KernelsAreSlowerWhileTheirRankMovesBytes) {
+  // A kernel of 100 µs beside a message that is on its way for `moving`.
+  constexpr std::size_t kBytes = std::size_t{2} << 20;
+  const double moving = kLatency + kBytes / kRate;
+  auto programs = record(2, 2, 2, kBytes / 4, "", [](Context& context, Buffer all) {
+    Work work = context.rank() == 0 ? context.world().post_send(all, 1) : context.world().post_recv(all, 0);
+    work.wait();
+  });
+  for (Program& program : programs) {
+    program.costs = {{.kernel = "gemm"}};
+    program.items.insert(program.items.begin() + 1, {.kind = ItemKind::kernel});
+  }
+  PlayOptions how = options(2, true);
+  how.price = [](int rank, const KernelCost&) { return rank == 0 ? 100e-6 : 10e-6; };
+  EXPECT_NEAR(play(programs, how).ranks[0].compute, 100e-6, 1e-12);
+  how.copies_slow_kernels = 2;
+  const PlayedRun run = play(programs, how);
+  EXPECT_NEAR(run.ranks[0].compute, 100e-6 + moving / 2, 1e-9);  // at half speed for as long as the message takes
+  EXPECT_NEAR(run.ranks[1].compute, 20e-6, 1e-9);                // at half speed all the time
+  EXPECT_NEAR(run.ranks[1].exposed, moving - 20e-6, 1e-9);
+}
+
 TEST(Player, ProgramsMustFillTheWorld) {
   const auto programs = record(3, 3, 3, 99, "", all_gather);
   PlayOptions how = options(3, true);
   how.ranks = 8;
-  EXPECT_THAT(failure(programs, how), HasSubstr("3 programs can't stand for 8 ranks"));
+  EXPECT_THAT(failure(programs, how), HasSubstr("refused: these programs can't be played: 3 programs don't stand for 8 ranks"));
+  how.ranks = 6;
+  how.fabric.ranks_per_node = 2;
+  EXPECT_THAT(failure(programs, how), HasSubstr("3 programs aren't whole nodes of 2 ranks"));
+  how = options(3, true);
+  how.steps = 0;
+  EXPECT_THAT(failure(programs, how), HasSubstr("0 steps"));
+  how = options(3, true);
+  how.fabric.nics_per_node = 0;
+  EXPECT_THAT(failure(programs, how), HasSubstr("nodes of 3 ranks and 0 NICs"));
 }
 
 }  // namespace

@@ -48,6 +48,14 @@ std::uint32_t Fabric::nic(int rank) const {
 }
 
 Way Fabric::way(int from, int to) const {
+  Way way = usual_way(from, to);
+  for (const SlowWay& slow : shape_.slow) {
+    if (std::minmax(from, to) == std::minmax(slow.one, slow.other)) way.stretch *= slow.factor;
+  }
+  return way;
+}
+
+Way Fabric::usual_way(int from, int to) const {
   const int per_node = shape_.ranks_per_node;
   if (from / per_node == to / per_node) {
     Way way{.latency = shape_.within_latency};

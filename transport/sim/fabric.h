@@ -1,9 +1,9 @@
 // The links of a cluster that isn't there, in virtual time. A transfer goes over one link, or out of one port and into another.
 //
 // A link carries one quantum of a transfer at a time. Transfers that share a link take turns, quantum by quantum, so each gets
-// its share; of a transfer one quantum is on its way at a time. Behind a first link a quantum goes on at once (cut-through): over
-// two idle links of equal speed it takes as long as over one. When the second link is busy it waits there, and its transfer with
-// it.
+// its share (one whose second link is free goes first); of a transfer one quantum is on its way at a time. Behind a first link a
+// quantum goes on at once (cut-through): over two idle links of equal speed it takes as long as over one. When the second link is
+// busy it waits there, and its transfer with it.
 #pragma once
 
 #include "transport/sim/timeline.h"
@@ -23,13 +23,20 @@ struct Link {
   double bytes = 0;         ///< carried so far
 };
 
-/// How bytes get from one rank to another.
+/// Links between ranks, and their speed.
 struct Way {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
   std::uint32_t first = kNone;   ///< number of the first link
   std::uint32_t second = kNone;  ///< number of the link after it; kNone: there is only one
   double latency = 0;            ///< seconds that each message takes besides its bytes
   double stretch = 1;            ///< how many times longer its bytes take
+};
+
+/// A pair of ranks whose bytes take longer, in both directions.
+struct SlowWay {
+  int one = 0;
+  int other = 0;
+  double factor = 1;  ///< how many times longer
 };
 
 /// Shape of a cluster: equal nodes, whose GPUs are ranks in order.
@@ -43,6 +50,7 @@ struct FabricShape {
   double nic_bytes_per_s = 0;
   double nic_latency = 0;
   double rail_crossing = 1;  ///< stretch of bytes between NICs of different numbers
+  std::vector<SlowWay> slow{};
 };
 
 /// All links, and the transfers on them.
@@ -72,6 +80,7 @@ class Fabric final : public Handler {
     std::deque<std::uint32_t> waiting;  // transfers
   };
 
+  Way usual_way(int from, int to) const;
   void happen(std::uint64_t what) override;
   void enter(std::uint32_t transfer);
   void carry(std::uint32_t transfer);

@@ -27,12 +27,22 @@ void SimTransport::Lane::go(Ticket ticket) {
   Message& message = at(ticket);
   if (message.on_its_way || !message.is_sent || (message.bytes > kPlainBytes && !message.is_asked_for)) return;
   message.on_its_way = true;
+  tell(message, 1);
   receiver->world_.fabric.send(way, static_cast<double>(message.bytes), *this, ticket);
+}
+
+/// Tells the world that both ends begin or end to move bytes.
+void SimTransport::Lane::tell(const Message& message, int change) const {
+  const SimWorld& world = receiver->world_;
+  if (message.bytes == 0 || !world.moves) return;
+  world.moves(sender, change);
+  world.moves(receiver->rank_, change);
 }
 
 void SimTransport::Lane::happen(std::uint64_t ticket) {
   Message& message = at(ticket);
   message.here = true;
+  tell(message, -1);
   drop_finished();
   receiver->world_.wake(receiver->rank_);
 }
@@ -119,7 +129,10 @@ Outcome SimTransport::test_receive(LaneId from, Ticket ticket) {
   Lane& lane = incoming(from.peer, from.stream);
   const Message* message = lane.find(ticket);
   if (message == nullptr) return Outcome::done;
-  if (!message->here) return Outcome::pending;
+  // A lane keeps its order, though a small message may get there before a large one.
+  for (Ticket earlier = lane.first; earlier <= ticket; ++earlier) {
+    if (!lane.find(earlier)->here) return Outcome::pending;
+  }
   return lane.fits(*message) ? Outcome::done : Outcome::mismatch;
 }
 
@@ -133,6 +146,13 @@ void SimTransport::release(LaneId from, Ticket ticket) {
   Lane& lane = incoming(from.peer, from.stream);
   lane.find(ticket)->released = true;
   lane.drop_finished();
+}
+
+int SimTransport::unread() const {
+  for (const auto& [key, lane] : incoming_) {
+    if (lane->sent > lane->asked) return static_cast<int>(key / kStreams);
+  }
+  return -1;
 }
 
 Found SimTransport::found(LaneId from) const {

@@ -1,6 +1,7 @@
 // Lanes between ranks that are played in one process, in virtual time (timeline.h): messages take as long as the fabric says, and
 // payloads are counted, never read. Whether memory can be viewed, and when a large message begins, is as over shm and verbs: a
-// small message leaves at once, a large one when its receiver has asked for it.
+// small message leaves at once, a large one when its receiver has asked for it. Credits aren't
+// limited.
 //
 // Folding. A job may be so regular that its ranks fall into equal units of consecutive ranks (whole nodes and whole replicas),
 // each doing what the others do, shifted. Then one unit is played and stands for all: rank r of the world is played by r modulo
@@ -33,6 +34,8 @@ struct SimWorld {
   int unit = 1;                                             ///< ranks that are played; it divides `ranks`
   int ranks_per_node = 1;                                   ///< ranks of a node can view each other's memory
   std::function<void(int)> wake;                            ///< told of each played rank that has news
+  std::function<void(int, int)> moves{};                    ///< told of each played rank that begins (+1) or ends (-1) to send or
+                                                            ///< receive bytes; empty: nobody is
   std::vector<std::unique_ptr<SimTransport>> transports{};  ///< by played rank
   std::uint64_t messages = 0;                               ///< sent so far
 
@@ -61,6 +64,8 @@ class SimTransport final : public Transport {
   void disarm() override {}
   int descriptor() const override { return -1; }
 
+  /// Returns a rank of the world that has sent this one a message which it hasn't asked for; -1: there is none.
+  int unread() const;
   /// Returns the traffic of all lanes so far, counted as Endpoint::counters() does.
   const TrafficCounters& counters() const { return counters_; }
 
@@ -96,6 +101,7 @@ class SimTransport final : public Transport {
     Message& at(Ticket ticket);
     bool fits(const Message& message) const;
     void go(Ticket ticket);
+    void tell(const Message& message, int change) const;
     void drop_finished();
   };
 
