@@ -3,7 +3,7 @@
 
 #include "launcher/commands/compare_rank.h"
 #include "launcher/model/layouts.h"
-#include "launcher/outputs.h"
+#include "launcher/plan/csv.h"
 #include "launcher/refuse.h"
 #include "launcher/standard_output.h"
 #include "transport/cause.h"
@@ -13,10 +13,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
-#include <fstream>
-#include <limits>
-#include <string_view>
 
 namespace tsprun::detail::launcher {
 
@@ -25,25 +21,8 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::int64_t kMostStepsOfAPoint = 1'000'000;
-constexpr std::size_t kMostPoints = 10'000;
 constexpr ModelOptionUse kCompareUse{};
 constexpr ModelOptionUse kSizes{.ranks = false};
-
-std::vector<std::string> split(const std::string& option, const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::size_t begin = 0;
-  while (begin <= text.size()) {
-    const std::size_t end = std::min(text.find(separator, begin), text.size());
-    std::string part = text.substr(begin, end - begin);
-    part.erase(0, part.find_first_not_of(' '));
-    part.erase(part.find_last_not_of(' ') + 1);
-    if (part.empty())
-      refuse(fmt::format("{} {}: part {} is empty; write values between '{}'", option, text, parts.size() + 1, separator));
-    parts.push_back(std::move(part));
-    begin = end + 1;
-  }
-  return parts;
-}
 
 /// Silences warnings after the first point: those about one configuration are the same for every point.
 class QuietAfterFirst {
@@ -58,26 +37,6 @@ class QuietAfterFirst {
  private:
   spdlog::level::level_enum level_;
 };
-
-/// Returns the values of a sweep, or the one value of its plain option.
-std::vector<std::string> swept(const std::string& option, const std::string& sweep, const std::string& plain_option,
-                               const std::string& plain) {
-  if (sweep.empty()) return {plain};
-  if (!plain.empty()) refuse(fmt::format("{} {} and {} {}: give one of them", option, sweep, plain_option, plain));
-  return split(option, sweep, ',');
-}
-
-/// Refuses, before the first job, texts that are no value under any layout.
-void check_swept(const std::vector<std::string>& configs, const std::vector<std::string>& sequences,
-                 const std::vector<std::string>& batches) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  for (const std::string& each : configs)
-    if (!each.empty()) find_config(each);
-  for (const std::string& each : sequences)
-    if (!each.empty()) parse_integer("--seq", each, 1, kMost);
-  for (const std::string& each : batches)
-    if (!each.empty()) parse_integer("--batch", each, 1, kMost);
-}
 
 /// Checks that at least one layout has the axes of --tp and --sp.
 void check_variants(GlobalOptions global, const std::vector<Layout>& layouts) {
@@ -108,65 +67,39 @@ void validate_point(ComparePoint& point, bool forward_only) {
   validate_memory(point.model, point.global, forward_only ? ModelUse::inference : ModelUse::training);
 }
 
-/// Writes the table as CSV. Returns why that failed; empty: it succeeded.
-std::string write_csv(const std::string& path, const ordered_json& rows) {
-  const std::string text = compare_csv(rows);
-  if (path == "-") {
-    const int error = write_all(lent_standard_output(), text);
-    return error == 0 ? std::string() : fmt::format("--csv -: writing the table: {}", std::strerror(error));
-  }
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.flush();
-  return file ? std::string() : fmt::format("--csv {}: writing the table failed", path);
-}
-
 }  // namespace
-
-std::vector<std::string> split_layouts(const std::string& text) { return split("--layouts", text, ';'); }
 
 std::vector<ComparePoint> compare_points(const CompareOptions& options, const ModelCommandOptions& model,
                                          const GlobalOptions& global) {
-  const std::vector<std::string> layouts = split_layouts(options.layouts);
-  const std::vector<std::string> configs = swept("--configs", options.configs, "--config", model.config);
-  const std::vector<std::string> sequences = swept("--seqs", options.sequences, "--seq", model.sequence.text);
-  const std::vector<std::string> batches = swept("--batches", options.batches, "--batch", model.batch.text);
+  const std::vector<SweepPoint> swept = sweep_points(options, model);
   std::vector<Layout> parsed;
-  for (const std::string& layout : layouts) parsed.push_back(Layout::parse(layout));
+  for (const std::string& layout : split_layouts(options.layouts)) parsed.push_back(Layout::parse(layout));
   check_variants(global, parsed);
-  check_swept(configs, sequences, batches);
-  if (layouts.size() * configs.size() * sequences.size() * batches.size() > kMostPoints)
-    refuse(fmt::format("--layouts {}: with all sweeps more than {} jobs; give fewer", options.layouts, kMostPoints));
   std::vector<ComparePoint> points;
-  for (const std::string& config : configs) {
-    for (const std::string& batch : batches) {
-      for (const std::string& sequence : sequences) {
-        for (std::size_t i = 0; i < layouts.size(); ++i) {
-          ComparePoint point{.global = global, .model = model, .layout = layouts[i], .why = {}};
-          point.global.layout.text = layouts[i];
-          point.global.ranks.text.clear();
-          // --tp and --sp apply to the layouts that have their axis.
-          if (!parsed[i].has(AxisKind::tp)) point.global.tp = Given<TensorExchange>(TensorExchange::plain);
-          if (!parsed[i].has(AxisKind::sp)) point.global.sp = Given<SequenceExchange>(SequenceExchange::gather);
-          point.global.quiet = true;  // each job's audit becomes a row
-          point.model.config = config;
-          point.model.batch.text = batch;
-          point.model.sequence.text = sequence;
-          const QuietAfterFirst quiet(points.empty());
-          try {
-            validate_point(point, options.forward_only);
-          } catch (const Error& error) {
-            point.why = error.what();
-            // The row shows what was asked for.
-            point.global.layout = parsed[i];
-            point.global.ranks = parsed[i].ranks();
-            point.model.sequence = number_or(sequence, point.model.sequence);
-            point.model.batch = number_or(batch, point.model.batch);
-          }
-          points.push_back(std::move(point));
-        }
-      }
+  for (const SweepPoint& at : swept) {
+    ComparePoint point{.global = global, .model = model, .layout = at.layout, .why = {}};
+    const Layout layout = Layout::parse(at.layout);
+    point.global.layout.text = at.layout;
+    point.global.ranks.text.clear();
+    // --tp and --sp apply to the layouts that have their axis.
+    if (!layout.has(AxisKind::tp)) point.global.tp = Given<TensorExchange>(TensorExchange::plain);
+    if (!layout.has(AxisKind::sp)) point.global.sp = Given<SequenceExchange>(SequenceExchange::gather);
+    point.global.quiet = true;  // each job's audit becomes a row
+    point.model.config = at.config;
+    point.model.batch.text = at.batch;
+    point.model.sequence.text = at.sequence;
+    const QuietAfterFirst quiet(points.empty());
+    try {
+      validate_point(point, options.forward_only);
+    } catch (const Error& error) {
+      point.why = error.what();
+      // The row shows what was asked for.
+      point.global.layout = layout;
+      point.global.ranks = layout.ranks();
+      point.model.sequence = number_or(at.sequence, point.model.sequence);
+      point.model.batch = number_or(at.batch, point.model.batch);
     }
+    points.push_back(std::move(point));
   }
   return points;
 }
@@ -174,10 +107,7 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
 void CompareOptions::declare(OptionTable& table) {
   using enum Trait;
   table.group("Compare");
-  table.add("--layouts SPEC[;SPEC...]", layouts, "layouts between semicolons: \"tsp=4;tp=4;tp=2,sp=2\"", required);
-  table.add("--seqs S[,S...]", sequences, "sequence lengths, instead of --seq");
-  table.add("--batches B[,B...]", batches, "batches, instead of --batch");
-  table.add("--configs NAME[,NAME...]", configs, "models, instead of --config");
+  declare_sweep(table, required);
   table.add("--forward", forward_only, "forward passes only");
   table.add("--steps N", steps, "measured steps of each job, after one that isn't", Whole{1, kMostStepsOfAPoint});
   table.add("--csv FILE", csv, "write the table to FILE too; -: to stdout, and everything else to stderr", per_node | writes);
@@ -242,7 +172,7 @@ int CompareCommand::run(const GlobalOptions& global, Report& report) {
   for (const std::string& line : compare_table(rows)) print("{}\n", line);
   if (options_.csv.empty()) return worst;
   // The jobs have run, and their rows stay even if the file can't be written.
-  if (const std::string trouble = write_csv(options_.csv, rows); !trouble.empty()) {
+  if (const std::string trouble = write_csv("--csv", options_.csv, compare_csv(rows)); !trouble.empty()) {
     spdlog::error("{}", trouble);
     if (worst == 0) report.set_failure(refusal(trouble), {});
     return std::max(worst, 1);

@@ -4,6 +4,7 @@
 
 #include "launcher/commands/command.h"
 #include "launcher/model/model_options.h"
+#include "launcher/model/sweep.h"
 
 #include <nlohmann/json.hpp>
 
@@ -14,11 +15,7 @@
 namespace tsprun::detail::launcher {
 
 /// The options of `compare`, each with its default.
-struct CompareOptions {
-  std::string layouts;
-  std::string sequences;  ///< --seqs; empty: --seq alone, and likewise for the next two
-  std::string batches;
-  std::string configs;
+struct CompareOptions : SweepOptions {
   bool forward_only = false;
   Given<std::uint64_t> steps{3};
   std::string csv;  ///< file to write; empty: none
@@ -35,8 +32,6 @@ struct ComparePoint {
   std::string why;     ///< why a model command refuses it; empty: it can run
 };
 
-/// Splits "tsp=4; tp=2,sp=2" at the semicolons and strips blanks. Throws Error(refused) if a part is empty.
-std::vector<std::string> split_layouts(const std::string& text);
 /// Returns every combination of the options' values, configs outermost, layouts innermost. Throws Error(refused) for texts that
 /// can't be read. A combination that can't run becomes a point with the reason in `why`.
 std::vector<ComparePoint> compare_points(const CompareOptions& options, const ModelCommandOptions& model,

@@ -1,6 +1,7 @@
 // Turns the reports of `compare`'s jobs into rows of the report, a table, and CSV.
 #include "launcher/commands/compare.h"
 #include "launcher/model/layouts.h"
+#include "launcher/plan/csv.h"
 #include "launcher/plan/points.h"
 #include "launcher/plan/text_table.h"
 #include "launcher/report.h"
@@ -112,13 +113,6 @@ std::string pass_beside(const ordered_json& row, const char* pass) {
   return beside(row, [&](const ordered_json& traffic) { return total(traffic, pass); });
 }
 
-std::string quoted(const std::string& text) {
-  if (text.find_first_of(",\"\n") == std::string::npos) return text;
-  std::string result = "\"";
-  for (const char c : text) result += c == '"' ? "\"\"" : std::string(1, c);
-  return result + '"';
-}
-
 }  // namespace
 
 ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bool forward_only) {
@@ -227,8 +221,8 @@ std::string compare_csv(const ordered_json& rows) {
       ",total_bytes,forward_received_bytes,forward_formula_bytes,backward_received_bytes,backward_formula_bytes,"
       "other_received_bytes,tokens_per_s,exposed_share,fits,why,forecast_bytes,longest_seq,exposed_share_least\n";
   for (const ordered_json& row : rows) {
-    std::vector<std::string> cells = {quoted(row.at("label")), row.at("ranks").dump(), quoted(row.at("config")),
-                                      row.at("batch").dump(),  row.at("seq").dump(),   row.at("forward_only").dump()};
+    std::vector<std::string> cells = {csv_cell(row.at("label")), row.at("ranks").dump(), csv_cell(row.at("config")),
+                                      row.at("batch").dump(),    row.at("seq").dump(),   row.at("forward_only").dump()};
     const ordered_json& memory = row.at("memory_peak_bytes");
     for (std::size_t i = 0; i < kCategories; ++i)
       cells.push_back(memory.is_null() ? "" : memory.at(std::string(name(static_cast<Category>(i)))).dump());
@@ -242,7 +236,7 @@ std::string compare_csv(const ordered_json& rows) {
     cells.push_back(row.at("tokens_per_s").is_null() ? "" : row.at("tokens_per_s").dump());
     cells.push_back(row.contains("exposed_share") ? row.at("exposed_share").dump() : "");
     cells.push_back(row.at("fits").is_null() ? "" : row.at("fits").dump());
-    cells.push_back(quoted(row.at("why")));
+    cells.push_back(csv_cell(row.at("why")));
     cells.push_back(row.contains("theory") ? row.at("theory").at("memory_peak_bytes").at("total").dump() : "");
     cells.push_back(row.contains("longest_seq") ? row.at("longest_seq").dump() : "");
     cells.push_back(row.contains("exposed_share_least") ? row.at("exposed_share_least").dump() : "");
