@@ -14,6 +14,7 @@
 #include "transport/log.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -98,7 +99,12 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
     if (!global.program.empty() && facts.name != "run")
       refuse(fmt::format("{} -- {}: only `run` starts a program", facts.name, global.program.front()));
     if (!global.trace.empty() && !facts.has_trace) {
-      refuse(fmt::format("--trace {}: {} has no trace; train, eval, generate and block write one", global.trace, facts.name));
+      std::vector<std::string> with_trace;
+      for (const std::unique_ptr<Command>& other : all_commands()) {
+        if (other->facts().has_trace) with_trace.push_back(other->facts().name);
+      }
+      refuse(
+          fmt::format("--trace {}: {} has no trace; these write one: {}", global.trace, facts.name, fmt::join(with_trace, ", ")));
     }
     if (!facts.has_steps) check_trace_steps(global.trace_options, facts.name, 0, 0);
     if (global.trace == "-") {

@@ -21,13 +21,13 @@
 
 namespace tsprun::detail::launcher {
 
-/// What tsprun must know of a command before it runs.
+/// Facts about a command that tsprun needs before it runs.
 struct CommandFacts {
   std::string name;                          ///< as it is typed
   std::string help;                          ///< one line for --help
   std::array<std::string_view, 2> examples;  ///< command lines with which its --help ends, of at most 110 letters
   RankUse ranks = RankUse::job;              ///< whether it starts ranks: in one job, in several jobs, or not at all
-  bool has_trace = false;                    ///< its ranks write the trace that --trace asks for
+  bool has_trace = false;                    ///< writes the trace that --trace asks for
   bool has_steps = false;                    ///< its ranks announce steps (Context::begin_step), at which faults can be injected
   int processes_per_rank = 1;
 };

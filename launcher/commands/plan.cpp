@@ -81,7 +81,8 @@ void PlanCommand::declare(OptionTable& table) {
   table.add("--gpus N", options_.gpus, "with --search: how many GPUs", Whole{1, kMostGpus}, computed);
   table.add("--mem SIZE", options_.memory, "memory of a GPU, such as 192G; default: the machine's", parse_memory, computed);
   table.add("--machine NAME|FILE", options_.machine,
-            fmt::format("what the GPUs and their links can do: {}, or a JSON file", fmt::join(theory::machine_names(), ", ")));
+            fmt::format("what the GPUs and their links can do: {}, or a JSON file", fmt::join(theory::machine_names(), ", ")),
+            Trait::reads);
   table.add("--top K", options_.top, "with --search: layouts that are printed of each kind; 0: all", Whole{0, kMostGpus});
 }
 

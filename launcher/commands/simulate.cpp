@@ -1,23 +1,27 @@
 // `tsprun simulate`: how long a step would take on a cluster that isn't there. Schedules are recorded on phantom ranks and played
 // in virtual time, on a machine that a file describes.
-#include "layers/theory/simulate.h"
+#include "launcher/commands/simulate.h"
+
 #include "launcher/commands/command.h"
-#include "launcher/counts_json.h"
 #include "launcher/model/layouts.h"
-#include "launcher/model/model_options.h"
-#include "launcher/plan/amounts.h"
-#include "launcher/plan/text_table.h"
+#include "launcher/model/output_file.h"
+#include "launcher/model/sweep.h"
+#include "launcher/model/trace_file.h"
+#include "launcher/plan/csv.h"
 #include "launcher/refuse.h"
 #include "launcher/standard_output.h"
 #include "layers/layout/check_layout.h"
-#include "layers/theory/machine.h"
-#include "layers/theory/search.h"
+#include "transport/cause.h"
 #include "transport/environment.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
+#include <optional>
+#include <string_view>
 
 namespace tsprun::detail::launcher {
 
@@ -26,15 +30,18 @@ namespace {
 constexpr ModelOptionUse kSimulateUse{.model_folder = false, .files = false, .seed = false, .ranks = false};
 constexpr std::int64_t kMostSimulatedSteps = 1000;
 constexpr int kMostPlayed = 1024;
+constexpr double kMostFactor = 1e6;
 
 /// The options of `simulate`, each with its default.
-struct SimulateCommandOptions {
+struct SimulateCommandOptions : SweepOptions {
   std::string machine;
   Given<int> gpus{1};
   Given<int> steps{1};
   bool forward = false;
   bool blocking = false;
   std::string fold = "on";
+  std::vector<std::string> slow;
+  std::string csv;
 };
 
 class SimulateCommand final : public Command {
@@ -44,20 +51,25 @@ class SimulateCommand final : public Command {
         .name = "simulate",
         .help = "the time of a step on a cluster that isn't there, from the schedules themselves",
         .examples = {"tsprun simulate --machine mi300x --gpus 64 --layout dp=8,tsp=8 --config paper-7b --dtype bf16 --batch 8",
-                     "tsprun simulate --machine h100 --gpus 8 --layout tp=8 --config micro --seq 512 --forward"},
-        .ranks = RankUse::on_paper};
+                     "tsprun simulate --machine h100 --layouts 'tsp=8;tp=8;sp=8' --config paper-7b --dtype bf16 --csv steps.csv"},
+        .ranks = RankUse::on_paper,
+        .has_trace = true};
   }
   void declare(OptionTable& table) override;
   void validate(const GlobalOptions& global) override;
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
-  theory::MeshSetting setting() const { return {.setting = model_.setting(), .layout = layout_}; }
   void refuse_ignored(const GlobalOptions& global) const;
+  void read_slow(const std::string& text);
+  SimulatePoint point_at(const SweepPoint& at, const GlobalOptions& global) const;
+  void check(const SimulatePoint& point) const;
 
   ModelCommandOptions model_;
   SimulateCommandOptions options_;
-  Layout layout_;
+  std::vector<SimulatePoint> points_;
+  std::vector<theory::SlowRank> slow_ranks_;
+  std::vector<sim::SlowWay> slow_ways_;
   std::optional<theory::Machine> machine_;
 };
 
@@ -70,37 +82,116 @@ void SimulateCommand::declare(OptionTable& table) {
             required | reads);
   table.add("--gpus N", options_.gpus, "how many GPUs; without --layout all are on the tsp axis", Whole{1, kMostRanksOnPaper},
             computed);
+  options_.declare_sweep(table);
   table.add("--steps K", options_.steps, "steps that are played, one after another; the table shows one",
             Whole{1, kMostSimulatedSteps});
   table.add("--forward", options_.forward, "a forward pass instead of a training step");
   table.add("--blocking", options_.blocking, "wait for every operation at once: shows what overlap saves");
   table.add("--fold WHICH", options_.fold, "play one unit of ranks for all that do the same: {}", one_of({"on", "off"}));
+  table.add(
+      "--slow WHAT", options_.slow,
+      "rank=3,factor=1.3: its kernels take 1.3 times as long; link=0-1,factor=4: bytes between these ranks do; may be repeated");
+  table.add("--csv FILE", options_.csv, "write the table to FILE too; -: to stdout, and everything else to stderr", writes);
+}
+
+/// Reads a value of --slow.
+void SimulateCommand::read_slow(const std::string& text) {
+  const auto bad = [&](const std::string& why) {
+    refuse(fmt::format("--slow {}: {}; try rank=3,factor=1.3 or link=0-1,factor=4", text, why));
+  };
+  const std::size_t comma = text.find(',');
+  const std::string who = text.substr(0, comma);
+  const std::string how = comma == std::string::npos ? std::string() : text.substr(comma + 1);
+  if (!how.starts_with("factor=")) bad("no factor says how many times longer it takes");
+  const double factor =
+      parse_number("--slow " + text + ": factor", how.substr(7), {.lowest = 1, .highest = kMostFactor, .usual = 2});
+  const auto rank = [&](const std::string& number) {
+    return static_cast<int>(parse_integer("--slow " + text + ": rank", number, 0, kMostPlayed - 1));
+  };
+  if (who.starts_with("rank=")) {
+    slow_ranks_.push_back({.rank = rank(who.substr(5)), .factor = factor});
+  } else if (const std::size_t dash = who.find('-'); who.starts_with("link=") && dash != std::string::npos) {
+    slow_ways_.push_back({.one = rank(who.substr(5, dash - 5)), .other = rank(who.substr(dash + 1)), .factor = factor});
+    if (slow_ways_.back().one == slow_ways_.back().other) bad("a rank has no link to itself");
+  } else {
+    bad("it names neither a rank nor a link");
+  }
 }
 
 void SimulateCommand::validate(const GlobalOptions& global) {
-  validate_model(model_, global, kSimulateUse);
   refuse_ignored(global);
-  const bool typed = global.layout.given() || global.ranks.given();
-  GlobalOptions of = global;
-  if (!typed) of.layout = Layout::tsp(options_.gpus);
-  layout_ = layout_of(of);
-  if (typed && options_.gpus.given() && layout_.ranks() != options_.gpus) {
-    refuse(
-        fmt::format("--gpus {}: {} has {} ranks; a rank is a GPU", options_.gpus.text, ranks_as_typed(global), layout_.ranks()));
-  }
-  if (const std::string why = why_impossible(model_.setting(), layout_); !why.empty()) {
-    refuse(fmt::format("{}: {}", typed ? ranks_as_typed(global) : "--gpus " + options_.gpus.text, why));
-  }
+  for (const std::string& text : options_.slow) read_slow(text);
+  if (!options_.csv.empty() && options_.csv != "-") check_writable("--csv", options_.csv);
+  if (!global.trace.empty()) check_writable("--trace", global.trace);
   machine_ = theory::find_machine(options_.machine);
-  const int played = options_.fold == "on" ? theory::unit_of(layout_, machine_->gpus_per_node) : layout_.ranks();
+  for (const SweepPoint& at : sweep_points(options_, model_)) points_.push_back(point_at(at, global));
+  if (points_.size() > 1 && !global.trace.empty())
+    refuse(fmt::format("--trace {}: it holds one step; give one layout and size", global.trace));
+  if (std::ranges::none_of(points_, [](const SimulatePoint& point) { return point.why.empty(); })) refuse(points_.front().why);
+}
+
+/// Returns the point with its values, or with the reason why it can't be played.
+SimulatePoint SimulateCommand::point_at(const SweepPoint& at, const GlobalOptions& global) const {
+  SimulatePoint point{.model = model_, .layout = {}, .typed = {}, .why = {}};
+  point.model.config = at.config;
+  point.model.sequence.text = at.sequence;
+  point.model.batch.text = at.batch;
+  GlobalOptions of = global;
+  if (!at.layout.empty()) {
+    of.layout = Layout::parse(at.layout);
+    point.typed = "--layouts " + at.layout;
+  } else if (global.layout.given() || global.ranks.given()) {
+    point.typed = ranks_as_typed(global);
+  } else {
+    of.layout = Layout::tsp(options_.gpus);
+    point.typed = fmt::format("--gpus {}", options_.gpus.value);
+  }
+  // --tp and --sp apply to the layouts that have their axis.
+  if (!at.layout.empty() && !of.layout->has(AxisKind::tp)) of.tp = Given<TensorExchange>(TensorExchange::plain);
+  if (!at.layout.empty() && !of.layout->has(AxisKind::sp)) of.sp = Given<SequenceExchange>(SequenceExchange::gather);
+  try {
+    point.layout = layout_of(of);
+    validate_model(point.model, of, kSimulateUse);
+    check(point);
+  } catch (const Error& error) {
+    point.why = error.what();
+  }
+  return point;
+}
+
+/// Throws an error if the point can't be played.
+void SimulateCommand::check(const SimulatePoint& point) const {
+  const Layout& layout = point.layout;
+  if (options_.gpus.given() && layout.ranks() != options_.gpus) {
+    refuse(fmt::format("--gpus {}: {} has {} ranks; a rank is a GPU", options_.gpus.text, point.typed, layout.ranks()));
+  }
+  if (const std::string why = why_impossible(point.model.setting(), layout); !why.empty()) {
+    refuse(fmt::format("{}: {}", point.typed, why));
+  }
+  const int unit = theory::unit_of(layout, machine_->gpus_per_node);
+  const int played = options_.fold == "on" ? unit : layout.ranks();
   if (played > kMostPlayed) {
     refuse(fmt::format(
         "{}: {} ranks would be played, each talking to all others, and {} are the most; of layouts with dp one unit of "
         "whole replicas on whole nodes is played for all",
-        typed ? ranks_as_typed(global) : "--gpus " + options_.gpus.text, played, kMostPlayed));
+        point.typed, played, kMostPlayed));
   }
-  if (!machine_->flops(model_.dtype)) {
-    refuse(fmt::format("--dtype {}: {} doesn't state flops_per_s for it", tsprun::name(model_.dtype.value), options_.machine));
+  if (!options_.slow.empty() && played != layout.ranks()) {
+    refuse(fmt::format("--slow {}: one unit of {} ranks would be played for all {}, so each unit would be slow; add --fold off",
+                       options_.slow.front(), unit, layout.ranks()));
+  }
+  for (const theory::SlowRank& slow : slow_ranks_) {
+    if (slow.rank >= layout.ranks())
+      refuse(fmt::format("--slow rank={}: {} has ranks 0 to {}", slow.rank, point.typed, layout.ranks() - 1));
+  }
+  for (const sim::SlowWay& slow : slow_ways_) {
+    if (const int most = std::max(slow.one, slow.other); most >= layout.ranks()) {
+      refuse(fmt::format("--slow link={}-{}: {} has ranks 0 to {}", slow.one, slow.other, point.typed, layout.ranks() - 1));
+    }
+  }
+  if (!machine_->flops(point.model.dtype)) {
+    refuse(
+        fmt::format("--dtype {}: {} doesn't state flops_per_s for it", tsprun::name(point.model.dtype.value), options_.machine));
   }
 }
 
@@ -119,6 +210,9 @@ void SimulateCommand::refuse_ignored(const GlobalOptions& global) const {
   if (!global.rdma.empty()) refuse_one("--rdma " + global.rdma);
   if (global.bind.given()) refuse_one("--bind " + global.bind.text);
   if (global.verify) refuse_one("--verify");
+  if (!options_.layouts.empty() && (global.layout.given() || global.ranks.given())) {
+    refuse(fmt::format("--layouts {} and {}: give one of them", options_.layouts, ranks_as_typed(global)));
+  }
   if (options_.forward && model_.recompute.given()) {
     refuse(fmt::format("--recompute {}: a forward pass keeps nothing that could be made again; leave --forward out",
                        model_.recompute.text));
@@ -126,60 +220,40 @@ void SimulateCommand::refuse_ignored(const GlobalOptions& global) const {
 }
 
 int SimulateCommand::run(const GlobalOptions& global, Report& report) {
-  report_model(report, model_);
-  const auto begin = std::chrono::steady_clock::now();
-  const theory::Simulated played = theory::simulate(setting(), *machine_,
-                                                    {.fold = options_.fold == "on",
-                                                     .training = !options_.forward,
-                                                     .blocking = options_.blocking,
-                                                     .steps = options_.steps,
-                                                     .algorithms = Environment().algorithms(),
-                                                     .reassociate = global.reassociate});
-  const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  const double tokens = real(model_.setting().tokens()) / played.seconds;
-  const double flops = options_.forward ? theory::forward_flops(model_.setting()) : theory::model_flops(model_.setting());
-  const double mfu = flops / (played.seconds * layout_.ranks() * *machine_->flops(model_.dtype));
-  const theory::LinkUse* busiest = nullptr;
-  for (const theory::LinkUse& link : played.links) {
-    if (busiest == nullptr || link.busy > busiest->busy) busiest = &link;
+  report_model(report, points_.front().model);
+  nlohmann::ordered_json& rows = report.root()["simulate"] = nlohmann::ordered_json::array();
+  for (const SimulatePoint& point : points_) {
+    if (!point.why.empty()) {
+      rows.push_back(simulate_json(point, *machine_, !options_.forward, nullptr, 0));
+      continue;
+    }
+    if (points_.size() > 1 && !global.quiet) {
+      spdlog::info("{} of {}: {}, {}, batch {}, seq {}", rows.size() + 1, points_.size(), point.layout.label(),
+                   point.model.shape.name, point.model.batch, point.model.sequence);
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    const theory::Simulated played = theory::simulate({.setting = point.model.setting(), .layout = point.layout}, *machine_,
+                                                      {.fold = options_.fold == "on" && options_.slow.empty(),
+                                                       .training = !options_.forward,
+                                                       .blocking = options_.blocking,
+                                                       .steps = options_.steps,
+                                                       .binds = true,
+                                                       .trace = !global.trace.empty(),
+                                                       .slow_ranks = slow_ranks_,
+                                                       .slow_ways = slow_ways_,
+                                                       .algorithms = Environment().algorithms(),
+                                                       .reassociate = global.reassociate});
+    const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    rows.push_back(simulate_json(point, *machine_, !options_.forward, &played, wall));
+    if (!global.trace.empty()) write_played_trace(played, {.path = global.trace, .flows = global.trace_options.flows});
   }
-
-  TextTable table({"layout", "step ms", "tokens/s", "MFU", "compute ms", "exposed ms", "memory", "busiest link"});
-  table.left_from(7);
-  table.row({layout_.label(), fmt::format("{:.2f}", 1e3 * played.seconds), fmt::format("{:.0f}", tokens),
-             fmt::format("{:.1f} %", 100 * mfu), fmt::format("{:.2f}", 1e3 * played.compute_seconds),
-             fmt::format("{:.2f}", 1e3 * played.exposed_seconds), readable_bytes(real(played.memory_peaks.total)),
-             busiest == nullptr ? "none" : fmt::format("{} ({:.0f} %)", busiest->kind, 100 * busiest->busy)});
-  for (const std::string& line : table.lines()) print("{}\n", line);
-  if (mfu > 1) print("MFU above 100 %: the machine's efficiency or its peak is too high\n");
-  if (real(played.memory_peaks.total) > machine_->memory_bytes) {
-    print("rank {} needs {}, and a GPU has {}\n", played.fullest, readable_bytes(real(played.memory_peaks.total)),
-          readable_bytes(machine_->memory_bytes));
-  }
-
-  nlohmann::ordered_json received = nlohmann::ordered_json::object();
-  for (std::size_t purpose = 0; purpose < kPurposes; ++purpose) {
-    received[std::string(tsprun::name(static_cast<Purpose>(purpose)))] = played.received[purpose];
-  }
-  nlohmann::ordered_json links = nlohmann::ordered_json::array();
-  for (const theory::LinkUse& link : played.links)
-    links.push_back({{"kind", link.kind}, {"busy", link.busy}, {"bytes", link.bytes}});
-  report.root()["simulate"] = nlohmann::ordered_json::array({{{"layout", layout_.label()},
-                                                              {"gpus", layout_.ranks()},
-                                                              {"seq", model_.sequence.value},
-                                                              {"batch", model_.batch.value},
-                                                              {"seconds", played.seconds},
-                                                              {"tokens_per_s", tokens},
-                                                              {"mfu", mfu},
-                                                              {"compute_seconds", played.compute_seconds},
-                                                              {"exposed_seconds", played.exposed_seconds},
-                                                              {"memory_peak_bytes", memory_json(played.memory_peaks)},
-                                                              {"traffic_bytes", received},
-                                                              {"links", links},
-                                                              {"messages", played.messages},
-                                                              {"classes", played.played},
-                                                              {"wall_seconds", wall}}});
-  return 0;
+  for (const std::string& line : simulate_table(rows, *machine_)) print("{}\n", line);
+  if (options_.csv.empty()) return 0;
+  const std::string trouble = write_csv("--csv", options_.csv, simulate_csv(rows));
+  if (trouble.empty()) return 0;
+  spdlog::error("{}", trouble);
+  report.set_failure(refusal(trouble), {});
+  return 1;
 }
 
 }  // namespace

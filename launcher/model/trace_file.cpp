@@ -63,8 +63,8 @@ void print_slice(TraceWriter& file, const TraceEvent& event, int rank, std::uint
 }
 
 /// Prints a counter for each category, and one for their sum.
-void print_memory(TraceWriter& file, const TraceRecorder& trace, int rank, std::uint64_t zero_ns) {
-  for (const TraceMemory& sample : trace.memory()) {
+void print_memory(TraceWriter& file, std::span<const TraceMemory> memory, int rank, std::uint64_t zero_ns) {
+  for (const TraceMemory& sample : memory) {
     file.print(",\n{{\"ph\":\"C\",\"pid\":{},\"name\":\"memory (bytes)\",\"ts\":{:.3f},\"args\":{{", rank,
                micro(sample.at_ns, zero_ns));
     for (std::size_t i = 0; i < kCategories; ++i) file.print("\"{}\":{},", name(static_cast<Category>(i)), sample.bytes.of[i]);
@@ -141,28 +141,40 @@ void print_arrows(TraceWriter& file, const TraceEvent& event, std::span<const in
 
 /// Returns the events in the order in which they are written: by beginning, the longer first, so that a span comes before those
 /// inside it.
-std::vector<const TraceEvent*> in_order(const TraceRecorder& trace) {
+std::vector<const TraceEvent*> in_order(std::span<const TraceEvent> all) {
   std::vector<const TraceEvent*> events;
-  events.reserve(trace.events().size());
-  for (const TraceEvent& event : trace.events()) events.push_back(&event);
+  events.reserve(all.size());
+  for (const TraceEvent& event : all) events.push_back(&event);
   std::stable_sort(events.begin(), events.end(), [](const TraceEvent* a, const TraceEvent* b) {
     return a->begin_ns != b->begin_ns ? a->begin_ns < b->begin_ns : a->end_ns > b->end_ns;
   });
   return events;
 }
 
-void print_events(TraceWriter& file, Context& context, const TraceRecorder& trace, std::uint64_t zero_ns, TraceFlows flows) {
+/// Prints a rank's events. `members` gives a group's ranks by its number; `pause` is called now and then. Returns the time at
+/// which the last event ended.
+template <class Members, class Pause>
+std::uint64_t print_events(TraceWriter& file, std::span<const TraceEvent> events, int rank, std::uint64_t zero_ns,
+                           TraceFlows flows, const Members& members, const Pause& pause) {
   ArrowNames names;
   std::uint64_t end_ns = zero_ns;
-  for (const TraceEvent* event : in_order(trace)) {
+  for (const TraceEvent* event : in_order(events)) {
     end_ns = std::max(end_ns, event->end_ns);
-    print_slice(file, *event, context.rank(), zero_ns);
-    if (event->op) print_arrows(file, *event, engine_of(context).members_of(event->group), context.rank(), zero_ns, names, flows);
+    print_slice(file, *event, rank, zero_ns);
+    if (event->op) print_arrows(file, *event, members(event->group), rank, zero_ns, names, flows);
     if (!file.full()) continue;
     file.flush();
-    context.tick();
+    pause();
   }
-  print_memory(file, trace, context.rank(), zero_ns);
+  return end_ns;
+}
+
+void print_rank(TraceWriter& file, Context& context, const TraceRecorder& trace, std::uint64_t zero_ns, TraceFlows flows) {
+  const Engine& engine = engine_of(context);
+  const std::uint64_t end_ns = print_events(
+      file, trace.events(), context.rank(), zero_ns, flows, [&](std::uint64_t group) { return engine.members_of(group); },
+      [&] { context.tick(); });
+  print_memory(file, trace.memory(), context.rank(), zero_ns);
   if (trace.left_out() > 0) {
     file.print(",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":0,\"name\":\"{} more events were left out\",\"ts\":{:.3f}}}",
                context.rank(), trace.left_out(), micro(end_ns, zero_ns));
@@ -238,7 +250,7 @@ std::string write_trace(Context& context, const TraceRecorder& trace, const std:
     if (turn == std::byte{0}) {
       TraceWriter file(target.path, rank == 0);
       print_head(file, rank);
-      print_events(file, context, trace, zero, target.flows);
+      print_rank(file, context, trace, zero, target.flows);
       print_faults(file, board_of(context), rank, faults, zero);
       if (rank + 1 == world.size()) file.print("\n]}}\n");
       file.finish();
@@ -261,6 +273,27 @@ void write_failure_trace(const FlightBoard& board, const std::vector<fault::Spec
     if (file.full()) file.flush();
   }
   print_failure(file, failure, board.ranks(), when_ns, zero_ns);
+  file.print("\n]}}\n");
+  file.finish();
+}
+
+void write_played_trace(const theory::Simulated& played, const TraceTarget& target) {
+  TraceWriter file(target.path, true);
+  const auto ranks = static_cast<int>(played.traces.size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const PlayedTrace& trace = played.traces[static_cast<std::size_t>(rank)];
+    const auto& groups = played.groups[static_cast<std::size_t>(rank)];
+    // Arrows to ranks that weren't played would end nowhere.
+    std::vector<int> here;
+    const auto members = [&](std::uint64_t group) -> std::span<const int> {
+      here = groups.at(group);
+      std::erase_if(here, [&](int member) { return member >= ranks; });
+      return here;
+    };
+    print_head(file, rank);
+    print_events(file, trace.events, rank, 0, target.flows, members, [] {});
+    print_memory(file, trace.memory, rank, 0);
+  }
   file.print("\n]}}\n");
   file.finish();
 }

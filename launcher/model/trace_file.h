@@ -9,6 +9,7 @@
 #include "core/context.h"
 #include "core/trace/recorder.h"
 #include "launcher/trace_options.h"
+#include "layers/theory/simulate.h"
 #include "transport/fault/spec.h"
 
 #include <cstdint>
@@ -37,5 +38,9 @@ std::string write_trace(Context& context, const TraceRecorder& trace, const std:
 /// job's start (posix::now_ns). Throws Error(refused) if the file can't be written.
 void write_failure_trace(const FlightBoard& board, const std::vector<fault::Spec>& faults, const Failure& failure,
                          std::uint64_t when_ns, std::uint64_t zero_ns, const std::string& path);
+
+/// Writes the trace of a step in virtual time: a process for each played rank. Throws Error(refused) if the file can't be
+/// written.
+void write_played_trace(const theory::Simulated& played, const TraceTarget& target);
 
 }  // namespace tsprun::detail::launcher

@@ -4,12 +4,19 @@
 #include "core/program/recorder.h"
 #include "core/virtual/player.h"
 #include "layers/theory/peaks.h"
+#include "layers/theory/step_time.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <numeric>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
 
 namespace tsprun::detail::theory {
 
@@ -42,7 +49,7 @@ Recorded record_step(const MeshSetting& of, int number, int per_node, const Simu
   return {recorder.end(), run.peaks()};
 }
 
-sim::FabricShape fabric_of(const Machine& machine, int ranks) {
+sim::FabricShape fabric_of(const Machine& machine, int ranks, const SimulateOptions& options) {
   return {.ranks = ranks,
           .ranks_per_node = machine.gpus_per_node,
           .links_within = machine.fabric == Fabric::links,
@@ -51,7 +58,92 @@ sim::FabricShape fabric_of(const Machine& machine, int ranks) {
           .nics_per_node = machine.nics_per_node,
           .nic_bytes_per_s = machine.nic_bytes_per_s,
           .nic_latency = machine.nic_latency,
-          .rail_crossing = machine.rail_crossing};
+          .rail_crossing = machine.rail_crossing,
+          .slow = options.slow_ways};
+}
+
+PlayedRun play_on(const Machine& machine, std::span<const Program> programs, int world, const SimulateOptions& options,
+                  bool trace = false) {
+  const int unit = static_cast<int>(programs.size());
+  std::vector<double> factors(programs.size(), 1);
+  for (const SlowRank& slow : options.slow_ranks) factors[static_cast<std::size_t>(slow.rank)] *= slow.factor;
+  return play(programs, {.fabric = fabric_of(machine, unit, options),
+                         .ranks = world,
+                         .steps = options.steps,
+                         .blocking = options.blocking,
+                         .copies_slow_kernels = machine.copies_slow_kernels,
+                         .trace = trace,
+                         .price = [&](int rank, const KernelCost& cost) {
+                           return factors[static_cast<std::size_t>(rank)] * kernel_seconds(cost, machine);
+                         }});
+}
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+void make_compute_infinite(Machine& machine) {
+  for (std::optional<double>* flops : {&machine.flops_bf16, &machine.flops_f32, &machine.flops_f64}) {
+    if (*flops) *flops = kInfinite;
+  }
+}
+
+void make_within_node_infinite(Machine& machine) {
+  machine.within_bytes_per_s = kInfinite;
+  machine.within_latency = 0;
+}
+
+void make_across_nodes_infinite(Machine& machine) {
+  machine.nic_bytes_per_s = kInfinite;
+  machine.nic_latency = 0;
+}
+
+/// Returns the seconds by which the kernels of a program are shorter on another machine.
+double kernels_gain(const Program& program, const Machine& machine, const Machine& other) {
+  std::vector<double> gains;
+  for (const KernelCost& cost : program.costs) gains.push_back(kernel_seconds(cost, machine) - kernel_seconds(cost, other));
+  double sum = 0;
+  for (const ProgramItem& item : program.items) {
+    if (item.kind == ItemKind::kernel) sum += gains[item.index];
+  }
+  return sum;
+}
+
+/// Returns what would shorten the run most if it took no time. To play again takes long, so it isn't done where even the whole
+/// time of the rank that a resource holds up longest is less than what another one gains.
+std::string what_binds(const Machine& machine, std::span<const Program> programs, int world, const SimulateOptions& options,
+                       const PlayedRun& run) {
+  struct Candidate {
+    std::string_view resource;
+    void (*make_infinite)(Machine&);
+    Machine without;
+    double most = 0;
+  };
+  std::vector<Candidate> candidates = {
+      {name(Resource::compute, machine), make_compute_infinite, machine},
+      {name(Resource::memory, machine), [](Machine& of) { of.memory_bytes_per_s = kInfinite; }, machine},
+      {"launches of kernels", [](Machine& of) { of.launch_seconds = 0; }, machine},
+      {name(Resource::within_node, machine), make_within_node_infinite, machine},
+      {name(Resource::across_nodes, machine), make_across_nodes_infinite, machine}};
+  double waits = 0;
+  for (const PlayedTimes& rank : run.ranks)
+    waits = std::max(waits, (rank.exposed + rank.compute * (1 - 1 / machine.copies_slow_kernels)) / options.steps);
+  for (Candidate& candidate : candidates) {
+    candidate.make_infinite(candidate.without);
+    for (const Program& program : programs)
+      candidate.most = std::max(candidate.most, kernels_gain(program, machine, candidate.without));
+    if (candidate.make_infinite == make_within_node_infinite || candidate.make_infinite == make_across_nodes_infinite)
+      candidate.most = waits;
+  }
+  std::ranges::stable_sort(candidates, std::ranges::greater(), &Candidate::most);
+  std::string_view binds;
+  double gain = 0;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.most <= gain) break;
+    const double seconds = play_on(candidate.without, programs, world, options).seconds;
+    if ((run.seconds - seconds) / options.steps <= gain) continue;
+    gain = (run.seconds - seconds) / options.steps;
+    binds = candidate.resource;
+  }
+  return std::string(binds);
 }
 
 std::vector<LinkUse> busiest(const std::vector<sim::Link>& links, double seconds, int steps) {
@@ -66,6 +158,14 @@ std::vector<LinkUse> busiest(const std::vector<sim::Link>& links, double seconds
   return kinds;
 }
 
+/// Returns the largest rank that is said to be slow, or to have a slow way; -1: there is none.
+int most_named(const SimulateOptions& options) {
+  int most = -1;
+  for (const SlowRank& slow : options.slow_ranks) most = std::max(most, slow.rank);
+  for (const sim::SlowWay& slow : options.slow_ways) most = std::max({most, slow.one, slow.other});
+  return most;
+}
+
 }  // namespace
 
 int unit_of(const Layout& layout, int gpus_per_node) {
@@ -75,19 +175,23 @@ int unit_of(const Layout& layout, int gpus_per_node) {
 
 double kernel_seconds(const KernelCost& cost, const Machine& machine) {
   const double bytes = static_cast<double>(cost.bytes_read) + static_cast<double>(cost.bytes_written);
-  const double memory = bytes / machine.memory_bytes_per_s;
-  if (cost.flops == 0) return memory;
+  const double memory = bytes / machine.memory_rate();
+  if (cost.flops == 0) return machine.launch_seconds + memory;
   const std::optional<double> peak = machine.flops(cost.dtype);
   if (!peak) {
     throw Error(Cause::refused, fmt::format("{} doesn't state flops_per_s for {}, in which {} computes", machine.name,
                                             tsprun::name(cost.dtype), cost.kernel));
   }
-  const double efficiency = cost.kernel == "gemm" ? machine.gemm_efficiency : machine.attention_efficiency;
-  return std::max(cost.flops / (*peak * efficiency), memory);
+  const Efficiency& efficiency = cost.kernel == "gemm" ? machine.gemm_efficiency : machine.attention_efficiency;
+  return machine.launch_seconds + std::max(cost.flops / (*peak * efficiency.at(cost.flops)), memory);
 }
 
 Simulated simulate(const MeshSetting& of, const Machine& machine, const SimulateOptions& options) {
   const int world = of.layout.ranks();
+  if (const int fewest = most_named(options) + 1; fewest > 0 && (options.fold || fewest > world)) {
+    throw Error(Cause::refused, options.fold ? std::string("slow ranks and ways need every rank to be played")
+                                             : fmt::format("slow rank {}: ranks are 0 to {}", fewest - 1, world - 1));
+  }
   const int unit = options.fold ? unit_of(of.layout, machine.gpus_per_node) : world;
   Simulated result;
   result.played = unit;
@@ -100,13 +204,9 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
     }
     programs.push_back(std::move(recorded.program));
   }
-  PlayOptions play_options;
-  play_options.fabric = fabric_of(machine, unit);
-  play_options.ranks = world;
-  play_options.steps = options.steps;
-  play_options.blocking = options.blocking;
-  play_options.price = [&machine](const KernelCost& cost) { return kernel_seconds(cost, machine); };
-  const PlayedRun run = play(programs, play_options);
+  PlayedRun run = play_on(machine, programs, world, options, options.trace);
+  result.traces = std::move(run.traces);
+  if (options.binds) result.binds = what_binds(machine, programs, world, options, run);
 
   const int units = world / unit;
   result.seconds = run.seconds / options.steps;
@@ -119,6 +219,7 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
     }
   }
   for (const Program& program : programs) {
+    if (options.trace) result.groups.push_back(program.groups);
     for (const ProgramItem& item : program.items) {
       if (item.kind == ItemKind::kernel) result.flops += program.costs[item.index].flops * units;
     }

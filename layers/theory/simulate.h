@@ -2,7 +2,7 @@
 // and the programs are played in virtual time (core/virtual/player.h) on the links of a machine (machine.h).
 //
 // Prices. A kernel takes the longer of its FLOPs over what the machine reaches (peak × gemm_efficiency; of flash attention, peak
-// × attention_efficiency) and its bytes over the memory's bandwidth. A product of an f32 gradient and a bf16 operand counts as
+// × attention_efficiency) and its bytes over what the memory reaches. A product of an f32 gradient and a bf16 operand counts as
 // bf16: a GPU would round the gradient first. Kernels of a GPU run one after another; copies and sums of collectives take no time
 // beside them. Links are those of transport/sim/fabric.h.
 //
@@ -11,25 +11,37 @@
 #pragma once
 
 #include "core/program/program.h"
+#include "core/virtual/player.h"
 #include "layers/theory/layouts.h"
 #include "layers/theory/machine.h"
 #include "transport/sim/fabric.h"
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 namespace tsprun::detail::theory {
 
+/// A rank whose kernels take longer.
+struct SlowRank {
+  int rank = 0;
+  double factor = 1;  ///< how many times longer
+};
+
 /// Settings of a simulation.
 struct SimulateOptions {
-  bool fold = true;             ///< play one unit of ranks for all
-  bool training = true;         ///< a training step, else a forward pass
-  bool blocking = false;        ///< posted operations are waited for at once: shows what overlap saves
-  int steps = 1;                ///< played one after another; times are of one
-  std::string algorithms = {};  ///< overrides of the choice table, see ChoiceTable
-  bool reassociate = false;     ///< allows summation orders that depend on which rank is on which node
+  bool fold = true;                          ///< play one unit of ranks for all
+  bool training = true;                      ///< a training step, else a forward pass
+  bool blocking = false;                     ///< posted operations are waited for at once: shows what overlap saves
+  int steps = 1;                             ///< played one after another; times are of one
+  bool binds = false;                        ///< finds out what binds, which takes one or a few more runs of virtual time
+  bool trace = false;                        ///< records what every played rank does when
+  std::vector<SlowRank> slow_ranks = {};     ///< stragglers; they need fold = false
+  std::vector<sim::SlowWay> slow_ways = {};  ///< likewise, ways between ranks
+  std::string algorithms = {};               ///< overrides of the choice table, see ChoiceTable
+  bool reassociate = false;                  ///< allows summation orders that depend on which rank is on which node
 };
 
 /// Traffic of the busiest link of one kind, in one step.
@@ -49,8 +61,11 @@ struct Simulated {
   int fullest = 0;                                  ///< number of the rank that holds most
   std::array<std::uint64_t, kPurposes> received{};  ///< payload bytes of all ranks of the world, by purpose
   std::vector<LinkUse> links;
-  std::uint64_t messages = 0;  ///< of all ranks of the world
-  int played = 0;              ///< ranks that were played
+  std::uint64_t messages = 0;                                     ///< of all ranks of the world
+  int played = 0;                                                 ///< ranks that were played
+  std::vector<PlayedTrace> traces;                                ///< by played rank; empty unless that was asked for
+  std::vector<std::map<std::uint64_t, std::vector<int>>> groups;  ///< of the traces' operations: by rank, and number, the members
+  std::string binds;  ///< what would shorten the step most if it took no time; empty if that wasn't asked for
 };
 
 /// Returns the number of ranks that stand for all of a layout's: whole replicas on whole nodes; all of them if replicas and nodes
@@ -58,7 +73,7 @@ struct Simulated {
 int unit_of(const Layout& layout, int gpus_per_node);
 /// Returns the seconds that a kernel takes. Throws Error(refused) if the machine doesn't state FLOP/s for its dtype.
 double kernel_seconds(const KernelCost& cost, const Machine& machine);
-/// Plays one step of the layout on the machine. Token ids aren't known, so the exchange of embedding rows is left out. Throws
+/// Plays one step of the layout on the machine. Token ids are taken as equally frequent on every rank. Throws
 /// Error(refused) for an impossible layout, or a machine that doesn't state FLOP/s for the dtype.
 Simulated simulate(const MeshSetting& of, const Machine& machine, const SimulateOptions& options);
 

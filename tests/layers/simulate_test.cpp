@@ -39,7 +39,7 @@ TEST(Simulate, MovesTheBytesThatTheFormulasSay) {
     const theory::Simulated played = theory::simulate(of, machine(), {.fold = false});
     for (std::size_t purpose = 0; purpose < kPurposes; ++purpose) {
       const auto which = static_cast<Purpose>(purpose);
-      if (which == Purpose::other || which == Purpose::embedding) continue;  // forms of the step's end; tokens' ids
+      if (which == Purpose::other) continue;  // small sums, whose form depends on where ranks are
       EXPECT_EQ(played.received[purpose], expected[purpose]) << layout << ", " << tsprun::name(which);
     }
     EXPECT_GT(played.seconds, 0) << layout;
@@ -65,7 +65,7 @@ TEST(Simulate, HoldsTheMemoryThatAForecastSays) {
     const theory::Simulated played = theory::simulate(of, machine(), {});
     theory::PeakOptions options;
     options.nodes = of.layout.ranks() / 4;
-    EXPECT_EQ(played.memory_peaks.total, theory::peaks(of, played.fullest, {}, options).total) << layout;
+    EXPECT_EQ(played.memory_peaks, theory::peaks(of, played.fullest, {}, options)) << layout;
   }
 }
 
@@ -81,10 +81,13 @@ TEST(Simulate, OneUnitStandsForAll) {
     const theory::Simulated folded = theory::simulate(of, machine(), {});
     EXPECT_EQ(whole.played, of.layout.ranks()) << layout;
     EXPECT_LT(folded.played, of.layout.ranks()) << layout;
-    EXPECT_NEAR(folded.seconds, whole.seconds, 0.01 * whole.seconds) << layout;
+    EXPECT_NEAR(folded.seconds, whole.seconds, 1e-3 * whole.seconds) << layout;
     EXPECT_EQ(folded.flops, whole.flops) << layout;
-    EXPECT_EQ(folded.received[static_cast<std::size_t>(Purpose::weights)],
-              whole.received[static_cast<std::size_t>(Purpose::weights)]);
+    for (std::size_t purpose = 0; purpose < kPurposes; ++purpose) {
+      if (static_cast<Purpose>(purpose) == Purpose::other) continue;  // folded, a root's sum is played by the direct algorithm
+      EXPECT_EQ(folded.received[purpose], whole.received[purpose])
+          << layout << ", " << tsprun::name(static_cast<Purpose>(purpose));
+    }
   }
 }
 
@@ -109,6 +112,7 @@ TEST(Simulate, TwiceTheRatesAndHalfTheLatenciesTakeHalfTheTime) {
   }
   fast.within_latency /= 2;
   fast.nic_latency /= 2;
+  fast.launch_seconds /= 2;
   EXPECT_EQ(theory::simulate(of, fast, {}).seconds, theory::simulate(of, slow, {}).seconds / 2);
 }
 
@@ -128,6 +132,65 @@ TEST(Simulate, WaitingForEveryOperationAtOnceExposesCommunication) {
   const theory::Simulated blocking = theory::simulate(of, machine(), {.blocking = true});
   EXPECT_GT(blocking.exposed_seconds, 2 * overlapped.exposed_seconds);
   EXPECT_GT(blocking.seconds, overlapped.seconds);
+}
+
+TEST(Simulate, WhatBindsIsWhatWouldShortenTheStepMost) {
+  const theory::MeshSetting of = setting("tsp=8");
+  const auto binds = [&](const theory::Machine& on) { return theory::simulate(of, on, {.binds = true}).binds; };
+  theory::Machine fast = machine();
+  fast.launch_seconds = 0;
+  for (double theory::Machine::*rate :
+       {&theory::Machine::memory_bytes_per_s, &theory::Machine::within_bytes_per_s, &theory::Machine::nic_bytes_per_s}) {
+    fast.*rate = 1e18;
+  }
+  fast.flops_bf16 = fast.flops_f32 = 1e20;
+  fast.within_latency = fast.nic_latency = 0;
+  theory::Machine slow = fast;
+  slow.flops_bf16 = slow.flops_f32 = 1e9;
+  EXPECT_EQ(binds(slow), "compute");
+  slow = fast;
+  slow.memory_bytes_per_s = 1e8;
+  EXPECT_EQ(binds(slow), "memory");
+  slow = fast;
+  slow.within_bytes_per_s = 1e6;
+  EXPECT_EQ(binds(slow), "links within nodes");
+  slow = fast;
+  slow.nic_bytes_per_s = 1e6;
+  EXPECT_EQ(binds(slow), "NICs");
+  slow = fast;
+  slow.launch_seconds = 1e-3;
+  EXPECT_EQ(binds(slow), "launches of kernels");
+}
+
+TEST(Simulate, KernelsTakeTheirLaunchAndTheLongerOfFlopsAndBytes) {
+  theory::Machine on = machine();
+  on.flops_bf16 = 1e12;
+  on.gemm_efficiency = 0.5;
+  on.memory_bytes_per_s = 1e9;
+  on.memory_efficiency = 0.8;
+  on.launch_seconds = 3;
+  const auto seconds = [&](double flops, std::uint64_t bytes) {
+    return theory::kernel_seconds(
+        {.kernel = "gemm", .dtype = DType::bf16, .flops = flops, .bytes_read = bytes / 4, .bytes_written = bytes - bytes / 4},
+        on);
+  };
+  EXPECT_DOUBLE_EQ(seconds(5e12, 1000), 13);
+  EXPECT_DOUBLE_EQ(seconds(5e12, 80'000'000'000), 103);
+  EXPECT_DOUBLE_EQ(seconds(0, 8'000'000'000), 13);
+}
+
+TEST(Simulate, ASlowRankComputesLongerAndOthersWait) {
+  const theory::MeshSetting of = setting("tsp=4", 4, 1024);
+  const theory::Simulated usual = theory::simulate(of, machine(), {});
+  const theory::Simulated slow = theory::simulate(of, machine(), {.fold = false, .slow_ranks = {{.rank = 2, .factor = 3}}});
+  EXPECT_NEAR(slow.compute_seconds, 3 * usual.compute_seconds, 0.02 * slow.compute_seconds);
+  EXPECT_GT(slow.exposed_seconds, 1.5 * usual.compute_seconds);
+  EXPECT_NE(refused_text([&] { theory::simulate(of, machine(), {.slow_ranks = {{.rank = 2, .factor = 3}}}); }).find("every rank"),
+            std::string::npos);
+  EXPECT_NE(refused_text([&] {
+              theory::simulate(of, machine(), {.fold = false, .slow_ways = {{.one = 0, .other = 4, .factor = 3}}});
+            }).find("slow rank 4: ranks are 0 to 3"),
+            std::string::npos);
 }
 
 TEST(Simulate, AMachineWithoutFlopsForTheTypeIsRefused) {

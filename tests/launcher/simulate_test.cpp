@@ -1,0 +1,199 @@
+// `simulate` from its command line to its report.
+#include "launcher/cli.h"
+#include "tests/layers/temporary_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace tsprun::detail::launcher::simulate_test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct Answer {
+  int code = 0;
+  std::string out{};
+  std::string err{};
+  json report{};
+  std::string csv{};
+};
+
+std::string read(const std::string& file) {
+  std::ifstream stream(file);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+/// Runs `tsprun simulate` on a model that takes milliseconds.
+Answer simulate(const std::vector<std::string>& words) {
+  const test::TemporaryFolder folder;
+  const std::string file = (folder / "report.json").string();
+  const std::string csv = (folder / "table.csv").string();
+  std::vector<const char*> all = {"tsprun", "simulate", "--config",   "micro", "--dtype",
+                                  "bf16",   "--json",   file.c_str(), "--csv", csv.c_str()};
+  for (const std::string& word : words) all.push_back(word.c_str());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Answer answer;
+  answer.code = tsprun(static_cast<int>(all.size()), all.data());
+  answer.out = testing::internal::GetCapturedStdout();
+  answer.err = testing::internal::GetCapturedStderr();
+  answer.report = json::parse(read(file), nullptr, false);
+  answer.csv = read(csv);
+  return answer;
+}
+
+const json& only_row(const Answer& answer) {
+  static const json kNone;
+  const json& rows = answer.report.at("simulate");
+  EXPECT_EQ(rows.size(), 1U) << answer.err;
+  return rows.empty() ? kNone : rows.front();
+}
+
+TEST(SimulateCommand, ReportsAStep) {
+  const Answer answer = simulate({"--machine", "mi300x", "--layout", "dp=2,tsp=8", "--batch", "4", "--seq", "512"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  const json& row = only_row(answer);
+  EXPECT_EQ(row.at("layout"), "dp=2,tsp=8");
+  EXPECT_EQ(row.at("gpus"), 16);
+  EXPECT_EQ(row.at("seq"), 512);
+  EXPECT_EQ(row.at("batch"), 4);
+  EXPECT_EQ(row.at("classes"), 8);
+  const double seconds = row.at("seconds");
+  EXPECT_GT(seconds, 0);
+  EXPECT_DOUBLE_EQ(row.at("tokens_per_s"), 4 * 512 / seconds);
+  EXPECT_GT(row.at("mfu"), 0);
+  EXPECT_LT(row.at("mfu"), 1);
+  EXPECT_LE(row.at("compute_seconds"), seconds);
+  EXPECT_LE(row.at("exposed_seconds"), seconds);
+  EXPECT_GT(row.at("traffic_bytes").at("weights"), 0);
+  EXPECT_GT(row.at("memory_peak_bytes").at("total"), row.at("memory_peak_bytes").at("parameters"));
+  EXPECT_FALSE(row.at("links").empty());
+  // A model of a few thousand parameters does nothing but launch kernels and send short messages.
+  EXPECT_THAT(row.at("binds").get<std::string>(), testing::AnyOf("launches of kernels", "links within nodes", "NICs"));
+  EXPECT_THAT(answer.out, HasSubstr("step ms"));
+  EXPECT_THAT(answer.out, HasSubstr("dp=2,tsp=8"));
+}
+
+TEST(SimulateCommand, AnswersAlikeToTheByte) {
+  const std::vector<std::string> words = {"--machine", "h100", "--gpus", "8", "--batch", "8", "--seq", "256"};
+  const Answer one = simulate(words);
+  const Answer other = simulate(words);
+  ASSERT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(one.out, other.out);
+  EXPECT_EQ(one.csv, other.csv);
+}
+
+TEST(SimulateCommand, SweepsOverLayoutsAndSizes) {
+  const Answer answer =
+      simulate({"--machine", "h100", "--layouts", "tsp=4;tp=3; tp=2,sp=2", "--seqs", "256,512", "--batches", "4"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  const json& rows = answer.report.at("simulate");
+  ASSERT_EQ(rows.size(), 6U);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i].at("layout"), (std::vector<std::string>{"tsp=4", "tp=3", "tp=2,sp=2"})[i % 3]);
+    EXPECT_EQ(rows[i].at("seq"), i < 3 ? 256 : 512);
+    EXPECT_EQ(rows[i].contains("seconds"), i % 3 != 1);
+  }
+  EXPECT_THAT(rows[1].at("why").get<std::string>(), HasSubstr("--layouts tp=3: "));
+  EXPECT_THAT(answer.out, HasSubstr("why"));
+  EXPECT_EQ(std::ranges::count(answer.csv, '\n'), 7);
+  EXPECT_THAT(answer.csv, StartsWith("layout,gpus,config,batch,seq,seconds,"));
+  EXPECT_THAT(answer.csv, HasSubstr("\n\"tp=2,sp=2\",4,micro,4,256,"));
+  // Each line has as many cells as the head; commas within quotes aren't counted.
+  std::size_t cells = 0;
+  std::size_t commas = 0;
+  bool quoted = false;
+  for (const char c : answer.csv) {
+    if (c == '"') quoted = !quoted;
+    commas += c == ',' && !quoted;
+    if (c != '\n') continue;
+    if (cells == 0) cells = commas;
+    EXPECT_EQ(commas, cells);
+    commas = 0;
+  }
+}
+
+TEST(SimulateCommand, FoldsToTheSameTime) {
+  const std::vector<std::string> words = {"--machine", "mi300x", "--layout", "dp=4,tsp=8", "--batch", "8", "--seq", "512"};
+  const Answer folded = simulate(words);
+  std::vector<std::string> all = words;
+  all.insert(all.end(), {"--fold", "off"});
+  const Answer whole = simulate(all);
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  EXPECT_EQ(only_row(folded).at("classes"), 8);
+  EXPECT_EQ(only_row(whole).at("classes"), 32);
+  const double seconds = only_row(whole).at("seconds");
+  EXPECT_NEAR(only_row(folded).at("seconds"), seconds, 1e-3 * seconds);
+}
+
+TEST(SimulateCommand, ASlowRankOrLinkSlowsTheStep) {
+  const std::vector<std::string> words = {"--machine", "mi300x", "--layout", "tsp=4", "--batch", "2", "--seq", "512"};
+  const double usual = only_row(simulate(words)).at("seconds");
+  for (const char* slow : {"rank=2,factor=3", "link=0-1,factor=50"}) {
+    std::vector<std::string> slower = words;
+    slower.insert(slower.end(), {"--slow", slow});
+    const Answer answer = simulate(slower);
+    ASSERT_EQ(answer.code, 0) << answer.err;
+    EXPECT_GT(only_row(answer).at("seconds"), 1.2 * usual) << slow;
+  }
+}
+
+TEST(SimulateCommand, ForwardBlockingAndStepsAreWhatTheySay) {
+  const std::vector<std::string> words = {"--machine", "mi300x", "--layout", "tsp=4", "--batch", "2", "--seq", "512"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return simulate(all);
+  };
+  const double usual = only_row(with({})).at("seconds");
+  EXPECT_LT(only_row(with({"--forward"})).at("seconds"), 0.5 * usual);
+  EXPECT_GT(only_row(with({"--blocking"})).at("exposed_seconds"), only_row(with({})).at("exposed_seconds"));
+  EXPECT_NEAR(only_row(with({"--steps", "3"})).at("seconds"), usual, 0.1 * usual);
+}
+
+TEST(SimulateCommand, RefusesWhatItCannotPlay) {
+  struct Case {
+    std::vector<std::string> words;
+    std::string expected;
+  };
+  const Case cases[] = {
+      {{"--layout", "tp=3"}, "--layout tp=3: "},
+      {{"--gpus", "4", "--layout", "tsp=2"}, "--gpus 4: --layout tsp=2 has 2 ranks; a rank is a GPU"},
+      {{"--layout", "tsp=2", "--layouts", "tsp=4"}, "--layouts tsp=4 and --layout tsp=2: give one of them"},
+      {{"--layouts", "tsp=2;;tp=2"}, "--layouts tsp=2;;tp=2: part 2 is empty"},
+      {{"--seqs", "128,x"}, "--seq x: not a whole number"},
+      {{"--threads", "2"}, "--threads 2: no rank runs here"},
+      {{"--slow", "rank=1"}, "--slow rank=1: no factor says"},
+      {{"--slow", "gpu=1,factor=2"}, "--slow gpu=1,factor=2: it names neither a rank nor a link"},
+      {{"--slow", "rank=1,factor=0.5"}, "factor 0.5: numbers from 1"},
+      {{"--slow", "rank=1,factor=2"}, "--slow rank=1: --gpus 1 has ranks 0 to 0"},
+      {{"--slow", "link=0-9,factor=2", "--gpus", "4"}, "--slow link=0-9: --gpus 4 has ranks 0 to 3"},
+      {{"--slow", "rank=1,factor=2", "--layout", "dp=2,tsp=8", "--batch", "2"}, "add --fold off"},
+      {{"--forward", "--recompute", "full"}, "--recompute full: a forward pass keeps nothing"},
+      {{"--layouts", "tsp=2;tsp=4", "--trace", "t.json"}, "--trace t.json: it holds one step; give one layout and size"},
+      {{"--trace", "/nowhere/t.json"}, "--trace /nowhere/t.json: "},
+      {{"--gpus", "100000000"}, "--gpus 100000000: "},
+  };
+  for (const Case& each : cases) {
+    std::vector<std::string> words = {"--machine", "mi300x"};
+    words.insert(words.end(), each.words.begin(), each.words.end());
+    const Answer answer = simulate(words);
+    EXPECT_EQ(answer.code, 2) << each.expected;
+    EXPECT_THAT(answer.err, HasSubstr(each.expected));
+  }
+  EXPECT_THAT(simulate({"--gpus", "2"}).err, HasSubstr("--machine"));
+  EXPECT_THAT(simulate({"--machine", "b200"}).err, HasSubstr("--machine b200: neither a machine that comes with tsprun"));
+}
+
+}  // namespace
+}  // namespace tsprun::detail::launcher::simulate_test

@@ -1,0 +1,89 @@
+// A played step beside a training that ran: the same bytes for every purpose that doesn't depend on the text, in the same order.
+#include "tests/support/process.h"
+#include "tsprun/trace.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tsprun::detail::test::simulate_test {
+namespace {
+
+using nlohmann::json;
+
+void write_text(const std::string& file) {
+  std::ofstream text(file);
+  for (int i = 0; i < 4000; ++i) text << "number " << i * 7919 % 4001 << '\n';
+}
+
+TEST(SimulateCommand, MovesWhatATrainingMoves) {
+  const TemporaryDirectory folder;
+  write_text(folder.path("text.txt"));
+  for (const char* layout : {"tsp=4", "tp=2,sp=2", "zero3=4", "dp=2,tsp=2"}) {
+    const std::vector<std::string> model = {"--layout", layout, "--config", "micro", "--batch", "2", "--seq", "256"};
+    std::vector<std::string> train = {"train", "--data", folder.path("text.txt"), "--steps",
+                                      "1",     "--json", folder.path("t.json")};
+    std::vector<std::string> simulate = {"simulate", "--machine", "mi300x", "--json", folder.path("s.json")};
+    train.insert(train.end(), model.begin(), model.end());
+    simulate.insert(simulate.end(), model.begin(), model.end());
+    const Finished trained = run_tsprun(train);
+    ASSERT_EQ(trained.end.code, 0) << layout << ": " << trained.describe();
+    const Finished simulated = run_tsprun(simulate);
+    ASSERT_EQ(simulated.end.code, 0) << layout << ": " << simulated.describe();
+    const json played = read_json(folder.path("s.json")).at("simulate").at(0).at("traffic_bytes");
+    const json ranks = read_json(folder.path("t.json")).at("per_rank");
+    for (const char* purpose : {"weights", "kv", "activations", "gradients", "head"}) {
+      std::uint64_t sum = 0;
+      for (const json& rank : ranks) {
+        for (const char* pass : {"forward", "backward"})
+          sum += rank.at("traffic_bytes").at(pass).at(purpose).at("received").get<std::uint64_t>();
+      }
+      EXPECT_EQ(played.at(purpose), sum) << layout << ", " << purpose;
+    }
+  }
+}
+
+/// Returns the names of a trace's kernels and operations in order, by rank and row. Spans of the schedule aren't played, and
+/// whether something is waited for depends on time.
+std::map<std::pair<int, int>, std::vector<std::string>> order(const std::string& file) {
+  std::vector<json> slices;
+  const json trace = read_json(file);
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "X" && event.at("name") != "wait" && event.at("tid") < TraceEvent::kSpans) slices.push_back(event);
+  }
+  std::ranges::stable_sort(
+      slices, {}, [](const json& slice) { return std::pair(slice.at("ts").get<double>(), slice.at("dur").get<double>()); });
+  std::map<std::pair<int, int>, std::vector<std::string>> names;
+  for (const json& slice : slices) names[{slice.at("pid"), slice.at("tid")}].push_back(slice.at("name"));
+  return names;
+}
+
+TEST(SimulateCommand, TracesTheOrderInWhichATrainingWorks) {
+  const TemporaryDirectory folder;
+  write_text(folder.path("text.txt"));
+  for (const char* layout : {"dp=2,tsp=2", "tp=2,sp=2"}) {
+    const std::vector<std::string> model = {"--layout", layout, "--config", "micro", "--batch", "4", "--seq", "256"};
+    // Buffers that are kept for later steps exist from the second on, so that is the one that is played.
+    std::vector<std::string> train = {
+        "train", "--data", folder.path("text.txt"), "--steps", "2", "--trace", folder.path("t.json"), "--trace-steps", "2:2"};
+    std::vector<std::string> simulate = {"simulate", "--machine", "mi300x", "--fold", "off", "--trace", folder.path("s.json")};
+    train.insert(train.end(), model.begin(), model.end());
+    simulate.insert(simulate.end(), model.begin(), model.end());
+    const Finished trained = run_tsprun(train);
+    ASSERT_EQ(trained.end.code, 0) << layout << ": " << trained.describe();
+    const Finished simulated = run_tsprun(simulate);
+    ASSERT_EQ(simulated.end.code, 0) << layout << ": " << simulated.describe();
+    const auto real = order(folder.path("t.json"));
+    EXPECT_GE(real.size(), 4U * 4) << layout;
+    EXPECT_EQ(order(folder.path("s.json")), real) << layout;
+  }
+}
+
+}  // namespace
+}  // namespace tsprun::detail::test::simulate_test
