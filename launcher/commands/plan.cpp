@@ -5,16 +5,20 @@
 #include "launcher/model/model_options.h"
 #include "launcher/plan/paper_tables.h"
 #include "launcher/plan/points.h"
+#include "launcher/plan/text_table.h"
 #include "launcher/refuse.h"
 #include "launcher/standard_output.h"
 #include "layers/theory/machine.h"
 #include "layers/theory/search.h"
+#include "layers/theory/simulate.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 
 namespace tsprun::detail::launcher {
@@ -32,6 +36,7 @@ struct PlanOptions {
   Given<std::uint64_t> memory{0};
   std::string machine;
   Given<std::size_t> top{20};
+  Given<std::size_t> simulate{0};
 };
 
 std::uint64_t parse_memory(const std::string& option, const std::string& text) {
@@ -58,7 +63,8 @@ class PlanCommand final : public Command {
   std::uint64_t memory_of_a_gpu(const GlobalOptions& global) const;
   void validate_search();
   std::vector<PlanPoint> points() const;
-  int run_search(Report& report) const;
+  int run_search(Report& report, const GlobalOptions& global) const;
+  void play_fastest(std::span<const theory::Candidate> found, nlohmann::ordered_json& rows, const GlobalOptions& global) const;
 
   ModelCommandOptions model_;
   PlanOptions options_;
@@ -84,6 +90,8 @@ void PlanCommand::declare(OptionTable& table) {
             fmt::format("what the GPUs and their links can do: {}, or a JSON file", fmt::join(theory::machine_names(), ", ")),
             Trait::reads);
   table.add("--top K", options_.top, "with --search: layouts that are printed of each kind; 0: all", Whole{0, kMostGpus});
+  table.add("--simulate K", options_.simulate, "with --search: play the K fastest that fit in virtual time, as `simulate` does",
+            Whole{0, kMostGpus});
 }
 
 /// Refuses options that choose a layout, since a search chooses the layouts itself.
@@ -110,6 +118,7 @@ std::uint64_t PlanCommand::memory_of_a_gpu(const GlobalOptions& global) const {
 
 void PlanCommand::validate_search() {
   if (!options_.search) {
+    if (options_.simulate.given()) refuse(fmt::format("--simulate {}: it goes with --search", options_.simulate.text));
     if (options_.gpus.given()) refuse(fmt::format("--gpus {}: it goes with --search; -n N plans N ranks", options_.gpus.text));
     return;
   }
@@ -148,8 +157,45 @@ void PlanCommand::validate(const GlobalOptions& global) {
   validate_search();
 }
 
+/// Plays the fastest layouts in virtual time, and prints them in that order. `found`: the layouts of `rows`, which get the time.
+void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohmann::ordered_json& rows,
+                               const GlobalOptions& global) const {
+  struct Played {
+    const theory::Candidate* candidate;
+    theory::Simulated step;
+  };
+  std::vector<Played> all;
+  std::vector<std::string> left_out;
+  for (std::size_t i = 0; i < found.size() && found[i].fits && all.size() < options_.simulate; ++i) {
+    const theory::Candidate& each = found[i];
+    if (const int unit = theory::unit_of(each.layout, question_.machine->gpus_per_node); unit > theory::kMostPlayed) {
+      left_out.push_back(
+          fmt::format("{}: {} ranks would be played, and {} are the most", each.layout.label(), unit, theory::kMostPlayed));
+      continue;
+    }
+    if (!global.quiet) spdlog::info("playing {} of {}: {}", all.size() + 1, options_.simulate, each.layout.label());
+    Setting setting = question_.setting;
+    setting.recompute = each.recompute;
+    all.push_back({&each, theory::simulate({.setting = setting, .layout = each.layout}, *question_.machine, {.binds = true})});
+    rows[i]["simulated_seconds"] = all.back().step.seconds;
+    rows[i]["simulated_exposed_seconds"] = all.back().step.exposed_seconds;
+    rows[i]["simulated_binds"] = all.back().step.binds;
+  }
+  std::ranges::stable_sort(all, {}, [](const Played& played) { return played.step.seconds; });
+  TextTable table({"played in virtual time", "recompute", "ms a step", "modelled ms", "exposed ms", "bound by"});
+  table.left_from(5);
+  for (const Played& played : all) {
+    table.row({played.candidate->layout.label(), recompute_name(played.candidate->recompute),
+               fmt::format("{:.2f}", 1e3 * played.step.seconds), fmt::format("{:.2f}", 1e3 * played.candidate->time.seconds),
+               fmt::format("{:.2f}", 1e3 * played.step.exposed_seconds), played.step.binds});
+  }
+  print("\n");
+  print_lines(table.lines());
+  print_lines(left_out);
+}
+
 /// Runs the search and prints it. If nothing fits, the reason is printed last and put into the report.
-int PlanCommand::run_search(Report& report) const {
+int PlanCommand::run_search(Report& report, const GlobalOptions& global) const {
   const std::vector<theory::Candidate> found =
       theory::search(question_.setting, options_.gpus, *question_.machine, question_.search_options());
   std::vector<PlanPoint> points;
@@ -159,6 +205,7 @@ int PlanCommand::run_search(Report& report) const {
     rows.push_back(plan_json(question_, points.back()));
   }
   print_lines(search_table(question_, points, options_.top));
+  if (options_.simulate != 0) play_fastest(found, rows, global);
   if (const auto remedies = theory::remedies(question_.setting, found, *question_.machine, question_.search_options())) {
     print_lines(remedy_lines(question_, *remedies));
     report.root()["would_fit"] = remedy_json(*remedies);
@@ -183,7 +230,7 @@ int PlanCommand::run(const GlobalOptions& global, Report& report) {
   }
   if (options_.search) {
     if (!question_.modes.empty()) report.root()["recompute"] = "auto";
-    return run_search(report);
+    return run_search(report, global);
   }
   const std::vector<PlanPoint> all = points();
   nlohmann::ordered_json& rows = report.root()["plan"] = nlohmann::ordered_json::array();

@@ -29,7 +29,6 @@ namespace {
 
 constexpr ModelOptionUse kSimulateUse{.model_folder = false, .files = false, .seed = false, .ranks = false};
 constexpr std::int64_t kMostSimulatedSteps = 1000;
-constexpr int kMostPlayed = 1024;
 constexpr double kMostFactor = 1e6;
 
 /// The options of `simulate`, each with its default.
@@ -106,7 +105,7 @@ void SimulateCommand::read_slow(const std::string& text) {
   const double factor =
       parse_number("--slow " + text + ": factor", how.substr(7), {.lowest = 1, .highest = kMostFactor, .usual = 2});
   const auto rank = [&](const std::string& number) {
-    return static_cast<int>(parse_integer("--slow " + text + ": rank", number, 0, kMostPlayed - 1));
+    return static_cast<int>(parse_integer("--slow " + text + ": rank", number, 0, theory::kMostPlayed - 1));
   };
   if (who.starts_with("rank=")) {
     slow_ranks_.push_back({.rank = rank(who.substr(5)), .factor = factor});
@@ -170,11 +169,11 @@ void SimulateCommand::check(const SimulatePoint& point) const {
   }
   const int unit = theory::unit_of(layout, machine_->gpus_per_node);
   const int played = options_.fold == "on" ? unit : layout.ranks();
-  if (played > kMostPlayed) {
+  if (played > theory::kMostPlayed) {
     refuse(fmt::format(
         "{}: {} ranks would be played, each talking to all others, and {} are the most; of layouts with dp one unit of "
         "whole replicas on whole nodes is played for all",
-        point.typed, played, kMostPlayed));
+        point.typed, played, theory::kMostPlayed));
   }
   if (!options_.slow.empty() && played != layout.ranks()) {
     refuse(fmt::format("--slow {}: one unit of {} ranks would be played for all {}, so each unit would be slow; add --fold off",

@@ -68,6 +68,8 @@ struct Simulated {
   std::string binds;  ///< what would shorten the step most if it took no time; empty if that wasn't asked for
 };
 
+/// Largest number of ranks that are played in reasonable time, since each talks to all others.
+inline constexpr int kMostPlayed = 1024;
 /// Returns the number of ranks that stand for all of a layout's: whole replicas on whole nodes; all of them if replicas and nodes
 /// don't fit into each other.
 int unit_of(const Layout& layout, int gpus_per_node);

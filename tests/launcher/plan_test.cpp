@@ -324,6 +324,18 @@ TEST(Plan, SearchSaysWhyNothingFitsAndWhatWould) {
   }
 }
 
+TEST(Plan, SearchPlaysTheFastestInVirtualTime) {
+  const Answer answer = plan({"--search", "--gpus", "4", "--machine", "mi300x", "--config", "micro", "--dtype", "bf16", "--batch",
+                              "4", "--seq", "256", "--simulate", "3"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  EXPECT_NE(answer.out.find("played in virtual time"), std::string::npos);
+  const json& rows = answer.report.at("plan");
+  ASSERT_GT(rows.size(), 3U);
+  for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i].contains("simulated_seconds"), i < 3) << i;
+  EXPECT_GT(rows[0].at("simulated_seconds"), 0);
+  EXPECT_FALSE(rows[0].at("simulated_binds").get<std::string>().empty());
+}
+
 TEST(Plan, SearchKeepsTheRecomputationThatIsAskedFor) {
   const Answer answer = plan({"--search", "--gpus", "2", "--machine", "mi300x", "--config", "nano", "--recompute", "full"});
   ASSERT_EQ(answer.code, 0) << answer.err;
@@ -373,6 +385,7 @@ TEST(Plan, RefusesWhatItCannotMean) {
   refused({"--config", "nano", "--search"}, "--search: among how many GPUs? try --gpus 8");
   refused({"--config", "nano", "--search", "--gpus", "8"}, "--search: on what machine? --machine h100, mi300x or a file work");
   refused({"--config", "nano", "--gpus", "8"}, "--gpus 8: it goes with --search");
+  refused({"--config", "nano", "--simulate", "2"}, "--simulate 2: it goes with --search");
   refused({"--config", "nano", "--search", "--gpus", "0", "--machine", "h100"}, "--gpus 0");
   refused({"--config", "nano", "--search", "--gpus", "8", "--machine", "h1000"}, "--machine h1000");
   refused({"--config", "nano", "--search", "--paper", "--gpus", "8", "--machine", "h100"}, "--search --paper");

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -191,6 +192,41 @@ TEST(Simulate, ASlowRankComputesLongerAndOthersWait) {
               theory::simulate(of, machine(), {.fold = false, .slow_ways = {{.one = 0, .other = 4, .factor = 3}}});
             }).find("slow rank 4: ranks are 0 to 3"),
             std::string::npos);
+}
+
+TEST(Simulate, OfASynchronousScheduleCommunicationIsExposed) {
+  for (const char* layout : {"tsp=4", "tp=4", "zero3=4"}) {
+    const theory::Simulated played = theory::simulate(setting(layout, 4, 1024), machine(), {.blocking = true, .trace = true});
+    ASSERT_EQ(played.traces.size(), 4U);
+    for (const PlayedTrace& trace : played.traces) {
+      double communicates = 0;
+      double waits = 0;
+      for (const TraceEvent& event : trace.events) {
+        const auto seconds = static_cast<double>(event.end_ns - event.begin_ns);
+        if (event.op) communicates += seconds;
+        else if (event.name == "wait") waits += seconds;
+      }
+      EXPECT_GT(communicates, 0) << layout;
+      EXPECT_GE(waits, 0.8 * communicates) << layout;
+      EXPECT_LE(waits, 1.01 * communicates) << layout;
+    }
+  }
+}
+
+TEST(Simulate, TracesEndWithTheStepAndHoldThePeak) {
+  const theory::MeshSetting of = setting("dp=2,tsp=4");
+  const theory::Simulated played = theory::simulate(of, machine(), {.trace = true});
+  std::uint64_t ends = 0;
+  std::uint64_t most = 0;
+  for (const PlayedTrace& trace : played.traces) {
+    for (const TraceEvent& event : trace.events) ends = std::max(ends, event.end_ns);
+    for (const TraceMemory& sample : trace.memory) most = std::max(most, sample.bytes.total);
+  }
+  EXPECT_EQ(played.traces.size(), 4U);
+  EXPECT_NEAR(static_cast<double>(ends) * 1e-9, played.seconds, 1e-8);
+  // Collectives take memory of their own.
+  EXPECT_LE(most, played.memory_peaks.total);
+  EXPECT_GT(static_cast<double>(most), 0.9 * static_cast<double>(played.memory_peaks.total));
 }
 
 TEST(Simulate, AMachineWithoutFlopsForTheTypeIsRefused) {
