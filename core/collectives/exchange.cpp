@@ -142,7 +142,8 @@ bool Message::arrived() {
     return false;
   }
   if (outcome != Outcome::done) me_->fail(outcome, from_);
-  if (pending_ns_ != 0) me_->engine().link_times().arrived(member.world, bytes_, me_->engine().clock().now_ns() - pending_ns_ + 1);
+  if (pending_ns_ != 0)
+    me_->engine().link_times().arrived(member.world, bytes_, me_->engine().clock().now_ns() - pending_ns_ + 1);
   here_ = true;
   return true;
 }

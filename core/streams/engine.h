@@ -61,7 +61,8 @@ struct OperationInfo {
 };
 
 /// Interface for tracing: completed() is called for every operation that completes, with the times at which the operation came to
-/// the head of its stream and at which it completed (by the engine's clock). Called on the engine's thread; must not throw or post.
+/// the head of its stream and at which it completed (by the engine's clock). Called on the engine's thread; must not throw or
+/// post.
 class OperationObserver {
  public:
   OperationObserver() = default;

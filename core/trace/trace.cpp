@@ -29,7 +29,11 @@ TraceSpan::TraceSpan(TraceRecorder* recorder, std::string_view name, std::int64_
 
 TraceSpan::~TraceSpan() {
   if (recorder_ == nullptr) return;
-  recorder_->add({.begin_ns = begin_ns_, .end_ns = recorder_->clock().now_ns(), .name = name_, .row = TraceEvent::kSpans, .number = number_});
+  recorder_->add({.begin_ns = begin_ns_,
+                  .end_ns = recorder_->clock().now_ns(),
+                  .name = name_,
+                  .row = TraceEvent::kSpans,
+                  .number = number_});
 }
 
 }  // namespace tsprun

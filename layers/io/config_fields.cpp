@@ -87,7 +87,7 @@ void ConfigFields::require_architecture(std::span<const std::string_view> names)
 std::vector<std::string> ConfigFields::unknown(std::span<const std::string_view> ignored) const {
   std::vector<std::string> warnings;
   for (const auto& [key, value] : object_.items()) {
-    if (key != "" && (asked_.contains(key) || std::ranges::find(ignored, key) != ignored.end())) continue;
+    if (!key.empty() && (asked_.contains(key) || std::ranges::find(ignored, key) != ignored.end())) continue;
     warnings.push_back(fmt::format("{}: field \"{}\" is not known and ignored", where_, shown(key)));
   }
   return warnings;

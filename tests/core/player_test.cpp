@@ -227,7 +227,7 @@ TEST(Player, ASlowWayTakesItsFactorLonger) {
   PlayOptions how = options(4, true);
   how.fabric.slow = {{.one = 3, .other = 1, .factor = 5}};
   const PlayedRun run = play(programs, how);
-  const double one = kBytes / 4 / kRate;
+  const double one = kBytes / (4 * kRate);
   EXPECT_NEAR(run.ranks[0].seconds, kLatency + one, 1e-9);
   EXPECT_NEAR(run.ranks[1].seconds, kLatency + 5 * one, 1e-9);
   EXPECT_NEAR(run.ranks[3].seconds, kLatency + 5 * one, 1e-9);
