@@ -1,6 +1,7 @@
 // The rows of the registry, and the conditions of algorithms that don't run on every group.
 #include "core/collectives/registry.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace tsprun::detail {
@@ -74,7 +75,8 @@ struct ByName {
     for (const AlgorithmRow& row : kAlgorithmRows)
       rows[static_cast<std::size_t>(row.op)][static_cast<std::size_t>(row.algorithm)] = &row;
   }
-  static constexpr std::size_t kAlgorithms = 8;  // or more than there are
+  static constexpr std::size_t kAlgorithms =
+      1 + static_cast<std::size_t>(std::ranges::max_element(kAlgorithmRows, {}, &AlgorithmRow::algorithm)->algorithm);
   const AlgorithmRow* rows[kOps][kAlgorithms] = {};
 };
 constexpr ByName kByName;

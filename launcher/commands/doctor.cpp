@@ -89,6 +89,8 @@ class Doctor : public Command {
     for (const WayRow& way : ways) print("  {:<12} {:<6}{}\n", way.between, way.kind, way.why);
     print("\nalgorithms (first line that fits; TSP_ALGORITHMS overrides{})\n{}", overrides.empty() ? "" : ": " + overrides,
           choices.print());
+    print("\nalgorithms that there are\n");
+    for (int i = 0; i < kOps; ++i) print("{:<15} {}\n", name(static_cast<Op>(i)), algorithm_names(static_cast<Op>(i)));
 
     ordered_json& json = report.root()["doctor"];
     json["cores"] = {{"usable", cores},

@@ -14,6 +14,7 @@
 #include "transport/posix.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -62,13 +63,20 @@ void find_folder(ModelCommandOptions& options) {
   options.model = found.folder.string();
 }
 
+/// Returns the names of the built-in models: "nano, micro".
+std::string built_in_names() {
+  std::vector<std::string> names;
+  for (const ModelConfig& config : built_in_configs()) names.push_back(config.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
   if (options.resumed && options.config.empty()) {
     options.shape = *options.resumed;
     return;
   }
   if (use.model_folder && options.config.empty() && options.model.empty()) {
-    refuse("no model: give --config NAME|FILE (nano, micro, small, paper-7b, nano-gpt2, or a config.json) or --model DIR");
+    refuse(fmt::format("no model: give --config NAME|FILE ({}, or a config.json) or --model DIR", built_in_names()));
   }
   if (!options.config.empty() && !options.model.empty()) {
     refuse(fmt::format("--config {} and --model {}: a model folder brings its own config; give one of them", options.config,
@@ -144,8 +152,7 @@ Setting ModelCommandOptions::setting() const {
 void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use) {
   using enum Trait;
   table.group("Model");
-  table.add("--config NAME|FILE", config,
-            "a built-in model (nano, micro, small, paper-7b, nano-gpt2) or a Hugging Face config.json",
+  table.add("--config NAME|FILE", config, fmt::format("a built-in model ({}) or a Hugging Face config.json", built_in_names()),
             use.model_folder ? reads : reads | required);
   if (use.model_folder) {
     table.add(

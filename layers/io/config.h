@@ -74,7 +74,7 @@ struct LoadedConfig {
   std::vector<std::string> warnings;  ///< a line for each unknown field; the caller prints them once
 };
 
-/// Returns the built-in configurations: nano, micro, small, paper-7b, nano-gpt2.
+/// Returns the built-in configurations, each with its name.
 const std::vector<ModelConfig>& built_in_configs();
 
 /// Finds the configuration of `--config`: the name of a built-in one, else a file. Throws Error(refused).

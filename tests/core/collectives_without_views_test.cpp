@@ -12,6 +12,7 @@
 #include <cstring>
 #include <exception>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -79,10 +80,11 @@ std::vector<float> all_operations(Rank& rank, std::size_t count, Algorithm algor
   Communicator& world = rank.world;
   const auto n = static_cast<std::size_t>(world.size());
   const auto p = static_cast<std::size_t>(world.rank());
-  const CallOptions one_shot{.algorithm = algorithm};
-  // What all_reduce alone has isn't asked of the others.
-  const bool others_have_it = algorithm == Algorithm::automatic || has_algorithm(Op::broadcast, algorithm);
-  const CallOptions options{.algorithm = others_have_it ? algorithm : Algorithm::direct};
+  // An operation that doesn't have the algorithm is direct.
+  const auto options = [algorithm](Op op) {
+    const bool has_it = algorithm == Algorithm::automatic || has_algorithm(op, algorithm);
+    return CallOptions{.algorithm = has_it ? algorithm : Algorithm::direct};
+  };
   HeapBlock block;
   std::vector<float> plain;
   std::span<float> input;
@@ -99,18 +101,18 @@ std::vector<float> all_operations(Rank& rank, std::size_t count, Algorithm algor
   const auto keep = [&results](const std::vector<float>& values) { results.insert(results.end(), values.begin(), values.end()); };
   std::vector<float> whole(n * count);
   std::vector<float> part(count);
-  world.all_gather(input.first(count), std::span(whole), options);
+  world.all_gather(input.first(count), std::span(whole), options(Op::all_gather));
   keep(whole);
   world.all_to_all(input, std::span(whole));
   keep(whole);
-  world.all_reduce(input, std::span(whole), Reduction::sum, one_shot);
+  world.all_reduce(input, std::span(whole), Reduction::sum, options(Op::all_reduce));
   keep(whole);
-  world.reduce_scatter(input, std::span(part), Reduction::sum, options);
+  world.reduce_scatter(input, std::span(part), Reduction::sum, options(Op::reduce_scatter));
   keep(part);
-  world.reduce(input.first(count), std::span(part), Reduction::max, world.size() - 1, options);
+  world.reduce(input.first(count), std::span(part), Reduction::max, world.size() - 1, options(Op::reduce));
   keep(part);
   if (p == 0) std::copy_n(input.begin(), count, part.begin());
-  world.broadcast(std::span(part), 0, options);
+  world.broadcast(std::span(part), 0, options(Op::broadcast));
   keep(part);
   if (world.size() > 1) {
     const int right = (world.rank() + 1) % world.size();
@@ -138,10 +140,10 @@ std::vector<float> all_operations(Rank& rank, std::size_t count, Algorithm algor
     end = offsets[r] + counts[r];
   }
   std::vector<float> spread(end, 7.0F);
-  world.all_gather_v(input.first(counts[p]), std::span(spread), counts, offsets, options);
+  world.all_gather_v(input.first(counts[p]), std::span(spread), counts, offsets, options(Op::all_gather));
   keep(spread);
   world.reduce_scatter_v(std::span<const float>(spread), std::span(part).first(counts[p]), counts, offsets, Reduction::sum,
-                         options);
+                         options(Op::reduce_scatter));
   keep(part);
   world.barrier();
   return results;
@@ -190,7 +192,16 @@ TEST_P(WithoutViews, ResultsAreThoseWithViewsBitForBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Algorithms, WithoutViews, testing::ValuesIn(test::algorithms_of(Op::all_reduce)),
+/// Returns all algorithms that any operation has and that run on every group.
+std::set<Algorithm> all_algorithms() {
+  std::set<Algorithm> all = {Algorithm::automatic};
+  for (const AlgorithmRow& row : algorithm_rows()) {
+    if (row.why_not == nullptr) all.insert(row.algorithm);
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, WithoutViews, testing::ValuesIn(all_algorithms()),
                          [](const testing::TestParamInfo<Algorithm>& parameter) { return std::string(name(parameter.param)); });
 
 }  // namespace
