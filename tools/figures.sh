@@ -1,6 +1,6 @@
 #!/bin/bash
 # The paper's figures, scaled to this machine: measures every scheme under `tsprun compare`, plans the same points, draws pictures,
-# and says in words which of the paper's statements hold here.
+# and says in words which of the paper's statements hold here, and on its own clusters in virtual time.
 #
 #   tools/figures.sh [--quick] [FOLDER]     default: build/figures
 #
@@ -94,5 +94,9 @@ if [ "$quick" = 0 ]; then
   say "and of all schemes with a core for each of two ranks"
   "$python3" "$root/tools/plot/statements.py" "$folder"/fair*.json | tail -n 2 | tee -a "$folder/statements.txt"
 fi
+say "and on the paper's clusters, in virtual time"
+played=("$root/tools/plot/played.py" "$tsprun" "$root/layers/theory/machines/mi300x.json" "$folder")
+[ "$quick" = 0 ] || played+=(--quick)
+"$python3" "${played[@]}" | tee "$folder/played.txt"
 echo
 echo "all of it: $folder"

@@ -1,4 +1,5 @@
-// tools/plot: pictures of what `plan` and `compare` report, as PNG and SVG. Needs Debian's python3-matplotlib.
+// tools/plot: pictures of what `plan` and `compare` report, as PNG and SVG, which need Debian's python3-matplotlib; and the
+// paper's statements in virtual time.
 #include "tests/support/process.h"
 
 #include <gtest/gtest.h>
@@ -31,6 +32,24 @@ Finished plot(const TemporaryDirectory& folder, const std::vector<std::string>& 
 void expect_picture(const TemporaryDirectory& folder, const std::string& name) {
   EXPECT_EQ(content(folder.path("pictures/" + name + ".png")).substr(1, 3), "PNG") << name;
   EXPECT_NE(content(folder.path("pictures/" + name + ".svg")).find("<svg"), std::string::npos) << name;
+}
+
+TEST(Played, SaysWhichOfThePapersStatementsHoldInVirtualTime) {
+  const TemporaryDirectory folder;
+  const std::string tools = TSP_TOOLS_DIR;
+  ProcessOptions options;
+  options.environment = {{"PYTHONDONTWRITEBYTECODE", "1"}};
+  const Finished run = run_program({"/usr/bin/python3", tools + "/plot/played.py", tsprun_path(),
+                                    tools + "/../layers/theory/machines/mi300x.json", folder.path("."), "--quick"},
+                                   options, 120);
+  ASSERT_EQ(run.end.code, 0) << run.describe();
+  const json played = read_json(folder.path("played.json"));
+  ASSERT_EQ(played.at("rows").size(), 8U);
+  for (const json& row : played.at("rows")) {
+    EXPECT_DOUBLE_EQ(row.at("ratio"), row.at("tsp_tokens_per_s").get<double>() / row.at("matched_tokens_per_s").get<double>());
+    EXPECT_GT(row.at("tsp_tokens_per_s"), 0);
+  }
+  EXPECT_NE(run.out.find("TSP is faster at "), std::string::npos) << run.out;
 }
 
 TEST(Plot, DrawsThePapersFiguresAndThoseOfPlannedAndMeasuredPoints) {

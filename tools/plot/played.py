@@ -1,0 +1,112 @@
+#!/usr/bin/python3
+"""The paper's Figs. 10 to 12 in virtual time: TSP beside TP+SP on 16 and 1024 MI300X GPUs, and what its headline ratio assumes.
+
+Matched TP+SP is read as degrees T = Σ = D: TSP folds both onto one axis of D GPUs. tp lies within a node. The model has two layers, which is
+about what the paper's absolute tokens/s imply; the ratios hardly depend on it. All else is in the machine file.
+
+Prints the rows and statements, and writes played.json into the folder. Needs only Python's standard library.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+
+MODEL = {"model_type": "llama", "hidden_act": "silu", "hidden_size": 4096, "num_hidden_layers": 2, "num_attention_heads": 32,
+         "num_key_value_heads": 32, "head_dim": 128, "intermediate_size": 16384, "vocab_size": 32000, "max_position_embeddings": 131072}
+HEADLINE = {"degree": 8, "seq": 131072, "ratio": 2.61}  # Fig. 11
+SLOWEST_NIC, FASTEST_NIC = 5e9, 100e9  # bytes/s between which the headline's speed is searched
+
+
+def layouts(gpus, degree):
+    """TSP of a degree, and the TP+SP that is matched with it."""
+    with_replicas = lambda rest, axes: (f"dp={rest}," if rest > 1 else "") + axes
+    return (with_replicas(gpus // degree, f"tsp={degree}"), with_replicas(gpus // degree**2, f"sp={degree},tp={degree}"))
+
+
+class Player:
+    def __init__(self, tsprun, folder):
+        self.tsprun, self.folder = tsprun, folder
+        (folder / "two-layers.json").write_text(json.dumps(MODEL))
+
+    def play(self, machine, gpus, degree, seq, batch, forward):
+        """One point; returns it with both speeds and their ratio."""
+        report = self.folder / "point.json"
+        command = [self.tsprun, "simulate", "-q", "--machine", str(machine), "--layouts", ";".join(layouts(gpus, degree)), "--seq", str(seq),
+                   "--batch", str(batch), "--config", str(self.folder / "two-layers.json"), "--dtype", "bf16", "--json", str(report)]
+        subprocess.run(command + (["--forward"] if forward else []), check=True, stdout=subprocess.DEVNULL)
+        tsp, matched = json.loads(report.read_text())["simulate"]
+        report.unlink()
+        return {"gpus": gpus, "degree": degree, "seq": seq, "batch": batch, "forward": forward, "tsp_tokens_per_s": tsp["tokens_per_s"],
+                "matched_tokens_per_s": matched["tokens_per_s"], "ratio": tsp["tokens_per_s"] / matched["tokens_per_s"],
+                "tsp_binds": tsp["binds"], "matched_binds": matched["binds"]}
+
+    def nic_speed(self, text):
+        """The bytes/s of a NIC at which the headline's ratio appears, to 2 %; None if it isn't between the limits."""
+        at = lambda speed: self.play(self.with_nic(text, speed), 1024, HEADLINE["degree"], HEADLINE["seq"], 1024 // HEADLINE["degree"], True)["ratio"]
+        low, high = SLOWEST_NIC, FASTEST_NIC
+        if not at(low) > HEADLINE["ratio"] > at(high):
+            return None
+        while high / low > 1.02:
+            middle = (low * high) ** 0.5
+            low, high = (middle, high) if at(middle) > HEADLINE["ratio"] else (low, middle)
+        return (low * high) ** 0.5
+
+    def with_nic(self, text, speed):
+        machine = json.loads(text)
+        machine["across_nodes"]["bytes_per_s"] = speed
+        file = self.folder / "other-nic.json"
+        file.write_text(json.dumps(machine))
+        return file
+
+
+def points(quick):
+    """(figure, GPUs, D, S, batch, forward); a batch is that of all replicas."""
+    for seq in (16384, 131072) if quick else (16384, 32768, 65536, 131072):
+        for degree in (2, 4):
+            yield 10, 16, degree, seq, 16, True
+    for seq in (32768,) if quick else (32768, 65536, 131072):
+        for degree in (2, 4) if quick else (2, 4, 8):
+            yield 11, 1024, degree, seq, 1024 // degree, True
+    for sequences in (1,) if quick else (1, 2, 4):  # of a TSP replica
+        for degree in (2, 4):
+            yield 12, 16, degree, 16384, sequences * 16 // degree, False
+
+
+def statements(rows):
+    largest = [row for row in rows if row["figure"] == 11 and row["seq"] == max(each["seq"] for each in rows if each["figure"] == 11)]
+    ratios = [row["ratio"] for row in sorted(largest, key=lambda row: row["degree"])]
+    yield f"TSP is faster at {sum(row['ratio'] > 1 for row in rows)} of {len(rows)} points (the paper: at all)"
+    yield f"its advantage grows with D at the longest sequence: {'yes' if ratios == sorted(ratios) else 'no'} ({', '.join(f'{each:.2f}' for each in ratios)}; the paper: yes)"
+    for row in largest:
+        if (row["degree"], row["seq"]) == (HEADLINE["degree"], HEADLINE["seq"]):
+            yield f"at D = 8, 128K, 1024 GPUs it is {row['ratio']:.2f} times as fast (the paper: {HEADLINE['ratio']})"
+    yield "Fig. 12's D = 8 isn't played: T = Σ = 8 needs 64 GPUs, and the figure has 16"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tsprun", help="the program")
+    parser.add_argument("machine", type=pathlib.Path, help="the machine file of MI300X GPUs")
+    parser.add_argument("folder", type=pathlib.Path, help="where played.json is written")
+    parser.add_argument("--quick", action="store_true", help="a few points, without the search for the headline's NIC")
+    arguments = parser.parse_args()
+    player = Player(arguments.tsprun, arguments.folder)
+    rows = []
+    print(f"{'figure':>6}{'GPUs':>6}{'D':>3}{'S':>8}{'batch':>7}{'TSP tokens/s':>15}{'TP+SP':>13}{'ratio':>7}  TP+SP is bound by")
+    for figure, *point in points(arguments.quick):
+        row = {"figure": figure, **player.play(arguments.machine, *point)}
+        rows.append(row)
+        print(f"{figure:6}{row['gpus']:6}{row['degree']:3}{row['seq']:8}{row['batch']:7}{row['tsp_tokens_per_s']:15.0f}"
+              f"{row['matched_tokens_per_s']:13.0f}{row['ratio']:7.2f}  {row['matched_binds']}", flush=True)
+    said = list(statements(rows))
+    if not arguments.quick:
+        speed = player.nic_speed(arguments.machine.read_text())
+        said.append(f"the paper's {HEADLINE['ratio']} appears if a NIC has " + (f"{speed * 1e-9:.1f} GB/s" if speed else
+                    f"none of {SLOWEST_NIC * 1e-9:.0f} to {FASTEST_NIC * 1e-9:.0f} GB/s") + ", all else being equal")
+    print(*said, sep="\n")
+    (arguments.folder / "played.json").write_text(json.dumps({"rows": rows, "statements": said}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
