@@ -66,10 +66,7 @@ bool Engine::idle() const {
   return std::all_of(std::begin(queues_), std::end(queues_), [](const Queue& queue) { return queue.head == nullptr; });
 }
 
-int Engine::waiting_for(Stream stream) const {
-  const Operation* head = queues_[static_cast<std::size_t>(stream)].head;
-  return head == nullptr ? -1 : head->waiting_for();
-}
+const Operation* Engine::running(Stream stream) const { return queues_[static_cast<std::size_t>(stream)].head; }
 
 // --- queues ------------------------------------------------------------------------------------------------------------------
 
@@ -212,6 +209,10 @@ bool Engine::step_head(Stream stream) {
     break_down(Error(Cause::out_of_memory,
                      fmt::format("{}: no memory is left for what it must remember", name(operation->info().op)), world_rank_,
                      std::string(name(operation->info().op)), operation->sequence_));
+  } catch (...) {
+    broken_ = true;
+    abandon();  // an operation of run() is on a stack that unwinds
+    throw;
   }
   q.head = operation->next_;
   operation->next_ = nullptr;
@@ -315,8 +316,8 @@ void Engine::throw_first_cause() {
   if (!stepping_) abandon();  // else the operation that is being stepped would be deleted; step_head() does it after that
   Failure first = board_.failure();
   // The first failure is still being written, or its writer died meanwhile; in that case the launcher writes it.
-  const std::uint64_t patience_ends = clock().now_ns() + 100'000'000;
-  while (first.cause == Cause::none && clock().now_ns() < patience_ends) first = board_.failure();
+  const std::uint64_t patience_ends = posix::now_ns() + 100'000'000;
+  while (first.cause == Cause::none && posix::now_ns() < patience_ends) first = board_.failure();
   if (first.cause == Cause::none) {
     first.cause = Cause::interrupted;
     first.detail = "the job was ended; nobody noted why";

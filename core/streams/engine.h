@@ -207,8 +207,8 @@ class Engine {
   std::uint64_t blocked_ns() const { return blocked_ns_; }
   /// Returns true if no operation is pending on any stream.
   bool idle() const;
-  /// Returns the world rank that the stream's running operation waits for; -1: none runs.
-  int waiting_for(Stream stream) const;
+  /// Returns the operation at the head of a stream, which the engine owns; null: there is none.
+  const Operation* running(Stream stream) const;
   /// Sets the observer of operations (a WaitObserver is told of waits, too); null: none, which costs nothing. Borrowed.
   /// Precondition: idle(), or null.
   void observe(OperationObserver* observer) { observer_ = observer; }

@@ -260,7 +260,7 @@ void Engine::throw_gone(int peer, Op op, std::uint64_t sequence) {
 
 void Engine::lost(int world_peer, Op op, const std::string& detail) {
   // Show on the board for whom the operation waits, in case the job ends meanwhile because of another rank's failure.
-  const std::uint64_t started = clock().now_ns();
+  const std::uint64_t started = posix::now_ns();
   std::uint64_t sequence = 0;
   for (int i = 0; i < kStreams; ++i) {
     const auto stream = static_cast<Stream>(i);
@@ -271,7 +271,7 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
     page_->blocked_on.store(i + 1, relaxed);
   }
   const std::uint64_t ends = started + wait_for_word_ns(options_.timeout_ns);
-  while (clock().now_ns() < ends) {
+  while (posix::now_ns() < ends) {
     if (board_.aborted()) throw_first_cause();
     const Life life = board_.life(world_peer);
     // Only dead ranks are blamed at once: a rank that is marked finished may yet be reported as failed by its launcher.

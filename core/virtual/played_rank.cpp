@@ -130,7 +130,8 @@ std::string PlayedRank::describe_wait(std::uint8_t stream, std::uint64_t number)
     const bool posts = item.kind == ItemKind::post || item.kind == ItemKind::call;
     if (posts && item.stream == stream && item.amount == number) what = name(program_.calls[item.index].op);
   }
-  const int missing = engine_.waiting_for(static_cast<Stream>(stream));
+  const Operation* running = engine_.running(static_cast<Stream>(stream));
+  const int missing = running == nullptr ? -1 : running->waiting_for();
   return fmt::format("{} #{} on stream {}{}", what, number, name(static_cast<Stream>(stream)),
                      missing < 0 ? "" : fmt::format(", for rank {}", missing));
 }

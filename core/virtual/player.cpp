@@ -59,9 +59,11 @@ class Player final : public sim::Handler {
       times.traffic = world_.transports[rank]->counters();
       result.seconds = std::max(result.seconds, times.seconds);
       result.ranks.push_back(times);
-      if (const TraceRecorder* trace = states_[rank].trace.get(); trace != nullptr) {
-        result.traces.push_back({.events = trace->events(), .memory = trace->memory()});
-      }
+      std::unique_ptr<TraceRecorder>& trace = states_[rank].trace;
+      if (trace == nullptr) continue;
+      states_[rank].rank->engine().observe(nullptr);
+      result.traces.push_back({.events = trace->events(), .memory = trace->memory(), .left_out = trace->left_out()});
+      trace.reset();  // before the next is copied
     }
     return result;
   }
@@ -76,7 +78,7 @@ class Player final : public sim::Handler {
     std::uint8_t stream = 0;   // of the operation that it waits for
     std::uint64_t number = 0;  // of that operation
     double waits_since = 0;
-    int waits_for = -1;  // rank
+    TraceEvent wait{};  // the wait, as the trace shows it
     // The kernel that it computes.
     bool computes = false;
     double began_at = 0;
@@ -106,7 +108,7 @@ class Player final : public sim::Handler {
         if (!state.waits || !state.rank->is_complete(state.stream, state.number)) return;
         state.waits = false;
         state.times.exposed += timeline_.now() - state.waits_since;
-        note(state, {.begin_ns = in_ns(state.waits_since), .name = "wait", .waited_for = state.waits_for});
+        note(state, state.wait);
         break;
       case kKernel:
         if (!state.computes || timeline_.now() < state.ends_at) return;  // its speed has changed since the event was added
@@ -216,7 +218,12 @@ class Player final : public sim::Handler {
     state.stream = item.stream;
     state.number = item.amount;
     state.waits_since = timeline_.now();
-    state.waits_for = state.rank->engine().waiting_for(static_cast<Stream>(item.stream));
+    state.wait = {.begin_ns = timeline_.now_ns(), .name = "wait"};
+    if (const Operation* running = state.rank->engine().running(static_cast<Stream>(item.stream)); running != nullptr) {
+      state.wait.waited_for = running->waiting_for();
+      state.wait.waited_op = running->info().op;
+      state.wait.sequence = running->info().group_sequence;
+    }
     return true;
   }
 

@@ -41,6 +41,7 @@ struct PlayedTimes {
 struct PlayedTrace {
   std::vector<TraceEvent> events;  ///< in the order in which they ended
   std::vector<TraceMemory> memory;
+  std::uint64_t left_out = 0;  ///< events beyond TraceRecorder::kMostEvents
 };
 
 /// Result of a played run.

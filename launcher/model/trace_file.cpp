@@ -169,16 +169,20 @@ std::uint64_t print_events(TraceWriter& file, std::span<const TraceEvent> events
   return end_ns;
 }
 
+/// Says at the trace's end that events are missing.
+void print_left_out(TraceWriter& file, std::uint64_t left_out, int rank, std::uint64_t end_ns, std::uint64_t zero_ns) {
+  if (left_out == 0) return;
+  file.print(",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":0,\"name\":\"{} more events were left out\",\"ts\":{:.3f}}}", rank,
+             left_out, micro(end_ns, zero_ns));
+}
+
 void print_rank(TraceWriter& file, Context& context, const TraceRecorder& trace, std::uint64_t zero_ns, TraceFlows flows) {
   const Engine& engine = engine_of(context);
   const std::uint64_t end_ns = print_events(
       file, trace.events(), context.rank(), zero_ns, flows, [&](std::uint64_t group) { return engine.members_of(group); },
       [&] { context.tick(); });
   print_memory(file, trace.memory(), context.rank(), zero_ns);
-  if (trace.left_out() > 0) {
-    file.print(",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":0,\"name\":\"{} more events were left out\",\"ts\":{:.3f}}}",
-               context.rank(), trace.left_out(), micro(end_ns, zero_ns));
-  }
+  print_left_out(file, trace.left_out(), context.rank(), end_ns, zero_ns);
 }
 
 /// Prints the faults that were injected on a rank, as far as the board has their details.
@@ -291,8 +295,9 @@ void write_played_trace(const theory::Simulated& played, const TraceTarget& targ
       return here;
     };
     print_head(file, rank);
-    print_events(file, trace.events, rank, 0, target.flows, members, [] {});
+    const std::uint64_t end_ns = print_events(file, trace.events, rank, 0, target.flows, members, [] {});
     print_memory(file, trace.memory, rank, 0);
+    print_left_out(file, trace.left_out, rank, end_ns, 0);
   }
   file.print("\n]}}\n");
   file.finish();

@@ -255,6 +255,31 @@ TEST(Player, KernelsAreSlowerWhileTheirRankMovesBytes) {
   EXPECT_NEAR(run.ranks[1].exposed, moving - 20e-6, 1e-9);
 }
 
+TEST(Player, ATraceSaysForWhomAndForWhatARankWaits) {
+  const auto programs = record(3, 3, 3, 3 << 20, "all_gather=direct", [](Context& context, Buffer all) {
+    all_gather(context, all);
+    all_gather(context, all);
+  });
+  PlayOptions how = options(3, true);
+  how.trace = true;
+  const PlayedRun run = play(programs, how);
+  ASSERT_EQ(run.traces.size(), 3U);
+  for (const PlayedTrace& trace : run.traces) {
+    std::vector<std::uint64_t> waited;
+    double seconds = 0;
+    for (const TraceEvent& event : trace.events) {
+      if (event.name != "wait") continue;
+      EXPECT_EQ(event.waited_op, Op::all_gather);
+      EXPECT_GE(event.waited_for, 0);
+      waited.push_back(event.sequence);
+      seconds += static_cast<double>(event.end_ns - event.begin_ns) * 1e-9;
+    }
+    EXPECT_EQ(waited, (std::vector<std::uint64_t>{1, 2}));
+    EXPECT_NEAR(seconds, run.seconds, 1e-8);
+    EXPECT_EQ(trace.left_out, 0U);
+  }
+}
+
 TEST(Player, ProgramsMustFillTheWorld) {
   const auto programs = record(3, 3, 3, 99, "", all_gather);
   PlayOptions how = options(3, true);
