@@ -62,11 +62,18 @@ sim::FabricShape fabric_of(const Machine& machine, int ranks, const SimulateOpti
           .slow = options.slow_ways};
 }
 
+/// Returns how many times longer a rank's kernels take than those of others.
+double slowness_of(int rank, const SimulateOptions& options) {
+  double factor = 1;
+  for (const SlowRank& slow : options.slow_ranks) {
+    if (slow.rank == rank) factor *= slow.factor;
+  }
+  return factor;
+}
+
 PlayedRun play_on(const Machine& machine, std::span<const Program> programs, int world, const SimulateOptions& options,
                   bool trace = false) {
   const int unit = static_cast<int>(programs.size());
-  std::vector<double> factors(programs.size(), 1);
-  for (const SlowRank& slow : options.slow_ranks) factors[static_cast<std::size_t>(slow.rank)] *= slow.factor;
   return play(programs, {.fabric = fabric_of(machine, unit, options),
                          .ranks = world,
                          .steps = options.steps,
@@ -74,7 +81,7 @@ PlayedRun play_on(const Machine& machine, std::span<const Program> programs, int
                          .copies_slow_kernels = machine.copies_slow_kernels,
                          .trace = trace,
                          .price = [&](int rank, const KernelCost& cost) {
-                           return factors[static_cast<std::size_t>(rank)] * kernel_seconds(cost, machine);
+                           return slowness_of(rank, options) * kernel_seconds(cost, machine);
                          }});
 }
 
@@ -96,43 +103,40 @@ void make_across_nodes_infinite(Machine& machine) {
   machine.nic_latency = 0;
 }
 
-/// Returns the seconds by which the kernels of a program are shorter on another machine.
-double kernels_gain(const Program& program, const Machine& machine, const Machine& other) {
-  std::vector<double> gains;
-  for (const KernelCost& cost : program.costs) gains.push_back(kernel_seconds(cost, machine) - kernel_seconds(cost, other));
+/// Returns the seconds of a rank's kernels, if no message slows them.
+double kernels_seconds(const Program& program, const Machine& machine) {
+  std::vector<double> seconds;
+  for (const KernelCost& cost : program.costs) seconds.push_back(kernel_seconds(cost, machine));
   double sum = 0;
   for (const ProgramItem& item : program.items) {
-    if (item.kind == ItemKind::kernel) sum += gains[item.index];
+    if (item.kind == ItemKind::kernel) sum += seconds[item.index];
   }
   return sum;
 }
 
-/// Returns what would shorten the run most if it took no time. To play again takes long, so it isn't done where even the whole
-/// time of the rank that a resource holds up longest is less than what another one gains.
+/// Returns what would shorten the run most if it took no time. To play again takes long, so a resource that can't gain as much as
+/// another one does is left out: without it a step still takes as long as the kernels of any rank.
 std::string what_binds(const Machine& machine, std::span<const Program> programs, int world, const SimulateOptions& options,
                        const PlayedRun& run) {
   struct Candidate {
     std::string_view resource;
-    void (*make_infinite)(Machine&);
     Machine without;
-    double most = 0;
+    double most = 0;  // that it can gain in a step
   };
-  std::vector<Candidate> candidates = {
-      {name(Resource::compute, machine), make_compute_infinite, machine},
-      {name(Resource::memory, machine), [](Machine& of) { of.memory_bytes_per_s = kInfinite; }, machine},
-      {"launches of kernels", [](Machine& of) { of.launch_seconds = 0; }, machine},
-      {name(Resource::within_node, machine), make_within_node_infinite, machine},
-      {name(Resource::across_nodes, machine), make_across_nodes_infinite, machine}};
-  double waits = 0;
-  for (const PlayedTimes& rank : run.ranks)
-    waits = std::max(waits, (rank.exposed + rank.compute * (1 - 1 / machine.copies_slow_kernels)) / options.steps);
-  for (Candidate& candidate : candidates) {
-    candidate.make_infinite(candidate.without);
-    for (const Program& program : programs)
-      candidate.most = std::max(candidate.most, kernels_gain(program, machine, candidate.without));
-    if (candidate.make_infinite == make_within_node_infinite || candidate.make_infinite == make_across_nodes_infinite)
-      candidate.most = waits;
-  }
+  std::vector<Candidate> candidates;
+  const auto add = [&](std::string_view resource, void (*make_infinite)(Machine&)) {
+    Candidate& candidate = candidates.emplace_back(Candidate{.resource = resource, .without = machine});
+    make_infinite(candidate.without);
+    double least = 0;
+    for (std::size_t rank = 0; rank < programs.size(); ++rank)
+      least = std::max(least, slowness_of(static_cast<int>(rank), options) * kernels_seconds(programs[rank], candidate.without));
+    candidate.most = run.seconds / options.steps - least;
+  };
+  add(name(Resource::compute, machine), make_compute_infinite);
+  add(name(Resource::memory, machine), [](Machine& of) { of.memory_bytes_per_s = kInfinite; });
+  add("launches of kernels", [](Machine& of) { of.launch_seconds = 0; });
+  add(name(Resource::within_node, machine), make_within_node_infinite);
+  add(name(Resource::across_nodes, machine), make_across_nodes_infinite);
   std::ranges::stable_sort(candidates, std::ranges::greater(), &Candidate::most);
   std::string_view binds;
   double gain = 0;

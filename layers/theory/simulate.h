@@ -3,8 +3,9 @@
 //
 // Prices. A kernel takes the longer of its FLOPs over what the machine reaches (peak × gemm_efficiency; of flash attention, peak
 // × attention_efficiency) and its bytes over what the memory reaches. A product of an f32 gradient and a bf16 operand counts as
-// bf16: a GPU would round the gradient first. Kernels of a GPU run one after another; copies and sums of collectives take no time
-// beside them. Links are those of transport/sim/fabric.h.
+// bf16: a GPU would round the gradient first. The time of a launch comes on top, and while messages of its rank are under way a
+// kernel takes longer by the machine's factor. Kernels of a GPU run one after another; copies and sums of collectives take no
+// time beside them. Links are those of transport/sim/fabric.h.
 //
 // Folding. Replicas of a data-parallel job do the same. So if several fill the world, one unit of whole replicas on whole nodes
 // is recorded and played, and stands for the others (transport/sim/sim_transport.h).

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tsprun::detail::test::simulate_test {
@@ -161,6 +162,20 @@ TEST(Simulate, WhatBindsIsWhatWouldShortenTheStepMost) {
   slow = fast;
   slow.launch_seconds = 1e-3;
   EXPECT_EQ(binds(slow), "launches of kernels");
+}
+
+TEST(Simulate, WhatBindsKnowsOfASlowRank) {
+  // Links cost more than a usual rank's kernels, and less than the slow one's.
+  const theory::MeshSetting of = setting("tsp=4", 4, 1024);
+  theory::Machine on = machine();
+  on.launch_seconds = 0;
+  on.memory_bytes_per_s = 1e18;
+  on.within_bytes_per_s /= 4;
+  const auto binds = [&](std::vector<theory::SlowRank> slow) {
+    return theory::simulate(of, on, {.fold = false, .binds = true, .slow_ranks = std::move(slow)}).binds;
+  };
+  EXPECT_EQ(binds({}), "links within nodes");
+  EXPECT_EQ(binds({{.rank = 3, .factor = 1000}}), "compute");
 }
 
 TEST(Simulate, KernelsTakeTheirLaunchAndTheLongerOfFlopsAndBytes) {
