@@ -148,21 +148,25 @@ void read_across(Object object, Machine& machine) {
   object.done();
 }
 
+/// Returns whether a document has the field, "a" or "a.b".
+bool has_field(const json& document, std::string_view field) {
+  const std::size_t dot = field.find('.');
+  const auto at = document.is_object() ? document.find(field.substr(0, dot)) : document.end();
+  if (at == document.end()) return false;
+  return dot == std::string_view::npos || has_field(*at, field.substr(dot + 1));
+}
+
 /// Refuses sources that aren't texts, or name fields that the file doesn't have.
 void check_sources(Object& object, const json& document) {
   const json* sources = object.find("sources");
   if (sources == nullptr) return;
   if (!sources->is_object()) object.refuse("sources", "an object of texts");
   for (const auto& [field, source] : sources->items()) {
-    std::string pointer = "/" + field;
-    std::ranges::replace(pointer, '.', '/');
-    const bool names = field.find_first_of("/~") == std::string::npos && document.contains(json::json_pointer(pointer));
-    if (!names || !source.is_string()) {
-      object.refuse("sources",
-                    fmt::format("texts by names of this file's fields, such as \"launch_s\" or \"within_node.latency_s\"; "
-                                "\"{}\" isn't one",
-                                shown(field)));
-    }
+    if (has_field(document, field) && source.is_string()) continue;
+    object.refuse("sources",
+                  fmt::format("texts by names of this file's fields, such as \"launch_s\" or \"within_node.latency_s\"; "
+                              "\"{}\" isn't one",
+                              shown(field)));
   }
 }
 

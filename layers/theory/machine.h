@@ -8,14 +8,12 @@
 //     "memory_bytes_per_s": 5.3e12,
 //     "memory_efficiency": 0.8,                 * fraction of it that kernels reach, 0.001 to 1; without it 1
 //     "launch_s": 4e-6,                         * seconds that each kernel takes besides its work; without it 0
-//     "copies_slow_kernels": 1.1,               * how many times longer a kernel takes while its GPU sends or receives, at least
-//     1;
-//                                               without it 1
+//     "copies_slow_kernels": 1.1,               * how many times longer a kernel takes while messages of its GPU are under
+//                                               way, at least 1; without it 1
 //     "flops_per_s": {"bf16": 1.3074e15, …},    peak of dense GEMMs by dtype; a dtype that is missing can't be planned
-//     "gemm_efficiency": 0.5,                   fraction of the peak that large GEMMs reach, 0.001 to 1; or a table * of FLOPs
-//     and
-//                                               fractions, [[1e9, 0.1], [1e12, 0.5]], between whose entries it is interpolated
-//                                               over the logarithm of FLOPs
+//     "gemm_efficiency": 0.5,                   fraction of the peak that large GEMMs reach, 0.001 to 1; or a table * of
+//                                               FLOPs and fractions, [[1e9, 0.1], [1e12, 0.5]], between whose entries it is
+//                                               interpolated over the logarithm of FLOPs
 //     "attention_efficiency": 0.35,             likewise, of flash attention
 //     "gpus_per_node": 8,
 //     "within_node": {

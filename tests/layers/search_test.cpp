@@ -129,6 +129,11 @@ TEST(Machines, OfVersion2AreRefusedByField) {
   EXPECT_EQ(refused("1.25", "0.5"), "m.json: field \"copies_slow_kernels\": expected a number from 1 to 100, found 0.5");
   EXPECT_EQ(refused("4e-6", "-1"), "m.json: field \"launch_s\": expected a number from 0 to 1, found -1");
   EXPECT_NE(refused("{\"launch_s\"", "{\"lunch_s\"").find("\"lunch_s\" isn't one"), std::string::npos);
+  for (const char* none : {"launch_s.0", "gemm_efficiency.0", "gemm_efficiency.99999999999999999999", "within_node.", ".", ""}) {
+    EXPECT_NE(refused("{\"launch_s\"", "{\"" + std::string(none) + "\"").find("\"" + std::string(none) + "\" isn't one"),
+              std::string::npos)
+        << none;
+  }
   EXPECT_NE(refused("\"measured\"", "7").find("\"launch_s\" isn't one"), std::string::npos);
   const std::string table =
       "expected a number from 0.001 to 1, or up to 1000 pairs [FLOPs, number from 0.001 to 1] of increasing FLOPs";
