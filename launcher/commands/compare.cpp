@@ -38,24 +38,6 @@ class QuietAfterFirst {
   spdlog::level::level_enum level_;
 };
 
-/// Checks that at least one layout has the axes of --tp and --sp.
-void check_variants(GlobalOptions global, const std::vector<Layout>& layouts) {
-  const auto with = [&](AxisKind axis) {
-    const auto has = [&](const Layout& layout) { return layout.has(axis); };
-    const auto found = std::find_if(layouts.begin(), layouts.end(), has);
-    return found == layouts.end() ? layouts.front() : *found;
-  };
-  global.layout = with(AxisKind::tp);
-  tensor_exchange(global);
-  global.layout = with(AxisKind::sp);
-  sequence_exchange(global);
-}
-
-/// Returns a text as a number; `usual` for an empty one. `text` must be a whole number or empty.
-std::size_t number_or(const std::string& text, std::size_t usual) {
-  return text.empty() ? usual : static_cast<std::size_t>(std::stoull(text));
-}
-
 /// Turns a point's texts into values. Throws Error(refused) with the message of a model command that can't run it.
 void validate_point(ComparePoint& point, bool forward_only) {
   validate_global(point.global, RankUse::job, 1);
@@ -71,33 +53,21 @@ void validate_point(ComparePoint& point, bool forward_only) {
 
 std::vector<ComparePoint> compare_points(const CompareOptions& options, const ModelCommandOptions& model,
                                          const GlobalOptions& global) {
-  const std::vector<SweepPoint> swept = sweep_points(options, model);
-  std::vector<Layout> parsed;
-  for (const std::string& layout : split_layouts(options.layouts)) parsed.push_back(Layout::parse(layout));
-  check_variants(global, parsed);
+  if (options.layouts.empty()) split_layouts(options.layouts);  // which refuses that
   std::vector<ComparePoint> points;
-  for (const SweepPoint& at : swept) {
+  for (const SweepPoint& at : sweep_points(options, model, global)) {
     ComparePoint point{.global = global, .model = model, .layout = at.layout, .why = {}};
-    const Layout layout = Layout::parse(at.layout);
-    point.global.layout.text = at.layout;
-    point.global.ranks.text.clear();
-    // --tp and --sp apply to the layouts that have their axis.
-    if (!layout.has(AxisKind::tp)) point.global.tp = Given<TensorExchange>(TensorExchange::plain);
-    if (!layout.has(AxisKind::sp)) point.global.sp = Given<SequenceExchange>(SequenceExchange::gather);
+    take(at, point.global);
+    take(at, point.model);
     point.global.quiet = true;  // each job's audit becomes a row
-    point.model.config = at.config;
-    point.model.batch.text = at.batch;
-    point.model.sequence.text = at.sequence;
     const QuietAfterFirst quiet(points.empty());
     try {
       validate_point(point, options.forward_only);
     } catch (const Error& error) {
       point.why = error.what();
-      // The row shows what was asked for.
-      point.global.layout = layout;
-      point.global.ranks = layout.ranks();
-      point.model.sequence = number_or(at.sequence, point.model.sequence);
-      point.model.batch = number_or(at.batch, point.model.batch);
+      take(at, point.global);
+      point.global.ranks = point.global.layout->ranks();
+      show_as_asked(at, point.model);
     }
     points.push_back(std::move(point));
   }

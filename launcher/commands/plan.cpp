@@ -12,6 +12,7 @@
 #include "layers/theory/search.h"
 #include "layers/theory/simulate.h"
 #include "transport/cause.h"
+#include "transport/environment.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -176,7 +177,9 @@ void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohman
     if (!global.quiet) spdlog::info("playing {} of {}: {}", all.size() + 1, options_.simulate, each.layout.label());
     Setting setting = question_.setting;
     setting.recompute = each.recompute;
-    all.push_back({&each, theory::simulate({.setting = setting, .layout = each.layout}, *question_.machine, {.binds = true})});
+    all.push_back(
+        {&each, theory::simulate({.setting = setting, .layout = each.layout}, *question_.machine,
+                                 {.binds = true, .algorithms = Environment().algorithms(), .reassociate = global.reassociate})});
     rows[i]["simulated_seconds"] = all.back().step.seconds;
     rows[i]["simulated_exposed_seconds"] = all.back().step.exposed_seconds;
     rows[i]["simulated_binds"] = all.back().step.binds;

@@ -27,7 +27,7 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-constexpr ModelOptionUse kSimulateUse{.model_folder = false, .files = false, .seed = false, .ranks = false};
+constexpr ModelOptionUse kSimulateUse{.model_folder = false, .files = false, .seed = false, .swept = true, .ranks = false};
 constexpr std::int64_t kMostSimulatedSteps = 1000;
 constexpr double kMostFactor = 1e6;
 
@@ -62,6 +62,7 @@ class SimulateCommand final : public Command {
   void refuse_ignored(const GlobalOptions& global) const;
   void read_slow(const std::string& text);
   SimulatePoint point_at(const SweepPoint& at, const GlobalOptions& global) const;
+  theory::Simulated play(const SimulatePoint& point, const GlobalOptions& global) const;
   void check(const SimulatePoint& point) const;
 
   ModelCommandOptions model_;
@@ -123,7 +124,7 @@ void SimulateCommand::validate(const GlobalOptions& global) {
   if (!options_.csv.empty() && options_.csv != "-") check_writable("--csv", options_.csv);
   if (!global.trace.empty()) check_writable("--trace", global.trace);
   machine_ = theory::find_machine(options_.machine);
-  for (const SweepPoint& at : sweep_points(options_, model_)) points_.push_back(point_at(at, global));
+  for (const SweepPoint& at : sweep_points(options_, model_, global)) points_.push_back(point_at(at, global));
   if (points_.size() > 1 && !global.trace.empty())
     refuse(fmt::format("--trace {}: it holds one step; give one layout and size", global.trace));
   if (std::ranges::none_of(points_, [](const SimulatePoint& point) { return point.why.empty(); })) refuse(points_.front().why);
@@ -132,12 +133,10 @@ void SimulateCommand::validate(const GlobalOptions& global) {
 /// Returns the point with its values, or with the reason why it can't be played.
 SimulatePoint SimulateCommand::point_at(const SweepPoint& at, const GlobalOptions& global) const {
   SimulatePoint point{.model = model_, .layout = {}, .typed = {}, .why = {}};
-  point.model.config = at.config;
-  point.model.sequence.text = at.sequence;
-  point.model.batch.text = at.batch;
+  take(at, point.model);
   GlobalOptions of = global;
   if (!at.layout.empty()) {
-    of.layout = Layout::parse(at.layout);
+    take(at, of);
     point.typed = "--layouts " + at.layout;
   } else if (global.layout.given() || global.ranks.given()) {
     point.typed = ranks_as_typed(global);
@@ -145,15 +144,13 @@ SimulatePoint SimulateCommand::point_at(const SweepPoint& at, const GlobalOption
     of.layout = Layout::tsp(options_.gpus);
     point.typed = fmt::format("--gpus {}", options_.gpus.value);
   }
-  // --tp and --sp apply to the layouts that have their axis.
-  if (!at.layout.empty() && !of.layout->has(AxisKind::tp)) of.tp = Given<TensorExchange>(TensorExchange::plain);
-  if (!at.layout.empty() && !of.layout->has(AxisKind::sp)) of.sp = Given<SequenceExchange>(SequenceExchange::gather);
   try {
     point.layout = layout_of(of);
     validate_model(point.model, of, kSimulateUse);
     check(point);
   } catch (const Error& error) {
     point.why = error.what();
+    show_as_asked(at, point.model);
   }
   return point;
 }
@@ -163,6 +160,9 @@ void SimulateCommand::check(const SimulatePoint& point) const {
   const Layout& layout = point.layout;
   if (options_.gpus.given() && layout.ranks() != options_.gpus) {
     refuse(fmt::format("--gpus {}: {} has {} ranks; a rank is a GPU", options_.gpus.text, point.typed, layout.ranks()));
+  }
+  if (layout.ranks() > kMostRanksOnPaper) {
+    refuse(fmt::format("{}: {} ranks; {} are the most", point.typed, layout.ranks(), kMostRanksOnPaper));
   }
   if (const std::string why = why_impossible(point.model.setting(), layout); !why.empty()) {
     refuse(fmt::format("{}: {}", point.typed, why));
@@ -209,6 +209,10 @@ void SimulateCommand::refuse_ignored(const GlobalOptions& global) const {
   if (!global.rdma.empty()) refuse_one("--rdma " + global.rdma);
   if (global.bind.given()) refuse_one("--bind " + global.bind.text);
   if (global.verify) refuse_one("--verify");
+  if (global.timeout_ns.given()) refuse_one("--timeout " + global.timeout_ns.text);
+  if (!global.secret_file.empty()) refuse_one("--secret-file " + global.secret_file);
+  if (!global.rendezvous.empty()) refuse_one("--rendezvous " + global.rendezvous);
+  if (global.no_prefix) refuse_one("--no-prefix");
   if (!options_.layouts.empty() && (global.layout.given() || global.ranks.given())) {
     refuse(fmt::format("--layouts {} and {}: give one of them", options_.layouts, ranks_as_typed(global)));
   }
@@ -218,37 +222,49 @@ void SimulateCommand::refuse_ignored(const GlobalOptions& global) const {
   }
 }
 
+/// Plays a point.
+theory::Simulated SimulateCommand::play(const SimulatePoint& point, const GlobalOptions& global) const {
+  return theory::simulate({.setting = point.model.setting(), .layout = point.layout}, *machine_,
+                          {.fold = options_.fold == "on" && options_.slow.empty(),
+                           .training = !options_.forward,
+                           .blocking = options_.blocking,
+                           .steps = options_.steps,
+                           .binds = true,
+                           .trace = !global.trace.empty(),
+                           .slow_ranks = slow_ranks_,
+                           .slow_ways = slow_ways_,
+                           .algorithms = Environment().algorithms(),
+                           .reassociate = global.reassociate});
+}
+
 int SimulateCommand::run(const GlobalOptions& global, Report& report) {
-  report_model(report, points_.front().model);
+  report_model(report, std::ranges::find(points_, std::string(), &SimulatePoint::why)->model);
   nlohmann::ordered_json& rows = report.root()["simulate"] = nlohmann::ordered_json::array();
-  for (const SimulatePoint& point : points_) {
-    if (!point.why.empty()) {
-      rows.push_back(simulate_json(point, *machine_, !options_.forward, nullptr, 0));
-      continue;
-    }
-    if (points_.size() > 1 && !global.quiet) {
+  theory::Simulated last;
+  for (SimulatePoint& point : points_) {
+    if (points_.size() > 1 && point.why.empty() && !global.quiet) {
       spdlog::info("{} of {}: {}, {}, batch {}, seq {}", rows.size() + 1, points_.size(), point.layout.label(),
                    point.model.shape.name, point.model.batch, point.model.sequence);
     }
     const auto begin = std::chrono::steady_clock::now();
-    const theory::Simulated played = theory::simulate({.setting = point.model.setting(), .layout = point.layout}, *machine_,
-                                                      {.fold = options_.fold == "on" && options_.slow.empty(),
-                                                       .training = !options_.forward,
-                                                       .blocking = options_.blocking,
-                                                       .steps = options_.steps,
-                                                       .binds = true,
-                                                       .trace = !global.trace.empty(),
-                                                       .slow_ranks = slow_ranks_,
-                                                       .slow_ways = slow_ways_,
-                                                       .algorithms = Environment().algorithms(),
-                                                       .reassociate = global.reassociate});
+    try {
+      if (point.why.empty()) last = play(point, global);
+    } catch (const Error& error) {
+      if (points_.size() == 1) throw;  // else the others keep their rows
+      point.why = error.what();
+    }
     const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    rows.push_back(simulate_json(point, *machine_, !options_.forward, &played, wall));
-    if (!global.trace.empty()) write_played_trace(played, {.path = global.trace, .flows = global.trace_options.flows});
+    rows.push_back(simulate_json(point, *machine_, !options_.forward, point.why.empty() ? &last : nullptr, wall));
   }
   for (const std::string& line : simulate_table(rows, *machine_)) print("{}\n", line);
-  if (options_.csv.empty()) return 0;
-  const std::string trouble = write_csv("--csv", options_.csv, simulate_csv(rows));
+  // What was played stays, even if a file can't be written.
+  std::string trouble;
+  if (!options_.csv.empty()) trouble = write_csv("--csv", options_.csv, simulate_csv(rows));
+  try {
+    if (!global.trace.empty()) write_played_trace(last, {.path = global.trace, .flows = global.trace_options.flows});
+  } catch (const Error& error) {
+    trouble += (trouble.empty() ? "" : "; ") + std::string(error.what());
+  }
   if (trouble.empty()) return 0;
   spdlog::error("{}", trouble);
   report.set_failure(refusal(trouble), {});

@@ -45,8 +45,12 @@ bool differs(const ordered_json& rows, const char* field) {
 
 ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& machine, bool training,
                            const theory::Simulated* played, double wall) {
-  ordered_json row = {{"layout", point.layout.label()},    {"gpus", point.layout.ranks()},     {"config", point.model.shape.name},
-                      {"seq", point.model.sequence.value}, {"batch", point.model.batch.value}, {"why", point.why}};
+  ordered_json row = {{"layout", point.layout.label()},
+                      {"gpus", point.layout.ranks()},
+                      {"config", point.model.shape.name.empty() ? point.model.config : point.model.shape.name},
+                      {"seq", point.model.sequence.value},
+                      {"batch", point.model.batch.value},
+                      {"why", point.why}};
   if (played == nullptr) return row;
   const Setting setting = point.model.setting();
   const double flops = training ? theory::model_flops(setting) : theory::forward_flops(setting);

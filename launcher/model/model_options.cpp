@@ -75,8 +75,9 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
     options.shape = *options.resumed;
     return;
   }
-  if (use.model_folder && options.config.empty() && options.model.empty()) {
-    refuse(fmt::format("no model: give --config NAME|FILE ({}, or a config.json) or --model DIR", built_in_names()));
+  if (options.config.empty() && options.model.empty()) {
+    refuse(fmt::format("no model: give --config NAME|FILE ({}, or a config.json){}", built_in_names(),
+                       use.model_folder ? " or --model DIR" : ""));
   }
   if (!options.config.empty() && !options.model.empty()) {
     refuse(fmt::format("--config {} and --model {}: a model folder brings its own config; give one of them", options.config,
@@ -153,7 +154,7 @@ void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use)
   using enum Trait;
   table.group("Model");
   table.add("--config NAME|FILE", config, fmt::format("a built-in model ({}) or a Hugging Face config.json", built_in_names()),
-            use.model_folder ? reads : reads | required);
+            use.model_folder || use.swept ? reads : reads | required);
   if (use.model_folder) {
     table.add(
         "--model DIR", model,

@@ -24,7 +24,8 @@ struct ModelOptionUse {
   bool files = true;         ///< --data; without it --batch and --seq remain
   bool seed = true;
   bool recompute = true;
-  bool ranks = true;  ///< ranks will compute the model, so --layout must suit it
+  bool swept = false;  ///< --configs may stand for --config
+  bool ranks = true;   ///< ranks will compute the model, so --layout must suit it
 };
 
 /// The options, each with its default. Members without a description are described by their rows (declare()).

@@ -1,5 +1,6 @@
 #include "launcher/model/sweep.h"
 
+#include "launcher/model/layouts.h"
 #include "launcher/refuse.h"
 #include "launcher/values.h"
 #include "layers/io/config.h"
@@ -47,7 +48,43 @@ void check_whole(const std::string& option, const std::vector<std::string>& text
     if (!each.empty()) parse_integer(option, each, 1, std::numeric_limits<std::int64_t>::max());
 }
 
+/// Checks that at least one layout has the axes of --tp and --sp.
+void check_variants(GlobalOptions global, const std::vector<std::string>& layouts) {
+  const auto with = [&](AxisKind axis) {
+    const auto found = std::ranges::find_if(layouts, [&](const std::string& layout) { return Layout::parse(layout).has(axis); });
+    return Layout::parse(found == layouts.end() ? layouts.front() : *found);
+  };
+  global.layout = with(AxisKind::tp);
+  tensor_exchange(global);
+  global.layout = with(AxisKind::sp);
+  sequence_exchange(global);
+}
+
+/// Returns a text as a number; `usual` for an empty one. `text` must be a whole number or empty.
+std::size_t number_or(const std::string& text, std::size_t usual) {
+  return text.empty() ? usual : static_cast<std::size_t>(std::stoull(text));
+}
+
 }  // namespace
+
+void take(const SweepPoint& at, GlobalOptions& global) {
+  global.layout = Layout::parse(at.layout);
+  global.layout.text = at.layout;
+  global.ranks.text.clear();
+  if (!global.layout->has(AxisKind::tp)) global.tp = Given<TensorExchange>(TensorExchange::plain);
+  if (!global.layout->has(AxisKind::sp)) global.sp = Given<SequenceExchange>(SequenceExchange::gather);
+}
+
+void take(const SweepPoint& at, ModelCommandOptions& model) {
+  model.config = at.config;
+  model.batch.text = at.batch;
+  model.sequence.text = at.sequence;
+}
+
+void show_as_asked(const SweepPoint& at, ModelCommandOptions& model) {
+  model.sequence = number_or(at.sequence, model.sequence);
+  model.batch = number_or(at.batch, model.batch);
+}
 
 void SweepOptions::declare_sweep(OptionTable& table, Trait of_layouts) {
   table.add("--layouts SPEC[;SPEC...]", layouts, "layouts between semicolons: \"tsp=4;tp=4;tp=2,sp=2\"", of_layouts);
@@ -58,14 +95,13 @@ void SweepOptions::declare_sweep(OptionTable& table, Trait of_layouts) {
 
 std::vector<std::string> split_layouts(const std::string& text) { return split("--layouts", text, ';'); }
 
-std::vector<SweepPoint> sweep_points(const SweepOptions& options, const ModelCommandOptions& model) {
+std::vector<SweepPoint> sweep_points(const SweepOptions& options, const ModelCommandOptions& model, const GlobalOptions& global) {
   const std::vector<std::string> layouts =
       options.layouts.empty() ? std::vector<std::string>{""} : split_layouts(options.layouts);
   const std::vector<std::string> configs = swept("--configs", options.configs, "--config", model.config);
   const std::vector<std::string> sequences = swept("--seqs", options.sequences, "--seq", model.sequence.text);
   const std::vector<std::string> batches = swept("--batches", options.batches, "--batch", model.batch.text);
-  for (const std::string& each : layouts)
-    if (!each.empty()) Layout::parse(each);
+  if (!options.layouts.empty()) check_variants(global, layouts);
   for (const std::string& each : configs)
     if (!each.empty()) find_config(each);
   check_whole("--seq", sequences);

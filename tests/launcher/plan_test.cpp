@@ -1,10 +1,10 @@
 // `plan` from its command line to its report: every number that must be reproduced, and what is refused.
-#include "launcher/cli.h"
 #include "launcher/plan/amounts.h"
 #include "launcher/plan/paper_figures.h"
 #include "launcher/plan/paper_tables.h"
 #include "launcher/plan/text_table.h"
 #include "layers/layout/zigzag.h"
+#include "tests/launcher/answer.h"
 #include "tests/layers/temporary_folder.h"
 
 #include <fmt/format.h>
@@ -24,29 +24,9 @@ namespace {
 
 using nlohmann::json;
 
-struct Answer {
-  int code;
-  std::string out;
-  std::string err;
-  json report;
-};
+using test::Answer;
 
-Answer plan(std::vector<std::string> words) {
-  const test::TemporaryFolder folder;
-  const std::string file = (folder / "report.json").string();
-  words.insert(words.begin(), {"tsprun", "plan", "--json", file});
-  std::vector<const char*> pointers;
-  for (const std::string& word : words) pointers.push_back(word.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Answer answer;
-  answer.code = tsprun(static_cast<int>(pointers.size()), pointers.data());
-  answer.out = testing::internal::GetCapturedStdout();
-  answer.err = testing::internal::GetCapturedStderr();
-  std::ifstream stream(file);
-  answer.report = json::parse(stream, nullptr, false);
-  return answer;
-}
+Answer plan(const std::vector<std::string>& words) { return test::answer_of("plan", words); }
 
 /// The row of a table in the report whose fields are these.
 const json& row(const json& rows, const std::vector<std::pair<std::string, json>>& fields) {

@@ -1,5 +1,5 @@
 // `simulate` from its command line to its report.
-#include "launcher/cli.h"
+#include "tests/launcher/answer.h"
 #include "tests/layers/temporary_folder.h"
 
 #include <gmock/gmock.h>
@@ -20,35 +20,20 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-struct Answer {
-  int code = 0;
-  std::string out{};
-  std::string err{};
-  json report{};
+/// What `simulate` answers, with its table as CSV.
+struct Answer : test::Answer {
   std::string csv{};
 };
 
-std::string read(const std::string& file) {
-  std::ifstream stream(file);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
-
 /// Runs `tsprun simulate` on a model that takes milliseconds.
-Answer simulate(const std::vector<std::string>& words) {
-  const test::TemporaryFolder folder;
-  const std::string file = (folder / "report.json").string();
+Answer simulate(const std::vector<std::string>& words, const std::string& config = "--config") {
+  const detail::test::TemporaryFolder folder;
   const std::string csv = (folder / "table.csv").string();
-  std::vector<const char*> all = {"tsprun", "simulate", "--config",   "micro", "--dtype",
-                                  "bf16",   "--json",   file.c_str(), "--csv", csv.c_str()};
-  for (const std::string& word : words) all.push_back(word.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Answer answer;
-  answer.code = tsprun(static_cast<int>(all.size()), all.data());
-  answer.out = testing::internal::GetCapturedStdout();
-  answer.err = testing::internal::GetCapturedStderr();
-  answer.report = json::parse(read(file), nullptr, false);
-  answer.csv = read(csv);
+  std::vector<std::string> all = {config, "micro", "--dtype", "bf16", "--csv", csv};
+  all.insert(all.end(), words.begin(), words.end());
+  Answer answer{test::answer_of("simulate", all)};
+  std::ifstream stream(csv);
+  answer.csv = {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
   return answer;
 }
 
@@ -57,6 +42,11 @@ const json& only_row(const Answer& answer) {
   const json& rows = answer.report.at("simulate");
   EXPECT_EQ(rows.size(), 1U) << answer.err;
   return rows.empty() ? kNone : rows.front();
+}
+
+Answer test_of_two_models() {
+  return {test::answer_of("simulate", {"--configs", "nano,micro", "--machine", "h100", "--gpus", "2", "--dtype", "bf16", "--seq",
+                                       "64", "--batch", "2"})};
 }
 
 TEST(SimulateCommand, ReportsAStep) {
@@ -123,6 +113,33 @@ TEST(SimulateCommand, SweepsOverLayoutsAndSizes) {
   }
 }
 
+TEST(SimulateCommand, SweepsOverModels) {
+  const Answer answer = simulate({"--machine", "h100", "--gpus", "2", "--seq", "128", "--batch", "2"}, "--configs");
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  EXPECT_EQ(only_row(answer).at("config"), "micro");
+  const Answer both = test_of_two_models();
+  ASSERT_EQ(both.code, 0) << both.err;
+  EXPECT_EQ(both.report.at("simulate").at(0).at("config"), "nano");
+  EXPECT_EQ(both.report.at("simulate").at(1).at("config"), "micro");
+}
+
+// The others keep their rows, and the refused one shows what was asked for.
+TEST(SimulateCommand, ARefusedPointHasARow) {
+  const Answer long_one = simulate({"--machine", "h100", "--gpus", "2", "--seqs", "128,99999999"});
+  ASSERT_EQ(long_one.code, 0) << long_one.err;
+  const json& rows = long_one.report.at("simulate");
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_TRUE(rows[0].contains("seconds"));
+  EXPECT_EQ(rows[1].at("seq"), 99999999);
+  EXPECT_THAT(rows[1].at("why").get<std::string>(), HasSubstr("--seq 99999999"));
+  EXPECT_EQ(long_one.report.at("dtype"), "bf16");
+  const Answer large_one =
+      simulate({"--machine", "h100", "--layouts", "dp=131072,tsp=8;tsp=2", "--batch", "131072", "--seq", "16"});
+  ASSERT_EQ(large_one.code, 0) << large_one.err;
+  EXPECT_THAT(large_one.report.at("simulate").at(0).at("why").get<std::string>(), HasSubstr("1048576 ranks; 65536 are the most"));
+  EXPECT_TRUE(large_one.report.at("simulate").at(1).contains("seconds"));
+}
+
 TEST(SimulateCommand, FoldsToTheSameTime) {
   const std::vector<std::string> words = {"--machine", "mi300x", "--layout", "dp=4,tsp=8", "--batch", "8", "--seq", "512"};
   const Answer folded = simulate(words);
@@ -172,6 +189,8 @@ TEST(SimulateCommand, RefusesWhatItCannotPlay) {
       {{"--layout", "tsp=2", "--layouts", "tsp=4"}, "--layouts tsp=4 and --layout tsp=2: give one of them"},
       {{"--layouts", "tsp=2;;tp=2"}, "--layouts tsp=2;;tp=2: part 2 is empty"},
       {{"--seqs", "128,x"}, "--seq x: not a whole number"},
+      {{"--layouts", "tsp=2;zero3=2", "--tp", "sequence"}, "--tp sequence"},
+      {{"--timeout", "9"}, "--timeout 9: no rank runs here"},
       {{"--threads", "2"}, "--threads 2: no rank runs here"},
       {{"--slow", "rank=1"}, "--slow rank=1: no factor says"},
       {{"--slow", "gpu=1,factor=2"}, "--slow gpu=1,factor=2: it names neither a rank nor a link"},
@@ -192,6 +211,7 @@ TEST(SimulateCommand, RefusesWhatItCannotPlay) {
     EXPECT_THAT(answer.err, HasSubstr(each.expected));
   }
   EXPECT_THAT(simulate({"--gpus", "2"}).err, HasSubstr("--machine"));
+  EXPECT_THAT(test::answer_of("simulate", {"--machine", "h100"}).err, HasSubstr("no model: give --config NAME|FILE (nano, "));
   EXPECT_THAT(simulate({"--machine", "b200"}).err, HasSubstr("--machine b200: neither a machine that comes with tsprun"));
 }
 

@@ -22,20 +22,20 @@ void write_text(const std::string& file) {
   for (int i = 0; i < 4000; ++i) text << "number " << i * 7919 % 4001 << '\n';
 }
 
+/// Runs tsprun with these words and the model's.
+void run(std::vector<std::string> words, const std::vector<std::string>& model) {
+  words.insert(words.end(), model.begin(), model.end());
+  const Finished finished = run_tsprun(words);
+  ASSERT_EQ(finished.end.code, 0) << finished.describe();
+}
+
 TEST(SimulateCommand, MovesWhatATrainingMoves) {
   const TemporaryDirectory folder;
   write_text(folder.path("text.txt"));
   for (const char* layout : {"tsp=4", "tp=2,sp=2", "zero3=4", "dp=2,tsp=2"}) {
     const std::vector<std::string> model = {"--layout", layout, "--config", "micro", "--batch", "2", "--seq", "256"};
-    std::vector<std::string> train = {"train", "--data", folder.path("text.txt"), "--steps",
-                                      "1",     "--json", folder.path("t.json")};
-    std::vector<std::string> simulate = {"simulate", "--machine", "mi300x", "--json", folder.path("s.json")};
-    train.insert(train.end(), model.begin(), model.end());
-    simulate.insert(simulate.end(), model.begin(), model.end());
-    const Finished trained = run_tsprun(train);
-    ASSERT_EQ(trained.end.code, 0) << layout << ": " << trained.describe();
-    const Finished simulated = run_tsprun(simulate);
-    ASSERT_EQ(simulated.end.code, 0) << layout << ": " << simulated.describe();
+    run({"train", "--data", folder.path("text.txt"), "--steps", "1", "--json", folder.path("t.json")}, model);
+    run({"simulate", "--machine", "mi300x", "--json", folder.path("s.json")}, model);
     const json played = read_json(folder.path("s.json")).at("simulate").at(0).at("traffic_bytes");
     const json ranks = read_json(folder.path("t.json")).at("per_rank");
     for (const char* purpose : {"weights", "kv", "activations", "gradients", "head"}) {
@@ -70,15 +70,9 @@ TEST(SimulateCommand, TracesTheOrderInWhichATrainingWorks) {
   for (const char* layout : {"dp=2,tsp=2", "tp=2,sp=2"}) {
     const std::vector<std::string> model = {"--layout", layout, "--config", "micro", "--batch", "4", "--seq", "256"};
     // Buffers that are kept for later steps exist from the second on, so that is the one that is played.
-    std::vector<std::string> train = {
-        "train", "--data", folder.path("text.txt"), "--steps", "2", "--trace", folder.path("t.json"), "--trace-steps", "2:2"};
-    std::vector<std::string> simulate = {"simulate", "--machine", "mi300x", "--fold", "off", "--trace", folder.path("s.json")};
-    train.insert(train.end(), model.begin(), model.end());
-    simulate.insert(simulate.end(), model.begin(), model.end());
-    const Finished trained = run_tsprun(train);
-    ASSERT_EQ(trained.end.code, 0) << layout << ": " << trained.describe();
-    const Finished simulated = run_tsprun(simulate);
-    ASSERT_EQ(simulated.end.code, 0) << layout << ": " << simulated.describe();
+    run({"train", "--data", folder.path("text.txt"), "--steps", "2", "--trace", folder.path("t.json"), "--trace-steps", "2:2"},
+        model);
+    run({"simulate", "--machine", "mi300x", "--fold", "off", "--trace", folder.path("s.json")}, model);
     const auto real = order(folder.path("t.json"));
     EXPECT_GE(real.size(), 4U * 4) << layout;
     EXPECT_EQ(order(folder.path("s.json")), real) << layout;

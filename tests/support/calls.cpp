@@ -64,7 +64,7 @@ class TypedCall : public Running {
     EXPECT_TRUE(memory.guards_intact()) << place() << " wrote outside of " << what;
   }
 
-  /// What lies in the holes between the chunks is still what make() wrote there.
+  /// Checks that the holes between the chunks still hold what make() wrote there.
   void expect_holes(const Guarded<T>& memory, const char* what) const {
     std::vector<bool> in_chunk(extent_);
     for (int rank = 0; rank < n_; ++rank) {

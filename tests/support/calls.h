@@ -52,7 +52,7 @@ void run(Context& context, Communicator& group, const Call& call);
 /// Elements that rank `from` sends to rank `to` in an all_to_all of that call.
 std::size_t all_to_all_count(const Call& call, int from, int to);
 
-/// What a Call may say of an operation.
+/// Returns whether calls of an operation can have the property.
 bool reduces(Op op);
 bool has_root(Op op);
 bool has_uneven_form(Op op);

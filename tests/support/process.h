@@ -68,7 +68,7 @@ class Process {
   std::thread reader_err_;
 };
 
-/// What a finished run left to look at.
+/// End and output of a finished run.
 struct Finished {
   End end;
   std::string out;
@@ -80,7 +80,7 @@ struct Finished {
 
 /// Runs a program to its end and checks that nothing of it is left: no process, no file in /dev/shm, no abstract socket.
 Finished run_program(const std::vector<std::string>& arguments, const ProcessOptions& options = {}, double seconds = 60);
-/// The same for tsprun with these arguments.
+/// Does the same for tsprun with these arguments.
 Finished run_tsprun(const std::vector<std::string>& arguments, const ProcessOptions& options = {}, double seconds = 60);
 
 std::string tsprun_path();
@@ -89,10 +89,10 @@ std::string program_path(const std::string& name);
 /// {tsprun, options…, run, --, actor, action…}
 std::vector<std::string> tsprun_actor(const std::vector<std::string>& options, const std::vector<std::string>& action);
 
-/// What is kept outside of processes: files in /dev/shm and abstract sockets of ours.
+/// Returns our names outside of processes: files in /dev/shm and abstract sockets.
 std::set<std::string> shared_names();
-/// Those that weren't there `before` and stay for five seconds: other jobs on the machine have theirs, too, but only while they
-/// live.
+/// Returns those that weren't there `before` and stay for five seconds: other jobs on the machine have theirs, too, but only
+/// while they live.
 std::set<std::string> names_left(const std::set<std::string>& before);
 
 std::vector<std::string> lines_of(const std::string& text);

@@ -43,7 +43,7 @@ using RankBody = std::function<void(Context&)>;
 /// of the lowest rank that threw.
 void run_ranks(int ranks, const RankBody& body, const RankOptions& options = {});
 
-/// The same, but returns how each rank ended instead of throwing.
+/// Does the same, but returns how each rank ended instead of throwing.
 std::vector<RankOutcome> try_ranks(int ranks, const RankBody& body, const RankOptions& options = {});
 
 /// The outcomes as text, for failure messages: one line a rank.

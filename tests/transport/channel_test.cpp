@@ -242,7 +242,7 @@ TEST(Tls, TakesNewKeysOnTheWay) {
   }
 }
 
-/// The same words twice make other bytes each time: each connection has a key of its own.
+// Words that are sent twice make other bytes each time: each connection has a key of its own.
 TEST(Tls, ARecordedConnectorIsNotLetInAgain) {
   Sockets sockets;
   Channel connector = Channel::connector(std::move(sockets.one), {kSecret, true}, Link::lanes, 3, 1);

@@ -11,6 +11,7 @@ import argparse
 import json
 import pathlib
 import subprocess
+import sys
 
 MODEL = {"model_type": "llama", "hidden_act": "silu", "hidden_size": 4096, "num_hidden_layers": 2, "num_attention_heads": 32,
          "num_key_value_heads": 32, "head_dim": 128, "intermediate_size": 16384, "vocab_size": 32000, "max_position_embeddings": 131072}
@@ -37,6 +38,9 @@ class Player:
         subprocess.run(command + (["--forward"] if forward else []), check=True, stdout=subprocess.DEVNULL)
         tsp, matched = json.loads(report.read_text())["simulate"]
         report.unlink()
+        for row in (tsp, matched):
+            if row["why"]:
+                sys.exit(f"played.py: {row['why']}")
         return {"gpus": gpus, "degree": degree, "seq": seq, "batch": batch, "forward": forward, "tsp_tokens_per_s": tsp["tokens_per_s"],
                 "matched_tokens_per_s": matched["tokens_per_s"], "ratio": tsp["tokens_per_s"] / matched["tokens_per_s"],
                 "tsp_binds": tsp["binds"], "matched_binds": matched["binds"]}
