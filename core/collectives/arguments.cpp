@@ -19,7 +19,7 @@ namespace {
 }
 
 /// "10 f32"
-std::string amount(ConstBuffer buffer) { return fmt::format("{} {}", buffer.count, name(buffer.dtype)); }
+std::string amount(const ConstBuffer& buffer) { return fmt::format("{} {}", buffer.count, name(buffer.dtype)); }
 
 void check_one_each(std::string_view operation, std::string_view list_name, std::span<const std::size_t> list, int ranks) {
   if (list.size() != static_cast<std::size_t>(ranks)) {
@@ -28,7 +28,7 @@ void check_one_each(std::string_view operation, std::string_view list_name, std:
   }
 }
 
-bool overlap(ConstBuffer a, ConstBuffer b) {
+bool overlap(const ConstBuffer& a, const ConstBuffer& b) {
   const auto a_begin = reinterpret_cast<std::uintptr_t>(a.data);
   const auto b_begin = reinterpret_cast<std::uintptr_t>(b.data);
   return a.count != 0 && b.count != 0 && a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
@@ -36,12 +36,12 @@ bool overlap(ConstBuffer a, ConstBuffer b) {
 
 }  // namespace
 
-void check_memory(std::string_view operation, std::string_view argument, ConstBuffer buffer) {
+void check_memory(std::string_view operation, std::string_view argument, const ConstBuffer& buffer) {
   if (buffer.count != 0 && buffer.data == nullptr)
     refuse(operation, fmt::format("{} has {} at a null address", argument, amount(buffer)));
 }
 
-void check_same_dtype(std::string_view operation, ConstBuffer send, ConstBuffer recv) {
+void check_same_dtype(std::string_view operation, const ConstBuffer& send, const ConstBuffer& recv) {
   if (send.dtype != recv.dtype) {
     refuse(operation,
            fmt::format("send holds {}, but recv holds {}: both must be of one type", name(send.dtype), name(recv.dtype)));
@@ -59,8 +59,8 @@ void check_member(std::string_view operation, std::string_view argument, int ran
   }
 }
 
-void check_whole(std::string_view operation, std::string_view whole_name, ConstBuffer whole, std::string_view part_name,
-                 ConstBuffer part, int ranks) {
+void check_whole(std::string_view operation, std::string_view whole_name, const ConstBuffer& whole, std::string_view part_name,
+                 const ConstBuffer& part, int ranks) {
   std::size_t needed = 0;
   const bool too_large = __builtin_mul_overflow(part.count, static_cast<std::size_t>(ranks), &needed);
   if (too_large || whole.count != needed) {
@@ -70,7 +70,7 @@ void check_whole(std::string_view operation, std::string_view whole_name, ConstB
 }
 
 void check_counts(std::string_view operation, std::string_view counts_name, std::span<const std::size_t> counts, int ranks,
-                  std::string_view whole_name, ConstBuffer whole) {
+                  std::string_view whole_name, const ConstBuffer& whole) {
   check_one_each(operation, counts_name, counts, ranks);
   std::size_t sum = 0;
   for (std::size_t r = 0; r < counts.size(); ++r) {
@@ -84,7 +84,7 @@ void check_counts(std::string_view operation, std::string_view counts_name, std:
 
 void check_chunks(std::string_view operation, std::span<const std::size_t> counts,
                   const std::optional<std::span<const std::size_t>>& offsets, int ranks, std::string_view whole_name,
-                  ConstBuffer whole) {
+                  const ConstBuffer& whole) {
   if (!offsets) return check_counts(operation, "counts", counts, ranks, whole_name, whole);
   check_one_each(operation, "counts", counts, ranks);
   check_one_each(operation, "offsets", *offsets, ranks);
@@ -109,27 +109,27 @@ void check_chunks(std::string_view operation, std::span<const std::size_t> count
 }
 
 void check_own_count(std::string_view operation, std::span<const std::size_t> counts, int rank, std::string_view part_name,
-                     ConstBuffer part) {
+                     const ConstBuffer& part) {
   const std::size_t needed = counts[static_cast<std::size_t>(rank)];
   if (part.count != needed)
     refuse(operation, fmt::format("{} has {}, but counts[{}] = {}", part_name, amount(part), rank, needed));
 }
 
-void check_equal_counts(std::string_view operation, ConstBuffer send, ConstBuffer recv) {
+void check_equal_counts(std::string_view operation, const ConstBuffer& send, const ConstBuffer& recv) {
   if (send.count != recv.count) {
     refuse(operation, fmt::format("send has {}, but recv has {}: both need as many", amount(send), amount(recv)));
   }
 }
 
-void check_overlap(std::string_view operation, std::string_view part_name, ConstBuffer part, std::string_view whole_name,
-                   ConstBuffer whole, const std::byte* place) {
+void check_overlap(std::string_view operation, std::string_view part_name, const ConstBuffer& part, std::string_view whole_name,
+                   const ConstBuffer& whole, const std::byte* place) {
   if (part.data != place && overlap(part, whole)) {
     refuse(operation, fmt::format("{} overlaps {}; in place means that {} is exactly this rank's own part of {}", part_name,
                                   whole_name, part_name, whole_name));
   }
 }
 
-void check_disjoint(std::string_view operation, ConstBuffer send, ConstBuffer recv) {
+void check_disjoint(std::string_view operation, const ConstBuffer& send, const ConstBuffer& recv) {
   if (overlap(send, recv)) refuse(operation, "send overlaps recv; this operation doesn't work in place");
 }
 

@@ -16,38 +16,38 @@ using namespace arguments;
 
 // --- broadcast ---------------------------------------------------------------------------------------------------------------
 
-Work CommunicatorState::start_broadcast(Mode mode, Buffer buffer, int root, const CallOptions& options) {
+Work CommunicatorState::start_broadcast(Mode mode, const Buffer& buffer, int root, const CallOptions& options) {
   check_member("broadcast", "root", root, size());
   check_memory("broadcast", "buffer", buffer);
-  return start(mode,
-               {.op = Op::broadcast,
-                .bytes = buffer.bytes(),
-                .own = buffer,
-                .agreement = {.count = buffer.count},
-                .arguments = {.recv = buffer, .root = root}},
-               options);
+  CheckedCall call(Op::broadcast);
+  call.bytes = buffer.bytes();
+  call.agreement.count = buffer.count;
+  call.arguments.recv = buffer;
+  call.arguments.root = root;
+  return start(mode, std::move(call), options);
 }
 
 // --- all_gather --------------------------------------------------------------------------------------------------------------
 
-Work CommunicatorState::start_all_gather(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options) {
+Work CommunicatorState::start_all_gather(Mode mode, const ConstBuffer& send, const Buffer& recv, const CallOptions& options) {
   check_same_dtype("all_gather", send, recv);
   check_whole("all_gather", "recv", recv, "send", send, size());
   check_memory("all_gather", "send", send);
   check_memory("all_gather", "recv", recv);
   Chunks chunks = Chunks::uniform(size(), send.count);
   check_overlap("all_gather", "send", send, "recv", recv, recv.slice(chunks.offset(rank()), send.count).data);
-  return start(mode,
-               {.op = Op::all_gather,
-                .bytes = recv.bytes(),
-                .own = send,
-                .agreement = {.count = send.count},
-                .arguments = {.send = send, .recv = recv, .chunks = std::move(chunks)}},
-               options);
+  CheckedCall call(Op::all_gather);
+  call.bytes = recv.bytes();
+  call.agreement.count = send.count;
+  call.arguments.send = send;
+  call.arguments.recv = recv;
+  call.arguments.chunks = std::move(chunks);
+  return start(mode, std::move(call), options);
 }
 
-Work CommunicatorState::start_all_gather_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
-                                           const Placement& placement, const CallOptions& options) {
+Work CommunicatorState::start_all_gather_v(Mode mode, const ConstBuffer& send, const Buffer& recv,
+                                           std::span<const std::size_t> counts, const Placement& placement,
+                                           const CallOptions& options) {
   check_same_dtype("all_gather_v", send, recv);
   check_chunks("all_gather_v", counts, placement, size(), "recv", recv);
   check_own_count("all_gather_v", counts, rank(), "send", send);
@@ -56,18 +56,19 @@ Work CommunicatorState::start_all_gather_v(Mode mode, ConstBuffer send, Buffer r
   Chunks chunks = placement ? Chunks::placed(counts, *placement) : Chunks::listed(counts);
   const std::size_t total = chunks.total();
   check_overlap("all_gather_v", "send", send, "recv", recv, recv.slice(chunks.offset(rank()), send.count).data);
-  return start(mode,
-               {.op = Op::all_gather,
-                .bytes = total * size_of(recv.dtype),
-                .own = send,
-                .agreement = {.count = total, .counts = counts},
-                .arguments = {.send = send, .recv = recv, .chunks = std::move(chunks)}},
-               options);
+  CheckedCall call(Op::all_gather);
+  call.bytes = total * size_of(recv.dtype);
+  call.agreement.count = total;
+  call.agreement.counts = counts;
+  call.arguments.send = send;
+  call.arguments.recv = recv;
+  call.arguments.chunks = std::move(chunks);
+  return start(mode, std::move(call), options);
 }
 
 // --- reduce_scatter ----------------------------------------------------------------------------------------------------------
 
-Work CommunicatorState::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction,
+Work CommunicatorState::start_reduce_scatter(Mode mode, const ConstBuffer& send, const Buffer& recv, Reduction reduction,
                                              const CallOptions& options) {
   check_same_dtype("reduce_scatter", send, recv);
   check_summable("reduce_scatter", send.dtype);
@@ -76,18 +77,19 @@ Work CommunicatorState::start_reduce_scatter(Mode mode, ConstBuffer send, Buffer
   check_memory("reduce_scatter", "recv", recv);
   Chunks chunks = Chunks::uniform(size(), recv.count);
   check_overlap("reduce_scatter", "recv", recv, "send", send, send.slice(chunks.offset(rank()), recv.count).data);
-  return start(mode,
-               {.op = Op::reduce_scatter,
-                .bytes = send.bytes(),
-                .own = send,
-                .agreement = {.count = recv.count},
-                .arguments = {.send = send, .recv = recv, .chunks = std::move(chunks)},
-                .reduction = reduction},
-               options);
+  CheckedCall call(Op::reduce_scatter);
+  call.bytes = send.bytes();
+  call.agreement.count = recv.count;
+  call.arguments.send = send;
+  call.arguments.recv = recv;
+  call.arguments.chunks = std::move(chunks);
+  call.reduction = reduction;
+  return start(mode, std::move(call), options);
 }
 
-Work CommunicatorState::start_reduce_scatter_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
-                                               const Placement& placement, Reduction reduction, const CallOptions& options) {
+Work CommunicatorState::start_reduce_scatter_v(Mode mode, const ConstBuffer& send, const Buffer& recv,
+                                               std::span<const std::size_t> counts, const Placement& placement,
+                                               Reduction reduction, const CallOptions& options) {
   check_same_dtype("reduce_scatter_v", send, recv);
   check_summable("reduce_scatter_v", send.dtype);
   check_chunks("reduce_scatter_v", counts, placement, size(), "send", send);
@@ -97,19 +99,20 @@ Work CommunicatorState::start_reduce_scatter_v(Mode mode, ConstBuffer send, Buff
   Chunks chunks = placement ? Chunks::placed(counts, *placement) : Chunks::listed(counts);
   const std::size_t total = chunks.total();
   check_overlap("reduce_scatter_v", "recv", recv, "send", send, send.slice(chunks.offset(rank()), recv.count).data);
-  return start(mode,
-               {.op = Op::reduce_scatter,
-                .bytes = total * size_of(send.dtype),
-                .own = send,
-                .agreement = {.count = total, .counts = counts},
-                .arguments = {.send = send, .recv = recv, .chunks = std::move(chunks)},
-                .reduction = reduction},
-               options);
+  CheckedCall call(Op::reduce_scatter);
+  call.bytes = total * size_of(send.dtype);
+  call.agreement.count = total;
+  call.agreement.counts = counts;
+  call.arguments.send = send;
+  call.arguments.recv = recv;
+  call.arguments.chunks = std::move(chunks);
+  call.reduction = reduction;
+  return start(mode, std::move(call), options);
 }
 
 // --- all_reduce, reduce ------------------------------------------------------------------------------------------------------
 
-Work CommunicatorState::start_all_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction,
+Work CommunicatorState::start_all_reduce(Mode mode, const ConstBuffer& send, const Buffer& recv, Reduction reduction,
                                          const CallOptions& options) {
   check_same_dtype("all_reduce", send, recv);
   check_summable("all_reduce", send.dtype);
@@ -117,17 +120,16 @@ Work CommunicatorState::start_all_reduce(Mode mode, ConstBuffer send, Buffer rec
   check_memory("all_reduce", "send", send);
   check_memory("all_reduce", "recv", recv);
   check_overlap("all_reduce", "send", send, "recv", recv, recv.data);
-  return start(mode,
-               {.op = Op::all_reduce,
-                .bytes = send.bytes(),
-                .own = send,
-                .agreement = {.count = send.count},
-                .arguments = {.send = send, .recv = recv},
-                .reduction = reduction},
-               options);
+  CheckedCall call(Op::all_reduce);
+  call.bytes = send.bytes();
+  call.agreement.count = send.count;
+  call.arguments.send = send;
+  call.arguments.recv = recv;
+  call.reduction = reduction;
+  return start(mode, std::move(call), options);
 }
 
-Work CommunicatorState::start_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, int root,
+Work CommunicatorState::start_reduce(Mode mode, const ConstBuffer& send, const Buffer& recv, Reduction reduction, int root,
                                      const CallOptions& options) {
   check_member("reduce", "root", root, size());
   check_summable("reduce", send.dtype);
@@ -138,19 +140,19 @@ Work CommunicatorState::start_reduce(Mode mode, ConstBuffer send, Buffer recv, R
     check_memory("reduce", "recv", recv);
     check_overlap("reduce", "send", send, "recv", recv, recv.data);
   }
-  return start(mode,
-               {.op = Op::reduce,
-                .bytes = send.bytes(),
-                .own = send,
-                .agreement = {.count = send.count},
-                .arguments = {.send = send, .recv = recv, .root = root},
-                .reduction = reduction},
-               options);
+  CheckedCall call(Op::reduce);
+  call.bytes = send.bytes();
+  call.agreement.count = send.count;
+  call.arguments.send = send;
+  call.arguments.recv = recv;
+  call.arguments.root = root;
+  call.reduction = reduction;
+  return start(mode, std::move(call), options);
 }
 
 // --- all_to_all --------------------------------------------------------------------------------------------------------------
 
-Work CommunicatorState::start_all_to_all(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options) {
+Work CommunicatorState::start_all_to_all(Mode mode, const ConstBuffer& send, const Buffer& recv, const CallOptions& options) {
   check_same_dtype("all_to_all", send, recv);
   check_equal_counts("all_to_all", send, recv);
   if (send.count % static_cast<std::size_t>(size()) != 0) {
@@ -164,17 +166,19 @@ Work CommunicatorState::start_all_to_all(Mode mode, ConstBuffer send, Buffer rec
   check_memory("all_to_all", "recv", recv);
   check_disjoint("all_to_all", send, recv);
   const Chunks chunks = Chunks::uniform(size(), send.count / static_cast<std::size_t>(size()));
-  return start(mode,
-               {.op = Op::all_to_all,
-                .bytes = send.bytes(),
-                .own = send,
-                .agreement = {.count = send.count},
-                .arguments = {.send = send, .recv = recv, .chunks = chunks, .send_chunks = chunks}},
-               options);
+  CheckedCall call(Op::all_to_all);
+  call.bytes = send.bytes();
+  call.agreement.count = send.count;
+  call.arguments.send = send;
+  call.arguments.recv = recv;
+  call.arguments.chunks = chunks;
+  call.arguments.send_chunks = chunks;
+  return start(mode, std::move(call), options);
 }
 
-Work CommunicatorState::start_all_to_all_v(Mode mode, ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
-                                           std::span<const std::size_t> recv_counts, const CallOptions& options) {
+Work CommunicatorState::start_all_to_all_v(Mode mode, const ConstBuffer& send, std::span<const std::size_t> send_counts,
+                                           const Buffer& recv, std::span<const std::size_t> recv_counts,
+                                           const CallOptions& options) {
   check_same_dtype("all_to_all_v", send, recv);
   check_counts("all_to_all_v", "send_counts", send_counts, size(), "send", send);
   check_counts("all_to_all_v", "recv_counts", recv_counts, size(), "recv", recv);
@@ -191,20 +195,20 @@ Work CommunicatorState::start_all_to_all_v(Mode mode, ConstBuffer send, std::spa
   check_disjoint("all_to_all_v", send, recv);
   // Counts differ from pair to pair, so they aren't part of the signature: each pair compares the size of its message instead.
   constexpr std::size_t kUneven = ~std::size_t{0};
-  return start(mode,
-               {.op = Op::all_to_all,
-                .own = send,
-                .agreement = {.count = kUneven},
-                .arguments = {.send = send,
-                              .recv = recv,
-                              .chunks = Chunks::listed(recv_counts),
-                              .send_chunks = Chunks::listed(send_counts)}},
-               options);
+  CheckedCall call(Op::all_to_all);
+  call.agreement.count = kUneven;
+  call.arguments.send = send;
+  call.arguments.recv = recv;
+  call.arguments.chunks = Chunks::listed(recv_counts);
+  call.arguments.send_chunks = Chunks::listed(send_counts);
+  return start(mode, std::move(call), options);
 }
 
 // --- barrier -----------------------------------------------------------------------------------------------------------------
 
-Work CommunicatorState::start_barrier(Mode mode, const CallOptions& options) { return start(mode, {.op = Op::barrier}, options); }
+Work CommunicatorState::start_barrier(Mode mode, const CallOptions& options) {
+  return start(mode, CheckedCall(Op::barrier), options);
+}
 
 // --- the blocking and the posted form of each --------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ Collective::Collective(const Call& call, Start* start, const Arguments* argument
       arguments_(own_arguments_ ? &*own_arguments_ : arguments),
       counted_(engine_->options().counted),
       sent_(envelope_of(call.info)),
-      expected_(arguments_->expected ? envelope_of(*arguments_->expected) : sent_),
       task_(start(*this, *arguments_)) {
   task_.poll();  // as far as its turn()
 }
@@ -56,6 +55,17 @@ Envelope Collective::envelope_of(const OperationInfo& info) {
           .purpose = info.purpose};
 }
 
+OperationInfo Collective::expected_info() const {
+  OperationInfo info = info_;
+  if (const ExpectedMessage& expected = arguments_->expected; expected.group_sequence != 0) {
+    info.dtype = arguments_->recv.dtype;
+    info.bytes = arguments_->recv.bytes();
+    info.group_sequence = expected.group_sequence;
+    info.signature = expected.signature;
+  }
+  return info;
+}
+
 Call Collective::among(const Group& members, std::uint64_t phase) const {
   Call call{.group = &members, .keep = nullptr, .stream = stream_, .info = info_};
   // The signature differs by phase, so that messages of different phases between the same two ranks can't be confused.
@@ -65,8 +75,7 @@ Call Collective::among(const Group& members, std::uint64_t phase) const {
 
 void Collective::fail(Outcome outcome, int group_rank) const {
   const Group::Member& member = group_->member(group_rank);
-  engine().fail_receive(outcome, member.world, lane(group_rank), *member.transport,
-                        arguments_->expected ? *arguments_->expected : info_);
+  engine().fail_receive(outcome, member.world, lane(group_rank), *member.transport, expected_info());
 }
 
 bool Part::poll() {

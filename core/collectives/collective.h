@@ -29,16 +29,22 @@ struct Call {
   OperationInfo info;
 };
 
+/// What identifies the message that a send_recv receives. Its dtype and size are those of `recv`.
+struct ExpectedMessage {
+  std::uint64_t signature = 0;
+  std::uint32_t group_sequence = 0;  ///< 0: it is identified like the messages that the operation sends
+};
+
 /// The buffers and ranks of a call. Each operation uses those that it has; ranks are ranks of the group.
 struct Arguments {
   ConstBuffer send = {};
   Buffer recv = {};                            ///< in a broadcast, the buffer
   Chunks chunks = Chunks::uniform(1, 0);       ///< of the whole buffer; in an all_to_all, of recv
-  std::optional<Chunks> send_chunks = {};      ///< of an all_to_all
+  Chunks send_chunks = Chunks::uniform(1, 0);  ///< of an all_to_all
   int root = -1;                               ///< the root; in messages, the receiver
   int source = -1;                             ///< in messages, the sender
   Ticket posted = kNotNow;                     ///< of a receive into `recv` that was posted earlier
-  std::optional<OperationInfo> expected = {};  ///< of a send_recv: describes the message that it receives
+  ExpectedMessage expected = {};               ///< of a send_recv
 };
 
 class Collective;
@@ -91,7 +97,9 @@ class Collective final : public Operation {
   /// Returns the envelope of a message that this operation sends; `step` distinguishes the messages of one operation.
   Envelope sent_envelope(std::uint32_t step) const { return with_step(sent_, step); }
   /// Returns the envelope of a message that this operation expects.
-  Envelope expected_envelope(std::uint32_t step) const { return with_step(expected_, step); }
+  Envelope expected_envelope(std::uint32_t step) const {
+    return with_step(arguments_->expected.group_sequence == 0 ? sent_ : envelope_of(expected_info()), step);
+  }
 
   /// Returns the condition that the operation is at the head of its stream. An algorithm waits for it once, before anything else.
   NextTurn turn() const { return {}; }
@@ -132,6 +140,8 @@ class Collective final : public Operation {
   friend struct Finished;
   Collective(const Call& call, Start* start, const Arguments* arguments, std::optional<Arguments>&& own);
   static Envelope envelope_of(const OperationInfo& info);
+  /// Returns the description of the messages that the operation receives.
+  OperationInfo expected_info() const;
   static Envelope with_step(Envelope envelope, std::uint32_t step) {
     envelope.tag |= (step & 0xffff) << 16;
     return envelope;
@@ -146,7 +156,6 @@ class Collective final : public Operation {
   const Arguments* arguments_;
   bool counted_;  // EngineOptions::counted
   Envelope sent_;
-  Envelope expected_;
   int missing_ = -1;
   std::uint32_t missing_segment_ = 0;
   bool complete_ = false;

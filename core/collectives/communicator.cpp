@@ -147,10 +147,11 @@ const AlgorithmRow& CommunicatorState::choose(Op op, std::size_t bytes, const Ca
   return *find_algorithm(op, wanted);
 }
 
-OperationInfo CommunicatorState::describe(const CheckedCall& call, const AlgorithmRow& algorithm, const CallOptions& options) {
+Call CommunicatorState::describe(const CheckedCall& call, const AlgorithmRow& algorithm, const CallOptions& options) {
   const int root = call.arguments.root;
+  const ConstBuffer own = call.op == Op::broadcast ? ConstBuffer(call.arguments.recv) : call.arguments.send;
   Signed all{.op = static_cast<std::uint64_t>(call.op),
-             .dtype = static_cast<std::uint64_t>(call.own.dtype),
+             .dtype = static_cast<std::uint64_t>(own.dtype),
              .reduction = static_cast<std::uint64_t>(call.reduction),
              .algorithm = static_cast<std::uint64_t>(algorithm.algorithm),
              .root = root,
@@ -159,37 +160,38 @@ OperationInfo CommunicatorState::describe(const CheckedCall& call, const Algorit
              .counts = 0,
              .group = group.id};
   if (const auto counts = call.agreement.counts; !counts.empty()) all.counts = XXH3_64bits(counts.data(), counts.size_bytes());
-  return {.op = call.op,
-          .dtype = call.own.dtype,
-          .reduction = call.reduction,
-          .root = root < 0 ? -1 : world_rank(root),
-          .bytes = call.own.bytes(),
-          .group = group.id,
-          .group_sequence = ++sequence[static_cast<std::size_t>(options.stream)],
-          .signature = XXH3_64bits(&all, sizeof all),
-          .purpose = options.purpose,
-          .relayed = algorithm.relayed};
+  return {.group = &group,
+          .keep = nullptr,
+          .stream = options.stream,
+          .info = {.op = call.op,
+                   .dtype = own.dtype,
+                   .reduction = call.reduction,
+                   .root = root < 0 ? -1 : world_rank(root),
+                   .bytes = own.bytes(),
+                   .group = group.id,
+                   .group_sequence = ++sequence[static_cast<std::size_t>(options.stream)],
+                   .signature = XXH3_64bits(&all, sizeof all),
+                   .purpose = options.purpose,
+                   .relayed = algorithm.relayed}};
 }
 
 Work CommunicatorState::start(Mode mode, CheckedCall&& call, const CallOptions& options) {
   const AlgorithmRow& algorithm = choose(call.op, call.bytes, options);
-  return start(mode, options, describe(call, algorithm, options), algorithm.start, std::move(call.arguments));
+  return start(mode, describe(call, algorithm, options), algorithm.start, std::move(call.arguments));
 }
 
-Work CommunicatorState::start(Mode mode, const CallOptions& options, const OperationInfo& info, Start* algorithm,
-                              Arguments&& arguments) {
+Work CommunicatorState::start(Mode mode, Call&& call, Start* algorithm, Arguments&& arguments) {
   Engine& engine = *group.engine;
-  Call call{.group = &group, .keep = nullptr, .stream = options.stream, .info = info};
   if (mode == Mode::blocking) {
     Collective operation(call, algorithm, arguments);
-    engine.run(options.stream, operation);
+    engine.run(call.stream, operation);
     return {};
   }
   call.keep = {shared_from_this(), &group};
   const std::uint64_t held = group.heap->use().total;
   std::unique_ptr<Collective> operation(new (engine.frames()) Collective(call, algorithm, std::move(arguments)));
   if (group.heap->use().total != held) operation->set_holds_memory();
-  return engine.post(options.stream, std::move(operation));
+  return engine.post(call.stream, std::move(operation));
 }
 
 }  // namespace detail

@@ -40,13 +40,14 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
     std::size_t count = 0;
     std::span<const std::size_t> counts = {};  ///< all counts of a `_v` operation
   };
-  /// A collective whose arguments were checked.
+  /// A collective whose arguments were checked. (Its members are set one by one: as an aggregate, it would be cleared first,
+  /// which takes 10 ns.)
   struct CheckedCall {
+    explicit CheckedCall(Op operation) : op(operation) {}
     Op op;
     std::uint64_t bytes = 0;  ///< of the whole buffer, by which the algorithm is chosen
-    ConstBuffer own = {};     ///< this rank's own part
-    Agreement agreement = {};
-    Arguments arguments = {};
+    Agreement agreement;
+    Arguments arguments;
     Reduction reduction = Reduction::sum;
   };
 
@@ -91,33 +92,35 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
   /// Returns the algorithm of a call, `bytes` as in Communicator::algorithm(). Throws Error(refused) if the options name one that
   /// the operation doesn't have, or that can't run on this group.
   const AlgorithmRow& choose(Op op, std::size_t bytes, const CallOptions& options) const;
-  /// Returns the description of a collective, signed; counts it in its stream.
-  OperationInfo describe(const CheckedCall& call, const AlgorithmRow& algorithm, const CallOptions& options);
+  /// Describes a collective, signed; counts it in its stream.
+  Call describe(const CheckedCall& call, const AlgorithmRow& algorithm, const CallOptions& options);
   std::uint64_t sign_message(int from, int to, DType dtype, std::size_t count) const;
   /// Returns the envelope of the next message to or from `other`, with its number and signature.
-  Envelope next_message(Direction direction, ConstBuffer buffer, int other, const CallOptions& options);
-  OperationInfo describe_message(Op op, const Envelope& message, ConstBuffer buffer, int other) const;
+  Envelope next_message(Direction direction, const ConstBuffer& buffer, int other, const CallOptions& options);
+  Call describe_message(Op op, const Envelope& message, const ConstBuffer& buffer, int other, const CallOptions& options) const;
   /// Chooses the algorithm of a collective, and runs or posts it.
   Work start(Mode mode, CheckedCall&& call, const CallOptions& options);
   /// Runs or posts an operation.
-  Work start(Mode mode, const CallOptions& options, const OperationInfo& info, Start* algorithm, Arguments&& arguments);
+  Work start(Mode mode, Call&& call, Start* algorithm, Arguments&& arguments);
 
   // Each checks the arguments of the call of its name and starts the operation.
-  Work start_broadcast(Mode mode, Buffer buffer, int root, const CallOptions& options);
-  Work start_all_gather(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options);
-  Work start_all_gather_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
+  Work start_broadcast(Mode mode, const Buffer& buffer, int root, const CallOptions& options);
+  Work start_all_gather(Mode mode, const ConstBuffer& send, const Buffer& recv, const CallOptions& options);
+  Work start_all_gather_v(Mode mode, const ConstBuffer& send, const Buffer& recv, std::span<const std::size_t> counts,
                           const Placement& placement, const CallOptions& options);
-  Work start_reduce_scatter(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, const CallOptions& options);
-  Work start_reduce_scatter_v(Mode mode, ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
+  Work start_reduce_scatter(Mode mode, const ConstBuffer& send, const Buffer& recv, Reduction reduction,
+                            const CallOptions& options);
+  Work start_reduce_scatter_v(Mode mode, const ConstBuffer& send, const Buffer& recv, std::span<const std::size_t> counts,
                               const Placement& placement, Reduction reduction, const CallOptions& options);
-  Work start_all_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, const CallOptions& options);
-  Work start_reduce(Mode mode, ConstBuffer send, Buffer recv, Reduction reduction, int root, const CallOptions& options);
-  Work start_all_to_all(Mode mode, ConstBuffer send, Buffer recv, const CallOptions& options);
-  Work start_all_to_all_v(Mode mode, ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
+  Work start_all_reduce(Mode mode, const ConstBuffer& send, const Buffer& recv, Reduction reduction, const CallOptions& options);
+  Work start_reduce(Mode mode, const ConstBuffer& send, const Buffer& recv, Reduction reduction, int root,
+                    const CallOptions& options);
+  Work start_all_to_all(Mode mode, const ConstBuffer& send, const Buffer& recv, const CallOptions& options);
+  Work start_all_to_all_v(Mode mode, const ConstBuffer& send, std::span<const std::size_t> send_counts, const Buffer& recv,
                           std::span<const std::size_t> recv_counts, const CallOptions& options);
-  Work start_send(Mode mode, ConstBuffer buffer, int to, const CallOptions& options);
-  Work start_recv(Mode mode, Buffer buffer, int from, const CallOptions& options);
-  Work start_send_recv(Mode mode, ConstBuffer send, int to, Buffer recv, int from, const CallOptions& options);
+  Work start_send(Mode mode, const ConstBuffer& buffer, int to, const CallOptions& options);
+  Work start_recv(Mode mode, const Buffer& buffer, int from, const CallOptions& options);
+  Work start_send_recv(Mode mode, const ConstBuffer& send, int to, const Buffer& recv, int from, const CallOptions& options);
   Work start_barrier(Mode mode, const CallOptions& options);
 
   Group group;

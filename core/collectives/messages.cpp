@@ -57,7 +57,7 @@ std::uint64_t CommunicatorState::sign_message(int from, int to, DType dtype, std
   return XXH3_64bits(&all, sizeof all);
 }
 
-Envelope CommunicatorState::next_message(Direction direction, ConstBuffer buffer, int other, const CallOptions& options) {
+Envelope CommunicatorState::next_message(Direction direction, const ConstBuffer& buffer, int other, const CallOptions& options) {
   std::vector<Correspondence>& peers = correspondence[static_cast<std::size_t>(options.stream)];
   if (peers.empty()) peers.resize(static_cast<std::size_t>(size()));
   Correspondence& peer = peers[static_cast<std::size_t>(other)];
@@ -74,21 +74,25 @@ Envelope CommunicatorState::next_message(Direction direction, ConstBuffer buffer
           .purpose = options.purpose};
 }
 
-OperationInfo CommunicatorState::describe_message(Op op, const Envelope& message, ConstBuffer buffer, int other) const {
-  return {.op = op,
-          .dtype = buffer.dtype,
-          .reduction = Reduction::sum,
-          .root = world_rank(other),
-          .bytes = buffer.bytes(),
-          .group = group.id,
-          .group_sequence = message.sequence,
-          .signature = message.signature,
-          .purpose = message.purpose};
+Call CommunicatorState::describe_message(Op op, const Envelope& message, const ConstBuffer& buffer, int other,
+                                         const CallOptions& options) const {
+  return {.group = &group,
+          .keep = nullptr,
+          .stream = options.stream,
+          .info = {.op = op,
+                   .dtype = buffer.dtype,
+                   .reduction = Reduction::sum,
+                   .root = world_rank(other),
+                   .bytes = buffer.bytes(),
+                   .group = group.id,
+                   .group_sequence = message.sequence,
+                   .signature = message.signature,
+                   .purpose = message.purpose}};
 }
 
 // --- send, recv --------------------------------------------------------------------------------------------------------------
 
-Work CommunicatorState::start_send(Mode mode, ConstBuffer buffer, int to, const CallOptions& options) {
+Work CommunicatorState::start_send(Mode mode, const ConstBuffer& buffer, int to, const CallOptions& options) {
   check_other("send", "to", to, group);
   check_memory("send", "buffer", buffer);
   if (options.algorithm != Algorithm::automatic) choose(Op::send, buffer.bytes(), options);  // may refuse the algorithm
@@ -103,10 +107,10 @@ Work CommunicatorState::start_send(Mode mode, ConstBuffer buffer, int to, const 
       return {};
     }
   }
-  return start(mode, options, describe_message(Op::send, envelope, buffer, to), send_message, {.send = buffer, .root = to});
+  return start(mode, describe_message(Op::send, envelope, buffer, to, options), send_message, {.send = buffer, .root = to});
 }
 
-Work CommunicatorState::start_recv(Mode mode, Buffer buffer, int from, const CallOptions& options) {
+Work CommunicatorState::start_recv(Mode mode, const Buffer& buffer, int from, const CallOptions& options) {
   check_other("recv", "from", from, group);
   check_memory("recv", "buffer", buffer);
   if (options.algorithm != Algorithm::automatic) choose(Op::recv, buffer.bytes(), options);
@@ -127,13 +131,14 @@ Work CommunicatorState::start_recv(Mode mode, Buffer buffer, int from, const Cal
       engine.progress_transports();
     }
   }
-  return start(mode, options, describe_message(Op::recv, envelope, buffer, from), receive_message,
+  return start(mode, describe_message(Op::recv, envelope, buffer, from, options), receive_message,
                {.recv = buffer, .source = from, .posted = ticket});
 }
 
 // --- send_recv ---------------------------------------------------------------------------------------------------------------
 
-Work CommunicatorState::start_send_recv(Mode mode, ConstBuffer send, int to, Buffer recv, int from, const CallOptions& options) {
+Work CommunicatorState::start_send_recv(Mode mode, const ConstBuffer& send, int to, const Buffer& recv, int from,
+                                        const CallOptions& options) {
   check_member("send_recv", "to", to, size());
   check_member("send_recv", "from", from, size());
   check_memory("send_recv", "send", send);
@@ -152,12 +157,15 @@ Work CommunicatorState::start_send_recv(Mode mode, ConstBuffer send, int to, Buf
     check_same_dtype("send_recv", send, recv);
     check_equal_counts("send_recv", send, recv);
   }
-  OperationInfo info = describe_message(Op::send_recv, next_message(Direction::out, send, to, options), send, to);
-  OperationInfo expected = describe_message(Op::send_recv, next_message(Direction::in, recv, from, options), recv, from);
-  info.source = expected.source = expected.root;
-  expected.root = info.root;
-  return start(mode, options, info, send_and_receive,
-               {.send = send, .recv = recv, .root = to, .source = from, .expected = expected});
+  Call call = describe_message(Op::send_recv, next_message(Direction::out, send, to, options), send, to, options);
+  call.info.source = world_rank(from);
+  const Envelope expected = next_message(Direction::in, recv, from, options);
+  return start(mode, std::move(call), send_and_receive,
+               {.send = send,
+                .recv = recv,
+                .root = to,
+                .source = from,
+                .expected = {.signature = expected.signature, .group_sequence = expected.sequence}});
 }
 
 // --- the blocking and the posted form of each --------------------------------------------------------------------------------

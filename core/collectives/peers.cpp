@@ -68,7 +68,7 @@ PeerSum::PeerSum(Collective& me, DType dtype, std::size_t count, std::uint32_t s
       count_(count),
       landing_(landing_for(me, count * size_of(dtype))),
       messages_(me, step, count * size_of(dtype), landing_.bytes().data(), 0),
-      terms_(static_cast<std::size_t>(me.size())) {}
+      terms_(static_cast<std::size_t>(me.size()), boost::container::default_init) {}
 
 void PeerSum::sum(const std::byte* own, std::byte* out, std::size_t first, std::size_t count, kernels::Stores stores) {
   const std::size_t element = size_of(dtype_);

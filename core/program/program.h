@@ -63,7 +63,7 @@ struct ProgramCall {
     const auto all = [](const ProgramCall& call) {
       return std::tuple(call.op, call.dtype, call.reduction, call.purpose, call.root, call.source, call.bytes, call.group,
                         call.signature, call.relayed, call.algorithm, call.arguments.send.count, call.arguments.recv.count,
-                        call.arguments.expected ? call.arguments.expected->signature : 0);
+                        call.arguments.expected.signature);
     };
     return all(one) == all(other) && one.arguments.chunks == other.arguments.chunks &&
            one.arguments.send_chunks == other.arguments.send_chunks;

@@ -68,12 +68,11 @@ class Task::promise_type {
 
   template <Condition C>
   struct Awaiter {
-    C condition;  // a reference to one that has a name
+    C& condition;  // one without a name lives in the frame until the task goes on
     bool await_ready() { return condition.poll(); }
     void await_suspend(std::coroutine_handle<promise_type> frame) noexcept {
-      using Plain = std::remove_reference_t<C>;
       frame.promise().condition_ = &condition;
-      frame.promise().poll_ = [](void* waited_for) { return static_cast<Plain*>(waited_for)->poll(); };
+      frame.promise().poll_ = [](void* waited_for) { return static_cast<C*>(waited_for)->poll(); };
     }
     void await_resume() noexcept {}
   };
@@ -84,9 +83,10 @@ class Task::promise_type {
     void await_resume() const noexcept {}
   };
   NextTurnAwaiter await_transform(NextTurn) { return {}; }
-  template <Condition C>
-  Awaiter<C> await_transform(C&& condition) {
-    return {std::forward<C>(condition)};
+  template <class C>
+    requires Condition<std::remove_reference_t<C>>
+  Awaiter<std::remove_reference_t<C>> await_transform(C&& condition) {
+    return {condition};
   }
 
  private:

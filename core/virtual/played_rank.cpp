@@ -95,7 +95,7 @@ void PlayedRank::post(const ProgramItem& item) {
     case Op::recv: info.group_sequence = number(call.root, kIn); break;
     case Op::send_recv:
       info.group_sequence = number(call.root, kOut);
-      arguments.expected->group_sequence = number(call.source, kIn);
+      arguments.expected.group_sequence = number(call.source, kIn);
       break;
     default: info.group_sequence = ++member.sequence[item.stream]; break;
   }

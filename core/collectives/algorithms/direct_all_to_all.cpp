@@ -8,9 +8,9 @@ namespace tsprun::detail {
 
 Task direct_all_to_all(Collective& me, const Arguments& call) {
   const std::size_t element = size_of(call.send.dtype);
-  Offer offer(me, call.send.as_bytes(), call.send_chunks->largest() * element, Readers::one);
-  GatherChunks chunks(me, call.recv, call.chunks, call.send.data + call.send_chunks->offset(me.rank()) * element);
-  SendToPeers sends(me, offer, 0, *call.send_chunks, element);
+  Offer offer(me, call.send.as_bytes(), call.send_chunks.largest() * element, Readers::one);
+  GatherChunks chunks(me, call.recv, call.chunks, call.send.data + call.send_chunks.offset(me.rank()) * element);
+  SendToPeers sends(me, offer, 0, call.send_chunks, element);
   co_await me.turn();
   co_await offer.prepared();
   co_await all_of(sends, chunks);
