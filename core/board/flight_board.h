@@ -20,7 +20,8 @@
 //     │ process       │ pid; while ranks connect,    the rank
 //     │               │ the rank it waits for
 //     │ life          │ Life, code, stopped          the launcher; `finished` by the rank itself
-//     │ clock         │ last sign of life, ticks     the rank
+//     │ clock         │ last sign of life, ticks,    the rank
+//     │               │ core
 //  64 ├───────────────┤
 //     │ activity ×4   │ per stream: the operation    the rank
 //     │               │ at its head
@@ -143,6 +144,7 @@ struct RankPage {
   std::atomic<std::uint32_t> stopped;       ///< 1 while its process is stopped (SIGSTOP, a debugger)
   std::atomic<std::int32_t> connecting_to;  ///< world rank + 1 for which this rank waits while ranks connect; 0: none
   std::atomic<std::uint32_t> over;          ///< 1 once a launcher has seen how its process ended
+  std::atomic<std::int32_t> core;           ///< 1 + number of the core on which it last ran, where ranks share cores; 0: unknown
   ActivityLine activity[kStreams];
   std::atomic<std::uint64_t> counts[kOps];              ///< operations posted, by Op
   std::atomic<std::uint64_t> faults;                    ///< bit i: injected fault i struck here, see note_fault()

@@ -24,6 +24,7 @@ Collective::Collective(const Call& call, Start* start, const Arguments* argument
 }
 
 bool Collective::step(Engine&) {
+  missing_ = -1;
   budget = counted_ ? std::numeric_limits<std::size_t>::max() : kSegmentBytes;
   return task_.poll() || complete_;
 }

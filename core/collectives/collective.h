@@ -127,7 +127,10 @@ class Collective final : public Operation {
   /// Notes the member for which the operation waits, and which segment of its message is missing, from 1; 0: it isn't cut.
   void set_missing(int group_rank, std::uint32_t segment = 0) { set_missing_world(group_->member(group_rank).world, segment); }
   /// Notes the world rank for which the operation waits.
+  /// The same by world rank. If several are noted in one step, the last one counts, or one that shares this rank's core: as long
+  /// as one of those is missing, a wait must give up the core.
   void set_missing_world(int world_rank, std::uint32_t segment = 0) {
+    if (missing_ >= 0 && engine_->shares_core(missing_)) return;
     missing_ = world_rank;
     missing_segment_ = segment;
   }

@@ -40,7 +40,8 @@ bool SendToPeers::poll() {
 
 // --- PeerMessages, PeerSum ---------------------------------------------------------------------------------------------------
 
-PeerMessages::PeerMessages(Collective& me, std::uint32_t step, std::size_t bytes, std::byte* landing, std::size_t receive_up_to) {
+PeerMessages::PeerMessages(Collective& me, std::uint32_t step, std::size_t bytes, std::byte* landing, std::size_t receive_up_to)
+    : shares_cores_(me.engine().options().oversubscribed) {
   messages_.reserve(static_cast<std::size_t>(me.peers()));
   for (int i = 0; i < me.peers(); ++i) {
     std::byte* place = landing == nullptr ? nullptr : landing + static_cast<std::size_t>(i) * bytes;
@@ -55,6 +56,9 @@ void PeerMessages::ask() {
 bool PeerMessages::poll() {
   ask();
   while (arrived_ < messages_.size() && messages_[arrived_].poll()) ++arrived_;
+  if (shares_cores_) {  // notes all that are missing, see Collective::set_missing_world()
+    for (std::size_t i = arrived_ + 1; i < messages_.size(); ++i) messages_[i].poll();
+  }
   return arrived_ == messages_.size();
 }
 

@@ -46,6 +46,7 @@ class PeerMessages {
 
  private:
   PerPeer<Message> messages_;
+  bool shares_cores_;
   std::size_t asked_ = 0;
   std::size_t arrived_ = 0;  // the first `arrived_` messages are there
 };

@@ -199,6 +199,13 @@ class Engine {
     moved_ = true;
     sign_of_life();
   }
+  /// Returns true if ranks outnumber cores and this rank last ran on the core on which that one did: while this one doesn't give
+  /// up the core, that one can do nothing.
+  bool shares_core(int world_rank) const {
+    return core_ != 0 &&
+           routes_[static_cast<std::size_t>(world_rank)].node == routes_[static_cast<std::size_t>(world_rank_)].node &&
+           board_.page(world_rank).core.load(relaxed) == core_;
+  }
   /// Returns the memory of operations and their coroutines.
   FramePool& frames() { return frames_; }
   /// Returns the measurements of links, to which operations add each message that they had to wait for.
@@ -267,6 +274,7 @@ class Engine {
 
   // waiting.cpp
   void pause(Patience& patience);
+  void yield();
   void sleep(Patience& patience);
   void look_around(Patience& patience);
   void check_peer(Patience& patience, std::uint64_t now);
@@ -299,9 +307,8 @@ class Engine {
   bool broken_ = false;
   bool moved_ = false;
   std::uint64_t blocked_ns_ = 0;
-  std::uint32_t busy_ = 0;         // number of streams with an operation
-  std::uint32_t spin_looks_ = 0;   // if ranks outnumber cores: polls before the first yield
-  std::uint32_t spin_misses_ = 0;  // waits since spin_looks_ polls last sufficed
+  std::uint32_t busy_ = 0;  // number of streams with an operation
+  std::int32_t core_ = 0;   // if ranks outnumber cores: 1 + number of the core on which this rank last ran; 0: unknown
 };
 
 }  // namespace tsprun::detail

@@ -13,7 +13,8 @@ struct Patience {
   explicit Patience(Stream waited_for) : stream(waited_for) {}
 
   Stream stream;                     ///< the stream that is waited for
-  std::uint32_t looks = 0;           ///< polls since something last moved
+  std::uint32_t looks = 0;           ///< polls since something last moved; if ranks outnumber cores, those followed by a yield
+  std::uint32_t spins = 0;           ///< if ranks outnumber cores: polls since the last yield
   std::uint64_t started_ns = 0;      ///< when spinning began to read the clock; 0: not yet
   std::uint64_t last_look_ns = 0;    ///< when the board was last examined (look_around)
   int suspect = -1;                  ///< world rank waited for that was dead or finished at the last look; -1: none
@@ -25,6 +26,7 @@ struct Patience {
   /// Begins anew because something moved.
   void restart() {
     looks = 0;
+    spins = 0;
     started_ns = 0;
     suspect = -1;
   }

@@ -84,8 +84,7 @@ class Task::promise_type {
   };
   NextTurnAwaiter await_transform(NextTurn) { return {}; }
   template <class C>
-    requires Condition<std::remove_reference_t<C>>
-  Awaiter<std::remove_reference_t<C>> await_transform(C&& condition) {
+  requires Condition<std::remove_reference_t<C>> Awaiter<std::remove_reference_t<C>> await_transform(C&& condition) {
     return {condition};
   }
 
