@@ -1,16 +1,18 @@
 #include "launcher/cli.h"
 
+#include "core/collectives/choice.h"
+#include "core/kernels/level.h"
 #include "launcher/command_line.h"
 #include "launcher/commands/command.h"
-#include "launcher/environment.h"
-#include "launcher/help_footer.h"
 #include "launcher/log_sink.h"
 #include "launcher/outputs.h"
+#include "launcher/plan/text_table.h"
 #include "launcher/refuse.h"
 #include "launcher/signals.h"
 #include "launcher/standard_output.h"
 #include "launcher/starter.h"
 #include "transport/cause.h"
+#include "transport/environment.h"
 #include "transport/log.h"
 
 #include <fmt/format.h>
@@ -70,6 +72,24 @@ void report_refusal(Report& report, const std::string& command, const std::strin
   write_report(report, kRefused);
 }
 
+/// Refuses TSP_ALGORITHMS that ChoiceTable can't read, a kernel level in TSP_KERNELS that this machine doesn't offer, and
+/// variables that `command` would ignore.
+void check_environment(std::string_view command) {
+  const Environment environment;
+  try {
+    const ChoiceTable table(environment.algorithms());
+  } catch (const Error& error) {
+    refuse(fmt::format("TSP_ALGORITHMS={}: {}", environment.algorithms(), error.what()));
+  }
+  if (const std::optional<std::string_view> text = environment.kernels()) {
+    const std::optional<kernels::Level> level = kernels::level_from_name(*text);
+    if (!level) refuse(fmt::format("TSP_KERNELS={}: baseline, avx2 and avx512 work", *text));
+    if (*level > kernels::best_level())
+      refuse(fmt::format("TSP_KERNELS={}: this machine offers {} at most", *text, kernels::name(kernels::best_level())));
+  }
+  if (command != "run") refuse_ignored_variables(environment, command);
+}
+
 /// Refuses faults that the command can't inject.
 void check_faults(const CommandFacts& command, const GlobalOptions& global) {
   for (const fault::Spec& spec : global.faults.values) {
@@ -80,6 +100,18 @@ void check_faults(const CommandFacts& command, const GlobalOptions& global) {
                             : fmt::format("name a message: try drop:from={},to={},nth=1", spec.from, spec.to);
     refuse(fmt::format("--fault {}: {} has no training steps; {}", spec.text, command.name, instead));
   }
+}
+
+/// Returns the end of `tsprun COMMAND --help`: examples, and the names of the options that all commands share.
+std::string help_footer(const OptionTable& global, std::span<const std::string_view> examples) {
+  std::vector<std::string> names;
+  for (const OptionRow& row : global.rows()) names.push_back(row.names);
+  std::string text = "Examples:\n";
+  for (const std::string_view line : examples) text += fmt::format("  {}\n", line);
+  constexpr std::size_t kColumns = 98;
+  const std::vector<std::string> lines = wrapped(fmt::format("  {}", fmt::join(names, " ")), kColumns, "  ");
+  return text + fmt::format("\nGlobal options, before or after the command (`tsprun --help` explains them):\n{}",
+                            fmt::join(lines, "\n"));
 }
 
 /// Validates and runs a command, and writes the report. `complaint`: what is wrong with the command line itself; empty: nothing.
