@@ -93,7 +93,7 @@ void check_environment(std::string_view command) {
 /// Refuses faults that the command can't inject.
 void check_faults(const CommandFacts& command, const GlobalOptions& global) {
   for (const fault::Spec& spec : global.faults.values) {
-    if (command.ranks == RankUse::on_paper) refuse(fmt::format("--fault {}: {} has no ranks", spec.text, command.name));
+    if (!command.has_ranks()) refuse(fmt::format("--fault {}: {} has no ranks", spec.text, command.name));
     if (spec.step == 0 || command.has_steps) continue;
     const std::string instead =
         spec.strikes_rank() ? fmt::format("name an operation, such as kill:rank={},op=all_gather,seq=1", std::max(spec.rank, 0))
@@ -117,7 +117,6 @@ std::string help_footer(const OptionTable& global, std::span<const std::string_v
 /// Validates and runs a command, and writes the report. `complaint`: what is wrong with the command line itself; empty: nothing.
 int execute(Command& command, const OptionTable& options, GlobalOptions& global, const std::string& complaint) {
   const CommandFacts facts = command.facts();
-  const bool has_ranks = facts.ranks != RankUse::on_paper;
   set_up_logging(global);
   Report report(global.json);
   std::optional<TraceToStandardOutput> trace_to_stdout;
@@ -126,6 +125,10 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
     const std::string taken =
         facts.ranks == RankUse::job ? take_from_starter(global, [](const char* name) { return std::getenv(name); }) : "";
     validate_global(global, facts.ranks, facts.processes_per_rank);
+    if (facts.ranks == RankUse::none && (global.ranks.given() || global.layout.given())) {
+      refuse(fmt::format("{}: {} has no ranks; leave it out",
+                         global.ranks.given() ? "-n " + global.ranks.text : "--layout " + global.layout.text, facts.name));
+    }
     set_up_logging(global);
     if (!taken.empty()) spdlog::info("{}", taken);
     if (!global.program.empty() && facts.name != "run")
@@ -154,10 +157,10 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
     report_refusal(report, facts.name, error.what());
     return kRefused;
   }
-  if (has_ranks) {
+  if (facts.has_ranks()) {
     for (const std::string& line : ignored_options(global)) spdlog::warn("{}", line);
   }
-  report.begin(facts.name, global, has_ranks);
+  report.begin(facts.name, global, facts.has_ranks());
   int code = kFailed;
   try {
     code = command.run(global, report);

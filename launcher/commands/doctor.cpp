@@ -149,7 +149,7 @@ class Doctor : public Command {
     return {.name = "doctor",
             .help = "what this machine can do: cores and quota, memory, limits, RDMA devices, transports and why, algorithms",
             .examples = {"tsprun doctor", "tsprun --json doctor.json doctor"},
-            .ranks = RankUse::on_paper};
+            .ranks = RankUse::none};
   }
 
   int run(const GlobalOptions& global, Report& report) override {
