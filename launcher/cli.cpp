@@ -1,16 +1,18 @@
 #include "launcher/cli.h"
 
+#include "core/collectives/choice.h"
+#include "core/kernels/level.h"
 #include "launcher/command_line.h"
 #include "launcher/commands/command.h"
-#include "launcher/environment.h"
-#include "launcher/help_footer.h"
 #include "launcher/log_sink.h"
 #include "launcher/outputs.h"
+#include "launcher/plan/text_table.h"
 #include "launcher/refuse.h"
 #include "launcher/signals.h"
 #include "launcher/standard_output.h"
 #include "launcher/starter.h"
 #include "transport/cause.h"
+#include "transport/environment.h"
 #include "transport/log.h"
 
 #include <fmt/format.h>
@@ -70,10 +72,28 @@ void report_refusal(Report& report, const std::string& command, const std::strin
   write_report(report, kRefused);
 }
 
+/// Refuses TSP_ALGORITHMS that ChoiceTable can't read, a kernel level in TSP_KERNELS that this machine doesn't offer, and
+/// variables that `command` would ignore.
+void check_environment(std::string_view command) {
+  const Environment environment;
+  try {
+    const ChoiceTable table(environment.algorithms());
+  } catch (const Error& error) {
+    refuse(fmt::format("TSP_ALGORITHMS={}: {}", environment.algorithms(), error.what()));
+  }
+  if (const std::optional<std::string_view> text = environment.kernels()) {
+    const std::optional<kernels::Level> level = kernels::level_from_name(*text);
+    if (!level) refuse(fmt::format("TSP_KERNELS={}: baseline, avx2 and avx512 work", *text));
+    if (*level > kernels::best_level())
+      refuse(fmt::format("TSP_KERNELS={}: this machine offers {} at most", *text, kernels::name(kernels::best_level())));
+  }
+  if (command != "run") refuse_ignored_variables(environment, command);
+}
+
 /// Refuses faults that the command can't inject.
 void check_faults(const CommandFacts& command, const GlobalOptions& global) {
   for (const fault::Spec& spec : global.faults.values) {
-    if (command.ranks == RankUse::on_paper) refuse(fmt::format("--fault {}: {} has no ranks", spec.text, command.name));
+    if (!command.has_ranks()) refuse(fmt::format("--fault {}: {} has no ranks", spec.text, command.name));
     if (spec.step == 0 || command.has_steps) continue;
     const std::string instead =
         spec.strikes_rank() ? fmt::format("name an operation, such as kill:rank={},op=all_gather,seq=1", std::max(spec.rank, 0))
@@ -82,10 +102,21 @@ void check_faults(const CommandFacts& command, const GlobalOptions& global) {
   }
 }
 
+/// Returns the end of `tsprun COMMAND --help`: examples, and the names of the options that all commands share.
+std::string help_footer(const OptionTable& global, std::span<const std::string_view> examples) {
+  std::vector<std::string> names;
+  for (const OptionRow& row : global.rows()) names.push_back(row.names);
+  std::string text = "Examples:\n";
+  for (const std::string_view line : examples) text += fmt::format("  {}\n", line);
+  constexpr std::size_t kColumns = 98;
+  const std::vector<std::string> lines = wrapped(fmt::format("  {}", fmt::join(names, " ")), kColumns, "  ");
+  return text + fmt::format("\nGlobal options, before or after the command (`tsprun --help` explains them):\n{}",
+                            fmt::join(lines, "\n"));
+}
+
 /// Validates and runs a command, and writes the report. `complaint`: what is wrong with the command line itself; empty: nothing.
 int execute(Command& command, const OptionTable& options, GlobalOptions& global, const std::string& complaint) {
   const CommandFacts facts = command.facts();
-  const bool has_ranks = facts.ranks != RankUse::on_paper;
   set_up_logging(global);
   Report report(global.json);
   std::optional<TraceToStandardOutput> trace_to_stdout;
@@ -94,6 +125,10 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
     const std::string taken =
         facts.ranks == RankUse::job ? take_from_starter(global, [](const char* name) { return std::getenv(name); }) : "";
     validate_global(global, facts.ranks, facts.processes_per_rank);
+    if (facts.ranks == RankUse::none && (global.ranks.given() || global.layout.given())) {
+      refuse(fmt::format("{}: {} has no ranks; leave it out",
+                         global.ranks.given() ? "-n " + global.ranks.text : "--layout " + global.layout.text, facts.name));
+    }
     set_up_logging(global);
     if (!taken.empty()) spdlog::info("{}", taken);
     if (!global.program.empty() && facts.name != "run")
@@ -122,10 +157,10 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
     report_refusal(report, facts.name, error.what());
     return kRefused;
   }
-  if (has_ranks) {
+  if (facts.has_ranks()) {
     for (const std::string& line : ignored_options(global)) spdlog::warn("{}", line);
   }
-  report.begin(facts.name, global, has_ranks);
+  report.begin(facts.name, global, facts.has_ranks());
   int code = kFailed;
   try {
     code = command.run(global, report);

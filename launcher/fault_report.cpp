@@ -14,17 +14,7 @@ namespace {
 
 /// Returns true for faults that damage what is computed, or end it: a job that goes on normally has missed them.
 bool must_be_detected(fault::Kind kind) {
-  switch (kind) {
-    case fault::Kind::kill:
-    case fault::Kind::oom:
-    case fault::Kind::corrupt:
-    case fault::Kind::drop:
-    case fault::Kind::disconnect: return true;
-    case fault::Kind::stall:
-    case fault::Kind::delay:
-    case fault::Kind::slow: break;
-  }
-  return false;
+  return kind != fault::Kind::stall && kind != fault::Kind::delay && kind != fault::Kind::slow;
 }
 
 /// Returns the rank that found damaged or unexpected bytes, from texts that begin "rank 2 is in all_gather"; -1: the text names

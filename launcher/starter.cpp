@@ -53,9 +53,9 @@ class Variables {
     const char* text = find(name);
     if (text == nullptr) refuse(fmt::format("{} isn't set, though {} started this tsprun", name, starter_));
     int value = 0;
-    const std::string_view view = text;
-    const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
-    if (error != std::errc{} || end != view.data() + view.size() || value < least || value > most)
+    const char* const whole = text + std::string_view(text).size();
+    const auto [end, error] = std::from_chars(text, whole, value);
+    if (error != std::errc{} || end != whole || value < least || value > most)
       refuse(fmt::format("{}={} (set by {}): {} to {} are expected", name, text, starter_, least, most));
     return value;
   }

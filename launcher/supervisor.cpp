@@ -6,13 +6,14 @@
 #include "launcher/job.h"
 #include "launcher/link_report.h"
 #include "launcher/model/trace_file.h"
-#include "launcher/rdma.h"
 #include "launcher/secret.h"
 #include "launcher/transport_trial.h"
 #include "transport/bootstrap/job_description.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/posix.h"
+#include "transport/verbs/device.h"
+#include "transport/verbs/memory.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -159,6 +160,24 @@ void trace_failure(const GlobalOptions& global, Job& job) {
   }
 }
 
+/// Returns why the ranks that this tsprun starts can't use RDMA as --inter verbs or --rdma demand; empty if they can, or if
+/// nothing is demanded. Opens devices and closes them again.
+std::string rdma_trouble(const GlobalOptions& options) {
+  const bool demanded = options.inter == "verbs" || !options.rdma.empty();
+  if (!demanded || options.nodes == 1) return {};
+  const std::string option = options.inter == "verbs" ? "--inter verbs" : fmt::format("--rdma {}", options.rdma);
+  try {
+    const verbs::Ports ports = verbs::list_ports();
+    const RankBlock here = ranks_here(options);
+    for (int local = 0; local < here.count; ++local) verbs::choose_port(ports, verbs::DeviceChoice::parse(options.rdma), local);
+    const std::string shortage = verbs::locked_memory_shortage(options.ranks - 1);
+    return shortage.empty() ? shortage : fmt::format("{}: {}", option, shortage);
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    return what.starts_with("--rdma") ? what : fmt::format("{}: {}", option, what);
+  }
+}
+
 }  // namespace
 
 int run_job(const JobSpec& spec, Report& report) {
@@ -216,6 +235,17 @@ int run_job(const JobSpec& spec, Report& report) {
   for (const RankRecord& record : job.records()) without_core.push_back(record.waited_for_core_ns);
   for (const std::string& line : link_warnings(job.board(), posix::now_ns() - job.start_ns(), without_core)) warn(job, line);
   return judge_trace(job, report);
+}
+
+int run_model_job(const GlobalOptions& global, Report& report, const std::function<void(Context&, ReportSink&)>& rank_main) {
+  JobSpec spec;
+  spec.global = &global;
+  spec.multiplies = true;
+  spec.rank_main = [&](Context& context, ReportSink& sink) {
+    rank_main(context, sink);
+    return 0;
+  };
+  return run_job(spec, report);
 }
 
 }  // namespace tsprun::detail::launcher

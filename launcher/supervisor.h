@@ -49,4 +49,7 @@ struct JobSpec {
 /// Error(disconnected) if a node doesn't come back for a further attempt of the same job.
 int run_job(const JobSpec& spec, Report& report);
 
+/// Runs a job whose ranks compute a model, as run_job() does: each calls `rank_main`, and has succeeded when that returns.
+int run_model_job(const GlobalOptions& global, Report& report, const std::function<void(Context&, ReportSink&)>& rank_main);
+
 }  // namespace tsprun::detail::launcher

@@ -1,29 +1,23 @@
 #include "transport/message.h"
 
+#include <array>
+
 namespace tsprun {
 
+namespace {
+constexpr std::array<std::string_view, kStreams> kStreamNames = {"control", "weights", "kv", "gradients"};
+constexpr std::array<std::string_view, kPurposes + 1> kPurposeNames = {"weights",   "kv",   "activations", "gradients",
+                                                                       "embedding", "head", "other",       "none"};
+}  // namespace
+
 std::string_view name(Stream stream) {
-  switch (stream) {
-    case Stream::control: return "control";
-    case Stream::weights: return "weights";
-    case Stream::kv: return "kv";
-    case Stream::gradients: return "gradients";
-  }
-  return "unknown";
+  const auto index = static_cast<std::size_t>(stream);
+  return index < kStreamNames.size() ? kStreamNames[index] : "unknown";
 }
 
 std::string_view name(Purpose purpose) {
-  switch (purpose) {
-    case Purpose::weights: return "weights";
-    case Purpose::kv: return "kv";
-    case Purpose::activations: return "activations";
-    case Purpose::gradients: return "gradients";
-    case Purpose::embedding: return "embedding";
-    case Purpose::head: return "head";
-    case Purpose::other: return "other";
-    case Purpose::none: return "none";
-  }
-  return "unknown";
+  const auto index = static_cast<std::size_t>(purpose);
+  return index < kPurposeNames.size() ? kPurposeNames[index] : "unknown";
 }
 
 }  // namespace tsprun

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace tsprun::detail {
@@ -39,14 +40,9 @@ Failure failure_of(const Error& error) {
 }
 
 std::string_view name(Life life) {
-  switch (life) {
-    case Life::unborn: return "unborn";
-    case Life::alive: return "alive";
-    case Life::finished: return "finished";
-    case Life::exited: return "exited";
-    case Life::killed: return "killed";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, 5> kNames = {"unborn", "alive", "finished", "exited", "killed"};
+  const auto index = static_cast<std::size_t>(life);
+  return index < kNames.size() ? kNames[index] : "unknown";
 }
 
 std::string Activity::describe(std::uint64_t now_ns) const {

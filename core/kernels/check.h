@@ -61,6 +61,16 @@ inline Row row_of(const Tensor& view, std::size_t row) {
   return {view.data() + row_offset(view, row) * size_of(view.dtype()), view.dtype()};
 }
 
+/// Returns element `i` of a row of a float type.
+template <class T>
+T element(const ConstRow& row, std::size_t i) {
+  switch (row.dtype) {
+    case DType::f64: return static_cast<T>(reinterpret_cast<const double*>(row.data)[i]);
+    case DType::bf16: return static_cast<T>(static_cast<float>(reinterpret_cast<const bf16*>(row.data)[i]));
+    default: return static_cast<T>(reinterpret_cast<const float*>(row.data)[i]);
+  }
+}
+
 /// Returns whether one operation may combine the two dtypes: bf16 and f32 with each other, f64 only with f64.
 inline bool mixes(DType a, DType b) { return a != DType::byte && b != DType::byte && (a == DType::f64) == (b == DType::f64); }
 

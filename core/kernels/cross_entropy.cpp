@@ -78,15 +78,6 @@ HWY_EXPORT(row_probabilities);
 
 namespace {
 
-template <class T>
-T read_as(const ConstRow& row, std::size_t i) {
-  switch (row.dtype) {
-    case DType::f64: return static_cast<T>(reinterpret_cast<const double*>(row.data)[i]);
-    case DType::bf16: return static_cast<T>(static_cast<float>(reinterpret_cast<const bf16*>(row.data)[i]));
-    default: return static_cast<T>(reinterpret_cast<const float*>(row.data)[i]);
-  }
-}
-
 void write_at(const Row& row, std::size_t i, double value) {
   switch (row.dtype) {
     case DType::f64: reinterpret_cast<double*>(row.data)[i] = value; break;
@@ -138,7 +129,7 @@ void update_rows(const Compute& on, const Tensor& maximum, const Tensor& sum, co
         maximum_t = highest;
       }
       const std::size_t place = place_of(labels[t], first_id, width);
-      if (place < width) label_logit.as<T>()[t] = read_as<T>(row, place);
+      if (place < width) label_logit.as<T>()[t] = element<T>(row, place);
     }
   });
 }
@@ -230,10 +221,10 @@ void cross_entropy_backward(const Compute& on, const Tensor& dlogits, const Cons
         continue;
       }
       const ConstRow row = row_of(logits, t);
-      const double lse_t = read_as<double>(row_of(lse, 0), t);
+      const double lse_t = element<double>(row_of(lse, 0), t);
       const std::size_t place = place_of(labels[t], first_id, width);
       // Read this first: dlogits may be the same memory as logits.
-      const double at_label = place < width ? std::exp(read_as<double>(row, place) - lse_t) : 0;
+      const double at_label = place < width ? std::exp(element<double>(row, place) - lse_t) : 0;
       HWY_DYNAMIC_DISPATCH(row_probabilities)(out, row, width, lse_t, weight);
       if (place < width) write_at(out, place, weight * (at_label - 1));
     }

@@ -64,23 +64,7 @@ std::optional<std::size_t> first_not_finite(const ConstTensor& view) {
 
 std::string describe_element(const ConstTensor& view, std::size_t number) {
   const std::size_t width = view.size(view.dims() - 1);
-  const std::byte* at = row_of(view, number / width).data + number % width * size_of(view.dtype());
-  double value = 0;
-  if (view.dtype() == DType::f64) {
-    std::memcpy(&value, at, sizeof(value));
-  } else {
-    std::uint32_t bits = 0;
-    if (view.dtype() == DType::f32) {
-      std::memcpy(&bits, at, sizeof(bits));
-    } else {
-      std::uint16_t high = 0;
-      std::memcpy(&high, at, sizeof(high));
-      bits = static_cast<std::uint32_t>(high) << 16;
-    }
-    float narrow = 0;
-    std::memcpy(&narrow, &bits, sizeof(narrow));
-    value = static_cast<double>(narrow);
-  }
+  const auto value = element<double>(row_of(view, number / width), number % width);
   std::string where;
   for (std::size_t dim = view.dims(); dim-- > 0;) {
     where = fmt::format("{}{}{}", number % view.size(dim), where.empty() ? "" : ", ", where);

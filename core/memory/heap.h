@@ -71,7 +71,7 @@ class Heap {
   bool contains(std::span<const std::byte> memory) const;
   /// Returns the bytes that blocks occupy now, alignment included.
   std::uint64_t in_use() const { return in_use_; }
-  /// Returns the largest value of in_use() since the last reset_peaks().
+  /// Returns the largest value of in_use() so far.
   std::uint64_t peak() const { return peak_; }
   /// Returns the limit of bytes in use: the budget, or the reservation's size if that is smaller or no budget was given.
   std::uint64_t budget() const { return budget_; }
@@ -80,13 +80,8 @@ class Heap {
   std::uint64_t resident() const { return resident_.count() * kPage; }
   /// Returns the bytes that were asked for and not yet given back, by category.
   const CategoryBytes& use() const { return use_; }
-  /// Returns the largest value of each entry of use(), total included, since the last reset_peaks().
+  /// Returns the largest value of each entry of use(), total included, so far.
   const CategoryBytes& peaks() const { return peaks_; }
-  /// Sets all peaks to the present use.
-  void reset_peaks() {
-    peaks_ = use_;
-    peak_ = in_use_;
-  }
 
  private:
   friend class tsprun::HeapBlock;

@@ -30,6 +30,8 @@ struct CommandFacts {
   bool has_trace = false;                    ///< writes the trace that --trace asks for
   bool has_steps = false;                    ///< its ranks announce steps (Context::begin_step), at which faults can be injected
   int processes_per_rank = 1;
+
+  bool has_ranks() const { return ranks == RankUse::job || ranks == RankUse::jobs; }
 };
 
 /// One command of tsprun, such as `train`. all_commands() makes one object of each before the command line is parsed.

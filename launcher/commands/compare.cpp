@@ -1,17 +1,23 @@
-// The command `compare`: see compare.h. compare_rank.h is every rank's part, compare_table.cpp makes rows and tables.
+// The command `compare`: see compare.h. compare_table.cpp makes rows and tables.
 #include "launcher/commands/compare.h"
 
-#include "launcher/commands/compare_rank.h"
+#include "launcher/model/audit.h"
 #include "launcher/model/layouts.h"
+#include "launcher/model/model_rank.h"
+#include "launcher/model/session.h"
+#include "launcher/model/training_batch.h"
 #include "launcher/plan/csv.h"
 #include "launcher/refuse.h"
 #include "launcher/standard_output.h"
+#include "layers/parameters/not_finite.h"
 #include "transport/cause.h"
+#include "transport/posix.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace tsprun::detail::launcher {
@@ -47,6 +53,51 @@ void validate_point(ComparePoint& point, bool forward_only) {
   check_batch(point.global, point.model.batch);
   validate_data(point.model, true);
   validate_memory(point.model, point.global, forward_only ? ModelUse::inference : ModelUse::training);
+}
+
+/// Runs the steps of one point; sets `steps` (seconds of each measured one), `per_rank` and `theory` in the report. Every rank
+/// runs it.
+void run_steps(Context& context, ReportSink& sink, const ComparePoint& point, const CompareOptions& compare) {
+  const ModelCommandOptions& options = point.model;
+  const bool training = !compare.forward_only;
+  Session session(context, sink, point.global);
+  Rank& rank = session.rank();
+  Model model(rank, session.mesh(), model_options(options, training));
+  fill_weights(session, model, options);
+  TrainingBatch batch(options);
+  PassesOfRun passes{.decisive = {}, .tokens = [&](std::uint64_t step) { return batch.of_step(step); }};
+
+  // The first step isn't measured: it warms up caches and allocates memory for the first time.
+  for (std::uint64_t step = 1; step <= compare.steps + 1; ++step) {
+    const TokenBatch tokens = batch.of_step(step);
+    context.world().barrier();
+    if (step == 2) rank.reset_times();
+    const std::uint64_t begin = posix::now_ns();
+    if (training) {
+      model.forward_backward(tokens);
+      const double norm = model.gradient_norm();
+      if (!std::isfinite(norm)) {
+        blame_not_finite(rank, context.world(), model.parameters(),
+                         {.what = fmt::format("step {}: the gradients' norm is not finite", step),
+                          .advice = "--dtype f64 shows whether numbers outgrew this type",
+                          .gradients = true,
+                          .run = [&] { model.forward_backward(tokens); }});
+      }
+      UpdateOptions update;
+      update.step = step;
+      model.update(update, norm);
+    } else {
+      model.evaluate(tokens);
+    }
+    passes.note(step, tokens, model, rank);
+    context.world().barrier();
+    const double seconds = static_cast<double>(posix::now_ns() - begin) * 1e-9;
+    if (session.speaks() && step > 1) sink.append("steps", {{"step", step}, {"seconds", seconds}});
+  }
+
+  RankAudit mine{.memory_peak = rank.memory_peaks(), .forward = model.forward_traffic(), .backward = {}, .seconds = rank.times()};
+  if (training) mine.backward = model.backward_traffic();
+  finish_with_audit(session, mine, options, batch.ids(), training, passes);
 }
 
 }  // namespace
@@ -116,15 +167,8 @@ int CompareCommand::run(const GlobalOptions& global, Report& report) {
                      point.model.batch, point.model.sequence);
       }
       Report own("");
-      JobSpec spec;
-      spec.global = &point.global;
-      spec.multiplies = true;
-      spec.rank_main = [&](Context& context, ReportSink& sink) {
-        return compare_rank(
-            context, sink,
-            {.global = &point.global, .model = &point.model, .steps = options_.steps, .forward_only = options_.forward_only});
-      };
-      const int code = run_job(spec, own);
+      const int code = run_model_job(point.global, own,
+                                     [&](Context& context, ReportSink& sink) { run_steps(context, sink, point, options_); });
       job = own.root();
       const bool failed = code != 0 && job.contains("failure") && job["failure"].is_object();
       const bool too_large = failed && job["failure"]["kind"] == "out_of_memory";

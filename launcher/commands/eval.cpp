@@ -1,17 +1,66 @@
-// `tsprun eval`: the loss of a model on data, and on request its logits. This file is the command; every rank's part is
-// eval_rank.h.
-#include "launcher/commands/eval_rank.h"
-
+// `tsprun eval`: the loss of a model on data, and on request its logits.
 #include "launcher/commands/command.h"
+#include "launcher/model/model_options.h"
+#include "launcher/model/model_rank.h"
 #include "launcher/model/output_file.h"
 #include "layers/io/data.h"
+#include "layers/parameters/not_finite.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 namespace tsprun::detail::launcher {
 
 namespace {
+
+/// Windows that are evaluated together; all have the same length.
+class WindowBatch {
+ public:
+  WindowBatch(const TokenStream& stream, std::size_t sequence, std::uint64_t first, std::size_t count)
+      : length_(window(stream.size(), sequence, first).length), batch_(count) {
+    std::vector<Token> tokens(length_ + 1);
+    for (std::uint64_t w = first; w < first + count; ++w) {
+      stream.read(window(stream.size(), sequence, w).first, tokens);
+      ids_.insert(ids_.end(), tokens.begin(), tokens.end() - 1);
+      labels_.insert(labels_.end(), tokens.begin() + 1, tokens.end());
+    }
+  }
+  TokenBatch tokens() const { return {.batch = batch_, .sequence = length_, .ids = ids_, .labels = labels_}; }
+  std::size_t length() const { return length_; }
+
+ private:
+  std::size_t length_;
+  std::size_t batch_;
+  std::vector<Token> ids_;
+  std::vector<std::int64_t> labels_;
+};
+
+/// Returns how many windows from `first` on are evaluated together: --batch of them; a shorter last one alone.
+std::size_t windows_together(const TokenStream& stream, const ModelCommandOptions& options, std::uint64_t first) {
+  const std::uint64_t all = window_count(stream.size(), options.sequence);
+  const std::uint64_t whole = (stream.size() - 1) / options.sequence;
+  if (first >= whole) return 1;
+  return static_cast<std::size_t>(std::min<std::uint64_t>(options.batch, std::min(whole, all) - first));
+}
+
+/// Returns a sink that writes tiles of logits of the windows from `first` on, of `length` tokens each. A window takes `sequence`
+/// rows of the file.
+LogitsSink logits_sink(Session& session, OutputFile& file, std::size_t sequence, std::uint64_t first, std::size_t length) {
+  return [&session, &file, sequence, first, length](std::span<const std::size_t> rows, std::size_t first_id,
+                                                    const ConstTensor& logits) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::size_t row = (static_cast<std::size_t>(first) + rows[i] / length) * sequence + rows[i] % length;
+      file.writer().write("logits", {.first_row = row, .rows = 1, .first_column = first_id, .columns = logits.size(1)},
+                          buffer_of(logits.select(0, i)));
+    }
+    session.rank().tick();
+  };
+}
 
 class EvalCommand final : public Command {
  public:
@@ -28,6 +77,8 @@ class EvalCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
+  void evaluate(Context& context, ReportSink& sink, const GlobalOptions& global) const;
+
   ModelCommandOptions model_;
   std::string logits_;
 };
@@ -51,16 +102,78 @@ void EvalCommand::validate(const GlobalOptions& global) {
   logits_ = check_output("--logits", logits_, bytes, sources);
 }
 
+/// Evaluates all windows, --batch of them at a time; prints the mean loss in nats and the audit of the first pass; sets `loss`,
+/// `windows`, `tokens`, `per_rank` and `theory` in the report. Every rank runs it.
+void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptions& global) const {
+  const ModelCommandOptions& options = model_;
+  Session session(context, sink, global);
+  Rank& rank = session.rank();
+  Model model(rank, session.mesh(), model_options(options, false));
+  fill_weights(session, model, options);
+  const TokenStream stream(options.files());
+  const std::uint64_t windows = window_count(stream.size(), options.sequence);
+  std::optional<OutputFile> file;
+  if (!logits_.empty()) {
+    const std::vector<std::size_t> shape = {static_cast<std::size_t>(windows), options.sequence, options.shape.vocabulary};
+    file.emplace(session, logits_, std::vector<safetensors::PlannedTensor>{{"logits", DType::f32, shape}});
+  }
+
+  Progress progress(sink, session.speaks() ? progress_style(global) : Progress::Style::silent, "window", windows);
+  double sum = 0;
+  std::uint64_t predicted = 0;
+  RankAudit audit;
+  ModelCommandOptions audited = options;  // the first pass
+  std::vector<Token> audited_ids;
+  std::optional<WindowBatch> again;
+  PassesOfRun passes{.decisive = {}, .tokens = [&](std::uint64_t first) {
+                       again.emplace(stream, options.sequence, first, windows_together(stream, options, first));
+                       return again->tokens();
+                     }};
+  rank.reset_times();
+  for (std::uint64_t first = 0; first < windows;) {
+    const std::size_t count = windows_together(stream, options, first);
+    const WindowBatch batch(stream, options.sequence, first, count);
+    const TokenBatch tokens = batch.tokens();
+    std::optional<LogitsSink> logits;
+    if (file) logits = logits_sink(session, *file, options.sequence, first, batch.length());
+    const Loss loss = model.evaluate(tokens, logits ? &*logits : nullptr);
+    if (!std::isfinite(loss.mean)) {
+      blame_not_finite(rank, context.world(), model.parameters(),
+                       {.what = fmt::format("window {}: the loss is {}", first, loss.mean),
+                        .advice = "--dtype f64 shows whether numbers outgrew this type",
+                        .run = [&] { model.evaluate(tokens); }});
+    }
+    sum += loss.mean * static_cast<double>(loss.tokens);
+    predicted += loss.tokens;
+    if (first == 0) {
+      audit.forward = model.forward_traffic();
+      audited.batch = count;
+      audited.sequence = batch.length();
+      audited_ids.assign(tokens.ids.begin(), tokens.ids.end());
+    }
+    passes.note(first, tokens, model, rank);
+    first += count;
+    progress.update(first, static_cast<double>(loss.tokens), fmt::format("loss {:.4f}", loss.mean));
+  }
+  audit.seconds = rank.times();
+  session.stop_tracing();
+  audit.memory_peak = rank.memory_peaks();
+  if (file) file->publish();
+
+  const double mean = sum / static_cast<double>(predicted);
+  if (session.speaks()) {
+    sink.line(fmt::format("loss {:.6f} nats over {} tokens in {} windows (perplexity {:.3f})", mean, predicted, windows,
+                          std::exp(mean)));
+    sink.set("loss", mean);
+    sink.set("tokens", predicted);
+    sink.set("windows", windows);
+  }
+  finish_with_audit(session, audit, audited, audited_ids, false, passes);
+}
+
 int EvalCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
-  const Progress::Style style = progress_style(global);
-  JobSpec spec;
-  spec.global = &global;
-  spec.multiplies = true;
-  spec.rank_main = [&](Context& context, ReportSink& sink) {
-    return eval_rank(context, sink, {.global = &global, .model = &model_, .logits = logits_, .progress = style});
-  };
-  const int code = run_job(spec, report);
+  const int code = run_model_job(global, report, [&](Context& context, ReportSink& sink) { evaluate(context, sink, global); });
   if (code != 0 && !logits_.empty()) discard_output(logits_);
   return code;
 }

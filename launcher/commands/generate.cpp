@@ -83,8 +83,8 @@ std::string text_of(std::span<const Token> ids) {
   return text;
 }
 
-int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& global, const ModelCommandOptions& shape,
-                  const GenerateOptions& options) {
+void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& global, const ModelCommandOptions& shape,
+                   const GenerateOptions& options) {
   Session session(context, sink, global);
   Rank& rank = session.rank();
   Model model(rank, session.mesh(), model_options(shape, false));
@@ -139,7 +139,6 @@ int generate_rank(Context& context, ReportSink& sink, const GlobalOptions& globa
   std::vector<Token> text = options.ids;
   text.insert(text.end(), ids.begin(), ids.end());
   finish_with_text_audit(session, audit, shape, text, options.ids.size(), options.audit);
-  return 0;
 }
 
 /// The command `generate`.
@@ -236,11 +235,8 @@ Inputs GenerateCommand::inputs() const {
 
 int GenerateCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
-  JobSpec spec;
-  spec.global = &global;
-  spec.multiplies = true;
-  spec.rank_main = [&](Context& context, ReportSink& sink) { return generate_rank(context, sink, global, model_, options_); };
-  return run_job(spec, report);
+  return run_model_job(global, report,
+                       [&](Context& context, ReportSink& sink) { generate_rank(context, sink, global, model_, options_); });
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include "launcher/commands/train.h"
 
 #include "core/kernels/level.h"
-#include "launcher/commands/train_rank.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/session.h"
 #include "launcher/model/trace_writer.h"

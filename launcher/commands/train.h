@@ -1,12 +1,13 @@
 // `tsprun train`: trains a decoder-only model on text, or continues from a checkpoint.
 //
-// This file has the command's options and checks. What each rank does is in train_rank.h.
+// train.cpp has the command's options and checks, train_rank.cpp what each rank does.
 #pragma once
 
 #include "launcher/commands/command.h"
 #include "launcher/commands/run_folder.h"
 #include "launcher/model/model_options.h"
 #include "launcher/model/progress.h"
+#include "launcher/report_sink.h"
 #include "launcher/wind_down.h"
 #include "layers/checkpoints/checkpoint.h"
 #include "layers/model/model.h"
@@ -63,6 +64,20 @@ CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommand
 /// Returns a line for each fact in which a run differs from the saved one, except step and identity: "--lr: 0.001 now, 0.0003 in
 /// the checkpoint". If there is none, the run continues bit-identically.
 std::vector<std::string> differences(const CheckpointState& saved, const CheckpointState& now);
+
+/// Arguments of train_rank(). Pointers are borrowed.
+struct TrainPlan {
+  const GlobalOptions* global;
+  const ModelCommandOptions* model;
+  const TrainOptions* train;
+  Progress::Style progress;
+  const RunFolder* folder;  ///< the folder of --save; null: nothing is saved
+  WindDown* wind_down;      ///< tells when to save and end early; null: never
+};
+
+/// Trains, prints progress and the audit, sets `steps`, `loss`, `per_rank` and `theory` in the report. Returns the exit code. A
+/// run that is asked to end saves, and returns 0 without an audit.
+int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan);
 
 /// The command `train`, with its restarts after failures.
 class TrainCommand final : public Command {

@@ -1,5 +1,5 @@
-// One rank of `tsprun train`: see train_rank.h.
-#include "launcher/commands/train_rank.h"
+// One rank of `tsprun train`: see train.h.
+#include "launcher/commands/train.h"
 
 #include "launcher/model/audit.h"
 #include "launcher/model/model_rank.h"

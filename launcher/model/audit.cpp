@@ -3,6 +3,7 @@
 #include "core/collectives/chunks.h"
 #include "core/collectives/registry.h"
 #include "launcher/counts_json.h"
+#include "launcher/plan/paper_tables.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/paper.h"
 
@@ -148,36 +149,23 @@ Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& op
   return result;
 }
 
-ordered_json paper_json(const theory::MeshSetting& of, DType dtype) {
+ordered_json paper_json(const theory::MeshSetting& of) {
   const Setting& setting = of.setting;
-  const ModelConfig& model = setting.model;
   const Layout& layout = of.layout;
   const int axes = (layout.data() > 1 ? 1 : 0) + (layout.tensor() > 1 ? 1 : 0) + (layout.sequence() > 1 ? 1 : 0);
   const bool both = layout.scheme() == Scheme::dense && layout.data() == 1 && axes == 2;
   // The equations are those of a gated MLP.
-  if (!model.gated_mlp()) return nullptr;
+  if (!setting.model.gated_mlp()) return nullptr;
   if (layout.scheme() == Scheme::zero3 || layout.slices_tokens() || (axes > 1 && !both)) return nullptr;
   const paper::Scheme scheme = both                               ? paper::Scheme::tp_sp
                                : layout.data() > 1                ? paper::Scheme::dp
                                : layout.tensor() > 1              ? paper::Scheme::tp
                                : layout.scheme() == Scheme::dense ? paper::Scheme::sp
                                                                   : paper::Scheme::tsp;
-  const auto real = [](std::uint64_t value) { return static_cast<double>(value); };
-  paper::Setting symbols;
-  symbols.B = real(setting.batch);
-  symbols.S = real(setting.sequence);
-  symbols.h = real(model.hidden);
-  symbols.L = real(model.layers);
-  symbols.n_h = real(model.query_heads);
-  symbols.g = real(model.heads_per_kv_head());
-  symbols.F = real(model.intermediate) / real(model.hidden);
-  symbols.D = layout.ranks();
+  paper::Setting symbols = paper_symbols(setting, layout);
   symbols.T = layout.tensor();
   symbols.Sigma = layout.sequence();
-  symbols.beta_P = real(setting.bytes.element);
-  symbols.beta_g = real(setting.bytes.accumulated);
-  symbols.n_o = dtype == DType::bf16 ? 3 : 2;
-  symbols.beta_o = real(setting.bytes.accumulated);
+  symbols.beta_g = symbols.beta_o;
   const auto layer = [&](paper::Pass pass) { return paper::communication(symbols, scheme, pass); };
   const paper::Memory memory = paper::memory(symbols, scheme, setting.recompute);
   return {{"layer_bytes",

@@ -84,6 +84,6 @@ void report_audit(ReportSink& sink, std::span<const RankAudit> audits, const For
                   const nlohmann::ordered_json& paper = nullptr);
 /// Returns what the paper's own formulas say of this run: bytes per layer and device, memory per device. Returns null for a
 /// layout or model that the paper has no formulas for.
-nlohmann::ordered_json paper_json(const theory::MeshSetting& of, DType dtype);
+nlohmann::ordered_json paper_json(const theory::MeshSetting& of);
 
 }  // namespace tsprun::detail::launcher

@@ -1,6 +1,7 @@
 #include "launcher/model/audit_table.h"
 
 #include "launcher/model/rank_table.h"
+#include "launcher/plan/text_table.h"
 
 #include <fmt/format.h>
 
@@ -116,19 +117,6 @@ std::string told(const std::vector<Difference>& found) {
   return text;
 }
 
-/// Appends text in lines of at most kTableColumns; lines after the first are indented.
-void wrap(std::vector<std::string>& lines, std::string_view text) {
-  std::string indent;
-  while (indent.size() + text.size() > kTableColumns) {
-    const std::size_t space = text.rfind(' ', kTableColumns - indent.size());
-    if (space == std::string_view::npos || space == 0) break;
-    lines.push_back(indent + std::string(text.substr(0, space)));
-    text.remove_prefix(space + 1);
-    indent = "  ";
-  }
-  lines.push_back(indent + std::string(text));
-}
-
 void memory_table(std::vector<std::string>& lines, std::span<const RankAudit> audits, const Forecast& forecast) {
   RankTable table{.heads = {}, .ranks = {}};
   for (std::size_t i = 0; i < kCategories; ++i) table.heads.emplace_back(name(static_cast<Category>(i)));
@@ -228,8 +216,8 @@ std::string audit_verdict(std::span<const RankAudit> audits, const Forecast& for
 }
 
 std::vector<std::string> audit_table(std::span<const RankAudit> audits, const Forecast& forecast) {
-  std::vector<std::string> lines = {""};
-  wrap(lines, "audit: " + audit_verdict(audits, forecast));
+  std::vector<std::string> lines = wrapped("audit: " + audit_verdict(audits, forecast), kTableColumns, "  ");
+  lines.insert(lines.begin(), "");
   memory_table(lines, audits, forecast);
   const std::vector<Part> parts = parts_of(forecast);
   const std::vector<Purpose> purposes = purposes_in_use(audits, parts);

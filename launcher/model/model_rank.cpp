@@ -61,7 +61,7 @@ void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptio
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
     const ForecastOptions run{.training = training, .direct_sums = sums_are_direct(session.world(), of.setting)};
-    say_audit(session, audits, forecast(of, measured, run), paper_json(of, options.dtype));
+    say_audit(session, audits, forecast(of, measured, run), paper_json(of));
   }
   session.finish();
 }

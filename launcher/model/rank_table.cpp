@@ -24,11 +24,9 @@ struct Row {
   std::vector<std::string> cells;
 };
 
-std::string text_of(const RankCell& cell) { return cell.number + cell.mark; }
-
 std::vector<std::string> texts_of(const std::vector<RankCell>& cells) {
   std::vector<std::string> texts;
-  for (const RankCell& cell : cells) texts.push_back(text_of(cell));
+  for (const RankCell& cell : cells) texts.push_back(cell.number + cell.mark);
   return texts;
 }
 

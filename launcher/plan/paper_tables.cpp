@@ -57,19 +57,6 @@ std::string number(double value, std::string_view unit) {
   return fmt::format("{:.4f} G{}", value / 1e9, unit);
 }
 
-/// Returns the text in pieces of at most `width` characters, broken at blanks.
-std::vector<std::string> wrapped(std::string_view text, std::size_t width) {
-  std::vector<std::string> lines;
-  while (text.size() > width) {
-    std::size_t end = text.rfind(' ', width);
-    if (end == std::string_view::npos || end == 0) end = width;
-    lines.emplace_back(text.substr(0, end));
-    text.remove_prefix(std::min(text.size(), end + 1));
-  }
-  lines.emplace_back(text);
-  return lines;
-}
-
 }  // namespace
 
 const std::array<std::string_view, 8> kPaperDifferences = {
@@ -135,10 +122,8 @@ std::vector<Equation> paper_equations(const Setting& setting, const Layout& layo
   const int Sigma = D / T;
   const Layout by_both{.axes = {{AxisKind::tp, T}, {AxisKind::sp, Sigma}}};
   const auto block = [&](const Layout& of) { return mean(theory::mesh_block({setting, of}), of.ranks()); };
-  const auto tp = [&] { return block(by_tp); };
-  const auto sp = [&] { return block(by_sp); };
-  const auto tsp = [&] { return block(by_tsp); };
-  const auto both = [&] { return block(by_both); };
+  const auto forward = [&](const Layout& of) { return counted(of, [&] { return block(of).forward; }); };
+  const auto training = [&](const Layout& of) { return counted(of, [&] { return block(of).training; }); };
   // An all-reduce of all gradients, which doesn't depend on the batch.
   const double dp = real(2 * setting.block_parameters() * setting.bytes.accumulated * hops(D)) / D;
   const LayerFlops whole = layer_flops(setting, {});
@@ -162,32 +147,28 @@ std::vector<Equation> paper_equations(const Setting& setting, const Layout& layo
       {5, "C_DP fwd = 0", printed(Scheme::dp, Pass::forward), 0.0, kBytes, ""},
       {6, "C_DP fwd+bwd = 2P_Lβ_gρ", printed(Scheme::dp, Pass::forward_backward), dp, kBytes, gradients},
       {7, "C_DP fwd+bwd+recomp = 2P_Lβ_gρ", printed(Scheme::dp, Pass::forward_backward_recompute), dp, kBytes, gradients},
-      {8, "C_TP fwd = 4BShβ_Pρ", printed(Scheme::tp, Pass::forward), counted(by_tp, [&] { return tp().forward; }), kBytes, ""},
-      {9, "C_TP fwd+bwd = 8BShβ_Pρ", printed(Scheme::tp, Pass::forward_backward), counted(by_tp, [&] { return tp().training; }),
-       kBytes, "counted: and gradients of copied K/V heads, if n_kv < D"},
-      {10, "C_TP fwd+bwd+full_recomp = 12BShβ_Pρ", printed(Scheme::tp, Pass::forward_backward_recompute),
-       counted(by_tp, [&] { return tp().training; }), kBytes, "difference 4"},
-      {11, "C_SP fwd = 2BShβ_P/g ρ", printed(Scheme::sp, Pass::forward), counted(by_sp, [&] { return sp().forward; }), kBytes,
-       ""},
-      {12, "C_SP fwd+bwd = 4BShβ_P/g ρ + 2P_Lβ_gρ", printed(Scheme::sp, Pass::forward_backward),
-       counted(by_sp, [&] { return sp().training; }), kBytes, "difference 2; gradients in β_a"},
-      {13, "C_SP fwd+bwd+recomp = 6BShβ_P/g ρ + 2P_Lβ_gρ", printed(Scheme::sp, Pass::forward_backward_recompute),
-       counted(by_sp, [&] { return sp().training; }), kBytes, "differences 2, 4; gradients in β_a"},
-      {14, "C_TSP fwd = P_attnβ_P + P_mlpβ_Pρ + 2BShβ_P/g ρ", printed(Scheme::tsp, Pass::forward),
-       counted(by_tsp, [&] { return tsp().forward; }), kBytes, "difference 1"},
-      {15, "C_TSP fwd+bwd = 2P_attnβ_P + 2P_mlpβ_Pρ + 4BShβ_P/g ρ + P_Lβ_gρ", printed(Scheme::tsp, Pass::forward_backward),
-       counted(by_tsp, [&] { return tsp().training; }), kBytes, "differences 1, 2, 3; gradients in β_a"},
-      {16, "C_TSP fwd+bwd+recomp = 3P_attnβ_P + 3P_mlpβ_Pρ + 6BShβ_P/g ρ + 2P_Lβ_gρ",
-       printed(Scheme::tsp, Pass::forward_backward_recompute), counted(by_tsp, [&] { return tsp().training; }), kBytes,
-       "differences 1 to 4; gradients in β_a"},
-      {17, "C_TP+SP fwd = 2BShβ_P/(gT) (Σ−1)/Σ + 4BShβ_P/Σ (T−1)/T", printed(Scheme::tp_sp, Pass::forward),
-       counted(by_both, [&] { return both().forward; }), kBytes, ""},
-      {18, "C_TP+SP fwd+bwd = 4BShβ_P/(gT) (Σ−1)/Σ + 8BShβ_P/Σ (T−1)/T + 2P_Lβ_g/T (Σ−1)/Σ",
-       printed(Scheme::tp_sp, Pass::forward_backward), counted(by_both, [&] { return both().training; }), kBytes,
+      {8, "C_TP fwd = 4BShβ_Pρ", printed(Scheme::tp, Pass::forward), forward(by_tp), kBytes, ""},
+      {9, "C_TP fwd+bwd = 8BShβ_Pρ", printed(Scheme::tp, Pass::forward_backward), training(by_tp), kBytes,
+       "counted: and gradients of copied K/V heads, if n_kv < D"},
+      {10, "C_TP fwd+bwd+full_recomp = 12BShβ_Pρ", printed(Scheme::tp, Pass::forward_backward_recompute), training(by_tp), kBytes,
+       "difference 4"},
+      {11, "C_SP fwd = 2BShβ_P/g ρ", printed(Scheme::sp, Pass::forward), forward(by_sp), kBytes, ""},
+      {12, "C_SP fwd+bwd = 4BShβ_P/g ρ + 2P_Lβ_gρ", printed(Scheme::sp, Pass::forward_backward), training(by_sp), kBytes,
        "difference 2; gradients in β_a"},
+      {13, "C_SP fwd+bwd+recomp = 6BShβ_P/g ρ + 2P_Lβ_gρ", printed(Scheme::sp, Pass::forward_backward_recompute), training(by_sp),
+       kBytes, "differences 2, 4; gradients in β_a"},
+      {14, "C_TSP fwd = P_attnβ_P + P_mlpβ_Pρ + 2BShβ_P/g ρ", printed(Scheme::tsp, Pass::forward), forward(by_tsp), kBytes,
+       "difference 1"},
+      {15, "C_TSP fwd+bwd = 2P_attnβ_P + 2P_mlpβ_Pρ + 4BShβ_P/g ρ + P_Lβ_gρ", printed(Scheme::tsp, Pass::forward_backward),
+       training(by_tsp), kBytes, "differences 1, 2, 3; gradients in β_a"},
+      {16, "C_TSP fwd+bwd+recomp = 3P_attnβ_P + 3P_mlpβ_Pρ + 6BShβ_P/g ρ + 2P_Lβ_gρ",
+       printed(Scheme::tsp, Pass::forward_backward_recompute), training(by_tsp), kBytes, "differences 1 to 4; gradients in β_a"},
+      {17, "C_TP+SP fwd = 2BShβ_P/(gT) (Σ−1)/Σ + 4BShβ_P/Σ (T−1)/T", printed(Scheme::tp_sp, Pass::forward), forward(by_both),
+       kBytes, ""},
+      {18, "C_TP+SP fwd+bwd = 4BShβ_P/(gT) (Σ−1)/Σ + 8BShβ_P/Σ (T−1)/T + 2P_Lβ_g/T (Σ−1)/Σ",
+       printed(Scheme::tp_sp, Pass::forward_backward), training(by_both), kBytes, "difference 2; gradients in β_a"},
       {19, "C_TP+SP fwd+bwd+recomp = 6BShβ_P/(gT) (Σ−1)/Σ + 12BShβ_P/Σ (T−1)/T + 2P_Lβ_g/T (Σ−1)/Σ",
-       printed(Scheme::tp_sp, Pass::forward_backward_recompute), counted(by_both, [&] { return both().training; }), kBytes,
-       "differences 2, 4; gradients in β_a"},
+       printed(Scheme::tp_sp, Pass::forward_backward_recompute), training(by_both), kBytes, "differences 2, 4; gradients in β_a"},
       {20, "F_attn = 4(1 + 1/g)BSh² + 4BS²h", paper::attention_flops(s), whole.attention, kFlop, "difference 5: causal pairs"},
       {21, "F_mlp = 6FBSh²", paper::mlp_flops(s), whole.mlp, kFlop, ""},
       {22, "F_layer = (4(1 + 1/g) + 6F)BSh² + 4BS²h", paper::layer_flops(s), whole.attention + whole.mlp, kFlop,
@@ -199,14 +180,14 @@ std::vector<Equation> paper_equations(const Setting& setting, const Layout& layo
       {25, "F_TP+SP = F_layer/(TΣ)", paper::device_flops(s, Scheme::tp_sp), flops_of(by_both), kFlop,
        "difference 5: causal pairs"},
       {26, "P_attnβ_P + P_mlpβ_P + 2BShβ_P/g < 4BShβ_P: left side over right", compared.tsp / compared.tp,
-       counted(by_tsp, [&] { return tsp().forward / (4 * s.BSh() * s.beta_P * (D > 1 ? s.rho() : 1)); }), "",
+       counted(by_tsp, [&] { return block(by_tsp).forward / (4 * s.BSh() * s.beta_P * (D > 1 ? s.rho() : 1)); }), "",
        "at large D; counted: at this D, the same for every D"},
       {27, "P_L < 2BSh(2 − 1/g): BS/h at which both are equal", paper::break_even_factor(s), even / s.h, "", ""},
       {28, "MHA: (4 + 3F)h < 2BS: BS/h at which both are equal", (4 + 3 * s.F) / 2, even / s.h, "",
        s.g == 1 ? "" : "counted: with this model's g"},
-      {29, "C_TSP fwd+bwd ≲ 2P_attnβ_P + 2P_mlpβ_Pρ + 4BShβ_P/g ρ + 2P_Lβ_gρ", paper::tsp_training_bound(s),
-       counted(by_tsp, [&] { return tsp().training; }), kBytes, "differences 1, 2, 3; gradients in β_a"},
-      {30, "C_SP fwd+bwd = 4BShβ_P/g ρ + 2P_Lβ_gρ", paper::sp_training(s), counted(by_sp, [&] { return sp().training; }), kBytes,
+      {29, "C_TSP fwd+bwd ≲ 2P_attnβ_P + 2P_mlpβ_Pρ + 4BShβ_P/g ρ + 2P_Lβ_gρ", paper::tsp_training_bound(s), training(by_tsp),
+       kBytes, "differences 1, 2, 3; gradients in β_a"},
+      {30, "C_SP fwd+bwd = 4BShβ_P/g ρ + 2P_Lβ_gρ", paper::sp_training(s), training(by_sp), kBytes,
        "difference 2; gradients in β_a"},
   };
 }
@@ -237,13 +218,10 @@ std::vector<std::string> PaperTables::lines() const {
   lines.emplace_back(
       "Figures 1, 5, 6, 7 and 9 by these formulas and as counted here: --json FILE writes them, tools/plot/plot.py draws them.");
   lines.insert(lines.end(), {"", "Where the paper's formulas and statements differ from what is counted"});
-  constexpr std::size_t kWidth = 130;
+  constexpr std::size_t kColumns = 133;
   for (std::size_t i = 0; i < kPaperDifferences.size(); ++i) {
-    bool first = true;
-    for (const std::string& piece : wrapped(kPaperDifferences[i], kWidth)) {
-      lines.push_back(first ? fmt::format("{}. {}", i + 1, piece) : fmt::format("   {}", piece));
-      first = false;
-    }
+    const std::vector<std::string> difference = wrapped(fmt::format("{}. {}", i + 1, kPaperDifferences[i]), kColumns, "   ");
+    lines.insert(lines.end(), difference.begin(), difference.end());
   }
   return lines;
 }

@@ -14,6 +14,20 @@ std::size_t width(const std::string& text) {
 
 }  // namespace
 
+std::vector<std::string> wrapped(std::string_view text, std::size_t columns, std::string_view indent) {
+  std::vector<std::string> lines;
+  std::string before;
+  while (before.size() + text.size() > columns) {
+    const std::size_t space = text.rfind(' ', columns - before.size());
+    if (space == std::string_view::npos || space == 0) break;
+    lines.push_back(before + std::string(text.substr(0, space)));
+    text.remove_prefix(space + 1);
+    before = indent;
+  }
+  lines.push_back(before + std::string(text));
+  return lines;
+}
+
 std::vector<std::string> TextTable::lines() const {
   std::vector<std::size_t> widths;
   for (const auto& cells : rows_) {

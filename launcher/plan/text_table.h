@@ -2,9 +2,14 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tsprun::detail::launcher {
+
+/// Returns the text in lines of at most `columns` bytes, broken at blanks; lines after the first begin with `indent`. A word that
+/// is longer stays whole.
+std::vector<std::string> wrapped(std::string_view text, std::size_t columns, std::string_view indent);
 
 /// Collects rows and formats them together. Every row has as many cells as there are heads.
 class TextTable {

@@ -33,11 +33,7 @@ class Section {
       : object_(object), where_(where), path_(std::move(path)) {}
 
   [[noreturn]] void refuse(std::string_view field, std::string_view expected) const {
-    const auto at = object_.find(field);
-    throw Error(Cause::refused,
-                at == object_.end()
-                    ? fmt::format("{}: field \"{}{}\" is missing; expected {}", where_, path_, field, expected)
-                    : fmt::format("{}: field \"{}{}\": expected {}, found {}", where_, path_, field, expected, shown_value(*at)));
+    refuse_field(object_, where_, path_, field, expected);
   }
 
   const json& get(std::string_view field, std::string_view expected, bool (json::*is)() const noexcept) const {

@@ -1,6 +1,7 @@
 #include "layers/io/config.h"
 
 #include "layers/io/config_fields.h"
+#include "layers/io/file.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -10,7 +11,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <optional>
@@ -146,13 +146,7 @@ LoadedConfig read_config(const std::filesystem::path& file) {
     throw Error(Cause::refused, fmt::format("{}: {}; expected a config.json", where,
                                             std::filesystem::exists(file, error) ? "not a regular file" : "no such file"));
   }
-  if (const auto bytes = std::filesystem::file_size(file, error); error || bytes > kMaxFileBytes) {
-    throw Error(Cause::refused, fmt::format("{}: {} bytes; expected a config.json of at most {}", where, bytes, kMaxFileBytes));
-  }
-  std::ifstream stream(file, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (stream.bad() || !stream.is_open()) throw Error(Cause::refused, fmt::format("{}: can't be read", where));
-  return parse_config(text, where);
+  return parse_config(file::read_text(file, kMaxFileBytes, "a config.json"), where);
 }
 
 LoadedConfig parse_config(std::string_view text, const std::string& where) {

@@ -1,7 +1,5 @@
 #include "layers/io/config_fields.h"
 
-#include "transport/cause.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,11 +17,7 @@ const json* ConfigFields::find(std::string_view field) const {
 }
 
 void ConfigFields::refuse(std::string_view field, std::string_view expected) const {
-  const auto at = object_.find(field);
-  throw Error(Cause::refused,
-              at == object_.end()
-                  ? fmt::format("{}: field \"{}\" is missing; expected {}", where_, field, expected)
-                  : fmt::format("{}: field \"{}\": expected {}, found {}", where_, field, expected, shown_value(*at)));
+  refuse_field(object_, where_, "", field, expected);
 }
 
 std::size_t ConfigFields::size(std::string_view field, std::optional<std::size_t> fallback, std::size_t largest) const {

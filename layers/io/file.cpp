@@ -6,6 +6,8 @@
 
 #include <cerrno>
 #include <fcntl.h>
+#include <fstream>
+#include <iterator>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -45,6 +47,17 @@ void read(const posix::UniqueFd& file, const std::filesystem::path& path, std::u
     offset += static_cast<std::uint64_t>(got);
     into = into.subspan(static_cast<std::size_t>(got));
   }
+}
+
+std::string read_text(const std::filesystem::path& path, std::uintmax_t most, std::string_view what) {
+  std::error_code error;
+  if (const auto bytes = std::filesystem::file_size(path, error); error || bytes > most) {
+    throw Error(Cause::refused, fmt::format("{}: {} bytes; expected {} of at most {}", path.string(), bytes, what, most));
+  }
+  std::ifstream stream(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  if (stream.bad() || !stream.is_open()) throw Error(Cause::refused, fmt::format("{}: can't be read", path.string()));
+  return text;
 }
 
 void write(const posix::UniqueFd& file, const std::filesystem::path& path, std::uint64_t offset,

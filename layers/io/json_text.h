@@ -13,6 +13,10 @@ namespace tsprun::detail {
 /// infinite numbers (with the field's name), duplicate names, more than 32 levels of nesting.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
+/// Throws Error(refused): a field of `object` is missing or isn't what was expected. `path`: the objects around it, "world.".
+[[noreturn]] void refuse_field(const nlohmann::json& object, const std::string& where, std::string_view path,
+                               std::string_view field, std::string_view expected);
+
 /// Returns text from a file in a form that is safe in error messages: control characters replaced, cut after 120 bytes.
 std::string shown(std::string_view text);
 /// Returns a JSON value in a form that is safe in error messages: "an object", "an array", else as shown() does.

@@ -21,17 +21,6 @@ std::size_t Zigzag::tokens(int rank) const {
   return chunk_size(first) + chunk_size(second);
 }
 
-std::vector<std::size_t> Zigzag::tokens_of_ranks() const {
-  std::vector<std::size_t> counts;
-  for (int rank = 0; rank < ranks_; ++rank) counts.push_back(tokens(rank));
-  return counts;
-}
-
-std::size_t Zigzag::rank_start(int rank) const {
-  // Tokens of the ranks before: their first chunks, and their second chunks, which are at the end of the sequence.
-  return chunk_start(rank) + (rank == 0 ? 0 : sequence_ - chunk_start(2 * ranks_ - rank));
-}
-
 std::vector<std::int64_t> Zigzag::positions(int rank) const {
   std::vector<std::int64_t> result;
   result.reserve(tokens(rank));

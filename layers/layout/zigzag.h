@@ -43,10 +43,6 @@ class Zigzag {
 
   /// Returns S_p, the number of tokens of a rank.
   std::size_t tokens(int rank) const;
-  /// Returns S_0 … S_{D−1}, the counts of gathers and scatters along the sequence.
-  std::vector<std::size_t> tokens_of_ranks() const;
-  /// Returns where a rank's tokens begin in rank order.
-  std::size_t rank_start(int rank) const;
   /// Returns the positions of a rank's tokens in the whole sequence, in the rank's own order, as RoPE takes them.
   std::vector<std::int64_t> positions(int rank) const;
 

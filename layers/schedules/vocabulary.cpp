@@ -138,6 +138,45 @@ std::size_t logit_tile_rows(std::size_t ids, DType sums) {
   return std::max(kFewest, kTileBytes / (std::max<std::size_t>(ids, 1) * size_of(sums)));
 }
 
+namespace {
+
+/// Calls body(tile, first row, rows) for every tile of the shard's logits; `body` begins with the logits in the tile.
+template <class Body>
+void for_tiles(const HeadShard& of, Body body) {
+  const std::size_t rows = of.x.size(0);
+  const std::size_t ids = of.W.size(0);
+  const std::size_t step = logit_tile_rows(ids, of.sums);
+  const OwnedTensor tile = of.rank.tensor(Category::workspace, of.sums, {std::min(step, rows), ids}, "logits");
+  for (std::size_t row = 0; row < rows; row += step) {
+    const std::size_t count = std::min(step, rows - row);
+    const Tensor logits = tile->slice(0, 0, count);
+    of.rank.compute().gemm(logits, of.x.slice(0, row, count), of.W.transposed(0, 1));
+    body(logits, row, count);
+  }
+}
+
+}  // namespace
+
+void HeadShard::add_to_loss(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit, const LogitsSink* logits,
+                            std::span<const std::size_t> numbers) const {
+  for_tiles(*this, [&](const Tensor& tile, std::size_t row, std::size_t count) {
+    if (logits != nullptr) (*logits)(numbers.subspan(row, count), first_id, tile);
+    rank.compute().cross_entropy_update(maximum.slice(0, row, count), sum.slice(0, row, count), label_logit.slice(0, row, count),
+                                        tile, labels.subspan(row, count), static_cast<std::int64_t>(first_id));
+  });
+}
+
+void HeadShard::backward(const Tensor& dx, const Tensor& dW, const ConstTensor& lse, double weight, Write into_dx) const {
+  ComputeStream& compute = rank.compute();
+  if (x.size(0) == 0) compute.fill_zero(dW);
+  for_tiles(*this, [&](const Tensor& tile, std::size_t row, std::size_t count) {
+    compute.cross_entropy_backward(tile, tile, lse.slice(0, row, count), labels.subspan(row, count),
+                                   static_cast<std::int64_t>(first_id), weight);
+    compute.gemm(dx.slice(0, row, count), tile, W, into_dx);
+    compute.gemm(dW, tile.transposed(0, 1), x.slice(0, row, count), row == 0 ? Write::replace : Write::add);
+  });
+}
+
 double ExchangedVocabulary::head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens,
                                  std::span<const std::int64_t> labels, const LogitsSink* logits, bool keep) {
   const bool all = plan_ == HeadPlan::gather_activations;
@@ -174,6 +213,10 @@ void ExchangedVocabulary::head_backward(const Tensor& dx, const ConstTensor& x, 
   }
 }
 
+HeadShard ExchangedVocabulary::shard_of(const ConstTensor& x, const ConstTensor& W, int owner, DType sums) const {
+  return {rank_, x, W, rows_.offset(owner), labels_, sums};
+}
+
 RingShards ExchangedVocabulary::rotation() {
   return {rank_,
           axis_,
@@ -193,18 +236,7 @@ double ExchangedVocabulary::head_rotated(const ConstTensor& x, const Tensor& lse
   compute.cross_entropy_begin(maximum, sum, label_logit);
   RingShards ring = rotation();
   const auto multiply = [&](std::size_t t) {
-    const Tensor W = ring.at(t);
-    const std::size_t first_id = rows_.offset(shard_at(axis_, t));
-    const std::size_t step = logit_tile_rows(W.size(0), sums);
-    const OwnedTensor tile = rank_.tensor(Category::workspace, sums, {std::min(step, rows), W.size(0)}, "logits");
-    for (std::size_t row = 0; row < rows; row += step) {
-      const std::size_t count = std::min(step, rows - row);
-      const Tensor part = tile->slice(0, 0, count);
-      compute.gemm(part, x.slice(0, row, count), W.transposed(0, 1));
-      if (logits != nullptr) (*logits)(std::span(row_numbers_).subspan(row, count), first_id, part);
-      compute.cross_entropy_update(maximum->slice(0, row, count), sum->slice(0, row, count), label_logit->slice(0, row, count),
-                                   part, labels_.subspan(row, count), static_cast<std::int64_t>(first_id));
-    }
+    shard_of(x, ring.at(t), shard_at(axis_, t), sums).add_to_loss(maximum, sum, label_logit, logits, row_numbers_);
   };
   look_ahead(static_cast<std::size_t>(size()), {{1, [&](std::size_t t) { ring.fetch(t); }}, {0, multiply}});
   compute.cross_entropy_finish(lse, maximum, sum);
@@ -212,28 +244,13 @@ double ExchangedVocabulary::head_rotated(const ConstTensor& x, const Tensor& lse
 }
 
 void ExchangedVocabulary::head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight) {
-  ComputeStream& compute = rank_.compute();
-  const std::size_t rows = x.size(0);
   RingShards ring = rotation();
   RingSums sums(
       rank_, axis_, weights_.head_gradient, [this](int r) { return rows_.count(r); },
       CallOptions{.stream = Stream::gradients, .purpose = Purpose::head}, "vocabulary gradient shard");
   const auto multiply = [&](std::size_t t) {
-    const Tensor W = ring.at(t);
-    const auto first_id = static_cast<std::int64_t>(rows_.offset(shard_at(axis_, t)));
-    const Tensor dW = sums.part(t);
-    const std::size_t step = logit_tile_rows(W.size(0), lse.dtype());
-    const OwnedTensor tile = rank_.tensor(Category::workspace, lse.dtype(), {std::min(step, rows), W.size(0)}, "logits");
-    if (rows == 0) compute.fill_zero(dW);
-    for (std::size_t row = 0; row < rows; row += step) {
-      const std::size_t count = std::min(step, rows - row);
-      const Tensor part = tile->slice(0, 0, count);
-      const ConstTensor some = x.slice(0, row, count);
-      compute.gemm(part, some, W.transposed(0, 1));
-      compute.cross_entropy_backward(part, part, lse.slice(0, row, count), labels_.subspan(row, count), first_id, weight);
-      compute.gemm(dx.slice(0, row, count), part, W, t == 0 ? Write::replace : Write::add);
-      compute.gemm(dW, part.transposed(0, 1), some, row == 0 ? Write::replace : Write::add);
-    }
+    shard_of(x, ring.at(t), shard_at(axis_, t), lse.dtype())
+        .backward(dx, sums.part(t), lse, weight, t == 0 ? Write::replace : Write::add);
     sums.pass_on(t);
   };
   look_ahead(static_cast<std::size_t>(size()), {{1, [&](std::size_t t) { ring.fetch(t); }}, {0, multiply}});

@@ -67,6 +67,25 @@ class Vocabulary {
                              double weight) = 0;
 };
 
+/// One shard of the head beside some tokens: what the streamed loss computes with. Logits are made a tile of rows at a time and
+/// never exist as a whole; how many rows, logit_tile_rows() says. The struct owns nothing.
+struct HeadShard {
+  Rank& rank;
+  ConstTensor x;  ///< [rows, h]
+  ConstTensor W;  ///< [ids, h], the vocabulary's rows from first_id on
+  std::size_t first_id;
+  std::span<const std::int64_t> labels;  ///< [rows]
+  DType sums;
+
+  /// Takes the shard's logits into the running maxima, sums and labels' logits, each [rows]. `logits` may be null; `numbers` are
+  /// then not read.
+  void add_to_loss(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit, const LogitsSink* logits,
+                   std::span<const std::size_t> numbers) const;
+  /// Writes the shard's gradient to dW [ids, h], and its part of x's to dx [rows, h], which is replaced or added to. `weight`: as
+  /// in Vocabulary::head_backward().
+  void backward(const Tensor& dx, const Tensor& dW, const ConstTensor& lse, double weight, kernels::Write into_dx) const;
+};
+
 /// The vocabulary over ranks that have different tokens: rows of the embedding go to the ranks of their tokens, and either the
 /// head's shards go to the tokens or the tokens to the shards.
 class ExchangedVocabulary final : public Vocabulary {
@@ -85,6 +104,8 @@ class ExchangedVocabulary final : public Vocabulary {
 
  private:
   RingShards rotation();
+  /// Returns the head's rows of one rank of the axis beside the tokens of labels_.
+  HeadShard shard_of(const ConstTensor& x, const ConstTensor& W, int owner, DType sums) const;
   double head_rotated(const ConstTensor& x, const Tensor& lse, const LogitsSink* logits);
   double head_gathered(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, const LogitsSink* logits, bool keep);
   void head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight);

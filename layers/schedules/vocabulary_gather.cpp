@@ -25,8 +25,6 @@ double ExchangedVocabulary::head_gathered(const ConstTensor& x, const Tensor& ls
                                           const LogitsSink* logits, bool keep) {
   ComputeStream& compute = rank_.compute();
   const std::size_t all = tokens.batch() * tokens.sequence();
-  const std::size_t ids = weights_.head.size(0);
-  const auto first_id = static_cast<std::int64_t>(rows_.offset(me()));
   const DType sums = lse.dtype();
   gathered_x_ = rank_.tensor(Category::communication, x.dtype(), {all, hidden()}, "gathered input of the head");
   rank_.wait(axis_.post_all_gather_v(buffer_of(x), buffer_of(gathered_x_.view()), token_counts(tokens, size(), hidden()), kHead));
@@ -38,18 +36,7 @@ double ExchangedVocabulary::head_gathered(const ConstTensor& x, const Tensor& ls
   const OwnedTensor sum = vector(all, "sums of exponentials");
   const OwnedTensor label_logit = vector(all, "labels' logits");
   compute.cross_entropy_begin(maximum, sum, label_logit);
-  const std::size_t step = logit_tile_rows(ids, sums);
-  {
-    const OwnedTensor tile = rank_.tensor(Category::workspace, sums, {std::min(step, all), ids}, "logits");
-    for (std::size_t row = 0; row < all; row += step) {
-      const std::size_t count = std::min(step, all - row);
-      const Tensor part = tile->slice(0, 0, count);
-      compute.gemm(part, gathered_x_->slice(0, row, count), weights_.head.transposed(0, 1));
-      if (logits != nullptr) (*logits)(std::span(row_numbers_).subspan(row, count), rows_.offset(me()), part);
-      compute.cross_entropy_update(maximum->slice(0, row, count), sum->slice(0, row, count), label_logit->slice(0, row, count),
-                                   part, labels_.subspan(row, count), first_id);
-    }
-  }
+  shard_of(gathered_x_, weights_.head, me(), sums).add_to_loss(maximum, sum, label_logit, logits, row_numbers_);
   // Each rank's log-sum-exp over its rows goes to the ranks of the tokens and is merged there; the result goes back to all.
   const OwnedTensor& part_lse = maximum;
   compute.cross_entropy_finish(part_lse, maximum, sum);
@@ -80,26 +67,11 @@ double ExchangedVocabulary::head_gathered(const ConstTensor& x, const Tensor& ls
 }
 
 void ExchangedVocabulary::head_backward_gathered(const Tensor& dx, const TokenLayout& tokens, double weight) {
-  ComputeStream& compute = rank_.compute();
   const std::size_t all = gathered_x_->size(0);
-  const std::size_t ids = weights_.head.size(0);
-  const auto first_id = static_cast<std::int64_t>(rows_.offset(me()));
   const DType sums = gathered_lse_->dtype();
   const OwnedTensor dx_all = rank_.tensor(Category::communication, sums, {all, hidden()}, "gradient of the head's input");
-  const std::size_t step = logit_tile_rows(ids, sums);
-  {
-    const OwnedTensor tile = rank_.tensor(Category::workspace, sums, {std::min(step, all), ids}, "logits");
-    for (std::size_t row = 0; row < all; row += step) {
-      const std::size_t count = std::min(step, all - row);
-      const Tensor part = tile->slice(0, 0, count);
-      const Tensor some = gathered_x_->slice(0, row, count);
-      compute.gemm(part, some, weights_.head.transposed(0, 1));
-      compute.cross_entropy_backward(part, part, gathered_lse_->slice(0, row, count), labels_.subspan(row, count), first_id,
-                                     weight);
-      compute.gemm(dx_all->slice(0, row, count), part, weights_.head);
-      compute.gemm(weights_.head_gradient, part.transposed(0, 1), some, row == 0 ? Write::replace : Write::add);
-    }
-  }
+  shard_of(gathered_x_, weights_.head, me(), sums)
+      .backward(dx_all, weights_.head_gradient, gathered_lse_, weight, Write::replace);
   gathered_x_.reset();
   gathered_lse_.reset();
   rank_.wait(axis_.post_reduce_scatter_v(buffer_of(ConstTensor(dx_all.view())), buffer_of(dx),

@@ -81,16 +81,12 @@ PurposeBytes prompt_traffic(const MeshSetting& of, std::span<const std::int32_t>
     if (static_cast<std::size_t>(zigzag.owner(s).rank) != s % as_count(of.layout.sequence())) ++moving;
   }
   forward[Purpose::kv] += of.setting.model.layers * 2 * moving * kv_width(of) * of.setting.bytes.element;
-  for (int i = 0; i < kPurposes; ++i) bytes[static_cast<Purpose>(i)] += forward[static_cast<Purpose>(i)];
-  return bytes;
+  return bytes += forward;
 }
 
 PurposeBytes tokens_traffic(const MeshSetting& of, std::size_t first, std::size_t count, TokenSum sum) {
   PurposeBytes all;
-  for (std::size_t position = first; position < first + count; ++position) {
-    const PurposeBytes token = token_traffic(of, position, sum);
-    for (int i = 0; i < kPurposes; ++i) all[static_cast<Purpose>(i)] += token[static_cast<Purpose>(i)];
-  }
+  for (std::size_t position = first; position < first + count; ++position) all += token_traffic(of, position, sum);
   return all;
 }
 

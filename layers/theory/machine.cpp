@@ -1,6 +1,7 @@
 // Reads machine descriptions: JSON objects whose every field is checked for presence, type and range.
 #include "layers/theory/machine.h"
 
+#include "layers/io/file.h"
 #include "layers/io/json_text.h"
 #include "layers/theory/built_in_machines.h"
 #include "transport/cause.h"
@@ -10,9 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <initializer_list>
-#include <iterator>
 
 namespace tsprun::detail::theory {
 
@@ -42,11 +41,7 @@ class Object {
   }
 
   [[noreturn]] void refuse(std::string_view field, std::string_view expected) const {
-    const auto at = object_.find(field);
-    throw Error(Cause::refused,
-                at == object_.end()
-                    ? fmt::format("{}: field \"{}\" is missing; expected {}", where_, field, expected)
-                    : fmt::format("{}: field \"{}\": expected {}, found {}", where_, field, expected, shown_value(*at)));
+    refuse_field(object_, where_, "", field, expected);
   }
 
   const json* find(std::string_view field) {
@@ -209,14 +204,7 @@ Machine find_machine(const std::string& name_or_file) {
     throw Error(Cause::refused, fmt::format("--machine {}: neither a machine that comes with tsprun ({}) nor a file",
                                             shown(name_or_file), fmt::join(machine_names(), ", ")));
   }
-  if (const auto bytes = std::filesystem::file_size(name_or_file, error); error || bytes > kMaxFileBytes) {
-    throw Error(Cause::refused,
-                fmt::format("{}: {} bytes; expected a description of at most {}", name_or_file, bytes, kMaxFileBytes));
-  }
-  std::ifstream stream(name_or_file, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (stream.bad() || !stream.is_open()) throw Error(Cause::refused, fmt::format("{}: can't be read", name_or_file));
-  return parse_machine(text, name_or_file);
+  return parse_machine(file::read_text(name_or_file, kMaxFileBytes, "a description"), name_or_file);
 }
 
 Machine parse_machine(std::string_view text, const std::string& where) {

@@ -95,8 +95,6 @@ Comparison large_degree_forward(const Setting& s) {
           4 * s.BSh() * s.beta_P};
 }
 
-bool tsp_less_by_parameters(const Setting& s) { return parameters_per_layer(s) < 2 * s.BSh() * (2 - 1 / s.g); }
-bool tsp_less_for_mha(const Setting& s) { return (4 + 3 * s.F) * s.h < 2 * s.B * s.S; }
 double break_even_factor(const Setting& s) { return (2 * (1 + 1 / s.g) + 3 * s.F) / (2 * (2 - 1 / s.g)); }
 
 double tsp_training_bound(const Setting& s) {

@@ -63,14 +63,10 @@ double device_flops(const Setting& s, Scheme scheme);  ///< per layer and device
 struct Comparison {
   double tsp;
   double tp;
-  bool tsp_less() const { return tsp < tp; }
 };
 /// Returns both sides of (26).
 Comparison large_degree_forward(const Setting& s);
-bool tsp_less_by_parameters(const Setting& s);  ///< whether (27) holds: P_L < 2BSh(2 − 1/g)
-/// Returns whether (28) holds, which is (27) for multi-head attention: (4+3F)h < 2BS, whatever g is.
-bool tsp_less_for_mha(const Setting& s);
-/// Returns the BS/h above which (27) holds: 8 for multi-head attention and F = 4.
+/// Returns the BS/h above which (27) holds, P_L < 2BSh(2 − 1/g): 8 for multi-head attention and F = 4.
 double break_even_factor(const Setting& s);
 
 double tsp_training_bound(const Setting& s);  ///< (29): (15) with the gradient term of an all-reduce

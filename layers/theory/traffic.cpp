@@ -8,12 +8,14 @@ namespace tsprun::detail::theory {
 
 std::uint64_t PurposeBytes::total() const { return std::accumulate(bytes_.begin(), bytes_.end(), std::uint64_t{0}); }
 
+PurposeBytes& PurposeBytes::operator+=(const PurposeBytes& other) {
+  for (std::size_t i = 0; i < bytes_.size(); ++i) bytes_[i] += other.bytes_[i];
+  return *this;
+}
+
 Traffic& Traffic::operator+=(const Traffic& other) {
-  for (int i = 0; i < kPurposes; ++i) {
-    const auto purpose = static_cast<Purpose>(i);
-    forward[purpose] += other.forward[purpose];
-    backward[purpose] += other.backward[purpose];
-  }
+  forward += other.forward;
+  backward += other.backward;
   return *this;
 }
 

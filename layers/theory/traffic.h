@@ -19,6 +19,7 @@ class PurposeBytes {
   std::uint64_t& operator[](Purpose purpose) { return bytes_[static_cast<std::size_t>(purpose)]; }
   std::uint64_t operator[](Purpose purpose) const { return bytes_[static_cast<std::size_t>(purpose)]; }
   std::uint64_t total() const;
+  PurposeBytes& operator+=(const PurposeBytes& other);
   bool operator==(const PurposeBytes&) const = default;
 
  private:

@@ -124,6 +124,8 @@ TEST(CommandLine, ImpossibleRequestsAreRefused) {
   expect_refused({"run"}, "no program");
   expect_refused({"run", "true"}, "write -- before the program");
   expect_refused({"doctor", "--", "true"}, "only `run`");
+  expect_refused({"-n", "4", "doctor"}, "-n 4: doctor has no ranks; leave it out");
+  expect_refused({"--layout", "tp=2", "status", "1"}, "--layout tp=2: status has no ranks; leave it out");
   expect_refused({"--json", "/no/such/folder/report.json", "doctor"}, "--json /no/such/folder/report.json");
   expect_refused({"status", "1x"}, "status 1x");
 }

@@ -87,10 +87,10 @@ TEST(Paper, BreakEvenInTheLargeDegreeLimit) {
     EXPECT_NEAR(break_even_factor(s), factor, 5e-4);
     for (const double around : {0.999, 1.001}) {
       s.S = break_even_factor(s) * s.h * around;
-      EXPECT_EQ(tsp_less_by_parameters(s), around > 1);
-      EXPECT_EQ(large_degree_forward(s).tsp_less(), around > 1);
+      EXPECT_EQ(parameters_per_layer(s) < 2 * s.BSh() * (2 - 1 / s.g), around > 1);  // (27)
+      EXPECT_EQ(large_degree_forward(s).tsp<large_degree_forward(s).tp, around> 1);
       if (g == 1) {
-        EXPECT_EQ(tsp_less_for_mha(s), around > 1);
+        EXPECT_EQ((4 + 3 * s.F) * s.h<2 * s.B * s.S, around> 1);  // (28)
       }
     }
   }
@@ -158,8 +158,7 @@ TEST(Paper, EquationsWithNumbersPutIn) {
   EXPECT_EQ(device_flops(s, Scheme::tp_sp), 4096);                           // (25)
   EXPECT_EQ(large_degree_forward(s).tsp, 384 + 1152 + 256);                  // (26)
   EXPECT_EQ(large_degree_forward(s).tp, 1024);
-  EXPECT_FALSE(tsp_less_by_parameters(s));                    // (27): 768 < 2·128·1.5
-  EXPECT_FALSE(tsp_less_for_mha(s));                          // (28): 13·8 < 32
+  EXPECT_GT(break_even_factor(s), s.B * s.S / s.h);           // (27): 768 < 2·128·1.5 doesn't hold
   EXPECT_EQ(tsp_training_bound(s), 768 + 2016 + 448 + 5376);  // (29)
   EXPECT_EQ(sp_training(s), training(s, Scheme::sp));         // (30)
 }

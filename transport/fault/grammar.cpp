@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace tsprun::detail::fault {
 
@@ -33,32 +34,20 @@ constexpr std::array kRules = {
 };
 
 Form form_of(Kind kind, std::string_view name, std::string_view example) {
-  Form form{.kind = kind, .name = name, .example = example, .needed = {}, .one_of = {}, .optional = {}};
+  const auto form = [&](Keys needed, Keys one_of = {}, Keys optional = {}) -> Form {
+    return {kind, name, example, std::move(needed), std::move(one_of), std::move(optional)};
+  };
   switch (kind) {
-    case Kind::kill:
-      form.needed = {"rank"};
-      form.one_of = {"step", "op"};
-      form.optional = {"seq"};
-      break;
-    case Kind::stall:
-      form.needed = {"rank", "seconds"};
-      form.one_of = {"step", "op"};
-      form.optional = {"seq"};
-      break;
-    case Kind::oom: form.needed = {"rank", "step"}; break;
-    case Kind::delay:
-      form.needed = {"from", "to", "ms"};
-      form.optional = {"prob"};
-      break;
-    case Kind::slow: form.needed = {"from", "to", "gbps"}; break;
+    case Kind::kill: return form({"rank"}, {"step", "op"}, {"seq"});
+    case Kind::stall: return form({"rank", "seconds"}, {"step", "op"}, {"seq"});
+    case Kind::oom: return form({"rank", "step"});
+    case Kind::delay: return form({"from", "to", "ms"}, {}, {"prob"});
+    case Kind::slow: return form({"from", "to", "gbps"});
     case Kind::corrupt:
-    case Kind::drop:
-      form.needed = {"from", "to"};
-      form.one_of = {"nth", "prob"};
-      break;
-    case Kind::disconnect: form.needed = {"from", "to", "step"}; break;
+    case Kind::drop: return form({"from", "to"}, {"nth", "prob"});
+    case Kind::disconnect: return form({"from", "to", "step"});
   }
-  return form;
+  return form({});
 }
 
 }  // namespace

@@ -90,17 +90,11 @@ class Parser {
     if (value.empty()) refuse(fmt::format("{} is empty", key));
     word = value;
   }
-  void set(int& number, std::string_view key, std::string_view value) const {
+  template <class Number>
+  void set(Number& number, std::string_view key, std::string_view value) const {
     const KeyRule& rule = rule_of(key);
-    number = static_cast<int>(read(key, value, rule.least, rule.most));
-  }
-  void set(std::uint64_t& number, std::string_view key, std::string_view value) const {
-    const KeyRule& rule = rule_of(key);
-    number = read(key, value, rule.least, rule.most);
-  }
-  void set(double& number, std::string_view key, std::string_view value) const {
-    const KeyRule& rule = rule_of(key);
-    number = read(key, value, rule.least_real, rule.most_real);
+    if constexpr (std::is_floating_point_v<Number>) number = read(key, value, rule.least_real, rule.most_real);
+    else number = static_cast<Number>(read(key, value, rule.least, rule.most));
   }
   template <class Number>
   Number read(std::string_view key, std::string_view value, Number least, Number most) const {

@@ -85,13 +85,8 @@ Ticket Connection::receive(Stream stream, const Envelope& envelope, std::span<st
   if (ticket <= lane.arrived) {
     match(stream, ticket, lane.waiting[ticket % kWindow].payload);
   } else if (into.size() > kEagerBytes) {
-    FrameHeader grant{};
-    grant.kind = static_cast<std::uint8_t>(FrameKind::grant);
-    grant.stream = static_cast<std::uint8_t>(stream);
-    grant.ticket = ticket;
     expected.granted = true;
-    queue(grant);
-    write();
+    tell(FrameKind::grant, stream, ticket);
   }
   return ticket;
 }
@@ -120,13 +115,8 @@ void Connection::match(Stream stream, Ticket ticket, std::span<const std::byte> 
     if (!payload.empty()) std::memcpy(expected.into, payload.data(), payload.size());
     finish(stream, ticket);
   } else if (!expected.granted) {
-    FrameHeader grant{};
-    grant.kind = static_cast<std::uint8_t>(FrameKind::grant);
-    grant.stream = static_cast<std::uint8_t>(stream);
-    grant.ticket = ticket;
     expected.granted = true;
-    queue(grant);
-    write();
+    tell(FrameKind::grant, stream, ticket);
   }
 }
 
@@ -156,11 +146,16 @@ void Connection::finish(Stream stream, Ticket ticket) {
   if (lane.prefix - lane.told < kWindow / 4 && lane.untold_bytes < kLaneCredit / 4) return;
   lane.told = lane.prefix;
   lane.untold_bytes = 0;
-  FrameHeader credit{};
-  credit.kind = static_cast<std::uint8_t>(FrameKind::credit);
-  credit.stream = static_cast<std::uint8_t>(stream);
-  credit.ticket = lane.prefix;
-  queue(credit);
+  tell(FrameKind::credit, stream, lane.prefix);
+}
+
+/// Sends a frame that is its header alone.
+void Connection::tell(FrameKind kind, Stream stream, Ticket ticket) {
+  FrameHeader header{};
+  header.kind = static_cast<std::uint8_t>(kind);
+  header.stream = static_cast<std::uint8_t>(stream);
+  header.ticket = ticket;
+  queue(header);
   write();
 }
 

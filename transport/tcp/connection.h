@@ -125,6 +125,7 @@ class Connection {
   void match(Stream stream, Ticket ticket, std::span<const std::byte> payload);
   bool compare(TcpReceive& lane, const Expected& expected, const FrameHeader& header);
   void finish(Stream stream, Ticket ticket);
+  void tell(FrameKind kind, Stream stream, Ticket ticket);
   bool damaged(const std::string& what);
 
   // connection_write.cpp

@@ -121,25 +121,13 @@ double TensorVocabulary::head(const ConstTensor& x, const Tensor& lse, const Tok
     row_numbers_ = tokens.take(tokens.holder(), std::span<const std::size_t>(numbers));
   }
   const std::size_t all = x.size(0);
-  const std::size_t ids = weights_.head.size(0);
   const DType sums = lse.dtype();
   const auto vector = [&](std::string_view what) { return rank_.tensor(Category::workspace, sums, {all}, what); };
   const OwnedTensor maximum = vector("maxima of logits");
   const OwnedTensor sum = vector("sums of exponentials");
   const OwnedTensor label_logit = vector("labels' logits");
   compute.cross_entropy_begin(maximum, sum, label_logit);
-  {
-    const std::size_t step = logit_tile_rows(ids, sums);
-    const OwnedTensor tile = rank_.tensor(Category::workspace, sums, {std::min(step, all), ids}, "logits");
-    for (std::size_t row = 0; row < all; row += step) {
-      const std::size_t count = std::min(step, all - row);
-      const Tensor part = tile->slice(0, 0, count);
-      compute.gemm(part, x.slice(0, row, count), weights_.head.transposed(0, 1));
-      if (logits != nullptr) (*logits)(std::span(row_numbers_).subspan(row, count), rows_.offset(tensor_.rank()), part);
-      compute.cross_entropy_update(maximum->slice(0, row, count), sum->slice(0, row, count), label_logit->slice(0, row, count),
-                                   part, labels_.subspan(row, count), first_id());
-    }
-  }
+  shard(x, sums).add_to_loss(maximum, sum, label_logit, logits, row_numbers_);
   compute.cross_entropy_finish(maximum, maximum, sum);
   merge_log_sum_exp(lse, maximum);
 
@@ -155,23 +143,7 @@ double TensorVocabulary::head(const ConstTensor& x, const Tensor& lse, const Tok
 
 void TensorVocabulary::head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout&,
                                      double weight) {
-  ComputeStream& compute = rank_.compute();
-  const std::size_t all = x.size(0);
-  const std::size_t ids = weights_.head.size(0);
-  {
-    const std::size_t step = logit_tile_rows(ids, lse.dtype());
-    const OwnedTensor tile = rank_.tensor(Category::workspace, lse.dtype(), {std::min(step, all), ids}, "logits");
-    if (all == 0) compute.fill_zero(weights_.head_gradient);
-    for (std::size_t row = 0; row < all; row += step) {
-      const std::size_t count = std::min(step, all - row);
-      const Tensor part = tile->slice(0, 0, count);
-      const ConstTensor some = x.slice(0, row, count);
-      compute.gemm(part, some, weights_.head.transposed(0, 1));
-      compute.cross_entropy_backward(part, part, lse.slice(0, row, count), labels_.subspan(row, count), first_id(), weight);
-      compute.gemm(dx.slice(0, row, count), part, weights_.head);
-      compute.gemm(weights_.head_gradient, part.transposed(0, 1), some, row == 0 ? Write::replace : Write::add);
-    }
-  }
+  shard(x, lse.dtype()).backward(dx, weights_.head_gradient, lse, weight, Write::replace);
   if (!weights_.tied) sum_over_sequence(weights_.head_gradient, Purpose::head);
   sum_over_tensor(dx, x.dtype(), Purpose::head);
 }

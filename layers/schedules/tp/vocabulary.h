@@ -25,7 +25,10 @@ class TensorVocabulary final : public Vocabulary {
 
  private:
   std::size_t hidden() const { return weights_.embedding.size(1); }
-  std::int64_t first_id() const { return static_cast<std::int64_t>(rows_.offset(tensor_.rank())); }
+  /// Returns this rank's rows of the head beside its tokens.
+  HeadShard shard(const ConstTensor& x, DType sums) const {
+    return {rank_, x, weights_.head, rows_.offset(tensor_.rank()), labels_, sums};
+  }
   void sum_over_tensor(const Tensor& x, DType travelling, Purpose purpose);
   void sum_over_sequence(const Tensor& gradient, Purpose purpose);
   void merge_log_sum_exp(const Tensor& lse, const Tensor& part);
