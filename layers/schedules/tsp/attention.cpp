@@ -42,6 +42,8 @@ PackPlan TspAttention::pack(std::size_t layer) const {
 
 // --- forward: the paper's Algorithm 1 ------------------------------------------------------------------------------------------
 
+// Lines 7, 14, 22 and 24, the loops over turns and their buckets, are look_ahead()'s one loop over units. Lines 6 and 13 cost
+// nothing: the first product or head that is written replaces what was there.
 void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved,
                            const std::function<void()>& before_last_unit) {
   const ConstTensor X = x.merged(0);
@@ -72,7 +74,7 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
     const int r = unit.turn;
     gathered[unit.bucket].arrive(axis_.rank);
     if (u + 1 == plan_.units.size()) before_last_unit();
-    attend_bucket(axis_.compute(), *axis_.tokens, gathered[unit.bucket], readers(unit, turns[index(r)]));  // lines 18 to 21
+    attend_bucket(axis_.compute(), *axis_.tokens, gathered[unit.bucket], readers(unit, turns[index(r)]));  // 12, 18 to 21
     if (unit.last_of_bucket) gathered[unit.bucket] = {};
     if (!unit.last_of_turn) return;
     axis_.rank.look(Watched::attention_output, turns[index(r)].o);

@@ -26,20 +26,20 @@ void TspMlp::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, M
   RingShards ring = std::move(*begun_);
   begun_.reset();
 
-  // Sends the shard of step t − 1 on to rank p + 1, and receives that of step t from rank p − 1.
+  // Lines 8 to 11: sends the shard of step t − 1 on to rank p + 1, and receives that of step t from rank p − 1.
   const auto travel = [&](std::size_t t) { ring.fetch(t); };
 
   // Y += (σ(X·W_1ᵀ) ∘ (X·W_3ᵀ))·W_2ᵀ with the shard of rank (p − t) mod D.
   const auto apply = [&](std::size_t t) {
-    const MlpMatrices W(ring.at(t), axis_.config);
+    const MlpMatrices W(ring.at(t), axis_.config);  // lines 15 to 18: waits for it
     if (t + 1 == steps()) last_step();
     const MlpColumns shard = columns(X, owner(t), saved);
-    shard.project(X, W, bias(layer, owner(t)));
+    shard.project(X, W, bias(layer, owner(t)));  // lines 12 and 13
     const OwnedTensor a = shard.activation();
-    compute.gemm(Y, a, W.W2t, t == 0 ? Write::replace : Write::add);
+    compute.gemm(Y, a, W.W2t, t == 0 ? Write::replace : Write::add);  // line 14
   };
 
-  look_ahead(steps(), {{1, travel}, {0, apply}});
+  look_ahead(steps(), {{1, travel}, {0, apply}});  // lines 7 and 19
 }
 
 // --- backward ------------------------------------------------------------------------------------------------------------------
