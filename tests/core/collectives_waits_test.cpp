@@ -91,9 +91,10 @@ TEST(SignsOfLife, AChainOfWaitsHangsOnItsRoot) {
   run_ranks(
       4,
       [](Context& context) {
-        std::vector<float> data(10);
+        std::vector<float> data(10, context.rank() == 0 ? 7.0F : 0.0F);
         if (context.rank() == 0) compute(context, 3 * kSecond);
         else context.world().recv(std::span<float>(data), context.rank() - 1);
+        EXPECT_EQ(data, std::vector<float>(10, 7.0F));
         if (context.rank() < 3) context.world().send(std::span<const float>(data), context.rank() + 1);
       },
       kOneSecond);

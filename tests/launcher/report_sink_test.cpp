@@ -58,8 +58,8 @@ TEST(ReportSink, ALengthOverTheLimitEndsTheChannel) {
 
 TEST(ReportSink, WithoutAPipeEverythingIsSwallowed) {
   ReportSink sink;
-  sink.line("nobody reads this");
-  sink.set("key", 1);
+  EXPECT_NO_THROW(sink.line("nobody reads this"));
+  EXPECT_NO_THROW(sink.set("key", 1));
 }
 
 }  // namespace
