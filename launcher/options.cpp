@@ -6,12 +6,12 @@
 #include "transport/bootstrap/store.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
+#include "transport/number.h"
 #include "transport/verbs/device.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <sys/resource.h>
 
@@ -142,15 +142,14 @@ std::uint64_t parse_budget(const std::string& option, const std::string& text) {
 /// Parses seconds into nanoseconds.
 struct Seconds {
   std::uint64_t operator()(const std::string& option, const std::string& text) const {
-    double seconds = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-    if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(seconds))
+    const std::optional<double> seconds = number_from<double>(text);
+    if (!seconds || !std::isfinite(*seconds))
       refuse(fmt::format("{} {}: not a number of seconds; try {} 30", option, text, option));
-    if (seconds < 0.1 || seconds > kLongestTimeout) {
+    if (*seconds < 0.1 || *seconds > kLongestTimeout) {
       refuse(fmt::format("{} {}: 0.1 to {:.0f} seconds work; try {} {}", option, text, kLongestTimeout, option,
-                         seconds < 0.1 ? "0.1" : fmt::format("{:.0f}", kLongestTimeout)));
+                         *seconds < 0.1 ? "0.1" : fmt::format("{:.0f}", kLongestTimeout)));
     }
-    return static_cast<std::uint64_t>(seconds * 1e9);
+    return static_cast<std::uint64_t>(*seconds * 1e9);
   }
   std::string print(std::uint64_t ns) const { return fmt::format("{}", static_cast<double>(ns) / 1e9); }
 };

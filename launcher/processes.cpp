@@ -1,10 +1,11 @@
 #include "launcher/processes.h"
 
+#include "transport/number.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <climits>
 #include <csignal>
 #include <cstdlib>
@@ -47,11 +48,9 @@ std::vector<posix::ProcessStat> all_processes() {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc"), &::closedir);
   if (!folder) return processes;
   while (const dirent* entry = ::readdir(folder.get())) {
-    pid_t pid = 0;
-    const std::string_view text = entry->d_name;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
-    if (error != std::errc{} || end != text.data() + text.size()) continue;
-    if (const auto stat = posix::process_stat(pid)) processes.push_back(*stat);
+    const std::optional<pid_t> pid = number_from<pid_t>(entry->d_name);
+    if (!pid) continue;
+    if (const auto stat = posix::process_stat(*pid)) processes.push_back(*stat);
   }
   return processes;
 }

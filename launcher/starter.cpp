@@ -1,11 +1,11 @@
 #include "launcher/starter.h"
 
 #include "launcher/refuse.h"
+#include "transport/number.h"
 #include "transport/xxhash.h"
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <optional>
 #include <string_view>
 
@@ -52,12 +52,10 @@ class Variables {
   int number(const char* name, int least, int most) const {
     const char* text = find(name);
     if (text == nullptr) refuse(fmt::format("{} isn't set, though {} started this tsprun", name, starter_));
-    int value = 0;
-    const char* const whole = text + std::string_view(text).size();
-    const auto [end, error] = std::from_chars(text, whole, value);
-    if (error != std::errc{} || end != whole || value < least || value > most)
+    const std::optional<int> value = number_from<int>(text);
+    if (!value || *value < least || *value > most)
       refuse(fmt::format("{}={} (set by {}): {} to {} are expected", name, text, starter_, least, most));
-    return value;
+    return *value;
   }
 
   /// Returns the meeting point: MASTER_ADDR and MASTER_PORT, which users of every starter know, before the starter's own host and
@@ -129,9 +127,8 @@ std::optional<Said> said_by_torchrun(const bootstrap::Getenv& get) {
       colon != std::string::npos && nodes_text.substr(0, colon) == nodes_text.substr(colon + 1)) {
     nodes_text.resize(colon);
   }
-  int nodes = 0;
-  const auto [end, error] = std::from_chars(nodes_text.data(), nodes_text.data() + nodes_text.size(), nodes);
-  if (error != std::errc{} || end != nodes_text.data() + nodes_text.size() || nodes < 1 || nodes > kMostNodes)
+  const int nodes = number_from<int>(nodes_text).value_or(0);
+  if (nodes < 1 || nodes > kMostNodes)
     refuse(fmt::format("PET_NNODES={}: a fixed number of nodes is expected", pet.find("PET_NNODES")));
   if (nodes == 1) return std::nullopt;
   Said said{.starter = "PET_*",

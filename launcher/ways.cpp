@@ -3,12 +3,12 @@
 #include "launcher/ranges.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/factory.h"
+#include "transport/number.h"
 #include "transport/verbs/device.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <utility>
 
@@ -22,9 +22,8 @@ constexpr std::string_view kKey = "live/way/";
 
 /// Returns the number that a text is, if it is below `limit`; otherwise -1.
 int number_in(std::string_view text, int limit) {
-  int number = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc{} && end == text.data() + text.size() && number >= 0 && number < limit ? number : -1;
+  const int number = number_from<int>(text).value_or(-1);
+  return number < limit ? std::max(number, -1) : -1;
 }
 
 /// Takes the part before `mark` off a text and returns it; all of the text if there is no mark.

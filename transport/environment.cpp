@@ -1,10 +1,10 @@
 #include "transport/environment.h"
 
 #include "transport/cause.h"
+#include "transport/number.h"
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdlib>
 
 namespace tsprun::detail {
@@ -16,15 +16,6 @@ constexpr double kShortest_s = 1e-3;
 
 [[noreturn]] void refuse_value(std::string_view name, std::string_view value, std::string_view works) {
   throw Error(Cause::refused, fmt::format("{}={}: {}", name, value, works));
-}
-
-/// Parses all of `text` as a number; nothing if it isn't one.
-template <class Number>
-std::optional<Number> number(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 }  // namespace
@@ -41,7 +32,7 @@ std::string Environment::algorithms() const { return std::string(text("TSP_ALGOR
 
 std::uint64_t Environment::timeout_ns() const {
   const std::string_view value = text("TSP_TIMEOUT").value_or("30");
-  const std::optional<double> seconds = number<double>(value);
+  const std::optional<double> seconds = number_from<double>(value);
   if (!seconds || !(*seconds >= kShortest_s) || *seconds > kMost)
     refuse_value("TSP_TIMEOUT", value, "seconds are expected, 0.001 to 1000000");
   return static_cast<std::uint64_t>(*seconds * 1e9);
@@ -49,7 +40,7 @@ std::uint64_t Environment::timeout_ns() const {
 
 std::uint64_t Environment::mem_per_rank() const {
   const std::string_view value = text("TSP_MEM_PER_RANK").value_or("0");
-  const std::optional<std::uint64_t> bytes = number<std::uint64_t>(value);
+  const std::optional<std::uint64_t> bytes = number_from<std::uint64_t>(value);
   if (!bytes) refuse_value("TSP_MEM_PER_RANK", value, "bytes are expected");
   return *bytes;
 }
@@ -57,7 +48,7 @@ std::uint64_t Environment::mem_per_rank() const {
 double Environment::link_gbps() const {
   const std::optional<std::string_view> value = text("TSP_LINK_GBPS");
   if (!value) return 0;
-  const std::optional<double> speed = number<double>(*value);
+  const std::optional<double> speed = number_from<double>(*value);
   if (!speed || !(*speed > 0) || *speed > kMost)
     refuse_value("TSP_LINK_GBPS", *value, "10^9 bytes per second are expected, more than 0 and at most 1000000; try 0.5");
   return *speed;

@@ -11,6 +11,7 @@
 #include "layers/theory/layouts.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
+#include "transport/number.h"
 #include "transport/posix.h"
 
 #include <fmt/format.h>
@@ -37,13 +38,12 @@ constexpr std::size_t kMostTokens = std::size_t{1} << 31;
 constexpr double kUncountable = 0x1p60;
 
 std::uint64_t parse_seed(const std::string& option, const std::string& text) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) {
+  const std::optional<std::uint64_t> value = number_from<std::uint64_t>(text);
+  if (!value) {
     refuse(fmt::format("{} {}: a whole number from 0 to {} works; try {} 0", option, text,
                        std::numeric_limits<std::uint64_t>::max(), option));
   }
-  return value;
+  return *value;
 }
 
 /// Finds the folder that holds the model, and checks it against its manifest if it is a checkpoint.

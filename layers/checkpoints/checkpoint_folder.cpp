@@ -2,12 +2,12 @@
 
 #include "layers/io/file.h"
 #include "transport/cause.h"
+#include "transport/number.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <fcntl.h>
 #include <functional>
@@ -74,11 +74,8 @@ std::string step_folder(std::uint64_t step) { return fmt::format("{}{:06}", kPre
 
 std::optional<std::uint64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
-  const std::string_view digits = name.substr(kPrefix.size());
-  std::uint64_t step = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (error != std::errc() || end != digits.data() + digits.size() || step_folder(step) != name) return std::nullopt;
-  return step;
+  const std::optional<std::uint64_t> step = number_from<std::uint64_t>(name.substr(kPrefix.size()));
+  return step && step_folder(*step) == name ? step : std::nullopt;
 }
 
 std::vector<std::uint64_t> steps_in(const fs::path& dir) {

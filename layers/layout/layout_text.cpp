@@ -1,13 +1,13 @@
 // The grammar of --layout. What it accepts, and the words with which it refuses, follow from the table of axes.
 #include "layers/layout/layout.h"
 #include "transport/cause.h"
+#include "transport/number.h"
 #include "transport/suggest.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 
 namespace tsprun::detail {
 
@@ -49,16 +49,13 @@ struct Reader {
     const std::string_view degree = part.substr(equals + 1);
     const auto* const row = std::ranges::find(kAxes, axis, &AxisRow::name);
     if (row == kAxes.end()) refuse(fmt::format("there is no axis '{}'{}; {}", axis, meant_axis(axis), form()));
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(degree.data(), degree.data() + degree.size(), value);
-    if (error != std::errc{} || end != degree.data() + degree.size()) {
-      refuse(fmt::format("'{}' is no degree for {}; try {}=2", degree, axis, axis));
+    const std::optional<std::int64_t> value = number_from<std::int64_t>(degree);
+    if (!value) refuse(fmt::format("'{}' is no degree for {}; try {}=2", degree, axis, axis));
+    if (*value < 1 || *value > kLargestProduct) {
+      const std::int64_t nearest = *value < 1 ? 1 : kLargestProduct;
+      refuse(fmt::format("degree {} of {} is out of range; try {}={}", *value, axis, axis, nearest));
     }
-    if (value < 1 || value > kLargestProduct) {
-      const std::int64_t nearest = value < 1 ? 1 : kLargestProduct;
-      refuse(fmt::format("degree {} of {} is out of range; try {}={}", value, axis, axis, nearest));
-    }
-    return {row->kind, static_cast<int>(value)};
+    return {row->kind, static_cast<int>(*value)};
   }
 };
 

@@ -1,6 +1,7 @@
 #include "transport/bootstrap/identity.h"
 
 #include "transport/cause.h"
+#include "transport/number.h"
 
 #include <fmt/format.h>
 
@@ -51,12 +52,9 @@ class Reader {
   }
 
   int parse(const char* variable, const std::string& text, int least, int most, std::string_view valid) const {
-    int value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end != text.data() + text.size() || value < least || value > most) {
-      refuse(variable, text, valid);
-    }
-    return value;
+    const std::optional<int> value = number_from<int>(text);
+    if (!value || *value < least || *value > most) refuse(variable, text, valid);
+    return *value;
   }
 
   [[noreturn]] void refuse(const char* variable, std::string_view value, std::string_view valid) const {

@@ -1,6 +1,7 @@
 #include "transport/bootstrap/store.h"
 
 #include "transport/cause.h"
+#include "transport/number.h"
 #include "transport/tcp/dial.h"
 
 #include <fmt/format.h>
@@ -8,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -318,8 +318,8 @@ HostPort parse_host_port(const std::string& option, const std::string& text) {
     place.host = text.substr(0, colon);
     if (place.host.size() >= 2 && place.host.front() == '[' && place.host.back() == ']')
       place.host = place.host.substr(1, place.host.size() - 2);
-    const auto [end, error] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), place.port);
-    if (error == std::errc{} && end == text.data() + text.size() && !place.host.empty() && place.port != 0) return place;
+    place.port = number_from<decltype(place.port)>(std::string_view(text).substr(colon + 1)).value_or(0);
+    if (!place.host.empty() && place.port != 0) return place;
   }
   throw Error(Cause::refused, fmt::format("{} {}: HOST:PORT is expected, such as 10.0.0.1:29500", option, text));
 }

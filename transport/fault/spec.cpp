@@ -2,13 +2,13 @@
 
 #include "transport/cause.h"
 #include "transport/fault/grammar.h"
+#include "transport/number.h"
 #include "transport/suggest.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <type_traits>
 
@@ -98,13 +98,12 @@ class Parser {
   }
   template <class Number>
   Number read(std::string_view key, std::string_view value, Number least, Number most) const {
-    Number number{};
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (error != std::errc{} || end != value.data() + value.size() || !(number >= least) || !(number <= most)) {
+    const std::optional<Number> number = number_from<Number>(value);
+    if (!number || !(*number >= least) || !(*number <= most)) {
       refuse(fmt::format("{}={} isn't {} from {} to {}", key, value,
                          std::is_floating_point_v<Number> ? "a number" : "a whole number", least, most));
     }
-    return number;
+    return *number;
   }
 
   void check_ranks(const Spec& spec) const {

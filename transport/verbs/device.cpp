@@ -1,6 +1,7 @@
 #include "transport/verbs/device.h"
 
 #include "transport/cause.h"
+#include "transport/number.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,7 +11,6 @@
 #include <arpa/inet.h>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <ifaddrs.h>
 #include <netinet/in.h>
@@ -95,12 +95,11 @@ std::string describe(const Ports& found) {
 }
 
 int number_in(std::string_view text, std::string_view whole) {
-  int value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) {
+  const std::optional<int> value = number_from<int>(text);
+  if (!value || *value < 0) {
     throw Error(Cause::refused, fmt::format("--rdma {}: 'device', 'device:port' or 'device:port:gid-index' is expected", whole));
   }
-  return value;
+  return *value;
 }
 
 int bits_set(std::span<const std::uint8_t> mask) {
