@@ -1,3 +1,4 @@
+// Names and explanations of causes, generated from the table in tsprun/error.h.
 #include "transport/cause.h"
 
 #include <fmt/format.h>

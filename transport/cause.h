@@ -1,5 +1,5 @@
-// What the library itself needs of errors, beside the public Error and Cause. Error is the exception that crosses room
-// boundaries; core's flight board keeps the same facts as plain data (struct Failure).
+// Internal helpers for Error and Cause. Error is the exception that crosses room boundaries; core's flight board keeps the same
+// facts as plain data (struct Failure).
 #pragma once
 
 #include "tsprun/error.h"

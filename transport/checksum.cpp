@@ -1,3 +1,4 @@
+// Only user of xxHash with run-time dispatch (xxhash.h).
 #include "transport/checksum.h"
 
 #include "transport/xxhash.h"

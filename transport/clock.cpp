@@ -1,3 +1,4 @@
+// Reads CLOCK_MONOTONIC.
 #include "transport/clock.h"
 
 #include "transport/posix.h"

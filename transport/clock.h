@@ -1,4 +1,4 @@
-// What time it is: really, or in virtual time (transport/sim/timeline.h).
+// Clock that the library asks for the time: the system's, or virtual time's (transport/sim/timeline.h).
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// Sleeps and wakes with futex(2), or with an eventfd in an epoll set.
 #include "transport/doorbell.h"
 
 #include "transport/cause.h"

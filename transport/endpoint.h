@@ -1,5 +1,5 @@
-// How the ends of a transport meet: an Endpoint is a transport (transport.h) that still has to be connected. shm/, verbs/ and
-// tcp/ each implement one; core/links.h connects them, in this order:
+// Connects the two ends of a transport: an Endpoint is a transport (transport.h) that still has to be connected. shm/, verbs/ and
+// tcp/ each implement one; core/links.h calls it in this order:
 //
 //   address()      the blob that a peer needs, carried to it by the job's store
 //   can_reach()    whether the peer with this blob can be reached

@@ -1,3 +1,4 @@
+// Parses the values of variables, and refuses those that a command would ignore.
 #include "transport/environment.h"
 
 #include "transport/cause.h"

@@ -1,4 +1,4 @@
-// The environment variables of tsprun's own: a table of all, and the class that reads them.
+// Environment variables of tsprun: the table of all, and the class that reads them.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace tsprun::detail {
 
-/// Who obeys a variable.
+/// Readers of a variable.
 enum class ObeyedBy : std::uint8_t {
   programs,  ///< programs that link the library; `tsprun run` hands them on, other commands refuse them
   jobs,      ///< those, and the ranks of tsprun's own commands
@@ -27,7 +27,7 @@ struct EnvironmentVariable {
   std::string_view option;   ///< tsprun's option for the same; empty: there is none
 };
 
-/// All variables. The table of docs/reference/environment.md is made of this one, which a test checks.
+/// Table of all variables. That of docs/reference/environment.md is made of this one, which a test checks.
 inline constexpr std::array<EnvironmentVariable, 11> kEnvironment = {{
     {"TSP_KERNELS", ObeyedBy::tsprun, "baseline, avx2, avx512", "the best level that every rank's machine offers",
      "holds the ranks of train, eval, generate, block and compare at this level of kernels, so that unlike machines agree bit "

@@ -26,7 +26,7 @@ namespace tsprun::detail {
 
 /// One kind of transport: what it claims, how it is made, and how its ends meet.
 struct Factory {
-  /// Where another rank is, seen from a rank.
+  /// Distance between two ranks.
   enum class Distance : std::uint8_t {
     none,  ///< it is the rank itself
     node,  ///< it shares the node
@@ -43,8 +43,8 @@ struct Factory {
       yes             ///< it connects them
     };
     Answer answer = Answer::no;
-    /// no: the reason, as reports print it; empty: it goes without saying. if_reachable: what is missing where it isn't
-    /// reachable. or_not_at_all: the option that demands it.
+    /// Text that explains the answer. `no`: the reason; empty: reports print no reason. `if_reachable`: what is missing if the
+    /// ranks can't reach each other. `or_not_at_all`: the option that demands this kind.
     std::string why{};
   };
 
@@ -65,7 +65,8 @@ struct Factory {
   struct Made {
     std::unique_ptr<Endpoint> endpoint;
     std::vector<int> numbers;  ///< the number by which the endpoint knows each of Setup::peers
-    /// For injected faults, if the endpoint checks payloads itself: see fault::DamageTransport::BelowCheck.
+    /// Damages a message for an injected fault below the endpoint's own check of payloads (fault::DamageTransport::BelowCheck);
+    /// null if it has no such check.
     std::function<void(LaneId lane)> damage_below_check{};
   };
 
@@ -74,7 +75,7 @@ struct Factory {
   /// Makes a rank's transport. Throws Error if it can't be made, naming what stood in the way.
   Made (*make)(const Setup& setup);
 
-  // How ends meet by the job's store. The texts end the sentence "waited for rank 3 …" in errors.
+  // How ends meet by the job's store. Each text completes the error "waited for rank 3 …".
   std::string_view to_tell{};     ///< for its address: "to say where it listens"; empty: ends need no addresses and no store
   bool address_per_peer = false;  ///< an end has an address for each peer, under NAME/end/peer; else one for all, under NAME/end
   std::string_view

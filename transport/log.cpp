@@ -1,3 +1,4 @@
+// Makes the default logger, whose level TSP_LOG_LEVEL sets.
 #include "transport/log.h"
 
 #include "transport/environment.h"

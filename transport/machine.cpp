@@ -1,3 +1,4 @@
+// Parses the files under /proc and the cgroup folders, innermost first, and takes the tightest limit.
 #include "transport/machine.h"
 
 #include "transport/cause.h"

@@ -1,4 +1,4 @@
-// What this machine lets a job have: cores, memory, limits. Read from the affinity mask, cgroups (v1 and v2), /proc and
+// Resources that this machine grants a job: cores, memory and limits, from the affinity mask, cgroups (v1 and v2), /proc and
 // getrlimit(2).
 #pragma once
 

@@ -1,3 +1,4 @@
+// Names of streams and purposes.
 #include "transport/message.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Maps memory with Boost.Interprocess, and parses /proc/PID/stat and /proc/PID/io.
 #include "transport/posix.h"
 
 #include "transport/cause.h"

@@ -1,5 +1,4 @@
-// RAII for what the operating system hands out (file descriptors and mappings), the monotonic clock, and what the kernel tells
-// about a process.
+// RAII for file descriptors and mappings, the monotonic clock, and the state of a process as the kernel reports it.
 #pragma once
 
 #include <boost/interprocess/mapped_region.hpp>

@@ -1,3 +1,4 @@
+// Edit distance with swaps of neighbouring letters (optimal string alignment).
 #include "transport/suggest.h"
 
 #include <fmt/format.h>

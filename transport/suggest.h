@@ -1,4 +1,4 @@
-// "Did you mean": finds the known word nearest to an unknown one.
+// Finds the known word nearest to an unknown one, for "did you mean" in errors.
 #pragma once
 
 #include <span>

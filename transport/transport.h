@@ -1,5 +1,5 @@
-// What lanes do: the interface of everything that moves bytes between ranks that are connected. The collectives and the
-// decorators (verify/, fault/) know no other; how two ends meet is in endpoint.h.
+// Interface of lanes: moves bytes between connected ranks. Collectives and decorators (verify/, fault/) use it alone; endpoint.h
+// adds what connects two ends.
 //
 // A lane (message.h) carries two kinds of transfer:
 //

@@ -1,3 +1,4 @@
+// Makes and checks greetings and proofs (HMAC-SHA-256), and recognizes ends that speak TLS.
 #include "transport/bootstrap/handshake.h"
 
 #include "transport/cause.h"

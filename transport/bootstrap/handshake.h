@@ -1,5 +1,5 @@
-// How two ends of a socket prove to each other that they know the job's secret, without sending it. The bytes that follow aren't
-// protected, so this is for sockets within a machine; between machines TLS takes its place (tls/channel.h).
+// Proves to each end of a socket that the other knows the job's secret, without sending it. The bytes that follow aren't
+// protected, so sockets within a machine use this, and sockets between machines TLS (tls/channel.h).
 //
 //   connector                          acceptor
 //      │  greeting (64 B, a nonce)  ──▶  │   checks magic, link and role

@@ -1,3 +1,4 @@
+// Reads the variables of tsprun, torchrun, Open MPI and Slurm, and refuses starters that don't say enough.
 #include "transport/bootstrap/identity.h"
 
 #include "transport/cause.h"

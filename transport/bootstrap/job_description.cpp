@@ -1,3 +1,4 @@
+// Places the description and the secret in the node's first page, and checks what is read from there.
 #include "transport/bootstrap/job_description.h"
 
 #include "transport/cause.h"

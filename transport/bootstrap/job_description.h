@@ -1,5 +1,5 @@
-// What all ranks of a node must know of their job, beside its secret. Whoever makes the node's memory writes both into its first
-// page, in the half that shared memory leaves to the job (NodeMemory::job_bytes()), before any rank maps it; nobody changes them.
+// Description of a job that all ranks of a node share, and its secret, in the part of node memory that is left to the job
+// (NodeMemory::job_bytes()). The process that creates node memory writes both before others map it; they never change.
 //
 //      0 ┌──────────────────────────────┐
 //        │ JobDescription, 168 bytes    │

@@ -1,3 +1,4 @@
+// Replaces libcrypto's allocation functions by a locked pool of pages that core dumps leave out.
 #include "transport/bootstrap/libcrypto_heap.h"
 
 #include <openssl/crypto.h>

@@ -1,4 +1,4 @@
-// How the ranks of one node find each other if tsprun didn't start them: local rank 0 makes the node's memory and passes its
+// Brings the ranks of one node together if tsprun didn't start them: local rank 0 makes the node's memory and passes its
 // descriptor to the others over an abstract Unix socket (unix(7)), named after uid and job id. So nothing is left behind in any
 // file system.
 //

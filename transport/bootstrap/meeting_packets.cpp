@@ -1,3 +1,4 @@
+// Derives the socket's abstract name from the job id, and prints durations and lists of ranks for errors.
 #include "transport/bootstrap/meeting_packets.h"
 
 #include "transport/cause.h"

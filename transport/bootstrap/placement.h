@@ -1,5 +1,5 @@
-// Which rank runs on which node: the ranks are cut into as many consecutive blocks as there are nodes; with n ranks on K nodes
-// the first n mod K blocks have one rank more.
+// Places ranks on nodes: the ranks are cut into as many consecutive blocks as there are nodes; with n ranks on K nodes the first
+// n mod K blocks have one rank more.
 #pragma once
 
 #include <algorithm>

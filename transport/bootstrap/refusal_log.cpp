@@ -1,3 +1,4 @@
+// Counts refusals, and decides which of them are logged in full.
 #include "transport/bootstrap/refusal_log.h"
 
 #include "transport/log.h"

@@ -1,3 +1,4 @@
+// Keeps secrets in hidden pages, and derives and compares them with libcrypto (SHA-256, HKDF).
 #include "transport/bootstrap/secret.h"
 
 #include "transport/cause.h"

@@ -1,6 +1,6 @@
-// The job's secret, and the keys derived from it. Who knows it may do everything that the job may, and it may serve many jobs; so
-// no core dump may hold it. Its bytes lie in a page that dumps leave out, all copies of a Secret refer to that page, and whoever
-// computes with the bytes leaves none of them elsewhere.
+// The job's secret, and keys derived from it. Anyone who knows it may act as the job, and many jobs may share it, so no core dump
+// may hold it. Its bytes lie in a page that dumps leave out, to which all copies of a Secret refer; code that computes with them
+// must leave no copy elsewhere.
 #pragma once
 
 #include "transport/posix.h"

@@ -1,3 +1,4 @@
+// Serves many clients from one epoll set, limits unproven ones, and implements the client's waits.
 #include "transport/bootstrap/store.h"
 
 #include "transport/cause.h"

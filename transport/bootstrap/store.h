@@ -61,9 +61,9 @@ class StoreServer {
   void set(const std::string& key, std::span<const std::byte> value);
   /// Returns a key's value, null if it has none. Valid until the key is set again.
   const std::vector<std::byte>* find(const std::string& key) const;
-  /// Called after a client has set a key. `client` numbers the connection; the number is used again after the client has gone.
+  /// Callback after a client has set a key. `client` numbers the connection; the number is used again after the client has gone.
   std::function<void(int client, const std::string& key, const std::vector<std::byte>& value)> on_set;
-  /// Called when a client that had proved itself has gone, with the reason.
+  /// Callback after a client that had proved itself has gone, with the reason.
   std::function<void(int client, const std::string& why)> on_gone;
   /// Returns true if no client is connected.
   bool alone() const { return clients_.empty(); }
@@ -97,7 +97,7 @@ class StoreServer {
 /// A client of the store. One thread at a time.
 class StoreClient {
  public:
-  /// Called now and then while the client waits; may throw to end the wait.
+  /// Callback at least every 50 ms while the client waits; may throw to end the wait.
   using Check = std::function<void()>;
 
   /// Connects to the first of the host's addresses that answers (dial.h) and proves the secret. Tries again until the deadline

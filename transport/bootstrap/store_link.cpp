@@ -1,3 +1,4 @@
+// Frames keys and values on a channel, with limits on what one call reads and on what may be queued.
 #include "transport/bootstrap/store_link.h"
 
 #include <fmt/format.h>

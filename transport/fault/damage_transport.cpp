@@ -1,3 +1,4 @@
+// Maps tickets of the caller to tickets below, so that lost messages are skipped, and damages payloads.
 #include "transport/fault/damage_transport.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Computes when each message that has arrived may be handed over.
 #include "transport/fault/delay_transport.h"
 
 #include "transport/posix.h"

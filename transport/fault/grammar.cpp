@@ -1,3 +1,4 @@
+// Keys of each kind of fault, and the range of each key's value.
 #include "transport/fault/grammar.h"
 
 #include <algorithm>

@@ -48,7 +48,7 @@ struct KeyRule {
 /// Returns the rule of a key. Precondition: the key is one of a Form.
 const KeyRule& rule_of(std::string_view key);
 
-/// Take a fault's text apart: the kind before its first colon, and the pairs after it.
+/// Split a fault's text into the kind before its first colon and the pairs after it.
 std::string_view kind_of(std::string_view text);
 Pairs split_pairs(std::string_view text);
 

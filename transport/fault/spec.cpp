@@ -1,3 +1,4 @@
+// Parser of --fault, whose errors show what is missing and an example that works.
 #include "transport/fault/spec.h"
 
 #include "transport/cause.h"

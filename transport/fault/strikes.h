@@ -65,7 +65,7 @@ class Strikes {
     return at == cut_.end() ? nullptr : &at->second;
   }
 
-  /// Called for every message that was struck.
+  /// Callback for every message that was struck.
   std::function<void(const FaultEvent&)> on_event;
 
  private:

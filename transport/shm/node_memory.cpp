@@ -1,3 +1,4 @@
+// Creates, maps and checks the node's memory object, and allocates the pages of heaps.
 #include "transport/shm/node_memory.h"
 
 #include "transport/cause.h"

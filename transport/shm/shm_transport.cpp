@@ -1,3 +1,4 @@
+// Sends through slots and ring of a lane, and copies or exposes what has arrived.
 #include "transport/shm/shm_transport.h"
 
 #include "transport/cause.h"

@@ -1,3 +1,4 @@
+// Resolves, prints and packs addresses with getaddrinfo(3) and getnameinfo(3).
 #include "transport/tcp/address.h"
 
 #include "transport/cause.h"

@@ -22,7 +22,7 @@ struct iovec;
 
 namespace tsprun::detail::tcp {
 
-/// All lanes to one peer, in both directions. Messages, tickets and outcomes as in transport.h.
+/// Connection that carries all lanes to one peer, in both directions. Messages, tickets and outcomes as in transport.h.
 class Connection {
  public:
   /// Counts traffic in `counters`, which belong to the transport and must outlive the connection. `pacing` forgets the socket

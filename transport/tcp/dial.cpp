@@ -1,3 +1,4 @@
+// Tries addresses side by side with a head start for the preferred ones, and sets the options of sockets.
 #include "transport/tcp/dial.h"
 
 #include "transport/cause.h"

@@ -35,9 +35,9 @@ struct Arrival {
 /// connection waits; `no_descriptor` tells the caller when closing another descriptor would help.
 Arrival accept(int listener);
 
-/// The part of a deadline for which TCP may stay silent during an outage: after one of nine tenths there is time for an attempt.
-/// Not much less: a connection whose other end takes no data now ends after 15 questions that nobody answers
-/// (net.ipv4.tcp_retries2), however long it might wait.
+/// Share of a deadline, one twelfth, for which TCP may stay silent during an outage: after an outage of nine tenths there is
+/// still time for an attempt. A smaller share would let TCP give up: it ends a connection with a closed window after 15
+/// unanswered probes (net.ipv4.tcp_retries2).
 inline constexpr std::uint64_t kStepsOfDeadline = 12;
 
 /// Bounds the time after which TCP sends lost data again to a twelfth of the outage that must be survived, but at least one

@@ -1,3 +1,4 @@
+// Estimates the kernel's next retry from TCP_INFO, and moves TCP_USER_TIMEOUT.
 #include "transport/tcp/pacing.h"
 
 #include "transport/posix.h"
@@ -21,7 +22,7 @@ namespace tsprun::detail::tcp {
 
 namespace {
 
-/// Limits of a step. By default TCP never sends again earlier than after 0.2 s.
+/// Shortest and longest retry interval. By default TCP never sends again earlier than after 0.2 s.
 constexpr std::uint64_t kShortestStep_ns = 500'000'000;
 constexpr std::uint64_t kLongestStep_ns = 5'000'000'000;
 constexpr std::uint64_t kMillisecond_ns = 1'000'000;
@@ -38,8 +39,8 @@ bool ask(int socket, tcp_info& info) {
 std::uint64_t wait_ns(int socket, const tcp_info& info) {
   const std::uint64_t base_ns = std::uint64_t{info.tcpi_rto} * 1000;
   if (info.tcpi_unacked > 0) return info.tcpi_retransmits > 0 ? base_ns : 0;
-  // The other end took no more data, and now doesn't answer the question whether it does. A first question is often about to
-  // be answered. Without data to send such questions are keep-alives, which don't wait longer each time.
+  // The other end closed its window, and doesn't answer zero-window probes. A first probe is often about to be answered. Without
+  // data to send, probes are keep-alives, whose interval doesn't grow.
   int unsent = 0;
   if (info.tcpi_probes < 2 || ::ioctl(socket, SIOCOUTQNSD, &unsent) != 0 || unsent == 0) return 0;
   return base_ns << std::min<unsigned>(info.tcpi_backoff, 16);
@@ -87,7 +88,7 @@ bool Pacing::look_at(int socket, Paced& paced, std::uint64_t now) {
       paced.oldest_ns = 2 * std::uint64_t{info.tcpi_rto} * 1000;
     }
   } else {
-    // Questions whether the other end takes data are counted, and the last of them ends the connection: no longest step for them.
+    // Zero-window probes are counted, and the last one ends the connection, so their interval isn't bounded.
     const std::uint64_t step_ns = info.tcpi_unacked > 0 ? step_ns_ : std::max(step_ns_, deadline_ns_ / kStepsOfDeadline);
     // Never less than what the kernel counts. It counts from its first attempt, or, where one failed on this machine, from when
     // the data was first sent.

@@ -6,7 +6,7 @@
 // The kernel then tries again at least every step, finds that it may go on, and doubles in vain. At the end of the deadline the
 // option stands where it stood before, and ends the connection as ever.
 //
-// One thing ends a connection besides: 15 unanswered questions whether the other end, which took no more data, does so again.
+// A connection also ends after 15 unanswered zero-window probes, whatever the option says.
 //
 // Whoever moves the option must not be late by a whole step: the kernel would take the step for the deadline. So it is moved four
 // times a step or more often, by a thread in ranks, which compute, and only while the kernel's own next wait would exceed a step.
@@ -20,14 +20,14 @@
 
 namespace tsprun::detail::tcp {
 
-/// Returns true if TCP sends what it has sent before, because the other end doesn't acknowledge it, or asks in vain whether the
-/// other end can take more. Of two machines of which only one hears the other, this is so at both.
+/// Returns true if TCP sends what it has sent before, because the other end doesn't acknowledge it, or sends zero-window probes
+/// in vain. Of two machines of which only one hears the other, this is so at both.
 bool is_unanswered(int socket);
 
 /// Sockets that are kept sending. Its owner calls look() until the sockets are removed. One thread at a time.
 class Pacing {
  public:
-  /// `deadline_ns`: how long an outage may last.
+  /// Makes an empty set. `deadline_ns`: longest outage that connections survive.
   explicit Pacing(std::uint64_t deadline_ns);
 
   /// Takes a connected socket, unless the kernel bounds its waits itself or the other end is on this machine. Its

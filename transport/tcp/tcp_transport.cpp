@@ -1,3 +1,4 @@
+// Accepts, proves and admits connections in one epoll set; messages are in connection.cpp.
 #include "transport/tcp/tcp_transport.h"
 
 #include "transport/cause.h"

@@ -1,3 +1,4 @@
+// Chooses between the plain handshake and TLS, and moves bytes between the socket and the session.
 #include "transport/tls/channel.h"
 
 #include "transport/tls/session.h"
@@ -11,7 +12,7 @@ namespace tsprun::detail::tls {
 
 namespace {
 
-/// Most bytes encrypted ahead of the socket. Nothing more urgent can overtake them.
+/// Most bytes encrypted ahead of the socket. Later frames wait behind these bytes.
 constexpr std::size_t kMostAhead = 128 * 1024;
 
 bool try_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ENOTCONN; }

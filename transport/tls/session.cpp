@@ -1,3 +1,4 @@
+// Configures libssl for an external pre-shared key and feeds it from memory buffers.
 #include "transport/tls/session.h"
 
 #include "transport/cause.h"

@@ -1,3 +1,4 @@
+// Lists devices, ports and GIDs with libibverbs, and compares networks of RoCE addresses.
 #include "transport/verbs/device.h"
 
 #include "transport/cause.h"

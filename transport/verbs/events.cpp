@@ -1,3 +1,4 @@
+// Polls the completion queue, and turns failed completions and device events into text.
 #include "transport/verbs/events.h"
 
 #include "transport/cause.h"

@@ -1,3 +1,4 @@
+// Compares headers with what the receiver waits for, and checks the bounds of granted memory.
 #include "transport/verbs/judgement.h"
 
 #include "transport/endpoint.h"

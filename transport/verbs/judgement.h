@@ -1,5 +1,5 @@
-// Checks of the headers that a peer wrote (wire.h). They depend on those headers and on what this side waits for, and on
-// nothing else, so that they can be tested without a device.
+// Checks of the headers that a peer wrote (wire.h). They depend only on those headers and on what this side waits for, so tests
+// need no device.
 #pragma once
 
 #include "transport/message.h"

@@ -1,3 +1,4 @@
+// Registers slabs and regions with the NIC, and explains failures by the limit of locked memory.
 #include "transport/verbs/memory.h"
 
 #include "transport/cause.h"

@@ -1,3 +1,4 @@
+// Takes a queue pair through its states, and posts its writes and receives.
 #include "transport/verbs/queue_pair.h"
 
 #include "transport/cause.h"

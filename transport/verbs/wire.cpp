@@ -1,3 +1,4 @@
+// Packs and unpacks the address blob.
 #include "transport/verbs/wire.h"
 
 #include <algorithm>

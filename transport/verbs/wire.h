@@ -1,4 +1,4 @@
-// What verbs peers write into each other's memory, and the address blob that they exchange.
+// Layout of what verbs peers write into each other's memory, and the address blob that they exchange.
 //
 // Each pair of ranks has one reliable connection. Each of them has a region of memory for what arrives, and a mirror of it for
 // what it sends:

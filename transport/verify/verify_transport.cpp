@@ -1,3 +1,4 @@
+// Sends a hash ahead of each payload, and compares it with the hash of what arrives.
 #include "transport/verify/verify_transport.h"
 
 #include "transport/checksum.h"
