@@ -45,7 +45,7 @@ struct CheckpointState {
   std::uint64_t seed = 0;
   DType dtype = DType::f32;  ///< dtype of the parameters
 
-  // These, the seed and the step determine which tokens a step sees.
+  // Fields that, with the seed and the step, determine which tokens a step sees.
   std::size_t batch = 1;
   std::size_t sequence = 1;
   std::uint64_t data_tokens = 0;  ///< tokens in the stream of data

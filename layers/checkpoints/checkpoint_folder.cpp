@@ -1,3 +1,4 @@
+// Locks, renames and deletes checkpoint folders so that a crash never leaves half a checkpoint under a final name.
 #include "layers/checkpoints/checkpoint_folder.h"
 
 #include "layers/io/file.h"

@@ -1,3 +1,4 @@
+// Takes, beats and gives back the lease; judges by lock, process and beat whether its last holder is dead.
 #include "layers/checkpoints/checkpoint_lease.h"
 
 #include "layers/checkpoints/checkpoint.h"

@@ -1,3 +1,4 @@
+// Writes the manifest as JSON, and checks every field and the seal when it is read.
 #include "layers/checkpoints/checkpoint_manifest.h"
 
 #include "layers/io/digest.h"

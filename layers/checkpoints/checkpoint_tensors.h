@@ -1,4 +1,4 @@
-// Which tensors a checkpoint keeps of each parameter, and in which file.
+// Tensors that a checkpoint keeps of each parameter, and the file of each.
 #pragma once
 
 #include "core/kernels/check.h"

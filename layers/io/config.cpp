@@ -1,3 +1,4 @@
+// The built-in models, and the checks of sizes, restricted fields and overflow of a config.json.
 #include "layers/io/config.h"
 
 #include "layers/io/config_fields.h"

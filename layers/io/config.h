@@ -42,7 +42,7 @@ struct ModelConfig : ModelFeatures {
   bool layer_norms() const { return norm == Norm::layer; }
   bool rotary_positions() const { return positions == Positions::rotary; }
   bool gated_mlp() const { return mlp == Mlp::swiglu; }
-  /// Whether a block's only vectors are the gains of its two norms.
+  /// Returns true if a block's only vectors are the gains of its two norms.
   bool has_gains_only() const { return !layer_norms() && biases == Biases{}; }
   bool drops() const { return residual_dropout > 0 || embedding_dropout > 0 || attention_dropout > 0; }
   /// Elements of the biases of W_Q, W_K, W_V and W_1 in all layers.

@@ -1,3 +1,4 @@
+// Reads one field at a time, checking its type and range.
 #include "layers/io/config_fields.h"
 
 #include <fmt/format.h>

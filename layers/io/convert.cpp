@@ -1,3 +1,4 @@
+// Converts elements through double, rounding once; f16 and bf16 conversions are written out.
 #include "layers/io/convert.h"
 
 #include "transport/cause.h"

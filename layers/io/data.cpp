@@ -1,3 +1,4 @@
+// Maps offsets of the token stream to files, and draws the places of training sequences.
 #include "layers/io/data.h"
 
 #include "layers/io/file.h"

@@ -1,3 +1,4 @@
+// Hashes blocks with XXH3-128 in pieces, and prints digests.
 #include "layers/io/digest.h"
 
 #include "layers/io/file.h"

@@ -1,3 +1,4 @@
+// Shares the blocks of all files among threads.
 #include "layers/io/digest_files.h"
 
 #include "layers/io/file.h"

@@ -1,3 +1,4 @@
+// Wraps open, pread, pwrite and fsync, repeating calls that were cut short.
 #include "layers/io/file.h"
 
 #include "transport/cause.h"

@@ -1,3 +1,4 @@
+// Watches nlohmann-json's parser for duplicate names and depth, and words its errors.
 #include "layers/io/json_text.h"
 
 #include "transport/cause.h"

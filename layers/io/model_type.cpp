@@ -1,3 +1,4 @@
+// The rows of the table: Llama's and GPT-2's fields, weights and restrictions.
 #include "layers/io/model_type.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What config.json's model_type stands for: the features of such models, and the words of their files. The table in
-// model_type.cpp has a row for each; no other code names one. Model code asks for features.
+// Meaning of config.json's model_type: the features of such models, and the names in their files. The table in model_type.cpp has
+// a row for each type; no other code names a type. Model code asks for features.
 #pragma once
 
 #include <array>

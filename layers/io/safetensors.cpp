@@ -1,3 +1,4 @@
+// Opens safetensors files, and reads blocks of their tensors with conversion.
 #include "layers/io/safetensors.h"
 
 #include "layers/io/file.h"

@@ -1,3 +1,4 @@
+// Plans where tensors lie in a file, and writes blocks of them with conversion.
 #include "layers/io/safetensors_writer.h"
 
 #include "layers/io/file.h"

@@ -43,7 +43,7 @@ enum class SequenceExchange : std::uint8_t {
   ulysses  ///< an all_to_all exchanges tokens for heads (DeepSpeed-Ulysses)
 };
 
-/// All ways of tp and of sp, the default first.
+/// Lists of the ways of tp and of sp, the default first.
 inline constexpr std::array kTensorExchanges = {TensorExchange::plain, TensorExchange::sequence};
 inline constexpr std::array kSequenceExchanges = {SequenceExchange::gather, SequenceExchange::ring, SequenceExchange::ulysses};
 
@@ -68,7 +68,7 @@ inline constexpr std::array kNotWithTsp = {AxisKind::sp};
 inline constexpr std::array kNotWithZero3 = {AxisKind::tp, AxisKind::sp, AxisKind::tsp};
 }  // namespace axis_table
 
-/// All axes, in the order in which messages list them.
+/// Table of the axes, in the order in which messages list them.
 inline constexpr std::array<AxisRow, 5> kAxes = {
     {{AxisKind::dp, "dp", Cut::batch, Scheme::tsp, axis_table::kData, true},
      {AxisKind::tp, "tp", Cut::heads, Scheme::dense, axis_table::kTensor},

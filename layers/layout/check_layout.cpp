@@ -1,3 +1,4 @@
+// Checks heads, K/V heads and batch against a layout's degrees, and suggests degrees that work.
 #include "layers/layout/check_layout.h"
 
 #include "layers/layout/heads.h"

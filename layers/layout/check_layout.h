@@ -1,5 +1,4 @@
-// The checks whether a model can be cut as a layout says. Plans and runs refuse with the same check, so they refuse the same
-// ones.
+// Checks whether a model can be cut as a layout says. Plans and runs share these checks, so they refuse the same layouts.
 #pragma once
 
 #include "layers/layout/layout.h"

@@ -1,3 +1,4 @@
+// Computes ranges of heads from D, n_h and n_kv, and refuses degrees that don't divide n_h.
 #include "layers/layout/heads.h"
 
 #include "transport/cause.h"

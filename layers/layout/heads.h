@@ -1,4 +1,4 @@
-// How attention's heads are cut over ranks. Query heads are cut evenly (D divides n_h). K/V head j, with its rows of W_K and W_V,
+// Cut of attention's heads over ranks. Query heads are cut evenly (D divides n_h). K/V head j, with its rows of W_K and W_V,
 // belongs to the owner of its first query head j·g and exists once, whatever n_kv and D are. Ranks whose query heads read it
 // without owning it (n_kv < D, or a cut that splits a group) use the owner's under TSP and hold a copy under TP.
 #pragma once

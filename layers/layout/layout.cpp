@@ -1,3 +1,4 @@
+// Answers questions to a layout from its list of axes, and prints it.
 #include "layers/layout/layout.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Makes a subgroup of the world for every slice of the mesh that has this rank.
 #include "layers/layout/mesh.h"
 
 #include "transport/cause.h"

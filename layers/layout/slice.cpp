@@ -1,3 +1,4 @@
+// Computes a rank's slice from the cut of heads and the chunks of MLP rows.
 #include "layers/layout/slice.h"
 
 #include "core/collectives/chunks.h"

@@ -1,3 +1,4 @@
+// Builds the RoPE table for a rank's tokens, and finds its chunks.
 #include "layers/layout/token_layout.h"
 
 #include "core/kernels/check.h"

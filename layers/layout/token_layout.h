@@ -1,4 +1,4 @@
-// How the tokens of one pass lie on a rank: B sequences of S tokens, cut by zigzag over the ranks of an axis. Rows of a rank's
+// Layout of one pass's tokens on a rank: B sequences of S tokens, cut by zigzag over the ranks of an axis. Rows of a rank's
 // tensors [B, S_p, …] are its tokens, sequence by sequence, each in zigzag's own order.
 //
 // Under Megatron's sequence parallelism the ranks of the tensor axis cut these B·S_p rows once more, into *slices* that differ by

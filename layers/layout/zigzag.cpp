@@ -1,3 +1,4 @@
+// Computes owners, positions and runs from the chunk numbers p and 2D−1−p.
 #include "layers/layout/zigzag.h"
 
 #include "transport/cause.h"

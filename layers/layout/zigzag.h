@@ -1,6 +1,6 @@
-// Zigzag: which tokens of a sequence a rank owns. The sequence is cut into 2D chunks whose sizes differ by at most one (the first
-// S mod 2D are one longer; chunks may be empty). Rank p owns chunks p and 2D−1−p, one near each end, so that causal attention
-// costs every rank the same. Positions, gathers, masks and labels all use this one table.
+// Zigzag, the cut that says which tokens of a sequence a rank owns. The sequence is cut into 2D chunks whose sizes differ by at
+// most one (the first S mod 2D are one longer; chunks may be empty). Rank p owns chunks p and 2D−1−p, one near each end, so that
+// causal attention costs every rank the same. Positions, gathers, masks and labels all use this one table.
 //
 //   natural order   chunk 0 | 1 | 2 | 3 | 4 | 5        D = 3
 //   rank order      0 5 | 1 4 | 2 3                    what an all-gather of the ranks' tokens yields

@@ -1,3 +1,4 @@
+// Runs norms, strategy, dropout and residuals in order, and computes again what wasn't kept.
 #include "layers/model/block.h"
 
 #include "core/kernels/check.h"

@@ -1,3 +1,4 @@
+// Decodes a token layer by layer: projections of the share, cached attention, merge of partial results, sums.
 #include "layers/model/decode.h"
 
 #include "core/kernels/check.h"

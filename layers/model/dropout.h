@@ -1,6 +1,6 @@
-// Where a model drops elements, and what determines each draw: (seed, step, layer, site, the token's number b·S + s in the whole
-// batch, channel); for attention probabilities (seed, step, layer, site, sequence b, query head, query position, key position).
-// So the same elements are dropped under every layout, with every recomputation mode, and in the backward pass.
+// Places at which a model drops elements, and the key of each draw: (seed, step, layer, site, the token's number b·S + s in the
+// whole batch, channel); for attention probabilities (seed, step, layer, site, sequence b, query head, query position, key
+// position). The same elements are dropped under every layout, with every recomputation mode, and in the backward pass.
 #pragma once
 
 #include "core/kernels/dropout.h"

@@ -1,3 +1,4 @@
+// Lays out the packs of all parameters, runs passes through the blocks, and applies the optimizer.
 #include "layers/model/model.h"
 
 #include "core/kernels/check.h"

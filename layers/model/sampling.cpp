@@ -1,3 +1,4 @@
+// Samples by temperature, top-k and top-p from logits sorted in double precision.
 #include "layers/model/sampling.h"
 
 #include "layers/io/philox.h"

@@ -1,3 +1,4 @@
+// Sets up layer 0 of a model with its weights and its tokens, and runs it.
 #include "layers/model/single_block.h"
 
 #include "core/trace/recorder.h"

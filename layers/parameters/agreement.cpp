@@ -1,3 +1,4 @@
+// Finds the lowest rank that failed by an all_reduce, and broadcasts its error.
 #include "layers/parameters/agreement.h"
 
 #include "transport/cause.h"

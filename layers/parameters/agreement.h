@@ -1,4 +1,4 @@
-// Work that can fail on one rank alone, such as reading a file, done so that all ranks learn of the failure and none waits for a
+// Runs work that can fail on one rank alone, such as reading a file, so that all ranks learn of the failure and none waits for a
 // rank that gave up.
 #pragma once
 

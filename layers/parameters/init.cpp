@@ -1,3 +1,4 @@
+// Draws normal numbers by Box and Muller's method, with its own ln, sin and cos for equal bits on all machines.
 #include "layers/parameters/init.h"
 
 #include "layers/io/philox.h"

@@ -1,3 +1,4 @@
+// Searches all tensors of all ranks, and runs a failed pass again under a FiniteWatch.
 #include "layers/parameters/not_finite.h"
 
 #include "core/kernels/finite.h"

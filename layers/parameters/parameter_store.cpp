@@ -1,3 +1,4 @@
+// Allocates the packs, and moves parts between their memory and natural order.
 #include "layers/parameters/parameter_store.h"
 
 #include "core/kernels/check.h"

@@ -30,7 +30,7 @@ struct PartPlan {
   Parameter parameter;
   safetensors::Block block{};  ///< the rectangle within the parameter as files store it; a vector is one row
   bool transposed = false;     ///< in memory as [block.columns, block.rows]
-  /// True if this rank counts the part in norms and writes it to files. Of ranks with copies of a rectangle exactly one does.
+  /// Set if this rank counts the part in norms and writes it to files. Of ranks with copies of a rectangle exactly one does.
   bool counted = true;
   /// Returns the width of the part's rows in memory.
   std::size_t width() const { return transposed ? block.rows : block.columns; }

@@ -1,3 +1,4 @@
+// Lists a model's parameters with the names and shapes of its type.
 #include "layers/parameters/parameters.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Opens shards, maps tensors to them, and checks that all parameters are there.
 #include "layers/parameters/weights.h"
 
 #include "layers/io/file.h"

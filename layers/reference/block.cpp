@@ -1,3 +1,4 @@
+// Computes a block's forward and backward pass from the operations of operations.h.
 #include "layers/reference/block.h"
 
 #include "transport/cause.h"

@@ -1,3 +1,4 @@
+// Finds matrices, biases and gradients by role, also where Q, K and V lie in one matrix.
 #include "layers/reference/layer.h"
 
 #include "layers/reference/operations.h"

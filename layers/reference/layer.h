@@ -18,7 +18,8 @@ namespace tsprun::detail::reference {
 template <class T>
 using Tensors = std::map<std::string, std::vector<T>, std::less<>>;
 
-/// Borrows all that it is given. `gradients` may be null if no backward function is called, which add to them.
+/// The weights of one layer with their gradients; all borrowed. Backward functions add to `gradients`, which is null if none is
+/// called.
 template <class T>
 class Layer {
  public:
@@ -41,7 +42,7 @@ class Layer {
   void linear_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vector<T>& x, ParameterRole matrix);
 
  private:
-  /// Where the weights of a linear layer lie.
+  /// Place of the weights of a linear layer.
   struct Place {
     std::size_t in;
     std::size_t out;

@@ -1,3 +1,4 @@
+// Takes views of what was saved, or allocates workspace where nothing was.
 #include "layers/schedules/attention_heads.h"
 
 #include "core/kernels/check.h"

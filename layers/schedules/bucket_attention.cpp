@@ -1,3 +1,4 @@
+// Runs flash attention for each of the two chunks of this rank's tokens.
 #include "layers/schedules/bucket_attention.h"
 
 namespace tsprun::detail {

@@ -1,3 +1,4 @@
+// Computes both sublayers with whole packs, and begins to move K and V while q is projected.
 #include "layers/schedules/dense.h"
 
 #include "core/kernels/check.h"

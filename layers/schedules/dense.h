@@ -1,6 +1,6 @@
 // Blocks computed with all weights of a sublayer at once: those of the whole model (one rank, dp, sp, zero3) or of a slice of
-// heads and rows (tp). Tokens may be cut over a sequence axis; attention is then one of layers/schedules/sp. Where the weights
-// lie between visits, and how their gradients are summed, is the business of SublayerWeights.
+// heads and rows (tp). Tokens may be cut over a sequence axis; attention is then one of layers/schedules/sp. SublayerWeights
+// decides where weights lie between visits, and how their gradients are summed.
 //
 //   attention   O = softmax(Q·Kᵀ)·V of the slice's heads;  y = O·W_O
 //   MLP         y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ of the slice's rows, or without a gate (layers/schedules/mlp_columns.h)

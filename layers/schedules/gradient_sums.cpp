@@ -1,3 +1,4 @@
+// Posts an all_reduce for each pack, and waits for all of them.
 #include "layers/schedules/gradient_sums.h"
 
 #include "layers/schedules/all_reduce.h"

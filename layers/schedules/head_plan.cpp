@@ -1,3 +1,4 @@
+// Compares the bytes that both ways move.
 #include "layers/schedules/head_plan.h"
 
 namespace tsprun::detail {

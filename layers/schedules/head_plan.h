@@ -1,4 +1,4 @@
-// The choice between the two ways to compute the output head where its rows are cut over the ranks of an axis.
+// Chooses between the two ways to compute the output head where its rows are cut over the ranks of an axis.
 #pragma once
 
 #include "layers/layout/setting.h"

@@ -1,3 +1,4 @@
+// Gathers and scatters a bucket with one all_gather_v and one reduce_scatter_v for each half of the sequence.
 #include "layers/schedules/kv_bucket.h"
 
 #include "core/kernels/check.h"

@@ -1,5 +1,5 @@
-// Runs the stages of a loop at distances from each other. This is how schedules hide communication: what an item needs begins to
-// move while items before it are computed.
+// Runs the stages of a loop at distances from each other. Schedules hide communication with it: what an item needs begins to move
+// while earlier items are computed.
 //
 //   round          −1     0      1      2          look_ahead(3, {{1, fetch}, {0, compute}, {−1, finish}})
 //   fetch          0      1      2                 one item ahead

@@ -1,3 +1,4 @@
+// Projects, activates and differentiates the columns, reusing what was saved.
 #include "layers/schedules/mlp_columns.h"
 
 #include "core/kernels/check.h"

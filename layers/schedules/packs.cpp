@@ -1,3 +1,4 @@
+// Plans packs from the rows and columns that a slice has of each parameter.
 #include "layers/schedules/packs.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Packs of weights: which rows of a block's parameters lie together in memory, for strategies that cut query heads, K/V heads and
-// MLP rows.
+// Packs of weights: the rows of a block's parameters that lie together in memory, for strategies that cut query heads, K/V heads
+// and MLP rows.
 #pragma once
 
 #include "layers/io/config.h"

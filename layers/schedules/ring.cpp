@@ -1,3 +1,4 @@
+// Posts a send_recv with both neighbours for each hop of a shard or a sum.
 #include "layers/schedules/ring.h"
 
 namespace tsprun::detail {

@@ -1,3 +1,4 @@
+// Makes the strategy of a layout's scheme, inside tensor parallelism if there is a tensor axis.
 #include "layers/schedules/strategies.h"
 
 #include "layers/layout/check_layout.h"

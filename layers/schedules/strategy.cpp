@@ -1,3 +1,4 @@
+// Derives the shapes of saved tensors from the tokens and the heads of a rank.
 #include "layers/schedules/strategy.h"
 
 namespace tsprun::detail {

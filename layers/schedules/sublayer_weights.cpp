@@ -1,3 +1,4 @@
+// Implements weights that every rank has, whose gradients are all-reduced.
 #include "layers/schedules/sublayer_weights.h"
 
 #include "layers/schedules/all_reduce.h"

@@ -1,5 +1,5 @@
-// The weights of a strategy that computes with all rows of a sublayer's pack at once (layers/schedules/dense.h): where they are
-// kept, and how they and their gradients move.
+// The weights of a strategy that computes with all rows of a sublayer's pack at once (layers/schedules/dense.h): keeps them
+// between visits, and moves them and their gradients.
 #pragma once
 
 #include "core/rank/rank.h"

@@ -30,8 +30,8 @@ inline constexpr std::uint64_t kTokenBytes = sizeof(std::uint32_t) + sizeof(std:
 /// The interface of every way of cutting a vocabulary over ranks. Methods are collective over the ranks of the axis.
 class Vocabulary {
  public:
-  /// This rank's rows of embedding and head, [V_p, h], and their gradients (no dims without training). If the model ties them,
-  /// both are the same tensors.
+  /// Rows of embedding and head that this rank has, [V_p, h], and their gradients (no dims without training). If the model ties
+  /// them, both are the same tensors.
   struct Weights {
     Tensor embedding;
     Tensor embedding_gradient;
@@ -111,7 +111,7 @@ class ExchangedVocabulary final : public Vocabulary {
   void head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight);
   void head_backward_gathered(const Tensor& dx, const TokenLayout& tokens, double weight);
   void plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept);
-  /// Fills wanted_ and needed_ as if all ids were equally frequent on every rank. A phantom does it, whose ids aren't known.
+  /// Fills wanted_ and needed_ as if all ids were equally frequent on every rank, for a phantom, whose ids aren't known.
   void spread_rows(const TokenLayout& tokens);
   /// Fills wanted_, needed_ and order_ from the ids of all tokens.
   void find_rows(const TokenLayout& tokens, std::span<const Token> ids);

@@ -12,8 +12,8 @@
 
 namespace tsprun::detail::theory {
 
-/// How the partial sums of a sublayer's result, h elements on each of W ranks, are all-reduced. N is the bytes of h elements in
-/// the type of sums, ρ = (W − 1)/W.
+/// Algorithm of the all-reduce of a sublayer's result, h elements on each of W ranks. N is the bytes of h elements in the type of
+/// sums, ρ = (W − 1)/W.
 enum class TokenSum : std::uint8_t {
   in_chunks,  ///< each rank sums one chunk, which the others then receive: 2Nρ bytes a rank
   one_shot    ///< each rank receives all partial sums and adds them itself: (W − 1)·N bytes a rank

@@ -1,4 +1,4 @@
-// The tables of the ways.
+// The rows of the ways, by scheme and exchange.
 #include "layers/theory/ways.h"
 
 #include <array>

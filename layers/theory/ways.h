@@ -1,5 +1,5 @@
-// What theory knows of the ways to compute blocks: which part of the weights a rank holds, and what a step moves. A file per way
-// in layers/theory/ways/, and a row in the tables of ways.cpp. Everything else in theory asks these rows, or the layout.
+// Table of the ways to compute blocks (TSP, ZeRO-3, …), as theory sees them: the part of the weights that a rank holds, and what
+// a step moves. A way is a file in layers/theory/ways/ and a row in ways.cpp; the rest of theory asks these rows, or the layout.
 #pragma once
 
 #include "layers/theory/flows.h"
@@ -23,7 +23,7 @@ struct BlockFlows {
   std::uint64_t copied;   ///< elements of W_K and W_V beyond the first copy
   std::vector<Flow> flows = {};
 
-  /// `replica` is the setting of one replica; both are borrowed.
+  /// Borrows both; `replica` is the setting of one replica.
   BlockFlows(const Setting& replica, const Layout& layout);
 
   /// Adds a flow over an axis. `bytes` and `messages` are those of all layers.
@@ -39,7 +39,7 @@ struct BlockElements {
   std::uint64_t mlp;
 };
 
-/// How a block's weights lie on the axis that cuts tokens.
+/// Placement of a block's weights on the axis that cuts tokens.
 struct WeightsWay {
   bool shared;  ///< every rank computes with the weights that all of them hold together; false: with those that it holds
   /// Returns what rank `part` of `parts` holds of a block of the model, which has `slice` of the heads and rows.
@@ -55,7 +55,7 @@ std::vector<Flow> block_flows(const Setting& replica, const Layout& layout);
 
 // --- the ways ----------------------------------------------------------------------------------------------------------------
 
-/// All elements of a slice of a block.
+/// Returns the elements of a slice of a block.
 BlockElements elements_of(const ModelConfig& model, const BlockSlice& slice);
 
 BlockElements held_by_tsp(const ModelConfig& model, const BlockSlice& slice, int part, int parts);

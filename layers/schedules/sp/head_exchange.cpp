@@ -1,3 +1,4 @@
+// Packs, exchanges and unpacks each half of the sequence with all_to_all_v.
 #include "layers/schedules/sp/head_exchange.h"
 
 #include <numeric>

@@ -1,3 +1,4 @@
+// Wraps the inner strategy's sublayers in exchanges over the tensor axis, and sums copies of K/V gradients.
 #include "layers/schedules/tp/tensor_parallel.h"
 
 #include "core/kernels/check.h"

@@ -1,3 +1,4 @@
+// Looks up and scores a rank's own ids, and merges log-sum-exps over the tensor axis.
 #include "layers/schedules/tp/vocabulary.h"
 
 #include "core/kernels/check.h"

@@ -1,3 +1,4 @@
+// Fetches a sublayer's weights one sublayer ahead, and reduce-scatters gradients one behind.
 #include "layers/schedules/zero3/gathered_weights.h"
 
 #include "layers/schedules/packs.h"
