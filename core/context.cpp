@@ -1,5 +1,4 @@
-// How a rank joins its job (options from the environment, memory, links, engine), phantoms, and the handler of uncaught
-// exceptions.
+// Joins a rank to its job (options from the environment, memory, links, engine), makes phantoms, and handles uncaught exceptions.
 #include "core/context.h"
 
 #include "core/board/peer_watch.h"

@@ -1,5 +1,5 @@
-// What this project's own rooms do with a context beside its public interface (tsprun/context.h): they make ranks on memory of
-// their own and phantoms, and reach a context's heap, engine, flight board and node memory.
+// Internal interface to Context, beside the public one (tsprun/context.h): makes ranks on given node memory and phantoms, and
+// gives access to a context's heap, engine, flight board and node memory.
 #pragma once
 
 #include "core/memory/heap.h"

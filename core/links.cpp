@@ -1,4 +1,4 @@
-// How a rank chooses a transport for each other rank and connects to it, with the job's store as the meeting place.
+// Chooses a transport for each other rank, and connects to it through the job's store.
 #include "core/links.h"
 
 #include "transport/bootstrap/store.h"

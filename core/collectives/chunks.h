@@ -1,4 +1,4 @@
-// How the buffer of a collective is cut into chunks, one per rank. All numbers are in elements.
+// Cuts the buffer of a collective into chunks, one per rank. All numbers are in elements.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// How an operation identifies its messages and steps its coroutine.
+// Identifies an operation's messages, and steps its coroutine.
 #include "core/collectives/collective.h"
 
 #include "core/streams/tag.h"

@@ -21,7 +21,7 @@
 
 namespace tsprun::detail {
 
-/// One call of a communicator, after its arguments were checked.
+/// A call of a communicator whose arguments were checked.
 struct Call {
   const Group* group;
   std::shared_ptr<const Group> keep;  ///< keeps the group of a posted operation alive if the communicator is destroyed before
@@ -29,7 +29,7 @@ struct Call {
   OperationInfo info;
 };
 
-/// What identifies the message that a send_recv receives. Its dtype and size are those of `recv`.
+/// Identity of the message that a send_recv receives. Its dtype and size are those of `recv`.
 struct ExpectedMessage {
   std::uint64_t signature = 0;
   std::uint32_t group_sequence = 0;  ///< 0: it is identified like the messages that the operation sends
@@ -103,15 +103,17 @@ class Collective final : public Operation {
 
   /// Returns the condition that the operation is at the head of its stream. An algorithm waits for it once, before anything else.
   NextTurn turn() const { return {}; }
-  /// Returns what an algorithm waits for at its end: it marks the operation as complete and is never true. So the algorithm's
-  /// heap memory, which its variables hold, is kept until the operation is destroyed, once it was waited for: see Work.
+  /// Returns the condition that an algorithm awaits last: it marks the operation as complete and is never true. So the
+  /// algorithm's heap memory, which its variables hold, is kept until the operation is destroyed, once it was waited for: see
+  /// Work.
   Finished finished() { return {*this}; }
   /// Returns the condition that other streams had their turn, after a piece of work of this one.
   NextTurn pause() {
     moved();
     return {};
   }
-  // What operations do with payloads. Nothing else touches them, so that a played rank (EngineOptions::counted) can leave it out.
+  // Work of operations on payloads. Nothing else touches payloads, so that a played rank (EngineOptions::counted) can leave it
+  // out.
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) const;
   void reduce(DType dtype, std::span<const std::byte* const> terms, std::byte* out, std::size_t count,
               kernels::Stores stores = kernels::Stores::cached) const;
@@ -126,9 +128,8 @@ class Collective final : public Operation {
 
   /// Notes the member for which the operation waits, and which segment of its message is missing, from 1; 0: it isn't cut.
   void set_missing(int group_rank, std::uint32_t segment = 0) { set_missing_world(group_->member(group_rank).world, segment); }
-  /// Notes the world rank for which the operation waits.
-  /// The same by world rank. If several are noted in one step, the last one counts, or one that shares this rank's core: as long
-  /// as one of those is missing, a wait must give up the core.
+  /// Does the same for a world rank. If several are noted in one step, the last one counts, or one that shares this rank's core:
+  /// as long as one of those is missing, a wait must give up the core.
   void set_missing_world(int world_rank, std::uint32_t segment = 0) {
     if (missing_ >= 0 && engine_->shares_core(missing_)) return;
     missing_ = world_rank;

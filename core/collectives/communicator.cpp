@@ -1,5 +1,5 @@
-// How communicators make groups, choose algorithms, and sign operations, so that ranks notice if their calls differ. The
-// operations themselves are in calls.cpp and messages.cpp.
+// Makes groups, chooses algorithms, and signs operations, so that ranks notice if their calls differ. The operations themselves
+// are in calls.cpp and messages.cpp.
 #include "core/collectives/communicator_state.h"
 
 #include "transport/cause.h"

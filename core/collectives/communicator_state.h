@@ -1,4 +1,4 @@
-// The inside of a communicator: its group, the numbers and signatures of its calls, and how each call becomes an operation. The
+// State of a communicator: its group, the numbers and signatures of its calls, and how each call becomes an operation. The
 // interface, with the conventions that all calls share, is tsprun/communicator.h.
 #pragma once
 
@@ -33,7 +33,7 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
   /// Returns the state of a communicator.
   static const CommunicatorState& of(const Communicator& communicator) { return *communicator.state_; }
 
-  /// Blocking calls keep their operation on the stack and need no allocation.
+  /// Mode of a call. A blocking call keeps its operation on the stack, and needs no allocation.
   enum class Mode : std::uint8_t { blocking, posted };
   /// Arguments that all ranks of the group must pass alike, beside the operation itself and its root.
   struct Agreement {

@@ -1,4 +1,4 @@
-// How Offer chooses where a payload lies, and how Message and Arrival get messages from there.
+// Chooses where an Offer's payload lies, and lets Message and Arrival get messages from there.
 #include "core/collectives/exchange.h"
 
 #include "transport/cause.h"

@@ -96,7 +96,8 @@ class Offer {
   /// Returns the condition that no peer reads the memory any more. No part is sent after it.
   Drained drained() { return {*this}; }
 
-  // What the conditions do. Each returns true if its condition holds, and else notes for which rank the operation waits.
+  // Polls of the conditions above. Each returns true once its condition holds; until then it notes for which rank the operation
+  // waits.
   bool prepare(std::size_t offset, std::size_t bytes);
   bool prepare_all();
   bool send(int to, std::uint32_t step, std::size_t offset, std::size_t bytes);
@@ -125,7 +126,7 @@ class Offer {
   PerPeer<PendingSend> pending_;
 };
 
-/// One message that is expected from a peer: the condition that it has arrived. Trivially copyable.
+/// Condition that one message from a peer has arrived. Trivially copyable.
 class Message {
  public:
   /// Expects a message of `bytes` from a member. If its sender's memory can be viewed, a message larger than `receive_up_to` (any
@@ -191,8 +192,8 @@ class Landing {
   HeapBlock block_;
 };
 
-/// One message that is expected from a peer and belongs at a place in a local buffer, to which it is copied piece by piece if it
-/// didn't arrive there: the condition that it is at its place.
+/// Condition that one message from a peer is at its place in a local buffer, to which it is copied piece by piece if it didn't
+/// arrive there.
 class Arrival {
  public:
   /// Expects a message as long as `place`, a part of the landing's buffer. `segment`: see Collective::set_missing().

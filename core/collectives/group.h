@@ -1,5 +1,5 @@
-// What all operations of a communicator share: the members of the group, how this rank reaches them, and this rank's engine, heap
-// and staging memory.
+// State shared by all operations of a communicator: the members of the group, how this rank reaches them, and this rank's engine,
+// heap and staging memory.
 #pragma once
 
 #include "core/collectives/choice.h"
@@ -18,7 +18,7 @@ struct Grid;
 
 /// The members of a communicator, as one of them sees it. Pointers are borrowed from the context.
 struct Group {
-  /// One member and the route to it.
+  /// A member and the route to it.
   struct Member {
     int world = -1;                  ///< its rank in the world
     Transport* transport = nullptr;  ///< null for this rank itself, and on phantoms

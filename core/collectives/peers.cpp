@@ -1,4 +1,4 @@
-// Messages to and from all peers.
+// Polls of the conditions on all peers' messages.
 #include "core/collectives/peers.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What the algorithms of which every rank talks to every other have in common: messages to all peers and messages from all of
-// them. Each class is a condition that a task can wait for.
+// Messages to and from all peers, for algorithms in which every rank talks to every other. Each class is a condition that a task
+// can wait for.
 #pragma once
 
 #include "core/collectives/exchange.h"
@@ -79,7 +79,7 @@ class PeerSum {
 /// Sums all elements of messages that have arrived, some at a time, and tells their senders: the condition that all are summed.
 class SumAll {
  public:
-  /// `own` and `out` point to the first element.
+  /// Sums into `out`; `own` is this rank's part. Both point to the first element.
   SumAll(Collective& me, PeerSum& sum, const std::byte* own, std::byte* out) : me_(me), sum_(sum), own_(own), out_(out) {}
   bool poll();
 
@@ -94,7 +94,7 @@ class SumAll {
 /// Copies each peer's chunk to its place as it arrives, and this rank's own: the condition that all are there.
 class GatherChunks {
  public:
-  /// `own`: this rank's chunk. `chunks` is borrowed.
+  /// Gathers into `recv`; `own` is this rank's chunk. `chunks` is borrowed.
   GatherChunks(Collective& me, Buffer recv, const Chunks& chunks, const std::byte* own);
   bool poll();
 

@@ -1,4 +1,4 @@
-// The registry: a row for each algorithm of each operation, with all that the rest of the program must know of it. A new
+// Registry of algorithms: a row for each algorithm of each operation, with everything that other code needs to know of it. A new
 // algorithm is a file in algorithms/, a declaration here and a row in registry.cpp.
 #pragma once
 

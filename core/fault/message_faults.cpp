@@ -70,7 +70,7 @@ void MessageFaults::at_post(Stream stream, std::uint64_t number, const Operation
     due_[{stream, number}].push_back({.kind = fault.spec.kind,
                                       .fault = fault.number,
                                       .from = info.relayed ? fault::Strike::kWhoever : fault.spec.from,
-                                      // Hashed again: messages that were drawn have small hashes.
+                                      // Hashes again, because selection already favoured small hashes.
                                       .draw = XXH3_64bits(&drawn, sizeof drawn),
                                       .late_ns = static_cast<std::uint64_t>(fault.spec.milliseconds * 1e6)});
   }

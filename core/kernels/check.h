@@ -43,7 +43,7 @@ inline std::size_t row_offset(const ConstTensor& view, std::size_t row) {
   return offset;
 }
 
-/// One row of a view whose dtype is known only at run time: its first element and dtype. Row can be written, ConstRow can't.
+/// Row of a view whose dtype is known only at run time: its first element and dtype. Row can be written, ConstRow can't.
 struct ConstRow {
   const std::byte* data = nullptr;
   DType dtype = DType::byte;

@@ -12,8 +12,8 @@ namespace tsprun::detail::kernels::flash {
 template <class T>
 inline constexpr double kExponentUnit = sizeof(T) == 4 ? 0.693147180559945309 : 1.0;
 
-/// One tile of forward scores with the running state of its queries; the struct owns nothing. Query i doesn't see key j where i <
-/// j + diagonal.
+/// Tile of forward scores with the running state of its queries; the struct owns nothing. Query i doesn't see key j where i < j +
+/// diagonal.
 template <class T>
 struct SoftmaxTile {
   T* scores;  ///< [keys, queries], rows `step` apart; in: q·k, out: exp(scale·(q·k − maximum))
@@ -30,7 +30,7 @@ struct SoftmaxTile {
 void online_softmax(const SoftmaxTile<float>& tile);
 void online_softmax(const SoftmaxTile<double>& tile);
 
-/// One tile of backward scores; the struct owns nothing. Query i doesn't see key j where i < j + diagonal.
+/// Tile of backward scores; the struct owns nothing. Query i doesn't see key j where i < j + diagonal.
 template <class T>
 struct GradientTile {
   T* p;   ///< [queries, keys], rows `step` apart; in: q·k, out: P

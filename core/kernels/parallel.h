@@ -82,7 +82,7 @@ class Pool {
   std::vector<std::thread> workers_;
 };
 
-/// Whether a kernel's result replaces an output's earlier value or is added to it.
+/// Mode of a kernel's write: replace the output's earlier value, or add to it.
 enum class Write : std::uint8_t {
   replace,  ///< the earlier value isn't read
   add       ///< the result is added to the earlier value

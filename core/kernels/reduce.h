@@ -13,7 +13,7 @@
 
 namespace tsprun::detail::kernels {
 
-/// How results are written to memory.
+/// Mode of writing results to memory.
 enum class Stores : std::uint8_t {
   cached,    ///< through the cache, for outputs that are read again soon
   streaming  ///< past the cache, for outputs much larger than it: doesn't read lines that are overwritten whole

@@ -1,5 +1,5 @@
-// What records a rank: an event with its times for each kernel, wait and communication operation. A program's Trace has one, and
-// so have the ranks of tsprun's own commands, of which the launcher writes one file for Perfetto.
+// Records kernels, waits and operations of one rank, with times. A program's Trace has a recorder, and so have the ranks of
+// tsprun's own commands, from which the launcher writes one file for Perfetto.
 #pragma once
 
 #include "core/memory/heap.h"

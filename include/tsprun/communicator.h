@@ -37,7 +37,7 @@ namespace detail {
 struct CommunicatorState;
 }
 
-/// How to run one call. All ranks of the group must agree on `stream` and `algorithm`.
+/// Options of one call. All ranks of the group must agree on `stream` and `algorithm`.
 struct CallOptions {
   Stream stream = Stream::control;   ///< operations of one stream run in order; different streams are independent of each other
   Purpose purpose = Purpose::other;  ///< the traffic counter to which the call's bytes are added

@@ -23,7 +23,7 @@ namespace detail {
 struct ContextParts;
 }
 
-/// One rank of a job, to be used by one thread at a time. Communicators, blocks of the heap and everything else obtained from a
+/// A rank of a job, to be used by one thread at a time. Communicators, blocks of the heap and everything else obtained from a
 /// context must not outlive it. Movable, not copyable; what was obtained from it stays valid when it is moved.
 class Context {
  public:

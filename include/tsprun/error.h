@@ -1,4 +1,4 @@
-// Why something failed: Cause, and the exception Error, the only one that this library throws on purpose.
+// Causes of failure, and Error, the only exception that this library throws on purpose.
 //
 // An Error(refused) blames the call, and nothing has happened to the job. Any other Error is, as a rule, the first failure of the
 // job, whichever rank caused it: all ranks throw the same one out of whatever they wait in, and every later call throws it again.

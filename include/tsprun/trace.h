@@ -1,4 +1,4 @@
-// What a rank did when: a Trace records the operations of its communicators, its waits for them, and the spans that the program
+// Traces of one rank: a Trace records the operations of its communicators, its waits for them, and the spans that the program
 // marks.
 //
 //   tsprun::Trace trace(context);

@@ -127,14 +127,14 @@ std::string_view name(Op op);
 /// Returns the operation with this name; none if there is no such operation.
 std::optional<Op> op_from_name(std::string_view text);
 
-/// How a reduction combines two elements. min and max propagate NaN.
+/// Operation by which a reduction combines two elements. min and max propagate NaN.
 enum class Reduction : std::uint8_t { sum, max, min };
 /// Returns the enumerator's name: "sum".
 std::string_view name(Reduction reduction);
 /// Returns the reduction with this name; none if there is no such reduction.
 std::optional<Reduction> reduction_from_name(std::string_view text);
 
-/// How a collective is carried out.
+/// Algorithm of a collective.
 enum class Algorithm : std::uint8_t {
   automatic,    ///< a table decides by operation, bytes and group; `tsprun doctor` prints it, TSP_ALGORITHMS overrides it
   one_shot,     ///< all_reduce only: one round, in which every rank gets all buffers and sums everything itself
