@@ -1,3 +1,4 @@
+// Collects options from the tables, and words the first difference between two nodes.
 #include "launcher/agreement.h"
 
 #include <fmt/format.h>

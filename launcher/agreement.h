@@ -1,5 +1,5 @@
 // Facts in which all nodes of a job must agree: options as typed, or their defaults. Ranks that compute with different options
-// would at best wait for each other, and at worst train something that nobody asked for.
+// would at best deadlock, and at worst train the wrong thing.
 #pragma once
 
 #include "launcher/option_table.h"

@@ -1,3 +1,4 @@
+// Builds hwloc's topology without plugins, and deals out cores to ranks.
 #include "launcher/binding.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// To which cores ranks are pinned, by hwloc's view of the machine. Only the launcher loads hwloc, once for all ranks, which takes
-// about a millisecond.
+// Chooses the cores to which ranks are pinned, from hwloc's view of the machine. Only the launcher loads hwloc, once for all
+// ranks, which takes about a millisecond.
 #pragma once
 
 #include <sched.h>

@@ -1,3 +1,4 @@
+// Forks a process that multiplies under a limit of processor time, and reads what it says.
 #include "launcher/blas_trial.h"
 
 #include "core/kernels/blas.h"

@@ -1,3 +1,4 @@
+// Copies pages word by word between boards, and drops activity that was caught between two operations.
 #include "launcher/boards.h"
 
 #include "transport/bootstrap/job_description.h"

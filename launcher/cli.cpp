@@ -1,3 +1,4 @@
+// Builds the CLI11 application from all commands, refuses what they can't use, and writes the report at the end.
 #include "launcher/cli.h"
 
 #include "core/collectives/choice.h"

@@ -1,4 +1,4 @@
-// From the command line to an exit code: parse, validate, run, report.
+// Runs tsprun from its command line to an exit code: parses, validates, runs, reports.
 #pragma once
 
 namespace tsprun::detail::launcher {

@@ -1,4 +1,4 @@
-// The part of Cluster that runs during a job: what launchers tell each other, and how they agree on how the job has ended.
+// The part of Cluster that runs during a job: exchanges news between launchers, and agrees on how the job has ended.
 #include "launcher/cluster.h"
 
 #include "transport/bootstrap/placement.h"
@@ -121,12 +121,12 @@ Failure Cluster::loss_of(int node, const std::string& why) const {
   return failure;
 }
 
-/// Notes since when which of the machines to which this node has a link acknowledges nothing.
+/// Notes, for each linked machine, since when it has acknowledged nothing.
 void Cluster::watch_ways(std::uint64_t now) {
   if (now - watched_ns_ < kBeat_ns / 2) return;
   watched_ns_ = now;
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
-    // Of a link that is over nothing can be seen any more: what was seen last stays.
+    // An ended link reports nothing, so its last state is kept.
     if (server_ ? links_[node] < 0 : node != 0 || client_->link().over()) continue;
     std::uint64_t& since = nodes_[node].unanswered_ns;
     if (!(server_ ? server_->is_unanswered(links_[node]) : client_->is_unanswered())) since = 0;
@@ -217,7 +217,7 @@ void Cluster::hear(Boards& boards) {
   }
   const std::uint64_t now = posix::now_ns();
   if (const std::uint64_t before = std::exchange(last_look_ns_, now); before != 0 && now - before > kClockJump_ns) {
-    // Nobody listened, so nothing was heard: what the others have said meanwhile is still on its way.
+    // This process was stopped; messages sent meanwhile are still queued.
     spdlog::warn("this node's tsprun stood still for {:.1f} s: it was stopped, or its machine was",
                  static_cast<double>(now - before) * 1e-9);
     for (Node& node : nodes_) {

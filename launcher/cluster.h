@@ -35,7 +35,8 @@ struct Ending {
   std::string trouble = {};  ///< reason why the trace of a job that succeeded couldn't be written, as rank 0 told node 0
 };
 
-/// This tsprun's connection to those of the other nodes. Node 0 serves the store, the others are its clients. Used by one thread.
+/// Connection of this tsprun to those of the other nodes. Node 0 serves the store, the others are its clients. Used by one
+/// thread.
 class Cluster {
  public:
   /// Meets all nodes and returns when the job may start. `trouble`: reason why the job can't start on this node, which all nodes
@@ -52,7 +53,7 @@ class Cluster {
   /// Returns a descriptor that becomes readable when there is something for hear().
   int descriptor() const;
 
-  /// Called by hear() with what a rank said of its transports: the key live/way/R and its value.
+  /// Callback of hear() for what a rank says of its transports: the key live/way/R and its value.
   std::function<void(std::string_view key, std::string_view value)> on_way;
   /// Reads what other nodes have sent and shows it on the boards. A node that is gone, or was silent for --timeout, is lost,
   /// which is a failure on the boards.

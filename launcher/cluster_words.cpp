@@ -1,3 +1,4 @@
+// Turns launchers' messages into JSON text and back.
 #include "launcher/cluster_words.h"
 
 #include "layers/io/digest.h"

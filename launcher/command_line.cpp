@@ -1,3 +1,4 @@
+// Finds the option or word behind each of CLI11's errors, and suggests what would work.
 #include "launcher/command_line.h"
 
 #include "launcher/suggest.h"

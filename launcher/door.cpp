@@ -1,3 +1,4 @@
+// Handles nodes as they come: their options, their files, their silence and their departure.
 #include "launcher/door.h"
 
 #include "transport/cause.h"

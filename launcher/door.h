@@ -1,5 +1,5 @@
-// Node 0's side of the meeting before a job: which nodes come to the rendezvous, whether each was started as node 0 was and would
-// read the same files, and what all of them are told. Store keys are listed in cluster.h.
+// Node 0's side of the meeting before a job: waits for all nodes at the rendezvous, checks that each was started as node 0 was
+// and would read the same files, and answers them. Store keys are listed in cluster.h.
 #pragma once
 
 #include "launcher/cluster_words.h"
@@ -15,7 +15,7 @@
 
 namespace tsprun::detail::launcher {
 
-/// One meeting. Used by one thread.
+/// A meeting. Used by one thread.
 class Door {
  public:
   /// Handles the server's messages until it is destroyed. `mine`: what node 0 was started with and, if it can't start the job,

@@ -1,3 +1,4 @@
+// Wraps epoll(7).
 #include "launcher/event_loop.h"
 
 #include "transport/cause.h"

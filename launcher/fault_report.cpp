@@ -1,3 +1,4 @@
+// Decides from failure and flight board which fault a job has noticed, and words what it missed.
 #include "launcher/fault_report.h"
 
 #include <fmt/format.h>

@@ -17,14 +17,15 @@ namespace tsprun::detail::launcher {
 struct FaultOutcome {
   fault::Spec spec;
   std::uint64_t times = 0;  ///< how often it struck
-  /// One place where it struck.
+  /// Place where the fault struck.
   struct Place {
     int rank;  ///< the rank that it struck, or the receiver of the message
     FaultRecord record;
   };
   std::vector<Place> places;  ///< the first places, at most kFaultLines per rank
-  /// True if the job's failure, or the end of the rank that the fault struck, names it; of lost or damaged messages at most one
-  /// fault is named. Empty: it didn't strike, or is of a kind that a job may survive unharmed (stall, delay, slow).
+  /// Result of detection: true if the job's failure, or the end of the rank that the fault struck, names it; of lost or damaged
+  /// messages at most one fault is named. Empty: it didn't strike, or is of a kind that a job may survive unharmed (stall, delay,
+  /// slow).
   std::optional<bool> detected;
 };
 

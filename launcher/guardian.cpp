@@ -1,3 +1,4 @@
+// Starts the program, forwards how it ended, and kills everything that it leaves behind.
 #include "launcher/guardian.h"
 
 #include "launcher/processes.h"

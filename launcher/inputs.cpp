@@ -1,3 +1,4 @@
+// Asks child processes for kernel level and OpenBLAS, and hashes files.
 #include "launcher/inputs.h"
 
 #include "core/kernels/blas.h"

@@ -1,5 +1,5 @@
-// Everything that a job computes with and from, besides its options: the program itself, the machine's kernels, OpenBLAS, and the
-// bytes of all files that ranks will read. If nodes differed in any of it, the job would compute a mixture that nobody asked for.
+// Inputs of a job besides its options: the program itself, the machine's kernels, OpenBLAS, and the bytes of all files that ranks
+// will read. They must be the same on all nodes, or the job would compute a mixture.
 #pragma once
 
 #include "launcher/agreement.h"

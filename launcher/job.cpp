@@ -1,3 +1,4 @@
+// The event loop of a job: events, signals, and news from other nodes.
 #include "launcher/job.h"
 
 #include "launcher/binding.h"

@@ -38,7 +38,7 @@ struct JobNet {
   std::optional<Cluster> cluster;               ///< connection to the launchers of other nodes, with --nnodes
 };
 
-/// One job as this tsprun sees it. Used by one thread.
+/// A job as this tsprun sees it. Used by one thread.
 class Job {
  public:
   /// Prepares a job; starts nothing. `spec` and `net` must outlive it. Throws Error(refused) if the kernel has no pidfd_open

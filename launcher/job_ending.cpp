@@ -1,4 +1,4 @@
-// The part of Job that ends it: which rank is blamed, how the others are made to end, and the exit code.
+// The part of Job that ends it: blames a rank, ends the others, and chooses the exit code.
 #include "launcher/job.h"
 #include "launcher/processes.h"
 #include "launcher/standard_output.h"
@@ -203,7 +203,7 @@ int Job::exit_code() const {
     return records_[culprit].end.code();
   }
   if (first_failing_ >= 0) return records_[static_cast<std::size_t>(first_failing_)].end.code();
-  // Only the failure is known of a rank under another tsprun.
+  // For ranks of other nodes only the failure record is available.
   if (failure_.cause == Cause::killed && failure_.code > 0) return 128 + failure_.code;
   return failure_.cause == Cause::exited && failure_.code > 0 ? failure_.code : 1;
 }

@@ -1,4 +1,4 @@
-// The part of Job that moves what ranks write: output relays, back pressure, rank 0's results.
+// The part of Job that passes on what ranks write: output relays, back pressure, rank 0's results.
 #include "launcher/job.h"
 
 #include "launcher/results.h"

@@ -1,4 +1,4 @@
-// The part of Job that observes living ranks from outside: which are stopped, which have been silent for too long.
+// The part of Job that observes living ranks from outside: finds those that are stopped or have been silent for too long.
 #include "launcher/job.h"
 #include "launcher/processes.h"
 #include "transport/cause.h"

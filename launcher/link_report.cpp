@@ -1,3 +1,4 @@
+// Compares links by rates and pending times, leaving out delays that busy cores explain.
 #include "launcher/link_report.h"
 
 #include "core/streams/link_times.h"

@@ -1,3 +1,4 @@
+// Writes log lines to stderr, or to the Output of a running job.
 #include "launcher/log_sink.h"
 
 #include <cstdio>

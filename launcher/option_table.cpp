@@ -1,3 +1,4 @@
+// Adds rows, and hands them to CLI11.
 #include "launcher/option_table.h"
 
 #include <fmt/format.h>

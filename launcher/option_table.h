@@ -1,7 +1,6 @@
-// Options as a table: each row declares one option and says all that anybody asks of it. From the rows follow what CLI11 parses
-// and --help shows, how texts become values, what nodes must agree on, which files a command reads and writes, and what a
-// checkpoint keeps. A struct of options has a member for each option, with its default, and a function declare() that adds their
-// rows:
+// Options as a table: each row declares one option with all its properties. From the rows follow what CLI11 parses and --help
+// shows, how texts become values, what nodes must agree on, which files a command reads and writes, and what a checkpoint keeps.
+// A struct of options has a member for each option, with its default, and a function declare() that adds their rows:
 //
 //   void TrainOptions::declare(OptionTable& table) {
 //     table.group("Training");
@@ -68,7 +67,7 @@ constexpr Trait operator|(Trait one, Trait other) {
   return static_cast<Trait>(static_cast<unsigned>(one) | static_cast<unsigned>(other));
 }
 
-/// One row: an option, without its value's type.
+/// Row of an option, without its value's type.
 struct OptionRow {
   std::string names;    ///< "-n,--ranks"; "op" for an argument without a name
   std::string metavar;  ///< what stands for the value in --help; empty: there is none
@@ -79,7 +78,7 @@ struct OptionRow {
   std::function<CLI::Option*(CLI::App&)> declare;
   std::function<void()> parse = [] {};
   std::function<std::string(const std::string& text)> spelled;  ///< the usual spelling of a value's text; empty: the text is it
-  // Of options that a checkpoint keeps; empty for others.
+  // Functions of options that a checkpoint keeps; empty for others.
   std::function<void(const CheckpointState&)> restore;
   std::function<void(CheckpointState&)> record;
   std::function<std::string(const CheckpointState& saved, const CheckpointState& now)> difference;
@@ -97,7 +96,8 @@ struct TypedRow {
   Given<T>& given;
   std::function<std::string(const T&)> print;
 
-  /// A checkpoint keeps it as this member: a run that goes on takes it from there unless it is typed, and says if it differs.
+  /// Makes checkpoints keep the value in this member. A resumed run takes it from there unless it is typed, and reports a
+  /// difference.
   template <class Member>
   void saved(Member CheckpointState::*member) const {
     row.restore = [member, &to = given, show = print](const auto& state) {

@@ -1,3 +1,4 @@
+// Declares and checks the global options, also against limits of this machine.
 #include "launcher/options.h"
 
 #include "core/fault/rank_faults.h"

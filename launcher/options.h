@@ -54,7 +54,7 @@ struct GlobalOptions {
   bool quiet = false;
   bool no_prefix = false;
 
-  // What isn't an option.
+  // Values that aren't options: derived from the command line, or carried over from earlier attempts.
   std::vector<std::string> words;    ///< the command line, from after the program's name up to `--`
   std::vector<std::string> program;  ///< what follows `--`: the program of `run` and its arguments
   Agreement typed;                   ///< options that must be the same on all nodes

@@ -1,3 +1,4 @@
+// Queues bytes for a descriptor that may be slow, and cuts ranks' output into lines.
 #include "launcher/output.h"
 
 #include <algorithm>

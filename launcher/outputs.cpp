@@ -1,3 +1,4 @@
+// Compares the files of all options, and lends stdout to the output called "-".
 #include "launcher/outputs.h"
 
 #include "transport/cause.h"

@@ -1,3 +1,4 @@
+// Reads /proc, and signals and reaps processes.
 #include "launcher/processes.h"
 
 #include "transport/number.h"

@@ -1,3 +1,4 @@
+// Prints runs of numbers, cut to a length.
 #include "launcher/ranges.h"
 
 #include <fmt/format.h>

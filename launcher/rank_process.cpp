@@ -1,3 +1,4 @@
+// Forks a rank, connects its streams, and runs the built-in command or the guardian in it.
 #include "launcher/rank_process.h"
 
 #include "launcher/guardian.h"

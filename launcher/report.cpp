@@ -1,3 +1,4 @@
+// Builds the report's common keys, and keeps a file that says that the run isn't over until it is.
 #include "launcher/report.h"
 
 #include "launcher/outputs.h"

@@ -12,7 +12,7 @@
 
 namespace tsprun::detail::launcher {
 
-/// One element of `failure.waiting`: what a rank was waiting for when the job failed.
+/// Element of `failure.waiting`: what a rank was waiting for when the job failed.
 struct Waiting {
   int rank = 0;
   std::string op;  ///< empty: it had no operation yet, and waited to be connected

@@ -1,3 +1,4 @@
+// Writes and reads frames.
 #include "launcher/report_sink.h"
 
 #include "transport/cause.h"

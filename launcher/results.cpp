@@ -1,3 +1,4 @@
+// Parses frames with a limit on nesting.
 #include "launcher/results.h"
 
 namespace tsprun::detail::launcher {

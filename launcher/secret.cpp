@@ -1,3 +1,4 @@
+// Reads, checks and makes secrets in files that only their owner may read.
 #include "launcher/secret.h"
 
 #include "transport/cause.h"

@@ -1,5 +1,5 @@
-// Where the job's secret comes from: --secret-file, TSP_SECRET, or a file of the user's that is made on first use. The text that
-// a user gave is as good as the secret, so it never lies where a core dump would hold it (transport/bootstrap/secret.h).
+// Loads the job's secret from --secret-file, TSP_SECRET, or a file of the user's that is made on first use. The text is as
+// sensitive as the secret, so it never lies where a core dump would hold it (transport/bootstrap/secret.h).
 #pragma once
 
 #include "transport/bootstrap/secret.h"

@@ -1,3 +1,4 @@
+// Wraps signalfd(2).
 #include "launcher/signals.h"
 
 #include "transport/cause.h"

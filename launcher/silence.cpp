@@ -1,3 +1,4 @@
+// Counts silence only while the process could have run: not in the kernel, traced, or waiting for a core.
 #include "launcher/silence.h"
 
 #include <algorithm>

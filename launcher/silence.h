@@ -11,7 +11,7 @@
 
 namespace tsprun::detail::launcher {
 
-/// One observation of a rank.
+/// Observation of a rank at one moment.
 struct Glance {
   std::uint64_t signs = 0;  ///< a number that changes with everything that the rank does
   char state = '?';         ///< state of its process: R, S, D, T (stopped), t (traced)

@@ -1,3 +1,4 @@
+// Prints through stdio, and remembers the errno of the first write that failed.
 #include "launcher/standard_output.h"
 
 #include "transport/cause.h"

@@ -1,3 +1,4 @@
+// Reads the variables of Slurm, torchrun, Open MPI and MPICH's Hydra.
 #include "launcher/starter.h"
 
 #include "launcher/refuse.h"

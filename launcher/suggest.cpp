@@ -1,3 +1,4 @@
+// Table of other programs' options.
 #include "launcher/suggest.h"
 
 #include "transport/suggest.h"

@@ -1,4 +1,4 @@
-// What options of other programs are called here.
+// Maps options of mpirun, torchrun, srun, nccl-tests and training scripts to tsprun's.
 #pragma once
 
 #include <string_view>

@@ -1,3 +1,4 @@
+// Prepares limits, node memory and store for a job, runs it, and reports its end.
 #include "launcher/supervisor.h"
 
 #include "core/memory/heap.h"

@@ -36,7 +36,7 @@ struct JobSpec {
   /// on one machine run_job() throws it.
   std::string trouble;
 
-  /// True if the ranks multiply matrices; OpenBLAS is then tried before they start.
+  /// Set if the ranks multiply matrices; OpenBLAS is then tried before they start.
   bool multiplies = false;
 
   /// Program of `run` and its arguments, used if rank_main is empty.

@@ -1,3 +1,4 @@
+// Reads the terminal only while tsprun is in its foreground, and writes to rank 0's pipe.
 #include "launcher/terminal_relay.h"
 
 #include "transport/cause.h"

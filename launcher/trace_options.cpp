@@ -1,3 +1,4 @@
+// Declares and checks --trace-steps and --trace-flows.
 #include "launcher/trace_options.h"
 
 #include "launcher/refuse.h"

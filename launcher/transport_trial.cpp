@@ -1,3 +1,4 @@
+// Connects two endpoints of one process, and moves 1 MiB from one to the other within a deadline.
 #include "launcher/transport_trial.h"
 
 #include "transport/bootstrap/handshake.h"

@@ -1,3 +1,4 @@
+// Keeps an incomplete last character for the next piece.
 #include "launcher/utf8_pieces.h"
 
 #include <algorithm>

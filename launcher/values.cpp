@@ -1,3 +1,4 @@
+// Parses and prints sizes, numbers and words.
 #include "launcher/values.h"
 
 #include "launcher/refuse.h"

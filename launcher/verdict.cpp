@@ -1,3 +1,4 @@
+// Words the failure, the chain of waits, and what each rank was doing.
 #include "launcher/verdict.h"
 
 #include "launcher/processes.h"

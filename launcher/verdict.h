@@ -1,5 +1,5 @@
-// The verdict on a failed job: which rank failed, how, in which operation, why, and what every other rank was waiting for. Also
-// prints the flight board.
+// Words the verdict on a failed job: which rank failed, how, in which operation, why, and what every other rank was waiting for.
+// Also prints the flight board.
 #pragma once
 
 #include "core/board/flight_board.h"

@@ -1,3 +1,4 @@
+// Combines forecast and chosen transports of all pairs into few lines and a compact JSON matrix.
 #include "launcher/ways.h"
 
 #include "launcher/ranges.h"

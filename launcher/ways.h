@@ -1,5 +1,5 @@
-// The transport between each pair of ranks, and why it is used: what the options decide, and what the ranks themselves chose and
-// told (core/links.h). The log and the report's `transports` show it as a table.
+// Transports between all pairs of ranks, with reasons: as the options decide, and as the ranks chose and reported (core/links.h).
+// The log and the report's `transports` show it as a table.
 #pragma once
 
 #include "launcher/options.h"

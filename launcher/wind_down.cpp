@@ -1,3 +1,4 @@
+// Maps the page that ranks share.
 #include "launcher/wind_down.h"
 
 #include "transport/cause.h"

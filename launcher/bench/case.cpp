@@ -1,4 +1,4 @@
-// Kinds and cases of a benchmark: see case.h.
+// Computes counts, buffer sizes and bus factors from a kind, a size and the number of ranks.
 #include "launcher/bench/case.h"
 
 #include <algorithm>

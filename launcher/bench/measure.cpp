@@ -1,4 +1,4 @@
-// Timing and checking of operations: see measure.h.
+// Times operations in batches, and checks results element by element.
 #include "launcher/bench/measure.h"
 
 #include "launcher/bench/pattern.h"

@@ -15,7 +15,7 @@
 
 namespace tsprun::detail::bench {
 
-/// One rank of the library that is measured. Failures are thrown as the library's own exceptions.
+/// A rank of the library that is measured. Failures are thrown as the library's own exceptions.
 class Subject {
  public:
   Subject() = default;
@@ -39,7 +39,7 @@ class Subject {
   virtual std::span<std::byte> input() = 0;
   /// Returns the output buffer, at least as large as the case needs.
   virtual std::span<std::byte> output() = 0;
-  /// Called during long work between operations, so that peers don't take this rank for stalled.
+  /// Tells peers during long work between operations that this rank isn't stalled.
   virtual void tick() {}
 };
 
@@ -57,11 +57,11 @@ struct Pace {
   double min_seconds = 0.3;
   double max_seconds = 2;
 };
-/// Least iterations of a row, unless max_seconds allows fewer.
+/// Fewest iterations of a row, unless max_seconds ends it earlier.
 inline constexpr std::uint64_t kAutoIterations = 20;
-/// Least duration of a timed batch, in seconds.
+/// Shortest timed batch, in seconds.
 inline constexpr double kBatchSeconds = 100e-6;
-/// Iterations of check().
+/// Number of iterations of check().
 inline constexpr int kCheckIterations = 5;
 
 /// Times of a measured row; valid on rank 0.

@@ -1,4 +1,4 @@
-// Table and JSON rows of a benchmark: see table.h.
+// Prints nccl-tests' columns, and collects JSON rows.
 #include "launcher/bench/table.h"
 
 #include <cstdio>

@@ -34,7 +34,7 @@ struct CommandFacts {
   bool has_ranks() const { return ranks == RankUse::job || ranks == RankUse::jobs; }
 };
 
-/// One command of tsprun, such as `train`. all_commands() makes one object of each before the command line is parsed.
+/// A command of tsprun, such as `train`. all_commands() makes one object of each before the command line is parsed.
 class Command {
  public:
   Command() = default;

@@ -24,7 +24,7 @@ struct CompareOptions : SweepOptions {
   void declare(OptionTable& table);
 };
 
-/// One job to run: a layout at one setting, or the reason why it can't be run.
+/// Job to run: a layout at one setting, or the reason why it can't be run.
 struct ComparePoint {
   GlobalOptions global;
   ModelCommandOptions model;

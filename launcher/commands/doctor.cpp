@@ -1,4 +1,4 @@
-// `tsprun doctor`: what this machine can do, and why each transport can or can't be used.
+// `tsprun doctor`: reports what this machine can do, and why each transport can or can't be used.
 #include "core/collectives/choice.h"
 #include "launcher/blas_trial.h"
 #include "launcher/commands/command.h"
@@ -100,7 +100,7 @@ RdmaFindings find_rdma(const GlobalOptions& options) {
     try {
       chosen = verbs::choose_port({{port}, {}}, choice, 0).gid;
     } catch (const Error&) {
-      // Not active, not named, or without a GID: it is listed all the same.
+      // Lists unusable ports, too.
     }
     print_port(found.lines, port, chosen);
     list.push_back(port_json(port, chosen));

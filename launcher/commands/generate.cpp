@@ -65,7 +65,7 @@ struct GenerateOptions {
   Given<double> top_p{1.0};
   bool audit = false;  ///< print the audit's tables, not only its verdict
 
-  // What isn't an option.
+  // Values derived during validation, not given on the command line.
   std::vector<Token> ids;  ///< the prompt's tokens
   SamplingOptions sampling;
 

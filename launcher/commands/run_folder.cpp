@@ -1,3 +1,4 @@
+// Takes the lease, tells a run's own checkpoints from older ones, and prints the command that resumes it.
 #include "launcher/commands/run_folder.h"
 
 #include "layers/checkpoints/checkpoint_folder.h"

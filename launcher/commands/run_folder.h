@@ -13,7 +13,7 @@
 
 namespace tsprun::detail::launcher {
 
-/// One training run's folder.
+/// Folder of one training run.
 class RunFolder {
  public:
   /// Looks at what is in `dir` before the run. `resumed`: the checkpoint from which the run goes on, if any. A run that goes on

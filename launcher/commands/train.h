@@ -38,7 +38,7 @@ struct TrainOptions {
   Given<std::uint64_t> save_within{25};
   Given<std::uint64_t> max_restarts{0};
 
-  // What isn't an option.
+  // Values derived during validation, not given on the command line.
   std::optional<FoundCheckpoint> resumed;
   std::vector<std::string> skipped;  ///< a line for each newer checkpoint that --resume passed over as damaged
   bool saves_unasked = false;        ///< `save` wasn't typed and is the folder of --resume

@@ -1,4 +1,4 @@
-// One rank of `tsprun train`: see train.h.
+// One rank of `tsprun train`: the loop over steps, with checkpoints, progress and audit.
 #include "launcher/commands/train.h"
 
 #include "launcher/model/audit.h"

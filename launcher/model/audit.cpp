@@ -1,3 +1,4 @@
+// Gathers measurements, computes forecasts with layers/theory, and writes both as JSON.
 #include "launcher/model/audit.h"
 
 #include "core/collectives/chunks.h"

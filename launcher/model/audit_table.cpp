@@ -1,3 +1,4 @@
+// Lists differences between measurement and forecast, and prints memory, traffic and time by rank.
 #include "launcher/model/audit_table.h"
 
 #include "launcher/model/rank_table.h"

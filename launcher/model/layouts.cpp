@@ -1,3 +1,4 @@
+// Parses --layout, --tp and --sp together, and checks heads and batch.
 #include "launcher/model/layouts.h"
 
 #include "launcher/refuse.h"

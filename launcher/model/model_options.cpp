@@ -1,3 +1,4 @@
+// Declares, parses and checks the options, finds the model's folder, and estimates memory.
 #include "launcher/model/model_options.h"
 
 #include "launcher/model/layouts.h"

@@ -40,7 +40,7 @@ struct ModelCommandOptions {
   Given<Recompute> recompute{Recompute::none};
   Given<std::uint64_t> seed{0};
 
-  // What isn't an option.
+  // Values derived during validation, not given on the command line.
   std::optional<ModelConfig> resumed;  ///< the checkpoint's model: --config may then be left out
   ModelConfig shape;                   ///< the model of --config or of the folder's config.json
   std::uint64_t tokens = 0;            ///< number of tokens in all files of --data

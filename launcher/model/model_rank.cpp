@@ -1,3 +1,4 @@
+// Loads or draws weights, and forecasts the run's traffic and peaks for the audit.
 #include "launcher/model/model_rank.h"
 
 #include "launcher/model/audit_table.h"

@@ -1,3 +1,4 @@
+// Checks the path of an output file before ranks start, and writes it with safetensors::Writer.
 #include "launcher/model/output_file.h"
 
 #include "launcher/model/model_options.h"

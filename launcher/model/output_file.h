@@ -14,7 +14,7 @@
 
 namespace tsprun::detail::launcher {
 
-/// One rank's handle on the shared file.
+/// Handle of one rank on the shared file.
 class OutputFile {
  public:
   /// Creates the file at its full size, filled with zeros. Collective. Throws Error(refused), also if the disk is full.

@@ -1,3 +1,4 @@
+// Decides when a line or a bar is due, and computes speed and remaining time.
 #include "launcher/model/progress.h"
 
 #include "transport/posix.h"

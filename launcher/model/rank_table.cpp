@@ -1,3 +1,4 @@
+// Groups equal rows, finds extremes, and aligns columns.
 #include "launcher/model/rank_table.h"
 
 #include "launcher/ranges.h"

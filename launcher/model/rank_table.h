@@ -11,12 +11,12 @@
 
 namespace tsprun::detail::launcher {
 
-/// Most characters in a line.
+/// Largest number of characters in a line.
 inline constexpr std::size_t kTableColumns = 100;
-/// Most rows of different ranks.
+/// Largest number of rows of different ranks.
 inline constexpr std::size_t kMostRows = 8;
 
-/// One figure of one rank.
+/// A figure of one rank.
 struct RankCell {
   double value = 0;      ///< the figure, for finding the least and the most
   std::string number{};  ///< the figure as it is printed

@@ -1,3 +1,4 @@
+// Agrees on the kernel level, and records and writes the trace.
 #include "launcher/model/session.h"
 
 #include "launcher/model/layouts.h"

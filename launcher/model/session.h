@@ -17,7 +17,7 @@ namespace tsprun::detail::launcher {
 /// Returns the kernel level that this process would compute at: TSP_KERNELS, else the machine's best.
 kernels::Level kernels_of_this_process();
 
-/// One rank's part of a model command's run. Used by the rank's main thread.
+/// Run of a model command on one rank. Used by the rank's main thread.
 class Session {
  public:
   /// Sets this process to the lowest kernel level of all ranks (each rank's own is kernels_of_this_process()) and puts `kernels`

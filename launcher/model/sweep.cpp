@@ -1,3 +1,4 @@
+// Splits the lists of a sweep, and forms all combinations.
 #include "launcher/model/sweep.h"
 
 #include "launcher/model/layouts.h"

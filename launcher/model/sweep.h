@@ -20,7 +20,7 @@ struct SweepOptions {
   void declare_sweep(OptionTable& table, Trait of_layouts = Trait::none);
 };
 
-/// One combination, as typed; a text is empty if neither the sweep nor the plain option gives it.
+/// Combination of a sweep, as typed; a text is empty if neither the sweep nor the plain option gives it.
 struct SweepPoint {
   std::string layout;
   std::string config;

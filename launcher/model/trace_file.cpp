@@ -1,3 +1,4 @@
+// Prints events, arrows, counters, faults and failures as Chrome's trace events.
 #include "launcher/model/trace_file.h"
 
 #include "launcher/model/trace_writer.h"

@@ -1,3 +1,4 @@
+// Buffers text, and compresses it with zlib.
 #include "launcher/model/trace_writer.h"
 
 #include "transport/cause.h"

@@ -18,7 +18,7 @@ namespace tsprun::detail::launcher {
 /// Returns true if a file of this name is written gzipped.
 bool is_gzip_name(std::string_view path);
 
-/// One rank's part of the file. Printed text is buffered; call flush() when full() says so.
+/// Writer of one rank's part of the file. Printed text is buffered; call flush() when full() says so.
 class TraceWriter {
  public:
   /// Opens `path` for appending. `first`: creates the file, or empties it. Throws Error(refused).

@@ -1,3 +1,4 @@
+// Reads the windows of a step into ids and labels.
 #include "launcher/model/training_batch.h"
 
 namespace tsprun::detail::launcher {
