@@ -228,7 +228,8 @@ std::vector<std::byte> Links::ask(bootstrap::StoreClient& client, const std::str
   }
 }
 
-/// If the deadline has passed, blames the root of the wait chain, as the peer may itself wait for another rank.
+/// Throws the error of a failed wait for a peer. After the deadline, blames the root of the wait chain, as the peer may itself
+/// wait for another rank.
 void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t began_ns) const {
   const std::uint64_t now = posix::now_ns();
   Failure failure{.cause = cause, .rank = peer, .code = 0, .op = {}, .sequence = 0, .detail = what};

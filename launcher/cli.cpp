@@ -215,7 +215,7 @@ int tsprun(int argc, const char* const* argv) {
       by_app.emplace(sub, std::pair(command.get(), std::move(table)));
       apps.push_back(sub);
     }
-    // Not earlier, because commands would inherit it.
+    // Set after the commands are made, because they would inherit it.
     app.footer("`tsprun COMMAND --help` tells a command's own options, with examples.");
 
     // Words after -- belong to the user's program and aren't interpreted here.

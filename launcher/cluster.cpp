@@ -18,7 +18,7 @@ namespace tsprun::detail::launcher {
 namespace {
 
 constexpr std::uint64_t kBeat_ns = 200'000'000;
-/// How long beyond --timeout node 0 waits, after a failure, for other tspruns to end their ranks.
+/// Time beyond --timeout that node 0 waits, after a failure, for other tspruns to end their ranks.
 constexpr std::uint64_t kOthersEnd_ns = 2'000'000'000;
 /// Longest time between two calls of hear(), which usually comes many times a second. If more passes, this tsprun or its machine
 /// was stopped.

@@ -15,7 +15,7 @@
 
 namespace tsprun::detail::launcher {
 
-/// A meeting. Used by one thread.
+/// Meeting of all nodes before a job, at node 0. Used by one thread.
 class Door {
  public:
   /// Handles the server's messages until it is destroyed. `mine`: what node 0 was started with and, if it can't start the job,

@@ -14,7 +14,7 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-/// How long a failure that a rank began to write may stay incomplete before its writer is taken for dead.
+/// Time that a failure which a rank began to write may stay incomplete before its writer is taken for dead.
 constexpr std::uint64_t kHalfWritten_ns = 50'000'000;
 
 /// Times after the job began to end at which ranks that still run get SIGTERM and SIGKILL.
@@ -136,7 +136,7 @@ void Job::name_earlier_death() {
     const RankEnd& known = records_[static_cast<std::size_t>(rank)].end;
     const RankEnd end = known.ended ? known : look_at_end(rank);
     if (!end.ended) return std::nullopt;
-    // Not earlier: the rank may have noted why, and ended, since its page was last copied.
+    // Copies pages after the end was seen: the rank may have noted why it ended since they were last copied.
     boards_.mirror();
     if (board_.first_error(rank).cause != Cause::none) return std::nullopt;
     const bool cut_short = rank == first.rank && board_.life(rank) != Life::finished;

@@ -16,7 +16,7 @@ namespace tsprun::detail::launcher {
 
 namespace {
 constexpr int kDrainTick_ms = 100;
-/// How long a job that was asked to end waits for the reader of its output.
+/// Time that a job which was asked to end waits for the reader of its output.
 constexpr std::uint64_t kReader_ns = 500'000'000;
 }  // namespace
 

@@ -40,7 +40,7 @@ std::vector<Link> links_of(const FlightBoard& board) {
 
 double gbps(std::uint64_t bytes_per_s) { return static_cast<double>(bytes_per_s) * 1e-9; }
 
-/// "21 MB/s", "1.0 GB/s": two digits or more.
+/// Returns a rate as text with two digits or more: "21 MB/s", "1.0 GB/s".
 std::string readable_rate(std::uint64_t bytes_per_s) {
   static constexpr const char* kUnits[] = {"B/s", "kB/s", "MB/s", "GB/s"};
   auto rate = static_cast<double>(bytes_per_s);

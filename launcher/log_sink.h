@@ -10,7 +10,7 @@
 
 namespace tsprun::detail::launcher {
 
-/// The spdlog sink.
+/// Sink of spdlog's lines.
 class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   /// Sends lines to `output` from now on; null: to stderr again. `output` is borrowed.

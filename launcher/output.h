@@ -16,8 +16,8 @@ bool redraws_lines(int descriptor);
 /// earlier fields come first.
 std::string fitted(std::string_view fields, std::size_t columns);
 
-/// tsprun's own stdout or stderr. Writes only what the descriptor takes at once, and keeps the rest. Leaves the descriptor's mode
-/// alone, since other processes may share it (a shell's terminal).
+/// Queue for tsprun's own stdout or stderr. Writes only what the descriptor takes at once, and keeps the rest. Leaves the
+/// descriptor's mode alone, since other processes may share it (a shell's terminal).
 class Output {
  public:
   /// Wraps a descriptor, which stays the caller's.

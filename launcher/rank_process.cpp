@@ -162,7 +162,7 @@ RankProcess start_rank(const StartPlan& plan, int rank) {
     posix::UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     const bool has_stdin = rank == 0 && plan.stdin_for_rank_0 >= 0;
     take_standard_streams({has_stdin ? plan.stdin_for_rank_0 : null.get(), out.write.get(), err.write.get()});
-    // Not earlier: descriptors that tsprun holds are still open here, and may leave none for /dev/null below the limit.
+    // Lowers the limit last: descriptors that tsprun holds are still open here, and may leave none for /dev/null below it.
     ::setrlimit(RLIMIT_NOFILE, &plan.open_files);
     if (built_in) become_built_in(plan, rank, results ? std::move(results->write) : posix::UniqueFd());
     become_guardian(plan, rank);

@@ -98,7 +98,7 @@ void make(const std::filesystem::path& path) {
   }
   *end = '\n';
   const bool written = ::write(file.get(), text.bytes().data(), text.bytes().size()) == static_cast<ssize_t>(text.bytes().size());
-  // Never over an existing file: two first jobs must agree on one secret.
+  // link(2) doesn't replace an existing file: two first jobs must agree on one secret.
   const bool linked = written && (::link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST);
   const int reason = errno;
   ::unlink(temporary.c_str());

@@ -14,7 +14,7 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-/// errno of the first failed write; stdio remembers that a write failed, but not why.
+/// Errno of the first failed write; stdio remembers that a write failed, but not why.
 int first_error = 0;
 
 void note(bool arrived) {

@@ -56,7 +56,7 @@ std::uint64_t heap_bytes(const GlobalOptions& global) {
   return heap;
 }
 
-/// While it lives, this process may hold as many open files as its hard limit allows.
+/// Raises the soft limit of open files to the hard limit while it lives.
 class RaisedOpenFiles {
  public:
   RaisedOpenFiles() {

@@ -27,9 +27,9 @@ struct JobSpec {
   /// rank prefix.
   std::function<int(Context&, ReportSink&)> rank_main;
 
-  /// Set by built-in commands that can save and end early: the first SIGINT or SIGTERM asks the ranks to do that. A second
-  /// signal, or the end of the time that the ranks have for it, ends the job as signals end other jobs. Null: the first signal
-  /// ends the job. Borrowed.
+  /// Request page of built-in commands that can save and end early: the first SIGINT or SIGTERM asks the ranks to do that. A
+  /// second signal, or the end of the time that the ranks have for it, ends the job as signals end other jobs. Null: the first
+  /// signal ends the job. Borrowed.
   WindDown* wind_down = nullptr;
 
   /// Reason why this tsprun can't start its part of the job; empty: it can. With several machines all nodes are told the reason,

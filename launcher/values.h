@@ -59,7 +59,7 @@ struct Number {
 template <class T>
 struct Choice {
   std::vector<std::pair<std::string, T>> choices;
-  std::string why = {};  ///< why another word is refused; empty: it goes without saying
+  std::string why = {};  ///< why another word is refused; empty: errors give no reason
 
   T operator()(const std::string& option, const std::string& text) const {
     for (const auto& [word, value] : choices)

@@ -7,7 +7,8 @@
 
 namespace tsprun::detail::launcher {
 
-/// The shared page. Its functions may be called from tsprun and from ranks at the same time.
+/// Request to end early, in a page that tsprun and its ranks share. Its functions may be called from all of them at the same
+/// time.
 class WindDown {
  public:
   /// Makes the page. `within_ns`: how long the ranks have before the signal ends the job. Throws Error(refused) if there is no

@@ -27,7 +27,7 @@ struct Reach {
 /// Bytes of a slab. Memory is registered slab by slab, counted from the start of the heap; one key covers one slab.
 inline constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
 
-/// This rank's end of a transport, with its memory and its traffic.
+/// End of a transport on this rank, with its memory and its traffic.
 class Endpoint : public Transport {
  public:
   /// Returns the address blob that `peer` needs to connect to this rank. Only the same kind of transport can read it. verbs

@@ -18,7 +18,7 @@ namespace {
   throw Error(Cause::refused, fmt::format("{}: {}", operation, why), -1, std::string(operation));
 }
 
-/// "10 f32"
+/// Returns a buffer's size as text: "10 f32".
 std::string amount(const ConstBuffer& buffer) { return fmt::format("{} {}", buffer.count, name(buffer.dtype)); }
 
 void check_one_each(std::string_view operation, std::string_view list_name, std::span<const std::size_t> list, int ranks) {

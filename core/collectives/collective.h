@@ -48,10 +48,10 @@ struct Arguments {
 };
 
 class Collective;
-/// An algorithm. The operation and the arguments outlive the coroutine.
+/// Coroutine of an algorithm. The operation and the arguments outlive it.
 using Start = Task(Collective& me, const Arguments& call);
 
-/// The end of an algorithm: see Collective::finished().
+/// Condition that an algorithm awaits last: see Collective::finished().
 struct Finished {
   Collective& me;
   bool poll();
@@ -171,7 +171,7 @@ inline bool Finished::poll() {
   return false;
 }
 
-/// Part of an operation that is an operation among some of the members: the condition that it is complete.
+/// Condition that a part of an operation, an operation among some of the members, is complete.
 class Part {
  public:
   Part(Collective& me, Collective& part) : me_(me), part_(part) {}

@@ -221,7 +221,7 @@ class Arrival {
   bool done_ = false;
 };
 
-/// A copy within this rank: the condition that it is done. Copies as much as the budget allows; nothing if `from` == `to`.
+/// Condition that a copy within this rank is done. Copies as much as the budget allows; nothing if `from` == `to`.
 class LocalCopy {
  public:
   LocalCopy(Collective& me, std::byte* to, const std::byte* from, std::size_t bytes)

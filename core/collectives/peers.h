@@ -29,7 +29,7 @@ class SendToPeers {
   int sent_ = 0;
 };
 
-/// A message of the same size from each peer: the condition that all have arrived.
+/// Condition that messages of equal size have arrived from all peers.
 class PeerMessages {
  public:
   /// Expects messages of `bytes`. `landing`: room for all of them, one after another; null if all peers' memory can be viewed.
@@ -76,7 +76,7 @@ class PeerSum {
   PerPeer<const std::byte*> terms_;
 };
 
-/// Sums all elements of messages that have arrived, some at a time, and tells their senders: the condition that all are summed.
+/// Condition that all elements of messages that have arrived are summed. Sums some at a time, and tells the senders in the end.
 class SumAll {
  public:
   /// Sums into `out`; `own` is this rank's part. Both point to the first element.
@@ -91,7 +91,7 @@ class SumAll {
   std::size_t summed_ = 0;
 };
 
-/// Copies each peer's chunk to its place as it arrives, and this rank's own: the condition that all are there.
+/// Condition that all chunks are in place. Copies each peer's chunk as it arrives, and this rank's own.
 class GatherChunks {
  public:
   /// Gathers into `recv`; `own` is this rank's chunk. `chunks` is borrowed.

@@ -170,7 +170,7 @@ class KeyTile {
   PanelWidths<T> width_;
   std::size_t padded_d_;
   Visibility visible_;
-  /// Whether hidden keys of the current query tile must be skipped: some are hidden, and its queries or the keys hold infinity or
+  /// Set if hidden keys of the current query tile must be skipped: some are hidden, and its queries or the keys hold infinity or
   /// NaN, which a hidden probability of zero would turn into NaN.
   bool must_skip_hidden_ = false;
 };

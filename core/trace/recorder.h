@@ -111,7 +111,7 @@ class TraceRecorder final : public WaitObserver {
   }
 
  private:
-  /// A rank's part that a wait found missing: since when, and in the end for how long.
+  /// Part of an operation that a wait found missing: its rank, since when, and in the end for how long.
   struct Missing {
     int rank = -1;
     Op op = Op::barrier;

@@ -12,7 +12,7 @@
 
 namespace tsprun::detail::bench {
 
-/// Function that is called now and then while a long buffer is processed, so that waiting peers see a sign of life.
+/// Function that is called now and then while a long buffer is processed, so that waiting peers don't take this rank for stalled.
 using Tick = std::function<void()>;
 
 /// Fills the buffer with the values of `rank` from index `first` on.

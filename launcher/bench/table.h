@@ -21,7 +21,7 @@ struct Outcome {
   std::uint64_t wrong = kUnchecked;
 };
 
-/// Both forms of a row; a form that the operation doesn't have is empty.
+/// Outcomes of both forms of a row; a form that the operation doesn't have is empty.
 struct Outcomes {
   std::optional<Outcome> out_of_place = {};
   std::optional<Outcome> in_place = {};

@@ -34,7 +34,7 @@ void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t s
   }
 }
 
-/// Called when all ranks have agreed to end early: they agree on the signal that asked for it, and tell tsprun.
+/// Ends early, once all ranks have agreed to: they agree on the signal that asked for it, and tell tsprun.
 void end_early(Session& session, WindDown& wind_down) {
   double signal = wind_down.asked();
   session.world().all_reduce(std::span(&signal, 1), Reduction::max);

@@ -14,7 +14,7 @@ namespace tsprun::detail::launcher {
 namespace {
 
 constexpr std::size_t kPiece = std::size_t{1} << 16;
-/// zlib's window of 2^15 bytes, plus 16 for gzip's header and trailer.
+/// Window bits for zlib: 2^15 bytes, plus 16 to ask for gzip's header and trailer.
 constexpr int kGzipWindow = 15 + 16;
 constexpr int kMemoryLevel = 8;
 /// The fastest level: events are so similar that it shrinks them to a tenth, and the ranks wait for each other's turn.

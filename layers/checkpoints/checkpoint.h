@@ -87,9 +87,9 @@ struct SaveOptions {
   /// Number of checkpoints of this run (with the same `state.run`) to keep, this one included; 0: all. Checkpoints of other runs,
   /// and those whose manifest can't be read, are neither counted nor deleted.
   std::size_t keep = 0;
-  /// Called on rank 0 right before the checkpoint gets its name. If it throws, the save fails and the name isn't given.
+  /// Callback on rank 0 right before the checkpoint gets its name. If it throws, the save fails and the name isn't given.
   std::function<void()> before_publish = {};
-  /// Called on every rank with the name of each part of a save as that part begins, for logging and for injected faults.
+  /// Callback on every rank with the name of each part of a save as that part begins, for logging and for injected faults.
   std::function<void(std::string_view)> on_part = {};
 };
 

@@ -109,7 +109,7 @@ std::string describe(const std::optional<LeaseRecord>& record) {
 /// must touch nothing else, as it may begin at any later time.
 class ThreadStart {
  public:
-  /// Called by the thread. Returns false if nobody waits for it any more.
+  /// Tells, from the thread, that it has begun. Returns false if nobody waits for it any more.
   bool begin() {
     const std::lock_guard<std::mutex> guard(mutex_);
     begun_ = !given_up_;

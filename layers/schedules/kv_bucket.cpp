@@ -12,7 +12,7 @@ namespace {
 
 constexpr CallOptions kKv{.stream = Stream::kv, .purpose = Purpose::kv};
 
-/// counts[r] and offsets[r], in elements, of rank r's chunk in one half of the sequence.
+/// Chunks of one half of the sequence: counts[r] and offsets[r], in elements, are rank r's.
 struct HalfChunks {
   std::vector<std::size_t> counts;
   std::vector<std::size_t> offsets;

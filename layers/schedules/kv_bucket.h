@@ -13,7 +13,7 @@
 
 namespace tsprun::detail {
 
-/// One bucket: gather(), arrive(), and in the backward pass make_gradients(), scatter(), finish(), take_sum(), in this order.
+/// A bucket. Order of calls: gather(), arrive(), and in the backward pass make_gradients(), scatter(), finish(), take_sum().
 class KvBucket {
  public:
   /// Begins to gather `k` and `v` [B, S_p, b, d] of this rank's tokens. They are copied, so the caller may change them.

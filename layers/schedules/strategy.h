@@ -50,8 +50,8 @@ struct SublayerBackward {
   Tensor dx;       ///< overwritten
   ConstTensor dy;  ///< gradient of the sublayer's result
   ConstTensor x;   ///< the same as in the forward pass
-  /// Called when dx is complete before all gradients of the weights are computed. A strategy whose dx isn't complete earlier need
-  /// not call it: dx is complete when the sublayer's call returns.
+  /// Callback when dx is complete before all gradients of the weights are computed. A strategy whose dx isn't complete earlier
+  /// need not call it: dx is complete when the sublayer's call returns.
   std::function<void()> dx_complete = {};
 
   void tell_dx_complete() const {

@@ -26,13 +26,13 @@ class SublayerWeights {
   virtual void begin_backward() {}
   /// Returns all rows of the pack as soon as they have arrived; valid until used().
   virtual Tensor visit(std::size_t pack) { return store_->values(pack); }
-  /// Called when the visit doesn't need the pack's weights any more.
+  /// Tells that the visit doesn't need the pack's weights any more.
   virtual void used(std::size_t /*pack*/) {}
   /// Returns whether used() frees memory, so that other things better begin to move after it.
   virtual bool frees() const { return false; }
   /// Returns where this rank's gradients of all rows of the pack are to be written.
   virtual Tensor gradients(std::size_t pack) { return store_->gradients(pack); }
-  /// Called when they are written: begins to sum them over the ranks that have other tokens.
+  /// Tells that the gradients were written: begins to sum them over the ranks that have other tokens.
   virtual void written(std::size_t pack) = 0;
   /// Returns when all sums are complete.
   virtual void end() = 0;

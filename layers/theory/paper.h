@@ -59,7 +59,7 @@ double mlp_flops(const Setting& s);                    ///< F_mlp, (21)
 double layer_flops(const Setting& s);                  ///< F_layer, (22)
 double device_flops(const Setting& s, Scheme scheme);  ///< per layer and device, (23)–(25)
 
-/// Both sides of (26): forward bytes of TSP and of TP, with (D−1)/D taken as 1.
+/// Sides of (26): forward bytes of TSP and of TP, with (D−1)/D taken as 1.
 struct Comparison {
   double tsp;
   double tp;

@@ -7,14 +7,14 @@ namespace tsprun::detail::theory {
 
 namespace {
 
-/// In the order of Scheme.
+/// Rows in the order of Scheme.
 constexpr std::array kWeights = {WeightsWay{.shared = true, .held = held_by_tsp, .add_flows = add_tsp},
                                  WeightsWay{.shared = false, .held = held_by_sp, .add_flows = add_sp},
                                  WeightsWay{.shared = true, .held = held_by_zero3, .add_flows = add_zero3}};
 static_assert(kWeights.size() == kSchemes && static_cast<int>(Scheme::tsp) == 0 && static_cast<int>(Scheme::dense) == 1 &&
               static_cast<int>(Scheme::zero3) == 2);
 
-/// In the order of SequenceExchange, whose value is `gather` under the schemes that have no choice.
+/// Functions in the order of SequenceExchange, whose value is `gather` under the schemes that have no choice.
 constexpr std::array kExchanges = {add_gathered_kv, add_ring_kv, add_exchanged_heads};
 static_assert(kExchanges.size() == kSequenceExchanges.size());
 

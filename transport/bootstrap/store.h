@@ -31,7 +31,7 @@ inline constexpr std::string_view kJobKey = "job";
 /// share, and the job's random bytes. So traffic recorded in another job with the same secret is of no use.
 Secret lanes_secret(const Secret& secret, std::span<const std::byte> job);
 
-/// The server. It has no thread: its owner waits for descriptor() and calls pump().
+/// Server of the store. It has no thread: its owner waits for descriptor() and calls pump().
 class StoreServer {
  public:
   /// Listens on a numeric address, or on those addresses of a name that are this machine's; port 0: any port. Throws

@@ -38,7 +38,7 @@ enum class Kind : std::uint8_t {
 /// Returns the kind's name in the grammar.
 std::string_view name(Kind kind);
 
-/// One fault. Fields that the text doesn't set keep the values below.
+/// A fault. Fields that the text doesn't set keep the values below.
 struct Spec {
   Kind kind = Kind::kill;
   std::string text;            ///< as it was typed

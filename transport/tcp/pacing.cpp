@@ -90,7 +90,7 @@ bool Pacing::look_at(int socket, Paced& paced, std::uint64_t now) {
   } else {
     // Zero-window probes are counted, and the last one ends the connection, so their interval isn't bounded.
     const std::uint64_t step_ns = info.tcpi_unacked > 0 ? step_ns_ : std::max(step_ns_, deadline_ns_ / kStepsOfDeadline);
-    // Never less than what the kernel counts. It counts from its first attempt, or, where one failed on this machine, from when
+    // The limit is never below what the kernel counts: from its first attempt, or, where one failed on this machine, from when
     // the data was first sent.
     const std::uint64_t passed_ns = now - paced.well_ns + paced.oldest_ns;
     const std::uint64_t limit_ns = paced.usual_ms != 0 ? paced.usual_ms * kMillisecond_ns : deadline_ns_;

@@ -31,7 +31,7 @@ struct Gid {
   bool is_ipv4_mapped() const;
 };
 
-/// One port of one device, as found.
+/// Port of a device, as found.
 struct Port {
   std::string device;  ///< "rxe0", "mlx5_0"
   int number = 1;

@@ -14,8 +14,8 @@
 
 namespace tsprun::detail {
 
-/// Forwards parts of a buffer on one rank: the condition that everything has arrived and was sent. Call send_to() and
-/// expect_from() for each peer before the first poll().
+/// Condition that this rank has received all parts of a buffer and forwarded them. Call send_to() and expect_from() for each peer
+/// before the first poll().
 class Relay {
  public:
   /// A part of the buffer, in bytes. Parts don't overlap; an empty part is sent as an empty message.

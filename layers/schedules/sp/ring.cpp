@@ -37,7 +37,7 @@ struct Tokens {
   std::size_t count;
 };
 
-/// Which queries of this rank attend to which keys of another, and with what mask.
+/// Queries of this rank that attend to keys of another, and the mask between them.
 struct Meeting {
   Tokens queries;
   Tokens keys;
