@@ -1,3 +1,4 @@
+// Tests of the search for the first infinite or NaN element.
 #include "core/kernels/finite.h"
 #include "tests/core/kernel_support.h"
 

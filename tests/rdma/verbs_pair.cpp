@@ -1,3 +1,4 @@
+// Exchanges files with the other side, and drives the transport until a condition holds or time runs out.
 #include "tests/rdma/verbs_pair.h"
 
 #include "transport/posix.h"

@@ -1,3 +1,4 @@
+// Scenarios: a machine cut off, silent, or without grants, and ports that flap or go down.
 #include "tests/rdma/verbs_trouble.h"
 
 #include "tests/rdma/verbs_pair.h"

@@ -1,3 +1,4 @@
+// One class per collective: fills its buffers, posts it, and checks the result.
 #include "tests/support/calls.h"
 
 #include "core/collectives/communicator_state.h"

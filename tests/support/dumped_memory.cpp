@@ -1,3 +1,4 @@
+// Reads the regions of /proc/PID/smaps that dumps hold, and searches them for patterns.
 #include "tests/support/dumped_memory.h"
 
 #include "transport/posix.h"

@@ -1,4 +1,4 @@
-// What a core dump of a living process would hold.
+// Finds what a core dump of a living process would hold.
 #pragma once
 
 #include <cstddef>

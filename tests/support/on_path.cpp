@@ -1,3 +1,4 @@
+// Relays bytes both ways in a thread.
 #include "tests/support/on_path.h"
 
 #include "transport/tcp/dial.h"

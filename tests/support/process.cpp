@@ -1,3 +1,4 @@
+// Spawns processes with a marked environment, and finds the marked ones in /proc.
 #include "tests/support/process.h"
 
 #include "transport/posix.h"

@@ -1,3 +1,4 @@
+// Runs each rank in a thread, with a store between pretended nodes, and collects exceptions.
 #include "tests/support/run_ranks.h"
 
 #include "core/board/flight_board.h"
