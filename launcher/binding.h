@@ -12,8 +12,8 @@ namespace tsprun::detail::launcher {
 /// process may use (affinity, cgroups). A rank gets as many whole cores, with all their hardware threads, as it has threads,
 /// neighbours in the order of the machine, and ranks are spread evenly over cores, so also over NUMA nodes. If there are too few
 /// cores, ranks get single hardware threads; if there are too few of these, too, several ranks get the same. An empty list: hwloc
-/// can't tell, and nobody should be pinned. `machine` describes another machine, as hwloc's synthetic topologies do, of which the
-/// CPUs `allowed` may be used, as hwloc lists them ("0-3,6"; empty: all).
+/// can't tell, and ranks should not be pinned. `machine` describes another machine, as hwloc's synthetic topologies do, of which
+/// the CPUs `allowed` may be used, as hwloc lists them ("0-3,6"; empty: all).
 std::vector<cpu_set_t> cores_of_ranks(int ranks, int threads, const std::string& machine = {}, const std::string& allowed = {});
 
 }  // namespace tsprun::detail::launcher

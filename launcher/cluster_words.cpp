@@ -1,4 +1,4 @@
-// Turns launchers' messages into JSON text and back.
+// Turns launchers' messages into text and back, and refuses malformed ones.
 #include "launcher/cluster_words.h"
 
 #include "layers/io/digest.h"

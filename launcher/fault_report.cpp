@@ -94,7 +94,7 @@ std::vector<FaultOutcome> fault_outcomes(const std::vector<fault::Spec>& faults,
       if (record.fault < outcomes.size()) outcomes[record.fault].places.push_back({rank, record});
     }
   }
-  // One damaged or lost message is enough to end a job; nobody has seen what others did to theirs.
+  // One damaged or lost message is enough to end a job, so the effect of others is unknown.
   bool message_named = false;
   for (FaultOutcome& outcome : outcomes) {
     if (outcome.times == 0) continue;

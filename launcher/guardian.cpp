@@ -1,4 +1,4 @@
-// Starts the program, forwards how it ended, and kills everything that it leaves behind.
+// Kills what the program leaves behind, and ends as the program did.
 #include "launcher/guardian.h"
 
 #include "launcher/processes.h"
@@ -63,8 +63,8 @@ constexpr int kNotExecutable = 126;
 void end_descendants(pid_t launcher_group) {
   const pid_t own_group = ::getpid();
   // The signal must not hit the guardian, which has yet to end as its program did, so it moves to tsprun's group first. That
-  // fails if tsprun's group is gone; then nobody asks how the rank ended. A launcher_group of 0 has its leader outside this PID
-  // namespace (or is init's own): setpgid(0, 0) would mean something else, and the signal would hit.
+  // fails if tsprun's group is gone; then no launcher asks how the rank ended. A launcher_group of 0 has its leader outside this
+  // PID namespace (or is init's own): setpgid(0, 0) would mean something else, and the signal would hit.
   if (launcher_group != 0 && ::setpgid(0, launcher_group) == 0) ::kill(-own_group, SIGKILL);
   kill_children({});
 }

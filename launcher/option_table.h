@@ -135,7 +135,7 @@ class OptionTable {
   void add(const std::string& usage, std::string& text, std::string help, Choice<std::string> choice, Trait traits = Trait::none);
   /// Adds an option that may be given several times.
   void add(const std::string& usage, std::vector<std::string>& texts, std::string help, Trait traits = Trait::none);
-  /// Adds an option whose text is parsed by whoever validates it.
+  /// Adds an option whose text is parsed later, when it is validated.
   template <class T>
   TypedRow<T> add(const std::string& usage, Given<T>& given, std::string help, Trait traits = Trait::none) {
     return add(usage, given, std::move(help), nullptr, traits);

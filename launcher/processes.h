@@ -1,4 +1,4 @@
-// Looks up processes in /proc and by pidfd, and ends those that nobody else would end.
+// Looks up processes in /proc and by pidfd, and ends those that tsprun is left with.
 #pragma once
 
 #include "transport/posix.h"

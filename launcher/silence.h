@@ -1,10 +1,10 @@
 // Measures how long a rank has shown no sign of life, seen from outside by its launcher: a watchdog that doesn't depend on any
 // rank.
 //
-// Ranks watch each other only while they wait for each other. None of them can tell that all are stopped, or that one spins in
-// somebody else's library while nobody waits for it. A slow rank isn't silent: whatever it does shows (it ticks, waits, touches
-// new memory, reads, writes). Time doesn't count in which the rank gets no core, sleeps in the kernel (a disk) or is held by a
-// debugger, nor time in which its launcher was itself stopped.
+// Ranks watch each other only while they wait for each other. None of them can tell that all are stopped, or that one spins in a
+// foreign library while no rank waits for it. A slow rank isn't silent, because all that it does can be seen (it ticks, waits,
+// touches new memory, reads, writes). Time doesn't count while the rank gets no core, sleeps in the kernel (a disk), is held by a
+// debugger, or while its launcher was itself stopped.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Cuts a text that comes byte by byte between its characters: a terminal that gets half a character prints rubbish.
+// Splits a text that arrives in pieces of bytes only between characters, since terminals can't print half a character.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-/// Most lines of a verdict; more help nobody at a terminal, and the JSON report has all.
+/// Largest number of lines of a verdict on a terminal; the JSON report has all.
 constexpr std::size_t kMostLines = 32;
 
 std::string who(int rank) { return rank >= 0 ? fmt::format("rank {}", rank) : std::string("a rank"); }

@@ -60,7 +60,7 @@ class ConfigFields {
   /// Throws Error(refused) if the file has a field "architectures" that contains none of `names`. The message shows the first as
   /// expected.
   void require_architecture(std::span<const std::string_view> names) const;
-  /// Returns a line for each field for which nobody has asked and that isn't `ignored`.
+  /// Returns a line for each field of the file that was neither read nor is `ignored`.
   std::vector<std::string> unknown(std::span<const std::string_view> ignored) const;
 
  private:

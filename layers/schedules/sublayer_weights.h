@@ -28,7 +28,7 @@ class SublayerWeights {
   virtual Tensor visit(std::size_t pack) { return store_->values(pack); }
   /// Tells that the visit doesn't need the pack's weights any more.
   virtual void used(std::size_t /*pack*/) {}
-  /// Returns whether used() frees memory, so that other things better begin to move after it.
+  /// Returns whether used() frees memory, so that transfers that need memory had better begin after it.
   virtual bool frees() const { return false; }
   /// Returns where this rank's gradients of all rows of the pack are to be written.
   virtual Tensor gradients(std::size_t pack) { return store_->gradients(pack); }

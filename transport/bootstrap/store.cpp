@@ -36,7 +36,7 @@ constexpr int kSlice_ms = 50;
 constexpr std::size_t kJobBytes = 32;
 
 /// Returns the node that a client claims to be, as text for the log, if it claims to be a launcher; empty for ranks, because
-/// strangers have the number 0, too.
+/// unproven clients have the number 0, too.
 std::string claimed(int name) {
   return name < launcher_name(0) ? fmt::format(" (it says it is node {})", launcher_name(0) - name) : std::string();
 }

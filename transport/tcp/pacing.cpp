@@ -34,8 +34,8 @@ bool ask(int socket, tcp_info& info) {
   return ::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0;
 }
 
-/// Returns how long the kernel waits between the last unanswered attempt and the next, if nobody bounds that; 0: no attempt is
-/// unanswered.
+/// Returns how long the kernel would wait between the last unanswered attempt and the next if the option didn't bound it; 0: no
+/// attempt is unanswered.
 std::uint64_t wait_ns(int socket, const tcp_info& info) {
   const std::uint64_t base_ns = std::uint64_t{info.tcpi_rto} * 1000;
   if (info.tcpi_unacked > 0) return info.tcpi_retransmits > 0 ? base_ns : 0;

@@ -1,15 +1,16 @@
 // Keeps TCP sending through an outage where the kernel can't bound the time between its attempts (TCP_RTO_MAX_MS, Linux 6.15).
 //
-// TCP doubles that time with every attempt that nobody acknowledges, so that after an outage of 9 s it stays silent for 4 s more.
-// But it never waits beyond TCP_USER_TIMEOUT, counted from the first attempt, and what ends the connection is the value that the
-// option has when that time has passed (Linux 4.19 and newer). So during an outage the option is moved: always one step ahead.
-// The kernel then tries again at least every step, finds that it may go on, and doubles in vain. At the end of the deadline the
-// option stands where it stood before, and ends the connection as ever.
+// TCP doubles that time with every unacknowledged attempt, so that after an outage of 9 s it stays silent for 4 s more. But it
+// never waits beyond TCP_USER_TIMEOUT, counted from the first attempt, and decides by the value that the option has when that
+// time has passed whether to end the connection (Linux 4.19 and newer). So during an outage this class keeps the option one step
+// ahead of the clock: the kernel tries again at least every step, and finds that it may go on. At the end of the deadline the
+// option has its old value again, and ends the connection as usual.
 //
 // A connection also ends after 15 unanswered zero-window probes, whatever the option says.
 //
-// Whoever moves the option must not be late by a whole step: the kernel would take the step for the deadline. So it is moved four
-// times a step or more often, by a thread in ranks, which compute, and only while the kernel's own next wait would exceed a step.
+// The option must not be moved later than a whole step: the kernel would take the step for the deadline. So it is moved at least
+// four times a step (in ranks by a thread, since their own may compute), and only while the kernel's own next wait would exceed a
+// step.
 #pragma once
 
 #include <condition_variable>
