@@ -19,10 +19,7 @@ using namespace arguments;
 Work CommunicatorState::start_broadcast(Mode mode, const Buffer& buffer, int root, const CallOptions& options) {
   check_member("broadcast", "root", root, size());
   check_memory("broadcast", "buffer", buffer);
-  CheckedCall call(Op::broadcast);
-  call.bytes = buffer.bytes();
-  call.agreement.count = buffer.count;
-  call.arguments.recv = buffer;
+  CheckedCall call(Op::broadcast, buffer.bytes(), buffer.count, {}, buffer);
   call.arguments.root = root;
   return start(mode, std::move(call), options);
 }
@@ -36,11 +33,7 @@ Work CommunicatorState::start_all_gather(Mode mode, const ConstBuffer& send, con
   check_memory("all_gather", "recv", recv);
   Chunks chunks = Chunks::uniform(size(), send.count);
   check_overlap("all_gather", "send", send, "recv", recv, recv.slice(chunks.offset(rank()), send.count).data);
-  CheckedCall call(Op::all_gather);
-  call.bytes = recv.bytes();
-  call.agreement.count = send.count;
-  call.arguments.send = send;
-  call.arguments.recv = recv;
+  CheckedCall call(Op::all_gather, recv.bytes(), send.count, send, recv);
   call.arguments.chunks = std::move(chunks);
   return start(mode, std::move(call), options);
 }
@@ -56,12 +49,8 @@ Work CommunicatorState::start_all_gather_v(Mode mode, const ConstBuffer& send, c
   Chunks chunks = placement ? Chunks::placed(counts, *placement) : Chunks::listed(counts);
   const std::size_t total = chunks.total();
   check_overlap("all_gather_v", "send", send, "recv", recv, recv.slice(chunks.offset(rank()), send.count).data);
-  CheckedCall call(Op::all_gather);
-  call.bytes = total * size_of(recv.dtype);
-  call.agreement.count = total;
+  CheckedCall call(Op::all_gather, total * size_of(recv.dtype), total, send, recv);
   call.agreement.counts = counts;
-  call.arguments.send = send;
-  call.arguments.recv = recv;
   call.arguments.chunks = std::move(chunks);
   return start(mode, std::move(call), options);
 }
@@ -77,11 +66,7 @@ Work CommunicatorState::start_reduce_scatter(Mode mode, const ConstBuffer& send,
   check_memory("reduce_scatter", "recv", recv);
   Chunks chunks = Chunks::uniform(size(), recv.count);
   check_overlap("reduce_scatter", "recv", recv, "send", send, send.slice(chunks.offset(rank()), recv.count).data);
-  CheckedCall call(Op::reduce_scatter);
-  call.bytes = send.bytes();
-  call.agreement.count = recv.count;
-  call.arguments.send = send;
-  call.arguments.recv = recv;
+  CheckedCall call(Op::reduce_scatter, send.bytes(), recv.count, send, recv);
   call.arguments.chunks = std::move(chunks);
   call.reduction = reduction;
   return start(mode, std::move(call), options);
@@ -99,12 +84,8 @@ Work CommunicatorState::start_reduce_scatter_v(Mode mode, const ConstBuffer& sen
   Chunks chunks = placement ? Chunks::placed(counts, *placement) : Chunks::listed(counts);
   const std::size_t total = chunks.total();
   check_overlap("reduce_scatter_v", "recv", recv, "send", send, send.slice(chunks.offset(rank()), recv.count).data);
-  CheckedCall call(Op::reduce_scatter);
-  call.bytes = total * size_of(send.dtype);
-  call.agreement.count = total;
+  CheckedCall call(Op::reduce_scatter, total * size_of(send.dtype), total, send, recv);
   call.agreement.counts = counts;
-  call.arguments.send = send;
-  call.arguments.recv = recv;
   call.arguments.chunks = std::move(chunks);
   call.reduction = reduction;
   return start(mode, std::move(call), options);
@@ -120,11 +101,7 @@ Work CommunicatorState::start_all_reduce(Mode mode, const ConstBuffer& send, con
   check_memory("all_reduce", "send", send);
   check_memory("all_reduce", "recv", recv);
   check_overlap("all_reduce", "send", send, "recv", recv, recv.data);
-  CheckedCall call(Op::all_reduce);
-  call.bytes = send.bytes();
-  call.agreement.count = send.count;
-  call.arguments.send = send;
-  call.arguments.recv = recv;
+  CheckedCall call(Op::all_reduce, send.bytes(), send.count, send, recv);
   call.reduction = reduction;
   return start(mode, std::move(call), options);
 }
@@ -140,11 +117,7 @@ Work CommunicatorState::start_reduce(Mode mode, const ConstBuffer& send, const B
     check_memory("reduce", "recv", recv);
     check_overlap("reduce", "send", send, "recv", recv, recv.data);
   }
-  CheckedCall call(Op::reduce);
-  call.bytes = send.bytes();
-  call.agreement.count = send.count;
-  call.arguments.send = send;
-  call.arguments.recv = recv;
+  CheckedCall call(Op::reduce, send.bytes(), send.count, send, recv);
   call.arguments.root = root;
   call.reduction = reduction;
   return start(mode, std::move(call), options);
@@ -166,11 +139,7 @@ Work CommunicatorState::start_all_to_all(Mode mode, const ConstBuffer& send, con
   check_memory("all_to_all", "recv", recv);
   check_disjoint("all_to_all", send, recv);
   const Chunks chunks = Chunks::uniform(size(), send.count / static_cast<std::size_t>(size()));
-  CheckedCall call(Op::all_to_all);
-  call.bytes = send.bytes();
-  call.agreement.count = send.count;
-  call.arguments.send = send;
-  call.arguments.recv = recv;
+  CheckedCall call(Op::all_to_all, send.bytes(), send.count, send, recv);
   call.arguments.chunks = chunks;
   call.arguments.send_chunks = chunks;
   return start(mode, std::move(call), options);
@@ -195,10 +164,7 @@ Work CommunicatorState::start_all_to_all_v(Mode mode, const ConstBuffer& send, s
   check_disjoint("all_to_all_v", send, recv);
   // Counts differ from pair to pair, so they aren't part of the signature: each pair compares the size of its message instead.
   constexpr std::size_t kUneven = ~std::size_t{0};
-  CheckedCall call(Op::all_to_all);
-  call.agreement.count = kUneven;
-  call.arguments.send = send;
-  call.arguments.recv = recv;
+  CheckedCall call(Op::all_to_all, 0, kUneven, send, recv);
   call.arguments.chunks = Chunks::listed(recv_counts);
   call.arguments.send_chunks = Chunks::listed(send_counts);
   return start(mode, std::move(call), options);

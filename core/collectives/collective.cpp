@@ -24,7 +24,7 @@ Collective::Collective(const Call& call, Start* start, const Arguments* argument
 }
 
 bool Collective::step(Engine&) {
-  missing_ = -1;
+  needs_core_ = false;
   budget = counted_ ? std::numeric_limits<std::size_t>::max() : kSegmentBytes;
   return task_.poll() || complete_;
 }
@@ -82,6 +82,7 @@ void Collective::fail(Outcome outcome, int group_rank) const {
 bool Part::poll() {
   if (part_.step(me_.engine())) return true;
   me_.set_missing_world(part_.waiting_for());
+  me_.needs_core_ = me_.needs_core_ || part_.needs_core();
   return false;
 }
 

@@ -70,6 +70,7 @@ class Collective final : public Operation {
 
   bool step(Engine& engine) override;
   int waiting_for() const override { return missing_; }
+  bool needs_core() const override { return needs_core_; }
   std::uint32_t missing_segment() const override { return missing_segment_; }
 
   const Group& group() const { return *group_; }
@@ -128,10 +129,9 @@ class Collective final : public Operation {
 
   /// Notes the member for which the operation waits, and which segment of its message is missing, from 1; 0: it isn't cut.
   void set_missing(int group_rank, std::uint32_t segment = 0) { set_missing_world(group_->member(group_rank).world, segment); }
-  /// Does the same for a world rank. If several are noted in one step, the last one counts, or one that shares this rank's core:
-  /// as long as one of those is missing, a wait must give up the core.
+  /// Does the same for a world rank. If several are noted in one step, the operation waits for the last one.
   void set_missing_world(int world_rank, std::uint32_t segment = 0) {
-    if (missing_ >= 0 && engine_->shares_core(missing_)) return;
+    needs_core_ = needs_core_ || engine_->shares_core(world_rank);
     missing_ = world_rank;
     missing_segment_ = segment;
   }
@@ -142,6 +142,7 @@ class Collective final : public Operation {
 
  private:
   friend struct Finished;
+  friend class Part;
   Collective(const Call& call, Start* start, const Arguments* arguments, std::optional<Arguments>&& own);
   static Envelope envelope_of(const OperationInfo& info);
   /// Returns the description of the messages that the operation receives.
@@ -162,6 +163,7 @@ class Collective final : public Operation {
   Envelope sent_;
   int missing_ = -1;
   std::uint32_t missing_segment_ = 0;
+  bool needs_core_ = false;  // a rank that was noted in this step shares this one's core
   bool complete_ = false;
   Task task_;
 };

@@ -44,6 +44,12 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
   /// which takes 10 ns.)
   struct CheckedCall {
     explicit CheckedCall(Op operation) : op(operation) {}
+    CheckedCall(Op operation, std::uint64_t whole_bytes, std::size_t count, const ConstBuffer& send, const Buffer& recv)
+        : op(operation), bytes(whole_bytes) {
+      agreement.count = count;
+      arguments.send = send;
+      arguments.recv = recv;
+    }
     Op op;
     std::uint64_t bytes = 0;  ///< of the whole buffer, by which the algorithm is chosen
     Agreement agreement;

@@ -56,10 +56,12 @@ void PeerMessages::ask() {
 bool PeerMessages::poll() {
   ask();
   while (arrived_ < messages_.size() && messages_[arrived_].poll()) ++arrived_;
-  if (shares_cores_) {  // notes all that are missing, see Collective::set_missing_world()
-    for (std::size_t i = arrived_ + 1; i < messages_.size(); ++i) messages_[i].poll();
+  if (arrived_ == messages_.size()) return true;
+  if (shares_cores_) {  // notes all that are missing, see Operation::needs_core(), the first of them last
+    for (std::size_t i = messages_.size() - 1; i > arrived_; --i) messages_[i].poll();
+    messages_[arrived_].note_missing();
   }
-  return arrived_ == messages_.size();
+  return false;
 }
 
 void PeerMessages::release() {

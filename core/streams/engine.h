@@ -5,9 +5,10 @@
 // thread: progress happens in wait(), test(), tick() and run(), which are called by one thread at a time.
 //
 // The rule of waiting: every wait ends with success or with an Error that names a cause. While nothing can be done, a wait spins
-// if every rank has a core, or yields some fifty times if ranks outnumber cores, and then sleeps on the doorbell. At every look
-// at the clock it checks whether the job has failed, whether the rank it waits for is alive, and the deadline. The deadline
-// counts from the last sign of life of the rank at the root of the wait chain (this rank waits for one that waits for another …).
+// if every rank has a core, and then sleeps on the doorbell. If ranks outnumber cores, it yields some fifty times before it
+// sleeps, and before each yield polls some times more if all that is missing comes from this node's other cores. At every look at
+// the clock it checks whether the job has failed, whether the rank it waits for is alive, and the deadline. The deadline counts
+// from the last sign of life of the rank at the root of the wait chain (this rank waits for one that waits for another …).
 //
 // After a failure the engine is broken: every later call throws the first failure of the job.
 #pragma once
@@ -92,6 +93,9 @@ class Operation {
   virtual bool step(Engine& engine) = 0;
   /// Returns the world rank whose part the last step() found missing.
   virtual int waiting_for() const = 0;
+  /// Returns true if the last step() found something missing of a rank that shares this one's core (Engine::shares_core()), so
+  /// that a wait must give up the core.
+  virtual bool needs_core() const { return false; }
   /// Returns which segment of that rank's message was missing, from 1; 0: the message isn't cut into segments.
   virtual std::uint32_t missing_segment() const { return 0; }
   const OperationInfo& info() const { return info_; }
@@ -202,9 +206,7 @@ class Engine {
   /// Returns true if ranks outnumber cores and this rank last ran on the core on which that one did: while this one doesn't give
   /// up the core, that one can do nothing.
   bool shares_core(int world_rank) const {
-    return core_ != 0 &&
-           routes_[static_cast<std::size_t>(world_rank)].node == routes_[static_cast<std::size_t>(world_rank_)].node &&
-           board_.page(world_rank).core.load(relaxed) == core_;
+    return core_ != 0 && is_near(world_rank) && board_.page(world_rank).core.load(relaxed) == core_;
   }
   /// Returns the memory of operations and their coroutines.
   FramePool& frames() { return frames_; }
@@ -263,6 +265,8 @@ class Engine {
   void wait_for(Stream stream, std::uint64_t number);
   bool look(Stream stream);
   void learn(const Patience& patience);
+  /// Returns true for a rank of this node.
+  bool is_near(int world_rank) const { return world_rank >= 0 && route(world_rank).node == route(world_rank_).node; }
   Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
   const Queue& queue(Stream stream) const { return queues_[static_cast<std::size_t>(stream)]; }
   ActivityLine& line(Stream stream) const { return page_->activity[static_cast<std::size_t>(stream)]; }

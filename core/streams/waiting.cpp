@@ -28,8 +28,8 @@ constexpr std::uint64_t kSpinNs = 1'000'000;
 /// Number of yields before the first sleep, if ranks outnumber cores. A barrier of 8 ranks on 2 cores takes 5 µs this way, 25 µs
 /// when every wait sleeps, 15 µs when every wait spins 100 times first.
 constexpr std::uint32_t kYields = 50;
-/// If ranks outnumber cores: number of polls before each yield if what is missing comes from a rank on another core. A yield in
-/// vain costs a microsecond or two, as long as the other ranks of this core take to find that they wait, too: an all_to_all of
+/// If ranks outnumber cores: number of polls before each yield if all that is missing comes from the node's other cores. A yield
+/// in vain costs a microsecond or two, as long as the other ranks of this core take to find that they wait, too: an all_to_all of
 /// 1 KiB takes 4 µs instead of 8 on 4 ranks and 2 cores this way.
 constexpr std::uint32_t kSpinLooks = 25;
 /// Longest sleep.
@@ -82,8 +82,7 @@ void Engine::pause(Patience& patience) {
   }
   if (options_.oversubscribed) {
     const Operation* head = queue(patience.stream).head;
-    const int peer = head == nullptr ? -1 : head->waiting_for();
-    if (patience.spins < kSpinLooks && peer >= 0 && !shares_core(peer)) {
+    if (patience.spins < kSpinLooks && head != nullptr && is_near(head->waiting_for()) && !head->needs_core()) {
       ++patience.spins;
       return;
     }
