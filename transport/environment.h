@@ -37,7 +37,7 @@ inline constexpr std::array<EnvironmentVariable, 11> kEnvironment = {{
      "overrides of the table that chooses collectives' algorithms; `hierarchical` is refused where the job can't have it", ""},
     {"TSP_SECRET", ObeyedBy::tsprun, "at least 16 bytes", "the file ~/.config/tsprun/secret",
      "the job's secret on several nodes; tsprun wipes it from its environment, and hands it on to no program", "--secret-file"},
-    {"TSP_LOG_LEVEL", ObeyedBy::programs, "trace, debug, info, warning, error, critical, off", "info",
+    {"TSP_LOG_LEVEL", ObeyedBy::programs, "trace, debug, info, warn, error, critical, off", "info",
      "how much the library says on stderr", "--log-level"},
     {"TSP_TIMEOUT", ObeyedBy::programs, "seconds, 0.001 to 1000000", "30",
      "deadline of waits, for programs that no tsprun started", "--timeout"},
