@@ -20,10 +20,9 @@ ALLOWED = {
     "layers/checkpoints": ["layers/io", "layers/layout", "layers/parameters", "core", "transport"],
     "layers/schedules": ["layers/io", "layers/layout", "layers/parameters", "core", "transport"],
     "layers/model": ["layers/io", "layers/layout", "layers/parameters", "layers/schedules", "core", "transport"],
-    "layers/reference": ["layers/io", "layers/parameters", "core", "transport"],
     "layers/theory": ["layers/io", "layers/layout", "layers/schedules", "layers/model", "core", "transport"],
     "launcher": ["layers/io", "layers/layout", "layers/parameters", "layers/checkpoints", "layers/schedules", "layers/model",
-                 "layers/reference", "layers/theory", "core", "transport"],
+                 "layers/theory", "core", "transport"],
 }
 
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)

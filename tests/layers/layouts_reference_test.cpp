@@ -1,6 +1,6 @@
 // A training step under every layout against the reference, which shares no code with any: loss, gradient norm, every gradient.
-#include "layers/reference/model.h"
 #include "tests/layers/model_run.h"
+#include "tests/reference/model.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "layers/parameters/parameters.h"
-#include "layers/reference/model.h"
+#include "tests/reference/model.h"
 
 #include <gtest/gtest.h>
 

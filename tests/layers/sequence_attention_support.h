@@ -4,10 +4,10 @@
 
 #include "core/kernels/check.h"
 #include "layers/layout/heads.h"
-#include "layers/reference/operations.h"
 #include "layers/schedules/sp/sequence_attention.h"
 #include "layers/theory/traffic.h"
 #include "tests/layers/model_run.h"
+#include "tests/reference/operations.h"
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // A training step under TSP against the reference, which shares no code with it: plain loops, proven by finite differences and
 // PyTorch.
-#include "layers/reference/model.h"
 #include "tests/layers/model_run.h"
+#include "tests/reference/model.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 // A training step under ZeRO-3 against the reference; its traffic, what each rank holds, and its bits.
-#include "layers/reference/model.h"
 #include "layers/schedules/packs.h"
 #include "layers/theory/layouts.h"
 #include "layers/theory/traffic.h"
 #include "tests/layers/closed_formulas.h"
 #include "tests/layers/model_run.h"
+#include "tests/reference/model.h"
 
 #include <gtest/gtest.h>
 

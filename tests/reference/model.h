@@ -3,7 +3,7 @@
 #pragma once
 
 #include "layers/io/config.h"
-#include "layers/reference/block.h"
+#include "tests/reference/block.h"
 
 #include <cstddef>
 #include <cstdint>

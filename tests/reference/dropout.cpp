@@ -1,5 +1,5 @@
 // Plain loops for dropout's draws, independently of core/kernels/dropout.h.
-#include "layers/reference/dropout.h"
+#include "tests/reference/dropout.h"
 
 namespace tsprun::detail::reference {
 

@@ -1,5 +1,5 @@
 // Reference model in plain loops: passes over all layers, greedy generation, AdamW.
-#include "layers/reference/model.h"
+#include "tests/reference/model.h"
 
 #include "transport/cause.h"
 

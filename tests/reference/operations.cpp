@@ -1,5 +1,5 @@
 // Plain loops, each forward followed by its backward.
-#include "layers/reference/operations.h"
+#include "tests/reference/operations.h"
 
 #include <algorithm>
 #include <cmath>

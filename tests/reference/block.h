@@ -9,9 +9,9 @@
 
 #include "layers/io/config.h"
 #include "layers/parameters/parameters.h"
-#include "layers/reference/dropout.h"
-#include "layers/reference/layer.h"
-#include "layers/reference/operations.h"
+#include "tests/reference/dropout.h"
+#include "tests/reference/layer.h"
+#include "tests/reference/operations.h"
 
 #include <cstddef>
 #include <string>

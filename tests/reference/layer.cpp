@@ -1,7 +1,7 @@
 // Finds matrices, biases and gradients by role, also where Q, K and V lie in one matrix.
-#include "layers/reference/layer.h"
+#include "tests/reference/layer.h"
 
-#include "layers/reference/operations.h"
+#include "tests/reference/operations.h"
 
 namespace tsprun::detail::reference {
 

@@ -1,5 +1,5 @@
 // Computes a block's forward and backward pass from the operations of operations.h.
-#include "layers/reference/block.h"
+#include "tests/reference/block.h"
 
 #include "transport/cause.h"
 
