@@ -132,8 +132,8 @@ std::optional<Activity> FlightBoard::activity(int rank, Stream stream) const {
   activity.signature = line.signature.load(relaxed);
   activity.group = line.group.load(relaxed);
   activity.bytes = line.bytes.load(relaxed);
-  activity.dtype = static_cast<DType>(line.dtype.load(relaxed) % 4);
-  activity.reduction = static_cast<Reduction>(line.reduction.load(relaxed) % 3);
+  activity.dtype = static_cast<DType>(line.dtype.load(relaxed) % kDTypeCount);
+  activity.reduction = static_cast<Reduction>(line.reduction.load(relaxed) % kReductionCount);
   activity.root = line.root.load(relaxed);
   activity.source = line.source.load(relaxed);
   activity.waiting_for = line.waiting_for.load(relaxed);

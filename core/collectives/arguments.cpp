@@ -48,8 +48,15 @@ void check_same_dtype(std::string_view operation, const ConstBuffer& send, const
   }
 }
 
-void check_summable(std::string_view operation, DType dtype) {
-  if (dtype == DType::byte) refuse(operation, "bytes can't be reduced; bf16, f32 and f64 can");
+void check_reduction(std::string_view operation, Reduction reduction, DType dtype) {
+  if (reduces(reduction, dtype)) return;
+  if (dtype == DType::byte) refuse(operation, "bytes can't be reduced: they are no numbers; u8 and all other types can");
+  std::string takers;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto each = static_cast<DType>(i);
+    if (reduces(reduction, each)) takers += fmt::format("{}{}", takers.empty() ? "" : ", ", name(each));
+  }
+  refuse(operation, fmt::format("the reduction {} takes {}, not {}", name(reduction), takers, name(dtype)));
 }
 
 void check_member(std::string_view operation, std::string_view argument, int rank, int size) {

@@ -15,8 +15,8 @@ namespace tsprun::detail::arguments {
 void check_memory(std::string_view operation, std::string_view argument, const ConstBuffer& buffer);
 /// Requires equal dtypes.
 void check_same_dtype(std::string_view operation, const ConstBuffer& send, const ConstBuffer& recv);
-/// Requires a dtype that can be reduced, which DType::byte can't.
-void check_summable(std::string_view operation, DType dtype);
+/// Requires a reduction that elements of this type have, see reduces().
+void check_reduction(std::string_view operation, Reduction reduction, DType dtype);
 /// Requires 0 ≤ rank < size.
 void check_member(std::string_view operation, std::string_view argument, int rank, int size);
 /// Requires that `whole` has `ranks` times the count of `part`.

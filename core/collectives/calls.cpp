@@ -60,7 +60,7 @@ Work CommunicatorState::start_all_gather_v(Mode mode, const ConstBuffer& send, c
 Work CommunicatorState::start_reduce_scatter(Mode mode, const ConstBuffer& send, const Buffer& recv, Reduction reduction,
                                              const CallOptions& options) {
   check_same_dtype("reduce_scatter", send, recv);
-  check_summable("reduce_scatter", send.dtype);
+  check_reduction("reduce_scatter", reduction, send.dtype);
   check_whole("reduce_scatter", "send", send, "recv", recv, size());
   check_memory("reduce_scatter", "send", send);
   check_memory("reduce_scatter", "recv", recv);
@@ -76,7 +76,7 @@ Work CommunicatorState::start_reduce_scatter_v(Mode mode, const ConstBuffer& sen
                                                std::span<const std::size_t> counts, const Placement& placement,
                                                Reduction reduction, const CallOptions& options) {
   check_same_dtype("reduce_scatter_v", send, recv);
-  check_summable("reduce_scatter_v", send.dtype);
+  check_reduction("reduce_scatter_v", reduction, send.dtype);
   check_chunks("reduce_scatter_v", counts, placement, size(), "send", send);
   check_own_count("reduce_scatter_v", counts, rank(), "recv", recv);
   check_memory("reduce_scatter_v", "send", send);
@@ -96,7 +96,7 @@ Work CommunicatorState::start_reduce_scatter_v(Mode mode, const ConstBuffer& sen
 Work CommunicatorState::start_all_reduce(Mode mode, const ConstBuffer& send, const Buffer& recv, Reduction reduction,
                                          const CallOptions& options) {
   check_same_dtype("all_reduce", send, recv);
-  check_summable("all_reduce", send.dtype);
+  check_reduction("all_reduce", reduction, send.dtype);
   check_equal_counts("all_reduce", send, recv);
   check_memory("all_reduce", "send", send);
   check_memory("all_reduce", "recv", recv);
@@ -109,7 +109,7 @@ Work CommunicatorState::start_all_reduce(Mode mode, const ConstBuffer& send, con
 Work CommunicatorState::start_reduce(Mode mode, const ConstBuffer& send, const Buffer& recv, Reduction reduction, int root,
                                      const CallOptions& options) {
   check_member("reduce", "root", root, size());
-  check_summable("reduce", send.dtype);
+  check_reduction("reduce", reduction, send.dtype);
   check_memory("reduce", "send", send);
   if (rank() == root) {
     check_same_dtype("reduce", send, recv);

@@ -40,7 +40,9 @@ void Collective::reduce(DType dtype, std::span<const std::byte* const> terms, st
 
 void Collective::reduce_term(DType dtype, const std::byte* partial, const std::byte* term, std::byte* out, std::size_t count,
                              bool last) const {
-  if (!counted_) kernels::reduce_term(info_.reduction, dtype, partial, term, out, count, last);
+  if (!counted_) {
+    kernels::reduce_term(info_.reduction, dtype, partial, term, out, count, last ? static_cast<std::size_t>(size()) : 0);
+  }
 }
 
 void Collective::widen(DType dtype, const std::byte* term, std::byte* out, std::size_t count) const {

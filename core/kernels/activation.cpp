@@ -148,7 +148,7 @@ template <class Body>
 void for_activation_rows(const Compute& on, const char* kernel, std::initializer_list<const Tensor*> outs,
                          std::initializer_list<const ConstTensor*> ins, Body body) {
   const ConstTensor& first_in = **ins.begin();
-  require(dense_rows(first_in) && first_in.dtype() != DType::byte, kernel, "the inputs must have dense rows of a float type",
+  require(dense_rows(first_in) && computes(first_in.dtype()), kernel, "the inputs must have dense rows of a float type",
           first_in);
   for (const ConstTensor* in : ins)
     check_like(kernel, "the inputs must have one shape, dense rows and types that mix", *in, first_in);

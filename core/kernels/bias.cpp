@@ -45,7 +45,7 @@ namespace {
 constexpr std::size_t kTaskColumns = 256;
 
 void check_vector(const char* kernel, const ConstTensor& vector, const ConstTensor& rows) {
-  require(dense_rows(rows) && rows.dtype() != DType::byte, kernel, "the rows must be dense and of a float type", rows);
+  require(dense_rows(rows) && computes(rows.dtype()), kernel, "the rows must be dense and of a float type", rows);
   require(vector.dims() == 1 && dense_rows(vector) && vector.size(0) == rows.size(rows.dims() - 1) &&
               mixes(vector.dtype(), rows.dtype()),
           kernel, "the vector must be [n] of a type that mixes", vector);

@@ -72,7 +72,7 @@ T element(const ConstRow& row, std::size_t i) {
 }
 
 /// Returns whether one operation may combine the two dtypes: bf16 and f32 with each other, f64 only with f64.
-inline bool mixes(DType a, DType b) { return a != DType::byte && b != DType::byte && (a == DType::f64) == (b == DType::f64); }
+inline bool mixes(DType a, DType b) { return computes(a) && computes(b) && (a == DType::f64) == (b == DType::f64); }
 
 /// Throws std::invalid_argument unless `view` has the shape of `like`, dense rows, and a dtype that may be mixed with `like`'s.
 inline void check_like(const char* kernel, const char* what, const ConstTensor& view, const ConstTensor& like) {

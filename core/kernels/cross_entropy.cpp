@@ -92,7 +92,7 @@ void check_vector(const char* kernel, const ConstTensor& vector, std::size_t tok
 }
 
 void check_logits(const char* kernel, const ConstTensor& logits, std::span<const std::int64_t> labels) {
-  require(logits.dims() == 2 && dense_rows(logits) && logits.dtype() != DType::byte, kernel,
+  require(logits.dims() == 2 && dense_rows(logits) && computes(logits.dtype()), kernel,
           "the logits must be [T, Vs] of a float type", logits);
   require(logits.size(0) == labels.size(), kernel, "the logits must have a row for each label", logits);
 }

@@ -38,7 +38,7 @@ void drop_row_from(const Row& to, const ConstRow& from, std::size_t width, std::
 }  // namespace
 
 void dropout(const Compute& on, const Tensor& y, const ConstTensor& x, std::span<const std::uint64_t> rows, const Dropout& of) {
-  require(dense_rows(x) && x.dtype() != DType::byte && x.dims() == 2 && x.size(0) == rows.size(), "dropout",
+  require(dense_rows(x) && computes(x.dtype()) && x.dims() == 2 && x.size(0) == rows.size(), "dropout",
           "x must be [rows, h] with dense rows of a float type", x);
   check_like("dropout", "y must have x's shape and dense rows", y, x);
   if (!(of.probability >= 0 && of.probability < 1)) throw std::invalid_argument("dropout: the probability must be in [0, 1)");

@@ -52,8 +52,7 @@ std::size_t first_in_row(DType dtype, const std::byte* row, std::size_t count) {
 
 std::optional<std::size_t> first_not_finite(const ConstTensor& view) {
   if (view.empty()) return std::nullopt;
-  require(dense_rows(view) && view.dtype() != DType::byte, "first_not_finite", "the view must have dense rows of a float type",
-          view);
+  require(dense_rows(view) && computes(view.dtype()), "first_not_finite", "the view must have dense rows of a float type", view);
   const std::size_t width = view.size(view.dims() - 1);
   for (std::size_t row = 0; row < row_count(view); ++row) {
     const std::size_t at = first_in_row(view.dtype(), row_of(view, row).data, width);

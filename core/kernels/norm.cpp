@@ -171,7 +171,7 @@ void check_parameter(const char* kernel, const ConstTensor& parameter, const Con
 
 void forward(const Compute& on, const char* kernel, const Tensor& y, const ConstTensor& x, const ConstTensor& gain,
              const ConstTensor* bias, double epsilon) {
-  require(dense_rows(x) && x.dtype() != DType::byte, kernel, "x must have dense rows of a float type", x);
+  require(dense_rows(x) && computes(x.dtype()), kernel, "x must have dense rows of a float type", x);
   check_like(kernel, "y must have x's shape and dense rows", y, x);
   check_parameter(kernel, gain, x);
   if (bias != nullptr) check_parameter(kernel, *bias, x);
@@ -194,7 +194,7 @@ void forward(const Compute& on, const char* kernel, const Tensor& y, const Const
 
 void backward(const Compute& on, const char* kernel, const Tensor& dx, const Tensor& dgain, const Tensor* dbias,
               const ConstTensor& dy, const ConstTensor& x, const ConstTensor& gain, double epsilon, Write write) {
-  require(dense_rows(x) && x.dtype() != DType::byte, kernel, "x must have dense rows of a float type", x);
+  require(dense_rows(x) && computes(x.dtype()), kernel, "x must have dense rows of a float type", x);
   check_like(kernel, "dy must have x's shape and dense rows", dy, x);
   check_like(kernel, "dx must have x's shape and dense rows", dx, x);
   check_parameter(kernel, gain, x);

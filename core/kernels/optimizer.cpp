@@ -119,8 +119,8 @@ std::size_t blocks_of(std::size_t elements) { return (elements + kTaskElements -
 void adamw(const Compute& on, const AdamW& options, const Tensor& parameters, const Tensor& master, const Tensor& m,
            const Tensor& v, const ConstTensor& gradient) {
   constexpr char kKernel[] = "adamw";
-  require(parameters.contiguous() && parameters.dtype() != DType::byte, kKernel,
-          "the parameters must be contiguous, of a float type", parameters);
+  require(parameters.contiguous() && computes(parameters.dtype()), kKernel, "the parameters must be contiguous, of a float type",
+          parameters);
   const bool rounded = parameters.dtype() == DType::bf16;
   for (const ConstTensor& state : {ConstTensor(m), ConstTensor(v), gradient, rounded ? ConstTensor(master) : gradient}) {
     require(state.contiguous() && state.elements() == parameters.elements() && state.dtype() == summed_in(parameters.dtype()),
@@ -149,7 +149,7 @@ void adamw(const Compute& on, const AdamW& options, const Tensor& parameters, co
 
 double sum_of_squares(const Compute& on, const ConstTensor& x) {
   constexpr char kKernel[] = "sum_of_squares";
-  require(x.contiguous() && x.dtype() != DType::byte, kKernel, "the tensor must be contiguous, of a float type", x);
+  require(x.contiguous() && computes(x.dtype()), kKernel, "the tensor must be contiguous, of a float type", x);
   const std::size_t elements = x.elements();
   check_workspace(on, kKernel, sum_of_squares_workspace(elements));
   if (elements == 0) return 0;

@@ -69,7 +69,7 @@ void rope_table(const Compute& on, const Tensor& table, std::span<const std::int
 }
 
 void rope(const Compute& on, const Tensor& x, const ConstTensor& table, Rotation rotation) {
-  require(x.dims() == 4 && dense_rows(x) && x.dtype() != DType::byte && x.size(3) % 2 == 0, "rope",
+  require(x.dims() == 4 && dense_rows(x) && computes(x.dtype()) && x.size(3) % 2 == 0, "rope",
           "x must be [B, S, n, d] of a float type, d even", x);
   require(table.dims() == 2 && table.size(0) == x.size(1) && table.size(1) == x.size(3) && dense_rows(table) &&
               table.dtype() == summed_in(x.dtype()),

@@ -9,7 +9,7 @@ std::string describe_tag(std::uint32_t tag) {
   const std::uint32_t op = tag & 0xff;
   const std::uint32_t dtype = tag >> 8 & 0xf;
   const std::uint32_t reduction = tag >> 12 & 0xf;
-  if (op >= kOps || dtype > static_cast<std::uint32_t>(DType::f64) || reduction > static_cast<std::uint32_t>(Reduction::min)) {
+  if (op >= kOps || dtype >= kDTypeCount || reduction >= kReductionCount) {
     return fmt::format("an unknown kind (tag {:#010x})", tag);
   }
   const Op operation = static_cast<Op>(op);

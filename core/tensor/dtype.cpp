@@ -1,22 +1,26 @@
-// Names of element types, and conversions between bf16 and f32.
+// Names of element types, and conversions of bf16 and f16 from and to f32.
 #include "tsprun/types.h"
 
-#include <array>
 #include <bit>
+#include <iterator>
 
 namespace tsprun {
 
 namespace {
-constexpr std::array<std::string_view, 4> kNames = {"bytes", "bf16", "f32", "f64"};
+constexpr std::string_view kNames[] = {
+#define TSPRUN_X(dtype, bytes, text) text,
+    TSPRUN_DTYPES(TSPRUN_X)
+#undef TSPRUN_X
+};
 }  // namespace
 
 std::string_view name(DType dtype) {
   const auto index = static_cast<std::size_t>(dtype);
-  return index < kNames.size() ? kNames[index] : "unknown";
+  return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 std::optional<DType> dtype_from_name(std::string_view text) {
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
+  for (std::size_t i = 0; i < std::size(kNames); ++i) {
     if (text == kNames[i]) return static_cast<DType>(i);
   }
   return std::nullopt;
@@ -31,5 +35,30 @@ bf16::bf16(float value) {
 }
 
 bf16::operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+
+f16::f16(float value) {
+  const auto wide = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = wide >> 16 & 0x8000U;
+  const std::uint32_t size = wide & 0x7fffffffU;
+  std::uint32_t narrow = 0;
+  if (size > 0x7f800000U) {
+    narrow = 0x7e00U;
+  } else if (size >= 0x477ff000U) {  // from 65520 on, numbers are nearer to 2^16 than to the largest finite one
+    narrow = 0x7c00U;
+  } else if (size < 0x38800000U) {  // below 2^-14: a multiple of 2^-24, which the addition rounds to
+    narrow = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5F) - std::bit_cast<std::uint32_t>(0.5F);
+  } else {
+    narrow = (size - 0x38000000U + 0xfffU + (size >> 13 & 1U)) >> 13;  // the exponent's bias is 15 instead of 127
+  }
+  bits = static_cast<std::uint16_t>(sign | narrow);
+}
+
+f16::operator float() const {
+  const std::uint32_t sign = (bits & 0x8000U) << 16;
+  const std::uint32_t size = bits & 0x7fffU;
+  if (size >= 0x7c00U) return std::bit_cast<float>(sign | 0x7f800000U | size << 13);
+  const float scaled = std::bit_cast<float>(size << 13) * 0x1p112F;  // exact, of subnormal numbers too
+  return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(scaled));
+}
 
 }  // namespace tsprun

@@ -14,6 +14,9 @@
 
 namespace tsprun::detail {
 
+/// Returns true for the types of tensors that kernels and models compute with; the others are only moved and reduced.
+constexpr bool computes(DType dtype) { return dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64; }
+
 /// Largest number of dims of a tensor.
 inline constexpr std::size_t kMaxDims = 4;
 

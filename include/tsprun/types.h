@@ -13,20 +13,43 @@ namespace tsprun {
 
 // --- elements and buffers ----------------------------------------------------------------------------------------------------
 
-/// Type of the elements of a buffer or tensor. `byte` is for data without arithmetic.
-enum class DType : std::uint8_t { byte, bf16, f32, f64 };
+// X(enumerator, bytes of an element, name)
+#define TSPRUN_DTYPES(X) \
+  X(byte, 1, "bytes")    \
+  X(bf16, 2, "bf16")     \
+  X(f32, 4, "f32")       \
+  X(f64, 8, "f64")       \
+  X(f16, 2, "f16")       \
+  X(i8, 1, "i8")         \
+  X(u8, 1, "u8")         \
+  X(i32, 4, "i32")       \
+  X(i64, 8, "i64")       \
+  X(boolean, 1, "bool")
+
+/// Type of the elements of a buffer or tensor. `byte` is for data without arithmetic. A `boolean` is a byte that is 0 or 1.
+enum class DType : std::uint8_t {
+#define TSPRUN_X(dtype, bytes, text) dtype,
+  TSPRUN_DTYPES(TSPRUN_X)
+#undef TSPRUN_X
+};
+
+namespace detail {
+inline constexpr std::uint8_t kElementBytes[] = {
+#define TSPRUN_X(dtype, bytes, text) bytes,
+    TSPRUN_DTYPES(TSPRUN_X)
+#undef TSPRUN_X
+};
+}  // namespace detail
+/// Number of element types.
+inline constexpr int kDTypeCount = sizeof detail::kElementBytes;
 
 /// Returns the size of an element in bytes.
-constexpr std::size_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::byte: return 1;
-    case DType::bf16: return 2;
-    case DType::f32: return 4;
-    case DType::f64: return 8;
-  }
-  return 0;
+constexpr std::size_t size_of(DType dtype) { return detail::kElementBytes[static_cast<std::size_t>(dtype)]; }
+/// Returns true for types of numbers with a fraction: bf16, f16, f32 and f64.
+constexpr bool is_floating(DType dtype) {
+  return dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f32 || dtype == DType::f64;
 }
-/// Returns "bytes", "bf16", "f32" or "f64".
+/// Returns the type's name: "f32"; "bytes" of DType::byte, "bool" of DType::boolean.
 std::string_view name(DType dtype);
 /// Returns the type with this name; none if there is no such type.
 std::optional<DType> dtype_from_name(std::string_view text);
@@ -41,18 +64,35 @@ struct bf16 {
 };
 static_assert(sizeof(bf16) == 2);
 
-/// C++ types that have a DType; one-byte types stand for DType::byte.
+/// IEEE 754 half precision (binary16). For storage only; arithmetic is done in f32.
+struct f16 {
+  std::uint16_t bits = 0;
+  f16() = default;
+  explicit f16(float value);  ///< rounds to nearest, ties to even; NaN becomes a quiet NaN
+  explicit operator float() const;
+  bool operator==(const f16&) const = default;  ///< compares bits
+};
+static_assert(sizeof(f16) == 2);
+
+/// C++ types that have a DType. std::byte and char stand for DType::byte.
 template <class T>
-concept Element = std::same_as<T, std::byte> || std::same_as<T, unsigned char> || std::same_as<T, char> ||
-    std::same_as<T, bf16> || std::same_as<T, float> || std::same_as<T, double>;
+concept Element = std::same_as<T, std::byte> || std::same_as<T, char> || std::same_as<T, bf16> || std::same_as<T, f16> ||
+    std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, std::int8_t> || std::same_as<T, std::uint8_t> ||
+    std::same_as<T, std::int32_t> || std::same_as<T, std::int64_t> || std::same_as<T, bool>;
 
 /// Returns the DType of a C++ type.
 template <Element T>
 constexpr DType dtype_of() {
-  if constexpr (sizeof(T) == 1) return DType::byte;
-  else if constexpr (std::same_as<T, bf16>) return DType::bf16;
+  if constexpr (std::same_as<T, bf16>) return DType::bf16;
+  else if constexpr (std::same_as<T, f16>) return DType::f16;
   else if constexpr (std::same_as<T, float>) return DType::f32;
-  else return DType::f64;
+  else if constexpr (std::same_as<T, double>) return DType::f64;
+  else if constexpr (std::same_as<T, std::int8_t>) return DType::i8;
+  else if constexpr (std::same_as<T, std::uint8_t>) return DType::u8;
+  else if constexpr (std::same_as<T, std::int32_t>) return DType::i32;
+  else if constexpr (std::same_as<T, std::int64_t>) return DType::i64;
+  else if constexpr (std::same_as<T, bool>) return DType::boolean;
+  else return DType::byte;
 }
 
 /// A view of contiguous elements to read. Owns nothing; the memory must outlive it.
@@ -65,7 +105,7 @@ constexpr DType dtype_of() {
 ///   world.all_reduce(std::span(v), Reduction::sum);         // std::span<float>(v) is the same
 ///   world.all_reduce(std::span<float>(a), Reduction::sum);  // std::span(a) would be of fixed size, and wouldn't compile
 ///
-/// Elements of a type without a DType, such as integers, are moved as bytes: Buffer(&number, sizeof number, DType::byte).
+/// Elements of a type without a DType, such as structs, are moved as bytes: Buffer(&item, sizeof item, DType::byte).
 struct ConstBuffer {
   const std::byte* data = nullptr;
   std::size_t count = 0;  ///< elements, not bytes
@@ -127,9 +167,36 @@ std::string_view name(Op op);
 /// Returns the operation with this name; none if there is no such operation.
 std::optional<Op> op_from_name(std::string_view text);
 
-/// Operation by which a reduction combines two elements. min and max propagate NaN.
-enum class Reduction : std::uint8_t { sum, max, min };
-/// Returns the enumerator's name: "sum".
+// X(enumerator, name)
+#define TSPRUN_REDUCTIONS(X) \
+  X(sum, "sum")              \
+  X(max, "max")              \
+  X(min, "min")              \
+  X(product, "product")      \
+  X(average, "average")      \
+  X(bit_and, "and")          \
+  X(bit_or, "or")            \
+  X(bit_xor, "xor")
+
+/// Operation by which a reduction combines two elements; see reduces() for what takes which elements.
+///
+/// Sums and products of integers wrap around, as in two's complement. min and max propagate NaN. average is the sum divided by
+/// the number of ranks. Of bool, sum and max are or, product and min are and.
+enum class Reduction : std::uint8_t {
+#define TSPRUN_X(reduction, text) reduction,
+  TSPRUN_REDUCTIONS(TSPRUN_X)
+#undef TSPRUN_X
+};
+/// Number of reductions.
+inline constexpr int kReductionCount = 8;
+/// Returns true if elements of this type can be reduced so: numbers by sum, max, min and product, those with a fraction by
+/// average, integers by and, or and xor; bool by all but average; bytes by none.
+constexpr bool reduces(Reduction reduction, DType dtype) {
+  if (dtype == DType::byte) return false;
+  if (reduction == Reduction::average) return is_floating(dtype);
+  return reduction < Reduction::average || !is_floating(dtype);
+}
+/// Returns the reduction's name: "sum"; "and" of Reduction::bit_and.
 std::string_view name(Reduction reduction);
 /// Returns the reduction with this name; none if there is no such reduction.
 std::optional<Reduction> reduction_from_name(std::string_view text);

@@ -46,7 +46,7 @@ std::optional<Kind> kind_from_name(std::string_view text);
 bool has_parts(Kind kind);
 /// Returns true if the operation has a root.
 bool has_root(Kind kind);
-/// Returns true if the operation sums.
+/// Returns true if the operation is a reduction.
 bool reduces(Kind kind);
 
 /// Placement of an operation's input and output.
@@ -65,6 +65,7 @@ struct Case {
   /// size for kinds with parts, of the element size for others; 0 for a barrier.
   std::uint64_t bytes = 0;
   Place place = Place::usual;
+  Reduction reduction = Reduction::sum;  ///< of the kinds that reduce; `dtype` must have it
 
   /// Returns the number of elements of the whole buffer.
   std::size_t elements() const { return bytes / size_of(dtype); }

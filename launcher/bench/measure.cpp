@@ -18,7 +18,7 @@ constexpr double kLongOperation = 50e-3;
 // Most doubles in one message between the benchmark's ranks: 1 KiB.
 constexpr std::size_t kMessage = 128;
 
-// Source of an output's expected elements: the values of one rank, or (kAllRanks) the sums over all.
+// Source of an output's expected elements: the values of one rank, or (kAllRanks) the reductions over all.
 constexpr int kAllRanks = -1;
 struct Piece {
   std::size_t offset;
@@ -133,17 +133,17 @@ std::vector<Piece> expected_pieces(const Case& which, int rank) {
 std::uint64_t check_data_once(Subject& subject, const Case& which, std::uint32_t seed) {
   const Tick tick = [&subject] { subject.tick(); };
   const auto [input, output] = buffers_of(subject, which);
-  // All ones is NaN in every type, so elements that the operation doesn't write count as wrong. In place, the input is filled
-  // afterwards.
+  // All ones is NaN, −1 or no bool, so that elements that the operation doesn't write count as wrong, all but a few of i8. In
+  // place, the input is filled afterwards.
   if (output.count != 0) std::memset(output.data, 0xFF, output.bytes());
   const bool root = subject.rank() == 0;
   if (which.kind == Kind::broadcast && which.place == Place::usual && root) fill(output, seed, 0, 0, tick);
-  fill(input, seed, subject.rank(), 0, tick);
+  fill(input, seed, subject.rank(), 0, tick, reduces(which.kind) ? which.reduction : Reduction::sum);
   subject.run(which, 1);
   std::uint64_t wrong = 0;
   for (const Piece& piece : expected_pieces(which, subject.rank())) {
     const ConstBuffer part = ConstBuffer(output).slice(piece.offset, piece.count);
-    wrong += piece.source == kAllRanks ? count_wrong_sums(part, seed, which.ranks, piece.index, tick)
+    wrong += piece.source == kAllRanks ? count_wrong_reductions(part, seed, which.ranks, piece.index, tick, which.reduction)
                                        : count_wrong(part, seed, piece.source, piece.index, tick);
   }
   return wrong;
@@ -227,8 +227,8 @@ Timing measure(Subject& subject, const Case& which, const Pace& pace) {
   const Tick tick = [&subject] { subject.tick(); };
   // Fills the buffers before the clock runs: real numbers, and every page touched.
   const auto [input, output] = buffers_of(subject, which);
-  fill(input, 0, subject.rank(), 0, tick);
-  fill(output, 0, subject.rank(), 0, tick);
+  fill(input, 0, subject.rank(), 0, tick, which.reduction);
+  fill(output, 0, subject.rank(), 0, tick, which.reduction);
 
   const Estimate estimate = choose_batch(subject, which);
   std::vector<double> samples;

@@ -32,8 +32,7 @@ class Subject {
   virtual void receive(std::span<double> values, int from) = 0;
 
   /// Performs the operation `times` times, one directly after the other, on the buffers below. A pingpong is a round trip from
-  /// rank 0's input to rank 1's output and from rank 1's input to rank 0's output; other ranks do nothing. Roots are rank 0;
-  /// reductions are sums.
+  /// rank 0's input to rank 1's output and from rank 1's input to rank 0's output; other ranks do nothing. Roots are rank 0.
   virtual void run(const Case& which, std::uint64_t times) = 0;
   /// Returns the input buffer, at least as large as the case needs.
   virtual std::span<std::byte> input() = 0;

@@ -23,9 +23,23 @@ const char* type_name(DType dtype) {
     case DType::f32: return "float";
     case DType::f64: return "double";
     case DType::bf16: return "bfloat16";
-    case DType::byte: return "uint8";
+    case DType::f16: return "half";
+    case DType::i8: return "int8";
+    case DType::i32: return "int32";
+    case DType::i64: return "int64";
+    case DType::boolean: return "bool";
+    case DType::byte:
+    case DType::u8: return "uint8";
   }
   return "";
+}
+
+/// Returns nccl-tests' name of a case's reduction.
+std::string reduction_name(const Case& which) {
+  if (!reduces(which.kind)) return "none";
+  if (which.reduction == Reduction::product) return "prod";
+  if (which.reduction == Reduction::average) return "avg";
+  return std::string(tsprun::name(which.reduction));
 }
 
 std::string half_row(const Case& which, const std::optional<Outcome>& outcome) {
@@ -70,7 +84,7 @@ std::vector<std::string> table_head(Kind kind) {
 
 std::string table_row(const Case& which, const Outcomes& outcomes) {
   return print("  %10llu %12zu %8s %6s %6d", static_cast<unsigned long long>(which.bytes), which.count(), type_name(which.dtype),
-               reduces(which.kind) ? "sum" : "none", has_root(which.kind) ? 0 : -1) +
+               reduction_name(which).c_str(), has_root(which.kind) ? 0 : -1) +
          half_row(which, outcomes.out_of_place) + half_row(which, outcomes.in_place);
 }
 
@@ -109,6 +123,7 @@ nlohmann::ordered_json json_row(const Case& which, const Outcomes& outcomes, std
   row["ranks"] = which.ranks;
   row["bytes"] = which.bytes;
   row["dtype"] = name(which.dtype);
+  row["reduction"] = reduces(which.kind) ? nlohmann::ordered_json(tsprun::name(which.reduction)) : nullptr;
   row["transport"] = transport;
   const bool usually_in_place = which.kind == Kind::broadcast;
   if (const std::optional<Outcome>& usual = usually_in_place ? outcomes.in_place : outcomes.out_of_place)

@@ -139,6 +139,25 @@ struct Iterations {
   std::string print(std::uint64_t iterations) const { return iterations == 0 ? "auto" : std::to_string(iterations); }
 };
 
+/// Returns all element types that have values: all but bytes.
+Choice<DType> element_types() {
+  Choice<DType> choice = dtypes();
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    const bool is_listed = dtype == DType::f32 || dtype == DType::f64 || dtype == DType::bf16;
+    if (dtype != DType::byte && !is_listed) choice.choices.emplace_back(std::string(tsprun::name(dtype)), dtype);
+  }
+  return choice;
+}
+
+Choice<Reduction> reductions() {
+  Choice<Reduction> choice;
+  for (int i = 0; i < kReductionCount; ++i) {
+    choice.choices.emplace_back(std::string(tsprun::name(static_cast<Reduction>(i))), static_cast<Reduction>(i));
+  }
+  return choice;
+}
+
 class RankSubject final : public bench::Subject {
  public:
   RankSubject(Context& context, bench::BufferBytes need)
@@ -161,13 +180,13 @@ class RankSubject final : public bench::Subject {
     const bool copies = which.place == bench::Place::out_of_place && rank() == 0;
     for (std::uint64_t i = 0; i < times; ++i) {
       if (copies) std::memcpy(out.data, in.data, in.bytes());
-      run_once(which.kind, in, out);
+      run_once(which, in, out);
     }
   }
 
  private:
-  void run_once(Kind kind, ConstBuffer in, Buffer out) {
-    switch (kind) {
+  void run_once(const Case& which, ConstBuffer in, Buffer out) {
+    switch (which.kind) {
       case Kind::pingpong:
         if (rank() == 0) world_.send(in, 1);
         if (rank() < 2) world_.recv(out, 1 - rank());
@@ -175,10 +194,10 @@ class RankSubject final : public bench::Subject {
         break;
       case Kind::broadcast: world_.broadcast(out, 0); break;
       case Kind::all_gather: world_.all_gather(in, out); break;
-      case Kind::reduce_scatter: world_.reduce_scatter(in, out, Reduction::sum); break;
-      case Kind::all_reduce: world_.all_reduce(in, out, Reduction::sum); break;
+      case Kind::reduce_scatter: world_.reduce_scatter(in, out, which.reduction); break;
+      case Kind::all_reduce: world_.all_reduce(in, out, which.reduction); break;
       case Kind::all_to_all: world_.all_to_all(in, out); break;
-      case Kind::reduce: world_.reduce(in, rank() == 0 ? out : Buffer(), Reduction::sum, 0); break;
+      case Kind::reduce: world_.reduce(in, rank() == 0 ? out : Buffer(), which.reduction, 0); break;
       case Kind::barrier: world_.barrier(); break;
     }
   }
@@ -239,6 +258,7 @@ struct BenchOptions {
   std::string ops;
   std::string sizes = "8,1K,64K,1M,64M";
   Given<DType> dtype{DType::f32};
+  Given<Reduction> reduction{Reduction::sum};
   Given<std::uint64_t> iterations{0};  ///< 0: --iters auto
   Given<double> min_seconds{0.3};
   Given<double> max_seconds{2.0};
@@ -276,7 +296,8 @@ void BenchCommand::declare(OptionTable& table) {
   table.add("--sizes SIZE[,SIZE...]", options_.sizes,
             "bytes of the whole buffer (gathered output, unscattered input), separated by commas; a size that doesn't divide is "
             "rounded down, and left out at 0");
-  table.add("--dtype TYPE", options_.dtype, "element type: {}", dtypes());
+  table.add("--dtype TYPE", options_.dtype, "element type: {}", element_types());
+  table.add("--op REDUCTION", options_.reduction, "what all_reduce, reduce and reduce_scatter do: {}", reductions());
   table.add("--iters auto|N", options_.iterations,
             "iterations a row, out of place and again in place; auto: at least 20 and --min-time, unless --max-time ends them",
             Iterations{});
@@ -302,8 +323,15 @@ void BenchCommand::validate(const GlobalOptions& global) {
     std::erase(kinds, Kind::pingpong);
     notes_.push_back("# pingpong left out: it needs two ranks");
   }
+  if (!tsprun::reduces(options_.reduction, options_.dtype) && std::ranges::any_of(kinds, bench::reduces)) {
+    refuse(
+        fmt::format("--op {}: not of {} (--dtype); numbers have sum, max, min and product, those with a fraction average, "
+                    "integers and bool and, or and xor",
+                    tsprun::name(options_.reduction.value), tsprun::name(options_.dtype.value)));
+  }
   check_memory(global, kinds, sizes, options_.dtype);
   cases_ = bench::make_cases(kinds, sizes, options_.dtype, global.ranks);
+  for (bench::Case& each : cases_) each.reduction = options_.reduction;
   if (cases_.empty()) {
     const std::uint64_t smallest = size_of(options_.dtype) * static_cast<std::uint64_t>(global.ranks);
     refuse(fmt::format("--sizes {}: too small to give each of {} ranks an element of {}; try --sizes {}", options_.sizes,

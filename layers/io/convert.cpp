@@ -1,6 +1,7 @@
 // Converts elements through double, rounding once; f16 and bf16 conversions are written out.
 #include "layers/io/convert.h"
 
+#include "core/tensor/tensor.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -72,7 +73,7 @@ void convert_to(const std::byte* source, DType to, std::byte* target, std::size_
     case DType::f64: return convert_elements<From, double>(source, target, count);
     case DType::f32: return convert_elements<From, float>(source, target, count);
     case DType::bf16: return convert_elements<From, bf16>(source, target, count);
-    case DType::byte: return;
+    default: return;
   }
 }
 
@@ -94,9 +95,8 @@ StoredType stored_type_of(DType dtype) {
     case DType::f64: return StoredType::F64;
     case DType::f32: return StoredType::F32;
     case DType::bf16: return StoredType::BF16;
-    case DType::byte: return StoredType::U8;
+    default: return StoredType::U8;
   }
-  return StoredType::U8;
 }
 
 bf16 bf16_from(double value) {
@@ -111,7 +111,7 @@ bf16 bf16_from(double value) {
 }
 
 void convert_from_stored(StoredType from, const std::byte* source, DType to, std::byte* target, std::size_t count) {
-  if (!is_readable(from) || to == DType::byte) {
+  if (!is_readable(from) || !computes(to)) {
     throw Error(Cause::refused, fmt::format("elements of type {} can't be converted to {}", name(from), tsprun::name(to)));
   }
   if (from == stored_type_of(to)) {

@@ -1,6 +1,7 @@
 // Opens safetensors files, and reads blocks of their tensors with conversion.
 #include "layers/io/safetensors.h"
 
+#include "core/tensor/tensor.h"
 #include "layers/io/file.h"
 #include "layers/io/json_text.h"
 #include "layers/io/safetensors_pieces.h"
@@ -99,7 +100,7 @@ const TensorInfo& File::require(std::string_view name, std::span<const std::size
 
 void File::read(const TensorInfo& tensor, const Block& block, Buffer into) const {
   check_block(tensor, block, into.count, path_.string());
-  if (!is_readable(tensor.type) || into.dtype == DType::byte) {
+  if (!is_readable(tensor.type) || !computes(into.dtype)) {
     throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": {} can't be read as {}", path_.string(), shown(tensor.name),
                                             detail::name(tensor.type), tsprun::name(into.dtype)));
   }

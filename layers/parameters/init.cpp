@@ -1,6 +1,7 @@
 // Draws normal numbers by Box and Muller's method, with its own ln, sin and cos for equal bits on all machines.
 #include "layers/parameters/init.h"
 
+#include "core/tensor/tensor.h"
 #include "layers/io/philox.h"
 #include "transport/cause.h"
 
@@ -89,7 +90,7 @@ std::pair<double, double> normal_pair(std::uint64_t seed, std::uint64_t name_has
 void fill_fresh(const Parameter& parameter, std::size_t layers, std::uint64_t seed, const safetensors::Block& block,
                 Buffer into) {
   safetensors::check_block({parameter.name, StoredType::F64, parameter.shape, 0, 0}, block, into.count, "fresh weights");
-  if (into.dtype == DType::byte) {
+  if (!computes(into.dtype)) {
     throw Error(Cause::refused, fmt::format("fresh weights: \"{}\" can't be drawn as bytes", parameter.name));
   }
   if (!parameter.is_matrix()) {

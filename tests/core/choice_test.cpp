@@ -97,7 +97,8 @@ TEST(ChoiceTable, PrintsOneLineARowUnderAHeading) {
 
 TEST(Names, GoThereAndBack) {
   for (int i = 0; i < kOps; ++i) EXPECT_EQ(op_from_name(name(static_cast<Op>(i))), static_cast<Op>(i));
-  for (const Reduction reduction : {Reduction::sum, Reduction::max, Reduction::min}) {
+  for (int i = 0; i < kReductionCount; ++i) {
+    const auto reduction = static_cast<Reduction>(i);
     EXPECT_EQ(reduction_from_name(name(reduction)), reduction);
   }
   EXPECT_EQ(algorithm_from_name(name(Algorithm::automatic)), Algorithm::automatic);

@@ -70,7 +70,7 @@ template <Element T>
 void check_specials() {
   constexpr std::size_t kCount = 4099;
   for (int ranks : {2, 3, 5}) {
-    for (Reduction reduction : kReductions) {
+    for (Reduction reduction : reductions_of(dtype_of<T>())) {
       SCOPED_TRACE(std::string(name(reduction)) + " over " + std::to_string(ranks) + " ranks of " +
                    std::string(name(dtype_of<T>())));
       const std::vector<T> first = reduce_specials<T>(ranks, kCount, reduction, Algorithm::direct);
@@ -97,6 +97,7 @@ void check_specials() {
 TEST(CollectiveBits, AlgorithmsAgreeOnSpecialValuesF32) { check_specials<float>(); }
 TEST(CollectiveBits, AlgorithmsAgreeOnSpecialValuesF64) { check_specials<double>(); }
 TEST(CollectiveBits, AlgorithmsAgreeOnSpecialValuesBf16) { check_specials<bf16>(); }
+TEST(CollectiveBits, AlgorithmsAgreeOnSpecialValuesF16) { check_specials<f16>(); }
 
 // One NaN anywhere, at any rank, must reach the result: comparisons alone lose it on one side or the other.
 TEST(CollectiveBits, MinAndMaxPropagateOneNan) {

@@ -176,6 +176,21 @@ TEST_P(AcrossNodes, ReassociatedReductionsAreExactWhereSumsAre) {
       options);
 }
 
+// Two nodes of two: a node's average is halved once more between the nodes, and integers add up.
+TEST(HierarchicalReductions, AveragesAreOfAllRanksAndIntegersWrapAround) {
+  run_ranks(4,
+            [](Context& context) {
+              const CallOptions options{.algorithm = Algorithm::hierarchical};
+              std::vector<float> numbers(1000, static_cast<float>(context.rank() + 1));
+              context.world().all_reduce(Buffer(std::span(numbers)), Reduction::average, options);
+              std::vector<std::int8_t> wide(1000, static_cast<std::int8_t>(100 + context.rank()));
+              context.world().all_reduce(Buffer(std::span(wide)), Reduction::sum, options);
+              for (const float each : numbers) ASSERT_EQ(each, 2.5F);
+              for (const std::int8_t each : wide) ASSERT_EQ(each, 406 - 512);
+            },
+            {.heap_bytes = 1 << 20, .nodes = 2, .reassociate = true});
+}
+
 // Whoever leaves a barrier knows that all have come.
 TEST_P(AcrossNodes, NobodyLeavesABarrierBeforeTheLastHasCome) {
   std::atomic<int> came = 0;

@@ -126,6 +126,28 @@ TEST_P(Mismatch, OfDTypes) {
                   {"broadcast", "f32", "f64"});
 }
 
+TEST_P(Mismatch, OfIntegersAndFloatsOfOneSize) {
+  expect_mismatch(2,
+                  [&](Context& context) {
+                    std::vector<float> data(count(), 1.0F);
+                    const DType dtype = context.rank() == 0 ? DType::f32 : DType::i32;
+                    context.world().all_reduce(Buffer(data.data(), data.size(), dtype), Reduction::sum);
+                    context.world().barrier();
+                  },
+                  {"all_reduce", "f32", "i32"});
+}
+
+TEST_P(Mismatch, OfReductionsOfIntegers) {
+  expect_mismatch(2,
+                  [&](Context& context) {
+                    std::vector<std::int64_t> data(count(), 1);
+                    const Reduction reduction = context.rank() == 0 ? Reduction::bit_xor : Reduction::product;
+                    context.world().all_reduce(std::span(data), reduction);
+                    context.world().barrier();
+                  },
+                  {"all_reduce", "xor", "product"});
+}
+
 TEST_P(Mismatch, OfReductions) {
   expect_mismatch(2,
                   [&](Context& context) {

@@ -1,4 +1,4 @@
-// Names and sizes of element types; the conversions of bf16 against a search for the nearest representable value.
+// Names and sizes of element types; the conversions of bf16 and f16 against a search for the nearest representable value.
 
 #include "tsprun/types.h"
 
@@ -15,10 +15,10 @@ namespace {
 float from_bits(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
 TEST(DTypeNames, GoThereAndBack) {
-  for (const DType dtype : {DType::byte, DType::bf16, DType::f32, DType::f64}) EXPECT_EQ(dtype_from_name(name(dtype)), dtype);
+  for (int i = 0; i < kDTypeCount; ++i) EXPECT_EQ(dtype_from_name(name(static_cast<DType>(i))), static_cast<DType>(i));
   EXPECT_EQ(name(DType::byte), "bytes");
   EXPECT_EQ(name(DType::bf16), "bf16");
-  EXPECT_EQ(dtype_from_name("f16"), std::nullopt);
+  EXPECT_EQ(dtype_from_name("half"), std::nullopt);
   EXPECT_EQ(dtype_from_name(""), std::nullopt);
 }
 
@@ -27,6 +27,12 @@ TEST(DTypeSizes, AreThoseOfTheElements) {
   EXPECT_EQ(size_of(DType::bf16), 2U);
   EXPECT_EQ(size_of(DType::f32), 4U);
   EXPECT_EQ(size_of(DType::f64), 8U);
+  EXPECT_EQ(size_of(DType::f16), 2U);
+  EXPECT_EQ(size_of(DType::i8), 1U);
+  EXPECT_EQ(size_of(DType::u8), 1U);
+  EXPECT_EQ(size_of(DType::i32), 4U);
+  EXPECT_EQ(size_of(DType::i64), 8U);
+  EXPECT_EQ(size_of(DType::boolean), 1U);
 }
 
 TEST(Bf16, EveryValueSurvivesTheWayThroughF32) {
@@ -69,6 +75,45 @@ TEST(Bf16, NanStaysQuietNan) {
     EXPECT_NE(narrow & 0x0040, 0) << std::hex << bits;
   }
   EXPECT_EQ(bf16(std::numeric_limits<float>::infinity()).bits, 0x7f80);
+}
+
+/// The value of an f16 by its definition.
+double f16_value(std::uint32_t bits) {
+  const int exponent = static_cast<int>(bits >> 10 & 31);
+  const double fraction = (bits & 0x3ff) / 1024.0;
+  const double size = exponent == 0 ? std::ldexp(fraction, -14) : std::ldexp(1 + fraction, exponent - 15);
+  return (bits & 0x8000) != 0 ? -size : size;
+}
+
+TEST(F16, EveryValueIsThatOfItsDefinitionAndComesBack) {
+  for (std::uint32_t bits = 0; bits <= 0xffff; ++bits) {
+    f16 value;
+    value.bits = static_cast<std::uint16_t>(bits);
+    const auto wide = static_cast<float>(value);
+    if ((bits & 0x7c00) != 0x7c00) EXPECT_EQ(double{wide}, f16_value(bits)) << std::hex << bits;
+    else if ((bits & 0x3ff) == 0) EXPECT_EQ(wide, bits == 0x7c00 ? HUGE_VALF : -HUGE_VALF);
+    else EXPECT_TRUE(std::isnan(wide));
+    if (std::isnan(wide)) EXPECT_EQ(f16(wide).bits & 0x7e00, 0x7e00);
+    else EXPECT_EQ(f16(wide).bits, bits);
+  }
+}
+
+TEST(F16, RoundsToTheNearestAndTiesToEven) {
+  std::mt19937 random(2);
+  for (std::uint32_t below = 0; below < 0x7c00; ++below) {
+    const double low = f16_value(below);
+    // The next step beyond the largest finite value stands for infinity.
+    const double high = below == 0x7bff ? 65536.0 : f16_value(below + 1);
+    const double middle = (low + high) / 2;  // exact in f32, too
+    EXPECT_EQ(f16(static_cast<float>(middle)).bits, below % 2 == 0 ? below : below + 1) << middle;
+    EXPECT_EQ(f16(-std::nextafter(static_cast<float>(middle), 0.0F)).bits, below | 0x8000) << middle;
+    EXPECT_EQ(f16(std::nextafter(static_cast<float>(middle), HUGE_VALF)).bits, below + 1) << middle;
+    const float any = static_cast<float>(low + (high - low) * static_cast<double>(random() % 1024) / 1024);
+    const bool down = double{any} < middle || (double{any} == middle && below % 2 == 0);
+    EXPECT_EQ(f16(any).bits, down ? below : below + 1) << any;
+  }
+  EXPECT_EQ(f16(std::numeric_limits<float>::max()).bits, 0x7c00);
+  EXPECT_EQ(f16(std::numeric_limits<float>::denorm_min()).bits, 0);
 }
 
 TEST(Buffers, SlicesCountElements) {

@@ -3,6 +3,8 @@
 
 #include "core/kernels/reduce.h"
 
+#include "tests/support/oracle.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +14,8 @@
 #include <initializer_list>
 #include <limits>
 #include <random>
+#include <span>
+#include <string>
 #include <vector>
 
 namespace tsprun::detail::kernels::reduce_test {
@@ -44,10 +48,11 @@ void put(std::byte* data, std::size_t i, T value) {
   std::memcpy(data + i * sizeof(T), &value, sizeof(T));
 }
 
-/// bf16 and f32 as f32, f64 as itself: both fit an f64, and f32 sums are made in f32.
+/// bf16, f16 and f32 as f32, f64 as itself: both fit an f64, and f32 sums are made in f32.
 double load(DType dtype, const std::byte* data, std::size_t i) {
   switch (dtype) {
     case DType::bf16: return static_cast<double>(std::bit_cast<float>(std::uint32_t{get<std::uint16_t>(data, i)} << 16));
+    case DType::f16: return static_cast<double>(static_cast<float>(get<f16>(data, i)));
     case DType::f32: return static_cast<double>(get<float>(data, i));
     default: return get<double>(data, i);
   }
@@ -58,21 +63,32 @@ double combine(Reduction reduction, DType dtype, double a, double b) {
   switch (reduction) {
     case Reduction::max: return b > a ? b : a;
     case Reduction::min: return b < a ? b : a;
+    case Reduction::product:
+      return dtype == DType::f64 ? a * b : static_cast<double>(static_cast<float>(a) * static_cast<float>(b));
     default: return dtype == DType::f64 ? a + b : static_cast<double>(static_cast<float>(a) + static_cast<float>(b));
   }
+}
+
+/// What becomes of all terms combined.
+double finish(Reduction reduction, DType dtype, double value, std::size_t terms) {
+  if (reduction != Reduction::average) return value;
+  return dtype == DType::f64 ? value / static_cast<double>(terms)
+                             : static_cast<double>(static_cast<float>(value) / static_cast<float>(terms));
 }
 
 /// The bits that the result must have.
 std::uint64_t expected_bits(DType dtype, double value) {
   switch (dtype) {
     case DType::bf16: return std::isnan(value) ? 0x7fc0U : bf16(static_cast<float>(value)).bits;
+    case DType::f16: return std::isnan(value) ? 0x7e00U : f16(static_cast<float>(value)).bits;
     case DType::f32: return std::isnan(value) ? 0x7fc00000U : std::bit_cast<std::uint32_t>(static_cast<float>(value));
     default: return std::isnan(value) ? 0x7ff8000000000000U : std::bit_cast<std::uint64_t>(value);
   }
 }
 std::uint64_t bits(DType dtype, const std::byte* data, std::size_t i) {
   switch (dtype) {
-    case DType::bf16: return get<std::uint16_t>(data, i);
+    case DType::bf16:
+    case DType::f16: return get<std::uint16_t>(data, i);
     case DType::f32: return get<std::uint32_t>(data, i);
     default: return get<std::uint64_t>(data, i);
   }
@@ -92,6 +108,12 @@ void fill(Array& array, std::mt19937_64& random, bool wild) {
             pick   ? bf16(static_cast<float>(special[any / 3 % 4])).bits
             : wild ? static_cast<std::uint16_t>(any >> 20)
                    : bf16(static_cast<float>(ordinary)).bits);
+        break;
+      case DType::f16:
+        put(array.data(), i,
+            pick   ? f16(static_cast<float>(special[any / 3 % 4])).bits
+            : wild ? static_cast<std::uint16_t>(any >> 20)
+                   : f16(static_cast<float>(ordinary)).bits);
         break;
       case DType::f32:
         if (pick) put(array.data(), i, static_cast<float>(special[any / 3 % 4]));
@@ -129,7 +151,7 @@ class Reduce : public testing::TestWithParam<Case> {
     for (std::size_t i = 0; i < count; ++i) {
       double value = load(dtype, inputs[0], i);
       for (std::size_t t = 1; t < inputs.size(); ++t) value = combine(reduction, dtype, value, load(dtype, inputs[t], i));
-      ASSERT_EQ(bits(dtype, out.data(), i), expected_bits(dtype, value))
+      ASSERT_EQ(bits(dtype, out.data(), i), expected_bits(dtype, finish(reduction, dtype, value, inputs.size())))
           << terms << " terms, element " << i << " of " << count << ", misplaced by " << misplaced;
     }
     for (const std::byte* p = out.storage.data(); p < out.data(); ++p) ASSERT_EQ(*p, guard);
@@ -206,23 +228,61 @@ TEST_P(Reduce, TermByTermHasTheSameBitsAsAllAtOnce) {
       Array result(dtype, count, 1);
       widen(dtype, inputs[0], partial.data(), count);
       for (std::size_t t = 1; t + 1 < inputs.size(); ++t) {
-        reduce_term(reduction, dtype, partial.data(), inputs[t], partial.data(), count, false);
+        reduce_term(reduction, dtype, partial.data(), inputs[t], partial.data(), count, 0);
       }
-      reduce_term(reduction, dtype, partial.data(), inputs.back(), result.data(), count, true);
+      reduce_term(reduction, dtype, partial.data(), inputs.back(), result.data(), count, inputs.size());
       ASSERT_EQ(std::memcmp(at_once.data(), result.data(), count * size_of(dtype)), 0) << terms << " terms";
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Reduce,
-                         testing::Values(Case{Reduction::sum, DType::f32}, Case{Reduction::sum, DType::f64},
-                                         Case{Reduction::sum, DType::bf16}, Case{Reduction::max, DType::f32},
-                                         Case{Reduction::max, DType::f64}, Case{Reduction::max, DType::bf16},
-                                         Case{Reduction::min, DType::f32}, Case{Reduction::min, DType::f64},
-                                         Case{Reduction::min, DType::bf16}),
-                         [](const testing::TestParamInfo<Case>& parameter) {
-                           return std::string(name(parameter.param.reduction)) + "_" + std::string(name(parameter.param.dtype));
-                         });
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const Reduction reduction : {Reduction::sum, Reduction::max, Reduction::min, Reduction::product, Reduction::average}) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) all.push_back({reduction, dtype});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Reduce, testing::ValuesIn(cases()), [](const testing::TestParamInfo<Case>& parameter) {
+  return std::string(name(parameter.param.reduction)) + "_" + std::string(name(parameter.param.dtype));
+});
+
+template <class T>
+class ReduceIntegers : public testing::Test {};
+using Integers = testing::Types<std::int8_t, std::uint8_t, std::int32_t, std::int64_t, bool>;
+TYPED_TEST_SUITE(ReduceIntegers, Integers);
+
+TYPED_TEST(ReduceIntegers, AreExactAndWrapAround) {
+  constexpr DType kType = dtype_of<TypeParam>();
+  for (const Reduction reduction : {Reduction::sum, Reduction::max, Reduction::min, Reduction::product, Reduction::bit_and,
+                                    Reduction::bit_or, Reduction::bit_xor}) {
+    for (const int terms : {2, 3, 9}) {
+      for (const std::size_t count : std::initializer_list<std::size_t>{1, 63, 256, 2049, 5000}) {
+        std::vector<Array> arrays;
+        std::vector<const std::byte*> inputs;
+        for (int t = 0; t < terms; ++t) {
+          arrays.emplace_back(kType, count, static_cast<std::size_t>(t));
+          test::fill(std::span(reinterpret_cast<TypeParam*>(arrays.back().data()), count), 5, t);
+        }
+        for (Array& array : arrays) inputs.push_back(array.data());
+        Array partial(kType, count, 3);
+        widen(kType, inputs[0], partial.data(), count);
+        for (std::size_t t = 1; t < inputs.size(); ++t) {
+          const std::size_t last_of = t + 1 == inputs.size() ? inputs.size() : 0;
+          reduce_term(reduction, kType, partial.data(), inputs[t], partial.data(), count, last_of);
+        }
+        reduce(reduction, kType, inputs, arrays[0].data(), count);  // over a term
+        for (std::size_t i = 0; i < count; ++i) {
+          TypeParam expected = test::sample<TypeParam>(5, 0, i);
+          for (int t = 1; t < terms; ++t) expected = test::combine(expected, test::sample<TypeParam>(5, t, i), reduction);
+          ASSERT_EQ(get<TypeParam>(arrays[0].data(), i), expected) << name(reduction) << " of " << terms << ", element " << i;
+          ASSERT_EQ(get<TypeParam>(partial.data(), i), expected) << name(reduction) << " of " << terms << ", element " << i;
+        }
+      }
+    }
+  }
+}
 
 TEST(Bf16Sum, IsRoundedOnceFromF32) {
   // 256 + 1 + 1: rounding after every addition would lose both ones (bf16 has 8 significant bits).

@@ -84,7 +84,9 @@ TEST_P(BenchPattern, OtherSeedsRanksAndPlacesHaveOtherValues) {
   EXPECT_GT(count_wrong(buffer, 7, 2, 1, kNoTick), kCount * 9 / 10);
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, BenchPattern, testing::Values(DType::f32, DType::f64, DType::bf16));
+INSTANTIATE_TEST_SUITE_P(DTypes, BenchPattern,
+                         testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16, DType::i8, DType::u8, DType::i32,
+                                         DType::i64));
 
 TEST(BenchPatternSums, AreThePlainSumsOfWhatTheRanksPutIn) {
   constexpr std::size_t kCount = 2500;
@@ -95,9 +97,9 @@ TEST(BenchPatternSums, AreThePlainSumsOfWhatTheRanksPutIn) {
     fill(Buffer(std::span(one)), 3, rank, 40, kNoTick);
     for (std::size_t i = 0; i < kCount; ++i) sums[i] += one[i];
   }
-  EXPECT_EQ(count_wrong_sums(ConstBuffer(std::span(sums)), 3, kRanks, 40, kNoTick), 0U);
+  EXPECT_EQ(count_wrong_reductions(ConstBuffer(std::span(sums)), 3, kRanks, 40, kNoTick), 0U);
   sums[1234] += 1;
-  EXPECT_EQ(count_wrong_sums(ConstBuffer(std::span(sums)), 3, kRanks, 40, kNoTick), 1U);
+  EXPECT_EQ(count_wrong_reductions(ConstBuffer(std::span(sums)), 3, kRanks, 40, kNoTick), 1U);
 }
 
 TEST(BenchPatternSums, RoundOnceInBf16) {
@@ -112,7 +114,7 @@ TEST(BenchPatternSums, RoundOnceInBf16) {
   std::vector<bf16> rounded(kCount);
   std::transform(sums.begin(), sums.end(), rounded.begin(), [](float sum) { return bf16(sum); });
   EXPECT_GT(*std::max_element(sums.begin(), sums.end()), 1024);
-  EXPECT_EQ(count_wrong_sums(ConstBuffer(std::span(rounded)), 3, kRanks, 0, kNoTick), 0U);
+  EXPECT_EQ(count_wrong_reductions(ConstBuffer(std::span(rounded)), 3, kRanks, 0, kNoTick), 0U);
 }
 
 TEST(BenchPattern, IndicesBeyond32BitsHaveValuesOfTheirOwn) {

@@ -455,7 +455,7 @@ std::unique_ptr<Running> start_moving(Context& context, Communicator& group, con
     case Op::all_to_all: return std::make_unique<AllToAllCall<T>>(context, group, call);
     default: break;
   }
-  if constexpr (sizeof(T) > 1) {
+  if constexpr (!std::same_as<T, std::byte>) {
     switch (call.op) {
       case Op::reduce_scatter: return std::make_unique<ReduceScatterCall<T>>(context, group, call);
       case Op::all_reduce: return std::make_unique<AllReduceCall<T>>(context, group, call);
@@ -488,6 +488,12 @@ std::unique_ptr<Running> start(Context& context, Communicator& group, const Call
     case DType::bf16: return start_moving<bf16>(context, group, call);
     case DType::f32: return start_moving<float>(context, group, call);
     case DType::f64: return start_moving<double>(context, group, call);
+    case DType::f16: return start_moving<f16>(context, group, call);
+    case DType::i8: return start_moving<std::int8_t>(context, group, call);
+    case DType::u8: return start_moving<std::uint8_t>(context, group, call);
+    case DType::i32: return start_moving<std::int32_t>(context, group, call);
+    case DType::i64: return start_moving<std::int64_t>(context, group, call);
+    case DType::boolean: return start_moving<bool>(context, group, call);
   }
   throw std::logic_error("no such dtype");
 }
@@ -506,6 +512,21 @@ bool has_uneven_form(Op op) {
 }
 bool has_scattered_form(Op op) { return op == Op::all_gather || op == Op::reduce_scatter; }
 bool has_in_place_form(Op op) { return op == Op::all_gather || reduces(op); }
+
+std::span<const Reduction> reductions_of(DType dtype) {
+  static constexpr Reduction kOfFloats[] = {Reduction::sum, Reduction::max, Reduction::min, Reduction::product,
+                                            Reduction::average};
+  static constexpr Reduction kOfIntegers[] = {Reduction::sum,     Reduction::max,    Reduction::min,    Reduction::product,
+                                              Reduction::bit_and, Reduction::bit_or, Reduction::bit_xor};
+  switch (dtype) {
+    case DType::byte: return {};
+    case DType::bf16:
+    case DType::f16:
+    case DType::f32:
+    case DType::f64: return kOfFloats;
+    default: return kOfIntegers;
+  }
+}
 
 std::vector<Algorithm> algorithms_of(Op op) {
   std::vector<Algorithm> algorithms = {Algorithm::automatic};
@@ -535,8 +556,9 @@ Call random_call(std::uint64_t seed, int ranks, std::size_t largest_count) {
   Call call;
   call.seed = mix(seed, 1);
   call.op = kCallable[pick(std::size(kCallable))];
-  call.dtype = reduces(call.op) ? kDTypes[1 + pick(3)] : kDTypes[pick(4)];
-  call.reduction = kReductions[pick(3)];
+  call.dtype = reduces(call.op) ? kDTypes[1 + pick(std::size(kDTypes) - 1)] : kDTypes[pick(std::size(kDTypes))];
+  if (const auto reductions = reductions_of(call.dtype); !reductions.empty())
+    call.reduction = reductions[pick(reductions.size())];
   call.root = static_cast<int>(pick(static_cast<std::size_t>(ranks)));
   call.uneven = has_uneven_form(call.op) && pick(2) == 0;
   call.scattered = call.uneven && has_scattered_form(call.op) && pick(2) == 0;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -67,8 +68,12 @@ bool can_run(const Communicator& group, Op op, Algorithm algorithm);
 /// All operations that a Call can make: all but recv, which comes with send.
 inline constexpr Op kCallable[] = {Op::send,       Op::send_recv, Op::broadcast,  Op::all_gather, Op::reduce_scatter,
                                    Op::all_reduce, Op::reduce,    Op::all_to_all, Op::barrier};
-inline constexpr DType kDTypes[] = {DType::byte, DType::bf16, DType::f32, DType::f64};
-inline constexpr Reduction kReductions[] = {Reduction::sum, Reduction::max, Reduction::min};
+inline constexpr DType kDTypes[] = {DType::byte, DType::bf16, DType::f32, DType::f64, DType::f16,
+                                    DType::i8,   DType::u8,   DType::i32, DType::i64, DType::boolean};
+inline constexpr Reduction kReductions[] = {Reduction::sum,     Reduction::max,     Reduction::min,    Reduction::product,
+                                            Reduction::average, Reduction::bit_and, Reduction::bit_or, Reduction::bit_xor};
+/// Returns the reductions that elements of a type have.
+std::span<const Reduction> reductions_of(DType dtype);
 
 /// A call of random kind, size, form and memory, for a group of `ranks` ranks: the same for the same seed.
 Call random_call(std::uint64_t seed, int ranks, std::size_t largest_count);

@@ -1,7 +1,8 @@
 // What collectives must yield, written as plain loops from their definitions: no communication, no algorithm of the library.
 //
 // Every rank's data is a function of (seed, rank, index), so that any rank can say what any other holds. Sums follow the
-// canonical order: chunk c adds ranks c+1, c+2, …, c (cyclic), the first term copied; bf16 is added in f32 and rounded once.
+// canonical order: chunk c adds ranks c+1, c+2, …, c (cyclic), the first term copied; bf16 and f16 are added in f32 and rounded
+// once.
 #pragma once
 
 #include "tsprun/types.h"
@@ -39,12 +40,14 @@ class Samples {
 
   T operator[](std::size_t index) const {
     const std::uint64_t bits = mix(base_ ^ index);
-    if constexpr (sizeof(T) == 1) {
-      return static_cast<T>(bits & 0xff);
+    if constexpr (std::same_as<T, bool>) {
+      return bits % 3 != 0;
+    } else if constexpr (std::is_integral_v<T> || sizeof(T) == 1) {
+      return static_cast<T>(bits);
     } else {
       // 52 bits of mantissa, a biased exponent of 1015 to 1030, a sign.
       const double value = std::bit_cast<double>((bits >> 12) | (1015 + (bits & 15)) << 52 | (bits & 16) << 59);
-      if constexpr (std::same_as<T, bf16>) return bf16(static_cast<float>(value));
+      if constexpr (sizeof(T) == 2) return T(static_cast<float>(value));
       else return static_cast<T>(value);
     }
   }
@@ -67,26 +70,55 @@ void fill(std::span<T> elements, std::uint64_t seed, int rank) {
 
 /// Type in which terms are added.
 template <Element T>
-using Accumulator = std::conditional_t<std::same_as<T, bf16>, float, T>;
+using Accumulator = std::conditional_t<std::same_as<T, bf16> || std::same_as<T, f16>, float, T>;
+
+/// Of integers without overflow: 64 bits are enough, as higher bits never change lower ones.
+template <class A>
+A combine_integers(A a, A b, Reduction reduction) {
+  const auto x = static_cast<std::uint64_t>(a);
+  const auto y = static_cast<std::uint64_t>(b);
+  switch (reduction) {
+    case Reduction::sum: return static_cast<A>(x + y);
+    case Reduction::product: return static_cast<A>(x * y);
+    case Reduction::max: return a < b ? b : a;
+    case Reduction::min: return b < a ? b : a;
+    case Reduction::bit_and: return static_cast<A>(x & y);
+    case Reduction::bit_or: return static_cast<A>(x | y);
+    case Reduction::bit_xor: return static_cast<A>(x ^ y);
+    case Reduction::average: break;
+  }
+  return a;
+}
 
 template <class A>
 A combine(A a, A b, Reduction reduction) {
-  switch (reduction) {
-    case Reduction::sum: return a + b;
-    case Reduction::max: return std::isnan(a) || std::isnan(b) ? std::numeric_limits<A>::quiet_NaN() : (a < b ? b : a);
-    case Reduction::min: return std::isnan(a) || std::isnan(b) ? std::numeric_limits<A>::quiet_NaN() : (b < a ? b : a);
+  if constexpr (std::same_as<A, bool>) {
+    // Numbers 0 and 1, of which a sum above 1 is true.
+    return combine_integers<int>(a ? 1 : 0, b ? 1 : 0, reduction) != 0;
+  } else if constexpr (std::is_integral_v<A>) {
+    return combine_integers(a, b, reduction);
+  } else {
+    switch (reduction) {
+      case Reduction::sum:
+      case Reduction::average: return a + b;
+      case Reduction::product: return a * b;
+      case Reduction::max: return std::isnan(a) || std::isnan(b) ? std::numeric_limits<A>::quiet_NaN() : (a < b ? b : a);
+      case Reduction::min: return std::isnan(a) || std::isnan(b) ? std::numeric_limits<A>::quiet_NaN() : (b < a ? b : a);
+      default: return a;
+    }
   }
-  return a;
 }
 
 /// The reduction of terms[0] … terms[n-1] (one per rank) for the chunk of rank `chunk`, in canonical order.
 template <Element T>
 T reduce_terms(std::span<const T> terms, int chunk, Reduction reduction) {
-  static_assert(sizeof(T) > 1, "bytes have no reductions");
   const std::size_t n = terms.size();
   auto at = [&](std::size_t step) { return static_cast<Accumulator<T>>(terms[(static_cast<std::size_t>(chunk) + step) % n]); };
   Accumulator<T> sum = at(1);
   for (std::size_t step = 2; step <= n; ++step) sum = combine(sum, at(step), reduction);
+  if constexpr (std::is_floating_point_v<Accumulator<T>>) {
+    if (reduction == Reduction::average) sum = sum / static_cast<Accumulator<T>>(n);
+  }
   return static_cast<T>(sum);
 }
 
