@@ -21,13 +21,6 @@ namespace {
 /// Returns a buffer's size as text: "10 f32".
 std::string amount(const ConstBuffer& buffer) { return fmt::format("{} {}", buffer.count, name(buffer.dtype)); }
 
-void check_one_each(std::string_view operation, std::string_view list_name, std::span<const std::size_t> list, int ranks) {
-  if (list.size() != static_cast<std::size_t>(ranks)) {
-    refuse(operation,
-           fmt::format("{} has {} entries, but the group has {} ranks: one each is needed", list_name, list.size(), ranks));
-  }
-}
-
 bool overlap(const ConstBuffer& a, const ConstBuffer& b) {
   const auto a_begin = reinterpret_cast<std::uintptr_t>(a.data);
   const auto b_begin = reinterpret_cast<std::uintptr_t>(b.data);
@@ -35,6 +28,13 @@ bool overlap(const ConstBuffer& a, const ConstBuffer& b) {
 }
 
 }  // namespace
+
+void check_one_each(std::string_view operation, std::string_view list_name, std::span<const std::size_t> list, int ranks) {
+  if (list.size() != static_cast<std::size_t>(ranks)) {
+    refuse(operation,
+           fmt::format("{} has {} entries, but the group has {} ranks: one each is needed", list_name, list.size(), ranks));
+  }
+}
 
 void check_memory(std::string_view operation, std::string_view argument, const ConstBuffer& buffer) {
   if (buffer.count != 0 && buffer.data == nullptr)

@@ -22,6 +22,8 @@ void check_member(std::string_view operation, std::string_view argument, int ran
 /// Requires that `whole` has `ranks` times the count of `part`.
 void check_whole(std::string_view operation, std::string_view whole_name, const ConstBuffer& whole, std::string_view part_name,
                  const ConstBuffer& part, int ranks);
+/// Requires a list with an entry for each rank.
+void check_one_each(std::string_view operation, std::string_view list_name, std::span<const std::size_t> list, int ranks);
 /// Requires one count per rank, adding up to the count of `whole`.
 void check_counts(std::string_view operation, std::string_view counts_name, std::span<const std::size_t> counts, int ranks,
                   std::string_view whole_name, const ConstBuffer& whole);

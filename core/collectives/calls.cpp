@@ -170,6 +170,58 @@ Work CommunicatorState::start_all_to_all_v(Mode mode, const ConstBuffer& send, s
   return start(mode, std::move(call), options);
 }
 
+// --- gather, scatter ---------------------------------------------------------------------------------------------------------
+
+Work CommunicatorState::start_gather(Mode mode, const ConstBuffer& send, const Buffer& recv,
+                                     const std::optional<std::span<const std::size_t>>& counts, int root,
+                                     const CallOptions& options) {
+  check_member("gather", "root", root, size());
+  check_memory("gather", "send", send);
+  Chunks chunks = Chunks::uniform(size(), send.count);
+  if (counts) {
+    check_one_each("gather_v", "counts", *counts, size());
+    check_own_count("gather_v", *counts, rank(), "send", send);
+    chunks = Chunks::listed(*counts);
+  }
+  if (rank() == root) {
+    check_same_dtype("gather", send, recv);
+    if (counts) check_counts("gather_v", "counts", *counts, size(), "recv", recv);
+    else check_whole("gather", "recv", recv, "send", send, size());
+    check_memory("gather", "recv", recv);
+    check_overlap("gather", "send", send, "recv", recv, recv.slice(chunks.offset(root), send.count).data);
+  }
+  CheckedCall call(Op::gather, chunks.total() * size_of(send.dtype), chunks.total(), send, recv);
+  if (counts) call.agreement.counts = *counts;
+  call.arguments.root = root;
+  call.arguments.chunks = std::move(chunks);
+  return start(mode, std::move(call), options);
+}
+
+Work CommunicatorState::start_scatter(Mode mode, const ConstBuffer& send, const Buffer& recv,
+                                      const std::optional<std::span<const std::size_t>>& counts, int root,
+                                      const CallOptions& options) {
+  check_member("scatter", "root", root, size());
+  check_memory("scatter", "recv", recv);
+  Chunks chunks = Chunks::uniform(size(), recv.count);
+  if (counts) {
+    check_one_each("scatter_v", "counts", *counts, size());
+    check_own_count("scatter_v", *counts, rank(), "recv", recv);
+    chunks = Chunks::listed(*counts);
+  }
+  if (rank() == root) {
+    check_same_dtype("scatter", send, recv);
+    if (counts) check_counts("scatter_v", "counts", *counts, size(), "send", send);
+    else check_whole("scatter", "send", send, "recv", recv, size());
+    check_memory("scatter", "send", send);
+    check_overlap("scatter", "recv", recv, "send", send, send.slice(chunks.offset(root), recv.count).data);
+  }
+  CheckedCall call(Op::scatter, chunks.total() * size_of(recv.dtype), chunks.total(), send, recv);
+  if (counts) call.agreement.counts = *counts;
+  call.arguments.root = root;
+  call.arguments.chunks = std::move(chunks);
+  return start(mode, std::move(call), options);
+}
+
 // --- barrier -----------------------------------------------------------------------------------------------------------------
 
 Work CommunicatorState::start_barrier(Mode mode, const CallOptions& options) {
@@ -258,6 +310,33 @@ void Communicator::all_to_all_v(ConstBuffer send, std::span<const std::size_t> s
 Work Communicator::post_all_to_all_v(ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
                                      std::span<const std::size_t> recv_counts, CallOptions options) {
   return state_->start_all_to_all_v(CommunicatorState::Mode::posted, send, send_counts, recv, recv_counts, options);
+}
+
+void Communicator::gather(ConstBuffer send, Buffer recv, int root, CallOptions options) {
+  state_->start_gather(CommunicatorState::Mode::blocking, send, recv, {}, root, options);
+}
+Work Communicator::post_gather(ConstBuffer send, Buffer recv, int root, CallOptions options) {
+  return state_->start_gather(CommunicatorState::Mode::posted, send, recv, {}, root, options);
+}
+void Communicator::gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, int root, CallOptions options) {
+  state_->start_gather(CommunicatorState::Mode::blocking, send, recv, counts, root, options);
+}
+Work Communicator::post_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, int root,
+                                 CallOptions options) {
+  return state_->start_gather(CommunicatorState::Mode::posted, send, recv, counts, root, options);
+}
+void Communicator::scatter(ConstBuffer send, Buffer recv, int root, CallOptions options) {
+  state_->start_scatter(CommunicatorState::Mode::blocking, send, recv, {}, root, options);
+}
+Work Communicator::post_scatter(ConstBuffer send, Buffer recv, int root, CallOptions options) {
+  return state_->start_scatter(CommunicatorState::Mode::posted, send, recv, {}, root, options);
+}
+void Communicator::scatter_v(ConstBuffer send, std::span<const std::size_t> counts, Buffer recv, int root, CallOptions options) {
+  state_->start_scatter(CommunicatorState::Mode::blocking, send, recv, counts, root, options);
+}
+Work Communicator::post_scatter_v(ConstBuffer send, std::span<const std::size_t> counts, Buffer recv, int root,
+                                  CallOptions options) {
+  return state_->start_scatter(CommunicatorState::Mode::posted, send, recv, counts, root, options);
 }
 
 void Communicator::barrier(CallOptions options) { state_->start_barrier(CommunicatorState::Mode::blocking, options); }

@@ -48,7 +48,7 @@ std::vector<ChoiceRow> built_in() {
     }
     rows.push_back({op, kAnyBytes, kAnyRanks, false, Algorithm::ring});
   }
-  for (const Op op : {Op::all_to_all, Op::send, Op::recv, Op::send_recv}) {
+  for (const Op op : {Op::all_to_all, Op::gather, Op::scatter, Op::send, Op::recv, Op::send_recv}) {
     rows.push_back({op, kAnyBytes, kAnyRanks, false, Algorithm::direct});
   }
   return rows;

@@ -149,7 +149,9 @@ const AlgorithmRow& CommunicatorState::choose(Op op, std::size_t bytes, const Ca
 
 Call CommunicatorState::describe(const CheckedCall& call, const AlgorithmRow& algorithm, const CallOptions& options) {
   const int root = call.arguments.root;
-  const ConstBuffer own = call.op == Op::broadcast ? ConstBuffer(call.arguments.recv) : call.arguments.send;
+  // The buffer that every rank has.
+  const ConstBuffer own =
+      call.op == Op::broadcast || call.op == Op::scatter ? ConstBuffer(call.arguments.recv) : call.arguments.send;
   Signed all{.op = static_cast<std::uint64_t>(call.op),
              .dtype = static_cast<std::uint64_t>(own.dtype),
              .reduction = static_cast<std::uint64_t>(call.reduction),

@@ -124,6 +124,10 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
   Work start_all_to_all(Mode mode, const ConstBuffer& send, const Buffer& recv, const CallOptions& options);
   Work start_all_to_all_v(Mode mode, const ConstBuffer& send, std::span<const std::size_t> send_counts, const Buffer& recv,
                           std::span<const std::size_t> recv_counts, const CallOptions& options);
+  Work start_gather(Mode mode, const ConstBuffer& send, const Buffer& recv,
+                    const std::optional<std::span<const std::size_t>>& counts, int root, const CallOptions& options);
+  Work start_scatter(Mode mode, const ConstBuffer& send, const Buffer& recv,
+                     const std::optional<std::span<const std::size_t>>& counts, int root, const CallOptions& options);
   Work start_send(Mode mode, const ConstBuffer& buffer, int to, const CallOptions& options);
   Work start_recv(Mode mode, const Buffer& buffer, int from, const CallOptions& options);
   Work start_send_recv(Mode mode, const ConstBuffer& send, int to, const Buffer& recv, int from, const CallOptions& options);

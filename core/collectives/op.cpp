@@ -6,8 +6,9 @@
 namespace tsprun {
 
 namespace {
-constexpr std::array<std::string_view, kOps> kOpNames = {"send",           "recv",       "send_recv", "broadcast",  "all_gather",
-                                                         "reduce_scatter", "all_reduce", "reduce",    "all_to_all", "barrier"};
+constexpr std::array<std::string_view, kOps> kOpNames = {"send",       "recv",           "send_recv",  "broadcast",
+                                                         "all_gather", "reduce_scatter", "all_reduce", "reduce",
+                                                         "all_to_all", "gather",         "scatter",    "barrier"};
 constexpr std::array<std::string_view, kReductionCount> kReductionNames = {
 #define TSPRUN_X(reduction, text) text,
     TSPRUN_REDUCTIONS(TSPRUN_X)

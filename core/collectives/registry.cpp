@@ -64,6 +64,9 @@ constexpr AlgorithmRow kAlgorithmRows[] = {
 
     {.op = Op::all_to_all, .algorithm = direct, .start = direct_all_to_all},
 
+    {.op = Op::gather, .algorithm = direct, .start = direct_gather},
+    {.op = Op::scatter, .algorithm = direct, .start = direct_scatter},
+
     {.op = Op::barrier, .algorithm = rooted, .start = rooted_barrier, .relayed = true},
     {.op = Op::barrier, .algorithm = direct, .start = direct_barrier},
     {.op = Op::barrier, .algorithm = hierarchical, .start = hierarchical_barrier, .relayed = true, .why_not = without_grid},

@@ -34,8 +34,8 @@ std::span<const AlgorithmRow> algorithm_rows();
 /// Returns the row of an algorithm of an operation; null if the operation has no such algorithm.
 const AlgorithmRow* find_algorithm(Op op, Algorithm algorithm);
 
-Start direct_all_gather, direct_all_reduce, direct_all_to_all, direct_barrier, direct_broadcast, direct_reduce,
-    direct_reduce_scatter;
+Start direct_all_gather, direct_all_reduce, direct_all_to_all, direct_barrier, direct_broadcast, direct_gather, direct_reduce,
+    direct_reduce_scatter, direct_scatter;
 Start hierarchical_all_gather, hierarchical_all_reduce, hierarchical_barrier, hierarchical_broadcast, hierarchical_reduce_scatter;
 Start one_shot_all_reduce, rooted_all_reduce, rooted_barrier;
 Start ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce, ring_reduce_scatter;

@@ -27,8 +27,10 @@ bool prescribes_message(const OperationInfo& info, std::span<const int> members,
     case Op::send: return false;  // the receiver's operation is a recv or send_recv
     case Op::recv: return info.root == from;
     case Op::send_recv: return info.source == from;
-    case Op::broadcast: return info.root == from && in_group(to);
-    case Op::reduce: return info.root == to && in_group(from);
+    case Op::broadcast:
+    case Op::scatter: return info.root == from && in_group(to);
+    case Op::reduce:
+    case Op::gather: return info.root == to && in_group(from);
     case Op::all_gather:
     case Op::reduce_scatter:
     case Op::all_reduce:

@@ -12,7 +12,9 @@
 //     ranks and options are copied by the call. A HeapBlock that is destroyed under a pending operation goes back to the heap
 //     at once, and the next block, of the program or of the library, may get its memory: the operation then reads or
 //     overwrites what belongs to others, on this rank and its peers, and nothing reports it.
-//   · Operations in place: all_gather(v) if send is the own chunk of recv, reduce_scatter(v) if recv is the own chunk of send,
+//   · Operations in place: all_gather(v) and gather(v) if send is the own chunk of recv, reduce_scatter(v) and scatter(v) if recv
+//   is the own chunk of
+//     send,
 //     all_reduce and reduce if send == recv, broadcast always. Any other overlap of buffers is refused.
 //   · Reductions add in the canonical order: chunk c sums ranks c+1, c+2, …, c (cyclic), the first term copied. A reduce to
 //     root r is one chunk: r+1, …, r. An all_reduce is cut into size() chunks, the first count mod size() one element longer.
@@ -135,6 +137,19 @@ class Communicator {
                     std::span<const std::size_t> recv_counts, CallOptions options = {});
   Work post_all_to_all_v(ConstBuffer send, std::span<const std::size_t> send_counts, Buffer recv,
                          std::span<const std::size_t> recv_counts, CallOptions options = {});
+
+  /// Concatenates the send buffers [count] of all ranks, in rank order, into recv [n·count] on root; elsewhere recv is ignored.
+  void gather(ConstBuffer send, Buffer recv, int root, CallOptions options = {});
+  Work post_gather(ConstBuffer send, Buffer recv, int root, CallOptions options = {});
+  /// Does a gather of chunks of different sizes: rank r sends counts[r] elements (possibly 0). All ranks give all counts.
+  void gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, int root, CallOptions options = {});
+  Work post_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, int root, CallOptions options = {});
+  /// Sends chunk r of root's send [n·count] to rank r, which gets it in recv [count]; elsewhere send is ignored.
+  void scatter(ConstBuffer send, Buffer recv, int root, CallOptions options = {});
+  Work post_scatter(ConstBuffer send, Buffer recv, int root, CallOptions options = {});
+  /// Does a scatter of chunks of different sizes: rank r receives counts[r] elements (possibly 0). All ranks give all counts.
+  void scatter_v(ConstBuffer send, std::span<const std::size_t> counts, Buffer recv, int root, CallOptions options = {});
+  Work post_scatter_v(ConstBuffer send, std::span<const std::size_t> counts, Buffer recv, int root, CallOptions options = {});
 
   /// Sends a message to rank `to`. There are no tags: the k-th send to a peer on a stream is matched by that peer's k-th recv
   /// from this rank on the same stream, with equal count and dtype. A send is complete when the buffer may be reused. A rank

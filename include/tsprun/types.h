@@ -156,10 +156,12 @@ enum class Op : std::uint8_t {
   all_reduce,
   reduce,
   all_to_all,
+  gather,
+  scatter,
   barrier
 };
 /// Number of operations.
-inline constexpr int kOps = 10;
+inline constexpr int kOps = 12;
 /// Returns true for operations that all ranks of a group call together, false for messages between two ranks.
 constexpr bool is_collective(Op op) { return op != Op::send && op != Op::recv && op != Op::send_recv; }
 /// Returns the enumerator's name: "all_gather".

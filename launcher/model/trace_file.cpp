@@ -99,8 +99,10 @@ Partners partners(const TraceEvent& event, std::span<const int> members, int ran
     case Op::send_recv:
       if (root) return {};  // a copy
       return {.to = {event.peer}, .from = {event.source}};
-    case Op::broadcast: return root ? Partners{.to = others, .from = {}} : Partners{.to = {}, .from = {event.peer}};
-    case Op::reduce: return root ? Partners{.to = {}, .from = others} : Partners{.to = {event.peer}, .from = {}};
+    case Op::broadcast:
+    case Op::scatter: return root ? Partners{.to = others, .from = {}} : Partners{.to = {}, .from = {event.peer}};
+    case Op::reduce:
+    case Op::gather: return root ? Partners{.to = {}, .from = others} : Partners{.to = {event.peer}, .from = {}};
     case Op::all_gather:
     case Op::reduce_scatter:
     case Op::all_reduce:

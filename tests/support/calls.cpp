@@ -357,6 +357,66 @@ class AllToAllCall final : public TypedCall<T> {
   Guarded<T> recv_;
 };
 
+/// The root gathers the chunks of all ranks or, `kScatter`, sends each its own.
+template <Element T, bool kScatter>
+class RootedChunksCall final : public TypedCall<T> {
+ public:
+  RootedChunksCall(Context& context, Communicator& group, const Call& call)
+      : TypedCall<T>(context, group, call), own_(this->make(this->count(this->p_))) {
+    part_ = own_.elements();
+    if (is_root()) {
+      whole_.emplace(this->make(this->extent()));
+      if (call.in_place) part_ = whole_->elements().subspan(this->element(this->p_), this->count(this->p_));
+    }
+    const std::span<T> whole = is_root() ? whole_->elements() : std::span<T>();
+    if (!kScatter) fill(part_, call.seed, this->p_);
+    else if (is_root()) fill(whole, call.seed, call.root);
+    if constexpr (kScatter) {
+      const ConstBuffer send(whole);
+      const Buffer recv(part_);
+      if (call.uneven) {
+        if (call.posted) this->work_ = group.post_scatter_v(send, this->counts_, recv, call.root, call.options);
+        else group.scatter_v(send, this->counts_, recv, call.root, call.options);
+      } else {
+        if (call.posted) this->work_ = group.post_scatter(send, recv, call.root, call.options);
+        else group.scatter(send, recv, call.root, call.options);
+      }
+    } else {
+      const ConstBuffer send(part_);
+      const Buffer recv(whole);
+      if (call.uneven) {
+        if (call.posted) this->work_ = group.post_gather_v(send, recv, this->counts_, call.root, call.options);
+        else group.gather_v(send, recv, this->counts_, call.root, call.options);
+      } else {
+        if (call.posted) this->work_ = group.post_gather(send, recv, call.root, call.options);
+        else group.gather(send, recv, call.root, call.options);
+      }
+    }
+  }
+  void finish() override {
+    this->finish_work();
+    if (kScatter) {
+      const Samples<T> samples(this->call_.seed, this->call_.root);
+      this->expect("recv", part_, [&](std::size_t i) { return samples[this->element(this->p_) + i]; });
+      if (is_root()) this->expect_samples("send", whole_->elements(), this->call_.seed, this->call_.root);
+    } else {
+      this->expect_samples("send", part_, this->call_.seed, this->p_);
+      for (int from = 0; is_root() && from < this->n_; ++from) {
+        this->expect_samples("recv", whole_->elements().subspan(this->element(from), this->count(from)), this->call_.seed, from);
+      }
+    }
+    this->expect_guards(own_, "the chunk");
+    if (whole_) this->expect_guards(*whole_, "the whole");
+  }
+
+ private:
+  bool is_root() const { return this->p_ == this->call_.root; }
+
+  Guarded<T> own_;
+  std::optional<Guarded<T>> whole_;  // of the root
+  std::span<T> part_;
+};
+
 /// Every rank sends its part to its successor and receives its predecessor's.
 template <Element T>
 class ShiftCall final : public TypedCall<T> {
@@ -453,6 +513,8 @@ std::unique_ptr<Running> start_moving(Context& context, Communicator& group, con
     case Op::broadcast: return std::make_unique<BroadcastCall<T>>(context, group, call);
     case Op::all_gather: return std::make_unique<AllGatherCall<T>>(context, group, call);
     case Op::all_to_all: return std::make_unique<AllToAllCall<T>>(context, group, call);
+    case Op::gather: return std::make_unique<RootedChunksCall<T, false>>(context, group, call);
+    case Op::scatter: return std::make_unique<RootedChunksCall<T, true>>(context, group, call);
     default: break;
   }
   if constexpr (!std::same_as<T, std::byte>) {
@@ -506,12 +568,15 @@ std::size_t all_to_all_count(const Call& call, int from, int to) {
 }
 
 bool reduces(Op op) { return op == Op::reduce_scatter || op == Op::all_reduce || op == Op::reduce; }
-bool has_root(Op op) { return op == Op::broadcast || op == Op::reduce || op == Op::send_recv; }
+bool has_root(Op op) {
+  return op == Op::broadcast || op == Op::reduce || op == Op::send_recv || op == Op::gather || op == Op::scatter;
+}
 bool has_uneven_form(Op op) {
-  return op == Op::all_gather || op == Op::reduce_scatter || op == Op::all_to_all || op == Op::send || op == Op::send_recv;
+  return op == Op::all_gather || op == Op::reduce_scatter || op == Op::all_to_all || op == Op::send || op == Op::send_recv ||
+         op == Op::gather || op == Op::scatter;
 }
 bool has_scattered_form(Op op) { return op == Op::all_gather || op == Op::reduce_scatter; }
-bool has_in_place_form(Op op) { return op == Op::all_gather || reduces(op); }
+bool has_in_place_form(Op op) { return op == Op::all_gather || op == Op::gather || op == Op::scatter || reduces(op); }
 
 std::span<const Reduction> reductions_of(DType dtype) {
   static constexpr Reduction kOfFloats[] = {Reduction::sum, Reduction::max, Reduction::min, Reduction::product,

@@ -66,8 +66,8 @@ std::vector<Algorithm> algorithms_of(Op op);
 bool can_run(const Communicator& group, Op op, Algorithm algorithm);
 
 /// All operations that a Call can make: all but recv, which comes with send.
-inline constexpr Op kCallable[] = {Op::send,       Op::send_recv, Op::broadcast,  Op::all_gather, Op::reduce_scatter,
-                                   Op::all_reduce, Op::reduce,    Op::all_to_all, Op::barrier};
+inline constexpr Op kCallable[] = {Op::send,   Op::send_recv,  Op::broadcast, Op::all_gather, Op::reduce_scatter, Op::all_reduce,
+                                   Op::reduce, Op::all_to_all, Op::gather,    Op::scatter,    Op::barrier};
 inline constexpr DType kDTypes[] = {DType::byte, DType::bf16, DType::f32, DType::f64, DType::f16,
                                     DType::i8,   DType::u8,   DType::i32, DType::i64, DType::boolean};
 inline constexpr Reduction kReductions[] = {Reduction::sum,     Reduction::max,     Reduction::min,    Reduction::product,
