@@ -343,8 +343,9 @@ TEST_F(Fault, WhatCannotStrikeIsRefusedBeforeRanksStart) {
             std::string::npos);
   EXPECT_NE(refusal({"-n", "2", "--fault", "kill:rank=1,step=2", "bench", "barrier"}).find("bench has no training steps"),
             std::string::npos);
-  EXPECT_NE(refusal({"-n", "2", "--fault", "kill:rank=1,op=gather", "bench", "barrier"}).find("there is no operation 'gather'"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal({"-n", "2", "--fault", "kill:rank=1,op=gathering", "bench", "barrier"}).find("there is no operation 'gathering'"),
+      std::string::npos);
   EXPECT_NE(
       refusal({"-n", "2", "--fault", "disconnect:from=0,to=1,step=2", "bench", "barrier"}).find("try drop:from=0,to=1,nth=1"),
       std::string::npos);
