@@ -4,6 +4,7 @@
 #include "core/kernels/blas.h"
 #include "core/kernels/check.h"
 #include "core/kernels/elementwise.h"
+#include "core/kernels/thin_product.h"
 
 #include <algorithm>
 #include <type_traits>
@@ -175,6 +176,7 @@ void check(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b) {
 void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write) {
   check(c, a, b);
   if (c.empty()) return;
+  if (thin(a, b)) return thin_product(on, c, a, b, write);
   if (c.dtype() == DType::f64) {
     run<double>(on, c, a, b, write);
   } else {
@@ -185,6 +187,7 @@ void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstT
 std::size_t gemm_workspace(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b, std::size_t threads) {
   check(c, a, b);
   if (c.empty()) return 0;
+  if (thin(a, b)) return thin_product_workspace(c, a, b);
   const Plan tile = plan(c.size(0), c.size(1), a.size(1), c.dtype());
   return workspace_bytes(scratch_bytes(tile, a.dtype(), b.dtype(), c.dtype()), threads);
 }

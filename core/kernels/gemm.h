@@ -3,7 +3,7 @@
 // A tile is a part of the output and a stretch of the sum over K. Its size follows from the shapes alone and keeps one BLAS call
 // below about 2 ms at 100 GFLOP/s. Threads share the tiles of the output; one thread adds up all stretches of a tile's sum, in
 // order, so the number of threads changes no bit. bf16 operands are widened to f32 tile by tile, since OpenBLAS has no usable
-// bf16 product.
+// bf16 product. Products of up to four rows don't go through OpenBLAS (thin_product.h).
 #pragma once
 
 #include "core/kernels/parallel.h"
@@ -19,7 +19,7 @@ namespace tsprun::detail::kernels {
 void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write = Write::replace);
 
 /// Returns the bytes of workspace that gemm() needs for these views and this many threads: none if nothing is bf16, otherwise a
-/// few MiB a thread at most.
+/// few MiB a thread at most. A thin product needs up to 32 copies of C, whatever the number of threads.
 std::size_t gemm_workspace(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b, std::size_t threads);
 
 }  // namespace tsprun::detail::kernels

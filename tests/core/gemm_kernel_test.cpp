@@ -66,6 +66,38 @@ TEST(Gemm, EqualsTripleLoopsWhereThereAreManyTiles) {
   check({33, 700, 1000, true, false, DType::bf16, DType::bf16, DType::bf16}, 2);
 }
 
+TEST(Gemm, EqualsTripleLoopsForAFewRows) {
+  const DType f64 = DType::f64, f32 = DType::f32, bf = DType::bf16;
+  for (const bool transposed : {false, true}) {
+    for (const auto& [a, b, c] :
+         {std::tuple{f64, f64, f64}, {f32, f32, f32}, {bf, bf, bf}, {bf, bf, f32}, {f32, bf, f32}, {f32, f32, bf}}) {
+      check({1, 4500, 203, false, transposed, a, b, c}, 2);  // two stretches of columns
+      check({2, 130, 4099, false, transposed, a, b, c}, 2);
+      check({3, 257, 1030, false, transposed, a, b, c}, 3);
+      check({4, 1, 66, false, transposed, a, b, c}, 2);
+    }
+  }
+}
+
+TEST(Gemm, HasTheSameBitsForAnyNumberOfThreadsForAFewRows) {
+  for (const bool transposed : {false, true}) {
+    const Array a = Array::normal(DType::f32, {2, 2100}, 1);
+    const Array b =
+        Array::normal(DType::bf16, transposed ? std::vector<std::size_t>{700, 2100} : std::vector<std::size_t>{2100, 700}, 2);
+    const ConstTensor b_view = transposed ? b.view().transposed(0, 1) : b.view();
+    std::vector<Array> results;
+    for (const std::size_t threads : {1U, 2U, 5U}) {
+      results.push_back(Array::normal(DType::f32, {2, 700}, 3));
+      const Tensor c = results.back().view();
+      Bench bench(threads, kernels::gemm_workspace(c, a.view(), b_view, threads));
+      kernels::gemm(bench.on(), c, a.view(), b_view);
+    }
+    for (const Array& result : results) {
+      for (std::size_t i = 0; i < 1400; ++i) ASSERT_EQ(result[i], results.front()[i]) << "element " << i;
+    }
+  }
+}
+
 TEST(Gemm, WithoutAnySummandWritesZerosOrAddsNothing) {
   Array a(DType::f32, {4, 0});
   Array b(DType::f32, {0, 3});

@@ -1,0 +1,241 @@
+// The loops of thin_product(), for 1 to 4 rows of A at once, and how they are cut into tasks.
+#include "core/kernels/thin_product.h"
+
+#include "core/kernels/check.h"
+#include "core/kernels/elementwise.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/thin_product.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, as Highway asks.
+#include "core/kernels/lanes-inl.h"
+
+#ifndef TSP_KERNELS_THIN_PRODUCT_TYPES
+#define TSP_KERNELS_THIN_PRODUCT_TYPES
+namespace tsprun::detail::kernels {
+namespace {
+
+/// A task's part of a product. Pointers are to f64 if B is f64; otherwise x and y are to f32, and w to f32 or bf16.
+struct Stretch {
+  std::size_t m = 0;        // rows of A
+  std::size_t rows = 0;     // stored rows of B
+  std::size_t columns = 0;  // and their elements
+  const void* x = nullptr;  // of A
+  std::size_t x_step = 0;
+  const void* w = nullptr;  // of B
+  std::size_t w_step = 0;
+  void* y = nullptr;  // of C or of a partial sum
+  std::size_t y_step = 0;
+};
+
+}  // namespace
+}  // namespace tsprun::detail::kernels
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace tsprun::detail::kernels {
+namespace HWY_NAMESPACE {
+
+/// y[m, row] = Σ_i x[m, i]·w[row, i]. Four sums in turns hide the latency of an addition.
+template <std::size_t M, class B>
+void dot_rows(const Stretch& of) {
+  using T = Accumulator<B>;
+  const Tag<B> d;
+  const std::size_t lanes = hn::Lanes(d);
+  constexpr std::size_t kSums = 4;
+  const auto* x = static_cast<const T*>(of.x);
+  auto* y = static_cast<T*>(of.y);
+  for (std::size_t row = 0; row < of.rows; ++row) {
+    const B* w = static_cast<const B*>(of.w) + row * of.w_step;
+    hn::Vec<decltype(d)> sums[M][kSums];
+    for (auto& turns : sums) {
+      for (auto& sum : turns) sum = hn::Zero(d);
+    }
+    std::size_t i = 0;
+    for (; i + kSums * lanes <= of.columns; i += kSums * lanes) {
+      for (std::size_t s = 0; s < kSums; ++s) {
+        const auto weights = load_full(d, w + i + s * lanes);
+        for (std::size_t m = 0; m < M; ++m) {
+          sums[m][s] = hn::MulAdd(weights, load_full(d, x + m * of.x_step + i + s * lanes), sums[m][s]);
+        }
+      }
+    }
+    for (; i < of.columns; i += lanes) {
+      const std::size_t count = HWY_MIN(lanes, of.columns - i);
+      const auto weights = load(d, w + i, count);
+      for (std::size_t m = 0; m < M; ++m) {
+        sums[m][0] = hn::MulAdd(weights, load(d, x + m * of.x_step + i, count), sums[m][0]);
+      }
+    }
+    for (std::size_t m = 0; m < M; ++m) {
+      const auto sum = hn::Add(hn::Add(sums[m][0], sums[m][1]), hn::Add(sums[m][2], sums[m][3]));
+      y[m * of.y_step + row] = sum_of_lanes(d, sum);
+    }
+  }
+}
+
+/// y[m, :] = Σ_row x[m, row]·w[row, :], `R` rows from `first` on; added to y if `first` isn't 0.
+template <std::size_t M, std::size_t R, class B>
+HWY_INLINE void add_rows(const Stretch& of, std::size_t first) {
+  using T = Accumulator<B>;
+  const Tag<B> d;
+  const B* w = static_cast<const B*>(of.w) + first * of.w_step;
+  hn::Vec<decltype(d)> factors[M][R];
+  for (std::size_t m = 0; m < M; ++m) {
+    for (std::size_t r = 0; r < R; ++r) factors[m][r] = hn::Set(d, static_cast<const T*>(of.x)[m * of.x_step + first + r]);
+  }
+  for_lanes(d, of.columns, [&](std::size_t i, std::size_t count) HWY_ATTR {
+    hn::Vec<decltype(d)> weights[R];
+    for (std::size_t r = 0; r < R; ++r) weights[r] = load(d, w + r * of.w_step + i, count);
+    for (std::size_t m = 0; m < M; ++m) {
+      T* y = static_cast<T*>(of.y) + m * of.y_step + i;
+      auto sum = first == 0 ? hn::Zero(d) : load(d, y, count);
+      for (std::size_t r = 0; r < R; ++r) sum = hn::MulAdd(weights[r], factors[m][r], sum);
+      store(d, sum, y, count);
+    }
+  });
+}
+
+template <std::size_t M, class B>
+void sum_rows(const Stretch& of) {
+  constexpr std::size_t kRows = 4;
+  std::size_t row = 0;
+  for (; row + kRows <= of.rows; row += kRows) add_rows<M, kRows, B>(of, row);
+  for (; row < of.rows; ++row) add_rows<M, 1, B>(of, row);
+}
+
+template <std::size_t M, class B>
+void multiply_rows(const Stretch& of, bool dots) {
+  if (dots) return dot_rows<M, B>(of);
+  sum_rows<M, B>(of);
+}
+
+template <class B>
+void multiply_any_rows(const Stretch& of, bool dots) {
+  switch (of.m) {
+    case 1: return multiply_rows<1, B>(of, dots);
+    case 2: return multiply_rows<2, B>(of, dots);
+    case 3: return multiply_rows<3, B>(of, dots);
+    default: return multiply_rows<4, B>(of, dots);
+  }
+}
+
+void multiply(const Stretch& of, DType weights, bool dots) {
+  if (weights == DType::f64) return multiply_any_rows<double>(of, dots);
+  if (weights == DType::bf16) return multiply_any_rows<bf16>(of, dots);
+  multiply_any_rows<float>(of, dots);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tsprun::detail::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace tsprun::detail::kernels {
+
+HWY_EXPORT(multiply);
+
+namespace {
+
+constexpr std::size_t kThinRows = 4;
+/// Columns of a partial sum that stay in the first cache beside the rows that stream through it.
+constexpr std::size_t kColumns = 4096;
+/// Most partial sums of an output.
+constexpr std::size_t kPartialSums = 32;
+
+constexpr std::size_t pieces(std::size_t total, std::size_t size) { return (total + size - 1) / size; }
+
+/// How a product is cut into tasks. By dots a task is a stretch of B's stored rows [N, K], otherwise a stretch of its stored rows
+/// [K, N] by a stretch of columns.
+struct Cut {
+  ConstTensor stored;
+  bool dots;
+  std::size_t rows;     // of a task
+  std::size_t columns;  // of a task
+  std::size_t partial_sums;
+
+  explicit Cut(const ConstTensor& b) : stored(b), dots(!dense_rows(b) || b.size(1) == 1) {
+    if (dots) stored = b.transposed(0, 1);
+    columns = dots ? stored.size(1) : std::min(stored.size(1), kColumns);
+    rows = rows_per_task(columns);
+    if (!dots) rows = round_up(std::max(rows, pieces(stored.size(0), kPartialSums)), 4);
+    partial_sums = dots ? 1 : pieces(stored.size(0), rows);
+  }
+  std::size_t down() const { return pieces(stored.size(0), rows); }
+  std::size_t across() const { return pieces(stored.size(1), columns); }
+  /// Returns whether tasks write to C itself.
+  bool in_place(const ConstTensor& c, DType sums, Write write) const {
+    return partial_sums == 1 && write == Write::replace && c.dtype() == sums;
+  }
+};
+
+DType sums_of(const ConstTensor& c) { return c.dtype() == DType::f64 ? DType::f64 : DType::f32; }
+
+}  // namespace
+
+bool thin(const ConstTensor& a, const ConstTensor& b) {
+  return a.size(0) > 0 && a.size(0) <= kThinRows && dense_rows(a) && a.size(1) > 0 && b.size(1) > 0;
+}
+
+std::size_t thin_product_workspace(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b) {
+  const DType sums = sums_of(c);
+  const Cut cut(b);
+  std::size_t bytes = kLine;
+  if (a.dtype() != sums) bytes += round_up(a.elements() * size_of(sums), kLine);
+  // Enough for Write::add, too.
+  bytes += round_up(cut.partial_sums * c.elements() * size_of(sums), kLine);
+  return bytes;
+}
+
+void thin_product(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write) {
+  check_workspace(on, "gemm", thin_product_workspace(c, a, b));
+  const DType sums = sums_of(c);
+  const std::size_t size = size_of(sums);
+  const Cut cut(b);
+  const std::size_t m = c.size(0);
+  const std::size_t n = c.size(1);
+  Carver carver(on.workspace);
+  ConstTensor x = a;
+  if (a.dtype() != sums) {
+    const Tensor wide(carver.take<std::byte>(a.elements() * size), sums, {m, a.size(1)});
+    convert({}, wide, a);
+    x = wide;
+  }
+  const bool in_place = cut.in_place(c, sums, write);
+  std::byte* partial = in_place ? c.data() : carver.take<std::byte>(cut.partial_sums * m * n * size);
+  const std::size_t y_step = in_place && m > 1 ? c.stride(0) : n;
+  on.run(cut.down() * cut.across(), [&](std::size_t task, std::size_t) {
+    const std::size_t down = task / cut.across();
+    const std::size_t row = down * cut.rows;
+    const std::size_t column = task % cut.across() * cut.columns;
+    Stretch of;
+    of.m = m;
+    of.rows = std::min(cut.rows, cut.stored.size(0) - row);
+    of.columns = std::min(cut.columns, cut.stored.size(1) - column);
+    of.x = x.data() + (cut.dots ? 0 : row * size);
+    of.x_step = m > 1 ? x.stride(0) : 0;
+    of.w = cut.stored.slice(0, row, of.rows).slice(1, column, of.columns).data();
+    of.w_step = of.rows > 1 ? cut.stored.stride(0) : 0;
+    of.y = partial + (cut.dots ? row : down * m * n + column) * size;
+    of.y_step = y_step;
+    HWY_DYNAMIC_DISPATCH(multiply)(of, b.dtype(), cut.dots);
+  });
+  if (in_place) return;
+  const auto sum_at = [&](std::size_t i) { return Tensor(partial + i * m * n * size, sums, {m, n}); };
+  const Tensor total = sum_at(0);
+  for (std::size_t i = 1; i < cut.partial_sums; ++i) add({}, total, total, sum_at(i));
+  if (write == Write::add) {
+    add({}, c, c, total);
+  } else {
+    convert({}, c, total);
+  }
+}
+
+}  // namespace tsprun::detail::kernels
+
+#endif  // HWY_ONCE
