@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <fstream>
 #include <string_view>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -107,6 +109,17 @@ int write_all(int descriptor, std::string_view text) {
     text.remove_prefix(static_cast<std::size_t>(written));
   }
   return 0;
+}
+
+std::string write_csv(const std::string& option, const std::string& path, const std::string& table) {
+  if (path == kStandardOutput) {
+    const int error = write_all(lent, table);
+    return error == 0 ? std::string() : fmt::format("{} -: writing the table: {}", option, std::strerror(error));
+  }
+  std::ofstream file(path, std::ios::binary);
+  file << table;
+  file.flush();
+  return file ? std::string() : fmt::format("{} {}: writing the table failed", option, path);
 }
 
 TraceToStandardOutput::TraceToStandardOutput() : file_(::memfd_create("tsprun trace", MFD_CLOEXEC)) {

@@ -23,6 +23,9 @@ int lent_standard_output();
 
 /// Writes all of `text`. Returns the errno of a failure; 0: none.
 int write_all(int descriptor, std::string_view text);
+/// Writes a table to the file of an option, or to the lent stdout if it is "-". Returns why that failed, beginning with the
+/// option; empty: it succeeded.
+std::string write_csv(const std::string& option, const std::string& path, const std::string& table);
 
 /// Implements `--trace -`. Ranks write a trace by its path, each its own part; they get the path of a file in memory, which is
 /// then copied to stdout.

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tsprun::detail::launcher {
 
@@ -22,6 +23,11 @@ void print_text(std::string_view text);
 template <class... Arguments>
 void print(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
   print_text(fmt::format(format, std::forward<Arguments>(arguments)...));
+}
+
+/// Puts lines into stdout's buffer.
+inline void print_lines(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) print("{}\n", line);
 }
 
 /// Writes what is buffered. Returns the errno of the first write that failed since the last call; 0: everything has arrived.

@@ -2,6 +2,7 @@
 #include "launcher/verdict.h"
 
 #include "launcher/processes.h"
+#include "launcher/table.h"
 #include "transport/bootstrap/placement.h"
 
 #include <fmt/format.h>
@@ -194,7 +195,8 @@ std::string life_now(const FlightBoard& board, int rank) {
 }
 
 std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {
-  std::string text = fmt::format("{:>5}  {:>8}  {:<9}  {:<12}  {}\n", "rank", "pid", "life", "last sign", "doing");
+  using enum Align;
+  Table table({"rank", "pid", {"life", left}, {"last sign", left}, {"doing", left}});
   for (int rank = 0; rank < board.ranks(); ++rank) {
     const RankPage& page = board.page(rank);
     std::string life = life_now(board, rank);
@@ -209,9 +211,10 @@ std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {
     if (const int peer = board.connecting_to(rank); peer >= 0) doing = fmt::format("connecting to rank {}", peer);
     else if (doing.empty()) doing = "outside an operation";
     const std::uint32_t pid = board.pid(rank);
-    text += fmt::format("{:>5}  {:>8}  {:<9}  {:<12}  {}\n", rank, pid != 0 ? std::to_string(pid) : "-", life,
-                        ago(page.last_sign_ns.load(std::memory_order_relaxed), now_ns), doing);
+    table.row({std::to_string(rank), pid != 0 ? std::to_string(pid) : "-", life,
+               ago(page.last_sign_ns.load(std::memory_order_relaxed), now_ns), doing});
   }
+  std::string text = fmt::format("{}\n", fmt::join(table.lines(), "\n"));
   const Failure failure = board.failure();
   if (failure.cause != Cause::none) text += fmt::format("failed: {}\n", headline(failure));
   return text;

@@ -191,17 +191,5 @@ Algorithm ChoiceTable::choose(Op op, std::uint64_t bytes, const GroupShape& grou
   return Algorithm::direct;
 }
 
-std::string ChoiceTable::print() const {
-  std::string text =
-      fmt::format("{:<15} {:>12} {:>10} {:>6}  {}\n", "operation", "bytes up to", "ranks up to", "views", "algorithm");
-  for (const ChoiceRow& row : rows_) {
-    fmt::format_to(std::back_inserter(text), "{:<15} {:>12} {:>10} {:>6}  {}\n", name(row.op),
-                   row.max_bytes == kAnyBytes ? "any" : fmt::format("{}", row.max_bytes),
-                   row.max_ranks == kAnyRanks ? "any" : fmt::format("{}", row.max_ranks), row.needs_views ? "yes" : "any",
-                   name(row.algorithm));
-  }
-  return text;
-}
-
 }  // namespace detail
 }  // namespace tsprun

@@ -62,8 +62,6 @@ class ChoiceTable {
   const std::vector<ChoiceRow>& rows() const { return rows_; }
   /// Returns the rows that were added to the built-in ones, which stand before them.
   std::span<const ChoiceRow> overrides() const { return std::span(rows_).first(overrides_); }
-  /// Returns the table as text for people, one line per row.
-  std::string print() const;
 
  private:
   std::string_view why_not(const AlgorithmRow& row, const GroupShape& group) const;

@@ -6,7 +6,7 @@
 #include "launcher/model/model_rank.h"
 #include "launcher/model/session.h"
 #include "launcher/model/training_batch.h"
-#include "launcher/plan/csv.h"
+#include "launcher/outputs.h"
 #include "launcher/refuse.h"
 #include "launcher/standard_output.h"
 #include "layers/parameters/not_finite.h"
@@ -183,10 +183,17 @@ int CompareCommand::run(const GlobalOptions& global, Report& report) {
     }
     rows.push_back(compare_json(point, job, options_.forward_only));
   }
-  for (const std::string& line : compare_table(rows)) print("{}\n", line);
+  print(
+      "memory: peak MiB of the rank that holds most, beside the forecast of it; received: MiB of all ranks in one step, \"=\": "
+      "the\n"
+      "formula to the byte, else measured / formula; other: norm gains, loss, statistics, both passes;\n"
+      "tokens/s: median step; exposed: the share of its time for which computing waits for others, of the rank that waits least "
+      "and of that which waits most\n");
+  const Table table = compare_table(rows);
+  print_lines(table.lines());
   if (options_.csv.empty()) return worst;
   // The jobs have run, and their rows stay even if the file can't be written.
-  if (const std::string trouble = write_csv("--csv", options_.csv, compare_csv(rows)); !trouble.empty()) {
+  if (const std::string trouble = write_csv("--csv", options_.csv, table.csv()); !trouble.empty()) {
     spdlog::error("{}", trouble);
     if (worst == 0) report.set_failure(refusal(trouble), {});
     return std::max(worst, 1);

@@ -5,6 +5,7 @@
 #include "launcher/commands/command.h"
 #include "launcher/model/model_options.h"
 #include "launcher/model/sweep.h"
+#include "launcher/table.h"
 
 #include <nlohmann/json.hpp>
 
@@ -39,10 +40,8 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
 
 /// Returns the report's row for a point. `job`: the report of its job; null if it didn't run.
 nlohmann::ordered_json compare_json(const ComparePoint& point, const nlohmann::ordered_json& job, bool forward_only);
-/// Returns the table's lines.
-std::vector<std::string> compare_table(const nlohmann::ordered_json& rows);
-/// Returns the same rows as CSV.
-std::string compare_csv(const nlohmann::ordered_json& rows);
+/// Returns the rows as a table, for people and as CSV.
+Table compare_table(const nlohmann::ordered_json& rows);
 
 /// The command `compare`.
 class CompareCommand final : public Command {

@@ -1,15 +1,12 @@
-// Turns the reports of `compare`'s jobs into rows of the report, a table, and CSV.
+// Turns the reports of `compare`'s jobs into rows of the report and a table.
 #include "launcher/commands/compare.h"
 #include "launcher/model/layouts.h"
-#include "launcher/plan/csv.h"
 #include "launcher/plan/points.h"
-#include "launcher/plan/text_table.h"
 #include "launcher/report.h"
 #include "layers/layout/check_layout.h"
 #include "layers/theory/peaks.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -95,22 +92,20 @@ std::size_t longest_sequence(const ComparePoint& point, bool forward_only) {
   return low;
 }
 
-std::string mebibytes_or_dash(const ordered_json& bytes) {
-  return bytes.is_null() ? "-" : fmt::format("{:.2f}", static_cast<double>(bytes.get<std::uint64_t>()) / kMiB);
+/// Returns bytes in MiB, "-" for null.
+Cell mebibytes(const ordered_json& bytes) {
+  return {bytes.is_null() ? "-" : fmt::format("{:.2f}", static_cast<double>(bytes.get<std::uint64_t>()) / kMiB), bytes};
 }
 
-/// Returns "12.50 =" if the measured bytes equal the formula's to the byte, else both. `count` counts either.
+/// Appends measured bytes, as text "12.50 =" if they equal the formula's to the byte, else both, and the formula's for CSV.
+/// `count` counts either; `known`: there is something to count.
 template <class Count>
-std::string beside(const ordered_json& row, const Count& count) {
-  const std::uint64_t measured = count(row.at("traffic_bytes"));
-  const std::uint64_t formula = count(row.at("theory").at("traffic_bytes"));
-  if (measured == formula) return mebibytes_or_dash(measured) + " =";
-  return fmt::format("{} / {}", mebibytes_or_dash(measured), mebibytes_or_dash(formula));
-}
-
-std::string pass_beside(const ordered_json& row, const char* pass) {
-  if (row.at("traffic_bytes").is_null() || !row.at("traffic_bytes").contains(pass)) return "-";
-  return beside(row, [&](const ordered_json& traffic) { return total(traffic, pass); });
+void append_beside(std::vector<Cell>& cells, const ordered_json& row, const Count& count, bool known) {
+  const Cell measured = mebibytes(known ? ordered_json(count(row.at("traffic_bytes"))) : ordered_json());
+  const Cell formula = mebibytes(known ? ordered_json(count(row.at("theory").at("traffic_bytes"))) : ordered_json());
+  cells.push_back(measured);
+  if (known) cells.back().text += measured.value == formula.value ? " =" : " / " + formula.text;
+  cells.push_back(formula);
 }
 
 }  // namespace
@@ -170,79 +165,65 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
   return row;
 }
 
-std::vector<std::string> compare_table(const ordered_json& rows) {
-  std::vector<std::string> lines = {
-      "memory: peak MiB of the rank that holds most, beside the forecast of it; received: MiB of all ranks in one step, \"=\": "
-      "the",
-      "formula to the byte, else measured / formula; other: norm gains, loss, statistics, both passes;",
-      "tokens/s: median step; exposed: the share of its time for which computing waits for others, of the rank that waits least "
-      "and of that which waits most"};
-  const bool longest = std::any_of(rows.begin(), rows.end(), [](const ordered_json& row) { return row.contains("longest_seq"); });
-  std::vector<std::string> heads = {
-      "layout",      "config",        "B",         "S",     "parameters", "gradients",    "optimizer",
-      "activations", "communication", "workspace", "total", "forecast",   "received fwd", "received bwd",
-      "other",       "tokens/s",      "exposed"};
-  if (longest) heads.emplace_back("longest S");
-  heads.insert(heads.end(), {"fits", "why"});
-  TextTable table(heads);
-  table.left_from(heads.size() - 1);
+Table compare_table(const ordered_json& rows) {
+  const bool longest = std::ranges::any_of(rows, [](const ordered_json& row) { return row.contains("longest_seq"); });
+  std::vector<Column> columns = {{"layout", Align::left, "layout"},  {"", Align::right, "ranks"},
+                                 {"config", Align::right, "config"}, {"B", Align::right, "batch"},
+                                 {"S", Align::right, "seq"},         {"", Align::right, "forward_only"}};
+  for (std::size_t i = 0; i < kCategories; ++i) {
+    const auto category = name(static_cast<Category>(i));
+    columns.push_back({category, Align::right, fmt::format("{}_bytes", category)});
+  }
+  for (const Column& column : std::initializer_list<Column>{{"total", Align::right, "total_bytes"},
+                                                            "forecast",
+                                                            {"received fwd", Align::right, "forward_received_bytes"},
+                                                            {"", Align::right, "forward_formula_bytes"},
+                                                            {"received bwd", Align::right, "backward_received_bytes"},
+                                                            {"", Align::right, "backward_formula_bytes"},
+                                                            {"other", Align::right, "other_received_bytes"},
+                                                            {"tokens/s", Align::right, "tokens_per_s"},
+                                                            {"exposed", Align::right, "exposed_share"},
+                                                            longest ? "longest S" : "",
+                                                            {"fits", Align::right, "fits"},
+                                                            {"why", Align::left, "why"},
+                                                            {"", Align::right, "forecast_bytes"},
+                                                            {"", Align::right, "longest_seq"},
+                                                            {"", Align::right, "exposed_share_least"}})
+    columns.push_back(column);
+  Table table(columns);
+  const auto if_any = [](const ordered_json& row, const char* field) {
+    return row.contains(field) ? row.at(field) : ordered_json();
+  };
   for (const ordered_json& row : rows) {
-    std::vector<std::string> cells = {row.at("label"), row.at("config"), std::to_string(row.at("batch").get<std::size_t>()),
-                                      std::to_string(row.at("seq").get<std::size_t>())};
+    std::vector<Cell> cells;
+    for (const char* field : {"label", "ranks", "config", "batch", "seq", "forward_only"}) cells.emplace_back(row.at(field));
     const ordered_json& memory = row.at("memory_peak_bytes");
-    for (std::size_t i = 0; i < kCategories; ++i) {
-      const std::string category(name(static_cast<Category>(i)));
-      cells.push_back(memory.is_null() ? "-" : mebibytes_or_dash(memory.at(category)));
+    const auto peak = [](const ordered_json& of, std::string_view category) {
+      return of.is_null() ? of : of.at(std::string(category));
+    };
+    for (std::size_t i = 0; i < kCategories; ++i) cells.push_back(mebibytes(peak(memory, name(static_cast<Category>(i)))));
+    cells.push_back(mebibytes(peak(memory, "total")));
+    const ordered_json forecast = row.contains("theory") ? row.at("theory").at("memory_peak_bytes").at("total") : ordered_json();
+    cells.push_back(mebibytes(forecast));
+    for (const char* pass : {"forward", "backward"}) {
+      const auto count = [&](const ordered_json& traffic) { return total(traffic, pass); };
+      append_beside(cells, row, count, row.at("traffic_bytes").contains(pass));
     }
-    cells.push_back(memory.is_null() ? "-" : mebibytes_or_dash(memory.at("total")));
-    cells.push_back(row.contains("theory") ? mebibytes_or_dash(row.at("theory").at("memory_peak_bytes").at("total")) : "-");
-    cells.push_back(pass_beside(row, "forward"));
-    cells.push_back(pass_beside(row, "backward"));
-    cells.push_back(row.at("traffic_bytes").is_null() ? "-" : beside(row, other));
+    append_beside(cells, row, other, !row.at("traffic_bytes").is_null());
+    cells.pop_back();
     const ordered_json& speed = row.at("tokens_per_s");
-    cells.push_back(speed.is_null() ? "-" : fmt::format("{:.0f}", speed.get<double>()));
-    cells.push_back(row.contains("exposed_share")
-                        ? fmt::format("{:.1f}-{:.1f}%", 100 * row.at("exposed_share_least").get<double>(),
-                                      100 * row.at("exposed_share").get<double>())
-                        : "-");
-    if (longest) cells.push_back(row.contains("longest_seq") ? std::to_string(row.at("longest_seq").get<std::size_t>()) : "-");
-    cells.push_back(row.at("fits").is_null() ? "?" : row.at("fits").get<bool>() ? "yes" : "no");
-    cells.push_back(row.at("why"));
+    cells.emplace_back(speed.is_null() ? "-" : fmt::format("{:.0f}", speed.get<double>()), speed);
+    const ordered_json least = if_any(row, "exposed_share_least");
+    const ordered_json most = if_any(row, "exposed_share");
+    cells.emplace_back(most.is_null() ? "-" : fmt::format("{:.1f}-{:.1f}%", 100 * least.get<double>(), 100 * most.get<double>()),
+                       most);
+    cells.emplace_back(if_any(row, "longest_seq"));
+    const ordered_json& fits = row.at("fits");
+    cells.emplace_back(fits.is_null() ? "?" : fits.get<bool>() ? "yes" : "no", fits);
+    for (const ordered_json& value : {row.at("why"), forecast, if_any(row, "longest_seq"), least}) cells.emplace_back(value);
     table.row(std::move(cells));
   }
-  for (std::string& line : table.lines()) lines.push_back(std::move(line));
-  return lines;
-}
-
-std::string compare_csv(const ordered_json& rows) {
-  std::string csv = "layout,ranks,config,batch,seq,forward_only";
-  for (std::size_t i = 0; i < kCategories; ++i) csv += fmt::format(",{}_bytes", name(static_cast<Category>(i)));
-  csv +=
-      ",total_bytes,forward_received_bytes,forward_formula_bytes,backward_received_bytes,backward_formula_bytes,"
-      "other_received_bytes,tokens_per_s,exposed_share,fits,why,forecast_bytes,longest_seq,exposed_share_least\n";
-  for (const ordered_json& row : rows) {
-    std::vector<std::string> cells = {csv_cell(row.at("label")), row.at("ranks").dump(), csv_cell(row.at("config")),
-                                      row.at("batch").dump(),    row.at("seq").dump(),   row.at("forward_only").dump()};
-    const ordered_json& memory = row.at("memory_peak_bytes");
-    for (std::size_t i = 0; i < kCategories; ++i)
-      cells.push_back(memory.is_null() ? "" : memory.at(std::string(name(static_cast<Category>(i)))).dump());
-    cells.push_back(memory.is_null() ? "" : memory.at("total").dump());
-    for (const char* pass : {"forward", "backward"}) {
-      const bool known = !row.at("traffic_bytes").is_null() && row.at("traffic_bytes").contains(pass);
-      cells.push_back(known ? std::to_string(total(row.at("traffic_bytes"), pass)) : "");
-      cells.push_back(known ? std::to_string(total(row.at("theory").at("traffic_bytes"), pass)) : "");
-    }
-    cells.push_back(row.at("traffic_bytes").is_null() ? "" : std::to_string(other(row.at("traffic_bytes"))));
-    cells.push_back(row.at("tokens_per_s").is_null() ? "" : row.at("tokens_per_s").dump());
-    cells.push_back(row.contains("exposed_share") ? row.at("exposed_share").dump() : "");
-    cells.push_back(row.at("fits").is_null() ? "" : row.at("fits").dump());
-    cells.push_back(csv_cell(row.at("why")));
-    cells.push_back(row.contains("theory") ? row.at("theory").at("memory_peak_bytes").at("total").dump() : "");
-    cells.push_back(row.contains("longest_seq") ? row.at("longest_seq").dump() : "");
-    cells.push_back(row.contains("exposed_share_least") ? row.at("exposed_share_least").dump() : "");
-    csv += fmt::format("{}\n", fmt::join(cells, ","));
-  }
-  return csv;
+  return table;
 }
 
 }  // namespace tsprun::detail::launcher

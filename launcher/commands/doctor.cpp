@@ -3,6 +3,7 @@
 #include "launcher/blas_trial.h"
 #include "launcher/commands/command.h"
 #include "launcher/standard_output.h"
+#include "launcher/table.h"
 #include "launcher/transport_trial.h"
 #include "transport/cause.h"
 #include "transport/environment.h"
@@ -14,6 +15,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,6 +30,18 @@ using nlohmann::ordered_json;
 std::string text_in_mebibytes(std::uint64_t bytes) { return fmt::format("{} MiB", bytes >> 20); }
 std::string limit_text(std::uint64_t limit) { return limit == UINT64_MAX ? "unlimited" : std::to_string(limit); }
 ordered_json limit_json(std::uint64_t limit) { return limit == UINT64_MAX ? ordered_json(nullptr) : ordered_json(limit); }
+
+/// Returns the table of choices, a line for each row.
+std::vector<std::string> choice_lines(const ChoiceTable& choices) {
+  Table table({{"operation", Align::left}, "bytes up to", "ranks up to", "views", {"algorithm", Align::left}});
+  const auto bound = [](auto most) {
+    return most == std::numeric_limits<decltype(most)>::max() ? std::string("any") : std::to_string(most);
+  };
+  for (const ChoiceRow& row : choices.rows()) {
+    table.row({name(row.op), bound(row.max_bytes), bound(row.max_ranks), row.needs_views ? "yes" : "any", name(row.algorithm)});
+  }
+  return table.lines();
+}
 
 /// Makes the smallest node memory and writes to it: this proves that shm works here, or tells why it doesn't.
 Trial try_shared_memory() {
@@ -191,8 +205,8 @@ class Doctor : public Command {
     for (const auto& [kind, trial] : trials) print("  {:<6}{}: {}\n", kind, trial->possible ? "yes" : "no", trial->why);
     print("\nwhy this transport\n");
     for (const WayRow& way : ways) print("  {:<12} {:<6}{}\n", way.between, way.kind, way.why);
-    print("\nalgorithms (first line that fits; TSP_ALGORITHMS overrides{})\n{}", overrides.empty() ? "" : ": " + overrides,
-          choices.print());
+    print("\nalgorithms (first line that fits; TSP_ALGORITHMS overrides{})\n", overrides.empty() ? "" : ": " + overrides);
+    print_lines(choice_lines(choices));
     print("\nalgorithms that there are\n");
     for (int i = 0; i < kOps; ++i) print("{:<15} {}\n", name(static_cast<Op>(i)), algorithm_names(static_cast<Op>(i)));
 

@@ -5,9 +5,9 @@
 #include "launcher/model/model_options.h"
 #include "launcher/plan/paper_tables.h"
 #include "launcher/plan/points.h"
-#include "launcher/plan/text_table.h"
 #include "launcher/refuse.h"
 #include "launcher/standard_output.h"
+#include "launcher/table.h"
 #include "layers/theory/machine.h"
 #include "layers/theory/search.h"
 #include "layers/theory/simulate.h"
@@ -72,10 +72,6 @@ class PlanCommand final : public Command {
   Layout layout_;
   PlanQuestion question_;
 };
-
-void print_lines(const std::vector<std::string>& lines) {
-  for (const std::string& line : lines) print("{}\n", line);
-}
 
 void PlanCommand::declare(OptionTable& table) {
   using enum Trait;
@@ -185,8 +181,12 @@ void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohman
     rows[i]["simulated_binds"] = all.back().step.binds;
   }
   std::ranges::stable_sort(all, {}, [](const Played& played) { return played.step.seconds; });
-  TextTable table({"played in virtual time", "recompute", "ms a step", "modelled ms", "exposed ms", "bound by"});
-  table.left_from(5);
+  Table table({{"played in virtual time", Align::left},
+               "recompute",
+               "ms a step",
+               "modelled ms",
+               "exposed ms",
+               {"bound by", Align::left}});
   for (const Played& played : all) {
     table.row({played.candidate->layout.label(), recompute_name(played.candidate->recompute),
                fmt::format("{:.2f}", 1e3 * played.step.seconds), fmt::format("{:.2f}", 1e3 * played.candidate->time.seconds),

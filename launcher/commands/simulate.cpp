@@ -7,7 +7,7 @@
 #include "launcher/model/output_file.h"
 #include "launcher/model/sweep.h"
 #include "launcher/model/trace_file.h"
-#include "launcher/plan/csv.h"
+#include "launcher/outputs.h"
 #include "launcher/refuse.h"
 #include "launcher/standard_output.h"
 #include "layers/layout/check_layout.h"
@@ -256,10 +256,12 @@ int SimulateCommand::run(const GlobalOptions& global, Report& report) {
     const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     rows.push_back(simulate_json(point, *machine_, !options_.forward, point.why.empty() ? &last : nullptr, wall));
   }
-  for (const std::string& line : simulate_table(rows, *machine_)) print("{}\n", line);
+  const Table table = simulate_table(rows);
+  print_lines(table.lines());
+  print_lines(simulate_remarks(rows, *machine_));
   // What was played stays, even if a file can't be written.
   std::string trouble;
-  if (!options_.csv.empty()) trouble = write_csv("--csv", options_.csv, simulate_csv(rows));
+  if (!options_.csv.empty()) trouble = write_csv("--csv", options_.csv, table.csv());
   try {
     if (!global.trace.empty()) write_played_trace(last, {.path = global.trace, .flows = global.trace_options.flows});
   } catch (const Error& error) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "launcher/model/model_options.h"
+#include "launcher/table.h"
 #include "layers/layout/layout.h"
 #include "layers/theory/machine.h"
 #include "layers/theory/simulate.h"
@@ -24,9 +25,9 @@ struct SimulatePoint {
 /// Returns the report's row for a point. `played` is null if it can't be played. `wall`: seconds that playing took.
 nlohmann::ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& machine, bool training,
                                      const theory::Simulated* played, double wall);
-/// Returns the table's lines, and below it what doesn't fit or can't be believed.
-std::vector<std::string> simulate_table(const nlohmann::ordered_json& rows, const theory::Machine& machine);
-/// Returns the same rows as CSV.
-std::string simulate_csv(const nlohmann::ordered_json& rows);
+/// Returns the rows as a table, for people and as CSV.
+Table simulate_table(const nlohmann::ordered_json& rows);
+/// Returns lines that say which rows don't fit or can't be believed.
+std::vector<std::string> simulate_remarks(const nlohmann::ordered_json& rows, const theory::Machine& machine);
 
 }  // namespace tsprun::detail::launcher

@@ -1,27 +1,19 @@
+// Turns what `simulate` has played into rows of the report, a table, and remarks on them.
 #include "launcher/commands/simulate.h"
 #include "launcher/counts_json.h"
 #include "launcher/plan/amounts.h"
-#include "launcher/plan/csv.h"
-#include "launcher/plan/text_table.h"
 #include "layers/theory/search.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <string_view>
 
 namespace tsprun::detail::launcher {
 
 namespace {
 
 using nlohmann::ordered_json;
-
-/// Figures of a row that stand in CSV under their own names.
-constexpr std::array<std::string_view, 6> kFigures = {"seconds",         "tokens_per_s",    "mfu",
-                                                      "compute_seconds", "exposed_seconds", "binds"};
 
 double number(const ordered_json& row, const char* field) { return row.at(field).get<double>(); }
 
@@ -77,84 +69,81 @@ ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& ma
   return row;
 }
 
-std::vector<std::string> simulate_table(const ordered_json& rows, const theory::Machine& machine) {
-  const bool any_refused = !std::ranges::all_of(rows, is_played);
-  std::vector<std::string> heads = {"layout"};
-  for (const auto& [field, head] : {std::pair("config", "config"), std::pair("batch", "B"), std::pair("seq", "S")}) {
-    if (differs(rows, field)) heads.emplace_back(head);
-  }
-  const std::size_t settings = heads.size();
-  heads.insert(heads.end(), {"step ms", "tokens/s", "MFU", "compute ms", "exposed ms", "memory", "binds", "busiest link"});
-  const std::size_t words = heads.size() - 2;
-  if (any_refused) heads.emplace_back("why");
-  TextTable table(heads);
-  table.left_from(words);
-  std::vector<std::string> remarks;
+Table simulate_table(const ordered_json& rows) {
+  using enum Align;
+  const auto if_differs = [&](const char* field, const char* head) { return differs(rows, field) ? head : ""; };
+  std::vector<Column> columns = {{"layout", left, "layout"},
+                                 {"", right, "gpus"},
+                                 {if_differs("config", "config"), right, "config"},
+                                 {if_differs("batch", "B"), right, "batch"},
+                                 {if_differs("seq", "S"), right, "seq"},
+                                 {"step ms", right, "seconds"},
+                                 {"tokens/s", right, "tokens_per_s"},
+                                 {"MFU", right, "mfu"},
+                                 {"compute ms", right, "compute_seconds"},
+                                 {"exposed ms", right, "exposed_seconds"},
+                                 {"memory"},
+                                 {"binds", left, "binds"},
+                                 {"busiest link", left}};
+  for (std::size_t i = 0; i < kCategories; ++i)
+    columns.emplace_back("", right, fmt::format("{}_bytes", name(static_cast<Category>(i))));
+  for (const char* field : {"total_bytes", "received_bytes", "busiest_link", "busiest_share", "messages", "classes"})
+    columns.emplace_back("", right, field);
+  columns.emplace_back(std::ranges::all_of(rows, is_played) ? "" : "why", left, "why");
+  Table table(columns);
   for (const ordered_json& row : rows) {
-    std::vector<std::string> cells = {row.at("layout")};
-    if (differs(rows, "config")) cells.push_back(row.at("config"));
-    for (const char* field : {"batch", "seq"}) {
-      if (differs(rows, field)) cells.push_back(row.at(field).dump());
-    }
+    std::vector<Cell> cells;
+    for (const char* field : {"layout", "gpus", "config", "batch", "seq"}) cells.emplace_back(row.at(field));
     if (!is_played(row)) {
-      cells.resize(heads.size() - 1, "-");
-      cells.push_back(row.at("why"));
+      cells.resize(columns.size() - 1, ordered_json());
+      cells.emplace_back(row.at("why"));
       table.row(std::move(cells));
       continue;
     }
+    const auto scaled = [&](const char* field, double scale, fmt::format_string<double> format) {
+      cells.emplace_back(fmt::format(format, scale * number(row, field)), row.at(field));
+    };
+    scaled("seconds", 1e3, "{:.2f}");
+    scaled("tokens_per_s", 1, "{:.0f}");
+    scaled("mfu", 100, "{:.1f} %");
+    scaled("compute_seconds", 1e3, "{:.2f}");
+    scaled("exposed_seconds", 1e3, "{:.2f}");
+    const ordered_json& memory = row.at("memory_peak_bytes");
     const ordered_json* busy = busiest(row);
-    const auto total = number(row.at("memory_peak_bytes"), "total");
-    cells.insert(cells.end(),
-                 {fmt::format("{:.2f}", 1e3 * number(row, "seconds")), fmt::format("{:.0f}", number(row, "tokens_per_s")),
-                  fmt::format("{:.1f} %", 100 * number(row, "mfu")), fmt::format("{:.2f}", 1e3 * number(row, "compute_seconds")),
-                  fmt::format("{:.2f}", 1e3 * number(row, "exposed_seconds")), readable_bytes(total), row.at("binds"),
-                  busy == nullptr ? "none"
-                                  : fmt::format("{} ({:.0f} %)", busy->at("kind").get_ref<const std::string&>(),
-                                                100 * number(*busy, "busy"))});
-    if (any_refused) cells.emplace_back();
-    std::string which = fmt::format("{}", fmt::join(cells.begin(), cells.begin() + static_cast<std::ptrdiff_t>(settings), ", "));
+    cells.emplace_back(readable_bytes(number(memory, "total")));
+    cells.emplace_back(row.at("binds"));
+    cells.emplace_back(busy == nullptr ? "none"
+                                       : fmt::format("{} ({:.0f} %)", busy->at("kind").get_ref<const std::string&>(),
+                                                     100 * number(*busy, "busy")));
+    for (std::size_t i = 0; i < kCategories; ++i) cells.emplace_back(memory.at(std::string(name(static_cast<Category>(i)))));
+    cells.emplace_back(memory.at("total"));
+    std::uint64_t received = 0;
+    for (const ordered_json& bytes : row.at("traffic_bytes")) received += bytes.get<std::uint64_t>();
+    cells.emplace_back(ordered_json(received));
+    cells.emplace_back(busy == nullptr ? ordered_json() : busy->at("kind"));
+    cells.emplace_back(busy == nullptr ? ordered_json(0) : busy->at("busy"));
+    for (const char* field : {"messages", "classes", "why"}) cells.emplace_back(row.at(field));
     table.row(std::move(cells));
+  }
+  return table;
+}
+
+std::vector<std::string> simulate_remarks(const ordered_json& rows, const theory::Machine& machine) {
+  std::vector<std::string> remarks;
+  for (const ordered_json& row : rows) {
+    if (!is_played(row)) continue;
+    std::string which = row.at("layout");
+    for (const char* field : {"config", "batch", "seq"}) {
+      if (differs(rows, field)) which += ", " + Cell(row.at(field)).text;
+    }
     if (number(row, "mfu") > 1)
       remarks.push_back(fmt::format("{}: MFU above 100 %: the machine's efficiency or its peak is too high", which));
-    if (total > machine.memory_bytes) {
+    if (const double total = number(row.at("memory_peak_bytes"), "total"); total > machine.memory_bytes) {
       remarks.push_back(fmt::format("{}: rank {} needs {}, and a GPU has {}", which, row.at("fullest_rank").dump(),
                                     readable_bytes(total), readable_bytes(machine.memory_bytes)));
     }
   }
-  std::vector<std::string> lines = table.lines();
-  lines.insert(lines.end(), remarks.begin(), remarks.end());
-  return lines;
-}
-
-std::string simulate_csv(const ordered_json& rows) {
-  std::string csv = fmt::format("layout,gpus,config,batch,seq,{}", fmt::join(kFigures, ","));
-  for (std::size_t i = 0; i < kCategories; ++i) csv += fmt::format(",{}_bytes", name(static_cast<Category>(i)));
-  csv += ",total_bytes,received_bytes,busiest_link,busiest_share,messages,classes,why\n";
-  for (const ordered_json& row : rows) {
-    std::vector<std::string> cells = {csv_cell(row.at("layout")), row.at("gpus").dump(), csv_cell(row.at("config")),
-                                      row.at("batch").dump(), row.at("seq").dump()};
-    if (is_played(row)) {
-      for (const std::string_view figure : kFigures) {
-        const ordered_json& value = row.at(std::string(figure));
-        cells.push_back(value.is_string() ? csv_cell(value) : value.dump());
-      }
-      const ordered_json& memory = row.at("memory_peak_bytes");
-      for (std::size_t i = 0; i < kCategories; ++i)
-        cells.push_back(memory.at(std::string(name(static_cast<Category>(i)))).dump());
-      cells.push_back(memory.at("total").dump());
-      std::uint64_t received = 0;
-      for (const ordered_json& bytes : row.at("traffic_bytes")) received += bytes.get<std::uint64_t>();
-      cells.push_back(std::to_string(received));
-      const ordered_json* busy = busiest(row);
-      cells.push_back(busy == nullptr ? "" : csv_cell(busy->at("kind")));
-      cells.push_back(busy == nullptr ? "0" : busy->at("busy").dump());
-      for (const char* field : {"messages", "classes"}) cells.push_back(row.at(field).dump());
-    }
-    cells.resize(5 + kFigures.size() + kCategories + 6);
-    cells.push_back(csv_cell(row.at("why")));
-    csv += fmt::format("{}\n", fmt::join(cells, ","));
-  }
-  return csv;
+  return remarks;
 }
 
 }  // namespace tsprun::detail::launcher

@@ -2,7 +2,7 @@
 #include "launcher/model/audit_table.h"
 
 #include "launcher/model/rank_table.h"
-#include "launcher/plan/text_table.h"
+#include "launcher/table.h"
 
 #include <fmt/format.h>
 

@@ -1,13 +1,12 @@
-// Groups equal rows, finds extremes, and aligns columns.
+// Groups equal rows and finds extremes.
 #include "launcher/model/rank_table.h"
 
 #include "launcher/ranges.h"
+#include "launcher/table.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
-#include <span>
 #include <utility>
 
 namespace tsprun::detail::launcher {
@@ -16,26 +15,29 @@ namespace {
 
 constexpr double kMebibyte = 1 << 20;
 constexpr std::size_t kLabel = 14;
-constexpr std::size_t kGap = 2;
 /// Most rows of ranks that differ, besides the least and the most.
 constexpr std::size_t kMostDiffering = 4;
 
-struct Row {
-  std::string label;
-  std::vector<std::string> cells;
-};
+using Texts = std::vector<std::string>;
 
-std::vector<std::string> texts_of(const std::vector<RankCell>& cells) {
-  std::vector<std::string> texts;
+Texts texts_of(const std::vector<RankCell>& cells) {
+  Texts texts;
   for (const RankCell& cell : cells) texts.push_back(cell.number + cell.mark);
   return texts;
 }
 
+/// Adds a row.
+void row(Table& table, std::string_view label, const Texts& texts) {
+  std::vector<Cell> cells = {label};
+  cells.insert(cells.end(), texts.begin(), texts.end());
+  table.row(std::move(cells));
+}
+
 /// Returns ranks grouped by what their rows read, in the order of each group's first rank.
-std::vector<std::pair<std::vector<std::string>, std::vector<int>>> groups_of(const std::vector<std::vector<RankCell>>& ranks) {
-  std::vector<std::pair<std::vector<std::string>, std::vector<int>>> groups;
+std::vector<std::pair<Texts, std::vector<int>>> groups_of(const std::vector<std::vector<RankCell>>& ranks) {
+  std::vector<std::pair<Texts, std::vector<int>>> groups;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const std::vector<std::string> texts = texts_of(ranks[rank]);
+    const Texts texts = texts_of(ranks[rank]);
     const auto same = std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == texts; });
     if (same != groups.end()) same->second.push_back(static_cast<int>(rank));
     else groups.push_back({texts, {static_cast<int>(rank)}});
@@ -44,9 +46,9 @@ std::vector<std::pair<std::vector<std::string>, std::vector<int>>> groups_of(con
 }
 
 /// Returns the least and the most of every column. They carry a mark only if all ranks have the same.
-std::pair<Row, Row> extremes(const std::vector<std::vector<RankCell>>& ranks) {
-  Row least{"least", {}};
-  Row most{"most", {}};
+std::pair<Texts, Texts> extremes(const std::vector<std::vector<RankCell>>& ranks) {
+  Texts least;
+  Texts most;
   for (std::size_t column = 0; column < ranks.front().size(); ++column) {
     std::vector<const RankCell*> cells;
     for (const std::vector<RankCell>& row : ranks) cells.push_back(&row[column]);
@@ -55,36 +57,26 @@ std::pair<Row, Row> extremes(const std::vector<std::vector<RankCell>>& ranks) {
     const bool alike =
         std::all_of(cells.begin(), cells.end(), [&](const RankCell* cell) { return cell->mark == cells[0]->mark; });
     const std::string mark = alike ? cells[0]->mark : "";
-    least.cells.push_back((*low)->number + mark);
-    most.cells.push_back((*high)->number + mark);
+    least.push_back((*low)->number + mark);
+    most.push_back((*high)->number + mark);
   }
   return {least, most};
 }
 
-std::vector<Row> rows_of(const std::vector<std::vector<RankCell>>& ranks) {
+void rows(Table& table, const std::vector<std::vector<RankCell>>& ranks) {
   const auto groups = groups_of(ranks);
-  std::vector<Row> rows;
   if (groups.size() <= kMostRows) {
-    for (const auto& [texts, members] : groups) rows.push_back({ranges_text(members, kLabel), texts});
-    return rows;
+    for (const auto& [texts, members] : groups) row(table, ranges_text(members, kLabel), texts);
+    return;
   }
   const auto [least, most] = extremes(ranks);
-  rows = {least, most};
-  for (std::size_t rank = 0; rank < ranks.size() && rows.size() < 2 + kMostDiffering; ++rank) {
-    if (std::any_of(ranks[rank].begin(), ranks[rank].end(), [](const RankCell& cell) { return cell.differs; }))
-      rows.push_back({std::to_string(rank), texts_of(ranks[rank])});
-  }
-  return rows;
-}
-
-/// Prints columns [first, last) of all rows, with their labels.
-void print_block(std::vector<std::string>& lines, std::span<const Row> rows, std::span<const std::size_t> widths,
-                 std::size_t label, std::size_t first, std::size_t last) {
-  for (const Row& row : rows) {
-    std::string line = fmt::format("{:<{}}", row.label, label);
-    for (std::size_t column = first; column < last; ++column)
-      line += fmt::format("{:>{}}", row.cells[column], widths[column] + kGap);
-    lines.push_back(line);
+  row(table, "least", least);
+  row(table, "most", most);
+  std::size_t differing = 0;
+  for (std::size_t rank = 0; rank < ranks.size() && differing < kMostDiffering; ++rank) {
+    if (!std::ranges::any_of(ranks[rank], &RankCell::differs)) continue;
+    row(table, std::to_string(rank), texts_of(ranks[rank]));
+    ++differing;
   }
 }
 
@@ -111,28 +103,12 @@ RankCell bytes_cell(std::uint64_t measured, std::optional<std::uint64_t> predict
 }
 
 std::vector<std::string> RankTable::lines() const {
-  std::vector<Row> rows = {{"rank", heads}};
-  const std::vector<Row> figures = rows_of(ranks);
-  rows.insert(rows.end(), figures.begin(), figures.end());
-  if (!sum.empty()) rows.push_back({"sum", texts_of(sum)});
-  std::size_t label = 0;
-  std::vector<std::size_t> widths(heads.size());
-  for (const Row& row : rows) {
-    label = std::max(label, row.label.size());
-    for (std::size_t column = 0; column < widths.size(); ++column)
-      widths[column] = std::max(widths[column], row.cells[column].size());
-  }
-  std::vector<std::string> lines;
-  for (std::size_t first = 0; first < widths.size();) {
-    std::size_t last = first;
-    for (std::size_t width = label; last < widths.size(); ++last) {
-      width += widths[last] + kGap;
-      if (width > kTableColumns && last > first) break;
-    }
-    print_block(lines, rows, widths, label, first, last);
-    first = last;
-  }
-  return lines;
+  std::vector<Column> columns = {{"rank", Align::left}};
+  columns.insert(columns.end(), heads.begin(), heads.end());
+  Table table(columns);
+  rows(table, ranks);
+  if (!sum.empty()) row(table, "sum", texts_of(sum));
+  return table.lines(kTableColumns);
 }
 
 }  // namespace tsprun::detail::launcher

@@ -1,3 +1,4 @@
+// Evaluates the paper's formulas for its own model, and counts the same on this program's schedules.
 #include "launcher/plan/paper_figures.h"
 
 #include "launcher/plan/amounts.h"

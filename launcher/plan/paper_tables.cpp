@@ -1,8 +1,9 @@
+// The list of equations, each with its value as printed and a function that counts it here; and the words about differences.
 #include "launcher/plan/paper_tables.h"
 
 #include "launcher/plan/amounts.h"
 #include "launcher/plan/paper_figures.h"
-#include "launcher/plan/text_table.h"
+#include "launcher/table.h"
 #include "layers/layout/check_layout.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/flows.h"
@@ -207,11 +208,10 @@ std::vector<std::string> PaperTables::lines() const {
       "",
       "The paper's equations as printed, and what is counted here: bytes and FLOPs of a layer and device, activations of all "
       "layers"};
-  TextTable table({"as printed", "its value", "counted", "why they differ"});
-  table.left_from(3);
+  Table table({{"as printed", Align::left}, "its value", "counted", {"why they differ", Align::left}});
   for (const Equation& equation : equations_) {
     table.row({fmt::format("({}) {}", equation.number, equation.formula), number(equation.printed, equation.unit),
-               equation.exact ? number(*equation.exact, equation.unit) : "-", std::string(equation.note)});
+               equation.exact ? number(*equation.exact, equation.unit) : "-", equation.note});
   }
   for (std::string& line : table.lines()) lines.push_back(std::move(line));
   lines.emplace_back("");

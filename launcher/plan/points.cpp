@@ -1,9 +1,10 @@
+// Asks theory about a layout, and sets the answers out as tables, rows of JSON and advice.
 #include "launcher/plan/points.h"
 
 #include "launcher/counts_json.h"
 #include "launcher/plan/amounts.h"
-#include "launcher/plan/text_table.h"
 #include "launcher/report.h"
+#include "launcher/table.h"
 #include "layers/layout/check_layout.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/peaks.h"
@@ -53,27 +54,24 @@ ordered_json flops_json(const theory::PassFlops& flops) {
           {"total", flops.total()}};
 }
 
-void append(std::vector<std::string>& lines, const TextTable& table) {
-  for (std::string& line : table.lines()) lines.push_back(std::move(line));
-}
+void append(std::vector<std::string>& lines, const Table& table) { std::ranges::move(table.lines(), std::back_inserter(lines)); }
 
 void memory_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& points) {
   lines.emplace_back("");
   lines.emplace_back(
       "Table III. Memory of the rank that holds most: what the schedule allocates when it runs on a rank that isn't there.");
   lines.emplace_back("The peak is of the sum.");
-  std::vector<std::string> heads = {"layout"};
-  for (std::size_t i = 0; i < kCategories; ++i) heads.emplace_back(name(static_cast<Category>(i)));
-  heads.insert(heads.end(), {"peak", "fits", "why"});
-  TextTable table(heads);
-  table.left_from(heads.size() - 1);
+  std::vector<Column> columns = {{"layout", Align::left}};
+  for (std::size_t i = 0; i < kCategories; ++i) columns.emplace_back(name(static_cast<Category>(i)));
+  columns.insert(columns.end(), {"peak", "fits", {"why", Align::left}});
+  Table table(columns);
   for (const PlanPoint& point : points) {
-    std::vector<std::string> cells = {point.layout.label()};
+    std::vector<Cell> cells = {point.layout.label()};
     for (std::size_t i = 0; i < kCategories; ++i)
-      cells.push_back(point.possible ? readable_bytes(real(point.memory.of[i])) : "-");
-    cells.push_back(point.possible ? readable_bytes(real(point.memory.total)) : "-");
-    cells.push_back(!point.fits ? "" : *point.fits ? "yes" : "no");
-    cells.push_back(point.why);
+      cells.emplace_back(point.possible ? readable_bytes(real(point.memory.of[i])) : "-");
+    cells.emplace_back(point.possible ? readable_bytes(real(point.memory.total)) : "-");
+    cells.emplace_back(!point.fits ? "" : *point.fits ? "yes" : "no");
+    cells.emplace_back(point.why);
     table.row(std::move(cells));
   }
   append(lines, table);
@@ -93,18 +91,18 @@ void traffic_table(std::vector<std::string>& lines, const std::vector<PlanPoint>
       purposes.push_back(purpose);
     }
   }
-  std::vector<std::string> heads = {"layout", "pass"};
-  for (const Purpose purpose : purposes) heads.emplace_back(name(purpose));
-  heads.emplace_back("total");
-  TextTable table(heads);
+  std::vector<Column> columns = {{"layout", Align::left}, "pass"};
+  for (const Purpose purpose : purposes) columns.emplace_back(name(purpose));
+  columns.emplace_back("total");
+  Table table(columns);
   for (const PlanPoint& point : points) {
     if (!point.possible) continue;
     for (const bool backward : {false, true}) {
       const theory::PurposeBytes& bytes = backward ? point.traffic.backward : point.traffic.forward;
       const double ranks = point.layout.ranks();
-      std::vector<std::string> cells = {backward ? "" : point.layout.label(), backward ? "backward" : "forward"};
-      for (const Purpose purpose : purposes) cells.push_back(readable_bytes(real(bytes[purpose]) / ranks));
-      cells.push_back(readable_bytes(real(bytes.total()) / ranks));
+      std::vector<Cell> cells = {backward ? "" : point.layout.label(), backward ? "backward" : "forward"};
+      for (const Purpose purpose : purposes) cells.emplace_back(readable_bytes(real(bytes[purpose]) / ranks));
+      cells.emplace_back(readable_bytes(real(bytes.total()) / ranks));
       table.row(std::move(cells));
     }
   }
@@ -115,17 +113,18 @@ void flops_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& 
   lines.emplace_back("");
   lines.emplace_back(
       "Table IV. GFLOP of the busiest rank in one step; attention counts causal pairs only, backward what is made again.");
-  TextTable table({"layout", "forward: linear", "attention", "head", "backward: linear", "attention", "head", "total"});
+  Table table(
+      {{"layout", Align::left}, "forward: linear", "attention", "head", "backward: linear", "attention", "head", "total"});
   const auto giga = [](double flops) { return fmt::format("{:.3f}", flops / kGiga); };
   for (const PlanPoint& point : points) {
     if (!point.possible) continue;
-    std::vector<std::string> cells = {point.layout.label()};
+    std::vector<Cell> cells = {point.layout.label()};
     for (const theory::PassFlops* pass : {&point.flops.forward, &point.flops.backward}) {
-      cells.push_back(giga(pass->attention_linear + pass->mlp));
-      cells.push_back(giga(pass->attention_core));
-      cells.push_back(giga(pass->head));
+      cells.emplace_back(giga(pass->attention_linear + pass->mlp));
+      cells.emplace_back(giga(pass->attention_core));
+      cells.emplace_back(giga(pass->head));
     }
-    cells.push_back(giga(point.flops.total()));
+    cells.emplace_back(giga(point.flops.total()));
     table.row(std::move(cells));
   }
   append(lines, table);
@@ -134,13 +133,12 @@ void flops_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& 
 void time_table(std::vector<std::string>& lines, const PlanQuestion& question, const std::vector<PlanPoint>& points) {
   lines.emplace_back("");
   lines.push_back(fmt::format("Time of a step, modelled (theory/step_time.h), on {}.", question.machine->name));
-  TextTable table({"layout", "ms", "tokens/s", "MFU", "exposed", "bound by"});
-  table.left_from(5);
+  Table table({{"layout", Align::left}, "ms", "tokens/s", "MFU", "exposed", {"bound by", Align::left}});
   for (const PlanPoint& point : points) {
     if (!point.time) continue;
     table.row({point.layout.label(), fmt::format("{:.3f}", point.time->seconds * 1e3), fmt::format("{:.0f}", *point.tokens_per_s),
                percent(*point.utilization), percent(point.time->exposed / point.time->seconds),
-               std::string(theory::name(point.time->binds, *question.machine))});
+               theory::name(point.time->binds, *question.machine)});
   }
   append(lines, table);
 }
@@ -279,10 +277,9 @@ std::vector<std::string> search_table(const PlanQuestion& question, const std::v
       fmt::format("machine: {}; {} a GPU", question.machine->name, readable_bytes(real(question.memory_bytes))),
       "step times are modelled (theory/step_time.h): for ranking, not for promises; MFU: the model's FLOPs without recomputation",
       "over all GPUs' peak; what fits is asked of the fullest GPU, with ids that spread evenly: `plan --layout` asks all", ""};
-  TextTable fitting({"fits", "recompute", "ms a step", "tokens/s", "MFU", "exposed", "peak", "bound by"});
-  fitting.left_from(7);
-  TextTable others({"doesn't fit", "recompute", "why"});
-  others.left_from(2);
+  Table fitting(
+      {{"fits", Align::left}, "recompute", "ms a step", "tokens/s", "MFU", "exposed", "peak", {"bound by", Align::left}});
+  Table others({{"doesn't fit", Align::left}, "recompute", {"why", Align::left}});
   std::size_t fit = 0;
   std::size_t other = 0;
   for (const PlanPoint& point : points) {
@@ -294,7 +291,7 @@ std::vector<std::string> search_table(const PlanQuestion& question, const std::v
       fitting.row({all_labels(point), recompute_name(point.recompute), fmt::format("{:.2f}", point.time->seconds * 1e3),
                    fmt::format("{:.0f}", *point.tokens_per_s), percent(*point.utilization),
                    percent(point.time->exposed / point.time->seconds), readable_bytes(real(point.memory.total)),
-                   std::string(theory::name(point.time->binds, *question.machine))});
+                   theory::name(point.time->binds, *question.machine)});
     } else {
       others.row({all_labels(point), point.possible ? recompute_name(point.recompute) : "-", point.why});
     }

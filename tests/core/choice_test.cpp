@@ -88,13 +88,6 @@ TEST(ChoiceTable, WrongOverridesAreRefusedByName) {
   }
 }
 
-TEST(ChoiceTable, PrintsOneLineARowUnderAHeading) {
-  const ChoiceTable table("all_reduce<64K=ring");
-  const std::string text = table.print();
-  EXPECT_EQ(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')), table.rows().size() + 1);
-  EXPECT_NE(text.find("65535"), std::string::npos);
-}
-
 TEST(Names, GoThereAndBack) {
   for (int i = 0; i < kOps; ++i) EXPECT_EQ(op_from_name(name(static_cast<Op>(i))), static_cast<Op>(i));
   for (int i = 0; i < kReductionCount; ++i) {

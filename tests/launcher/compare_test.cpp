@@ -175,18 +175,18 @@ TEST(Compare, ARowSumsTrafficTakesTheFullestRankAndTheMedianStep) {
   EXPECT_EQ(row.at("layout"), (ordered_json{{"tsp", 2}}));
 
   ordered_json rows = ordered_json::array({row});
-  const std::vector<std::string> table = compare_table(rows);
+  const std::vector<std::string> table = compare_table(rows).lines();
   // `other` stands apart, so that the rest is equal to its formula.
   EXPECT_NE(table.back().find("0.00 ="), std::string::npos) << table.back();
   EXPECT_EQ(table.back().find('/'), std::string::npos) << table.back();
   EXPECT_NE(table.back().find("25.0-50.0%"), std::string::npos) << table.back();
-  const std::string csv = compare_csv(rows);
+  const std::string csv = compare_table(rows).csv();
   EXPECT_NE(csv.find("\ntsp=2,2,nano,1,16,false,1,2,3,4,5,6,21,42,42,60,60,14,32.0,0.5,true,,21,,0.25\n"), std::string::npos)
       << csv;
 
   // Where formula and measurement differ both are shown.
   rows[0]["theory"]["traffic_bytes"]["forward"]["weights"]["received"] = 40 + 3 * 1048576;
-  EXPECT_NE(compare_table(rows).back().find("0.00 / 3.00"), std::string::npos) << compare_table(rows).back();
+  EXPECT_NE(compare_table(rows).lines().back().find("0.00 / 3.00"), std::string::npos) << compare_table(rows).lines().back();
 }
 
 TEST(Compare, AFailureIsARowThatSaysWhy) {
@@ -196,7 +196,7 @@ TEST(Compare, AFailureIsARowThatSaysWhy) {
   const ordered_json row = compare_json(request.points()[1], report, false);
   EXPECT_EQ(row.at("fits"), false);
   EXPECT_TRUE(row.at("memory_peak_bytes").is_null());
-  EXPECT_NE(compare_csv(ordered_json::array({row})).find("\"out_of_memory: rank 1: 3 bytes, over \"\"budget\"\"\""),
+  EXPECT_NE(compare_table(ordered_json::array({row})).csv().find("\"out_of_memory: rank 1: 3 bytes, over \"\"budget\"\"\""),
             std::string::npos);
   report["failure"]["kind"] = "killed";
   EXPECT_TRUE(compare_json(request.points()[1], report, false).at("fits").is_null());

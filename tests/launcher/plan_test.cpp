@@ -2,7 +2,6 @@
 #include "launcher/plan/amounts.h"
 #include "launcher/plan/paper_figures.h"
 #include "launcher/plan/paper_tables.h"
-#include "launcher/plan/text_table.h"
 #include "layers/layout/zigzag.h"
 #include "tests/launcher/answer.h"
 #include "tests/layers/temporary_folder.h"
@@ -386,14 +385,6 @@ TEST(Plan, RefusesWhatItCannotMean) {
   refused({"--config", "nano", "--tp", "sequence"}, "try --layout tp=2\n");
   refused({"--config", "nano", "--sp", "ring"}, "try --layout sp=2\n");
   refused({"--config", "nano", "--layout", "zero3=2,tp=2"}, "zero3 can't be mixed");
-}
-
-TEST(TextTable, AlignsByTheWidestCellAndCountsLettersNotBytes) {
-  TextTable table({"layout", "ρ", "why"});
-  table.left_from(2);
-  table.row({"tsp=4", "12", "short"});
-  table.row({"x", "1234", "a longer one"});
-  EXPECT_EQ(table.lines(), (std::vector<std::string>{"layout     ρ  why", "tsp=4     12  short", "x       1234  a longer one"}));
 }
 
 }  // namespace
