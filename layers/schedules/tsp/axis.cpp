@@ -1,3 +1,4 @@
+// Works out how heads, MLP rows and buckets are cut over the ranks of the axis.
 #include "layers/schedules/tsp/axis.h"
 
 #include "core/kernels/check.h"

@@ -1,3 +1,4 @@
+// Posts the reductions to owners, and keeps what others' parts were computed into until it was sent.
 #include "layers/schedules/tsp/owner_sums.h"
 
 #include <utility>

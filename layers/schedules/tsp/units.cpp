@@ -1,3 +1,4 @@
+// Cuts every owner's K/V heads into buckets, then every turn's query heads into units, each within one bucket.
 #include "layers/schedules/tsp/units.h"
 
 #include <algorithm>
