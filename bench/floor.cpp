@@ -7,10 +7,13 @@
 //   all_reduce               both: a sum of n streams, n copies
 //   pingpong                 one copy by one thread each way; up to 64 B a bare flag between two threads
 //
+// --read measures a read-only stream instead, which decoding is held against.
+//
 // Measured by the code that measures tsprun and MPI. A barrier has no floor but the flag; it is left out.
 #include "bench/arguments.h"
 #include "bench/floor_loops.h"
 #include "bench/team.h"
+#include "transport/posix.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -199,6 +202,30 @@ void measure_all(const Arguments& arguments, int ranks) {
   arguments.write(table.rows());
 }
 
+/// Prints the median speed, in GB/s, at which a thread on each core reads its part of 1 GiB.
+void measure_reading() {
+  constexpr std::size_t kWords = std::size_t{1} << 27;
+  constexpr int kRounds = 9;
+  Team team(static_cast<int>(allowed_cpus().size()));
+  const auto part = kWords / static_cast<std::size_t>(team.size());
+  std::vector<std::vector<std::uint64_t>> words(static_cast<std::size_t>(team.size()));
+  std::vector<double> speeds;
+  team.run([&](int thread) {
+    std::vector<std::uint64_t>& mine = words[static_cast<std::size_t>(thread)];
+    mine.assign(part, 1);
+    for (int round = 0; round < kRounds; ++round) {
+      team.barrier(thread);
+      const std::uint64_t begin = posix::now_ns();
+      if (read_stream(mine) != part) std::abort();
+      team.barrier(thread);
+      const auto bytes = static_cast<double>(part * sizeof(std::uint64_t)) * team.size();
+      if (thread == 0) speeds.push_back(bytes / static_cast<double>(posix::now_ns() - begin));
+    }
+  });
+  std::nth_element(speeds.begin(), speeds.begin() + kRounds / 2, speeds.end());
+  std::printf("%.2f\n", speeds[kRounds / 2]);
+}
+
 }  // namespace
 
 }  // namespace tsprun::detail::bench
@@ -209,8 +236,14 @@ int main(int argc, char** argv) {
   int ranks = 2;
   arguments.add_to(app);
   app.add_option("-n,--ranks", ranks, "how many ranks' bytes to move")->check(CLI::Range(1, 1024))->capture_default_str();
+  bool reading = false;
+  app.add_flag("--read", reading, "measure a read-only stream of a thread on each core instead, in GB/s");
   CLI11_PARSE(app, argc, argv);
   try {
+    if (reading) {
+      tsprun::detail::bench::measure_reading();
+      return 0;
+    }
     tsprun::detail::bench::measure_all(arguments, ranks);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "floor: %s\n", error.what());

@@ -1,4 +1,4 @@
-// The n-stream sum: see floor_loops.h.
+// The n-stream sum and the read-only stream: see floor_loops.h.
 #include "bench/floor_loops.h"
 
 #include <algorithm>
@@ -29,6 +29,12 @@ TSP_VECTOR_LEVELS void add_to(double* __restrict to, const double* from, std::si
   for (std::size_t i = 0; i < n; ++i) to[i] += from[i];
 }
 
+TSP_VECTOR_LEVELS std::uint64_t sum_words(const std::uint64_t* words, std::size_t n) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < n; ++i) sum += words[i];
+  return sum;
+}
+
 template <class T>
 void sum(T* to, std::span<const T* const> from, std::size_t count) {
   constexpr std::size_t kBlock = kBlockBytes / sizeof(T);
@@ -48,5 +54,7 @@ void sum(T* to, std::span<const T* const> from, std::size_t count) {
 void sum_streams(float* to, std::span<const float* const> from, std::size_t count) { sum(to, from, count); }
 
 void sum_streams(double* to, std::span<const double* const> from, std::size_t count) { sum(to, from, count); }
+
+std::uint64_t read_stream(std::span<const std::uint64_t> words) { return sum_words(words.data(), words.size()); }
 
 }  // namespace tsprun::detail::bench

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 namespace tsprun::detail::bench {
@@ -10,5 +11,8 @@ namespace tsprun::detail::bench {
 /// time, so that every stream is read from memory once and the sums are written once.
 void sum_streams(float* to, std::span<const float* const> from, std::size_t count);
 void sum_streams(double* to, std::span<const double* const> from, std::size_t count);
+
+/// Returns the sum of all words: a stream that only reads.
+std::uint64_t read_stream(std::span<const std::uint64_t> words);
 
 }  // namespace tsprun::detail::bench

@@ -103,6 +103,7 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
   RankAudit audit;
   const TrafficCounters at_first = context.traffic();
   ConstTensor logits = decoder.prompt(options.ids);
+  const std::uint64_t prefilled = posix::now_ns();
   const TrafficCounters before = context.traffic();
   while (true) {
     if (kernels::first_not_finite(logits)) {
@@ -120,6 +121,7 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
     if (ids.size() == options.tokens) break;
     logits = decoder.step(ids.back());
   }
+  const std::uint64_t ended = posix::now_ns();
   audit.forward = traffic_between(at_first, before);
   audit.tokens = traffic_between(before, context.traffic());
   audit.seconds = rank.times();
@@ -128,12 +130,16 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
   for (const std::uint64_t bytes : audit.tokens.received) received += static_cast<double>(bytes);
   context.world().all_reduce(ConstBuffer(&received, 1, DType::f64), Buffer(&received, 1, DType::f64), Reduction::sum);
   if (session.speaks()) {
-    const double seconds = static_cast<double>(posix::now_ns() - begun) * 1e-9;
+    const auto speed = [](std::size_t tokens, std::uint64_t ns) {
+      return static_cast<double>(tokens) / (static_cast<double>(ns) * 1e-9);
+    };
     sink.text(pieces.rest() + "\n");
     sink.set("generate", {{"text", utf8(text_of(ids))},
                           {"tokens", ids},
                           {"prompt", utf8(text_of(options.ids))},
-                          {"tokens_per_s", static_cast<double>(ids.size()) / seconds},
+                          {"tokens_per_s", speed(ids.size(), ended - begun)},
+                          {"prefill_tokens_per_s", speed(options.ids.size(), prefilled - begun)},
+                          {"decode_tokens_per_s", speed(ids.size() - 1, ended - prefilled)},
                           {"received_bytes_per_token", ids.size() > 1 ? received / static_cast<double>(ids.size() - 1) : 0}});
   }
   std::vector<Token> text = options.ids;
