@@ -179,9 +179,43 @@ void finish_block(const Tensor& o, const Tensor& lse, const Scratch<T>& scratch,
   convert({}, o, padded.slice(1, 0, o.size(1)));
 }
 
+/// Returns whether the heads that share a K/V head can be rows of one block: a single query that sees all keys, as in decoding.
+/// Then keys and values are packed once for all of them.
+bool heads_are_rows(const Attention& attention, const ConstTensor& q) {
+  return q.size(1) == 1 && q.size(2) > 0 && !attention.mask.causal && attention.dropout.draw.probability == 0 &&
+         attention.heads.group <= block_queries(q);
+}
+
+template <class T>
+void run_heads_as_rows(const Compute& on, const Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
+                       const ConstTensor& k, const ConstTensor& v) {
+  const std::size_t bytes = thread_bytes(q.dtype(), q.size(3));
+  const std::size_t group = attention.heads.group;
+  const std::size_t first_query = attention.heads.first_query;
+  const std::size_t end = first_query + q.size(2);
+  const std::size_t first_head = first_query / group;
+  const std::size_t kv_heads = (end - 1) / group + 1 - first_head;
+  on.run(q.size(0) * kv_heads, [&](std::size_t task, std::size_t thread) {
+    const std::size_t number = first_head + task % kv_heads;
+    const std::size_t batch = task / kv_heads;
+    const std::size_t first = std::max(number * group, first_query);
+    const std::size_t count = std::min((number + 1) * group, end) - first;
+    const auto rows = [&](const auto& view, std::size_t dim) {
+      return view.select(0, batch).select(dim, 0).slice(0, first - first_query, count);
+    };
+    const std::size_t kv = number - attention.heads.first_kv;
+    const Scratch<T> scratch(workspace_part(on.workspace, bytes, thread), block_queries(q), q.size(3));
+    flash::TileDropout dropout(attention.dropout, batch, 0);
+    forward_block<T>(attention, dropout, rows(q, 0), head(k, batch, kv), head(v, batch, kv), 0, count, scratch,
+                     thread == 0 ? on.tick : Tick());
+    finish_block<T>(rows(o, 0), rows(lse, 1), scratch, attention.scale, [&](std::size_t) { return k.size(1) > 0; });
+  });
+}
+
 template <class T>
 void run(const Compute& on, const Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
          const ConstTensor& k, const ConstTensor& v) {
+  if (heads_are_rows(attention, q)) return run_heads_as_rows<T>(on, attention, o, lse, q, k, v);
   const std::size_t d = q.size(3);
   const std::size_t heads = q.size(2);
   const std::size_t queries = block_queries(q);

@@ -93,6 +93,7 @@ Decoder::AttentionRows Decoder::attention_rows(std::size_t layer) const {
   return {.K = rows.slice(0, own_kv, kv_rows),
           .V = rows.slice(0, k + own_kv, kv_rows),
           .Q = rows.slice(0, 2 * k + own_q, q_rows),
+          .KVQ = own_kv + own_q == 0 && kv_rows == k && q_rows == a ? rows.slice(0, 0, 2 * k + a) : Tensor(),
           .Ot = rows.slice(0, 2 * k + a + own_q, q_rows)};
 }
 
@@ -275,27 +276,33 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   const std::size_t kv_rows = W.K.size(0);
   const BlockBiases biases(model_.parameters(), config_, layer);
 
-  const OwnedTensor kv = rank_.tensor(Category::communication, dtype_, {2, kv_rows}, "new K and V");
-  const OwnedTensor own_q = rank_.tensor(Category::communication, dtype_, {1, W.Q.size(0)}, "queries");
-  compute.gemm(own_q, x, W.Q.transposed(0, 1));
-  biases.query.slice((slice_.queries.first + mine().queries.first) * d, W.Q.size(0)).add_to(compute, own_q);
+  const std::size_t q_rows = W.Q.size(0);
+  const OwnedTensor all_new = rank_.tensor(Category::communication, dtype_, {2 * kv_rows + q_rows}, "new K, V and queries");
+  const Tensor kv = all_new->slice(0, 0, 2 * kv_rows).reshaped({2, kv_rows});
+  const Tensor own_q = all_new->slice(0, 2 * kv_rows, q_rows).reshaped({1, q_rows});
+  if (W.KVQ.dims() > 0) {
+    compute.gemm(all_new->reshaped({1, all_new->size(0)}), x, W.KVQ.transposed(0, 1));
+  } else {
+    compute.gemm(own_q, x, W.Q.transposed(0, 1));
+    compute.gemm(kv.slice(0, 0, 1), x, W.K.transposed(0, 1));
+    compute.gemm(kv.slice(0, 1, 1), x, W.V.transposed(0, 1));
+  }
+  biases.query.slice((slice_.queries.first + mine().queries.first) * d, q_rows).add_to(compute, own_q);
   rotate(own_q);
   if (kv_rows > 0) {
-    compute.gemm(kv->slice(0, 0, 1), x, W.K.transposed(0, 1));
-    compute.gemm(kv->slice(0, 1, 1), x, W.V.transposed(0, 1));
     const std::size_t first = (slice_.kv.first + mine().kv.first) * d;
-    biases.key.slice(first, kv_rows).add_to(compute, kv->slice(0, 0, 1));
-    biases.value.slice(first, kv_rows).add_to(compute, kv->slice(0, 1, 1));
-    rotate(kv->slice(0, 0, 1));
+    biases.key.slice(first, kv_rows).add_to(compute, kv.slice(0, 0, 1));
+    biases.value.slice(first, kv_rows).add_to(compute, kv.slice(0, 1, 1));
+    rotate(kv.slice(0, 0, 1));
   }
   rank_.enter_stage([&] { return Block::stage(layer, "attention", fmt::format("forward of token {}", length_)); });
   rank_.look(Watched::input, x);
-  rank_.look(Watched::queries, own_q.view());
-  rank_.look(Watched::keys, kv->slice(0, 0, 1));
-  rank_.look(Watched::values, kv->slice(0, 1, 1));
+  rank_.look(Watched::queries, own_q);
+  rank_.look(Watched::keys, kv.slice(0, 0, 1));
+  rank_.look(Watched::values, kv.slice(0, 1, 1));
   const OwnedTensor q = rank_.tensor(Category::communication, dtype_, {1, 1, slice_.queries.count, d}, "all queries");
-  rank_.wait(sequence_.post_all_gather_v(buffer_of(ConstTensor(own_q.view())), buffer_of(q.view()), by_share(d), kDecoded));
-  store_new(layer, kv.view());
+  rank_.wait(sequence_.post_all_gather_v(buffer_of(ConstTensor(own_q)), buffer_of(q.view()), by_share(d), kDecoded));
+  store_new(layer, kv);
 
   const std::size_t keys = cached(length_ + 1);
   const OwnedTensor parts =

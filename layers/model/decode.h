@@ -57,7 +57,9 @@ class Decoder {
   };
   /// Weight rows of this rank's share.
   struct AttentionRows {
-    Tensor K, V, Q, Ot;
+    Tensor K, V, Q;
+    Tensor KVQ;  // the three, where they lie together; else empty
+    Tensor Ot;
   };
 
   int D() const { return sequence_.size(); }

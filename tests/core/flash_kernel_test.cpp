@@ -31,6 +31,15 @@ TEST(FlashAttention, EqualsTheFormulaOverManyTiles) {
   check({1, 300, 1111, 1, 1, 16, causal(811, 0), {}}, DType::f64, 2);
 }
 
+TEST(FlashAttention, EqualsTheFormulaForOneQueryWhoseHeadsShareKeys) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    check({2, 1, 450, 6, 2, 64, kFull, {.group = 3}}, dtype, 2);
+    check({1, 1, 70, 3, 2, 8, kFull, {.group = 3, .first_query = 2}}, dtype);
+    check({1, 1, 70, 2, 3, 8, kFull, {.group = 1, .first_query = 7, .first_kv = 6}}, dtype);
+    check({1, 1, 33, 4, 1, 16, kFull, {.group = 40, .first_query = 5}}, dtype);
+  }
+}
+
 TEST(FlashAttention, EqualsTheFormulaForEveryWidthOfHeads) {
   for (const std::size_t d : {2U, 8U, 31U, 80U, 96U, 200U, 256U}) {
     check({1, 70, 70, 2, 1, d, causal(0, 0), {.group = 2}}, DType::f32);
