@@ -122,15 +122,13 @@ ChoiceRow parse_override(std::string_view part) {
 }  // namespace detail
 
 std::string_view name(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::automatic: return "automatic";
-    case Algorithm::one_shot: return "one_shot";
-    case Algorithm::rooted: return "rooted";
-    case Algorithm::direct: return "direct";
-    case Algorithm::ring: return "ring";
-    case Algorithm::hierarchical: return "hierarchical";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {
+#define TSPRUN_X(algorithm) #algorithm,
+      TSPRUN_ALGORITHMS(TSPRUN_X)
+#undef TSPRUN_X
+  };
+  const auto index = static_cast<std::size_t>(algorithm);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 std::optional<Algorithm> algorithm_from_name(std::string_view text) {

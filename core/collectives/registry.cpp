@@ -17,9 +17,14 @@ constexpr AlgorithmRow kAlgorithmRows[] = {
     {.op = Op::recv, .algorithm = direct, .start = receive_message},
     {.op = Op::send_recv, .algorithm = direct, .start = send_and_receive},
 
-    {.op = Op::broadcast, .algorithm = direct, .start = direct_broadcast},
-    {.op = Op::broadcast, .algorithm = ring, .start = ring_broadcast, .relayed = true},
-    {.op = Op::broadcast, .algorithm = hierarchical, .start = hierarchical_broadcast, .relayed = true, .why_not = without_grid},
+    {.op = Op::broadcast, .algorithm = direct, .start = direct_broadcast, .has_root = true},
+    {.op = Op::broadcast, .algorithm = ring, .start = ring_broadcast, .relayed = true, .has_root = true},
+    {.op = Op::broadcast,
+     .algorithm = hierarchical,
+     .start = hierarchical_broadcast,
+     .relayed = true,
+     .has_root = true,
+     .why_not = without_grid},
 
     {.op = Op::all_gather, .algorithm = direct, .start = direct_all_gather},
     {.op = Op::all_gather, .algorithm = ring, .start = ring_all_gather, .relayed = true},
@@ -43,6 +48,7 @@ constexpr AlgorithmRow kAlgorithmRows[] = {
      .algorithm = rooted,
      .start = rooted_all_reduce,
      .relayed = true,
+     .has_root = true,
      .received = rooted_all_reduce_received},
     {.op = Op::all_reduce,
      .algorithm = direct,
@@ -59,15 +65,15 @@ constexpr AlgorithmRow kAlgorithmRows[] = {
      .why_not = without_grid,
      .received = hierarchical_all_reduce_received},
 
-    {.op = Op::reduce, .algorithm = direct, .start = direct_reduce, .relayed = true, .summed_by_owner = true},
-    {.op = Op::reduce, .algorithm = ring, .start = ring_reduce, .relayed = true},
+    {.op = Op::reduce, .algorithm = direct, .start = direct_reduce, .relayed = true, .summed_by_owner = true, .has_root = true},
+    {.op = Op::reduce, .algorithm = ring, .start = ring_reduce, .relayed = true, .has_root = true},
 
     {.op = Op::all_to_all, .algorithm = direct, .start = direct_all_to_all},
 
-    {.op = Op::gather, .algorithm = direct, .start = direct_gather},
-    {.op = Op::scatter, .algorithm = direct, .start = direct_scatter},
+    {.op = Op::gather, .algorithm = direct, .start = direct_gather, .has_root = true},
+    {.op = Op::scatter, .algorithm = direct, .start = direct_scatter, .has_root = true},
 
-    {.op = Op::barrier, .algorithm = rooted, .start = rooted_barrier, .relayed = true},
+    {.op = Op::barrier, .algorithm = rooted, .start = rooted_barrier, .relayed = true, .has_root = true},
     {.op = Op::barrier, .algorithm = direct, .start = direct_barrier},
     {.op = Op::barrier, .algorithm = hierarchical, .start = hierarchical_barrier, .relayed = true, .why_not = without_grid},
 };

@@ -25,6 +25,7 @@ struct AlgorithmRow {
   bool relayed = false;          ///< a rank's data may reach another one through a third, or summed with others' data
   bool summed_by_owner = false;  ///< a rank gets the terms of its part of the sums straight from the ranks whose they are
   bool reorders_sums = false;    ///< adds in another order than the canonical one: runs only with --reassociate
+  bool has_root = false;         ///< one rank does what no other does, so in virtual time no rank can stand for all
   Refusal* why_not = nullptr;    ///< null: runs on every group
   Received* received = nullptr;  ///< of an all_reduce
 };

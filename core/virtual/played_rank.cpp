@@ -32,13 +32,14 @@ std::vector<Route> routes_of(sim::SimWorld& world, int rank) {
 }
 
 /// Returns the algorithm by which a call is played. A root's work is its own, so algorithms that have one can't be played by a
-/// unit that stands for others; the direct algorithm moves as much.
+/// unit that stands for others; a direct algorithm without one moves as much.
 Start* foldable(const ProgramCall& call) {
-  for (const AlgorithmRow& row : algorithm_rows()) {
-    if (row.op != call.op || row.start != call.algorithm || row.algorithm != Algorithm::rooted) continue;
-    return find_algorithm(call.op, Algorithm::direct)->start;
-  }
-  if (call.op != Op::broadcast && call.op != Op::reduce) return call.algorithm;
+  const std::span<const AlgorithmRow> rows = algorithm_rows();
+  const bool has_root = std::ranges::any_of(
+      rows, [&](const AlgorithmRow& row) { return row.op == call.op && row.start == call.algorithm && row.has_root; });
+  if (!has_root) return call.algorithm;
+  const AlgorithmRow* alike = find_algorithm(call.op, Algorithm::direct);
+  if (alike != nullptr && !alike->has_root) return alike->start;
   throw Error(Cause::refused,
               fmt::format("a {} among ranks of which some stand for others can't be played: its root does what no "
                           "other rank does; play every rank",

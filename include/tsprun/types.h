@@ -203,14 +203,21 @@ std::string_view name(Reduction reduction);
 /// Returns the reduction with this name; none if there is no such reduction.
 std::optional<Reduction> reduction_from_name(std::string_view text);
 
+// X(enumerator, which is the name, too)
+#define TSPRUN_ALGORITHMS(X) X(automatic) X(one_shot) X(rooted) X(direct) X(ring) X(hierarchical)
+
 /// Algorithm of a collective.
+///
+/// - automatic: a table decides by operation, bytes and group; `tsprun doctor` prints it, TSP_ALGORITHMS overrides it
+/// - one_shot: all_reduce only: one round, in which every rank gets all buffers and sums everything itself
+/// - rooted: all_reduce and barrier only: through rank 0, with 2(n−1) messages instead of n²
+/// - direct: every rank exchanges messages with every other, and reads from their memory where it can
+/// - ring: every rank exchanges messages with its two neighbours only
+/// - hierarchical: direct within nodes; between nodes, from each rank to the ranks in its place on other nodes
 enum class Algorithm : std::uint8_t {
-  automatic,    ///< a table decides by operation, bytes and group; `tsprun doctor` prints it, TSP_ALGORITHMS overrides it
-  one_shot,     ///< all_reduce only: one round, in which every rank gets all buffers and sums everything itself
-  rooted,       ///< all_reduce and barrier only: through rank 0, with 2(n−1) messages instead of n²
-  direct,       ///< every rank exchanges messages with every other, and reads from their memory where it can
-  ring,         ///< every rank exchanges messages with its two neighbours only
-  hierarchical  ///< direct within nodes; between nodes, from each rank to the ranks in its place on other nodes
+#define TSPRUN_X(algorithm) algorithm,
+  TSPRUN_ALGORITHMS(TSPRUN_X)
+#undef TSPRUN_X
 };
 /// Returns the enumerator's name: "one_shot".
 std::string_view name(Algorithm algorithm);

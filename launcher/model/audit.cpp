@@ -124,12 +124,14 @@ Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> i
 }
 
 Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32_t> ids, std::size_t prompt,
-                       theory::TokenSum sum) {
+                       std::span<const RankAudit> audits) {
+  std::uint64_t summed = 0;
+  for (const RankAudit& audit : audits) summed += audit.token_sum_forecast;
   const std::span<const std::int32_t> put_in = ids.first(ids.size() - 1);
   Forecast result;
   result.ranks.resize(static_cast<std::size_t>(of.layout.ranks()));
-  result.all.forward = theory::prompt_traffic(of, ids.first(prompt), sum);
-  result.tokens = theory::tokens_traffic(of, prompt, put_in.size() - prompt, sum);
+  result.all.forward = theory::prompt_traffic(of, ids.first(prompt), summed);
+  result.tokens = theory::tokens_traffic(of, prompt, put_in.size() - prompt, summed);
   return result;
 }
 

@@ -34,6 +34,7 @@ struct RankAudit {
   CategoryBytes memory_peak;                         ///< bytes by category, over the whole run
   CategoryBytes memory_forecast{};                   ///< the rank's own forecast of memory_peak
   theory::OtherBytes other_forecast{};               ///< the rank's own forecast of Purpose::other in `forward` and `backward`
+  std::uint64_t token_sum_forecast = 0;              ///< of generation: bytes that a sum of a sublayer's result brings the rank
   TrafficCounters forward;                           ///< bytes of one step
   TrafficCounters backward;                          ///< the same; all zero without a backward pass
   TrafficCounters tokens{};                          ///< bytes of all tokens that were generated after a prompt
@@ -74,7 +75,7 @@ Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& op
 /// Forecasts the traffic of generating the text `ids`, of which the first `prompt` tokens were given. The last token was never
 /// put into the model.
 Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32_t> ids, std::size_t prompt,
-                       theory::TokenSum sum);
+                       std::span<const RankAudit> audits);
 
 /// Adds what each rank forecast of itself: its memory, and the traffic of Purpose::other.
 void take_own(Forecast& forecast, std::span<const RankAudit> audits);

@@ -73,12 +73,10 @@ void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommand
   const theory::MeshSetting of = mesh_setting(session, options);
   mine.memory_forecast =
       theory::decoding_peaks(of, session.rank().rank(), ids.first(ids.size() - 1), prompt, peak_options(session, false));
+  mine.token_sum_forecast = theory::all_reduced(session.world(), options.shape.hidden, of.setting.bytes.accumulated);
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
-    const std::size_t summed = options.shape.hidden * of.setting.bytes.accumulated;
-    const bool one_shot = session.world().algorithm(Op::all_reduce, summed) == Algorithm::one_shot;
-    const theory::TokenSum sum = one_shot ? theory::TokenSum::one_shot : theory::TokenSum::in_chunks;
-    Forecast forecast = forecast_text(of, ids, prompt, sum);
+    Forecast forecast = forecast_text(of, ids, prompt, audits);
     take_own(forecast, audits);
     report_audit(session.sink(), audits, forecast);
     if (print) {

@@ -35,7 +35,7 @@ std::uint64_t kv_width(const MeshSetting& of) {
 
 }  // namespace
 
-PurposeBytes token_traffic(const MeshSetting& of, std::size_t position, TokenSum sum) {
+PurposeBytes token_traffic(const MeshSetting& of, std::size_t position, std::uint64_t summed) {
   const ModelConfig& model = of.setting.model;
   const auto& [element, accumulated, lse] = of.setting.bytes;
   const int T = of.layout.tensor();
@@ -47,7 +47,6 @@ PurposeBytes token_traffic(const MeshSetting& of, std::size_t position, TokenSum
 
   const std::uint64_t q = model.query_heads * d * element;
   const std::uint64_t parts = model.query_heads * (d * accumulated + lse);
-  const std::uint64_t sublayer = h * accumulated * hops(W) * (sum == TokenSum::one_shot ? as_count(W) : 2);
   const int keeper = static_cast<int>(position % as_count(D));
   std::uint64_t arriving = 0;  // K/V heads that the caching rank of each tensor rank's group receives
   for (int t = 0; t < T; ++t) {
@@ -59,14 +58,14 @@ PurposeBytes token_traffic(const MeshSetting& of, std::size_t position, TokenSum
 
   PurposeBytes bytes;
   bytes[Purpose::embedding] = h * element * hops(holders) * copies;
-  bytes[Purpose::activations] = L * ((q + parts) * hops(D) + 2 * sublayer);
+  bytes[Purpose::activations] = L * ((q + parts) * hops(D) + 2 * summed);
   bytes[Purpose::kv] = L * 2 * arriving * d * element;
   bytes[Purpose::head] = model.vocabulary * accumulated * hops(holders) * copies;
   return bytes;
 }
 
-PurposeBytes prompt_traffic(const MeshSetting& of, std::span<const std::int32_t> ids, TokenSum sum) {
-  PurposeBytes bytes = token_traffic(of, ids.size() - 1, sum);
+PurposeBytes prompt_traffic(const MeshSetting& of, std::span<const std::int32_t> ids, std::uint64_t summed) {
+  PurposeBytes bytes = token_traffic(of, ids.size() - 1, summed);
   const std::span<const std::int32_t> first = ids.first(ids.size() - 1);
   if (first.empty()) return bytes;
   MeshSetting pass = of;
@@ -84,9 +83,9 @@ PurposeBytes prompt_traffic(const MeshSetting& of, std::span<const std::int32_t>
   return bytes += forward;
 }
 
-PurposeBytes tokens_traffic(const MeshSetting& of, std::size_t first, std::size_t count, TokenSum sum) {
+PurposeBytes tokens_traffic(const MeshSetting& of, std::size_t first, std::size_t count, std::uint64_t summed) {
   PurposeBytes all;
-  for (std::size_t position = first; position < first + count; ++position) all += token_traffic(of, position, sum);
+  for (std::size_t position = first; position < first + count; ++position) all += token_traffic(of, position, summed);
   return all;
 }
 

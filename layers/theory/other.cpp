@@ -15,13 +15,6 @@ std::uint64_t received_elements(const Communicator& among, Algorithm algorithm, 
   return find_algorithm(Op::all_reduce, algorithm)->received(CommunicatorState::of(among).group, elements);
 }
 
-/// Returns the bytes that this rank receives when the group all-reduces a buffer by the algorithm of the choice table.
-std::uint64_t all_reduced(const Communicator& among, std::uint64_t elements, std::uint64_t element_bytes) {
-  if (among.size() == 1 || elements == 0) return 0;
-  const Algorithm algorithm = among.algorithm(Op::all_reduce, elements * element_bytes);
-  return received_elements(among, algorithm, elements) * element_bytes;
-}
-
 /// Does the same for post_sum() of layers/schedules/all_reduce.h, which never sums in one shot by the table's choice for small
 /// buffers.
 std::uint64_t summed_in_chunks(const Communicator& among, std::uint64_t elements, std::uint64_t element_bytes) {
@@ -42,6 +35,12 @@ std::uint64_t delta_of_ulysses(const MeshSetting& of, Mesh& mesh) {
 }
 
 }  // namespace
+
+std::uint64_t all_reduced(const Communicator& among, std::uint64_t elements, std::uint64_t element_bytes) {
+  if (among.size() == 1 || elements == 0) return 0;
+  const Algorithm algorithm = among.algorithm(Op::all_reduce, elements * element_bytes);
+  return received_elements(among, algorithm, elements) * element_bytes;
+}
 
 OtherBytes other_of_step(const MeshSetting& of, Mesh& mesh, bool training) {
   const ModelConfig& model = of.setting.model;

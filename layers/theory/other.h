@@ -10,6 +10,9 @@
 
 namespace tsprun::detail::theory {
 
+/// Returns the bytes that this rank receives when the group all-reduces a buffer by the algorithm of its choice table.
+std::uint64_t all_reduced(const Communicator& among, std::uint64_t elements, std::uint64_t element_bytes);
+
 /// Bytes of `other` that one rank receives in a forward and a backward pass.
 struct OtherBytes {
   std::uint64_t forward = 0;

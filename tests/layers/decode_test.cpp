@@ -182,7 +182,8 @@ TEST(Decoder, ReceivesWhatTheFormulasSayForEachPurpose) {
       for (const Layout& layout : layouts()) {
         ModelCase of{.config = config, .sequence = 1};
         of.algorithms = one_shot ? "all_reduce=one_shot" : "all_reduce=direct";
-        const theory::TokenSum sum = one_shot ? theory::TokenSum::one_shot : theory::TokenSum::in_chunks;
+        const auto ranks = static_cast<std::uint64_t>(layout.ranks());
+        const std::uint64_t summed = (ranks - 1) * config.hidden * of.setting().bytes.accumulated * (one_shot ? ranks : 2);
         const std::vector<Token> prompt = some_ids(length, config.vocabulary);
         const Decoded decoded = decode(of, layout, prompt, 5);
         const theory::MeshSetting setting = mesh_setting(of, layout);
@@ -191,13 +192,13 @@ TEST(Decoder, ReceivesWhatTheFormulasSayForEachPurpose) {
           const auto purpose = static_cast<Purpose>(p);
           const std::string where =
               std::string(name(purpose)) + ", " + config.name + ", " + layout.label() + ", prompt of " + std::to_string(length);
-          EXPECT_EQ(decoded.for_prompt[purpose], theory::prompt_traffic(setting, prompt, sum)[purpose]) << where;
+          EXPECT_EQ(decoded.for_prompt[purpose], theory::prompt_traffic(setting, prompt, summed)[purpose]) << where;
           for (std::size_t i = 0; i < 5; ++i) {
-            EXPECT_EQ(decoded.for_tokens[i][purpose], theory::token_traffic(setting, length + i, sum)[purpose]) << where;
+            EXPECT_EQ(decoded.for_tokens[i][purpose], theory::token_traffic(setting, length + i, summed)[purpose]) << where;
             all[purpose] += decoded.for_tokens[i][purpose];
           }
         }
-        EXPECT_EQ(all, theory::tokens_traffic(setting, length, 5, sum));
+        EXPECT_EQ(all, theory::tokens_traffic(setting, length, 5, summed));
       }
     }
   }
