@@ -11,6 +11,7 @@
 #include "transport/verbs/device.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -161,14 +162,16 @@ void GlobalOptions::declare(OptionTable& table) {
   using enum Trait;
   table.group("Global options (before or after the command)");
   table.add("-n,--ranks N", ranks, "ranks in all; default: the product of --layout, else 1", computed | per_node);
-  table.add("--layout SPEC", layout, "axis=degree,…, outermost first; axes dp, tp, sp, tsp, zero3; -n N alone means tsp=N",
-            per_node);
-  table.add(
-      "--sp WAY", sp, "how sp's ranks attend to each other's tokens: {}",
-      Choice<SequenceExchange>{
-          {{"gather", SequenceExchange::gather}, {"ring", SequenceExchange::ring}, {"ulysses", SequenceExchange::ulysses}}});
-  table.add("--tp WAY", tp, "how tp's ranks share tokens: plain (all have all), sequence (Megatron's sequence parallelism)",
-            Choice<TensorExchange>{{{"plain", TensorExchange::plain}, {"sequence", TensorExchange::sequence}}});
+  std::vector<std::string_view> axes;
+  for (const AxisRow& row : kAxes) axes.push_back(row.name);
+  table.add("--layout SPEC", layout,
+            fmt::format("axis=degree,…, outermost first; axes {}; -n N alone means tsp=N", fmt::join(axes, ", ")), per_node);
+  for (const AxisRow& row : kAxes) {
+    if (row.variants.empty()) continue;
+    Choice<std::size_t> choice;
+    for (const Variant& each : row.variants) choice.choices.emplace_back(each.name, choice.choices.size());
+    table.add(fmt::format("--{} WAY", row.name), variant(row.kind), std::string(row.variants_help), choice);
+  }
   table.add("--intra KIND", intra, "transport within a node: {}",
             one_of({"auto", "shm", "tcp"}, "there is no such transport within a node; "));
   table.add("--inter KIND", inter, "transport across nodes: {}; auto: verbs where both ends have an active RDMA device, else tcp",

@@ -10,6 +10,8 @@
 #include "transport/bootstrap/placement.h"
 #include "transport/fault/spec.h"
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -28,8 +30,8 @@ enum class Bind : std::uint8_t { automatic, core, none };
 struct GlobalOptions {
   Given<int> ranks{1};
   Given<Layout> layout;  ///< the product of its degrees is `ranks`
-  Given<SequenceExchange> sp{SequenceExchange::gather};
-  Given<TensorExchange> tp{TensorExchange::plain};
+  std::array<Given<std::size_t>, kAxes.size()>
+      variants;  ///< of the axes (--tp, --sp), as indices of their rows' lists: variant()
   std::string intra = "auto";
   std::string inter = "auto";
   std::string tls = "auto";
@@ -63,6 +65,8 @@ struct GlobalOptions {
   std::uint64_t struck_faults = 0;   ///< bit i: faults[i] struck in an earlier attempt of the same job
   std::uint64_t attempt = 0;         ///< number of earlier attempts of the same job
 
+  Given<std::size_t>& variant(AxisKind axis) { return variants[index_of(axis)]; }
+  const Given<std::size_t>& variant(AxisKind axis) const { return variants[index_of(axis)]; }
   /// Adds the rows of the global options.
   void declare(OptionTable& table);
 };

@@ -36,10 +36,11 @@ constexpr Token kBytes = 256;
 
 /// Returns the nearest layout that can be decoded: without dp, and with tsp instead of zero3.
 Layout decodable(const Layout& layout) {
-  Layout works = layout;
-  std::erase_if(works.axes, [](const Axis& axis) { return axis.kind == AxisKind::dp; });
-  for (Axis& axis : works.axes) {
-    if (axis.kind == AxisKind::zero3) axis.kind = AxisKind::tsp;
+  Layout works;
+  for (const Axis& axis : layout.axes) {
+    const AxisRow& row = row_of(axis.kind);
+    const bool decoded = row.why_not_decoded.empty();
+    if (decoded || row.decoded_instead) works.axes.push_back({decoded ? axis.kind : *row.decoded_instead, axis.degree});
   }
   return works.axes.empty() ? Layout::tsp(layout.ranks()) : works;
 }
@@ -210,12 +211,15 @@ void GenerateCommand::read_prompt() {
 void GenerateCommand::validate(const GlobalOptions& global) {
   validate_model(model_, global, kGenerateUse);
   const Layout layout = layout_of(global);
-  if (const std::string why = Decoder::why_not(layout.with(SequenceExchange::gather)); !why.empty()) {
+  if (const std::string why = Decoder::why_not(layout.plain()); !why.empty()) {
     refuse(fmt::format("{}: generate can't decode so: {}; try --layout {}", ranks_as_typed(global), why,
                        decodable(global.layout).print()));
   }
-  if (const std::string why = Decoder::why_not(layout); !why.empty())
-    refuse(fmt::format("--sp {}: generate can't decode so: {}", name(global.sp.value), why));
+  for (const Axis& axis : layout.axes) {
+    const Variant* variant = variant_of(axis);
+    if (variant != nullptr && !variant->why_not_decoded.empty())
+      refuse(fmt::format("--{} {}: generate can't decode so: {}", name(axis.kind), variant->name, variant->why_not_decoded));
+  }
   read_prompt();
   const std::size_t room = model_.shape.max_positions;
   const auto most = static_cast<std::int64_t>(room > options_.ids.size() ? room - options_.ids.size() : 0);

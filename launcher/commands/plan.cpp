@@ -98,8 +98,9 @@ void PlanCommand::refuse_layouts(const GlobalOptions& global) const {
   };
   if (global.ranks.given()) leave_out("-n", global.ranks.text);
   if (global.layout.given()) leave_out("--layout", global.layout.text);
-  if (global.tp != TensorExchange::plain) leave_out("--tp", global.tp.text);
-  if (global.sp != SequenceExchange::gather) leave_out("--sp", global.sp.text);
+  for (const AxisRow& row : kAxes) {
+    if (global.variant(row.kind) != 0) leave_out(fmt::format("--{}", row.name), global.variant(row.kind).text);
+  }
 }
 
 /// Returns the memory of a GPU: --mem, else --mem-per-rank, else the machine's; 0: none is known.

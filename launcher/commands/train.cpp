@@ -209,11 +209,8 @@ void validate_train(const TrainOptions& options) {
 
 CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,
                                  const std::string& run, std::string_view kernels, std::uint64_t step) {
-  CheckpointState state{.run = run,
-                        .step = step,
-                        .data_tokens = model.tokens,
-                        .layout = global.layout->with(tensor_exchange(global)).with(sequence_exchange(global)),
-                        .kernels = std::string(kernels)};
+  CheckpointState state{
+      .run = run, .step = step, .data_tokens = model.tokens, .layout = layout_as_typed(global), .kernels = std::string(kernels)};
   TrainOptions train = options;  // rows refer to what they may change
   ModelCommandOptions of_model = model;
   const OptionTable table = table_of(train, of_model);
@@ -238,8 +235,10 @@ std::vector<std::string> differences(const CheckpointState& saved, const Checkpo
   compare("tokens of --data", saved.data_tokens, now.data_tokens);
   compare("ranks", saved.layout.ranks(), now.layout.ranks());
   compare("--layout", saved.layout.print(), now.layout.print());
-  compare("--tp", name(saved.layout.tensor_exchange), name(now.layout.tensor_exchange));
-  compare("--sp", name(saved.layout.sequence_exchange), name(now.layout.sequence_exchange));
+  for (const AxisRow& row : kAxes) {
+    if (!row.variants.empty())
+      compare(fmt::format("--{}", row.name), variant_name(saved.layout, row), variant_name(now.layout, row));
+  }
   compare("kernels", saved.kernels, now.kernels);
   return lines;
 }

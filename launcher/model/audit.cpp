@@ -7,6 +7,7 @@
 #include "launcher/plan/paper_tables.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/paper.h"
+#include "layers/theory/ways.h"
 
 #include <algorithm>
 #include <type_traits>
@@ -69,9 +70,12 @@ std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine) {
 
 namespace {
 
-/// Returns true for plain TSP with direct sums, for which every rank's traffic is known and not only the sum.
-bool knows_each_rank(const theory::MeshSetting& of, const ForecastOptions& options) {
-  return of.layout.scheme() == Scheme::tsp && of.layout.tensor() == 1 && of.layout.data() == 1 && options.direct_sums;
+/// Returns the row of the layout's axis if every rank's traffic is known and not only the sum, as for plain TSP with direct sums;
+/// else null.
+const theory::AxisWay* knows_each_rank(const theory::MeshSetting& of, const ForecastOptions& options) {
+  const theory::AxisWay& way = theory::tokens_way(of.layout);
+  const bool known = way.step_of_rank != nullptr && of.layout.tensor() == 1 && of.layout.data() == 1 && options.direct_sums;
+  return known ? &way : nullptr;
 }
 
 void sum_up(Forecast& forecast) {
@@ -94,13 +98,13 @@ bool sums_are_direct(const Communicator& world, const Setting& setting) {
 Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> ids, const ForecastOptions& options) {
   Forecast result;
   result.ranks.resize(static_cast<std::size_t>(of.layout.ranks()));
-  if (knows_each_rank(of, options)) {
+  if (const theory::AxisWay* way = knows_each_rank(of, options)) {
     const int ranks = of.layout.sequence();
     const std::vector<theory::RemoteRows> rows = theory::remote_rows(ids, of.setting, ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       const auto number = static_cast<std::size_t>(rank);
       result.ranks[number].traffic =
-          theory::tsp_step_of_rank(of.setting, ranks, rank, theory::SumPath::direct, rows[number], options.training);
+          way->step_of_rank(of.setting, ranks, rank, theory::SumPath::direct, rows[number], options.training);
       result.ranks[number].traffic->backward[Purpose::other] = 0;
     }
     sum_up(result);
@@ -115,7 +119,7 @@ Forecast forecast(const theory::MeshSetting& of, std::span<const std::int32_t> i
   for (int replica = 0; replica < of.layout.data(); ++replica) {
     if (sequences.count(replica) == 0) continue;
     theory::MeshSetting own = of;
-    std::erase_if(own.layout.axes, [](const Axis& axis) { return axis.kind == AxisKind::dp; });
+    own.layout = own.layout.without(Cut::batch);
     own.setting.batch = sequences.count(replica);
     const std::size_t first = sequences.offset(replica) * of.setting.sequence;
     result.all += {.forward = theory::mesh_step(own, ids.subspan(first, own.setting.tokens())).forward, .backward = {}};
@@ -138,14 +142,15 @@ Forecast forecast_text(const theory::MeshSetting& of, std::span<const std::int32
 Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& options) {
   Forecast result;
   result.ranks.resize(static_cast<std::size_t>(of.layout.ranks()));
-  if (!knows_each_rank(of, options)) {
+  const theory::AxisWay* way = knows_each_rank(of, options);
+  if (way == nullptr) {
     result.all = theory::mesh_block(of);
     if (!options.training) result.all.backward = {};
     return result;
   }
   for (int rank = 0; rank < of.layout.ranks(); ++rank) {
     std::optional<theory::Traffic>& traffic = result.ranks[static_cast<std::size_t>(rank)].traffic;
-    traffic = theory::tsp_block_of_rank(of.setting, of.layout.sequence(), rank, theory::SumPath::direct);
+    traffic = way->block_of_rank(of.setting, of.layout.sequence(), rank, theory::SumPath::direct);
     if (!options.training) traffic->backward = {};
   }
   sum_up(result);
@@ -155,22 +160,15 @@ Forecast forecast_block(const theory::MeshSetting& of, const ForecastOptions& op
 ordered_json paper_json(const theory::MeshSetting& of) {
   const Setting& setting = of.setting;
   const Layout& layout = of.layout;
-  const int axes = (layout.data() > 1 ? 1 : 0) + (layout.tensor() > 1 ? 1 : 0) + (layout.sequence() > 1 ? 1 : 0);
-  const bool both = layout.scheme() == Scheme::dense && layout.data() == 1 && axes == 2;
   // The equations are those of a gated MLP.
-  if (!setting.model.gated_mlp()) return nullptr;
-  if (layout.scheme() == Scheme::zero3 || layout.slices_tokens() || (axes > 1 && !both)) return nullptr;
-  const paper::Scheme scheme = both                               ? paper::Scheme::tp_sp
-                               : layout.data() > 1                ? paper::Scheme::dp
-                               : layout.tensor() > 1              ? paper::Scheme::tp
-                               : layout.scheme() == Scheme::dense ? paper::Scheme::sp
-                                                                  : paper::Scheme::tsp;
+  const std::optional<paper::Scheme> scheme = setting.model.gated_mlp() ? theory::paper_scheme(layout) : std::nullopt;
+  if (!scheme) return nullptr;
   paper::Setting symbols = paper_symbols(setting, layout);
   symbols.T = layout.tensor();
   symbols.Sigma = layout.sequence();
   symbols.beta_g = symbols.beta_o;
-  const auto layer = [&](paper::Pass pass) { return paper::communication(symbols, scheme, pass); };
-  const paper::Memory memory = paper::memory(symbols, scheme, setting.recompute);
+  const auto layer = [&](paper::Pass pass) { return paper::communication(symbols, *scheme, pass); };
+  const paper::Memory memory = paper::memory(symbols, *scheme, setting.recompute);
   return {{"layer_bytes",
            {{"forward", layer(paper::Pass::forward)},
             {"forward_backward", layer(paper::Pass::forward_backward)},

@@ -1,4 +1,4 @@
-// Parses --layout, --tp and --sp together, and checks heads and batch.
+// Takes --layout and the options of its axes' variants together, and checks heads and batch.
 #include "launcher/model/layouts.h"
 
 #include "launcher/refuse.h"
@@ -11,28 +11,24 @@
 
 namespace tsprun::detail::launcher {
 
-TensorExchange tensor_exchange(const GlobalOptions& global) {
-  if (global.tp == TensorExchange::plain) return global.tp;
-  if (!global.layout->has(AxisKind::tp)) {
-    refuse(fmt::format("--tp {}: --layout {} has no tp axis to exchange over; try --layout tp={}", name(global.tp.value),
-                       global.layout->print(), std::max(2, global.layout->ranks())));
+std::size_t chosen_variant(const GlobalOptions& global, const AxisRow& row) {
+  const std::size_t chosen = global.variant(row.kind);
+  if (chosen == 0) return 0;
+  if (!global.layout->has(row.kind)) {
+    refuse(fmt::format("--{0} {1}: --layout {2} has no {0} axis to exchange over; try --layout {0}={3}", row.name,
+                       row.variants[chosen].name, global.layout->print(), std::max(2, global.layout->ranks())));
   }
   // An axis of one rank exchanges nothing, in whatever way: a sweep over degrees may begin with it.
-  return global.layout->tensor() > 1 ? global.tp.value : TensorExchange::plain;
+  return global.layout->degree(row.kind) > 1 ? chosen : 0;
 }
 
-SequenceExchange sequence_exchange(const GlobalOptions& global) {
-  if (global.sp == SequenceExchange::gather) return global.sp;
-  if (!global.layout->has(AxisKind::sp)) {
-    refuse(fmt::format("--sp {}: --layout {} has no sp axis to exchange over; try --layout sp={}", name(global.sp.value),
-                       global.layout->print(), std::max(2, global.layout->ranks())));
-  }
-  return global.layout->degree(AxisKind::sp) > 1 ? global.sp.value : SequenceExchange::gather;
+Layout layout_as_typed(const GlobalOptions& global) {
+  Layout layout = global.layout;
+  for (const AxisRow& row : kAxes) layout = layout.with(row.kind, chosen_variant(global, row));
+  return layout;
 }
 
-Layout layout_of(const GlobalOptions& global) {
-  return global.layout->canonical().with(tensor_exchange(global)).with(sequence_exchange(global));
-}
+Layout layout_of(const GlobalOptions& global) { return layout_as_typed(global).canonical(); }
 
 void check_heads(const GlobalOptions& global, const ModelConfig& config) {
   const Layout layout = layout_of(global);
@@ -48,17 +44,17 @@ void check_batch(const GlobalOptions& global, std::size_t batch) {
   if (batch % data == 0) return;
   const std::size_t above = (batch / data + 1) * data;
   const std::string below = batch > data ? fmt::format("{} or ", batch / data * data) : "";
-  refuse(fmt::format("--layout {}: --batch {} doesn't divide by dp={}; try --batch {}{}", global.layout->print(), batch, data,
-                     below, above));
+  refuse(fmt::format("--layout {}: --batch {} doesn't divide by {}={}; try --batch {}{}", global.layout->print(), batch,
+                     name(global.layout->data_axis()), data, below, above));
 }
 
 void refuse_data_axis(const GlobalOptions& global, const std::string& why) {
   const int data = global.layout->data();
   if (data == 1) return;
-  Layout without = global.layout;
-  std::erase_if(without.axes, [](const Axis& axis) { return axis.kind == AxisKind::dp; });
+  Layout without = global.layout->without(Cut::batch);
   if (without.axes.empty()) without = Layout::tsp(data);
-  refuse(fmt::format("--layout {}: {}; dp doesn't work here; try --layout {}", global.layout->print(), why, without.print()));
+  refuse(fmt::format("--layout {}: {}; {} doesn't work here; try --layout {}", global.layout->print(), why,
+                     name(global.layout->data_axis()), without.print()));
 }
 
 }  // namespace tsprun::detail::launcher

@@ -11,15 +11,14 @@
 
 namespace tsprun::detail::launcher {
 
-/// Returns the layout that computes a model: without axes of one rank, with the variants of --tp and --sp. Throws Error(refused)
-/// as tensor_exchange() and sequence_exchange() do.
+/// Returns the layout that computes a model: without axes of one rank, with the variants that --tp and --sp choose. Throws
+/// Error(refused) as chosen_variant() does.
 Layout layout_of(const GlobalOptions& global);
-/// Returns the variant that --tp chooses; plain if the tp axis has degree 1. Throws Error(refused) if the layout has no tp axis
-/// for it.
-TensorExchange tensor_exchange(const GlobalOptions& global);
-/// Returns the variant that --sp chooses; gather if the sp axis has degree 1. Throws Error(refused) if the layout has no sp axis
-/// for it.
-SequenceExchange sequence_exchange(const GlobalOptions& global);
+/// Returns the same with its axes of one rank.
+Layout layout_as_typed(const GlobalOptions& global);
+/// Returns the variant that an axis's option chooses; the default if the axis has degree 1. Throws Error(refused) if the layout
+/// has no such axis for it.
+std::size_t chosen_variant(const GlobalOptions& global, const AxisRow& row);
 
 /// Throws Error(refused) unless the model's heads can be divided as the layout says.
 void check_heads(const GlobalOptions& global, const ModelConfig& config);

@@ -49,16 +49,14 @@ void check_whole(const std::string& option, const std::vector<std::string>& text
     if (!each.empty()) parse_integer(option, each, 1, std::numeric_limits<std::int64_t>::max());
 }
 
-/// Checks that at least one layout has the axes of --tp and --sp.
+/// Checks that at least one layout has the axes whose variants were chosen.
 void check_variants(GlobalOptions global, const std::vector<std::string>& layouts) {
-  const auto with = [&](AxisKind axis) {
-    const auto found = std::ranges::find_if(layouts, [&](const std::string& layout) { return Layout::parse(layout).has(axis); });
-    return Layout::parse(found == layouts.end() ? layouts.front() : *found);
-  };
-  global.layout = with(AxisKind::tp);
-  tensor_exchange(global);
-  global.layout = with(AxisKind::sp);
-  sequence_exchange(global);
+  for (const AxisRow& row : kAxes) {
+    const auto has_axis = [&](const std::string& layout) { return Layout::parse(layout).has(row.kind); };
+    const auto found = std::ranges::find_if(layouts, has_axis);
+    global.layout = Layout::parse(found == layouts.end() ? layouts.front() : *found);
+    chosen_variant(global, row);
+  }
 }
 
 /// Returns a text as a number; `usual` for an empty one. `text` must be a whole number or empty.
@@ -72,8 +70,9 @@ void take(const SweepPoint& at, GlobalOptions& global) {
   global.layout = Layout::parse(at.layout);
   global.layout.text = at.layout;
   global.ranks.text.clear();
-  if (!global.layout->has(AxisKind::tp)) global.tp = Given<TensorExchange>(TensorExchange::plain);
-  if (!global.layout->has(AxisKind::sp)) global.sp = Given<SequenceExchange>(SequenceExchange::gather);
+  for (const AxisRow& row : kAxes) {
+    if (!global.layout->has(row.kind)) global.variant(row.kind) = Given<std::size_t>();
+  }
 }
 
 void take(const SweepPoint& at, ModelCommandOptions& model) {

@@ -159,8 +159,7 @@ std::vector<Layout> peers_of(const Layout& given) {
     if (layout.data() != data) continue;
     // Products of axes in one order only, and in their usual variants.
     const bool product = layout.tensor() > 1 && layout.sequence() > 1;
-    const bool usual = layout.tensor_exchange == TensorExchange::plain && layout.sequence_exchange == SequenceExchange::gather;
-    if (product && (!usual || layout.stride(AxisKind::tp) == 1)) continue;
+    if (product && (layout != layout.plain() || layout.stride(layout.tensor_axis()) == 1)) continue;
     add(layout);
   }
   return peers;
@@ -223,8 +222,9 @@ ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
   json["label"] = point.layout.label();
   if (!point.alike.empty()) json["alike"] = labels_of(point.alike);
   json["recompute"] = recompute_name(point.recompute);
-  json["tp"] = name(point.layout.tensor_exchange);
-  json["sp"] = name(point.layout.sequence_exchange);
+  for (const AxisRow& row : kAxes) {
+    if (!row.variants.empty()) json[std::string(row.name)] = variant_name(point.layout, row);
+  }
   json["ranks"] = point.layout.ranks();
   json["config"] = question.setting.model.name;
   json["parameters"] = theory::held({.setting = question.setting, .layout = {}}, {}).total();

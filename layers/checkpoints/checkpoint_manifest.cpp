@@ -70,16 +70,15 @@ class Section {
   }
 
   /// Returns the variant of an axis that the field names; the first if there is no such field, as in manifests before 0.2.0.
-  template <class Variant>
-  Variant variant(std::string_view field, std::span<const Variant> known) const {
-    if (object_.find(field) == object_.end()) return known.front();
-    const std::string found = text(field);
+  std::size_t variant(const AxisRow& row) const {
+    if (object_.find(row.name) == object_.end()) return 0;
+    const std::string found = text(row.name);
     std::vector<std::string_view> names;
-    for (const Variant each : known) {
-      if (name(each) == found) return each;
-      names.push_back(name(each));
+    for (const Variant& each : row.variants) {
+      if (each.name == found) return names.size();
+      names.push_back(each.name);
     }
-    refuse(field, fmt::format("{}", fmt::join(names, ", ")));
+    refuse(row.name, fmt::format("{}", fmt::join(names, ", ")));
   }
 
   Section section(std::string_view field) const {
@@ -142,11 +141,16 @@ CheckpointState read_state(const Section& top) {
   state.clip = update.number("clip", 0, kNoBound);
 
   const Section world = top.section("world");
-  world.refuse_others_than({"ranks", "layout", "tp", "sp", "kernels"});
+  std::vector<std::string_view> fields = {"ranks", "layout", "kernels"};
+  for (const AxisRow& row : kAxes) {
+    if (!row.variants.empty()) fields.push_back(row.name);
+  }
+  world.refuse_others_than(fields);
   const std::uint64_t ranks = world.integer("ranks", 1, kMostCounted);
   state.layout = world.layout("layout");
-  state.layout.tensor_exchange = world.variant<TensorExchange>("tp", kTensorExchanges);
-  state.layout.sequence_exchange = world.variant<SequenceExchange>("sp", kSequenceExchanges);
+  for (const AxisRow& row : kAxes) {
+    if (!row.variants.empty()) state.layout = state.layout.with(row.kind, world.variant(row));
+  }
   if (ranks != static_cast<std::uint64_t>(state.layout.ranks())) {
     world.refuse("ranks", fmt::format("{}, which is the product of the degrees in world.layout", state.layout.ranks()));
   }
@@ -208,11 +212,10 @@ std::string manifest_json(const Manifest& manifest) {
                       {"beta2", state.beta2},
                       {"epsilon", state.epsilon},
                       {"clip", state.clip}};
-  object["world"] = {{"ranks", state.layout.ranks()},
-                     {"layout", state.layout.print()},
-                     {"tp", name(state.layout.tensor_exchange)},
-                     {"sp", name(state.layout.sequence_exchange)},
-                     {"kernels", state.kernels}};
+  object["world"] = {{"ranks", state.layout.ranks()}, {"layout", state.layout.print()}, {"kernels", state.kernels}};
+  for (const AxisRow& row : kAxes) {
+    if (!row.variants.empty()) object["world"][std::string(row.name)] = variant_name(state.layout, row);
+  }
   object["files"] = json::array();
   for (const CheckpointFile& file : manifest.files) {
     object["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3_128", file.checksum}});

@@ -1,10 +1,12 @@
-// The axes that a layout can name: one row each, from which the grammar of --layout, its refusals and all questions to a layout
-// follow.
+// The axes that a layout can name: one row each, from which the grammar of --layout, its refusals, the options that choose an
+// axis's variant, and all questions to a layout follow. What the schedules and theory do with an axis stands in tables of their
+// own (schedules/strategies.cpp, theory/ways.cpp), which don't compile without a row for each axis.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -20,43 +22,44 @@ enum class Cut : std::uint8_t {
   tokens,             ///< tokens of the same sequences
   tokens_and_weights  ///< both, over the same ranks
 };
+constexpr bool cuts_tokens(Cut cut) { return cut == Cut::tokens || cut == Cut::tokens_and_weights; }
 
-/// Ways of spreading weights and tokens over the ranks of a replica.
-enum class Scheme : std::uint8_t {
-  tsp,    ///< weights and tokens over the same ranks
-  dense,  ///< weights over tp, tokens over sp; either may be one rank
-  zero3   ///< tokens and weights over the same ranks; weights are gathered sublayer by sublayer
-};
-/// Number of schemes.
-inline constexpr std::size_t kSchemes = 3;
-
-/// Ways in which the ranks of tp exchange activations between sublayers (`--tp`).
+/// Ways in which the ranks of tp exchange activations between sublayers (`--tp`), in the order of its variants.
 enum class TensorExchange : std::uint8_t {
   plain,    ///< each rank keeps all tokens: one all-reduce per sublayer and direction
   sequence  ///< Megatron's sequence parallelism: each has a part; all-gather before, reduce-scatter after a sublayer
 };
 
-/// Ways of exchanging K and V over sp (`--sp`).
+/// Ways of exchanging K and V over sp (`--sp`), in the order of its variants.
 enum class SequenceExchange : std::uint8_t {
   gather,  ///< each rank gathers all K and V (context parallelism)
   ring,    ///< K and V travel round a ring (ring attention)
   ulysses  ///< an all_to_all exchanges tokens for heads (DeepSpeed-Ulysses)
 };
 
-/// Lists of the ways of tp and of sp, the default first.
-inline constexpr std::array kTensorExchanges = {TensorExchange::plain, TensorExchange::sequence};
-inline constexpr std::array kSequenceExchanges = {SequenceExchange::gather, SequenceExchange::ring, SequenceExchange::ulysses};
+/// A way of exchanging along an axis.
+struct Variant {
+  std::string_view name;
+  bool slices_tokens = false;             ///< ranks of an axis that cuts heads have different tokens between sublayers
+  bool exchanges_heads = false;           ///< attention exchanges tokens for query heads, which must divide by the degree
+  std::string_view why_not_decoded = {};  ///< why `generate` refuses it; empty: it doesn't
+};
 
 /// A row of the table: everything that is known of an axis.
 struct AxisRow {
   AxisKind kind;
   std::string_view name;
   Cut cuts;
-  Scheme scheme;                                ///< under which it cuts; dp goes with any
-  std::span<const std::string_view> elsewhere;  ///< other frameworks' names
-  bool foremost = false;                        ///< stands before all others
-  std::span<const AxisKind> never_with = {};    ///< axes that a layout can't have beside it
-  std::string_view why_never = {};              ///< the refusal of those, with what works
+  AxisKind tokens_by;                                ///< the axis whose strategy computes the blocks if no other axis cuts tokens
+  std::span<const std::string_view> elsewhere = {};  ///< other frameworks' names
+  bool foremost = false;                             ///< stands before all others
+  std::span<const AxisKind> never_with = {};         ///< axes that a layout can't have beside it
+  std::string_view why_never = {};                   ///< the refusal of those, with what works
+  std::span<const Variant> variants = {};            ///< the first is the default; empty: there is nothing to choose
+  std::string_view variants_help = {};               ///< help of the option that chooses one, and bears the axis's name
+  bool cuts_heads = false;                           ///< its shards are whole query heads, which must divide by the degree
+  std::string_view why_not_decoded = {};             ///< why `generate` refuses it; empty: it doesn't
+  std::optional<AxisKind> decoded_instead = {};      ///< the axis that `generate` advises then; none: to leave it out
 };
 
 namespace axis_table {
@@ -66,40 +69,70 @@ inline constexpr std::array<std::string_view, 3> kSequence = {"cp", "context", "
 inline constexpr std::array<std::string_view, 2> kSharded = {"fsdp", "zero"};
 inline constexpr std::array kNotWithTsp = {AxisKind::sp};
 inline constexpr std::array kNotWithZero3 = {AxisKind::tp, AxisKind::sp, AxisKind::tsp};
+inline constexpr std::array kOverTensor = {Variant{.name = "plain"}, Variant{.name = "sequence", .slices_tokens = true}};
+inline constexpr std::array kOverSequence = {
+    Variant{.name = "gather"}, Variant{.name = "ring"},
+    Variant{.name = "ulysses",
+            .exchanges_heads = true,
+            .why_not_decoded = "ulysses keeps K and V by heads, the cache is by positions: gather and ring work"}};
 }  // namespace axis_table
 
 /// Table of the axes, in the order in which messages list them.
-inline constexpr std::array<AxisRow, 5> kAxes = {
-    {{AxisKind::dp, "dp", Cut::batch, Scheme::tsp, axis_table::kData, true},
-     {AxisKind::tp, "tp", Cut::heads, Scheme::dense, axis_table::kTensor},
-     {AxisKind::sp, "sp", Cut::tokens, Scheme::dense, axis_table::kSequence},
-     {AxisKind::tsp,
-      "tsp",
-      Cut::tokens_and_weights,
-      Scheme::tsp,
-      {},
-      false,
-      axis_table::kNotWithTsp,
-      "tsp holds the sequence already and can't be mixed with sp; try tsp alone, or tp with tsp"},
-     {AxisKind::zero3, "zero3", Cut::tokens_and_weights, Scheme::zero3, axis_table::kSharded, false, axis_table::kNotWithZero3,
-      "zero3 can't be mixed with tp, sp or tsp; try zero3 alone or after dp"}}};
+inline constexpr std::array kAxes = {
+    AxisRow{.kind = AxisKind::dp,
+            .name = "dp",
+            .cuts = Cut::batch,
+            .tokens_by = AxisKind::tsp,
+            .elsewhere = axis_table::kData,
+            .foremost = true,
+            .why_not_decoded = "there is one text, and nothing for dp to do"},
+    AxisRow{.kind = AxisKind::tp,
+            .name = "tp",
+            .cuts = Cut::heads,
+            .tokens_by = AxisKind::sp,
+            .elsewhere = axis_table::kTensor,
+            .variants = axis_table::kOverTensor,
+            .variants_help = "how tp's ranks share tokens: plain (all have all), sequence (Megatron's sequence parallelism)"},
+    AxisRow{.kind = AxisKind::sp,
+            .name = "sp",
+            .cuts = Cut::tokens,
+            .tokens_by = AxisKind::sp,
+            .elsewhere = axis_table::kSequence,
+            .variants = axis_table::kOverSequence,
+            .variants_help = "how sp's ranks attend to each other's tokens: {}"},
+    AxisRow{.kind = AxisKind::tsp,
+            .name = "tsp",
+            .cuts = Cut::tokens_and_weights,
+            .tokens_by = AxisKind::tsp,
+            .never_with = axis_table::kNotWithTsp,
+            .why_never = "tsp holds the sequence already and can't be mixed with sp; try tsp alone, or tp with tsp",
+            .cuts_heads = true},
+    AxisRow{.kind = AxisKind::zero3,
+            .name = "zero3",
+            .cuts = Cut::tokens_and_weights,
+            .tokens_by = AxisKind::zero3,
+            .elsewhere = axis_table::kSharded,
+            .never_with = axis_table::kNotWithZero3,
+            .why_never = "zero3 can't be mixed with tp, sp or tsp; try zero3 alone or after dp",
+            .why_not_decoded = "zero3 keeps rows of weights, not heads, and would gather all of them for every token",
+            .decoded_instead = AxisKind::tsp}};
 
-static_assert(
-    [] {
-      for (std::size_t i = 0; i < kAxes.size(); ++i) {
-        if (static_cast<std::size_t>(kAxes[i].kind) != i) return false;
-      }
-      return true;
-    }(),
-    "the rows stand in the order of AxisKind");
+/// Returns the place of an axis in kAxes, and in every other table of axes.
+constexpr std::size_t index_of(AxisKind kind) { return static_cast<std::size_t>(kind); }
+
+/// Returns whether a table has a row for each axis, in the order of AxisKind; rows name theirs in `axis`.
+template <class Table, class Axis>
+constexpr bool is_by_axis(const Table& table, Axis axis) {
+  if (table.size() != kAxes.size()) return false;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    if (index_of(table[i].*axis) != i) return false;
+  }
+  return true;
+}
+static_assert(is_by_axis(kAxes, &AxisRow::kind), "the rows stand in the order of AxisKind");
 
 /// Returns the axis's row.
-constexpr const AxisRow& row_of(AxisKind kind) { return kAxes[static_cast<std::size_t>(kind)]; }
+constexpr const AxisRow& row_of(AxisKind kind) { return kAxes[index_of(kind)]; }
 constexpr std::string_view name(AxisKind kind) { return row_of(kind).name; }
-constexpr std::string_view name(TensorExchange exchange) { return exchange == TensorExchange::plain ? "plain" : "sequence"; }
-constexpr std::string_view name(SequenceExchange exchange) {
-  constexpr std::array<std::string_view, 3> kNames = {"gather", "ring", "ulysses"};
-  return kNames[static_cast<std::size_t>(exchange)];
-}
 
 }  // namespace tsprun::detail

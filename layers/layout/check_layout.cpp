@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 namespace tsprun::detail {
 
@@ -22,8 +23,8 @@ bool parts_are_alike(const ModelConfig& config, int tensors) {
   return true;
 }
 
-/// Returns "tp=1 or tp=3": the degrees nearest to `tensors` whose parts TSP can cut over `sequences` ranks.
-std::string degrees_that_work(const ModelConfig& config, int tensors, int sequences) {
+/// Returns "tp=1 or tp=3": the degrees of the tensor axis nearest to `tensors` whose parts TSP can cut over `sequences` ranks.
+std::string degrees_that_work(const ModelConfig& config, std::string_view axis, int tensors, int sequences) {
   const auto works = [&](int degree) {
     const auto cut = static_cast<std::size_t>(degree) * static_cast<std::size_t>(sequences);
     return config.query_heads % cut == 0 && parts_are_alike(config, degree);
@@ -32,8 +33,8 @@ std::string degrees_that_work(const ModelConfig& config, int tensors, int sequen
   while (below > 1 && !works(below)) --below;
   int above = tensors + 1;
   while (above <= static_cast<int>(config.query_heads) && !works(above)) ++above;
-  const std::string higher = above <= static_cast<int>(config.query_heads) ? fmt::format(" or tp={}", above) : "";
-  return fmt::format("tp={}{}", std::max(below, 1), higher);
+  const std::string higher = above <= static_cast<int>(config.query_heads) ? fmt::format(" or {}={}", axis, above) : "";
+  return fmt::format("{}={}{}", axis, std::max(below, 1), higher);
 }
 
 }  // namespace
@@ -43,22 +44,25 @@ void check_layout(const ModelConfig& config, const Layout& layout) {
   const int T = layout.tensor();
   const HeadCut tensor(config.query_heads, config.kv_heads, T);
   const std::size_t queries = config.query_heads / static_cast<std::size_t>(T);
-  if (layout.scheme() == Scheme::tsp || layout.exchanges_heads()) {
+  const AxisRow& tokens = row_of(layout.token_axis());
+  if (tokens.cuts_heads || layout.exchanges_heads()) {
     // K/V heads follow their query heads, so any number of them works.
     const HeadCut within(queries, queries, layout.sequence());
   }
-  if (layout.scheme() == Scheme::tsp && T > 1 && !parts_are_alike(config, T)) {
+  if (tokens.cuts_heads && T > 1 && !parts_are_alike(config, T)) {
     throw Error(Cause::refused,
-                fmt::format("tp={} cuts between the query heads of a K/V head ({} query heads, {} K/V heads): it must divide the "
-                            "K/V heads, or they must divide it, where tsp cuts its part again; try {}",
-                            T, config.query_heads, config.kv_heads, degrees_that_work(config, T, layout.sequence())));
+                fmt::format("{0}={1} cuts between the query heads of a K/V head ({2} query heads, {3} K/V heads): it must divide "
+                            "the K/V heads, or they must divide it, where {4} cuts its part again; try {5}",
+                            name(layout.tensor_axis()), T, config.query_heads, config.kv_heads, tokens.name,
+                            degrees_that_work(config, name(layout.tensor_axis()), T, layout.sequence())));
   }
 }
 
 std::string why_impossible(const Setting& setting, const Layout& layout) {
   const auto data = static_cast<std::size_t>(layout.data());
   if (setting.batch % data != 0) {
-    return fmt::format("dp={} doesn't divide --batch {}; try --batch {}", data, setting.batch, (setting.batch / data + 1) * data);
+    return fmt::format("{}={} doesn't divide --batch {}; try --batch {}", name(layout.data_axis()), data, setting.batch,
+                       (setting.batch / data + 1) * data);
   }
   try {
     check_layout(setting.model, layout);

@@ -7,21 +7,41 @@
 
 namespace tsprun::detail {
 
+namespace {
+
+/// Returns whether an axis of several ranks has a variant of this kind.
+bool exchanges_so(const Layout& layout, bool Variant::*kind) {
+  return std::ranges::any_of(layout.axes, [&](const Axis& axis) {
+    const Variant* variant = variant_of(axis);
+    return axis.degree > 1 && variant != nullptr && variant->*kind;
+  });
+}
+
+}  // namespace
+
 Layout Layout::canonical() const {
   Layout result = *this;
   std::erase_if(result.axes, [](const Axis& axis) { return axis.degree == 1; });
   return result;
 }
 
-Layout Layout::with(TensorExchange exchange) const {
+Layout Layout::with(AxisKind kind, std::size_t variant) const {
   Layout result = *this;
-  if (tensor() > 1) result.tensor_exchange = exchange;
+  for (Axis& axis : result.axes) {
+    if (axis.kind == kind && axis.degree > 1) axis.variant = variant;
+  }
   return result;
 }
 
-Layout Layout::with(SequenceExchange exchange) const {
+Layout Layout::plain() const {
   Layout result = *this;
-  if (degree(AxisKind::sp) > 1) result.sequence_exchange = exchange;
+  for (Axis& axis : result.axes) axis.variant = 0;
+  return result;
+}
+
+Layout Layout::without(Cut cut) const {
+  Layout result = *this;
+  std::erase_if(result.axes, [&](const Axis& axis) { return row_of(axis.kind).cuts == cut; });
   return result;
 }
 
@@ -36,6 +56,13 @@ int Layout::degree(AxisKind kind) const {
   return 1;
 }
 
+std::size_t Layout::variant(AxisKind kind) const {
+  for (const Axis& axis : axes) {
+    if (axis.kind == kind) return axis.variant;
+  }
+  return 0;
+}
+
 int Layout::ranks() const {
   int product = 1;
   for (const Axis& axis : axes) product *= axis.degree;
@@ -48,25 +75,28 @@ int Layout::stride(AxisKind kind) const {
   return stride;
 }
 
-Scheme Layout::scheme() const {
+AxisKind Layout::axis_that_cuts(Cut cut) const {
+  for (const Axis& axis : axes) {
+    if (row_of(axis.kind).cuts == cut) return axis.kind;
+  }
+  return std::ranges::find(kAxes, cut, &AxisRow::cuts)->kind;
+}
+
+AxisKind Layout::token_axis() const {
   // Where no axis of the replica has several ranks, its names choose.
   const bool by_name = ranks() == data();
-  Scheme found = Scheme::tsp;
+  AxisKind found = row_of(data_axis()).tokens_by;
   for (const Axis& axis : axes) {
     const AxisRow& row = row_of(axis.kind);
     if (row.cuts == Cut::batch || (axis.degree == 1 && !by_name)) continue;
-    if (row.cuts == Cut::tokens_and_weights) return row.scheme;
-    found = row.scheme;
+    if (cuts_tokens(row.cuts)) return axis.kind;
+    found = row.tokens_by;
   }
   return found;
 }
 
-AxisKind Layout::token_axis() const {
-  const auto cuts_tokens = [&](const AxisRow& row) {
-    return (row.cuts == Cut::tokens || row.cuts == Cut::tokens_and_weights) && row.scheme == scheme();
-  };
-  return std::ranges::find_if(kAxes, cuts_tokens)->kind;
-}
+bool Layout::slices_tokens() const { return exchanges_so(*this, &Variant::slices_tokens); }
+bool Layout::exchanges_heads() const { return exchanges_so(*this, &Variant::exchanges_heads); }
 
 std::string Layout::print() const {
   std::string text;
@@ -76,9 +106,8 @@ std::string Layout::print() const {
 
 std::string Layout::label() const {
   std::string variants;
-  if (slices_tokens()) variants = name(tensor_exchange);
-  if (sequence_exchange != SequenceExchange::gather && degree(AxisKind::sp) > 1) {
-    variants += fmt::format("{}{}", variants.empty() ? "" : ", ", name(sequence_exchange));
+  for (const AxisRow& row : kAxes) {
+    if (variant(row.kind) != 0) variants += fmt::format("{}{}", variants.empty() ? "" : ", ", variant_name(*this, row));
   }
   return variants.empty() ? print() : fmt::format("{} ({})", print(), variants);
 }

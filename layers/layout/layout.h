@@ -1,29 +1,28 @@
-// The layout of a job: axes with degrees, outermost first ("dp=2,tp=2,sp=4"; the last varies fastest over ranks), and how tp and
-// sp exchange. Command line, mesh, plans, checkpoints and audits read this one value.
+// The layout of a job: axes with degrees and variants, outermost first ("dp=2,tp=2,sp=4"; the last varies fastest over ranks).
+// Command line, mesh, plans, checkpoints and audits read this one value.
 #pragma once
 
 #include "layers/layout/axes.h"
 
-#include <cstdint>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tsprun::detail {
 
-/// One axis and the number of ranks along it.
+/// One axis, the number of ranks along it, and how they exchange.
 struct Axis {
   AxisKind kind;
   int degree;
+  std::size_t variant = 0;  ///< an index of its row's `variants`; 0 where there is nothing to choose
   bool operator==(const Axis&) const = default;
 };
 
-/// Axes with their degrees, and the variants of tp and sp. An axis of one rank is kept as typed until canonical();
-/// its name chooses the scheme only where no axis has several ranks.
+/// Axes with their degrees and variants. An axis of one rank is kept as typed until canonical(); its name chooses the strategy
+/// only where no axis has several ranks.
 struct Layout {
   std::vector<Axis> axes;  ///< outermost first
-  TensorExchange tensor_exchange = TensorExchange::plain;
-  SequenceExchange sequence_exchange = SequenceExchange::gather;
 
   /// Parses "dp=2,tp=2,sp=4". Throws Error(refused) that begins with `where` and the text, names the part that is wrong and says
   /// what would work.
@@ -32,9 +31,14 @@ struct Layout {
   static Layout tsp(int ranks) { return {.axes = {{AxisKind::tsp, ranks}}}; }
   /// Returns the layout without axes of one rank.
   Layout canonical() const;
-  /// Returns the layout with a variant; as it is if the variant's axis has one rank, which exchanges nothing.
-  Layout with(TensorExchange exchange) const;
-  Layout with(SequenceExchange exchange) const;
+  /// Returns the layout with a variant of an axis; as it is if the axis has one rank, which exchanges nothing.
+  Layout with(AxisKind kind, std::size_t variant) const;
+  Layout with(TensorExchange exchange) const { return with(AxisKind::tp, static_cast<std::size_t>(exchange)); }
+  Layout with(SequenceExchange exchange) const { return with(AxisKind::sp, static_cast<std::size_t>(exchange)); }
+  /// Returns the layout with every axis in its default variant.
+  Layout plain() const;
+  /// Returns the layout without the axes that cut this.
+  Layout without(Cut cut) const;
 
   /// Returns why no layout has these axes in this order, with what works; empty: one has.
   std::string why_not() const;
@@ -43,6 +47,8 @@ struct Layout {
   bool has(AxisKind kind) const;
   /// Returns the degree of an axis, 1 if the layout doesn't name it.
   int degree(AxisKind kind) const;
+  /// Returns the variant of an axis, 0 if the layout doesn't name it.
+  std::size_t variant(AxisKind kind) const;
   /// Returns the product of all degrees.
   int ranks() const;
   /// Returns the distance between neighbours of an axis, in ranks.
@@ -50,19 +56,21 @@ struct Layout {
   /// Returns a rank's place on an axis, from 0.
   int place(AxisKind kind, int rank) const { return rank / stride(kind) % degree(kind); }
 
-  Scheme scheme() const;
-  /// Returns the axis that cuts tokens under this scheme.
+  /// Returns the axis that cuts sequences, and the one that cuts heads: the first such of the table if the layout has none.
+  AxisKind data_axis() const { return axis_that_cuts(Cut::batch); }
+  AxisKind tensor_axis() const { return axis_that_cuts(Cut::heads); }
+  /// Returns the axis whose strategy computes the blocks: the one that cuts tokens, if any has several ranks.
   AxisKind token_axis() const;
-  int data() const { return degree(AxisKind::dp); }    ///< replicas, with other sequences
-  int tensor() const { return degree(AxisKind::tp); }  ///< T: ranks with the same tokens and other heads and rows of weights
+  int data() const { return degree(data_axis()); }      ///< replicas, with other sequences
+  int tensor() const { return degree(tensor_axis()); }  ///< T: ranks with the same tokens and other heads and rows of weights
   /// Returns the number of ranks with different tokens of the same sequences: Σ or D in docs/algorithms.md.
   int sequence() const { return degree(token_axis()); }
   int replica() const { return tensor() * sequence(); }  ///< ranks with the same sequences
 
   /// Returns whether the ranks of tp, too, have different tokens between sublayers (Megatron's sequence parallelism).
-  bool slices_tokens() const { return tensor_exchange == TensorExchange::sequence && tensor() > 1; }
+  bool slices_tokens() const;
   /// Returns whether attention exchanges tokens for heads (Ulysses).
-  bool exchanges_heads() const { return sequence_exchange == SequenceExchange::ulysses && degree(AxisKind::sp) > 1; }
+  bool exchanges_heads() const;
   /// Returns whether the vocabulary is cut over tp, as under plain tp.
   bool cuts_vocabulary_over_tensor() const { return tensor() > 1 && !slices_tokens(); }
   /// Returns over how many ranks of a replica the rows of the vocabulary are cut: those whose tokens between sublayers differ;
@@ -74,6 +82,19 @@ struct Layout {
   /// Returns print(), followed by the variants that aren't the default: "tp=2,sp=4 (ring)".
   std::string label() const;
   bool operator==(const Layout&) const = default;
+
+ private:
+  AxisKind axis_that_cuts(Cut cut) const;
 };
+
+/// Returns the variant of an axis of a layout; null where there is nothing to choose.
+constexpr const Variant* variant_of(const Axis& axis) {
+  const AxisRow& row = row_of(axis.kind);
+  return row.variants.empty() ? nullptr : &row.variants[axis.variant];
+}
+/// Returns the name of the variant of an axis that has some: its default's if the layout doesn't name the axis.
+inline std::string_view variant_name(const Layout& layout, const AxisRow& row) {
+  return row.variants[layout.variant(row.kind)].name;
+}
 
 }  // namespace tsprun::detail

@@ -94,6 +94,16 @@ std::string Layout::why_not() const {
       return std::string(row->why_never);
     }
   }
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const Cut cut = row_of(axes[i].kind).cuts;
+      const Cut other = row_of(axes[j].kind).cuts;
+      if (cut == other || (cuts_tokens(cut) && cuts_tokens(other))) {
+        return fmt::format("{} and {} cut the same; try one of them, with the product of both degrees", name(axes[j].kind),
+                           name(axes[i].kind));
+      }
+    }
+  }
   return {};
 }
 

@@ -30,8 +30,8 @@ Layout checked(const Communicator& world, Layout layout) {
 Mesh::Mesh(Communicator& world, Layout layout)
     : world_(world),
       layout_(checked(world, std::move(layout))),
-      data_rank_(layout_.place(AxisKind::dp, world.rank())),
-      tensor_rank_(layout_.place(AxisKind::tp, world.rank())),
+      data_rank_(layout_.place(layout_.data_axis(), world.rank())),
+      tensor_rank_(layout_.place(layout_.tensor_axis(), world.rank())),
       sequence_rank_(layout_.place(layout_.token_axis(), world.rank())),
       data_(group(kAll, tensor_rank_, sequence_rank_)),
       tensor_(group(data_rank_, kAll, sequence_rank_)),
@@ -51,9 +51,9 @@ Communicator Mesh::group(int data, int tensor, int sequence) const {
     }
     members = std::move(wider);
   };
-  widen(AxisKind::dp, data);
+  widen(layout_.data_axis(), data);
   widen(layout_.token_axis(), sequence);
-  widen(AxisKind::tp, tensor);
+  widen(layout_.tensor_axis(), tensor);
   return world_.subgroup(members);
 }
 

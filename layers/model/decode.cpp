@@ -21,10 +21,12 @@ const CallOptions kCache{.stream = Stream::kv, .purpose = Purpose::kv};
 }  // namespace
 
 std::string Decoder::why_not(const Layout& layout) {
-  if (layout.data() > 1) return "there is one text, and nothing for dp to do";
-  if (layout.scheme() == Scheme::zero3)
-    return "zero3 keeps rows of weights, not heads, and would gather all of them for every token";
-  if (layout.exchanges_heads()) return "ulysses keeps K and V by heads, the cache is by positions: gather and ring work";
+  for (const Axis& axis : layout.axes) {
+    if (axis.degree == 1) continue;
+    if (const std::string_view why = row_of(axis.kind).why_not_decoded; !why.empty()) return std::string(why);
+    if (const Variant* variant = variant_of(axis); variant != nullptr && !variant->why_not_decoded.empty())
+      return std::string(variant->why_not_decoded);
+  }
   constexpr int kMostParts = 64;  // limit of merge_attention()
   if (layout.sequence() > kMostParts) return fmt::format("at most {} ranks share a cache's positions", kMostParts);
   return {};

@@ -18,7 +18,7 @@
 
 namespace tsprun::detail {
 
-/// The strategy of Scheme::dense and Scheme::zero3. Methods are documented in Strategy.
+/// The strategy of sp and zero3. Methods are documented in Strategy.
 class Dense final : public Strategy {
  public:
   /// Borrows `rank` and `sequence`, the ranks that share a sequence, which all have the same slice. Throws Error(refused) for

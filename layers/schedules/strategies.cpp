@@ -1,4 +1,4 @@
-// Makes the strategy of a layout's scheme, inside tensor parallelism if there is a tensor axis.
+// Table of what each axis of a layout adds to the strategy that computes its blocks.
 #include "layers/schedules/strategies.h"
 
 #include "layers/layout/check_layout.h"
@@ -6,28 +6,52 @@
 #include "layers/schedules/tp/tensor_parallel.h"
 #include "layers/schedules/tsp/tsp.h"
 #include "layers/schedules/zero3/gathered_weights.h"
-#include "transport/cause.h"
 
+#include <array>
 #include <utility>
 
 namespace tsprun::detail {
 
 namespace {
 
-/// Returns the strategy that computes a rank's slice of the blocks over the sequence axis.
-std::unique_ptr<Strategy> make_inner(Rank& rank, Mesh& mesh, const StrategyOptions& options, const BlockSlice& slice) {
-  Communicator& axis = mesh.sequence();
-  switch (mesh.layout().scheme()) {
-    case Scheme::dense:
-      return std::make_unique<Dense>(rank, axis, options, slice, mesh.layout().sequence_exchange,
-                                     std::make_unique<CopiedWeights>(rank, axis));
-    case Scheme::zero3:
-      return std::make_unique<Dense>(rank, axis, options, slice, SequenceExchange::gather,
-                                     std::make_unique<GatheredWeights>(rank, axis, options.config));
-    case Scheme::tsp: return std::make_unique<Tsp>(rank, axis, options, slice);
-  }
-  throw Error(Cause::refused, "no such scheme");
+/// What a strategy is made for.
+struct Place {
+  Rank& rank;
+  Mesh& mesh;
+  const StrategyOptions& options;
+  const BlockSlice& slice;  ///< what this rank of the axis that cuts heads computes
+  const Layout& layout() const { return mesh.layout(); }
+};
+
+/// An axis's part of the strategy. The axis that cuts tokens makes what computes a slice of the blocks; the one that cuts heads,
+/// what sums the slices of `inner`. One that cuts sequences has none: its ranks compute on their own.
+struct AxisStrategy {
+  AxisKind axis;
+  std::unique_ptr<Strategy> (*make)(const Place& at, std::unique_ptr<Strategy> inner);
+};
+
+std::unique_ptr<Strategy> make_tp(const Place& at, std::unique_ptr<Strategy> inner) {
+  const auto exchange = static_cast<TensorExchange>(at.layout().variant(at.layout().tensor_axis()));
+  return std::make_unique<TensorParallel>(at.rank, at.mesh.tensor(), exchange, at.options, std::move(inner));
 }
+std::unique_ptr<Strategy> make_sp(const Place& at, std::unique_ptr<Strategy> /*inner*/) {
+  const auto exchange = static_cast<SequenceExchange>(at.layout().variant(at.layout().token_axis()));
+  Communicator& axis = at.mesh.sequence();
+  return std::make_unique<Dense>(at.rank, axis, at.options, at.slice, exchange, std::make_unique<CopiedWeights>(at.rank, axis));
+}
+std::unique_ptr<Strategy> make_tsp(const Place& at, std::unique_ptr<Strategy> /*inner*/) {
+  return std::make_unique<Tsp>(at.rank, at.mesh.sequence(), at.options, at.slice);
+}
+std::unique_ptr<Strategy> make_zero3(const Place& at, std::unique_ptr<Strategy> /*inner*/) {
+  Communicator& axis = at.mesh.sequence();
+  return std::make_unique<Dense>(at.rank, axis, at.options, at.slice, SequenceExchange::gather,
+                                 std::make_unique<GatheredWeights>(at.rank, axis, at.options.config));
+}
+
+constexpr std::array kStrategies = {AxisStrategy{AxisKind::dp, nullptr}, AxisStrategy{AxisKind::tp, make_tp},
+                                    AxisStrategy{AxisKind::sp, make_sp}, AxisStrategy{AxisKind::tsp, make_tsp},
+                                    AxisStrategy{AxisKind::zero3, make_zero3}};
+static_assert(is_by_axis(kStrategies, &AxisStrategy::axis), "each axis has a row, in the order of AxisKind");
 
 }  // namespace
 
@@ -35,9 +59,10 @@ std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOp
   const Layout& layout = mesh.layout();
   check_layout(options.config, layout);
   const BlockSlice slice = BlockSlice::of(options.config, mesh.tensor().rank(), layout.tensor());
-  std::unique_ptr<Strategy> inner = make_inner(rank, mesh, options, slice);
+  const Place at{rank, mesh, options, slice};
+  std::unique_ptr<Strategy> inner = kStrategies[index_of(layout.token_axis())].make(at, nullptr);
   if (layout.tensor() == 1) return inner;
-  return std::make_unique<TensorParallel>(rank, mesh.tensor(), layout.tensor_exchange, options, std::move(inner));
+  return kStrategies[index_of(layout.tensor_axis())].make(at, std::move(inner));
 }
 
 }  // namespace tsprun::detail

@@ -53,7 +53,7 @@ class Counter {
   }
   /// Returns the ranks over which tokens are cut between layers.
   Among token_cutters() const {
-    if (D_ == 1) return AxisKind::tp;
+    if (D_ == 1) return layout_.tensor_axis();
     return {layout_.token_axis(), layout_.slices_tokens()};
   }
 
@@ -76,10 +76,11 @@ class Counter {
   void vocabulary_over_tensors() {
     const std::uint64_t V = model_.vocabulary;
     const int T = layout_.tensor();
-    add(AxisKind::tp, Purpose::embedding, Pattern::collective, Phase::pass, kForward, kExposed,
+    add(layout_.tensor_axis(), Purpose::embedding, Pattern::collective, Phase::pass, kForward, kExposed,
         tp_embedding(replica_, T).forward[Purpose::embedding], 2);
     const Traffic traffic = tp_head(replica_, T);
-    add_head(AxisKind::tp, Pattern::collective, 2, kExposed, traffic.forward[Purpose::head], traffic.backward[Purpose::head]);
+    add_head(layout_.tensor_axis(), Pattern::collective, 2, kExposed, traffic.forward[Purpose::head],
+             traffic.backward[Purpose::head]);
     if (D_ == 1) return;
     const std::uint64_t gradients = 2 * V * h_ * a_ * (D_ - 1);
     // The embedding's gradient is complete only when the backward pass ends.
@@ -119,7 +120,7 @@ class Counter {
     all_reduced(token_cutters(), gains, over, groups);
     // Under plain tp, the ranks of the tensor axis have the same tokens, but each computes its own slice of the projections'
     // biases.
-    if (!tensors_too) all_reduced(AxisKind::tp, model_.projection_biases(), T_, D_);
+    if (!tensors_too) all_reduced(layout_.tensor_axis(), model_.projection_biases(), T_, D_);
   }
 
   // --- dp
@@ -136,7 +137,7 @@ class Counter {
       }
     }
     const auto all_reduced = [&](Purpose purpose, bool hidden, std::uint64_t elements, std::uint64_t messages) {
-      add(AxisKind::dp, purpose, Pattern::collective, Phase::pass, kBackward, hidden,
+      add(layout_.data_axis(), purpose, Pattern::collective, Phase::pass, kBackward, hidden,
           2 * elements * a_ * static_cast<std::uint64_t>(layout_.data() - 1), messages);
     };
     all_reduced(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * model_.layers);

@@ -30,7 +30,7 @@ Setting MeshSetting::replica() const {
 }
 
 MeshPlace place_of(const Layout& layout, int rank) {
-  return {.tensor = layout.place(AxisKind::tp, rank), .sequence = layout.place(layout.token_axis(), rank)};
+  return {.tensor = layout.place(layout.tensor_axis(), rank), .sequence = layout.place(layout.token_axis(), rank)};
 }
 
 // --- parameters --------------------------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ RankParameters held(const MeshSetting& of, MeshPlace place) {
   const ModelConfig& model = of.setting.model;
   const BlockSlice slice = BlockSlice::of(model, place.tensor, of.layout.tensor());
   const std::uint64_t h = model.hidden;
-  const BlockElements block = weights_way(of.layout).held(model, slice, place.sequence, of.layout.sequence());
+  const BlockElements block = tokens_way(of.layout).held(model, slice, place.sequence, of.layout.sequence());
   RankParameters result{.attention = block.attention * model.layers, .mlp = block.mlp * model.layers};
   result.vocabulary = (model.tied_embeddings ? 1 : 2) * vocabulary_rows(of, place) * h;
   result.norms = model.replicated_parameters();

@@ -16,16 +16,25 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 
+/// Adds the layout in every variant of its axes.
+void add_variants(std::vector<Layout>& found, const Layout& plain) {
+  std::vector<Layout> all = {plain};
+  for (const AxisRow& row : kAxes) {
+    if (!plain.has(row.kind) || row.variants.empty()) continue;
+    std::vector<Layout> chosen;
+    for (const Layout& each : all) {
+      for (std::size_t variant = 0; variant < row.variants.size(); ++variant) chosen.push_back(each.with(row.kind, variant));
+    }
+    all = std::move(chosen);
+  }
+  found.insert(found.end(), all.begin(), all.end());
+}
+
 /// Adds the layouts that begin with these axes and end with others, whose degrees have the product `ranks`: as the table of axes
 /// and the grammar allow, in every variant.
 void add_layouts(std::vector<Layout>& found, const Layout& begun, int ranks) {
   if (ranks == 1) {
-    for (const TensorExchange t : kTensorExchanges) {
-      for (const SequenceExchange s : kSequenceExchanges) {
-        Layout layout = begun.with(t).with(s);
-        if (layout.tensor_exchange == t && layout.sequence_exchange == s) found.push_back(std::move(layout));
-      }
-    }
+    add_variants(found, begun);
     return;
   }
   for (const AxisRow& row : kAxes) {
@@ -54,7 +63,8 @@ std::vector<Layout> all_layouts(int ranks) {
   std::vector<Layout> layouts;
   add_layouts(layouts, {}, ranks);
   std::ranges::stable_sort(layouts, {}, [](const Layout& each) {
-    return std::tuple(each.data(), each.tensor(), each.tensor() == 1 && each.degree(AxisKind::sp) > 1);
+    // Where weights aren't cut at all, they take most memory: such layouts come last.
+    return std::tuple(each.data(), each.tensor(), each.tensor() == 1 && row_of(each.token_axis()).cuts == Cut::tokens);
   });
   return layouts;
 }
@@ -94,8 +104,7 @@ Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine
 bool are_alike(const Candidate& a, const Candidate& b) {
   if (a.possible != b.possible || a.recompute != b.recompute || a.why != b.why || a.memory != b.memory) return false;
   if (a.time.seconds != b.time.seconds || a.time.exposed != b.time.exposed) return false;
-  return a.layout.tensor_exchange == b.layout.tensor_exchange && a.layout.sequence_exchange == b.layout.sequence_exchange &&
-         a.layout.axes.size() == b.layout.axes.size() &&
+  return a.layout.axes.size() == b.layout.axes.size() &&
          std::is_permutation(a.layout.axes.begin(), a.layout.axes.end(), b.layout.axes.begin());
 }
 

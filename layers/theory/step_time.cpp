@@ -127,7 +127,7 @@ StepTime step_time(const Setting& setting, const Layout& layout, const Machine& 
   const CategoryBytes bytes = certain(mesh, place, 0);
   const auto element = static_cast<double>(setting.bytes.element);
   // A rank computes with all weights of its tensor rank, whichever rank holds them.
-  const double visits = weights_way(layout).shared ? layout.sequence() : 1;
+  const double visits = tokens_way(layout).shares_weights ? layout.sequence() : 1;
   for (const bool backward : {false, true}) {
     Pass& pass = passes[backward ? 1 : 0];
     const PassFlops& of = backward ? flops.backward : flops.forward;

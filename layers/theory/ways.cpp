@@ -1,22 +1,44 @@
-// The rows of the ways, by scheme and exchange.
+// The rows of the axes.
 #include "layers/theory/ways.h"
 
+#include <algorithm>
 #include <array>
 
 namespace tsprun::detail::theory {
 
 namespace {
 
-/// Rows in the order of Scheme.
-constexpr std::array kWeights = {WeightsWay{.shared = true, .held = held_by_tsp, .add_flows = add_tsp},
-                                 WeightsWay{.shared = false, .held = held_by_sp, .add_flows = add_sp},
-                                 WeightsWay{.shared = true, .held = held_by_zero3, .add_flows = add_zero3}};
-static_assert(kWeights.size() == kSchemes && static_cast<int>(Scheme::tsp) == 0 && static_cast<int>(Scheme::dense) == 1 &&
-              static_cast<int>(Scheme::zero3) == 2);
+constexpr std::array kGathered = {add_gathered_kv};
+constexpr std::array kBySequenceExchange = {add_gathered_kv, add_ring_kv, add_exchanged_heads};
 
-/// Functions in the order of SequenceExchange, whose value is `gather` under the schemes that have no choice.
-constexpr std::array kExchanges = {add_gathered_kv, add_ring_kv, add_exchanged_heads};
-static_assert(kExchanges.size() == kSequenceExchanges.size());
+constexpr std::array kWays = {
+    AxisWay{.axis = AxisKind::dp, .paper_alone = paper::Scheme::dp},
+    AxisWay{.axis = AxisKind::tp, .add_flows = add_tp, .paper_alone = paper::Scheme::tp},
+    AxisWay{.axis = AxisKind::sp,
+            .held = held_by_sp,
+            .add_flows = add_sp,
+            .add_kv = kBySequenceExchange,
+            .paper_alone = paper::Scheme::sp,
+            .paper_with_tensor = paper::Scheme::tp_sp},
+    AxisWay{.axis = AxisKind::tsp,
+            .shares_weights = true,
+            .held = held_by_tsp,
+            .add_flows = add_tsp,
+            .add_kv = kGathered,
+            .step_of_rank = tsp_step_of_rank,
+            .block_of_rank = tsp_block_of_rank,
+            .paper_alone = paper::Scheme::tsp},
+    AxisWay{.axis = AxisKind::zero3, .shares_weights = true, .held = held_by_zero3, .add_flows = add_zero3, .add_kv = kGathered}};
+static_assert(is_by_axis(kWays, &AxisWay::axis), "each axis has a row, in the order of AxisKind");
+static_assert(std::ranges::all_of(kWays,
+                                  [](const AxisWay& way) {
+                                    const AxisRow& row = row_of(way.axis);
+                                    return !cuts_tokens(row.cuts) ||
+                                           way.add_kv.size() == std::max<std::size_t>(row.variants.size(), 1);
+                                  }),
+              "an axis that cuts tokens has a function for each variant");
+
+const AxisWay& way_of(AxisKind axis) { return kWays[index_of(axis)]; }
 
 }  // namespace
 
@@ -32,16 +54,23 @@ BlockFlows::BlockFlows(const Setting& replica, const Layout& of)
       kv_read(HeadCut(model.query_heads, model.kv_heads, of.tensor()).kv_heads_read_by_all()),
       copied(2 * model.hidden * model.head_dim * (kv_read - model.kv_heads)) {}
 
-const WeightsWay& weights_way(const Layout& layout) { return kWeights[static_cast<std::size_t>(layout.scheme())]; }
+const AxisWay& tokens_way(const Layout& layout) { return way_of(layout.token_axis()); }
+
+std::optional<paper::Scheme> paper_scheme(const Layout& layout) {
+  if (layout.slices_tokens()) return std::nullopt;
+  if (layout.data() > 1) return layout.replica() == 1 ? way_of(layout.data_axis()).paper_alone : std::nullopt;
+  if (layout.tensor() == 1) return tokens_way(layout).paper_alone;
+  return layout.sequence() == 1 ? way_of(layout.tensor_axis()).paper_alone : tokens_way(layout).paper_with_tensor;
+}
 
 std::vector<Flow> block_flows(const Setting& replica, const Layout& layout) {
   BlockFlows of(replica, layout);
   if (of.D > 1) {
-    weights_way(layout).add_flows(of);
-    const bool chooses = layout.token_axis() == AxisKind::sp;
-    kExchanges[static_cast<std::size_t>(chooses ? layout.sequence_exchange : SequenceExchange::gather)](of);
+    const AxisWay& way = tokens_way(layout);
+    way.add_flows(of);
+    way.add_kv[layout.variant(way.axis)](of);
   }
-  if (of.T > 1) add_tp(of);
+  if (of.T > 1) way_of(layout.tensor_axis()).add_flows(of);
   return std::move(of.flows);
 }
 

@@ -1,10 +1,15 @@
-// Table of the ways to compute blocks (TSP, ZeRO-3, …), as theory sees them: the part of the weights that a rank holds, and what
-// a step moves. A way is a file in layers/theory/ways/ and a row in ways.cpp; the rest of theory asks these rows, or the layout.
+// Table of the axes of a layout, as theory sees them: the part of the weights that a rank holds, and what a step moves. The row
+// of an axis stands in ways.cpp, its functions in a file of layers/theory/ways/; the rest of theory asks these rows, or the
+// layout.
 #pragma once
 
 #include "layers/theory/flows.h"
+#include "layers/theory/paper.h"
+#include "layers/theory/step.h"
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 namespace tsprun::detail::theory {
@@ -39,16 +44,28 @@ struct BlockElements {
   std::uint64_t mlp;
 };
 
-/// Placement of a block's weights on the axis that cuts tokens.
-struct WeightsWay {
-  bool shared;  ///< every rank computes with the weights that all of them hold together; false: with those that it holds
+/// What theory knows of an axis. Of the members that follow `axis`, an axis that cuts heads has `add_flows` alone, one that cuts
+/// sequences none: what it sums isn't the blocks' own.
+struct AxisWay {
+  AxisKind axis;
+  bool shares_weights = false;  ///< every rank computes with the weights that all of them hold together, not those that it holds
   /// Returns what rank `part` of `parts` holds of a block of the model, which has `slice` of the heads and rows.
-  BlockElements (*held)(const ModelConfig& model, const BlockSlice& slice, int part, int parts);
-  /// Adds the weights and their gradients, where the axis has several ranks.
-  void (*add_flows)(BlockFlows& of);
+  BlockElements (*held)(const ModelConfig& model, const BlockSlice& slice, int part, int parts) = nullptr;
+  /// Adds what moves where the axis has several ranks: weights and their gradients, or the activations of slices.
+  void (*add_flows)(BlockFlows& of) = nullptr;
+  /// Functions that add K and V, dK and dV, by the axis's variant.
+  std::span<void (*const)(BlockFlows& of)> add_kv = {};
+  /// Functions of what one rank receives, where the axis is the layout's only one; null: the sum over ranks alone is known.
+  decltype(&tsp_step_of_rank) step_of_rank = nullptr;
+  decltype(&tsp_block_of_rank) block_of_rank = nullptr;
+  /// The paper's scheme of the axis alone, and beside one that cuts heads; none: the paper has no formulas for it.
+  std::optional<paper::Scheme> paper_alone = {};
+  std::optional<paper::Scheme> paper_with_tensor = {};
 };
-/// Returns the row of the layout's scheme.
-const WeightsWay& weights_way(const Layout& layout);
+/// Returns the row of the axis that cuts the layout's tokens.
+const AxisWay& tokens_way(const Layout& layout);
+/// Returns the scheme whose formulas the paper has for this layout; none if it has none.
+std::optional<paper::Scheme> paper_scheme(const Layout& layout);
 
 /// Returns the flows of the blocks of one replica, whose setting is `replica`.
 std::vector<Flow> block_flows(const Setting& replica, const Layout& layout);

@@ -101,7 +101,7 @@ TEST(Compare, ValuesThatNoLayoutTakesAreRefusedAtOnce) {
 
 TEST(Compare, VariantsMustMeanSomethingToALayout) {
   Request request;
-  request.global.sp = SequenceExchange::ring;
+  request.global.variant(AxisKind::sp) = 1;
   EXPECT_EQ(refusal([&] { request.points(); }), "--sp ring: --layout tsp=1 has no sp axis to exchange over; try --layout sp=2");
   request.options.layouts = "tsp=2;sp=2";
   EXPECT_EQ(request.points()[0].why, "");

@@ -67,7 +67,7 @@ TEST(ModelOptions, EveryLayoutThatHeadsAllowIsAccepted) {
   EXPECT_EQ(layout_of(job("", "4")).sequence(), 4);
   EXPECT_EQ(layout_of(job("")).ranks(), 1);
   const Layout layout = layout_of(job("dp=2,sp=2,tp=4"));
-  EXPECT_EQ(layout.scheme(), Scheme::dense);
+  EXPECT_EQ(layout.token_axis(), AxisKind::sp);
   EXPECT_EQ(layout.data(), 2);
   EXPECT_EQ(layout.sequence(), 2);
   EXPECT_EQ(layout.tensor(), 4);
@@ -84,11 +84,11 @@ TEST(ModelOptions, EveryAxisGivesItsOwnLayout) {
   };
   EXPECT_EQ(layout("dp").data(), 4);
   EXPECT_EQ(layout("tp").tensor(), 4);
-  EXPECT_EQ(layout("tp").scheme(), Scheme::dense);
+  EXPECT_EQ(layout("tp").token_axis(), AxisKind::sp);
   EXPECT_EQ(layout("sp").sequence(), 4);
-  EXPECT_EQ(layout("sp").scheme(), Scheme::dense);
-  EXPECT_EQ(layout("tsp").scheme(), Scheme::tsp);
-  EXPECT_EQ(layout("zero3").scheme(), Scheme::zero3);
+  EXPECT_EQ(layout("sp").token_axis(), AxisKind::sp);
+  EXPECT_EQ(layout("tsp").token_axis(), AxisKind::tsp);
+  EXPECT_EQ(layout("zero3").token_axis(), AxisKind::zero3);
   for (const char* axis : {"dp", "tp", "sp", "tsp", "zero3"}) EXPECT_EQ(layout(axis).ranks(), 4) << axis;
 }
 
@@ -96,14 +96,14 @@ TEST(ModelOptions, EveryAxisGivesItsOwnLayout) {
 TEST(ModelOptions, AxesOfOneRankTakeEveryVariant) {
   for (const SequenceExchange variant : {SequenceExchange::gather, SequenceExchange::ring, SequenceExchange::ulysses}) {
     GlobalOptions one = job("sp=1");
-    one.sp = variant;
+    one.variant(AxisKind::sp) = static_cast<std::size_t>(variant);
     ModelCommandOptions options = of("nano");
-    EXPECT_NO_THROW(validate_model(options, one)) << name(variant);
-    EXPECT_EQ(sequence_exchange(one), SequenceExchange::gather);
+    EXPECT_NO_THROW(validate_model(options, one)) << static_cast<int>(variant);
+    EXPECT_EQ(layout_as_typed(one).variant(AxisKind::sp), 0U);
   }
   GlobalOptions megatron = job("tp=1,sp=2");
-  megatron.tp = TensorExchange::sequence;
-  EXPECT_EQ(tensor_exchange(megatron), TensorExchange::plain);
+  megatron.variant(AxisKind::tp) = 1;
+  EXPECT_EQ(layout_as_typed(megatron).variant(AxisKind::tp), 0U);
   EXPECT_EQ(layout_of(megatron).ranks(), 2);
 }
 
@@ -113,14 +113,14 @@ TEST(ModelOptions, LayoutsThatCantBeAreRefusedByName) {
   EXPECT_EQ(refusal_under(job("tp=6")), "--layout tp=6: 32 query heads don't divide by 6; try 4 or 8");
   EXPECT_EQ(refusal_under(job("tp=2,tsp=3")), "--layout tp=2,tsp=3: 16 query heads don't divide by 3; try 2 or 4");
   GlobalOptions ring = job("tsp=4");
-  ring.sp = SequenceExchange::ring;
+  ring.variant(AxisKind::sp) = 1;
   EXPECT_EQ(refusal_under(ring), "--sp ring: --layout tsp=4 has no sp axis to exchange over; try --layout sp=4");
   GlobalOptions ulysses = job("sp=3");
   EXPECT_NO_THROW(validate_model(options, ulysses));
-  ulysses.sp = SequenceExchange::ulysses;
+  ulysses.variant(AxisKind::sp) = 2;
   EXPECT_EQ(refusal_under(ulysses), "--layout sp=3: 32 query heads don't divide by 3; try 2 or 4");
   GlobalOptions megatron = job("sp=4");
-  megatron.tp = TensorExchange::sequence;
+  megatron.variant(AxisKind::tp) = 1;
   EXPECT_EQ(refusal_under(megatron), "--tp sequence: --layout sp=4 has no tp axis to exchange over; try --layout tp=4");
   EXPECT_EQ(test::refusal([] { check_batch(job("dp=2,tsp=2"), 3); }),
             "--layout dp=2,tsp=2: --batch 3 doesn't divide by dp=2; try --batch 2 or 4");

@@ -238,7 +238,7 @@ TEST(Decoder, RefusesWhatItCannotDecodeByName) {
   EXPECT_NE(Decoder::why_not(Layout::parse("zero3=2")).find("zero3"), std::string::npos);
   EXPECT_NE(Decoder::why_not(Layout::parse("dp=2")).find("dp"), std::string::npos);
   EXPECT_NE(Decoder::why_not(Layout::parse("sp=2").with(SequenceExchange::ulysses)).find("ulysses"), std::string::npos);
-  EXPECT_EQ(Decoder::why_not({{{AxisKind::tp, 2}}, TensorExchange::plain, SequenceExchange::ulysses}), "");
+  EXPECT_EQ(Decoder::why_not(Layout::parse("tp=2,sp=1").with(SequenceExchange::ulysses)), "");
 }
 
 TEST(Sampling, GreedyTakesTheLowestOfEqualIds) {

@@ -20,7 +20,7 @@ namespace {
 
 Layout layout(std::vector<Axis> axes, TensorExchange tensor = TensorExchange::plain,
               SequenceExchange sequence = SequenceExchange::gather) {
-  return {.axes = std::move(axes), .tensor_exchange = tensor, .sequence_exchange = sequence};
+  return Layout{.axes = std::move(axes)}.with(tensor).with(sequence);
 }
 
 std::vector<Setting> settings() {

@@ -64,6 +64,16 @@ TEST(Layout, WhatCannotBeMixedIsRefusedHoweverItWasMade) {
             "tsp holds the sequence already and can't be mixed with sp; try tsp alone, or tp with tsp");
 }
 
+TEST(Layout, TwoAxesNeverCutTheSame) {
+  for (const AxisRow& one : kAxes) {
+    for (const AxisRow& other : kAxes) {
+      const bool same = one.cuts == other.cuts || (cuts_tokens(one.cuts) && cuts_tokens(other.cuts));
+      const bool refused = !Layout{{{one.kind, 2}, {other.kind, 2}}}.why_not().empty();
+      EXPECT_TRUE(refused || !same) << one.name << ", " << other.name;
+    }
+  }
+}
+
 TEST(Layout, AnAxisOfOneRankIsPrintedAsTypedAndChangesNothing) {
   const Layout typed = Layout::parse("dp=1,tp=2,sp=1");
   EXPECT_EQ(typed.print(), "dp=1,tp=2,sp=1");

@@ -105,7 +105,7 @@ TEST(TensorParallelAudit, PlainReceivesWhatTheFormulasSay) {
 TEST(TensorParallelAudit, MegatronsSequenceParallelismReceivesWhatTheFormulasSay) {
   for (const ModelCase& of : cases()) {
     for (const int ranks : {2, 8}) {
-      const Layout layout{{{AxisKind::tp, ranks}}, TensorExchange::sequence};
+      const Layout layout = Layout{{{AxisKind::tp, ranks}}}.with(TensorExchange::sequence);
       theory::Traffic theory = blocks(of, theory::tp_sequence_block(of.setting(), ranks, false));
       theory += theory::embedding(of.setting(), remote_rows_of_slices(of, ranks));
       theory += theory::head(of.setting(), ranks, head_plan(of.setting()));

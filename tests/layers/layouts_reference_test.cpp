@@ -49,7 +49,7 @@ ModelCase random_gpt2_case(std::mt19937_64& random, const Layout& layout) {
 /// A random model whose query heads `degree` divides; K/V heads any number that divides them, or one that suits tp×tsp.
 ModelCase random_case(std::mt19937_64& random, const Layout& layout) {
   const auto between = [&](std::size_t low, std::size_t high) { return low + random() % (high - low + 1); };
-  const bool twice = layout.scheme() == Scheme::tsp && layout.tensor() > 1;
+  const bool twice = layout.token_axis() == AxisKind::tsp && layout.tensor() > 1;
   const auto tensor = static_cast<std::size_t>(layout.tensor());
   const std::size_t query_heads = tensor * static_cast<std::size_t>(layout.sequence()) * between(1, 3);
   std::vector<std::size_t> divisors;

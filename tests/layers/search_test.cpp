@@ -259,7 +259,7 @@ TEST(StepTime, OfAVocabularyThatIsCutOverBothAxesGoesOverTheLinksOfBoth) {
   };
   const double plain = nics(256);
   EXPECT_EQ(nics(128), plain);  // tp's activations alone: B·S·h bytes, and log-sum-exps
-  layout.tensor_exchange = TensorExchange::sequence;
+  layout = layout.with(TensorExchange::sequence);
   EXPECT_GT(nics(32), nics(16));  // fewer rows than tokens: the head's shards go round all four
 }
 

@@ -9,7 +9,7 @@
 
 namespace tsprun::detail {
 
-/// The strategy of Scheme::tsp. Methods are documented in Strategy.
+/// The strategy of tsp. Methods are documented in Strategy.
 class Tsp final : public Strategy {
  public:
   /// Borrows `rank` and `axis`, which must outlive it. Throws Error(refused) if the axis doesn't divide the query heads.

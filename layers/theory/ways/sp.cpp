@@ -11,8 +11,8 @@ BlockElements held_by_sp(const ModelConfig& model, const BlockSlice& slice, int 
 
 void add_sp(BlockFlows& of) {
   const std::uint64_t parameters = (of.setting.block_parameters() + of.copied) * of.L;
-  of.add(AxisKind::sp, Purpose::gradients, Pattern::collective, Phase::pass, true, true, 2 * parameters * of.a * (of.D - 1),
-         2 * of.L);
+  of.add(of.layout.token_axis(), Purpose::gradients, Pattern::collective, Phase::pass, true, true,
+         2 * parameters * of.a * (of.D - 1), 2 * of.L);
 }
 
 namespace {
@@ -61,7 +61,7 @@ void add_exchanged_heads(BlockFlows& of) {
   if (of.setting.recompute == Recompute::selective) backward += (q + 2 * k) * of.e;
   if (of.setting.recompute == Recompute::full) backward += forward;
   for (const bool in_backward : {false, true})
-    of.add(AxisKind::sp, Purpose::activations, Pattern::all_to_all, Phase::attention, in_backward, false,
+    of.add(of.layout.token_axis(), Purpose::activations, Pattern::all_to_all, Phase::attention, in_backward, false,
            (in_backward ? backward : forward) * of.L, 4 * of.L);
 }
 

@@ -9,14 +9,14 @@ void add_tp(BlockFlows& of) {
     for (const bool backward : {false, true}) {
       // Megatron's sequence parallelism gathers each sublayer's input once more in backward.
       const bool again = backward && of.layout.slices_tokens();
-      of.add(AxisKind::tp, Purpose::activations, Pattern::collective, phase, backward, false, again ? sublayer / 2 * 3 : sublayer,
-             (again ? 3 : 2) * of.L);
+      of.add(of.layout.tensor_axis(), Purpose::activations, Pattern::collective, phase, backward, false,
+             again ? sublayer / 2 * 3 : sublayer, (again ? 3 : 2) * of.L);
     }
   }
   // If the axis that cuts tokens shares the weights, too, each copy's gradient lies on one of its ranks.
-  const std::uint64_t copies = weights_way(of.layout).shared ? 1 : of.D;
-  of.add(AxisKind::tp, Purpose::gradients, Pattern::collective, Phase::pass, true, true, 2 * of.copied * of.a * copies * of.L,
-         2 * of.L);
+  const std::uint64_t copies = tokens_way(of.layout).shares_weights ? 1 : of.D;
+  of.add(of.layout.tensor_axis(), Purpose::gradients, Pattern::collective, Phase::pass, true, true,
+         2 * of.copied * of.a * copies * of.L, 2 * of.L);
 }
 
 }  // namespace tsprun::detail::theory

@@ -15,8 +15,9 @@ void add_tsp(BlockFlows& of) {
   const std::uint64_t attention = (of.setting.attention_parameters() + of.copied) * hops * of.L;
   const std::uint64_t mlp = of.setting.mlp_parameters() * hops * of.L;
   const auto add = [&](Purpose purpose, bool backward, std::uint64_t bytes) {
-    of.add(AxisKind::tsp, purpose, Pattern::collective, Phase::attention, backward, true, attention * bytes, of.D * of.L);
-    of.add(AxisKind::tsp, purpose, Pattern::ring, Phase::mlp, backward, true, mlp * bytes, hops * of.L);
+    of.add(of.layout.token_axis(), purpose, Pattern::collective, Phase::attention, backward, true, attention * bytes,
+           of.D * of.L);
+    of.add(of.layout.token_axis(), purpose, Pattern::ring, Phase::mlp, backward, true, mlp * bytes, hops * of.L);
   };
   add(Purpose::weights, false, of.e);
   add(Purpose::weights, true, of.e);
