@@ -1,8 +1,6 @@
 // Decides when a line or a bar is due, and computes speed and remaining time.
 #include "launcher/model/progress.h"
 
-#include "transport/posix.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,13 +32,14 @@ std::string bar(double share, std::size_t width) {
   return "[" + text + "]";
 }
 
-Progress::Progress(ReportSink& sink, Style style, std::string what, std::uint64_t total, std::uint64_t first)
-    : sink_(sink),
+Progress::Progress(ReportSink& sink, Style style, std::string what, std::uint64_t total, std::uint64_t first, const Clock& clock)
+    : clock_(clock),
+      sink_(sink),
       style_(style),
       what_(std::move(what)),
       total_(total),
       first_(first),
-      begun_ns_(posix::now_ns()),
+      begun_ns_(clock_.now_ns()),
       since_line_{.from_ns = begun_ns_},
       since_frame_{.from_ns = begun_ns_} {}
 
@@ -78,7 +77,7 @@ void Progress::update(std::uint64_t done, double tokens, std::string_view figure
   since_line_.tokens += tokens;
   since_frame_.tokens += tokens;
   if (style_ == Style::silent) return;
-  const std::uint64_t now = posix::now_ns();
+  const std::uint64_t now = clock_.now_ns();
   if (line_due(done, now)) {
     const int digits = static_cast<int>(std::to_string(total_).size());
     sink_.line(fmt::format("{} {:>{}}/{}  {}  {:.0f} tokens/s", what_, done, digits, total_, figures, since_line_.close(now)));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "launcher/report_sink.h"
+#include "transport/clock.h"
 
 #include <cstdint>
 #include <string>
@@ -22,8 +23,9 @@ class Progress {
   enum class Style : std::uint8_t { silent, lines, terminal };
 
   /// Starts the clock. `what`: name of a unit, such as "step". `total`: units in all. `first`: units that were done before this
-  /// run.
-  Progress(ReportSink& sink, Style style, std::string what, std::uint64_t total, std::uint64_t first = 0);
+  /// run. `clock` is borrowed.
+  Progress(ReportSink& sink, Style style, std::string what, std::uint64_t total, std::uint64_t first = 0,
+           const Clock& clock = real_clock());
 
   /// Notes that `done` units are done, and prints if it is time to. `tokens`: tokens that the last unit read. `figures`: the last
   /// unit's figures, the most important first, separated by two spaces: "loss 4.12  grad_norm 1.3".
@@ -40,6 +42,7 @@ class Progress {
   bool line_due(std::uint64_t done, std::uint64_t now) const;
   std::string fields(std::uint64_t done, std::string_view figures, double speed, double seconds_left) const;
 
+  const Clock& clock_;
   ReportSink& sink_;
   Style style_;
   std::string what_;

@@ -1,14 +1,14 @@
 // What a run says of its progress: lines without a terminal, a bar on one.
 #include "launcher/model/progress.h"
 
+#include "tests/support/hand_clock.h"
 #include "transport/posix.h"
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <cstdint>
 #include <fcntl.h>
 #include <string>
-#include <thread>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -16,15 +16,22 @@
 namespace tsprun::detail::launcher::progress_test {
 namespace {
 
-/// Returns what went through a sink: frames of lines and of progress.
-std::vector<std::pair<char, std::string>> said(Progress::Style style, std::uint64_t first, std::uint64_t total) {
+constexpr std::uint64_t kSecond = 1'000'000'000;
+
+/// Returns what went through a sink, frames of lines and of progress, when every step took `step_ns` and 100 tokens.
+std::vector<std::pair<char, std::string>> said(Progress::Style style, std::uint64_t first, std::uint64_t total,
+                                               std::uint64_t step_ns = 1000) {
   int ends[2];
   EXPECT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
   const posix::UniqueFd read_end(ends[0]);
   {
     ReportSink sink{posix::UniqueFd(ends[1])};
-    Progress progress(sink, style, "step", total, first);
-    for (std::uint64_t step = first + 1; step <= total; ++step) progress.update(step, 100, "loss 1.5  norm 2.5  lr 0.1");
+    detail::test::HandClock clock;
+    Progress progress(sink, style, "step", total, first, clock);
+    for (std::uint64_t step = first + 1; step <= total; ++step) {
+      clock.ns += step_ns;
+      progress.update(step, 100, "loss 1.5  norm 2.5  lr 0.1");
+    }
   }
   std::string bytes(65536, '\0');
   const ssize_t count = ::read(read_end.get(), bytes.data(), bytes.size());
@@ -34,6 +41,15 @@ std::vector<std::pair<char, std::string>> said(Progress::Style style, std::uint6
   std::vector<std::pair<char, std::string>> frames;
   for (FrameReader::Frame frame; reader.next(frame);) frames.emplace_back(frame.kind, frame.payload);
   return frames;
+}
+
+/// Returns the steps that have a line.
+std::vector<int> lines_at(Progress::Style style, std::uint64_t total, std::uint64_t step_ns) {
+  std::vector<int> steps;
+  for (const auto& [kind, text] : said(style, 0, total, step_ns)) {
+    if (kind == 'L') steps.push_back(std::stoi(text.substr(text.find(' '))));
+  }
+  return steps;
 }
 
 TEST(Progress, WithoutATerminalIsLinesForTheFirstAndTheLast) {
@@ -56,29 +72,25 @@ TEST(Progress, OnATerminalIsABarWithTheLossFirstAndALineAtTheEnd) {
   EXPECT_EQ(frames[1].second.rfind("step 10/10  loss 1.5  norm 2.5  lr 0.1  ", 0), 0U) << frames[1].second;
 }
 
+TEST(Progress, LinesComeOnceASecondWithTheSpeedSinceTheLast) {
+  EXPECT_EQ(lines_at(Progress::Style::lines, 8, kSecond * 2 / 5), (std::vector{1, 4, 7, 8}));
+  EXPECT_EQ(said(Progress::Style::lines, 0, 3, kSecond / 2).back().second, "step 3/3  loss 1.5  norm 2.5  lr 0.1  200 tokens/s");
+}
+
 // Of what is drawn anew nothing would be left to see.
-TEST(Progress, OnATerminalTheCourseStaysAboveTheBar) {
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
-  const posix::UniqueFd read_end(ends[0]);
-  ReportSink sink{posix::UniqueFd(ends[1])};
-  Progress progress(sink, Progress::Style::terminal, "step", 1000);
-  progress.update(1, 100, "loss 5.5");
-  std::this_thread::sleep_for(std::chrono::milliseconds(2100));
-  progress.update(2, 100, "loss 5.4");
-  progress.update(3, 100, "loss 5.3");
-  std::string bytes(65536, '\0');
-  const ssize_t count = ::read(read_end.get(), bytes.data(), bytes.size());
-  bytes.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
-  FrameReader reader;
-  EXPECT_TRUE(reader.feed(bytes));
+TEST(Progress, OnATerminalTheCourseStaysAboveTheBarInEverRarerLines) {
+  EXPECT_EQ(lines_at(Progress::Style::terminal, 7, kSecond), (std::vector{2, 4, 6, 7}));
+  // From 20 s on the next line waits for a tenth of the time so far.
+  EXPECT_EQ(lines_at(Progress::Style::terminal, 32, kSecond), (std::vector{2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 23, 26, 29, 32}));
+}
+
+TEST(Progress, OnATerminalTheBarIsDrawnTenTimesASecondAndTellsTheTimeLeft) {
+  const auto frames = said(Progress::Style::terminal, 0, 10, kSecond / 20);
   std::string kinds;
-  for (FrameReader::Frame frame; reader.next(frame);) {
-    kinds += frame.kind;
-    if (frame.kind != 'L') continue;
-    EXPECT_EQ(frame.payload.rfind("step    2/1000  loss 5.4  ", 0), 0U) << frame.payload;
-  }
-  EXPECT_EQ(kinds, "PLP") << "a line at most every two seconds";
+  for (const auto& frame : frames) kinds += frame.first;
+  EXPECT_EQ(kinds, "PPPPPL") << "at the first step, then at every second one";
+  const auto slow = said(Progress::Style::terminal, 0, 10, 30 * kSecond);
+  EXPECT_NE(slow[1].second.find("3 tokens/s\t[==>                 ]\tETA 4:30"), std::string::npos) << slow[1].second;
 }
 
 TEST(Progress, SilentSaysNothing) { EXPECT_TRUE(said(Progress::Style::silent, 0, 10).empty()); }
