@@ -1,7 +1,9 @@
-// The large kernels against the machine's SGEMM peak: one 512³ product by OpenBLAS, on the same thread, in the same run.
+// The large kernels against the machine's SGEMM peak: one 512³ product by OpenBLAS, on the same thread, in the same run; and each
+// in bf16 against itself in f32.
 //
 // Each round times the peak, then every subject once; the table shows medians over the rounds and the ratio of a subject's speed
-// to the peak's. FLOPs of attention are counted causal: 4·n·d·S(S+1)/2 forward, 2.5 times that backward.
+// to the peak's, or to that of the same subject in f32. FLOPs of attention are counted causal: 4·n·d·S(S+1)/2 forward, 2.5 times
+// that backward.
 #include "core/kernels/activation.h"
 #include "core/kernels/blas.h"
 #include "core/kernels/flash.h"
@@ -39,7 +41,8 @@ struct Options {
 
 struct Subject {
   std::string name;
-  double bar;  // of the peak, 0: none
+  DType dtype;
+  double bar;  // of the peak, or in bf16 of the same subject's speed in f32; 0: none
   double flops;
   std::function<void()> run;
   std::vector<double> seconds;
@@ -149,6 +152,19 @@ struct Mlp {
   }
 };
 
+/// C = A·B of n × n matrices, or with `transposed` A·Bᵀ, as weights are stored.
+struct Square {
+  bool transposed;
+  Array a, b, c;
+
+  Square(DType dtype, std::size_t n, bool transposed_)
+      : transposed(transposed_), a(dtype, {n, n}), b(dtype, {n, n}), c(dtype, {n, n}) {}
+  void multiply(const kernels::Compute& on) {
+    kernels::gemm(on, c.view(), a.view(), transposed ? b.view().transposed(0, 1) : b.view());
+  }
+};
+
+/// Returns the subjects in f32, and then the same in bf16.
 std::vector<Subject> subjects(const Options& options, const kernels::Compute& on) {
   constexpr std::size_t kHeads = 2;
   constexpr std::size_t kHidden = 1024;
@@ -156,24 +172,29 @@ std::vector<Subject> subjects(const Options& options, const kernels::Compute& on
   std::vector<Subject> result;
   const auto seq = static_cast<double>(options.seq);
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const bool has_bar = dtype == DType::f32;
+    const auto add = [&](std::string name, double of_peak, double of_f32, double flops, std::function<void()> run) {
+      result.push_back({std::move(name), dtype, dtype == DType::f32 ? of_peak : of_f32, flops, std::move(run), {}});
+    };
+    for (const std::size_t n : {512U, 1024U, 2048U}) {
+      for (const bool transposed : {false, true}) {
+        const auto square = std::make_shared<Square>(dtype, n, transposed);
+        const int repeats = n < 1024 ? 8 : 1;
+        add(fmt::format("product {}³{}", n, transposed ? " A·Bᵀ" : ""), 0, 1.7, repeats * 2 * std::pow(static_cast<double>(n), 3),
+            [=] {
+              for (int i = 0; i < repeats; ++i) square->multiply(on);
+            });
+      }
+    }
     for (const std::size_t d : {64U, 128U}) {
       const auto attention = std::make_shared<Attention>(dtype, options.seq, kHeads, d, options.dropout);
       const double flops = 4 * static_cast<double>(kHeads * d) * seq * (seq + 1) / 2;
-      result.push_back(
-          {fmt::format("flash forward d={} {}", d, name(dtype)), has_bar ? 0.6 : 0, flops, [=] { attention->forward(on); }, {}});
-      result.push_back({fmt::format("flash backward d={} {}", d, name(dtype)),
-                        has_bar ? 0.5 : 0,
-                        2.5 * flops,
-                        [=] { attention->backward(on); },
-                        {}});
+      add(fmt::format("flash forward d={}", d), 0.6, 1.4, flops, [=] { attention->forward(on); });
+      add(fmt::format("flash backward d={}", d), 0.5, 1.4, 2.5 * flops, [=] { attention->backward(on); });
     }
     const auto mlp = std::make_shared<Mlp>(dtype, options.tokens, kHidden, kIntermediate);
     const double flops = 6.0 * static_cast<double>(options.tokens * kHidden * kIntermediate);
-    result.push_back(
-        {fmt::format("gated MLP forward {}", name(dtype)), has_bar ? 0.85 : 0, flops, [=] { mlp->forward(on); }, {}});
-    result.push_back(
-        {fmt::format("gated MLP backward {}", name(dtype)), has_bar ? 0.85 : 0, 2 * flops, [=] { mlp->backward(on); }, {}});
+    add("gated MLP forward", 0.85, 1.6, flops, [=] { mlp->forward(on); });
+    add("gated MLP backward", 0.85, 1.6, 2 * flops, [=] { mlp->backward(on); });
   }
   return result;
 }
@@ -186,6 +207,7 @@ Subject peak() {
   constexpr int kRepeats = 20;
   return {
       "SGEMM 512³",
+      DType::f32,
       0,
       kRepeats * 2.0 * n * n * n,
       [=] {
@@ -213,14 +235,20 @@ int run(const Options& options) {
   const double top_speed = top.flops / median(top.seconds);
   fmt::print("kernels {}, one thread, S {}, {} MLP tokens, {} rounds\n", name(kernels::level()), options.seq, options.tokens,
              options.rounds);
-  fmt::print("{:<28} {:>9} {:>9} {:>6}\n", "", "GFLOP/s", "of peak", "bar");
+  fmt::print("{:<28} {:>9} {:>9} {:>9} {:>6}\n", "", "GFLOP/s", "of peak", "of f32", "bar");
   fmt::print("{:<28} {:>9.1f} {:>9.2f}\n", top.name, top_speed / 1e9, 1.0);
   nlohmann::json rows = nlohmann::json::array();
-  for (const Subject& subject : all) {
-    const double speed = subject.flops / median(subject.seconds);
-    fmt::print("{:<28} {:>9.1f} {:>9.2f} {:>6}\n", subject.name, speed / 1e9, speed / top_speed,
-               subject.bar == 0 ? "" : fmt::format("{:.2f}", subject.bar));
-    rows.push_back({{"name", subject.name}, {"gflops", speed / 1e9}, {"of_peak", speed / top_speed}, {"bar", subject.bar}});
+  const auto speed_of = [](const Subject& subject) { return subject.flops / median(subject.seconds); };
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Subject& subject = all[i];
+    const bool narrow = subject.dtype == DType::bf16;
+    const double speed = speed_of(subject);
+    const double of_f32 = narrow ? speed / speed_of(all[i - all.size() / 2]) : 1;
+    const std::string title = fmt::format("{} {}", subject.name, name(subject.dtype));
+    fmt::print("{:<28} {:>9.1f} {:>9.2f} {:>9} {:>6}\n", title, speed / 1e9, speed / top_speed,
+               narrow ? fmt::format("{:.2f}", of_f32) : "", subject.bar == 0 ? "" : fmt::format("{:.2f}", subject.bar));
+    rows.push_back(
+        {{"name", title}, {"gflops", speed / 1e9}, {"of_peak", speed / top_speed}, {"of_f32", of_f32}, {"bar", subject.bar}});
   }
   if (!options.json.empty()) {
     std::ofstream file(options.json);
@@ -237,7 +265,7 @@ int run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Flash attention and the gated MLP against the machine's SGEMM peak");
+  CLI::App app("Matrix products, flash attention and the gated MLP against the machine's SGEMM peak, and in bf16 against f32");
   Options options;
   app.add_option("--seq", options.seq, "sequence length of attention")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--tokens", options.tokens, "tokens of the MLP")->capture_default_str()->check(CLI::PositiveNumber);

@@ -84,7 +84,7 @@ void check_environment(std::string_view command) {
   }
   if (const std::optional<std::string_view> text = environment.kernels()) {
     const std::optional<kernels::Level> level = kernels::level_from_name(*text);
-    if (!level) refuse(fmt::format("TSP_KERNELS={}: baseline, avx2 and avx512 work", *text));
+    if (!level) refuse(fmt::format("TSP_KERNELS={}: baseline, avx2, avx512 and avx512_bf16 work", *text));
     if (*level > kernels::best_level())
       refuse(fmt::format("TSP_KERNELS={}: this machine offers {} at most", *text, kernels::name(kernels::best_level())));
   }

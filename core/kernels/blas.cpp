@@ -53,7 +53,7 @@ class Library {
     // OpenBLAS uses one thread, and the kernels of the level rather than those of the detected machine, so that equal levels give
     // equal bits. Below AVX2 it chooses by the machine.
     const Level at = level();
-    const char* core = at == Level::avx512 ? "SkylakeX" : at == Level::avx2 ? "Haswell" : nullptr;
+    const char* core = at >= Level::avx512 ? "SkylakeX" : at == Level::avx2 ? "Haswell" : nullptr;
     const ScopedVariable threads("OPENBLAS_NUM_THREADS", "1");
     const ScopedVariable core_type("OPENBLAS_CORETYPE", core);
     handle_ = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);

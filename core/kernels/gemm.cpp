@@ -1,9 +1,11 @@
-// Tiling of gemm(), and widening of bf16 tiles.
+// Tiling of gemm() for OpenBLAS, and widening of bf16 tiles.
 #include "core/kernels/gemm.h"
 
 #include "core/kernels/blas.h"
 #include "core/kernels/check.h"
 #include "core/kernels/elementwise.h"
+#include "core/kernels/gemm_pairs.h"
+#include "core/kernels/level.h"
 #include "core/kernels/thin_product.h"
 
 #include <algorithm>
@@ -171,13 +173,19 @@ void check(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b) {
   require(c.dtype() != DType::byte, "gemm", "C must be of a float type", c);
 }
 
+/// Returns whether the product could be computed in bf16 units.
+bool in_pairs(const ConstTensor& a, const ConstTensor& b) { return a.dtype() == DType::bf16 && b.dtype() == DType::bf16; }
+
 }  // namespace
 
 void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write) {
   check(c, a, b);
   if (c.empty()) return;
   if (thin(a, b)) return thin_product(on, c, a, b, write);
-  if (c.dtype() == DType::f64) {
+  if (in_pairs(a, b) && level() >= Level::avx512_bf16) {
+    check_workspace(on, "gemm", pairs::workspace_of(c, a, on.threads()));
+    pairs::gemm(on, c, a, b, write);
+  } else if (c.dtype() == DType::f64) {
     run<double>(on, c, a, b, write);
   } else {
     run<float>(on, c, a, b, write);
@@ -189,7 +197,9 @@ std::size_t gemm_workspace(const ConstTensor& c, const ConstTensor& a, const Con
   if (c.empty()) return 0;
   if (thin(a, b)) return thin_product_workspace(c, a, b);
   const Plan tile = plan(c.size(0), c.size(1), a.size(1), c.dtype());
-  return workspace_bytes(scratch_bytes(tile, a.dtype(), b.dtype(), c.dtype()), threads);
+  const std::size_t widened = workspace_bytes(scratch_bytes(tile, a.dtype(), b.dtype(), c.dtype()), threads);
+  // The same at every level: a forecast doesn't know that of the ranks.
+  return in_pairs(a, b) ? std::max(widened, pairs::workspace_of(c, a, threads)) : widened;
 }
 
 }  // namespace tsprun::detail::kernels

@@ -2,6 +2,7 @@
 #include "core/kernels/level.h"
 
 #include "core/kernels/blas.h"
+#include "core/kernels/pair_panels.h"
 
 #include <hwy/targets.h>
 
@@ -13,7 +14,7 @@
 namespace tsprun::detail::kernels {
 
 namespace {
-constexpr std::array<std::string_view, 3> kNames = {"baseline", "avx2", "avx512"};
+constexpr std::array<std::string_view, 4> kNames = {"baseline", "avx2", "avx512", "avx512_bf16"};
 // All of Highway's AVX-512 targets count as one level: they differ in instructions that change no result here.
 constexpr std::int64_t kAvx512 = HWY_AVX3 | HWY_AVX3_DL;
 
@@ -25,7 +26,7 @@ std::atomic<int>& held() {
 
 Level detect() {
   const std::int64_t targets = hwy::SupportedTargets();
-  if ((targets & kAvx512) != 0) return Level::avx512;
+  if ((targets & kAvx512) != 0) return pairs::offered() ? Level::avx512_bf16 : Level::avx512;
   return (targets & HWY_AVX2) != 0 ? Level::avx2 : Level::baseline;
 }
 }  // namespace

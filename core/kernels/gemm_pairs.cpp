@@ -1,0 +1,130 @@
+// Tiling of products in bf16 units.
+#include "core/kernels/gemm_pairs.h"
+
+#include "core/kernels/check.h"
+#include "core/kernels/elementwise.h"
+#include "core/kernels/pair_panels.h"
+
+#include <algorithm>
+
+namespace tsprun::detail::kernels::pairs {
+
+namespace {
+
+/// Summands of a stretch: a panel of B then has 24 KiB.
+constexpr std::size_t kDepth = 256;
+/// A tile's sides at most: a stretch of A has 256 KiB, one of B 270 KiB, and the tile's sums 1 MiB.
+constexpr std::size_t kMostRows = 512;
+constexpr std::size_t kMostColumns = 11 * kPairColumns;
+/// Tiles for each of several threads, so that they finish together, and the least side of such a tile.
+constexpr std::size_t kTilesPerThread = 4;
+constexpr std::size_t kLeastSide = 96;
+
+struct Tile {
+  std::size_t rows;
+  std::size_t columns;
+};
+
+/// Cuts `total` into equal pieces of at most `limit`, rounded up to `grain`.
+constexpr std::size_t even(std::size_t total, std::size_t limit, std::size_t grain) {
+  const std::size_t count = (total + limit - 1) / limit;
+  return std::min(round_up((total + count - 1) / count, grain), round_up(total, grain));
+}
+
+Tile tile_of(const ConstTensor& c, std::size_t threads) {
+  const std::size_t m = c.size(0);
+  const std::size_t n = c.size(1);
+  Tile tile{.rows = even(m, kMostRows, kPairRows), .columns = even(n, kMostColumns, kPairColumns)};
+  const auto tiles = [&] { return ((m + tile.rows - 1) / tile.rows) * ((n + tile.columns - 1) / tile.columns); };
+  while (threads > 1 && tiles() < kTilesPerThread * threads && std::max(tile.rows, tile.columns) >= 2 * kLeastSide) {
+    if (tile.rows >= tile.columns) {
+      tile.rows = even(m, tile.rows / 2, kPairRows);
+    } else {
+      tile.columns = even(n, tile.columns / 2, kPairColumns);
+    }
+  }
+  return tile;
+}
+
+/// Packed operands of a stretch and, for a C in bf16, the tile's sums: one thread's workspace.
+struct Scratch {
+  bf16* a = nullptr;
+  bf16* b = nullptr;
+  float* c = nullptr;
+};
+
+std::size_t elements_of_b(const Tile& tile) { return packed_elements(tile.columns, kDepth, kPairColumns); }
+std::size_t elements_of_a(const Tile& tile) { return packed_elements(tile.rows, kDepth, kPairRows); }
+std::size_t scratch_bytes(const Tile& tile, DType c, bool packs_a) {
+  return (packs_a ? round_up(elements_of_a(tile) * sizeof(bf16), kLine) : 0) +
+         round_up(elements_of_b(tile) * sizeof(bf16), kLine) +
+         (c == DType::bf16 ? round_up(tile.rows * tile.columns * sizeof(float), kLine) : 0);
+}
+
+void multiply_tile(const Tensor& out, const ConstTensor& a, const ConstTensor& b, Write write, const Scratch& scratch,
+                   const Tick& tick) {
+  const std::size_t rows = out.size(0);
+  const std::size_t columns = out.size(1);
+  const std::size_t depth = a.size(1);
+  float* c = scratch.c != nullptr ? scratch.c : out.as<float>();
+  const std::size_t c_step = scratch.c != nullptr ? columns : out.stride(0);
+  bool add_to_c = write == Write::add && scratch.c == nullptr;
+  std::size_t at = 0;
+  do {
+    const std::size_t summands = std::min(kDepth, depth - at);
+    const ConstTensor a_part = a.slice(1, at, summands);
+    pack(scratch.b, kPairColumns, b.slice(0, at, summands));
+    if (scratch.a != nullptr) pack(scratch.a, kPairRows, a_part.transposed(0, 1));
+    for (std::size_t column = 0; column < columns; column += kPairColumns) {
+      multiply({.rows = rows,
+                .columns = std::min(kPairColumns, columns - column),
+                .depth = summands,
+                .a = scratch.a != nullptr ? scratch.a : a_part.as<bf16>(),
+                .a_step = a_part.stride(0),
+                .a_turned = scratch.a != nullptr,
+                .b = scratch.b + packed_elements(column, summands, kPairColumns),
+                .c = c + column,
+                .c_step = c_step,
+                .add = add_to_c});
+    }
+    add_to_c = true;
+    at += summands;
+    if (at < depth) tick();
+  } while (at < depth);
+  if (scratch.c == nullptr) return;
+  const ConstTensor sum(reinterpret_cast<const std::byte*>(scratch.c), DType::f32, {rows, columns});
+  if (write == Write::add) {
+    add({}, out, out, sum);
+  } else {
+    convert({}, out, sum);
+  }
+}
+
+}  // namespace
+
+void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write) {
+  const Tile tile = tile_of(c, on.threads());
+  const bool packs_a = !dense_rows(a);
+  const std::size_t bytes = scratch_bytes(tile, c.dtype(), packs_a);
+  const std::size_t across = (c.size(1) + tile.columns - 1) / tile.columns;
+  const std::size_t down = (c.size(0) + tile.rows - 1) / tile.rows;
+  on.run(down * across, [&](std::size_t task, std::size_t thread) {
+    Carver carver(workspace_part(on.workspace, bytes, thread));
+    Scratch scratch;
+    scratch.b = carver.take<bf16>(elements_of_b(tile));
+    if (packs_a) scratch.a = carver.take<bf16>(elements_of_a(tile));
+    if (c.dtype() == DType::bf16) scratch.c = carver.take<float>(tile.rows * tile.columns);
+    const std::size_t row = task / across * tile.rows;
+    const std::size_t column = task % across * tile.columns;
+    const std::size_t rows = std::min(tile.rows, c.size(0) - row);
+    const std::size_t columns = std::min(tile.columns, c.size(1) - column);
+    multiply_tile(c.slice(0, row, rows).slice(1, column, columns), a.slice(0, row, rows), b.slice(1, column, columns), write,
+                  scratch, thread == 0 ? on.tick : Tick());
+  });
+}
+
+std::size_t workspace_of(const ConstTensor& c, const ConstTensor& a, std::size_t threads) {
+  return workspace_bytes(scratch_bytes(tile_of(c, threads), c.dtype(), !dense_rows(a)), threads);
+}
+
+}  // namespace tsprun::detail::kernels::pairs

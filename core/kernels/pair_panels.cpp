@@ -1,0 +1,209 @@
+// Register tiles and packing. The functions that use AVX-512 bear its target as an attribute: Highway 1.0.3 has no target with
+// AVX512_BF16, and the rest of the program must run without it.
+#include "core/kernels/pair_panels.h"
+
+#include "core/kernels/check.h"
+#include "core/kernels/parallel.h"
+
+#include <hwy/base.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+
+#if HWY_ARCH_X86_64
+
+#include <immintrin.h>
+
+#define TSP_PAIRS_TARGET "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16"
+// Lambdas don't inherit it.
+#define TSP_PAIRS_ATTR __attribute__((always_inline, target(TSP_PAIRS_TARGET)))
+
+HWY_DIAGNOSTICS(push)
+#if !HWY_COMPILER_CLANG
+// g++ 12 takes the undefined operands inside its own intrinsics for mistakes.
+HWY_DIAGNOSTICS_OFF(disable : 4701, ignored "-Wmaybe-uninitialized")
+#endif
+HWY_PUSH_ATTRIBUTES(TSP_PAIRS_TARGET)
+
+namespace tsprun::detail::kernels::pairs {
+
+namespace {
+
+constexpr std::size_t kLanes = 16;
+/// Rows of a register tile: 24 of 32 registers hold its sums, the others a row of B and an element of A.
+constexpr std::size_t kRows = 8;
+
+HWY_INLINE __mmask16 mask16(std::size_t count) { return static_cast<__mmask16>(count >= 16 ? 0xffffU : (1U << count) - 1U); }
+HWY_INLINE __mmask32 mask32(std::size_t count) {
+  return count >= 32 ? ~__mmask32{0} : static_cast<__mmask32>((1U << count) - 1U);
+}
+
+/// Returns the pair at `from` in all lanes; with `half`, its first element only.
+HWY_INLINE __m512i pair_of(const bf16* from, bool half) {
+  std::uint32_t pair = 0;
+  if (half) {
+    pair = from->bits;
+  } else {
+    std::memcpy(&pair, from, sizeof pair);
+  }
+  return _mm512_set1_epi32(static_cast<int>(pair));
+}
+
+/// Computes rows [row, row + kRows) of C, or those of them that exist.
+template <bool kTurned, std::size_t kVectors>
+HWY_INLINE void multiply_rows(const PairProduct& product, std::size_t row) {
+  const std::size_t pairs = (product.depth + 1) / 2;
+  const std::size_t rows = std::min(kRows, product.rows - row);
+  const __mmask16 last = mask16(product.columns - (kVectors - 1) * kLanes);
+  const bf16* a[kRows];  // a row that doesn't exist reads the last one that does
+  for (std::size_t i = 0; i < kRows; ++i) {
+    const std::size_t at = row + std::min(i, rows - 1);
+    a[i] = kTurned ? product.a + at / kPairRows * pairs * 2 * kPairRows + at % kPairRows * 2 : product.a + at * product.a_step;
+  }
+  __m512 sums[kRows][kVectors];
+  for (std::size_t i = 0; i < kRows; ++i) {
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      const bool read = product.add && i < rows;
+      const float* from = product.c + (row + i) * product.c_step + v * kLanes;
+      sums[i][v] = read ? _mm512_maskz_loadu_ps(v + 1 == kVectors ? last : __mmask16{0xffff}, from) : _mm512_setzero_ps();
+    }
+  }
+  constexpr std::size_t kStep = kTurned ? 2 * kPairRows : 2;
+  const auto* b = reinterpret_cast<const std::uint32_t*>(product.b);
+  const auto add_pair = [&](std::size_t pair, bool half) TSP_PAIRS_ATTR {
+    __m512bh b_row[kVectors];
+    for (std::size_t v = 0; v < kVectors; ++v) b_row[v] = (__m512bh)_mm512_loadu_si512(b + pair * kPairColumns + v * kLanes);
+    for (std::size_t i = 0; i < kRows; ++i) {
+      const auto element = (__m512bh)pair_of(a[i] + pair * kStep, half);
+      for (std::size_t v = 0; v < kVectors; ++v) sums[i][v] = _mm512_dpbf16_ps(sums[i][v], element, b_row[v]);
+    }
+  };
+  const std::size_t whole = kTurned ? pairs : product.depth / 2;
+  for (std::size_t pair = 0; pair < whole; ++pair) add_pair(pair, false);
+  if (whole < pairs) add_pair(whole, true);
+  for (std::size_t i = 0; i < rows; ++i) {
+    float* to = product.c + (row + i) * product.c_step;
+    for (std::size_t v = 0; v + 1 < kVectors; ++v) _mm512_storeu_ps(to + v * kLanes, sums[i][v]);
+    _mm512_mask_storeu_ps(to + (kVectors - 1) * kLanes, last, sums[i][kVectors - 1]);
+  }
+}
+
+template <bool kTurned, std::size_t kVectors>
+void multiply_panel(const PairProduct& product) {
+  for (std::size_t row = 0; row < product.rows; row += kRows) multiply_rows<kTurned, kVectors>(product, row);
+}
+
+template <bool kTurned>
+HWY_INLINE void multiply_any(const PairProduct& product) {
+  if (product.columns > 2 * kLanes) return multiply_panel<kTurned, 3>(product);
+  if (product.columns > kLanes) return multiply_panel<kTurned, 2>(product);
+  multiply_panel<kTurned, 1>(product);
+}
+
+/// Packs a matrix whose rows are summands: 16 columns of two rows at a time.
+void pack_rows(bf16* to, std::size_t width, const bf16* from, std::size_t depth, std::size_t lines, std::size_t step) {
+  const std::size_t pairs = (depth + 1) / 2;
+  for (std::size_t pair = 0; pair < pairs; ++pair, from += 2 * step) {
+    bf16* at = to + pair * 2 * width;
+    const bool whole = 2 * pair + 1 < depth;
+    for (std::size_t first = 0; first < lines; first += width, at += pairs * 2 * width) {
+      for (std::size_t i = 0; i < width; i += kLanes) {
+        const __mmask16 there = mask16(lines - std::min(lines, first + i));
+        const __m512i even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, from + first + i));
+        const __m512i odd =
+            whole ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, from + step + first + i)) : _mm512_setzero_si512();
+        _mm512_storeu_si512(at + 2 * i, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+      }
+    }
+  }
+}
+
+/// Turns 16 vectors of 16 pairs: lane j of vector i becomes lane i of vector j.
+HWY_INLINE void turn(__m512i (&r)[16]) {
+  __m512i t[16];
+  for (std::size_t i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+  for (std::size_t i = 0; i < 16; i += 4) {
+    for (std::size_t j = 0; j < 2; ++j) {
+      r[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + 2 + j]);
+      r[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + 2 + j]);
+    }
+  }
+  // r[4g + c] holds column c of each 128-bit lane's four, for rows 4g … 4g + 3.
+  for (std::size_t c = 0; c < 4; ++c) {
+    const __m512i low01 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88);
+    const __m512i high01 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
+    const __m512i low23 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88);
+    const __m512i high23 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
+    t[c] = _mm512_shuffle_i32x4(low01, low23, 0x88);
+    t[8 + c] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
+    t[4 + c] = _mm512_shuffle_i32x4(high01, high23, 0x88);
+    t[12 + c] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
+  }
+  for (std::size_t i = 0; i < 16; ++i) r[i] = t[i];
+}
+
+/// Packs a matrix of which each line's summands are adjacent, `step` elements from one line to the next.
+void pack_lines(bf16* to, std::size_t width, const bf16* from, std::size_t depth, std::size_t lines, std::size_t step) {
+  const std::size_t pairs = (depth + 1) / 2;
+  for (std::size_t line = 0; line < lines; line += kLanes) {
+    bf16* at = to + line / width * pairs * 2 * width + line % width * 2;
+    const std::size_t there = std::min(kLanes, lines - line);
+    for (std::size_t pair = 0; pair < pairs; pair += kLanes) {
+      const __mmask32 mask = mask32(depth - 2 * pair);
+      __m512i block[16];
+      for (std::size_t i = 0; i < kLanes; ++i) {
+        block[i] = i < there ? _mm512_maskz_loadu_epi16(mask, from + (line + i) * step + 2 * pair) : _mm512_setzero_si512();
+      }
+      turn(block);
+      const std::size_t count = std::min(kLanes, pairs - pair);
+      for (std::size_t i = 0; i < count; ++i) _mm512_storeu_si512(at + (pair + i) * 2 * width, block[i]);
+    }
+  }
+  // Vectors of the last panel that hold no line at all.
+  for (std::size_t line = round_up(lines, kLanes); line % width != 0; line += kLanes) {
+    bf16* at = to + line / width * pairs * 2 * width + line % width * 2;
+    for (std::size_t pair = 0; pair < pairs; ++pair) _mm512_storeu_si512(at + pair * 2 * width, _mm512_setzero_si512());
+  }
+}
+
+}  // namespace
+
+void multiply(const PairProduct& product) {
+  if (product.a_turned) {
+    multiply_any<true>(product);
+  } else {
+    multiply_any<false>(product);
+  }
+}
+
+void pack(bf16* to, std::size_t width, const ConstTensor& view) {
+  if (dense_rows(view)) return pack_rows(to, width, view.as<bf16>(), view.size(0), view.size(1), view.stride(0));
+  pack_lines(to, width, view.as<bf16>(), view.size(0), view.size(1), view.stride(1));
+}
+
+}  // namespace tsprun::detail::kernels::pairs
+
+HWY_POP_ATTRIBUTES
+HWY_DIAGNOSTICS(pop)
+
+namespace tsprun::detail::kernels::pairs {
+bool offered() {
+  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq");
+}
+}  // namespace tsprun::detail::kernels::pairs
+
+#else
+
+namespace tsprun::detail::kernels::pairs {
+bool offered() { return false; }
+void multiply(const PairProduct& /* product */) { throw std::logic_error("no bf16 units"); }
+void pack(bf16* /* to */, std::size_t /* width */, const ConstTensor& /* view */) { throw std::logic_error("no bf16 units"); }
+}  // namespace tsprun::detail::kernels::pairs
+
+#endif
