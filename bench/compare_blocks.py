@@ -57,7 +57,7 @@ def compare_speed(build, rounds, seq, kv_heads):
             subject.round()
     result = {name: statistics.median(values) for name, values in times.items()}
     if torch:
-        result["PyTorch"] = min(statistics.median(subject.times) for subject in torch)
+        result[f"PyTorch ({torch[0].core})"] = min(statistics.median(subject.times) for subject in torch)
     for subject in torch:
         subject.end()
     return result
@@ -85,11 +85,12 @@ def main():
 
     speed = compare_speed(arguments.build, arguments.rounds, arguments.seq, arguments.kv_heads)
     base = speed["1 rank x 2 threads"]
-    bars = {"TSP 2 ranks x 1 thread": 0.90, "TSP 8 ranks x 1 thread": 0.75, "PyTorch": 1.3}
+    bars = {"TSP 2 ranks x 1 thread": 0.90, "TSP 8 ranks x 1 thread": 0.75}
     print(f"{'':26}{'ms':>10}{'ratio':>8}{'bar':>8}")
     for name, ms in speed.items():
-        ratio = ms / base if name == "PyTorch" else base / ms
-        print(f"{name:26}{ms:10.1f}{ratio:8.2f}{bars.get(name, ''):>8}")
+        is_peer = name.startswith("PyTorch")
+        ratio = ms / base if is_peer else base / ms
+        print(f"{name:26}{ms:10.1f}{ratio:8.2f}{1.3 if is_peer else bars.get(name, ''):>8}")
     overlap = compare_overlap(arguments.build, 8, 1024)
     print(f"overlap, 2 ranks, {overlap['layers']} blocks, S {overlap['seq']}: links of {overlap['gbps']:.2f} GB/s, "
           f"{overlap['communication_ms']:.0f} ms of communication")

@@ -12,8 +12,13 @@ The block is Llama's, as tests/oracle/torch_cases.py has it, in f32 with gradien
 --malloc keep: glibc returns no memory to the kernel (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_), which saves the page faults
 of every large temporary, and holds gigabytes. Each round runs every variant once, so that all see the same states of the machine.
 Times are milliseconds of forward + backward.
+
+What the environment says to OpenBLAS (OPENBLAS_*, GOTO_*) and to OpenMP (OMP_*) doesn't reach PyTorch. Each of OpenBLAS' core types
+that may be the best is tried first with a product of matrices, in a process of its own, and PyTorch runs with the fastest.
 """
 import argparse
+import ctypes
+import functools
 import json
 import os
 import statistics
@@ -22,6 +27,8 @@ import sys
 import time
 
 KEEP = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 40), "MALLOC_TOP_PAD_": str(256 << 20)}
+# OpenBLAS' core types for today's x86 processors; None: the one that it chooses by itself.
+CORES = (None, "SkylakeX", "Cooperlake", "SapphireRapids", "Haswell", "Zen")
 
 
 def parse():
@@ -38,6 +45,7 @@ def parse():
     parser.add_argument("--attention", default="plain,sdpa,chunked-256,chunked-512,chunked-1024")
     parser.add_argument("--malloc", default="default")
     parser.add_argument("--json", help="write the result there too")
+    parser.add_argument("--try-core", action="store_true", help="time a product of matrices, and say which core computed it")
     parser.add_argument("--serve", action="store_true", help="one variant; a round for each line on stdin, its time on stdout")
     return parser.parse_args()
 
@@ -117,6 +125,49 @@ def serve(options):
         print((time.perf_counter() - begin) * 1e3, flush=True)
 
 
+def try_core(threads):
+    """Prints the fastest of ten products of 1024 x 1024 matrices, in milliseconds, and the core that OpenBLAS has chosen."""
+    import torch
+    torch.set_num_threads(threads)
+    a = torch.randn(1024, 1024)
+    times = []
+    for _ in range(10):
+        begin = time.perf_counter()
+        a @ a
+        times.append((time.perf_counter() - begin) * 1e3)
+    with open("/proc/self/maps") as maps:
+        libraries = {line.split()[-1] for line in maps if "openblas" in line}
+    core = "no OpenBLAS"
+    for library in libraries:
+        name = ctypes.CDLL(library).openblas_get_corename
+        name.restype = ctypes.c_char_p
+        core = name().decode()
+    print(json.dumps({"milliseconds": min(times), "core": core}))
+
+
+def environment_of(threads, core):
+    """This process's environment with nothing in it for OpenBLAS and OpenMP but threads and the core type."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENBLAS_", "GOTO_", "OMP_"))}
+    return {**kept, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads),
+            **({"OPENBLAS_CORETYPE": core} if core else {})}
+
+
+@functools.cache
+def best_core(threads):
+    """The core type that computes fastest, as OPENBLAS_CORETYPE takes it, and its name. Ties go to OpenBLAS' own choice."""
+    tried = []
+    for core in CORES:
+        answer = subprocess.run([sys.executable, os.path.abspath(__file__), "--try-core", "--threads", str(threads)],
+                                capture_output=True, text=True, env=environment_of(threads, core))
+        if answer.returncode != 0:  # a core type that this processor can't run
+            continue
+        found = json.loads(answer.stdout)
+        tried.append((found["milliseconds"] * (1 if core is None else 1.03), core, found["core"]))
+    if not tried:
+        sys.exit("torch_block.py: PyTorch multiplies matrices with none of OpenBLAS' core types")
+    return min(tried, key=lambda each: each[0])[1:]
+
+
 class Subject:
     """A variant in a process of its own: malloc's environment is read at its start."""
 
@@ -126,8 +177,8 @@ class Subject:
         arguments = [sys.executable, os.path.abspath(__file__), "--serve", "--kv-heads", str(kv_heads), "--attention", way]
         for option in ("hidden", "intermediate", "heads", "head-dim", "batch", "seq", "threads"):
             arguments += [f"--{option}", str(getattr(options, option.replace("-", "_")))]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "OPENBLAS_NUM_THREADS": str(options.threads),
-                       **(KEEP if malloc == "keep" else {})}
+        core, self.core = best_core(options.threads)
+        environment = {**environment_of(options.threads, core), **(KEEP if malloc == "keep" else {})}
         self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         self.answer()
 
@@ -152,12 +203,15 @@ def main():
         import torch
     except ImportError as error:
         sys.exit(f"torch_block.py: {error}: install Debian's package python3-torch")
+    if options.try_core:
+        try_core(options.threads)
+        return
     if options.serve:
         serve(options)
         return
     report = {"torch": torch.__version__, "threads": options.threads, "batch": options.batch, "seq": options.seq,
               "hidden": options.hidden, "heads": options.heads, "head_dim": options.head_dim,
-              "intermediate": options.intermediate, "dtype": "f32", "rounds": options.rounds, "fastest": {}, "variants": []}
+              "intermediate": options.intermediate, "dtype": "f32", "core": best_core(options.threads)[1], "rounds": options.rounds, "fastest": {}, "variants": []}
     for kv_heads in map(int, options.kv_heads.split(",")):
         subjects = []
         try:
