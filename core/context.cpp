@@ -310,6 +310,15 @@ Context Context::from_environment() {
   return Context(std::move(parts));
 }
 
+Context Context::meet(int rank, int size, std::string_view job) {
+  if (rank < 0 || rank >= size) throw Error(Cause::refused, fmt::format("meet: rank {} of {}", rank, size));
+  const bootstrap::Identity identity{
+      .rank = rank, .size = size, .local_rank = rank, .local_size = size, .starter = "a program", .job_id = std::string(job)};
+  bootstrap::Meeting meeting = bootstrap::meet(identity, Environment().timeout_ns());
+  return Context(
+      std::make_unique<ContextParts>(std::move(meeting.memory), nullptr, rank, options_of(Environment()), meeting.pids));
+}
+
 namespace detail {
 
 PhantomOptions likeness(const Context& context) {

@@ -44,7 +44,7 @@ bool is_small(const Group& group, std::size_t bytes) {
 
 // --- what both ends agree on -------------------------------------------------------------------------------------------------
 
-std::uint64_t CommunicatorState::sign_message(int from, int to, DType dtype, std::size_t count) const {
+std::uint64_t CommunicatorState::sign_message(int from, int to, DType dtype, std::size_t count, std::int32_t tag) const {
   const Signed all{.op = static_cast<std::uint64_t>(Op::send),
                    .dtype = static_cast<std::uint64_t>(dtype),
                    .reduction = 0,
@@ -52,7 +52,7 @@ std::uint64_t CommunicatorState::sign_message(int from, int to, DType dtype, std
                    .root = from,
                    .other = static_cast<std::uint64_t>(to),
                    .count = count,
-                   .counts = 0,
+                   .counts = static_cast<std::uint64_t>(tag),
                    .group = group.id};
   return XXH3_64bits(&all, sizeof all);
 }
@@ -62,11 +62,12 @@ Envelope CommunicatorState::next_message(Direction direction, const ConstBuffer&
   if (peers.empty()) peers.resize(static_cast<std::size_t>(size()));
   Correspondence& peer = peers[static_cast<std::size_t>(other)];
   OneWay& way = direction == Direction::out ? peer.out : peer.in;
-  if (way.count != buffer.count || way.dtype != buffer.dtype) {
-    way.signature = direction == Direction::out ? sign_message(rank(), other, buffer.dtype, buffer.count)
-                                                : sign_message(other, rank(), buffer.dtype, buffer.count);
+  if (way.count != buffer.count || way.dtype != buffer.dtype || way.tag != options.tag) {
+    way.signature = direction == Direction::out ? sign_message(rank(), other, buffer.dtype, buffer.count, options.tag)
+                                                : sign_message(other, rank(), buffer.dtype, buffer.count, options.tag);
     way.count = buffer.count;
     way.dtype = buffer.dtype;
+    way.tag = options.tag;
   }
   return {.signature = way.signature,
           .sequence = ++way.messages,

@@ -372,7 +372,7 @@ void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transpor
     they += ", which isn't the next of this operation: what should have come before it was lost";
   } else if (found.envelope.sequence == mine.group_sequence &&
              found.envelope.tag == make_tag(mine.op, mine.dtype, mine.reduction, 0)) {
-    they += ", which is alike but for what both don't list: another rank's count, or the algorithm";
+    they += ", which is alike but for what both don't list: another rank's count, the tag, or the algorithm";
   }
   throw Error(
       Cause::mismatch,

@@ -2,7 +2,8 @@
 //
 // An Operation is stepped until it is complete. Each stream is a queue; only the operation at its head is stepped, so operations
 // of a stream run in the order in which they were posted, while those of different streams interleave. There is no progress
-// thread: progress happens in wait(), test(), tick() and run(), which are called by one thread at a time.
+// thread here: progress happens in wait(), test(), tick() and run(), which are called by one thread at a time (tsprun/progress.h
+// has a thread that takes turns with others in drive()).
 //
 // The rule of waiting: every wait ends with success or with an Error that names a cause. While nothing can be done, a wait spins
 // if every rank has a core, and then sleeps on the doorbell. If ranks outnumber cores, it yields some fifty times before it
@@ -22,6 +23,7 @@
 #include "tsprun/work.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -198,6 +200,21 @@ class Engine {
   /// Gives a sign of life and makes progress. Call at least every `--timeout` seconds during long computation; otherwise peers
   /// that wait declare this rank stalled. Cheap enough to be called every millisecond.
   void tick();
+  /// Waits like Work::wait() for operation `number` of patience.stream, as its rank is `patience.blocked`, else for all pending
+  /// operations, without deadline, giving signs of life. Returns early when an operation completes, `wanted` isn't 0 (whoever
+  /// raises it rings wake() afterwards) or the clock reaches `deadline_ns` (kNoDeadline: never). Returns true if what it waited
+  /// for is complete.
+  bool drive(Patience& patience, std::uint64_t number, const std::atomic<std::uint32_t>& wanted, std::uint64_t deadline_ns);
+  /// Wakes the rank if it sleeps in drive(). Any thread of this process may call it.
+  void wake() { doorbell_->ring(); }
+  /// Returns true if the operation is complete, without making progress; tells its stream and number.
+  bool is_complete(const Work& work) const { return work.engine_ == nullptr || queue(work.stream_).completed >= work.number_; }
+  static Stream stream_of(const Work& work) { return work.stream_; }
+  static std::uint64_t number_of(const Work& work) { return work.number_; }
+  /// Gives back the memory of an operation that is complete, as a wait for it does.
+  void settle(const Work& work) {
+    if (work.engine_ != nullptr) settle(work.stream_, work.number_);
+  }
   /// To be called by a step() that did something but isn't complete: gives a sign of life and makes the wait poll eagerly again.
   void moved() {
     moved_ = true;
@@ -306,8 +323,9 @@ class Engine {
   std::map<std::uint64_t, std::vector<int>> members_of_;  // by group
   OperationObserver* observer_ = nullptr;
   Recorder* recorder_ = nullptr;
-  bool stepping_ = false;                  // an operation's step() is on the stack
-  std::uint64_t begun_ns_[kStreams] = {};  // by stream: when the head began, if there is an observer
+  bool stepping_ = false;                               // an operation's step() is on the stack
+  std::uint64_t begun_ns_[kStreams] = {};               // by stream: when the head began, if there is an observer
+  const std::atomic<std::uint32_t>* wanted_ = nullptr;  // in drive(): raised by a thread that wants the engine
   bool broken_ = false;
   bool moved_ = false;
   std::uint64_t blocked_ns_ = 0;

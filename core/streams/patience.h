@@ -8,11 +8,12 @@
 
 namespace tsprun::detail {
 
-/// State of one call of Engine::wait_for().
+/// State of one wait: of a call of Engine::wait_for(), or of several of drive().
 struct Patience {
   explicit Patience(Stream waited_for) : stream(waited_for) {}
 
   Stream stream;                     ///< the stream that is waited for
+  bool blocked = true;               ///< the rank's program waits; false: the progress thread attends to operations meanwhile
   std::uint32_t looks = 0;           ///< polls since something last moved; if ranks outnumber cores, those followed by a yield
   std::uint32_t spins = 0;           ///< if ranks outnumber cores: polls since the last yield
   std::uint64_t started_ns = 0;      ///< when spinning began to read the clock; 0: not yet

@@ -67,6 +67,36 @@ void Engine::wait_for(Stream stream, std::uint64_t number) {
   if (q.kept != nullptr) settle(stream, number);
 }
 
+bool Engine::drive(Patience& patience, std::uint64_t number, const std::atomic<std::uint32_t>& wanted,
+                   std::uint64_t deadline_ns) {
+  struct Wanted {
+    Wanted(const std::atomic<std::uint32_t>*& place, const std::atomic<std::uint32_t>& count) : at(place) { at = &count; }
+    Wanted(const Wanted&) = delete;
+    Wanted& operator=(const Wanted&) = delete;
+    ~Wanted() { at = nullptr; }
+    const std::atomic<std::uint32_t>*& at;
+  } interruptible(wanted_, wanted);
+  Queue& q = queue(patience.stream);
+  const auto all_done = [&] { return patience.blocked ? q.completed >= number : busy_ == 0; };
+  bool completed = false;
+  while (!completed && !all_done()) {
+    if (look(patience.stream)) {
+      completed = true;
+    } else if (moved_) {
+      moved_ = false;
+      patience.restart();
+    } else if (patience.blocked) {
+      pause(patience);
+    } else {
+      sleep(patience);
+    }
+    if (wanted.load(relaxed) != 0 || (deadline_ns != kNoDeadline && clock().now_ns() >= deadline_ns)) break;
+  }
+  if (page_->blocked_on.load(relaxed) != 0) page_->blocked_on.store(0, relaxed);
+  if (patience.blocked && q.completed >= number && q.kept != nullptr) settle(patience.stream, number);
+  return all_done();
+}
+
 /// Does the same as progress(), but steps only the stream waited for if no other has an operation.
 bool Engine::look(Stream stream) {
   if (broken_ || busy_ != 1) return progress();
@@ -118,7 +148,8 @@ void Engine::sleep(Patience& patience) {
   doorbell_->arm();
   std::uint64_t wake_at = kNoDeadline;
   for (Transport* transport : transports_) wake_at = std::min(wake_at, transport->arm());
-  const bool news = progress() || moved_ || board_.aborted();
+  const bool news =
+      progress() || moved_ || board_.aborted() || (wanted_ != nullptr && wanted_->load(std::memory_order_seq_cst) != 0);
   if (!news && patience.suspect < 0) {
     const std::uint64_t now = wake_at == kNoDeadline ? 0 : clock().now_ns();
     sleep_set_->sleep(wake_at == kNoDeadline ? kSleepNs : wake_at - std::min(wake_at, now));
@@ -151,8 +182,14 @@ void Engine::look_around(Patience& patience) {
   page_->last_sign_ns.store(now, relaxed);
   if (patience.last_look_ns != 0 && now - patience.last_look_ns > kClockJumpNs) patience.chain_since_ns = 0;
   patience.last_look_ns = now;
-  note_waits(patience.stream, now);
+  if (patience.blocked) {
+    note_waits(patience.stream, now);
+  } else {
+    sign_of_life();
+    if (board_.aborted()) throw_first_cause();
+  }
   if (options_.watch != nullptr) options_.watch->look();
+  if (!patience.blocked) return;
   try {
     check_arguments(patience.stream);
     check_peer(patience, now);

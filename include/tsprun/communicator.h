@@ -46,6 +46,9 @@ struct CallOptions {
   /// Overrides the choice table for this call. An algorithm that the operation doesn't have, or that can't run on this group, is
   /// refused. A group of one rank has nothing to move and takes any that the operation has.
   Algorithm algorithm = Algorithm::automatic;
+  /// Of messages: both ends must give the same, or the job ends with Error(mismatch). It doesn't choose among messages, which
+  /// arrive in the order in which they were sent.
+  std::int32_t tag = 0;
 };
 
 /// Collectives and messages among a group of ranks: Context::world(), or made of another communicator by subgroup() or split().
@@ -151,8 +154,8 @@ class Communicator {
   void scatter_v(ConstBuffer send, std::span<const std::size_t> counts, Buffer recv, int root, CallOptions options = {});
   Work post_scatter_v(ConstBuffer send, std::span<const std::size_t> counts, Buffer recv, int root, CallOptions options = {});
 
-  /// Sends a message to rank `to`. There are no tags: the k-th send to a peer on a stream is matched by that peer's k-th recv
-  /// from this rank on the same stream, with equal count and dtype. A send is complete when the buffer may be reused. A rank
+  /// Sends a message to rank `to`. The k-th send to a peer on a stream is matched by that peer's k-th recv from this rank on
+  /// the same stream, with equal count, dtype and tag. A send is complete when the buffer may be reused. A rank
   /// can't send to itself.
   void send(ConstBuffer buffer, int to, CallOptions options = {});
   Work post_send(ConstBuffer buffer, int to, CallOptions options = {});

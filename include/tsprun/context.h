@@ -49,6 +49,10 @@ class Context {
   /// another program. Throws Error(refused | out_of_memory | stalled | disconnected), whose text says which variables were found,
   /// what is missing and which rank did not come.
   static Context from_environment();
+  /// Joins a job of `size` ranks on this node, which agreed by themselves on their numbers and on `job`, a name that no other job
+  /// of this user has meanwhile. Reads the same variables as from_environment(), but for a rank's place; installs no handler of
+  /// std::terminate. Throws Error as from_environment().
+  static Context meet(int rank, int size, std::string_view job);
 
   Context(Context&&) noexcept;
   Context& operator=(Context&&) noexcept;

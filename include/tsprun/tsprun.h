@@ -5,6 +5,7 @@
 #include "tsprun/context.h"
 #include "tsprun/error.h"
 #include "tsprun/memory.h"
+#include "tsprun/progress.h"
 #include "tsprun/trace.h"
 #include "tsprun/types.h"
 #include "tsprun/work.h"

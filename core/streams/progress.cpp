@@ -1,0 +1,287 @@
+// Threads that take turns in a rank's engine, and the one that drives it while no other does.
+//
+// One mutex guards the engine and all state here. Whoever wants it raises `wanted`, which makes the thread that holds it in
+// Engine::drive() step aside until all who want it have had it: so no thread starves, though a mutex may be unfair. At most one
+// thread has the role of the driver, a waiting one until its wait is over; others sleep on `changed`, under a mutex of its own,
+// which is taken last. No lock is held while a `done` function is called.
+#include "tsprun/progress.h"
+
+#include "core/context.h"
+#include "core/streams/patience.h"
+#include "transport/cause.h"
+#include "transport/posix.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <sched.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+
+namespace tsprun {
+
+using namespace detail;
+
+namespace detail {
+
+namespace {
+
+/// Time between two looks of the progress thread whether an operation is pending, while operations are posted often. A thread
+/// that sleeps on a condition variable would have to be woken by every call, which costs as much as a small operation.
+constexpr std::chrono::microseconds kNap{200};
+/// Time without operations after which the thread sleeps until it is woken.
+constexpr std::uint64_t kQuietNs = 20'000'000;
+/// Time between two signs of life while nothing happens.
+constexpr std::chrono::milliseconds kSign{100};
+
+}  // namespace
+
+/// An operation that was handed over. Guarded by ProgressState::mutex, but for `over`.
+struct PostedState {
+  PostedState(std::shared_ptr<ProgressState> progress, Progress::Done when_over)
+      : owner(std::move(progress)), done(std::move(when_over)) {}
+  std::shared_ptr<ProgressState> owner;
+  Work work;
+  Progress::Done done;
+  std::exception_ptr failure;
+  std::atomic<bool> over{false};
+};
+
+struct ProgressState {
+  explicit ProgressState(Context& of) : context(&of), engine(&engine_of(of)) {}
+
+  /// Holds the mutex, which it gets soon: the thread that drives is woken and steps aside.
+  class Turn {
+   public:
+    explicit Turn(ProgressState& state) : lock_(state.mutex, std::defer_lock) {
+      state.check_process();
+      state.enter(lock_);
+    }
+    std::unique_lock<std::mutex>& lock() { return lock_; }
+
+   private:
+    std::unique_lock<std::mutex> lock_;
+  };
+
+  void check_process() const {
+    if (::getpid() == process) return;
+    throw Error(
+        Cause::refused,
+        "this process was forked from a rank's: only the rank itself can communicate (a worker that loads data must not)");
+  }
+
+  void enter(std::unique_lock<std::mutex>& lock);
+  void announce();
+  void await_change(std::unique_lock<std::mutex>& lock, const PostedState& posted);
+  std::exception_ptr drive(Patience& patience, std::uint64_t number, std::uint64_t deadline_ns);
+  void let_others_in(std::unique_lock<std::mutex>& lock);
+  void collect(std::unique_lock<std::mutex>& lock, const std::exception_ptr& failure);
+  bool wait(PostedState& posted, std::uint64_t deadline_ns);
+  void attend();
+  void stop();
+
+  Context* context;
+  Engine* engine;
+  const pid_t process = ::getpid();
+  std::mutex mutex;
+  std::mutex bell;
+  std::condition_variable changed;                   // an operation is over, or nobody drives any more
+  std::uint64_t changes = 0;                         // guarded by `bell`
+  std::condition_variable alarm;                     // wakes the progress thread while it rests
+  std::atomic<std::uint32_t> wanted{0};              // threads that want the mutex
+  std::deque<std::shared_ptr<PostedState>> pending;  // in the order of their posts
+  bool driving = false;
+  bool resting = false;
+  bool stopping = false;
+  std::uint32_t waiters = 0;
+  std::uint64_t last_post_ns = 0;
+  std::thread thread;
+};
+
+/// Locks the mutex soon: the thread that drives is woken and steps aside.
+void ProgressState::enter(std::unique_lock<std::mutex>& lock) {
+  if (lock.try_lock()) return;
+  wanted.fetch_add(1);
+  engine->wake();
+  lock.lock();
+  wanted.fetch_sub(1);
+}
+
+void ProgressState::announce() {
+  {
+    const std::lock_guard<std::mutex> ringing(bell);
+    ++changes;
+  }
+  changed.notify_all();
+}
+
+/// Waits, without the lock, until anything changes; some milliseconds at most, so that deadlines are kept.
+void ProgressState::await_change(std::unique_lock<std::mutex>& lock, const PostedState& posted) {
+  std::unique_lock<std::mutex> listening(bell);
+  const std::uint64_t seen = changes;
+  lock.unlock();
+  changed.wait_for(listening, std::chrono::milliseconds(10),
+                   [&] { return changes != seen || posted.over.load(std::memory_order_acquire); });
+  listening.unlock();
+  enter(lock);
+}
+
+/// Drives the engine once; returns the failure of the job if it fails. Precondition: the caller holds the lock and is the driver.
+std::exception_ptr ProgressState::drive(Patience& patience, std::uint64_t number, std::uint64_t deadline_ns) {
+  try {
+    engine->drive(patience, number, wanted, deadline_ns);
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+void ProgressState::let_others_in(std::unique_lock<std::mutex>& lock) {
+  if (wanted.load() == 0) return;
+  lock.unlock();
+  while (wanted.load() != 0) ::sched_yield();
+  enter(lock);
+}
+
+/// Ends the operations that are complete or, after a failure, all; calls their `done` without the lock.
+void ProgressState::collect(std::unique_lock<std::mutex>& lock, const std::exception_ptr& failure) {
+  std::vector<std::shared_ptr<PostedState>> ended;
+  const auto is_over = [&](const std::shared_ptr<PostedState>& posted) {
+    if (!failure && !engine->is_complete(posted->work)) return false;
+    if (!failure) engine->settle(posted->work);
+    posted->failure = failure;
+    ended.push_back(posted);
+    return true;
+  };
+  std::erase_if(pending, is_over);
+  if (!ended.empty()) {
+    lock.unlock();
+    for (const std::shared_ptr<PostedState>& posted : ended) {
+      if (posted->done) posted->done(posted->failure);
+      posted->done = nullptr;
+      posted->over.store(true, std::memory_order_release);
+    }
+    announce();
+    enter(lock);
+  }
+}
+
+bool ProgressState::wait(PostedState& posted, std::uint64_t deadline_ns) {
+  if (!posted.over.load(std::memory_order_acquire)) {
+    Turn turn(*this);
+    Patience patience(Engine::stream_of(posted.work));
+    bool driver = false;
+    ++waiters;
+    while (!posted.over.load(std::memory_order_acquire) && posix::now_ns() < deadline_ns) {
+      const bool in_queue = std::any_of(pending.begin(), pending.end(), [&](const auto& each) { return each.get() == &posted; });
+      driver = driver || !std::exchange(driving, true);
+      if (driver && in_queue) {
+        collect(turn.lock(), drive(patience, Engine::number_of(posted.work), deadline_ns));
+        let_others_in(turn.lock());
+      } else {
+        await_change(turn.lock(), posted);
+      }
+    }
+    --waiters;
+    if (driver) {
+      driving = false;
+      if (waiters > 0) announce();
+    }
+  }
+  if (!posted.over.load(std::memory_order_acquire)) return false;
+  if (posted.failure) std::rethrow_exception(posted.failure);
+  return true;
+}
+
+/// What the progress thread does.
+void ProgressState::attend() {
+  std::unique_lock<std::mutex> lock(mutex);
+  std::uint64_t last_sign_ns = 0;
+  while (!stopping) {
+    if (waiters == 0 && !driving && !pending.empty()) {
+      Patience patience(Stream::control);
+      patience.blocked = false;
+      driving = true;
+      const std::exception_ptr failure = drive(patience, 0, kNoDeadline);
+      driving = false;
+      collect(lock, failure);
+      let_others_in(lock);
+      continue;
+    }
+    const std::uint64_t now = posix::now_ns();
+    if (waiters == 0 && !driving && now - last_sign_ns >= std::uint64_t{std::chrono::nanoseconds(kSign).count()}) {
+      last_sign_ns = now;
+      try {
+        engine->tick();
+      } catch (...) {
+        collect(lock, std::current_exception());
+      }
+    }
+    if (now - last_post_ns > kQuietNs) {
+      resting = true;
+      alarm.wait_for(lock, kSign);
+      resting = false;
+    } else {
+      lock.unlock();
+      do std::this_thread::sleep_for(kNap);
+      while (!lock.try_lock());
+    }
+  }
+}
+
+void ProgressState::stop() {
+  {
+    Turn turn(*this);
+    stopping = true;
+    alarm.notify_all();
+  }
+  thread.join();
+  Turn turn(*this);
+  collect(turn.lock(), std::make_exception_ptr(Error(Cause::interrupted, "the rank left the job with this operation pending")));
+}
+
+}  // namespace detail
+
+bool Posted::over() const { return state_->over.load(std::memory_order_acquire); }
+
+bool Posted::wait(std::chrono::milliseconds at_most) {
+  const bool limited = at_most.count() > 0;
+  return state_->owner->wait(
+      *state_, limited ? posix::now_ns() + static_cast<std::uint64_t>(std::chrono::nanoseconds(at_most).count()) : kNoDeadline);
+}
+
+Progress::Progress(Context& context) : state_(std::make_shared<ProgressState>(context)) {
+  state_->thread = std::thread([state = state_.get()] { state->attend(); });
+}
+
+Progress::~Progress() {
+  if (::getpid() == state_->process) {
+    state_->stop();
+  } else {
+    new std::shared_ptr<ProgressState>(std::move(state_));  // the thread isn't in this process, so it can't be ended here
+  }
+}
+
+void Progress::use(const std::function<void(Context&)>& call) {
+  const ProgressState::Turn turn(*state_);
+  call(*state_->context);
+}
+
+Posted Progress::post(const std::function<Work(Context&)>& call, Done done) {
+  auto posted = std::make_shared<PostedState>(state_, std::move(done));
+  ProgressState::Turn turn(*state_);
+  posted->work = call(*state_->context);
+  state_->last_post_ns = posix::now_ns();
+  state_->pending.push_back(posted);
+  if (state_->engine->is_complete(posted->work)) {
+    state_->collect(turn.lock(), nullptr);
+  } else if (state_->resting) {
+    state_->alarm.notify_all();
+  }
+  return Posted(std::move(posted));
+}
+
+}  // namespace tsprun

@@ -1,0 +1,174 @@
+// Several threads of a rank take turns in its engine, and operations move on while none of them waits.
+#include "tsprun/progress.h"
+#include "tests/support/run_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+namespace tsprun::detail::test::progress_test {
+
+using namespace std::chrono_literals;
+
+/// Sums one integer over the world.
+Posted sum(Progress& progress, std::int64_t& value, Stream stream = Stream::control, Progress::Done done = {}) {
+  return progress.post(
+      [&value, stream](Context& rank) {
+        const Buffer buffer(&value, 1, DType::i64);
+        return rank.world().post_all_reduce(buffer, buffer, Reduction::sum, {.stream = stream});
+      },
+      std::move(done));
+}
+
+TEST(Progress, AnOperationMovesOnWhileNobodyWaits) {
+  run_ranks(3, [](Context& context) {
+    Progress progress(context);
+    std::vector<std::int64_t> values(1 << 20, context.rank());
+    std::atomic<int> told = 0;
+    Posted posted = progress.post(
+        [&](Context& rank) {
+          const Buffer buffer{std::span(values)};
+          return rank.world().post_all_reduce(buffer, buffer, Reduction::sum);
+        },
+        [&](const std::exception_ptr& failure) { told += failure ? 100 : 1; });
+    while (!posted.over()) std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(told, 1);
+    EXPECT_EQ(values.front(), 3);
+    EXPECT_EQ(values.back(), 3);
+    EXPECT_TRUE(posted.wait());
+  });
+}
+
+TEST(Progress, ThreadsWaitForDifferentStreamsAtOnce) {
+  constexpr int kRounds = 200;
+  run_ranks(2, [](Context& context) {
+    Progress progress(context);
+    const auto work = [&](Stream stream) {
+      for (std::int64_t round = 0; round < kRounds; ++round) {
+        std::int64_t value = context.rank() + round;
+        sum(progress, value, stream).wait();
+        ASSERT_EQ(value, 1 + 2 * round);
+      }
+    };
+    std::thread other(work, Stream::weights);
+    work(Stream::kv);
+    other.join();
+  });
+}
+
+TEST(Progress, DoneMayPostTheNextOperation) {
+  run_ranks(2, [](Context& context) {
+    Progress progress(context);
+    std::int64_t first = context.rank();
+    std::int64_t second = 10 * context.rank();
+    std::atomic<bool> all = false;
+    sum(progress, first, Stream::control, [&](const std::exception_ptr&) {
+      sum(progress, second, Stream::control, [&](const std::exception_ptr&) { all = true; });
+    });
+    while (!all) std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(first, 1);
+    EXPECT_EQ(second, 10);
+  });
+}
+
+TEST(Progress, ARankThatComputesLongerThanTheDeadlineIsAlive) {
+  run_ranks(2,
+            [](Context& context) {
+              Progress progress(context);
+              if (context.rank() == 1) std::this_thread::sleep_for(2500ms);
+              std::int64_t value = 1;
+              sum(progress, value).wait();
+              EXPECT_EQ(value, 2);
+            },
+            {.timeout_ns = 800'000'000});
+}
+
+TEST(Progress, AWaitEndsAtItsLimitAndMayBeRepeated) {
+  run_ranks(2, [](Context& context) {
+    Progress progress(context);
+    std::int64_t value = 1;
+    if (context.rank() == 1) std::this_thread::sleep_for(300ms);
+    Posted posted = sum(progress, value);
+    if (context.rank() == 0) {
+      EXPECT_FALSE(posted.wait(20ms));
+    }
+    EXPECT_TRUE(posted.wait());
+    EXPECT_EQ(value, 2);
+  });
+}
+
+TEST(Progress, AFailureReachesEveryPendingOperation) {
+  const std::vector<RankOutcome> outcomes = try_ranks(2, [](Context& context) {
+    Progress progress(context);
+    std::int64_t a = 1;
+    std::int64_t b = 1;
+    std::atomic<int> failures = 0;
+    const auto count = [&](const std::exception_ptr& failure) { failures += failure ? 1 : 0; };
+    // Both streams are needed on both ranks, but rank 1 calls something else on one of them.
+    Posted one = sum(progress, a, Stream::kv, count);
+    Posted other = context.rank() == 0
+                       ? sum(progress, b, Stream::weights, count)
+                       : progress.post(
+                             [&](Context& rank) {
+                               return rank.world().post_broadcast(Buffer(&b, 1, DType::i64), 0, {.stream = Stream::weights});
+                             },
+                             count);
+    other.wait();
+  });
+  for (const RankOutcome& outcome : outcomes) {
+    EXPECT_TRUE(outcome.failed);
+    EXPECT_EQ(outcome.cause, Cause::mismatch) << outcome.message;
+  }
+}
+
+TEST(Progress, WhatIsPendingAtTheEndIsOver) {
+  run_ranks(2, [](Context& context) {
+    std::int64_t value = 1;
+    std::atomic<int> interrupted = 0;
+    if (context.rank() == 0) {
+      Progress progress(context);
+      sum(progress, value, Stream::control, [&](const std::exception_ptr& failure) {
+        try {
+          if (failure) std::rethrow_exception(failure);
+        } catch (const Error& error) {
+          interrupted += error.cause() == Cause::interrupted ? 1 : 0;
+        }
+      });
+    } else {
+      interrupted = 1;
+    }
+    EXPECT_EQ(interrupted, 1);
+  });
+}
+
+#ifndef TSP_SANITIZE_THREAD
+TEST(Progress, AForkedChildIsRefusedAndDisturbsNobody) {
+  run_ranks(1, [](Context& context) {
+    Progress progress(context);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int code = 1;
+      try {
+        progress.use([](Context&) {});
+      } catch (const Error& error) {
+        code = error.cause() == Cause::refused ? 0 : 2;
+      }
+      ::_exit(code);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    std::int64_t value = 7;
+    sum(progress, value).wait();
+    EXPECT_EQ(value, 7);
+  });
+}
+#endif
+
+}  // namespace tsprun::detail::test::progress_test
