@@ -1,0 +1,29 @@
+// The Python module tsprun_torch._tsprun: makes process groups, and leaves the job.
+#include "process_group.h"
+
+#include <pybind11/chrono.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace tsprun::torch_binding {
+
+PYBIND11_MODULE(_tsprun, module) {
+  module.doc() = "torch.distributed's process groups on tsprun's collectives";
+  py::class_<TsprunGroup, GroupBase, c10::intrusive_ptr<TsprunGroup>>(module, "ProcessGroupTsprun");
+  module.def(
+      "make_group",
+      [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::vector<int>& members,
+         std::chrono::milliseconds timeout, int world_rank, int world_size, std::string name) {
+        const py::gil_scoped_release others_run;
+        return c10::make_intrusive<TsprunGroup>(membership(store, world_rank, world_size), rank, size, members, timeout,
+                                                std::move(name));
+      },
+      py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("members"), py::arg("timeout"), py::arg("world_rank"),
+      py::arg("world_size"), py::arg("name") = "tsprun",
+      "Makes the process group of the world ranks `members` (none: all), after joining the job if this process hasn't yet.");
+  module.def("leave", &leave, py::call_guard<py::gil_scoped_release>(),
+             "Leaves the job, in good order if no operation is pending.");
+}
+
+}  // namespace tsprun::torch_binding

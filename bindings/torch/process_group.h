@@ -1,0 +1,90 @@
+// The torch.distributed backend "tsprun": a process group whose collectives are a communicator's.
+//
+// All process groups of a process share one Context and one Progress (Member), which live until the process leaves the job. Every
+// call posts one operation and returns a work object; a call's tensors are kept until its operation is over.
+#pragma once
+
+#include "tsprun/tsprun.h"
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/version.h>
+#if TORCH_VERSION_MAJOR >= 2
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#endif
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tsprun::torch_binding {
+
+#if TORCH_VERSION_MAJOR >= 2
+using GroupBase = c10d::Backend;
+#else
+using GroupBase = c10d::ProcessGroup;
+#endif
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using Tensors = std::vector<at::Tensor>;
+
+/// This process as a rank of its job: all process groups share it.
+struct Member {
+  explicit Member(Context joined) : context(std::move(joined)), progress(context) {}
+  Context context;
+  Progress progress;
+};
+
+/// Returns the process's membership. The first call joins: as rank `rank` of `size` where tsprun started this process, else by a
+/// name that rank 0 leaves in `store`. Throws if the job that was joined has another size or gave this process another rank.
+std::shared_ptr<Member> membership(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size);
+/// Leaves the job; process groups that still exist can't be used any more.
+void leave();
+
+/// A process group of torch.distributed.
+class TsprunGroup : public GroupBase {
+ public:
+  /// Makes the group of world ranks `members`, in the order of the group (empty: of all); all of them call it. Profiles and
+  /// errors begin with `name`.
+  TsprunGroup(std::shared_ptr<Member> member, int rank, int size, const std::vector<int>& members,
+              std::chrono::milliseconds timeout, std::string name);
+  ~TsprunGroup() override;
+
+  const std::string getBackendName() const override { return "tsprun"; }
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  WorkPtr send(Tensors& tensors, int to, int tag) override;
+  WorkPtr recv(Tensors& tensors, int from, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return posted_; }
+
+ private:
+  struct Job;
+  WorkPtr start(Job job);
+  CallOptions call_options() const;
+  Stream message_stream(int from, int to) const;
+
+  std::string name_;
+  std::shared_ptr<Member> member_;
+  std::unique_ptr<Communicator> communicator_;
+  bool is_world_;
+  std::chrono::milliseconds timeout_;
+  std::uint64_t posted_ = 0;
+};
+
+}  // namespace tsprun::torch_binding

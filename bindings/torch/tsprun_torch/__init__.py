@@ -1,0 +1,29 @@
+"""The torch.distributed backend "tsprun": PyTorch programs on tsprun's collectives.
+
+    import torch.distributed as dist, tsprun_torch
+    dist.init_process_group("tsprun")
+
+The rest of the program stays as it was with gloo. Start it by `tsprun -n 4 run -- python3 train.py`, or by torchrun.
+"""
+
+import atexit
+
+import torch.distributed as dist
+
+from . import _tsprun
+from ._tsprun import ProcessGroupTsprun
+
+
+def _make_group(options, _, name="tsprun"):
+    members = list(options.global_ranks_in_group)
+    if members:
+        world_rank, world_size = dist.get_rank(), dist.get_world_size()
+    else:
+        world_rank, world_size = options.group_rank, options.group_size
+    return _tsprun.make_group(options.store, options.group_rank, options.group_size, members, options.timeout, world_rank, world_size,
+                              name)
+
+
+if "TSPRUN" not in dist.Backend._plugins:
+    dist.Backend.register_backend("tsprun", _make_group, extended_api=True)
+    atexit.register(_tsprun.leave)

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Runs one of the programs beside it on ranks, and checks how the job ends: check.py CASE TSPRUN PACKAGE_DIR."""
+
+import os
+import subprocess
+import sys
+import time
+
+case, tsprun, package = sys.argv[1:]
+here = os.path.dirname(os.path.abspath(__file__))
+environment = dict(os.environ, PYTHONPATH=package, OMP_NUM_THREADS="1")
+
+
+def run(program, ranks=3, *options):
+    command = [tsprun, "-n", str(ranks), *options, "run", "--", sys.executable, os.path.join(here, program)]
+    begin = time.monotonic()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    print(" ".join(command), f"\n{done.stdout}{done.stderr}exit code {done.returncode}, {time.monotonic() - begin:.1f} s")
+    return done
+
+
+def good(done):
+    assert done.returncode == 0 and ("ok" in done.stdout or "step 50" in done.stdout)
+
+
+if case == "collectives":
+    for ranks in (1, 2, 4):
+        good(run("collectives.py", ranks))
+elif case == "over_tcp":
+    good(run("collectives.py", 3, "--intra", "tcp"))
+elif case == "ddp":
+    good(run("ddp.py"))
+elif case == "examples":
+    good(run("../../examples/torch_ddp.py"))
+    good(run("../../examples/torch_context_parallel.py", 4))
+elif case == "compute":
+    good(run("compute.py", 2, "--timeout", "2"))
+elif case == "mismatch":
+    done = run("mismatch.py")
+    assert done.returncode != 0 and "mismatch" in done.stderr and "all_reduce" in done.stderr
+elif case == "killed":
+    done = run("killed.py")
+    assert done.returncode != 0 and "rank 1" in done.stderr and "signal 9" in done.stderr
+elif case in ("upstream", "upstream_as_gloo"):
+    name = ["--as-gloo"] if case == "upstream_as_gloo" else []
+    done = subprocess.run([sys.executable, os.path.join(here, "upstream.py"), *name], env=environment, capture_output=True, text=True)
+    print(done.stdout[-2000:], done.stderr[-20000:])
+    assert done.returncode == 0
+elif case == "torchrun":
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-r", "9:1", "-t", "9:1",
+               "--master_port", str(20000 + os.getpid() % 20000), os.path.join(here, "collectives.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    print(done.stdout, done.stderr)
+    good(done)
+else:
+    sys.exit(f"no case {case}")

@@ -1,0 +1,159 @@
+# Every call of torch.distributed on the backend "tsprun", each result against arithmetic on what all ranks would have sent. Started
+# on several ranks; prints "ok" on rank 0 when all is done.
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import tsprun_torch
+
+dist.init_process_group("tsprun")
+rank, size = dist.get_rank(), dist.get_world_size()
+TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64]
+
+
+def given(of, count=7, dtype=torch.float32):
+    """What rank `of` sends: small integers, exact in every type."""
+    return ((torch.arange(count) + 3 * of) % 5 + 1).to(dtype)
+
+
+def equal(got, want):
+    assert got.dtype == want.dtype and torch.equal(got, want), (got, want)
+
+
+def refused(text, call):
+    try:
+        call()
+    except (RuntimeError, ValueError) as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"not refused: {text}")
+
+
+def total(dtype, count=7):
+    return sum(given(r, count, torch.int64) for r in range(size)).to(dtype)
+
+
+for dtype in TYPES:
+    for count in (0, 1, 7, 5000):
+        t = given(rank, count, dtype)
+        dist.all_reduce(t)
+        equal(t, total(dtype, count))
+        t = given(rank, count, dtype)
+        dist.broadcast(t, size - 1)
+        equal(t, given(size - 1, count, dtype))
+        parts = [torch.empty(count, dtype=dtype) for _ in range(size)]
+        dist.all_gather(parts, given(rank, count, dtype))
+        for r in range(size):
+            equal(parts[r], given(r, count, dtype))
+for op, fold in ((dist.ReduceOp.MAX, torch.maximum), (dist.ReduceOp.MIN, torch.minimum), (dist.ReduceOp.PRODUCT, torch.mul)):
+    t = given(rank)
+    dist.all_reduce(t, op)
+    want = given(0)
+    for r in range(1, size):
+        want = fold(want, given(r))
+    equal(t, want)
+t = given(rank)
+dist.all_reduce(t, dist.ReduceOp.AVG)
+assert torch.allclose(t, total(torch.float32) / size)
+t = torch.tensor([rank == 1, False, True])
+dist.all_reduce(t, dist.ReduceOp.BOR)
+equal(t, torch.tensor([size > 1, False, True]))
+
+# A strided tensor is reduced as if it were contiguous, in its place; complex and 16 bit numbers are moved.
+t = torch.zeros(6, 4)[:, 1:3]
+t.copy_(given(rank, 12).view(6, 2))
+dist.all_reduce(t)
+equal(t, total(torch.float32, 12).view(6, 2))
+t = torch.full((3,), rank + 1, dtype=torch.int16)
+dist.broadcast(t, 0)
+equal(t, torch.full((3,), 1, dtype=torch.int16))
+
+t = given(rank)
+dist.reduce(t, 0)
+equal(t, total(torch.float32) if rank == 0 else given(rank))
+uneven = [torch.empty(r + 1) for r in range(size)]
+dist.all_gather(uneven, given(rank, rank + 1))
+for r in range(size):
+    equal(uneven[r], given(r, r + 1))
+whole = torch.empty(7 * size)
+dist.all_gather_into_tensor(whole, given(rank)) if hasattr(dist, "all_gather_into_tensor") else dist._all_gather_base(whole, given(rank))
+equal(whole, torch.cat([given(r) for r in range(size)]))
+part = torch.empty(7)
+dist.reduce_scatter(part, [given(rank) + r for r in range(size)])
+equal(part, total(torch.float32) + size * rank)
+part = torch.empty(3)
+dist._reduce_scatter_base(part, given(rank, 3 * size))
+equal(part, total(torch.float32, 3 * size)[3 * rank : 3 * rank + 3])
+gathered = [torch.empty(7) for _ in range(size)] if rank == 0 else None
+dist.gather(given(rank), gathered, 0)
+for r in range(size if rank == 0 else 0):
+    equal(gathered[r], given(r))
+dist.scatter(part, [given(r, 3) for r in range(size)] if rank == 0 else None, 0)
+equal(part, given(rank, 3))
+got = [torch.empty(rank + 1) for _ in range(size)]
+dist.all_to_all(got, [given(rank, r + 1) for r in range(size)])
+for r in range(size):
+    equal(got[r], given(r, rank + 1))
+got = torch.empty(2 * size)
+dist.all_to_all_single(got, given(rank, 2 * size))
+equal(got, torch.cat([given(r, 2 * size)[2 * rank : 2 * rank + 2] for r in range(size)]))
+dist.barrier()
+
+# Messages: in a ring all send first; both directions at once; strided; large ones.
+if size > 1:
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for count in (1, 1 << 20):
+        got = torch.empty(count)
+        works = [dist.isend(given(rank, count), right, tag=5), dist.irecv(got, left, tag=5)]
+        for work in works:
+            work.wait()
+        equal(got, given(left, count))
+    if rank < 2:
+        got = torch.empty(4, 2).t()
+        works = [dist.isend(given(rank, 8).view(2, 4), 1 - rank), dist.irecv(got, 1 - rank)]
+        for work in works:
+            work.wait()
+        equal(got, given(1 - rank, 8).view(2, 4))
+
+# Asynchronous operations are over without a wait; their futures have the result.
+t = given(rank, 1 << 18)
+work = dist.all_reduce(t, async_op=True)
+future = work.get_future().then(lambda f: f.value()[0] * 2)
+equal(future.wait(), 2 * total(torch.float32, 1 << 18))
+while not work.is_completed():
+    time.sleep(0.001)
+assert work.is_success()
+
+# Groups: any subset in any order.
+halves = [dist.new_group(list(range(0, size, 2))), dist.new_group(list(range(1, size, 2)))] if size > 1 else []
+for first, group in enumerate(halves):
+    if rank % 2 == first:
+        t = given(rank)
+        dist.all_reduce(t, group=group)
+        equal(t, sum(given(r) for r in range(first, size, 2)))
+
+refused("dense tensors", lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (2,))))
+refused("can't be reduced by", lambda: dist.all_reduce(given(rank, 3, torch.float32), dist.ReduceOp.BXOR))
+refused("a tensor for each of", lambda: dist.all_gather([torch.empty(7)] * (size + 1), given(rank)))
+
+# What torch's own wrappers build on.
+objects = [None] * size
+dist.all_gather_object(objects, {"rank": rank})
+assert objects == [{"rank": r} for r in range(size)]
+
+# A child that was forked is told, and doesn't disturb the rank.
+import os
+
+child = os.fork()
+if child == 0:
+    try:
+        dist.all_reduce(torch.ones(1))
+        os._exit(1)
+    except RuntimeError as error:
+        os._exit(0 if "forked" in str(error) else 2)
+assert os.waitpid(child, 0)[1] == 0
+dist.barrier()
+dist.destroy_process_group()
+if rank == 0:
+    print("ok", flush=True)
