@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""PyTorch programs on tsprun and on gloo, in turns: all_reduce, and DistributedDataParallel of a small transformer.
+
+    compare_gloo.py --tsprun build/release/launcher/tsprun --package build/release/bindings/torch/package
+                    [--ranks 2,4,8] [--sizes 1K,64K,1M,16M] [--rounds 5] [--ddp]
+
+Each process has both backends; every round times ours and gloo's one after the other, and the medians of all rounds are compared.
+Prints microseconds (or tokens per second), the ratio, and over all points the geometric mean and the smallest ratio.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tsprun", default="build/release/launcher/tsprun")
+    parser.add_argument("--package", default="build/release/bindings/torch/package")
+    parser.add_argument("--ranks", default="2,4,8")
+    parser.add_argument("--sizes", default="1K,64K,1M,16M,64M")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ddp", action="store_true", help="train instead, 4 ranks")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def bytes_of(text):
+    return int(text[:-1]) << {"K": 10, "M": 20}[text[-1]]
+
+
+def backends():
+    import torch.distributed as dist
+    import tsprun_torch  # noqa: F401
+
+    dist.init_process_group("tsprun")
+    return {"tsprun": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+
+
+def all_reduces(options):
+    import torch
+    import torch.distributed as dist
+
+    groups = backends()
+    for text in options.sizes.split(","):
+        size = bytes_of(text)
+        tensor = torch.zeros(size // 4)
+        times = {name: [] for name in groups}
+        for round_number in range(options.rounds + 1):
+            for name, group in groups.items():
+                repeats = max(1, min(100, (4 << 20) // size))
+                dist.barrier(group)
+                begin = time.perf_counter()
+                for _ in range(repeats):
+                    dist.all_reduce(tensor, group=group)
+                if round_number > 0:
+                    times[name].append((time.perf_counter() - begin) / repeats * 1e6)
+        if dist.get_rank() == 0:
+            report = {name: statistics.median(each) for name, each in times.items()}
+            print("result " + json.dumps({"size": text, **report}), flush=True)
+
+
+def training(options):
+    import torch
+    import torch.distributed as dist
+
+    groups = backends()
+    rank, batch, length, vocabulary = dist.get_rank(), 2, 128, 512
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = torch.nn.Embedding(vocabulary, 256)
+            layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True)
+            self.blocks = torch.nn.TransformerEncoder(layer, 2)
+            self.head = torch.nn.Linear(256, vocabulary)
+
+        def forward(self, ids):
+            return self.head(self.blocks(self.embedding(ids)))
+
+    torch.set_num_threads(1)
+    runs = {}
+    for name, group in groups.items():
+        torch.manual_seed(0)
+        model = torch.nn.parallel.DistributedDataParallel(Model(), process_group=group)
+        runs[name] = model, torch.optim.AdamW(model.parameters(), lr=1e-3), []
+    torch.manual_seed(1 + rank)
+    data = torch.randint(vocabulary, (8, batch, length + 1))
+    losses = {name: [] for name in groups}
+    for round_number in range(options.rounds + 1):
+        for name, (model, optimizer, speeds) in runs.items():
+            dist.barrier(groups[name])
+            begin = time.perf_counter()
+            for ids in data[:4]:
+                optimizer.zero_grad()
+                loss = torch.nn.functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+                loss.backward()
+                optimizer.step()
+                losses[name].append(loss.item())
+            if round_number > 0:
+                speeds.append(4 * batch * length * dist.get_world_size() / (time.perf_counter() - begin))
+    if rank == 0:
+        report = {name: statistics.median(run[2]) for name, run in runs.items()}
+        apart = max(abs(a - b) / abs(b) for a, b in zip(losses["tsprun"], losses["gloo"]))
+        print("result " + json.dumps({"size": f"DDP, losses {apart:.0e} apart", **report}), flush=True)
+
+
+def measure(options, ranks):
+    """Starts a job that measures, and returns its results."""
+    command = [options.tsprun, "-n", str(ranks), "run", "--", "/usr/bin/python3", os.path.abspath(__file__), "--worker",
+               "--sizes", options.sizes, "--rounds", str(options.rounds)] + (["--ddp"] if options.ddp else [])
+    environment = dict(os.environ, PYTHONPATH=os.path.abspath(options.package), OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(done.stdout + done.stderr)
+    return [json.loads(line.partition("result ")[2]) for line in done.stdout.splitlines() if "result " in line]
+
+
+def main():
+    options = arguments()
+    if options.worker:
+        (training if options.ddp else all_reduces)(options)
+        return
+    unit = "tokens/s" if options.ddp else "us"
+    ratios = []
+    print(f"{'ranks':>5} {'':>26} {'tsprun ' + unit:>15} {'gloo ' + unit:>15} {'ratio':>6}")
+    for ranks in [4] if options.ddp else map(int, options.ranks.split(",")):
+        for result in measure(options, ranks):
+            ours, gloo = result["tsprun"], result["gloo"]
+            ratios.append(ours / gloo if options.ddp else gloo / ours)
+            print(f"{ranks:>5} {result['size']:>26} {ours:>15.1f} {gloo:>15.1f} {ratios[-1]:>6.2f}", flush=True)
+    print(f"geometric mean {math.exp(statistics.mean(map(math.log, ratios))):.2f}, smallest {min(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    main()
