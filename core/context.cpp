@@ -292,18 +292,19 @@ Context::~Context() {
 Context Context::from_environment() {
   install_early_terminate_handler();
   const std::optional<bootstrap::Identity> identity = bootstrap::identity_from_environment();
-  const ContextOptions options = options_of(Environment());
+  const Environment environment;
+  const ContextOptions options = options_of(environment);
   std::unique_ptr<ContextParts> parts;
   if (!identity) {
     shm::NodeMemory memory = shm::NodeMemory::create_memfd({.heap_bytes = shm::default_heap_bytes()});
-    bootstrap::describe_job(memory, {.timeout_ns = Environment().timeout_ns()});
+    bootstrap::describe_job(memory, {.timeout_ns = environment.timeout_ns()});
     parts = std::make_unique<ContextParts>(std::move(memory), nullptr, 0, options, std::vector<int>{});
   } else if (identity->node_descriptor >= 0) {
     shm::NodeMemory memory = shm::NodeMemory::attach(inherited_memory(identity->node_descriptor));
     memory.claim_bells();
     parts = std::make_unique<ContextParts>(std::move(memory), nullptr, identity->local_rank, options, std::vector<int>{});
   } else {
-    bootstrap::Meeting meeting = bootstrap::meet(*identity, Environment().timeout_ns());
+    bootstrap::Meeting meeting = bootstrap::meet(*identity, environment.timeout_ns());
     parts = std::make_unique<ContextParts>(std::move(meeting.memory), nullptr, identity->local_rank, options, meeting.pids);
   }
   install_terminate_handler(*parts->memory, parts->world_rank());

@@ -148,7 +148,8 @@ void Links::connect() {
 std::vector<Links::Candidate> Links::accepted(const Factory& factory, std::vector<Candidate>& left) const {
   std::vector<Candidate> candidates;
   for (Candidate& each : left) {
-    each.claim = factory.claim(job_, distance(each.rank));
+    const Factory::Distance far = distance(each.rank);
+    each.claim = factory.claim(far == Factory::Distance::job ? job_.inter : job_.intra, far);
     if (each.claim.answer != Factory::Claim::Answer::no) candidates.push_back(each);
     else if (!each.claim.why.empty()) each.why = each.claim.why;
   }

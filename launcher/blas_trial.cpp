@@ -3,7 +3,6 @@
 
 #include "core/kernels/blas.h"
 #include "core/kernels/level.h"
-#include "launcher/model/session.h"
 #include "launcher/processes.h"
 #include "transport/machine.h"
 #include "transport/posix.h"
@@ -52,7 +51,7 @@ void multiply_once() {
                                                         .c_step = kSide});
 }
 
-[[noreturn]] void multiply_and_tell(int descriptor, int threads, pid_t launcher) {
+[[noreturn]] void multiply_and_tell(int descriptor, int threads, kernels::Level level, pid_t launcher) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) ::_exit(1);
   const rlimit no_core{0, 0};
@@ -63,7 +62,7 @@ void multiply_once() {
   reset_signals();
   std::string word;
   try {
-    kernels::set_level(kernels_of_this_process());
+    kernels::set_level(level);
     word = kGood + kernels::blas::core_name();
     std::vector<std::thread> others;
     for (int i = 1; i < threads; ++i) others.emplace_back(multiply_once);
@@ -110,7 +109,7 @@ std::string limits_in_the_way() {
 
 }  // namespace
 
-Trial try_blas(int threads) {
+Trial try_blas(int threads, kernels::Level level) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return {false, fmt::format("a pipe for its trial: {}", std::strerror(errno))};
   const posix::UniqueFd read(ends[0]);
@@ -118,7 +117,7 @@ Trial try_blas(int threads) {
   const pid_t launcher = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) return {false, fmt::format("fork for its trial: {}", std::strerror(errno))};
-  if (child == 0) multiply_and_tell(write.get(), threads, launcher);
+  if (child == 0) multiply_and_tell(write.get(), threads, level, launcher);
   write.reset();
   const std::string word = hear(read);
   ::kill(child, SIGKILL);  // has no effect on a process that has ended
@@ -133,8 +132,8 @@ Trial try_blas(int threads) {
                              signal == SIGXCPU ? "it asks for ever" : signal_name(signal), limits_in_the_way())};
 }
 
-std::string blas_trouble(int threads) {
-  const Trial trial = try_blas(threads);
+std::string blas_trouble(int threads, kernels::Level level) {
+  const Trial trial = try_blas(threads, level);
   return trial.possible ? std::string() : fmt::format("OpenBLAS doesn't work here: {}", trial.why);
 }
 

@@ -73,20 +73,21 @@ void report_refusal(Report& report, const std::string& command, const std::strin
   write_report(report, kRefused);
 }
 
-/// Refuses TSP_ALGORITHMS that ChoiceTable can't read, a kernel level in TSP_KERNELS that this machine doesn't offer, and
-/// variables that `command` would ignore.
-void check_environment(std::string_view command) {
-  const Environment environment;
+/// Takes TSP_ALGORITHMS and TSP_KERNELS into the options. Refuses algorithms that ChoiceTable can't read, a level that this
+/// machine doesn't offer, and variables that `command` would ignore.
+void take_environment(const Environment& environment, std::string_view command, GlobalOptions& global) {
+  global.algorithms = environment.algorithms();
   try {
-    const ChoiceTable table(environment.algorithms());
+    const ChoiceTable table(global.algorithms);
   } catch (const Error& error) {
-    refuse(fmt::format("TSP_ALGORITHMS={}: {}", environment.algorithms(), error.what()));
+    refuse(fmt::format("TSP_ALGORITHMS={}: {}", global.algorithms, error.what()));
   }
   if (const std::optional<std::string_view> text = environment.kernels()) {
     const std::optional<kernels::Level> level = kernels::level_from_name(*text);
     if (!level) refuse(fmt::format("TSP_KERNELS={}: baseline, avx2, avx512 and avx512_bf16 work", *text));
-    if (*level > kernels::best_level())
-      refuse(fmt::format("TSP_KERNELS={}: this machine offers {} at most", *text, kernels::name(kernels::best_level())));
+    if (*level > global.kernel_level)
+      refuse(fmt::format("TSP_KERNELS={}: this machine offers {} at most", *text, kernels::name(global.kernel_level)));
+    global.kernel_level = *level;
   }
   if (command != "run") refuse_ignored_variables(environment, command);
 }
@@ -148,7 +149,7 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
       trace_to_stdout.emplace();
       global.trace = trace_to_stdout->path();
     }
-    check_environment(facts.name);
+    take_environment(Environment(), facts.name, global);
     check_faults(facts, global);
     options.parse();
     command.validate(global);

@@ -6,7 +6,6 @@
 #include "launcher/rank_process.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/cause.h"
-#include "transport/environment.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -51,7 +50,7 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
   // Files are compared by content, not by path.
   for (const InputFile& file : global.inputs.files) mine.options.erase(file.option);
   try {
-    mine.options.merge(machine_facts(global.inputs.kernels));
+    mine.options.merge(machine_facts(global.inputs.kernels ? std::optional(global.kernel_level) : std::nullopt));
   } catch (const Error& error) {
     if (mine.trouble.empty()) mine.trouble = error.what();
   }
@@ -59,7 +58,7 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
   mine.options["--layout"] = global.layout->print();
   mine.options["--nnodes"] = std::to_string(global.nodes.value);
   mine.options["command"] = command;
-  if (const std::string algorithms = Environment().algorithms(); !algorithms.empty()) mine.options["TSP_ALGORITHMS"] = algorithms;
+  if (!global.algorithms.empty()) mine.options["TSP_ALGORITHMS"] = global.algorithms;
   mine.options = short_enough(std::move(mine.options), "options");
   try {
     if (self_ == 0) {

@@ -2,7 +2,6 @@
 #include "launcher/inputs.h"
 
 #include "core/kernels/blas.h"
-#include "launcher/model/session.h"
 #include "layers/io/digest.h"
 #include "layers/io/digest_files.h"
 #include "layers/io/file.h"
@@ -75,16 +74,16 @@ std::string from_child(const std::string& what, Say say) {
 
 }  // namespace
 
-Agreement machine_facts(bool kernels) {
+Agreement machine_facts(std::optional<kernels::Level> level) {
   const std::filesystem::path self = "/proc/self/exe";
   const posix::UniqueFd program = file::open_to_read(self);
   Agreement facts;
   facts["build"] =
       fmt::format("{} (program {})", TSP_VERSION, short_digest(digest_file(program, self, file::size(program, self))));
-  if (!kernels) return facts;
-  facts["kernels"] = std::string(kernels::name(kernels_of_this_process()));
-  facts["OpenBLAS"] = from_child("a process that loads OpenBLAS to see which it is", [] {
-    kernels::set_level(kernels_of_this_process());
+  if (!level) return facts;
+  facts["kernels"] = std::string(kernels::name(*level));
+  facts["OpenBLAS"] = from_child("a process that loads OpenBLAS to see which it is", [level] {
+    kernels::set_level(*level);
     return fmt::format("{} for {}", kernels::blas::version(), kernels::blas::core_name());
   });
   return facts;

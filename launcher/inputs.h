@@ -2,10 +2,12 @@
 // will read. They must be the same on all nodes, or the job would compute a mixture.
 #pragma once
 
+#include "core/kernels/level.h"
 #include "launcher/agreement.h"
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,10 +26,10 @@ struct Inputs {
   std::vector<InputFile> files;  ///< files whose bytes must be the same on all nodes
 };
 
-/// Returns facts that nodes must agree on. "build": version and digest of this program. With `kernels` also the kernel level
-/// (TSP_KERNELS, else the machine's best) and OpenBLAS' version and core. A child process finds out the latter, so that this
+/// Returns facts that nodes must agree on. "build": version and digest of this program. For ranks that multiply matrices also
+/// their `level` of kernels, and OpenBLAS' version and core. A child process finds out the latter, so that this
 /// process doesn't load the library. Throws Error(refused) if OpenBLAS can't be loaded.
-Agreement machine_facts(bool kernels);
+Agreement machine_facts(std::optional<kernels::Level> level);
 
 /// Returns the digest of every file, by option: "--data" or "--model's config.json". All usable cores read, in blocks of 16 MiB,
 /// while this thread calls `tick` every 50 ms. An exception from `tick` ends the reading and is passed on. Throws Error(refused)

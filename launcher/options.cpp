@@ -6,6 +6,7 @@
 #include "transport/bootstrap/job_description.h"
 #include "transport/bootstrap/store.h"
 #include "transport/cause.h"
+#include "transport/factory.h"
 #include "transport/machine.h"
 #include "transport/number.h"
 #include "transport/verbs/device.h"
@@ -141,6 +142,15 @@ std::uint64_t parse_budget(const std::string& option, const std::string& text) {
   return bytes;
 }
 
+/// Returns the kinds of transports that ranks at this distance can be told to use.
+Choice<bootstrap::Demand> transports_for(Factory::Distance distance, std::string why) {
+  Choice<bootstrap::Demand> choice{{{"auto", bootstrap::Demand::automatic}}, std::move(why)};
+  for (const Factory* kind : kFactories) {
+    if (kind->use(distance) != Factory::Use::never) choice.choices.emplace_back(kind->name, demand_for(kind->name));
+  }
+  return choice;
+}
+
 /// Parses seconds into nanoseconds.
 struct Seconds {
   std::uint64_t operator()(const std::string& option, const std::string& text) const {
@@ -173,13 +183,13 @@ void GlobalOptions::declare(OptionTable& table) {
     table.add(fmt::format("--{} WAY", row.name), variant(row.kind), std::string(row.variants_help), choice);
   }
   table.add("--intra KIND", intra, "transport within a node: {}",
-            one_of({"auto", "shm", "tcp"}, "there is no such transport within a node; "));
+            transports_for(Factory::Distance::node, "there is no such transport within a node; "));
   table.add("--inter KIND", inter, "transport across nodes: {}; auto: verbs where both ends have an active RDMA device, else tcp",
-            one_of({"auto", "verbs", "tcp"}, "there is no such transport across nodes; "));
+            transports_for(Factory::Distance::job, "there is no such transport across nodes; "));
   table.add("--tls WHEN", tls,
             "encrypt and authenticate what travels by tcp (TLS 1.3, the secret as its key): {}; auto: between machines "
             "(--nnodes), not within one. RDMA isn't encrypted",
-            one_of({"auto", "on", "off"}));
+            Choice<Encryption>{{{"auto", Encryption::automatic}, {"on", Encryption::on}, {"off", Encryption::off}}});
   table.add("--rdma DEVICE[:PORT[:GID]]", rdma,
             "RDMA device of this tsprun's ranks; default: local rank i takes the i-th active one modulo their number", per_node);
   table.add("--nodes K", nodes, "pretend that the ranks sit on K nodes of this machine, which share no memory",
@@ -222,8 +232,8 @@ void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank
     if (options.rdma.size() >= sizeof bootstrap::JobDescription::rdma) {
       refuse(fmt::format("--rdma {}: no device has so long a name; `tsprun doctor` lists those that there are", options.rdma));
     }
-    if (options.inter == "tcp")
-      refuse(fmt::format("--rdma {}: --inter tcp uses no RDMA device; leave one of them out", options.rdma));
+    if (options.inter != bootstrap::Demand::automatic && options.inter != demand_for("verbs"))
+      refuse(fmt::format("--rdma {}: --inter {} uses no RDMA device; leave one of them out", options.rdma, options.inter.text));
   }
   validate_faults(options, use);
   validate_trace_options(options.trace_options, options.trace);
@@ -237,13 +247,13 @@ std::vector<std::string> ignored_options(const GlobalOptions& options) {
     ignored.push_back(fmt::format("--secret-file {}: no effect: only tspruns that meet (--nnodes) prove a secret to each other",
                                   options.secret_file));
   }
-  if (options.tls == "on" && !needs_store(options))
+  if (options.tls == Encryption::on && !needs_store(options))
     ignored.push_back("--tls on: no effect: all ranks talk over shared memory; see --nnodes and --intra tcp");
   if (options.nodes > 1) return ignored;
   const auto across_nodes = [&](const char* option, const std::string& value) {
     ignored.push_back(fmt::format("{} {}: no effect: all ranks share one node; see --nnodes and --nodes", option, value));
   };
-  if (options.inter != "auto") across_nodes("--inter", options.inter);
+  if (options.inter != bootstrap::Demand::automatic) across_nodes("--inter", options.inter.text);
   if (!options.rdma.empty()) across_nodes("--rdma", options.rdma);
   return ignored;
 }
@@ -257,8 +267,12 @@ RankBlock ranks_here(const GlobalOptions& options) {
   return options.several_machines ? block_of(options.ranks, options.nodes, options.node_rank) : RankBlock{0, options.ranks};
 }
 
-bool needs_store(const GlobalOptions& options) { return options.ranks > 1 && (options.nodes > 1 || options.intra == "tcp"); }
+bool needs_store(const GlobalOptions& options) {
+  return options.ranks > 1 && (options.nodes > 1 || !within_node(options.intra).to_tell.empty());
+}
 
-bool uses_tls(const GlobalOptions& options) { return options.tls == "on" || (options.tls == "auto" && options.several_machines); }
+bool uses_tls(const GlobalOptions& options) {
+  return options.tls == Encryption::on || (options.tls == Encryption::automatic && options.several_machines);
+}
 
 }  // namespace tsprun::detail::launcher

@@ -1,12 +1,14 @@
 // The global options of tsprun.
 #pragma once
 
+#include "core/kernels/level.h"
 #include "launcher/agreement.h"
 #include "launcher/inputs.h"
 #include "launcher/option_table.h"
 #include "launcher/secret.h"
 #include "launcher/trace_options.h"
 #include "layers/layout/layout.h"
+#include "transport/bootstrap/job_description.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/fault/spec.h"
 
@@ -26,15 +28,18 @@ using bootstrap::RankBlock;
 /// them.
 enum class Bind : std::uint8_t { automatic, core, none };
 
+/// Whether what travels by tcp is encrypted (--tls). automatic: between machines.
+enum class Encryption : std::uint8_t { automatic, on, off };
+
 /// The global options, each with its default. Members without a description are described by their rows (declare()).
 struct GlobalOptions {
   Given<int> ranks{1};
   Given<Layout> layout;  ///< the product of its degrees is `ranks`
   std::array<Given<std::size_t>, kAxes.size()>
       variants;  ///< of the axes (--tp, --sp), as indices of their rows' lists: variant()
-  std::string intra = "auto";
-  std::string inter = "auto";
-  std::string tls = "auto";
+  Given<bootstrap::Demand> intra{bootstrap::Demand::automatic};
+  Given<bootstrap::Demand> inter{bootstrap::Demand::automatic};
+  Given<Encryption> tls{Encryption::automatic};
   std::string rdma;
   Given<int> nodes{1};  ///< pretended or, with --nnodes, real
   std::string nnodes;   ///< as typed
@@ -64,6 +69,8 @@ struct GlobalOptions {
   bool several_machines = false;     ///< --nnodes of 2 or more: one tsprun per node; else this tsprun runs all nodes
   std::uint64_t struck_faults = 0;   ///< bit i: faults[i] struck in an earlier attempt of the same job
   std::uint64_t attempt = 0;         ///< number of earlier attempts of the same job
+  std::string algorithms;            ///< TSP_ALGORITHMS
+  kernels::Level kernel_level = kernels::best_level();  ///< TSP_KERNELS, else the machine's best
 
   Given<std::size_t>& variant(AxisKind axis) { return variants[index_of(axis)]; }
   const Given<std::size_t>& variant(AxisKind axis) const { return variants[index_of(axis)]; }

@@ -7,7 +7,6 @@
 #include "launcher/signals.h"
 #include "transport/bootstrap/job_description.h"
 #include "transport/cause.h"
-#include "transport/environment.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -68,7 +67,7 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
     options.heap_budget = plan.spec->global->mem_per_rank;
     options.reassociate = plan.spec->global->reassociate;
     options.verify = plan.spec->global->verify;
-    options.algorithms = Environment().algorithms();
+    options.algorithms = plan.spec->global->algorithms;
     options.faults = plan.spec->global->faults.values;
     options.struck_faults = plan.spec->global->struck_faults;
     const int local_rank = local_rank_of(plan, rank);  // before the memory is moved

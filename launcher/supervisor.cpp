@@ -11,10 +11,9 @@
 #include "launcher/transport_trial.h"
 #include "transport/bootstrap/job_description.h"
 #include "transport/cause.h"
+#include "transport/factory.h"
 #include "transport/machine.h"
 #include "transport/posix.h"
-#include "transport/verbs/device.h"
-#include "transport/verbs/memory.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -99,11 +98,9 @@ bootstrap::JobDescription describe(const GlobalOptions& global, int node, const 
   job.cores = static_cast<std::uint32_t>(machine::usable_cores() * block.count / ranks_here(global).count);
   job.timeout_ns = global.timeout_ns;
   job.supervised = 1;
-  job.share = global.intra == "tcp" ? 0 : 1;
   job.tls = uses_tls(global) ? 1 : 0;
-  job.inter = global.inter == "verbs" ? bootstrap::Inter::verbs
-              : global.inter == "tcp" ? bootstrap::Inter::tcp
-                                      : bootstrap::Inter::automatic;
+  job.intra = global.intra;
+  job.inter = global.inter;
   global.rdma.copy(job.rdma, sizeof job.rdma - 1);
   if (store.size() >= sizeof job.store) throw Error(Cause::refused, fmt::format("{}: too long an address for ranks", store));
   store.copy(job.store, sizeof job.store - 1);
@@ -161,22 +158,25 @@ void trace_failure(const GlobalOptions& global, Job& job) {
   }
 }
 
-/// Returns why the ranks that this tsprun starts can't use RDMA as --inter verbs or --rdma demand; empty if they can, or if
-/// nothing is demanded. Opens devices and closes them again.
-std::string rdma_trouble(const GlobalOptions& options) {
-  const bool demanded = options.inter == "verbs" || !options.rdma.empty();
-  if (!demanded || options.nodes == 1) return {};
-  const std::string option = options.inter == "verbs" ? "--inter verbs" : fmt::format("--rdma {}", options.rdma);
-  try {
-    const verbs::Ports ports = verbs::list_ports();
-    const RankBlock here = ranks_here(options);
-    for (int local = 0; local < here.count; ++local) verbs::choose_port(ports, verbs::DeviceChoice::parse(options.rdma), local);
-    const std::string shortage = verbs::locked_memory_shortage(options.ranks - 1);
-    return shortage.empty() ? shortage : fmt::format("{}: {}", option, shortage);
-  } catch (const Error& error) {
-    const std::string what = error.what();
-    return what.starts_with("--rdma") ? what : fmt::format("{}: {}", option, what);
+/// Returns why the ranks that this tsprun starts can't use the transport that an option demands between nodes; empty if they can,
+/// or if nothing is demanded. Opens devices and closes them again.
+std::string transport_trouble(const GlobalOptions& options) {
+  if (options.nodes == 1) return {};
+  for (const Factory* kind : kFactories) {
+    if (kind->shortage == nullptr) continue;
+    const bool demanded = options.inter == demand_for(kind->name);
+    if (!demanded && options.rdma.empty()) continue;
+    const std::string option =
+        demanded ? fmt::format("--inter {}", kind->name) : fmt::format("{} {}", kind->device_option, options.rdma);
+    try {
+      const std::string shortage = kind->shortage(options.rdma, ranks_here(options).count, options.ranks - 1);
+      if (!shortage.empty()) return fmt::format("{}: {}", option, shortage);
+    } catch (const Error& error) {
+      const std::string what = error.what();
+      return what.starts_with(kind->device_option) ? what : fmt::format("{}: {}", option, what);
+    }
   }
+  return {};
 }
 
 }  // namespace
@@ -185,8 +185,8 @@ int run_job(const JobSpec& spec, Report& report) {
   const GlobalOptions& global = *spec.global;
   // Before any descriptor is opened for a rank.
   const RaisedOpenFiles open_files;
-  std::string trouble = spec.trouble.empty() ? rdma_trouble(global) : spec.trouble;
-  if (trouble.empty() && spec.multiplies) trouble = blas_trouble(global.threads);
+  std::string trouble = spec.trouble.empty() ? transport_trouble(global) : spec.trouble;
+  if (trouble.empty() && spec.multiplies) trouble = blas_trouble(global.threads, global.kernel_level);
   JobNet net{Ways(global), {}, {}};
   bootstrap::Secret secret;
   std::string store;

@@ -1,8 +1,10 @@
-// Tries whether a transport works on this machine: two ends in this process connect, and one sends the other 1 MiB. `doctor`
-// reports the result for verbs and tcp.
+// Tries whether transports work on this machine, for `doctor`.
 #pragma once
 
+#include "transport/factory.h"
+
 #include <string>
+#include <string_view>
 
 namespace tsprun::detail::launcher {
 
@@ -12,10 +14,9 @@ struct Trial {
   std::string why;  ///< what was done and how long it took, or what went wrong
 };
 
-/// Tries RDMA verbs. `device`: as for --rdma; empty: the first usable device. Opens devices and closes them again.
-Trial try_verbs(const std::string& device);
-/// Tries TCP over the loopback interface.
-Trial try_tcp();
+/// Tries a kind of transport. `device`: as typed for its option; empty: the first usable device. Opens devices and closes them
+/// again.
+Trial try_transport(const Factory& kind, std::string_view device);
 
 /// Returns why ranks of this machine can't talk over sockets; empty: they can.
 std::string loopback_trouble();

@@ -5,7 +5,6 @@
 #include "transport/bootstrap/placement.h"
 #include "transport/factory.h"
 #include "transport/number.h"
-#include "transport/verbs/device.h"
 
 #include <fmt/format.h>
 
@@ -43,10 +42,14 @@ Ways::Ways(const GlobalOptions& options)
       intra_(options.intra),
       inter_(options.inter),
       node_here_(options.several_machines ? options.node_rank : -1),
-      device_here_(options.nodes > 1 && options.inter == "auto" && verbs::any_device()),
-      trivial_(options.ranks == 1 || (options.nodes == 1 && options.intra != "tcp")),
+      lacks_(kFactories.size()),
+      trivial_(options.ranks == 1 || (options.nodes == 1 && within_node(options.intra).to_tell.empty())),
       untold_(trivial_ ? 0 : options.ranks),
-      told_(static_cast<std::size_t>(options.ranks)) {}
+      told_(static_cast<std::size_t>(options.ranks)) {
+  for (std::size_t i = 0; i < kFactories.size(); ++i) {
+    if (nodes_ > 1 && kFactories[i]->lacks != nullptr) lacks_[i] = kFactories[i]->lacks();
+  }
+}
 
 void Ways::heard(std::string_view key, std::string_view text) {
   const int rank = key.starts_with(kKey) ? number_in(key.substr(kKey.size()), ranks_) : -1;
@@ -76,15 +79,18 @@ void Ways::heard(std::string_view key, std::string_view text) {
 Way Ways::forecast(int from, int to) const {
   const int here = node_of(ranks_, nodes_, from);
   const int there = node_of(ranks_, nodes_, to);
-  if (here == there) {
-    if (intra_ == "tcp") return {"tcp", "same node, but --intra tcp"};
-    return {"shm", "same node"};
-  }
-  if (inter_ == "tcp") return {"tcp", "--inter tcp"};
-  if (inter_ == "verbs") return {"verbs", "--inter verbs"};
-  if (!device_here_ && (node_here_ < 0 || node_here_ == here || node_here_ == there)) {
-    const int without = node_here_ < 0 ? here : node_here_;
-    return {"tcp", fmt::format("no RDMA: node {}: there is no RDMA device on this machine", without)};
+  using enum Factory::Claim::Answer;
+  const auto distance = here == there ? Factory::Distance::node : Factory::Distance::job;
+  std::string why = here == there ? "same node" : "";
+  for (std::size_t i = 0; i < kFactories.size(); ++i) {
+    const Factory& kind = *kFactories[i];
+    const Factory::Claim claim = kind.claim(here == there ? intra_ : inter_, distance);
+    if (!claim.why.empty()) why = claim.why;
+    if (claim.answer == yes || claim.answer == or_not_at_all) return {std::string(kind.name), why};
+    if (claim.answer == no) continue;
+    const bool is_of_here = node_here_ < 0 || node_here_ == here || node_here_ == there;
+    if (lacks_[i].empty() || !is_of_here) break;
+    why = fmt::format("{}: node {}: {}", claim.why, node_here_ < 0 ? here : node_here_, lacks_[i]);
   }
   return {"", "the ranks didn't say what they chose"};
 }

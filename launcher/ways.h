@@ -51,10 +51,10 @@ class Ways {
 
   int ranks_;
   int nodes_;
-  std::string intra_;
-  std::string inter_;
-  int node_here_;  ///< -1: all nodes are here
-  bool device_here_;
+  bootstrap::Demand intra_;
+  bootstrap::Demand inter_;
+  int node_here_;                   ///< -1: all nodes are here
+  std::vector<std::string> lacks_;  ///< by kind: what this machine lacks; asked between nodes only
   bool trivial_;
   int untold_;
   std::vector<Way> reasons_;

@@ -1,7 +1,7 @@
 // The table of transports. A rank goes through it from the top: each other rank is connected by the first kind of transport that
 // may connect the two and reaches it. A new kind is a folder beside shm/, with an Endpoint and a Factory, and a row at the end of
-// this file. Ranks need no more. To be chosen by an option and to be forecast, a kind must be named elsewhere, too:
-// docs/how-to/add-something.md lists the places.
+// this file: from the row follow the choices of --intra and --inter, what is refused before ranks start, what `doctor` tries, and
+// how it is forecast which ranks will be connected by which kind.
 #pragma once
 
 #include "transport/bootstrap/job_description.h"
@@ -33,18 +33,25 @@ struct Factory {
     job    ///< it is on another node
   };
 
+  /// Whether it connects two ranks at some distance.
+  enum class Use : std::uint8_t {
+    never,
+    if_reachable,  ///< if their addresses say that they can reach each other
+    always
+  };
+
   /// Answer of a kind about two ranks before they have met. It depends on the job's options and on their distance alone, so both
   /// ends say the same.
   struct Claim {
     enum class Answer : std::uint8_t {
       no,             ///< it may not connect them
-      if_reachable,   ///< it connects them if their addresses say that they can reach each other
+      if_reachable,   ///< it connects them if they can reach each other
       or_not_at_all,  ///< the same, but if they can't, the job is refused: an option demands this kind
       yes             ///< it connects them
     };
     Answer answer = Answer::no;
-    /// Text that explains the answer. `no`: the reason; empty: reports print no reason. `if_reachable`: what is missing if the
-    /// ranks can't reach each other. `or_not_at_all`: the option that demands this kind.
+    /// Text that explains the answer. `no`: the option that demands another kind; empty: it never does. `if_reachable`: what is
+    /// missing if the ranks can't reach each other. `or_not_at_all`: the option that demands this kind.
     std::string why{};
   };
 
@@ -70,16 +77,34 @@ struct Factory {
     std::function<void(LaneId lane)> damage_below_check{};
   };
 
-  std::string_view name;  ///< as reports and options spell it, and the first part of its keys in the store
-  Claim (*claim)(const bootstrap::JobDescription& job, Distance distance);
+  std::string_view name;         ///< as reports and options spell it, and the first part of its keys in the store
+  Use within_node = Use::never;  ///< between ranks of one node, and from a rank to itself
+  Use between_nodes = Use::never;
+  bool views = false;                ///< peers' memory can be read in place
+  std::string_view missing{};        ///< if_reachable: the reason why another kind is used: "no RDMA"
+  std::string_view device_option{};  ///< option that names a device of this kind: "--rdma"; empty: it has none
   /// Makes a rank's transport. Throws Error if it can't be made, naming what stood in the way.
   Made (*make)(const Setup& setup);
+  /// Tries it on this machine: two ends of this process connect, and one sends the other kTrialBytes (trial.h). `device`: as
+  /// typed for device_option; empty: any. Returns what was used. Throws Error that says why it failed.
+  std::string (*attempt)(std::string_view device);
+
+  // What a kind says that isn't possible on every machine; null: it is.
+  std::string (*lacks)() =
+      nullptr;  ///< what this machine lacks: "there is no RDMA device …"; empty: maybe nothing. Opens nothing
+  /// Returns why so many ranks of this machine, each with so many peers, can't use it; empty if they can. Throws Error likewise,
+  /// which begins with device_option if the device is to blame.
+  std::string (*shortage)(std::string_view device, int ranks, int peers) = nullptr;
 
   // How ends meet by the job's store. Each text completes the error "waited for rank 3 …".
   std::string_view to_tell{};     ///< for its address: "to say where it listens"; empty: ends need no addresses and no store
   bool address_per_peer = false;  ///< an end has an address for each peer, under NAME/end/peer; else one for all, under NAME/end
   std::string_view
       to_link{};  ///< for the word that it is linked, under NAME/linked/end: "to connect its queue pairs"; empty: none
+
+  Use use(Distance distance) const { return distance == Distance::job ? between_nodes : within_node; }
+  /// Answers for two ranks. `demanded`: by the option for their distance; a rank reaches itself whatever is demanded.
+  Claim claim(bootstrap::Demand demanded, Distance distance) const;
 };
 
 // The table: a row for each kind, in the order in which they are tried. The rows stand in the folders' factory.cpp.
@@ -93,5 +118,10 @@ namespace tcp {
 extern const Factory kFactory;
 }
 inline constexpr std::array kFactories = {&shm::kFactory, &verbs::kFactory, &tcp::kFactory};
+
+/// Returns the demand for the kind of this name, `automatic` if there is none.
+bootstrap::Demand demand_for(std::string_view name);
+/// Returns the kind that connects the ranks of one node under this demand.
+const Factory& within_node(bootstrap::Demand intra);
 
 }  // namespace tsprun::detail

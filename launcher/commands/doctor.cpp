@@ -6,7 +6,6 @@
 #include "launcher/table.h"
 #include "launcher/transport_trial.h"
 #include "transport/cause.h"
-#include "transport/environment.h"
 #include "transport/machine.h"
 #include "transport/shm/node_memory.h"
 #include "transport/verbs/device.h"
@@ -15,6 +14,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -43,23 +43,8 @@ std::vector<std::string> choice_lines(const ChoiceTable& choices) {
   return table.lines();
 }
 
-/// Makes the smallest node memory and writes to it: this proves that shm works here, or tells why it doesn't.
-Trial try_shared_memory() {
-  Trial trial{true, "a memfd was made, mapped and written"};
-  try {
-    shm::NodeLayout layout;
-    layout.heap_bytes = std::uint64_t{1} << 20;
-    const shm::NodeMemory memory = shm::NodeMemory::create_memfd(layout);
-    memory.heap(0).front() = std::byte{1};
-  } catch (const Error& error) {
-    trial = {false, error.what()};
-  }
-  return trial;
-}
-
 /// Findings about RDMA on this machine.
 struct RdmaFindings {
-  Trial verbs;  ///< result of the loopback self-test
   std::vector<std::string> lines;
   ordered_json json;
 };
@@ -100,14 +85,12 @@ struct WayRow {
   std::string why;
 };
 
-/// Looks at all RDMA devices and runs the self-test. Throws Error(refused) if --rdma names a device that doesn't exist or can't
-/// be used.
-RdmaFindings find_rdma(const GlobalOptions& options) {
+/// Looks at all RDMA devices. `self_test`: the trial of verbs.
+RdmaFindings find_rdma(const GlobalOptions& options, const Trial& self_test) {
   RdmaFindings found;
   const verbs::Ports here = verbs::list_ports();
   const std::vector<verbs::Port>& ports = here.ports;
   const verbs::DeviceChoice choice = verbs::DeviceChoice::parse(options.rdma);
-  if (!choice.device.empty()) verbs::choose_port(here, choice, 0);  // refuses what there isn't
   ordered_json list = ordered_json::array();
   for (const verbs::Port& port : ports) {
     std::optional<verbs::Gid> chosen;
@@ -124,37 +107,40 @@ RdmaFindings find_rdma(const GlobalOptions& options) {
     found.lines.push_back(fmt::format("  {:<10} left out: {}", bad.device, bad.why));
     left_out.push_back({{"device", bad.device}, {"why", bad.why}});
   }
-  if (ports.empty() && here.bad.empty()) {
-    const std::string none = "there is no RDMA device on this machine";
-    found.lines.push_back("  " + none);
-    found.verbs = {false, none};
-  } else {
-    found.verbs = try_verbs(options.rdma);
-  }
+  if (ports.empty() && here.bad.empty()) found.lines.push_back("  " + self_test.why);
   const std::string shortage = ports.empty() ? std::string() : verbs::locked_memory_shortage(1);
   if (!shortage.empty()) found.lines.push_back("  " + shortage);
   found.json = {{"ports", std::move(list)},
                 {"left_out", std::move(left_out)},
-                {"self_test", {{"possible", found.verbs.possible}, {"why", found.verbs.why}}},
+                {"self_test", {{"possible", self_test.possible}, {"why", self_test.why}}},
                 {"locked_memory", shortage.empty() ? ordered_json(nullptr) : ordered_json(shortage)}};
   return found;
 }
 
-/// Returns which transports ranks would use under these options, judged by the trials on this machine.
-std::vector<WayRow> likely_ways(const GlobalOptions& options, const Trial& shm, const Trial& verbs, const Trial& tcp) {
-  const auto by_tcp = [&](const std::string& why) { return tcp.possible ? WayRow{"", "tcp", why} : WayRow{"", "none", tcp.why}; };
-  WayRow near = options.intra == "tcp" ? by_tcp("--intra tcp")
-                : shm.possible         ? WayRow{"", "shm", "they share this node's memory"}
-                                       : WayRow{"", "none", shm.why};
-  near.between = "same node";
-  WayRow far;
-  if (options.inter == "tcp") far = by_tcp("--inter tcp");
-  else if (verbs.possible)
-    far = {"", "verbs", "with nodes whose RDMA self-test is as good; tcp with others, unless --inter verbs"};
-  else if (options.inter == "verbs") far = {"", "none", "--inter verbs: " + verbs.why};
-  else far = by_tcp("no RDMA: " + verbs.why);
-  far.between = "other nodes";
-  return {near, far};
+/// Trials of all kinds of transports, in the order of the table.
+using Trials = std::array<Trial, kFactories.size()>;
+
+/// Returns which transport ranks at a distance would use if this is demanded, judged by the trials on this machine.
+WayRow likely_way(std::string_view between, Factory::Distance distance, bootstrap::Demand demanded, const Trials& trials) {
+  using enum Factory::Claim::Answer;
+  WayRow row{std::string(between), "none", ""};
+  for (std::size_t i = 0; i < kFactories.size(); ++i) {
+    const Factory& kind = *kFactories[i];
+    const Factory::Claim claim = kind.claim(demanded, distance);
+    if (claim.answer == no) {
+      if (!claim.why.empty()) row.why = claim.why;
+    } else if (trials[i].possible) {
+      row.kind = kind.name;
+      if (claim.answer != yes)
+        row.why = fmt::format("with nodes whose self-test is as good; tcp with others, unless --inter {}", kind.name);
+      else if (row.why.empty()) row.why = kind.views ? "they share this node's memory" : "nothing stands in the way";
+      return row;
+    } else {
+      row.why = claim.why.empty() ? trials[i].why : fmt::format("{}: {}", claim.why, trials[i].why);
+      if (claim.answer != if_reachable) return row;
+    }
+  }
+  return row;
 }
 
 class Doctor : public Command {
@@ -167,13 +153,22 @@ class Doctor : public Command {
   }
 
   int run(const GlobalOptions& global, Report& report) override {
-    const std::string overrides = Environment().algorithms();
+    const std::string& overrides = global.algorithms;
     const ChoiceTable choices(overrides);
-    const RdmaFindings rdma = find_rdma(global);
-    const Trial shm = try_shared_memory();
-    const Trial tcp = try_tcp();
-    const Trial blas = try_blas(1);
-    const std::vector<WayRow> ways = likely_ways(global, shm, rdma.verbs, tcp);
+    if (const auto choice = verbs::DeviceChoice::parse(global.rdma); !choice.device.empty()) {
+      verbs::choose_port(verbs::list_ports(), choice, 0);  // refuses what there isn't
+    }
+    Trials trials;
+    std::ranges::transform(kFactories, trials.begin(), [&](const Factory* kind) {
+      return try_transport(*kind, kind->device_option.empty() ? std::string() : global.rdma);
+    });
+    const auto trial_of = [&](std::string_view kind) -> const Trial& {
+      return trials[static_cast<std::size_t>(demand_for(kind)) - 1];
+    };
+    const RdmaFindings rdma = find_rdma(global, trial_of("verbs"));
+    const Trial blas = try_blas(1, global.kernel_level);
+    const std::vector<WayRow> ways = {likely_way("same node", Factory::Distance::node, global.intra, trials),
+                                      likely_way("other nodes", Factory::Distance::job, global.inter, trials)};
     const machine::Space space = machine::shared_memory_file_system();
     const double quota = machine::cpu_quota();
     const std::string policy = machine::huge_page_policy_for_shared_memory();
@@ -201,8 +196,8 @@ class Doctor : public Command {
     print("\nRDMA ports\n");
     for (const std::string& line : rdma.lines) print("{}\n", line);
     print("\ntransports\n");
-    const std::pair<const char*, const Trial*> trials[] = {{"shm", &shm}, {"verbs", &rdma.verbs}, {"tcp", &tcp}};
-    for (const auto& [kind, trial] : trials) print("  {:<6}{}: {}\n", kind, trial->possible ? "yes" : "no", trial->why);
+    for (std::size_t i = 0; i < trials.size(); ++i)
+      print("  {:<6}{}: {}\n", kFactories[i]->name, trials[i].possible ? "yes" : "no", trials[i].why);
     print("\nwhy this transport\n");
     for (const WayRow& way : ways) print("  {:<12} {:<6}{}\n", way.between, way.kind, way.why);
     print("\nalgorithms (first line that fits; TSP_ALGORITHMS overrides{})\n", overrides.empty() ? "" : ": " + overrides);
@@ -227,8 +222,9 @@ class Doctor : public Command {
     json["most_local_ranks"] = shm::kMaxLocalRanks;
     json["rdma"] = rdma.json;
     json["transports"] = ordered_json::array();
-    for (const auto& [kind, trial] : trials)
-      json["transports"].push_back({{"kind", kind}, {"possible", trial->possible}, {"why", trial->why}});
+    for (std::size_t i = 0; i < trials.size(); ++i) {
+      json["transports"].push_back({{"kind", kFactories[i]->name}, {"possible", trials[i].possible}, {"why", trials[i].why}});
+    }
     json["ways"] = ordered_json::array();
     for (const WayRow& way : ways) json["ways"].push_back({{"between", way.between}, {"kind", way.kind}, {"why", way.why}});
     ordered_json& algorithms = json["algorithms"] = ordered_json::array();
@@ -240,7 +236,7 @@ class Doctor : public Command {
                             {"needs_views", choice.needs_views},
                             {"algorithm", std::string(tsprun::name(choice.algorithm))}});
     }
-    return shm.possible && blas.possible ? 0 : 1;
+    return trial_of("shm").possible && blas.possible ? 0 : 1;
   }
 };
 

@@ -12,7 +12,7 @@
 #include "layers/theory/search.h"
 #include "layers/theory/simulate.h"
 #include "transport/cause.h"
-#include "transport/environment.h"
+#include "transport/factory.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -148,7 +148,7 @@ void PlanCommand::validate(const GlobalOptions& global) {
   question_.memory_bytes = memory_of_a_gpu(global);
   question_.threads = static_cast<std::size_t>(std::max(1, global.threads.value));
   question_.nodes = global.nodes;
-  question_.share = global.intra != "tcp";
+  question_.share = within_node(global.intra).views;
   if (options_.search && !model_.recompute.given()) {
     question_.modes = {Recompute::none, Recompute::selective, Recompute::full};
   }
@@ -174,9 +174,8 @@ void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohman
     if (!global.quiet) spdlog::info("playing {} of {}: {}", all.size() + 1, options_.simulate, each.layout.label());
     Setting setting = question_.setting;
     setting.recompute = each.recompute;
-    all.push_back(
-        {&each, theory::simulate({.setting = setting, .layout = each.layout}, *question_.machine,
-                                 {.binds = true, .algorithms = Environment().algorithms(), .reassociate = global.reassociate})});
+    all.push_back({&each, theory::simulate({.setting = setting, .layout = each.layout}, *question_.machine,
+                                           {.binds = true, .algorithms = global.algorithms, .reassociate = global.reassociate})});
     rows[i]["simulated_seconds"] = all.back().step.seconds;
     rows[i]["simulated_exposed_seconds"] = all.back().step.exposed_seconds;
     rows[i]["simulated_binds"] = all.back().step.binds;

@@ -12,7 +12,6 @@
 #include "launcher/standard_output.h"
 #include "layers/layout/check_layout.h"
 #include "transport/cause.h"
-#include "transport/environment.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -203,9 +202,9 @@ void SimulateCommand::refuse_ignored(const GlobalOptions& global) const {
   if (!global.nnodes.empty()) refuse_one("--nnodes " + global.nnodes);
   if (global.threads.given()) refuse_one("--threads " + global.threads.text);
   if (global.mem_per_rank.given()) refuse_one("--mem-per-rank " + global.mem_per_rank.text);
-  if (global.intra != "auto") refuse_one("--intra " + global.intra);
-  if (global.inter != "auto") refuse_one("--inter " + global.inter);
-  if (global.tls != "auto") refuse_one("--tls " + global.tls);
+  if (global.intra != bootstrap::Demand::automatic) refuse_one("--intra " + global.intra.text);
+  if (global.inter != bootstrap::Demand::automatic) refuse_one("--inter " + global.inter.text);
+  if (global.tls != Encryption::automatic) refuse_one("--tls " + global.tls.text);
   if (!global.rdma.empty()) refuse_one("--rdma " + global.rdma);
   if (global.bind.given()) refuse_one("--bind " + global.bind.text);
   if (global.verify) refuse_one("--verify");
@@ -233,7 +232,7 @@ theory::Simulated SimulateCommand::play(const SimulatePoint& point, const Global
                            .trace = !global.trace.empty(),
                            .slow_ranks = slow_ranks_,
                            .slow_ways = slow_ways_,
-                           .algorithms = Environment().algorithms(),
+                           .algorithms = global.algorithms,
                            .reassociate = global.reassociate});
 }
 

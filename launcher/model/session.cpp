@@ -4,8 +4,6 @@
 #include "launcher/model/layouts.h"
 #include "launcher/model/trace_file.h"
 
-#include "transport/environment.h"
-
 #include <algorithm>
 #include <vector>
 
@@ -14,8 +12,8 @@ namespace tsprun::detail::launcher {
 namespace {
 
 /// Returns the lowest of all ranks' levels. Uses a gather, not a reduction, since no kernel may run before the level is known.
-kernels::Level common_level(Communicator& world) {
-  const auto mine = static_cast<std::byte>(kernels_of_this_process());
+kernels::Level common_level(Communicator& world, kernels::Level of_this_rank) {
+  const auto mine = static_cast<std::byte>(of_this_rank);
   std::vector<std::byte> all(static_cast<std::size_t>(world.size()));
   world.all_gather(ConstBuffer(&mine, 1, DType::byte), Buffer(all.data(), all.size(), DType::byte));
   return static_cast<kernels::Level>(*std::min_element(all.begin(), all.end()));
@@ -23,15 +21,9 @@ kernels::Level common_level(Communicator& world) {
 
 }  // namespace
 
-kernels::Level kernels_of_this_process() {
-  const Environment environment;
-  const std::optional<std::string_view> text = environment.kernels();
-  return text ? kernels::level_from_name(*text).value_or(kernels::best_level()) : kernels::best_level();
-}
-
 Session::Session(Context& context, ReportSink& sink, const GlobalOptions& global)
     : context_(context), sink_(sink), global_(global) {
-  const kernels::Level level = common_level(context.world());
+  const kernels::Level level = common_level(context.world(), global.kernel_level);
   kernels::set_level(level);
   if (speaks()) sink_.set("kernels", std::string(kernels::name(level)));
   if (!global.trace.empty()) {

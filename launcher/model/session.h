@@ -14,15 +14,12 @@
 
 namespace tsprun::detail::launcher {
 
-/// Returns the kernel level that this process would compute at: TSP_KERNELS, else the machine's best.
-kernels::Level kernels_of_this_process();
-
 /// Run of a model command on one rank. Used by the rank's main thread.
 class Session {
  public:
-  /// Sets this process to the lowest kernel level of all ranks (each rank's own is kernels_of_this_process()) and puts `kernels`
-  /// into the report; makes the rank, the mesh and, with --trace, the trace. Collective. Must run before any kernel. `global`
-  /// must outlive it.
+  /// Sets this process to the lowest kernel level of all ranks (each rank's own is GlobalOptions::kernel_level) and puts
+  /// `kernels` into the report; makes the rank, the mesh and, with --trace, the trace. Collective. Must run before any kernel.
+  /// `global` must outlive it.
   Session(Context& context, ReportSink& sink, const GlobalOptions& global);
 
   Rank& rank() { return *rank_; }

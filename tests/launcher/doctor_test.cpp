@@ -126,7 +126,7 @@ TEST(Doctor, ReportsEveryTransportAndWhyItIsOrIsNotChosen) {
   for (const json& way : ways) EXPECT_TRUE(has_text(way.at("why"))) << way;
   const json obeying = report_of({"--intra", "tcp", "--inter", "tcp"}).at("doctor").at("ways");
   for (const json& way : obeying) EXPECT_EQ(way.at("kind"), "tcp") << way;
-  EXPECT_EQ(obeying.at(0).at("why"), "--intra tcp");
+  EXPECT_EQ(obeying.at(0).at("why"), "same node, but --intra tcp");
   EXPECT_EQ(obeying.at(1).at("why"), "--inter tcp");
 }
 

@@ -77,12 +77,10 @@ TEST(Inputs, AreLeftAtATicksWord) {
 }
 
 TEST(MachineFacts, TellProgramAndOnWishKernels) {
-  const Agreement bare = machine_facts(false);
+  const Agreement bare = machine_facts(std::nullopt);
   EXPECT_EQ(bare.size(), 1U);
   EXPECT_NE(bare.at("build").find("(program "), std::string::npos) << bare.at("build");
-  ::setenv("TSP_KERNELS", "baseline", 1);
-  const Agreement facts = machine_facts(true);
-  ::unsetenv("TSP_KERNELS");
+  const Agreement facts = machine_facts(kernels::Level::baseline);
   EXPECT_EQ(facts.at("build"), bare.at("build"));
   EXPECT_EQ(facts.at("kernels"), "baseline");
   EXPECT_EQ(facts.at("OpenBLAS").substr(0, 2), "0.") << facts.at("OpenBLAS");

@@ -3,6 +3,7 @@
 
 #include "tests/support/refusal.h"
 #include "transport/cause.h"
+#include "transport/factory.h"
 #include "transport/machine.h"
 
 #include <gtest/gtest.h>
@@ -143,10 +144,10 @@ TEST(GlobalOptionsTls, IsOnBetweenMachinesUnlessItIsTurnedOff) {
   EXPECT_FALSE(uses_tls(options));
   options.several_machines = true;
   EXPECT_TRUE(uses_tls(options));
-  options.tls = "off";
+  options.tls = Encryption::off;
   EXPECT_FALSE(uses_tls(options));
   options.several_machines = false;
-  options.tls = "on";
+  options.tls = Encryption::on;
   EXPECT_TRUE(uses_tls(options));
 }
 
@@ -154,7 +155,7 @@ TEST(GlobalOptionsIgnored, AreThoseThatWereTypedAndHaveNothingToChoose) {
   EXPECT_TRUE(ignored_options({}).empty());
   GlobalOptions options;
   options.secret_file = "s";
-  options.inter = "verbs";
+  options.inter = demand_for("verbs");
   options.rdma = "mlx5_0";
   EXPECT_EQ(ignored_options(options).size(), 3U);
   options.nodes = 2;  // pretended ones: their secret is made for each job

@@ -1,5 +1,6 @@
 // The table "why this transport": what options settle, what ranks tell, and what nonsense doesn't change.
 #include "launcher/ways.h"
+#include "transport/factory.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ GlobalOptions five_on_two(const std::string& inter) {
   GlobalOptions options;
   options.ranks = 5;
   options.nodes = 2;
-  options.inter = inter;
+  options.inter = demand_for(inter);
   return options;
 }
 
@@ -38,7 +39,7 @@ TEST(Ways, TheReportsRangesSayWhatEveryPairUses) {
   GlobalOptions options;
   options.ranks = 64;
   options.nodes = 16;
-  options.inter = "tcp";
+  options.inter = demand_for("tcp");
   const Ways ways(options);
   const auto numbers = [](const std::string& text) {
     std::vector<int> all;

@@ -5,6 +5,7 @@
 #include "transport/bootstrap/job_description.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/bootstrap/store.h"
+#include "transport/factory.h"
 #include "transport/machine.h"
 
 #include <fmt/format.h>
@@ -32,7 +33,7 @@ class PretendedNodes {
       job.first_rank = static_cast<std::uint32_t>(block.first);
       job.node = static_cast<std::uint32_t>(node);
       job.nodes = static_cast<std::uint32_t>(nodes_);
-      job.share = options.share ? 1 : 0;
+      if (!options.share) job.intra = demand_for("tcp");
       job.timeout_ns = options.timeout_ns;
       // A node's share of the machine's: where ranks outnumber cores, those of every node must know it.
       job.cores = options.cores != 0 ? options.cores : static_cast<std::uint32_t>(machine::usable_cores() * block.count / ranks);

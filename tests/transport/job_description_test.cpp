@@ -1,6 +1,7 @@
 // What the ranks of a node know of their job: it crosses processes in the node's memory.
 #include "transport/bootstrap/job_description.h"
 #include "transport/cause.h"
+#include "transport/factory.h"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +19,14 @@ shm::NodeMemory memory_of(std::uint32_t local_ranks, std::uint32_t world_size) {
 
 TEST(JobDescription, IsReadByWhoeverAttachesToTheMemory) {
   const shm::NodeMemory maker = memory_of(2, 5);
-  JobDescription job{.first_rank = 3, .node = 1, .nodes = 2, .cores = 7, .timeout_ns = 9, .tls = 1, .inter = Inter::verbs};
+  JobDescription job{.first_rank = 3,
+                     .node = 1,
+                     .nodes = 2,
+                     .cores = 7,
+                     .timeout_ns = 9,
+                     .tls = 1,
+                     .intra = demand_for("tcp"),
+                     .inter = demand_for("verbs")};
   std::ranges::fill(job.rdma, 'r');  // as long as can be: no NUL ends it
   std::string("::1:4711").copy(job.store, sizeof job.store);
   const Secret secret = secret_from_text("of this job");
@@ -32,9 +40,9 @@ TEST(JobDescription, IsReadByWhoeverAttachesToTheMemory) {
   EXPECT_EQ(read.cores, 7U);
   EXPECT_EQ(read.timeout_ns, 9U);
   EXPECT_EQ(read.supervised, 0U);
-  EXPECT_EQ(read.share, 1U);
   EXPECT_EQ(read.tls, 1U);
-  EXPECT_EQ(read.inter, Inter::verbs);
+  EXPECT_EQ(read.intra, demand_for("tcp"));
+  EXPECT_EQ(read.inter, demand_for("verbs"));
   EXPECT_EQ(read.rdma_device(), std::string(sizeof job.rdma, 'r'));
   EXPECT_EQ(read.store_address(), "::1:4711");
   EXPECT_TRUE(secret_of(other) == secret);
@@ -75,7 +83,7 @@ TEST(JobDescription, IsMissedInDamagedMemory) {
   damaged(offsetof(JobDescription, node));
   damaged(offsetof(JobDescription, nodes));
   damaged(offsetof(JobDescription, supervised));
-  damaged(offsetof(JobDescription, share));
+  damaged(offsetof(JobDescription, intra));
   damaged(offsetof(JobDescription, tls));
   damaged(offsetof(JobDescription, inter));
 }

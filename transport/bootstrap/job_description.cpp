@@ -2,6 +2,7 @@
 #include "transport/bootstrap/job_description.h"
 
 #include "transport/cause.h"
+#include "transport/factory.h"
 
 #include <fmt/format.h>
 
@@ -18,8 +19,9 @@ static_assert(sizeof(JobDescription) <= kSecretOffset && kSecretOffset + Secret:
 
 /// Returns whether the node's ranks lie in the world, the node among the nodes, and each other number among those that it can be.
 bool is_possible(const shm::NodeLayout& layout, const JobDescription& job) {
+  const auto is_a_kind = [](Demand demand) { return static_cast<std::size_t>(demand) <= kFactories.size(); };
   return job.node < job.nodes && job.nodes <= layout.world_size && job.first_rank <= layout.world_size - layout.local_ranks &&
-         job.supervised <= 1 && job.share <= 1 && job.tls <= 1 && job.inter <= Inter::tcp;
+         job.supervised <= 1 && job.tls <= 1 && is_a_kind(job.intra) && is_a_kind(job.inter);
 }
 
 }  // namespace

@@ -17,25 +17,22 @@
 
 namespace tsprun::detail::bootstrap {
 
-/// Transport between ranks of different nodes (--inter).
-enum class Inter : std::uint32_t {
-  automatic,  ///< verbs where both ends have a usable RDMA device, else tcp
-  verbs,      ///< verbs only
-  tcp
-};
+/// The kind of transport that --intra or --inter demands: `automatic`, or 1 + the kind's place in the table of transports
+/// (transport/factory.h).
+enum class Demand : std::uint32_t { automatic };
 
 struct JobDescription {
   std::uint32_t first_rank = 0;  ///< rank in the world of local rank 0
   std::uint32_t node = 0;
   std::uint32_t nodes = 1;
-  std::uint32_t cores = 1;       ///< cores that this node's ranks may use together (affinity, quota); 0: less than one
-  std::uint64_t timeout_ns = 0;  ///< deadline of waits (--timeout), for all ranks of the node
-  std::uint32_t supervised = 0;  ///< 1: a launcher watches the ranks' processes and writes to the board how they end
-  std::uint32_t share = 1;       ///< 1: this node's ranks exchange messages over its memory; 0: over sockets
-  std::uint32_t tls = 0;         ///< 1: connections to the store, and lanes over tcp, use TLS
-  Inter inter = Inter::automatic;
-  char rdma[64] = {};   ///< value of --rdma; empty: choose a device
-  char store[64] = {};  ///< "host:port" of the job's key-value store; empty if ranks need none
+  std::uint32_t cores = 1;           ///< cores that this node's ranks may use together (affinity, quota); 0: less than one
+  std::uint64_t timeout_ns = 0;      ///< deadline of waits (--timeout), for all ranks of the node
+  std::uint32_t supervised = 0;      ///< 1: a launcher watches the ranks' processes and writes to the board how they end
+  std::uint32_t tls = 0;             ///< 1: connections to the store, and lanes over tcp, use TLS
+  Demand intra = Demand::automatic;  ///< between this node's ranks
+  Demand inter = Demand::automatic;  ///< between ranks of different nodes
+  char rdma[64] = {};                ///< value of --rdma; empty: choose a device
+  char store[64] = {};               ///< "host:port" of the job's key-value store; empty if ranks need none
 
   std::string_view rdma_device() const;
   std::string_view store_address() const;

@@ -7,21 +7,22 @@ namespace tsprun::detail::shm {
 
 namespace {
 
-/// A rank reaches itself over shared memory even if others of its node aren't reached so.
-Factory::Claim claim(const bootstrap::JobDescription& job, Factory::Distance distance) {
-  if (distance == Factory::Distance::job) return {Factory::Claim::Answer::no, "another node"};
-  if (distance == Factory::Distance::node && job.share == 0) return {Factory::Claim::Answer::no, "same node, but --intra tcp"};
-  return {Factory::Claim::Answer::yes};
-}
-
 Factory::Made make(const Factory::Setup& setup) {
   Factory::Made made{.endpoint = std::make_unique<ShmTransport>(setup.memory, setup.local_rank), .numbers = {}};
   for (const int rank : setup.peers) made.numbers.push_back(rank - static_cast<int>(setup.job.first_rank));
   return made;
 }
 
+/// Makes the smallest node memory and writes to it.
+std::string attempt(std::string_view /*device*/) {
+  const NodeMemory memory = NodeMemory::create_memfd({.heap_bytes = std::uint64_t{1} << 20});
+  memory.heap(0).front() = std::byte{1};
+  return "a memfd was made, mapped and written";
+}
+
 }  // namespace
 
-constinit const Factory kFactory{.name = "shm", .claim = claim, .make = make};
+constinit const Factory kFactory{
+    .name = "shm", .within_node = Factory::Use::always, .views = true, .make = make, .attempt = attempt};
 
 }  // namespace tsprun::detail::shm

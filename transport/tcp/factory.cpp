@@ -1,17 +1,15 @@
 // The row of TCP in the table of transports.
 #include "transport/factory.h"
 
+#include "transport/bootstrap/handshake.h"
 #include "transport/bootstrap/store.h"
+#include "transport/cause.h"
 #include "transport/tcp/tcp_transport.h"
+#include "transport/trial.h"
 
 namespace tsprun::detail::tcp {
 
 namespace {
-
-/// Any two ranks can be connected by sockets.
-Factory::Claim claim(const bootstrap::JobDescription& /*job*/, Factory::Distance /*distance*/) {
-  return {Factory::Claim::Answer::yes};
-}
 
 Factory::Made make(const Factory::Setup& setup) {
   const std::vector<std::byte> job = setup.store->get(std::string(bootstrap::kJobKey), "the store to say which job this is");
@@ -29,8 +27,34 @@ Factory::Made make(const Factory::Setup& setup) {
           }};
 }
 
+std::string attempt(std::string_view /*device*/) {
+  const trial::Memory memory = trial::map();
+  TcpOptions options{.rank = 0, .world_size = 2, .secret = bootstrap::random_secret(), .timeout_ns = trial::kDeadline_ns};
+  TcpTransport left(options);
+  options.rank = 1;
+  TcpTransport right(options);
+  left.connect(1, right.address(0));
+  right.connect(0, left.address(1));
+  trial::until(
+      [&] {
+        const bool one = left.connected(1);
+        for (const std::string& why : {left.broken(1), right.broken(0)}) {
+          if (!why.empty()) throw Error(Cause::disconnected, why);
+        }
+        return right.connected(0) && one;
+      },
+      "connecting two sockets");
+  trial::exchange({left, 1}, {right, 0}, memory);
+  return "loopback; two ends connected and 1 MiB arrived whole";
+}
+
 }  // namespace
 
-constinit const Factory kFactory{.name = "tcp", .claim = claim, .make = make, .to_tell = "to say where it listens"};
+constinit const Factory kFactory{.name = "tcp",
+                                 .within_node = Factory::Use::always,
+                                 .between_nodes = Factory::Use::always,
+                                 .make = make,
+                                 .attempt = attempt,
+                                 .to_tell = "to say where it listens"};
 
 }  // namespace tsprun::detail::tcp

@@ -2,6 +2,9 @@
 #include "transport/factory.h"
 
 #include "transport/cause.h"
+#include "transport/trial.h"
+#include "transport/verbs/device.h"
+#include "transport/verbs/memory.h"
 #include "transport/verbs/verbs_transport.h"
 
 #include <fmt/format.h>
@@ -11,15 +14,6 @@
 namespace tsprun::detail::verbs {
 
 namespace {
-
-Factory::Claim claim(const bootstrap::JobDescription& job, Factory::Distance distance) {
-  if (distance != Factory::Distance::job) return {};
-  switch (job.inter) {
-    case bootstrap::Inter::tcp: return {Factory::Claim::Answer::no, "--inter tcp"};
-    case bootstrap::Inter::verbs: return {Factory::Claim::Answer::or_not_at_all, "--inter verbs"};
-    default: return {Factory::Claim::Answer::if_reachable, "no RDMA"};
-  }
-}
 
 Factory::Made make(const Factory::Setup& setup) {
   const std::string here = fmt::format("node {}", setup.job.node);
@@ -40,11 +34,48 @@ Factory::Made make(const Factory::Setup& setup) {
   return made;
 }
 
+std::string lacks() { return any_device() ? "" : "there is no RDMA device on this machine"; }
+
+std::string shortage(std::string_view device, int ranks, int peers) {
+  const Ports ports = list_ports();
+  for (int local = 0; local < ranks; ++local) choose_port(ports, DeviceChoice::parse(std::string(device)), local);
+  return locked_memory_shortage(peers);
+}
+
+std::string attempt(std::string_view device) {
+  const trial::Memory memory = trial::map();
+  const std::span<std::byte> heap(memory.get(), 2 * trial::kTrialBytes);
+  const VerbsOptions options{.device = std::string(device), .timeout_ns = trial::kDeadline_ns, .peers = 1, .heap = heap};
+  VerbsTransport left(options);
+  VerbsTransport right(options);
+  for (VerbsTransport* end : {&left, &right}) {
+    if (!end->why_not().empty()) throw Error(Cause::refused, end->why_not());
+    end->register_memory(heap);
+  }
+  const std::vector<std::byte> address = left.address(0);
+  left.connect(0, right.address(0));
+  right.connect(0, address);
+  trial::until([&] { return left.linked(0) && right.linked(0); }, "linking two queue pairs");
+  trial::until(
+      [&] {
+        const bool one = left.connected(0);
+        return right.connected(0) && one;
+      },
+      "a probe between two queue pairs");
+  trial::exchange({left, 0}, {right, 0}, memory);
+  return left.chosen() + "; two ends connected and 1 MiB arrived whole";
+}
+
 }  // namespace
 
 constinit const Factory kFactory{.name = "verbs",
-                                 .claim = claim,
+                                 .between_nodes = Factory::Use::if_reachable,
+                                 .missing = "no RDMA",
+                                 .device_option = "--rdma",
                                  .make = make,
+                                 .attempt = attempt,
+                                 .lacks = lacks,
+                                 .shortage = shortage,
                                  .to_tell = "to say which RDMA device it has",
                                  .address_per_peer = true,
                                  .to_link = "to connect its queue pairs"};

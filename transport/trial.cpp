@@ -1,0 +1,63 @@
+// Moves 1 MiB between two ends of one process.
+#include "transport/trial.h"
+
+#include "transport/cause.h"
+#include "transport/posix.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <time.h>
+
+namespace tsprun::detail::trial {
+
+namespace {
+
+constexpr Envelope kEnvelope{0x7472'6961'6c00'0001, 1, 1, Purpose::other};
+
+bool done(Outcome outcome, const Transport& transport, LaneId lane) {
+  if (outcome != Outcome::pending && outcome != Outcome::done) throw Error(Cause::disconnected, transport.found(lane).detail);
+  return outcome == Outcome::done;
+}
+
+}  // namespace
+
+Memory map() {
+  void* place = ::mmap(nullptr, 2 * kTrialBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (place == MAP_FAILED) throw system_error(Cause::out_of_memory, fmt::format("{} bytes of memory", 2 * kTrialBytes), errno);
+  return Memory(static_cast<std::byte*>(place));
+}
+
+void until(const std::function<bool()>& condition, const std::string& what) {
+  const std::uint64_t deadline = posix::now_ns() + kDeadline_ns;
+  while (!condition()) {
+    if (posix::now_ns() >= deadline) throw Error(Cause::stalled, fmt::format("{} took longer than 5 s", what));
+    const timespec pause{0, 50'000};
+    ::nanosleep(&pause, nullptr);
+  }
+}
+
+void exchange(End sender, End receiver, const Memory& memory) {
+  const std::span<std::byte> from(memory.get(), kTrialBytes);
+  const std::span<std::byte> into(memory.get() + kTrialBytes, kTrialBytes);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 131 >> 3);
+  const LaneId out{sender.peer, Stream::control};
+  const LaneId in{receiver.peer, Stream::control};
+  const Ticket posted = receiver.transport.receive(in, kEnvelope, into);
+  const Ticket sent = sender.transport.send(out, kEnvelope, from, Delivery::by_reference);
+  bool arrived = false;
+  bool gone = false;
+  until(
+      [&] {
+        sender.transport.progress();
+        receiver.transport.progress();
+        arrived = arrived || done(receiver.transport.test_receive(in, posted), receiver.transport, in);
+        gone = gone || done(sender.transport.test_send(out, sent), sender.transport, out);
+        return arrived && gone;
+      },
+      "a message of 1 MiB");
+  if (!std::equal(from.begin(), from.end(), into.begin())) throw Error(Cause::corrupt, "1 MiB arrived damaged");
+}
+
+}  // namespace tsprun::detail::trial

@@ -1,0 +1,39 @@
+// What trials of transports have in common (Factory::attempt): two ends of one process, of which one sends the other a message
+// within a deadline.
+#pragma once
+
+#include "transport/transport.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <sys/mman.h>
+
+namespace tsprun::detail::trial {
+
+inline constexpr std::uint64_t kDeadline_ns = 5'000'000'000;
+inline constexpr std::size_t kTrialBytes = std::size_t{1} << 20;
+
+struct Unmap {
+  void operator()(std::byte* place) const { ::munmap(place, 2 * kTrialBytes); }
+};
+/// Memory for the message at both ends.
+using Memory = std::unique_ptr<std::byte, Unmap>;
+/// Maps 2 * kTrialBytes. Throws Error(out_of_memory).
+Memory map();
+
+/// Waits until the condition holds. Throws Error(stalled) that names `what` after the deadline.
+void until(const std::function<bool()>& condition, const std::string& what);
+
+/// One end of the connection under trial, and its number for the other end.
+struct End {
+  Transport& transport;
+  int peer;
+};
+/// Moves one half of the memory from one end into the other half at the other, and compares. Throws Error.
+void exchange(End sender, End receiver, const Memory& memory);
+
+}  // namespace tsprun::detail::trial
