@@ -25,28 +25,33 @@ Collective::Collective(const Call& call, Start* start, const Arguments* argument
 
 bool Collective::step(Engine&) {
   needs_core_ = false;
-  budget = counted_ ? std::numeric_limits<std::size_t>::max() : kSegmentBytes;
+  budget = counted_ == nullptr || counted_->in_pieces ? kSegmentBytes : std::numeric_limits<std::size_t>::max();
   return task_.poll() || complete_;
 }
 
 void Collective::copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
-  if (!counted_) std::memcpy(to, from, bytes);
+  if (counted_ == nullptr) std::memcpy(to, from, bytes);
+  else counted_->copied_bytes += static_cast<double>(bytes);
 }
 
 void Collective::reduce(DType dtype, std::span<const std::byte* const> terms, std::byte* out, std::size_t count,
                         kernels::Stores stores) const {
-  if (!counted_) kernels::reduce(info_.reduction, dtype, terms, out, count, stores);
+  if (counted_ == nullptr) kernels::reduce(info_.reduction, dtype, terms, out, count, stores);
+  else counted_->reduced_bytes += static_cast<double>(terms.size() * count * size_of(dtype));
 }
 
 void Collective::reduce_term(DType dtype, const std::byte* partial, const std::byte* term, std::byte* out, std::size_t count,
                              bool last) const {
-  if (!counted_) {
-    kernels::reduce_term(info_.reduction, dtype, partial, term, out, count, last ? static_cast<std::size_t>(size()) : 0);
+  if (counted_ != nullptr) {
+    counted_->reduced_bytes += static_cast<double>(2 * count * size_of(dtype));
+    return;
   }
+  kernels::reduce_term(info_.reduction, dtype, partial, term, out, count, last ? static_cast<std::size_t>(size()) : 0);
 }
 
 void Collective::widen(DType dtype, const std::byte* term, std::byte* out, std::size_t count) const {
-  if (!counted_) kernels::widen(dtype, term, out, count);
+  if (counted_ == nullptr) kernels::widen(dtype, term, out, count);
+  else counted_->copied_bytes += static_cast<double>(count * size_of(dtype));
 }
 
 Envelope Collective::envelope_of(const OperationInfo& info) {

@@ -57,13 +57,15 @@ struct ProgramCall {
   std::uint64_t signature = 0;  ///< hash over all arguments that the ranks have in common, counts among them
   bool relayed = false;         ///< as in OperationInfo
   Start* algorithm = nullptr;
-  Arguments arguments{};  ///< counts and ranks, without addresses
+  Arguments arguments{};                 ///< counts and ranks, without addresses
+  std::uint64_t sent_from = kElsewhere;  ///< where in `recv` the bytes of `send` lie; kElsewhere: not there
+  static constexpr std::uint64_t kElsewhere = ~std::uint64_t{0};
 
   friend bool operator==(const ProgramCall& one, const ProgramCall& other) {
     const auto all = [](const ProgramCall& call) {
       return std::tuple(call.op, call.dtype, call.reduction, call.purpose, call.root, call.source, call.bytes, call.group,
                         call.signature, call.relayed, call.algorithm, call.arguments.send.count, call.arguments.recv.count,
-                        call.arguments.expected.signature);
+                        call.sent_from, call.arguments.expected.signature);
     };
     return all(one) == all(other) && one.arguments.chunks == other.arguments.chunks &&
            one.arguments.send_chunks == other.arguments.send_chunks;

@@ -21,6 +21,15 @@ std::size_t hash_of(const KernelCost& cost) {
 
 std::size_t hash_of(const ProgramCall& call) { return static_cast<std::size_t>(call.signature); }
 
+/// Returns ProgramCall::sent_from.
+std::uint64_t sent_from(const Arguments& arguments) {
+  const std::less_equal<> before;
+  const std::byte* begin = arguments.recv.data;
+  if (begin == nullptr || !before(begin, arguments.send.data) || !before(arguments.send.data, begin + arguments.recv.bytes()))
+    return ProgramCall::kElsewhere;
+  return static_cast<std::uint64_t>(arguments.send.data - begin);
+}
+
 /// Returns arguments without their addresses.
 Arguments without_memory(Arguments arguments) {
   arguments.send.data = nullptr;
@@ -47,6 +56,7 @@ std::uint32_t intern(std::vector<T>& all, std::unordered_multimap<std::size_t, s
 void Recorder::begin(const CategoryBytes& use) {
   program_ = {};
   program_.held_at_begin = use;
+  times_.clear();
   costs_.clear();
   calls_.clear();
   for (int i = 0; i < kStreams; ++i) before_[i] = posted_[i];
@@ -79,7 +89,8 @@ void Recorder::add(ItemKind kind, Stream stream, const Operation& operation, std
                          .signature = info.signature,
                          .relayed = info.relayed,
                          .algorithm = collective->algorithm(),
-                         .arguments = without_memory(collective->arguments())};
+                         .arguments = without_memory(collective->arguments()),
+                         .sent_from = sent_from(collective->arguments())};
   const auto [group, is_new] = program_.groups.try_emplace(info.group);
   if (is_new) group->second = collective->group().ranks;
   program_.items.push_back({.kind = kind,

@@ -10,8 +10,15 @@
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 namespace tsprun::detail {
+
+/// Time that one run of a kernel took.
+struct KernelTime {
+  std::uint64_t ns = 0;     ///< without communication in its ticks
+  std::uint64_t ticks = 0;  ///< that it called
+};
 
 /// Records the program of one rank, real or phantom; used by the rank's thread. It is given to a Rank (RankOptions), which tells
 /// it of memory from its beginning, and writes items between begin() and end() only.
@@ -19,6 +26,12 @@ class Recorder {
  public:
   /// Starts a program; `use` is what is in use in the rank's heap.
   void begin(const CategoryBytes& use);
+  /// Lets the kernels of a phantom run, whose operations still move nothing, so that they can be timed: see kernel_times(). Call
+  /// it before the Rank is made. What others would have sent is zero.
+  void run_kernels() { runs_kernels_ = true; }
+  bool runs_kernels() const { return runs_kernels_; }
+  /// Returns true if new memory must be written, so that kernels which only read it read memory, not the system's page of zeros.
+  bool needs_pages() const { return runs_kernels_ && !recording_; }
   /// Ends the program and returns it. Nothing is recorded until the next begin().
   Program end();
 
@@ -26,6 +39,12 @@ class Recorder {
   void count(Stream stream, std::uint64_t posted) { posted_[static_cast<std::size_t>(stream)] = posted; }
   /// Each adds an item. Numbers are the engine's: of an operation on its stream, from 1.
   void kernel(const KernelCost& cost);
+  /// Notes how long the last kernel took, if kernels run.
+  void kernel_took(const KernelTime& time) {
+    if (recording_ && runs_kernels_) times_.push_back(time);
+  }
+  /// Returns the times of the kernels since the last begin(), one for each item of kind kernel.
+  const std::vector<KernelTime>& kernel_times() const { return times_; }
   void post(Stream stream, const Operation& operation, std::uint64_t number) { add(ItemKind::post, stream, operation, number); }
   void call(Stream stream, const Operation& operation, std::uint64_t number) { add(ItemKind::call, stream, operation, number); }
   void wait(Stream stream, std::uint64_t number);
@@ -39,6 +58,8 @@ class Recorder {
   std::uint64_t relative(Stream stream, std::uint64_t number) const;
 
   bool recording_ = false;
+  bool runs_kernels_ = false;
+  std::vector<KernelTime> times_;
   Program program_;
   std::unordered_multimap<std::size_t, std::uint32_t> costs_;  // hash of a cost -> its index
   std::unordered_multimap<std::size_t, std::uint32_t> calls_;

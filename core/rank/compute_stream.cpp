@@ -68,7 +68,7 @@ ComputeStream::ComputeStream(Engine& engine, Heap& heap, std::size_t threads, Tr
     : engine_(engine),
       heap_(heap),
       threads_(threads),
-      pool_(engine.options().phantom ? 1 : threads),
+      pool_(engine.options().phantom && (recorder == nullptr || !recorder->runs_kernels()) ? 1 : threads),
       trace_(trace),
       recorder_(recorder) {}
 
@@ -82,6 +82,7 @@ std::span<std::byte> ComputeStream::workspace(std::size_t bytes) {
 }
 
 void ComputeStream::tick() {
+  ++ticks_;
   if (engine_.idle()) {
     engine_.tick();
     return;
@@ -96,13 +97,17 @@ void ComputeStream::run(const KernelCost& cost, std::size_t bytes, Kernel&& kern
   const std::span<std::byte> room = workspace(bytes);
   if (recorder_ != nullptr) recorder_->kernel(cost);
   flops_ += cost.flops;
-  if (engine_.options().phantom) return;
+  const bool timed = recorder_ != nullptr && recorder_->runs_kernels();
+  if (engine_.options().phantom && !timed) return;
   const auto tick_of_this = [this] { tick(); };
   const kernels::Compute on{.pool = &pool_, .workspace = room, .tick = tick_of_this};
+  const std::uint64_t ticks = ticks_;
+  const std::uint64_t ticked_ns = tick_ns_;
   const std::uint64_t begin = engine_.clock().now_ns();
   kernel(on);
   const std::uint64_t end = engine_.clock().now_ns();
   kernel_ns_ += end - begin;
+  if (timed) recorder_->kernel_took({.ns = end - begin - (tick_ns_ - ticked_ns), .ticks = ticks_ - ticks});
   if (trace_ != nullptr) trace_->add({.begin_ns = begin, .end_ns = end, .name = cost.kernel, .flops = cost.flops});
 }
 

@@ -32,7 +32,8 @@ struct KernelCost;
 class ComputeStream {
  public:
   /// Runs kernels on `threads` ≥ 1 threads. `trace` and `recorder` may be null. All references must outlive the stream. On a
-  /// phantom, kernels take their workspace and count their FLOPs, but don't run; values that they return are 0.
+  /// phantom, kernels take their workspace and count their FLOPs, but don't run, unless the recorder wants them to; values that
+  /// they return are 0.
   ComputeStream(Engine& engine, Heap& heap, std::size_t threads, TraceRecorder* trace = nullptr, Recorder* recorder = nullptr);
   ComputeStream(const ComputeStream&) = delete;
   ComputeStream& operator=(const ComputeStream&) = delete;
@@ -115,6 +116,7 @@ class ComputeStream {
   Recorder* recorder_;
   std::uint64_t kernel_ns_ = 0;
   std::uint64_t tick_ns_ = 0;
+  std::uint64_t ticks_ = 0;
   double flops_ = 0;
 };
 

@@ -5,6 +5,8 @@
 #include "core/trace/recorder.h"
 #include "transport/posix.h"
 
+#include <algorithm>
+
 namespace tsprun::detail {
 
 Rank::Rank(Context& context, const RankOptions& options)
@@ -32,7 +34,10 @@ OwnedTensor Rank::tensor(Category category, DType dtype, std::span<const std::si
   std::size_t bytes = size_of(dtype);
   for (const std::size_t size : sizes) bytes *= size;
   HeapBlock block = context_.allocate(bytes, what, category);
-  if (recorder_ != nullptr) recorder_->take(block.bytes(), category);
+  if (recorder_ != nullptr) {
+    recorder_->take(block.bytes(), category);
+    if (recorder_->needs_pages()) std::ranges::fill(block.bytes(), std::byte{0});
+  }
   return {std::move(block), dtype, sizes};
 }
 

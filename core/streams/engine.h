@@ -19,6 +19,7 @@
 #include "core/streams/link_times.h"
 #include "transport/clock.h"
 #include "transport/doorbell.h"
+#include "transport/sim/chores.h"
 #include "transport/transport.h"
 #include "tsprun/work.h"
 
@@ -140,10 +141,10 @@ struct EngineOptions {
   PeerWatch* watch = nullptr;                 ///< detects dead peers where no launcher does; null: none; borrowed
   bool supervised = false;                    ///< a launcher reports how ranks' processes ended
   bool blocking = false;                      ///< post() waits until the operation is complete
-  RankFaults* faults = nullptr;  ///< told of every operation when it is posted, begins and ends; null: none; borrowed
-  bool counted = false;          ///< payloads are counted, never touched: the rank is played (core/virtual/)
-  const Clock* clock = nullptr;  ///< times waits, operations and links; null: the real one; borrowed
-  bool phantom = false;          ///< there are no peers, and operations aren't begun: see make_phantom()
+  RankFaults* faults = nullptr;    ///< told of every operation when it is posted, begins and ends; null: none; borrowed
+  sim::Chores* counted = nullptr;  ///< if set, payloads are counted here, never touched: the rank is played (core/virtual/)
+  const Clock* clock = nullptr;    ///< times waits, operations and links; null: the real one; borrowed
+  bool phantom = false;            ///< there are no peers, and operations aren't begun: see make_phantom()
 };
 
 /// The engine of one rank; used by one thread at a time, the rank's. Its functions throw the first failure of the job once the
@@ -190,6 +191,13 @@ class Engine {
     do moved_ = false;
     while (progress() || moved_);
   }
+  /// Does one round of that. Returns true if anything was done: another round may find more.
+  bool advance() {
+    moved_ = false;
+    return progress() || moved_;
+  }
+  /// Returns how many operations of a stream are complete.
+  std::uint64_t completed(Stream stream) const { return queues_[static_cast<std::size_t>(stream)].completed; }
   /// Lets all transports make progress.
   void progress_transports() {
     for (Transport* transport : transports_) transport->progress();

@@ -55,7 +55,7 @@ PlayedRank::PlayedRank(sim::SimWorld& world, int rank, const Program& program, s
       heap_(imagined_.bytes(), 0, {}),
       staging_(heap_),
       engine_(FlightBoard(memory), rank, routes_of(world, rank), memory.doorbell(0),
-              {.counted = true, .clock = &world.timeline}) {}
+              {.counted = &world.transports[static_cast<std::size_t>(rank)]->chores(), .clock = &world.timeline}) {}
 
 PlayedRank::Member& PlayedRank::member_of(std::uint64_t group) {
   Member& member = groups_[group];
@@ -82,9 +82,9 @@ void PlayedRank::post(const ProgramItem& item) {
                      .purpose = call.purpose,
                      .relayed = call.relayed};
   Arguments arguments = call.arguments;
-  // All buffers lie at the heap's beginning: nobody looks at them.
-  arguments.send.data = imagined_.bytes().data();
+  // All buffers overlap, since nobody looks at them; but what is in place stays there.
   arguments.recv.data = imagined_.bytes().data();
+  arguments.send.data = arguments.recv.data + (call.sent_from == ProgramCall::kElsewhere ? kImagined / 2 : call.sent_from);
   // Messages are numbered by sender, receiver and stream, collectives by group and stream.
   const auto number = [&](int other, std::uint64_t direction) {
     return ++member.messages[(static_cast<std::uint64_t>(other) * kStreams + item.stream) * 2 + direction];
@@ -121,7 +121,12 @@ bool PlayedRank::is_complete(std::uint8_t stream, std::uint64_t number) {
   return number == 0 || posted_[stream][number - 1].test();
 }
 
+bool PlayedRank::has_completed(std::uint8_t stream, std::uint64_t number) const {
+  return number == 0 || engine_.completed(static_cast<Stream>(stream)) >= posted_before_[stream] + number;
+}
+
 void PlayedRank::begin_again() {
+  for (std::size_t stream = 0; stream < kStreams; ++stream) posted_before_[stream] += posted_[stream].size();
   for (std::vector<Work>& works : posted_) works.clear();
 }
 

@@ -34,6 +34,8 @@ class PlayedRank {
   void post(const ProgramItem& item);
   /// Returns true if the operation with this number on its stream is complete; numbers count from the program's beginning.
   bool is_complete(std::uint8_t stream, std::uint64_t number);
+  /// Returns the same, but steps nothing.
+  bool has_completed(std::uint8_t stream, std::uint64_t number) const;
   /// Begins the program again.
   void begin_again();
   /// Returns what the rank waits for, in words: "all_gather #3 on stream weights, for rank 2".
@@ -58,6 +60,7 @@ class PlayedRank {
   std::map<std::uint64_t, Member> groups_;  // outlive the engine's operations
   Engine engine_;
   std::vector<Work> posted_[kStreams];
+  std::uint64_t posted_before_[kStreams] = {};  // by the program when it was played before
 };
 
 }  // namespace tsprun::detail

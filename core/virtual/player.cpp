@@ -15,11 +15,12 @@ namespace tsprun::detail {
 
 namespace {
 
-// Events: a rank begins, may have ended its kernel, or has news of its operations.
+// Events: a rank begins, may have ended its kernel or its chores, has news of its operations, or its kernel ticks.
 constexpr std::uint64_t kBegin = 0;
-constexpr std::uint64_t kKernel = 1;
+constexpr std::uint64_t kWork = 1;
 constexpr std::uint64_t kNews = 2;
-constexpr std::uint64_t kKinds = 3;
+constexpr std::uint64_t kTick = 3;
+constexpr std::uint64_t kKinds = 4;
 
 class Player final : public sim::Handler {
  public:
@@ -35,7 +36,11 @@ class Player final : public sim::Handler {
                .ranks_per_node = options.fabric.ranks_per_node,
                .wake = [this](int rank) { wake(rank); }} {
     if (options.copies_slow_kernels > 1) world_.moves = [this](int rank, int change) { moves(rank, change); };
+    if (options.cores) {
+      world_.chore_seconds = [this](const sim::Chores& chores) { return price_of(chores) * crowding(); };
+    }
     world_.make_transports();
+    for (const auto& transport : world_.transports) transport->chores().in_pieces = options.cores.has_value();
     for (int rank = 0; rank < world_.unit; ++rank) {
       State& state = states_.emplace_back();
       state.rank = std::make_unique<PlayedRank>(world_, rank, programs[static_cast<std::size_t>(rank)], board_);
@@ -79,8 +84,14 @@ class Player final : public sim::Handler {
     std::uint64_t number = 0;  // of that operation
     double waits_since = 0;
     TraceEvent wait{};  // the wait, as the trace shows it
-    // The kernel that it computes.
-    bool computes = false;
+    // The kernel that it computes, or the chores that its core does.
+    bool works = false;
+    bool chores = false;      // it isn't a kernel
+    bool ticking = false;     // an event kTick is on its way
+    bool news = false;        // its operations may go on
+    double in_ticks = 0;      // seconds of chores in the kernel's ticks
+    double resumes_at = 0;    // when the chores of the last tick are done
+    double tick_seconds = 0;  // from tick to tick
     double began_at = 0;
     double left = 0;  // seconds of its work, at the time of the last change
     double changed_at = 0;
@@ -100,25 +111,147 @@ class Player final : public sim::Handler {
   }
 
   void happen(std::uint64_t what) override {
-    State& state = states_[what / kKinds];
+    const std::size_t rank = what / kKinds;
+    State& state = states_[rank];
     switch (what % kKinds) {
       case kNews:
         state.hears = false;
+        if (options_.cores) return hear(rank);
         state.rank->engine().exhaust();
         if (!state.waits || !state.rank->is_complete(state.stream, state.number)) return;
-        state.waits = false;
-        state.times.exposed += timeline_.now() - state.waits_since;
-        note(state, state.wait);
+        end_wait(state);
         break;
-      case kKernel:
-        if (!state.computes || timeline_.now() < state.ends_at) return;  // its speed has changed since the event was added
-        state.computes = false;
-        state.times.compute += timeline_.now() - state.began_at;
+      case kWork:
+        if (!state.works || timeline_.now() < state.ends_at) return;  // its speed has changed since the event was added
+        leave_core(state);
+        if (state.chores) break;
+        state.times.compute += timeline_.now() - state.began_at - state.in_ticks;
         note_kernel(state);
+        if (state.news && goes_to_work(rank, look(state))) return;
         break;
+      case kTick: return tick(rank);
       default: break;
     }
-    go_on(what / kKinds);
+    go_on(rank);
+  }
+
+  void end_wait(State& state) {
+    state.waits = false;
+    state.times.exposed += timeline_.now() - state.waits_since;
+    note(state, state.wait);
+  }
+
+  // --- cores: what a rank's core does besides kernels
+
+  double price_of(const sim::Chores& chores) const {
+    const CoreOptions& cores = *options_.cores;
+    return chores.copied_bytes / cores.copy_bytes_per_s + chores.reduced_bytes / cores.reduce_bytes_per_s +
+           chores.messages * cores.message_seconds;
+  }
+
+  /// Returns how many times longer everything takes because ranks share cores.
+  double crowding() const { return options_.cores ? std::max(1.0, static_cast<double>(working_) / options_.cores->cores) : 1; }
+
+  /// Returns the seconds of the chores that came up in this event, which the core has yet to do.
+  double chores_of(State& state) {
+    sim::Chores& chores = world_.transports[static_cast<std::size_t>(&state - states_.data())]->chores();
+    const double seconds = price_of(chores);
+    chores = {.in_pieces = true};
+    return seconds;
+  }
+
+  /// Lets operations go on as far as one look does; returns the seconds of the chores.
+  double look(State& state) {
+    state.news = state.rank->engine().advance();
+    return chores_of(state);
+  }
+
+  /// Lets the rank's core do chores; returns false if there are none.
+  bool goes_to_work(std::size_t rank, double seconds) {
+    if (seconds == 0) return false;
+    states_[rank].chores = true;
+    take_core(rank, seconds);
+    return true;
+  }
+
+  void hear(std::size_t rank) {
+    State& state = states_[rank];
+    state.news = true;
+    if (state.works) {
+      if (!state.chores) await_tick(rank);
+    } else if (state.waits) {
+      go_on(rank);
+    } else if (state.done) {
+      state.rank->engine().exhaust();
+    }
+  }
+
+  /// Adds the event of the kernel's next tick, if it comes before the kernel's end.
+  void await_tick(std::size_t rank) {
+    State& state = states_[rank];
+    if (state.ticking) return;
+    constexpr double kNearly = 1e-6;  // of a tick: a tick that is now has been
+    const double from = std::max(timeline_.now(), state.resumes_at);
+    const double done = from - state.began_at - state.in_ticks;
+    const double next = from + (std::floor(done / state.tick_seconds + kNearly) + 1) * state.tick_seconds - done;
+    if (next >= state.ends_at) return;
+    state.ticking = true;
+    timeline_.add(next - timeline_.now(), *this, rank * kKinds + kTick);
+  }
+
+  /// Interrupts the rank's kernel for a look at its operations.
+  void tick(std::size_t rank) {
+    State& state = states_[rank];
+    state.ticking = false;
+    if (!state.works || state.chores || !state.news) return;
+    const double before = slowness(state);
+    const double seconds = look(state);
+    state.in_ticks += seconds * crowding();
+    state.resumes_at = timeline_.now() + seconds * crowding();
+    slow_down(rank, before, seconds);
+    if (state.news) await_tick(rank);
+  }
+
+  /// Returns true if the wait is over, else lets the core do what it can meanwhile.
+  bool waited(std::size_t rank) {
+    State& state = states_[rank];
+    while (!state.rank->has_completed(state.stream, state.number)) {
+      if (goes_to_work(rank, look(state)) || !state.news) return false;
+    }
+    state.rank->is_complete(state.stream, state.number);  // gives back what the operation holds
+    end_wait(state);
+    return true;
+  }
+
+  // --- work that takes time
+
+  /// Lets a rank work, at the speed that it has among those that work now.
+  void take_core(std::size_t rank, double seconds) {
+    State& state = states_[rank];
+    const double before = crowding();
+    ++working_;
+    state.works = true;
+    state.began_at = timeline_.now();
+    state.in_ticks = state.resumes_at = 0;
+    state.left = seconds;
+    run_work(rank);
+    change_crowding(before, rank);
+  }
+
+  void leave_core(State& state) {
+    const double before = crowding();
+    --working_;
+    state.works = false;
+    change_crowding(before, states_.size());
+  }
+
+  /// Gives all ranks that work the speed of now; but for one, that has it.
+  void change_crowding(double before, std::size_t but) {
+    const double now = crowding();
+    if (now == before) return;
+    for (std::size_t rank = 0; rank < states_.size(); ++rank) {
+      if (rank != but && states_[rank].works) slow_down(rank, slowness(states_[rank]) / now * before);
+    }
   }
 
   static std::uint64_t in_ns(double seconds) { return static_cast<std::uint64_t>(std::llround(seconds * 1e9)); }
@@ -146,25 +279,30 @@ class Player final : public sim::Handler {
     state.trace->sample(state.held);
   }
 
-  /// Sets when the rank's kernel ends, at its speed from now on.
-  void run_kernel(std::size_t rank) {
+  /// Sets when the rank's work ends, at its speed from now on.
+  void run_work(std::size_t rank) {
     State& state = states_[rank];
     const double seconds = state.left * slowness(state);
     state.changed_at = timeline_.now();
     state.ends_at = timeline_.now() + seconds;
-    timeline_.add(seconds, *this, rank * kKinds + kKernel);
+    timeline_.add(seconds, *this, rank * kKinds + kWork);
   }
 
-  double slowness(const State& state) const { return state.moving > 0 ? options_.copies_slow_kernels : 1; }
+  double slowness(const State& state) const { return (state.moving > 0 ? options_.copies_slow_kernels : 1) * crowding(); }
+
+  /// Changes the speed of a rank's work, which was slowed by `before` so far, and adds seconds to it.
+  void slow_down(std::size_t rank, double before, double more = 0) {
+    State& state = states_[rank];
+    state.left = std::max(0.0, state.left - (timeline_.now() - state.changed_at) / before) + more;
+    run_work(rank);
+  }
 
   /// Counts the messages that a rank moves; a kernel changes its speed with the first and after the last.
   void moves(int rank, int change) {
     State& state = states_[static_cast<std::size_t>(rank)];
     const double before = slowness(state);
     state.moving += change;
-    if (!state.computes || slowness(state) == before) return;
-    state.left = std::max(0.0, state.left - (timeline_.now() - state.changed_at) / before);
-    run_kernel(static_cast<std::size_t>(rank));
+    if (state.works && slowness(state) != before) slow_down(static_cast<std::size_t>(rank), before);
   }
 
   /// Does items until one takes time.
@@ -173,9 +311,11 @@ class Player final : public sim::Handler {
     PlayedRank& played = *state.rank;
     const Program& program = played.program();
     for (;;) {
+      if (state.waits && !waited(rank)) return;  // only if ranks have cores
       if (state.next == program.items.size()) {
         if (++state.steps == options_.steps) {
           state.done = true;
+          if (options_.cores) played.engine().exhaust();
           state.times.seconds = timeline_.now();
           return;
         }
@@ -186,21 +326,20 @@ class Player final : public sim::Handler {
       const ProgramItem& item = program.items[state.next++];
       switch (item.kind) {
         case ItemKind::kernel: {
-          state.computes = true;
-          state.began_at = timeline_.now();
-          state.left = options_.price(static_cast<int>(rank), program.costs[item.index]);
-          run_kernel(rank);
+          state.chores = false;
+          take_core(rank, options_.price(static_cast<int>(rank), program.costs[item.index]));
+          if (!options_.cores) return;
+          state.tick_seconds = options_.cores->tick_seconds(program.costs[item.index]);
+          if (state.news) await_tick(rank);
           return;
         }
         case ItemKind::post:
-          played.post(item);
-          played.engine().exhaust();
-          if (options_.blocking && begins_to_wait(state, item)) return;
+          post(state, item);
+          if ((options_.blocking && begins_to_wait(state, item)) || goes_to_work(rank, new_chores(state))) return;
           break;
         case ItemKind::call:
-          played.post(item);
-          played.engine().exhaust();
-          if (begins_to_wait(state, item)) return;
+          post(state, item);
+          if (begins_to_wait(state, item) || goes_to_work(rank, new_chores(state))) return;
           break;
         case ItemKind::wait:
           if (begins_to_wait(state, item)) return;
@@ -211,9 +350,19 @@ class Player final : public sim::Handler {
     }
   }
 
-  /// Returns true if the item's operation isn't complete; the rank then waits for it.
+  /// Posts the item's operation, which begins if its stream is free.
+  void post(State& state, const ProgramItem& item) {
+    state.rank->post(item);
+    if (options_.cores) state.news = true;
+    else state.rank->engine().exhaust();
+  }
+
+  double new_chores(State& state) { return options_.cores ? chores_of(state) : 0; }
+
+  /// Returns true if the item's operation isn't complete; the rank then waits for it. Ranks with cores always wait, maybe for no
+  /// time: go_on() looks.
   bool begins_to_wait(State& state, const ProgramItem& item) {
-    if (state.rank->is_complete(item.stream, item.amount)) return false;
+    if (!options_.cores && state.rank->is_complete(item.stream, item.amount)) return false;
     state.waits = true;
     state.stream = item.stream;
     state.number = item.amount;
@@ -224,7 +373,7 @@ class Player final : public sim::Handler {
       state.wait.waited_op = running->info().op;
       state.wait.sequence = running->info().group_sequence;
     }
-    return true;
+    return !options_.cores;
   }
 
   /// Throws an error if a rank waits for what never comes, or has sent what nobody receives.
@@ -256,6 +405,7 @@ class Player final : public sim::Handler {
   sim::Fabric fabric_;
   sim::SimWorld world_;
   std::vector<State> states_;
+  int working_ = 0;  // ranks
 };
 
 }  // namespace

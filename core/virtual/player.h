@@ -1,6 +1,12 @@
 // Plays the programs of all ranks in virtual time, on a cluster that isn't there: kernels take what a price list says, operations
-// run as on real ranks, over sim's transport, and waits join them. Copies and reductions of operations aren't priced yet:
-// they take no time.
+// run as on real ranks, over sim's transport, and waits join them.
+//
+// Ranks are one of two kinds of machine:
+//
+//   engines   (GPUs) copies and sums of collectives take no time; they may slow kernels while messages are under way
+//   cores     (this host) a rank's core does all that the rank does: kernels, and copies and sums of collectives, which go on
+//   when
+//             it posts an operation, in the ticks of its kernels and in waits. Ranks that outnumber cores share them evenly
 #pragma once
 
 #include "core/program/program.h"
@@ -10,22 +16,33 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace tsprun::detail {
 
+/// Cores that do all that ranks do, and what communication costs them.
+struct CoreOptions {
+  int cores = 1;                                          ///< that the ranks share
+  double copy_bytes_per_s = 0;                            ///< of a core that copies what others sent
+  double reduce_bytes_per_s = 0;                          ///< of a core that sums, in bytes of all terms
+  double message_seconds = 0;                             ///< that a core needs for each message that it sends or asks for
+  std::function<double(const KernelCost&)> tick_seconds;  ///< work of a kernel from tick to tick
+};
+
 /// Fabric, prices and length of a played run.
 struct PlayOptions {
-  sim::FabricShape fabric;         ///< of the played ranks; its `ranks` is the number of programs
-  int ranks = 1;                   ///< of the world; a multiple of the number of programs: see folding in
-                                   ///< transport/sim/sim_transport.h
-  int steps = 1;                   ///< how often every program is played, one after another; what a step waits for
-                                   ///< of the one before it counts as complete
-  bool blocking = false;           ///< a posted operation is waited for at once
-  double copies_slow_kernels = 1;  ///< how many times longer kernels take while their rank sends or receives
-  bool trace = false;              ///< records what every played rank does when: PlayedRun::traces
+  sim::FabricShape fabric;             ///< of the played ranks; its `ranks` is the number of programs
+  int ranks = 1;                       ///< of the world; a multiple of the number of programs: see folding in
+                                       ///< transport/sim/sim_transport.h
+  int steps = 1;                       ///< how often every program is played, one after another; what a step waits for
+                                       ///< of the one before it counts as complete
+  bool blocking = false;               ///< a posted operation is waited for at once
+  double copies_slow_kernels = 1;      ///< how many times longer kernels take while their rank sends or receives
+  std::optional<CoreOptions> cores{};  ///< ranks have cores; nothing: they are engines
+  bool trace = false;                  ///< records what every played rank does when: PlayedRun::traces
   std::function<double(int rank, const KernelCost&)> price;  ///< seconds that a kernel takes on a played rank
 };
 

@@ -5,6 +5,16 @@
 
 namespace tsprun::detail::sim {
 
+namespace {
+
+// Events of a lane: which message, and what becomes of it.
+constexpr std::uint64_t kLeaves = 0;
+constexpr std::uint64_t kArrives = 1;
+constexpr std::uint64_t kGivenBack = 2;
+constexpr std::uint64_t kLaneEvents = 3;
+
+}  // namespace
+
 void SimWorld::make_transports() {
   for (int rank = 0; rank < unit; ++rank) transports.push_back(std::make_unique<SimTransport>(*this, rank));
 }
@@ -22,13 +32,19 @@ bool SimTransport::Lane::fits(const Message& message) const {
   return message.sent.matches(message.expected) && message.bytes == message.expects;
 }
 
-/// Sends a message on its way, once it may leave.
-void SimTransport::Lane::go(Ticket ticket) {
+/// Sends a message on its way `after` seconds, once it may leave.
+void SimTransport::Lane::go(Ticket ticket, double after) {
   Message& message = at(ticket);
   if (message.on_its_way || !message.is_sent || (message.bytes > kPlainBytes && !message.is_asked_for)) return;
   message.on_its_way = true;
+  if (after > 0) receiver->world_.timeline.add(after, *this, ticket * kLaneEvents + kLeaves);
+  else leave(ticket);
+}
+
+void SimTransport::Lane::leave(Ticket ticket) {
+  const Message& message = at(ticket);
   tell(message, 1);
-  receiver->world_.fabric.send(way, static_cast<double>(message.bytes), *this, ticket);
+  receiver->world_.fabric.send(way, static_cast<double>(message.bytes), *this, ticket * kLaneEvents + kArrives);
 }
 
 /// Tells the world that both ends begin or end to move bytes.
@@ -39,12 +55,21 @@ void SimTransport::Lane::tell(const Message& message, int change) const {
   world.moves(receiver->rank_, change);
 }
 
-void SimTransport::Lane::happen(std::uint64_t ticket) {
+void SimTransport::Lane::happen(std::uint64_t what) {
+  const Ticket ticket = what / kLaneEvents;
+  if (what % kLaneEvents == kLeaves) return leave(ticket);
+  if (what % kLaneEvents == kGivenBack) return give_back(ticket);
   Message& message = at(ticket);
+  if (message.is_asked_for && !message.viewed) receiver->chores_.copied_bytes += static_cast<double>(message.bytes);
   message.here = true;
   tell(message, -1);
   drop_finished();
   receiver->world_.wake(receiver->rank_);
+}
+
+void SimTransport::Lane::give_back(Ticket ticket) {
+  find(ticket)->released = true;
+  drop_finished();
 }
 
 /// Forgets the first messages that both ends are done with.
@@ -84,7 +109,7 @@ SimTransport::Lane& SimTransport::outgoing(int to, Stream stream) {
 
 // --- sending -----------------------------------------------------------------------------------------------------------------
 
-Ticket SimTransport::send(LaneId to, const Envelope& envelope, std::span<const std::byte> payload, Delivery) {
+Ticket SimTransport::send(LaneId to, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) {
   Lane& lane = outgoing(to.peer, to.stream);
   const Ticket ticket = ++lane.sent;
   Message& message = lane.at(ticket);
@@ -94,7 +119,10 @@ Ticket SimTransport::send(LaneId to, const Envelope& envelope, std::span<const s
   message.is_sent = true;
   counters_.sent[static_cast<std::size_t>(envelope.purpose)] += payload.size();
   ++world_.messages;
-  lane.go(ticket);
+  ++chores_.messages;
+  if (payload.size() <= kPlainBytes && delivery == Delivery::copy_if_small)
+    chores_.copied_bytes += static_cast<double>(payload.size());
+  lane.go(ticket, chore_seconds());
   return ticket;
 }
 
@@ -114,7 +142,9 @@ Ticket SimTransport::ask(LaneId from, const Envelope& envelope, std::size_t byte
   message.is_asked_for = true;
   message.viewed = view;
   if (!view) counters_.received[static_cast<std::size_t>(envelope.purpose)] += bytes;
-  lane.go(ticket);
+  ++chores_.messages;
+  if (message.here && !view) chores_.copied_bytes += static_cast<double>(bytes);
+  lane.go(ticket, chore_seconds());
   lane.drop_finished();
   return ticket;
 }
@@ -144,8 +174,8 @@ std::span<const std::byte> SimTransport::access(LaneId from, Ticket ticket, std:
 
 void SimTransport::release(LaneId from, Ticket ticket) {
   Lane& lane = incoming(from.peer, from.stream);
-  lane.find(ticket)->released = true;
-  lane.drop_finished();
+  if (const double after = chore_seconds(); after > 0) world_.timeline.add(after, lane, ticket * kLaneEvents + kGivenBack);
+  else lane.give_back(ticket);
 }
 
 int SimTransport::unread() const {

@@ -1,7 +1,8 @@
 // Lanes between ranks that are played in one process, in virtual time (timeline.h): messages take as long as the fabric says, and
 // payloads are counted, never read. Whether memory can be viewed, and when a large message begins, is as over shm and verbs: a
 // small message leaves at once, a large one when its receiver has asked for it. Credits aren't
-// limited.
+// limited. Where ranks have cores (SimWorld::chore_seconds), what a rank's core has to do for its messages is counted, and delays
+// them.
 //
 // Folding. A job may be so regular that its ranks fall into equal units of consecutive ranks (whole nodes and whole replicas),
 // each doing what the others do, shifted. Then one unit is played and stands for all: rank r of the world is played by r modulo
@@ -11,6 +12,7 @@
 // different places may differ by an element.
 #pragma once
 
+#include "transport/sim/chores.h"
 #include "transport/sim/fabric.h"
 #include "transport/transport.h"
 
@@ -36,6 +38,8 @@ struct SimWorld {
   std::function<void(int)> wake;                            ///< told of each played rank that has news
   std::function<void(int, int)> moves{};                    ///< told of each played rank that begins (+1) or ends (-1) to send or
                                                             ///< receive bytes; empty: nobody is
+  std::function<double(const Chores&)> chore_seconds{};     ///< if set, ranks have cores, which do chores: what a rank sends or
+                                                            ///< gives back leaves it once its chores so far are done
   std::vector<std::unique_ptr<SimTransport>> transports{};  ///< by played rank
   std::uint64_t messages = 0;                               ///< sent so far
 
@@ -68,6 +72,8 @@ class SimTransport final : public Transport {
   int unread() const;
   /// Returns the traffic of all lanes so far, counted as Endpoint::counters() does.
   const TrafficCounters& counters() const { return counters_; }
+  /// Returns what this rank's core has to do for communication; whoever lets it be done sets it back.
+  Chores& chores() { return chores_; }
 
  private:
   /// Largest payload that leaves before its receiver asks for it, as over shm.
@@ -96,23 +102,27 @@ class SimTransport final : public Transport {
     Ticket first = 1;  // of messages.front(); all before it are over
     Ticket sent = 0;
     Ticket asked = 0;
-    void happen(std::uint64_t ticket) override;
+    void happen(std::uint64_t what) override;
     Message* find(Ticket ticket) { return ticket < first ? nullptr : &messages[ticket - first]; }
     Message& at(Ticket ticket);
     bool fits(const Message& message) const;
-    void go(Ticket ticket);
+    void go(Ticket ticket, double after);
+    void leave(Ticket ticket);
+    void give_back(Ticket ticket);
     void tell(const Message& message, int change) const;
     void drop_finished();
   };
 
   Lane& incoming(int from, Stream stream);
   Lane& outgoing(int to, Stream stream);
+  double chore_seconds() const { return world_.chore_seconds ? world_.chore_seconds(chores_) : 0; }
   Ticket ask(LaneId lane, const Envelope& envelope, std::size_t bytes, bool view);
 
   SimWorld& world_;
   int rank_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Lane>> incoming_;  // by peer and stream
   TrafficCounters counters_;
+  Chores chores_;
 };
 
 }  // namespace tsprun::detail::sim
