@@ -141,6 +141,8 @@ void PlanCommand::validate(const GlobalOptions& global) {
   layout_ = layout_of(global);
   if (!options_.machine.empty()) {
     question_.machine = theory::find_machine(options_.machine);
+    if (question_.machine->cores)
+      refuse(fmt::format("--machine {}: it describes cores, on which simulate can play; plan needs GPUs", options_.machine));
     if (!question_.machine->flops(model_.dtype)) {
       refuse(fmt::format("--dtype {}: {} doesn't state flops_per_s for it", tsprun::name(model_.dtype.value), options_.machine));
     }

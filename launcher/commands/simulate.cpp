@@ -4,6 +4,7 @@
 
 #include "launcher/commands/command.h"
 #include "launcher/model/layouts.h"
+#include "launcher/model/measured.h"
 #include "launcher/model/output_file.h"
 #include "launcher/model/sweep.h"
 #include "launcher/model/trace_file.h"
@@ -39,6 +40,7 @@ struct SimulateCommandOptions : SweepOptions {
   bool blocking = false;
   std::string fold = "on";
   std::vector<std::string> slow;
+  std::string against;
   std::string csv;
 };
 
@@ -63,6 +65,7 @@ class SimulateCommand final : public Command {
   SimulatePoint point_at(const SweepPoint& at, const GlobalOptions& global) const;
   theory::Simulated play(const SimulatePoint& point, const GlobalOptions& global) const;
   void check(const SimulatePoint& point) const;
+  void take_measured(const GlobalOptions& global);
 
   ModelCommandOptions model_;
   SimulateCommandOptions options_;
@@ -90,6 +93,9 @@ void SimulateCommand::declare(OptionTable& table) {
   table.add(
       "--slow WHAT", options_.slow,
       "rank=3,factor=1.3: its kernels take 1.3 times as long; link=0-1,factor=4: bytes between these ranks do; may be repeated");
+  table.add("--against FILE", options_.against,
+            "play every point of this report of compare, on a machine that calibrate wrote, and print measured, played and error",
+            reads);
   table.add("--csv FILE", options_.csv, "write the table to FILE too; -: to stdout, and everything else to stderr", writes);
 }
 
@@ -123,7 +129,11 @@ void SimulateCommand::validate(const GlobalOptions& global) {
   if (!options_.csv.empty() && options_.csv != "-") check_writable("--csv", options_.csv);
   if (!global.trace.empty()) check_writable("--trace", global.trace);
   machine_ = theory::find_machine(options_.machine);
-  for (const SweepPoint& at : sweep_points(options_, model_, global)) points_.push_back(point_at(at, global));
+  if (!options_.against.empty()) {
+    take_measured(global);
+  } else {
+    for (const SweepPoint& at : sweep_points(options_, model_, global)) points_.push_back(point_at(at, global));
+  }
   if (points_.size() > 1 && !global.trace.empty())
     refuse(fmt::format("--trace {}: it holds one step; give one layout and size", global.trace));
   if (std::ranges::none_of(points_, [](const SimulatePoint& point) { return point.why.empty(); })) refuse(points_.front().why);
@@ -131,7 +141,7 @@ void SimulateCommand::validate(const GlobalOptions& global) {
 
 /// Returns the point with its values, or with the reason why it can't be played.
 SimulatePoint SimulateCommand::point_at(const SweepPoint& at, const GlobalOptions& global) const {
-  SimulatePoint point{.model = model_, .layout = {}, .typed = {}, .why = {}};
+  SimulatePoint point{.model = model_, .layout = {}, .typed = {}, .why = {}, .forward = options_.forward};
   take(at, point.model);
   GlobalOptions of = global;
   if (!at.layout.empty()) {
@@ -152,6 +162,43 @@ SimulatePoint SimulateCommand::point_at(const SweepPoint& at, const GlobalOption
     show_as_asked(at, point.model);
   }
   return point;
+}
+
+/// Takes the points of --against.
+void SimulateCommand::take_measured(const GlobalOptions& global) {
+  const auto alone = [&](const std::string& option) {
+    refuse(fmt::format("--against {}: it says which models, layouts and sizes; leave {} out", options_.against, option));
+  };
+  if (!machine_->cores) {
+    refuse(
+        fmt::format("--against {}: {} describes GPUs; give --machine a file that tsprun calibrate --json wrote on this machine",
+                    options_.against, options_.machine));
+  }
+  if (global.layout.given() || global.ranks.given()) alone(ranks_as_typed(global));
+  if (options_.gpus.given()) alone("--gpus " + options_.gpus.text);
+  for (const auto& [option, text] : {std::pair("--layouts", &options_.layouts), std::pair("--seqs", &options_.sequences),
+                                     std::pair("--batches", &options_.batches), std::pair("--configs", &options_.configs),
+                                     std::pair("--config", &model_.config), std::pair("--seq", &model_.sequence.text),
+                                     std::pair("--batch", &model_.batch.text), std::pair("--dtype", &model_.dtype.text),
+                                     std::pair("--recompute", &model_.recompute.text)}) {
+    if (!text->empty()) alone(std::string(option) + " " + *text);
+  }
+  if (options_.forward) alone("--forward");
+  for (const MeasuredPoint& measured : read_measured("--against", options_.against)) {
+    SimulatePoint point{.model = measured.model,
+                        .layout = measured.layout,
+                        .typed = measured.layout.label(),
+                        .why = {},
+                        .forward = measured.forward,
+                        .measured = measured.seconds,
+                        .link_gbps = measured.link_gbps};
+    try {
+      check(point);
+    } catch (const Error& error) {
+      point.why = error.what();
+    }
+    points_.push_back(std::move(point));
+  }
 }
 
 /// Throws an error if the point can't be played.
@@ -223,12 +270,14 @@ void SimulateCommand::refuse_ignored(const GlobalOptions& global) const {
 
 /// Plays a point.
 theory::Simulated SimulateCommand::play(const SimulatePoint& point, const GlobalOptions& global) const {
-  return theory::simulate({.setting = point.model.setting(), .layout = point.layout}, *machine_,
+  theory::Machine machine = *machine_;
+  if (point.link_gbps > 0) machine.within_bytes_per_s = 1e9 * point.link_gbps;
+  return theory::simulate({.setting = point.model.setting(), .layout = point.layout}, machine,
                           {.fold = options_.fold == "on" && options_.slow.empty(),
-                           .training = !options_.forward,
+                           .training = !point.forward,
                            .blocking = options_.blocking,
                            .steps = options_.steps,
-                           .binds = true,
+                           .binds = point.measured == 0,
                            .trace = !global.trace.empty(),
                            .slow_ranks = slow_ranks_,
                            .slow_ways = slow_ways_,
@@ -253,11 +302,17 @@ int SimulateCommand::run(const GlobalOptions& global, Report& report) {
       point.why = error.what();
     }
     const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    rows.push_back(simulate_json(point, *machine_, !options_.forward, point.why.empty() ? &last : nullptr, wall));
+    rows.push_back(simulate_json(point, *machine_, point.why.empty() ? &last : nullptr, wall));
   }
-  const Table table = simulate_table(rows);
+  const bool beside = !options_.against.empty();
+  const Table table = beside ? against_table(rows) : simulate_table(rows);
   print_lines(table.lines());
-  print_lines(simulate_remarks(rows, *machine_));
+  if (beside) {
+    const nlohmann::ordered_json against = report.root()["against"] = against_json(rows);
+    print("{}\n", describe_against(against));
+  } else {
+    print_lines(simulate_remarks(rows, *machine_));
+  }
   // What was played stays, even if a file can't be written.
   std::string trouble;
   if (!options_.csv.empty()) trouble = write_csv("--csv", options_.csv, table.csv());

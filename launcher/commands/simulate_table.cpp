@@ -35,8 +35,8 @@ bool differs(const ordered_json& rows, const char* field) {
 
 }  // namespace
 
-ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& machine, bool training,
-                           const theory::Simulated* played, double wall) {
+ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& machine, const theory::Simulated* played,
+                           double wall) {
   ordered_json row = {{"layout", point.layout.label()},
                       {"gpus", point.layout.ranks()},
                       {"config", point.model.shape.name.empty() ? point.model.config : point.model.shape.name},
@@ -45,7 +45,7 @@ ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& ma
                       {"why", point.why}};
   if (played == nullptr) return row;
   const Setting setting = point.model.setting();
-  const double flops = training ? theory::model_flops(setting) : theory::forward_flops(setting);
+  const double flops = !point.forward ? theory::model_flops(setting) : theory::forward_flops(setting);
   ordered_json received = ordered_json::object();
   for (std::size_t purpose = 0; purpose < kPurposes; ++purpose) {
     received[std::string(tsprun::name(static_cast<Purpose>(purpose)))] = played->received[purpose];
@@ -66,6 +66,8 @@ ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& ma
               {"messages", played->messages},
               {"classes", played->played},
               {"wall_seconds", wall}});
+  if (point.measured > 0) row.update({{"measured_seconds", point.measured}, {"error", played->seconds / point.measured - 1}});
+  if (point.link_gbps > 0) row["link_gbps"] = point.link_gbps;
   return row;
 }
 

@@ -2,8 +2,8 @@
 #include "layers/theory/machine.h"
 
 #include "layers/io/file.h"
-#include "layers/io/json_text.h"
 #include "layers/theory/built_in_machines.h"
+#include "layers/theory/machine_object.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -20,101 +20,9 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{1} << 20;
-constexpr int kMostOfANode = 1024;
-constexpr double kLargest = 1e30;
-/// Largest memory of a GPU: an exabyte.
-constexpr double kMostMemory = 1e18;
-constexpr double kLeastEfficiency = 0.001;
-constexpr double kLongestLatency = 1;
 constexpr double kWorstCrossing = 1000;
 constexpr double kSlowestKernels = 100;
-constexpr std::size_t kMostEntries = 1000;
-constexpr std::uint64_t kNewestVersion = 2;
-
-/// One object of the file. Fields are read by name; done() refuses fields that weren't read.
-class Object {
- public:
-  Object(const json& object, std::string where) : object_(object), where_(std::move(where)) {
-    if (!object.is_object()) {
-      throw Error(Cause::refused, fmt::format("{}: expected a JSON object, found {}", where_, shown_value(object)));
-    }
-  }
-
-  [[noreturn]] void refuse(std::string_view field, std::string_view expected) const {
-    refuse_field(object_, where_, "", field, expected);
-  }
-
-  const json* find(std::string_view field) {
-    if (std::find(read_.begin(), read_.end(), field) == read_.end()) read_.emplace_back(field);
-    const auto at = object_.find(field);
-    return at == object_.end() ? nullptr : &*at;
-  }
-  std::string text(std::string_view field) {
-    const json* value = find(field);
-    if (value == nullptr || !value->is_string() || value->get_ref<const std::string&>().empty()) refuse(field, "a text");
-    return shown(value->get_ref<const std::string&>());
-  }
-  /// Returns a number from `low` to `high`; refuses any other value.
-  double number(std::string_view field, double low, double high) {
-    const json* value = find(field);
-    const double number = value != nullptr && value->is_number() ? value->get<double>() : std::nan("");
-    if (!(number >= low && number <= high)) refuse(field, fmt::format("a number from {} to {}", low, high));
-    return number;
-  }
-  /// Returns a number that may be missing.
-  double number_or(std::string_view field, double low, double high, double usual) {
-    return find(field) == nullptr ? usual : number(field, low, high);
-  }
-  /// Returns a fraction of a peak, or a table of them.
-  Efficiency efficiency(std::string_view field, bool may_be_table) {
-    const json* value = find(field);
-    if (!may_be_table || value == nullptr || !value->is_array()) return number(field, kLeastEfficiency, 1);
-    std::vector<Efficiency::Entry> entries;
-    const auto is_next = [&](const json& entry) {
-      if (!entry.is_array() || entry.size() != 2 || !entry[0].is_number() || !entry[1].is_number()) return false;
-      const auto flops = entry[0].get<double>();
-      const auto fraction = entry[1].get<double>();
-      return flops >= 1 && flops <= kLargest && fraction >= kLeastEfficiency && fraction <= 1 &&
-             (entries.empty() || flops > entries.back().flops);
-    };
-    for (const json& entry : *value) {
-      if (!is_next(entry)) break;
-      entries.push_back({entry[0].get<double>(), entry[1].get<double>()});
-    }
-    if (entries.empty() || entries.size() != value->size() || entries.size() > kMostEntries) {
-      refuse(field,
-             fmt::format("a number from {0} to 1, or up to {1} pairs [FLOPs, number from {0} to 1] of increasing FLOPs from 1",
-                         kLeastEfficiency, kMostEntries));
-    }
-    return Efficiency(std::move(entries));
-  }
-  int count(std::string_view field) {
-    const json* value = find(field);
-    if (value == nullptr || !value->is_number_unsigned() || value->get<std::uint64_t>() < 1 ||
-        value->get<std::uint64_t>() > static_cast<std::uint64_t>(kMostOfANode)) {
-      refuse(field, fmt::format("an integer from 1 to {}", kMostOfANode));
-    }
-    return value->get<int>();
-  }
-  Object inside(std::string_view field) {
-    const json* value = find(field);
-    if (value == nullptr || !value->is_object()) refuse(field, "an object");
-    return {*value, fmt::format("{}: in field \"{}\"", where_, field)};
-  }
-  void done() const {
-    for (const auto& [key, value] : object_.items()) {
-      if (std::find(read_.begin(), read_.end(), key) == read_.end()) {
-        throw Error(Cause::refused,
-                    fmt::format("{}: field \"{}\" is not known; expected {}", where_, shown(key), fmt::join(read_, ", ")));
-      }
-    }
-  }
-
- private:
-  const json& object_;
-  std::string where_;
-  std::vector<std::string> read_;
-};
+constexpr std::uint64_t kNewestVersion = 3;
 
 void read_flops(Object object, Machine& machine) {
   const auto rate = [&](std::string_view field, std::optional<double>& into) {
@@ -165,6 +73,21 @@ void check_sources(Object& object, const json& document) {
   }
 }
 
+/// Reads the rest of a machine whose ranks have cores.
+Machine read_cores(Object& object, Machine machine) {
+  machine.memory_bytes = object.number("memory_bytes", 1, kMostMemory);
+  machine.launch_seconds = object.number("launch_s", 0, kLongestLatency);
+  machine.gpus_per_node = kMostOfANode;
+  machine.cores = CoreMachine::read(object);
+  machine.flops_bf16 = machine.cores->best_flops(DType::bf16);
+  machine.flops_f32 = machine.cores->best_flops(DType::f32);
+  machine.flops_f64 = machine.cores->best_flops(DType::f64);
+  read_within(object.inside("within_node"), machine);
+  machine.nic_bytes_per_s = machine.within_bytes_per_s;
+  object.done();
+  return machine;
+}
+
 }  // namespace
 
 double Efficiency::at(double flops) const {
@@ -208,7 +131,12 @@ Machine find_machine(const std::string& name_or_file) {
 }
 
 Machine parse_machine(std::string_view text, const std::string& where) {
-  const json document = parse_json(text, where);
+  json document = parse_json(text, where);
+  // A report of calibrate has the machine inside.
+  if (document.is_object() && document.contains("command") && document.contains("machine")) {
+    json machine = std::move(document["machine"]);
+    document = std::move(machine);
+  }
   Object object(document, where);
   Machine machine;
   const json* stated = object.find("version");
@@ -216,6 +144,10 @@ Machine parse_machine(std::string_view text, const std::string& where) {
   if (version < 1 || version > kNewestVersion) object.refuse("version", fmt::format("an integer from 1 to {}", kNewestVersion));
   const bool is_new = version >= 2;
   machine.name = object.text("name");
+  if (version >= 3 && object.find("kind") != nullptr) {
+    if (const std::string kind = object.text("kind"); kind == "cores") return read_cores(object, std::move(machine));
+    else if (kind != "engines") object.refuse("kind", "\"engines\" (GPUs) or \"cores\" (what calibrate writes)");
+  }
   machine.memory_bytes = object.number("memory_bytes", 1, kMostMemory);
   machine.memory_bytes_per_s = object.number("memory_bytes_per_s", 1, kLargest);
   read_flops(object.inside("flops_per_s"), machine);

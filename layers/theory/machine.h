@@ -32,10 +32,13 @@
 //     "sources": {"launch_s": "an assumption"}  * where numbers come from, by field: "within_node.latency_s" for one inside
 //   }
 //
+// Version 3 has a second kind of machine, cores of a host: core_machine.h.
+//
 // Every field is required, except those of version 2, and that flops_per_s may lack dtypes. No other field is allowed. Errors
 // name the file, the field and what was expected.
 #pragma once
 
+#include "layers/theory/core_machine.h"
 #include "tsprun/types.h"
 
 #include <filesystem>
@@ -85,6 +88,8 @@ struct Machine {
   Efficiency gemm_efficiency = 1;
   Efficiency attention_efficiency = 1;
   int gpus_per_node = 1;
+
+  std::optional<CoreMachine> cores;  ///< ranks have cores of this host; nothing: they are GPUs
 
   Fabric fabric = Fabric::on_switch;
   double within_bytes_per_s = 0;

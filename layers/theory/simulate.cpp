@@ -71,14 +71,29 @@ double slowness_of(int rank, const SimulateOptions& options) {
   return factor;
 }
 
+/// Seconds between ticks, at least: kernels without work have none.
+constexpr double kShortestTick = 1e-7;
+
 PlayedRun play_on(const Machine& machine, std::span<const Program> programs, int world, const SimulateOptions& options,
                   bool trace = false) {
   const int unit = static_cast<int>(programs.size());
+  std::optional<CoreOptions> cores;
+  if (machine.cores) {
+    cores = {.cores = machine.cores->cores,
+             .copy_bytes_per_s = machine.cores->copy_bytes_per_s,
+             .reduce_bytes_per_s = machine.cores->reduce_bytes_per_s,
+             .message_seconds = machine.cores->message_seconds,
+             .tick_seconds = [&](const KernelCost& cost) {
+               const KernelPrice price = machine.cores->price(cost, machine.name);
+               return std::max(price.seconds / std::max(1.0, price.ticks), kShortestTick);
+             }};
+  }
   return play(programs, {.fabric = fabric_of(machine, unit, options),
                          .ranks = world,
                          .steps = options.steps,
                          .blocking = options.blocking,
                          .copies_slow_kernels = machine.copies_slow_kernels,
+                         .cores = std::move(cores),
                          .trace = trace,
                          .price = [&](int rank, const KernelCost& cost) {
                            return slowness_of(rank, options) * kernel_seconds(cost, machine);
@@ -91,6 +106,17 @@ void make_compute_infinite(Machine& machine) {
   for (std::optional<double>* flops : {&machine.flops_bf16, &machine.flops_f32, &machine.flops_f64}) {
     if (*flops) *flops = kInfinite;
   }
+}
+
+void make_kernels_free(Machine& machine) {
+  for (auto& [kind, sizes] : machine.cores->kernels) {
+    for (auto& [size, price] : sizes) price.seconds = 0;
+  }
+}
+
+void make_chores_free(Machine& machine) {
+  machine.cores->copy_bytes_per_s = machine.cores->reduce_bytes_per_s = kInfinite;
+  machine.cores->message_seconds = 0;
 }
 
 void make_within_node_infinite(Machine& machine) {
@@ -132,8 +158,13 @@ std::string what_binds(const Machine& machine, std::span<const Program> programs
       least = std::max(least, slowness_of(static_cast<int>(rank), options) * kernels_seconds(programs[rank], candidate.without));
     candidate.most = run.seconds / options.steps - least;
   };
-  add(name(Resource::compute, machine), make_compute_infinite);
-  add(name(Resource::memory, machine), [](Machine& of) { of.memory_bytes_per_s = kInfinite; });
+  if (machine.cores) {
+    add("kernels", make_kernels_free);
+    add("copies and sums", make_chores_free);
+  } else {
+    add(name(Resource::compute, machine), make_compute_infinite);
+    add(name(Resource::memory, machine), [](Machine& of) { of.memory_bytes_per_s = kInfinite; });
+  }
   add("launches of kernels", [](Machine& of) { of.launch_seconds = 0; });
   add(name(Resource::within_node, machine), make_within_node_infinite);
   add(name(Resource::across_nodes, machine), make_across_nodes_infinite);
@@ -178,6 +209,7 @@ int unit_of(const Layout& layout, int gpus_per_node) {
 }
 
 double kernel_seconds(const KernelCost& cost, const Machine& machine) {
+  if (machine.cores) return machine.launch_seconds + machine.cores->price(cost, machine.name).seconds;
   const double bytes = static_cast<double>(cost.bytes_read) + static_cast<double>(cost.bytes_written);
   const double memory = bytes / machine.memory_rate();
   if (cost.flops == 0) return machine.launch_seconds + memory;

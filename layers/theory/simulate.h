@@ -7,6 +7,8 @@
 // kernel takes longer by the machine's factor. Kernels of a GPU run one after another; copies and sums of collectives take no
 // time beside them. Links are those of transport/sim/fabric.h.
 //
+// On a machine of cores (core_machine.h) a kernel takes what was measured, and the rank's core does copies and sums.
+//
 // Folding. Replicas of a data-parallel job do the same. So if several fill the world, one unit of whole replicas on whole nodes
 // is recorded and played, and stands for the others (transport/sim/sim_transport.h).
 #pragma once

@@ -124,7 +124,7 @@ TEST(Machines, OfVersion2AreRefusedByField) {
     text.replace(at, what.size(), instead);
     return refusal([&] { parse_machine(text, "m.json"); });
   };
-  EXPECT_EQ(refused("\"version\": 2", "\"version\": 3"), "m.json: field \"version\": expected an integer from 1 to 2, found 3");
+  EXPECT_EQ(refused("\"version\": 2", "\"version\": 4"), "m.json: field \"version\": expected an integer from 1 to 3, found 4");
   EXPECT_NE(refused("\"version\": 2, ", "").find("field \"copies_slow_kernels\" is not known"), std::string::npos);
   EXPECT_EQ(refused("1.25", "0.5"), "m.json: field \"copies_slow_kernels\": expected a number from 1 to 100, found 0.5");
   EXPECT_EQ(refused("4e-6", "-1"), "m.json: field \"launch_s\": expected a number from 0 to 1, found -1");

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <fstream>
 #include <map>
@@ -77,6 +78,55 @@ TEST(SimulateCommand, TracesTheOrderInWhichATrainingWorks) {
     EXPECT_GE(real.size(), 4U * 4) << layout;
     EXPECT_EQ(order(folder.path("s.json")), real) << layout;
   }
+}
+
+/// Returns what a run of tsprun that must be refused says.
+std::string refused(const std::vector<std::string>& words) {
+  const Finished finished = run_tsprun(words);
+  EXPECT_EQ(finished.end.code, 2) << finished.describe();
+  return finished.err;
+}
+
+TEST(CalibrateCommand, WritesAMachineThatPlaysWhatCompareMeasured) {
+  const TemporaryDirectory folder;
+  write_text(folder.path("text.txt"));
+  run({"compare", "--layouts", "tsp=2;tp=2;tsp=3", "--seqs", "32,64", "--data", folder.path("text.txt"), "--steps", "1",
+       "--threads", "1", "--json", folder.path("m.json")},
+      {"--config", "nano"});
+  run({"calibrate", "--like", folder.path("m.json"), "--passes", "1", "--json", folder.path("host.json")}, {});
+  run({"simulate", "--machine", folder.path("host.json"), "--against", folder.path("m.json"), "--json", folder.path("s.json")},
+      {});
+  const json measured = read_json(folder.path("m.json")).at("compare");
+  const json report = read_json(folder.path("s.json"));
+  std::vector<json> points;
+  for (const json& row : measured) {
+    if (row.contains("step_seconds")) points.push_back(row);
+  }
+  const json& played = report.at("simulate");
+  ASSERT_EQ(played.size(), points.size());
+  ASSERT_GE(played.size(), 4U);
+  double largest = 0;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    EXPECT_EQ(played[i].at("layout"), points[i].at("label"));
+    EXPECT_EQ(played[i].at("seq"), points[i].at("seq"));
+    const double seconds = played[i].at("measured_seconds");
+    EXPECT_EQ(seconds, points[i].at("step_seconds"));
+    const double error = played[i].at("error");
+    EXPECT_NEAR(error, (played[i].at("seconds").get<double>() - seconds) / seconds, 1e-9);
+    largest = std::max(largest, std::abs(error));
+  }
+  EXPECT_DOUBLE_EQ(report.at("against").at("largest_error"), largest);
+  // What it lacks, and what it isn't.
+  const std::string host = folder.path("host.json");
+  EXPECT_NE(
+      refused({"simulate", "--machine", host, "--layout", "tsp=2", "--config", "nano", "--dtype", "bf16"}).find("--dtype bf16: "),
+      std::string::npos);
+  EXPECT_NE(refused({"simulate", "--machine", host, "--against", host}).find("not a report of compare, but of \"calibrate\""),
+            std::string::npos);
+  EXPECT_NE(refused({"simulate", "--machine", "mi300x", "--against", folder.path("m.json")}).find("mi300x describes GPUs"),
+            std::string::npos);
+  EXPECT_NE(refused({"plan", "--machine", host, "--layout", "tsp=2", "--config", "nano"}).find("simulate"), std::string::npos);
+  EXPECT_NE(refused({"calibrate", "--config", "nano"}).find("calibrate needs what to time"), std::string::npos);
 }
 
 }  // namespace
