@@ -140,11 +140,10 @@ void merge_views(const Compute& on, double scale, const Tensor& o, const Tensor&
 }  // namespace
 
 void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o, const ConstTensor& o) {
-  require(d_o.dims() == 4 && dense_rows(d_o) && d_o.dtype() != DType::byte, "flash_delta",
-          "do must be [B, S, n, d] of a float type", d_o);
-  require(
-      same_shape(o, d_o) && dense_rows(o) && (o.dtype() == DType::f64) == (d_o.dtype() == DType::f64) && o.dtype() != DType::byte,
-      "flash_delta", "o must have do's shape, f64 with f64", o);
+  require(d_o.dims() == 4 && dense_rows(d_o) && computes(d_o.dtype()), "flash_delta", "do must be [B, S, n, d] of a float type",
+          d_o);
+  require(same_shape(o, d_o) && dense_rows(o) && (o.dtype() == DType::f64) == (d_o.dtype() == DType::f64) && computes(o.dtype()),
+          "flash_delta", "o must have do's shape, f64 with f64", o);
   require(fits(delta, d_o), "flash_delta", "delta must be [B, n, S] of the type of sums", delta);
   for_rows(on, row_count(o), o.size(3), [&](std::size_t first, std::size_t end) {
     for (std::size_t row = first; row < end; ++row) {
@@ -162,8 +161,7 @@ void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o,
 
 void merge_attention(const Compute& on, double scale, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                      std::span<const ConstTensor> part_lse) {
-  require(o.dims() == 4 && dense_rows(o) && o.dtype() != DType::byte, "merge_attention", "o must be [B, S, n, d] of a float type",
-          o);
+  require(o.dims() == 4 && dense_rows(o) && computes(o.dtype()), "merge_attention", "o must be [B, S, n, d] of a float type", o);
   require(fits(lse, o), "merge_attention", "lse must be [B, n, S] of the type of sums", lse);
   if (part_o.empty() || part_o.size() != part_lse.size() || part_o.size() > kMaxParts) {
     throw std::invalid_argument("merge_attention: takes 1 to 64 parts, as many outputs as log-sum-exps, not " +

@@ -75,7 +75,7 @@ inline void check_heads(const char* kernel, const HeadMap& heads, const ConstTen
 /// Throws std::invalid_argument unless shapes, dtypes, scale, dropout probability and heads of a call fit together.
 inline void check_operands(const char* kernel, const Attention& attention, const ConstTensor& q, const ConstTensor& k,
                            const ConstTensor& v) {
-  require(q.dims() == 4 && dense_rows(q) && q.dtype() != DType::byte, kernel, "q must be [B, Sq, n, d] of a float type", q);
+  require(q.dims() == 4 && dense_rows(q) && computes(q.dtype()), kernel, "q must be [B, Sq, n, d] of a float type", q);
   for (const ConstTensor* view : {&k, &v}) {
     require(view->dims() == 4 && dense_rows(*view) && view->dtype() == q.dtype(), kernel,
             "k and v must be [B, Sk, n_kv, d] of q's type", *view);

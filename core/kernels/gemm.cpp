@@ -167,10 +167,10 @@ void check(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b) {
           "B must be a matrix with A's columns as rows, C's columns", b);
   for (const ConstTensor* view : {&a, &b}) {
     require(dense_rows(*view) || dense_rows(view->transposed(0, 1)), "gemm", "an operand must be dense along one dim", *view);
-    require(view->dtype() != DType::byte && (view->dtype() == DType::f64) == (c.dtype() == DType::f64), "gemm",
+    require(computes(view->dtype()) && (view->dtype() == DType::f64) == (c.dtype() == DType::f64), "gemm",
             "f64 goes with f64, bf16 and f32 with each other", *view);
   }
-  require(c.dtype() != DType::byte, "gemm", "C must be of a float type", c);
+  require(computes(c.dtype()), "gemm", "C must be of a float type", c);
 }
 
 /// Returns whether the product could be computed in bf16 units.

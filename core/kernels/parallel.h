@@ -1,7 +1,7 @@
 // Resources that a kernel runs with, passed in by its caller: threads, workspace, and a callback for progress (the tick).
 //
-// Kernels cut their outputs into tasks whose bounds follow from the shapes alone, and never cut a sum. So neither the number of
-// threads nor which thread runs which task changes a bit of the result.
+// Kernels cut their work into tasks whose bounds follow from the shapes alone; where a sum is cut, its parts are added in order.
+// So neither the number of threads nor which thread runs which task changes a bit of the result.
 #pragma once
 
 #include <condition_variable>

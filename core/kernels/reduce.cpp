@@ -83,7 +83,12 @@ struct NarrowWire {
   template <class D>
   static void stream(D d, hn::Vec<D> value, Bits* to) {
     const hn::Rebind<std::uint16_t, D> narrow;
-    hn::Stream(demote(d, value), narrow, &to->bits);
+    // Highway's Stream() writes 16 bytes at least, and half a vector of 16 bytes has 8.
+    if constexpr (HWY_MAX_BYTES >= 32) {
+      hn::Stream(demote(d, value), narrow, &to->bits);
+    } else {
+      hn::StoreU(demote(d, value), narrow, &to->bits);
+    }
   }
 };
 

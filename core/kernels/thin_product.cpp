@@ -159,7 +159,7 @@ struct Cut {
   std::size_t columns;  // of a task
   std::size_t partial_sums;
 
-  explicit Cut(const ConstTensor& b) : stored(b), dots(!dense_rows(b) || b.size(1) == 1) {
+  explicit Cut(const ConstTensor& b) : stored(b), dots(!dense_rows(b) || (b.size(1) == 1 && b.stride(0) == 1)) {
     if (dots) stored = b.transposed(0, 1);
     columns = dots ? stored.size(1) : std::min(stored.size(1), kColumns);
     rows = rows_per_task(columns);

@@ -13,9 +13,7 @@
 //     at once, and the next block, of the program or of the library, may get its memory: the operation then reads or
 //     overwrites what belongs to others, on this rank and its peers, and nothing reports it.
 //   · Operations in place: all_gather(v) and gather(v) if send is the own chunk of recv, reduce_scatter(v) and scatter(v) if recv
-//   is the own chunk of
-//     send,
-//     all_reduce and reduce if send == recv, broadcast always. Any other overlap of buffers is refused.
+//     is the own chunk of send, all_reduce and reduce if send == recv, broadcast always. Any other overlap of buffers is refused.
 //   · Reductions add in the canonical order: chunk c sums ranks c+1, c+2, …, c (cyclic), the first term copied. A reduce to
 //     root r is one chunk: r+1, …, r. An all_reduce is cut into size() chunks, the first count mod size() one element longer.
 //     bf16 and f16 are reduced in f32 and rounded once, after an average's division. So results are bit-identical from run to run

@@ -183,7 +183,7 @@ std::optional<Op> op_from_name(std::string_view text);
 /// Operation by which a reduction combines two elements; see reduces() for what takes which elements.
 ///
 /// Sums and products of integers wrap around, as in two's complement. min and max propagate NaN. average is the sum divided by
-/// the number of ranks. Of bool, sum and max are or, product and min are and.
+/// the number of ranks (a hierarchical one, of averages within nodes). Of bool, sum and max are or, product and min are and.
 enum class Reduction : std::uint8_t {
 #define TSPRUN_X(reduction, text) reduction,
   TSPRUN_REDUCTIONS(TSPRUN_X)

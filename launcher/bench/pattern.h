@@ -2,8 +2,9 @@
 //
 // An element is made of a small integer drawn by a hash of (seed, rank, index): 14 bits for f32 and f64, 8 for bf16 and f16, so
 // that each value is exact in its type, and sums over up to 1024 ranks are exact in f32 in any order. Values for products of
-// such types are 1 and −1. So the expected result doesn't depend on how a reduction was done; bf16 and f16 are rounded once, to
-// nearest, ties to even. Integers are multiples of the drawn one that fill their type, and wrap around; bools are its last bit.
+// such types are 1 and −1. So the expected result doesn't depend on how a reduction was done, but for averages and sums of
+// halves that are rounded on every node (hierarchical ones); bf16 and f16 are rounded once, to nearest, ties to even. Integers
+// are multiples of the drawn one that fill their type, and wrap around; bools are its last bit.
 #pragma once
 
 #include "tsprun/types.h"

@@ -329,6 +329,14 @@ void BenchCommand::validate(const GlobalOptions& global) {
                     "integers and bool and, or and xor",
                     tsprun::name(options_.reduction.value), tsprun::name(options_.dtype.value)));
   }
+  const bool half = options_.dtype == DType::bf16 || options_.dtype == DType::f16;
+  const bool rounded = options_.reduction == Reduction::average || (half && options_.reduction == Reduction::sum);
+  if (options_.check && global.reassociate && global.nodes > 1 && rounded && std::ranges::any_of(kinds, bench::reduces)) {
+    refuse(
+        fmt::format("--op {} of {} with --reassociate: nodes' partial results are rounded, so the bits can't be checked; "
+                    "try --no-check",
+                    tsprun::name(options_.reduction.value), tsprun::name(options_.dtype.value)));
+  }
   check_memory(global, kinds, sizes, options_.dtype);
   cases_ = bench::make_cases(kinds, sizes, options_.dtype, global.ranks);
   for (bench::Case& each : cases_) each.reduction = options_.reduction;

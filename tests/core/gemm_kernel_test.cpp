@@ -79,6 +79,20 @@ TEST(Gemm, EqualsTripleLoopsForAFewRows) {
   }
 }
 
+TEST(Gemm, TakesOneColumnOfAWiderMatrixForAFewRows) {
+  const Array a = Array::normal(DType::f64, {2, 37}, 1);
+  const Array wide = Array::normal(DType::f64, {37, 10}, 2);
+  const ConstTensor column = wide.view().slice(1, 3, 1);
+  Array c(DType::f64, {2, 1});
+  Bench bench(1, kernels::gemm_workspace(c.view(), a.view(), column, 1));
+  kernels::gemm(bench.on(), c.view(), a.view(), column);
+  for (std::size_t row = 0; row < 2; ++row) {
+    double sum = 0;
+    for (std::size_t i = 0; i < 37; ++i) sum += a[row * 37 + i] * wide[i * 10 + 3];
+    EXPECT_NEAR(c[row], sum, 1e-13);
+  }
+}
+
 TEST(Gemm, HasTheSameBitsForAnyNumberOfThreadsForAFewRows) {
   for (const bool transposed : {false, true}) {
     const Array a = Array::normal(DType::f32, {2, 2100}, 1);

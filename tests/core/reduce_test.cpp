@@ -3,6 +3,8 @@
 
 #include "core/kernels/reduce.h"
 
+#include "core/kernels/level.h"
+
 #include "tests/support/oracle.h"
 
 #include <gtest/gtest.h>
@@ -177,6 +179,14 @@ TEST_P(Reduce, HandlesNansInfinitiesZerosAndDenormals) {
   for (const int terms : {2, 3, 8}) {
     check(terms, 5003, 1, Stores::cached, true);
     check(terms, 5003, 3, Stores::streaming, true);
+  }
+}
+
+TEST_P(Reduce, HasTheSameBitsOnProcessorsWithoutAvx) {
+  kernels::set_level(kernels::Level::baseline);
+  for (const std::size_t misplaced : std::initializer_list<std::size_t>{0, 1, 5}) {
+    check(3, 1003, misplaced, Stores::cached, true);
+    check(3, 1003, misplaced, Stores::streaming, true);
   }
 }
 
