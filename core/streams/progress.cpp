@@ -16,6 +16,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <sched.h>
 #include <thread>
 #include <unistd.h>
@@ -261,7 +262,8 @@ Progress::~Progress() {
   if (::getpid() == state_->process) {
     state_->stop();
   } else {
-    new std::shared_ptr<ProgressState>(std::move(state_));  // the thread isn't in this process, so it can't be ended here
+    // The thread isn't in this process, so it can't be ended here.
+    new (std::nothrow) std::shared_ptr<ProgressState>(std::move(state_));
   }
 }
 

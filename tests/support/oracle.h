@@ -75,8 +75,8 @@ using Accumulator = std::conditional_t<std::same_as<T, bf16> || std::same_as<T, 
 /// Of integers without overflow: 64 bits are enough, as higher bits never change lower ones.
 template <class A>
 A combine_integers(A a, A b, Reduction reduction) {
-  const auto x = static_cast<std::uint64_t>(a);
-  const auto y = static_cast<std::uint64_t>(b);
+  const auto x = static_cast<std::uint64_t>(a);  // NOLINT(bugprone-signed-char-misuse): i8 is a number
+  const auto y = static_cast<std::uint64_t>(b);  // NOLINT(bugprone-signed-char-misuse)
   switch (reduction) {
     case Reduction::sum: return static_cast<A>(x + y);
     case Reduction::product: return static_cast<A>(x * y);
