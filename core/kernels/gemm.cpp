@@ -174,7 +174,9 @@ void check(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b) {
 }
 
 /// Returns whether the product could be computed in bf16 units.
-bool in_pairs(const ConstTensor& a, const ConstTensor& b) { return a.dtype() == DType::bf16 && b.dtype() == DType::bf16; }
+bool in_pairs(const ConstTensor& a, const ConstTensor& b) {
+  return a.dtype() == DType::bf16 && b.dtype() == DType::bf16 && a.size(1) > 0;
+}
 
 }  // namespace
 
