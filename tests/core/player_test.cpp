@@ -348,7 +348,7 @@ TEST(PlayerWithCores, ACopyTakesTheReceiversCore) {
 TEST(PlayerWithCores, AGatherInPlaceCopiesWhatOthersSentAndElsewhereItsOwnPartToo) {
   constexpr std::size_t kBytes = std::size_t{4} << 20;
   const auto in_place = record(2, 2, 2, kBytes / 4, "all_gather=direct", all_gather);
-  EXPECT_NEAR(play(in_place, on_cores(2, 2)).seconds, static_cast<double>(kBytes / 2) / kCopyRate, 3 * kMessage);
+  EXPECT_NEAR(play(in_place, on_cores(2, 2)).seconds, static_cast<double>(kBytes) / 2 / kCopyRate, 3 * kMessage);
   const auto elsewhere = record(2, 2, 2, kBytes / 2, "all_gather=direct", [](Context& context, Buffer all) {
     context.world().all_gather(all.slice(all.count / 2, all.count / 4), all.slice(0, all.count / 2));
   });
@@ -373,7 +373,7 @@ TEST(PlayerWithCores, CopiesGoOnInTheTicksOfAKernel) {
   compute(programs[0], 0, 3.5e-3);
   compute(programs[1], 1, 10e-3);
   const PlayedRun run = play(programs, on_cores(2, 2));
-  const double segment = static_cast<double>(kBytes / 2) / kCopyRate;
+  const double segment = static_cast<double>(kBytes) / 2 / kCopyRate;
   EXPECT_NEAR(run.ranks[0].seconds, 4e-3 + segment + 1e-3 + segment, 3 * kMessage);
   EXPECT_NEAR(run.ranks[1].seconds, 10e-3 + 2 * segment, 3 * kMessage);
   EXPECT_NEAR(run.ranks[1].compute, 10e-3, 3 * kMessage);
