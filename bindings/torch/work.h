@@ -1,0 +1,78 @@
+// Work objects of torch: an operation that was handed to Progress, its future, and its failure as an exception of torch.
+#pragma once
+
+#include "process_group.h"
+
+#include <c10/util/Exception.h>
+
+#include <exception>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace tsprun::torch_binding {
+
+/// Rethrows a failure as what torch expects, a std::runtime_error with the verdict's text.
+inline std::exception_ptr as_torch_error(const std::string& call, const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    return std::make_exception_ptr(std::runtime_error(call + ": " + std::string(name(error.cause())) + ": " + error.what()));
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+/// One operation, as torch waits for it; used by any thread.
+class TsprunWork : public c10d::Work {
+ public:
+  TsprunWork(int rank, c10d::OpType type, const std::string& title, const c10::optional<Tensors>& inputs, Tensors outputs,
+             std::chrono::milliseconds timeout)
+      : Work(rank, type, title.c_str(), inputs),
+        call_(title),
+        outputs_(std::move(outputs)),
+        timeout_(timeout),
+        future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+
+  void looked_after(std::shared_ptr<Member> member, Posted posted) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    member_ = std::move(member);
+    posted_.emplace(std::move(posted));
+  }
+  void over(const std::exception_ptr& failure) {
+    const std::exception_ptr error = failure ? as_torch_error(call_, failure) : nullptr;
+    finish(error);
+    if (error) future_->setErrorIfNeeded(error);
+    else future_->markCompleted(c10::IValue(outputs_));
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    const std::chrono::milliseconds limit = timeout.count() > 0 ? timeout : timeout_;
+    bool in_time = false;
+    try {
+      in_time = posted_->wait(limit);
+    } catch (...) {
+      std::rethrow_exception(as_torch_error(call_, std::current_exception()));
+    }
+    TORCH_CHECK(in_time, call_, ": Timed out after ", limit.count(), " ms: ranks of the group are still computing, ",
+                "or never called it");
+    return true;
+  }
+  std::vector<at::Tensor> result() override { return outputs_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  void abort() override { TORCH_CHECK(false, "tsprun: an operation that has begun can't be taken back"); }
+  int sourceRank() const override { return source_; }
+  void set_source(int rank) { source_ = rank; }
+
+ private:
+  std::string call_;
+  Tensors outputs_;
+  std::chrono::milliseconds timeout_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::shared_ptr<Member> member_;  // before posted_, which must not outlive it
+  std::optional<Posted> posted_;
+  int source_ = -1;
+};
+
+}  // namespace tsprun::torch_binding
