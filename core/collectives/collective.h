@@ -159,7 +159,7 @@ class Collective final : public Operation {
   Engine* engine_;
   std::optional<Arguments> own_arguments_;
   const Arguments* arguments_;
-  sim::Chores* counted_;  // EngineOptions::counted
+  Chores* counted_;  // EngineOptions::counted
   Envelope sent_;
   int missing_ = -1;
   std::uint32_t missing_segment_ = 0;

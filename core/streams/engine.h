@@ -17,9 +17,9 @@
 #include "core/board/flight_board.h"
 #include "core/streams/frame_pool.h"
 #include "core/streams/link_times.h"
+#include "transport/chores.h"
 #include "transport/clock.h"
 #include "transport/doorbell.h"
-#include "transport/sim/chores.h"
 #include "transport/transport.h"
 #include "tsprun/work.h"
 
@@ -141,10 +141,10 @@ struct EngineOptions {
   PeerWatch* watch = nullptr;                 ///< detects dead peers where no launcher does; null: none; borrowed
   bool supervised = false;                    ///< a launcher reports how ranks' processes ended
   bool blocking = false;                      ///< post() waits until the operation is complete
-  RankFaults* faults = nullptr;    ///< told of every operation when it is posted, begins and ends; null: none; borrowed
-  sim::Chores* counted = nullptr;  ///< if set, payloads are counted here, never touched: the rank is played (core/virtual/)
-  const Clock* clock = nullptr;    ///< times waits, operations and links; null: the real one; borrowed
-  bool phantom = false;            ///< there are no peers, and operations aren't begun: see make_phantom()
+  RankFaults* faults = nullptr;  ///< told of every operation when it is posted, begins and ends; null: none; borrowed
+  Chores* counted = nullptr;     ///< if set, payloads are counted here, never touched: the rank is played (core/virtual/)
+  const Clock* clock = nullptr;  ///< times waits, operations and links; null: the real one; borrowed
+  bool phantom = false;          ///< there are no peers, and operations aren't begun: see make_phantom()
 };
 
 /// The engine of one rank; used by one thread at a time, the rank's. Its functions throw the first failure of the job once the

@@ -197,7 +197,7 @@ bool ProgressState::wait(PostedState& posted, std::uint64_t deadline_ns) {
   return true;
 }
 
-/// What the progress thread does.
+/// Runs in the progress thread.
 void ProgressState::attend() {
   std::unique_lock<std::mutex> lock(mutex);
   std::uint64_t last_sign_ns = 0;

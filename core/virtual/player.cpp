@@ -37,7 +37,7 @@ class Player final : public sim::Handler {
                .wake = [this](int rank) { wake(rank); }} {
     if (options.copies_slow_kernels > 1) world_.moves = [this](int rank, int change) { moves(rank, change); };
     if (options.cores) {
-      world_.chore_seconds = [this](const sim::Chores& chores) { return price_of(chores) * crowding(); };
+      world_.chore_seconds = [this](const Chores& chores) { return price_of(chores) * crowding(); };
     }
     world_.make_transports();
     for (const auto& transport : world_.transports) transport->chores().in_pieces = options.cores.has_value();
@@ -143,7 +143,7 @@ class Player final : public sim::Handler {
 
   // --- cores: what a rank's core does besides kernels
 
-  double price_of(const sim::Chores& chores) const {
+  double price_of(const Chores& chores) const {
     const CoreOptions& cores = *options_.cores;
     return chores.copied_bytes / cores.copy_bytes_per_s + chores.reduced_bytes / cores.reduce_bytes_per_s +
            chores.messages * cores.message_seconds;
@@ -154,7 +154,7 @@ class Player final : public sim::Handler {
 
   /// Returns the seconds of the chores that came up in this event, which the core has yet to do.
   double chores_of(State& state) {
-    sim::Chores& chores = world_.transports[static_cast<std::size_t>(&state - states_.data())]->chores();
+    Chores& chores = world_.transports[static_cast<std::size_t>(&state - states_.data())]->chores();
     const double seconds = price_of(chores);
     chores = {.in_pieces = true};
     return seconds;

@@ -12,7 +12,7 @@
 // different places may differ by an element.
 #pragma once
 
-#include "transport/sim/chores.h"
+#include "transport/chores.h"
 #include "transport/sim/fabric.h"
 #include "transport/transport.h"
 

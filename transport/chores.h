@@ -1,7 +1,7 @@
 // Work that a played rank's own core does for communication: what a GPU's copy engines would do beside the kernels.
 #pragma once
 
-namespace tsprun::detail::sim {
+namespace tsprun::detail {
 
 /// Chores of one rank since they were last paid for.
 struct Chores {
@@ -11,4 +11,4 @@ struct Chores {
   bool in_pieces = false;    ///< an operation's step copies at most a segment, as on a real rank; else all that it can
 };
 
-}  // namespace tsprun::detail::sim
+}  // namespace tsprun::detail
