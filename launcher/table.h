@@ -30,7 +30,7 @@ struct Column {
   std::string field;  ///< its name in CSV; empty: CSV doesn't have it
 };
 
-/// What stands in a row's column.
+/// Content of a row's column.
 struct Cell {
   template <class Text>
   requires std::constructible_from<std::string, Text> Cell(const Text& both) : text(both), value(text) {}

@@ -44,8 +44,8 @@ struct CallOptions {
   /// Overrides the choice table for this call. An algorithm that the operation doesn't have, or that can't run on this group, is
   /// refused. A group of one rank has nothing to move and takes any that the operation has.
   Algorithm algorithm = Algorithm::automatic;
-  /// Of messages: both ends must give the same, or the job ends with Error(mismatch). It doesn't choose among messages, which
-  /// arrive in the order in which they were sent.
+  /// Label of a message: both ends must give the same, or the job ends with Error(mismatch). It doesn't choose among messages,
+  /// which arrive in the order in which they were sent.
   std::int32_t tag = 0;
 };
 

@@ -14,7 +14,7 @@ namespace tsprun::detail {
 
 namespace {
 
-/// What a strategy is made for.
+/// Arguments of a strategy's maker.
 struct Place {
   Rank& rank;
   Mesh& mesh;

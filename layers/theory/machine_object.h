@@ -1,4 +1,5 @@
-// An object of a machine file (machine.h): every field is checked for presence, type and range.
+// An object of a machine file (machine.h), or of another file for the theory: every field that is read is checked for presence,
+// type and range.
 #pragma once
 
 #include "layers/io/json_text.h"

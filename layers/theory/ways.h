@@ -44,8 +44,8 @@ struct BlockElements {
   std::uint64_t mlp;
 };
 
-/// What theory knows of an axis. Of the members that follow `axis`, an axis that cuts heads has `add_flows` alone, one that cuts
-/// sequences none: what it sums isn't the blocks' own.
+/// Row of an axis in the table of theory. Of the members that follow `axis`, an axis that cuts heads has `add_flows` alone, one
+/// that cuts sequences none: what it sums isn't the blocks' own.
 struct AxisWay {
   AxisKind axis;
   bool shares_weights = false;  ///< every rank computes with the weights that all of them hold together, not those that it holds
