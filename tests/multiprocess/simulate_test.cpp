@@ -123,6 +123,12 @@ TEST(CalibrateCommand, WritesAMachineThatPlaysWhatCompareMeasured) {
       std::string::npos);
   EXPECT_NE(refused({"simulate", "--machine", host, "--against", host}).find("not a report of compare, but of \"calibrate\""),
             std::string::npos);
+  json damaged = read_json(folder.path("m.json"));
+  damaged["compare"][0]["forward_only"] = "yes";
+  std::ofstream(folder.path("damaged.json")) << damaged;
+  EXPECT_NE(refused({"simulate", "--machine", host, "--against", folder.path("damaged.json")})
+                .find("field \"forward_only\": expected true or false"),
+            std::string::npos);
   EXPECT_NE(refused({"simulate", "--machine", "mi300x", "--against", folder.path("m.json")}).find("mi300x describes GPUs"),
             std::string::npos);
   EXPECT_NE(refused({"plan", "--machine", host, "--layout", "tsp=2", "--config", "nano"}).find("simulate"), std::string::npos);
