@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """PyTorch programs on tsprun and on gloo, in turns: all_reduce, and DistributedDataParallel of a small transformer.
 
-    compare_gloo.py --tsprun build/release/launcher/tsprun --package build/release/bindings/torch/package
-                    [--ranks 2,4,8] [--sizes 1K,64K,1M,16M] [--rounds 5] [--ddp]
+  bench/compare_gloo.py --json gloo.json        # all_reduce, 1 KiB to 64 MiB on 2, 4 and 8 ranks
+  bench/compare_gloo.py --ddp                   # training on 4 ranks
 
 Each process has both backends; every round times ours and gloo's one after the other, and the medians of all rounds are compared.
 Prints microseconds (or tokens per second), the ratio, and over all points the geometric mean and the smallest ratio.
@@ -13,15 +13,19 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import time
 
+import harness
+
+
+LIMIT_S = 600
+#: bars: the smallest ratio, the geometric mean of all_reduce's, and that of training
+NEVER_SLOWER, MEAN, TRAINING = 0.95, 3, 1.2
+
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tsprun", default="build/release/launcher/tsprun")
-    parser.add_argument("--package", default="build/release/bindings/torch/package")
+    parser = harness.options(__doc__)
     parser.add_argument("--ranks", default="2,4,8")
     parser.add_argument("--sizes", default="1K,64K,1M,16M,64M")
     parser.add_argument("--rounds", type=int, default=5)
@@ -111,31 +115,40 @@ def training(options):
 
 
 def measure(options, ranks):
-    """Starts a job that measures, and returns its results."""
-    command = [options.tsprun, "-n", str(ranks), "run", "--", "/usr/bin/python3", os.path.abspath(__file__), "--worker",
+    """Starts a job that measures, and returns its results; ends the script if it fails."""
+    command = [options.build / "launcher/tsprun", "-n", str(ranks), "run", "--", "/usr/bin/python3", os.path.abspath(__file__), "--worker",
                "--sizes", options.sizes, "--rounds", str(options.rounds)] + (["--ddp"] if options.ddp else [])
-    environment = dict(os.environ, PYTHONPATH=os.path.abspath(options.package), OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(done.stdout + done.stderr)
-    return [json.loads(line.partition("result ")[2]) for line in done.stdout.splitlines() if "result " in line]
+    printed = harness.run(command, LIMIT_S)
+    if printed is None:
+        sys.exit(1)
+    return [json.loads(line.partition("result ")[2]) for line in printed.splitlines() if "result " in line]
 
 
 def main():
     options = arguments()
     if options.worker:
         (training if options.ddp else all_reduces)(options)
-        return
+        return 0
+    package = options.build.resolve() / "bindings/torch/package"
+    os.environ.update(PYTHONPATH=str(package), OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR")
     unit = "tokens/s" if options.ddp else "us"
-    ratios = []
+    rows = []
     print(f"{'ranks':>5} {'':>26} {'tsprun ' + unit:>15} {'gloo ' + unit:>15} {'ratio':>6}")
     for ranks in [4] if options.ddp else map(int, options.ranks.split(",")):
         for result in measure(options, ranks):
             ours, gloo = result["tsprun"], result["gloo"]
-            ratios.append(ours / gloo if options.ddp else gloo / ours)
-            print(f"{ranks:>5} {result['size']:>26} {ours:>15.1f} {gloo:>15.1f} {ratios[-1]:>6.2f}", flush=True)
-    print(f"geometric mean {math.exp(statistics.mean(map(math.log, ratios))):.2f}, smallest {min(ratios):.2f}")
+            rows.append({"ranks": ranks, **result, "ratio": ours / gloo if options.ddp else gloo / ours})
+            print(f"{ranks:>5} {result['size']:>26} {ours:>15.1f} {gloo:>15.1f} {rows[-1]['ratio']:>6.2f}", flush=True)
+    ratios = [row["ratio"] for row in rows]
+    mean = math.exp(statistics.mean(map(math.log, ratios)))
+    wanted = TRAINING if options.ddp else MEAN
+    bars = [{"bar": f"geometric mean at least {wanted}", "reached": mean >= wanted, "measured": f"{mean:.2f}"}]
+    if not options.ddp:
+        bars.append({"bar": f"never below {NEVER_SLOWER}", "reached": min(ratios) >= NEVER_SLOWER, "measured": f"{min(ratios):.2f}"})
+    harness.print_bars(bars)
+    harness.write_figures(options.json, {"rows": rows, "bars": bars})
+    return 0 if all(bar["reached"] for bar in bars) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
