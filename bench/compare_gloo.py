@@ -18,7 +18,6 @@ import time
 
 import harness
 
-
 LIMIT_S = 600
 #: bars: the smallest ratio, the geometric mean of all_reduce's, and that of training
 NEVER_SLOWER, MEAN, TRAINING = 0.95, 3, 1.2

@@ -100,8 +100,8 @@ dist.all_to_all_single(got, given(rank, 2 * size))
 equal(got, torch.cat([given(r, 2 * size)[2 * rank : 2 * rank + 2] for r in range(size)]))
 if size > 1:
     rows, splits = torch.empty(size), [-1, size + 1] + [0] * (size - 2)  # as many as there are in all
-    refused("a split of the input has -1", lambda: dist.all_to_all_single(torch.empty(size), rows, None, splits))
-    refused("a split of the output has -1", lambda: dist.all_to_all_single(rows, torch.empty(size), splits, None))
+    refused("send_counts", lambda: dist.all_to_all_single(torch.empty(size), rows, None, splits))
+    refused("recv_counts", lambda: dist.all_to_all_single(rows, torch.empty(size), splits, None))
 dist.barrier()
 
 # Messages: in a ring all send first; both directions at once; strided; large ones.
