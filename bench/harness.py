@@ -25,7 +25,7 @@ def options(description):
 
 def run(command, limit_s=60):
     """The command's output, or None if it failed."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=limit_s, check=False)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", timeout=limit_s, check=False)
     if done.returncode != 0:
         log(f"  failed ({done.returncode}): {' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
         return None
