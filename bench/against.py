@@ -23,13 +23,10 @@ MEDIAN, EACH = 0.10, 0.15
 CROWDED = 0.20
 
 
-def tsprun(options, words, report, speed=None):
+def tsprun(options, words, report):
     """Runs tsprun, and returns its report."""
-    env = dict(os.environ)
-    if speed:
-        env["TSP_LINK_GBPS"] = str(speed)
     command = [options.build / "launcher" / "tsprun", "-q", "--json", report, *map(str, words)]
-    done = subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False)
     if done.returncode != 0:
         sys.exit(f"against.py: {' '.join(map(str, command))}\n{done.stderr}")
     return json.loads(report.read_text())
@@ -39,14 +36,15 @@ def measure(options, folder):
     """One report of all points, measured by several calls of `compare`."""
     n = options.ranks
     plain = f"tsp={n};tp={n};sp={n};zero3={n}"
-    calls = [(["--layouts", plain], None), (["--layouts", f"tp={n}", "--tp", "sequence"], None),
-             (["--layouts", f"sp={n}", "--sp", "ring"], None), (["--layouts", f"sp={n}", "--sp", "ulysses"], None)]
-    calls += [(["--layouts", f"tsp={n};tp={n}"], speed) for speed in options.links]
+    longest = options.seqs.split(",")[-1]
+    calls = [["--layouts", plain, "--seqs", options.seqs], ["--layouts", f"tp={n}", "--tp", "sequence", "--seqs", options.seqs],
+             ["--layouts", f"sp={n}", "--sp", "ring", "--seqs", options.seqs],
+             ["--layouts", f"sp={n}", "--sp", "ulysses", "--seqs", options.seqs]]
+    calls += [["--layouts", f"tsp={n};tp={n}", "--link-gbps", speed, "--seqs", longest] for speed in options.links]
     whole = None
-    for words, speed in calls:
-        lengths = options.seqs if speed is None else options.seqs.split(",")[-1]
-        report = tsprun(options, [*words, "compare", "--config", options.config, "--data", options.data, "--batch", options.batch,
-                                  "--seqs", lengths, "--steps", options.steps, "--threads", 1], folder / "part.json", speed)
+    for words in calls:
+        report = tsprun(options, ["compare", *words, "--config", options.config, "--data", options.data, "--batch", options.batch,
+                                  "--steps", options.steps, "--threads", 1], folder / "part.json")
         if whole is None:
             whole = report
         else:

@@ -92,8 +92,10 @@ void take_environment(const Environment& environment, std::string_view command, 
   if (command != "run") refuse_ignored_variables(environment, command);
 }
 
-/// Refuses faults that the command can't inject.
+/// Refuses faults that the command can't inject, and slower links of a command that has none.
 void check_faults(const CommandFacts& command, const GlobalOptions& global) {
+  if (global.link_gbps.given() && !command.has_ranks())
+    refuse(fmt::format("--link-gbps {}: {} has no ranks", global.link_gbps.text, command.name));
   for (const fault::Spec& spec : global.faults.values) {
     if (!command.has_ranks()) refuse(fmt::format("--fault {}: {} has no ranks", spec.text, command.name));
     if (spec.step == 0 || command.has_steps) continue;

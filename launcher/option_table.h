@@ -144,7 +144,8 @@ class OptionTable {
   /// proposes the default.
   template <class T, class Parser>
   TypedRow<T> add(const std::string& usage, Given<T>& given, std::string help, Parser parser, Trait traits = Trait::none) {
-    if constexpr (std::same_as<Parser, Number>) parser.range.usual = given.value;
+    if constexpr (std::same_as<Parser, Number>)
+      if (parser.range.usual == 0) parser.range.usual = given.value;
     if constexpr (requires { parser.words(); }) help = with_words(std::move(help), parser.words());
     OptionRow& row = add(usage, given.text, std::move(help), traits);
     const auto print = [parser](const T& value) { return print_value(parser, value); };

@@ -212,6 +212,8 @@ void GlobalOptions::declare(OptionTable& table) {
   table.add("--reassociate", reassociate,
             "allow reductions whose order depends on the nodes: faster across many adapters, no longer bit-identical");
   table.add("--verify", verify, "checksum every payload (over tcp they always are)");
+  table.add("--link-gbps G", link_gbps, "make links look as slow as G, in 10⁹ bytes per second; default: as fast as they are",
+            Number{{.lowest = 0, .highest = 1e6, .usual = 0.5, .open = true}}, computed);
   table.add("--json FILE", json, "write the report for machines to FILE; -: to stdout, and everything else to stderr",
             per_node | writes);
   table.add("--trace FILE", trace, "write a trace of all ranks for Perfetto to FILE (-: stdout), gzipped if it ends in .gz",

@@ -54,6 +54,7 @@ struct GlobalOptions {
   GivenList<fault::Spec> faults;
   bool reassociate = false;
   bool verify = false;
+  Given<double> link_gbps{0};  ///< speed that links are slowed down to, in 10⁹ bytes per second; 0: as fast as they are
   std::string trace;
   TraceOptions trace_options;
   std::string json;

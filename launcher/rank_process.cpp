@@ -67,6 +67,7 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
     options.heap_budget = plan.spec->global->mem_per_rank;
     options.reassociate = plan.spec->global->reassociate;
     options.verify = plan.spec->global->verify;
+    options.link_gbps = plan.spec->global->link_gbps;
     options.algorithms = plan.spec->global->algorithms;
     options.faults = plan.spec->global->faults.values;
     options.struck_faults = plan.spec->global->struck_faults;
@@ -133,6 +134,8 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
     program.environment.emplace_back("TSP_MEM_PER_RANK", std::to_string(budget));
   if (plan.spec->global->reassociate) program.environment.emplace_back("TSP_REASSOCIATE", "1");
   if (plan.spec->global->verify) program.environment.emplace_back("TSP_VERIFY", "1");
+  if (const double speed = plan.spec->global->link_gbps; speed != 0)
+    program.environment.emplace_back("TSP_LINK_GBPS", fmt::format("{}", speed));
   if (!plan.store.empty()) program.environment.emplace_back("TSP_STORE", plan.store);
   program.environment.emplace_back("TSP_LOG_LEVEL", plan.spec->global->quiet ? "error" : plan.spec->global->log_level);
   program.inherited = plan.memory->inherited();

@@ -49,7 +49,7 @@ inline constexpr std::array<EnvironmentVariable, 11> kEnvironment = {{
     {"TSP_BLOCKING", ObeyedBy::programs, "0, 1", "0",
      "waits for every posted operation at once, which shows what a schedule hides", ""},
     {"TSP_LINK_GBPS", ObeyedBy::programs, "10⁹ bytes per second, more than 0 and at most 1000000", "as fast as they are",
-     "makes links look as slow as this", ""},
+     "makes links look as slow as this", "--link-gbps"},
 }};
 
 /// The variables of a process. Every function that returns a number or a flag throws Error(refused) for a value that isn't one of

@@ -5,7 +5,6 @@
 #include "launcher/report.h"
 #include "layers/layout/check_layout.h"
 #include "layers/theory/peaks.h"
-#include "transport/environment.h"
 
 #include <fmt/format.h>
 
@@ -126,7 +125,7 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
   row["batch"] = point.model.batch.value;
   row["forward_only"] = forward_only;
   row["threads"] = point.global.threads.value;
-  if (const double speed = Environment().link_gbps(); speed > 0) row["link_gbps"] = speed;
+  if (point.global.link_gbps.given()) row["link_gbps"] = point.global.link_gbps.value;
   row["memory_peak_bytes"] = nullptr;
   row["traffic_bytes"] = nullptr;
   row["tokens_per_s"] = nullptr;

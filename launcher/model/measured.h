@@ -15,7 +15,7 @@ struct MeasuredPoint {
   Layout layout;
   bool forward = false;
   double seconds = 0;    ///< of the median step
-  double link_gbps = 0;  ///< speed that TSP_LINK_GBPS gave the links; 0: as fast as they are
+  double link_gbps = 0;  ///< speed that --link-gbps gave the links; 0: as fast as they are
 };
 
 /// Reads the points that were measured, in order, and leaves out those that weren't: a layout that can't run has none. Throws
