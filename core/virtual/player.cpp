@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace tsprun::detail {
@@ -41,6 +42,7 @@ class Player final : public sim::Handler {
     }
     world_.make_transports();
     for (const auto& transport : world_.transports) transport->chores().in_pieces = options.cores.has_value();
+    if (options.trace) fabric_.observe(&rates_.emplace(fabric_.links().size()));
     for (int rank = 0; rank < world_.unit; ++rank) {
       State& state = states_.emplace_back();
       state.rank = std::make_unique<PlayedRank>(world_, rank, programs[static_cast<std::size_t>(rank)], board_);
@@ -69,6 +71,11 @@ class Player final : public sim::Handler {
       states_[rank].rank->engine().observe(nullptr);
       result.traces.push_back({.events = trace->events(), .memory = trace->memory(), .left_out = trace->left_out()});
       trace.reset();  // before the next is copied
+    }
+    for (std::size_t link = 0; rates_ && link < result.links.size(); ++link) {
+      if (result.links[link].bytes == 0) continue;
+      result.tracks.push_back({.link = link, .name = fabric_.describe(link), .bytes = rates_->of(link)});
+      result.slice_seconds = rates_->width();
     }
     return result;
   }
@@ -403,6 +410,7 @@ class Player final : public sim::Handler {
   shm::NodeMemory board_;  // every played rank writes its own page
   sim::Timeline timeline_;
   sim::Fabric fabric_;
+  std::optional<sim::LinkRates> rates_;  // if there are traces
   sim::SimWorld world_;
   std::vector<State> states_;
   int working_ = 0;  // ranks

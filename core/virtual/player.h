@@ -14,6 +14,7 @@
 #include "transport/sim/fabric.h"
 #include "tsprun/types.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -42,7 +43,7 @@ struct PlayOptions {
   bool blocking = false;               ///< a posted operation is waited for at once
   double copies_slow_kernels = 1;      ///< how many times longer kernels take while their rank sends or receives
   std::optional<CoreOptions> cores{};  ///< ranks have cores; nothing: they are engines
-  bool trace = false;                  ///< records what every played rank does when: PlayedRun::traces
+  bool trace = false;                  ///< records what every played rank does when, and what links carry: PlayedRun
   std::function<double(int rank, const KernelCost&)> price;  ///< seconds that a kernel takes on a played rank
 };
 
@@ -61,6 +62,13 @@ struct PlayedTrace {
   std::uint64_t left_out = 0;  ///< events beyond TraceRecorder::kMostEvents
 };
 
+/// What a link carried when.
+struct LinkTrack {
+  std::size_t link = 0;       ///< its place in PlayedRun::links
+  std::string name;           ///< "NIC out 3"
+  std::vector<double> bytes;  ///< by slice of time
+};
+
 /// Result of a played run.
 struct PlayedRun {
   double seconds = 0;               ///< until the last rank was done
@@ -69,6 +77,8 @@ struct PlayedRun {
   std::uint64_t messages = 0;       ///< sent by all played ranks
   std::uint64_t events = 0;         ///< of virtual time
   std::vector<PlayedTrace> traces;  ///< by played rank; empty unless PlayOptions::trace
+  std::vector<LinkTrack> tracks;    ///< of the links that carried something; likewise
+  double slice_seconds = 0;         ///< of a track
 };
 
 /// Plays a program on each rank until all are done. Two calls with the same arguments give the same result, to the bit. Throws

@@ -33,11 +33,15 @@ std::string_view row_name(int row) {
   return row == TraceEvent::kSpans ? "schedule" : name(static_cast<Stream>(row - 1));
 }
 
+void print_process(TraceWriter& file, int process, const std::string& name) {
+  file.print("{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":\"{}\"}}}},\n", process, name);
+  file.print("{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_sort_index\",\"args\":{{\"sort_index\":{0}}}}}", process);
+}
+
 void print_head(TraceWriter& file, int rank) {
   if (rank == 0) file.print("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
   else file.print(",\n");
-  file.print("{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_name\",\"args\":{{\"name\":\"rank {0}\"}}}},\n", rank);
-  file.print("{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_sort_index\",\"args\":{{\"sort_index\":{0}}}}}", rank);
+  print_process(file, rank, fmt::format("rank {}", rank));
   for (int row = 0; row <= TraceEvent::kSpans; ++row) {
     file.print(",\n{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}}", rank, row,
                row_name(row));
@@ -70,6 +74,23 @@ void print_memory(TraceWriter& file, std::span<const TraceMemory> memory, int ra
                micro(sample.at_ns, zero_ns));
     for (std::size_t i = 0; i < kCategories; ++i) file.print("\"{}\":{},", name(static_cast<Category>(i)), sample.bytes.of[i]);
     file.print("\"total\":{}}}}}", sample.bytes.total);
+    if (file.full()) file.flush();
+  }
+}
+
+/// Prints a counter for each link, as a process behind the ranks. A value holds until the next one.
+void print_links(TraceWriter& file, const theory::Simulated& played, int process) {
+  file.print(",\n");
+  print_process(file, process, "links");
+  for (const LinkTrack& track : played.tracks) {
+    double shown = 0;
+    for (std::size_t slice = 0; slice <= track.bytes.size(); ++slice) {
+      const double rate = slice == track.bytes.size() ? 0 : track.bytes[slice] / played.slice_seconds;
+      if (rate == shown) continue;
+      shown = rate;
+      file.print(",\n{{\"ph\":\"C\",\"pid\":{},\"name\":\"{}\",\"ts\":{:.3f},\"args\":{{\"bytes/s\":{}}}}}", process, track.name,
+                 static_cast<double>(slice) * played.slice_seconds * 1e6, rate);
+    }
     if (file.full()) file.flush();
   }
 }
@@ -302,6 +323,7 @@ void write_played_trace(const theory::Simulated& played, const TraceTarget& targ
     print_memory(file, trace.memory, rank, 0);
     print_left_out(file, trace.left_out, rank, end_ns, 0);
   }
+  print_links(file, played, ranks);
   file.print("\n]}}\n");
   file.finish();
 }

@@ -39,8 +39,8 @@ std::string write_trace(Context& context, const TraceRecorder& trace, const std:
 void write_failure_trace(const FlightBoard& board, const std::vector<fault::Spec>& faults, const Failure& failure,
                          std::uint64_t when_ns, std::uint64_t zero_ns, const std::string& path);
 
-/// Writes the trace of a step in virtual time: a process for each played rank. Throws Error(refused) if the file can't be
-/// written.
+/// Writes the trace of a step in virtual time: a process for each played rank, and one for the links, with a counter for each.
+/// Throws Error(refused) if the file can't be written.
 void write_played_trace(const theory::Simulated& played, const TraceTarget& target);
 
 }  // namespace tsprun::detail::launcher

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -185,12 +186,27 @@ std::vector<LinkUse> busiest(const std::vector<sim::Link>& links, double seconds
   std::vector<LinkUse> kinds;
   for (const sim::Link& link : links) {
     auto kind = std::ranges::find(kinds, link.kind, &LinkUse::kind);
-    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {.kind = link.kind});
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {.kind = std::string(link.kind)});
     kind->busy = std::max(kind->busy, seconds == 0 ? 0 : link.busy_seconds / seconds);
     kind->bytes = std::max(kind->bytes, link.bytes / steps);
   }
   std::erase_if(kinds, [](const LinkUse& kind) { return kind.bytes == 0; });
   return kinds;
+}
+
+/// Returns the tracks that a trace shows: those of all links or, if these are too many to look at, of the one of each kind that
+/// carried most.
+std::vector<LinkTrack> shown(PlayedRun& run) {
+  constexpr std::size_t kMostShown = 96;  // the links and NICs of eight GPUs and some more
+  if (run.tracks.size() <= kMostShown) return std::move(run.tracks);
+  std::map<std::string_view, LinkTrack*> busiest;
+  for (LinkTrack& track : run.tracks) {
+    LinkTrack*& most = busiest[run.links[track.link].kind];
+    if (most == nullptr || run.links[track.link].bytes > run.links[most->link].bytes) most = &track;
+  }
+  std::vector<LinkTrack> tracks;
+  for (const auto& [kind, track] : busiest) tracks.push_back(std::move(*track));
+  return tracks;
 }
 
 /// Returns the largest rank that is said to be slow, or to have a slow way; -1: there is none.
@@ -242,6 +258,8 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
   }
   PlayedRun run = play_on(machine, programs, world, options, options.trace);
   result.traces = std::move(run.traces);
+  result.tracks = shown(run);
+  result.slice_seconds = run.slice_seconds;
   if (options.binds) result.binds = what_binds(machine, programs, world, options, run);
 
   const int units = world / unit;

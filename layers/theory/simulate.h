@@ -67,6 +67,8 @@ struct Simulated {
   std::uint64_t messages = 0;                                     ///< of all ranks of the world
   int played = 0;                                                 ///< ranks that were played
   std::vector<PlayedTrace> traces;                                ///< by played rank; empty unless that was asked for
+  std::vector<LinkTrack> tracks;                                  ///< likewise: of all links, or of each kind's busiest
+  double slice_seconds = 0;                                       ///< of a track
   std::vector<std::map<std::uint64_t, std::vector<int>>> groups;  ///< of the traces' operations: by rank, and number, the members
   std::string binds;  ///< what would shorten the step most if it took no time; empty if that wasn't asked for
 };

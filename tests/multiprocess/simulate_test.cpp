@@ -80,6 +80,48 @@ TEST(SimulateCommand, TracesTheOrderInWhichATrainingWorks) {
   }
 }
 
+// What a counter of a link adds up to is what the report says of its kind's busiest link, and no counter is faster than its link.
+TEST(SimulateCommand, LinksAreCountersThatAddUpToTheReportsBytes) {
+  const TemporaryDirectory folder;
+  for (const auto& [layout, every_link] : {std::pair("dp=2,tsp=8", true), std::pair("dp=4,tsp=4", false)}) {
+    run({"simulate", "--machine", "mi300x", "--fold", every_link ? "on" : "off", "--trace", folder.path("t.json"), "--json",
+         folder.path("s.json")},
+        {"--layout", layout, "--config", "micro", "--batch", "4", "--seq", "256"});
+    struct Counter {
+      double at = 0;
+      double rate = 0;
+      double bytes = 0;
+    };
+    std::map<std::string, Counter> counters;
+    const json trace = read_json(folder.path("t.json"));
+    for (const json& event : trace.at("traceEvents")) {
+      if (event.at("ph") != "C" || !event.at("args").contains("bytes/s")) continue;
+      const std::string name = event.at("name");
+      Counter& counter = counters[name];
+      const double at = event.at("ts");
+      EXPECT_GE(at, counter.at);
+      counter.bytes += (at - counter.at) * 1e-6 * counter.rate;
+      counter.at = at;
+      counter.rate = event.at("args").at("bytes/s");
+      EXPECT_LE(counter.rate, (name.starts_with("NIC") ? 42e9 : 48e9) * (1 + 1e-9)) << name;
+    }
+    const json links = read_json(folder.path("s.json")).at("simulate").at(0).at("links");
+    ASSERT_EQ(links.size(), 3U) << layout;
+    // A unit of 8 GPUs has 56 links; of 16 there would be too many counters.
+    EXPECT_EQ(counters.size(), every_link ? 56U + 8 + 8 : 3U) << layout;
+    for (const json& link : links) {
+      const std::string kind = link.at("kind");
+      double most = 0;
+      for (const auto& [name, counter] : counters) {
+        EXPECT_EQ(counter.rate, 0) << name;
+        if (name.starts_with(kind)) most = std::max(most, counter.bytes);
+      }
+      const double bytes = link.at("bytes");
+      EXPECT_NEAR(most, bytes, 1e-9 * bytes) << layout << ", " << kind;
+    }
+  }
+}
+
 /// Returns what a run of tsprun that must be refused says.
 std::string refused(const std::vector<std::string>& words) {
   const Finished finished = run_tsprun(words);

@@ -1,8 +1,9 @@
 // Links in turns, quantum by quantum.
 #include "transport/sim/fabric.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <utility>
 
 namespace tsprun::detail::sim {
 
@@ -36,10 +37,21 @@ Fabric::Fabric(Timeline& timeline, const FabricShape& shape) : timeline_(timelin
   for (int nic = 0; nic < nodes * shape.nics_per_node; ++nic) add_link("NIC in", shape.nic_bytes_per_s);
 }
 
-std::uint32_t Fabric::add_link(std::string kind, double bytes_per_s) {
-  links_.push_back({.kind = std::move(kind), .bytes_per_s = bytes_per_s});
+std::uint32_t Fabric::add_link(std::string_view kind, double bytes_per_s) {
+  links_.push_back({.kind = kind, .bytes_per_s = bytes_per_s});
   ports_.emplace_back();
   return static_cast<std::uint32_t>(links_.size() - 1);
+}
+
+std::string Fabric::describe(std::size_t link) const {
+  const auto per_node = static_cast<std::size_t>(shape_.ranks_per_node);
+  if (shape_.links_within && link < nics_out_) {
+    const std::size_t from = link / per_node;
+    return fmt::format("{} {} to {}", links_[link].kind, from, from / per_node * per_node + link % per_node);
+  }
+  std::size_t first = link;  // of its kind
+  while (first > 0 && links_[first - 1].kind == links_[link].kind) --first;
+  return fmt::format("{} {}", links_[link].kind, link - first);
 }
 
 std::uint32_t Fabric::nic(int rank) const {
@@ -105,21 +117,22 @@ void Fabric::carry(std::uint32_t number) {
   Transfer& transfer = transfers_[number];
   const double bytes = std::min(transfer.left, transfer.quantum);
   transfer.left -= bytes;
-  const auto cross = [&](std::uint32_t link) {
+  const double now = timeline_.now();
+  const auto cross = [&](std::uint32_t link, double begins) {
     const double seconds = bytes * transfer.way.stretch / links_[link].bytes_per_s;
+    if (rates_ != nullptr) rates_->carry(link, now + begins, now + begins + seconds, bytes);
     links_[link].busy_seconds += seconds;
     links_[link].bytes += bytes;
     return seconds;
   };
-  const double now = timeline_.now();
-  const double out = cross(transfer.way.first);
+  const double out = cross(transfer.way.first, 0);
   ports_[transfer.way.first].busy = true;
   timeline_.add(out, *this, number * kKinds + kLinkFree);
   double there = out;
   if (transfer.way.second != Way::kNone) {
     Port& second = ports_[transfer.way.second];
     const double begins = std::max(second.free_at - now, 0.0);
-    const double ends = begins + cross(transfer.way.second);
+    const double ends = begins + cross(transfer.way.second, begins);
     second.free_at = now + ends;
     there = std::max(out, ends);
   }

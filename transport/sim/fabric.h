@@ -6,18 +6,20 @@
 // busy it waits there, and its transfer with it.
 #pragma once
 
+#include "transport/sim/link_rates.h"
 #include "transport/sim/timeline.h"
 
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tsprun::detail::sim {
 
 /// A directed link, or one direction of a port.
 struct Link {
-  std::string kind;         ///< what reports call it: "xGMI", "NIC out"
+  std::string_view kind;    ///< what reports call it, a literal: "NIC out"
   double bytes_per_s = 0;   ///< infinite: takes no time
   double busy_seconds = 0;  ///< time in which it carried something, so far
   double bytes = 0;         ///< carried so far
@@ -65,6 +67,10 @@ class Fabric final : public Handler {
   /// Sends `bytes` over a way; when the last has arrived, `handler` hears of `what`.
   void send(const Way& way, double bytes, Handler& handler, std::uint64_t what);
   const std::vector<Link>& links() const { return links_; }
+  /// Returns what a link is called among others of its kind: "link within the node 0 to 1", "NIC out 3".
+  std::string describe(std::size_t link) const;
+  /// Notes in `rates` what links carry when, from now on; it has an entry for each link. Borrowed; null: in none.
+  void observe(LinkRates* rates) { rates_ = rates; }
 
  private:
   struct Transfer {
@@ -84,7 +90,7 @@ class Fabric final : public Handler {
   void happen(std::uint64_t what) override;
   void enter(std::uint32_t transfer);
   void carry(std::uint32_t transfer);
-  std::uint32_t add_link(std::string kind, double bytes_per_s);
+  std::uint32_t add_link(std::string_view kind, double bytes_per_s);
   std::uint32_t nic(int rank) const;
 
   Timeline& timeline_;
@@ -95,6 +101,7 @@ class Fabric final : public Handler {
   std::vector<std::uint32_t> unused_;  // entries of transfers_
   std::uint32_t nics_out_ = 0;         // number of the first NIC's link
   std::uint32_t nics_in_ = 0;
+  LinkRates* rates_ = nullptr;
 };
 
 }  // namespace tsprun::detail::sim
