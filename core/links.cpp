@@ -60,7 +60,7 @@ void Links::decorate(Used& used) {
   if (options_.gbps > 0 || !slow.empty() || late)
     used.slow.emplace(used.endpoint(), fault::LinkSpeed{options_.gbps, 0}, std::move(slow), options_.strikes, worlds);
   if (options_.strikes == nullptr) return;
-  used.damaged.emplace(*used.outermost(), *options_.strikes, std::move(worlds), used.made.damage_below_check);
+  used.damaged.emplace(*used.outermost(), *options_.strikes, std::move(worlds), used.arrivals);
 }
 
 Transport* Links::Used::outermost() {
@@ -162,14 +162,15 @@ void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const
                    std::vector<Candidate>& left) {
   std::vector<int> ranks;
   for (const Candidate& each : candidates) ranks.push_back(each.rank);
+  auto fresh = std::make_unique<Used>();
   const Factory::Setup setup{.memory = *memory_,
                              .job = job_,
                              .local_rank = local_rank_,
                              .peers = ranks,
                              .timeout_ns = options_.timeout_ns,
                              .heap_expected = options_.heap_expected,
+                             .check = fresh->arrivals,
                              .store = client};
-  auto fresh = std::make_unique<Used>();
   fresh->factory = &factory;
   fresh->made = factory.make(setup);
   Used& used = *used_.emplace_back(std::move(fresh));

@@ -83,6 +83,7 @@ class Links {
   /// A transport in use, with the decorators that the options need around it.
   struct Used {
     const Factory* factory = nullptr;
+    fault::DamagedArrivals arrivals;  ///< the transport's own check of payloads
     Factory::Made made;
     std::vector<Peer> peers;
     std::optional<fault::DelayTransport> slow;

@@ -6,12 +6,12 @@
 
 #include "transport/bootstrap/job_description.h"
 #include "transport/endpoint.h"
+#include "transport/payload_check.h"
 #include "transport/shm/node_memory.h"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -63,6 +63,7 @@ struct Factory {
     std::vector<int> peers;         ///< ranks of the world that it shall reach
     std::uint64_t timeout_ns;       ///< deadline of waits
     std::size_t heap_expected;      ///< bytes from the heap's start that this rank is likely to use
+    PayloadCheck& check;            ///< for a kind that checks payloads itself
     bootstrap::StoreClient* store;  ///< null for a kind that needs none; borrowed, for the time of the call
 
     int rank() const { return static_cast<int>(job.first_rank) + local_rank; }
@@ -72,9 +73,6 @@ struct Factory {
   struct Made {
     std::unique_ptr<Endpoint> endpoint;
     std::vector<int> numbers;  ///< the number by which the endpoint knows each of Setup::peers
-    /// Damages a message for an injected fault below the endpoint's own check of payloads (fault::DamageTransport::BelowCheck);
-    /// null if it has no such check.
-    std::function<void(LaneId lane)> damage_below_check{};
   };
 
   std::string_view name;         ///< as reports and options spell it, and the first part of its keys in the store

@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, ends[0], &event) != 0) std::abort();
   TrafficCounters counters;
   tcp::PacingThread pacing(1'000'000'000);
-  tcp::Connection connection(counters, pacing);
+  tcp::Connection connection(0, PayloadCheck::plain(), counters, pacing);
   connection.start(tls::Channel::unproven(posix::UniqueFd(ends[0])), epoll.get(), 0);
 
   // Of exactly the promised sizes, so that the address sanitizer sees a byte too many.

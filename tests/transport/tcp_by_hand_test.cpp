@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -254,6 +255,32 @@ TEST_P(ByHand, ADamagedPieceIsFound) {
   EXPECT_EQ(settle(ticket), Outcome::corrupt);
   EXPECT_EQ(zero_.found(kToOne).detail,
             fmt::format("{} bytes at 0 of message 1 on stream kv are damaged: their hash is wrong", payload.size()));
+}
+
+TEST_P(ByHand, DamageThatCameBeforeItsReceiveIsFoundByTheReceive) {
+  dial();
+  shake();
+  ASSERT_TRUE(zero_.connected(1));
+  const std::vector<std::byte> payload = pattern(100, 1);
+  std::vector<std::byte> damaged = payload;
+  damaged[50] ^= std::byte{4};
+  std::vector<std::byte> both;  // in one write, so that the kernel doesn't hold parts back
+  for (const std::uint64_t ticket : {1U, 2U}) {
+    FrameHeader header = frame(FrameKind::message, ticket, 100, payload);
+    header.header_hash = XXH3_64bits(&header, offsetof(FrameHeader, header_hash));
+    std::ranges::copy(std::as_bytes(std::span(&header, 1)), std::back_inserter(both));
+    std::ranges::copy(ticket == 1 ? damaged : payload, std::back_inserter(both));
+  }
+  put(both.data(), both.size());
+  a_while([&] { zero_.progress(); });
+  std::vector<std::byte> into(100);
+  const std::vector<std::byte> untouched = into;
+  const Ticket first = zero_.receive(kToOne, envelope_of(1), into);
+  const Ticket second = zero_.receive(kToOne, envelope_of(1), into);
+  EXPECT_EQ(zero_.test_receive(kToOne, first), Outcome::corrupt);
+  EXPECT_EQ(zero_.test_receive(kToOne, second), Outcome::corrupt);
+  EXPECT_EQ(zero_.found(kToOne).detail, "a message of 100 bytes on stream kv is damaged: its hash is wrong");
+  EXPECT_EQ(into, untouched);
 }
 
 TEST_P(ByHand, NonsenseBreaksTheLaneLoudly) {

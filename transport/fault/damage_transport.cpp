@@ -18,26 +18,25 @@ template <class Post>
 Ticket DamageTransport::expect(LaneId lane, const Envelope& envelope, std::byte* where, std::size_t bytes, const Post& post) {
   // Messages that decorators add don't count, and an empty one has nothing to damage.
   const bool can_be_struck = envelope.purpose != Purpose::none && bytes != 0;
-  const Key key{lane.peer, lane.stream};
   const int from = world(lane.peer);
   const Strike* loss = can_be_struck ? strikes_->due(Kind::drop, lane.stream, from) : nullptr;
   const Strike* damage = can_be_struck ? strikes_->due(Kind::corrupt, lane.stream, from) : nullptr;
-  if (loss == nullptr && damage == nullptr && !lanes_.contains(key)) return post();
-
-  Lane& here = lanes_[key];
+  Lane& here = lanes_[{lane.peer, lane.stream}];
   if (loss != nullptr && !here.losing) {
     const Ticket below = post();
     if (below == kNotNow) return kNotNow;
+    here.last = below;
     here.lost.push_back({.instead = below - here.lost.size(), .below = below, .is_view = where == nullptr});
     here.losing = true;
     strikes_->done(*loss, {loss->fault, lane.stream, from, bytes, "the message is lost"});
   }
   // The message that replaces a lost one isn't the one to be damaged.
   if (here.losing) damage = nullptr;
-  const bool below_its_check = damage != nullptr && below_check_;
-  if (below_its_check) below_check_(lane);
+  const bool below_its_check = damage != nullptr && inner().checks_payloads();
+  if (below_its_check) arrivals_->damage(lane, here.last + 1);
   const Ticket below = post();
   if (below == kNotNow) return kNotNow;
+  here.last = below;
   here.losing = false;
   const Ticket ticket = below - here.lost.size();
   if (damage != nullptr) {

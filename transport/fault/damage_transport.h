@@ -11,27 +11,42 @@
 
 #include "transport/fault/strikes.h"
 #include "transport/forwarding_transport.h"
+#include "transport/payload_check.h"
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
+#include <set>
+#include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 namespace tsprun::detail::fault {
 
+/// Damages payloads below the check of a transport that checks them itself: decorates that check.
+class DamagedArrivals final : public PayloadCheck {
+ public:
+  /// Chooses a message of a lane: a bit of it will be flipped before it is checked. Call it before the message's receive is
+  /// posted.
+  void damage(LaneId lane, Ticket ticket) { chosen_.insert({lane.peer, lane.stream, ticket}); }
+
+  bool is_whole(LaneId lane, Ticket ticket, std::span<std::byte> payload, std::uint64_t hash) override {
+    if (chosen_.erase({lane.peer, lane.stream, ticket}) != 0) payload.front() ^= std::byte{1};
+    return PayloadCheck::is_whole(lane, ticket, payload, hash);
+  }
+
+ private:
+  std::set<std::tuple<int, Stream, Ticket>> chosen_;
+};
+
 /// Carries out a rank's Strikes of kind corrupt and drop, and its cuts.
 class DamageTransport final : public ForwardingTransport {
  public:
-  /// Damages the message that a lane's next receive expects below the transport's own check of payloads. Called again before
-  /// that receive, it changes nothing.
-  using BelowCheck = std::function<void(LaneId lane)>;
-
-  /// Wraps `inner`. `worlds[p]` is the world's rank of peer p. `below_check`: set if the transport checks payloads itself.
-  /// `inner` and `strikes` must outlive this object.
-  DamageTransport(Transport& inner, Strikes& strikes, std::vector<int> worlds, BelowCheck below_check = {})
-      : ForwardingTransport(inner), strikes_(&strikes), worlds_(std::move(worlds)), below_check_(std::move(below_check)) {}
+  /// Wraps `inner`. `worlds[p]` is the world's rank of peer p. `arrivals` is the check that `inner` was made with; it is used
+  /// only if `inner` checks payloads itself. All three must outlive this object.
+  DamageTransport(Transport& inner, Strikes& strikes, std::vector<int> worlds, DamagedArrivals& arrivals)
+      : ForwardingTransport(inner), strikes_(&strikes), worlds_(std::move(worlds)), arrivals_(&arrivals) {}
 
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
   Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
@@ -54,6 +69,7 @@ class DamageTransport final : public ForwardingTransport {
     std::vector<std::byte> copy;  ///< of a view: the damaged copy, as long as the message
   };
   struct Lane {
+    Ticket last = 0;  ///< newest ticket below
     std::vector<Lost> lost;
     bool losing = false;  ///< lost.back() is posted below, the receive that replaces it isn't yet
     std::map<Ticket, Damaged> damaged;
@@ -69,8 +85,8 @@ class DamageTransport final : public ForwardingTransport {
 
   Strikes* strikes_;
   std::vector<int> worlds_;
-  BelowCheck below_check_;
-  std::map<Key, Lane> lanes_;  ///< lanes on which a message was struck
+  DamagedArrivals* arrivals_;
+  std::map<Key, Lane> lanes_;  ///< lanes on which something was received
 };
 
 }  // namespace tsprun::detail::fault

@@ -3,6 +3,7 @@
 
 #include <cassert>
 #include <cstring>
+#include <fmt/format.h>
 
 namespace tsprun::detail::tcp {
 
@@ -104,15 +105,22 @@ Found Connection::found(Stream stream) const {
   return found;
 }
 
-/// Matches a message that has arrived (or was announced) with its receive: compares the envelopes, then takes the payload or
-/// grants it.
-void Connection::match(Stream stream, Ticket ticket, std::span<const std::byte> payload) {
+/// Matches a message that has arrived (or was announced) with its receive: compares the envelopes, then checks and takes the
+/// payload or grants it.
+void Connection::match(Stream stream, Ticket ticket, std::span<std::byte> payload) {
   TcpReceive& lane = in(stream);
   Expected& expected = lane.expected[ticket % kWindow];
   const FrameHeader& header = lane.waiting[ticket % kWindow].header;
   if (!compare(lane, expected, header)) return;
   if (header.kind == static_cast<std::uint8_t>(FrameKind::message)) {
-    if (!payload.empty()) std::memcpy(expected.into, payload.data(), payload.size());
+    if (!payload.empty()) {
+      if (!is_whole(header, payload)) {
+        lane.outcome = Outcome::corrupt;  // what came behind it on this lane isn't taken either
+        damaged(fmt::format("a message of {} bytes on stream {} is damaged: its hash is wrong", payload.size(), name(stream)));
+        return;
+      }
+      std::memcpy(expected.into, payload.data(), payload.size());
+    }
     finish(stream, ticket);
   } else if (!expected.granted) {
     expected.granted = true;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "transport/endpoint.h"
+#include "transport/payload_check.h"
 #include "transport/tcp/pacing.h"
 #include "transport/tcp/wire.h"
 #include "transport/tls/channel.h"
@@ -25,9 +26,10 @@ namespace tsprun::detail::tcp {
 /// Connection that carries all lanes to one peer, in both directions. Messages, tickets and outcomes as in transport.h.
 class Connection {
  public:
-  /// Counts traffic in `counters`, which belong to the transport and must outlive the connection. `pacing` forgets the socket
-  /// before fail() closes it.
-  Connection(TrafficCounters& counters, PacingThread& pacing) : counters_(&counters), pacing_(&pacing) {}
+  /// Connects to nobody yet. `peer` is the other rank, by which `check` knows the lanes. Counts traffic in `counters`. `pacing`
+  /// forgets the socket before fail() closes it. All three must outlive the connection.
+  Connection(int peer, PayloadCheck& check, TrafficCounters& counters, PacingThread& pacing)
+      : peer_(peer), check_(&check), counters_(&counters), pacing_(&pacing) {}
 
   /// Takes the channel. Precondition: its proof is complete (ready()), and its socket is in `epoll`'s set, for reading, with
   /// `token`.
@@ -51,9 +53,6 @@ class Connection {
   Outcome test_receive(Stream stream, Ticket ticket) const;
   /// See Transport::found().
   Found found(Stream stream) const;
-  /// Flips a bit of the message that the stream's next receive expects, before its hash is checked; see
-  /// TcpTransport::damage_next().
-  void damage_next(Stream stream);
 
   /// Reads what has arrived. Returns true if anything came, or the connection ended.
   bool read();
@@ -101,7 +100,6 @@ class Connection {
     Ticket arrived = 0;  ///< newest message or announcement
     Ticket prefix = 0;   ///< all messages up to this one are finished
     Ticket told = 0;
-    Ticket to_damage = 0;  ///< message that damage_next() chose; 0: none
     std::uint64_t untold_bytes = 0;
     std::uint64_t finished = 0;  ///< bit t % 64: message t > prefix is finished
     Outcome outcome = Outcome::pending;
@@ -115,14 +113,14 @@ class Connection {
 
   // connection_read.cpp
   bool parse();
-  bool handle(const FrameHeader& header, std::span<const std::byte> payload);
-  bool accept_message(const FrameHeader& header, std::span<const std::byte> payload);
+  bool handle(const FrameHeader& header, std::span<std::byte> payload);
+  bool accept_message(const FrameHeader& header, std::span<std::byte> payload);
   bool accept_grant(const FrameHeader& header);
   bool accept_credit(const FrameHeader& header);
   bool begin_piece(const FrameHeader& header);
   bool end_piece();
-  bool is_whole(Stream stream, Ticket ticket, std::span<std::byte> payload, std::uint64_t hash);
-  void match(Stream stream, Ticket ticket, std::span<const std::byte> payload);
+  bool is_whole(const FrameHeader& header, std::span<std::byte> payload);
+  void match(Stream stream, Ticket ticket, std::span<std::byte> payload);
   bool compare(TcpReceive& lane, const Expected& expected, const FrameHeader& header);
   void finish(Stream stream, Ticket ticket);
   void tell(FrameKind kind, Stream stream, Ticket ticket);
@@ -134,6 +132,8 @@ class Connection {
   void wait_for_room(bool wanted);
   void wrote(std::size_t bytes);
 
+  int peer_;
+  PayloadCheck* check_;
   TrafficCounters* counters_;
   PacingThread* pacing_;
   tls::Channel channel_;

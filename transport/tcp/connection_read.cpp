@@ -1,5 +1,4 @@
 // The reading side of a connection: takes frames out of a stream of bytes and checks every number in them before use.
-#include "transport/checksum.h"
 #include "transport/tcp/connection.h"
 
 #include <fmt/format.h>
@@ -83,10 +82,6 @@ bool Connection::parse() {
     if (end_ - begin_ < sizeof header + payload) break;
     const std::span<std::byte> bytes(buffer_.data() + begin_ + sizeof header, payload);
     begin_ += sizeof header + payload;
-    if (payload != 0 && !is_whole(static_cast<Stream>(header.stream), header.ticket, bytes, header.payload_hash)) {
-      return damaged(fmt::format("a message of {} bytes on stream {} is damaged: its hash is wrong", payload,
-                                 name(static_cast<Stream>(header.stream))));
-    }
     if (!handle(header, bytes)) return false;
     if (sink_left_ == 0) continue;
     // The first bytes of the piece may be in the buffer already.
@@ -110,27 +105,12 @@ bool Connection::parse() {
   return true;
 }
 
-/// Returns true if a payload has the hash that its header gives. Injected damage (damage_next()) is done here, before the hash
-/// is computed.
-bool Connection::is_whole(Stream stream, Ticket ticket, std::span<std::byte> payload, std::uint64_t hash) {
-  if (ticket == in(stream).to_damage) payload.front() ^= std::byte{1};
-  return checksum(payload) == hash;
+/// Returns true if a payload, of a small message or a piece, has the hash that its header gives.
+bool Connection::is_whole(const FrameHeader& header, std::span<std::byte> payload) {
+  return check_->is_whole({peer_, static_cast<Stream>(header.stream)}, header.ticket, payload, header.payload_hash);
 }
 
-void Connection::damage_next(Stream stream) {
-  TcpReceive& lane = in(stream);
-  if (lane.to_damage == lane.posted + 1) return;
-  lane.to_damage = lane.posted + 1;
-  // If the message is small and has arrived already, its damage is found now.
-  Arrived& here = lane.waiting[lane.to_damage % kWindow];
-  if (lane.arrived < lane.to_damage || here.payload.empty()) return;
-  if (!is_whole(stream, lane.to_damage, here.payload, here.header.payload_hash)) {
-    lane.arrived = lane.to_damage - 1;
-    damaged(fmt::format("a message of {} bytes on stream {} is damaged: its hash is wrong", here.payload.size(), name(stream)));
-  }
-}
-
-bool Connection::handle(const FrameHeader& header, std::span<const std::byte> payload) {
+bool Connection::handle(const FrameHeader& header, std::span<std::byte> payload) {
   switch (static_cast<FrameKind>(header.kind)) {
     case FrameKind::message:
     case FrameKind::announce: return accept_message(header, payload);
@@ -142,7 +122,7 @@ bool Connection::handle(const FrameHeader& header, std::span<const std::byte> pa
   return damaged(fmt::format("a frame is of kind {}, which doesn't exist", header.kind));
 }
 
-bool Connection::accept_message(const FrameHeader& header, std::span<const std::byte> payload) {
+bool Connection::accept_message(const FrameHeader& header, std::span<std::byte> payload) {
   const auto stream = static_cast<Stream>(header.stream);
   TcpReceive& lane = in(stream);
   if (header.ticket != lane.arrived + 1) {
@@ -157,7 +137,7 @@ bool Connection::accept_message(const FrameHeader& header, std::span<const std::
   } else {
     waiting.payload.assign(payload.begin(), payload.end());
   }
-  return true;
+  return live();
 }
 
 bool Connection::accept_grant(const FrameHeader& header) {
@@ -214,7 +194,7 @@ bool Connection::end_piece() {
   std::byte* start = sink_ - sink_bytes_;
   sink_ = nullptr;
   const auto stream = static_cast<Stream>(sink_header_.stream);
-  if (!is_whole(stream, sink_header_.ticket, {start, sink_bytes_}, sink_header_.payload_hash)) {
+  if (!is_whole(sink_header_, {start, sink_bytes_})) {
     return damaged(fmt::format("{} bytes at {} of message {} on stream {} are damaged: their hash is wrong", sink_bytes_,
                                sink_header_.where, sink_header_.ticket, name(stream)));
   }

@@ -19,12 +19,10 @@ Factory::Made make(const Factory::Setup& setup) {
                                                 .host = setup.store->local_host(),
                                                 .secret = bootstrap::lanes_secret(bootstrap::secret_of(setup.memory), job),
                                                 .tls = setup.job.tls != 0,
-                                                .timeout_ns = setup.timeout_ns});
+                                                .timeout_ns = setup.timeout_ns,
+                                                .check = &setup.check});
   setup.store->also_watch(transport->descriptor());
-  TcpTransport* const below = transport.get();
-  return {.endpoint = std::move(transport), .numbers = setup.peers, .damage_below_check = [below](LaneId lane) {
-            below->damage_next(lane);
-          }};
+  return {.endpoint = std::move(transport), .numbers = setup.peers};
 }
 
 std::string attempt(std::string_view /*device*/) {

@@ -63,7 +63,8 @@ TcpTransport::TcpTransport(const TcpOptions& options)
   watch(listener_.get(), kListener, false);
   peers_.resize(static_cast<std::size_t>(options.world_size));
   for (int rank = 0; rank < options.world_size; ++rank) {
-    if (rank != options.rank) peers_[static_cast<std::size_t>(rank)] = std::make_unique<Connection>(counters_, pacing_);
+    if (rank == options.rank) continue;
+    peers_[static_cast<std::size_t>(rank)] = std::make_unique<Connection>(rank, *options.check, counters_, pacing_);
   }
 }
 
@@ -268,7 +269,6 @@ Ticket TcpTransport::receive(LaneId lane, const Envelope& envelope, std::span<st
 }
 
 Outcome TcpTransport::test_receive(LaneId lane, Ticket ticket) { return peer(lane.peer).test_receive(lane.stream, ticket); }
-void TcpTransport::damage_next(LaneId lane) { peer(lane.peer).damage_next(lane.stream); }
 
 namespace {
 [[noreturn]] void no_views() { throw Error(Cause::refused, "tcp: a peer's memory can't be viewed; receive instead"); }

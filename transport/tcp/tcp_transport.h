@@ -28,7 +28,8 @@ struct TcpOptions {
   std::string host = "127.0.0.1";  ///< local address to listen on; peers must be able to reach it
   bootstrap::Secret secret;
   bool tls = false;
-  std::uint64_t timeout_ns = 30'000'000'000;  ///< unacknowledged data or an unfinished handshake is given up after this time
+  std::uint64_t timeout_ns = 30'000'000'000;     ///< unacknowledged data or an unfinished handshake is given up after this time
+  PayloadCheck* check = &PayloadCheck::plain();  ///< of every payload that arrives; borrowed
 };
 
 /// Transport over TCP; see endpoint.h and transport.h for the calls.
@@ -66,10 +67,6 @@ class TcpTransport final : public Endpoint {
   int descriptor() const override { return epoll_.get(); }
   bool close() override;
   const TrafficCounters& counters() const override { return counters_; }
-
-  /// Flips a bit, as an injected fault, of the message that the lane's next receive expects, before its hash is checked. Calling
-  /// it again before that receive changes nothing.
-  void damage_next(LaneId lane);
 
  private:
   /// A socket whose other end hasn't yet proved that it knows the secret.
