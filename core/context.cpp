@@ -374,7 +374,7 @@ HeapBlock Context::allocate(std::size_t bytes, std::string_view what, Category c
 CategoryBytes Context::memory_use() const { return parts_->heap.use(); }
 CategoryBytes Context::memory_peaks() const { return parts_->heap.peaks(); }
 TrafficCounters Context::traffic() const {
-  TrafficCounters sum;
+  TrafficCounters sum = parts_->engine.imagined_traffic();
   for (const LinkTraffic& link : parts_->links.traffic()) {
     for (std::size_t i = 0; i < kPurposes; ++i) {
       sum.sent[i] += link.counters.sent[i];

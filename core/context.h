@@ -41,10 +41,11 @@ struct PhantomOptions {
   bool reassociate = false;        ///< as ContextOptions
 };
 
-/// Makes a phantom: a rank without peers, for forecasts of memory. Allocations are counted by category, but memory that isn't
-/// touched costs nothing; collectives allocate what they need, move nothing and are complete at once; kernels (ComputeStream)
-/// compute nothing. A schedule otherwise runs as on a real rank, so the heap's peaks are its memory demand. Throws
-/// Error(refused) unless 0 ≤ rank < size and `options.peers` is empty or has `size` entries.
+/// Makes a phantom: a rank without peers, for forecasts of memory and traffic. Allocations are counted by category, but memory
+/// that isn't touched costs nothing; collectives allocate what they need, move nothing and are complete at once; kernels
+/// (ComputeStream) compute nothing. A schedule otherwise runs as on a real rank, so the heap's peaks are its memory demand, and
+/// Context::traffic() counts what it would have received (but not what it would have sent). Throws Error(refused) unless
+/// 0 ≤ rank < size and `options.peers` is empty or has `size` entries.
 Context make_phantom(int rank, int size, const PhantomOptions& options = {});
 /// Returns options for a phantom that needs as much memory as this rank would; the heap's budget is left out (0).
 PhantomOptions likeness(const Context& context);

@@ -1,6 +1,7 @@
 // Identifies an operation's messages, and steps its coroutine.
 #include "core/collectives/collective.h"
 
+#include "core/collectives/registry.h"
 #include "core/streams/tag.h"
 
 #include <cstring>
@@ -27,6 +28,11 @@ bool Collective::step(Engine&) {
   needs_core_ = false;
   budget = counted_ == nullptr || counted_->in_pieces ? kSegmentBytes : std::numeric_limits<std::size_t>::max();
   return task_.poll() || complete_;
+}
+
+std::uint64_t Collective::received() const {
+  const AlgorithmRow& row = row_of(info_.op, algorithm_);
+  return row.received == nullptr ? 0 : row.received(*group_, *arguments_);
 }
 
 void Collective::copy(std::byte* to, const std::byte* from, std::size_t bytes) const {

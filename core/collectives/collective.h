@@ -70,6 +70,7 @@ class Collective final : public Operation {
 
   bool step(Engine& engine) override;
   int waiting_for() const override { return missing_; }
+  std::uint64_t received() const override;
   bool needs_core() const override { return needs_core_; }
   std::uint32_t missing_segment() const override { return missing_segment_; }
 

@@ -14,8 +14,8 @@ namespace tsprun::detail {
 
 /// Returns the reason why an algorithm can't run on groups of this shape; empty if it can.
 using Refusal = std::string_view(const GroupShape& group);
-/// Returns the number of elements that an all_reduce of `elements` brings to this rank of a group that is larger than 1.
-using Received = std::uint64_t(const Group& group, std::uint64_t elements);
+/// Returns the payload bytes that a call brings to this rank of the group.
+using Received = std::uint64_t(const Group& group, const Arguments& call);
 
 /// An algorithm of an operation.
 struct AlgorithmRow {
@@ -27,13 +27,15 @@ struct AlgorithmRow {
   bool reorders_sums = false;    ///< adds in another order than the canonical one: runs only with --reassociate
   bool has_root = false;         ///< one rank does what no other does, so in virtual time no rank can stand for all
   Refusal* why_not = nullptr;    ///< null: runs on every group
-  Received* received = nullptr;  ///< of an all_reduce
+  Received* received = nullptr;  ///< null: no payload
 };
 
 /// Returns all rows, those of an operation in the order of Algorithm.
 std::span<const AlgorithmRow> algorithm_rows();
 /// Returns the row of an algorithm of an operation; null if the operation has no such algorithm.
 const AlgorithmRow* find_algorithm(Op op, Algorithm algorithm);
+/// Returns the row of a coroutine, which must be in the registry.
+const AlgorithmRow& row_of(Op op, Start* start);
 
 Start direct_all_gather, direct_all_reduce, direct_all_to_all, direct_barrier, direct_broadcast, direct_gather, direct_reduce,
     direct_reduce_scatter, direct_scatter;
@@ -44,5 +46,7 @@ Start send_message, receive_message, send_and_receive;
 
 Received direct_all_reduce_received, hierarchical_all_reduce_received, one_shot_all_reduce_received, ring_all_reduce_received,
     rooted_all_reduce_received;
+Received direct_reduce_received, direct_reduce_scatter_received, hierarchical_reduce_scatter_received, ring_reduce_received,
+    ring_reduce_scatter_received;
 
 }  // namespace tsprun::detail

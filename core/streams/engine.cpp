@@ -70,14 +70,20 @@ const Operation* Engine::running(Stream stream) const { return queues_[static_ca
 
 // --- queues ------------------------------------------------------------------------------------------------------------------
 
+/// Counts a phantom's operation, which is complete at once, and returns its number.
+std::uint64_t Engine::imagine(Stream stream, const Operation& operation) {
+  imagined_.received[static_cast<std::size_t>(operation.info().purpose)] += operation.received();
+  Queue& q = queue(stream);
+  return q.completed = ++q.posted;
+}
+
 Work Engine::post(Stream stream, std::unique_ptr<Operation> operation) {
   operation->owned_ = true;
   if (options_.phantom) {
-    Queue& q = queue(stream);
-    q.completed = ++q.posted;
-    if (recorder_ != nullptr) recorder_->post(stream, *operation, q.posted);
-    dispose(q, operation.release());
-    return Work(this, stream, q.posted);
+    const std::uint64_t number = imagine(stream, *operation);
+    if (recorder_ != nullptr) recorder_->post(stream, *operation, number);
+    dispose(queue(stream), operation.release());
+    return Work(this, stream, number);
   }
   const std::uint64_t number = append(stream, *operation.release());
   if (recorder_ != nullptr) recorder_->post(stream, *queue(stream).tail, number);
@@ -92,10 +98,9 @@ Work Engine::post(Stream stream, std::unique_ptr<Operation> operation) {
 
 void Engine::run(Stream stream, Operation& operation) {
   if (options_.phantom) {
-    Queue& q = queue(stream);
-    q.completed = ++q.posted;
-    if (recorder_ != nullptr) recorder_->call(stream, operation, q.posted);
-    settle(stream, q.posted);
+    const std::uint64_t number = imagine(stream, operation);
+    if (recorder_ != nullptr) recorder_->call(stream, operation, number);
+    settle(stream, number);
     return;
   }
   const std::uint64_t number = append(stream, operation);

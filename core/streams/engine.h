@@ -96,6 +96,8 @@ class Operation {
   virtual bool step(Engine& engine) = 0;
   /// Returns the world rank whose part the last step() found missing.
   virtual int waiting_for() const = 0;
+  /// Returns the payload bytes that the operation brings to this rank from its beginning to its end.
+  virtual std::uint64_t received() const { return 0; }
   /// Returns true if the last step() found something missing of a rank that shares this one's core (Engine::shares_core()), so
   /// that a wait must give up the core.
   virtual bool needs_core() const { return false; }
@@ -239,6 +241,8 @@ class Engine {
   LinkTimes& link_times() { return link_times_; }
   /// Returns the nanoseconds that post() has waited because of EngineOptions::blocking.
   std::uint64_t blocked_ns() const { return blocked_ns_; }
+  /// Returns the payload bytes that a phantom's operations would have brought so far; nothing on a real rank.
+  const TrafficCounters& imagined_traffic() const { return imagined_; }
   /// Returns true if no operation is pending on any stream.
   bool idle() const;
   /// Returns the operation at the head of a stream, which the engine owns; null: there is none.
@@ -284,6 +288,7 @@ class Engine {
   void begin(Stream stream, Operation& operation);
   bool step_head(Stream stream);
   void dispose(Queue& queue, Operation* operation);
+  std::uint64_t imagine(Stream stream, const Operation& operation);
   void settle(Stream stream, std::uint64_t number);
   bool test(Stream stream, std::uint64_t number);
   void wait(Stream stream, std::uint64_t number);
@@ -337,6 +342,7 @@ class Engine {
   bool broken_ = false;
   bool moved_ = false;
   std::uint64_t blocked_ns_ = 0;
+  TrafficCounters imagined_;
   std::uint32_t busy_ = 0;  // number of streams with an operation
   std::int32_t core_ = 0;   // if ranks outnumber cores: 1 + number of the core on which this rank last ran; 0: unknown
 };

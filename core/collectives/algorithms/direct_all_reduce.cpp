@@ -186,9 +186,9 @@ Task direct_all_reduce(Collective& me, const Arguments& call) {
   co_await me.finished();
 }
 
-std::uint64_t direct_all_reduce_received(const Group& group, std::uint64_t elements) {
-  const std::uint64_t own = Chunks::balanced(group.size(), elements).count(group.rank);
-  return static_cast<std::uint64_t>(group.size() - 1) * own + elements - own;
+std::uint64_t direct_all_reduce_received(const Group& group, const Arguments& call) {
+  const std::uint64_t own = Chunks::balanced(group.size(), call.send.count).count(group.rank);
+  return (static_cast<std::uint64_t>(group.size() - 1) * own + call.send.count - own) * size_of(call.send.dtype);
 }
 
 }  // namespace tsprun::detail

@@ -23,4 +23,8 @@ Task direct_reduce(Collective& me, const Arguments& call) {
   co_await me.finished();
 }
 
+std::uint64_t direct_reduce_received(const Group& group, const Arguments& call) {
+  return group.rank == call.root ? static_cast<std::uint64_t>(group.size() - 1) * call.send.bytes() : 0;
+}
+
 }  // namespace tsprun::detail

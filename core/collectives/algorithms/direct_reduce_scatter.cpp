@@ -19,4 +19,8 @@ Task direct_reduce_scatter(Collective& me, const Arguments& call) {
   co_await me.finished();
 }
 
+std::uint64_t direct_reduce_scatter_received(const Group& group, const Arguments& call) {
+  return static_cast<std::uint64_t>(group.size() - 1) * call.chunks.count(group.rank) * size_of(call.send.dtype);
+}
+
 }  // namespace tsprun::detail

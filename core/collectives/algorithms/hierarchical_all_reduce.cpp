@@ -23,10 +23,12 @@ Task hierarchical_all_reduce(Collective& me, const Arguments& call) {
   co_await me.finished();
 }
 
-std::uint64_t hierarchical_all_reduce_received(const Group& group, std::uint64_t elements) {
+std::uint64_t hierarchical_all_reduce_received(const Group& group, const Arguments& call) {
   const Grid& grid = *group.grid;
-  const std::uint64_t own = Chunks::balanced(grid.rails, elements).count(grid.rail);
-  return static_cast<std::uint64_t>(grid.rails - 1) * own + ring_all_reduce_received(grid.across, own) + elements - own;
+  const std::size_t own = Chunks::balanced(grid.rails, call.send.count).count(grid.rail);
+  const std::uint64_t within = static_cast<std::uint64_t>(grid.rails - 1) * own + call.send.count - own;
+  const Buffer sum(call.recv.data, own, call.recv.dtype);
+  return within * size_of(call.send.dtype) + ring_all_reduce_received(grid.across, {.send = sum, .recv = sum});
 }
 
 }  // namespace tsprun::detail

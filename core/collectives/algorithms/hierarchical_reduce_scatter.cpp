@@ -61,4 +61,11 @@ Task hierarchical_reduce_scatter(Collective& me, const Arguments& call) {
   co_await me.finished();
 }
 
+std::uint64_t hierarchical_reduce_scatter_received(const Group& group, const Arguments& call) {
+  const Grid& grid = *group.grid;
+  const Chunks rail = chunks_of_rail(grid, call.chunks);
+  return static_cast<std::uint64_t>(grid.rails - 1) * rail.total() * size_of(call.send.dtype) +
+         ring_reduce_scatter_received(grid.across, {.send = call.send, .recv = call.recv, .chunks = rail});
+}
+
 }  // namespace tsprun::detail

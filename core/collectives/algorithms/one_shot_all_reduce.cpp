@@ -59,8 +59,8 @@ Task one_shot_all_reduce(Collective& me, const Arguments& call) {
   co_await me.finished();
 }
 
-std::uint64_t one_shot_all_reduce_received(const Group& group, std::uint64_t elements) {
-  return static_cast<std::uint64_t>(group.size() - 1) * elements;
+std::uint64_t one_shot_all_reduce_received(const Group& group, const Arguments& call) {
+  return static_cast<std::uint64_t>(group.size() - 1) * call.send.bytes();
 }
 
 }  // namespace tsprun::detail

@@ -16,10 +16,11 @@ Task ring_all_reduce(Collective& me, const Arguments& call) {
   co_await me.finished();
 }
 
-std::uint64_t ring_all_reduce_received(const Group& group, std::uint64_t elements) {
-  const Chunks chunks = Chunks::balanced(group.size(), elements);
-  const int left = (group.rank + group.size() - 1) % group.size();
-  return 2 * elements - chunks.count(left) - chunks.count(group.rank);
+std::uint64_t ring_all_reduce_received(const Group& group, const Arguments& call) {
+  Arguments reduced = call;
+  reduced.chunks = Chunks::balanced(group.size(), call.send.count);
+  const std::uint64_t gathered = call.send.count - reduced.chunks.count(group.rank);
+  return ring_reduce_scatter_received(group, reduced) + gathered * size_of(call.recv.dtype);
 }
 
 }  // namespace tsprun::detail

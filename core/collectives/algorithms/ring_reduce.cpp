@@ -36,4 +36,9 @@ Task ring_reduce(Collective& me, const Arguments& call) {
   co_await me.finished();
 }
 
+std::uint64_t ring_reduce_received(const Group& group, const Arguments& call) {
+  const bool is_first = group.rank == (call.root + 1) % group.size();
+  return is_first ? 0 : call.send.count * size_of(kernels::accumulator_of(call.send.dtype));
+}
+
 }  // namespace tsprun::detail

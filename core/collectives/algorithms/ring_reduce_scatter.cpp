@@ -76,4 +76,9 @@ Task ring_reduce_scatter(Collective& me, const Arguments& call) {
   co_await me.finished();
 }
 
+std::uint64_t ring_reduce_scatter_received(const Group& group, const Arguments& call) {
+  const int left = (group.rank + group.size() - 1) % group.size();
+  return (call.chunks.total() - call.chunks.count(left)) * size_of(kernels::accumulator_of(call.send.dtype));
+}
+
 }  // namespace tsprun::detail

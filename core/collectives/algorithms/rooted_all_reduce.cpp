@@ -63,8 +63,8 @@ Task rooted_all_reduce(Collective& me, const Arguments& call) {
   co_await me.finished();
 }
 
-std::uint64_t rooted_all_reduce_received(const Group& group, std::uint64_t elements) {
-  return group.rank == kSummingRank ? static_cast<std::uint64_t>(group.size() - 1) * elements : elements;
+std::uint64_t rooted_all_reduce_received(const Group& group, const Arguments& call) {
+  return group.rank == kSummingRank ? static_cast<std::uint64_t>(group.size() - 1) * call.send.bytes() : call.send.bytes();
 }
 
 }  // namespace tsprun::detail
