@@ -236,13 +236,9 @@ void BlockCommand::compute(Context& context, ReportSink& sink, const GlobalOptio
   output.publish();
 
   const theory::MeshSetting of = mesh_setting(session, model);
-  audit.memory_forecast = theory::block_peaks(of, rank.rank(), peak_options(session, backward));
-  audit.other_forecast = theory::other_of_block(of, mesh, backward);
+  audit.forecast = theory::block_counts(of, rank.rank(), peak_options(session, backward));
   const std::vector<RankAudit> audits = gather_audits(rank, audit);
-  if (session.speaks()) {
-    const ForecastOptions run{.training = backward, .direct_sums = sums_are_direct(session.world(), of.setting)};
-    say_audit(session, audits, forecast_block(of, run));
-  }
+  if (session.speaks()) say_audit(session, audits);
   session.finish();
 }
 

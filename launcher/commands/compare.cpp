@@ -185,8 +185,8 @@ int CompareCommand::run(const GlobalOptions& global, Report& report) {
   }
   print(
       "memory: peak MiB of the rank that holds most, beside the forecast of it; received: MiB of all ranks in one step, \"=\": "
-      "the\n"
-      "formula to the byte, else measured / formula; other: norm gains, loss, statistics, both passes;\n"
+      "as\n"
+      "forecast to the byte, else measured / forecast; other: norm gains, loss, statistics, both passes;\n"
       "tokens/s: median step; exposed: the share of its time for which computing waits for others, of the rank that waits least "
       "and of that which waits most\n");
   const Table table = compare_table(rows);

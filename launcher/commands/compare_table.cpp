@@ -97,15 +97,15 @@ Cell mebibytes(const ordered_json& bytes) {
   return {bytes.is_null() ? "-" : fmt::format("{:.2f}", static_cast<double>(bytes.get<std::uint64_t>()) / kMiB), bytes};
 }
 
-/// Appends measured bytes, as text "12.50 =" if they equal the formula's to the byte, else both, and the formula's for CSV.
+/// Appends measured bytes, as text "12.50 =" if they are as forecast to the byte, else both, and the forecast for CSV.
 /// `count` counts either; `known`: there is something to count.
 template <class Count>
 void append_beside(std::vector<Cell>& cells, const ordered_json& row, const Count& count, bool known) {
   const Cell measured = mebibytes(known ? ordered_json(count(row.at("traffic_bytes"))) : ordered_json());
-  const Cell formula = mebibytes(known ? ordered_json(count(row.at("theory").at("traffic_bytes"))) : ordered_json());
+  const Cell forecast = mebibytes(known ? ordered_json(count(row.at("theory").at("traffic_bytes"))) : ordered_json());
   cells.push_back(measured);
-  if (known) cells.back().text += measured.value == formula.value ? " =" : " / " + formula.text;
-  cells.push_back(formula);
+  if (known) cells.back().text += measured.value == forecast.value ? " =" : " / " + forecast.text;
+  cells.push_back(forecast);
 }
 
 }  // namespace

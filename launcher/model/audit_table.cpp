@@ -21,35 +21,22 @@ struct Part {
   std::string_view title;
   std::string_view adjective;  ///< for the verdict: "forward"
   TrafficCounters RankAudit::*measured;
-  std::vector<const theory::PurposeBytes*> by_rank;  ///< null: only the sum over ranks is known
-  const theory::PurposeBytes* all;                   ///< of all ranks together
+  theory::PurposeBytes (*predicted)(const theory::RankCounts& forecast);
 };
 
-Part one_pass(const Forecast& forecast, std::string_view title, std::string_view adjective, TrafficCounters RankAudit::*measured,
-              theory::PurposeBytes theory::Traffic::*pass) {
-  Part part{.title = title, .adjective = adjective, .measured = measured, .by_rank = {}, .all = &(forecast.all.*pass)};
-  for (const RankForecast& each : forecast.ranks) part.by_rank.push_back(each.traffic ? &(*each.traffic.*pass) : nullptr);
-  return part;
-}
+theory::PurposeBytes in_forward(const theory::RankCounts& forecast) { return forecast.traffic.forward; }
+theory::PurposeBytes in_backward(const theory::RankCounts& forecast) { return forecast.traffic.backward; }
+theory::PurposeBytes for_tokens(const theory::RankCounts& forecast) { return forecast.tokens; }
 
-std::vector<Part> parts_of(const Forecast& forecast) {
-  const auto forward = [&](std::string_view title, std::string_view adjective) {
-    return one_pass(forecast, title, adjective, &RankAudit::forward, &theory::Traffic::forward);
-  };
-  if (forecast.tokens) {
-    return {forward("for the prompt", "prompt's"),
-            {.title = "for all tokens put in after it",
-             .adjective = "later tokens'",
-             .measured = &RankAudit::tokens,
-             .by_rank = std::vector<const theory::PurposeBytes*>(forecast.ranks.size(), nullptr),
-             .all = &*forecast.tokens}};
+std::vector<Part> parts_of(std::span<const RankAudit> audits, Audited kind) {
+  if (kind == Audited::text) {
+    return {{"for the prompt", "prompt's", &RankAudit::forward, in_forward},
+            {"for all tokens put in after it", "later tokens'", &RankAudit::tokens, for_tokens}};
   }
-  std::vector<Part> parts = {forward("in the forward pass of one step", "forward")};
-  const auto has_gradients = [](const RankForecast& each) { return each.memory_peak[Category::gradients] > 0; };
-  if (std::ranges::any_of(forecast.ranks, has_gradients)) {
-    parts.push_back(
-        one_pass(forecast, "in the backward pass of one step", "backward", &RankAudit::backward, &theory::Traffic::backward));
-  }
+  std::vector<Part> parts = {{"in the forward pass of one step", "forward", &RankAudit::forward, in_forward}};
+  const auto has_gradients = [](const RankAudit& each) { return each.forecast.memory[Category::gradients] > 0; };
+  if (std::ranges::any_of(audits, has_gradients))
+    parts.push_back({"in the backward pass of one step", "backward", &RankAudit::backward, in_backward});
   return parts;
 }
 
@@ -60,8 +47,9 @@ std::vector<Purpose> purposes_in_use(std::span<const RankAudit> audits, std::spa
   for (int i = 0; i < kPurposes; ++i) {
     const auto purpose = static_cast<Purpose>(i);
     const bool used = std::ranges::any_of(parts, [&](const Part& part) {
-      const auto received = [&](const RankAudit& audit) { return (audit.*part.measured).received[i] > 0; };
-      return std::ranges::any_of(audits, received) || (*part.all)[purpose] > 0;
+      return std::ranges::any_of(audits, [&](const RankAudit& audit) {
+        return (audit.*part.measured).received[i] > 0 || part.predicted(audit.forecast)[purpose] > 0;
+      });
     });
     if (used) purposes.push_back(purpose);
   }
@@ -75,11 +63,11 @@ struct Difference {
   std::uint64_t predicted;
 };
 
-std::vector<Difference> memory_differences(std::span<const RankAudit> audits, const Forecast& forecast) {
+std::vector<Difference> memory_differences(std::span<const RankAudit> audits) {
   std::vector<Difference> found;
   for (std::size_t rank = 0; rank < audits.size(); ++rank) {
     const CategoryBytes& measured = audits[rank].memory_peak;
-    const CategoryBytes& predicted = forecast.ranks[rank].memory_peak;
+    const CategoryBytes& predicted = audits[rank].forecast.memory;
     const auto compare = [&](std::string_view what, std::uint64_t here, std::uint64_t there) {
       if (here != there) found.push_back({fmt::format("rank {}'s {}", rank, what), here, there});
     };
@@ -89,21 +77,16 @@ std::vector<Difference> memory_differences(std::span<const RankAudit> audits, co
   return found;
 }
 
-std::vector<Difference> traffic_differences(std::span<const RankAudit> audits, const Forecast& forecast) {
-  const std::vector<Part> parts = parts_of(forecast);
+std::vector<Difference> traffic_differences(std::span<const RankAudit> audits, std::span<const Part> parts) {
   std::vector<Difference> found;
   for (const Part& part : parts) {
     for (const Purpose purpose : purposes_in_use(audits, parts)) {
-      std::uint64_t sum = 0;
       for (std::size_t rank = 0; rank < audits.size(); ++rank) {
         const std::uint64_t measured = (audits[rank].*part.measured).received[static_cast<int>(purpose)];
-        sum += measured;
-        if (part.by_rank[rank] != nullptr && (*part.by_rank[rank])[purpose] != measured)
-          found.push_back(
-              {fmt::format("rank {}'s {} {}", rank, part.adjective, name(purpose)), measured, (*part.by_rank[rank])[purpose]});
+        const std::uint64_t predicted = part.predicted(audits[rank].forecast)[purpose];
+        if (predicted != measured)
+          found.push_back({fmt::format("rank {}'s {} {}", rank, part.adjective, name(purpose)), measured, predicted});
       }
-      if ((*part.all)[purpose] != sum)
-        found.push_back({fmt::format("all ranks' {} {}", part.adjective, name(purpose)), sum, (*part.all)[purpose]});
     }
   }
   return found;
@@ -118,13 +101,13 @@ std::string told(const std::vector<Difference>& found) {
   return text;
 }
 
-void memory_table(std::vector<std::string>& lines, std::span<const RankAudit> audits, const Forecast& forecast) {
+void memory_table(std::vector<std::string>& lines, std::span<const RankAudit> audits) {
   RankTable table{.heads = {}, .ranks = {}};
   for (std::size_t i = 0; i < kCategories; ++i) table.heads.emplace_back(name(static_cast<Category>(i)));
   table.heads.emplace_back("total");
   for (std::size_t rank = 0; rank < audits.size(); ++rank) {
     const CategoryBytes& measured = audits[rank].memory_peak;
-    const CategoryBytes& predicted = forecast.ranks[rank].memory_peak;
+    const CategoryBytes& predicted = audits[rank].forecast.memory;
     std::vector<RankCell>& cells = table.ranks.emplace_back();
     for (std::size_t i = 0; i < kCategories; ++i) cells.push_back(bytes_cell(measured.of[i], predicted.of[i]));
     cells.push_back(bytes_cell(measured.total, predicted.total));
@@ -133,16 +116,12 @@ void memory_table(std::vector<std::string>& lines, std::span<const RankAudit> au
   std::ranges::move(table.lines(), std::back_inserter(lines));
 }
 
-/// Returns a row of received bytes with their total, beside a formula if there is one.
-std::vector<RankCell> traffic_cells(std::span<const std::uint64_t> measured, const theory::PurposeBytes* predicted,
+/// Returns a row of received bytes with their total, beside the forecast.
+std::vector<RankCell> traffic_cells(const theory::PurposeBytes& measured, const theory::PurposeBytes& predicted,
                                     std::span<const Purpose> purposes) {
   std::vector<RankCell> cells;
-  std::uint64_t total = 0;
-  for (std::size_t i = 0; i < purposes.size(); ++i) {
-    cells.push_back(bytes_cell(measured[i], predicted != nullptr ? std::optional((*predicted)[purposes[i]]) : std::nullopt));
-    total += measured[i];
-  }
-  cells.push_back(bytes_cell(total, predicted != nullptr ? std::optional(predicted->total()) : std::nullopt));
+  for (const Purpose purpose : purposes) cells.push_back(bytes_cell(measured[purpose], predicted[purpose]));
+  cells.push_back(bytes_cell(measured.total(), predicted.total()));
   return cells;
 }
 
@@ -151,14 +130,13 @@ void traffic_table(std::vector<std::string>& lines, std::span<const RankAudit> a
   RankTable table{.heads = {}, .ranks = {}};
   for (const Purpose purpose : purposes) table.heads.emplace_back(name(purpose));
   table.heads.emplace_back("total");
-  std::vector<std::uint64_t> sum(purposes.size());
-  for (std::size_t rank = 0; rank < audits.size(); ++rank) {
-    std::vector<std::uint64_t> measured;
-    for (const Purpose purpose : purposes) measured.push_back((audits[rank].*part.measured).received[static_cast<int>(purpose)]);
-    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += measured[i];
-    table.ranks.push_back(traffic_cells(measured, part.by_rank[rank], purposes));
+  theory::PurposeBytes sum;
+  for (const RankAudit& audit : audits) {
+    const theory::PurposeBytes measured = theory::PurposeBytes::received(audit.*part.measured);
+    sum += measured;
+    table.ranks.push_back(traffic_cells(measured, part.predicted(audit.forecast), purposes));
   }
-  table.sum = traffic_cells(sum, part.all, purposes);
+  table.sum = traffic_cells(sum, part.predicted(forecast_of_all(audits)), purposes);
   lines.push_back(fmt::format("received {}, MiB", part.title));
   std::ranges::move(table.lines(), std::back_inserter(lines));
 }
@@ -207,20 +185,20 @@ void time_table(std::vector<std::string>& lines, std::span<const RankAudit> audi
 
 }  // namespace
 
-std::string audit_verdict(std::span<const RankAudit> audits, const Forecast& forecast) {
-  const std::vector<Difference> memory = memory_differences(audits, forecast);
-  const std::vector<Difference> traffic = traffic_differences(audits, forecast);
+std::string audit_verdict(std::span<const RankAudit> audits, Audited kind) {
+  const std::vector<Difference> memory = memory_differences(audits);
+  const std::vector<Difference> traffic = traffic_differences(audits, parts_of(audits, kind));
   if (memory.empty() && traffic.empty()) return "memory and traffic equal the forecast";
   if (traffic.empty()) return fmt::format("memory differs from the forecast: {}; traffic equals it", told(memory));
   if (memory.empty()) return fmt::format("traffic differs from the forecast: {}; memory equals it", told(traffic));
   return fmt::format("memory and traffic differ from the forecast: {}; {}", told(memory), told(traffic));
 }
 
-std::vector<std::string> audit_table(std::span<const RankAudit> audits, const Forecast& forecast) {
-  std::vector<std::string> lines = wrapped("audit: " + audit_verdict(audits, forecast), kTableColumns, "  ");
+std::vector<std::string> audit_table(std::span<const RankAudit> audits, Audited kind) {
+  std::vector<std::string> lines = wrapped("audit: " + audit_verdict(audits, kind), kTableColumns, "  ");
   lines.insert(lines.begin(), "");
-  memory_table(lines, audits, forecast);
-  const std::vector<Part> parts = parts_of(forecast);
+  memory_table(lines, audits);
+  const std::vector<Part> parts = parts_of(audits, kind);
   const std::vector<Purpose> purposes = purposes_in_use(audits, parts);
   // A lone rank receives nothing.
   for (const Part& part : purposes.empty() ? std::vector<Part>() : parts) traffic_table(lines, audits, part, purposes);

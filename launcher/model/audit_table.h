@@ -11,9 +11,9 @@ namespace tsprun::detail::launcher {
 
 /// Returns "memory and traffic equal the forecast", or what differs, on which rank, and by how many bytes. Every figure of every
 /// rank is compared to the byte.
-std::string audit_verdict(std::span<const RankAudit> audits, const Forecast& forecast);
+std::string audit_verdict(std::span<const RankAudit> audits, Audited kind = Audited::steps);
 
 /// Returns the verdict and the tables of memory, traffic, transports and seconds, as lines.
-std::vector<std::string> audit_table(std::span<const RankAudit> audits, const Forecast& forecast);
+std::vector<std::string> audit_table(std::span<const RankAudit> audits, Audited kind = Audited::steps);
 
 }  // namespace tsprun::detail::launcher

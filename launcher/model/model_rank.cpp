@@ -34,11 +34,10 @@ void fill_weights(Session& session, Model& model, const ModelCommandOptions& opt
   }
 }
 
-void say_audit(Session& session, std::span<const RankAudit> audits, Forecast forecast, const nlohmann::ordered_json& paper) {
-  take_own(forecast, audits);
-  report_audit(session.sink(), audits, forecast, paper);
+void say_audit(Session& session, std::span<const RankAudit> audits, const nlohmann::ordered_json& paper) {
+  report_audit(session.sink(), audits, Audited::steps, paper);
   if (session.global().quiet) return;
-  for (const std::string& line : audit_table(audits, forecast)) session.sink().line(line);
+  for (const std::string& line : audit_table(audits)) session.sink().line(line);
 }
 
 theory::PeakOptions peak_options(Session& session, bool training) {
@@ -51,19 +50,18 @@ void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptio
   const theory::MeshSetting of = mesh_setting(session, options);
   const std::vector<Token> measured(ids.begin(), ids.end());  // `ids` may view memory that passes.tokens() overwrites
   {
-    theory::RunPeaks memory(of, session.rank().rank(), peak_options(session, training));
+    theory::RunPeaks run(of, session.rank().rank(), peak_options(session, training));
     for (const std::uint64_t number : passes.decisive.numbers()) {
-      memory.pass(passes.tokens(number));
+      run.pass(passes.tokens(number));
       session.rank().tick();
     }
-    mine.memory_forecast = memory.peaks();
+    mine.forecast.memory = run.peaks();
+    const std::vector<std::int64_t> labels(measured.size());
+    run.pass({.batch = of.setting.batch, .sequence = of.setting.sequence, .ids = measured, .labels = labels});
+    mine.forecast.traffic = run.traffic();
   }
-  mine.other_forecast = theory::other_of_step(of, session.mesh(), training);
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
-  if (session.speaks()) {
-    const ForecastOptions run{.training = training, .direct_sums = sums_are_direct(session.world(), of.setting)};
-    say_audit(session, audits, forecast(of, measured, run), paper_json(of));
-  }
+  if (session.speaks()) say_audit(session, audits, paper_json(of));
   session.finish();
 }
 
@@ -71,18 +69,16 @@ void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommand
                             std::size_t prompt, bool print) {
   session.stop_tracing();
   const theory::MeshSetting of = mesh_setting(session, options);
-  mine.memory_forecast =
-      theory::decoding_peaks(of, session.rank().rank(), ids.first(ids.size() - 1), prompt, peak_options(session, false));
-  mine.token_sum_forecast = theory::all_reduced(session.world(), options.shape.hidden, of.setting.bytes.accumulated);
+  mine.forecast =
+      theory::decoding_counts(of, session.rank().rank(), ids.first(ids.size() - 1), prompt, peak_options(session, false));
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
-    Forecast forecast = forecast_text(of, ids, prompt, audits);
-    take_own(forecast, audits);
-    report_audit(session.sink(), audits, forecast);
+    report_audit(session.sink(), audits, Audited::text);
     if (print) {
-      for (const std::string& line : audit_table(audits, forecast)) session.sink().error_line(line);
+      for (const std::string& line : audit_table(audits, Audited::text)) session.sink().error_line(line);
     } else if (spdlog::should_log(spdlog::level::info)) {
-      session.sink().error_line(fmt::format("tsprun: info: {}; --audit prints the figures", audit_verdict(audits, forecast)));
+      session.sink().error_line(
+          fmt::format("tsprun: info: {}; --audit prints the figures", audit_verdict(audits, Audited::text)));
     }
   }
   session.finish();

@@ -22,11 +22,10 @@ void fill_weights(Session& session, Model& model, const ModelCommandOptions& opt
 /// Loads a parameter store from a folder or file of weights. Collective. Throws Error(refused) if a weight isn't finite.
 void load_weights(Session& session, ParameterStore& store, const std::filesystem::path& from);
 /// Puts the audit into the report and prints it, unless --quiet. Call on rank 0. `audits`: those of all ranks, in order.
-void say_audit(Session& session, std::span<const RankAudit> audits, Forecast forecast,
-               const nlohmann::ordered_json& paper = nullptr);
+void say_audit(Session& session, std::span<const RankAudit> audits, const nlohmann::ordered_json& paper = nullptr);
 /// Returns the model and the layout of this run, from which theory calculates memory and traffic.
 theory::MeshSetting mesh_setting(Session& session, const ModelCommandOptions& options);
-/// Returns the options for forecasting this rank's memory peaks on a phantom with the same peers and algorithms.
+/// Returns the options for forecasting what this rank holds and receives on a phantom with the same peers and algorithms.
 theory::PeakOptions peak_options(Session& session, bool training);
 
 /// The passes of a run that decided a rank's memory peaks. `tokens` makes the tokens of a pass again; its result is valid until
@@ -41,7 +40,7 @@ struct PassesOfRun {
   }
 };
 
-/// Ends a run with its audit: forecasts this rank's memory, gathers all ranks' audits, reports and prints them on rank 0, and
+/// Ends a run with its audit: forecasts this rank's counts, gathers all ranks' audits, reports and prints them on rank 0, and
 /// writes the trace. Collective. `ids` [B, S]: tokens of the step whose traffic was measured. `passes`: all passes of the run.
 void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
                        bool training, const PassesOfRun& passes);

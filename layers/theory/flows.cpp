@@ -16,7 +16,7 @@ constexpr bool kHidden = true;
 /// Collects the flows of one replica and multiplies them by dp at the end.
 class Counter {
  public:
-  Counter(const Setting& setting, const Layout& layout, std::optional<std::uint64_t> remote_rows)
+  Counter(const Setting& setting, const Layout& layout)
       : of_{setting, layout},
         replica_(of_.replica()),
         model_(setting.model),
@@ -27,14 +27,12 @@ class Counter {
         a_(setting.bytes.accumulated),
         N_(replica_.tokens()),
         h_(model_.hidden),
-        remote_rows_(remote_rows),
         flows_(block_flows(replica_, layout)) {}
 
   std::vector<Flow> step() {
     vocabulary();
     norm_gains();
     for (Flow& flow : flows_) flow.bytes *= static_cast<std::uint64_t>(layout_.data());
-    if (remote_rows_) replace_embedding();
     if (layout_.data() > 1) data_axis();
     std::erase_if(flows_, [](const Flow& flow) { return flow.bytes == 0; });
     return std::move(flows_);
@@ -98,13 +96,6 @@ class Counter {
     add(among, Purpose::head, pattern, Phase::head, kForward, hidden, forward, messages);
     add(among, Purpose::head, pattern, Phase::head, kBackward, hidden, backward, messages);
   }
-  /// Replaces the embedding's exchange by the one counted from ids, over all replicas.
-  void replace_embedding() {
-    for (Flow& flow : flows_) {
-      if (flow.purpose == Purpose::embedding && flow.pattern == Pattern::all_to_all)
-        flow.bytes = *remote_rows_ * h_ * (flow.backward ? a_ : e_);
-    }
-  }
 
   /// Adds the all-reduces of gains, biases and learned positions over the ranks whose tokens differ.
   void norm_gains() {
@@ -158,15 +149,12 @@ class Counter {
   std::uint64_t a_;
   std::uint64_t N_;
   std::uint64_t h_;
-  std::optional<std::uint64_t> remote_rows_;
   std::vector<Flow> flows_;
 };
 
 }  // namespace
 
-std::vector<Flow> step_flows(const Setting& setting, const Layout& layout, std::optional<std::uint64_t> remote_rows) {
-  return Counter(setting, layout, remote_rows).step();
-}
+std::vector<Flow> step_flows(const Setting& setting, const Layout& layout) { return Counter(setting, layout).step(); }
 
 Traffic sum(const std::vector<Flow>& flows) {
   Traffic traffic;
@@ -174,15 +162,7 @@ Traffic sum(const std::vector<Flow>& flows) {
   return traffic;
 }
 
-Traffic step_traffic(const Setting& setting, const Layout& layout, std::optional<std::uint64_t> remote_rows) {
-  return sum(step_flows(setting, layout, remote_rows));
-}
-
-Traffic mesh_step(const MeshSetting& of, std::span<const std::int32_t> ids) {
-  Traffic traffic = step_traffic(of.setting, of.layout, remote_rows(of, ids));
-  traffic.forward[Purpose::other] = traffic.backward[Purpose::other] = 0;
-  return traffic;
-}
+Traffic step_traffic(const Setting& setting, const Layout& layout) { return sum(step_flows(setting, layout)); }
 
 Traffic mesh_block(const MeshSetting& of) {
   MeshSetting one = of;

@@ -11,8 +11,6 @@
 #include "layers/theory/layouts.h"
 
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <vector>
 
 namespace tsprun::detail::theory {
@@ -40,19 +38,13 @@ struct Flow {
   std::uint64_t messages;  ///< messages that follow one another on a rank in the whole step
 };
 
-/// Returns the flows of one training step. `remote_rows` is the number of tokens, over all sequences, whose embedding row lives
-/// on another rank, as counted from the ids; without it, ids are taken as uniformly distributed. The layout must be possible
-/// (why_impossible()).
-std::vector<Flow> step_flows(const Setting& setting, const Layout& layout, std::optional<std::uint64_t> remote_rows = {});
+/// Returns the flows of one training step whose ids are uniformly distributed. The layout must be possible (why_impossible()).
+std::vector<Flow> step_flows(const Setting& setting, const Layout& layout);
 
 /// Returns the sum of the flows' bytes by purpose, over all ranks.
 Traffic sum(const std::vector<Flow>& flows);
 /// Returns the exact traffic of a training step under any scheme, over all ranks. Arguments as for step_flows().
-Traffic step_traffic(const Setting& setting, const Layout& layout, std::optional<std::uint64_t> remote_rows = {});
-
-/// Returns the bytes that all ranks of a run receive in a training step whose tokens are `ids` [B, S]. Excludes the purpose
-/// `other`, whose bytes depend on the algorithms that ranks choose: see other.h.
-Traffic mesh_step(const MeshSetting& of, std::span<const std::int32_t> ids);
+Traffic step_traffic(const Setting& setting, const Layout& layout);
 /// Returns the bytes that all ranks receive in one block, forward and backward. Excludes `other`, embedding and head.
 Traffic mesh_block(const MeshSetting& of);
 

@@ -2,10 +2,7 @@
 #include "layers/theory/layouts.h"
 
 #include "layers/layout/zigzag.h"
-#include "layers/theory/step.h"
 #include "layers/theory/ways.h"
-
-#include <vector>
 
 namespace tsprun::detail::theory {
 
@@ -129,42 +126,6 @@ int fullest(const MeshSetting& of) {
     most = rank;
   }
   return most;
-}
-
-// --- the embedding -----------------------------------------------------------------------------------------------------------
-
-std::uint64_t remote_rows(const MeshSetting& of, std::span<const std::int32_t> ids) {
-  if (of.layout.cuts_vocabulary_over_tensor()) return 0;
-  const Setting replica = of.replica();
-  const std::size_t count = replica.tokens();
-  std::uint64_t sum = 0;
-  for (int d = 0; d < of.layout.data(); ++d) {
-    const auto own = ids.subspan(static_cast<std::size_t>(d) * count, count);
-    if (!of.layout.slices_tokens()) {
-      sum += remote_rows_of_all(remote_rows(own, replica, of.layout.sequence()));
-      continue;
-    }
-    // Each sequence rank's rows are cut once more over the tensor ranks.
-    const int T = of.layout.tensor();
-    const Zigzag zigzag(replica.sequence, of.layout.sequence());
-    const Chunks rows = Chunks::balanced(of.layout.replica(), replica.model.vocabulary);
-    for (int s = 0; s < of.layout.sequence(); ++s) {
-      const std::size_t local = zigzag.tokens(s);
-      std::vector<std::int32_t> held(replica.batch * local);
-      for (std::size_t b = 0; b < replica.batch; ++b) {
-        zigzag.cut(s, own.subspan(b * replica.sequence, replica.sequence), std::span(held).subspan(b * local, local));
-      }
-      const Chunks slices = Chunks::balanced(T, held.size());
-      for (int t = 0; t < T; ++t) {
-        const int holder = s * T + t;
-        for (std::size_t i = slices.offset(t); i < slices.offset(t) + slices.count(t); ++i) {
-          const auto id = static_cast<std::size_t>(held[i]);
-          sum += id < rows.offset(holder) || id >= rows.offset(holder) + rows.count(holder);
-        }
-      }
-    }
-  }
-  return sum;
 }
 
 }  // namespace tsprun::detail::theory

@@ -1,5 +1,4 @@
-// A model on a mesh, rank by rank: which parameters each rank holds, what it saves for the backward pass, and how many embedding
-// rows it must fetch from others. Plans, comparisons and audits of layouts use these counts and those of flows.h.
+// A model on a mesh, rank by rank: which parameters each rank holds, and what it saves for the backward pass.
 //
 // Weights: tsp cuts heads and MLP rows over its ranks. tp cuts them over its own, with copies of K/V heads that several ranks
 // read. tp×tsp cuts each tensor rank's part again. zero3 cuts the rows of every sublayer evenly. dp and sp hold copies. The
@@ -14,7 +13,6 @@
 #include "tsprun/memory.h"
 
 #include <cstdint>
-#include <span>
 
 namespace tsprun::detail::theory {
 
@@ -69,9 +67,5 @@ std::uint64_t activation_bytes(const MeshSetting& of, MeshPlace place, std::uint
 CategoryBytes certain(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes);
 /// Returns the rank of a replica that holds most; the first if several do.
 int fullest(const MeshSetting& of);
-
-/// Returns the number of tokens, over all replicas, whose embedding row lives on another rank. `ids` [B, S] in natural order.
-/// Always 0 where the vocabulary is cut over the tensor axis.
-std::uint64_t remote_rows(const MeshSetting& of, std::span<const std::int32_t> ids);
 
 }  // namespace tsprun::detail::theory

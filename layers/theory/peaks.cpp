@@ -1,4 +1,4 @@
-// Runs models, decoders and single blocks on phantom ranks, and reads the peaks of their heaps.
+// Runs models, decoders and single blocks on phantom ranks, and reads the peaks of their heaps and what they would receive.
 #include "layers/theory/peaks.h"
 
 #include "core/kernels/check.h"
@@ -83,6 +83,12 @@ void RunPeaks::pass_with_own_ids(std::size_t batch, std::size_t sequence) {
   pass({.batch = batch, .sequence = sequence, .ids = ids, .labels = labels});
 }
 
+Traffic RunPeaks::traffic() const {
+  const Model& model = parts_->model;
+  return {.forward = PurposeBytes::received(model.forward_traffic()),
+          .backward = PurposeBytes::received(model.backward_traffic())};
+}
+
 CategoryBytes RunPeaks::use() const { return heap_of(parts_->phantom.context).use(); }
 
 CategoryBytes RunPeaks::peaks() const { return parts_->phantom.rank.memory_peaks(); }
@@ -143,28 +149,51 @@ bool fits(const MeshSetting& of, std::uint64_t budget, const PeakOptions& option
   });
 }
 
-CategoryBytes decoding_peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, std::size_t prompt,
-                             const PeakOptions& options) {
+namespace {
+
+/// Returns what a context has received since `before` was read.
+PurposeBytes received_since(const TrafficCounters& before, const Context& context) {
+  TrafficCounters now = context.traffic();
+  for (int i = 0; i < kPurposes; ++i) now.received[i] -= before.received[i];
+  return PurposeBytes::received(now);
+}
+
+}  // namespace
+
+RankCounts decoding_counts(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, std::size_t prompt,
+                           const PeakOptions& options) {
   PhantomRank phantom(of, rank, options);
   Model model(phantom.rank, phantom.mesh, model_options(of, options));
   model.parameters().fill_fresh(of.setting.model.layers, 0);
   Decoder decoder(phantom.rank, model, ids.size());
+  RankCounts counts;
+  const TrafficCounters at_first = phantom.context.traffic();
   decoder.prompt(ids.first(prompt));
+  counts.traffic.forward = received_since(at_first, phantom.context);
+  const TrafficCounters after_prompt = phantom.context.traffic();
   for (const std::int32_t id : ids.subspan(prompt)) decoder.step(id);
-  return phantom.rank.memory_peaks();
+  counts.tokens = received_since(after_prompt, phantom.context);
+  counts.memory = phantom.rank.memory_peaks();
+  return counts;
 }
 
-CategoryBytes block_peaks(const MeshSetting& of, int rank, const PeakOptions& options) {
+RankCounts block_counts(const MeshSetting& of, int rank, const PeakOptions& options) {
   const DType dtype = of.setting.bytes.dtype();
   PhantomRank phantom(of, rank, options);
   SingleBlock block(phantom.rank, phantom.mesh, model_options(of, options), of.setting.batch, of.setting.sequence);
   block.parameters().fill_fresh(of.setting.model.layers, 0);
+  RankCounts counts;
+  const TrafficCounters at_first = phantom.context.traffic();
   OwnedTensor y = block.forward(block.residual(block.kept(), dtype, "x"));
+  counts.traffic.forward = received_since(at_first, phantom.context);
   if (options.training) {
+    const TrafficCounters at_half = phantom.context.traffic();
     y.reset();
     block.backward(block.residual(Category::workspace, kernels::summed_in(dtype), "dy"));
+    counts.traffic.backward = received_since(at_half, phantom.context);
   }
-  return phantom.rank.memory_peaks();
+  counts.memory = phantom.rank.memory_peaks();
+  return counts;
 }
 
 }  // namespace tsprun::detail::theory

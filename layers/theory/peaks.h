@@ -1,6 +1,6 @@
-// Forecast of memory peaks for every scheme. The schedule itself runs on a phantom rank (make_phantom()): one whose
-// allocations, and those of its collectives, are booked, and whose kernels aren't run. The forecast is exact for ranks that share
-// memory, and for other placements if PeakOptions::peers or `nodes` describes them.
+// Forecast of memory peaks and traffic for every scheme. The schedule itself runs on a phantom rank (make_phantom()): one whose
+// allocations, and those of its collectives, are booked, whose kernels aren't run, and which counts what it would receive. The
+// forecast is exact for ranks that share memory, and for other placements if PeakOptions::peers or `nodes` describes them.
 #pragma once
 
 #include "core/context.h"
@@ -30,6 +30,13 @@ struct PeakOptions {
                                     ///< Error(out_of_memory), as on the rank
 };
 
+/// What one rank holds and receives.
+struct RankCounts {
+  CategoryBytes memory{};  ///< peaks, over the whole run
+  Traffic traffic{};       ///< received in one pass
+  PurposeBytes tokens{};   ///< of generation: received for all tokens after the prompt, whose pass is then `traffic.forward`
+};
+
 /// Forecast of a run, pass by pass.
 class RunPeaks {
  public:
@@ -42,6 +49,8 @@ class RunPeaks {
   void pass_with_own_ids(std::size_t batch, std::size_t sequence);
   /// Returns the peaks over all passes so far.
   CategoryBytes peaks() const;
+  /// Returns what the rank received in the last pass.
+  Traffic traffic() const;
   /// Returns what is in use now, between passes.
   CategoryBytes use() const;
 
@@ -89,11 +98,11 @@ Need need(const MeshSetting& of, const PeakOptions& options = {});
 inline constexpr int kMostAsked = 16;
 /// Returns whether ranks with this budget (bytes) get through, whatever the ids are.
 bool fits(const MeshSetting& of, std::uint64_t budget, const PeakOptions& options = {});
-/// Returns the peaks of generating text: the first `prompt` of `ids` are the prompt, the others are tokens after it, one at a
+/// Returns the counts of generating text: the first `prompt` of `ids` are the prompt, the others are tokens after it, one at a
 /// time. Ignores batch and sequence of the setting.
-CategoryBytes decoding_peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, std::size_t prompt,
-                             const PeakOptions& options = {});
-/// Returns the peaks of one block on its own (layers/model/single_block.h): forward, and backward if options.training is true.
-CategoryBytes block_peaks(const MeshSetting& of, int rank, const PeakOptions& options = {});
+RankCounts decoding_counts(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, std::size_t prompt,
+                           const PeakOptions& options = {});
+/// Returns the counts of one block on its own (layers/model/single_block.h): forward, and backward if options.training is true.
+RankCounts block_counts(const MeshSetting& of, int rank, const PeakOptions& options = {});
 
 }  // namespace tsprun::detail::theory

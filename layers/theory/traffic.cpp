@@ -1,6 +1,7 @@
 // The rows of the table "Exact traffic" (docs/algorithms.md) for embedding and head.
 #include "layers/theory/traffic.h"
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -11,6 +12,12 @@ std::uint64_t PurposeBytes::total() const { return std::accumulate(bytes_.begin(
 PurposeBytes& PurposeBytes::operator+=(const PurposeBytes& other) {
   for (std::size_t i = 0; i < bytes_.size(); ++i) bytes_[i] += other.bytes_[i];
   return *this;
+}
+
+PurposeBytes PurposeBytes::received(const TrafficCounters& counters) {
+  PurposeBytes bytes;
+  std::copy_n(counters.received, kPurposes, bytes.bytes_.begin());
+  return bytes;
 }
 
 Traffic& Traffic::operator+=(const Traffic& other) {

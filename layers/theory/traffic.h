@@ -5,7 +5,7 @@
 
 #include "layers/layout/setting.h"
 #include "layers/schedules/head_plan.h"
-#include "transport/message.h"
+#include "tsprun/types.h"
 
 #include <array>
 #include <cstddef>
@@ -21,6 +21,8 @@ class PurposeBytes {
   std::uint64_t total() const;
   PurposeBytes& operator+=(const PurposeBytes& other);
   bool operator==(const PurposeBytes&) const = default;
+  /// Returns what the counters say was received.
+  static PurposeBytes received(const TrafficCounters& counters);
 
  private:
   std::array<std::uint64_t, kPurposes> bytes_{};

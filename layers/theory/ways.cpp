@@ -25,8 +25,6 @@ constexpr std::array kWays = {
             .held = held_by_tsp,
             .add_flows = add_tsp,
             .add_kv = kGathered,
-            .step_of_rank = tsp_step_of_rank,
-            .block_of_rank = tsp_block_of_rank,
             .paper_alone = paper::Scheme::tsp},
     AxisWay{.axis = AxisKind::zero3, .shares_weights = true, .held = held_by_zero3, .add_flows = add_zero3, .add_kv = kGathered}};
 static_assert(is_by_axis(kWays, &AxisWay::axis), "each axis has a row, in the order of AxisKind");

@@ -5,7 +5,6 @@
 
 #include "layers/theory/flows.h"
 #include "layers/theory/paper.h"
-#include "layers/theory/step.h"
 
 #include <cstdint>
 #include <optional>
@@ -55,9 +54,6 @@ struct AxisWay {
   void (*add_flows)(BlockFlows& of) = nullptr;
   /// Functions that add K and V, dK and dV, by the axis's variant.
   std::span<void (*const)(BlockFlows& of)> add_kv = {};
-  /// Functions of what one rank receives, where the axis is the layout's only one; null: the sum over ranks alone is known.
-  decltype(&tsp_step_of_rank) step_of_rank = nullptr;
-  decltype(&tsp_block_of_rank) block_of_rank = nullptr;
   /// The paper's scheme of the axis alone, and beside one that cuts heads; none: the paper has no formulas for it.
   std::optional<paper::Scheme> paper_alone = {};
   std::optional<paper::Scheme> paper_with_tensor = {};

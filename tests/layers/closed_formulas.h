@@ -3,12 +3,15 @@
 // head, so the formulas also hold where n_kv and D don't divide each other.
 #pragma once
 
+#include "core/collectives/chunks.h"
 #include "layers/layout/heads.h"
 #include "layers/layout/zigzag.h"
 #include "layers/theory/layouts.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace tsprun::detail::theory {
 
@@ -86,7 +89,7 @@ inline Traffic sp_ring_block(const Setting& setting, int ranks) {
 }
 
 /// Returns the traffic of Ulysses (`--sp ulysses`). If several ranks read a K/V head, its gradients are summed, so dK and dV
-/// travel with β_a bytes an element. Δ of the backward pass isn't included; it is counted as `other` (other.h).
+/// travel with β_a bytes an element. Δ of the backward pass isn't included; it is counted as `other`.
 inline Traffic sp_ulysses_block(const Setting& setting, int ranks) {
   const auto& [element, accumulated, lse] = setting.bytes;
   const HeadCut heads = head_cut(setting, ranks);
@@ -148,6 +151,27 @@ inline Traffic embedding(const Setting& setting, std::uint64_t remote_rows) {
   traffic.forward[Purpose::embedding] = remote_rows * setting.model.hidden * setting.bytes.element;
   traffic.backward[Purpose::embedding] = remote_rows * setting.model.hidden * setting.bytes.accumulated;
   return traffic;
+}
+
+/// Returns R for ids [B, S] in natural order, in one replica: a holder of tokens has a balanced part of the vocabulary's rows.
+inline std::uint64_t remote_rows(std::span<const std::int32_t> ids, const Setting& setting, const Layout& layout) {
+  const int D = layout.sequence();
+  const int T = layout.slices_tokens() ? layout.tensor() : 1;
+  const Zigzag zigzag(setting.sequence, D);
+  std::vector<std::vector<std::size_t>> of_rank(static_cast<std::size_t>(D));  // in natural order
+  for (std::size_t token = 0; token < ids.size(); ++token) {
+    const int rank = zigzag.owner(token % setting.sequence).rank;
+    of_rank[static_cast<std::size_t>(rank)].push_back(static_cast<std::size_t>(ids[token]));
+  }
+  const Chunks rows = Chunks::balanced(D * T, setting.model.vocabulary);
+  std::uint64_t remote = 0;
+  for (int holder = 0; holder < D * T; ++holder) {
+    const std::vector<std::size_t>& all = of_rank[static_cast<std::size_t>(holder / T)];
+    const Chunks slices = Chunks::balanced(T, all.size());
+    for (const std::size_t id : std::span(all).subspan(slices.offset(holder % T), slices.count(holder % T)))
+      remote += id < rows.offset(holder) || id >= rows.offset(holder) + rows.count(holder);
+  }
+  return remote;
 }
 
 /// Returns the traffic of a whole training step under TSP: blocks, norm gains (with biases and learned positions, if there are

@@ -1,8 +1,8 @@
 // Decoding with weights and cache in place: its logits against those of the training schedule's forward pass, and its traffic.
 #include "layers/model/decode.h"
 #include "layers/model/sampling.h"
-#include "layers/theory/decoding.h"
 #include "layers/theory/peaks.h"
+#include "tests/layers/decoding_formulas.h"
 #include "tests/layers/model_run.h"
 
 #include <gtest/gtest.h>
@@ -204,7 +204,7 @@ TEST(Decoder, ReceivesWhatTheFormulasSayForEachPurpose) {
   }
 }
 
-TEST(Decoder, HoldsAtItsPeakWhatIsForecast) {
+TEST(Decoder, HoldsAtItsPeakAndReceivesWhatIsForecast) {
   for (const ModelConfig& config : configs()) {
     for (const Layout& layout : layouts()) {
       const ModelCase of{.config = config, .sequence = 1};
@@ -212,11 +212,19 @@ TEST(Decoder, HoldsAtItsPeakWhatIsForecast) {
       const Decoded decoded = decode(of, layout, prompt, 20);
       std::vector<Token> ids = prompt;
       ids.insert(ids.end(), decoded.text.begin(), decoded.text.end());
+      theory::RankCounts all;
       for (int rank = 0; rank < layout.ranks(); ++rank) {
-        EXPECT_EQ(decoded.peaks[static_cast<std::size_t>(rank)],
-                  theory::decoding_peaks(mesh_setting(of, layout), rank, ids, prompt.size(), {.training = false}))
+        const theory::RankCounts counts =
+            theory::decoding_counts(mesh_setting(of, layout), rank, ids, prompt.size(), {.training = false});
+        EXPECT_EQ(decoded.peaks[static_cast<std::size_t>(rank)], counts.memory)
             << config.name << ", " << layout.label() << ", rank " << rank;
+        all.traffic += counts.traffic;
+        all.tokens += counts.tokens;
       }
+      theory::PurposeBytes tokens;
+      for (const theory::PurposeBytes& each : decoded.for_tokens) tokens += each;
+      EXPECT_EQ(decoded.for_prompt, all.traffic.forward) << config.name << ", " << layout.label();
+      EXPECT_EQ(tokens, all.tokens) << config.name << ", " << layout.label();
     }
   }
 }

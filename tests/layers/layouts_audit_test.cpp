@@ -21,51 +21,34 @@ theory::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
   return sum;
 }
 
+/// Returns whether flows.h says what is received for a purpose: of embedding rows only where that doesn't depend on the ids, of
+/// `other` only where no algorithm is chosen.
+bool is_in_flows(Purpose purpose, const Layout& layout) {
+  return purpose != Purpose::other && (purpose != Purpose::embedding || layout.cuts_vocabulary_over_tensor());
+}
+
 /// `theory` beside what the ranks received, and beside what flows.h says; `other` may use any algorithm.
 void expect_received(const ModelCase& of, const Layout& layout, const theory::Traffic& theory) {
   const std::string where = of.describe() + ", " + layout.label();
   const ModelRun run = run_model(of, layout);
-  const theory::Traffic step = theory::mesh_step({.setting = of.setting(), .layout = layout}, BatchData(of).ids);
+  const theory::Traffic step = theory::step_traffic(of.setting(), layout);
   const theory::PurposeBytes forward = received(run.forward);
   const theory::PurposeBytes backward = received(run.backward);
-  expect_other(run, where);
+  expect_counted(run, where);
   for (int i = 0; i < kPurposes; ++i) {
     const auto purpose = static_cast<Purpose>(i);
     if (purpose == Purpose::other) continue;
     EXPECT_EQ(forward[purpose], theory.forward[purpose]) << name(purpose) << " forward, " << where;
     EXPECT_EQ(backward[purpose], theory.backward[purpose]) << name(purpose) << " backward, " << where;
+    if (!is_in_flows(purpose, layout)) continue;
     EXPECT_EQ(step.forward[purpose], theory.forward[purpose]) << name(purpose) << " forward, flows.h, " << where;
     EXPECT_EQ(step.backward[purpose], theory.backward[purpose]) << name(purpose) << " backward, flows.h, " << where;
   }
 }
 
 /// Tokens whose embedding row lives on another holder, from the ids.
-std::uint64_t remote_rows(const ModelCase& of, int ranks) {
-  const BatchData data(of);
-  const Zigzag cut(of.sequence, ranks);
-  const Chunks rows = Chunks::balanced(ranks, of.config.vocabulary);
-  std::uint64_t remote = 0;
-  for (std::size_t i = 0; i < data.ids.size(); ++i) {
-    const int holder = cut.owner(i % of.sequence).rank;
-    const auto id = static_cast<std::size_t>(data.ids[i]);
-    remote += id < rows.offset(holder) || id >= rows.offset(holder) + rows.count(holder);
-  }
-  return remote;
-}
-
-/// Does the same where the tensor axis cuts the tokens of one sequence rank: rows in natural order.
-std::uint64_t remote_rows_of_slices(const ModelCase& of, int ranks) {
-  const BatchData data(of);
-  const Chunks slices = Chunks::balanced(ranks, data.ids.size());
-  const Chunks rows = Chunks::balanced(ranks, of.config.vocabulary);
-  std::uint64_t remote = 0;
-  for (int holder = 0; holder < ranks; ++holder) {
-    for (std::size_t i = slices.offset(holder); i < slices.offset(holder) + slices.count(holder); ++i) {
-      const auto id = static_cast<std::size_t>(data.ids[i]);
-      remote += id < rows.offset(holder) || id >= rows.offset(holder) + rows.count(holder);
-    }
-  }
-  return remote;
+std::uint64_t remote_rows(const ModelCase& of, const Layout& layout) {
+  return theory::remote_rows(BatchData(of).ids, of.setting(), layout);
 }
 
 std::vector<ModelCase> cases() {
@@ -107,7 +90,7 @@ TEST(TensorParallelAudit, MegatronsSequenceParallelismReceivesWhatTheFormulasSay
     for (const int ranks : {2, 8}) {
       const Layout layout = Layout{{{AxisKind::tp, ranks}}}.with(TensorExchange::sequence);
       theory::Traffic theory = blocks(of, theory::tp_sequence_block(of.setting(), ranks, false));
-      theory += theory::embedding(of.setting(), remote_rows_of_slices(of, ranks));
+      theory += theory::embedding(of.setting(), remote_rows(of, layout));
       theory += theory::head(of.setting(), ranks, head_plan(of.setting()));
       expect_received(of, layout, theory);
     }
@@ -118,7 +101,7 @@ TEST(SequenceParallelAudit, ReceivesWhatTheFormulasSay) {
   for (ModelCase of : cases()) {
     for (const int ranks : {2, 4}) {
       const Layout layout{{{AxisKind::sp, ranks}}};
-      theory::Traffic vocabulary = theory::embedding(of.setting(), remote_rows(of, ranks));
+      theory::Traffic vocabulary = theory::embedding(of.setting(), remote_rows(of, layout));
       vocabulary += theory::head(of.setting(), ranks, head_plan(of.setting()));
       const auto expect = [&](SequenceExchange exchange, const theory::Traffic& block) {
         theory::Traffic theory = blocks(of, block);
@@ -137,7 +120,7 @@ TEST(Zero3Audit, ReceivesWhatTheFormulasSay) {
     for (const int ranks : {2, 4}) {
       const Layout layout{{{AxisKind::zero3, ranks}}};
       theory::Traffic theory = blocks(of, theory::zero3_block(of.setting(), ranks));
-      theory += theory::embedding(of.setting(), remote_rows(of, ranks));
+      theory += theory::embedding(of.setting(), remote_rows(of, layout));
       theory += theory::head(of.setting(), ranks, head_plan(of.setting()));
       expect_received(of, layout, theory);
     }
@@ -281,7 +264,7 @@ TEST(LayoutsTraffic, OfSmallSumsFollowsTheirAlgorithm) {
       ModelCase of = cases().front();
       of.batch *= 2;
       of.algorithms = algorithms;
-      expect_other(run_model(of, Layout::parse(layout)), std::string(layout) + ", " + algorithms);
+      expect_counted(run_model(of, Layout::parse(layout)), std::string(layout) + ", " + algorithms);
     }
   }
 }
@@ -310,17 +293,17 @@ TEST(LayoutsMemory, ForecastsHoldUnderEveryScheme) {
       const std::string where = of.describe() + ", " + layout.label();
       const theory::MeshSetting mesh{.setting = of.setting(), .layout = layout};
       const ModelRun run = run_model(of, layout);
-      expect_other(run, where);
+      expect_counted(run, where);
       for (int rank = 0; rank < layout.ranks(); ++rank) {
         const theory::MeshPlace place = theory::place_of(layout, rank);
         const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];
         EXPECT_EQ(peak[Category::parameters], theory::held(mesh, place).total() * of.setting().bytes.element) << where;
         EXPECT_EQ(peak[Category::activations], theory::activation_bytes(mesh, place, token_bytes(layout))) << where;
       }
-      const theory::Traffic step = theory::mesh_step(mesh, BatchData(of).ids);
+      const theory::Traffic step = theory::step_traffic(mesh.setting, layout);
       for (int i = 0; i < kPurposes; ++i) {
         const auto purpose = static_cast<Purpose>(i);
-        if (purpose == Purpose::other) continue;
+        if (!is_in_flows(purpose, layout)) continue;
         EXPECT_EQ(received(run.forward)[purpose], step.forward[purpose]) << name(purpose) << " forward, " << where;
         EXPECT_EQ(received(run.backward)[purpose], step.backward[purpose]) << name(purpose) << " backward, " << where;
       }

@@ -3,7 +3,7 @@
 
 #include "core/rank/rank.h"
 #include "layers/model/model.h"
-#include "layers/theory/other.h"
+#include "layers/theory/peaks.h"
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
@@ -105,7 +105,7 @@ struct ModelRun {
   std::vector<TrafficCounters> forward;
   std::vector<TrafficCounters> backward;
   std::vector<CategoryBytes> peaks;
-  std::vector<theory::OtherBytes> other;  ///< forecast of Purpose::other
+  std::vector<theory::Traffic> counted;  ///< by a phantom of each rank
 };
 
 inline double element(ConstBuffer buffer, std::size_t i) {
@@ -161,7 +161,7 @@ inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* we
   result.forward.resize(count);
   result.backward.resize(count);
   result.peaks.resize(count);
-  result.other.resize(count);
+  result.counted.resize(count);
   const BatchData data(of);
   std::mutex mutex;
   run_ranks(ranks,
@@ -185,8 +185,9 @@ inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* we
                 collect(rank, part.plan, part.gradient, result.gradients, mutex);
                 if (weights != nullptr) collect(rank, part.plan, part.value, *weights, mutex);
               }
-              const theory::MeshSetting setting{.setting = of.setting(), .layout = layout};
-              const theory::OtherBytes other = theory::other_of_step(setting, mesh, true);
+              theory::RunPeaks phantom({.setting = of.setting(), .layout = layout}, context.rank(),
+                                       {.kv_bucket_heads = of.kv_bucket_heads, .like = likeness(context)});
+              phantom.pass(data.view(of));
               const std::lock_guard lock(mutex);
               const auto me = static_cast<std::size_t>(context.rank());
               if (me == 0) {
@@ -196,18 +197,24 @@ inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* we
               result.forward[me] = model.forward_traffic();
               result.backward[me] = model.backward_traffic();
               result.peaks[me] = context.memory_peaks();
-              result.other[me] = other;
+              result.counted[me] = phantom.traffic();
             },
             {.algorithms = of.algorithms});
   return result;
 }
 
-/// `other` of every rank, for which no algorithm is prescribed, beside its forecast.
-inline void expect_other(const ModelRun& run, const std::string& where) {
-  constexpr auto kOther = static_cast<std::size_t>(Purpose::other);
-  for (std::size_t rank = 0; rank < run.other.size(); ++rank) {
-    EXPECT_EQ(run.forward[rank].received[kOther], run.other[rank].forward) << "rank " << rank << " forward, " << where;
-    EXPECT_EQ(run.backward[rank].received[kOther], run.other[rank].backward) << "rank " << rank << " backward, " << where;
+/// What every rank received beside what its phantom counted.
+inline void expect_counted(const ModelRun& run, const std::string& where) {
+  for (std::size_t rank = 0; rank < run.counted.size(); ++rank) {
+    const theory::Traffic measured = {.forward = theory::PurposeBytes::received(run.forward[rank]),
+                                      .backward = theory::PurposeBytes::received(run.backward[rank])};
+    for (int i = 0; i < kPurposes; ++i) {
+      const auto purpose = static_cast<Purpose>(i);
+      EXPECT_EQ(measured.forward[purpose], run.counted[rank].forward[purpose])
+          << name(purpose) << " forward, rank " << rank << ", " << where;
+      EXPECT_EQ(measured.backward[purpose], run.counted[rank].backward[purpose])
+          << name(purpose) << " backward, rank " << rank << ", " << where;
+    }
   }
 }
 

@@ -127,7 +127,8 @@ TEST(Peaks, OfOneBlockAreWhatTheScheduleAllocates) {
             rank.compute().fill_zero(d);
             block.backward(d);
           }
-          expect_forecast(rank.memory_peaks(), theory::block_peaks(mesh_setting(of, layout), rank.rank(), options(of, backward)),
+          expect_forecast(rank.memory_peaks(),
+                          theory::block_counts(mesh_setting(of, layout), rank.rank(), options(of, backward)).memory,
                           describe(of, layout, rank.rank()));
         });
       }
@@ -138,7 +139,7 @@ TEST(Peaks, OfOneBlockAreWhatTheScheduleAllocates) {
 TEST(Peaks, OfASingleBlockWithBiasesAreRefused) {
   const ModelCase of{.config = small_gpt2_config(1, 8, 3, 21, 40), .batch = 1, .sequence = 8};
   try {
-    theory::block_peaks(mesh_setting(of, Layout::tsp(2)), 0);
+    theory::block_counts(mesh_setting(of, Layout::tsp(2)), 0);
     ADD_FAILURE() << "it was computed";
   } catch (const Error& error) {
     EXPECT_EQ(error.cause(), Cause::refused);

@@ -18,20 +18,6 @@ theory::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
   return sum;
 }
 
-/// Tokens whose embedding row lives on another rank, from the ids.
-std::uint64_t remote_rows(const ModelCase& of, int ranks) {
-  const BatchData data(of);
-  const Zigzag cut(of.sequence, ranks);
-  const Chunks rows = Chunks::balanced(ranks, of.config.vocabulary);
-  std::uint64_t remote = 0;
-  for (std::size_t i = 0; i < data.ids.size(); ++i) {
-    const int holder = cut.owner(i % of.sequence).rank;
-    const auto id = static_cast<std::size_t>(data.ids[i]);
-    remote += id < rows.offset(holder) || id >= rows.offset(holder) + rows.count(holder);
-  }
-  return remote;
-}
-
 std::vector<ModelCase> cases() {
   std::vector<ModelCase> all;
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
@@ -57,8 +43,9 @@ TEST(TspAudit, ReceivedBytesEqualTheFormulasByPurpose) {
     for (const int ranks : {1, 2, 4, 8}) {
       const std::string where = of.describe() + ", D " + std::to_string(ranks);
       const ModelRun run = run_model(of, ranks);
-      expect_other(run, where);
-      const theory::Traffic theory = theory::tsp_step(of.setting(), ranks, remote_rows(of, ranks));
+      expect_counted(run, where);
+      const std::uint64_t rows = theory::remote_rows(BatchData(of).ids, of.setting(), Layout::tsp(ranks));
+      const theory::Traffic theory = theory::tsp_step(of.setting(), ranks, rows);
       const theory::PurposeBytes forward = received(run.forward);
       const theory::PurposeBytes backward = received(run.backward);
       for (int i = 0; i < kPurposes; ++i) {

@@ -1,20 +1,24 @@
-// Traffic of generated tokens and prompts, counted head by head.
-#include "layers/theory/decoding.h"
+// Traffic of text generation (docs/algorithms.md, "Decoding") as closed formulas, counted head by head: payload bytes received by
+// all ranks together, by purpose. The pass over the prompt moves what a forward pass over its tokens moves, plus K and V to the
+// ranks that cache them. Each later token moves only activations, never weights.
+#pragma once
 
 #include "layers/layout/zigzag.h"
 #include "layers/theory/flows.h"
+#include "tests/layers/closed_formulas.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 
 namespace tsprun::detail::theory {
 
-namespace {
-
-std::uint64_t as_count(int degree) { return static_cast<std::uint64_t>(degree); }
+inline std::uint64_t as_count(int degree) { return static_cast<std::uint64_t>(degree); }
 
 /// Returns how many K/V heads of a slice rank `rank` of the sequence axis computes for a token: those whose first query head of
 /// the slice is among the rank's own.
-std::uint64_t kv_heads_computed(const ModelConfig& model, const BlockSlice& slice, int rank, int ranks) {
+inline std::uint64_t kv_heads_computed(const ModelConfig& model, const BlockSlice& slice, int rank, int ranks) {
   const Chunks queries = Chunks::balanced(ranks, slice.queries.count);
   const std::size_t begin = slice.queries.first + queries.offset(rank);
   std::uint64_t heads = 0;
@@ -26,16 +30,18 @@ std::uint64_t kv_heads_computed(const ModelConfig& model, const BlockSlice& slic
 }
 
 /// Returns the elements of K (and as many of V) that one token has on all tensor ranks together.
-std::uint64_t kv_width(const MeshSetting& of) {
+inline std::uint64_t kv_width(const MeshSetting& of) {
   const ModelConfig& model = of.setting.model;
   std::uint64_t heads = 0;
   for (int t = 0; t < of.layout.tensor(); ++t) heads += BlockSlice::of(model, t, of.layout.tensor()).kv.count;
   return heads * model.head_dim;
 }
 
-}  // namespace
-
-PurposeBytes token_traffic(const MeshSetting& of, std::size_t position, std::uint64_t summed) {
+/// Returns the traffic of the token at `position`, counted from 0. Per layer: q, partial attention and its log-sum-exp, and two
+/// sums of h elements (`activations`), and new K and V (`kv`); once: the token's row (`embedding`) and its logits (`head`). It
+/// depends on the position only through the rank that caches it (`position` modulo the sequence axis), and not at all on the
+/// number of parameters. Ignores batch and sequence of the setting. `summed`: the bytes of one such sum, of all ranks together.
+inline PurposeBytes token_traffic(const MeshSetting& of, std::size_t position, std::uint64_t summed) {
   const ModelConfig& model = of.setting.model;
   const auto& [element, accumulated, lse] = of.setting.bytes;
   const int T = of.layout.tensor();
@@ -64,15 +70,19 @@ PurposeBytes token_traffic(const MeshSetting& of, std::size_t position, std::uin
   return bytes;
 }
 
-PurposeBytes prompt_traffic(const MeshSetting& of, std::span<const std::int32_t> ids, std::uint64_t summed) {
+/// Returns the traffic of a prompt: all tokens but the last by a forward pass without a head, the last as a token of its own.
+/// `ids` holds at least one token.
+inline PurposeBytes prompt_traffic(const MeshSetting& of, std::span<const std::int32_t> ids, std::uint64_t summed) {
   PurposeBytes bytes = token_traffic(of, ids.size() - 1, summed);
   const std::span<const std::int32_t> first = ids.first(ids.size() - 1);
   if (first.empty()) return bytes;
   MeshSetting pass = of;
   pass.setting.batch = 1;
   pass.setting.sequence = first.size();
-  PurposeBytes forward = mesh_step(pass, first).forward;
-  forward[Purpose::head] = 0;
+  PurposeBytes forward = step_traffic(pass.setting, pass.layout).forward;
+  if (!pass.layout.cuts_vocabulary_over_tensor())
+    forward[Purpose::embedding] = embedding(pass.setting, remote_rows(first, pass.setting, pass.layout)).forward.total();
+  forward[Purpose::head] = forward[Purpose::other] = 0;
   // K and V go from the ranks that computed them, by zigzag, to those that cache them.
   const Zigzag zigzag(first.size(), of.layout.sequence());
   std::uint64_t moving = 0;
@@ -83,7 +93,8 @@ PurposeBytes prompt_traffic(const MeshSetting& of, std::span<const std::int32_t>
   return bytes += forward;
 }
 
-PurposeBytes tokens_traffic(const MeshSetting& of, std::size_t first, std::size_t count, std::uint64_t summed) {
+/// Returns the traffic of `count` tokens at positions `first`, `first` + 1, ….
+inline PurposeBytes tokens_traffic(const MeshSetting& of, std::size_t first, std::size_t count, std::uint64_t summed) {
   PurposeBytes all;
   for (std::size_t position = first; position < first + count; ++position) all += token_traffic(of, position, summed);
   return all;
