@@ -6,7 +6,6 @@
 #include "transport/tcp/pacing.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -23,54 +22,6 @@ constexpr std::uint64_t kOthersEnd_ns = 2'000'000'000;
 /// Longest time between two calls of hear(), which usually comes many times a second. If more passes, this tsprun or its machine
 /// was stopped.
 constexpr std::uint64_t kClockJump_ns = 2'000'000'000;
-
-nlohmann::json failure_json(const Failure& failure) {
-  return {{"cause", static_cast<int>(failure.cause)},
-          {"rank", failure.rank},
-          {"code", failure.code},
-          {"op", failure.op},
-          {"seq", failure.sequence},
-          {"detail", failure.detail}};
-}
-
-std::string text_of(const nlohmann::json& json) { return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
-
-/// Reads a failure; cause none if `json` is none. Throws nlohmann::json::exception for a field of another type.
-Failure read_failure(const nlohmann::json& json) {
-  Failure failure;
-  const int cause = json.value("cause", 0);
-  if (cause <= 0 || cause > 255 || !is_cause(static_cast<std::uint8_t>(cause))) return failure;
-  failure.rank = json.value("rank", -1);
-  failure.code = json.value("code", 0);
-  failure.op = json.value("op", std::string());
-  failure.sequence = json.value("seq", 0U);
-  failure.detail = json.value("detail", std::string());
-  failure.cause = static_cast<Cause>(cause);
-  return failure;
-}
-
-Failure parse_failure(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  try {
-    return json.is_object() ? read_failure(json) : Failure();
-  } catch (const nlohmann::json::exception&) {
-    return {};
-  }
-}
-
-std::string ending_text(const Ending& ending) {
-  return text_of(nlohmann::json{{"failure", failure_json(ending.failure)}, {"code", ending.code}, {"trouble", ending.trouble}});
-}
-
-std::optional<Ending> parse_ending(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  try {
-    if (!json.is_object()) return std::nullopt;
-    return Ending{.failure = read_failure(json.at("failure")), .code = json.at("code"), .trouble = json.value("trouble", "")};
-  } catch (const nlohmann::json::exception&) {
-    return std::nullopt;
-  }
-}
 
 }  // namespace
 
@@ -97,12 +48,12 @@ void Cluster::tell(Boards& boards) {
 void Cluster::tell_failure(const Failure& failure) {
   if (told_failure_ || failure.cause == Cause::none) return;
   told_failure_ = true;
-  say(fmt::format("live/abort/{}", self_), bytes_of(text_of(failure_json(failure))));
+  say(fmt::format("live/abort/{}", self_), bytes_of(text_of(failure)));
 }
 
 void Cluster::tell_bye(const Ending& own) {
   nodes_[static_cast<std::size_t>(self_)].bye = own;
-  if (client_) say(fmt::format("live/bye/{}", self_), bytes_of(ending_text(own)));
+  if (client_) say(fmt::format("live/bye/{}", self_), bytes_of(own.text()));
 }
 
 void Cluster::lose(int node, const std::string& why, Boards& boards) {
@@ -185,11 +136,11 @@ void Cluster::heard(const std::string& key, const std::vector<std::byte>& value,
   } else if (const int beating = number_after(key, "live/beat/", count); beating >= 0) {
     nodes_[static_cast<std::size_t>(beating)].heard_ns = now;
   } else if (const int leaving = number_after(key, "live/bye/", count); leaving > 0) {
-    nodes_[static_cast<std::size_t>(leaving)].bye = parse_ending(text_of(value));
+    nodes_[static_cast<std::size_t>(leaving)].bye = Ending::parse(text_of(value));
   } else if (const int knowing = number_after(key, "live/seen/", count); knowing > 0) {
     nodes_[static_cast<std::size_t>(knowing)].seen = true;
   } else if (key == "live/end" && client_) {
-    ending_ = parse_ending(text_of(value));
+    ending_ = Ending::parse(text_of(value));
     if (!ending_) return;
     if (ending_ns_ == 0) ending_ns_ = now;
     if (ending_->failure.cause != Cause::none) boards.abort(ending_->failure);
@@ -280,7 +231,7 @@ bool Cluster::settled(Boards& boards) {
     if (!all_said_bye(boards)) return false;
     ending_ = judged(boards.failure());
     ending_ns_ = now;
-    say("live/end", bytes_of(ending_text(*ending_)));
+    say("live/end", bytes_of(ending_->text()));
   }
   bool all = true;
   for (int node = 1; node < static_cast<int>(nodes_.size()); ++node) {
@@ -298,7 +249,7 @@ bool Cluster::settled(Boards& boards) {
   if (all && ending_->failure.cause == Cause::none && boards.failure().cause != Cause::none) {
     // A node never acknowledged the end. The others still listen.
     ending_ = Ending{.failure = boards.failure()};
-    say("live/end", bytes_of(ending_text(*ending_)));
+    say("live/end", bytes_of(ending_->text()));
   }
   return all;
 }

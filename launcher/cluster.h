@@ -28,13 +28,6 @@
 
 namespace tsprun::detail::launcher {
 
-/// The end of a job.
-struct Ending {
-  Failure failure;           ///< cause none: the job succeeded
-  int code = 0;              ///< tsprun's exit code on the failing rank's node; 0: derive it from the failure
-  std::string trouble = {};  ///< reason why the trace of a job that succeeded couldn't be written, as rank 0 told node 0
-};
-
 /// Connection of this tsprun to those of the other nodes. Node 0 serves the store, the others are its clients. Used by one
 /// thread.
 class Cluster {

@@ -12,26 +12,75 @@
 namespace tsprun::detail::launcher {
 
 namespace {
+
+using nlohmann::json;
+
 constexpr std::string_view kNo = "no ";
-}
 
-std::string Arrival::text() const {
-  const nlohmann::json json = {{"nonce", nonce}, {"attempt", attempt}, {"trouble", trouble}, {"options", options}};
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string text_of(const json& message) { return message.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-std::optional<Arrival> Arrival::parse(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return std::nullopt;
+/// Reads a message that is a JSON object by `read`; nothing if the text is none, or has a field of another type.
+template <class Read>
+auto parse_message(const std::string& text, const Read& read) -> std::optional<decltype(read(json()))> {
+  const json message = json::parse(text, nullptr, false);
+  if (!message.is_object()) return std::nullopt;
   try {
-    Arrival arrival{.nonce = json.at("nonce"), .attempt = json.at("attempt"), .trouble = json.at("trouble"), .options = {}};
-    arrival.options = json.at("options").get<Agreement>();
-    if (arrival.nonce.empty() || arrival.nonce.size() > 32) return std::nullopt;
-    return arrival;
-  } catch (const nlohmann::json::exception&) {
+    return read(message);
+  } catch (const json::exception&) {
     return std::nullopt;
   }
 }
+
+json failure_json(const Failure& failure) {
+  return {{"cause", static_cast<int>(failure.cause)},
+          {"rank", failure.rank},
+          {"code", failure.code},
+          {"op", failure.op},
+          {"seq", failure.sequence},
+          {"detail", failure.detail}};
+}
+
+Failure read_failure(const json& message) {
+  const int cause = message.value("cause", 0);
+  if (cause <= 0 || cause > 255 || !is_cause(static_cast<std::uint8_t>(cause))) return {};
+  return {.cause = static_cast<Cause>(cause),
+          .rank = message.value("rank", -1),
+          .code = message.value("code", 0),
+          .op = message.value("op", std::string()),
+          .sequence = message.value("seq", 0U),
+          .detail = message.value("detail", std::string())};
+}
+
+}  // namespace
+
+std::string Arrival::text() const {
+  return text_of(json{{"nonce", nonce}, {"attempt", attempt}, {"trouble", trouble}, {"options", options}});
+}
+
+std::optional<Arrival> Arrival::parse(const std::string& text) {
+  std::optional<Arrival> arrival = parse_message(text, [](const json& message) {
+    return Arrival{.nonce = message.at("nonce"),
+                   .attempt = message.at("attempt"),
+                   .trouble = message.at("trouble"),
+                   .options = message.at("options").get<Agreement>()};
+  });
+  if (arrival && (arrival->nonce.empty() || arrival->nonce.size() > 32)) return std::nullopt;
+  return arrival;
+}
+
+std::string Ending::text() const {
+  return text_of(json{{"failure", failure_json(failure)}, {"code", code}, {"trouble", trouble}});
+}
+
+std::optional<Ending> Ending::parse(const std::string& text) {
+  return parse_message(text, [](const json& message) {
+    return Ending{
+        .failure = read_failure(message.at("failure")), .code = message.at("code"), .trouble = message.value("trouble", "")};
+  });
+}
+
+std::string text_of(const Failure& failure) { return text_of(failure_json(failure)); }
+Failure parse_failure(const std::string& text) { return parse_message(text, read_failure).value_or(Failure{}); }
 
 std::string Refusal::text() const { return fmt::format("{}{} {}", kNo, missing, why); }
 
@@ -39,9 +88,10 @@ Refusal Refusal::parse(std::string_view text) {
   Refusal refusal;
   if (!text.starts_with(kNo)) return {std::string(text)};
   text.remove_prefix(kNo.size());
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), refusal.missing);
-  const auto used = static_cast<std::size_t>(end - text.data());
-  refusal.why = text.substr(std::min(text.size(), error == std::errc{} ? used + 1 : 0));
+  const std::size_t end = std::min(text.size(), text.find(' '));
+  const std::optional<int> missing = number_from<int>(text.substr(0, end));
+  refusal.missing = missing.value_or(-1);
+  refusal.why = text.substr(missing ? std::min(text.size(), end + 1) : 0);
   return refusal;
 }
 

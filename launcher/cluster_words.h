@@ -1,9 +1,10 @@
-// Messages that launchers exchange when they meet, as text. Used only by cluster*.cpp and door.cpp.
+// Messages that launchers exchange, as text. Used only by cluster*.cpp and door.cpp.
 #pragma once
 
+#include "core/board/flight_board.h"
 #include "launcher/agreement.h"
+#include "transport/number.h"
 
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -22,12 +23,10 @@ inline std::string text_of(const std::vector<std::byte>& value) {
 }
 
 /// Returns the number that follows `prefix` in `key`; -1 if the key begins otherwise, or no number below `limit` follows.
-inline int number_after(const std::string& key, std::string_view prefix, int limit) {
+inline int number_after(std::string_view key, std::string_view prefix, int limit) {
   if (!key.starts_with(prefix)) return -1;
-  int number = -1;
-  const char* end = key.data() + key.size();
-  const auto parsed = std::from_chars(key.data() + prefix.size(), end, number);
-  return parsed.ec == std::errc{} && parsed.ptr == end && number >= 0 && number < limit ? number : -1;
+  const int number = number_from<int>(key.substr(prefix.size())).value_or(-1);
+  return number >= 0 && number < limit ? number : -1;
 }
 
 /// Message of a node to node 0: once when it comes (node/I), and again when it has read its files (proof/I).
@@ -59,6 +58,21 @@ struct Refusal {
 };
 /// Returns the refusal for a node that comes after the job has begun.
 Refusal begun_already();
+
+/// The end of a job, as live/bye/I and live/end tell it.
+struct Ending {
+  Failure failure;           ///< cause none: the job succeeded
+  int code = 0;              ///< tsprun's exit code on the failing rank's node; 0: derive it from the failure
+  std::string trouble = {};  ///< reason why the trace of a job that succeeded couldn't be written, as rank 0 told node 0
+
+  std::string text() const;
+  static std::optional<Ending> parse(const std::string& text);
+};
+
+/// Returns a failure as text.
+std::string text_of(const Failure& failure);
+/// Reads what text_of() wrote; cause none if the text is none.
+Failure parse_failure(const std::string& text);
 
 /// Returns the agreement itself if it fits into a value of the store, else a digest of it, which still tells two long lists
 /// apart. `what`: what it lists, such as "options".

@@ -50,8 +50,9 @@ std::string nearest_word(std::string_view typed, std::span<const std::string> kn
   for (const std::string& each : known) {
     const std::string other = plain_word(each);
     // Among equally near words prefer one of equal length: letters are swapped more often than they are left out.
-    const std::size_t longer = std::max(other.size(), word.size());
-    const std::pair<std::size_t, std::size_t> far{edit_distance(word, other), longer - std::min(other.size(), word.size())};
+    const std::size_t longer = std::max(other.size(), word.size()) - std::min(other.size(), word.size());
+    if (longer > tolerated(word.size())) continue;  // of a long text in a file, too, not a step is computed
+    const std::pair<std::size_t, std::size_t> far{edit_distance(word, other), longer};
     if (far >= best || (far.first > tolerated(word.size()))) continue;
     best = far;
     nearest = &each;

@@ -5,8 +5,7 @@
 #include "launcher/model/sweep.h"
 #include "launcher/refuse.h"
 #include "layers/io/file.h"
-#include "layers/io/json_text.h"
-#include "layers/theory/machine_object.h"
+#include "layers/io/json_object.h"
 
 #include <fmt/format.h>
 
@@ -52,26 +51,22 @@ std::vector<MeasuredPoint> read_measured(const std::string& option, const std::s
     refuse(fmt::format("{}: not a report of compare, but {}; tsprun compare --json FILE writes one", where,
                        command == report.end() ? "without field \"command\"" : "of " + shown_value(*command)));
   }
-  theory::Object all(report, where);
+  JsonObject all(report, where);
   std::vector<MeasuredPoint> points;
   for (std::size_t i = 0; i < report["compare"].size(); ++i) {
-    theory::Object row(report["compare"][i], fmt::format("{}: row {} of \"compare\"", where, i + 1));
-    const auto has = [&](std::string_view field) { return row.find(field) != nullptr && !row.find(field)->is_null(); };
-    if (!has("step_seconds")) continue;
-    if (row.count("threads", kMost) != 1) row.refuse("threads", "1, for a rank has one core: compare with --threads 1");
+    JsonObject row = all.entry("compare", i);
+    if (row.find("step_seconds") == nullptr) continue;
+    if (row.integer("threads", 1, kMost) != 1) row.refuse("threads", "1, for a rank has one core: compare with --threads 1");
     MeasuredPoint point;
     point.layout = layout_of_label(row.text("label"));
     point.model.config = row.text("config");
-    point.model.sequence.text = std::to_string(row.count("seq", kMost));
-    point.model.batch.text = std::to_string(row.count("batch", kMost));
+    point.model.sequence.text = std::to_string(row.integer("seq", 1, kMost));
+    point.model.batch.text = std::to_string(row.integer("batch", 1, kMost));
     point.model.dtype.text = all.text("dtype");
     point.model.recompute.text = all.text("recompute");
-    if (const json* forward = row.find("forward_only"); forward != nullptr) {
-      if (!forward->is_boolean()) row.refuse("forward_only", "true or false");
-      point.forward = *forward;
-    }
+    point.forward = row.flag("forward_only", false);
     point.seconds = row.number("step_seconds", kShortestStep, kLongestStep);
-    if (has("link_gbps")) point.link_gbps = row.number("link_gbps", kSlowestLink, kFastestLink);
+    if (row.find("link_gbps") != nullptr) point.link_gbps = row.number("link_gbps", kSlowestLink, kFastestLink);
     validate_model(point.model, {}, kMeasuredUse);
     points.push_back(std::move(point));
   }

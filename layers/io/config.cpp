@@ -53,7 +53,7 @@ constexpr std::string_view kIgnored[] = {"_name_or_path",
                                          "_attn_implementation",
                                          "_attn_implementation_autoset"};
 
-void refuse_restricted(const ConfigFields& fields, const ModelType& type) {
+void refuse_restricted(ConfigFields& fields, const ModelType& type) {
   fields.refuse_restricted(type.restricted);
   fields.refuse_restricted(kRestricted);
   if (const json* types = fields.find("layer_types")) {
@@ -66,14 +66,13 @@ void refuse_restricted(const ConfigFields& fields, const ModelType& type) {
 
 /// Returns the base of the rotary embedding, which is at the top level or, in newer files, under rope_parameters. Refuses
 /// scaling.
-double read_rope_theta(const ConfigFields& fields, const std::string& where) {
+double read_rope_theta(ConfigFields& fields) {
   double theta = fields.positive("rope_theta", kDefaultRopeTheta);
   for (const std::string_view field : {"rope_scaling", "rope_parameters"}) {
     const json* scaling = fields.find(field);
     if (scaling == nullptr) continue;
     if (!scaling->is_object()) fields.refuse(field, "null or an object of type \"default\"");
-    const std::string inside = fmt::format("{}: in field \"{}\"", where, field);
-    const ConfigFields inner(*scaling, inside);
+    ConfigFields inner(*scaling, fields.where(), fmt::format("{}.", field));
     // The type is checked first, because it gives the other fields their meaning.
     for (const std::string_view type : {"rope_type", "type"}) {
       const json* value = inner.find(type);
@@ -152,9 +151,7 @@ LoadedConfig read_config(const std::filesystem::path& file) {
 
 LoadedConfig parse_config(std::string_view text, const std::string& where) {
   const json object = parse_json(text, where);
-  if (!object.is_object())
-    throw Error(Cause::refused, fmt::format("{}: expected a JSON object, found {}", where, shown_value(object)));
-  const ConfigFields fields(object, where);
+  ConfigFields fields(object, where);
   const ModelType& type = fields.choice("model_type", model_types());
   const ConfigNames& names = type.fields;
   refuse_restricted(fields, type);
@@ -177,7 +174,7 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
   config.vocabulary = fields.size(names.vocabulary);
   config.max_positions = fields.size(names.max_positions, type.max_positions);
   config.norm_epsilon = fields.positive(names.norm_epsilon, type.norm_epsilon);
-  if (config.rotary_positions()) config.rope_theta = read_rope_theta(fields, where);
+  if (config.rotary_positions()) config.rope_theta = read_rope_theta(fields);
   config.tied_embeddings = fields.flag("tie_word_embeddings", type.tied_embeddings);
   config.residual_dropout = fields.probability(names.residual_dropout, type.dropout);
   config.embedding_dropout = fields.probability(names.embedding_dropout, type.dropout);

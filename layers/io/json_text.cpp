@@ -128,15 +128,6 @@ json parse_json(std::string_view text, const std::string& where) {
   }
 }
 
-void refuse_field(const json& object, const std::string& where, std::string_view path, std::string_view field,
-                  std::string_view expected) {
-  const auto at = object.find(field);
-  throw Error(Cause::refused,
-              at == object.end()
-                  ? fmt::format("{}: field \"{}{}\" is missing; expected {}", where, path, field, expected)
-                  : fmt::format("{}: field \"{}{}\": expected {}, found {}", where, path, field, expected, shown_value(*at)));
-}
-
 std::string shown(std::string_view text) {
   std::size_t end = std::min(text.size(), kShownBytes);
   while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80U) --end;  // no half character

@@ -1,5 +1,5 @@
 // Strict parsing of JSON from files. What nlohmann-json would accept silently is an error here (a duplicate name, unlimited
-// nesting), and errors name the field at which they occurred. Only the parsers of layers/ include this.
+// nesting), and errors name the field at which they occurred. json_object.h reads the fields of what was parsed.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,10 +12,6 @@ namespace tsprun::detail {
 /// Parses `text`. Throws Error(refused) with a message that begins with `where`: malformed text, a NUL byte anywhere, NaN or
 /// infinite numbers (with the field's name), duplicate names, more than 32 levels of nesting.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
-
-/// Throws Error(refused): a field of `object` is missing or isn't what was expected. `path`: the objects around it, "world.".
-[[noreturn]] void refuse_field(const nlohmann::json& object, const std::string& where, std::string_view path,
-                               std::string_view field, std::string_view expected);
 
 /// Returns text from a file in a form that is safe in error messages: control characters replaced, cut after 120 bytes.
 std::string shown(std::string_view text);

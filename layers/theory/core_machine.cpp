@@ -1,8 +1,14 @@
 // Looks prices up, and reads them from a machine file.
 #include "layers/theory/core_machine.h"
 
-#include "layers/theory/machine_object.h"
+#include "layers/io/json_object.h"
+#include "layers/theory/machine_limits.h"
+#include "transport/cause.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace tsprun::detail::theory {
@@ -15,7 +21,7 @@ constexpr std::size_t kMostKernels = 100'000;
 
 double work(double flops, double bytes) { return flops > 0 ? flops : bytes; }
 
-DType read_dtype(Object& object, std::string_view field) {
+DType read_dtype(JsonObject& object, std::string_view field) {
   const std::string text = object.text(field);
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     if (tsprun::name(dtype) == text) return dtype;
@@ -23,7 +29,7 @@ DType read_dtype(Object& object, std::string_view field) {
   object.refuse(field, "\"f32\", \"f64\" or \"bf16\"");
 }
 
-void read_kernel(Object object, CoreMachine& machine) {
+void read_kernel(JsonObject object, CoreMachine& machine) {
   const std::string kernel = object.text("kernel");
   const DType dtype = read_dtype(object, "dtype");
   const DType result = read_dtype(object, "result");
@@ -76,19 +82,14 @@ std::optional<double> CoreMachine::best_flops(DType dtype) const {
   return best;
 }
 
-CoreMachine CoreMachine::read(Object& object) {
+CoreMachine CoreMachine::read(JsonObject& object) {
   CoreMachine machine;
-  machine.cores = object.count("cores", kMostCores);
+  machine.cores = object.integer("cores", 1, kMostCores);
   machine.copy_bytes_per_s = object.number("copy_bytes_per_s", 1, kLargest);
   machine.reduce_bytes_per_s = object.number("reduce_bytes_per_s", 1, kLargest);
   machine.message_seconds = object.number("message_s", 0, kLongestLatency);
-  const nlohmann::json* kernels = object.find("kernels");
-  if (kernels == nullptr || !kernels->is_array() || kernels->empty() || kernels->size() > kMostKernels) {
-    object.refuse("kernels", fmt::format("an array of up to {} kernels", kMostKernels));
-  }
-  for (std::size_t i = 0; i < kernels->size(); ++i) {
-    read_kernel({(*kernels)[i], fmt::format("{}: in kernel {}", object.where(), i + 1)}, machine);
-  }
+  for (std::size_t i = 0, count = object.entries("kernels", 1, kMostKernels); i < count; ++i)
+    read_kernel(object.entry("kernels", i), machine);
   return machine;
 }
 

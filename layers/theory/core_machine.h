@@ -27,9 +27,11 @@
 #include <string>
 #include <tuple>
 
-namespace tsprun::detail::theory {
+namespace tsprun::detail {
+class JsonObject;
+}
 
-class Object;
+namespace tsprun::detail::theory {
 
 /// Measured time of a kernel.
 struct KernelPrice {
@@ -56,7 +58,7 @@ struct CoreMachine {
   /// Returns the most FLOP/s that a matrix product of this dtype reached; nothing if none was measured.
   std::optional<double> best_flops(DType dtype) const;
   /// Reads the fields of a machine file. Throws Error(refused), naming the field and what was expected.
-  static CoreMachine read(Object& object);
+  static CoreMachine read(JsonObject& object);
 };
 
 }  // namespace tsprun::detail::theory

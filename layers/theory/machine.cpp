@@ -2,8 +2,9 @@
 #include "layers/theory/machine.h"
 
 #include "layers/io/file.h"
+#include "layers/io/json_object.h"
 #include "layers/theory/built_in_machines.h"
-#include "layers/theory/machine_object.h"
+#include "layers/theory/machine_limits.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -23,8 +24,13 @@ constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{1} << 20;
 constexpr double kWorstCrossing = 1000;
 constexpr double kSlowestKernels = 100;
 constexpr std::uint64_t kNewestVersion = 3;
+constexpr double kLeastEfficiency = 0.001;
+/// Largest memory of a GPU: an exabyte.
+constexpr double kMostMemory = 1e18;
+constexpr int kMostOfANode = 1024;
+constexpr std::size_t kMostEntries = 1000;
 
-void read_flops(Object object, Machine& machine) {
+void read_flops(JsonObject object, Machine& machine) {
   const auto rate = [&](std::string_view field, std::optional<double>& into) {
     if (object.find(field) != nullptr) into = object.number(field, 1, kLargest);
   };
@@ -34,7 +40,7 @@ void read_flops(Object object, Machine& machine) {
   object.done();
 }
 
-void read_within(Object object, Machine& machine) {
+void read_within(JsonObject object, Machine& machine) {
   const std::string fabric = object.text("fabric");
   if (fabric != "links" && fabric != "switch") object.refuse("fabric", "\"links\" or \"switch\"");
   machine.fabric = fabric == "links" ? Fabric::links : Fabric::on_switch;
@@ -43,12 +49,36 @@ void read_within(Object object, Machine& machine) {
   object.done();
 }
 
-void read_across(Object object, Machine& machine) {
-  machine.nics_per_node = object.count("nics_per_node");
+void read_across(JsonObject object, Machine& machine) {
+  machine.nics_per_node = object.integer("nics_per_node", 1, kMostOfANode);
   machine.nic_bytes_per_s = object.number("bytes_per_s", 1, kLargest);
   machine.nic_latency = object.number("latency_s", 0, kLongestLatency);
   machine.rail_crossing = object.number("rail_crossing", 1, kWorstCrossing);
   object.done();
+}
+
+/// Returns a fraction of a peak, or a table of them.
+Efficiency read_efficiency(JsonObject& object, std::string_view field, bool may_be_table) {
+  const json* value = object.find(field);
+  if (!may_be_table || value == nullptr || !value->is_array()) return object.number(field, kLeastEfficiency, 1);
+  std::vector<Efficiency::Entry> entries;
+  const auto is_next = [&](const json& entry) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_number() || !entry[1].is_number()) return false;
+    const auto flops = entry[0].get<double>();
+    const auto fraction = entry[1].get<double>();
+    return flops >= 1 && flops <= kLargest && fraction >= kLeastEfficiency && fraction <= 1 &&
+           (entries.empty() || flops > entries.back().flops);
+  };
+  for (const json& entry : *value) {
+    if (!is_next(entry)) break;
+    entries.push_back({entry[0].get<double>(), entry[1].get<double>()});
+  }
+  if (entries.empty() || entries.size() != value->size() || entries.size() > kMostEntries) {
+    object.refuse(
+        field, fmt::format("a number from {0} to 1, or up to {1} pairs [FLOPs, number from {0} to 1] of increasing FLOPs from 1",
+                           kLeastEfficiency, kMostEntries));
+  }
+  return Efficiency(std::move(entries));
 }
 
 /// Returns whether a document has the field, "a" or "a.b".
@@ -60,7 +90,7 @@ bool has_field(const json& document, std::string_view field) {
 }
 
 /// Refuses sources that aren't texts, or name fields that the file doesn't have.
-void check_sources(Object& object, const json& document) {
+void check_sources(JsonObject& object, const json& document) {
   const json* sources = object.find("sources");
   if (sources == nullptr) return;
   if (!sources->is_object()) object.refuse("sources", "an object of texts");
@@ -74,7 +104,7 @@ void check_sources(Object& object, const json& document) {
 }
 
 /// Reads the rest of a machine whose ranks have cores.
-Machine read_cores(Object& object, Machine machine) {
+Machine read_cores(JsonObject& object, Machine machine) {
   machine.memory_bytes = object.number("memory_bytes", 1, kMostMemory);
   machine.launch_seconds = object.number("launch_s", 0, kLongestLatency);
   machine.gpus_per_node = kMostOfANode;
@@ -137,11 +167,9 @@ Machine parse_machine(std::string_view text, const std::string& where) {
     json machine = std::move(document["machine"]);
     document = std::move(machine);
   }
-  Object object(document, where);
+  JsonObject object(document, where);
   Machine machine;
-  const json* stated = object.find("version");
-  const std::uint64_t version = stated == nullptr ? 1 : stated->is_number_unsigned() ? stated->get<std::uint64_t>() : 0;
-  if (version < 1 || version > kNewestVersion) object.refuse("version", fmt::format("an integer from 1 to {}", kNewestVersion));
+  const std::uint64_t version = object.integer("version", 1, kNewestVersion, 1);
   const bool is_new = version >= 2;
   machine.name = object.text("name");
   if (version >= 3 && object.find("kind") != nullptr) {
@@ -151,15 +179,15 @@ Machine parse_machine(std::string_view text, const std::string& where) {
   machine.memory_bytes = object.number("memory_bytes", 1, kMostMemory);
   machine.memory_bytes_per_s = object.number("memory_bytes_per_s", 1, kLargest);
   read_flops(object.inside("flops_per_s"), machine);
-  machine.gemm_efficiency = object.efficiency("gemm_efficiency", is_new);
-  machine.attention_efficiency = object.efficiency("attention_efficiency", is_new);
+  machine.gemm_efficiency = read_efficiency(object, "gemm_efficiency", is_new);
+  machine.attention_efficiency = read_efficiency(object, "attention_efficiency", is_new);
   if (is_new) {
-    machine.memory_efficiency = object.number_or("memory_efficiency", kLeastEfficiency, 1, 1);
-    machine.launch_seconds = object.number_or("launch_s", 0, kLongestLatency, 0);
-    machine.copies_slow_kernels = object.number_or("copies_slow_kernels", 1, kSlowestKernels, 1);
+    machine.memory_efficiency = object.number("memory_efficiency", kLeastEfficiency, 1, 1);
+    machine.launch_seconds = object.number("launch_s", 0, kLongestLatency, 0);
+    machine.copies_slow_kernels = object.number("copies_slow_kernels", 1, kSlowestKernels, 1);
     check_sources(object, document);
   }
-  machine.gpus_per_node = object.count("gpus_per_node");
+  machine.gpus_per_node = object.integer("gpus_per_node", 1, kMostOfANode);
   read_within(object.inside("within_node"), machine);
   read_across(object.inside("across_nodes"), machine);
   object.done();

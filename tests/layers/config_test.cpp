@@ -172,11 +172,12 @@ TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
   for (const auto& bad_field : bad) {
     const auto& field = bad_field.first;
     const auto& value = bad_field.second;
-    EXPECT_REFUSED(parse(with(field, value)), "config.json", std::string("\"") + field + "\"");
+    EXPECT_REFUSED(parse(with(field, value)), "config.json", std::string("field \"") + field);
   }
   EXPECT_REFUSED(parse(with("head_dim", 7)), "\"head_dim\"", "even");
   // Of a scaling the kind is named, not the first of its numbers.
-  EXPECT_REFUSED(parse(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})), "\"type\"", "rope scaling isn't supported");
+  EXPECT_REFUSED(parse(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})), "\"rope_scaling.type\"",
+                 "rope scaling isn't supported");
 }
 
 TEST(ConfigFile, AcceptsNeutralValues) {

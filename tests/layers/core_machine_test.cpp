@@ -80,7 +80,7 @@ TEST(CoreMachine, AFileNamesWhatIsWrong) {
   EXPECT_THAT(with("flops_per_s", 1), HasSubstr("field \"flops_per_s\" is not known"));
   ordered_json of = host();
   of["kernels"][0]["dtype"] = "f31";
-  EXPECT_THAT(refused_text([&] { machine(of); }), HasSubstr("host.json: in kernel 1: field \"dtype\": expected \"f32\""));
+  EXPECT_THAT(refused_text([&] { machine(of); }), HasSubstr("host.json: field \"kernels[0].dtype\": expected \"f32\""));
 }
 
 // Each run of a kernel costs a millisecond: so a rank that is alone takes as many milliseconds as it runs kernels.

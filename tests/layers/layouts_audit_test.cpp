@@ -1,5 +1,5 @@
 // Traffic of a training step under tp, sp, zero3 and their products against the formulas, as integers summed over ranks, by
-// purpose; parameters and saved activations of each rank against page "Recomputation and saved activations".
+// purpose; parameters and saved activations of each rank against the formulas of docs/algorithms.md, "Memory".
 #include "layers/layout/heads.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/traffic.h"

@@ -70,12 +70,13 @@ TEST(Machines, AreRefusedByField) {
   EXPECT_EQ(refused(with("\"gpus_per_node\": 4,", "")),
             "m.json: field \"gpus_per_node\" is missing; expected an integer from 1 to 1024");
   EXPECT_EQ(refused(with("\"links\"", "\"torus\"")),
-            "m.json: in field \"within_node\": field \"fabric\": expected \"links\" or \"switch\", found \"torus\"");
+            "m.json: field \"within_node.fabric\": expected \"links\" or \"switch\", found \"torus\"");
   EXPECT_EQ(refused(with("\"rail_crossing\": 2", "\"rail_crossing\": 0.5")),
-            "m.json: in field \"across_nodes\": field \"rail_crossing\": expected a number from 1 to 1000, found 0.5");
+            "m.json: field \"across_nodes.rail_crossing\": expected a number from 1 to 1000, found 0.5");
   EXPECT_EQ(refused(with("\"gemm_efficiency\": 0.5", "\"gemm_efficiency\": 1.5")),
             "m.json: field \"gemm_efficiency\": expected a number from 0.001 to 1, found 1.5");
-  EXPECT_NE(refused(with("\"f32\"", "\"fp32\"")).find("field \"fp32\" is not known; expected bf16, f32, f64"), std::string::npos);
+  EXPECT_EQ(refused(with("\"f32\"", "\"fp32\"")),
+            "m.json: field \"flops_per_s.fp32\" is not known; expected bf16, f32, f64; did you mean f32?");
   EXPECT_NE(refused(with("\"name\"", "\"color\"")).find("field \"name\" is missing"), std::string::npos);
   EXPECT_NE(refused(with("{\"f32\": 1e12, \"bf16\": 2e12}", "7")).find("field \"flops_per_s\": expected an object, found 7"),
             std::string::npos);

@@ -169,7 +169,7 @@ TEST(CalibrateCommand, WritesAMachineThatPlaysWhatCompareMeasured) {
   damaged["compare"][0]["forward_only"] = "yes";
   std::ofstream(folder.path("damaged.json")) << damaged;
   EXPECT_NE(refused({"simulate", "--machine", host, "--against", folder.path("damaged.json")})
-                .find("field \"forward_only\": expected true or false"),
+                .find("field \"compare[0].forward_only\": expected true or false"),
             std::string::npos);
   EXPECT_NE(refused({"simulate", "--machine", "mi300x", "--against", folder.path("m.json")}).find("mi300x describes GPUs"),
             std::string::npos);
