@@ -1,0 +1,74 @@
+// All that a rank is made of, in the order in which it is put together: memory, heap, links, engine, and the communicator of the
+// world. Only context.cpp and phantom.cpp make it.
+#pragma once
+
+#include "core/board/peer_watch.h"
+#include "core/collectives/communicator_state.h"
+#include "core/collectives/staging.h"
+#include "core/context.h"
+#include "core/fault/rank_faults.h"
+#include "core/links.h"
+#include "core/memory/address_space.h"
+#include "transport/verify/verify_transport.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tsprun::detail {
+
+/// Parts of a Context.
+struct ContextParts {
+  std::optional<shm::NodeMemory> owned_memory;
+  shm::NodeMemory* memory;
+  bootstrap::JobDescription job;
+  int local_rank;
+  FlightBoard board;
+  AddressSpace imagined;  ///< a phantom's heap; empty for real ranks
+  Heap heap;
+  RankFaults faults;
+  Links links;
+  std::vector<std::unique_ptr<verify::VerifyTransport>> verified;  ///< with --verify, around transports that don't check
+  std::optional<PeerWatch> watch;
+  Staging staging;
+  Engine engine;
+  std::string algorithms;
+  ChoiceTable choices;
+  std::optional<Communicator> world;
+  int exceptions_at_start = std::uncaught_exceptions();
+
+  /// Joins the job as local rank `rank`, on memory that this object then owns, or else that the caller does. `pids`: processes of
+  /// the node's ranks that this one must watch itself; empty: a launcher does. A phantom has an address space, and no peers but
+  /// those that are described.
+  ContextParts(std::optional<shm::NodeMemory> owned, shm::NodeMemory* borrowed, int rank, const ContextOptions& options,
+               const std::vector<int>& pids, AddressSpace of_phantom = {}, const std::vector<PhantomPeer>& phantom_peers = {});
+
+  bool is_phantom() const { return !imagined.bytes().empty(); }
+  int world_rank() const { return static_cast<int>(job.first_rank) + local_rank; }
+  std::uint64_t timeout_ns() const;
+  /// Waits, at most for the timeout, until everything that this rank has sent has arrived.
+  void close_links();
+
+  /// Returns a context that consists of these parts.
+  static Context context(std::unique_ptr<ContextParts> parts) { return Context(std::move(parts)); }
+  /// Returns the parts of a context.
+  static ContextParts& of(const Context& context) { return *context.parts_; }
+
+ private:
+  FlightBoard joined(const shm::NodeMemory& node) const;
+  void check_choices() const;
+  std::span<std::byte> imagined_heap(std::uint64_t budget) const;
+  int checked(int rank) const;
+  void commit(std::size_t offset, std::size_t bytes);
+  bool release(std::size_t offset, std::size_t bytes);
+  std::vector<Route> finished(std::vector<Route> routes, bool verify);
+  std::vector<Route> with_phantoms(std::vector<Route> routes, const std::vector<PhantomPeer>& peers) const;
+  void throw_if_aborted() const;
+};
+
+}  // namespace tsprun::detail
