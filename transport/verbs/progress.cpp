@@ -1,0 +1,257 @@
+// What VerbsTransport learns from its NIC: completions with the news that they bring, events of devices and ports, the silence of
+// a peer, and the end of a connection. Messages are in sending.cpp and receiving.cpp.
+#include "transport/verbs/judgement.h"
+#include "transport/verbs/parts.h"
+#include "transport/verbs/verbs_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <array>
+#include <cstring>
+
+namespace tsprun::detail::verbs {
+
+namespace {
+
+/// Rounds of progress between looks for asynchronous events, which cost a system call; completions don't.
+constexpr std::uint32_t kRoundsBetweenEvents = 4096;
+/// Finished messages after which the receiver tells the sender, if no entry or grant has told it.
+constexpr std::uint64_t kTellAfter = 4;
+/// Part of the deadline (an eighth) for which a peer that owes something may be silent before this rank tests whether it is
+/// alive.
+constexpr std::uint64_t kSilence = 8;
+/// Time for which a failed request isn't reported yet: a port that goes down first fails requests, and its event comes a moment
+/// later.
+constexpr std::uint64_t kPortNewsNs = 200'000'000;
+
+}  // namespace
+
+bool VerbsTransport::progress() {
+  Parts& parts = *parts_;
+  if (!parts.events) return false;
+  std::array<ibv_wc, 32> completions;
+  bool any = false;
+  bool moved = false;
+  while (true) {
+    const int count = parts.events->poll(completions);
+    if (count < 0) {
+      for (const std::unique_ptr<Peer>& each : parts.peers) {
+        if (each) break_lanes(*each, "the completion queue can't be read any more");
+      }
+    }
+    for (int i = 0; i < count; ++i) moved = completion(&completions[static_cast<std::size_t>(i)]) || moved;
+    any = any || count > 0;
+    if (count < static_cast<int>(completions.size())) break;
+  }
+  if (++parts.rounds_since_events >= kRoundsBetweenEvents) look_at_events();
+  if (any) {
+    for (const std::unique_ptr<Peer>& each : parts.peers) {
+      if (each) pump(*each);
+    }
+  }
+  return moved;
+}
+
+/// Posts what had to wait: grants, credits, refusals and granted payloads.
+void VerbsTransport::pump(Peer& to) {
+  for (int stream = 0; stream < kStreams && to.broken.empty() && to.linked; ++stream) {
+    const VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
+    if (in.to_grant != 0) write_grants(to, stream);
+    if (in.prefix - in.told >= kTellAfter) write_credit(to, stream);
+    const VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
+    if (out.refusing != 0) write_refusals(to, stream);
+    if (out.writing != 0) write_large(to, stream);
+  }
+}
+
+/// Handles a completion. Returns true if it is a sign of progress; false if it only completes a test of ask_silent_peers(),
+/// which succeeds even if nothing moves.
+bool VerbsTransport::completion(const void* found) {
+  const auto& done = *static_cast<const ibv_wc*>(found);
+  const std::uint32_t number = QueuePair::tag_of(done.wr_id);
+  if (number >= parts_->peers.size() || !parts_->peers[number]) return false;
+  Peer& at = *parts_->peers[number];
+  if (done.status != IBV_WC_SUCCESS) {
+    // In a failed completion only wr_id, status, vendor_err and qp_num are valid.
+    look_at_events();
+    const bool flush = done.status == IBV_WC_WR_FLUSH_ERR;
+    if (at.broken.empty() || (at.flushed && !flush)) {
+      if (at.broken.empty()) at.told_ns = posix::now_ns() + kPortNewsNs;
+      at.broken.clear();
+      break_lanes(at, describe(done));
+      at.flushed = flush;
+    }
+    return true;
+  }
+  const std::uint64_t request = QueuePair::number_of(done.wr_id);
+  if (request != 0) {
+    at.pair.completed(request);
+    return request != at.question;
+  }
+  if (!at.pair.received()) break_lanes(at, at.pair.post_error());  // or the peer would soon find no receive posted
+  ++at.arrivals;
+  if ((done.wc_flags & IBV_WC_WITH_IMM) == 0) {
+    break_lanes(at, "a message without an immediate arrived");
+  } else {
+    arrived(at, ntohl(done.imm_data));
+  }
+  return true;
+}
+
+void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
+  const Immediate immediate = Immediate::decode(word);
+  const auto stream = static_cast<std::size_t>(immediate.stream);
+  VerbsReceive& in = from.in[stream];
+  VerbsSend& out = from.out[stream];
+  switch (immediate.news) {
+    case News::credit: take_credit(from, immediate.stream, widen(immediate.low, out.taken)); return;
+    case News::grant: {
+      // A grant may come before its message is sent: the receiver may post up to kSlots receives beyond what it has finished.
+      const Ticket named = widen(immediate.low, out.taken);
+      GrantHeader grant;
+      std::memcpy(&grant, from.arriving(grant_offset(immediate.stream, named)), sizeof grant);
+      take_credit(from, immediate.stream, grant.taken);
+      const Ticket ticket = awaited(immediate.low, out.taken).value_or(kNotNow);
+      if (ticket == kNotNow || grant.ticket != ticket) {
+        break_lanes(from, fmt::format("a grant for message {} where at most {} are awaited", grant.ticket, out.taken + kSlots));
+        return;
+      }
+      if (ticket > out.last) {
+        out.granted |= bit(ticket);
+      } else if ((out.waiting & bit(ticket)) != 0) {
+        check_grant(from, immediate.stream, ticket);
+      }
+      return;
+    }
+    case News::entry:
+    case News::data: {
+      const Ticket ticket = awaited(immediate.low, in.prefix).value_or(kNotNow);
+      if (ticket == kNotNow || ((in.entries | in.data) & bit(ticket)) != 0 ||
+          (immediate.news == News::data && (in.granted & bit(ticket)) == 0)) {
+        break_lanes(
+            from, fmt::format("message {} arrived where those after {} are awaited", widen(immediate.low, in.prefix), in.prefix));
+        return;
+      }
+      (immediate.news == News::entry ? in.entries : in.data) |= bit(ticket);
+      if (immediate.news == News::entry) {
+        EntryHeader header;
+        std::memcpy(&header, from.arriving(entry_offset(immediate.stream, ticket)), sizeof header);
+        take_credit(from, immediate.stream, header.taken);
+      }
+      return;
+    }
+  }
+}
+
+void VerbsTransport::take_credit(Peer& from, int stream, std::uint64_t taken) {
+  VerbsSend& out = from.out[static_cast<std::size_t>(stream)];
+  if (taken <= out.taken) return;
+  if (taken > out.last) {
+    break_lanes(from, fmt::format("the peer has taken {} messages of {}", taken, out.last));
+    return;
+  }
+  out.taken = taken;
+}
+
+void VerbsTransport::break_lanes(Peer& at, const std::string& cause) {
+  if (at.broken.empty()) at.broken = cause;
+}
+
+/// Returns the outcome of a message that isn't done: pending, or disconnected once the connection is broken and its cause can
+/// be told.
+Outcome VerbsTransport::unless_broken(const Peer& at) {
+  if (at.broken.empty()) return Outcome::pending;
+  parts_->ask_port();
+  return parts_->port_trouble.empty() && posix::now_ns() < at.told_ns ? Outcome::pending : Outcome::disconnected;
+}
+
+std::string VerbsTransport::why_broken(const Peer& at) const {
+  const std::string& trouble = parts_->port_trouble;
+  return fmt::format("{} to {}: {}{}{}", parts_->port.text(), at.address.port, at.broken, trouble.empty() ? "" : "; ", trouble);
+}
+
+void VerbsTransport::look_at_events() {
+  Parts& parts = *parts_;
+  parts.rounds_since_events = 0;
+  DeviceEvent event;
+  while (parts.events->next(event)) {
+    if (event.port == parts.port.port.number) {
+      parts.port_trouble =
+          event.port_is_up ? std::string() : fmt::format("{} port {} is down", parts.port.port.device, parts.port.port.number);
+    }
+    for (const std::unique_ptr<Peer>& each : parts.peers) {
+      if (!each) continue;
+      const bool of_this = event.breaks == DeviceEvent::Reach::queue_pair && event.queue_pair == each->pair.number();
+      if (of_this || event.breaks == DeviceEvent::Reach::device) {
+        if (each->broken.empty()) each->flushed = of_this;  // the failed completion may tell more
+        break_lanes(*each, fmt::format("{} on {}", event.text, parts.port.text()));
+      }
+    }
+  }
+}
+
+/// Asks for the port's state: the event of a port that went down may come after the requests that failed because of it.
+void VerbsTransport::Parts::ask_port() {
+  ibv_port_attr now{};
+  const auto number = static_cast<std::uint8_t>(port.port.number);
+  if (!port_trouble.empty() || ibv_query_port(device.get(), number, &now) != 0 || now.state == IBV_PORT_ACTIVE) return;
+  port_trouble = fmt::format("{} port {} is down", port.port.device, port.port.number);
+}
+
+/// Tests peers that owe a message, a grant or credit and have been silent. A rank that only waits has nothing in flight, so the
+/// NIC can't notice a dead peer; an empty write makes it notice.
+void VerbsTransport::Parts::ask_silent_peers() {
+  const std::uint64_t now = posix::now_ns();
+  if (now < next_question_ns) return;
+  const std::uint64_t patience = options.timeout_ns / kSilence;
+  next_question_ns = now + patience / 4;
+  for (const std::unique_ptr<Peer>& each : peers) {
+    if (!each || !each->linked || !each->broken.empty()) continue;
+    const std::uint64_t signs = each->arrivals + each->pair.done();
+    const bool awaited =
+        std::any_of(each->in.begin(), each->in.end(), [](const VerbsReceive& in) { return in.last > in.prefix; }) ||
+        std::any_of(each->out.begin(), each->out.end(), [](const VerbsSend& out) { return out.last > out.taken; });
+    if (signs != each->seen || each->quiet_since_ns == 0 || !awaited) {
+      each->seen = signs;
+      each->quiet_since_ns = now;
+    } else if (now - each->quiet_since_ns >= patience && each->pair.room() > 0 &&
+               each->pair.is_completed(each->pair.last_signalled())) {  // requests that aren't signalled may be done long since
+      each->quiet_since_ns = now;
+      each->question = each->mirror(0, 0, std::nullopt, true);
+      if (each->question == 0) each->broken = each->pair.post_error();
+    }
+  }
+}
+
+std::uint64_t VerbsTransport::arm() {
+  if (parts_->events) {
+    parts_->ask_silent_peers();
+    parts_->events->arm();
+    look_at_events();
+  }
+  return kNoDeadline;
+}
+void VerbsTransport::disarm() {
+  if (parts_->events) parts_->events->disarm();
+}
+int VerbsTransport::descriptor() const { return parts_->events ? parts_->events->descriptor() : -1; }
+
+bool VerbsTransport::close() {
+  progress();
+  bool all = true;
+  for (const std::unique_ptr<Peer>& each : parts_->peers) {
+    if (each && each->linked && each->broken.empty() && !finished_sending(*each)) all = false;
+  }
+  return all;
+}
+
+Found VerbsTransport::found(LaneId lane) const {
+  Found found = incoming(lane).found;
+  const Peer& from = peer(lane.peer);
+  if (!from.broken.empty()) found.detail = why_broken(from);
+  return found;
+}
+
+}  // namespace tsprun::detail::verbs
