@@ -123,8 +123,12 @@ class Model {
   };
 
   std::vector<PackPlan> plan_packs() const;
-  /// Number of the pack of replicated parameters of width h: norms, last biases, learned positions.
+  // The packs after those of the blocks; last, if there are any, come biases (layers/schedules/biases.h).
+  /// Number of the pack of replicated parameters of width h: norms of layer 0, …, last biases, final norm, learned positions.
   std::size_t replicated_pack() const { return 2 * options_.config.layers; }
+  std::size_t embedding_pack() const { return replicated_pack() + 1; }
+  /// Number of the head's pack; of the embedding's if the two are tied.
+  std::size_t head_pack() const { return embedding_pack() + (options_.config.tied_embeddings ? 0 : 1); }
   /// Returns a replicated parameter and its gradient (no dims without training); both without dims if the model has no such
   /// parameter.
   std::pair<Tensor, Tensor> replicated(ParameterRole role, std::size_t layer) const;
