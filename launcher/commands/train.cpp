@@ -1,4 +1,4 @@
-// The command `train` (train.h): options, validation, restarts.
+// The command `train`: checks before it begins, and restarts after failures.
 #include "launcher/commands/train.h"
 
 #include "core/kernels/level.h"
@@ -8,7 +8,6 @@
 #include "launcher/processes.h"
 #include "launcher/refuse.h"
 #include "layers/checkpoints/checkpoint_folder.h"
-#include "layers/checkpoints/checkpoint_manifest.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -21,41 +20,8 @@
 namespace tsprun::detail::launcher {
 
 namespace {
-constexpr std::int64_t kMostSteps = 1'000'000'000;
 
 constexpr int kFailedAgain = 1;
-constexpr std::int64_t kMostRestarts = 1'000'000;
-
-constexpr std::int64_t kMostWithin = 86'400;
-
-/// Returns true if a run may begin in this folder: it is missing, or has no checkpoints.
-bool holds_nothing(const std::filesystem::path& dir) {
-  std::error_code error;
-  if (!std::filesystem::exists(dir, error)) return true;
-  return std::filesystem::is_directory(dir, error) && !std::filesystem::exists(dir / kManifestName, error) &&
-         steps_in(dir).empty();
-}
-
-bool same_folder(const std::filesystem::path& a, const std::filesystem::path& b) {
-  std::error_code error;
-  if (std::filesystem::equivalent(a, b, error)) return true;
-  const auto plain = [](const std::filesystem::path& path) { return (std::filesystem::absolute(path) / "").lexically_normal(); };
-  return plain(a) == plain(b);
-}
-
-/// Returns where a resumed run saves if --save isn't given: the folder that its checkpoint is in. Empty: that isn't a folder of a
-/// run.
-std::string own_folder(const std::filesystem::path& resumed, const std::filesystem::path& checkpoint) {
-  std::error_code error;
-  if (!std::filesystem::equivalent(resumed, checkpoint, error)) return resumed.string();
-  const std::filesystem::path name = (checkpoint / ".").lexically_normal().parent_path();  // without a slash at its end
-  if (!step_of(name.filename().string())) return {};
-  return name.has_parent_path() ? name.parent_path().string() : ".";
-}
-
-void warn_of_skipped(const std::vector<std::string>& skipped) {
-  for (const std::string& line : skipped) spdlog::warn("skipped a damaged checkpoint: {}", line);
-}
 
 /// Keeps the trace of a failed attempt, which the next attempt would overwrite, under another name: "t.json" as
 /// "t.attempt-1.json". Returns that name; null: there is no trace.
@@ -93,155 +59,8 @@ std::string why_hopeless(const nlohmann::ordered_json& failure, const std::vecto
   }
   return "what didn't fit into memory would not fit again; try a larger --mem-per-rank, more ranks or a smaller --batch";
 }
-}  // namespace
-
-UpdateOptions TrainOptions::update(std::uint64_t step) const {
-  const double rate =
-      step >= warmup ? learning_rate.value : learning_rate * static_cast<double>(step) / static_cast<double>(warmup.value);
-  return {.learning_rate = rate,
-          .weight_decay = weight_decay,
-          .beta1 = beta1,
-          .beta2 = beta2,
-          .epsilon = epsilon,
-          .clip = clip,
-          .step = step};
-}
-
-bool TrainOptions::saves_after(std::uint64_t step) const {
-  return !save.empty() && (step == steps || (save_every != 0 && step % save_every == 0));
-}
-
-void TrainOptions::declare(OptionTable& table) {
-  using enum Trait;
-  constexpr double kMost = 1e6;
-  table.group("Training");
-  table.add("--steps N", steps, "steps in all, those of a resumed checkpoint included", Whole{1, kMostSteps});
-  table.add("--lr RATE", learning_rate, "learning rate", Number{{.lowest = 0, .highest = kMost}})
-      .saved(&CheckpointState::learning_rate);
-  table
-      .add("--warmup N", warmup, "steps in which the learning rate grows from 0, linearly; constant afterwards",
-           Whole{0, kMostSteps})
-      .saved(&CheckpointState::warmup);
-  table.add("--weight-decay X", weight_decay, "of matrices only", Number{{.lowest = 0, .highest = kMost}})
-      .saved(&CheckpointState::weight_decay);
-  table.add("--beta1 X", beta1, "AdamW's", Number{{.lowest = 0, .highest = 1, .below = true}}).saved(&CheckpointState::beta1);
-  table.add("--beta2 X", beta2, "AdamW's", Number{{.lowest = 0, .highest = 1, .below = true}}).saved(&CheckpointState::beta2);
-  table.add("--eps X", epsilon, "AdamW's", Number{{.lowest = 0, .highest = 1, .open = true}}).saved(&CheckpointState::epsilon);
-  table.add("--clip X", clip, "largest global gradient norm; 0: none", Number{{.lowest = 0, .highest = kMost}})
-      .saved(&CheckpointState::clip);
-  table.add("--save DIR", save,
-            "write checkpoints DIR/step-000120, each a --model folder too; default: with --resume the folder that it goes on in",
-            per_node);
-  table.add("--save-every K", save_every, "steps between checkpoints; default: one at the end", Whole{1, kMostSteps}, computed);
-  table.add("--keep K", keep, "checkpoints that stay, the newest; 0: all", Whole{0, kMostSteps});
-  table.add("--resume DIR", resume,
-            "go on from a checkpoint, or from the newest whole one in a folder; options that aren't given are the checkpoint's; "
-            "with --save of the same folder a run begins there if it is empty",
-            per_node | reads);
-  table.add("--save-within SECONDS", save_within,
-            "that SIGINT and SIGTERM wait for a last checkpoint to be saved, before they end the job; 0: not at all",
-            Whole{0, kMostWithin});
-  table.add("--max-restarts R", max_restarts, "times that a failed run goes on by itself from its newest checkpoint",
-            Whole{0, kMostRestarts});
-}
-
-namespace {
-
-/// Returns the rows of all options that a checkpoint may keep.
-OptionTable table_of(TrainOptions& options, ModelCommandOptions& model) {
-  OptionTable table;
-  model.declare(table);
-  options.declare(table);
-  return table;
-}
 
 }  // namespace
-
-void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
-  if (options.resume.empty()) return;
-  const bool own = !options.save.empty() && same_folder(options.save, options.resume);
-  if (own && holds_nothing(options.resume)) {
-    spdlog::info("--resume {}: holds no checkpoint yet; a new run begins there", options.resume);
-    return;
-  }
-  if (own && !model.model.empty()) {
-    spdlog::info("--model {}: where the run began; it goes on from its checkpoint", model.model);
-    model.model.clear();
-  }
-  if (!model.model.empty()) {
-    refuse(fmt::format("--resume {} and --model {}: a checkpoint brings its weights; give one of them", options.resume,
-                       model.model));
-  }
-  options.resumed = find_checkpoint(options.resume, options.skipped);
-  warn_of_skipped(options.skipped);
-  if (options.save.empty()) {
-    options.save = own_folder(options.resume, options.resumed->folder);
-    options.saves_unasked = !options.save.empty();
-    if (options.save.empty())
-      spdlog::warn("--resume {}: lies in no folder of a run, so nothing will be saved; give --save DIR", options.resume);
-  }
-  model.resumed = options.resumed->config;
-  const CheckpointState& state = options.resumed->state;
-  if (model.dtype.given() && model.dtype != state.dtype) {
-    refuse(fmt::format("--dtype {}: {} holds {}; leave --dtype out", model.dtype.text, options.resumed->folder.string(),
-                       name(state.dtype)));
-  }
-  const OptionTable table = table_of(options, model);
-  for (const OptionRow& row : table.rows()) {
-    if (!row.restore) continue;
-    row.restore(state);
-    row.parse();  // refuses what a manifest may say but the option may not
-  }
-}
-
-void validate_train(const TrainOptions& options) {
-  const auto needs_save = [&](const std::string& option, const std::string& text, const char* why) {
-    if (options.save.empty()) refuse(fmt::format("{} {}: {}; give --save DIR", option, text, why));
-  };
-  if (options.keep > 0) needs_save("--keep", options.keep.text, "no checkpoints are written");
-  if (options.save_every.given()) needs_save("--save-every", options.save_every.text, "says when, not where");
-  if (options.max_restarts > 0) needs_save("--max-restarts", options.max_restarts.text, "there is no checkpoint to go on from");
-  if (options.resumed && options.resumed->state.step >= options.steps) {
-    refuse(fmt::format("--steps {}: {} has done {} already; try --steps {}", options.steps, options.resumed->folder.string(),
-                       options.resumed->state.step, options.resumed->state.step + 100));
-  }
-}
-
-CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,
-                                 const std::string& run, std::string_view kernels, std::uint64_t step) {
-  CheckpointState state{
-      .run = run, .step = step, .data_tokens = model.tokens, .layout = layout_as_typed(global), .kernels = std::string(kernels)};
-  TrainOptions train = options;  // rows refer to what they may change
-  ModelCommandOptions of_model = model;
-  const OptionTable table = table_of(train, of_model);
-  for (const OptionRow& row : table.rows()) {
-    if (row.record) row.record(state);
-  }
-  return state;
-}
-
-std::vector<std::string> differences(const CheckpointState& saved, const CheckpointState& now) {
-  TrainOptions train;
-  ModelCommandOptions model;
-  const OptionTable table = table_of(train, model);
-  std::vector<std::string> lines;
-  for (const OptionRow& row : table.rows()) {
-    const std::string difference = row.difference ? row.difference(saved, now) : std::string();
-    if (!difference.empty()) lines.push_back(fmt::format("{}: {}", row.name(), difference));
-  }
-  const auto compare = [&](std::string_view what, const auto& then, const auto& today) {
-    if (then != today) lines.push_back(fmt::format("{}: {} now, {} in the checkpoint", what, today, then));
-  };
-  compare("tokens of --data", saved.data_tokens, now.data_tokens);
-  compare("ranks", saved.layout.ranks(), now.layout.ranks());
-  compare("--layout", saved.layout.print(), now.layout.print());
-  for (const AxisRow& row : kAxes) {
-    if (!row.variants.empty())
-      compare(fmt::format("--{}", row.name), variant_name(saved.layout, row), variant_name(now.layout, row));
-  }
-  compare("kernels", saved.kernels, now.kernels);
-  return lines;
-}
 
 void TrainCommand::declare(OptionTable& table) {
   model_.declare(table);
