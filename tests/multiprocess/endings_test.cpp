@@ -1,6 +1,7 @@
 // How jobs on several nodes end: all nodes report one verdict and one exit code, though what they say last is long on its way,
 // and a node that doesn't come again for a restart leaves the job's history whole.
 
+#include "tests/support/free_port.h"
 #include "tests/support/process.h"
 #include "transport/posix.h"
 #include "transport/tcp/address.h"
@@ -33,7 +34,6 @@ posix::UniqueFd listen_anywhere() {
   return socket;
 }
 int port_of(const posix::UniqueFd& socket) { return tcp::local_address(socket.get()).port(); }
-int free_port() { return port_of(listen_anywhere()); }
 
 /// A way to a port that holds bytes for a while, in either direction. Bytes that are still on it when their sender closes are
 /// lost: nobody is left who could send them again.

@@ -2,6 +2,7 @@
 // from a member of the job, and others that say a byte at a time. The job ends as if they weren't there, and its log says who
 // they were.
 
+#include "tests/support/free_port.h"
 #include "tests/support/oracle.h"
 #include "tests/support/process.h"
 #include "transport/bootstrap/store.h"
@@ -36,13 +37,6 @@ constexpr const char* kText = "of this test, and long enough";
 const tls::Credentials kSecret{bootstrap::secret_from_text(kText), true};
 constexpr int kFlood = 500;  // connections a second
 constexpr int kSlow = 100;   // that say a byte now and then
-
-int free_port() {
-  tcp::SocketAddress any = tcp::resolve("127.0.0.1", 0);
-  const posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
-  EXPECT_EQ(::bind(socket.get(), any.get(), any.length), 0);
-  return tcp::local_address(socket.get()).port();
-}
 
 /// Returns a connected socket; empty if nobody listens there, or no longer.
 posix::UniqueFd dial(int port) {

@@ -1,9 +1,8 @@
 // Before a rank starts all nodes prove that they compute the same from the same: weights, data, kernels, program. What differs is
 // named on both, with both values.
 
+#include "tests/support/free_port.h"
 #include "tests/support/process.h"
-#include "transport/posix.h"
-#include "transport/tcp/address.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -12,7 +11,6 @@
 #include <fstream>
 #include <map>
 #include <string>
-#include <sys/socket.h>
 #include <unistd.h>
 #include <vector>
 
@@ -20,13 +18,6 @@ namespace tsprun::detail::test::nodes_alike_test {
 namespace {
 
 namespace fs = std::filesystem;
-
-int free_port() {
-  tcp::SocketAddress any = tcp::resolve("127.0.0.1", 0);
-  const posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
-  EXPECT_EQ(::bind(socket.get(), any.get(), any.length), 0);
-  return tcp::local_address(socket.get()).port();
-}
 
 ProcessOptions with(std::map<std::string, std::string> environment) {
   ProcessOptions options;

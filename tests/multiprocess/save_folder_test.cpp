@@ -1,8 +1,7 @@
 // The folder that a training saves into: one run at a time, seen by all nodes, gone on with by the same command, saved into once
 // more when a signal ends the run; and what is loaded from it is what its manifest says.
+#include "tests/support/free_port.h"
 #include "tests/support/text_data.h"
-#include "transport/posix.h"
-#include "transport/tcp/address.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -12,7 +11,6 @@
 #include <fstream>
 #include <iterator>
 #include <string>
-#include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -227,13 +225,6 @@ TEST_F(SaveFolder, ThatCanTakeNoMoreLeavesTheLastCheckpointByName) {
 }
 
 // --- nodes -------------------------------------------------------------------------------------------------------------------
-
-int free_port() {
-  tcp::SocketAddress any = tcp::resolve("127.0.0.1", 0);
-  const posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
-  EXPECT_EQ(::bind(socket.get(), any.get(), any.length), 0);
-  return tcp::local_address(socket.get()).port();
-}
 
 /// A tsprun of two, working in a folder of its own.
 Arguments node(int number, int port, const std::string& where, const Arguments& train) {

@@ -2,12 +2,11 @@
 // searched while they live, the pages that the kernel would write.
 
 #include "tests/support/dumped_memory.h"
+#include "tests/support/free_port.h"
 #include "tests/support/process.h"
 #include "tests/support/text_data.h"
 #include "transport/bootstrap/secret.h"
 #include "transport/bootstrap/store.h"
-#include "transport/posix.h"
-#include "transport/tcp/address.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,7 +17,6 @@
 #include <fstream>
 #include <memory>
 #include <string>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vector>
@@ -59,13 +57,6 @@ TEST(SearchOfDumpedMemory, FindsWhatLiesOnTheHeapButNoSecret) {
 /// Two tspruns that train together over TLS. One has the secret from its environment, the other from a file.
 class TheSecretOfALivingJob : public testing::TestWithParam<const char*> {
  protected:
-  static int free_port() {
-    tcp::SocketAddress any = tcp::resolve("127.0.0.1", 0);
-    const posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
-    EXPECT_EQ(::bind(socket.get(), any.get(), any.length), 0);
-    return tcp::local_address(socket.get()).port();
-  }
-
   static std::string random_text() {
     std::array<std::byte, 32> bytes{};
     bootstrap::fill_random(bytes);

@@ -1,7 +1,6 @@
 // Lanes over shared memory, through the Transport interface: two ranks driven by one thread where order matters, by two where
 // speed does, and a peer that writes nonsense.
 
-#include "tests/support/few_descriptors.h"
 #include "tests/support/oracle.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
@@ -11,8 +10,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -423,66 +420,6 @@ TEST(ShmLaneTraffic, OfTwoThreadsArrivesWholeAndInOrder) {
   }
   sender.join();
 }
-
-TEST(DoorbellTest, WakesASleeperLongBeforeItsSleepEnds) {
-  const NodeMemory memory = make_memory(1);
-  Doorbell& bell = memory.doorbell(0);
-  constexpr int kRounds = 50;
-  std::atomic<int> rounds_seen{0};
-  std::atomic<int> round{0};
-  const std::uint64_t start = posix::now_ns();
-  std::thread sleeper([&] {
-    for (int expected = 1; expected <= kRounds; ++expected) {
-      while (round.load() < expected) {
-        bell.arm();
-        if (round.load() < expected) bell.sleep(100'000'000);
-        bell.disarm();
-      }
-      rounds_seen.store(expected);
-    }
-  });
-  for (int i = 1; i <= kRounds; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    round.store(i);
-    bell.ring();
-    while (rounds_seen.load() < i) std::this_thread::yield();
-  }
-  sleeper.join();
-  // Without the bell each round would last 100 ms.
-  EXPECT_LT(posix::now_ns() - start, 50'000'000ULL * kRounds);
-}
-
-TEST(DoorbellTest, SleepsAtMostAsLongAsAsked) {
-  const NodeMemory memory = make_memory(1);
-  Doorbell& bell = memory.doorbell(0);
-  bell.arm();
-  const std::uint64_t start = posix::now_ns();
-  bell.sleep(20'000'000);
-  const std::uint64_t slept = posix::now_ns() - start;
-  EXPECT_GE(slept, 15'000'000U);
-  EXPECT_LT(slept, 2'000'000'000U);
-  // Nobody is to sleep for hours because the waker died.
-  bell.arm();
-  const std::uint64_t again = posix::now_ns();
-  bell.sleep(3'600'000'000'000);
-  EXPECT_LT(posix::now_ns() - again, 2'000'000'000U);
-}
-
-#if !defined(TSP_SANITIZE_ADDRESS)  // as few_descriptors.h
-
-TEST(DoorbellTest, APlaceToSleepThatCannotBeMadeIsAnError) {
-  const NodeMemory memory = make_memory(1);
-  const int descriptors[] = {memory.descriptor()};
-  const test::FewDescriptors none(0);
-  try {
-    const SleepSet sleep_set(memory.doorbell(0), descriptors);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("Too many open files"), std::string::npos) << error.what();
-  }
-}
-
-#endif
 
 }  // namespace
 }  // namespace tsprun::detail::shm_lane_test
