@@ -80,7 +80,7 @@ void for_runs(const TokenLayout& tokens, Body&& body) {
   }
 }
 
-safetensors::Block rows(std::size_t first, std::size_t count, std::size_t columns) {
+safetensors::Rectangle rows(std::size_t first, std::size_t count, std::size_t columns) {
   return {.first_row = first, .rows = count, .first_column = 0, .columns = columns};
 }
 
@@ -211,7 +211,7 @@ void BlockCommand::compute(Context& context, ReportSink& sink, const GlobalOptio
     for (const ParameterPart& part : store.parts()) {
       finite = finite && !kernels::first_not_finite(part.gradient);
       if (!part.plan.counted) continue;
-      for_natural_blocks(rank, part.plan, part.gradient, [&](const safetensors::Block& where, ConstBuffer from) {
+      for_natural_blocks(rank, part.plan, part.gradient, [&](const safetensors::Rectangle& where, ConstBuffer from) {
         output.writer().write("grad." + part.plan.parameter.name, where, from);
       });
     }

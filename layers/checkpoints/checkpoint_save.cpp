@@ -155,11 +155,11 @@ class Save {
 
   /// Writes one part in pieces of whole rows.
   void write_part(safetensors::Writer& file, const ParameterPart& part, const Tensor& tensor) {
-    for_natural_blocks(rank_, part.plan, tensor, [&](const safetensors::Block& block, ConstBuffer from) {
+    for_natural_blocks(rank_, part.plan, tensor, [&](const safetensors::Rectangle& block, ConstBuffer from) {
       const std::size_t row_bytes = block.columns * size_of(from.dtype);
       const std::size_t step = std::max<std::size_t>(1, kSavedPieceBytes / std::max<std::size_t>(row_bytes, 1));
       for (std::size_t row = 0; row < block.rows; row += step) {
-        safetensors::Block piece = block;
+        safetensors::Rectangle piece = block;
         piece.first_row += row;
         piece.rows = std::min(step, block.rows - row);
         file.write(exported_name(config_, part.plan.parameter), piece,

@@ -50,11 +50,9 @@ std::size_t TensorInfo::rows() const {
   return product;
 }
 
-Block whole(const TensorInfo& tensor) { return {0, tensor.rows(), 0, tensor.columns()}; }
-Block rows_of(const TensorInfo& tensor, std::size_t first, std::size_t count) { return {first, count, 0, tensor.columns()}; }
-Block columns_of(const TensorInfo& tensor, std::size_t first, std::size_t count) { return {0, tensor.rows(), first, count}; }
+Rectangle whole(const TensorInfo& tensor) { return {0, tensor.rows(), 0, tensor.columns()}; }
 
-void check_block(const TensorInfo& tensor, const Block& block, std::size_t count, const std::string& where) {
+void check_block(const TensorInfo& tensor, const Rectangle& block, std::size_t count, const std::string& where) {
   const std::size_t rows = tensor.rows();
   const std::size_t columns = tensor.columns();
   if (block.first_row > rows || block.rows > rows - block.first_row || block.first_column > columns ||
@@ -98,7 +96,7 @@ const TensorInfo& File::require(std::string_view name, std::span<const std::size
   return *tensor;
 }
 
-void File::read(const TensorInfo& tensor, const Block& block, Buffer into) const {
+void File::read(const TensorInfo& tensor, const Rectangle& block, Buffer into) const {
   check_block(tensor, block, into.count, path_.string());
   if (!is_readable(tensor.type) || !computes(into.dtype)) {
     throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": {} can't be read as {}", path_.string(), shown(tensor.name),

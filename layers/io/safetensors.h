@@ -47,18 +47,16 @@ struct TensorInfo {
 std::string describe(std::span<const std::size_t> shape);
 
 /// A rectangle of a tensor seen as a matrix.
-struct Block {
+struct Rectangle {
   std::size_t first_row;
   std::size_t rows;
   std::size_t first_column;
   std::size_t columns;
 };
 /// Returns all of a tensor as a block; the next two return some of its rows or some of its columns.
-Block whole(const TensorInfo& tensor);
-Block rows_of(const TensorInfo& tensor, std::size_t first, std::size_t count);
-Block columns_of(const TensorInfo& tensor, std::size_t first, std::size_t count);
+Rectangle whole(const TensorInfo& tensor);
 /// Throws Error(refused) unless the block lies within the tensor and has `count` elements. `where` names the file in the message.
-void check_block(const TensorInfo& tensor, const Block& block, std::size_t count, const std::string& where);
+void check_block(const TensorInfo& tensor, const Rectangle& block, std::size_t count, const std::string& where);
 
 /// Contents of the N bytes of JSON.
 struct Header {
@@ -87,7 +85,7 @@ class File {
 
   /// Reads a block, row by row, into contiguous memory of block.rows × block.columns elements and converts each element to
   /// into.dtype (f64, f32, bf16). Uses up to 256 KiB of scratch. Throws Error(refused).
-  void read(const TensorInfo& tensor, const Block& block, Buffer into) const;
+  void read(const TensorInfo& tensor, const Rectangle& block, Buffer into) const;
   void read(const TensorInfo& tensor, Buffer into) const { read(tensor, whole(tensor), into); }
 
  private:

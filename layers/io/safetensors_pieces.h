@@ -12,7 +12,7 @@ namespace tsprun::detail::safetensors {
 /// Calls body(offset in the file, first element within the block, count) for each piece of a block that isn't empty. A piece has
 /// at most `most` elements.
 template <class Body>
-void for_pieces(const TensorInfo& tensor, const Block& block, std::size_t most, Body&& body) {
+void for_pieces(const TensorInfo& tensor, const Rectangle& block, std::size_t most, Body&& body) {
   const bool one_run = block.columns == tensor.columns();
   const std::size_t runs = one_run ? 1 : block.rows;
   const std::size_t run_elements = one_run ? block.rows * block.columns : block.columns;

@@ -114,7 +114,7 @@ const TensorInfo& Writer::planned(std::string_view name) const {
 
 void Writer::write(std::string_view name, ConstBuffer from) { write(name, whole(planned(name)), from); }
 
-void Writer::write(std::string_view name, const Block& block, ConstBuffer from) {
+void Writer::write(std::string_view name, const Rectangle& block, ConstBuffer from) {
   const TensorInfo& tensor = planned(name);
   check_block(tensor, block, from.count, path_.string());
   const StoredType source = stored_type_of(from.dtype);

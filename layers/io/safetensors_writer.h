@@ -56,7 +56,7 @@ class Writer {
 
   /// Writes a block of a tensor from contiguous memory, converted to the planned type. Uses up to 256 KiB of scratch. Throws
   /// Error(refused).
-  void write(std::string_view name, const Block& block, ConstBuffer from);
+  void write(std::string_view name, const Rectangle& block, ConstBuffer from);
   /// Writes a whole tensor.
   void write(std::string_view name, ConstBuffer from);
   /// Syncs the file (fsync). Necessary in processes on other machines; publish() syncs what was written on its own.

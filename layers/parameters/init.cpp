@@ -87,7 +87,7 @@ std::pair<double, double> normal_pair(std::uint64_t seed, std::uint64_t name_has
   return {radius * cosine, radius * sine};
 }
 
-void fill_fresh(const Parameter& parameter, std::size_t layers, std::uint64_t seed, const safetensors::Block& block,
+void fill_fresh(const Parameter& parameter, std::size_t layers, std::uint64_t seed, const safetensors::Rectangle& block,
                 Buffer into) {
   safetensors::check_block({parameter.name, StoredType::F64, parameter.shape, 0, 0}, block, into.count, "fresh weights");
   if (!computes(into.dtype)) {

@@ -26,6 +26,7 @@ std::uint64_t name_hash(std::string_view name);
 /// Fills contiguous memory of block.rows × block.columns elements (f64, f32, bf16) with a block of a fresh parameter. Values are
 /// drawn in f64 and rounded once. `layers`: of the whole model. Throws Error(refused) if the block doesn't lie in the parameter
 /// or fit the memory.
-void fill_fresh(const Parameter& parameter, std::size_t layers, std::uint64_t seed, const safetensors::Block& block, Buffer into);
+void fill_fresh(const Parameter& parameter, std::size_t layers, std::uint64_t seed, const safetensors::Rectangle& block,
+                Buffer into);
 
 }  // namespace tsprun::detail

@@ -30,7 +30,7 @@ void for_pieces(const PartPlan& plan, const Tensor& tensor, Body&& body) {
       plan.transposed ? std::max<std::size_t>(1, kPieceBytes / std::max<std::size_t>(row_bytes, 1)) : plan.rows();
   for (std::size_t row = 0; row < plan.rows(); row += step) {
     const std::size_t count = std::min(step, plan.rows() - row);
-    safetensors::Block block = plan.block;
+    safetensors::Rectangle block = plan.block;
     if (plan.transposed) {
       block.first_column += row;
       block.columns = count;
@@ -104,17 +104,17 @@ void ParameterStore::fill(const Source& source) {
 
 void ParameterStore::fill_part(const ParameterPart& part, const Tensor& tensor, const Source& source) {
   fill_natural_blocks(rank_, part.plan, tensor,
-                      [&](const safetensors::Block& block, Buffer into) { source(part.plan, block, into); });
+                      [&](const safetensors::Rectangle& block, Buffer into) { source(part.plan, block, into); });
 }
 
 void ParameterStore::fill_fresh(std::size_t layers, std::uint64_t seed) {
-  fill([&](const PartPlan& plan, const safetensors::Block& block, Buffer into) {
+  fill([&](const PartPlan& plan, const safetensors::Rectangle& block, Buffer into) {
     tsprun::detail::fill_fresh(plan.parameter, layers, seed, block, into);
   });
 }
 
 void ParameterStore::load(const Weights& weights) {
-  const Source read = [&](const PartPlan& plan, const safetensors::Block& block, Buffer into) {
+  const Source read = [&](const PartPlan& plan, const safetensors::Rectangle& block, Buffer into) {
     weights.read(plan.parameter.name, block, into);
   };
   fill(read);
@@ -131,11 +131,11 @@ void ParameterStore::begin_optimizer() {
 }
 
 void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
-                        const std::function<void(const safetensors::Block&, ConstBuffer)>& body) {
+                        const std::function<void(const safetensors::Rectangle&, ConstBuffer)>& body) {
   if (plan.rows() * plan.width() == 0) return;
   OwnedTensor turned;
   if (plan.transposed) turned = scratch(rank, plan, tensor);
-  for_pieces(plan, tensor, [&](const safetensors::Block& block, const Tensor& piece) {
+  for_pieces(plan, tensor, [&](const safetensors::Rectangle& block, const Tensor& piece) {
     if (!plan.transposed) return body(block, buffer_of(ConstTensor(piece)));
     transpose(turned->data(), piece.data(), piece.size(0), piece.size(1), size_of(piece.dtype()));
     body(block, ConstBuffer(turned->data(), piece.elements(), piece.dtype()));
@@ -144,12 +144,12 @@ void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
 }
 
 void fill_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
-                         const std::function<void(const safetensors::Block&, Buffer)>& body) {
+                         const std::function<void(const safetensors::Rectangle&, Buffer)>& body) {
   if (plan.rows() * plan.width() == 0) return;
   OwnedTensor turned;
   if (plan.transposed) turned = scratch(rank, plan, tensor);
   if (rank.is_phantom()) return;
-  for_pieces(plan, tensor, [&](const safetensors::Block& block, const Tensor& piece) {
+  for_pieces(plan, tensor, [&](const safetensors::Rectangle& block, const Tensor& piece) {
     if (!plan.transposed) {
       body(block, buffer_of(piece));
       rank.tick();

@@ -28,8 +28,8 @@ namespace tsprun::detail {
 /// A rectangle of a parameter that is stored as one part of a pack.
 struct PartPlan {
   Parameter parameter;
-  safetensors::Block block{};  ///< the rectangle within the parameter as files store it; a vector is one row
-  bool transposed = false;     ///< in memory as [block.columns, block.rows]
+  safetensors::Rectangle block{};  ///< the rectangle within the parameter as files store it; a vector is one row
+  bool transposed = false;         ///< in memory as [block.columns, block.rows]
   /// Set if this rank counts the part in norms and writes it to files. Of ranks with copies of a rectangle exactly one does.
   bool counted = true;
   /// Returns the width of the part's rows in memory.
@@ -88,7 +88,7 @@ class ParameterStore {
     std::size_t offset;  // elements
   };
   Tensor stacked(const OwnedTensor& memory, std::size_t pack, std::size_t first, std::size_t count) const;
-  using Source = std::function<void(const PartPlan&, const safetensors::Block&, Buffer)>;
+  using Source = std::function<void(const PartPlan&, const safetensors::Rectangle&, Buffer)>;
   void fill(const Source& source);
   void fill_part(const ParameterPart& part, const Tensor& tensor, const Source& source);
 
@@ -108,9 +108,9 @@ class ParameterStore {
 /// of its `value`, `gradient`, `m`, `v` or `master`. Pieces of a transposed part are transposed in scratch memory, about 256 KiB
 /// at a time.
 void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
-                        const std::function<void(const safetensors::Block&, ConstBuffer)>& body);
+                        const std::function<void(const safetensors::Rectangle&, ConstBuffer)>& body);
 /// Fills a part's tensor from pieces in natural order, which body provides. The reverse of for_natural_blocks().
 void fill_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
-                         const std::function<void(const safetensors::Block&, Buffer)>& body);
+                         const std::function<void(const safetensors::Rectangle&, Buffer)>& body);
 
 }  // namespace tsprun::detail

@@ -142,7 +142,7 @@ std::vector<std::string> Weights::check(std::span<const Parameter> parameters) c
   return warnings;
 }
 
-void Weights::read(std::string_view name, const safetensors::Block& block, Buffer into) const {
+void Weights::read(std::string_view name, const safetensors::Rectangle& block, Buffer into) const {
   const Place& place = place_of(name);
   file_of(place).read(*file_of(place).find(place.stored), block, into);
 }

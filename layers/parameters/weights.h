@@ -28,7 +28,7 @@ class Weights {
   std::vector<std::string> check(std::span<const Parameter> parameters) const;
 
   /// Reads a block of a tensor into contiguous memory, converted to into.dtype. Throws Error(refused).
-  void read(std::string_view name, const safetensors::Block& block, Buffer into) const;
+  void read(std::string_view name, const safetensors::Rectangle& block, Buffer into) const;
   /// Reads all of a tensor. Throws Error(refused).
   void read(std::string_view name, Buffer into) const;
 

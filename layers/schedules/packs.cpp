@@ -17,13 +17,13 @@ Parameter of_role(const ModelConfig& config, std::size_t layer, ParameterRole ro
 
 /// Plans rows of a parameter as files store it.
 PartPlan rows_part(Parameter parameter, std::size_t first, std::size_t count) {
-  const safetensors::Block block{.first_row = first, .rows = count, .first_column = 0, .columns = parameter.columns()};
+  const safetensors::Rectangle block{.first_row = first, .rows = count, .first_column = 0, .columns = parameter.columns()};
   return {.parameter = std::move(parameter), .block = block};
 }
 
 /// Plans columns of a parameter, which are rows in memory.
 PartPlan columns_part(Parameter parameter, std::size_t first, std::size_t count) {
-  const safetensors::Block block{.first_row = 0, .rows = parameter.rows(), .first_column = first, .columns = count};
+  const safetensors::Rectangle block{.first_row = 0, .rows = parameter.rows(), .first_column = first, .columns = count};
   return {.parameter = std::move(parameter), .block = block, .transposed = true};
 }
 

@@ -118,7 +118,7 @@ inline double element(ConstBuffer buffer, std::size_t i) {
 
 /// Puts this rank's part of a tensor where it belongs in the whole.
 inline void collect(Rank& rank, const PartPlan& plan, const Tensor& tensor, Tensors& whole, std::mutex& mutex) {
-  for_natural_blocks(rank, plan, tensor, [&](const safetensors::Block& block, ConstBuffer values) {
+  for_natural_blocks(rank, plan, tensor, [&](const safetensors::Rectangle& block, ConstBuffer values) {
     const std::lock_guard lock(mutex);
     std::vector<double>& all = whole[plan.parameter.name];
     all.resize(plan.parameter.elements(), std::numeric_limits<double>::quiet_NaN());

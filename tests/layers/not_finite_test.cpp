@@ -38,7 +38,7 @@ ModelCase small_case() {
 void set(const ParameterStore& store, const std::string& name, std::size_t row, std::size_t column, float value) {
   for (const ParameterPart& part : store.parts()) {
     if (part.plan.parameter.name != name) continue;
-    const safetensors::Block& block = part.plan.block;
+    const safetensors::Rectangle& block = part.plan.block;
     if (row < block.first_row || row >= block.first_row + block.rows) continue;
     if (column < block.first_column || column >= block.first_column + block.columns) continue;
     std::size_t i = row - block.first_row;
@@ -172,7 +172,7 @@ TEST(NotFinite, ACheckpointWithANanIsNotSaved) {
       fill_elements(store, 1);
       for (const ParameterPart& part : store.parts()) {
         // Cut by columns and held transposed; column 7 is the last rank's second.
-        const safetensors::Block& block = part.plan.block;
+        const safetensors::Rectangle& block = part.plan.block;
         if (part.plan.parameter.name != "model.layers.1.mlp.down_proj.weight" || block.first_column > 7 ||
             block.first_column + block.columns <= 7) {
           continue;

@@ -56,20 +56,20 @@ TEST(SafetensorsFile, ReadsRowsAndColumnsInAnyElementType) {
   EXPECT_EQ(whole_w, counting(24));
 
   std::vector<double> rows(12);
-  file.read(w, rows_of(w, 1, 2), std::span(rows));
+  file.read(w, Rectangle{1, 2, 0, w.columns()}, std::span(rows));
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i], static_cast<double>(6 + i));
 
   std::vector<float> corner(4);
-  file.read(w, Block{2, 2, 3, 2}, std::span(corner));
+  file.read(w, Rectangle{2, 2, 3, 2}, std::span(corner));
   EXPECT_EQ(corner, (std::vector<float>{15, 16, 21, 22}));
   std::vector<bf16> columns(4);
-  file.read(w, columns_of(w, 5, 1), std::span(columns));
+  file.read(w, Rectangle{0, w.rows(), 5, 1}, std::span(columns));
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(static_cast<float>(columns[i]), static_cast<float>(5 + 6 * i));
 
   const TensorInfo& brain = *file.find("x");
   EXPECT_EQ(brain.rows(), 2U);
   std::vector<float> second(3);
-  file.read(brain, rows_of(brain, 1, 1), std::span(second));
+  file.read(brain, Rectangle{1, 1, 0, brain.columns()}, std::span(second));
   EXPECT_EQ(second, (std::vector<float>{4, 5, 6}));
 
   std::vector<double> scalar(1);
@@ -90,7 +90,7 @@ TEST(SafetensorsFile, ReadsTensorsLargerThanItsScratch) {
   file.read(*file.find("w"), std::span(all));
   for (std::size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], static_cast<double>(i));
   std::vector<double> part(rows * 999);
-  file.read(*file.find("w"), columns_of(*file.find("w"), 1, 999), std::span(part));
+  file.read(*file.find("w"), Rectangle{0, file.find("w")->rows(), 1, 999}, std::span(part));
   for (std::size_t i = 0; i < part.size(); ++i) {
     const std::size_t element = i / 999 * 1000 + i % 999 + 1;
     ASSERT_EQ(part[i], static_cast<double>(element));
@@ -104,11 +104,11 @@ TEST(SafetensorsFile, RefusesBlocksOutsideTheTensor) {
   const TensorInfo& w = *file.find("w");
   std::vector<float> into(6);
   const std::size_t huge = ~std::size_t{0};
-  for (const Block& block : {Block{1, 2, 0, 3}, Block{0, 2, 1, 3}, Block{huge, 2, 0, 3}, Block{0, huge, 0, 3},
-                             Block{0, 2, huge, 3}, Block{0, 2, 0, huge}, Block{3, 0, 0, 0}}) {
+  for (const Rectangle& block : {Rectangle{1, 2, 0, 3}, Rectangle{0, 2, 1, 3}, Rectangle{huge, 2, 0, 3}, Rectangle{0, huge, 0, 3},
+                                 Rectangle{0, 2, huge, 3}, Rectangle{0, 2, 0, huge}, Rectangle{3, 0, 0, 0}}) {
     EXPECT_REFUSED(file.read(w, block, std::span(into)), "a.safetensors", "\"w\"", "don't lie");
   }
-  EXPECT_REFUSED(file.read(w, rows_of(w, 0, 1), std::span(into)), "memory of 6");
+  EXPECT_REFUSED(file.read(w, Rectangle{0, 1, 0, w.columns()}, std::span(into)), "memory of 6");
 }
 
 TEST(SafetensorsFile, RequiresNameTypeAndShape) {
