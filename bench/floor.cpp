@@ -188,7 +188,7 @@ void measure_all(const Arguments& arguments, int ranks) {
   if (cases.empty()) throw std::invalid_argument("nothing to measure: no operation asked for has a floor at these sizes");
   const Buffers buffers(buffers_for(cases), ranks);
   Team team(threads);
-  Table table(print_now);
+  ResultTable table(print_now);
   print_now(title_line("floor: bare loops for " + std::to_string(ranks) + " ranks on " + std::to_string(threads) + " threads"));
   team.run([&](int thread) {
     FloorSubject subject(team, buffers, ranks, thread);

@@ -84,7 +84,7 @@ void measure_all(const Arguments& arguments, int rank, int ranks, const std::str
   const std::vector<Case> cases = arguments.cases(ranks);
   GlooSubject subject(rank, ranks, folder, buffers_for(cases));
   const bool speaks = rank == 0;
-  Table table(print_now);
+  ResultTable table(print_now);
   if (speaks) print_now(title_line("gloo_bench: " + std::to_string(ranks) + " ranks, tcp"));
   for (const Case& which : cases) {
     const std::uint64_t wrong = arguments.check ? check(subject, which, 1) : kUnchecked;

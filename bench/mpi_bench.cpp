@@ -106,7 +106,7 @@ void measure_all(const Arguments& arguments) {
   MpiSubject subject(buffers_for(cases));
   const bool speaks = subject.rank() == 0;
   const std::string library = library_name();
-  Table table(print_now);
+  ResultTable table(print_now);
   if (speaks) print_now(title_line("mpi_bench: " + std::to_string(ranks) + " ranks, " + library));
   for (const Case& which : cases) {
     const std::uint64_t wrong = arguments.check ? check(subject, which, 1) : kUnchecked;

@@ -53,7 +53,7 @@ std::size_t Case::count() const { return has_parts(kind) ? elements() / static_c
 std::uint64_t Case::input_bytes() const {
   switch (kind) {
     case Kind::all_gather: return bytes / static_cast<std::uint64_t>(ranks);
-    case Kind::broadcast: return place == Place::out_of_place ? bytes : 0;
+    case Kind::broadcast: return place == Placement::out_of_place ? bytes : 0;
     case Kind::barrier: return 0;
     default: return bytes;
   }
@@ -97,7 +97,7 @@ std::vector<Case> make_cases(std::span<const Kind> kinds, std::span<const std::u
 
 std::optional<Case> out_of_place(const Case& which) {
   Case other = which;
-  if (which.kind == Kind::broadcast) other.place = Place::out_of_place;
+  if (which.kind == Kind::broadcast) other.place = Placement::out_of_place;
   return other;
 }
 
@@ -108,7 +108,7 @@ std::optional<Case> in_place(const Case& which) {
     case Kind::all_gather:
     case Kind::reduce_scatter:
     case Kind::all_reduce:
-    case Kind::reduce: other.place = Place::in_place; return other;
+    case Kind::reduce: other.place = Placement::in_place; return other;
     case Kind::pingpong:
     case Kind::all_to_all:
     case Kind::barrier: return std::nullopt;

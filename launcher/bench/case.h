@@ -50,7 +50,7 @@ bool has_root(Kind kind);
 bool reduces(Kind kind);
 
 /// Placement of an operation's input and output.
-enum class Place : std::uint8_t {
+enum class Placement : std::uint8_t {
   usual,         ///< a broadcast in place, all others in two buffers
   in_place,      ///< in one buffer: the own part lies in the gathered output, the own result in the unscattered input
   out_of_place,  ///< a broadcast in two buffers: the root first copies its input to its output
@@ -64,7 +64,7 @@ struct Case {
   /// Size in bytes as nccl-tests defines it: the whole buffer (gathered output, unscattered input). A multiple of ranks × element
   /// size for kinds with parts, of the element size for others; 0 for a barrier.
   std::uint64_t bytes = 0;
-  Place place = Place::usual;
+  Placement place = Placement::usual;
   Reduction reduction = Reduction::sum;  ///< of the kinds that reduce; `dtype` must have it
 
   /// Returns the number of elements of the whole buffer.

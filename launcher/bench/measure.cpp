@@ -137,7 +137,7 @@ std::uint64_t check_data_once(Subject& subject, const Case& which, std::uint32_t
   // place, the input is filled afterwards.
   if (output.count != 0) std::memset(output.data, 0xFF, output.bytes());
   const bool root = subject.rank() == 0;
-  if (which.kind == Kind::broadcast && which.place == Place::usual && root) fill(output, seed, 0, 0, tick);
+  if (which.kind == Kind::broadcast && which.place == Placement::usual && root) fill(output, seed, 0, 0, tick);
   fill(input, seed, subject.rank(), 0, tick, reduces(which.kind) ? which.reduction : Reduction::sum);
   subject.run(which, 1);
   std::uint64_t wrong = 0;
@@ -200,7 +200,7 @@ RowBuffers buffers_of(Subject& subject, const Case& which) {
   const std::size_t element = size_of(which.dtype);
   const Buffer input(subject.input().data(), which.input_bytes() / element, which.dtype);
   const Buffer output(subject.output().data(), which.output_bytes() / element, which.dtype);
-  if (which.place != Place::in_place) return {input, output};
+  if (which.place != Placement::in_place) return {input, output};
   const std::size_t own = static_cast<std::size_t>(subject.rank()) * which.count();
   if (which.kind == Kind::all_gather) return {output.slice(own, which.count()), output};
   if (which.kind == Kind::reduce_scatter) return {input, input.slice(own, which.count())};

@@ -19,7 +19,7 @@ RankSubject::RankSubject(Context& context, BufferBytes need)
 
 void RankSubject::run(const Case& which, std::uint64_t times) {
   const auto [in, out] = buffers_of(*this, which);
-  const bool copies = which.place == Place::out_of_place && rank() == 0;
+  const bool copies = which.place == Placement::out_of_place && rank() == 0;
   for (std::uint64_t i = 0; i < times; ++i) {
     if (copies) std::memcpy(out.data, in.data, in.bytes());
     run_once(which, in, out);

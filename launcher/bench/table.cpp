@@ -42,18 +42,18 @@ std::string reduction_name(const Case& which) {
   return std::string(tsprun::name(which.reduction));
 }
 
-std::string half_row(const Case& which, const std::optional<Outcome>& outcome) {
+std::string half_row(const Case& which, const std::optional<Measurement>& outcome) {
   if (!outcome) return print("  %10s %8s %8s %6s", "N/A", "N/A", "N/A", "N/A");
   const Timing& timing = outcome->timing;
   return print("  %10.2f %8.2f %8.2f %6s", timing.seconds_p50 * 1e6, timing.algbw(which), timing.busbw(which),
                wrong_text(outcome->wrong).c_str());
 }
 
-std::string p99_text(const std::optional<Outcome>& outcome) {
+std::string p99_text(const std::optional<Measurement>& outcome) {
   return outcome ? print("%.2f", outcome->timing.seconds_p99 * 1e6) : "N/A";
 }
 
-void put_figures(nlohmann::ordered_json& row, const Case& which, const Outcome& outcome) {
+void put_figures(nlohmann::ordered_json& row, const Case& which, const Measurement& outcome) {
   const Timing& timing = outcome.timing;
   row["seconds_p50"] = timing.seconds_p50;
   row["seconds_p99"] = timing.seconds_p99;
@@ -82,19 +82,19 @@ std::vector<std::string> table_head(Kind kind) {
           line("size", "count", "type", "redop", "root", names + names), line("(B)", "(elements)", "", "", "", units + units)};
 }
 
-std::string table_row(const Case& which, const Outcomes& outcomes) {
+std::string table_row(const Case& which, const Measurements& outcomes) {
   return print("  %10llu %12zu %8s %6s %6d", static_cast<unsigned long long>(which.bytes), which.count(), type_name(which.dtype),
                reduction_name(which).c_str(), has_root(which.kind) ? 0 : -1) +
          half_row(which, outcomes.out_of_place) + half_row(which, outcomes.in_place);
 }
 
-std::vector<std::string> table_foot(std::span<const Case> cases, std::span<const Outcomes> outcomes) {
+std::vector<std::string> table_foot(std::span<const Case> cases, std::span<const Measurements> outcomes) {
   std::uint64_t wrong = 0;
   bool checked = true;
   double busbw = 0;
   std::size_t count = 0;
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    for (const std::optional<Outcome>& each : {outcomes[i].out_of_place, outcomes[i].in_place}) {
+    for (const std::optional<Measurement>& each : {outcomes[i].out_of_place, outcomes[i].in_place}) {
       if (!each) continue;
       busbw += each->timing.busbw(cases[i]);
       ++count;
@@ -117,7 +117,7 @@ std::vector<std::string> table_foot(std::span<const Case> cases, std::span<const
   return lines;
 }
 
-nlohmann::ordered_json json_row(const Case& which, const Outcomes& outcomes, std::string_view transport) {
+nlohmann::ordered_json json_row(const Case& which, const Measurements& outcomes, std::string_view transport) {
   nlohmann::ordered_json row;
   row["op"] = name(which.kind);
   row["ranks"] = which.ranks;
@@ -126,7 +126,7 @@ nlohmann::ordered_json json_row(const Case& which, const Outcomes& outcomes, std
   row["reduction"] = reduces(which.kind) ? nlohmann::ordered_json(tsprun::name(which.reduction)) : nullptr;
   row["transport"] = transport;
   const bool usually_in_place = which.kind == Kind::broadcast;
-  if (const std::optional<Outcome>& usual = usually_in_place ? outcomes.in_place : outcomes.out_of_place)
+  if (const std::optional<Measurement>& usual = usually_in_place ? outcomes.in_place : outcomes.out_of_place)
     put_figures(row, which, *usual);
   for (const auto& [key, outcome] :
        {std::pair("out_of_place", &outcomes.out_of_place), std::pair("in_place", &outcomes.in_place)}) {
@@ -139,7 +139,7 @@ nlohmann::ordered_json json_row(const Case& which, const Outcomes& outcomes, std
   return row;
 }
 
-void Table::add(const Case& which, const Outcomes& outcomes, std::string_view transport) {
+void ResultTable::add(const Case& which, const Measurements& outcomes, std::string_view transport) {
   if (cases_.empty() || cases_.front().kind != which.kind) {
     finish();
     for (const std::string& line : table_head(which.kind)) print_(line);
@@ -150,14 +150,14 @@ void Table::add(const Case& which, const Outcomes& outcomes, std::string_view tr
   rows_.push_back(json_row(which, outcomes, transport));
 }
 
-void Table::add(const Case& which, const Timing& timing, std::uint64_t wrong, std::string_view transport) {
-  const Outcome outcome{timing, wrong};
-  Outcomes outcomes;
+void ResultTable::add(const Case& which, const Timing& timing, std::uint64_t wrong, std::string_view transport) {
+  const Measurement outcome{timing, wrong};
+  Measurements outcomes;
   (which.kind == Kind::broadcast ? outcomes.in_place : outcomes.out_of_place) = outcome;
   add(which, outcomes, transport);
 }
 
-void Table::finish() {
+void ResultTable::finish() {
   if (cases_.empty()) return;
   for (const std::string& line : table_foot(cases_, outcomes_)) print_(line);
   cases_.clear();

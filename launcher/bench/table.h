@@ -16,15 +16,15 @@
 namespace tsprun::detail::bench {
 
 /// Times and wrong elements of one form of a row; `wrong` may be kUnchecked.
-struct Outcome {
+struct Measurement {
   Timing timing;
   std::uint64_t wrong = kUnchecked;
 };
 
 /// Outcomes of both forms of a row; a form that the operation doesn't have is empty.
-struct Outcomes {
-  std::optional<Outcome> out_of_place = {};
-  std::optional<Outcome> in_place = {};
+struct Measurements {
+  std::optional<Measurement> out_of_place = {};
+  std::optional<Measurement> in_place = {};
 };
 
 /// Returns a comment line that says what is measured: "# tsprun bench: 8 ranks on 2 cores, transport shm".
@@ -34,23 +34,23 @@ std::vector<std::string> table_head(Kind kind);
 /// Returns one row as nccl-tests prints it: size count type redop root, then time algbw busbw #wrong out of place and in place.
 /// `count` is the elements of one rank's part if the operation has parts. Times are medians in µs, bandwidths in GB/s (10⁹
 /// bytes).
-std::string table_row(const Case& which, const Outcomes& outcomes);
+std::string table_row(const Case& which, const Measurements& outcomes);
 /// Returns the lines below the rows of a kind: nccl-tests' "# Out of bounds values" and "# Avg bus bandwidth", the mean over all
 /// rows in both forms; then the 99th percentiles as comments, since parsers count columns from both ends.
-std::vector<std::string> table_foot(std::span<const Case> cases, std::span<const Outcomes> outcomes);
+std::vector<std::string> table_foot(std::span<const Case> cases, std::span<const Measurements> outcomes);
 
-/// Returns one element of the report's "bench": the figures of the usual form (see Place), and those of each form under its name,
-/// null if there is none. `wrong` is null if nothing was checked. Bandwidths are in GB/s.
-nlohmann::ordered_json json_row(const Case& which, const Outcomes& outcomes, std::string_view transport);
+/// Returns one element of the report's "bench": the figures of the usual form (see Placement), and those of each form under its
+/// name, null if there is none. `wrong` is null if nothing was checked. Bandwidths are in GB/s.
+nlohmann::ordered_json json_row(const Case& which, const Measurements& outcomes, std::string_view transport);
 
 /// Prints tables and collects JSON rows of cases as they come, one kind after the other.
-class Table {
+class ResultTable {
  public:
   using Print = std::function<void(const std::string& line)>;
-  explicit Table(Print print) : print_(std::move(print)) {}
+  explicit ResultTable(Print print) : print_(std::move(print)) {}
 
   /// Adds one row with its forms.
-  void add(const Case& which, const Outcomes& outcomes, std::string_view transport);
+  void add(const Case& which, const Measurements& outcomes, std::string_view transport);
   /// Adds one row for programs that measure the usual form alone.
   void add(const Case& which, const Timing& timing, std::uint64_t wrong, std::string_view transport);
   /// Prints the lines below the last kind's rows. Call after the last add().
@@ -60,7 +60,7 @@ class Table {
  private:
   Print print_;
   std::vector<Case> cases_;  ///< cases of the kind that is being printed
-  std::vector<Outcomes> outcomes_;
+  std::vector<Measurements> outcomes_;
   nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
 };
 

@@ -202,23 +202,23 @@ void BenchCommand::measure(Context& context, ReportSink& sink, int cores, bool s
   if (speaks) print_head(context, sink, cores, several_machines, transports.all);
 
   std::uint32_t seed = bench::fresh_seed(subject);
-  const auto outcome = [&](const std::optional<Case>& form) -> std::optional<bench::Outcome> {
+  const auto outcome = [&](const std::optional<Case>& form) -> std::optional<bench::Measurement> {
     if (!form) return std::nullopt;
     const std::uint64_t wrong = options_.check ? bench::check(subject, *form, seed) : bench::kUnchecked;
     seed += bench::kCheckIterations;
-    return bench::Outcome{bench::measure(subject, *form, pace_), wrong};
+    return bench::Measurement{bench::measure(subject, *form, pace_), wrong};
   };
-  bench::Table table([&](const std::string& line) { sink.line(line); });
+  bench::ResultTable table([&](const std::string& line) { sink.line(line); });
   std::string wrong_rows;
   for (const Case& which : cases_) {
-    bench::Outcomes outcomes;
+    bench::Measurements outcomes;
     const bool usually_in_place = which.kind == Kind::broadcast;
     if (options_.both_places || !usually_in_place) outcomes.out_of_place = outcome(bench::out_of_place(which));
     if (options_.both_places || usually_in_place) outcomes.in_place = outcome(bench::in_place(which));
     if (!speaks) continue;
     table.add(which, outcomes, transports.of(which.kind));
     sink.set("bench", table.rows());
-    for (const std::optional<bench::Outcome>& each : {outcomes.out_of_place, outcomes.in_place}) {
+    for (const std::optional<bench::Measurement>& each : {outcomes.out_of_place, outcomes.in_place}) {
       if (!each || each->wrong == 0 || each->wrong == bench::kUnchecked) continue;
       wrong_rows += fmt::format("{}{} of {} bytes: {} wrong", wrong_rows.empty() ? "" : "; ", bench::name(which.kind),
                                 which.bytes, each->wrong);

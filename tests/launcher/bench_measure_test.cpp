@@ -253,8 +253,8 @@ TEST(BenchPlaces, OwnPartsLieWhereTheRankIs) {
   EXPECT_EQ(scatter.output.bytes(), 1024U);
 }
 
-Outcome outcome_of(double seconds, std::uint64_t wrong) {
-  Outcome outcome;
+Measurement outcome_of(double seconds, std::uint64_t wrong) {
+  Measurement outcome;
   outcome.timing.seconds_p50 = seconds;
   outcome.timing.seconds_p99 = 2 * seconds;
   outcome.wrong = wrong;
@@ -293,7 +293,7 @@ std::vector<std::string> words_of(const std::string& line) {
 // end (SuperBench).
 TEST(BenchTable, IsWhatReadersOfNcclTestsExpect) {
   std::vector<std::string> lines;
-  Table table([&](const std::string& line) { lines.push_back(line); });
+  ResultTable table([&](const std::string& line) { lines.push_back(line); });
   const Case first{Kind::all_reduce, DType::f32, 4, 1 << 20};
   const Case second{Kind::all_reduce, DType::f32, 4, 2 << 20};
   table.add(first, {.out_of_place = outcome_of(1e-3, 0), .in_place = outcome_of(5e-4, 0)}, "shm");
@@ -328,7 +328,7 @@ TEST(BenchTable, IsWhatReadersOfNcclTestsExpect) {
 
 TEST(BenchTable, EachOperationHasATableOfItsOwn) {
   std::vector<std::string> lines;
-  Table table([&](const std::string& line) { lines.push_back(line); });
+  ResultTable table([&](const std::string& line) { lines.push_back(line); });
   table.add({Kind::all_to_all, DType::bf16, 2, 64}, outcome_of(1, 0).timing, kUnchecked, "shm");
   table.add({Kind::barrier, DType::bf16, 2, 0}, outcome_of(1, 0).timing, 0, "shm");
   table.finish();
