@@ -15,7 +15,7 @@ namespace tsprun::detail {
 namespace {
 
 /// Arguments of a strategy's maker.
-struct Place {
+struct MakerArguments {
   Rank& rank;
   Mesh& mesh;
   const StrategyOptions& options;
@@ -27,25 +27,25 @@ struct Place {
 /// what sums the slices of `inner`. One that cuts sequences has none: its ranks compute on their own.
 struct AxisStrategy {
   AxisKind axis;
-  std::unique_ptr<Strategy> (*make)(const Place& at, std::unique_ptr<Strategy> inner);
+  std::unique_ptr<Strategy> (*make)(const MakerArguments& of, std::unique_ptr<Strategy> inner);
 };
 
-std::unique_ptr<Strategy> make_tp(const Place& at, std::unique_ptr<Strategy> inner) {
-  const auto exchange = static_cast<TensorExchange>(at.layout().variant(at.layout().tensor_axis()));
-  return std::make_unique<TensorParallel>(at.rank, at.mesh.tensor(), exchange, at.options, std::move(inner));
+std::unique_ptr<Strategy> make_tp(const MakerArguments& of, std::unique_ptr<Strategy> inner) {
+  const auto exchange = static_cast<TensorExchange>(of.layout().variant(of.layout().tensor_axis()));
+  return std::make_unique<TensorParallel>(of.rank, of.mesh.tensor(), exchange, of.options, std::move(inner));
 }
-std::unique_ptr<Strategy> make_sp(const Place& at, std::unique_ptr<Strategy> /*inner*/) {
-  const auto exchange = static_cast<SequenceExchange>(at.layout().variant(at.layout().token_axis()));
-  Communicator& axis = at.mesh.sequence();
-  return std::make_unique<Dense>(at.rank, axis, at.options, at.slice, exchange, std::make_unique<CopiedWeights>(at.rank, axis));
+std::unique_ptr<Strategy> make_sp(const MakerArguments& of, std::unique_ptr<Strategy> /*inner*/) {
+  const auto exchange = static_cast<SequenceExchange>(of.layout().variant(of.layout().token_axis()));
+  Communicator& axis = of.mesh.sequence();
+  return std::make_unique<Dense>(of.rank, axis, of.options, of.slice, exchange, std::make_unique<CopiedWeights>(of.rank, axis));
 }
-std::unique_ptr<Strategy> make_tsp(const Place& at, std::unique_ptr<Strategy> /*inner*/) {
-  return std::make_unique<Tsp>(at.rank, at.mesh.sequence(), at.options, at.slice);
+std::unique_ptr<Strategy> make_tsp(const MakerArguments& of, std::unique_ptr<Strategy> /*inner*/) {
+  return std::make_unique<Tsp>(of.rank, of.mesh.sequence(), of.options, of.slice);
 }
-std::unique_ptr<Strategy> make_zero3(const Place& at, std::unique_ptr<Strategy> /*inner*/) {
-  Communicator& axis = at.mesh.sequence();
-  return std::make_unique<Dense>(at.rank, axis, at.options, at.slice, SequenceExchange::gather,
-                                 std::make_unique<GatheredWeights>(at.rank, axis, at.options.config));
+std::unique_ptr<Strategy> make_zero3(const MakerArguments& of, std::unique_ptr<Strategy> /*inner*/) {
+  Communicator& axis = of.mesh.sequence();
+  return std::make_unique<Dense>(of.rank, axis, of.options, of.slice, SequenceExchange::gather,
+                                 std::make_unique<GatheredWeights>(of.rank, axis, of.options.config));
 }
 
 constexpr std::array kStrategies = {AxisStrategy{AxisKind::dp, nullptr}, AxisStrategy{AxisKind::tp, make_tp},
@@ -59,10 +59,10 @@ std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOp
   const Layout& layout = mesh.layout();
   check_layout(options.config, layout);
   const BlockSlice slice = BlockSlice::of(options.config, mesh.tensor().rank(), layout.tensor());
-  const Place at{rank, mesh, options, slice};
-  std::unique_ptr<Strategy> inner = kStrategies[index_of(layout.token_axis())].make(at, nullptr);
+  const MakerArguments of{rank, mesh, options, slice};
+  std::unique_ptr<Strategy> inner = kStrategies[index_of(layout.token_axis())].make(of, nullptr);
   if (layout.tensor() == 1) return inner;
-  return kStrategies[index_of(layout.tensor_axis())].make(at, std::move(inner));
+  return kStrategies[index_of(layout.tensor_axis())].make(of, std::move(inner));
 }
 
 }  // namespace tsprun::detail
