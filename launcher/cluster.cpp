@@ -146,7 +146,7 @@ void Cluster::heard(const std::string& key, const std::vector<std::byte>& value,
     if (ending_->failure.cause != Cause::none) boards.abort(ending_->failure);
     say(fmt::format("live/seen/{}", self_), {});
   } else if (key.starts_with("live/way/")) {
-    if (on_way) on_way(key, text_of(value));
+    if (on_choice) on_choice(key, text_of(value));
   } else if (const int failing = number_after(key, "live/abort/", count); failing >= 0 && failing != self_) {
     const Failure failure = parse_failure(text_of(value));
     told_failure_ = true;  // it is known to all

@@ -47,7 +47,7 @@ class Cluster {
   int descriptor() const;
 
   /// Callback of hear() for what a rank says of its transports: the key live/way/R and its value.
-  std::function<void(std::string_view key, std::string_view value)> on_way;
+  std::function<void(std::string_view key, std::string_view value)> on_choice;
   /// Reads what other nodes have sent and shows it on the boards. A node that is gone, or was silent for --timeout, is lost,
   /// which is a failure on the boards.
   void hear(Boards& boards);

@@ -286,10 +286,10 @@ void Job::share_news() {
 
 /// Logs why each transport was chosen, if there was a choice, once the ranks have made it.
 void Job::print_ways() {
-  if (said_ways_ || !net_->ways.complete()) return;
-  said_ways_ = true;
-  if (net_->ways.trivial()) return;
-  for (const std::string& line : net_->ways.lines()) spdlog::info("{}", line);
+  if (said_choices_ || !net_->choices.complete()) return;
+  said_choices_ = true;
+  if (net_->choices.trivial()) return;
+  for (const std::string& line : net_->choices.lines()) spdlog::info("{}", line);
 }
 
 /// Copies the first failure of one node to all nodes.

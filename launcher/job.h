@@ -10,6 +10,7 @@
 #include "launcher/boards.h"
 #include "launcher/cluster.h"
 #include "launcher/event_loop.h"
+#include "launcher/link_choices.h"
 #include "launcher/output.h"
 #include "launcher/rank_process.h"
 #include "launcher/report_sink.h"
@@ -17,7 +18,6 @@
 #include "launcher/supervisor.h"
 #include "launcher/terminal_relay.h"
 #include "launcher/verdict.h"
-#include "launcher/ways.h"
 #include "transport/machine.h"
 
 #include <nlohmann/json.hpp>
@@ -33,7 +33,7 @@ namespace tsprun::detail::launcher {
 
 /// Network parts of a job. At most one of store and cluster is set.
 struct JobNet {
-  Ways ways;
+  LinkChoices choices;
   std::optional<bootstrap::StoreServer> store;  ///< where ranks leave their addresses, if all nodes are on this machine
   std::optional<Cluster> cluster;               ///< connection to the launchers of other nodes, with --nnodes
 };
@@ -143,7 +143,7 @@ class Job {
   std::uint64_t start_ns_ = 0;
   std::uint64_t last_news_ns_ = 0;
   bool said_bye_ = false;
-  bool said_ways_ = false;
+  bool said_choices_ = false;
   bool news_ = false;  ///< a rank's end is on the board, and the ranks that wait for it haven't been woken
   bool ending_ = false;
   bool sent_term_ = false;

@@ -1,8 +1,8 @@
 // Builds the report's common keys, and keeps a file that says that the run isn't over until it is.
 #include "launcher/report.h"
 
+#include "launcher/link_choices.h"
 #include "launcher/outputs.h"
-#include "launcher/ways.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 
@@ -65,7 +65,7 @@ void Report::begin(const std::string& command, const GlobalOptions& global, bool
   root_["kernels"] = machine::vector_level();
   if (has_ranks) {
     ordered_json transports = ordered_json::array();
-    if (file_) transports = Ways(global).json();
+    if (file_) transports = LinkChoices(global).json();
     root_["transports"] = std::move(transports);
   }
   root_["failure"] = nullptr;

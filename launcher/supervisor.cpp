@@ -187,14 +187,14 @@ int run_job(const JobSpec& spec, Report& report) {
   const RaisedOpenFiles open_files;
   std::string trouble = spec.trouble.empty() ? transport_trouble(global) : spec.trouble;
   if (trouble.empty() && spec.multiplies) trouble = blas_trouble(global.threads, global.kernel_level);
-  JobNet net{Ways(global), {}, {}};
+  JobNet net{LinkChoices(global), {}, {}};
   bootstrap::Secret secret;
   std::string store;
   if (global.several_machines) {
     secret = load_secret(global.secret_file, global.secret_of_environment);
     net.cluster.emplace(global, report.root().value("command", std::string()), tls::Credentials(secret, uses_tls(global)),
                         trouble);
-    net.cluster->on_way = [&net](std::string_view key, std::string_view value) { net.ways.heard(key, value); };
+    net.cluster->on_choice = [&net](std::string_view key, std::string_view value) { net.choices.heard(key, value); };
     store = net.cluster->store_address();
   } else if (!trouble.empty()) {
     throw Error(Cause::refused, trouble);
@@ -203,7 +203,7 @@ int run_job(const JobSpec& spec, Report& report) {
     secret = bootstrap::random_secret();
     net.store.emplace("127.0.0.1", 0, tls::Credentials(secret, uses_tls(global)));
     net.store->on_set = [&net](int, const std::string& key, const std::vector<std::byte>& value) {
-      net.ways.heard(key, {reinterpret_cast<const char*>(value.data()), value.size()});
+      net.choices.heard(key, {reinterpret_cast<const char*>(value.data()), value.size()});
     };
     store = net.store->address();
   }
@@ -218,7 +218,7 @@ int run_job(const JobSpec& spec, Report& report) {
   job.start(open_files.before());
   job.watch();
 
-  if (report.wanted() && !net.ways.trivial()) report.root()["transports"] = net.ways.json();
+  if (report.wanted() && !net.choices.trivial()) report.root()["transports"] = net.choices.json();
   for (const auto& [key, value] : job.results().items()) report.root()[key] = value;
   if (report.wanted() && global.ranks > 1) report.root()["links"] = links_json(job.board());
   const std::vector<FaultOutcome> outcomes = fault_outcomes(global.faults.values, job.board(), job.failure());

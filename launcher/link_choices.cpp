@@ -1,5 +1,5 @@
 // Combines forecast and chosen transports of all pairs into few lines and a compact JSON matrix.
-#include "launcher/ways.h"
+#include "launcher/link_choices.h"
 
 #include "launcher/ranges.h"
 #include "transport/bootstrap/placement.h"
@@ -36,7 +36,7 @@ std::string_view take(std::string_view& text, char mark) {
 
 }  // namespace
 
-Ways::Ways(const GlobalOptions& options)
+LinkChoices::LinkChoices(const GlobalOptions& options)
     : ranks_(options.ranks),
       nodes_(options.nodes),
       intra_(options.intra),
@@ -51,7 +51,7 @@ Ways::Ways(const GlobalOptions& options)
   }
 }
 
-void Ways::heard(std::string_view key, std::string_view text) {
+void LinkChoices::heard(std::string_view key, std::string_view text) {
   const int rank = key.starts_with(kKey) ? number_in(key.substr(kKey.size()), ranks_) : -1;
   if (trivial_ || rank < 0) return;
   Told& told = told_[static_cast<std::size_t>(rank)];
@@ -61,14 +61,14 @@ void Ways::heard(std::string_view key, std::string_view text) {
   --untold_;
   while (!text.empty()) {
     std::string_view line = take(text, '\n');
-    Way way;
-    way.kind = take(line, '\t');
-    way.why = take(line, '\t');
-    if (std::ranges::find(kFactories, way.kind, &Factory::name) == kFactories.end()) continue;
+    LinkChoice choice;
+    choice.kind = take(line, '\t');
+    choice.why = take(line, '\t');
+    if (std::ranges::find(kFactories, choice.kind, &Factory::name) == kFactories.end()) continue;
     const auto same = std::find_if(reasons_.begin(), reasons_.end(),
-                                   [&](const Way& each) { return each.kind == way.kind && each.why == way.why; });
+                                   [&](const LinkChoice& each) { return each.kind == choice.kind && each.why == choice.why; });
     const auto index = static_cast<int>(same - reasons_.begin());
-    if (same == reasons_.end()) reasons_.push_back(std::move(way));
+    if (same == reasons_.end()) reasons_.push_back(std::move(choice));
     while (!line.empty()) {
       const int to = number_in(take(line, ','), ranks_);
       if (to >= 0) told.choice[static_cast<std::size_t>(to)] = index;
@@ -76,7 +76,7 @@ void Ways::heard(std::string_view key, std::string_view text) {
   }
 }
 
-Way Ways::forecast(int from, int to) const {
+LinkChoice LinkChoices::forecast(int from, int to) const {
   const int here = node_of(ranks_, nodes_, from);
   const int there = node_of(ranks_, nodes_, to);
   using enum Factory::Claim::Answer;
@@ -95,21 +95,21 @@ Way Ways::forecast(int from, int to) const {
   return {"", "the ranks didn't say what they chose"};
 }
 
-Way Ways::chosen(int from, int to) const {
+LinkChoice LinkChoices::chosen(int from, int to) const {
   const Told& told = told_[static_cast<std::size_t>(from)];
   const int choice = told.done ? told.choice[static_cast<std::size_t>(to)] : -1;
   return choice >= 0 ? reasons_[static_cast<std::size_t>(choice)] : forecast(from, to);
 }
 
-Way Ways::between(int from, int to) const {
-  Way way = chosen(from, to);
+LinkChoice LinkChoices::between(int from, int to) const {
+  LinkChoice choice = chosen(from, to);
   const int here = node_of(ranks_, nodes_, from);
   const int there = node_of(ranks_, nodes_, to);
-  if (here != there) way.why = fmt::format("nodes {} and {}; {}", here, there, way.why);
-  return way;
+  if (here != there) choice.why = fmt::format("nodes {} and {}; {}", here, there, choice.why);
+  return choice;
 }
 
-std::vector<std::string> Ways::lines() const {
+std::vector<std::string> LinkChoices::lines() const {
   struct Pairs {
     int count = 0;
     int from = 0;
@@ -118,16 +118,16 @@ std::vector<std::string> Ways::lines() const {
   std::map<std::pair<std::string, std::string>, Pairs> groups;
   for (int from = 0; from < ranks_; ++from) {
     for (int to = from + 1; to < ranks_; ++to) {
-      const Way way = between(from, to);
-      Pairs& pairs = groups[{way.kind, way.why}];
+      const LinkChoice choice = between(from, to);
+      Pairs& pairs = groups[{choice.kind, choice.why}];
       if (pairs.count++ == 0) pairs = {1, from, to};
     }
   }
   std::vector<std::string> lines;
-  for (const auto& [way, pairs] : groups) {
+  for (const auto& [choice, pairs] : groups) {
     const std::string who =
         pairs.count == 1 ? fmt::format("ranks {} and {}", pairs.from, pairs.to) : fmt::format("{} pairs of ranks", pairs.count);
-    lines.push_back(fmt::format("{} for {}: {}", way.first.empty() ? "unknown" : way.first, who, way.second));
+    lines.push_back(fmt::format("{} for {}: {}", choice.first.empty() ? "unknown" : choice.first, who, choice.second));
   }
   if (lines.size() > kMostWays) {
     const std::size_t more = lines.size() - kMostWays;
@@ -137,25 +137,25 @@ std::vector<std::string> Ways::lines() const {
   return lines;
 }
 
-nlohmann::ordered_json Ways::json() const {
-  // Distinct ways by number; in a row, -1 stands for the rank itself.
-  std::vector<Way> ways;
+nlohmann::ordered_json LinkChoices::json() const {
+  // Distinct choices by number; in a row, -1 stands for the rank itself.
+  std::vector<LinkChoice> choices;
   const auto row = [&](int from) {
     std::vector<int> numbers(static_cast<std::size_t>(ranks_), -1);
     for (int to = 0; to < ranks_; ++to) {
       if (to == from) continue;
-      const Way way = chosen(from, to);
-      const auto same =
-          std::find_if(ways.begin(), ways.end(), [&](const Way& each) { return each.kind == way.kind && each.why == way.why; });
-      numbers[static_cast<std::size_t>(to)] = static_cast<int>(same - ways.begin());
-      if (same == ways.end()) ways.push_back(way);
+      const LinkChoice choice = chosen(from, to);
+      const auto same = std::find_if(choices.begin(), choices.end(),
+                                     [&](const LinkChoice& each) { return each.kind == choice.kind && each.why == choice.why; });
+      numbers[static_cast<std::size_t>(to)] = static_cast<int>(same - choices.begin());
+      if (same == choices.end()) choices.push_back(choice);
     }
     return numbers;
   };
   const auto agree = [](int a, int b) { return a == b || a < 0 || b < 0; };
   nlohmann::ordered_json table = nlohmann::ordered_json::array();
   for (int first = 0; first < ranks_;) {
-    // Consecutive ranks from `first` on that use the same ways, also among each other.
+    // Consecutive ranks from `first` on that use the same choices, also among each other.
     std::vector<int> block = {first};
     std::vector<int> together = row(first);
     for (int next = first + 1; next < ranks_; ++next) {
@@ -165,20 +165,20 @@ nlohmann::ordered_json Ways::json() const {
                      [](int a, int b) { return std::max(a, b); });
       block.push_back(next);
     }
-    for (int number = 0; number < static_cast<int>(ways.size()); ++number) {
+    for (int number = 0; number < static_cast<int>(choices.size()); ++number) {
       std::vector<int> to;
       for (int rank = 0; rank < ranks_; ++rank) {
         if (together[static_cast<std::size_t>(rank)] == number) to.push_back(rank);
       }
       if (to.empty()) continue;
-      const Way& way = ways[static_cast<std::size_t>(number)];
+      const LinkChoice& choice = choices[static_cast<std::size_t>(number)];
       // The first pair of two different ranks.
       const bool other = to.front() != first || to.size() > 1;
       const int example = !other ? first : to.front() != first ? to.front() : to[1];
       table.push_back({{"from", other ? first : block[1]},
                        {"to", example},
-                       {"kind", way.kind.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(way.kind)},
-                       {"why", way.why},
+                       {"kind", choice.kind.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(choice.kind)},
+                       {"why", choice.why},
                        {"from_ranks", ranges_text(block)},
                        {"to_ranks", ranges_text(to)}});
     }

@@ -13,16 +13,16 @@
 namespace tsprun::detail::launcher {
 
 /// The transport between two ranks.
-struct Way {
+struct LinkChoice {
   std::string kind;  ///< "shm", "verbs" or "tcp"; empty: not known, or not yet
   std::string why;
 };
 
 /// The transports between all pairs of ranks.
-class Ways {
+class LinkChoices {
  public:
   /// Starts with what follows from the options and from this machine's devices alone.
-  explicit Ways(const GlobalOptions& options);
+  explicit LinkChoices(const GlobalOptions& options);
 
   /// Takes what a rank said of its choices: the value of live/way/RANK in the job's store. Other keys, and lines that can't be
   /// understood, are ignored.
@@ -33,7 +33,7 @@ class Ways {
   bool trivial() const { return trivial_; }
 
   /// Returns the transport from one rank to another, with the reason.
-  Way between(int from, int to) const;
+  LinkChoice between(int from, int to) const;
   /// Returns the table as lines, one for each transport and reason, with the number of pairs.
   std::vector<std::string> lines() const;
   /// Returns the report's `transports`: an element for consecutive ranks that use one transport for one reason towards the same
@@ -46,8 +46,8 @@ class Ways {
     bool done = false;
     std::vector<int> choice;  ///< by rank: index into reasons_; -1: not told
   };
-  Way forecast(int from, int to) const;
-  Way chosen(int from, int to) const;
+  LinkChoice forecast(int from, int to) const;
+  LinkChoice chosen(int from, int to) const;
 
   int ranks_;
   int nodes_;
@@ -57,7 +57,7 @@ class Ways {
   std::vector<std::string> lacks_;  ///< by kind: what this machine lacks; asked between nodes only
   bool trivial_;
   int untold_;
-  std::vector<Way> reasons_;
+  std::vector<LinkChoice> reasons_;
   std::vector<Told> told_;  ///< by rank
 };
 
