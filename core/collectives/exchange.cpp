@@ -17,16 +17,16 @@ void Offer::set(std::span<const std::byte> memory, std::size_t largest, Readers 
   memory_ = memory;
   const std::size_t copied_up_to = readers == Readers::one ? kCopiedOnceBytes : kCopiedBytes;
   if (largest <= std::min<std::size_t>(copied_up_to, group.plain_limit)) {
-    way_ = Way::copied;
+    protocol_ = Protocol::copied;
   } else if (owner == Owner::operation) {
-    way_ = Way::in_place;
+    protocol_ = Protocol::in_place;
   } else if (memory.size() <= kStagedBytes) {
-    way_ = Way::staged;
+    protocol_ = Protocol::staged;
     group.staging->reserve(me_->stream());
   } else if (owner == Owner::caller && group.heap->contains(memory)) {
-    way_ = Way::in_place;
+    protocol_ = Protocol::in_place;
   } else {
-    way_ = Way::mirrored;
+    protocol_ = Protocol::mirrored;
   }
 }
 
@@ -40,9 +40,9 @@ bool Offer::find_room() {
 }
 
 bool Offer::prepare(std::size_t offset, std::size_t bytes) {
-  if (bytes == 0 || way_ == Way::copied || way_ == Way::in_place) return true;
+  if (bytes == 0 || protocol_ == Protocol::copied || protocol_ == Protocol::in_place) return true;
   std::byte* to = nullptr;
-  if (way_ == Way::staged) {
+  if (protocol_ == Protocol::staged) {
     if (!find_room()) return false;
     to = block_->bytes().data();
   } else {
@@ -57,7 +57,7 @@ bool Offer::prepare(std::size_t offset, std::size_t bytes) {
 }
 
 bool Offer::prepare_all() {
-  if (way_ != Way::mirrored) return prepare(0, memory_.size());
+  if (protocol_ != Protocol::mirrored) return prepare(0, memory_.size());
   const std::size_t some = std::min(memory_.size() - prepared_, me_->budget);
   prepare(prepared_, some);
   prepared_ += some;
@@ -72,13 +72,13 @@ bool Offer::send(int to, std::uint32_t step, std::size_t offset, std::size_t byt
   if (block_ != nullptr) base = block_->bytes().data();
   if (!mirror_.bytes().empty()) base = mirror_.bytes().data();
   const std::span<const std::byte> payload = bytes == 0 ? std::span<const std::byte>() : std::span(base + offset, bytes);
-  const Delivery delivery = way_ == Way::copied ? Delivery::copy_if_small : Delivery::by_reference;
+  const Delivery delivery = protocol_ == Protocol::copied ? Delivery::copy_if_small : Delivery::by_reference;
   const Ticket ticket = member.transport->send(me_->lane(to), me_->sent_envelope(step), payload, delivery);
   if (ticket == kNotNow) {
     me_->set_missing(to);
     return false;
   }
-  if (way_ != Way::copied && bytes != 0) pending_.push_back({member.transport, me_->lane(to), ticket, member.world});
+  if (protocol_ != Protocol::copied && bytes != 0) pending_.push_back({member.transport, me_->lane(to), ticket, member.world});
   return true;
 }
 

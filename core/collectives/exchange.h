@@ -109,16 +109,16 @@ class Offer {
  private:
   bool find_room();
   /// Returns true if peers get the bytes straight from the memory.
-  bool is_prepared() const { return way_ == Way::copied || way_ == Way::in_place; }
+  bool is_prepared() const { return protocol_ == Protocol::copied || protocol_ == Protocol::in_place; }
 
-  enum class Way : std::uint8_t {
+  enum class Protocol : std::uint8_t {
     copied,    ///< copied into the lane by send()
     staged,    ///< copied into a block of staging memory; the operation doesn't wait for its readers
     in_place,  ///< peers read the memory itself
     mirrored   ///< peers read a copy in the heap
   };
   Collective* me_;
-  Way way_ = Way::copied;
+  Protocol protocol_ = Protocol::copied;
   std::span<const std::byte> memory_;
   std::size_t prepared_ = 0;  // bytes, by prepare_all()
   HeapBlock mirror_;
