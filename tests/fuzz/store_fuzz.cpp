@@ -20,7 +20,7 @@ const Secret kSecret = secret_from_text("of this target");
 
 /// Moves the client's part of the handshake by hand until both ends trust each other.
 void prove(StoreLink& server, int socket) {
-  Handshake client = Handshake::connector(kSecret, Link::store, 1, 0);
+  Handshake client = Handshake::connector(kSecret, ConnectionUse::store, 1, 0);
   while (!client.done()) {
     while (!client.to_send().empty()) {
       const ssize_t sent = ::send(socket, client.to_send().data(), client.to_send().size(), 0);
@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const posix::UniqueFd peer(ends[1]);
   const bool stranger = (data[0] & 1) != 0;
   const bool tls = stranger && (data[0] & 2) != 0;
-  StoreLink server(tls::Channel::acceptor(posix::UniqueFd(ends[0]), {kSecret, tls}, Link::store, 0));
+  StoreLink server(tls::Channel::acceptor(posix::UniqueFd(ends[0]), {kSecret, tls}, ConnectionUse::store, 0));
   const std::size_t piece = 1 + data[0] / 2;
   if (!stranger) prove(server, peer.get());
   ++data;

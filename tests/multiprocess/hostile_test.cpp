@@ -29,7 +29,7 @@
 namespace tsprun::detail::test::hostile_test {
 namespace {
 
-using bootstrap::Link;
+using bootstrap::ConnectionUse;
 using bootstrap::Secret;
 using Bytes = std::vector<std::byte>;
 
@@ -58,7 +58,7 @@ Bytes shake(const posix::UniqueFd& socket, const tls::Credentials& credentials) 
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) return {};
   const posix::UniqueFd tap(ends[1]);
-  tls::Channel channel = tls::Channel::connector(posix::UniqueFd(ends[0]), credentials, Link::store, 1, 0);
+  tls::Channel channel = tls::Channel::connector(posix::UniqueFd(ends[0]), credentials, ConnectionUse::store, 1, 0);
   Bytes said;
   std::byte bytes[4096];
   while (channel.shake() && !channel.ready()) {

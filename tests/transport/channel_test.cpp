@@ -23,7 +23,7 @@
 namespace tsprun::detail::tls::channel_test {
 namespace {
 
-using bootstrap::Link;
+using bootstrap::ConnectionUse;
 using Bytes = std::vector<std::byte>;
 
 const bootstrap::Secret kSecret = bootstrap::secret_from_text("of this test");
@@ -62,8 +62,8 @@ class Proof : public testing::TestWithParam<bool> {
   static Credentials credentials(const bootstrap::Secret& secret) { return {secret, GetParam()}; }
   static Pair joined(const Credentials& mine, const Credentials& theirs) {
     Sockets sockets;
-    Pair pair{Channel::connector(std::move(sockets.one), mine, Link::lanes, 3, 1),
-              Channel::acceptor(std::move(sockets.other), theirs, Link::lanes, 1)};
+    Pair pair{Channel::connector(std::move(sockets.one), mine, ConnectionUse::lanes, 3, 1),
+              Channel::acceptor(std::move(sockets.other), theirs, ConnectionUse::lanes, 1)};
     shake(pair.connector, pair.acceptor);
     return pair;
   }
@@ -101,8 +101,8 @@ TEST_P(Proof, EndsWithOtherSecretsRefuseEachOther) {
 
 TEST_P(Proof, WhoCameForSomethingElseIsRefused) {
   Sockets sockets;
-  Channel connector = Channel::connector(std::move(sockets.one), credentials(kSecret), Link::store, 3, 1);
-  Channel acceptor = Channel::acceptor(std::move(sockets.other), credentials(kSecret), Link::lanes, 1);
+  Channel connector = Channel::connector(std::move(sockets.one), credentials(kSecret), ConnectionUse::store, 3, 1);
+  Channel acceptor = Channel::acceptor(std::move(sockets.other), credentials(kSecret), ConnectionUse::lanes, 1);
   shake(connector, acceptor);
   EXPECT_FALSE(connector.ready());
   EXPECT_FALSE(acceptor.ready());
@@ -111,8 +111,8 @@ TEST_P(Proof, WhoCameForSomethingElseIsRefused) {
 
 TEST_P(Proof, TwoConnectorsDoNotAcceptEachOther) {
   Sockets sockets;
-  Channel one = Channel::connector(std::move(sockets.one), credentials(kSecret), Link::lanes, 3, 1);
-  Channel other = Channel::connector(std::move(sockets.other), credentials(kSecret), Link::lanes, 1, 3);
+  Channel one = Channel::connector(std::move(sockets.one), credentials(kSecret), ConnectionUse::lanes, 3, 1);
+  Channel other = Channel::connector(std::move(sockets.other), credentials(kSecret), ConnectionUse::lanes, 1, 3);
   shake(one, other);
   EXPECT_FALSE(one.ready());
   EXPECT_FALSE(other.ready());
@@ -120,7 +120,7 @@ TEST_P(Proof, TwoConnectorsDoNotAcceptEachOther) {
 
 TEST_P(Proof, AnEndThatIsGoneIsNoRefusal) {
   Sockets sockets;
-  Channel connector = Channel::connector(std::move(sockets.one), credentials(kSecret), Link::lanes, 3, 1);
+  Channel connector = Channel::connector(std::move(sockets.one), credentials(kSecret), ConnectionUse::lanes, 3, 1);
   sockets.other.reset();
   EXPECT_FALSE(connector.shake());
   EXPECT_EQ(connector.refusal(), "");
@@ -173,8 +173,8 @@ INSTANTIATE_TEST_SUITE_P(Channel, Proof, testing::Bool(), name_of);
 
 TEST(Tls, WhoSoughtSomebodyElseIsRefused) {
   Sockets sockets;
-  Channel connector = Channel::connector(std::move(sockets.one), {kSecret, true}, Link::lanes, 3, 2);
-  Channel acceptor = Channel::acceptor(std::move(sockets.other), {kSecret, true}, Link::lanes, 1);
+  Channel connector = Channel::connector(std::move(sockets.one), {kSecret, true}, ConnectionUse::lanes, 3, 2);
+  Channel acceptor = Channel::acceptor(std::move(sockets.other), {kSecret, true}, ConnectionUse::lanes, 1);
   shake(connector, acceptor);
   EXPECT_FALSE(connector.ready());
   EXPECT_EQ(acceptor.refusal(), "it sought somebody else");
@@ -184,8 +184,8 @@ TEST(Tls, EndsThatWereNotToldAlikeBothSaySo) {
   for (const bool connector_has_it : {false, true}) {
     SCOPED_TRACE(connector_has_it);
     Sockets sockets;
-    Channel connector = Channel::connector(std::move(sockets.one), {kSecret, connector_has_it}, Link::store, 1, 0);
-    Channel acceptor = Channel::acceptor(std::move(sockets.other), {kSecret, !connector_has_it}, Link::store, 0);
+    Channel connector = Channel::connector(std::move(sockets.one), {kSecret, connector_has_it}, ConnectionUse::store, 1, 0);
+    Channel acceptor = Channel::acceptor(std::move(sockets.other), {kSecret, !connector_has_it}, ConnectionUse::store, 0);
     shake(connector, acceptor);
     EXPECT_FALSE(connector.ready());
     EXPECT_FALSE(acceptor.ready());
@@ -197,7 +197,7 @@ TEST(Tls, EndsThatWereNotToldAlikeBothSaySo) {
 /// The impostor speaks TLS as well as any server, has a certificate, and doesn't know the secret.
 TEST(Tls, AnImpostorWithACertificateIsRefused) {
   Sockets sockets;
-  Channel connector = Channel::connector(std::move(sockets.one), {kSecret, true}, Link::store, 1, 0);
+  Channel connector = Channel::connector(std::move(sockets.one), {kSecret, true}, ConnectionUse::store, 1, 0);
   const std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> context(::SSL_CTX_new(::TLS_server_method()), ::SSL_CTX_free);
   const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(::EVP_EC_gen("P-256"), ::EVP_PKEY_free);
   const std::unique_ptr<X509, void (*)(X509*)> certificate(::X509_new(), ::X509_free);
@@ -228,8 +228,8 @@ TEST(Tls, TakesNewKeysOnTheWay) {
   Credentials few{kSecret, true};
   few.records_of_key = 10;
   Sockets sockets;
-  Channel connector = Channel::connector(std::move(sockets.one), few, Link::lanes, 3, 1);
-  Channel acceptor = Channel::acceptor(std::move(sockets.other), few, Link::lanes, 1);
+  Channel connector = Channel::connector(std::move(sockets.one), few, ConnectionUse::lanes, 3, 1);
+  Channel acceptor = Channel::acceptor(std::move(sockets.other), few, ConnectionUse::lanes, 1);
   shake(connector, acceptor);
   ASSERT_TRUE(connector.ready());
   for (int i = 0; i < 200; ++i) {
@@ -245,11 +245,11 @@ TEST(Tls, TakesNewKeysOnTheWay) {
 // Words that are sent twice make other bytes each time: each connection has a key of its own.
 TEST(Tls, ARecordedConnectorIsNotLetInAgain) {
   Sockets sockets;
-  Channel connector = Channel::connector(std::move(sockets.one), {kSecret, true}, Link::lanes, 3, 1);
+  Channel connector = Channel::connector(std::move(sockets.one), {kSecret, true}, ConnectionUse::lanes, 3, 1);
   Bytes said;
   Bytes some(4096);
   Sockets real;
-  Channel acceptor = Channel::acceptor(std::move(real.other), {kSecret, true}, Link::lanes, 1);
+  Channel acceptor = Channel::acceptor(std::move(real.other), {kSecret, true}, ConnectionUse::lanes, 1);
   const auto pass = [&some](int from, int to, Bytes* record) {
     const ssize_t got = ::recv(from, some.data(), some.size(), 0);
     if (got <= 0) return;
@@ -264,7 +264,7 @@ TEST(Tls, ARecordedConnectorIsNotLetInAgain) {
   }
   ASSERT_TRUE(connector.ready() && acceptor.ready());
   Sockets again;
-  Channel deceived = Channel::acceptor(std::move(again.other), {kSecret, true}, Link::lanes, 1);
+  Channel deceived = Channel::acceptor(std::move(again.other), {kSecret, true}, ConnectionUse::lanes, 1);
   ASSERT_GT(::send(again.one.get(), said.data(), said.size(), 0), 0);
   bool alive = true;
   for (int i = 0; i < 10 && alive; ++i) alive = deceived.shake();

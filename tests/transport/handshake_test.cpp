@@ -37,8 +37,8 @@ void shake(Handshake& one, Handshake& other) {
 const Secret kSecret = secret_from_text("a secret");
 
 TEST(Handshake, EndsWithTheSameSecretKnowEachOther) {
-  Handshake connector = Handshake::connector(kSecret, Link::lanes, 3, 1);
-  Handshake acceptor = Handshake::acceptor(kSecret, Link::lanes, 1);
+  Handshake connector = Handshake::connector(kSecret, ConnectionUse::lanes, 3, 1);
+  Handshake acceptor = Handshake::acceptor(kSecret, ConnectionUse::lanes, 1);
   shake(connector, acceptor);
   EXPECT_TRUE(connector.done());
   EXPECT_TRUE(acceptor.done());
@@ -49,8 +49,8 @@ TEST(Handshake, EndsWithTheSameSecretKnowEachOther) {
 }
 
 TEST(Handshake, TheSecretNeverTravels) {
-  Handshake connector = Handshake::connector(kSecret, Link::lanes, 3, 1);
-  Handshake acceptor = Handshake::acceptor(kSecret, Link::lanes, 1);
+  Handshake connector = Handshake::connector(kSecret, ConnectionUse::lanes, 3, 1);
+  Handshake acceptor = Handshake::acceptor(kSecret, ConnectionUse::lanes, 1);
   std::vector<std::byte> heard;
   for (int i = 0; i < 3; ++i) {
     for (auto [from, to] : {std::pair{&connector, &acceptor}, std::pair{&acceptor, &connector}}) {
@@ -65,40 +65,40 @@ TEST(Handshake, TheSecretNeverTravels) {
 }
 
 TEST(Handshake, OthersAreRefused) {
-  Handshake right = Handshake::acceptor(kSecret, Link::lanes, 1);
-  Handshake wrong = Handshake::connector(secret_from_text("another"), Link::lanes, 3, 1);
+  Handshake right = Handshake::acceptor(kSecret, ConnectionUse::lanes, 1);
+  Handshake wrong = Handshake::connector(secret_from_text("another"), ConnectionUse::lanes, 3, 1);
   shake(wrong, right);
   EXPECT_TRUE(right.failed());
   EXPECT_FALSE(wrong.done());
   // The acceptor has proved nothing to someone who couldn't prove himself.
   EXPECT_FALSE(wrong.failed());
 
-  Handshake store = Handshake::acceptor(kSecret, Link::store, 1);
-  Handshake lanes = Handshake::connector(kSecret, Link::lanes, 3, 1);
+  Handshake store = Handshake::acceptor(kSecret, ConnectionUse::store, 1);
+  Handshake lanes = Handshake::connector(kSecret, ConnectionUse::lanes, 3, 1);
   shake(lanes, store);
   EXPECT_TRUE(store.failed());
 
-  Handshake one = Handshake::connector(kSecret, Link::lanes, 3, 1);
-  Handshake other = Handshake::connector(kSecret, Link::lanes, 1, 3);
+  Handshake one = Handshake::connector(kSecret, ConnectionUse::lanes, 3, 1);
+  Handshake other = Handshake::connector(kSecret, ConnectionUse::lanes, 1, 3);
   shake(one, other);
   EXPECT_TRUE(one.failed() && other.failed());
 }
 
 TEST(Handshake, ReplayedWordsProveNothing) {
-  Handshake connector = Handshake::connector(kSecret, Link::lanes, 3, 1);
-  Handshake acceptor = Handshake::acceptor(kSecret, Link::lanes, 1);
+  Handshake connector = Handshake::connector(kSecret, ConnectionUse::lanes, 3, 1);
+  Handshake acceptor = Handshake::acceptor(kSecret, ConnectionUse::lanes, 1);
   const std::vector<std::byte> greeting = take(connector);
   give(acceptor, greeting);
   give(connector, take(acceptor));
   const std::vector<std::byte> proof = take(connector);
-  Handshake again = Handshake::acceptor(kSecret, Link::lanes, 1);
+  Handshake again = Handshake::acceptor(kSecret, ConnectionUse::lanes, 1);
   give(again, greeting);
   give(again, proof);
   EXPECT_TRUE(again.failed());
 }
 
 TEST(Handshake, AReflectedProofProvesNothing) {
-  Handshake connector = Handshake::connector(kSecret, Link::lanes, 3, 1);
+  Handshake connector = Handshake::connector(kSecret, ConnectionUse::lanes, 3, 1);
   std::vector<std::byte> greeting = take(connector);
   greeting[12] = std::byte{2};  // as if from an acceptor
   give(connector, greeting);
@@ -108,8 +108,8 @@ TEST(Handshake, AReflectedProofProvesNothing) {
 
 TEST(Handshake, EveryDamagedBitIsFound) {
   for (std::size_t at = 0; at < 96; ++at) {
-    Handshake connector = Handshake::connector(kSecret, Link::lanes, 3, 1);
-    Handshake acceptor = Handshake::acceptor(kSecret, Link::lanes, 1);
+    Handshake connector = Handshake::connector(kSecret, ConnectionUse::lanes, 3, 1);
+    Handshake acceptor = Handshake::acceptor(kSecret, ConnectionUse::lanes, 1);
     std::size_t sent = 0;
     for (int i = 0; i < 3; ++i) {
       std::vector<std::byte> bytes = take(connector);

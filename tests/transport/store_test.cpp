@@ -51,7 +51,7 @@ class Store : public testing::TestWithParam<bool> {
   }
   /// Returns a client that knows the secret, and has said nothing yet.
   tls::Channel member(posix::UniqueFd socket) const {
-    return tls::Channel::connector(std::move(socket), credentials_, Link::store, 5, 0);
+    return tls::Channel::connector(std::move(socket), credentials_, ConnectionUse::store, 5, 0);
   }
   /// The client's part of the proof; false if the other end closes, or says nothing for 10 s.
   static bool shake(tls::Channel& channel) {

@@ -28,7 +28,7 @@
 namespace tsprun::detail::tcp_lane_test {
 namespace {
 
-using bootstrap::Link;
+using bootstrap::ConnectionUse;
 using tcp::FrameHeader;
 using tcp::FrameKind;
 using tcp::TcpTransport;
@@ -42,7 +42,8 @@ class ByHand : public testing::TestWithParam<bool> {
     const tcp::SocketAddress where = tcp::unpack(blob);
     posix::UniqueFd socket(::socket(where.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     ASSERT_EQ(::connect(socket.get(), where.get(), where.length), 0);
-    peer_ = tls::Channel::connector(std::move(socket), {bootstrap::secret_from_text(secret), GetParam()}, Link::lanes, 1, 0);
+    peer_ =
+        tls::Channel::connector(std::move(socket), {bootstrap::secret_from_text(secret), GetParam()}, ConnectionUse::lanes, 1, 0);
   }
   void shake() {
     bool alive = true;

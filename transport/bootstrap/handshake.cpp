@@ -26,23 +26,23 @@ unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(b
 
 }  // namespace
 
-Handshake::Handshake(const Secret& secret, Link link, bool connector, int from, int to)
+Handshake::Handshake(const Secret& secret, ConnectionUse use, bool connector, int from, int to)
     : secret_(secret), connector_(connector), expected_(sizeof(Greeting)) {
   mine_.magic = kHelloMagic;
-  mine_.link = static_cast<std::uint32_t>(link);
+  mine_.use = static_cast<std::uint32_t>(use);
   mine_.role = connector ? kConnector : kAcceptor;
   mine_.from = from;
   mine_.to = to;
   fill_random(mine_.nonce);
 }
 
-Handshake Handshake::connector(const Secret& secret, Link link, int from, int to) {
-  Handshake handshake(secret, link, true, from, to);
+Handshake Handshake::connector(const Secret& secret, ConnectionUse use, int from, int to) {
+  Handshake handshake(secret, use, true, from, to);
   handshake.send(std::as_bytes(std::span(&handshake.mine_, 1)));
   return handshake;
 }
 
-Handshake Handshake::acceptor(const Secret& secret, Link link, int self) { return {secret, link, false, self, -1}; }
+Handshake Handshake::acceptor(const Secret& secret, ConnectionUse use, int self) { return {secret, use, false, self, -1}; }
 
 void Handshake::received(std::span<const std::byte> bytes) {
   in_.insert(in_.end(), bytes.begin(), bytes.end());
@@ -61,7 +61,7 @@ void Handshake::hear_greeting() {
   in_.clear();
   if (theirs_.magic != kHelloMagic) {
     refusal_ = "it doesn't speak tsprun's protocol";
-  } else if (theirs_.link != mine_.link || theirs_.role != (connector_ ? kAcceptor : kConnector)) {
+  } else if (theirs_.use != mine_.use || theirs_.role != (connector_ ? kAcceptor : kConnector)) {
     refusal_ = "it came for something else";
   } else if (connector_ && theirs_.to != mine_.to) {
     refusal_ = "it isn't who was sought";

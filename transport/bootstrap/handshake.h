@@ -2,7 +2,7 @@
 // protected, so sockets within a machine use this, and sockets between machines TLS (tls/channel.h).
 //
 //   connector                          acceptor
-//      │  greeting (64 B, a nonce)  ──▶  │   checks magic, link and role
+//      │  greeting (64 B, a nonce)  ──▶  │   checks magic, use and role
 //      │  ◀── greeting (64 B, a nonce)   │
 //      │  proof (32 B)              ──▶  │   checks it before it proves anything itself
 //      │  ◀── proof (32 B)               │
@@ -29,16 +29,16 @@ inline constexpr std::string_view kWithoutTls = "it speaks without TLS, this end
 inline constexpr std::string_view kWithTls = "it speaks TLS, this end doesn't: give all nodes the same --tls";
 
 /// Use of a connection; both ends must agree on it.
-enum class Link : std::uint32_t { store = 1, lanes = 2 };
+enum class ConnectionUse : std::uint32_t { store = 1, lanes = 2 };
 
 /// First packet of either end.
 ///
 ///   0 ┌───────┬──────┬──────┬──────┬────┬─────────┬───────────┐
-///     │ magic │ link │ role │ from │ to │ padding │ nonce, 32 │
+///     │ magic │ use  │ role │ from │ to │ padding │ nonce, 32 │
 ///     └───────┴──────┴──────┴──────┴────┴─────────┴───────────┘ 64
 struct Greeting {
   std::uint64_t magic;
-  std::uint32_t link;
+  std::uint32_t use;
   std::uint32_t role;  ///< 1 connector, 2 acceptor
   std::int32_t from;   ///< name of this end: a rank, or a number on which the link's users agree
   std::int32_t to;     ///< name that the connector wants to reach; the acceptor repeats it
@@ -52,8 +52,8 @@ class Handshake {
  public:
   /// Begins a handshake: `from` and `self` name this end, `to` the end that the connector wants to reach. Throw Error(refused)
   /// if libcrypto fails.
-  static Handshake connector(const Secret& secret, Link link, int from, int to);
-  static Handshake acceptor(const Secret& secret, Link link, int self);
+  static Handshake connector(const Secret& secret, ConnectionUse use, int from, int to);
+  static Handshake acceptor(const Secret& secret, ConnectionUse use, int self);
 
   /// Returns the bytes to be sent now; tell sent() how many the socket took.
   std::span<const std::byte> to_send() const { return std::span(out_).subspan(sent_); }
@@ -76,7 +76,7 @@ class Handshake {
   int sought() const { return theirs_.to; }
 
  private:
-  Handshake(const Secret& secret, Link link, bool connector, int from, int to);
+  Handshake(const Secret& secret, ConnectionUse use, bool connector, int from, int to);
   void hear_greeting();
   void hear_proof();
   std::array<std::byte, 32> proof(bool of_connector) const;

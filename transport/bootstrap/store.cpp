@@ -116,7 +116,7 @@ void StoreServer::accept(int listener) {
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) continue;
     try {
       clients_.emplace(descriptor,
-                       Client{StoreLink(tls::Channel::acceptor(std::move(arrival.socket), credentials_, Link::store, 0)),
+                       Client{StoreLink(tls::Channel::acceptor(std::move(arrival.socket), credentials_, ConnectionUse::store, 0)),
                               arrival.from.print(), posix::now_ns() + kHandshake_ns});
     } catch (const Error& error) {
       refusals_.refused(arrival.from.print(), error.what());  // this connection can't be served; the job goes on
@@ -247,7 +247,7 @@ StoreClient::StoreClient(const std::string& address, const tls::Credentials& cre
     posix::UniqueFd socket = tcp::dial(addresses, left_ns, check_);
     local_host_ = tcp::local_address(socket.get()).host();
     reached_ = tcp::peer_address(socket.get()).print();
-    link_ = std::make_unique<StoreLink>(tls::Channel::connector(std::move(socket), credentials, Link::store, name, 0));
+    link_ = std::make_unique<StoreLink>(tls::Channel::connector(std::move(socket), credentials, ConnectionUse::store, name, 0));
     bool alive = link_->pump();
     for (; alive && !link_->ready(); alive = link_->pump())
       wait(deadline, fmt::format("the store at {} to answer: something listens there, but is it tsprun?", address));

@@ -126,7 +126,7 @@ int TcpTransport::dial(int peer_rank, const SocketAddress& where, std::uint64_t 
   const std::uint64_t id = next_id_++;
   watch(socket.get(), kJoiningBase + id, true);
   joining_.emplace(id, Joining{.channel = tls::Channel::connector(std::move(socket), {options_.secret, options_.tls},
-                                                                  bootstrap::Link::lanes, options_.rank, peer_rank),
+                                                                  bootstrap::ConnectionUse::lanes, options_.rank, peer_rank),
                                .peer = peer_rank,
                                .deadline_ns = deadline_ns,
                                .room_wanted = true,
@@ -153,7 +153,7 @@ void TcpTransport::accept_strangers() {
     try {
       watch(arrival.socket.get(), kJoiningBase + id, false);
       joining_.emplace(id, Joining{.channel = tls::Channel::acceptor(std::move(arrival.socket), {options_.secret, options_.tls},
-                                                                     bootstrap::Link::lanes, options_.rank),
+                                                                     bootstrap::ConnectionUse::lanes, options_.rank),
                                    .deadline_ns = posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns),
                                    .address = arrival.from.print()});
     } catch (const Error& error) {

@@ -39,14 +39,15 @@ Channel::~Channel() = default;
 Channel::Channel(posix::UniqueFd socket, std::optional<bootstrap::Handshake> handshake, std::unique_ptr<Session> session)
     : socket_(std::move(socket)), handshake_(std::move(handshake)), session_(std::move(session)) {}
 
-Channel Channel::connector(posix::UniqueFd socket, const Credentials& credentials, bootstrap::Link link, int from, int to) {
-  if (credentials.tls) return {std::move(socket), {}, std::make_unique<Session>(credentials, link, true, from, to)};
-  return {std::move(socket), bootstrap::Handshake::connector(credentials.secret, link, from, to), nullptr};
+Channel Channel::connector(posix::UniqueFd socket, const Credentials& credentials, bootstrap::ConnectionUse use, int from,
+                           int to) {
+  if (credentials.tls) return {std::move(socket), {}, std::make_unique<Session>(credentials, use, true, from, to)};
+  return {std::move(socket), bootstrap::Handshake::connector(credentials.secret, use, from, to), nullptr};
 }
 
-Channel Channel::acceptor(posix::UniqueFd socket, const Credentials& credentials, bootstrap::Link link, int self) {
-  if (credentials.tls) return {std::move(socket), {}, std::make_unique<Session>(credentials, link, false, self, -1)};
-  return {std::move(socket), bootstrap::Handshake::acceptor(credentials.secret, link, self), nullptr};
+Channel Channel::acceptor(posix::UniqueFd socket, const Credentials& credentials, bootstrap::ConnectionUse use, int self) {
+  if (credentials.tls) return {std::move(socket), {}, std::make_unique<Session>(credentials, use, false, self, -1)};
+  return {std::move(socket), bootstrap::Handshake::acceptor(credentials.secret, use, self), nullptr};
 }
 
 Channel Channel::unproven(posix::UniqueFd socket) { return {std::move(socket), {}, nullptr}; }

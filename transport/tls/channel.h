@@ -59,8 +59,9 @@ class Channel {
   /// Make a channel that dialed (connector) or accepted (acceptor) a connected, non-blocking socket; a connector's may still be
   /// connecting. `from` and `self` name this end, `to` the end that the connector wants to reach. Throw Error(refused) if
   /// libssl can't do what is needed.
-  static Channel connector(posix::UniqueFd socket, const Credentials& credentials, bootstrap::Link link, int from, int to);
-  static Channel acceptor(posix::UniqueFd socket, const Credentials& credentials, bootstrap::Link link, int self);
+  static Channel connector(posix::UniqueFd socket, const Credentials& credentials, bootstrap::ConnectionUse use, int from,
+                           int to);
+  static Channel acceptor(posix::UniqueFd socket, const Credentials& credentials, bootstrap::ConnectionUse use, int self);
 
   /// Makes a plain channel without proof, for a socket pair whose ends one process made.
   static Channel unproven(posix::UniqueFd socket);

@@ -154,7 +154,7 @@ int Session::find(SSL* ssl, const unsigned char* id, std::size_t id_bytes, SSL_S
   if (id_bytes == sizeof theirs) std::memcpy(&theirs, id, sizeof theirs);
   if (theirs.magic != kTlsMagic) {
     self.refusal_ = "it doesn't speak tsprun's protocol";
-  } else if (theirs.link != self.mine_.link || theirs.role != kConnector) {
+  } else if (theirs.use != self.mine_.use || theirs.role != kConnector) {
     self.refusal_ = "it came for something else";
   } else if (theirs.to != self.mine_.from) {
     self.refusal_ = "it sought somebody else";
@@ -168,14 +168,14 @@ int Session::find(SSL* ssl, const unsigned char* id, std::size_t id_bytes, SSL_S
 
 // --- a session ---------------------------------------------------------------------------------------------------------------
 
-Session::Session(const Credentials& credentials, bootstrap::Link link, bool connector, int from, int to)
+Session::Session(const Credentials& credentials, bootstrap::ConnectionUse use, bool connector, int from, int to)
     : secret_(credentials.secret),
       connector_(connector),
       ssl_(::SSL_new(context()), ::SSL_free),
       in_(kSmallBuffer),
       records_of_key_(credentials.records_of_key) {
   mine_.magic = kTlsMagic;
-  mine_.link = static_cast<std::uint32_t>(link);
+  mine_.use = static_cast<std::uint32_t>(use);
   mine_.role = connector ? kConnector : 2;
   mine_.from = from;
   mine_.to = to;
@@ -187,7 +187,7 @@ Session::Session(const Credentials& credentials, bootstrap::Link link, bool conn
   ::SSL_set_bio(ssl_.get(), bio, bio);
   SSL_set_app_data(ssl_.get(), this);
   // The store may have a thousand clients that seldom send anything.
-  if (link == bootstrap::Link::store) SSL_set_mode(ssl_.get(), SSL_MODE_RELEASE_BUFFERS);
+  if (use == bootstrap::ConnectionUse::store) SSL_set_mode(ssl_.get(), SSL_MODE_RELEASE_BUFFERS);
   if (connector) {
     // No certificate is trusted, so an acceptor that doesn't take the key can't offer a certificate instead.
     ::SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, nullptr);
@@ -272,7 +272,7 @@ Session::Step Session::shake() {
   if (!done_) {
     done_ = true;
     ready_ = output().empty();
-    const bool store = mine_.link == static_cast<std::uint32_t>(bootstrap::Link::store);
+    const bool store = mine_.use == static_cast<std::uint32_t>(bootstrap::ConnectionUse::store);
     // Bytes that came after the handshake stay in the buffer.
     in_.resize(store ? kStoreBuffer : kLanesBuffer);
     out_.reserve(store ? kStoreBuffer : kLanesBuffer + kRecordBytes);

@@ -19,7 +19,7 @@ namespace tsprun::detail::tls {
 class Session {
  public:
   /// Makes one end: `from` names it, `to` the end that a connector wants to reach. Throws Error(refused) if libssl fails.
-  Session(const Credentials& credentials, bootstrap::Link link, bool connector, int from, int to);
+  Session(const Credentials& credentials, bootstrap::ConnectionUse use, bool connector, int from, int to);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session() = default;
