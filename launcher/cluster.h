@@ -76,9 +76,9 @@ class Cluster {
     bool seen = false;                         ///< the node has acknowledged live/end
     bool lost = false;
   };
-  void serve(const Arrival& mine, const Inputs& inputs);
-  std::string begin_with(const tls::Credentials& secret, Arrival mine, const Inputs& inputs);
-  std::string answer_to(const Arrival& mine, const Inputs& inputs, std::optional<Agreement>& proof);
+  void serve(const JoinRequest& mine, const Inputs& inputs);
+  std::string begin_with(const tls::Credentials& secret, JoinRequest mine, const Inputs& inputs);
+  std::string answer_to(const JoinRequest& mine, const Inputs& inputs, std::optional<Agreement>& proof);
   void heard(const std::string& key, const std::vector<std::byte>& value, Boards& boards);
   void say(const std::string& key, std::span<const std::byte> value);
   Failure loss_of(int node, const std::string& why) const;

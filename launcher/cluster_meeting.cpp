@@ -46,7 +46,7 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
       rendezvous_(global.rendezvous),
       timeout_ns_(global.timeout_ns),
       nodes_(static_cast<std::size_t>(global.nodes)) {
-  Arrival mine{.nonce = {}, .attempt = global.attempt, .trouble = trouble, .options = global.typed};
+  JoinRequest mine{.nonce = {}, .attempt = global.attempt, .trouble = trouble, .options = global.typed};
   // Files are compared by content, not by path.
   for (const InputFile& file : global.inputs.files) mine.options.erase(file.option);
   try {
@@ -88,7 +88,7 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
 }
 
 /// Node 0: waits for all others, compares, and answers them.
-void Cluster::serve(const Arrival& mine, const Inputs& inputs) {
+void Cluster::serve(const JoinRequest& mine, const Inputs& inputs) {
   const auto count = static_cast<int>(nodes_.size());
   {
     Door door(*server_, count, timeout_ns_, mine);
@@ -110,7 +110,8 @@ void Cluster::serve(const Arrival& mine, const Inputs& inputs) {
   server_->on_set = [this, attempt](int, const std::string& key, const std::vector<std::byte>& value) {
     if (key.starts_with("live/")) {
       pending_.emplace_back(key, value);
-    } else if (const std::optional<Arrival> late = key.starts_with("node/") ? Arrival::parse(text_of(value)) : std::nullopt) {
+    } else if (const std::optional<JoinRequest> late =
+                   key.starts_with("node/") ? JoinRequest::parse(text_of(value)) : std::nullopt) {
       server_->set("go/" + late->nonce, bytes_of(late->attempt > attempt ? std::string(kAgain) : begun_already().text()));
       if (late->attempt <= attempt)
         spdlog::warn("a tsprun came as --node-rank {} while the job runs, and was refused", key.substr(5));
@@ -126,7 +127,7 @@ void Cluster::serve(const Arrival& mine, const Inputs& inputs) {
 
 /// Other nodes: sends what this node was started with, reads its files, and waits for node 0's answer as long as any node still
 /// reads. `proof`: the digests of the files, once they are read. Throws Error.
-std::string Cluster::answer_to(const Arrival& mine, const Inputs& inputs, std::optional<Agreement>& proof) {
+std::string Cluster::answer_to(const JoinRequest& mine, const Inputs& inputs, std::optional<Agreement>& proof) {
   const std::string answered = "go/" + mine.nonce;
   client_->subscribe(answered);
   client_->subscribe("busy/");
@@ -164,7 +165,7 @@ std::string Cluster::answer_to(const Arrival& mine, const Inputs& inputs, std::o
     }
     deadline = std::max(deadline, posix::now_ns() + timeout_ns_ + kGrace_ns);
   }
-  Arrival proven{.nonce = mine.nonce, .attempt = mine.attempt, .trouble = trouble, .options = proof.value_or(Agreement())};
+  JoinRequest proven{.nonce = mine.nonce, .attempt = mine.attempt, .trouble = trouble, .options = proof.value_or(Agreement())};
   client_->set(fmt::format("proof/{}", self_), bytes_of(proven.text()));
   while (!listen()) {
     if (posix::now_ns() >= deadline) {
@@ -180,7 +181,7 @@ std::string Cluster::answer_to(const Arrival& mine, const Inputs& inputs, std::o
 
 /// Returns node 0's answer to this node, "ok PORT". In a job's further attempts node 0 may still be ending the attempt before, so
 /// this tries again until the deadline. Throws Error.
-std::string Cluster::begin_with(const tls::Credentials& secret, Arrival mine, const Inputs& inputs) {
+std::string Cluster::begin_with(const tls::Credentials& secret, JoinRequest mine, const Inputs& inputs) {
   const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
   std::string trouble = "node 0 still ends the attempt before";
   std::optional<Agreement> proof;

@@ -53,16 +53,16 @@ Failure read_failure(const json& message) {
 
 }  // namespace
 
-std::string Arrival::text() const {
+std::string JoinRequest::text() const {
   return text_of(json{{"nonce", nonce}, {"attempt", attempt}, {"trouble", trouble}, {"options", options}});
 }
 
-std::optional<Arrival> Arrival::parse(const std::string& text) {
-  std::optional<Arrival> arrival = parse_message(text, [](const json& message) {
-    return Arrival{.nonce = message.at("nonce"),
-                   .attempt = message.at("attempt"),
-                   .trouble = message.at("trouble"),
-                   .options = message.at("options").get<Agreement>()};
+std::optional<JoinRequest> JoinRequest::parse(const std::string& text) {
+  std::optional<JoinRequest> arrival = parse_message(text, [](const json& message) {
+    return JoinRequest{.nonce = message.at("nonce"),
+                       .attempt = message.at("attempt"),
+                       .trouble = message.at("trouble"),
+                       .options = message.at("options").get<Agreement>()};
   });
   if (arrival && (arrival->nonce.empty() || arrival->nonce.size() > 32)) return std::nullopt;
   return arrival;

@@ -29,15 +29,15 @@ inline int number_after(std::string_view key, std::string_view prefix, int limit
   return number >= 0 && number < limit ? number : -1;
 }
 
-/// Message of a node to node 0: once when it comes (node/I), and again when it has read its files (proof/I).
-struct Arrival {
+/// A node's request to node 0 to join the job: made once when it comes (node/I), and again when it has read its files (proof/I).
+struct JoinRequest {
   std::string nonce;          ///< names the answer's key, as two nodes may come with one number
   std::uint64_t attempt = 0;  ///< how many times this job was started before
   std::string trouble;        ///< why the job can't start on this node; empty: it can
   Agreement options;          ///< what the node was started with; the second time, its files' digests
 
   std::string text() const;
-  static std::optional<Arrival> parse(const std::string& text);
+  static std::optional<JoinRequest> parse(const std::string& text);
 };
 
 /// Beginning of node 0's answer that the job starts, "ok PORT". Other answers are kAgain and a Refusal.

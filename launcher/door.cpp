@@ -12,7 +12,7 @@
 
 namespace tsprun::detail::launcher {
 
-Door::Door(bootstrap::StoreServer& server, int nodes, std::uint64_t timeout_ns, const Arrival& mine)
+Door::Door(bootstrap::StoreServer& server, int nodes, std::uint64_t timeout_ns, const JoinRequest& mine)
     : server_(server),
       nodes_(nodes),
       timeout_ns_(timeout_ns),
@@ -30,21 +30,21 @@ Door::~Door() {
 
 void Door::heard(int client, const std::string& key, const std::vector<std::byte>& value) {
   if (key.starts_with("node/")) {
-    if (const std::optional<Arrival> arrival = Arrival::parse(text_of(value))) greet(client, key, *arrival);
+    if (const std::optional<JoinRequest> arrival = JoinRequest::parse(text_of(value))) greet(client, key, *arrival);
     return;
   }
   const auto link = std::find(links_.begin(), links_.end(), client);
   if (link == links_.end()) return;
   const auto node = static_cast<int>(link - links_.begin());
   guest(node).sign_ns = posix::now_ns();
-  const std::optional<Arrival> proven = key.starts_with("proof/") ? Arrival::parse(text_of(value)) : std::nullopt;
+  const std::optional<JoinRequest> proven = key.starts_with("proof/") ? JoinRequest::parse(text_of(value)) : std::nullopt;
   if (!proven) return;
   guest(node).proof = proven->options;
   if (!refusal_ && !proven->trouble.empty()) refusal_.why = fmt::format("node {}: {}", node, proven->trouble);
   compare_proofs(node);
 }
 
-void Door::greet(int client, const std::string& key, const Arrival& arrival) {
+void Door::greet(int client, const std::string& key, const JoinRequest& arrival) {
   if (arrival.attempt != mine_.attempt) {
     set(arrival.nonce, arrival.attempt > mine_.attempt ? std::string(kAgain) : begun_already().text());
     return;

@@ -20,7 +20,7 @@ class Door {
  public:
   /// Handles the server's messages until it is destroyed. `mine`: what node 0 was started with and, if it can't start the job,
   /// why not.
-  Door(bootstrap::StoreServer& server, int nodes, std::uint64_t timeout_ns, const Arrival& mine);
+  Door(bootstrap::StoreServer& server, int nodes, std::uint64_t timeout_ns, const JoinRequest& mine);
   Door(const Door&) = delete;
   Door& operator=(const Door&) = delete;
   ~Door();
@@ -43,7 +43,7 @@ class Door {
     std::uint64_t sign_ns = 0;                      ///< time of its last sign of life
   };
   void heard(int client, const std::string& key, const std::vector<std::byte>& value);
-  void greet(int client, const std::string& key, const Arrival& arrival);
+  void greet(int client, const std::string& key, const JoinRequest& arrival);
   void gone(int client, const std::string& why);
   void compare(int node, const char* what, const Agreement& theirs, const Agreement& ours);
   void compare_proofs(int node);
@@ -59,7 +59,7 @@ class Door {
   bootstrap::StoreServer& server_;
   int nodes_;
   std::uint64_t timeout_ns_;
-  Arrival mine_;
+  JoinRequest mine_;
   std::optional<Agreement> proof_;  ///< digests of node 0's own files, once they are read
   std::vector<Guest> guests_;
   std::vector<int> links_;

@@ -102,7 +102,7 @@ void StoreServer::pump() {
 
 void StoreServer::accept(int listener) {
   for (int i = 0; i < kAcceptAtOnce; ++i) {
-    tcp::Arrival arrival = tcp::accept(listener);
+    tcp::Accepted arrival = tcp::accept(listener);
     if (!arrival.socket) {
       if (arrival.no_descriptor) make_room(true);
       return;

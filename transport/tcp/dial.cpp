@@ -73,8 +73,8 @@ std::string without_answer(const std::vector<Try>& tries, double seconds) {
 
 }  // namespace
 
-Arrival accept(int listener) {
-  Arrival arrival;
+Accepted accept(int listener) {
+  Accepted arrival;
   arrival.from.length = sizeof arrival.from.storage;
   arrival.socket = posix::UniqueFd(::accept4(listener, arrival.from.get(), &arrival.from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (arrival.socket) {

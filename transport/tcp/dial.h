@@ -25,7 +25,7 @@ std::vector<posix::UniqueFd> listen_on(const std::vector<SocketAddress>& address
 posix::UniqueFd dial(const std::vector<SocketAddress>& addresses, std::uint64_t timeout_ns, const std::function<void()>& check);
 
 /// Result of accept().
-struct Arrival {
+struct Accepted {
   posix::UniqueFd socket;  ///< non-blocking; empty if no connection waits, or one can't be accepted
   SocketAddress from;
   bool no_descriptor = false;  ///< a connection waits, but no file descriptor is left for it
@@ -33,7 +33,7 @@ struct Arrival {
 
 /// Accepts the next connection at a listening, non-blocking socket and sets TCP_NODELAY. accept(2) fails with EMFILE even if no
 /// connection waits; `no_descriptor` tells the caller when closing another descriptor would help.
-Arrival accept(int listener);
+Accepted accept(int listener);
 
 /// Share of a deadline, one twelfth, for which TCP may stay silent during an outage: after an outage of nine tenths there is
 /// still time for an attempt. A smaller share would let TCP give up: it ends a connection with a closed window after 15

@@ -143,7 +143,7 @@ std::string TcpTransport::broken(int rank) const { return peer(rank).live() ? ""
 
 void TcpTransport::accept_strangers() {
   for (int i = 0; i < kAcceptAtOnce; ++i) {
-    Arrival arrival = accept(listener_.get());
+    Accepted arrival = accept(listener_.get());
     if (!arrival.socket) {
       if (arrival.no_descriptor) make_room(true);
       return;
