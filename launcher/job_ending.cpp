@@ -18,15 +18,15 @@ namespace {
 constexpr std::uint64_t kHalfWritten_ns = 50'000'000;
 
 /// Times after the job began to end at which ranks that still run get SIGTERM and SIGKILL.
-struct Patience {
+struct GracePeriods {
   std::uint64_t term_ns;
   std::uint64_t kill_ns;
 };
-constexpr Patience kAfterFailure{250'000'000, 700'000'000};
+constexpr GracePeriods kAfterFailure{250'000'000, 700'000'000};
 /// Built-in ranks ignore SIGTERM; one that doesn't react to the board's abort word gets SIGKILL.
-constexpr Patience kBuiltIn{250'000'000, 250'000'000};
+constexpr GracePeriods kBuiltIn{250'000'000, 250'000'000};
 /// A user's program may have something to clean up when it is interrupted.
-constexpr Patience kAfterInterrupt{1'000'000'000, 3'000'000'000};
+constexpr GracePeriods kAfterInterrupt{1'000'000'000, 3'000'000'000};
 
 }  // namespace
 
@@ -154,13 +154,13 @@ void Job::name_earlier_death() {
 
 void Job::end_patiently() {
   const std::uint64_t waited = posix::now_ns() - ending_since_ns_;
-  const Patience patience = built_in() ? kBuiltIn : interrupted_by_ != 0 ? kAfterInterrupt : kAfterFailure;
+  const GracePeriods grace = built_in() ? kBuiltIn : interrupted_by_ != 0 ? kAfterInterrupt : kAfterFailure;
   if (waited > kHalfWritten_ns) complete_abort();
-  if (waited > patience.term_ns && !sent_term_ && !built_in()) {
+  if (waited > grace.term_ns && !sent_term_ && !built_in()) {
     sent_term_ = true;
     signal_ranks(SIGTERM);
   }
-  if (waited > patience.kill_ns && !sent_kill_) {
+  if (waited > grace.kill_ns && !sent_kill_) {
     sent_kill_ = true;
     signal_ranks(SIGKILL);
   }

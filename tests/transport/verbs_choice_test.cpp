@@ -102,15 +102,15 @@ TEST(VerbsChoice, AMalformedChoiceIsRefused) {
 
 TEST(VerbsChoice, TheAdapterGivesUpWithinTheDeadlineEvenIfItTakesFourTimesAsLong) {
   for (const double seconds : {2.0, 10.0, 30.0, 600.0}) {
-    const Patience patience = Patience::within(static_cast<std::uint64_t>(seconds * 1e9));
+    const RetryLimits limits = RetryLimits::within(static_cast<std::uint64_t>(seconds * 1e9));
     double each = 4.096e-6;
-    for (int i = 0; i < patience.timeout; ++i) each *= 2;
-    const double all = each * (patience.retry_count + 1);
+    for (int i = 0; i < limits.timeout; ++i) each *= 2;
+    const double all = each * (limits.retry_count + 1);
     EXPECT_LE(4 * all, seconds);
     EXPECT_GE(4 * all, seconds / 2.01);
-    EXPECT_EQ(patience.retry_count, 6);
+    EXPECT_EQ(limits.retry_count, 6);
   }
-  EXPECT_LE(Patience::within(~std::uint64_t{0}).timeout, 31);
+  EXPECT_LE(RetryLimits::within(~std::uint64_t{0}).timeout, 31);
 }
 
 TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {

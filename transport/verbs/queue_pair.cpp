@@ -39,7 +39,7 @@ bool modify(ibv_qp* pair, ibv_qp_attr& attributes, int mask, const char* state, 
 
 }  // namespace
 
-Patience Patience::within(std::uint64_t deadline_ns) {
+RetryLimits RetryLimits::within(std::uint64_t deadline_ns) {
   constexpr std::uint8_t kRetries = 6;
   constexpr std::uint8_t kShortest = 10;  // 4 ms: with less, a busy peer looks dead
   const double each_ns = static_cast<double>(deadline_ns) / 4 / (kRetries + 1);
@@ -82,7 +82,7 @@ void QueuePair::initialise(const ChosenPort& port) {
   modify(pair_.get(), attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "INIT", {});
 }
 
-bool QueuePair::connect(const Address& peer, const ChosenPort& port, Patience patience, bool last_try) {
+bool QueuePair::connect(const Address& peer, const ChosenPort& port, RetryLimits limits, bool last_try) {
   ibv_qp_attr ready{};
   ready.qp_state = IBV_QPS_RTR;
   ready.path_mtu = static_cast<ibv_mtu>(std::min(port.port.mtu, peer.mtu));
@@ -104,8 +104,8 @@ bool QueuePair::connect(const Address& peer, const ChosenPort& port, Patience pa
 
   ibv_qp_attr sending{};
   sending.qp_state = IBV_QPS_RTS;
-  sending.timeout = patience.timeout;
-  sending.retry_cnt = patience.retry_count;
+  sending.timeout = limits.timeout;
+  sending.retry_cnt = limits.retry_count;
   sending.rnr_retry = 0;  // credits rule RNR errors out; if one comes, it must be visible
   sending.sq_psn = first_packet_;
   sending.max_rd_atomic = 0;

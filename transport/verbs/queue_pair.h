@@ -27,13 +27,13 @@ inline constexpr std::uint32_t kSends = 256;
 static_assert(kReceives >= kStreams * 3 * kSlots + 32, "a receive less than immediates in flight is an RNR");
 
 /// Retries after which the NIC gives a peer up.
-struct Patience {
+struct RetryLimits {
   std::uint8_t timeout;      ///< one try lasts 4.096 µs · 2^timeout
   std::uint8_t retry_count;  ///< tries after the first
 
   /// Returns retries that last about a quarter of the deadline in all, because adapters may take up to four times as long as
   /// they are told. Six retries, not seven: for soft-RoCE seven means for ever.
-  static Patience within(std::uint64_t deadline_ns);
+  static RetryLimits within(std::uint64_t deadline_ns);
 };
 
 /// A queue pair and its counters. The device and protection domain must outlive it.
@@ -50,7 +50,7 @@ class QueuePair {
   /// Moves the queue pair to RTR and RTS. At RTR the kernel resolves the peer's Ethernet address, which takes a second if the
   /// peer doesn't answer. Returns false if the address wasn't found and this isn't the last try. Throws Error(refused) for any
   /// other failure.
-  bool connect(const Address& peer, const ChosenPort& port, Patience patience, bool last_try);
+  bool connect(const Address& peer, const ChosenPort& port, RetryLimits limits, bool last_try);
 
   /// Returns how many work requests can be posted now.
   std::uint64_t room() const { return kSends - (posted_ - completed_); }

@@ -109,7 +109,7 @@ void VerbsTransport::connect(int number, std::span<const std::byte> blob) {
 
 void VerbsTransport::link(Peer& to) {
   const bool last_try = posix::now_ns() >= to.give_up_ns;
-  to.linked = to.pair.connect(to.address, parts_->port, Patience::within(parts_->options.timeout_ns), last_try);
+  to.linked = to.pair.connect(to.address, parts_->port, RetryLimits::within(parts_->options.timeout_ns), last_try);
 }
 
 bool VerbsTransport::linked(int number) {
