@@ -40,7 +40,7 @@ struct ModelConfig : ModelFeatures {
   }
 
   bool layer_norms() const { return norm == Norm::layer; }
-  bool rotary_positions() const { return positions == Positions::rotary; }
+  bool rotary_positions() const { return positions == PositionEncoding::rotary; }
   bool gated_mlp() const { return mlp == Mlp::swiglu; }
   /// Returns true if a block's only vectors are the gains of its two norms.
   bool has_gains_only() const { return !layer_norms() && biases == Biases{}; }

@@ -15,7 +15,7 @@ enum class Norm : std::uint8_t {
   layer  ///< LayerNorm: a gain and a bias
 };
 
-enum class Positions : std::uint8_t {
+enum class PositionEncoding : std::uint8_t {
   rotary,  ///< RoPE on queries and keys
   learned  ///< one vector [h] for each of max_positions positions, added to the embedding
 };
@@ -39,7 +39,7 @@ struct Biases {
 /// Kinds of layers that a model is built of; its sizes stand in ModelConfig.
 struct ModelFeatures {
   Norm norm = Norm::rms;
-  Positions positions = Positions::rotary;
+  PositionEncoding positions = PositionEncoding::rotary;
   Mlp mlp = Mlp::swiglu;
   Biases biases = {};
 

@@ -195,7 +195,7 @@ TEST(FeaturesAgainstReference, EachIsDecidedByItself) {
       of.config.head_dim *= 2;  // for rotary positions
       of.config.hidden *= 2;
       of.config.norm = either() ? Norm::rms : Norm::layer;
-      of.config.positions = either() ? Positions::rotary : Positions::learned;
+      of.config.positions = either() ? PositionEncoding::rotary : PositionEncoding::learned;
       of.config.biases = {.query_key_value = either(), .output = either(), .up = either(), .down = either()};
       expect_reference(of, on, 1e-11);
     }

@@ -74,7 +74,7 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
   s.q = of.linear(s.norm1, ParameterRole::query);
   s.k = of.linear(s.norm1, ParameterRole::key);
   s.v = of.linear(s.norm1, ParameterRole::value);
-  if (config.positions == Positions::rotary) {
+  if (config.positions == PositionEncoding::rotary) {
     s.q = rope(s.q, sequence, config.query_heads, config.head_dim, config.rope_theta);
     s.k = rope(s.k, sequence, config.kv_heads, config.head_dim, config.rope_theta);
   }
@@ -133,7 +133,7 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
   attention_backward(
       dq, dk, dv, doutput, s.attention.probabilities, s.q, s.k, s.v, attention_sizes(config, s.batch, s.sequence),
       attention_dropout_factors<T>(s.draw, config.attention_dropout, layer, s.batch, config.query_heads, s.sequence));
-  if (config.positions == Positions::rotary) {
+  if (config.positions == PositionEncoding::rotary) {
     std::vector<T> dq_turned = like(dq);
     std::vector<T> dk_turned = like(dk);
     dq.swap(dq_turned);

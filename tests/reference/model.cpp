@@ -61,7 +61,7 @@ Activations<T> forward(const ModelConfig& config, std::size_t batch, std::size_t
   const Layer<T> of(config, model_parameters(config), weights);
   Activations<T> s;
   s.last = embedding(of.weight(ParameterRole::embedding), ids, config.hidden);
-  if (config.positions == Positions::learned) {
+  if (config.positions == PositionEncoding::learned) {
     add_positions(s.last, of.weight(ParameterRole::positions), sequence, config.hidden);
   }
   const std::vector<T> factors = embedding_factors<T>(config, ids.size(), draw);
@@ -93,7 +93,7 @@ Tensors<T> backward(const ModelConfig& config, const Tensors<T>& weights, std::s
   }
   const std::vector<T> factors = embedding_factors<T>(config, ids.size(), draw);
   for (std::size_t i = 0; i < dx.size(); ++i) dx[i] *= factors[i];
-  if (config.positions == Positions::learned) {
+  if (config.positions == PositionEncoding::learned) {
     positions_backward(of.gradient(ParameterRole::positions), dx, sequence, config.hidden);
   }
   embedding_backward(of.gradient(ParameterRole::embedding), dx, ids, config.hidden);
