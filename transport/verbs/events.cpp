@@ -100,11 +100,11 @@ bool Events::next(DeviceEvent& event) {
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
     case IBV_EVENT_PATH_MIG_ERR:
-      event.breaks = DeviceEvent::Reach::queue_pair;
+      event.breaks = DeviceEvent::Extent::queue_pair;
       event.queue_pair = found.element.qp->qp_num;
       break;
     case IBV_EVENT_CQ_ERR:
-    case IBV_EVENT_DEVICE_FATAL: event.breaks = DeviceEvent::Reach::device; break;
+    case IBV_EVENT_DEVICE_FATAL: event.breaks = DeviceEvent::Extent::device; break;
     case IBV_EVENT_PORT_ACTIVE:
     case IBV_EVENT_PORT_ERR:
       event.port = found.element.port_num;

@@ -21,8 +21,8 @@ std::string describe(const ibv_wc& failed);
 /// An asynchronous event (ibv_get_async_event(3)), already acknowledged.
 struct DeviceEvent {
   /// Extent of the damage: nothing, one queue pair, or the device.
-  enum class Reach : std::uint8_t { nothing, queue_pair, device };
-  Reach breaks = Reach::nothing;
+  enum class Extent : std::uint8_t { nothing, queue_pair, device };
+  Extent breaks = Extent::nothing;
   std::uint32_t queue_pair = 0;
   int port = 0;  ///< port of an IBV_EVENT_PORT_…; else 0
   bool port_is_up = false;

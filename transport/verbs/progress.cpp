@@ -183,8 +183,8 @@ void VerbsTransport::look_at_events() {
     }
     for (const std::unique_ptr<Peer>& each : parts.peers) {
       if (!each) continue;
-      const bool of_this = event.breaks == DeviceEvent::Reach::queue_pair && event.queue_pair == each->pair.number();
-      if (of_this || event.breaks == DeviceEvent::Reach::device) {
+      const bool of_this = event.breaks == DeviceEvent::Extent::queue_pair && event.queue_pair == each->pair.number();
+      if (of_this || event.breaks == DeviceEvent::Extent::device) {
         if (each->broken.empty()) each->flushed = of_this;  // the failed completion may tell more
         break_lanes(*each, fmt::format("{} on {}", event.text, parts.port.text()));
       }
