@@ -9,9 +9,9 @@
 #include "launcher/refuse.h"
 #include "layers/io/safetensors.h"
 #include "layers/model/single_block.h"
+#include "layers/parameters/model_folder.h"
 #include "layers/parameters/not_finite.h"
 #include "layers/parameters/parameters.h"
-#include "layers/parameters/weights.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -159,7 +159,7 @@ void BlockCommand::validate(const GlobalOptions& global) {
   }
   refuse_data_axis(global, "one block's gradients are sums over all sequences");
   model_.shape.layers = 1;
-  const Weights weights(block_.weights);
+  const ModelFolder weights(block_.weights);
   for (const std::string& warning : weights.check(block_parameters(model_.shape, 0))) spdlog::warn("{}", warning);
   check_input(block_, model_);
   const std::filesystem::path sources[] = {block_.input, block_.weights, model_.config};

@@ -7,8 +7,8 @@
 #include "layers/checkpoints/checkpoint.h"
 #include "layers/io/data.h"
 #include "layers/model/model.h"
+#include "layers/parameters/model_folder.h"
 #include "layers/parameters/parameters.h"
-#include "layers/parameters/weights.h"
 #include "layers/theory/layouts.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
@@ -90,7 +90,7 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
   } else {
     find_folder(options);
     loaded = read_config(std::filesystem::path(options.model) / "config.json");
-    const Weights weights(options.model);
+    const ModelFolder weights(options.model);
     for (const std::string& warning : weights.check(model_parameters(loaded.config))) spdlog::warn("{}", warning);
   }
   for (const std::string& warning : loaded.warnings) spdlog::warn("{}", warning);
@@ -249,7 +249,7 @@ Inputs model_inputs(const ModelCommandOptions& options) {
       std::none_of(built_in.begin(), built_in.end(), [&](const ModelConfig& config) { return config.name == options.config; });
   if (!options.config.empty() && is_file) inputs.files.push_back({"--config", options.config});
   if (options.model.empty()) return inputs;
-  std::vector<std::filesystem::path> read = Weights(options.model).paths();
+  std::vector<std::filesystem::path> read = ModelFolder(options.model).paths();
   read.insert(read.begin(), std::filesystem::path(options.model) / "config.json");
   for (const std::filesystem::path& file : read) inputs.files.push_back({"--model", file, file.filename().string()});
   return inputs;

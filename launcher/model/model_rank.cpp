@@ -3,8 +3,8 @@
 
 #include "launcher/model/audit_table.h"
 #include "launcher/model/layouts.h"
+#include "layers/parameters/model_folder.h"
 #include "layers/parameters/not_finite.h"
-#include "layers/parameters/weights.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -20,7 +20,7 @@ theory::MeshSetting mesh_setting(Session& session, const ModelCommandOptions& op
 }
 
 void load_weights(Session& session, ParameterStore& store, const std::filesystem::path& from) {
-  const Weights weights(from);
+  const ModelFolder weights(from);
   store.load(weights);
   check_finite(session.rank(), session.world(), store,
                [&](const Parameter& parameter) { return weights.path_of(parameter.name).string() + ": "; });

@@ -113,7 +113,7 @@ void ParameterStore::fill_fresh(std::size_t layers, std::uint64_t seed) {
   });
 }
 
-void ParameterStore::load(const Weights& weights) {
+void ParameterStore::load(const ModelFolder& weights) {
   const Source read = [&](const PartPlan& plan, const safetensors::Rectangle& block, Buffer into) {
     weights.read(plan.parameter.name, block, into);
   };

@@ -15,8 +15,8 @@
 
 #include "core/rank/rank.h"
 #include "layers/io/safetensors.h"
+#include "layers/parameters/model_folder.h"
 #include "layers/parameters/parameters.h"
-#include "layers/parameters/weights.h"
 
 #include <cstdint>
 #include <functional>
@@ -77,7 +77,7 @@ class ParameterStore {
   void fill_fresh(std::size_t layers, std::uint64_t seed);
   /// Reads this rank's slices of the parameters. Master weights are read from the file, too, so that they keep digits that the
   /// values can't hold. Moments become zero. Throws Error(refused).
-  void load(const Weights& weights);
+  void load(const ModelFolder& weights);
   /// Sets master weights to the values and moments to zero. Call it after filling the values in another way.
   void begin_optimizer();
 

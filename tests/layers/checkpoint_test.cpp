@@ -4,7 +4,7 @@
 #include "layers/checkpoints/checkpoint_folder.h"
 #include "layers/checkpoints/checkpoint_manifest.h"
 #include "layers/io/safetensors.h"
-#include "layers/parameters/weights.h"
+#include "layers/parameters/model_folder.h"
 #include "tests/layers/checkpoint_support.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST_P(CheckpointOf, IsAModelFolder) {
   const LoadedConfig loaded = read_config(folder / "step-000120/config.json");
   EXPECT_TRUE(loaded.config.same_model(config));
   EXPECT_TRUE(loaded.warnings.empty());
-  const Weights weights(folder / "step-000120");
+  const ModelFolder weights(folder / "step-000120");
   EXPECT_TRUE(weights.check(model_parameters(config)).empty());
   for (const Parameter& parameter : model_parameters(config)) {
     EXPECT_EQ(weights.find(parameter.name)->type, stored_type_of(GetParam()));

@@ -3,7 +3,7 @@
 #include "layers/checkpoints/checkpoint_manifest.h"
 #include "layers/io/digest.h"
 #include "layers/io/safetensors_writer.h"
-#include "layers/parameters/weights.h"
+#include "layers/parameters/model_folder.h"
 #include "tests/layers/checkpoint_support.h"
 #include "tests/layers/transformers_names.h"
 
@@ -73,7 +73,7 @@ TEST(ExportedFolder, BearsTheNamesThatTransformersUses) {
         EXPECT_EQ(names_in(folder / fmt::format("step-000010/{}.safetensors", file)), expected) << file;
       }
       // And tsprun reads it again, as a model and as a checkpoint.
-      const Weights weights(folder / "step-000010");
+      const ModelFolder weights(folder / "step-000010");
       EXPECT_TRUE(weights.check(model_parameters(config)).empty());
       EXPECT_EQ(test::load_and_count_wrong(open_checkpoint(folder / "step-000010", true), 2, 3), 0U);
     }
@@ -140,7 +140,7 @@ TEST(ModelFromAFile, TrainsInBf16FromTheDigitsThatTheFileHas) {
   test::run_ranks(2, [&](Context& context) {
     Rank rank(context);
     ParameterStore store(rank, DType::bf16, test::checkpoint_plan(config, 2, rank.rank()), true);
-    store.load(Weights(folder.path()));
+    store.load(ModelFolder(folder.path()));
     std::size_t wrong = 0;
     std::size_t seen = 0;
     for (const ParameterPart& part : store.parts()) {

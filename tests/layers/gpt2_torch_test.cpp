@@ -3,7 +3,7 @@
 #include "layers/checkpoints/checkpoint.h"
 #include "layers/io/data.h"
 #include "layers/model/model.h"
-#include "layers/parameters/weights.h"
+#include "layers/parameters/model_folder.h"
 #include "tests/layers/reference_support.h"
 #include "tests/oracle/torch_cases.h"
 #include "tests/support/run_ranks.h"
@@ -44,7 +44,7 @@ Evaluated evaluate(const std::filesystem::path& folder, const Layout& layout, co
     Rank rank(context);
     Mesh mesh(context.world(), layout);
     Model model(rank, mesh, {.config = config, .dtype = DType::f64});
-    model.parameters().load(Weights(folder));
+    model.parameters().load(ModelFolder(folder));
     const LogitsSink sink = [&](std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& logits) {
       const std::lock_guard lock(mutex);
       for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -60,7 +60,7 @@ Evaluated evaluate(const std::filesystem::path& folder, const Layout& layout, co
     if (context.rank() == 0) result.loss = loss.mean;
     if (save_to.empty()) return;
     Model trained(rank, mesh, {.config = config, .dtype = DType::f64, .training = true});
-    trained.parameters().load(Weights(folder));
+    trained.parameters().load(ModelFolder(folder));
     CheckpointState state;
     state.step = 1;
     state.dtype = DType::f64;
@@ -115,9 +115,9 @@ TEST(Gpt2Folders, AreSavedWithHuggingFacesNamesAndShapes) {
     const FoundCheckpoint found = find_checkpoint(to, skipped);
     const ModelConfig again = read_config(found.folder / "config.json").config;
     EXPECT_TRUE(again.same_model(read_config(folder / "config.json").config));
-    const Weights weights(found.folder);
+    const ModelFolder weights(found.folder);
     EXPECT_TRUE(weights.check(model_parameters(again)).empty());
-    const Weights original(folder);
+    const ModelFolder original(folder);
     for (const Parameter& parameter : model_parameters(again)) {
       std::vector<double> values(parameter.elements());
       std::vector<double> expected(parameter.elements());

@@ -1,7 +1,7 @@
 // The reference in f64 against PyTorch's autograd on random configurations: MHA, GQA, one K/V head, head_dim ≠ h/n_h, odd S, S =
 // 1, B > 1, tied embeddings, weights of every stored type.
 #include "layers/io/data.h"
-#include "layers/parameters/weights.h"
+#include "layers/parameters/model_folder.h"
 #include "tests/layers/reference_support.h"
 #include "tests/oracle/torch_cases.h"
 
@@ -82,7 +82,7 @@ std::vector<Integer> flat(const nlohmann::json& rows) {
 }
 
 /// All of a model's weights, by the names that the model gives them.
-Tensors weights_of(const Weights& weights, const ModelConfig& config) {
+Tensors weights_of(const ModelFolder& weights, const ModelConfig& config) {
   Tensors tensors;
   for (const Parameter& parameter : model_parameters(config)) {
     std::vector<double>& values = tensors[parameter.name];
@@ -96,7 +96,7 @@ void expect_model(const std::filesystem::path& folder) {
   SCOPED_TRACE(folder.filename().string());
   const ModelConfig config = read_config(folder / "config.json").config;
   const nlohmann::json c = test::read_json((folder / "case.json").string());
-  const Weights file(folder);
+  const ModelFolder file(folder);
   EXPECT_TRUE(file.check(model_parameters(config)).empty());
   const Tensors weights = weights_of(file, config);
   const Tensors expected = test::read_tensors(folder / "expected.safetensors");

@@ -16,11 +16,11 @@
 namespace tsprun::detail {
 
 /// An open model folder.
-class Weights {
+class ModelFolder {
  public:
   /// Opens a folder, or one safetensors file. Throws Error(refused): no weights there, a shard that is missing or lacks a tensor
   /// that the index expects there, a malformed header.
-  explicit Weights(const std::filesystem::path& folder_or_file);
+  explicit ModelFolder(const std::filesystem::path& folder_or_file);
 
   /// Checks that every parameter is present, in its shape and with a readable element type, and that no other tensor would change
   /// the computation (biases). Throws Error(refused). Returns a line for each tensor that is ignored; the caller prints them

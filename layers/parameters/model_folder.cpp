@@ -1,5 +1,5 @@
 // Opens shards, maps tensors to them, and checks that all parameters are there.
-#include "layers/parameters/weights.h"
+#include "layers/parameters/model_folder.h"
 
 #include "layers/io/file.h"
 #include "layers/io/json_text.h"
@@ -61,7 +61,7 @@ bool is_causal_mask(std::string_view name) {
 
 }  // namespace
 
-Weights::Weights(const std::filesystem::path& folder_or_file) : path_(folder_or_file) {
+ModelFolder::ModelFolder(const std::filesystem::path& folder_or_file) : path_(folder_or_file) {
   std::error_code error;
   const std::filesystem::path single = std::filesystem::is_directory(path_, error) ? path_ / kSingle : path_;
   if (single == path_ || std::filesystem::exists(single, error)) {
@@ -96,14 +96,14 @@ Weights::Weights(const std::filesystem::path& folder_or_file) : path_(folder_or_
   drop_prefix();
 }
 
-std::vector<std::filesystem::path> Weights::paths() const {
+std::vector<std::filesystem::path> ModelFolder::paths() const {
   std::vector<std::filesystem::path> paths;
   if (!index_.empty()) paths.push_back(index_);
   for (const safetensors::File& file : files_) paths.push_back(file.path());
   return paths;
 }
 
-void Weights::drop_prefix() {
+void ModelFolder::drop_prefix() {
   constexpr std::string_view kPrefix = "transformer.";
   std::map<std::string, Place, std::less<>> short_names;
   for (auto& [name, place] : where_) {
@@ -116,7 +116,7 @@ void Weights::drop_prefix() {
   where_ = std::move(short_names);
 }
 
-std::vector<std::string> Weights::check(std::span<const Parameter> parameters) const {
+std::vector<std::string> ModelFolder::check(std::span<const Parameter> parameters) const {
   std::set<std::string_view> wanted;
   for (const Parameter& parameter : parameters) {
     wanted.insert(parameter.name);
@@ -142,22 +142,22 @@ std::vector<std::string> Weights::check(std::span<const Parameter> parameters) c
   return warnings;
 }
 
-void Weights::read(std::string_view name, const safetensors::Rectangle& block, Buffer into) const {
+void ModelFolder::read(std::string_view name, const safetensors::Rectangle& block, Buffer into) const {
   const Place& place = place_of(name);
   file_of(place).read(*file_of(place).find(place.stored), block, into);
 }
 
-void Weights::read(std::string_view name, Buffer into) const {
+void ModelFolder::read(std::string_view name, Buffer into) const {
   const Place& place = place_of(name);
   file_of(place).read(*file_of(place).find(place.stored), into);
 }
 
-const safetensors::TensorInfo* Weights::find(std::string_view name) const {
+const safetensors::TensorInfo* ModelFolder::find(std::string_view name) const {
   const auto at = where_.find(name);
   return at == where_.end() ? nullptr : file_of(at->second).find(at->second.stored);
 }
 
-const Weights::Place& Weights::place_of(std::string_view name) const {
+const ModelFolder::Place& ModelFolder::place_of(std::string_view name) const {
   const auto at = where_.find(name);
   if (at == where_.end()) {
     throw Error(Cause::refused, fmt::format("{}: tensor \"{}\" is missing", path_.string(), shown(name)));

@@ -1,5 +1,5 @@
 // Model folders: one file or shards, and what an index can get wrong.
-#include "layers/parameters/weights.h"
+#include "layers/parameters/model_folder.h"
 #include "layers/io/safetensors_writer.h"
 #include "tests/layers/temporary_folder.h"
 
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace tsprun::detail::weights_test {
+namespace tsprun::detail::model_folder_test {
 namespace {
 
 ModelConfig tiny() {
@@ -40,7 +40,7 @@ std::string index_of(const std::vector<Parameter>& parameters, std::size_t cut) 
   return text + "}}";
 }
 
-void expect_all(const Weights& weights, const std::vector<Parameter>& parameters) {
+void expect_all(const ModelFolder& weights, const std::vector<Parameter>& parameters) {
   EXPECT_TRUE(weights.check(parameters).empty());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     std::vector<double> values(parameters[i].elements());
@@ -49,52 +49,52 @@ void expect_all(const Weights& weights, const std::vector<Parameter>& parameters
   }
 }
 
-TEST(Weights, AreReadFromOneFileOrShards) {
+TEST(ModelFolder, AreReadFromOneFileOrShards) {
   const test::TemporaryFolder folder;
   const std::vector<Parameter> parameters = model_parameters(tiny());
   write_shard(folder / "one.safetensors", parameters, 0, 5);
   write_shard(folder / "two.safetensors", parameters, 5, parameters.size());
   folder.write("model.safetensors.index.json", index_of(parameters, 5));
-  const Weights sharded(folder.path());
+  const ModelFolder sharded(folder.path());
   expect_all(sharded, parameters);
   std::vector<float> rows(2 * 64);
   sharded.read(parameters[2].name, {3, 2, 0, 64}, std::span(rows));
   EXPECT_EQ(rows.front(), 2000.0F + 3 * 64);
 
   write_shard(folder / "model.safetensors", parameters, 0, parameters.size());
-  expect_all(Weights(folder.path()), parameters);
-  expect_all(Weights(folder / "model.safetensors"), parameters);
+  expect_all(ModelFolder(folder.path()), parameters);
+  expect_all(ModelFolder(folder / "model.safetensors"), parameters);
 }
 
-TEST(Weights, RefuseAnIndexThatLies) {
+TEST(ModelFolder, RefuseAnIndexThatLies) {
   const test::TemporaryFolder folder;
   const std::vector<Parameter> parameters = model_parameters(tiny());
-  EXPECT_REFUSED(Weights(folder.path()), "model.safetensors", "model.safetensors.index.json");
-  EXPECT_REFUSED(Weights(folder / "none"), "none");
+  EXPECT_REFUSED(ModelFolder(folder.path()), "model.safetensors", "model.safetensors.index.json");
+  EXPECT_REFUSED(ModelFolder(folder / "none"), "none");
   write_shard(folder / "one.safetensors", parameters, 0, 5);
   const std::string index = "model.safetensors.index.json";
   folder.write(index, index_of(parameters, 5));
-  EXPECT_REFUSED(Weights(folder.path()), "two.safetensors", "is missing", index);
+  EXPECT_REFUSED(ModelFolder(folder.path()), "two.safetensors", "is missing", index);
   write_shard(folder / "two.safetensors", parameters, 5, parameters.size());
   folder.write(index, index_of(parameters, 6));
-  EXPECT_REFUSED(Weights(folder.path()), "one.safetensors", parameters[5].name, "is missing", index);
+  EXPECT_REFUSED(ModelFolder(folder.path()), "one.safetensors", parameters[5].name, "is missing", index);
   for (const char* shard : {"\"../one.safetensors\"", "\"/etc/passwd\"", "\"\"", "\"..\"", "\"a/b\"", "3", "null"}) {
     folder.write(index, std::string(R"({"weight_map":{"w":)") + shard + "}}");
-    EXPECT_REFUSED(Weights(folder.path()), index, "weight_map.w", "name of a file");
+    EXPECT_REFUSED(ModelFolder(folder.path()), index, "weight_map.w", "name of a file");
   }
   for (const char* text : {"[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{}})"}) {
     folder.write(index, text);
-    EXPECT_REFUSED(Weights(folder.path()), index, "weight_map");
+    EXPECT_REFUSED(ModelFolder(folder.path()), index, "weight_map");
   }
   folder.write(index, R"({"weight_map":{"w":"one.safetensors","w":"two.safetensors"}})");
-  EXPECT_REFUSED(Weights(folder.path()), index, "weight_map.w", "twice");
+  EXPECT_REFUSED(ModelFolder(folder.path()), index, "weight_map.w", "twice");
 }
 
-TEST(Weights, AreHeldAgainstTheModel) {
+TEST(ModelFolder, AreHeldAgainstTheModel) {
   const test::TemporaryFolder folder;
   std::vector<Parameter> parameters = model_parameters(tiny());
   write_shard(folder / "model.safetensors", parameters, 0, parameters.size());
-  const Weights weights(folder.path());
+  const ModelFolder weights(folder.path());
 
   std::vector<Parameter> other = parameters;
   other[3].shape = {parameters[3].shape[0] + 8, parameters[3].shape[1]};
@@ -111,23 +111,23 @@ TEST(Weights, AreHeldAgainstTheModel) {
   EXPECT_NE(warnings.front().find("lm_head.weight"), std::string::npos);
 
   write_shard(folder / "model.safetensors", parameters, 0, parameters.size() - 1);
-  EXPECT_REFUSED(Weights(folder.path()).check(parameters), "lm_head.weight", "is missing", "tie_word_embeddings");
+  EXPECT_REFUSED(ModelFolder(folder.path()).check(parameters), "lm_head.weight", "is missing", "tie_word_embeddings");
   parameters.push_back({"model.layers.0.self_attn.q_proj.bias", ParameterRole::query, 0, {64}});
   write_shard(folder / "model.safetensors", parameters, 0, parameters.size());
   parameters.pop_back();
-  EXPECT_REFUSED(Weights(folder.path()).check(parameters), "q_proj.bias", "biases aren't supported");
+  EXPECT_REFUSED(ModelFolder(folder.path()).check(parameters), "q_proj.bias", "biases aren't supported");
 }
 
-TEST(Weights, AreFoundWithoutGpt2sPrefixUnlessThatIsAmbiguous) {
+TEST(ModelFolder, AreFoundWithoutGpt2sPrefixUnlessThatIsAmbiguous) {
   const test::TemporaryFolder folder;
   const Parameter bare{"wte.weight", ParameterRole::embedding, 0, {5, 4}};
   Parameter prefixed = bare;
   prefixed.name = "transformer.wte.weight";
   write_shard(folder / "model.safetensors", {prefixed}, 0, 1);
-  EXPECT_TRUE(Weights(folder.path()).check(std::vector{bare}).empty());
+  EXPECT_TRUE(ModelFolder(folder.path()).check(std::vector{bare}).empty());
   write_shard(folder / "model.safetensors", {bare, prefixed}, 0, 2);
-  EXPECT_REFUSED(Weights(folder.path()), "wte.weight", "given twice");
+  EXPECT_REFUSED(ModelFolder(folder.path()), "wte.weight", "given twice");
 }
 
 }  // namespace
-}  // namespace tsprun::detail::weights_test
+}  // namespace tsprun::detail::model_folder_test
