@@ -2,7 +2,7 @@
 // that each would read, and starts all or none.
 #include "launcher/cluster.h"
 
-#include "launcher/door.h"
+#include "launcher/admission.h"
 #include "launcher/rank_process.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/cause.h"
@@ -91,13 +91,13 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
 void Cluster::serve(const JoinRequest& mine, const Inputs& inputs) {
   const auto count = static_cast<int>(nodes_.size());
   {
-    Door door(*server_, count, timeout_ns_, mine);
-    const Refusal refusal = door.wait(inputs);
+    Admission admission(*server_, count, timeout_ns_, mine);
+    const Refusal refusal = admission.wait(inputs);
     if (!refusal) master_port_ = free_port();
-    door.answer(refusal, master_port_);
+    admission.answer(refusal, master_port_);
     if (refusal && refusal.missing < 0) throw Error(Cause::refused, refusal.why);
     if (refusal) throw Error(Cause::stalled, refusal.why, block_of(ranks_, count, refusal.missing).first);
-    links_ = door.links();
+    links_ = admission.links();
   }
   // This node's ranks listen for those of others at the address by which they reach the store: of a host's several addresses the
   // first may be one that no other machine reaches.

@@ -1,4 +1,4 @@
-// Messages that launchers exchange, as text. Used only by cluster*.cpp and door.cpp.
+// Messages that launchers exchange, as text. Used only by cluster*.cpp and admission.cpp.
 #pragma once
 
 #include "core/board/flight_board.h"

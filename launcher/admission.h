@@ -16,14 +16,14 @@
 namespace tsprun::detail::launcher {
 
 /// Meeting of all nodes before a job, at node 0. Used by one thread.
-class Door {
+class Admission {
  public:
   /// Handles the server's messages until it is destroyed. `mine`: what node 0 was started with and, if it can't start the job,
   /// why not.
-  Door(bootstrap::StoreServer& server, int nodes, std::uint64_t timeout_ns, const JoinRequest& mine);
-  Door(const Door&) = delete;
-  Door& operator=(const Door&) = delete;
-  ~Door();
+  Admission(bootstrap::StoreServer& server, int nodes, std::uint64_t timeout_ns, const JoinRequest& mine);
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
+  ~Admission();
 
   /// Reads node 0's files, and waits until all nodes have come and have read theirs. Returns why the job can't start; no text: it
   /// can.
@@ -37,7 +37,7 @@ class Door {
 
  private:
   /// State of one node.
-  struct Guest {
+  struct JoiningNode {
     bool came = false;
     std::optional<Agreement> proof = std::nullopt;  ///< its files' digests, once it has sent them
     std::uint64_t sign_ns = 0;                      ///< time of its last sign of life
@@ -53,15 +53,15 @@ class Door {
   int silent() const;
   bool all_proven() const;
   void set(const std::string& nonce, std::string_view text);
-  Guest& guest(int node) { return guests_[static_cast<std::size_t>(node)]; }
-  const Guest& guest(int node) const { return guests_[static_cast<std::size_t>(node)]; }
+  JoiningNode& joining(int node) { return joining_[static_cast<std::size_t>(node)]; }
+  const JoiningNode& joining(int node) const { return joining_[static_cast<std::size_t>(node)]; }
 
   bootstrap::StoreServer& server_;
   int nodes_;
   std::uint64_t timeout_ns_;
   JoinRequest mine_;
   std::optional<Agreement> proof_;  ///< digests of node 0's own files, once they are read
-  std::vector<Guest> guests_;
+  std::vector<JoiningNode> joining_;
   std::vector<int> links_;
   std::vector<std::string> asked_;  ///< nonces whose nodes wait for an answer
   std::set<int> listening_;         ///< the clients of those nodes

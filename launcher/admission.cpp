@@ -1,5 +1,5 @@
 // Handles nodes as they come: their options, their files, their silence and their departure.
-#include "launcher/door.h"
+#include "launcher/admission.h"
 
 #include "transport/cause.h"
 
@@ -12,23 +12,23 @@
 
 namespace tsprun::detail::launcher {
 
-Door::Door(bootstrap::StoreServer& server, int nodes, std::uint64_t timeout_ns, const JoinRequest& mine)
+Admission::Admission(bootstrap::StoreServer& server, int nodes, std::uint64_t timeout_ns, const JoinRequest& mine)
     : server_(server),
       nodes_(nodes),
       timeout_ns_(timeout_ns),
       mine_(mine),
-      guests_(static_cast<std::size_t>(nodes)),
+      joining_(static_cast<std::size_t>(nodes)),
       links_(static_cast<std::size_t>(nodes), -1) {
   server_.on_set = [this](int client, const std::string& key, const std::vector<std::byte>& value) { heard(client, key, value); };
   server_.on_gone = [this](int client, const std::string& why) { gone(client, why); };
 }
 
-Door::~Door() {
+Admission::~Admission() {
   server_.on_set = nullptr;
   server_.on_gone = nullptr;
 }
 
-void Door::heard(int client, const std::string& key, const std::vector<std::byte>& value) {
+void Admission::heard(int client, const std::string& key, const std::vector<std::byte>& value) {
   if (key.starts_with("node/")) {
     if (const std::optional<JoinRequest> arrival = JoinRequest::parse(text_of(value))) greet(client, key, *arrival);
     return;
@@ -36,15 +36,15 @@ void Door::heard(int client, const std::string& key, const std::vector<std::byte
   const auto link = std::find(links_.begin(), links_.end(), client);
   if (link == links_.end()) return;
   const auto node = static_cast<int>(link - links_.begin());
-  guest(node).sign_ns = posix::now_ns();
+  joining(node).sign_ns = posix::now_ns();
   const std::optional<JoinRequest> proven = key.starts_with("proof/") ? JoinRequest::parse(text_of(value)) : std::nullopt;
   if (!proven) return;
-  guest(node).proof = proven->options;
+  joining(node).proof = proven->options;
   if (!refusal_ && !proven->trouble.empty()) refusal_.why = fmt::format("node {}: {}", node, proven->trouble);
   compare_proofs(node);
 }
 
-void Door::greet(int client, const std::string& key, const JoinRequest& arrival) {
+void Admission::greet(int client, const std::string& key, const JoinRequest& arrival) {
   if (arrival.attempt != mine_.attempt) {
     set(arrival.nonce, arrival.attempt > mine_.attempt ? std::string(kAgain) : begun_already().text());
     return;
@@ -56,32 +56,32 @@ void Door::greet(int client, const std::string& key, const JoinRequest& arrival)
     refusal_.why = fmt::format("a tsprun came as --node-rank {}; 1 to {} belong here", key.substr(5), nodes_ - 1);
     return;
   }
-  if (guest(node).came) refusal_.why = fmt::format("two tspruns came as --node-rank {}: every node needs its own", node);
-  guest(node) = {.came = true, .sign_ns = posix::now_ns()};
+  if (joining(node).came) refusal_.why = fmt::format("two tspruns came as --node-rank {}: every node needs its own", node);
+  joining(node) = {.came = true, .sign_ns = posix::now_ns()};
   links_[static_cast<std::size_t>(node)] = client;
   if (!refusal_ && !arrival.trouble.empty()) refusal_.why = fmt::format("node {}: {}", node, arrival.trouble);
   compare(node, "the nodes were started differently", arrival.options, mine_.options);
 }
 
-void Door::gone(int client, const std::string& why) {
+void Admission::gone(int client, const std::string& why) {
   listening_.erase(client);
   const auto link = std::find(links_.begin(), links_.end(), client);
   if (link == links_.end()) return;
   if (!refusal_) spdlog::warn("node {} left before the job began ({})", link - links_.begin(), why);
-  guest(static_cast<int>(link - links_.begin())) = {};
+  joining(static_cast<int>(link - links_.begin())) = {};
   *link = -1;
 }
 
-void Door::compare(int node, const char* what, const Agreement& theirs, const Agreement& ours) {
+void Admission::compare(int node, const char* what, const Agreement& theirs, const Agreement& ours) {
   const std::string differs = difference(theirs, node, ours, 0);
   if (!refusal_ && !differs.empty()) refusal_.why = fmt::format("{}: {}", what, differs);
 }
 
-void Door::compare_proofs(int node) {
-  if (guest(node).proof && proof_) compare(node, "the nodes would read different files", *guest(node).proof, *proof_);
+void Admission::compare_proofs(int node) {
+  if (joining(node).proof && proof_) compare(node, "the nodes would read different files", *joining(node).proof, *proof_);
 }
 
-void Door::read_files(const Inputs& inputs) {
+void Admission::read_files(const Inputs& inputs) {
   std::uint64_t said_ns = 0;
   const auto tick = [&] {
     look(0);
@@ -99,34 +99,34 @@ void Door::read_files(const Inputs& inputs) {
   for (int node = 1; node < nodes_; ++node) compare_proofs(node);
 }
 
-void Door::look(int patience_ms) {
+void Admission::look(int patience_ms) {
   pollfd watched{server_.descriptor(), POLLIN, 0};
   ::poll(&watched, 1, patience_ms);
   server_.pump();
 }
 
-std::vector<int> Door::missing() const {
+std::vector<int> Admission::missing() const {
   std::vector<int> list;
   for (int node = 1; node < nodes_; ++node) {
-    if (!guest(node).came) list.push_back(node);
+    if (!joining(node).came) list.push_back(node);
   }
   return list;
 }
 
 /// Returns a node that came and has been silent for too long while it read its files; -1: none.
-int Door::silent() const {
+int Admission::silent() const {
   const std::uint64_t now = posix::now_ns();
   for (int node = 1; node < nodes_; ++node) {
-    if (guest(node).came && !guest(node).proof && now - guest(node).sign_ns >= timeout_ns_) return node;
+    if (joining(node).came && !joining(node).proof && now - joining(node).sign_ns >= timeout_ns_) return node;
   }
   return -1;
 }
 
-bool Door::all_proven() const {
-  return std::all_of(guests_.begin() + 1, guests_.end(), [](const Guest& each) { return each.proof.has_value(); });
+bool Admission::all_proven() const {
+  return std::all_of(joining_.begin() + 1, joining_.end(), [](const JoiningNode& each) { return each.proof.has_value(); });
 }
 
-Refusal Door::wait(const Inputs& inputs) {
+Refusal Admission::wait(const Inputs& inputs) {
   const double seconds = static_cast<double>(timeout_ns_) * 1e-9;
   const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
   if (mine_.trouble.empty()) read_files(inputs);
@@ -151,9 +151,9 @@ Refusal Door::wait(const Inputs& inputs) {
   return refusal_;
 }
 
-void Door::set(const std::string& nonce, std::string_view text) { server_.set("go/" + nonce, bytes_of(text)); }
+void Admission::set(const std::string& nonce, std::string_view text) { server_.set("go/" + nonce, bytes_of(text)); }
 
-void Door::answer(const Refusal& refusal, int master_port) {
+void Admission::answer(const Refusal& refusal, int master_port) {
   for (const std::string& nonce : asked_) set(nonce, refusal ? refusal.text() : fmt::format("{}{}", kOk, master_port));
   if (!refusal) return;
   // They leave when they have heard it.
