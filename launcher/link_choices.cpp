@@ -125,9 +125,9 @@ std::vector<std::string> LinkChoices::lines() const {
   }
   std::vector<std::string> lines;
   for (const auto& [choice, pairs] : groups) {
-    const std::string who =
+    const std::string named =
         pairs.count == 1 ? fmt::format("ranks {} and {}", pairs.from, pairs.to) : fmt::format("{} pairs of ranks", pairs.count);
-    lines.push_back(fmt::format("{} for {}: {}", choice.first.empty() ? "unknown" : choice.first, who, choice.second));
+    lines.push_back(fmt::format("{} for {}: {}", choice.first.empty() ? "unknown" : choice.first, named, choice.second));
   }
   if (lines.size() > kMostWays) {
     const std::size_t more = lines.size() - kMostWays;

@@ -71,7 +71,7 @@ void MessageFaults::at_post(Stream stream, std::uint64_t number, const Operation
     if (!due) continue;
     due_[{stream, number}].push_back({.kind = fault.spec.kind,
                                       .fault = fault.number,
-                                      .from = info.relayed ? fault::Strike::kWhoever : fault.spec.from,
+                                      .from = info.relayed ? fault::Strike::kAnyRank : fault.spec.from,
                                       // Hashes again, because selection already favoured small hashes.
                                       .draw = XXH3_64bits(&drawn, sizeof drawn),
                                       .late_ns = static_cast<std::uint64_t>(fault.spec.milliseconds * 1e6)});

@@ -67,7 +67,7 @@ void put_figures(nlohmann::ordered_json& row, const Case& which, const Measureme
 
 }  // namespace
 
-std::string title_line(std::string_view who) { return "# " + std::string(who); }
+std::string title_line(std::string_view title) { return "# " + std::string(title); }
 
 std::vector<std::string> table_head(Kind kind) {
   const char* half = "  %10s %8s %8s %6s";

@@ -28,7 +28,7 @@ struct Measurements {
 };
 
 /// Returns a comment line that says what is measured: "# tsprun bench: 8 ranks on 2 cores, transport shm".
-std::string title_line(std::string_view who);
+std::string title_line(std::string_view title);
 /// Returns the comment lines above the rows of a kind: its name and nccl-tests' column heads.
 std::vector<std::string> table_head(Kind kind);
 /// Returns one row as nccl-tests prints it: size count type redop root, then time algbw busbw #wrong out of place and in place.

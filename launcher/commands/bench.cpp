@@ -182,10 +182,10 @@ void BenchCommand::validate(const GlobalOptions& global) {
 /// Prints the lines above the tables. `cores`: those that this machine's ranks may use together; one rank may be bound to fewer.
 void BenchCommand::print_head(Context& context, ReportSink& sink, int cores, bool several_machines,
                               const std::string& transports) const {
-  const std::string who =
+  const std::string title =
       fmt::format("tsprun bench: {} rank{} on {} core{}{}, transport {}", context.size(), context.size() == 1 ? "" : "s", cores,
                   cores == 1 ? "" : "s", several_machines ? " of node 0's machine and those of others" : "", transports);
-  sink.line(bench::title_line(who));
+  sink.line(bench::title_line(title));
   if (job_of(context).nodes > 1) {
     const std::string why = context.world().why_not_hierarchical(Op::all_gather);
     if (!why.empty()) sink.line(fmt::format("# no hierarchical algorithms: {}", why));

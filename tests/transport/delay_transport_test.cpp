@@ -80,7 +80,7 @@ TEST(DelayTransport, WhatIsForAnotherRankOrAlreadyOverOrNobodysMessageIsNotHeldU
   pair.strikes().arm(Stream::kv, {.kind = Kind::corrupt, .from = kPeersRank, .late_ns = kAnHour_ns});
   EXPECT_TRUE(pair.is_here(Stream::kv, pair.pass(Stream::kv, 100)));
   pair.strikes().disarm(Stream::kv);
-  pair.strikes().arm(Stream::kv, {.kind = Kind::delay, .from = Strike::kWhoever, .late_ns = kAnHour_ns});
+  pair.strikes().arm(Stream::kv, {.kind = Kind::delay, .from = Strike::kAnyRank, .late_ns = kAnHour_ns});
   EXPECT_TRUE(pair.is_here(Stream::kv, pair.pass(Stream::kv, 100, Purpose::none)));
   EXPECT_TRUE(pair.is_here(Stream::kv, pair.pass(Stream::kv, 0)));
   EXPECT_FALSE(pair.is_here(Stream::kv, pair.pass(Stream::kv, 100)));

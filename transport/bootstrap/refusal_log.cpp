@@ -24,12 +24,12 @@ void RefusalLog::refused(std::string_view address, std::string_view why) {
   if (is_new) reasons_.emplace_back(why);
   if (count_ > kOneByOne && !is_new) return;
   ++told_;
-  logger().warn("{} refused a connection from {}: {}", who_, address, why);
+  logger().warn("{} refused a connection from {}: {}", listener_, address, why);
 }
 
 void RefusalLog::look() {
   if (posix::now_ns() - since_ns_ < kSecond_ns) return;
-  if (count_ > told_) logger().warn("{} refused {} more connections within a second", who_, count_ - told_);
+  if (count_ > told_) logger().warn("{} refused {} more connections within a second", listener_, count_ - told_);
   count_ = 0;
   told_ = 0;
   reasons_.clear();

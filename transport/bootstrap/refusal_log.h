@@ -14,7 +14,7 @@ namespace tsprun::detail::bootstrap {
 class RefusalLog {
  public:
   /// Takes the name of the listener for the log, such as "the store".
-  explicit RefusalLog(std::string who) : who_(std::move(who)) {}
+  explicit RefusalLog(std::string listener) : listener_(std::move(listener)) {}
   /// Counts a refused connection from `address`, and logs it if it is one of the first or has a new reason.
   void refused(std::string_view address, std::string_view why);
   /// Logs the number of refusals that the last second left out. Call it in every round of the listener's loop. Without refusals
@@ -26,7 +26,7 @@ class RefusalLog {
  private:
   void look();
 
-  std::string who_;
+  std::string listener_;
   std::uint64_t since_ns_ = 0;  // start of the second in which refusals are counted
   std::uint64_t count_ = 0;     // refusals in that second
   std::uint64_t told_ = 0;      // refusals logged one by one

@@ -19,10 +19,10 @@ namespace tsprun::detail::fault {
 
 /// One message of a stream that is to be struck.
 struct Strike {
-  static constexpr int kWhoever = -1;
+  static constexpr int kAnyRank = -1;
   Kind kind = Kind::corrupt;  ///< corrupt, drop or delay
   std::size_t fault = 0;      ///< number among all faults of the job
-  int from = kWhoever;        ///< sending rank in the world; kWhoever: the first message with a payload from any rank
+  int from = kAnyRank;        ///< sending rank in the world; kAnyRank: the first message with a payload from any rank
   std::uint64_t draw = 0;     ///< corrupt: random number that chooses byte and bit
   std::uint64_t late_ns = 0;  ///< delay: added to its arrival
 };
@@ -46,7 +46,7 @@ class Strikes {
   /// Returns the first armed strike of this kind that fits a message from this rank of the world; null if there is none.
   const Strike* due(Kind kind, Stream stream, int from) const {
     for (const Strike& strike : armed_[static_cast<std::size_t>(stream)]) {
-      if (strike.kind == kind && (strike.from == Strike::kWhoever || strike.from == from)) return &strike;
+      if (strike.kind == kind && (strike.from == Strike::kAnyRank || strike.from == from)) return &strike;
     }
     return nullptr;
   }
