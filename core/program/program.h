@@ -23,7 +23,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <string>
 #include <string_view>
 #include <tuple>
 #include <vector>
@@ -94,12 +93,6 @@ struct Program {
   std::vector<ProgramCall> calls;
   std::map<std::uint64_t, std::vector<int>> groups;  ///< by number: world ranks of its members, in group order
   CategoryBytes held_at_begin{};                     ///< memory of the rank's heap that was in use before the first item
-
-  /// Returns an item in words, with all that it says: "wait for #2 on stream weights".
-  std::string describe(std::size_t item) const;
 };
-
-/// Returns the first difference of two programs in words, with its place and the items before it; empty if both do the same.
-std::string first_difference(const Program& one, const Program& other);
 
 }  // namespace tsprun::detail

@@ -4,6 +4,7 @@
 #include "layers/model/decode.h"
 #include "layers/model/single_block.h"
 #include "tests/layers/model_run.h"
+#include "tests/support/program_text.h"
 
 #include <gtest/gtest.h>
 

@@ -84,8 +84,6 @@ class Channel {
   int peer() const;
   /// Returns the name that the other end wanted to reach. Acceptor only.
   int sought() const;
-  /// Returns true with TLS.
-  bool is_encrypted() const { return session_ != nullptr; }
 
   /// Reads like readv(2): returns the bytes read, 0 at the end, or -1 with errno (EBADMSG: the bytes that came aren't those
   /// that the other end sent, see damage()). Reads all that is there: fewer bytes than fit mean that no more are there, unless
