@@ -26,16 +26,6 @@ Traffic& Traffic::operator+=(const Traffic& other) {
   return *this;
 }
 
-Traffic Traffic::times(std::uint64_t factor) const {
-  Traffic result;
-  for (int i = 0; i < kPurposes; ++i) {
-    const auto purpose = static_cast<Purpose>(i);
-    result.forward[purpose] = forward[purpose] * factor;
-    result.backward[purpose] = backward[purpose] * factor;
-  }
-  return result;
-}
-
 Traffic head(const Setting& setting, int ranks, HeadPlan plan, bool gathered_kept) {
   const auto& [element, accumulated, lse] = setting.bytes;
   Traffic traffic;

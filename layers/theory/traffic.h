@@ -35,8 +35,6 @@ struct Traffic {
 
   std::uint64_t total() const { return forward.total() + backward.total(); }
   Traffic& operator+=(const Traffic& other);
-  /// Returns these bytes multiplied by `factor`.
-  Traffic times(std::uint64_t factor) const;
   bool operator==(const Traffic&) const = default;
 };
 

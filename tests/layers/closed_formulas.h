@@ -15,6 +15,14 @@
 
 namespace tsprun::detail::theory {
 
+/// Returns the traffic of several alike.
+inline Traffic operator*(Traffic one, std::uint64_t several) {
+  for (PurposeBytes* pass : {&one.forward, &one.backward}) {
+    for (int i = 0; i < kPurposes; ++i) (*pass)[static_cast<Purpose>(i)] *= several;
+  }
+  return one;
+}
+
 /// Returns the elements of W_K and W_V that are copies: those of K/V heads on more than one rank, counted once for each copy
 /// beyond the first.
 inline std::uint64_t copied_kv_parameters(const Setting& setting, std::size_t heads_read_by_all) {
@@ -177,7 +185,7 @@ inline std::uint64_t remote_rows(std::span<const std::int32_t> ids, const Settin
 /// Returns the traffic of a whole training step under TSP: blocks, norm gains (with biases and learned positions, if there are
 /// any), embedding and head.
 inline Traffic tsp_step(const Setting& setting, int ranks, std::uint64_t remote_rows) {
-  Traffic step = tsp_block(setting, ranks).times(setting.model.layers);
+  Traffic step = tsp_block(setting, ranks) * setting.model.layers;
   step.backward[Purpose::other] += all_reduced(setting, setting.model.replicated_parameters(), ranks);
   step += embedding(setting, remote_rows);
   step += head(setting, ranks, head_plan(setting));

@@ -46,7 +46,7 @@ TEST(DataParallel, SumsMoveAsManyBytesAsTheFormula) {
   const ModelCase of{.config = small_config(24, 3, 8, 2, 4, 21, 41), .batch = 4, .sequence = 13, .dtype = DType::f32};
   for (const int data : {2, 4}) {
     const ModelRun run = run_model(of, mesh(data, 1));
-    const theory::Traffic theory = theory::dp_block(of.setting(), data).times(of.config.layers);
+    const theory::Traffic theory = theory::dp_block(of.setting(), data) * of.config.layers;
     std::uint64_t gradients = 0;
     std::uint64_t vocabulary = 0;
     std::uint64_t forward = 0;

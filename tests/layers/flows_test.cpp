@@ -66,18 +66,18 @@ TEST(Flows, OfBlocksAreThoseOfTheTableForEveryScheme) {
     for (const int D : {2, 3, 4, 6, 8}) {
       const std::string where = "n_kv " + std::to_string(s.model.kv_heads) + ", D " + std::to_string(D);
       const auto of = [&](const Layout& each) { return blocks(step_traffic(s, each)); };
-      expect_equal(of(layout({{AxisKind::tsp, D}})), tsp_block(s, D).times(L), "tsp, " + where);
-      expect_equal(of(layout({{AxisKind::zero3, D}})), zero3_block(s, D).times(L), "zero3, " + where);
-      expect_equal(of(layout({{AxisKind::tp, D}})), tp_block(s, D).times(L), "tp, " + where);
-      expect_equal(of(layout({{AxisKind::tp, D}}, TensorExchange::sequence)), tp_sequence_block(s, D, false).times(L),
+      expect_equal(of(layout({{AxisKind::tsp, D}})), tsp_block(s, D) * L, "tsp, " + where);
+      expect_equal(of(layout({{AxisKind::zero3, D}})), zero3_block(s, D) * L, "zero3, " + where);
+      expect_equal(of(layout({{AxisKind::tp, D}})), tp_block(s, D) * L, "tp, " + where);
+      expect_equal(of(layout({{AxisKind::tp, D}}, TensorExchange::sequence)), tp_sequence_block(s, D, false) * L,
                    "tp sequence, " + where);
-      expect_equal(of(layout({{AxisKind::sp, D}})), sp_gather_block(s, D).times(L), "sp gather, " + where);
-      expect_equal(of(layout({{AxisKind::sp, D}}, TensorExchange::plain, SequenceExchange::ring)), sp_ring_block(s, D).times(L),
+      expect_equal(of(layout({{AxisKind::sp, D}})), sp_gather_block(s, D) * L, "sp gather, " + where);
+      expect_equal(of(layout({{AxisKind::sp, D}}, TensorExchange::plain, SequenceExchange::ring)), sp_ring_block(s, D) * L,
                    "sp ring, " + where);
-      expect_equal(of(layout({{AxisKind::sp, D}}, TensorExchange::plain, SequenceExchange::ulysses)),
-                   sp_ulysses_block(s, D).times(L), "sp ulysses, " + where);
+      expect_equal(of(layout({{AxisKind::sp, D}}, TensorExchange::plain, SequenceExchange::ulysses)), sp_ulysses_block(s, D) * L,
+                   "sp ulysses, " + where);
       for (const int T : {2, 3, 4}) {
-        expect_equal(of(layout({{AxisKind::tp, T}, {AxisKind::sp, D}})), tp_sp_block(s, T, D).times(L),
+        expect_equal(of(layout({{AxisKind::tp, T}, {AxisKind::sp, D}})), tp_sp_block(s, T, D) * L,
                      "tp " + std::to_string(T) + ", sp, " + where);
       }
     }

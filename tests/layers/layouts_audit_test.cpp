@@ -71,7 +71,7 @@ std::vector<ModelCase> cases() {
   return all;
 }
 
-theory::Traffic blocks(const ModelCase& of, const theory::Traffic& one) { return one.times(of.config.layers); }
+theory::Traffic blocks(const ModelCase& of, const theory::Traffic& one) { return one * of.config.layers; }
 
 TEST(TensorParallelAudit, PlainReceivesWhatTheFormulasSay) {
   for (const ModelCase& of : cases()) {

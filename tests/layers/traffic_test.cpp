@@ -233,7 +233,7 @@ TEST(TrafficTable, HoldsRowByRow) {
              2 * B * S * d * (n_h * beta + m(D) * beta_kv) * rho / D + 2 * P_L * beta_a * rho);
       }
 
-      near(mean(norm_gain(s, ranks).times(2).total()), 4 * h * beta_a * rho);
+      near(mean((norm_gain(s, ranks) * 2).total()), 4 * h * beta_a * rho);
       near(mean(embedding(s, 77).forward.total()), 77 * h * beta / D);
       near(mean(embedding(s, 77).backward.total()), 77 * h * beta_a / D);
       near(mean(head(s, ranks, HeadPlan::rotate_weights).forward.total()), V * h * beta * rho);

@@ -76,7 +76,7 @@ TEST(Zero3, ReceivedBytesEqualTheTable) {
       of.recompute = recompute;
       of.dtype = ranks == 3 ? DType::bf16 : DType::f32;
       const ModelRun run = run_model(of, zero3(ranks));
-      const theory::Traffic table = theory::zero3_block(of.setting(), ranks).times(of.config.layers);
+      const theory::Traffic table = theory::zero3_block(of.setting(), ranks) * of.config.layers;
       for (const Purpose purpose : {Purpose::weights, Purpose::kv, Purpose::activations, Purpose::gradients}) {
         std::uint64_t forward = 0;
         std::uint64_t backward = 0;
