@@ -29,6 +29,7 @@ def arguments():
     parser.add_argument("--sizes", default="1K,64K,1M,16M,64M")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ddp", action="store_true", help="train instead, 4 ranks")
+    parser.add_argument("--heap", action="store_true", help="all tensors lie in ranks' heaps (use_heap)")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -37,11 +38,13 @@ def bytes_of(text):
     return int(text[:-1]) << {"K": 10, "M": 20}[text[-1]]
 
 
-def backends():
+def backends(options):
     import torch.distributed as dist
-    import tsprun_torch  # noqa: F401
+    import tsprun_torch
 
     dist.init_process_group("tsprun")
+    if options.heap:
+        tsprun_torch.use_heap()
     return {"tsprun": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
 
 
@@ -49,7 +52,7 @@ def all_reduces(options):
     import torch
     import torch.distributed as dist
 
-    groups = backends()
+    groups = backends(options)
     for text in options.sizes.split(","):
         size = bytes_of(text)
         tensor = torch.zeros(size // 4)
@@ -72,7 +75,7 @@ def training(options):
     import torch
     import torch.distributed as dist
 
-    groups = backends()
+    groups = backends(options)
     rank, batch, length, vocabulary = dist.get_rank(), 2, 128, 512
 
     class Model(torch.nn.Module):
@@ -116,7 +119,7 @@ def training(options):
 def measure(options, ranks):
     """Starts a job that measures, and returns its results; ends the script if it fails."""
     command = [options.build / "launcher/tsprun", "-n", str(ranks), "run", "--", "/usr/bin/python3", os.path.abspath(__file__), "--worker",
-               "--sizes", options.sizes, "--rounds", str(options.rounds)] + (["--ddp"] if options.ddp else [])
+               "--sizes", options.sizes, "--rounds", str(options.rounds)] + ["--ddp"] * options.ddp + ["--heap"] * options.heap
     printed = harness.run(command, LIMIT_S)
     if printed is None:
         sys.exit(1)

@@ -18,6 +18,8 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <unistd.h>
+#include <utility>
 
 namespace tsprun {
 
@@ -82,10 +84,13 @@ Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
 
 Context::~Context() {
-  if (!parts_) return;
+  if (parts_) leave();
+}
+
+void Context::leave() {
   const bool in_order =
       std::uncaught_exceptions() <= parts_->exceptions_at_start && parts_->engine.idle() && !parts_->board.aborted();
-  if (!in_order) return;
+  if (!in_order || ::getpid() != parts_->process || std::exchange(parts_->left, true)) return;
   parts_->close_links();
   RankPage& page = parts_->board.page(rank());
   page.life.store(static_cast<std::uint32_t>(Life::finished), std::memory_order_release);

@@ -18,6 +18,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <sys/types.h>
+#include <unistd.h>
 #include <vector>
 
 namespace tsprun::detail {
@@ -41,6 +43,8 @@ struct ContextParts {
   ChoiceTable choices;
   std::optional<Communicator> world;
   int exceptions_at_start = std::uncaught_exceptions();
+  bool left = false;
+  const pid_t process = ::getpid();  ///< one that was forked from it must not leave for it
 
   /// Joins the job as local rank `rank`, on memory that this object then owns, or else that the caller does. `pids`: processes of
   /// the node's ranks that this one must watch itself; empty: a launcher does. A phantom has an address space, and no peers but

@@ -5,9 +5,12 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -36,13 +39,61 @@ Context join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
 
 }  // namespace
 
+std::shared_ptr<Progress> Member::progress() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  TORCH_CHECK(progress_, "tsprun: this process has left its job");
+  return progress_;
+}
+
+void Member::leave() {
+  if (::getpid() != process_) return;
+  std::shared_ptr<Progress> last;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    last = std::move(progress_);
+  }
+  while (last.use_count() > 1) std::this_thread::yield();  // calls that began before
+  last.reset();
+  context_.leave();
+}
+
+HeapBlock Member::allocate(std::size_t bytes) {
+  HeapBlock block;
+  if (::getpid() != process_) return block;
+  try {
+    progress()->use([&](Context& context) { block = context.allocate(bytes, "tensor"); });
+  } catch (const std::exception&) {
+    // No room, or the process has left: the tensor lies elsewhere, and is copied when it travels.
+  }
+  return block;
+}
+
+void Member::give_back(HeapBlock block) {
+  if (::getpid() != process_) {
+    new (std::nothrow) HeapBlock(std::move(block));
+    return;
+  }
+  std::shared_ptr<Progress> shared;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    shared = progress_;
+    if (!shared) kept_.push_back(std::move(block));
+  }
+  if (shared) shared->use([&](Context&) { block.reset(); });
+}
+
+std::shared_ptr<Member> current_membership() {
+  const std::lock_guard<std::mutex> lock(member_mutex);
+  return the_member();
+}
+
 std::shared_ptr<Member> membership(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
   const std::lock_guard<std::mutex> lock(member_mutex);
   std::shared_ptr<Member>& member = the_member();
   if (!member) member = std::make_shared<Member>(join(store, rank, size));
-  TORCH_CHECK(member->context.rank() == rank && member->context.size() == size, "tsprun: this process is rank ",
-              member->context.rank(), " of ", member->context.size(), " in its job, and can't be rank ", rank, " of ", size,
-              " in a process group of all ranks");
+  const Context& joined = member->context();
+  TORCH_CHECK(joined.rank() == rank && joined.size() == size, "tsprun: this process is rank ", joined.rank(), " of ",
+              joined.size(), " in its job, and can't be rank ", rank, " of ", size, " in a process group of all ranks");
   return member;
 }
 
@@ -52,6 +103,7 @@ void leave() {
     const std::lock_guard<std::mutex> lock(member_mutex);
     member = std::exchange(the_member(), nullptr);
   }
+  if (member) member->leave();
 }
 
 }  // namespace tsprun::torch_binding

@@ -22,6 +22,10 @@ PYBIND11_MODULE(_tsprun, module) {
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("members"), py::arg("timeout"), py::arg("world_rank"),
       py::arg("world_size"), py::arg("name") = "tsprun",
       "Makes the process group of the world ranks `members` (none: all), after joining the job if this process hasn't yet.");
+  module.def("use_heap", &use_heap, py::arg("smallest") = std::size_t{64} << 10, py::call_guard<py::gil_scoped_release>(),
+             "Makes tensors of `smallest` bytes or more lie in the rank's heap from now on, where there is room, so that\n"
+             "collectives move them with one copy. Call it after init_process_group() and before the model is made. A process\n"
+             "that is forked from this one shares these tensors with it instead of having copies.");
   module.def("leave", &leave, py::call_guard<py::gil_scoped_release>(),
              "Leaves the job, in good order if no operation is pending.");
 }

@@ -25,7 +25,7 @@ TsprunGroup::TsprunGroup(std::shared_ptr<Member> member, int rank, int size, con
     : GroupBase(rank, size), name_(std::move(name)), member_(std::move(member)), is_world_(members.empty()), timeout_(timeout) {
   std::vector<int> ranks = members;
   for (int r = 0; is_world_ && r < size; ++r) ranks.push_back(r);
-  member_->progress.use(
+  member_->progress()->use(
       [&](Context& context) { communicator_ = std::make_unique<Communicator>(context.world().subgroup(ranks)); });
 }
 
@@ -45,7 +45,7 @@ WorkPtr TsprunGroup::start(Job job) {
   work->set_source(job.source);
   ++posted_;
   try {
-    Posted posted = member_->progress.post(
+    Posted posted = member_->progress()->post(
         [&](Context&) { return job.post(*communicator_); },
         [work, inputs = std::move(job.inputs), finish = std::move(job.finish)](const std::exception_ptr& failure) {
           std::exception_ptr error = failure;

@@ -16,8 +16,10 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 namespace tsprun::torch_binding {
@@ -30,18 +32,40 @@ using GroupBase = c10d::ProcessGroup;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
-/// This process as a rank of its job: all process groups share it.
-struct Member {
-  explicit Member(Context joined) : context(std::move(joined)), progress(context) {}
-  Context context;
-  Progress progress;
+/// This process as a rank of its job: all process groups share it. Used by any thread.
+class Member {
+ public:
+  explicit Member(Context joined) : context_(std::move(joined)), progress_(std::make_shared<Progress>(context_)) {}
+
+  const Context& context() const { return context_; }
+  /// Returns what shares the context among threads, to be used for one call. Throws if the process has left the job.
+  std::shared_ptr<Progress> progress() const;
+  /// Ends pending operations with an error and leaves the job. The heap's blocks stay usable as long as this object lives.
+  void leave();
+  /// Allocates a block of the rank's heap; an empty one if the heap has no room, or the process has left or was forked.
+  HeapBlock allocate(std::size_t bytes);
+  /// Gives a block back. Does nothing in a process that was forked from the rank's.
+  void give_back(HeapBlock block);
+
+ private:
+  Context context_;
+  mutable std::mutex mutex_;            // guards what follows
+  std::shared_ptr<Progress> progress_;  // null: the process has left
+  std::vector<HeapBlock> kept_;         // given back when nobody could take them any more
+  const pid_t process_ = ::getpid();
 };
+
+/// Returns the process's membership; null if it hasn't joined, or has left.
+std::shared_ptr<Member> current_membership();
 
 /// Returns the process's membership. The first call joins: as rank `rank` of `size` where tsprun started this process, else by a
 /// name that rank 0 leaves in `store`. Throws if the job that was joined has another size or gave this process another rank.
 std::shared_ptr<Member> membership(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size);
 /// Leaves the job; process groups that still exist can't be used any more.
 void leave();
+/// Makes torch's host tensors of `smallest` bytes or more lie in the rank's heap from now on, where there is room, so that
+/// collectives move them with one copy. Throws if this process hasn't joined a job.
+void use_heap(std::size_t smallest);
 
 /// A process group of torch.distributed.
 class TsprunGroup : public GroupBase {

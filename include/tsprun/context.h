@@ -56,9 +56,12 @@ class Context {
 
   Context(Context&&) noexcept;
   Context& operator=(Context&&) noexcept;
-  /// Leaves the job: waits (at most for the timeout) until data sent over TCP or verbs has arrived, then counts the rank as
-  /// finished. Does neither if an exception is being thrown, an operation is pending or the job has failed.
+  /// Leaves the job, if leave() hasn't yet.
   ~Context();
+  /// Leaves the job: waits (at most for the timeout) until data sent over TCP or verbs has arrived, then counts the rank as
+  /// finished. Does neither if an exception is being thrown, an operation is pending or the job has failed. Afterwards nothing of
+  /// the context may be used but blocks of its heap, which live until it is destroyed.
+  void leave();
 
   /// Returns this rank's number in the world, from 0.
   int rank() const;

@@ -27,8 +27,8 @@ struct PostedState;
 struct ProgressState;
 }  // namespace detail
 
-/// Handle of an operation that was handed to Progress::post(). Can be copied and dropped freely and used by any thread, but not
-/// after the Progress is gone.
+/// Handle of an operation that was handed to Progress::post(). Can be copied and dropped freely and used by any thread. When the
+/// Progress is gone, the operation is over.
 class Posted {
  public:
   /// Returns true once the operation is over, completed or failed, and its `done` has returned. Doesn't make progress.

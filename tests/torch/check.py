@@ -11,8 +11,8 @@ here = os.path.dirname(os.path.abspath(__file__))
 environment = dict(os.environ, PYTHONPATH=package, OMP_NUM_THREADS="1")
 
 
-def run(program, ranks=3, *options):
-    command = [tsprun, "-n", str(ranks), *options, "run", "--", sys.executable, os.path.join(here, program)]
+def run(program, ranks=3, *options, arguments=()):
+    command = [tsprun, "-n", str(ranks), *options, "run", "--", sys.executable, os.path.join(here, program), *arguments]
     begin = time.monotonic()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     print(" ".join(command), f"\n{done.stdout}{done.stderr}exit code {done.returncode}, {time.monotonic() - begin:.1f} s")
@@ -28,6 +28,11 @@ if case == "collectives":
         good(run("collectives.py", ranks))
 elif case == "over_tcp":
     good(run("collectives.py", 3, "--intra", "tcp"))
+elif case == "heap":
+    good(run("heap.py"))
+    good(run("heap.py", 2, "--mem-per-rank", "11M", arguments=["--no-room"]))
+    good(run("collectives.py", 3, arguments=["--heap"]))
+    good(run("ddp.py", 3, arguments=["--heap"]))
 elif case == "ddp":
     good(run("ddp.py"))
 elif case == "examples":

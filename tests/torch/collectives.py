@@ -8,6 +8,8 @@ import torch.distributed as dist
 import tsprun_torch
 
 dist.init_process_group("tsprun")
+if "--heap" in sys.argv:
+    tsprun_torch.use_heap(1)
 rank, size = dist.get_rank(), dist.get_world_size()
 TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64]
 

@@ -1,10 +1,14 @@
 # DistributedDataParallel on the backend "tsprun": gradients after a step equal those of one process on the whole batch, and the
 # bits are the same in a second run.
+import sys
+
 import torch
 import torch.distributed as dist
 import tsprun_torch
 
 dist.init_process_group("tsprun")
+if "--heap" in sys.argv:
+    tsprun_torch.use_heap(1)
 rank, size = dist.get_rank(), dist.get_world_size()
 
 

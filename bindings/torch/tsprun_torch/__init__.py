@@ -11,7 +11,7 @@ import atexit
 import torch.distributed as dist
 
 from . import _tsprun
-from ._tsprun import ProcessGroupTsprun
+from ._tsprun import ProcessGroupTsprun, use_heap
 
 
 def _make_group(options, _, name="tsprun"):
