@@ -46,6 +46,10 @@ class Player final : public sim::Handler {
     for (int rank = 0; rank < world_.unit; ++rank) {
       State& state = states_.emplace_back();
       state.rank = std::make_unique<PlayedRank>(world_, rank, programs[static_cast<std::size_t>(rank)], board_);
+      if (options.tasks) {
+        state.graph = std::make_unique<TaskGraph>(state.rank->engine());
+        world_.transports[static_cast<std::size_t>(rank)]->observe(*state.graph);
+      }
       if (!options.trace) continue;
       state.trace = std::make_unique<TraceRecorder>(timeline_);
       state.rank->engine().observe(state.trace.get());
@@ -66,6 +70,7 @@ class Player final : public sim::Handler {
       times.traffic = world_.transports[rank]->counters();
       result.seconds = std::max(result.seconds, times.seconds);
       result.ranks.push_back(times);
+      if (states_[rank].graph != nullptr) result.tasks.push_back(states_[rank].graph->take());
       std::unique_ptr<TraceRecorder>& trace = states_[rank].trace;
       if (trace == nullptr) continue;
       states_[rank].rank->engine().observe(nullptr);
@@ -84,8 +89,9 @@ class Player final : public sim::Handler {
   struct State {
     std::unique_ptr<TraceRecorder> trace;  // null: none; outlives the engine that it observes
     std::unique_ptr<PlayedRank> rank;
-    std::size_t next = 0;  // item
-    int steps = 0;         // played to their end
+    std::unique_ptr<TaskGraph> graph;  // null: none
+    std::size_t next = 0;              // item
+    int steps = 0;                     // played to their end
     bool waits = false;
     std::uint8_t stream = 0;   // of the operation that it waits for
     std::uint64_t number = 0;  // of that operation
@@ -145,6 +151,7 @@ class Player final : public sim::Handler {
   void end_wait(State& state) {
     state.waits = false;
     state.times.exposed += timeline_.now() - state.waits_since;
+    if (state.graph != nullptr) state.graph->waited(state.stream, state.number);
     note(state, state.wait);
   }
 
@@ -328,13 +335,16 @@ class Player final : public sim::Handler {
         }
         state.next = 0;
         played.begin_again();
+        if (state.graph != nullptr) state.graph->begin_again();
       }
       if (state.next == 0) state.held = program.held_at_begin;
       const ProgramItem& item = program.items[state.next++];
       switch (item.kind) {
         case ItemKind::kernel: {
           state.chores = false;
-          take_core(rank, options_.price(static_cast<int>(rank), program.costs[item.index]));
+          const double seconds = options_.price(static_cast<int>(rank), program.costs[item.index]);
+          if (state.graph != nullptr) state.graph->kernel(seconds);
+          take_core(rank, seconds);
           if (!options_.cores) return;
           state.tick_seconds = options_.cores->tick_seconds(program.costs[item.index]);
           if (state.news) await_tick(rank);
@@ -359,6 +369,7 @@ class Player final : public sim::Handler {
 
   /// Posts the item's operation, which begins if its stream is free.
   void post(State& state, const ProgramItem& item) {
+    if (state.graph != nullptr) state.graph->post(item.stream);
     state.rank->post(item);
     if (options_.cores) state.news = true;
     else state.rank->engine().exhaust();
@@ -369,7 +380,10 @@ class Player final : public sim::Handler {
   /// Returns true if the item's operation isn't complete; the rank then waits for it. Ranks with cores always wait, maybe for no
   /// time: go_on() looks.
   bool begins_to_wait(State& state, const ProgramItem& item) {
-    if (!options_.cores && state.rank->is_complete(item.stream, item.amount)) return false;
+    if (!options_.cores && state.rank->is_complete(item.stream, item.amount)) {
+      if (state.graph != nullptr) state.graph->waited(item.stream, item.amount);
+      return false;
+    }
     state.waits = true;
     state.stream = item.stream;
     state.number = item.amount;

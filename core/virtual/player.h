@@ -11,6 +11,7 @@
 
 #include "core/program/program.h"
 #include "core/trace/recorder.h"
+#include "core/virtual/task_graph.h"
 #include "transport/sim/fabric.h"
 #include "tsprun/types.h"
 
@@ -44,6 +45,7 @@ struct PlayOptions {
   double copies_slow_kernels = 1;      ///< how many times longer kernels take while their rank sends or receives
   std::optional<CoreOptions> cores{};  ///< ranks have cores; nothing: they are engines
   bool trace = false;                  ///< records what every played rank does when, and what links carry: PlayedRun
+  bool tasks = false;                  ///< records what every played rank did as a graph; ranks must be engines
   std::function<double(int rank, const KernelCost&)> price;  ///< seconds that a kernel takes on a played rank
 };
 
@@ -79,6 +81,7 @@ struct PlayedRun {
   std::vector<PlayedTrace> traces;  ///< by played rank; empty unless PlayOptions::trace
   std::vector<LinkTrack> tracks;    ///< of the links that carried something; likewise
   double slice_seconds = 0;         ///< of a track
+  std::vector<RankTasks> tasks;     ///< by played rank; empty unless PlayOptions::tasks
 };
 
 /// Plays a program on each rank until all are done. Two calls with the same arguments give the same result, to the bit. Throws

@@ -3,6 +3,7 @@
 #include "launcher/commands/simulate.h"
 
 #include "launcher/commands/command.h"
+#include "launcher/exports/exports.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/measured.h"
 #include "launcher/model/output_file.h"
@@ -42,6 +43,7 @@ struct SimulateCommandOptions : SweepOptions {
   std::vector<std::string> slow;
   std::string against;
   std::string csv;
+  std::vector<std::string> exports;
 };
 
 class SimulateCommand final : public Command {
@@ -73,6 +75,7 @@ class SimulateCommand final : public Command {
   std::vector<theory::SlowRank> slow_ranks_;
   std::vector<sim::SlowWay> slow_ways_;
   std::optional<theory::Machine> machine_;
+  Exports exports_;
 };
 
 void SimulateCommand::declare(OptionTable& table) {
@@ -97,6 +100,11 @@ void SimulateCommand::declare(OptionTable& table) {
             "play every point of this report of compare, on a machine that calibrate wrote, and print measured, played and error",
             reads);
   table.add("--csv FILE", options_.csv, "write the table to FILE too; -: to stdout, and everything else to stderr", writes);
+  table.add(
+      "--export WHAT", options_.exports,
+      "goal:FILE: what every rank computes, sends and receives, for LogGOPSim; chakra:DIR: Chakra execution traces, a file for "
+      "each rank; may be repeated",
+      writes | after_colon);
 }
 
 /// Reads a value of --slow.
@@ -128,6 +136,7 @@ void SimulateCommand::validate(const GlobalOptions& global) {
   for (const std::string& text : options_.slow) read_slow(text);
   if (!options_.csv.empty() && options_.csv != "-") check_writable("--csv", options_.csv);
   if (!global.trace.empty()) check_writable("--trace", global.trace);
+  exports_ = read_exports(options_.exports);
   machine_ = theory::find_machine(options_.machine);
   if (!options_.against.empty()) {
     take_measured(global);
@@ -136,6 +145,8 @@ void SimulateCommand::validate(const GlobalOptions& global) {
   }
   if (points_.size() > 1 && !global.trace.empty())
     refuse(fmt::format("--trace {}: it holds one step; give one layout and size", global.trace));
+  if (points_.size() > 1 && !options_.exports.empty())
+    refuse(fmt::format("--export {}: it holds one step; give one layout and size", options_.exports.front()));
   if (std::ranges::none_of(points_, [](const SimulatePoint& point) { return point.why.empty(); })) refuse(points_.front().why);
 }
 
@@ -225,6 +236,14 @@ void SimulateCommand::check(const SimulatePoint& point) const {
     refuse(fmt::format("--slow {}: one unit of {} ranks would be played for all {}, so each unit would be slow; add --fold off",
                        options_.slow.front(), unit, layout.ranks()));
   }
+  if (!options_.exports.empty() && played != layout.ranks()) {
+    refuse(fmt::format("--export {}: it holds every rank, and one unit of {} would be played for all {}; add --fold off",
+                       options_.exports.front(), unit, layout.ranks()));
+  }
+  if (!options_.exports.empty() && machine_->cores) {
+    refuse(fmt::format("--export {}: {} describes cores, which also copy and sum, and neither format can say when",
+                       options_.exports.front(), options_.machine));
+  }
   for (const theory::SlowRank& slow : slow_ranks_) {
     if (slow.rank >= layout.ranks())
       refuse(fmt::format("--slow rank={}: {} has ranks 0 to {}", slow.rank, point.typed, layout.ranks() - 1));
@@ -279,6 +298,7 @@ theory::Simulated SimulateCommand::play(const SimulatePoint& point, const Global
                            .steps = options_.steps,
                            .binds = point.measured == 0,
                            .trace = !global.trace.empty(),
+                           .tasks = !options_.exports.empty(),
                            .slow_ranks = slow_ranks_,
                            .slow_ways = slow_ways_,
                            .algorithms = global.algorithms,
@@ -317,6 +337,7 @@ int SimulateCommand::run(const GlobalOptions& global, Report& report) {
   std::string trouble;
   if (!options_.csv.empty()) trouble = write_csv("--csv", options_.csv, table.csv());
   try {
+    write_exports(exports_, last, options_.blocking);
     if (!global.trace.empty()) write_played_trace(last, {.path = global.trace, .flows = global.trace_options.flows});
   } catch (const Error& error) {
     trouble += (trouble.empty() ? "" : "; ") + std::string(error.what());

@@ -76,7 +76,7 @@ double slowness_of(int rank, const SimulateOptions& options) {
 constexpr double kShortestTick = 1e-7;
 
 PlayedRun play_on(const Machine& machine, std::span<const Program> programs, int world, const SimulateOptions& options,
-                  bool trace = false) {
+                  bool watched = false) {
   const int unit = static_cast<int>(programs.size());
   std::optional<CoreOptions> cores;
   if (machine.cores) {
@@ -95,7 +95,8 @@ PlayedRun play_on(const Machine& machine, std::span<const Program> programs, int
                          .blocking = options.blocking,
                          .copies_slow_kernels = machine.copies_slow_kernels,
                          .cores = std::move(cores),
-                         .trace = trace,
+                         .trace = watched && options.trace,
+                         .tasks = watched && options.tasks,
                          .price = [&](int rank, const KernelCost& cost) {
                            return slowness_of(rank, options) * kernel_seconds(cost, machine);
                          }});
@@ -256,10 +257,11 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
     }
     programs.push_back(std::move(recorded.program));
   }
-  PlayedRun run = play_on(machine, programs, world, options, options.trace);
+  PlayedRun run = play_on(machine, programs, world, options, true);
   result.traces = std::move(run.traces);
   result.tracks = shown(run);
   result.slice_seconds = run.slice_seconds;
+  result.tasks = std::move(run.tasks);
   if (options.binds) result.binds = what_binds(machine, programs, world, options, run);
 
   const int units = world / unit;
@@ -277,6 +279,12 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
     for (const ProgramItem& item : program.items) {
       if (item.kind == ItemKind::kernel) result.flops += program.costs[item.index].flops * units;
     }
+  }
+  for (std::size_t rank = 0; options.tasks && rank < programs.size(); ++rank) {
+    std::vector<double> seconds;
+    for (const KernelCost& cost : programs[rank].costs)
+      seconds.push_back(slowness_of(static_cast<int>(rank), options) * kernel_seconds(cost, machine));
+    result.programs.push_back({.program = std::move(programs[rank]), .kernel_seconds = std::move(seconds)});
   }
   result.links = busiest(run.links, run.seconds, options.steps);
   result.messages = run.messages / static_cast<std::uint64_t>(options.steps) * static_cast<std::uint64_t>(units);

@@ -41,6 +41,7 @@ struct SimulateOptions {
   int steps = 1;                             ///< played one after another; times are of one
   bool binds = false;                        ///< finds out what binds, which takes one or a few more runs of virtual time
   bool trace = false;                        ///< records what every played rank does when
+  bool tasks = false;                        ///< keeps programs, and what every played rank did as a graph of tasks
   std::vector<SlowRank> slow_ranks = {};     ///< stragglers; they need fold = false
   std::vector<sim::SlowWay> slow_ways = {};  ///< likewise, ways between ranks
   std::string algorithms = {};               ///< overrides of the choice table, see ChoiceTable
@@ -52,6 +53,12 @@ struct LinkUse {
   std::string kind;
   double busy = 0;   ///< share of the time in which it carried something
   double bytes = 0;  ///< bytes that it carried
+};
+
+/// What a rank does in a step, and what it costs.
+struct PricedProgram {
+  Program program;
+  std::vector<double> kernel_seconds;  ///< of each of its costs
 };
 
 /// A step in virtual time.
@@ -69,6 +76,8 @@ struct Simulated {
   std::vector<PlayedTrace> traces;                                ///< by played rank; empty unless that was asked for
   std::vector<LinkTrack> tracks;                                  ///< likewise: of all links, or of each kind's busiest
   double slice_seconds = 0;                                       ///< of a track
+  std::vector<PricedProgram> programs;                            ///< by played rank; empty unless `tasks` asked for it
+  std::vector<RankTasks> tasks;                                   ///< likewise, of all steps
   std::vector<std::map<std::uint64_t, std::vector<int>>> groups;  ///< of the traces' operations: by rank, and number, the members
   std::string binds;  ///< what would shorten the step most if it took no time; empty if that wasn't asked for
 };

@@ -202,6 +202,13 @@ TEST(SimulateCommand, RefusesWhatItCannotPlay) {
       {{"--layouts", "tsp=2;tsp=4", "--trace", "t.json"}, "--trace t.json: it holds one step; give one layout and size"},
       {{"--trace", "/nowhere/t.json"}, "--trace /nowhere/t.json: "},
       {{"--gpus", "100000000"}, "--gpus 100000000: "},
+      {{"--export", "step.goal"}, "--export step.goal: expected goal:FILE or chakra:DIR"},
+      {{"--export", "goal:"}, "--export goal:: expected goal:FILE or chakra:DIR"},
+      {{"--export", "dot:step"}, "--export dot:step: expected goal:FILE or chakra:DIR"},
+      {{"--export", "goal:/nowhere/step.goal"}, "--export goal /nowhere/step.goal: "},
+      {{"--export", "chakra:/nowhere/step"}, "--export chakra /nowhere/step: "},
+      {{"--layouts", "tsp=2;tsp=4", "--export", "goal:/tmp/step.goal"}, "it holds one step; give one layout and size"},
+      {{"--layout", "dp=2,tsp=8", "--batch", "2", "--export", "goal:/tmp/step.goal"}, "add --fold off"},
   };
   for (const Case& each : cases) {
     std::vector<std::string> words = {"--machine", "mi300x"};

@@ -122,13 +122,15 @@ Ticket SimTransport::send(LaneId to, const Envelope& envelope, std::span<const s
   ++chores_.messages;
   if (payload.size() <= kPlainBytes && delivery == Delivery::copy_if_small)
     chores_.copied_bytes += static_cast<double>(payload.size());
+  if (log_ != nullptr) log_->sent(to, ticket, payload.size());
   lane.go(ticket, chore_seconds());
   return ticket;
 }
 
 Outcome SimTransport::test_send(LaneId to, Ticket ticket) {
-  const Message* message = outgoing(to.peer, to.stream).find(ticket);
-  return message == nullptr ? Outcome::done : Outcome::pending;
+  if (outgoing(to.peer, to.stream).find(ticket) != nullptr) return Outcome::pending;
+  if (log_ != nullptr) log_->send_done(to, ticket);
+  return Outcome::done;
 }
 
 // --- receiving ---------------------------------------------------------------------------------------------------------------
@@ -144,6 +146,7 @@ Ticket SimTransport::ask(LaneId from, const Envelope& envelope, std::size_t byte
   if (!view) counters_.received[static_cast<std::size_t>(envelope.purpose)] += bytes;
   ++chores_.messages;
   if (message.here && !view) chores_.copied_bytes += static_cast<double>(bytes);
+  if (log_ != nullptr) log_->asked(from, ticket, bytes);
   lane.go(ticket, chore_seconds());
   lane.drop_finished();
   return ticket;
@@ -157,13 +160,14 @@ Ticket SimTransport::view(LaneId lane, const Envelope& envelope, std::size_t byt
 
 Outcome SimTransport::test_receive(LaneId from, Ticket ticket) {
   Lane& lane = incoming(from.peer, from.stream);
-  const Message* message = lane.find(ticket);
-  if (message == nullptr) return Outcome::done;
   // A lane keeps its order, though a small message may get there before a large one.
   for (Ticket earlier = lane.first; earlier <= ticket; ++earlier) {
     if (!lane.find(earlier)->here) return Outcome::pending;
   }
-  return lane.fits(*message) ? Outcome::done : Outcome::mismatch;
+  const Message* message = lane.find(ticket);
+  if (message != nullptr && !lane.fits(*message)) return Outcome::mismatch;
+  if (log_ != nullptr) log_->receive_done(from, ticket);
+  return Outcome::done;
 }
 
 std::span<const std::byte> SimTransport::access(LaneId from, Ticket ticket, std::size_t offset, std::size_t bytes) {

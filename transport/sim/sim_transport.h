@@ -14,6 +14,7 @@
 
 #include "transport/chores.h"
 #include "transport/sim/fabric.h"
+#include "transport/sim/message_log.h"
 #include "transport/transport.h"
 
 #include <cstddef>
@@ -74,6 +75,8 @@ class SimTransport final : public Transport {
   const TrafficCounters& counters() const { return counters_; }
   /// Returns what this rank's core has to do for communication; whoever lets it be done sets it back.
   Chores& chores() { return chores_; }
+  /// Tells `log`, which is borrowed, of this rank's messages from now on.
+  void observe(MessageLog& log) { log_ = &log; }
 
  private:
   /// Largest payload that leaves before its receiver asks for it, as over shm.
@@ -123,6 +126,7 @@ class SimTransport final : public Transport {
   std::unordered_map<std::uint64_t, std::unique_ptr<Lane>> incoming_;  // by peer and stream
   TrafficCounters counters_;
   Chores chores_;
+  MessageLog* log_ = nullptr;  // null: there is none
 };
 
 }  // namespace tsprun::detail::sim
