@@ -111,7 +111,7 @@ bool Links::close() {
 
 void Links::note(std::string_view kind, const std::string& why, int rank) {
   const auto same = std::find_if(choices_.begin(), choices_.end(),
-                                 [&](const Choice& choice) { return choice.kind == kind && choice.why == why; });
+                                 [&](const LinkChoice& choice) { return choice.kind == kind && choice.why == why; });
   if (same != choices_.end()) same->ranks.push_back(rank);
   else choices_.push_back({kind, why, {rank}});
 }
@@ -258,7 +258,7 @@ void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t b
 /// Writes this rank's choices to the store before it connects: its later requests to the store prove that this one has arrived.
 void Links::tell(bootstrap::StoreClient& client) const {
   std::string text;
-  for (const Choice& choice : choices_)
+  for (const LinkChoice& choice : choices_)
     text += fmt::format("{}\t{}\t{}\n", choice.kind, choice.why, fmt::join(choice.ranks, ","));
   client.set(fmt::format("live/way/{}", rank()), bytes_of(text));
 }

@@ -93,7 +93,7 @@ class Links {
     Transport* outermost();
   };
   /// Ranks that are reached over the same transport for the same reason.
-  struct Choice {
+  struct LinkChoice {
     std::string_view kind;
     std::string why;
     std::vector<int> ranks;
@@ -128,7 +128,7 @@ class Links {
   LinkOptions options_;
   std::uint64_t began_ns_ = 0;               ///< when this rank began to connect
   std::vector<std::unique_ptr<Used>> used_;  ///< in the order of the table
-  std::vector<Choice> choices_;
+  std::vector<LinkChoice> choices_;
 };
 
 }  // namespace tsprun::detail
